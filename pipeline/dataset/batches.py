@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from engine.encoding.planes import PLANES
 from pipeline.dataset.files.columns import COLUMNS
-from pipeline.dataset.files.permute import Records, record_type
+from pipeline.dataset.files.permute import Records, gather_rows, record_type
 from pipeline.dataset.files.plane_kernels import PACKED
 from pipeline.dataset.files.shards import Batch
 from pipeline.dataset.files.stored_planes import InvalidRowError, unpack
@@ -111,7 +111,8 @@ class _Block:
         batch: Batch = {}
         for name in self.columns:
             if name == "planes":
-                words = self.planes_RP[picked]
+                words = np.empty((len(picked), self.planes_RP.shape[1]), dtype=np.uint64)
+                gather_rows(self.planes_RP, picked, words)
                 batch[name] = self._unpack(words, picked, taken.get("label")) if self.packed else words
             elif name in self.objects:
                 batch[name] = self.objects[name][picked]

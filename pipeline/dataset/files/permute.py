@@ -1,24 +1,64 @@
-"""Rows stored as records and gathered in shuffled order, compiled: a shuffle's cost is memory latency.
+"""Gather rows in shuffled order, compiled. A shuffle's cost is memory latency, so rows are prefetched before they are copied.
 
-Axes: R rows, K picked rows, C columns.
+Axes: R rows, P planes, K picked rows, C columns.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from numba import njit
+from llvmlite import ir
+from numba import njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from engine.board.bitboard import U
 from engine.kernels import BORROWING
 
+AHEAD = 16
+"""Rows to prefetch ahead of the copy."""
 TILE_ROWS = 256
-"""Records that are split into columns together: 16 kB, which fit into the first-level cache."""
+"""Records that are split into columns together: with the next tile 32 kB, which fit into the first-level cache."""
+LINE_WORDS = 8
+"""uint64 words of a cache line."""
 WIDTHS = (8, 4, 2, 1)
 """Sizes in bytes of a record's values, widest first."""
 UNUSED = "unused"
 """Name of the padding that fills a record up to whole words."""
+
+
+def _prefetch_line(typing_context: Any, words: Any, index: Any) -> Any:
+    """Prefetch the cache line of `words[index]` (uint64[n])."""
+
+    def build(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        place, flag = ir.IntType(8).as_pointer(), ir.IntType(32)
+        data = context.make_array(signature.args[0])(context, builder, values[0]).data
+        line = builder.bitcast(builder.gep(data, [values[1]]), place)
+        kind = ir.FunctionType(ir.VoidType(), [place, flag, flag, flag])
+        declare: Any = cgutils.get_or_insert_function
+        prefetch = declare(builder.module, kind, "llvm.prefetch.p0")
+        builder.call(prefetch, [line, flag(0), flag(3), flag(1)])  # to read, to stay in all caches, data
+        return context.get_dummy_value()
+
+    return types.void(words, types.intp), build
+
+
+prefetch: Any = intrinsic(_prefetch_line)
+
+
+@njit(**BORROWING)
+def gather_rows(rows_RP: Any, picked_R: Any, out_RP: Any) -> None:
+    """Copy the picked rows (int64) of `rows_RP` (contiguous uint64) to `out_RP`, in the order of `picked_R`."""
+    count, width = len(picked_R), rows_RP.shape[1]
+    words = rows_RP.reshape(-1)
+    for row in range(count):
+        coming = picked_R[min(row + AHEAD, count - 1)] * width
+        for first in range(0, width, LINE_WORDS):
+            prefetch(words, coming + first)
+        source = picked_R[row]
+        for word in range(width):
+            out_RP[row, word] = rows_RP[source, word]
 
 
 @njit(**BORROWING)
@@ -35,15 +75,22 @@ def _take_columns(numbers_RC: Any, first: Any, picked_K: Any, begin: Any, end: A
 def _gather_columns(views: Any, picked_K: Any, outs: Any) -> None:
     """Copy the picked records (int64) to columns: `outs`, uint64, uint32, uint16 and uint8 [C, K].
 
-    `views` are the records as contiguous numbers of the same widths, [R, .]; a record begins with the columns of `outs`.
+    `views` are the records as contiguous numbers of the same widths, [R, .]; a record begins with the columns of `outs`. The
+    next tile of records is prefetched while the columns of a tile are copied.
     """
     eights, fours, twos, ones = views
     out8_CK, out4_CK, out2_CK, out1_CK = outs
+    count, words, width = len(picked_K), eights.reshape(-1), eights.shape[1]
     first4 = 2 * len(out8_CK)
     first2 = 2 * (first4 + len(out4_CK))
     first1 = 2 * (first2 + len(out2_CK))
-    for begin in range(0, len(picked_K), TILE_ROWS):
-        end = min(begin + TILE_ROWS, len(picked_K))
+    asked = 0
+    for begin in range(0, count, TILE_ROWS):
+        end = min(begin + TILE_ROWS, count)
+        while asked < min(end + TILE_ROWS, count):
+            for word in range(0, width, LINE_WORDS):
+                prefetch(words, picked_K[asked] * width + word)
+            asked += 1
         _take_columns(eights, 0, picked_K, begin, end, out8_CK)
         _take_columns(fours, first4, picked_K, begin, end, out4_CK)
         _take_columns(twos, first2, picked_K, begin, end, out2_CK)

@@ -10,7 +10,6 @@ Axes: R rows, P planes, W words of a packed position, C columns.
 """
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -35,21 +34,20 @@ from pipeline.dataset.files.plane_kernels import (
     MANY_MOVES,
     NO_KINGS,
     PACKED,
+    PIECES,
+    WIDTHS,
+    join_planes,
     pack_columns,
     pack_positions,
+    split_positions,
     unpack_positions,
     unpack_to_positions,
 )
 
 PACKED_WITH = ("castling", "ep_file")
 """Columns, besides those of the planes, that a packed position needs."""
-assert len(PIECE_COLUMNS) + sum(MOVE_COLUMNS.values()) == PLANES
-TILE = 2048
-"""Rows that are converted together: their planes, 1.3 MB, stay in a core's cache."""
-
-_WIDTHS = {**dict.fromkeys(PIECE_COLUMNS, 1), **MOVE_COLUMNS}
-_PLACES = [slice(first, last) for first, last in pairwise(np.cumsum([0, *_WIDTHS.values()]).tolist())]
-"""The planes of each column."""
+assert len(PIECE_COLUMNS) == PIECES
+assert tuple(MOVE_COLUMNS.values()) == WIDTHS
 
 # ---------------------------------------------------------------- arrays
 
@@ -86,7 +84,7 @@ def _binary(words_RC: NDArray[np.uint64]) -> pa.Array:
 
 
 def _words(array: pa.Array, words: int) -> NDArray[np.uint64]:
-    """Return the words of a column of uint64 or of binary, uint64[R, words], without copying."""
+    """Return the words of a binary column, uint64[R, words], without copying."""
     if not len(array):
         return np.empty((0, words), dtype=np.uint64)
     end = array.offset + len(array)
@@ -100,12 +98,10 @@ def plane_arrays(packed_RW: NDArray[np.uint64], form: Form) -> list[pa.Array]:
     """Return the columns of PLANE_COLUMNS for packed positions."""
     rows = len(packed_RW)
     if form == "all":
-        columns = [np.empty((rows, words), dtype=np.uint64) for words in _WIDTHS.values()]
-        for first in range(0, rows, TILE):
-            planes_RP = unpack(np.ascontiguousarray(packed_RW[first : first + TILE]))
-            for place, words_RC in zip(_PLACES, columns, strict=True):
-                words_RC[first : first + TILE] = planes_RP[:, place]
-        return [number_array(one[:, 0]) if one.shape[1] == 1 else _binary(one) for one in columns]
+        pieces_CR = np.empty((len(PIECE_COLUMNS), rows), dtype=np.uint64)
+        groups = tuple(np.empty((rows, words), dtype=np.uint64) for words in MOVE_COLUMNS.values())
+        split_positions(packed_RW, pieces_CR, groups)
+        return [*map(number_array, pieces_CR), *map(_binary, groups)]
     black = pa.py_buffer(np.packbits((packed_RW[:, BOARDS] & np.uint64(1)).astype(np.bool_), bitorder="little"))
     boards = [number_array(packed_RW[:, board]) for board in range(BOARDS)]
     return [*boards, pa.BooleanArray.from_buffers(pa.bool_(), rows, [None, black])]
@@ -184,10 +180,11 @@ def planes_from(table: pa.Table, out_RP: NDArray[np.uint64] | None = None) -> ND
     planes_RP = np.empty((len(table), PLANES), dtype=np.uint64) if out_RP is None else out_RP
     if form_of(table.schema.names) == "compact":
         return unpack(packed_from(table), out_RP=planes_RP)
-    columns = [_words(whole_column(table.column(name)), words) for name, words in _WIDTHS.items()]
-    for first in range(0, len(table), TILE):
-        for place, words_RC in zip(_PLACES, columns, strict=True):
-            planes_RP[first : first + TILE, place] = words_RC[first : first + TILE]
+    pieces_CR = np.empty((len(PIECE_COLUMNS), len(table)), dtype=np.uint64)
+    for plane, name in enumerate(PIECE_COLUMNS):
+        pieces_CR[plane] = array_numbers(whole_column(table.column(name)))
+    groups = tuple(_words(whole_column(table.column(name)), words) for name, words in MOVE_COLUMNS.items())
+    join_planes(pieces_CR, groups, planes_RP)
     return planes_RP
 
 
