@@ -67,6 +67,8 @@ class Monitor(BaseModel):
     """Its step."""
     without: Count = 0
     """Validations since then."""
+    validated_step: Count = 0
+    """Step of the last validation."""
 
 
 class Card(Schema):

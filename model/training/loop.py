@@ -164,10 +164,9 @@ class Loop:
         self.sums = torch.zeros(len(COLUMNS), device=run.device)
         self.mark = (run.step, run.positions, run.seconds)  # where the next line of metrics begins
         self.validated = float(card.get("validation_seconds", 0.0)) if card else 0.0
-        self.validated_at = -1
         self.cost = 1.0  # seconds of the last validation
         self.saved = self.ticked = time.perf_counter()
-        self.metrics_log = MetricsLog(out, run.step) if run.world.first else None
+        self.metrics_log = MetricsLog(out, run.step, self.monitor.validated_step) if run.world.first else None
 
     def go(self, open_batches: Batches, stop: Stop) -> dict[str, Any]:
         """Step until the run is over or stopped."""
@@ -263,7 +262,7 @@ class Loop:
     def _validate(self) -> None:
         """Validate the averaged weights, once a step; a validation that is stopped does not count."""
         run = self.run
-        if self.validation is None or self.validated_at == run.step:
+        if self.validation is None or self.monitor.validated_step == run.step:
             return
         self._tick(validating=1.0)
         before = time.perf_counter()
@@ -279,7 +278,6 @@ class Loop:
         figures = {f"validation_{name}": value for name, value in figures.items()}
         self.cost = time.perf_counter() - before
         self.validated += self.cost
-        self.validated_at = run.step
         self.metrics |= figures
         self._write(figures)
 

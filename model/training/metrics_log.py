@@ -46,11 +46,15 @@ def _figures(entry: object) -> bool:
 
 
 class MetricsLog:
-    """The metrics file of a run at `step`; lines after it, of lost work, are removed first."""
+    """The metrics file of a run at `step`, last validated at `validated_step`, without later lines, of lost work."""
 
-    def __init__(self, directory: Path, step: int) -> None:
+    def __init__(self, directory: Path, step: int, validated_step: int) -> None:
         self.path = directory / NAME
-        kept = [entry for entry in read_metrics(directory) if entry["step"] <= step] if step else []
+        kept = [
+            entry
+            for entry in (read_metrics(directory) if step else [])
+            if entry["step"] <= (validated_step if "validation_top1" in entry else step)
+        ]
         write_atomically(self.path, "".join(json.dumps(entry) + "\n" for entry in kept).encode())
 
     def write(self, entry: Mapping[str, Any]) -> None:

@@ -36,6 +36,7 @@ class RunMonitor(Monitor):
 
     def add_validation(self, figures: Mapping[str, float], step: int) -> bool:
         """Return whether a validation is the best so far, and count those that were not."""
+        self.validated_step = step
         if self.best and not figures[BEST_BY] < self.best[BEST_BY]:
             self.without += 1
             return False

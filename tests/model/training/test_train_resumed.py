@@ -5,15 +5,21 @@ import random
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from engine.progress import silent
 from model.checkpoint import CARD, load, read_card
+from model.training.config import TrainConfig
+from model.training.loop import Loop, train
 from model.training.metrics_log import read_metrics
 from tests import forked
 from tests.conftest import REPOSITORY
+from tests.model.synthetic import TINY, batch, stream
 
 KILLS = 12
+CONFIG = TrainConfig(steps=6, batch_size=16, threads=1, amp="off", device="cpu", validation_every_steps=4)
 
 RUN = """
 from pathlib import Path
@@ -73,3 +79,27 @@ def test_killed_a_dozen_times_ends_with_the_same_weights(tmp_path: Path) -> None
         measured = [line["step"] for line in read_metrics(out) if "validation_top1" in line]
         assert measured == sorted(set(measured)) == [12, 24, 30]
         assert {path.name for path in out.iterdir()} == {path.name for path in (tmp_path / "whole").iterdir()}
+
+
+def test_the_last_validation_stands_once_in_the_metrics_of_a_run_killed_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run() -> dict[str, Any]:
+        validation = {"validation": lambda: iter([batch(16)]), "data": {}}
+        return train(CONFIG, TINY, stream(), tmp_path, **validation, progress=silent, stop=lambda: False)  # type: ignore[arg-type]
+
+    save = Loop._save
+
+    def killed(self: Loop, *, finished: bool) -> dict[str, Any]:
+        if finished:
+            raise KeyboardInterrupt
+        return save(self, finished=False)
+
+    # the last step is saved before the last validation
+    monkeypatch.setattr("model.training.loop.SAVE_SECONDS", 0.0)
+    monkeypatch.setattr(Loop, "_save", killed)
+    with pytest.raises(KeyboardInterrupt):
+        run()
+    monkeypatch.setattr(Loop, "_save", save)
+    run()
+    assert [line["step"] for line in read_metrics(tmp_path) if "validation_top1" in line] == [4, 6]
