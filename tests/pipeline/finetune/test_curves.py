@@ -13,4 +13,4 @@ def test_curves_are_drawn_of_any_rows() -> None:
     rejected = {"generation": 2, "verdict": "rejected", "seed_elo": None, "top1": 0.4, "games": 20}
     for rows in ([seed], [seed, undone, rejected]):
         with Image.open(io.BytesIO(draw_curves(rows))) as image:
-            assert image.size == (1100, 600)
+            assert image.size == (990, 540)
