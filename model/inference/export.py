@@ -119,6 +119,8 @@ def _graph(network: Network, card: Mapping[str, Any], path: Path) -> None:
         )
     assert program is not None
     model = program.model_proto
+    for part in (model.graph, *model.graph.node, *model.graph.value_info):
+        part.ClearField("metadata_props")  # torch's stack traces, with the paths of this machine
     onnx.helper.set_model_props(model, {METADATA: json.dumps(card)})
     with name_path(path):
         path.write_bytes(model.SerializeToString())

@@ -168,6 +168,7 @@ def test_the_exported_network_answers_as_the_checkpoint(
 ) -> None:
     said, ticks = exports[preset.name]
     net = Path(said["out"]).parent
+    assert str(REPOSITORY).encode() not in Path(said["out"]).read_bytes(), "stack traces would show a user's folders"
     if preset is TOLD:
         assert said["positions"] == 1000, "as the command does"
     else:
