@@ -11,10 +11,10 @@ from numba import njit
 from numpy.typing import NDArray
 
 from engine.board.bitboard import U
-from engine.board.movegen import legal_key, legal_planes, no_moves, step_target
-from engine.board.position import COUNTERS, HALFMOVE_MASK, Position, from_board, push
+from engine.board.movegen import MOVE_PLANES, legal_key, legal_planes, no_moves, step_target
+from engine.board.position import COUNTERS, HALFMOVE_MASK, PAWN, Position, from_board, push
 from engine.board.rules import FIFTY_MOVES, GOES_ON, REPETITION, ending_of_position
-from engine.encoding.planes import PLANES
+from engine.encoding.planes import LABELS, PLANES
 from engine.search.tree import HISTORY, TWOFOLD, WON, Forest, Int
 
 assert HISTORY >= FIFTY_MOVES
@@ -87,6 +87,18 @@ def mark_mates_in_one(forest: Forest, slot: Int, planes: NDArray[np.uint64]) -> 
     if found:
         root.proof, root.distance = WON, 1
     return found
+
+
+def is_legal(position: Position, label: int, promotion: int) -> bool:
+    """Return whether a label with a promotion (python-chess piece type or 0) is a legal move of a position."""
+    if not 0 <= label < LABELS:
+        return False
+    planes = np.empty(PLANES, dtype=np.uint64)
+    legal_planes(position, planes)
+    kind, source = divmod(label, 64)
+    promotes = 8 <= source < 16 and int(position[PAWN]) >> source & 1
+    pieces = range(chess.KNIGHT, chess.KING) if promotes else (0,)
+    return bool(int(planes[MOVE_PLANES + kind]) >> source & 1) and promotion in pieces
 
 
 def position_and_history(board: chess.Board) -> tuple[Position, list[int]]:

@@ -16,10 +16,10 @@ from engine.board.movegen import count_moves, legal_planes
 from engine.board.position import MAX_MOVES, Position
 from engine.board.rng import seed_stream
 from engine.board.rules import GOES_ON
-from engine.encoding.planes import LABELS, PLANES
+from engine.encoding.planes import LABELS, PLANES, LabelError
 from engine.evaluation.evaluator import Evaluator
 from engine.progress import Stop
-from engine.search.chess_rules import examine
+from engine.search.chess_rules import examine, is_legal
 from engine.search.config import SearchConfig, SearchError
 from engine.search.results import Root, principal_variation, read_root
 from engine.search.root import advance, begin_run, choose_all, choose_edge, expand_roots
@@ -33,7 +33,10 @@ LONGEST_PLAN = 1 << 16
 
 
 class Search:
-    """Trees of `games` games, in slots 0..games-1. Raises SearchError for an invalid configuration or call."""
+    """Trees of `games` games, in slots 0..games-1.
+
+    Raises SearchError for an invalid configuration or call, LabelError for an illegal move.
+    """
 
     def __init__(
         self, evaluator: Evaluator, config: SearchConfig | None = None, *, games: int = 1, seed: int = 0
@@ -87,7 +90,9 @@ class Search:
         return np.array(self._forest.roots[slot])
 
     def play(self, slot: int, label: int, promotion: int) -> bool:
-        """Play a legal move and keep its subtree; return whether there was one."""
+        """Play a move and keep its subtree; return whether there was one. Raises LabelError if it is illegal."""
+        if not is_legal(self._forest.roots[slot], label, promotion):
+            raise LabelError(f"label {label} with promotion {promotion} is no legal move here")
         self._fresh[slot], self._restricted[slot] = True, False
         kept = bool(advance(self._forest, slot, label, promotion, self._spare))
         self._refuse_too_many_moves(slot)
@@ -130,6 +135,8 @@ class Search:
         wanted_N = np.full(
             len(slots_N), self.config.simulations if simulations is None else simulations, dtype=np.int64
         )
+        if (wanted_N < 0).any():
+            raise SearchError(f"simulations must be 0 or more, not {wanted_N.min()}")
         noise_N = np.full(len(slots_N), noise, dtype=np.bool_)
         moves = _ALL_MOVES if allowed is None else np.array(allowed, dtype=np.int64).reshape(-1, 2)
         self._reset_restricted(slots_N, moves)

@@ -11,6 +11,8 @@ from engine.board.position import FenError, from_fen, to_board
 from engine.encoding.planes import LabelError, label_of
 from engine.uci.commands import quote
 
+MOST_MEN = {chess.PAWN: 8, chess.KNIGHT: 2, chess.BISHOP: 2, chess.ROOK: 2, chess.QUEEN: 1, chess.KING: 1}
+
 
 class GameState:
     """The game that the last `position` sent."""
@@ -29,7 +31,7 @@ class GameState:
         start = fen or chess.STARTING_FEN
         if start != self.start or list(words[: len(self._words)]) != self._words:
             try:
-                self.board = to_board(from_fen(start))
+                self.board = parse_playable(start)
             except FenError as error:
                 return str(error)
             self.start, self._words = start, []
@@ -42,3 +44,14 @@ class GameState:
             self.board.push(move)
             self._words.append(word)
         return None
+
+
+def parse_playable(fen: str) -> chess.Board:
+    """Parse a FEN, or raise FenError; more pieces than promotions can make would overflow the arrays of moves."""
+    board = to_board(from_fen(fen))
+    for side in chess.COLORS:
+        men = {kind: len(board.pieces(kind, side)) for kind in MOST_MEN}
+        promoted = sum(max(men[kind] - most, 0) for kind, most in MOST_MEN.items() if kind != chess.PAWN)
+        if men[chess.PAWN] + promoted > MOST_MEN[chess.PAWN]:
+            raise FenError(f"no game leads to {quote(fen)}: too many men of {chess.COLOR_NAMES[side]}")
+    return board

@@ -16,7 +16,7 @@ from pipeline.samples.shipped import EMBEDDED
 
 
 def measure(pgn: Path, progress: Progress = silent) -> dict[str, Any]:
-    """Measure a report of the default length on half of the dump's games, importing and page included, dump to rows excluded.
+    """Measure a report of the default length on half of the dump's games; imports and the page count, the ingest does not.
 
     `torch_seconds` is the same of a checkpoint without an exported network, as training leaves it, in the same process.
     """

@@ -55,7 +55,7 @@ class Shard:
     groups: tuple[int, ...]
     """Rows of each row group, without those of other splits."""
     wanted: NDArray[np.bool_] | None = field(default=None, compare=False, repr=False)
-    """Which games have their rows in the split, [G]; None if all rows of the file are of it."""
+    """Mask of the games whose rows are in the split, [G]; None if all rows of the file are."""
 
     @property
     def rows(self) -> int:

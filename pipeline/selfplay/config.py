@@ -35,7 +35,7 @@ class ExploreConfig(SelfPlayConfig):
     """A generation of self-play; the manifest records all of it, and a directory started with other settings is refused."""
 
     explorer: Literal["network", "hand-written", "reanalyse"] = "network"
-    """What makes the rows: network and hand-written play games; reanalyse searches positions of datasets."""
+    """Source of the rows: network and hand-written play games; reanalyse searches positions of datasets."""
     games: int = 1000
     """Games to play."""
     count: int = 20_000

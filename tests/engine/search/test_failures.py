@@ -137,6 +137,8 @@ def test_no_simulations_only_expand_the_root():
         root = search.root()
         assert (search.simulations, search.evaluations, root.simulations) == (0, 1, 0)
         assert root.priors.sum() == pytest.approx(1.0, abs=1e-5)
+    with pytest.raises(SearchError, match="0 or more"):
+        search.run(simulations=-1)
 
 
 MATE_IN_ONE = "6k1/5ppp/8/8/8/8/8/R3K3 w Q - 0 1"

@@ -4,7 +4,7 @@ import chess
 import pytest
 
 from engine.board.rules import REPETITION
-from engine.encoding.planes import label_of
+from engine.encoding.planes import LabelError, label_of
 from engine.evaluation.evaluator import uniform
 from engine.search import Search, SearchConfig
 from tests.engine.search.stubs import Hashed, begin, board_of, by_uci, chosen, play, searched, ucis
@@ -68,6 +68,14 @@ def test_a_tree_kept_is_the_tree_searched_on():
     assert line[0] == (label_of(chess.Move.from_uci(first), board.turn), 0)
     play(search, 0, board, first)
     assert search.line(0) == line[1:]
+
+
+def test_an_illegal_move_is_refused_and_changes_nothing():
+    search, root = searched(MIDDLE, Hashed(), simulations=20)
+    for label, promotion in ((0, 0), (4095, 0), (int(root.labels[0]), 5), (-1, 0)):
+        with pytest.raises(LabelError, match="no legal move"):
+            search.play(0, label, promotion)
+    assert search.root().visits.tolist() == root.visits.tolist()
 
 
 def test_moves_played_join_the_game_s_history():

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.board.position import FenError, from_fen
+from engine.board.position import FenError
 from engine.evaluation.score import centipawns
 from engine.search.tree import tree_bytes
 from engine.uci.commands import CommandError, Go, parse_go, parse_option, parse_position, split
 from engine.uci.info import format_score, format_wdl
 from engine.uci.options import ROWS, OptionError, Options, describe_options, nodes_in, set_option
-from engine.uci.position import GameState
+from engine.uci.position import GameState, parse_playable
 
 
 @pytest.mark.parametrize(
@@ -200,6 +200,7 @@ def test_an_illegal_move_ends_the_telling(word: str) -> None:
         "4k3/8/8/8/8/8/4r3/4K3 b - - 0 1",
         "4k3/8/8/8/8/8/8/PPPPKPPP w - - 0 1",
         "QQQQQQQQ/QQQQQQQQ/8/8/8/8/8/k1K5 w - - 0 1",
+        "4k3/8/8/8/8/8/PPPPPPPP/QQ2K3 w - - 0 1",
         "rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR x KQkq - 0 1",
         "rnbqkbnr/ppppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1",
         "not a position",
@@ -208,8 +209,13 @@ def test_an_illegal_move_ends_the_telling(word: str) -> None:
 )
 def test_an_impossible_position_leaves_the_one_before(fen: str) -> None:
     with pytest.raises(FenError):
-        from_fen(fen)
+        parse_playable(fen)
     game = GameState()
     game.update(None, ["e2e4"])
     assert game.update(fen, ["e7e5"]) is not None
     assert [move.uci() for move in game.board.move_stack] == ["e2e4"]
+
+
+def test_a_position_with_as_many_queens_as_pawns_allow_is_possible() -> None:
+    board = parse_playable("R6R/3Q4/1Q4Q1/4Q3/2Q4Q/Q4Q2/pp1Q4/kBNN1KB1 w - - 0 1")
+    assert board.legal_moves.count() == 218, "the most there are"

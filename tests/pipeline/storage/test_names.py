@@ -10,7 +10,9 @@ import pytest
 
 from engine.temporaries import new_file
 from pipeline.cli.main import guarded, printable
+from pipeline.dataset.files.shard_files import reading
 from pipeline.dumps.fetch import fetch
+from pipeline.errors import DatasetError
 from pipeline.ingest.job import ingest
 from pipeline.matches.files import Journal
 from pipeline.storage.preflight import ConfigError
@@ -112,6 +114,13 @@ def test_a_full_disk_is_said_with_the_path(tmp_path: Path, words: list[str]) -> 
     assert named in done.stderr, done.stderr
     assert "File too large" in done.stderr
     assert done.stderr.count("\n") == 1, done.stderr
+
+
+def test_a_full_disk_of_the_kernel_cache_is_not_a_damaged_shard(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="No space left"), reading(tmp_path / "train-00000-0.parquet"):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    with pytest.raises(DatasetError, match="cannot be read as a shard"), reading(tmp_path / "train-00000-0.parquet"):
+        raise OSError(errno.EIO, "Input/output error")
 
 
 def test_an_address_space_in_which_libraries_abort_is_refused(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ What is refused leaves nothing in --out. Trainings and fine-tunes end where they
 exception that is no UserError fails the test, as it would be a traceback for a person.
 """
 
-import errno
 import hashlib
 import math
 import shutil
@@ -23,7 +22,6 @@ from engine.errors import UserError
 from model.checkpoint import read_card
 from pipeline.cli.main import main
 from pipeline.cli.parsing import parse
-from pipeline.dataset.files.shard_files import reading
 from pipeline.dataset.files.shards import publish_json, read_manifest
 from pipeline.dataset.files.verify_files import CACHE
 from pipeline.defs.pages import metadata
@@ -398,10 +396,3 @@ def test_what_nobody_spoilt_is_taken_by_all(
 ) -> None:
     for command in CONSUMERS:
         assert not refused(spoilt, command, DATASET, "", capsys, monkeypatch), command
-
-
-def test_a_full_disk_of_the_kernel_cache_is_not_a_damaged_shard(tmp_path: Path) -> None:
-    with pytest.raises(OSError, match="No space left"), reading(tmp_path / "train-00000-0.parquet"):
-        raise OSError(errno.ENOSPC, "No space left on device")
-    with pytest.raises(DatasetError, match="cannot be read as a shard"), reading(tmp_path / "train-00000-0.parquet"):
-        raise OSError(errno.EIO, "Input/output error")
