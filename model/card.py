@@ -1,8 +1,9 @@
 """Schemas of a checkpoint's card and of an exported network's metadata, either of which may be hostile."""
 
+from itertools import pairwise
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 CARD = "checkpoint.json"
 ONNX = "model.onnx"
@@ -71,6 +72,37 @@ class Monitor(BaseModel):
     """Step of the last validation."""
 
 
+class Curve(BaseModel):
+    """A correction of the policy by a search, at some ratings (engine.search.human.Correction)."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    ratings: Annotated[list[Annotated[int, Field(ge=1, le=65535)]], Field(min_length=1, max_length=64)]
+    weights: list[Annotated[float, Field(ge=0.0, le=1000.0)]]
+    sharpness: list[Annotated[float, Field(ge=0.01, le=100.0)]]
+
+    @model_validator(mode="after")
+    def _check_lengths(self) -> "Curve":
+        if not len(self.ratings) == len(self.weights) == len(self.sharpness):
+            raise ValueError("ratings, weights and sharpness must be lists of one length")
+        if any(low >= high for low, high in pairwise(self.ratings)):
+            raise ValueError("ratings must ascend")
+        return self
+
+
+class HumanSearch(BaseModel):
+    """How a search corrects this network's policy, as `fianchetto calibrate` fits it."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    simulations: Annotated[int, Field(ge=1, le=1_000_000)]
+    """Simulations that it was fitted for."""
+    likelihood: Curve
+    """Fitted to the moves that people play."""
+    strength: Curve
+    """Fitted to how much of the expected score people's moves lose."""
+
+
 class Card(Schema):
     """checkpoint.json; `model.checkpoint` checks the versions."""
 
@@ -90,6 +122,7 @@ class Card(Schema):
     config: dict[str, Any]
     data: Data
     files: dict[str, Any]
+    human_search: HumanSearch | None = None
     superseded: list[str] = []
     """Tensor files of earlier saves, to be deleted."""
 

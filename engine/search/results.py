@@ -44,6 +44,13 @@ class Root:
         """Return the index of a legal move."""
         return int(np.flatnonzero((self.labels == label) & (self.promotions == promotion))[0])
 
+    def ranked(self, best: int) -> list[int]:
+        """Return the indices of the moves, best first: `best`, then by proof, visits, value and prior."""
+        values_M = np.nan_to_num(self.values, nan=-2.0)
+        proven_M = np.where(self.proven == UNKNOWN, 0, self.proven)
+        order_M = np.lexsort((-self.priors, -values_M, -self.visits, -proven_M))
+        return [best, *(index for index in order_M.tolist() if index != best)]
+
     def value_at(self, index: int) -> float:
         """Return the value of a move by its index, the root's where the move was not visited."""
         value = float(self.values[index])

@@ -62,17 +62,29 @@ class Search:
         self._started = np.zeros(games, dtype=np.bool_)
         self._restricted = np.zeros(games, dtype=np.bool_)
         self._all = np.arange(games, dtype=np.int64)
+        self._answers: dict[int, tuple[NDArray[np.float32], NDArray[np.float32]]] = {}
+        """Answers for roots that a caller gave to `start`, by slot."""
 
     @property
     def config(self) -> SearchConfig:
         """The configuration that the arrays were made for; make another Search to search with another one."""
         return self._config
 
-    def start(self, slot: int, position: Position, history: Sequence[int] = (), *, game: int | None = None) -> None:
+    def start(
+        self,
+        slot: int,
+        position: Position,
+        history: Sequence[int] = (),
+        *,
+        game: int | None = None,
+        answer: tuple[NDArray[np.float32], NDArray[np.float32]] | None = None,
+    ) -> None:
         """Begin a game's tree at a position (uint64[16]).
 
         `history` are the keys (engine.search.chess_rules) of the game's positions since the last capture or pawn move, oldest
         first. `game` is the number that with the search's seed decides the slot's random numbers; the slot's own by default.
+        `answer` is used as the evaluator's for this position: logits float32[A] and win, draw, loss float32[3], for example
+        conditioned on the mover's rating and the moves before.
         """
         self._started[slot] = False
         past = list(history)[-HISTORY:]
@@ -84,6 +96,9 @@ class Search:
         reset_tree(self._forest, slot)
         self._fresh[slot] = self._started[slot] = True
         self._restricted[slot] = False
+        self._answers.pop(slot, None)
+        if answer is not None:
+            self._answers[slot] = answer
 
     def position(self, slot: int) -> Position:
         """Return a copy of a slot's root position, uint64[16]."""
@@ -94,6 +109,7 @@ class Search:
         if not is_legal(self._forest.roots[slot], label, promotion):
             raise LabelError(f"label {label} with promotion {promotion} is no legal move here")
         self._fresh[slot], self._restricted[slot] = True, False
+        self._answers.pop(slot, None)
         kept = bool(advance(self._forest, slot, label, promotion, self._spare))
         self._refuse_too_many_moves(slot)
         return kept
@@ -143,12 +159,12 @@ class Search:
         done_N = np.zeros(len(slots_N), dtype=np.int64)
         rows = expand_roots(self._forest, slots_N, self._round, self._blank, moves)
         if rows:
-            self._evaluate(rows)
+            self._evaluate(rows, self._evaluate_roots)
         begin_run(self._forest, slots_N, wanted_N, noise_N, moves, self._fresh, self._params)
         while True:
             rows = select_leaves(self._forest, slots_N, wanted_N, done_N, leaves, self._params, self._round)
             if rows:
-                self._evaluate(rows)
+                self._evaluate(rows, self.evaluator)
             elif not (done_N < wanted_N).any():
                 break
             if stop is not None and stop():
@@ -169,11 +185,25 @@ class Search:
             self._fresh[slot] = True
         self._restricted[slots_N] = restricts
 
-    def _evaluate(self, rows: int) -> None:
+    def _evaluate_roots(self, planes_BP: NDArray[np.uint64]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Evaluate a round's roots: by the answers given to `start`, else by the evaluator."""
+        given = [self._answers.get(int(slot)) for slot in self._round.slots[: len(planes_BP)]]
+        asked_B = np.array([answer is None for answer in given])
+        if asked_B.all():
+            return self.evaluator(planes_BP)
+        logits_BA, wdl_B3 = np.empty((len(given), LABELS), np.float32), np.empty((len(given), 3), np.float32)
+        if asked_B.any():
+            logits_BA[asked_B], wdl_B3[asked_B] = self.evaluator(planes_BP[asked_B])
+        for row, answer in enumerate(given):
+            if answer is not None:
+                logits_BA[row], wdl_B3[row] = answer
+        return logits_BA, wdl_B3
+
+    def _evaluate(self, rows: int, evaluator: Evaluator) -> None:
         """Evaluate a round's leaves, expand them and back their values up; undo the round if that fails."""
         done = 0
         try:
-            logits, wdl = self.evaluator(self._round.planes[:rows])
+            logits, wdl = evaluator(self._round.planes[:rows])
             if logits.shape != (rows, LABELS) or wdl.shape != (rows, 3):
                 raise SearchError(f"the evaluator gave shapes {logits.shape} and {wdl.shape} for {rows} rows")
             done = int(expand_and_backup(self._forest, rows, self._round, logits, wdl, self._params))

@@ -1,12 +1,8 @@
-"""The protocol's output: `info` lines of a search, made from its root.
-
-Axes: M root moves.
-"""
+"""The protocol's output: `info` lines of a search, made from its root."""
 
 from collections.abc import Callable, Sequence
 
 import chess
-import numpy as np
 
 from engine.encoding.planes import move_of
 from engine.evaluation.score import centipawns
@@ -31,14 +27,6 @@ def format_wdl(value: float, draw: float) -> str:
 def format_effort(nodes: int, seconds: float) -> str:
     """Write the cost of a search so far: simulations of this `go`, and seconds since it."""
     return f"nodes {nodes} nps {round(nodes / max(seconds, 1e-3))} time {round(seconds * 1000)}"
-
-
-def rank_moves(root: Root, best: int) -> list[int]:
-    """Return the indices of a root's moves, best first: `best`, then by proof, visits, value and prior."""
-    values_M = np.nan_to_num(root.values, nan=-2.0)
-    proven_M = np.where(root.proven == 2, 0, root.proven)
-    order_M = np.lexsort((-root.priors, -values_M, -root.visits, -proven_M))
-    return [best, *(index for index in order_M.tolist() if index != best)]
 
 
 def write_moves(line: Sequence[tuple[int, int]], board: chess.Board) -> list[str]:

@@ -22,7 +22,7 @@ from engine.search import Search, SearchConfig
 from engine.search.chess_rules import position_and_history
 from engine.search.clock import MOST_SIMULATIONS, Budget, Limits, MoveTimer, Pace, divide_clock, run_until, warm_up
 from engine.uci.commands import quote
-from engine.uci.info import format_effort, format_info, format_score, format_wdl, rank_moves, write_moves
+from engine.uci.info import format_effort, format_info, format_score, format_wdl, write_moves
 from engine.uci.job import Job, StopCondition
 from engine.uci.options import Options
 
@@ -181,7 +181,7 @@ class Thinker:
             labels, promotions = search.choose(temperature=temperature)
             chosen = root.index_of(int(labels[0]), int(promotions[0]))
             cost = format_effort(max(root.simulations - before, 0), self._clock() - job.begun)
-            order = rank_moves(root, chosen)[: options.multipv]
+            order = root.ranked(chosen)[: options.multipv]
             for line in format_info(root, order, line_of, cost, show_wdl=options.show_wdl):
                 self._say(line)
             return chosen

@@ -10,10 +10,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from model.checkpoint import load
+from model.checkpoint import CARD, CardError, load
 from model.data.inputs import Batch, column_defaults, move_to_device, network_input
 from model.data.outputs import marro_logits
 from model.inference.columns import Answer, Rows, check_conditions, evaluate_in_batches, fill_columns
+from model.inference.human import Corrections, read_corrections
 from model.network.memory import memory_errors
 from model.network.network import Network
 from model.training.objective import VALUE_FORMS
@@ -38,6 +39,8 @@ class NetworkEvaluator:
         """Columns that the network reads, with the value of each where nothing is given."""
         check_conditions(f"the network {self.preset.name}", self.columns, conditions or {})
         self.columns |= conditions or {}
+        self.corrections: Corrections = {}
+        """How a search corrects the policy (engine/search/human.py)."""
 
     def __call__(self, planes_BP: NDArray[np.uint64], columns: Batch | None = None) -> Answer:
         """Return logits float32 `[B, 4096]` by the labels of the mover's view, and float32 `[B, 3]` win, draw, loss.
@@ -65,5 +68,7 @@ def evaluator(
     directory: Path, *, device: str = "auto", amp: str = "auto", conditions: Mapping[str, int] | None = None
 ) -> NetworkEvaluator:
     """Load a checkpoint as an evaluator. Raises the CheckpointErrors of `model.checkpoint.load`, and ConditionError."""
-    network, _ = load(directory)
-    return NetworkEvaluator(network, device=device, amp=amp, conditions=conditions)
+    network, card = load(directory)
+    found = NetworkEvaluator(network, device=device, amp=amp, conditions=conditions)
+    found.corrections = read_corrections(directory / CARD, card, CardError)
+    return found

@@ -23,6 +23,7 @@ from engine.evaluation.move_features import FEATURES_VERSION, legal_move_feature
 from engine.json_files import check, parse_json, read_json, shown
 from model.card import CARD, ONNX, Exported, FileEntry
 from model.inference.columns import Answer, Rows, check_conditions, evaluate_in_batches, fill_columns
+from model.inference.human import Corrections, read_corrections
 
 METADATA = "fianchetto"
 """Name of the JSON in the file's metadata."""
@@ -90,6 +91,8 @@ class OnnxEvaluator:
         self._path, self._refusals = path, refusals
         check_conditions(str(path), self.columns, conditions or {})
         self.columns |= conditions or {}
+        self.corrections: Corrections = {}
+        """How a search corrects the policy (engine/search/human.py)."""
 
     def __call__(self, planes_BP: NDArray[np.uint64], columns: Mapping[str, NDArray[Any]] | None = None) -> Answer:
         """Return logits float32 `[B, 4096]` by the labels of the mover's view, and float32 `[B, 3]` win, draw, loss.
@@ -168,12 +171,13 @@ def find_export(
     if not (directory / ONNX).exists():
         return None
     try:
-        files = read_json(directory / CARD, OnnxError)["files"]
-        weights, entry = files["weights"]["sha256"], files["onnx"]
+        card = read_json(directory / CARD, OnnxError)
+        weights, entry = card["files"]["weights"]["sha256"], card["files"]["onnx"]
     except (OnnxError, OSError, KeyError, TypeError):  # loading the checkpoint reports what is wrong with its card
         return None
     check(directory / CARD, entry, FileEntry, OnnxError)
     found = OnnxEvaluator(directory / ONNX, threads=threads, conditions=conditions, sha256=entry["sha256"])
     if found.card["weights_sha256"] != weights:
         raise OnnxError(f"{directory / ONNX} is of other weights than {CARD} names: export it again")
+    found.corrections = read_corrections(directory / CARD, card, OnnxError)
     return found

@@ -33,7 +33,7 @@ def play_game(player: Player, number: int, seed: int = 20261124) -> str:
     while not result:
         side = board.ply() % 2
         heat = 1.25 - ratings[side] / 4000
-        choice = player.choose(board, heat, elo=ratings[side], opponent_elo=ratings[1 - side], random=random)
+        choice = player.choose(board, heat, rating=ratings[side], opponent_rating=ratings[1 - side], random=random)
         if result := resign_or_agree(board, choice, ratings[side], random):
             break
         if board.ply() > 1:  # clocks start after each side's first move

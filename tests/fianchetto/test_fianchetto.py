@@ -33,7 +33,7 @@ def test_a_dataset_is_made_opened_and_played_from(tmp_path: Path) -> None:
     board = chess.Board()
     player = fianchetto.load(device="cpu")
     assert player.choose(board).move in board.legal_moves
-    assert player.choose("startpos", 0, elo=1500).move == player.choose(board.fen(), 0, elo=1500).move
+    assert player.choose("startpos", 0, rating=1500).move == player.choose(board.fen(), 0, rating=1500).move
     assert fianchetto.__version__
 
 
@@ -43,7 +43,7 @@ def test_a_dataset_is_made_opened_and_played_from(tmp_path: Path) -> None:
 )
 def test_what_cannot_be_played_is_a_clear_error(board: str, elo: int | None, problem: str) -> None:
     with pytest.raises(UserError, match=problem):
-        fianchetto.load(device="cpu").choose(board, elo=elo)
+        fianchetto.load(device="cpu").choose(board, rating=elo)
 
 
 def test_a_network_is_trained_and_measured(tmp_path: Path) -> None:

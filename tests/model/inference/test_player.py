@@ -13,6 +13,8 @@ import pytest
 import torch
 
 from engine.encoding.planes import label_of, legal_mask
+from engine.errors import UserError
+from engine.search.human import Correction
 from model import load
 from model.data.playouts import playout_rows
 from model.inference.columns import ConditionError
@@ -84,7 +86,7 @@ def test_every_system_chooses_a_legal_move_for_both_sides(row: Preset) -> None:
 def test_probabilities_are_the_evaluators_by_label() -> None:
     board = chess.Board("r3k2r/p1ppqpb1/bn2pnp1/3PN3/1p2P3/2N2Q1p/PPPBBPPP/R3K2R b KQkq - 0 1")
     one = player(small(presets()["bishop"]))
-    columns = one._columns(board, {})
+    columns = one._columns(board)
     logits, wdl = one.evaluator(columns["planes"], columns)
     legal = legal_mask(columns["planes"])[0]
     total = np.exp(logits[0][legal]).sum()
@@ -107,8 +109,8 @@ def test_temperature_sharpens_and_a_seed_decides() -> None:
 def test_ratings_and_clock_change_what_is_said_and_unknown_is_said_too() -> None:
     one, board = player(TOLD), chess.Board()
     unknown = one.choose(board, 0.0)
-    told = one.choose(board, 0.0, elo=2400, opponent_elo=1200)
-    timed = one.choose(board, 0.0, elo=2400, opponent_elo=1200, clock=5)
+    told = one.choose(board, 0.0, rating=2400, opponent_rating=1200)
+    timed = one.choose(board, 0.0, rating=2400, opponent_rating=1200, clock=5)
     assert len({choice.value for choice in (unknown, told, timed)}) == 3
     known = Player(NetworkEvaluator(one.evaluator.network, conditions={"elo": 2400, "opponent_elo": 1200}, amp="off"))
     assert known.choose(board, 0.0).probabilities == told.probabilities
@@ -116,7 +118,7 @@ def test_ratings_and_clock_change_what_is_said_and_unknown_is_said_too() -> None
 
 def test_what_a_network_cannot_be_told_is_named() -> None:
     with pytest.raises(ConditionError, match="tiny does not read 'elo'"):
-        player(TINY).choose(chess.Board(), elo=1500)
+        player(TINY).choose(chess.Board(), rating=1500)
     with pytest.raises(ConditionError, match="tiny does not read 'elo': it reads planes alone"):
         NetworkEvaluator(build(TINY, 0), conditions={"elo": 1500})
     with pytest.raises(ConditionError, match="told does not read 'castling'"):
@@ -146,17 +148,17 @@ def test_the_last_move_comes_from_the_boards_own_moves() -> None:
     board = chess.Board()
     for san in ("e4", "e5", "Bc4", "a6", "Bxf7"):  # for Black, who has rank 1 on top, c4 is bit 8 * 3 + 2, f7 8 * 6 + 5
         board.push_san(san)
-    assert player(row)._columns(board, {})["last_move"].tolist() == [26 * 64 + 53]
+    assert player(row)._columns(board)["last_move"].tolist() == [26 * 64 + 53]
     fresh = chess.Board(board.fen())
-    assert player(row)._columns(fresh, {})["last_move"].tolist() == [65535]
+    assert player(row)._columns(fresh)["last_move"].tolist() == [65535]
     same, other = (player(row).choose(it, 0.0) for it in (board, fresh))
     assert same.probabilities != other.probabilities
     four = player(replace(row, view="marro77+last4"))
-    seen = {name: column.tolist() for name, column in four._columns(board, {}).items() if "last" in name}
+    seen = {name: column.tolist() for name, column in four._columns(board).items() if "last" in name}
     a6, c4, e5 = 48 * 64 + 40, 5 * 64 + 26, 52 * 64 + 36  # Black's own moves are seen from his side too
     assert seen == {"last_move": [1717], "last_move_2": [a6], "last_move_3": [c4], "last_move_4": [e5]}
     board.push(chess.Move.null())
-    assert four._columns(board, {})["last_move"].tolist() == [65535]
+    assert four._columns(board)["last_move"].tolist() == [65535]
 
 
 @torch.inference_mode()
@@ -168,3 +170,78 @@ def test_rows_are_evaluated_alike_alone_and_together(monkeypatch: pytest.MonkeyP
     for one, other in zip(together, parts, strict=True):
         assert np.allclose(one, other, atol=1e-5)
     assert network(rows["planes"][:0])[0].shape == (0, 4096)
+
+
+MATE_IN_TWO = "r2qkb1r/pp2nppp/3p4/2pNN1B1/2BnP3/3P4/PPP2PPP/R2bK2R w KQkq - 1 1"  # Nf6+ gxf6 Bxf7#
+
+
+def corrected(weight: float, sharpness: float = 1.0) -> Player:
+    one = Player(NetworkEvaluator(player(TOLD).evaluator.network, device="cpu", amp="off"))
+    one.evaluator.corrections = {"likelihood": Correction([1000, 2000], [0.0, weight], [1.0, sharpness])}
+    return one
+
+
+def test_a_search_corrects_the_policy_as_far_as_the_rating_says() -> None:
+    board, one = chess.Board(MATE_IN_TWO), corrected(200.0)
+    bare = one.choose(board, 0.0, rating=2000)
+    searched = one.choose(board, 0.0, rating=2000, simulations=400)
+    assert (bare.simulations, searched.simulations) == (0, 400)
+    assert board.san(searched.move) == "Nf6+"
+    assert searched.probabilities[searched.move] > 0.9 > bare.probabilities[searched.move]
+    assert (searched.value, searched.wdl) == (bare.value, bare.wdl)
+    weak = one.choose(board, 0.0, rating=900, simulations=400)
+    assert weak.probabilities == pytest.approx(one.choose(board, 0.0, rating=900).probabilities), "its weight is 0"
+
+
+def test_without_a_correction_the_policy_is_played_and_the_choice_says_so() -> None:
+    board, one = chess.Board(MATE_IN_TWO), corrected(200.0)
+    bare = player(TOLD).choose(board, 0.0, rating=2000)
+    for choice in (
+        player(TOLD).choose(board, 0.0, rating=2000, simulations=64),
+        one.choose(board, 0.0, rating=2000, simulations=64, aim="strength"),
+    ):
+        assert (choice.simulations, choice.probabilities) == (0, bare.probabilities)
+    with pytest.raises(UserError, match="simulations is -1"):
+        one.choose(board, simulations=-1)
+
+
+def test_policies_of_several_ratings_are_one_batch_and_each_ratings_own() -> None:
+    board, one = chess.Board(MATE_IN_TWO), player(TOLD)
+    moves, shares = one.policies(board, [800, 1500, 2400])
+    assert shares.shape == (3, len(moves))
+    assert shares.sum(axis=1) == pytest.approx(1)
+    for rating, row in zip((800, 1500, 2400), shares, strict=True):
+        alone = one.choose(board, rating=rating, opponent_rating=rating).probabilities
+        assert dict(zip(moves, row, strict=True)) == pytest.approx(alone, abs=1e-5)
+    assert one.policies(board, [])[1].shape == (0, len(moves))
+    with pytest.raises(ConditionError, match="tiny does not read 'elo'"):
+        player(TINY).policies(board, [1500])
+
+
+def test_an_analysis_has_all_moves_the_best_first_and_lines_that_can_be_played() -> None:
+    board = chess.Board(MATE_IN_TWO)
+    found = player(TOLD).analyse(board, 800, lines=2)
+    assert {one.move for one in found.moves} == set(board.legal_moves)
+    best = found.moves[0]
+    assert [board.san(best.move), best.mate, best.value] == ["Nf6+", 3, 1.0]
+    assert found.value == 1.0
+    assert found.wdl == (1.0, 0.0, 0.0)
+    line = board.copy()
+    for move in best.variation:
+        assert line.is_legal(move)
+        line.push(move)
+    assert line.is_checkmate()
+    assert [bool(one.variation) for one in found.moves[:3]] == [True, True, False]
+    with pytest.raises(GameOverError):
+        player(TINY).analyse(chess.Board("7k/5QK1/8/8/8/8/8/8 b - - 0 1"), 8)
+
+
+def test_an_analysis_knows_the_games_repetitions() -> None:
+    """White has a rook less, and repeats the position a third time by Kg1: a draw."""
+    board = chess.Board("6k1/5ppp/8/8/8/8/r7/7K w - - 0 1")
+    for uci in ("h1g1", "g8f8", "g1h1", "f8g8", "h1g1", "g8f8", "g1h1", "f8g8"):
+        board.push_uci(uci)
+    again = next(one for one in player(TOLD).analyse(board, 64).moves if one.move == chess.Move.from_uci("h1g1"))
+    board.push(again.move)
+    assert board.is_repetition(3)
+    assert again.value == 0.0
