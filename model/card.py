@@ -103,6 +103,16 @@ class HumanSearch(BaseModel):
     """Fitted to how much of the expected score people's moves lose."""
 
 
+class Calibration(Schema):
+    """How a finished run has calibrated its value (model.training.calibration); its weights are those after it."""
+
+    factor: Annotated[float, Field(ge=0.01, le=100.0)]
+    """Number that the logits of the value were multiplied by."""
+    value_brier_before: Number
+    value_brier: Number
+    """Brier scores on the validation positions."""
+
+
 class Card(Schema):
     """checkpoint.json; `model.checkpoint` checks the versions."""
 
@@ -119,6 +129,7 @@ class Card(Schema):
     finished: bool
     metrics: dict[str, Number]
     monitor: Monitor | None = None
+    calibration: Calibration | None = None
     config: dict[str, Any]
     data: Data
     files: dict[str, Any]

@@ -47,23 +47,30 @@ def row_figures(
     before_BA = torch.arange(logits_BA.shape[1], device=labels_B.device) < labels_B[:, None]
     better_BA = (masked_BA > chosen_B1) | ((masked_BA == chosen_B1) & before_BA)
     legal_B = torch.logsumexp(masked_BA, 1)
-    outcome_B3 = torch.nn.functional.one_hot(1 - results_B, 3).float()
-    expected_B = wdl_B3[:, 0] + wdl_B3[:, 1] / 2
-    score_B = (results_B + 1).float() / 2
     figures = {
         "rank": 1 + (better_BA & legal_BA).sum(1),
         "legal_moves": legal_BA.sum(1),
         "nll": legal_B - chosen_B1[:, 0],
         "legal_mass": torch.exp(legal_B - torch.logsumexp(logits_BA, 1)),
-        "expected": expected_B,
-        "score": score_B,
-        "brier": (expected_B - score_B).square(),
-        "wdl_brier": (wdl_B3 - outcome_B3).square().sum(1),
+        **value_figures(wdl_B3, results_B),
     }
     if has_game_B is not None:
         for name in ("score", "brier", "wdl_brier"):
             figures[name] = figures[name].masked_fill(~has_game_B, float("nan"))
     return figures
+
+
+def value_figures(wdl_B3: Tensor, results_B: Tensor) -> dict[str, Tensor]:
+    """Measure each row's value: `expected`, `score`, `brier` and `wdl_brier`, `[B]`."""
+    outcome_B3 = torch.nn.functional.one_hot(1 - results_B, 3).float()
+    expected_B = wdl_B3[:, 0] + wdl_B3[:, 1] / 2
+    score_B = (results_B + 1).float() / 2
+    return {
+        "expected": expected_B,
+        "score": score_B,
+        "brier": (expected_B - score_B).square(),
+        "wdl_brier": (wdl_B3 - outcome_B3).square().sum(1),
+    }
 
 
 def rows(logits_BA: NDArray[np.float32], wdl_B3: NDArray[np.float32], batch: Batch) -> Rows:

@@ -89,7 +89,8 @@ class TrainConfig:
     validation_every_steps: int = 0
     """Steps between validations; 0 for as often as they take 2 % of the training time."""
     patience: int = 0
-    """Stop after this many validations without a lower cross-entropy, and keep the best weights; 0 never stops early."""
+    """Stop after this many validations without a lower sum of cross-entropy and the calibrated value's Brier score, and keep
+    the best weights; 0 never stops early."""
 
     def __post_init__(self) -> None:
         if sum(length is not None for length in (self.minutes, self.steps, self.epochs)) != 1:

@@ -22,10 +22,11 @@ from model.data.inputs import Batch
 from model.data.prefetch import Prefetcher
 from model.network.memory import memory_errors
 from model.network.preset import Preset
+from model.training.calibration import describe_memorizing, scale_value
 from model.training.config import TrainConfig, TrainConfigError, resolve_optimizer
 from model.training.distributed import World, broadcast, process_group, read_world, run_on_first
 from model.training.metrics_log import MetricsLog, draw
-from model.training.monitor import RunMonitor, validate
+from model.training.monitor import CALIBRATED, RunMonitor, validate
 from model.training.precision import device_for, keep_freed_memory
 from model.training.save import find_run, load_start, read_run, restore, save_run
 from model.training.schedules import fraction_done, learning_rate, total_steps
@@ -159,6 +160,8 @@ class Loop:
         self.stop_check = NEVER_STOP
         self.card: dict[str, Any] | None = None
         """That of the last save."""
+        self.calibration: dict[str, float] | None = None
+        self.warning: str | None = None
         self.unsaved = True
         self.began = time.perf_counter() - run.seconds
         self.sums = torch.zeros(len(COLUMNS), device=run.device)
@@ -193,6 +196,7 @@ class Loop:
         else:
             why = "finished" if verdict == DONE else f"finished early, best at step {self.monitor.best_step}"
             message = f"{why}: {run.step} steps, {run.positions} positions in {run.seconds:.0f} s"
+            message += "" if self.warning is None else f"\nwarning: {self.warning}"
         return {**card, "message": message}
 
     def _step_until_over(self, feed: Prefetcher) -> int:
@@ -251,7 +255,22 @@ class Loop:
             elif run.best and self.monitor.best:
                 run.ema.load_state_dict(run.best)
                 self.metrics |= {f"validation_{name}": value for name, value in self.monitor.best.items()}
+        if verdict != STOPPED:
+            self._calibrate()
         return verdict, self._save(finished=verdict != STOPPED)
+
+    def _calibrate(self) -> None:
+        """Multiply the value of a run that is over by the factor of its validation; its Brier scores become those after it."""
+        factor = self.metrics.pop("validation_value_factor", None)
+        if factor is None:  # no validation, no value, or no positions of games
+            return
+        scale_value(self.run.ema, factor)
+        before = self.metrics["validation_value_brier"]
+        for name in ("validation_value_brier", "validation_wdl_brier"):
+            self.metrics[name] = self.metrics.pop(name.replace("_", f"_{CALIBRATED}", 1))
+        after = self.metrics["validation_value_brier"]
+        self.calibration = {"factor": factor, "value_brier_before": round(before, 6), "value_brier": round(after, 6)}
+        self.warning = describe_memorizing(before, after, factor)
 
     def _is_validation_due(self) -> bool:
         config = self.run.config
@@ -340,6 +359,7 @@ class Loop:
             "validation_seconds": round(self.validated, 3),
             "metrics": {name: round(value, 6) for name, value in self.metrics.items()},
             "monitor": self.monitor.model_dump(),
+            "calibration": self.calibration,
             "data": self.data,
         }
         self.card = save_run(run, self.out, finished=finished, more=more)

@@ -2,22 +2,27 @@
 
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 import torch
+from torch import Tensor
 
 from model.card import Monitor
 from model.data.inputs import Batch
 from model.data.outputs import flatten_policy
-from model.metrics import Totals, row_figures
+from model.metrics import Totals, row_figures, value_figures
+from model.training.calibration import fit_factor, scale_wdl
 from model.training.config import TrainConfig
-from model.training.objective import VALUE_FORMS
+from model.training.objective import VALUE_FORMS, value_target
 from model.training.precision import autocast
 from model.training.step import Run
 from model.training.stopping import NEVER_STOP, StopCheck
 from model.training.targets import inputs_and_targets, step_columns
 
-BEST_BY = "cross_entropy"
-"""The validation figure that `patience` watches; lower is better."""
+CALIBRATED = "calibrated_"
+"""Prefix of a validation's Brier scores after the value's logits are multiplied by its `value_factor`."""
+BEST_BY = ("cross_entropy", f"{CALIBRATED}value_brier")
+"""Validation figures whose sum `patience` watches; lower is better. The value counts as calibrated, as it is saved."""
 SPIKE = 3.0
 """A run stops when the mean loss of a line of metrics is this many nats above the lowest one."""
 
@@ -37,7 +42,7 @@ class RunMonitor(Monitor):
     def add_validation(self, figures: Mapping[str, float], step: int) -> bool:
         """Return whether a validation is the best so far, and count those that were not."""
         self.validated_step = step
-        if self.best and not figures[BEST_BY] < self.best[BEST_BY]:
+        if self.best and not _total(figures) < _total(self.best):
             self.without += 1
             return False
         self.best, self.best_step, self.without = dict(figures), step, 0
@@ -48,22 +53,46 @@ class RunMonitor(Monitor):
         return bool(config.patience) and self.without >= config.patience
 
 
+def _total(figures: Mapping[str, float]) -> float:
+    return sum(figures.get(name, 0.0) for name in BEST_BY)  # a network without a value, or rows without a game
+
+
 @torch.inference_mode()
 def validate(run: Run, batches: Iterable[Batch], limit: int, stop_check: StopCheck = NEVER_STOP) -> dict[str, float]:
-    """Return the figures of the averaged weights on the first `limit` positions; WorkInterrupted as in `take_step`."""
-    totals = Totals()
+    """Return the figures of the averaged weights on the first `limit` positions; WorkInterrupted as in `take_step`.
+
+    Beside those of `model.metrics` there are `value_factor`, which would calibrate the value on these positions' evaluations
+    and results, and the Brier scores that it would then have.
+    """
+    totals, values = Totals(), []
     form = VALUE_FORMS[run.preset.value]
+    config = replace(run.config, eval_blend=1.0, search_value_share=0.0)
     for batch in batches:
         if totals.count >= limit:
             break
         stop_check.check()
         rows = {name: column[: limit - totals.count] for name, column in batch.items()}
-        columns = step_columns(run.config, run.preset, rows, run.device)
+        columns = step_columns(config, run.preset, rows, run.device)
         read, targets = inputs_and_targets(run.preset, columns, run.dtype, draw=None)
         with autocast(run.device, run.dtype):
             policy, value_BV, *_ = run.ema(read)
+        wdl_B3 = form.wdl(value_BV)
         figures = row_figures(
-            flatten_policy(policy), form.wdl(value_BV), targets.legal, targets.labels, targets.results, targets.has_game
+            flatten_policy(policy), wdl_B3, targets.legal, targets.labels, targets.results, targets.has_game
         )
         totals.add({name: column.cpu() for name, column in figures.items()})
-    return totals.summary()
+        known_B = ~figures["brier"].isnan()
+        values.append([column[known_B].cpu() for column in (wdl_B3, value_target(config, targets), targets.results)])
+    return totals.summary() | (_calibrated(values) if run.preset.value != "none" else {})
+
+
+def _calibrated(values: list[list[Tensor]]) -> dict[str, float]:
+    """Return the factor for the value, and its Brier scores then; {} without positions of games."""
+    wdl_N3, target_N3, results_N = (torch.cat(column) for column in zip(*values, strict=True))
+    if not len(wdl_N3):
+        return {}
+    factor = fit_factor(wdl_N3, target_N3)
+    wdl_N3 = scale_wdl(wdl_N3, factor)
+    figures = value_figures(wdl_N3, results_N)
+    briers = {f"{CALIBRATED}value_brier": figures["brier"], f"{CALIBRATED}wdl_brier": figures["wdl_brier"]}
+    return {"value_factor": factor} | {name: float(column.mean()) for name, column in briers.items()}

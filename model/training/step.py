@@ -59,7 +59,7 @@ class Run:
     ema: Network
     optimizer: CombinedOptimizer
     best: dict[str, Tensor] = field(default_factory=dict)
-    """The averaged weights with the lowest validation cross-entropy, kept where `patience` may return to them."""
+    """The averaged weights of the best validation, kept where `patience` may return to them."""
     step: int = 0
     positions: int = 0
     seconds: float = 0.0

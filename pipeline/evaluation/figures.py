@@ -114,9 +114,9 @@ def policy_reliability(table: pl.DataFrame) -> Rows:
     return _reliability(table, pl.col("choice_probability"), pl.col("rank") == 1)
 
 
-def value_reliability(table: pl.DataFrame) -> Rows:
+def value_reliability(table: pl.DataFrame, expected: str = "expected") -> Rows:
     """Return, for each bin of the value's expected score, its mean and the mean score with its interval."""
-    return _reliability(table.filter(pl.col("score").is_not_null()), pl.col("expected"), pl.col("score"))
+    return _reliability(table.filter(pl.col("score").is_not_null()), pl.col(expected), pl.col("score"))
 
 
 def _reliability(table: pl.DataFrame, expected: pl.Expr, observed: pl.Expr) -> Rows:
@@ -240,9 +240,15 @@ def paired_difference(first: pl.DataFrame, other: pl.DataFrame) -> dict[str, Any
 
 
 def page_details(table: pl.DataFrame) -> dict[str, Any]:
-    """Return what only the page shows; `table` has the columns of `add_strata`."""
+    """Return what only the page shows; `table` has the columns of `add_strata`.
+
+    `value_reliability_before` is the value's before its network was calibrated, empty for one that was not.
+    """
     policy = policy_reliability(table)
+    before = value_reliability(table, "expected_before") if "expected_before" in table.columns else []
     return {
+        "value_reliability_before": before,
+        "value_calibration_error_before": calibration_error(before) if before else None,
         "policy_reliability": policy,
         "policy_calibration_error": calibration_error(policy),
         "value_reliability": value_reliability(table),

@@ -72,11 +72,13 @@ def measured_rows(
     players: bool,
     sample: BandSample,
     progress: Progress,
+    factor: float | None = None,
 ) -> tuple["pl.DataFrame", BoardSelection]:
     """Return a table of the counted rows with the columns that slices go by, and the boards worth showing.
 
-    `sample` collects rows by rating band. Without `players`, ratings and clocks are hidden from the network. Raises
-    ConfigError if no row counts, or the network answers with NaN.
+    `sample` collects rows by rating band. Without `players`, ratings and clocks are hidden from the network. With the `factor`
+    that calibrated the network's value, `expected_before` is the expected score without it. Raises ConfigError if no row
+    counts, or the network answers with NaN.
     """
     import polars as pl
 
@@ -99,6 +101,8 @@ def measured_rows(
         columns["key"] = position_keys(batch["planes"], batch["castling"])
         columns["game"] = _game_ids(batch)
         columns |= figures | _first_choice(logits_BA, figures["nll"], batch) | move_columns(batch)
+        if factor is not None:
+            columns["expected_before"] = _uncalibrated(wdl_B3, factor)
         classical = measured(*evaluate(batch["planes"]), batch)
         columns |= {f"classical_{figure}": classical[figure] for figure in ("rank", "nll", "brier")}
         boards.add(batch, columns)
@@ -122,6 +126,16 @@ def _first_choice(logits_BA: NDArray[np.float32], nll_B: NDArray[Any], batch: Ba
     rows_B = np.arange(len(choice_B))
     ahead_B = logits_BA[rows_B, choice_B] - logits_BA[rows_B, batch["label"].astype(np.int64)]
     return {"choice": choice_B, "choice_probability": np.exp(ahead_B - nll_B)}
+
+
+def _uncalibrated(wdl_B3: NDArray[np.float32], factor: float) -> NDArray[Any]:
+    """Return the expected scores of a value whose logits are no longer multiplied by `factor`."""
+    import torch
+
+    from model.training.calibration import scale_wdl
+
+    win_B, draw_B, _ = scale_wdl(torch.from_numpy(wdl_B3), 1 / factor).numpy().T
+    return win_B + draw_B / 2  # type: ignore[no-any-return]
 
 
 def _game_ids(batch: Batch) -> NDArray[np.uint64]:

@@ -254,7 +254,8 @@ def _measure(checkpoint: Path, where: _Where, how: _How, progress: Progress) -> 
     evaluated_by = "torch"
     if how.fast and rows > 2 * CHECKED and (network.device.type, network.dtype) == ("cpu", torch.float32):
         fastest, evaluated_by = choose_network(checkpoint, network, batches.sample(CHECKED))
-    table, boards = measured_rows(stream, fastest, how.rule, rows, how.players, sample, progress)
+    factor = (card.get("calibration") or {}).get("factor")
+    table, boards = measured_rows(stream, fastest, how.rule, rows, how.players, sample, progress, factor)
     table = add_strata(table)
     cut = slices(table, find_keys(table["key"].to_numpy(), where.train) if where.train else None)
     top1 = {row["band"]: row["top1"] for row in cut.get("in train", [])}

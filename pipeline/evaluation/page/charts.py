@@ -62,10 +62,17 @@ def bars(rows: Sequence[Row], whole: float) -> str:
     return _svg(figure)
 
 
-def reliability(rows: Sequence[Row], said: str, came: str) -> str:
-    """Return a reliability diagram: what was expected against what came, with 95 % intervals and counts."""
+def reliability(rows: Sequence[Row], said: str, came: str, before: Sequence[Row] = ()) -> str:
+    """Return a reliability diagram: what was expected against what came, with 95 % intervals and counts.
+
+    `before` are the rows of the same value before calibration, drawn as a second line.
+    """
     figure, axes = _figure(3.4, 4.2)
     axes.plot((0, 1), (0, 1), color=FAINT, linewidth=1)
+    if before:
+        points = [row["expected"] for row in before], [row["score"] for row in before]
+        axes.plot(*points, "D--", color=SECOND, markersize=3, linewidth=1, label="before calibration")
+        axes.legend(fontsize=8, frameon=False, labelcolor=INK)
     for row in rows:
         if row["low"] is not None and row["high"] is not None:
             axes.plot((row["expected"],) * 2, (row["low"], row["high"]), color=INK, linewidth=1.2)

@@ -11,6 +11,7 @@ from pipeline.evaluation.figures import (
     baseline_rows,
     calibration_error,
     group_figures,
+    page_details,
     paired_difference,
     policy_reliability,
     value_reliability,
@@ -48,6 +49,18 @@ def bootstrap(table: pl.DataFrame, draws: int = 2000) -> float:
         chosen = chance.integers(0, count, count)
         found.append(hits[chosen].sum() / positions[chosen].sum())
     return float(np.std(found))
+
+
+def test_a_calibrated_value_has_a_diagram_from_before() -> None:
+    """One bin says 0.9 and then 0.6 of positions that score 0.5; a network that was not calibrated has one diagram."""
+    table = rows(400, game=np.arange(400) // 4, expected=0.6, score=np.arange(400) % 2 * 1.0)
+    table = table.with_columns(pl.lit(0.5).alias("choice_probability"))
+    assert page_details(table)["value_reliability_before"] == []
+    found = page_details(table.with_columns(pl.lit(0.9).alias("expected_before")))
+    assert found["value_calibration_error_before"] == pytest.approx(0.4)
+    assert calibration_error(found["value_reliability"]) == pytest.approx(0.1)
+    (row,) = found["value_reliability_before"]
+    assert (row["positions"], row["score"]) == (400, 0.5)
 
 
 def test_a_mean_of_games_has_the_bootstraps_interval_and_of_single_rows_the_textbooks() -> None:
