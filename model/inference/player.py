@@ -124,8 +124,8 @@ class Player:
     def analyse(self, board: chess.Board | str, simulations: int, *, lines: int = 3) -> Analysis:
         """Search a position for its best moves, and return them with the variations of the first `lines`.
 
-        The search is not conditioned on ratings. The board's move stack is used for repetitions and for the last moves that the network
-        reads. Raises GameOverError.
+        The search is not conditioned on ratings. The board's move stack is used for repetitions and for the last moves that
+        the network reads. Raises GameOverError.
         """
         board = _read_board(board)
         _labelled_moves(board)
