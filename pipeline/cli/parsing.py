@@ -166,7 +166,8 @@ class Command(click.Command):
             if value is None or value == ():
                 continue
             if isinstance(value, tuple) and key not in self.cls.arguments:
-                value = [item for text in value for item in split_list(text)]
+                split = split_list if self.settings[key].commas else lambda text: [text]
+                value = [item for text in value for item in split(text)]
             given[key] = Given(list(value) if isinstance(value, tuple) else value, self._label(key))
         if given.keys() & set(self.cls.one_of):
             from_file = {key: value for key, value in from_file.items() if key not in self.cls.one_of}
@@ -203,7 +204,7 @@ class Command(click.Command):
 
 def _metavar(setting: "Setting") -> str:
     """Return the word for a setting's values in a help text."""
-    return "|".join(setting.choices) or METAVARS[setting.item] + (",..." if setting.several else "")
+    return "|".join(setting.choices) or METAVARS[setting.item] + (",..." if setting.several and setting.commas else "")
 
 
 def _option(name: str, setting: "Setting") -> click.Option:

@@ -45,6 +45,8 @@ class Setting(NamedTuple):
     """Its default; `dataclasses.MISSING` if it is required."""
     text: str
     """Its description."""
+    commas: bool = True
+    """Whether commas separate the values of a list."""
 
     @property
     def required(self) -> bool:
@@ -100,7 +102,8 @@ def settings_of(cls: type[Any], example: Any = None, prefix: str = "") -> dict[s
             found |= settings_of(cast("type[Any]", kind), within, f"{prefix}{field.name}.")
         else:
             text = " ".join(texts.get(field.name, "").split())
-            found[f"{prefix}{field.name}"] = Setting(kind, optional, default, text)
+            commas = field.metadata.get("commas", True)
+            found[f"{prefix}{field.name}"] = Setting(kind, optional, default, text, commas)
     return found
 
 
@@ -190,7 +193,7 @@ def _convert(setting: Setting, given: Given) -> Any:
     if setting.optional and isinstance(value, str) and value.lower() in EMPTY:
         return None
     if setting.several and isinstance(value, str):
-        value = split_list(value)
+        value = split_list(value) if setting.commas else [value]
     addresses = [word for word in (value if setting.several else [value]) if "://" in str(word)]
     if setting.item is Path and addresses:  # as a Path it would name a folder `s3:`
         found = f"not {addresses[0]}: copy the files to this machine first"

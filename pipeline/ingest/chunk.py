@@ -52,7 +52,7 @@ from pipeline.ingest.filters import (
     apply_filters,
 )
 from pipeline.ingest.games_table import games_table
-from pipeline.ingest.tag_values import NO_LABELS, Tagged, matches, numbers, tag_value
+from pipeline.ingest.tag_values import NO_LABELS, Tagged, count_names, find_players, matches, numbers, tag_value
 from pipeline.pgn import replay, tags
 from pipeline.pgn.san import UNKNOWN_RESULT
 from pipeline.storage.building import PARTS, files_folder, require_unused
@@ -64,6 +64,9 @@ tests/pipeline/ingest/test_rows_version.py fails if rows change and this does no
 
 BLOCK_ROWS = 1 << 19
 """Most rows that are replayed, shuffled and written together: 34 MB."""
+
+NAMES = 50
+"""Most frequent names that a chunk without any move of the wanted players notes."""
 
 OTHERS = "{out} is written by another ingest with other settings or code: stop that, delete it, or choose another --out"
 """Error if two machines write to one store, whose locks neither sees."""
@@ -186,7 +189,8 @@ def read_games(text: NDArray[np.uint8], starts: NDArray[np.int64], config: Inges
     is_standard = matches(text, spans[:, tags.VARIANT], lambda variant: variant.strip().lower() in STANDARD)
     games.status[~is_standard] = replay.VARIANT
     parity = _read_parity(text, spans[:, tags.LABELS], games)
-    tagged = Tagged(games, spans, white, black, increment, parity, setups)
+    is_player = find_players(text, spans, config.player)
+    tagged = Tagged(games, spans, white, black, increment, parity, setups, is_player)
     apply_filters(GAME_FILTERS, GameColumns(text, tagged, config.seed), config, games.status, GAME_STATUS)
     return tagged
 
@@ -346,5 +350,7 @@ def encode_chunk(task: ChunkTask) -> dict[str, Any]:
         "label_collisions": collisions,
         "files": files,
     }
+    if task.config.player and not total:  # for the error if no chunk has a move of theirs
+        result["names"] = count_names(text, tagged.spans, NAMES)
     publish_json(parts, note.name, result)
     return {**result, "fresh_rows": total}

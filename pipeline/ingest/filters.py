@@ -15,7 +15,7 @@ Axes: G games, R rows of the games that were replayed.
 import datetime
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -32,16 +32,22 @@ SPEEDS = (*(name.lower() for name in CLASSES[:-1]), "correspondence")
 """Classes of time control; the last is the TimeControl `-`, which Lichess writes for games without a clock."""
 
 
+NAMES_HOLD_COMMAS = {"commas": False}
+"""Metadata of a setting with names, as "Carlsen, Magnus": the command line does not split it at commas."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Filters:
     """Settings of the filters; every default keeps all. The manifest counts what each filter dropped."""
 
+    player: tuple[str, ...] = field(default=(), metadata=NAMES_HOLD_COMMAS)
+    """Keep only moves of this player, named exactly as in the tags. Several names keep several players, none keeps all."""
     min_elo: int = 0
     """Lowest rating of either player; 0 also keeps games without ratings."""
     max_elo: int = 0
     """Highest rating of either player; 0 for no limit."""
     rated_only: bool = False
-    """Keep only games whose Event begins with "Rated", as Lichess writes it; casual games are often not played to win."""
+    """Keep only games whose Event begins with "Rated", as Lichess writes it. Casual games are often not played to win."""
     exclude_bots: bool = False
     """Drop games in which a player has the title BOT or is called lichess AI."""
     speeds: tuple[str, ...] = ()
@@ -58,7 +64,7 @@ class Filters:
     min_clock: int = 0
     """Least number of seconds on the mover's clock, if it is known; moves in time trouble teach little. 0 for all."""
     sample: float = 1.0
-    """Share of games to keep, by a hash of their movetext and the seed: a smaller share is a subset of a larger one."""
+    """Share of games to keep, by a hash of their movetext and the seed. A smaller share is a subset of a larger one."""
     positions_per_game: int = 0
     """Most rows of a game, drawn by a hash, since neighbours are nearly duplicates; 0 for all."""
 
@@ -100,6 +106,10 @@ class GameColumns:
     text: NDArray[np.uint8]
     tagged: Tagged
     seed: int
+
+    def has_player(self) -> NDArray[np.bool_]:
+        """Return whether one of the wanted players plays."""
+        return self.tagged.is_player[:, 0] | self.tagged.is_player[:, 1]
 
     def lower_elo(self) -> NDArray[np.int32]:
         """Return the lower of both ratings, 0 for unknown."""
@@ -174,6 +184,11 @@ class RowColumns:
     reason: NDArray[np.uint8]
     """Index into ROW_STATUS: what earlier filters decided."""
 
+    def is_players(self) -> NDArray[np.bool_]:
+        """Return whether the mover is one of the wanted players."""
+        own: NDArray[np.bool_] = self.tagged.is_player[self.rows.game, self.rows["black"].astype(np.int64)]
+        return own
+
     def game_ply(self) -> NDArray[np.int64]:
         """Return the half-moves before this one, the largest number for positions without a game."""
         no_game = self.tagged.parity[self.rows.game] != NO_LABELS
@@ -216,6 +231,7 @@ class Filter:
 
 
 GAME_FILTERS = (
+    Filter("player", ("has_player",), lambda its, there: ~there, "filter: player"),
     Filter("min_elo", ("lower_elo",), lambda its, lower: lower < its.min_elo, "filter: elo"),
     Filter("max_elo", ("higher_elo",), lambda its, higher: higher > its.max_elo, "filter: elo"),
     Filter("rated_only", ("is_rated",), lambda its, rated: ~rated, "filter: casual"),
@@ -229,6 +245,7 @@ GAME_FILTERS = (
     Filter("evals_only", ("has_eval",), lambda its, found: ~found, "filter: no evals"),
 )
 ROW_FILTERS = (
+    Filter("player", ("is_players",), lambda its, own: ~own, "filter: another player's move"),
     Filter("skip_plies", ("game_ply",), lambda its, ply: ply < its.skip_plies, "filter: opening"),
     Filter("min_clock", ("clock",), lambda its, clock: clock < its.min_clock, "filter: clock"),
     Filter("evals_only", ("eval",), lambda its, value: value == NO_EVAL, "filter: no eval"),
@@ -248,7 +265,7 @@ KEPT, NOT_LABELLED = 0, 1
 
 def active(table: tuple[Filter, ...], settings: Filters) -> list[Filter]:
     """Return the filters whose settings differ from the defaults."""
-    defaults: dict[str, Any] = {field.name: field.default for field in fields(Filters)}
+    defaults: dict[str, Any] = {one.name: one.default for one in fields(Filters)}
     # an empty list, as JSON has it, is no filter either
     return [row for row in table if (getattr(settings, row.setting) or None) != (defaults[row.setting] or None)]
 

@@ -238,7 +238,11 @@ def _ingest(
         if (parts / part_name(taken)).exists():
             raise OtherDumpError("the dump has become shorter since this ingest was begun", remedy=ELSEWHERE)
         release_buffers()  # merging needs memory too
-        return build_manifest(out, [source.describe() for source in sources], config)
+        try:
+            return build_manifest(out, [source.describe() for source in sources], config)
+        finally:
+            if not positions:  # a misspelled player, for example: the next try is another ingest
+                discard(out)
     except FetchError as error:
         raise IngestError(f"{error}; what was finished is kept in {out}: run the same command to continue") from error
     except OSError as error:

@@ -3,7 +3,9 @@
 Axes: G games, F tags, S starting positions.
 """
 
-from collections.abc import Callable
+import re
+from collections import Counter
+from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 import numpy as np
@@ -25,6 +27,7 @@ class Tagged(NamedTuple):
     increment: NDArray[np.int32]  # seconds, -1: unknown
     parity: NDArray[np.uint8]  # 0 or 1: only even or odd plies are labels; NO_LABELS: a game, all plies are
     setups: NDArray[np.uint64]  # [S, 16] starting positions; the first is the usual one
+    is_player: NDArray[np.bool_]  # [G, 2] whether White and Black are among the players whose moves are wanted
 
 
 def numbers(text: NDArray[np.uint8], spans: NDArray[np.int64], missing: int) -> NDArray[np.int32]:
@@ -45,3 +48,22 @@ def matches(text: NDArray[np.uint8], spans: NDArray[np.int64], wanted: Callable[
     tags.hash_spans(text, spans, hashes)
     _, first, back = np.unique(hashes, return_index=True, return_inverse=True)
     return np.array([wanted(tag_value(text, spans[index])) for index in first], dtype=np.bool_)[back]
+
+
+def unescape(value: str) -> str:
+    """Return a tag's text without the backslashes that PGN puts before quotes and backslashes."""
+    return re.sub(r"\\(.)", r"\1", value)
+
+
+def find_players(text: NDArray[np.uint8], spans: NDArray[np.int64], names: Collection[str]) -> NDArray[np.bool_]:
+    """Return whether White and Black are among `names`, spelled as in the tags, bool[G, 2]; no names mean everybody."""
+    if not names:
+        return np.ones((len(spans), 2), dtype=np.bool_)
+    sides = (tags.WHITE, tags.BLACK)
+    return np.stack([matches(text, spans[:, side], lambda name: unescape(name) in names) for side in sides], axis=1)
+
+
+def count_names(text: NDArray[np.uint8], spans: NDArray[np.int64], most: int) -> dict[str, int]:
+    """Return the names that occur most often as White or Black, with their numbers of games."""
+    names = (unescape(tag_value(text, span)) for side in (tags.WHITE, tags.BLACK) for span in spans[:, side])
+    return dict(Counter(names).most_common(most))

@@ -22,7 +22,7 @@ class Ingest(Common):
 
     arguments: ClassVar = {"sources": "DUMP..."}
     basic: ClassVar = (
-        "out estimate workers engine planes min_elo max_elo rated_only speeds since until skip_plies sample"
+        "out estimate workers engine planes player min_elo max_elo rated_only speeds since until skip_plies sample"
     )
 
     sources: tuple[str, ...]

@@ -133,6 +133,8 @@ class ChunkNote(Schema):
     rows_dropped: dict[str, Count]
     label_collisions: Count
     files: list[FileEntry]
+    names: dict[str, Count] = {}
+    """Most frequent players of a chunk without a move of those that are wanted."""
 
 
 class Joined(Schema):
