@@ -34,7 +34,7 @@ from engine.evaluation.move_features import FEATURES_VERSION
 from engine.json_files import check, read_json, shown
 from engine.temporaries import abandoned, new_file, sync_directory
 from model.card import CARD as CARD
-from model.card import ONNX, Card, FileEntry
+from model.card import ONNX, Card, FileEntry, HumanSearch
 from model.network.memory import memory_errors
 from model.network.network import Network, build
 from model.network.preset import Preset, PresetError, preset_from_row
@@ -166,6 +166,18 @@ def save_export(directory: Path, weights_sha256: str, data: bytes) -> None:
         write_atomically(directory / ONNX, data)
         entry = {"name": ONNX, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
         _write_card(directory, {**card, "files": {**card["files"], "onnx": entry}})
+
+
+def save_human_search(directory: Path, weights_sha256: str, entry: Mapping[str, Any]) -> None:
+    """Store corrections by search (model.card.HumanSearch) in a card; CheckpointError when the weights are others now."""
+    check(directory / CARD, dict(entry), HumanSearch, CardError)
+    with lock_directory(directory):
+        card = read_card(directory)
+        if card["files"]["weights"]["sha256"] != weights_sha256:
+            raise CheckpointError(
+                f"{directory} was saved anew while its former weights were calibrated: calibrate again"
+            )
+        _write_card(directory, {**card, "human_search": dict(entry)})
 
 
 def _read_former(directory: Path) -> Mapping[str, Any]:

@@ -69,12 +69,15 @@ def describe_checkpoint(card: Mapping[str, Any], out: Path, positions: Sequence[
 
 
 def describe_report(report: Mapping[str, Any], checkpoint: Path, out: Path | None) -> str:
-    """Describe a report in five lines, plus one for the matrix of ratings."""
+    """Describe a report in five lines, plus those of the matrix of ratings and of human search."""
+    from pipeline.evaluation.render import human_search_text
+
     lines = [
         report["headline"],
         report["compared"],
         f"rule: {report['rule']}",
         *([f"by rating: {report['rating_matrix']}"] if "rating_matrix" in report else []),
+        *([human_search_text(report["human_search"])] if "human_search" in report else []),
         f"report: {out}/report.html (also as text and JSON)"
         if out
         else "report: --out DIR writes a page with all figures",

@@ -34,6 +34,7 @@ COMMANDS = {
     "join": ("audit:Join", "join datasets into a training set"),
     "presets": ("networks:Presets", "list the networks"),
     "export": ("networks:Export", "export a network to ONNX"),
+    "calibrate": ("networks:Calibrate", "fit how far a search corrects a network's human moves"),
     "selfplay": ("selfplay:SelfPlay", "make a dataset of games against itself or of searched positions"),
     "finetune": ("selfplay:Finetune", "make a network stronger by self-play"),
     "arena": ("arena:Arena", "play matches between players"),

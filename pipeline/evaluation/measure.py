@@ -16,6 +16,7 @@ from pipeline.dataset.files.shards import Batch
 from pipeline.dataset.hashing import splitmix64
 from pipeline.dataset.position_keys import position_keys
 from pipeline.errors import ConfigError
+from pipeline.evaluation.human_search import SearchedRows
 from pipeline.evaluation.page.boards import BoardSelection
 from pipeline.evaluation.ratings.sample import BandSample
 
@@ -73,12 +74,13 @@ def measured_rows(
     sample: BandSample,
     progress: Progress,
     factor: float | None = None,
+    searched: SearchedRows | None = None,
 ) -> tuple["pl.DataFrame", BoardSelection]:
     """Return a table of the counted rows with the columns that slices go by, and the boards worth showing.
 
-    `sample` collects rows by rating band. Without `players`, ratings and clocks are hidden from the network. With the `factor`
-    that calibrated the network's value, `expected_before` is the expected score without it. Raises ConfigError if no row
-    counts, or the network answers with NaN.
+    `sample` collects rows by rating band, `searched` the same rows with search. Without `players`, ratings and clocks are
+    hidden from the network. With the `factor` that calibrated the network's value, `expected_before` is the expected score
+    without it. Raises ConfigError if no row counts, or the network answers with NaN.
     """
     import polars as pl
 
@@ -93,7 +95,8 @@ def measured_rows(
         if not keep.any():
             continue
         batch = raw if keep.all() else {name: values[keep] for name, values in raw.items()}
-        logits_BA, wdl_B3 = network(batch["planes"], batch if players else without_players(batch))
+        shown = batch if players else without_players(batch)
+        logits_BA, wdl_B3 = network(batch["planes"], shown)
         figures = measured(logits_BA, wdl_B3, batch)
         if not all(np.isfinite(figures[name]).all() for name in ("nll", "legal_mass", "expected")):
             raise ConfigError("the network answers with NaN or infinity: its training diverged, or its file is damaged")
@@ -107,6 +110,8 @@ def measured_rows(
         columns |= {f"classical_{figure}": classical[figure] for figure in ("rank", "nll", "brier")}
         boards.add(batch, columns)
         sample.add(batch, columns["game"])
+        if searched is not None:
+            searched.add(batch, (logits_BA, wdl_B3), shown["elo"], columns)
         tables.append(pl.DataFrame(columns))
         top1 = float((figures["rank"] == 1).mean())
         progress(Tick(done, rows, "positions", {"top1": top1}))

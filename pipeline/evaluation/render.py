@@ -34,6 +34,8 @@ def plain_text(result: dict[str, Any], indent: int = 0) -> str:
         if name == "slices":
             shown = {title: [{key: row[key] for key in SLICED} for row in rows] for title, rows in value.items()}
             lines += [f"\nby {title}\n{text_table(rows)}" for title, rows in shown.items()]
+        elif name == "human_search":
+            lines.append(human_search_text(value))
         elif isinstance(value, dict):
             lines += [" " * indent + name, plain_text(value, indent + 2)]
         else:
@@ -50,6 +52,31 @@ def _shown(value: Any, places: int = 4) -> str:
     if isinstance(value, (list, tuple)):
         return ", ".join(map(_shown, value)) or "-"
     return f"{value:.{places}f}" if isinstance(value, float) else str(value)
+
+
+def human_search_text(found: dict[str, Any]) -> str:
+    """Return the policy without and with search by the mover's rating as a table, differences with 95 % intervals."""
+    rows = [
+        {
+            "mover": row["band"],
+            "positions": row["positions"],
+            "top1": row["top1"],
+            "with search": row["searched_top1"],
+            "points": _difference(row, "top1", 100, 1),
+            "nats": _difference(row, "cross_entropy", 1, 3),
+        }
+        for row in found["rows"]
+    ]
+    return f"policy corrected by {found['simulations']} simulations, by the mover's rating\n{text_table(rows)}"
+
+
+def _difference(row: dict[str, Any], figure: str, scale: float, places: int) -> str:
+    """Return a paired difference with its interval."""
+    ends = [row[f"{figure}_{end}"] for end in ("low", "high")]
+    middle = f"{scale * row[f'{figure}_difference']:+.{places}f}"
+    if None in ends:
+        return f"{middle} (too few games)"
+    return f"{middle} ({' to '.join(f'{scale * end:+.{places}f}' for end in ends)})"
 
 
 def text_table(rows: list[dict[str, Any]]) -> str:

@@ -19,6 +19,8 @@ from pipeline.dataset.position_keys import find_keys
 from pipeline.dataset.training_set import LATEST, Member, Shard, members
 from pipeline.dumps.paths import dumps_of
 from pipeline.errors import ConfigError, DamagedError
+from pipeline.evaluation.human_search import COLUMNS as SEARCHED
+from pipeline.evaluation.human_search import SearchedRows
 from pipeline.evaluation.measure import BATCH, COLUMNS, COMMON_CLOCK, COMMON_PLY, measured_rows
 from pipeline.evaluation.measure import Rule as Rule
 from pipeline.evaluation.ratings.matrix import describe_matrix, measure_matrix
@@ -63,6 +65,7 @@ class _How(NamedTuple):
     rating_rows: int
     fast: bool = True
     """Whether the exported network may be used: top-1 may differ by TOLERANCE, which hides small differences of networks."""
+    simulations: int = 0
 
 
 @contextmanager
@@ -98,7 +101,8 @@ def report(checkpoint: Path, **options: Any) -> dict[str, Any]:
     (model/metrics.py) and the interval `top1_low top1_high`, None for too few games. Beside them are baselines, `rule`
     in words, `common_rule` (the same figures by that rule) and `slices` (figures.slices). `top1_not_in_train` and
     `top1_in_train` count positions by whether train has them, `rating_matrix` and `evaluated_by` are in words, and only the
-    page shows `details`. `cross_entropy` is in nats; values and clocks are the mover's.
+    page shows `details`. `human_search` is there with `simulations` only. `cross_entropy` is in nats; values and clocks are
+    the mover's.
     """
     return dict(reports([checkpoint], **options)["reports"][0])
 
@@ -113,25 +117,28 @@ def reports(
     rule: Rule | None = None,
     players: bool = True,
     rating_rows: int = 0,
+    simulations: int = 0,
     progress: Progress = silent,
 ) -> dict[str, Any]:
     """Measure several checkpoints on the same rows: `reports` as `report` returns them, and `differences` from the first.
 
     `against` are datasets whose train split is searched for the measured positions; the default is that of `positions`.
     Without `players`, ratings and clocks are hidden from networks that read them. `rating_rows` positions of each rating band
-    are evaluated under each rating. A difference is paired: both networks on the same positions, with the interval by games.
+    are evaluated under each rating. `simulations` searches every counted position, to compare the policy corrected by it with
+    the policy alone (`human_search`). A difference is paired: both networks on the same positions, with the interval by games.
     """
     from model.checkpoint import read_card
     from pipeline.evaluation.figures import paired_difference
 
     if (positions is None) == (pgn is None):
         raise ConfigError("give either a dataset (positions) or a PGN file to measure on")
-    if rating_rows < 0:
-        raise ConfigError(f"rating_rows must be 0 or more, got {rating_rows}")
+    for name, number in (("rating_rows", rating_rows), ("simulations", simulations)):
+        if number < 0:
+            raise ConfigError(f"{name} must be 0 or more, got {number}")
     for path in checkpoints:  # before minutes of ingest
         read_card(path)
     with _rows_of(positions, split, pgn, against, progress) as where:
-        how = _How(rule or Rule(), players, rating_rows, fast=len(checkpoints) == 1)
+        how = _How(rule or Rule(), players, rating_rows, fast=len(checkpoints) == 1, simulations=simulations)
         measured = [_measure(path, where, how, progress) for path in checkpoints]
     names, first = _names(checkpoints), measured[0][1]
     differences = [
@@ -235,18 +242,20 @@ def _measure(checkpoint: Path, where: _Where, how: _How, progress: Progress) -> 
     """Return one checkpoint's report, and the rows that it was counted from."""
     import torch
 
-    from model.checkpoint import load, read_card
+    from model.checkpoint import read_card
     from model.data.inputs import input_columns
-    from model.inference.evaluator import NetworkEvaluator
+    from model.inference.evaluator import NetworkEvaluator, evaluator
+    from model.inference.onnx_evaluator import find_export
     from model.network.conditioning import STEPS
     from model.training.metrics_log import read_metrics
     from pipeline.evaluation.figures import IN_TRAIN, add_strata, describe_accuracy, headline, page_details, slices
     from pipeline.evaluation.page.links import add_game_tags
 
     card = read_card(checkpoint)
-    network = NetworkEvaluator(load(checkpoint)[0])
+    network = evaluator(checkpoint)
     read = input_columns(network.preset)
-    batches = Batches([where.positions], where.split, batch_size=BATCH, columns=tuple(dict.fromkeys((*COLUMNS, *read))))
+    names = (*COLUMNS, *read, *(SEARCHED if how.simulations else ()))
+    batches = Batches([where.positions], where.split, batch_size=BATCH, columns=tuple(dict.fromkeys(names)))
     rows = min(how.rule.limit, batches.rows) if how.rule.limit else batches.rows
     stream = batches.sample(rows) if rows < batches.rows else batches.once()
     sample = BandSample(how.rating_rows)
@@ -255,7 +264,8 @@ def _measure(checkpoint: Path, where: _Where, how: _How, progress: Progress) -> 
     if how.fast and rows > 2 * CHECKED and (network.device.type, network.dtype) == ("cpu", torch.float32):
         fastest, evaluated_by = choose_network(checkpoint, network, batches.sample(CHECKED))
     factor = (card.get("calibration") or {}).get("factor")
-    table, boards = measured_rows(stream, fastest, how.rule, rows, how.players, sample, progress, factor)
+    searched = SearchedRows(find_export(checkpoint) or network, how.simulations) if how.simulations else None
+    table, boards = measured_rows(stream, fastest, how.rule, rows, how.players, sample, progress, factor, searched)
     table = add_strata(table)
     cut = slices(table, find_keys(table["key"].to_numpy(), where.train) if where.train else None)
     top1 = {row["band"]: row["top1"] for row in cut.get("in train", [])}
@@ -275,6 +285,7 @@ def _measure(checkpoint: Path, where: _Where, how: _How, progress: Progress) -> 
         "evaluated_by": evaluated_by,
         "reads": [name for name in read if name in STEPS] if how.players else [],
         **({"rating_matrix": matrix["words"]} if matrix else {}),
+        **({"human_search": {"simulations": how.simulations, "rows": searched.by_rating()}} if searched else {}),
         "seen_in_training": seen,
         "published": published,
         "preset": card["preset"]["name"],

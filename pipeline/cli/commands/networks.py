@@ -1,10 +1,10 @@
-"""Commands on networks: presets, export."""
+"""Commands on networks: presets, export, calibrate."""
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
-from pipeline.cli.commands.base import Common
+from pipeline.cli.commands.base import Common, Interrupt
 from pipeline.cli.endings import next_command
 from pipeline.cli.progress import bar
 from pipeline.errors import ConfigError
@@ -61,6 +61,51 @@ class Export(Common):
         text = f"{written['out']}: {written['bytes'] / 1e6:.1f} MB; on {written['positions']} positions it differs by {differ}"
         following = next_command("uci", "--checkpoint", self.checkpoint)
         return written | {"text": f"{text}\n{following}"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Calibrate(Common):
+    """Fit how far a search corrects a network's policy at each rating, and store it in the checkpoint's card.
+
+    Players at a rating use it (`uci`, `arena`, Python); `report --simulations` measures it on other games.
+    """
+
+    basic: ClassVar = "checkpoint positions split rows simulations"
+
+    checkpoint: Path
+    """Directory of the checkpoint."""
+    positions: str
+    """Dataset or training set: a folder or an address."""
+    split: Literal["val", "test", "train", "latest"] = "val"
+    """Split to fit on: one that the network did not learn from, and that is not reported on."""
+    rows: int = 8192
+    """Positions to search, drawn at random: 8192 take two minutes with the embedded network."""
+    simulations: int = 64
+    """Simulations per position; players should use as many."""
+
+    def run(self) -> dict[str, Any]:
+        """Return what was stored."""
+        from pipeline.evaluation.calibrate import calibrate
+        from pipeline.storage.stores import place
+
+        with bar("calibrate") as progress:
+            found = calibrate(
+                self.checkpoint,
+                place(self.positions),
+                split=self.split,
+                rows=self.rows,
+                simulations=self.simulations,
+                progress=progress,
+                stop=Interrupt(),
+            )
+        lines = [f"{'rating':>8} {'likelihood':>12} {'strength':>12}"]
+        curves = found["likelihood"], found["strength"]
+        for rating, *weights in zip(curves[0]["ratings"], *(curve["weights"] for curve in curves), strict=True):
+            lines.append(f"{rating:>8} {weights[0]:>12.2f} {weights[1]:>12.2f}")
+        gain = f"cross-entropy {found['cross_entropy']:.4f} -> {found['searched_cross_entropy']:.4f} nats"
+        lines.append(f"weights of the search's values, fitted on {found['positions']:,} positions: {gain}")
+        following = next_command("report", "--checkpoint", self.checkpoint, "--positions", self.positions)
+        return found | {"text": "\n".join([*lines, f"{following} --simulations {self.simulations}"])}
 
 
 def _require_onnx_name(out: Path) -> None:

@@ -76,7 +76,7 @@ class Report(Common):
     Several checkpoints are measured on the same positions and compared with the first.
     """
 
-    basic: ClassVar = "checkpoint positions split pgn out min_ply limit players against rating_rows"
+    basic: ClassVar = "checkpoint positions split pgn out min_ply limit players against rating_rows simulations"
 
     checkpoint: tuple[Path, ...]
     """Directories of the checkpoints."""
@@ -96,6 +96,8 @@ class Report(Common):
     """Positions that count."""
     rating_rows: int = 0
     """Positions per rating band that a network conditioned on ratings evaluates under each of 11 ratings; 0 for none."""
+    simulations: int = 0
+    """Simulations with which every position is searched, to compare human search with the policy alone; 0 for no search."""
 
     def run(self) -> dict[str, Any]:
         """Measure, and write the report into --out."""
@@ -118,6 +120,7 @@ class Report(Common):
                 rule=self.rule,
                 players=self.players,
                 rating_rows=self.rating_rows,
+                simulations=self.simulations,
                 progress=progress,
             )
         if len(checkpoints) > 1:

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from engine.board.position import MAX_MOVES, WORDS
+from engine.board.position import COUNTERS, MAX_MOVES, WORDS
 from engine.encoding.planes import PLANES
 from pipeline.dataset.files.columns import (
     BLACK,
@@ -156,6 +156,17 @@ def to_positions(packed_RW: NDArray[np.uint64]) -> NDArray[np.uint64]:
     positions = np.zeros((len(packed_RW), WORDS), dtype=np.uint64)
     unpack_to_positions(packed_RW, positions)
     return positions
+
+
+def row_positions(batch: Mapping[str, NDArray[Any]]) -> NDArray[np.uint64]:
+    """Return rows as positions that a search or a board can start from, uint64[R, 16], with all their counters.
+
+    Reads the columns `planes castling ep_file halfmove ply`. The game's earlier positions are not stored, so a search that
+    starts from a row sees repetitions only below it.
+    """
+    positions_RW = to_positions(pack(batch["planes"], batch))
+    positions_RW[:, COUNTERS] = batch["halfmove"].astype(np.uint64) | batch["ply"].astype(np.uint64) << np.uint64(16)
+    return positions_RW
 
 
 # ---------------------------------------------------------------- columns to planes

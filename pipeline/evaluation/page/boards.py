@@ -10,11 +10,11 @@ import chess
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.board.position import COUNTERS, to_board
+from engine.board.position import to_board
 from engine.encoding.planes import move_of
 from pipeline.dataset.files.columns import BATCH_SENTINELS
 from pipeline.dataset.files.shards import Batch
-from pipeline.dataset.files.stored_planes import pack, to_positions
+from pipeline.dataset.files.stored_planes import row_positions
 from pipeline.dataset.strata import RATING_EDGES, rating_band
 
 BOARDS = 12
@@ -111,10 +111,9 @@ def _row(batch: Batch, columns: Columns, at: int, score: float) -> dict[str, Any
 
 def board_of(planes_P: NDArray[np.uint64], castling: int, ep_file: int, ply: int, halfmove: int = 0) -> chess.Board:
     """Return the board of a stored row, uint64[77] and the columns of the same names."""
-    state = {"castling": np.array([castling], np.uint8), "ep_file": np.array([ep_file], np.uint8)}
-    position = to_positions(pack(planes_P[None], state))[0]
-    position[COUNTERS] = halfmove | ply << 16
-    return to_board(position)
+    numbers = {"castling": castling, "ep_file": ep_file, "ply": ply, "halfmove": halfmove}
+    row = {name: np.array([number]) for name, number in numbers.items()}
+    return to_board(row_positions(row | {"planes": planes_P[None]})[0])
 
 
 def move_on(board: chess.Board, label: int, promotion: int = 0) -> chess.Move:

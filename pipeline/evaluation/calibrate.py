@@ -1,0 +1,148 @@
+"""Fit how far a search corrects a network's policy at each rating, on positions that the network did not learn from.
+
+Axes: R rows, M legal moves of a row, K ratings of a curve.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.progress import Progress, Stop, Tick, never, silent
+from engine.search.human import HumanRoot, move_values
+from engine.search.results import Root
+from pipeline.dataset.batches import HUMAN_COLUMNS, Batches
+from pipeline.dataset.files.columns import EARLIER_MOVES
+from pipeline.errors import ConfigError, Stopped
+from pipeline.evaluation.human_search import search_rows
+
+RATINGS = (1100, 1400, 1800, 2200, 2600)
+"""Ratings of a curve. At the first, and so below it, the policy is left alone: a search did not help there."""
+STRENGTH_FACTORS = (1.0, 1.2, 2.0, 3.0, 4.0)
+STRENGTH_SHARPNESS = (1.0, 1.05, 1.15, 1.25, 1.4)
+"""Factors on the weights and powers of the policy at RATINGS with which drawn moves lose as much as people's, by Stockfish."""
+BATCH = 256
+UNPLAYED = -1e9
+"""Log-probability of the padding after a row's last move."""
+
+
+class Fit(NamedTuple):
+    """What the fit reads of each row: its legal moves, padded to the most of any row."""
+
+    ratings: NDArray[np.int64]  # [R]
+    policies: NDArray[np.float64]  # [R, M] log-probabilities
+    values: NDArray[np.float64]  # [R, M]
+    played: NDArray[np.int64]  # [R] index of the move played
+
+
+def collect(
+    evaluator: Any, positions: Path, split: str, rows: int, simulations: int, progress: Progress, stop: Stop
+) -> Fit:
+    """Search `rows` random positions of a split and return what the fit reads; positions of unknown rating are left out."""
+    batches = Batches([positions], split, batch_size=BATCH, columns=(*HUMAN_COLUMNS, *EARLIER_MOVES))
+    wanted, done, found = min(rows, batches.rows), 0, list[tuple[int, NDArray[Any], NDArray[Any], int]]()
+    for batch in batches.sample(wanted):
+        logits_BA, wdl_B3 = evaluator(batch["planes"], batch)
+        for part, roots, results in search_rows(evaluator, batch, logits_BA, wdl_B3, simulations):
+            ratings, labels = batch["elo"][part].tolist(), batch["label"][part].tolist()
+            found += [
+                _row(rating, label, root, result)
+                for rating, label, root, result in zip(ratings, labels, roots, results, strict=True)
+                if rating
+            ]
+        done += len(batch["planes"])
+        progress(Tick(done, wanted, "positions"))
+        if stop():
+            raise Stopped(f"stopped after {done:,} positions; nothing is stored before the fit")
+    if not found:
+        raise ConfigError(f"no position of {positions} has a mover of known rating: nothing can be fitted")
+    return _pad(found)
+
+
+def _row(rating: int, label: int, root: HumanRoot, found: Root) -> tuple[int, NDArray[Any], NDArray[Any], int]:
+    """Return a row's rating, its moves' log-probabilities and values, and the index of the move played."""
+    labels = np.unique(found.labels)
+    logits = root.logits[labels].astype(np.float64)
+    logits -= logits.max()
+    policy = logits - np.log(np.exp(logits).sum())
+    return rating, policy, move_values(root, found)[labels], int(np.flatnonzero(labels == label)[0])
+
+
+def _pad(rows: list[tuple[int, NDArray[Any], NDArray[Any], int]]) -> Fit:
+    most = max(len(policy) for _, policy, _, _ in rows)
+    policy_RM, values_RM = np.full((len(rows), most), UNPLAYED), np.zeros((len(rows), most))
+    for row, (_, policy, values, _) in enumerate(rows):
+        policy_RM[row, : len(policy)], values_RM[row, : len(values)] = policy, values
+    return Fit(np.array([row[0] for row in rows]), policy_RM, values_RM, np.array([row[3] for row in rows]))
+
+
+def fit_weights(fit: Fit) -> list[float]:
+    """Return the weights at RATINGS, 0 or more, that make people's moves likeliest; the first is 0.
+
+    The likelihood is concave in the weights. A weight is the square of what is fitted, so that it stays at 0 or above.
+    """
+    import torch
+
+    shares_RK = torch.from_numpy(np.stack([np.interp(fit.ratings, RATINGS, one) for one in np.eye(len(RATINGS))], 1))
+    policy_RM, values_RM, played_R = (torch.from_numpy(part) for part in fit[1:])
+    roots_K = torch.ones(len(RATINGS) - 1, dtype=torch.float64, requires_grad=True)
+    optimizer = torch.optim.LBFGS([roots_K], max_iter=200, line_search_fn="strong_wolfe")
+
+    def loss() -> Any:
+        optimizer.zero_grad()
+        weight_R1 = shares_RK[:, 1:] @ roots_K[:, None].square()
+        value = torch.nn.functional.cross_entropy(policy_RM + weight_R1 * values_RM, played_R)
+        value.backward()  # type: ignore[no-untyped-call]
+        return value
+
+    optimizer.step(loss)  # type: ignore[no-untyped-call]
+    return [0.0, *(round(float(root) ** 2, 3) for root in roots_K.detach())]
+
+
+def calibrate(
+    checkpoint: Path,
+    positions: Path,
+    *,
+    split: str = "val",
+    rows: int = 8192,
+    simulations: int = 64,
+    progress: Progress = silent,
+    stop: Stop = never,
+) -> dict[str, Any]:
+    """Fit the corrections of a checkpoint on a split that it did not learn from, and store them in its card.
+
+    Returns what is stored and the cross-entropy on the same rows, in nats, without and with the search. Raises
+    CheckpointError, DatasetError, ConfigError, and Stopped before anything is stored.
+    """
+    from model.checkpoint import read_card, save_human_search
+    from model.inference.evaluator import evaluator
+    from model.inference.onnx_evaluator import find_export
+
+    if min(rows, simulations) < 1:
+        raise ConfigError("rows and simulations must be 1 or more")
+    weights = read_card(checkpoint)["files"]["weights"]["sha256"]
+    network = find_export(checkpoint) or evaluator(checkpoint)
+    fit = collect(network, positions, split, rows, simulations, progress, stop)
+    weights_K = fit_weights(fit)
+    entry = {
+        "simulations": simulations,
+        "likelihood": _curve(weights_K, [1.0] * len(RATINGS)),
+        "strength": _curve([w * f for w, f in zip(weights_K, STRENGTH_FACTORS, strict=True)], STRENGTH_SHARPNESS),
+    }
+    save_human_search(checkpoint, weights, entry)
+    bare, searched = (cross_entropy(fit, weights) for weights in ([0.0] * len(RATINGS), weights_K))
+    return entry | {"positions": len(fit.ratings), "cross_entropy": bare, "searched_cross_entropy": searched}
+
+
+def _curve(weights: Sequence[float], sharpness: Sequence[float]) -> dict[str, list[float]]:
+    return {"ratings": list(RATINGS), "weights": [round(one, 3) for one in weights], "sharpness": list(sharpness)}
+
+
+def cross_entropy(fit: Fit, weights_K: Sequence[float]) -> float:
+    """Return minus the mean log-probability of people's moves under the policies corrected by weights at RATINGS, nats."""
+    logits_RM = fit.policies + np.interp(fit.ratings, RATINGS, weights_K)[:, None] * fit.values
+    logits_RM -= logits_RM.max(axis=1, keepdims=True)
+    chosen_R = np.take_along_axis(logits_RM, fit.played[:, None], axis=1)[:, 0]
+    return float((np.log(np.exp(logits_RM).sum(axis=1)) - chosen_R).mean())

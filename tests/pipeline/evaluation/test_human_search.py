@@ -1,0 +1,179 @@
+"""Calibration of human search, and its table in a report, against figures reckoned with python-chess alone."""
+
+import io
+import json
+import shutil
+from pathlib import Path
+
+import chess.pgn
+import numpy as np
+import pytest
+
+from engine.board.position import to_board
+from engine.encoding.planes import label_of
+from model.checkpoint import CARD, CardError, CheckpointError, read_card, save_human_search
+from model.inference.onnx_evaluator import OnnxError, find_export
+from model.inference.player import load
+from pipeline.dataset.batches import HUMAN_COLUMNS, Batches
+from pipeline.dataset.files.columns import EARLIER_MOVES
+from pipeline.dataset.files.stored_planes import row_positions
+from pipeline.errors import ConfigError, Stopped
+from pipeline.evaluation.calibrate import RATINGS, UNPLAYED, Fit, calibrate, cross_entropy, fit_weights
+from pipeline.evaluation.page.page import report_page
+from pipeline.evaluation.render import plain_text
+from pipeline.evaluation.report import Rule, report
+from pipeline.ingest.chunk import IngestConfig
+from pipeline.ingest.job import ingest
+from tests.pipeline.datasets import random_game
+from tests.pipeline.evaluation.test_report import NETWORK
+
+GAMES = 40
+
+
+@pytest.fixture(scope="module")
+def positions(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Ingest games with captures en passant, castling rights that go, and both colours to move."""
+    folder = tmp_path_factory.mktemp("human")
+    pgn = folder / "games.pgn"
+    pgn.write_text("\n".join(random_game(seed, 30) for seed in range(GAMES)))
+    ingest([str(pgn)], folder / "out", IngestConfig(test_share=0.3, val_share=0.3), workers=1)
+    return folder / "out"
+
+
+@pytest.fixture
+def network(tmp_path: Path) -> Path:
+    """Copy the embedded network without its corrections."""
+    shutil.copytree(NETWORK, tmp_path / "network")
+    card = json.loads((tmp_path / "network" / CARD).read_text())
+    card.pop("human_search", None)
+    (tmp_path / "network" / CARD).write_text(json.dumps(card))
+    return tmp_path / "network"
+
+
+def test_rows_are_positions_with_all_their_counters(positions: Path, tmp_path: Path) -> None:
+    """Play the games by python-chess: each row's position is the board's FEN, clocks and en passant included."""
+    fens = set()
+    for seed in range(GAMES):
+        game = chess.pgn.read_game(io.StringIO(random_game(seed, 30)))
+        assert game is not None
+        board = game.board()
+        for move in game.mainline_moves():
+            fens.add(board.fen(en_passant="fen"))
+            board.push(move)
+    columns = ("planes", "castling", "ep_file", "halfmove", "ply")
+    rows = [
+        batch for split in ("train", "val", "test") for batch in Batches([positions], split, columns=columns).once()
+    ]
+    found = [to_board(position).fen(en_passant="fen") for batch in rows for position in row_positions(batch)]
+    assert set(found) == fens
+    assert {fen.split()[3] for fen in found} - {"-"}, "some have an en-passant square"
+
+
+def test_weights_are_those_that_the_moves_were_drawn_by() -> None:
+    """Draw moves from policies corrected by known weights; the fit finds them again, and a negative one is 0."""
+    random = np.random.default_rng(1)
+    count, moves, true = 40_000, 12, np.array([0.0, 0.0, 3.0, 6.0, 9.0])
+    ratings = random.integers(800, 2800, count)
+    logits, values = random.normal(size=(count, moves)), random.uniform(-1, 1, (count, moves))
+    logits[:, 9:], values[:, 9:] = UNPLAYED, 0.0
+    policies = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+    weight = np.interp(ratings, RATINGS, true)[:, None]
+    drawn = (policies + weight * values + random.gumbel(size=logits.shape)).argmax(axis=1)
+    fit = Fit(ratings, policies, values, drawn)
+    found = fit_weights(fit)
+    assert found == pytest.approx(true.tolist(), abs=0.35)
+    assert cross_entropy(fit, found) <= cross_entropy(fit, true.tolist()) < cross_entropy(fit, [0.0] * 5) - 0.1
+    against = fit._replace(values=-values)
+    assert fit_weights(against) == pytest.approx([0.0] * 5, abs=1e-3)
+
+
+def test_a_checkpoint_is_calibrated_and_its_report_compares_on_the_same_rows(network: Path, positions: Path) -> None:
+    with pytest.raises(ConfigError, match="run `fianchetto calibrate` first"):
+        report(network, positions=positions, rule=Rule(limit=50), simulations=8)
+    found = calibrate(network, positions, split="val", rows=100, simulations=8)
+    assert found["positions"] == 100
+    assert found["searched_cross_entropy"] <= found["cross_entropy"] + 1e-9
+    assert read_card(network)["human_search"] == {
+        name: found[name] for name in ("simulations", "likelihood", "strength")
+    }
+    strong = {
+        "ratings": [400],
+        "weights": [3.0],
+        "sharpness": [1.0],
+    }  # random movers of random games: any weight will do
+    entry = {"simulations": 8, "likelihood": strong, "strength": strong}
+    save_human_search(network, read_card(network)["files"]["weights"]["sha256"], entry)
+    measured = report(network, positions=positions, rule=Rule(limit=0), simulations=8)
+    rows = measured["human_search"]["rows"]
+    total = rows[-1]
+    assert (total["band"], total["positions"]) == ("all", measured["positions"])
+    assert total["top1"] == measured["top1"]
+    assert total["cross_entropy"] == pytest.approx(measured["cross_entropy"])
+    assert total["cross_entropy_difference"] == pytest.approx(
+        total["searched_cross_entropy"] - total["cross_entropy"], abs=1e-5
+    )
+    assert sum(row["positions"] for row in rows if row["band"] not in ("all", "1800 and on")) == total["positions"]
+    assert total["searched_cross_entropy"] == pytest.approx(nll_by_player(network, positions), abs=2e-3)
+    page = report_page(["network"], [measured]).decode()
+    assert "corrected by a search of 8 simulations" in page
+    assert f"{100 * total['top1_difference']:+.1f}" in page
+    assert "policy corrected by 8 simulations" in plain_text(measured)
+
+
+def nll_by_player(network: Path, positions: Path) -> float:
+    """Return the mean of minus the log-probability of the test split's moves, each asked on a board of its own."""
+    player, lost = load(network, amp="off"), list[float]()
+    for batch in Batches([positions], "test", columns=(*HUMAN_COLUMNS, *EARLIER_MOVES)).once():
+        for row, position in enumerate(row_positions(batch)):
+            board = to_board(position)
+            columns = {name: np.array([batch[name][row]]) for name in player.evaluator.columns}
+            player._columns = lambda _, planes=batch["planes"][row : row + 1], more=columns: {"planes": planes, **more}
+            shares = player.choose(board, simulations=8).probabilities
+            label = int(batch["label"][row])
+            lost.append(-np.log(next(share for move, share in shares.items() if label_of(move, board.turn) == label)))
+    return float(np.mean(lost))
+
+
+def test_a_stopped_calibration_stores_nothing(network: Path, positions: Path) -> None:
+    before = (network / CARD).read_bytes()
+    with pytest.raises(Stopped, match="nothing is stored"):
+        calibrate(network, positions, rows=100, simulations=2, stop=lambda: True)
+    with pytest.raises(ConfigError, match="rows and simulations"):
+        calibrate(network, positions, rows=0)
+    assert (network / CARD).read_bytes() == before
+
+
+CURVE = {"ratings": [1100, 2000], "weights": [0.0, 3.0], "sharpness": [1.0, 1.0]}
+
+
+@pytest.mark.parametrize(
+    ("curve", "reason"),
+    [
+        (CURVE | {"weights": [0.0, -1.0]}, "weights.1"),
+        (CURVE | {"weights": [0.0, 1e9]}, "weights.1"),
+        (CURVE | {"sharpness": [1.0, 0.0]}, "sharpness.1"),
+        (CURVE | {"ratings": [2000, 1100]}, "ratings must ascend"),
+        (CURVE | {"ratings": [1100]}, "lists of one length"),
+        (CURVE | {"ratings": [], "weights": [], "sharpness": []}, "ratings"),
+        (CURVE | {"ratings": list(range(1, 200))}, "ratings"),
+        ({"weights": [1.0]}, "ratings"),
+        ("__import__('os')", "likelihood"),
+    ],
+    ids=str,
+)
+def test_a_hostile_correction_is_refused_whoever_reads_the_card(network: Path, curve: object, reason: str) -> None:
+    card = json.loads((network / CARD).read_text())
+    card["human_search"] = {"simulations": 64, "likelihood": curve, "strength": CURVE}
+    (network / CARD).write_text(json.dumps(card))
+    with pytest.raises(CardError, match=reason):
+        read_card(network)
+    with pytest.raises(OnnxError, match=reason):
+        find_export(network)
+
+
+def test_a_correction_of_other_weights_is_not_stored(network: Path) -> None:
+    entry = {"simulations": 64, "likelihood": CURVE, "strength": CURVE}
+    with pytest.raises(CheckpointError, match="calibrate again"):
+        save_human_search(network, "0" * 64, entry)
+    with pytest.raises(CardError, match="simulations"):
+        save_human_search(network, read_card(network)["files"]["weights"]["sha256"], entry | {"simulations": 0})
