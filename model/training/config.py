@@ -17,6 +17,7 @@ Decay = Literal["cosine", "linear", "step", "none"]
 Precision = Literal["auto", "bf16", "off"]
 Device = Literal["auto", "cpu", "cuda"]
 ValueLoss = Literal["auto", "mse", "huber"]
+Teach = Literal["policy", "value", "both"]
 
 DEFAULT_PRESET = "fianchetto-human"
 """Preset that is trained when none is named."""
@@ -73,9 +74,15 @@ class TrainConfig:
     """Value loss: mse or huber of the score, or auto: cross-entropy for win, draw and loss, squared error for one number."""
     eval_blend: float = 0.0
     """Share of the engine's evaluation in the value's target, where a row has one; the rest is the game's result."""
-    search_value_share: float = 0.0
-    """Share of a search's value in the value's target, where a row has one. Searched rows without a game have no other
-    target, and with 0 no value loss."""
+    teach: Teach = "policy"
+    """Lessons of searched rows: policy (by their visits), value (by the best move's value; they have no policy loss), or
+    both."""
+    search_value_share: float = 1.0
+    """Share of a search's value in the value's target where it teaches the value; the rest is as in other rows. Searched
+    rows without a game have no other target."""
+    results: bool = True
+    """Use results of games as targets of the value; without them, rows that have neither an evaluation (by eval_blend) nor
+    a search's value do not train it."""
     frozen_norms: bool = False
     """Keep the batch norms' running statistics fixed, for short fine-tuning on unusual rows."""
     seed: int = 0
@@ -102,6 +109,10 @@ class TrainConfig:
             value = getattr(self, name)
             if value is not None and not low <= value <= high:  # false for NaN too
                 raise TrainConfigError(f"{name} is {value}, and must be from {low} to {high}")
+        if self.teach == "policy" and self.search_value_share != 1.0:
+            raise TrainConfigError(
+                "search_value_share has no effect while searches teach the policy: set teach=both or value"
+            )
         if self.patience and not self.validation_every_steps:
             raise TrainConfigError("patience counts validations: set validation_every_steps, so that they are regular")
 

@@ -66,7 +66,7 @@ def validate(run: Run, batches: Iterable[Batch], limit: int, stop_check: StopChe
     """
     totals, values = Totals(), []
     form = VALUE_FORMS[run.preset.value]
-    config = replace(run.config, eval_blend=1.0, search_value_share=0.0)
+    config = replace(run.config, eval_blend=1.0, teach="policy", search_value_share=1.0, results=True)
     for batch in batches:
         if totals.count >= limit:
             break

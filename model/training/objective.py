@@ -54,8 +54,7 @@ def row_losses(config: TrainConfig, form: "ValueForm", outputs: Outputs, targets
     policy, value_BV, *left = outputs
     policy_B, illegal_B = _policy_loss(config, flatten_policy(policy), targets)
     value_B = _value_loss(config, form, value_BV, targets)
-    if targets.has_game is not None:
-        value_B = value_B.masked_fill(~(targets.has_game | _has_search_value(config, targets)), 0.0)
+    value_B = value_B.masked_fill(~(_has_game_value(config, targets) | _has_search_value(config, targets)), 0.0)
     loss_B = policy_B + config.legality_weight * illegal_B + config.value_weight * value_B
     parts = {"policy_loss": policy_B, "value_loss": value_B, "illegal": illegal_B}
     if left and targets.plies_left is not None:
@@ -66,17 +65,23 @@ def row_losses(config: TrainConfig, form: "ValueForm", outputs: Outputs, targets
 
 
 def _policy_loss(config: TrainConfig, logits_BA: Tensor, targets: Targets) -> tuple[Tensor, Tensor]:
-    """Return the policy's loss and minus the log of its legal mass."""
-    if not config.label_smoothing and targets.visits is None:
-        return policy_terms(logits_BA, targets.legal, targets.labels)
-    return soft_terms(
-        logits_BA,
-        targets.legal,
-        targets.labels,
-        smoothing=config.label_smoothing,
-        visits=targets.visits,
-        temperature=config.visits_temperature,
-    )
+    """Return the policy's loss and minus the log of its legal mass, both zero in searched rows that teach the value alone."""
+    visits = None if config.teach == "value" else targets.visits
+    if not config.label_smoothing and visits is None:
+        terms = policy_terms(logits_BA, targets.legal, targets.labels)
+    else:
+        terms = soft_terms(
+            logits_BA,
+            targets.legal,
+            targets.labels,
+            smoothing=config.label_smoothing,
+            visits=visits,
+            temperature=config.visits_temperature,
+        )
+    if config.teach != "value" or targets.visits is None:
+        return terms
+    searched_B = torch.zeros_like(targets.labels, dtype=torch.bool).index_fill(0, targets.visits.rows, True)
+    return terms[0].masked_fill(searched_B, 0.0), terms[1].masked_fill(searched_B, 0.0)
 
 
 def _value_loss(config: TrainConfig, form: "ValueForm", value_BV: Tensor, targets: Targets) -> Tensor:
@@ -91,25 +96,41 @@ def _value_loss(config: TrainConfig, form: "ValueForm", value_BV: Tensor, target
 
 
 def value_target(config: TrainConfig, targets: Targets) -> Tensor:
-    """Return the value's targets over win, draw, loss `[B, 3]`: results, evaluations and search values by their shares."""
+    """Return the value's targets over win, draw, loss `[B, 3]`: results, evaluations and search values by their shares.
+
+    Rows without any target, which have no value loss, get their result.
+    """
     target_B3 = wdl_of_results(targets.results)
     if config.eval_blend and targets.evals is not None:
-        share_B1 = config.eval_blend * (targets.evals != NO_EVAL).float()[:, None]
+        share = config.eval_blend if config.results else 1.0
+        share_B1 = share * _has_eval(config, targets).float()[:, None]
         target_B3 = (1 - share_B1) * target_B3 + share_B1 * wdl_from_centipawns(targets.evals)
-    if not config.search_value_share or targets.search_values is None:
+    searched_B = _has_search_value(config, targets)
+    if targets.search_values is None:
         return target_B3
-    share_B = config.search_value_share * _has_search_value(config, targets).float()
-    if targets.has_game is not None:  # a position without a game has no other target
-        share_B = torch.where(targets.has_game, share_B, share_B.sign())
-    share_B1 = share_B[:, None]
+    share_B = config.search_value_share * searched_B.float()
+    share_B1 = torch.where(_has_game_value(config, targets), share_B, searched_B.float())[:, None]
     return (1 - share_B1) * target_B3 + share_B1 * wdl_from_score(targets.search_values.nan_to_num())
 
 
 def _has_search_value(config: TrainConfig, targets: Targets) -> Tensor:
     """Return the rows whose value target has a search's value in it, bool `[B]`."""
-    if not config.search_value_share or targets.search_values is None:
+    if config.teach == "policy" or not config.search_value_share or targets.search_values is None:
         return torch.zeros_like(targets.results, dtype=torch.bool)
     return ~targets.search_values.isnan()
+
+
+def _has_eval(config: TrainConfig, targets: Targets) -> Tensor:
+    """Return the rows whose value target has an evaluation in it, bool `[B]`."""
+    if not config.eval_blend or targets.evals is None:
+        return torch.zeros_like(targets.results, dtype=torch.bool)
+    return targets.evals != NO_EVAL
+
+
+def _has_game_value(config: TrainConfig, targets: Targets) -> Tensor:
+    """Return the rows whose game gives the value a target, by its result or an evaluation, bool `[B]`."""
+    known_B = torch.ones_like(targets.results, dtype=torch.bool) if targets.has_game is None else targets.has_game
+    return known_B if config.results else known_B & _has_eval(config, targets)
 
 
 def moves_left_loss(plies_B: Tensor, plies_left_B: Tensor) -> Tensor:

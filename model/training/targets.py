@@ -34,7 +34,7 @@ from model.training.policy_loss import Visits
 def step_columns(config: TrainConfig, preset: Preset, batch: Batch, device: torch.device) -> DeviceBatch:
     """Return all that a step needs of a batch, on the device: the columns of `move_to_device`, and the other targets.
 
-    The columns `visits` and, with a share of the value's target, `eval`, `root_value` and `best_value` are used where the
+    The columns `visits` and, where they are targets of the value, `eval`, `root_value` and `best_value` are used where the
     batch has them. Rows whose `plies` is 0 belong to no game: `has_game` bool `[B]` is false for them, and left out where all
     are True. Visits are `visited_rows`, `visited_moves` and `shares`, `[N]`. Raises MissingColumnError, MoveIndexError,
     PlanesError.
@@ -45,7 +45,7 @@ def step_columns(config: TrainConfig, preset: Preset, batch: Batch, device: torc
         more |= _visits(preset, batch)
     if config.eval_blend and "eval" in batch:
         more["eval"] = batch["eval"]
-    if config.search_value_share and "root_value" in batch:
+    if config.teach != "policy" and "root_value" in batch:
         more["search_value"] = _search_values(batch)
     if "plies" in batch and not (has_game_B := batch["plies"] > 0).all():
         more["has_game"] = has_game_B

@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass, field
 
 from engine.match.sprt import SprtConfig
 from engine.search import SearchConfig
-from model.training.config import Device, OptimizerName, TrainConfig
+from model.training.config import Device, OptimizerName, Teach, TrainConfig
 from pipeline.errors import ConfigError
 from pipeline.selfplay.config import ExploreConfig
 
@@ -49,9 +49,14 @@ class TuneConfig:
     """Weight of the value loss beside the policy's cross-entropy."""
     eval_blend: float = 1.0
     """Share of the value's target that is the engine's evaluation, in rows that have one; the rest is the game's result."""
-    search_value_share: float = 0.0
-    """Share of the value's target that is a search's value, in rows that have one; with 0 searched positions without a game
-    have no value loss."""
+    teach: Teach = "policy"
+    """Lessons of searched rows: policy (by their visits), value (by the best move's value; they have no policy loss), or
+    both."""
+    search_value_share: float = 1.0
+    """Share of a search's value in the value's target where it teaches the value; the rest is as in other rows."""
+    results: bool = True
+    """Use results of games as targets of the value; without them, rows that have neither an evaluation nor a search's value
+    do not train it."""
     frozen_norms: bool = True
     """Use the batch norms' running statistics and leave them unchanged."""
     threads: int = 0

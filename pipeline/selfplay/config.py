@@ -39,7 +39,7 @@ class ExploreConfig(SelfPlayConfig):
     games: int = 1000
     """Games to play."""
     count: int = 20_000
-    """Positions to search (reanalyse); fewer where the datasets hold fewer."""
+    """Positions to search (reanalyse)."""
     seed: int = 0
     """Random seed of games, searches and drawn positions."""
     search: SearchConfig = field(default_factory=_search)

@@ -87,12 +87,15 @@ def draw(
     found = (member for directory in datasets for member in members(directory, progress, stop))
     used = [member for member in found if member.positions("train")]
     shards = [(number, shard) for number, member in enumerate(used) for shard in member.shards("train")]
-    per_game = _per_game(used, config.count)
-    candidates = _candidates(shards, per_game, config.seed, progress, stop)
-    if not len(candidates):
+    chosen = _draw(shards, _per_game(used, config.count), config, progress, stop)
+    if len(chosen) < config.count:
         named = ", ".join(map(str, datasets))
-        raise ExploreError(f"no position to search in the train split of {named} from half-move {FIRST_PLY} on")
-    chosen = _choose(candidates, config.count, per_game, config.seed)
+        if not len(chosen):
+            raise ExploreError(f"no position to search in the train split of {named} from half-move {FIRST_PLY} on")
+        raise ExploreError(
+            f"count is {config.count:,}, and the train split of {named} has {len(chosen):,} different positions from "
+            f"half-move {FIRST_PLY} on: ask for that many at most"
+        )
     rows = _read_rows(chosen, [shard for _, shard in shards])
     games, rows["game"] = np.unique(chosen["game"], return_inverse=True)
     rows["game"] = rows["game"].astype(np.uint32)
@@ -127,6 +130,19 @@ def identify_datasets(datasets: Sequence[Path]) -> list[dict[str, str]]:
         for directory in datasets
         for member in members(directory)
     ]
+
+
+def _draw(
+    shards: Sequence[tuple[int, Shard]], per_game: int, config: ExploreConfig, progress: Progress, stop: Stop
+) -> NDArray[Any]:
+    """Return the drawn candidates; more of a game than `per_game` where short games and repeated positions leave too few."""
+    before = -1
+    while True:
+        candidates = _candidates(shards, per_game, config.seed, progress, stop)
+        chosen = _choose(candidates, config.count, per_game, config.seed)
+        if len(chosen) in (config.count, before):
+            return chosen
+        before, per_game = len(chosen), 2 * per_game
 
 
 def _per_game(used: Sequence[Member], count: int) -> int:

@@ -42,6 +42,7 @@ def explore(
     *,
     datasets: Sequence[Path] = (),
     lineage: Mapping[str, Any] | None = None,
+    finished_only: bool = False,
     engine: str = LOCAL,
     workers: int = 0,
     progress: Progress = silent,
@@ -49,7 +50,8 @@ def explore(
 ) -> dict[str, Any]:
     """Play games or search positions of `datasets` into the dataset `out`, and return its manifest.
 
-    What is finished already is not done again. `lineage` is written into the manifest. `workers` are processes, 0 for one per
+    What is finished already is not done again; with `finished_only` nothing else is done, and the dataset is of that
+    alone. `lineage` is written into the manifest. `workers` are processes, 0 for one per
     core, or one where the network runs on a GPU. `engine` is what they run on, as in pipeline.executors.by_name: Ray's
     processes run on CPUs, one per core, and all its nodes see `out` and the checkpoint.
 
@@ -98,8 +100,13 @@ def explore(
             def show(items: int) -> Tick:
                 return Tick(min(items * width, total), total, "games" if config.plays else "positions")
 
-            found = complete(task, remote, workers, progress, stop, show)
-            return build(out, found, config, drawn, _describe(found, drawn, identity, config))
+            found = read_journals(journal) if finished_only else complete(task, remote, workers, progress, stop, show)
+            if not found.places:
+                raise ExploreError(f"nothing is finished in {out}: run the same command without --finished-only")
+            described = _describe(found, drawn, identity, config)
+            if finished_only:
+                described["selfplay"]["unfinished"] = total - show(len(found.places)).done
+            return build(out, found, config, drawn, described)
         except OSError as error:
             raise ExploreError(
                 f"{error.strerror or error} ({out}): what was finished is kept, run again to continue"

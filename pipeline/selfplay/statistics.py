@@ -68,6 +68,8 @@ def summarize(manifest: Mapping[str, Any]) -> str:
             f"{searched:,} positions searched ({phases})",
             f"the search plays another move than the policy's first in {100 * found['best_move_changed']:.1f} %",
         ]
+    if "unfinished" in found:
+        lines.append(f"{found['unfinished']:,} that were not finished are left out")
     seconds = took["seconds"] or 1.0
     return "\n".join([*lines, f"{took['seconds']:,.1f} s, {searched / seconds:,.1f} searches/s"])
 

@@ -22,7 +22,7 @@ class SelfPlay(Common):
     """
 
     basic: ClassVar = (
-        "checkpoint out reanalyse games count explorer simulations max_considered_actions seed width device"
+        "checkpoint out reanalyse finished_only games count explorer simulations max_considered_actions seed width device"
         " workers engine"
     )
 
@@ -32,6 +32,8 @@ class SelfPlay(Common):
     """Directory of the checkpoint that plays or searches; not needed by the explorer hand-written."""
     reanalyse: tuple[Path, ...] = ()
     """Search positions of these datasets or training sets in place of playing games."""
+    finished_only: bool = False
+    """Make the dataset of the games or searches that are finished in --out, and leave out the rest."""
     workers: int = 0
     """Processes to use; 0 for one per core, or one where the network runs on a GPU."""
     engine: str = "local"
@@ -54,6 +56,7 @@ class SelfPlay(Common):
                 config,
                 self.out,
                 datasets=self.reanalyse,
+                finished_only=self.finished_only,
                 engine=self.engine,
                 workers=self.workers,
                 progress=progress,
@@ -82,7 +85,7 @@ class Finetune(Common):
     generations.csv and curves.png show each generation.
     """
 
-    basic: ClassVar = "checkpoint positions out generations minutes workers engine explorer seed"
+    basic: ClassVar = "checkpoint positions out generations minutes workers engine explorer teach seed"
 
     checkpoint: Path
     """Directory of the supervised checkpoint to begin with."""

@@ -1,6 +1,7 @@
 """Losses against their definitions, written out here by other means."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -232,7 +233,7 @@ def test_a_searchs_value_takes_its_share_of_what_the_value_was_taught(blend: flo
     rows = targets(
         search_values=torch.tensor([0.5, nan, -0.9, 0.0, nan]), evals=torch.tensor([NO_EVAL, 80, 80, NO_EVAL, -40])
     )
-    config = {"search_value_share": 0.4, "eval_blend": blend}
+    config = {"teach": "both", "search_value_share": 0.4, "eval_blend": blend}
     value = random(ROWS, 3)
     before = losses({"eval_blend": blend}, random(ROWS, LABELS), value, rows)["value_loss"]
     after = losses(config, random(ROWS, LABELS), value, rows)["value_loss"]
@@ -257,7 +258,7 @@ def test_a_searched_position_of_no_game_teaches_the_searchs_value_alone() -> Non
     has_game = torch.tensor([True, False, True, False, False])
     rows = targets(search_values=search_values, has_game=has_game, evals=torch.full((ROWS,), 700))
     value = random(ROWS, 3)
-    config = {"search_value_share": 0.25, "eval_blend": 0.5}
+    config = {"teach": "both", "search_value_share": 0.25, "eval_blend": 0.5}
     found = losses(config, random(ROWS, LABELS), value, rows)["value_loss"]
     whole = losses(config | {"search_value_share": 1.0}, random(ROWS, LABELS), value, rows)["value_loss"]
     assert found[[1, 4]].tolist() == whole[[1, 4]].tolist()
@@ -266,6 +267,41 @@ def test_a_searched_position_of_no_game_teaches_the_searchs_value_alone() -> Non
     silent = losses(config | {"search_value_share": 0.0}, random(ROWS, LABELS), value, rows)["value_loss"]
     assert silent[~has_game].tolist() == [0.0] * 3
     assert bool((silent[has_game] > 0).all())
+
+
+def test_searches_teach_the_policy_or_the_value_or_both() -> None:
+    """Rows 0 and 3 were searched; what they do not teach has no loss or is as in other rows."""
+    nan = float("nan")
+    visits, _ = some_visits(legal_rows())
+    searched = torch.tensor([True, False, False, True, False])
+    rows = targets(visits=visits, search_values=torch.tensor([0.5, nan, nan, -0.5, nan]))
+    logits, value = random(ROWS, LABELS), random(ROWS, 3)
+    plain = losses({}, logits, value, targets())
+    found = {word: losses({"teach": word}, logits, value, rows) for word in ("policy", "value", "both")}
+    assert torch.equal(found["policy"]["value_loss"], plain["value_loss"])
+    assert torch.equal(found["policy"]["policy_loss"], found["both"]["policy_loss"])
+    assert torch.equal(found["value"]["value_loss"], found["both"]["value_loss"])
+    for part in ("policy_loss", "illegal"):
+        assert found["value"][part][searched].tolist() == [0.0, 0.0]
+        assert torch.allclose(found["value"][part][~searched], plain[part][~searched])
+    assert not torch.isclose(found["value"]["value_loss"][searched], plain["value_loss"][searched]).any()
+
+
+def test_results_can_be_left_out_of_the_values_target() -> None:
+    nan = float("nan")
+    rows = targets(
+        search_values=torch.tensor([0.5, nan, nan, -0.5, nan]), evals=torch.tensor([NO_EVAL, 80, NO_EVAL, 80, NO_EVAL])
+    )
+    flipped = replace(rows, results=-rows.results)
+    config = {"teach": "both", "search_value_share": 0.25, "eval_blend": 0.5, "results": False}
+    value = random(ROWS, 3)
+    found, other = (losses(config, random(ROWS, LABELS), value, one)["value_loss"] for one in (rows, flipped))
+    assert torch.equal(found, other)
+    assert (found > 0).tolist() == [True, True, False, True, False]
+    evals = losses({"eval_blend": 1.0}, random(ROWS, LABELS), value, rows)["value_loss"]
+    searches = losses({"teach": "both"}, random(ROWS, LABELS), value, rows)["value_loss"]
+    assert found[[0, 1]].tolist() == pytest.approx([float(searches[0]), float(evals[1])])
+    assert float(found[3]) == pytest.approx(0.75 * float(evals[3]) + 0.25 * float(searches[3]), abs=1e-5)
 
 
 @pytest.mark.parametrize("config", [{}, {"value_loss": "mse"}, {"eval_blend": 0.5}])

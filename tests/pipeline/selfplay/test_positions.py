@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import signal
 import sys
 import time
@@ -161,6 +162,34 @@ def test_a_run_that_is_stopped_searches_only_what_is_missing(
     reanalyse(sources, CONFIG, tmp_path / "out", lineage={"loop": "test"}, progress=progress)
     assert ticks == list(range(16, 41, 4))
     assert told(tmp_path / "out") == told(made)
+
+
+def test_searches_can_be_used_before_all_are_finished(made: Path, sources: tuple[Path, Path], tmp_path: Path) -> None:
+    out, done = tmp_path / "out", [0]
+    with pytest.raises(ExploreError, match="nothing is finished"):
+        reanalyse(sources, CONFIG, out, finished_only=True)
+
+    def count(tick: Tick) -> None:
+        done[0] = tick.done if tick.unit == "positions" else 0
+
+    with pytest.raises(Stopped, match="12 of 40 positions"):
+        reanalyse(sources, CONFIG, out, progress=count, stop=lambda: done[0] >= 12)
+    manifest = reanalyse(sources, CONFIG, out, finished_only=True)
+    assert (manifest["positions"]["train"], manifest["selfplay"]["unfinished"]) == (12, 28)
+    assert files_differ(out) == []
+    searched_rows = {(row["game"], row["ply"]): row["visits"] for row in datasets.table(made).to_pylist()}
+    for row in datasets.table(out).to_pylist():
+        assert searched_rows[row["game"], row["ply"]] == row["visits"]
+
+
+def test_more_positions_than_there_are_is_an_error(sources: tuple[Path, Path], tmp_path: Path) -> None:
+    with pytest.raises(ExploreError, match=r"count is 1,000,000, .* has (\d|,)+ different positions") as refused:
+        reanalyse(sources, searched(count=1_000_000), tmp_path / "out")
+    most = int(re.search(r"has ([\d,]+) different", str(refused.value))[1].replace(",", ""))  # type: ignore[index]
+    rows = datasets.table(sources[1]).to_pylist()
+    keys = {row["planes"] for row in rows if row["split"] == "train" and row["ply"] >= draw.FIRST_PLY}
+    assert most == pytest.approx(len(keys), rel=0.02)  # a position is more than its planes
+    assert not (tmp_path / "out" / "manifest.json").exists()
 
 
 def test_positions_that_were_drawn_by_other_settings_are_not_searched(

@@ -44,6 +44,7 @@ CONFIG = TrainConfig(
     device="cpu",
     learning_rate=1e-3,
     ema=0.5,
+    teach="both",
     search_value_share=0.5,
 )
 
@@ -61,7 +62,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Make a seed, another, human rows with some held out, and two generations of self-play."""
     folder = tmp_path_factory.mktemp("tuning")
     for name, seed in (("seed", 1), ("other", 2)):
-        config = replace(CONFIG, epochs=None, steps=20, seed=seed, search_value_share=0.0)
+        config = replace(CONFIG, epochs=None, steps=20, seed=seed, teach="policy", search_value_share=1.0)
         train(config, TINY, stream(), folder / name, validation=None, data={}, progress=silent, stop=lambda: False)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(shards, "ROW_GROUP", 16)

@@ -53,7 +53,7 @@ from tests.waiting import drop_slow_lines
 
 MANIFEST, PAGE, CARD = f"{DATASET}/manifest.json", f"{SET}/training_set.json", f"{NET}/checkpoint.json"
 GAMES = f"{DATASET}/games.parquet"
-TRAINING = ["--steps", "1", "--batch-size", "16", "--set", "threads=1", "--set", "search_value_share=0.5"]
+TRAINING = ["--steps", "1", "--batch-size", "16", "--set", "threads=1", "--set", "teach=both"]
 
 
 class ReachedError(UserError):
