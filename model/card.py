@@ -36,10 +36,20 @@ class Seen(Schema):
     positions: dict[str, Count] = {}
 
 
+class Imitated(Schema):
+    """The player whom a network imitates (pipeline/imitation)."""
+
+    names: Annotated[list[Name], Field(min_length=1, max_length=1000)]
+    rating: Annotated[int, Field(ge=0, le=4000)]
+    """Their median rating in their newest games, 0 for unknown."""
+    games: Count
+
+
 class Data(Schema):
     """Datasets that a network was trained on, and the checkpoint that it started from."""
 
     datasets: list[Seen] = []
+    player: Imitated | None = None
     start: "Start | None" = None
 
 

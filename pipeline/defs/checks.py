@@ -37,6 +37,7 @@ WHOLE = "dump_read_to_its_end"
 SIDES = "no_game_in_train_and_a_test"
 CLASSICAL = "accuracy_beats_hand_written"
 STRONGER = "stronger_than_supervised"
+PERSONAL = "plays_more_like_the_player_than_the_base"
 COMPARED = 64
 """Random rows that are replayed from the dump with python-chess."""
 
@@ -64,6 +65,11 @@ STRENGTH = dg.AssetCheckSpec(
     STRONGER,
     asset="strength_report",
     description="The lower bound of Elo against the supervised checkpoint is above 0.",
+)
+IMITATION = dg.AssetCheckSpec(
+    PERSONAL,
+    asset="imitation",
+    description="On the newest games, the lower bound of the gain against the base is above 0.",
 )
 Results = Iterator[dg.AssetCheckResult]
 FIELDS = ("passed", "severity", "metadata", "description")
@@ -176,6 +182,14 @@ def judge_strength(row: Mapping[str, Any] | None) -> dg.AssetCheckResult:
         return _result(STRONGER, False, NOTHING_PROMOTED)
     said = f"Elo {format_elo(row)} in {row['games']} games"
     return _result(STRONGER, row["elo_low"] > 0, said, elo_low=row["elo_low"])
+
+
+def judge_imitation(result: Mapping[str, Any]) -> dg.AssetCheckResult:
+    """Return the check result for the report of an imitation."""
+    (row,) = (row["all"] for row in result["networks"] if row["name"] == "imitation")
+    low = row["top1_low"]
+    values = {} if low is None else {"top1_difference": row["top1_difference"], "top1_low": low}
+    return _result(PERSONAL, low is not None and low > 0, result["headline"], **values)
 
 
 def _list_problems(name: str, problems: Sequence[str], *, warns: bool = False, **values: Any) -> dg.AssetCheckResult:

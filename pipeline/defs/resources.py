@@ -3,7 +3,9 @@
 They are not part of a run's configuration, so a launched run cannot choose a program, a server or a folder.
 """
 
+import hashlib
 import os
+import re
 from collections.abc import Collection
 from pathlib import Path
 
@@ -87,6 +89,12 @@ class Datasets(dg.ConfigurableResource[None]):
     def checkpoint(self, name: str) -> Path:
         """Return the folder of a checkpoint."""
         return self.path / "checkpoints" / _require_plain("checkpoint", name)
+
+    def imitation(self, player: str) -> Path:
+        """Return the folder of a player's network; names of other characters than A-Z, a-z, 0-9, - and _ get a hash."""
+        plain = re.sub(r"[^A-Za-z0-9_-]", "_", player)[:60]
+        digest = "" if plain == player else f"-{hashlib.sha256(player.encode()).hexdigest()[:8]}"
+        return self.checkpoint(f"imitation-{plain}{digest}")
 
     def tuned(self, name: str) -> Path:
         """Return the folder of a fine-tuning."""

@@ -76,6 +76,25 @@ def train(
     return train_on(positions, preset, config, out, progress, stop)
 
 
+def imitate(
+    sources: Sequence[str],
+    players: Sequence[str],
+    out: Path,
+    *,
+    base: Path,
+    stranger: Path | None,
+    report: Path,
+    progress: Progress,
+    stop: Stop,
+) -> Mapping[str, Any]:
+    """Train a network that plays like the players, write its report, and return the report with its headline."""
+    from pipeline.imitation.imitate import imitate as library
+    from pipeline.imitation.page import headline
+
+    result = library(sources, players, out, base=base, stranger=stranger, report=report, progress=progress, stop=stop)
+    return {**result, "headline": headline(result)}
+
+
 def report(
     checkpoint: Path,
     positions: Path,

@@ -103,7 +103,7 @@ def measured_rows(
         columns: dict[str, NDArray[Any]] = {name: batch[name] for name in SLICED}
         columns["key"] = position_keys(batch["planes"], batch["castling"])
         columns["game"] = _game_ids(batch)
-        columns |= figures | _first_choice(logits_BA, figures["nll"], batch) | move_columns(batch)
+        columns |= figures | first_choice(logits_BA, figures["nll"], batch) | move_columns(batch)
         if factor is not None:
             columns["expected_before"] = _uncalibrated(wdl_B3, factor)
         classical = measured(*evaluate(batch["planes"]), batch)
@@ -122,7 +122,7 @@ def measured_rows(
     return table, boards
 
 
-def _first_choice(logits_BA: NDArray[np.float32], nll_B: NDArray[Any], batch: Batch) -> dict[str, NDArray[Any]]:
+def first_choice(logits_BA: NDArray[np.float32], nll_B: NDArray[Any], batch: Batch) -> dict[str, NDArray[Any]]:
     """Return the label of the network's first choice among legal moves (the lowest of equals), and its probability.
 
     `nll_B` is minus the log of the played move's probability, from which the others follow.

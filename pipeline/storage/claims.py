@@ -41,10 +41,11 @@ CHECKPOINT = Kind("a checkpoint", ("checkpoint.json",))
 MATCH = Kind("a match", ("arena.json",))
 MATCHES = Kind("a folder of matches", ("matches.json",), "rows")
 REPORT = Kind("a report", ("report.json",), "common_rule")
+IMITATION_REPORT = Kind("a report of an imitation", ("report.json",), "held_out")
 AUDIT = Kind("an audit", ("audit.json",), "in_train")
 # special kinds first: a generation of self-play is a dataset too
 _FOLDERS = (SELFPLAY, FINETUNING, TRAINING_SET, CHECKPOINT, MATCH)
-KINDS = (*_FOLDERS, MATCHES, REPORT, AUDIT, DATASET)
+KINDS = (*_FOLDERS, MATCHES, REPORT, IMITATION_REPORT, AUDIT, DATASET)
 
 
 def require_own(

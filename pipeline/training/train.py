@@ -14,7 +14,9 @@ from pipeline.storage.claims import CHECKPOINT, require_apart, require_own
 
 JOURNAL = "metrics.jsonl"
 """Name of a run's metrics (model/training/metrics_log.py), which are empty until the first save."""
-BEGUN = ("weights-0.safetensors", "training-0.safetensors")
+IMITATION = "imitation"
+"""Folder in the checkpoint of an imitation that holds its games (pipeline/imitation)."""
+BEGUN = ("weights-0.safetensors", "training-0.safetensors", IMITATION)
 """Other files of a run that was killed before it wrote its first card."""
 
 if TYPE_CHECKING:
@@ -115,11 +117,12 @@ def train_on(
     progress: Progress = silent,
     stop: Stop = never,
     start: Path | None = None,
+    player: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Train a preset on the train splits of datasets and return the checkpoint's card; a stopped run continues.
 
     `positions` are datasets or training sets. `start` is a checkpoint whose weights a new run starts from; the
-    card names it and its data. Under torchrun, each process trains on
+    card names it and its data, and `player`, whom the network is to imitate. Under torchrun, each process trains on
     its share of each batch, and all of them read the datasets and `out`. Raises UnknownPresetError, DatasetError, and the
     errors of `model.training.loop.train`.
     """
@@ -131,7 +134,8 @@ def train_on(
         raise ConfigError("name at least one dataset to train on")
     for directory in positions:
         members(directory, progress, stop)  # hashes new files, with progress, and can be stopped
-    data = describe_data(positions) if start is None else {**describe_data(positions), "start": describe_start(start)}
+    data = describe_data(positions) | ({} if start is None else {"start": describe_start(start)})
+    data |= {} if player is None else {"player": player}
     place, columns = read_world(), select_columns(config, row)
     batches = Batches(
         positions,

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from engine.evaluation.evaluator import Evaluator
+from engine.uci.options import Options
+from model.inference.imitated import read_player
 from pipeline.cli.commands.base import Common
 from pipeline.errors import ConfigError
 from pipeline.samples.shipped import EMBEDDED
@@ -40,8 +42,10 @@ class Uci(Common):
         logging.getLogger("engine.compiling").disabled = True  # the engine reports it in its protocol
         network = self.checkpoint or (EMBEDDED if self.evaluator is None and EMBEDDED.is_dir() else None)
         player = f"network in {network}" if network else f"{self.evaluator or 'hand-written'} evaluator"
-        engine = Engine(loader(network, self.evaluator), _write, name=f"Fianchetto {version('fianchetto')}")
-        _write(f"info string plays by the {player}\n")
+        options, like = default_options(network)
+        name = f"Fianchetto {version('fianchetto')}"
+        engine = Engine(loader(network, self.evaluator), _write, options=options, name=name)
+        _write(f"info string plays by the {player}{like}\n")
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # exits at once, for the reason below
         try:
             engine.serve(sys.stdin.buffer)
@@ -50,6 +54,18 @@ class Uci(Common):
         sys.stdout.flush()
         # Unloading torch takes 0.8 s, a compiling thread cannot be ended, and a GUI expects nothing after the last answer.
         os._exit(0)
+
+
+def default_options(network: Path | None) -> tuple[Options, str]:
+    """Return the options that the engine starts with, and in words whom it imitates.
+
+    An imitation draws moves from its policy, at the person's own rating: so it plays their openings as often as they do.
+    """
+    imitated = None if network is None else read_player(network)
+    if imitated is None:
+        return Options(), ""
+    like = f", like {' or '.join(map(repr, imitated.names))}" + (f" at {imitated.rating}" if imitated.rating else "")
+    return Options(policy=True, temperature=1.0, rating=imitated.rating), like
 
 
 def loader(network: Path | None, evaluator: str | None) -> Callable[[str | None, int, int], Evaluator]:

@@ -71,6 +71,20 @@ class CheckpointOptions:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ImitationOptions:
+    """Options of `imitation`."""
+
+    games: tuple[str, ...] = ()
+    """Dumps with the player's games, by partition; none for all dumps, without the sample."""
+    names: tuple[str, ...] = ()
+    """Other names of the same person, exactly as in the games."""
+    base: str = ""
+    """Folder in datasets/checkpoints to start from; "" for the embedded network."""
+    stranger: str = ""
+    """Another player, a partition, whose network is measured on the same games; "" for none."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ReportOptions:
     """Options of `accuracy_report`."""
 

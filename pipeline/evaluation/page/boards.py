@@ -60,8 +60,8 @@ class BoardSelection:
             for band in np.unique(band_B).tolist() if by_band else [-1]:
                 mine_B = score_B if band < 0 else np.where(band_B == band, score_B, -1.0)
                 best = np.argsort(-mine_B, kind="stable")[: 2 * BOARDS]
-                rows = [_row(batch, columns, at, float(mine_B[at])) for at in best.tolist() if mine_B[at] >= 0]
-                self.kept[name][band] = _best([*self.kept[name].get(band, []), *rows])
+                rows = [board_row(batch, columns, at, float(mine_B[at])) for at in best.tolist() if mine_B[at] >= 0]
+                self.kept[name][band] = best_boards([*self.kept[name].get(band, []), *rows])
 
     def rows(self) -> dict[str, list[dict[str, Any]]]:
         """Return the boards of each section: equally many of every band, the lowest ratings first."""
@@ -77,7 +77,7 @@ class BoardSelection:
         return found
 
 
-def _best(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def best_boards(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the BOARDS rows of highest score, at most one per game and per position."""
     games, positions, found = set[int](), set[str](), list[dict[str, Any]]()
     for row in sorted(rows, key=lambda row: -row["score"]):
@@ -88,7 +88,7 @@ def _best(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return found
 
 
-def _row(batch: Batch, columns: Columns, at: int, score: float) -> dict[str, Any]:
+def board_row(batch: Batch, columns: Columns, at: int, score: float) -> dict[str, Any]:
     """Return one row as JSON: its FEN, both moves in UCI, ratings, clock and time control."""
     ply = int(batch["ply"][at])
     board = board_of(batch["planes"][at], int(batch["castling"][at]), int(batch["ep_file"][at]), ply)

@@ -18,6 +18,7 @@ from pipeline.dataset.files.columns import FORMS, schema
 from pipeline.definitions import defs
 from pipeline.defs import jobs
 from pipeline.defs.assets import dumps, months
+from pipeline.defs.imitated import players
 from pipeline.defs.launchpad.forms import build_options
 from pipeline.defs.launchpad.options import (
     CheckpointOptions,
@@ -36,6 +37,7 @@ from tests.pipeline.defs.conftest import ROOT, Made, random_pgn
 
 GRAPH = """\
 dump (datasets, by dumps) <- nothing
+imitation (model, by players) <- nothing
 lichess_month (datasets, by month) <- nothing
 positions (datasets, by dumps) <- dump
 training_set (datasets, whole) <- positions
@@ -49,6 +51,7 @@ strength_report (reports, whole) <- tuned_checkpoint
 CHECKS = """\
 accuracy_report: accuracy_beats_hand_written warns
 checkpoint: loads_with_finite_loss blocks
+imitation: plays_more_like_the_player_than_the_base warns
 positions: dump_read_to_its_end warns
 positions: files_match_manifest blocks
 positions: no_game_in_two_splits blocks
@@ -64,7 +67,7 @@ def test_the_graph_is_this() -> None:
     lines = []
     for key in graph.toposorted_asset_keys:
         node = graph.get(key)
-        by = {dumps: "by dumps", months: "by month", None: "whole"}[node.partitions_def]
+        by = {dumps: "by dumps", months: "by month", players: "by players", None: "whole"}[node.partitions_def]
         parents = ", ".join(sorted(parent.to_user_string() for parent in node.parent_keys)) or "nothing"
         lines.append(f"{key.to_user_string()} ({node.group_name}, {by}) <- {parents}\n")
     assert "".join(lines) == GRAPH
@@ -79,7 +82,7 @@ def test_the_checks_are_these() -> None:
 def test_checks_are_executed_from_their_pages_without_materialising() -> None:
     graph = defs().resolve_asset_graph()
     made_with = {key for key in graph.asset_check_keys if len(graph.get_execution_set_asset_and_check_keys(key)) > 1}
-    assert {key.asset_key.to_user_string() for key in made_with} == {"tuned_checkpoint", "strength_report"}
+    assert {key.asset_key.to_user_string() for key in made_with} == {"tuned_checkpoint", "strength_report", "imitation"}
 
 
 def test_jobs_schedules_and_sensors() -> None:
@@ -230,6 +233,7 @@ def test_heavy_work_waits_in_a_pool() -> None:
         "accuracy_report": "accelerator",
         "checkpoint": "accelerator",
         "dump": None,
+        "imitation": "accelerator",
         "leaderboard": None,
         "lichess_month": "network",
         "positions": "processor",

@@ -1,0 +1,55 @@
+"""The command imitate."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pipeline.cli.commands.base import Common, Interrupt
+from pipeline.cli.endings import next_command
+from pipeline.cli.progress import bar
+from pipeline.ingest.filters import NAMES_HOLD_COMMAS
+from pipeline.samples.shipped import EMBEDDED
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Imitate(Common):
+    """Train a network that plays like one person, on their games. Run the same command again to continue.
+
+    The newest tenth of the games is held out, and the report measures on it. Of the others a tenth, by a hash of the moves,
+    validates and decides how far training goes. `OUT` is a checkpoint; OUT/report/report.html shows what it learned.
+    """
+
+    arguments: ClassVar = {"sources": "GAMES..."}
+    basic: ClassVar = "player out base stranger"
+
+    sources: tuple[str, ...]
+    """PGN files (plain, .zst, .bz2, .gz) or addresses with the person's games; their other games are left out."""
+    player: tuple[str, ...] = field(metadata=NAMES_HOLD_COMMAS)
+    """The person's name, exactly as in the tags White and Black; several for one person with several accounts."""
+    out: Path
+    """Directory of the checkpoint."""
+    base: Path | None = None
+    """Checkpoint to start from; by default the embedded network."""
+    stranger: Path | None = None
+    """Network of another person, measured on the same games for comparison."""
+
+    def run(self) -> dict[str, Any]:
+        """Train, and return the report without boards."""
+        from pipeline.imitation.imitate import imitate
+        from pipeline.imitation.page import imitation_text
+
+        stop = Interrupt()
+        with bar("imitate") as progress:
+            result = imitate(
+                self.sources,
+                self.player,
+                self.out,
+                base=self.base or EMBEDDED,
+                stranger=self.stranger,
+                progress=progress,
+                stop=stop,
+            )
+        shown = {name: value for name, value in result.items() if name not in ("openings", "boards")}
+        page = f"report: {self.out}/report/report.html (also as text and JSON)"
+        text = "\n".join([imitation_text(result), page, next_command("uci", "--checkpoint", self.out)])
+        return {"out": str(self.out), **shown, "text": text}

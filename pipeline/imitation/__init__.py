@@ -1,0 +1,1 @@
+"""A network that plays like one person, and its report."""

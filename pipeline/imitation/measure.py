@@ -1,0 +1,142 @@
+"""Networks on the newest games of a player: the same positions for each, none of which any of them was trained on.
+
+Axes: R rows, L labels (4096).
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.encoding.planes import legal_mask
+from engine.progress import Progress, Tick
+from pipeline.dataset.batches import Batches
+from pipeline.dataset.files.shards import Batch
+from pipeline.dataset.position_keys import position_keys
+from pipeline.evaluation.figures import paired_difference
+from pipeline.evaluation.measure import BATCH, COLUMNS, first_choice
+from pipeline.evaluation.page.boards import BOARDS, best_boards, board_of, board_row, move_on, san
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from model.inference.evaluator import NetworkEvaluator
+
+MOST_ROWS = 50_000
+"""Most positions that are measured, drawn at random: 60 MB."""
+LATE_PLY = 22
+"""Half-moves before the twelfth move of either side."""
+OPENING_PLIES, OPENINGS, MOVES_SHOWN = 16, 8, 3
+"""Half-moves of an opening, and the positions and moves of each that the page shows."""
+
+
+def open_network(checkpoint: Path) -> "NetworkEvaluator":
+    """Load a checkpoint's network."""
+    from model.checkpoint import load
+    from model.inference.evaluator import NetworkEvaluator
+
+    return NetworkEvaluator(load(checkpoint)[0])
+
+
+def read_rows(positions: Path, split: str, networks: Sequence["NetworkEvaluator"]) -> Batch:
+    """Return the rows of a split with all columns that the networks read."""
+    columns = dict.fromkeys((*COLUMNS, *(name for network in networks for name in network.columns)))
+    batches = Batches([positions], split, batch_size=BATCH, columns=tuple(columns))
+    parts = list(batches.sample(MOST_ROWS) if batches.rows > MOST_ROWS else batches.once())
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def measure(network: "NetworkEvaluator", rows: Batch, progress: Progress) -> "pl.DataFrame":
+    """Return a table with the network's `rank nll choice choice_probability` in each row, and its `key game ply`."""
+    import polars as pl
+
+    from model.metrics import rows as measured
+
+    tables, count = [], len(rows["ply"])
+    for at in range(0, count, BATCH):
+        batch = {name: values[at : at + BATCH] for name, values in rows.items()}
+        logits_BL, wdl_B3 = network(batch["planes"], batch)
+        figures = {
+            name: values for name, values in measured(logits_BL, wdl_B3, batch).items() if name in ("rank", "nll")
+        }
+        figures |= first_choice(logits_BL, figures["nll"], batch) | {name: batch[name] for name in ("game", "ply")}
+        tables.append(pl.DataFrame(figures | {"key": position_keys(batch["planes"], batch["castling"])}))
+        progress(Tick(at + len(batch["ply"]), count, "positions", {"top1": float((figures["rank"] == 1).mean())}))
+    return pl.concat(tables)
+
+
+def compare(name: str, base: "pl.DataFrame", table: "pl.DataFrame") -> dict[str, Any]:
+    """Return a network's figures, and its paired differences from the base: on `all` plies, and `late`, from LATE_PLY on."""
+    import polars as pl
+
+    found: dict[str, Any] = {"name": name}
+    for part, first in (("all", 0), ("late", LATE_PLY)):
+        before, after = (one.filter(pl.col("ply") >= first) for one in (base, table))
+        if len(after):
+            figures = {"positions": len(after), "games": after["game"].n_unique()}
+            means = {"top1": float((after["rank"] == 1).to_numpy().mean()), "cross_entropy": after["nll"].mean()}
+            found[part] = figures | means | paired_difference(before, after)
+    return found
+
+
+def find_boards(rows: Batch, base: "pl.DataFrame", imitation: "pl.DataFrame") -> list[dict[str, Any]]:
+    """Return the person's moves, after the opening, that the imitation expects first and the base least: one per game at most.
+
+    As on the report's boards, `chosen` is the first choice of the base; `imitated_probability` is the imitation's of the move.
+    """
+    late = imitation["ply"] >= OPENING_PLIES
+    found_R = ((imitation["rank"] == 1) & (base["rank"] > 1) & late).to_numpy()
+    gain_R = np.where(found_R, (base["nll"] - imitation["nll"]).to_numpy(), -1.0)
+    columns = {name: base[name].to_numpy() for name in ("rank", "nll", "choice", "choice_probability")}
+    likely_R = np.exp(-imitation["nll"].to_numpy())
+    order = np.argsort(-gain_R, kind="stable")[: 4 * BOARDS].tolist()
+    return best_boards(
+        [
+            board_row(rows, columns, at, float(gain_R[at])) | {"imitated_probability": float(likely_R[at])}
+            for at in order
+            if gain_R[at] > 0
+        ]
+    )
+
+
+def find_openings(
+    rows: Batch, base: "NetworkEvaluator", imitation: "NetworkEvaluator", keys_R: NDArray[np.uint64]
+) -> list[dict[str, Any]]:
+    """Return the positions that the person had most often, with the shares of their moves and what both networks expect."""
+    early_R = np.flatnonzero(rows["ply"] < OPENING_PLIES)
+    keys, counts = np.unique(keys_R[early_R], return_counts=True)
+    found = []
+    for key in keys[np.argsort(-counts, kind="stable")][:OPENINGS]:
+        at = early_R[keys_R[early_R] == key]
+        batch = {name: values[at] for name, values in rows.items()}
+        found.append(_opening(batch, _mean_policy(imitation, batch), _mean_policy(base, batch)))
+    return found
+
+
+def _mean_policy(network: "NetworkEvaluator", batch: Batch) -> NDArray[np.float64]:
+    """Return the network's mean policy over rows of one position, float64[L]."""
+    logits_RL = np.where(legal_mask(batch["planes"]), network(batch["planes"], batch)[0].astype(np.float64), -np.inf)
+    powers_RL = np.exp(logits_RL - logits_RL.max(axis=1, keepdims=True))
+    mean_L: NDArray[np.float64] = (powers_RL / powers_RL.sum(axis=1, keepdims=True)).mean(axis=0)
+    return mean_L
+
+
+def _opening(batch: Batch, imitation_L: NDArray[np.float64], base_L: NDArray[np.float64]) -> dict[str, Any]:
+    """Return one position as JSON; its arrows are `played`, the main move, and `chosen`, the imitation's first choice."""
+    board = board_of(*(batch[name][0] for name in ("planes", "castling", "ep_file", "ply")))
+    labels, times = np.unique(batch["label"], return_counts=True)
+    order = np.argsort(-times, kind="stable")[:MOVES_SHOWN].tolist()
+    moves = [
+        {
+            "san": san(board, move_on(board, int(labels[at]))),
+            "played": int(times[at]) / len(batch["label"]),
+            "imitation": float(imitation_L[labels[at]]),
+            "base": float(base_L[labels[at]]),
+        }
+        for at in order
+    ]
+    main, first = (move_on(board, int(label)).uci() for label in (labels[order[0]], imitation_L.argmax()))
+    arrows = {"played": main, "chosen": first, "rank": 1 + (main != first)}
+    return {"fen": board.fen(), "times": len(batch["label"]), "moves": moves, **arrows}
