@@ -84,7 +84,8 @@ class GateConfig:
     simulations: int = 64
     """Simulations per move of both players."""
     seed_games: int = 100
-    """Games against the supervised checkpoint, for candidates that the test accepts; all are played."""
+    """Games against each control, for candidates that the test accepts: the supervised checkpoint, and people's rows alone
+    for the same steps. All are played."""
     elo0: float = -15.0
     """Elo difference of the sequential test's H0; a candidate is rejected when H0 is accepted."""
     elo1: float = 35.0

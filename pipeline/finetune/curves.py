@@ -48,11 +48,18 @@ def _draw_elo(axes: "Axes", rows: Sequence[Mapping[str, Any]]) -> None:
             below = [max(0.0, row["seed_elo"] - row["seed_elo_low"]) for row in met]
             above = [max(0.0, row["seed_elo_high"] - row["seed_elo"]) for row in met]
             axes.errorbar(numbers, elo, [below, above], fmt=marker, color=colour, capsize=3, label=verdict)
+    met = [row for row in rows if row.get("control_elo") is not None]
+    if met:
+        numbers, elo = [row["generation"] + 0.15 for row in met], [row["control_elo"] for row in met]
+        below = [max(0.0, row["control_elo"] - row["control_elo_low"]) for row in met]
+        above = [max(0.0, row["control_elo_high"] - row["control_elo"]) for row in met]
+        label = "against people's rows alone"
+        axes.errorbar(numbers, elo, [below, above], fmt="^", color="tab:orange", capsize=3, label=label)
     rejected = [row["generation"] for row in rows if row["verdict"] == "rejected"]
     if rejected:
         bottom = axes.get_xaxis_transform()
         axes.plot(rejected, [0.04] * len(rejected), "x", color="0.5", transform=bottom, label="rejected at the gate")
     axes.axhline(0.0, color="0.7", linewidth=1)
-    axes.set_title("Elo against the supervised network, 95 %", fontsize=9)
+    axes.set_title("Elo against the supervised network and a control, 95 %", fontsize=9)
     if axes.get_legend_handles_labels()[0]:
         axes.legend(fontsize=7)

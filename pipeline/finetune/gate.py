@@ -1,26 +1,29 @@
 """ARENA: a candidate's matches, and the verdict on a generation.
 
 The candidate plays the best network, two games per opening, until the SPRT has decided. If it accepts H1, the candidate plays
-a match of fixed length against the supervised checkpoint, whose Elo the curves show. In the first generation the best network
-is the supervised one, and the two matches have different openings.
+matches of fixed length against the two controls (pipeline/finetune/control.py), whose Elo the curves show: the supervised
+checkpoint, and a network trained on people's rows alone. In the first generation the best network is the supervised one, and
+the matches have different openings.
 """
 
+from dataclasses import replace
 from typing import Any
 
 from engine.progress import Progress, Stop
+from pipeline.finetune.control import train_control
 from pipeline.finetune.state import StageContext, Verdict
 from pipeline.matches.config import ArenaConfig, SideConfig
 from pipeline.matches.match import format_elo, play_match
 
-SEED_MATCH = 500_000
-"""Added to the random seed for the match against the supervised checkpoint."""
+SEED_MATCH, CONTROL_MATCH = 500_000, 750_000
+"""Added to the random seed for the matches against the supervised checkpoint and against people's rows alone."""
 
 
 def arena_stage(context: StageContext, progress: Progress, stop: Stop) -> dict[str, Any]:
-    """ARENA: play the candidate against the best network, and against the supervised one if it is accepted.
+    """ARENA: play the candidate against the best network, and against both controls if it is accepted.
 
-    Returns both summaries, `seed` None for a rejected candidate. Raises what `play_match` raises, Stopped included; the same
-    call continues.
+    Returns the summaries, `seed` and `control` None for a rejected candidate, and `control` without human datasets. Raises
+    what `play_match` and `train_control` raise, Stopped included; the same call continues.
     """
     gate, out, seed = context.config.gate, context.folder / "arena", 1000 * context.config.seed + context.number
     players = (context.candidate, context.best, context.seed)
@@ -29,12 +32,15 @@ def arena_stage(context: StageContext, progress: Progress, stop: Stop) -> dict[s
     sequential = ArenaConfig(games=gate.games, seed=seed, early=True, sprt=gate.sprt)
     first = play_match(candidate, best, sequential, out / "best", progress=progress, stop=stop)
     if first["sprt"]["verdict"] != "H1":
-        return {"best": first, "seed": None}
+        return {"best": first, "seed": None, "control": None}
     whole = ArenaConfig(games=gate.seed_games, seed=seed + SEED_MATCH, sprt=gate.sprt)
-    return {
-        "best": first,
-        "seed": play_match(candidate, supervised, whole, out / "seed", progress=progress, stop=stop),
-    }
+    against_seed = play_match(candidate, supervised, whole, out / "seed", progress=progress, stop=stop)
+    against_control = None
+    if context.human:
+        control = SideConfig(who=str(train_control(context, progress, stop)), simulations=gate.simulations)
+        whole = replace(whole, seed=seed + CONTROL_MATCH)
+        against_control = play_match(candidate, control, whole, out / "control", progress=progress, stop=stop)
+    return {"best": first, "seed": against_seed, "control": against_control}
 
 
 def describe(match: dict[str, Any]) -> str:
@@ -57,6 +63,8 @@ def judge(stages: dict[str, Any], supervised: dict[str, Any], max_top1_drop: flo
     if before is not None and after is not None and before - after > max_top1_drop:
         fall = f"human top-1 fell from {before:.4f} to {after:.4f}"
         return Verdict(reason=f"{fall}, more than {max_top1_drop:g}", undone=True)
-    return Verdict(
-        reason=f"it beats the best: {describe(gate)}; against the seed {describe(seed_match)}", promoted=True
-    )
+    reason = f"it beats the best: {describe(gate)}; against the seed {describe(seed_match)}"
+    if control := stages["arena"].get("control"):
+        shown = "a gain of search" if control["elo_low"] > 0 else "no gain of search is shown"
+        reason += f"; against people's rows alone {describe(control)}: {shown}"
+    return Verdict(reason=reason, promoted=True)

@@ -19,8 +19,9 @@ from pipeline.dataset.files.verify_files import verify_files
 from pipeline.errors import ConfigError, DatasetError, Stopped
 from pipeline.executors.by_name import LOCAL, engine_of
 from pipeline.finetune.config import FREE_TO_CHANGE, FinetuneConfig
+from pipeline.finetune.control import write_seed
 from pipeline.finetune.gate import judge
-from pipeline.finetune.outputs import BEST, lineage, promote, reasons, refresh, row, table
+from pipeline.finetune.outputs import BEST, lineage, reasons, refresh, row, table
 from pipeline.finetune.stages import DEFAULT_STAGES, Stage
 from pipeline.finetune.state import (
     FORMAT_VERSION,
@@ -70,8 +71,8 @@ def finetune(
             for left in temporaries(out):  # of a process that was killed while it wrote
                 left.unlink(missing_ok=True)
             claims.claim(out / IDENTITY, identity, FinetuneError)
-            promote(checkpoint, out / "seed", 0, {"generation": 0})
-            return _Loop(config, out, tuple(human), identity, stages, progress, stop).run()
+            write_seed(checkpoint, human, out / "seed", {"generation": 0})
+            return _Loop(config, out, tuple(human), stages, progress, stop).run()
     except OSError as error:
         why = f"{error.strerror or error} ({error.filename or out})"
         raise FinetuneError(f"{why}: what was finished is kept, run the same command to continue") from error
@@ -93,9 +94,7 @@ def require(config: FinetuneConfig, human: Sequence[Path]) -> None:
 
 def identify(checkpoint: Path, human: Sequence[Path], config: FinetuneConfig) -> dict[str, Any]:
     """Return what identifies a loop: the supervised weights, the human datasets, the settings that must not change."""
-    from model.checkpoint import read_card
-
-    card, datasets = read_card(checkpoint), []
+    weights, datasets = _weights_of(checkpoint), []
     for directory in human:
         manifest = read_manifest(directory)
         if not manifest["positions"]["train"]:
@@ -105,10 +104,17 @@ def identify(checkpoint: Path, human: Sequence[Path], config: FinetuneConfig) ->
     settings = claims.flat(to_jsonable_python(config))
     return {
         "format_version": FORMAT_VERSION,
-        "checkpoint": {"name": checkpoint.resolve().name, "weights": card["files"]["weights"]["sha256"]},
+        "checkpoint": {"name": checkpoint.resolve().name, "weights": weights},
         "human": datasets,
         "config": {name: value for name, value in settings.items() if name not in FREE_TO_CHANGE},
     }
+
+
+def _weights_of(checkpoint: Path) -> str:
+    """Return the hash of a checkpoint's weights."""
+    from model.checkpoint import read_card
+
+    return str(read_card(checkpoint)["files"]["weights"]["sha256"])
 
 
 class _Loop:
@@ -119,13 +125,12 @@ class _Loop:
         config: FinetuneConfig,
         out: Path,
         human: tuple[Path, ...],
-        identity: Mapping[str, Any],
         stages: Mapping[str, Stage],
         progress: Progress,
         stop: Stop,
     ) -> None:
         self.config, self.out, self.human, self.stages = config, out, human, stages
-        self.weights, self.progress, self.stop = identity["checkpoint"]["weights"], progress, stop
+        self.weights, self.progress, self.stop = _weights_of(out / "seed"), progress, stop
         self.state = read_state(out)
         self.mark = time.monotonic()
         """Start of the time that is not yet counted."""
@@ -218,6 +223,7 @@ class _Loop:
             "generation": state.best,
             "generations": max(0, len(rows) - 1),
             "against_seed": lineage(state)["against_seed"],
+            "against_control": lineage(state)["against_control"],
             "eval": state.generations[state.best].stages.get("eval", {}) if state.generations else {},
             "seed_eval": state.generations[0].stages.get("eval", {}) if state.generations else {},
             "rows": rows,

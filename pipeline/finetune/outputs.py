@@ -36,11 +36,14 @@ def refresh(out: Path, state: State) -> None:
 
 
 def lineage(state: State) -> dict[str, Any]:
-    """Return where the best network comes from, and its match against the supervised one."""
+    """Return where the best network comes from, and its matches against the supervised one and against people's rows alone."""
     promoted = [one.number for one in state.judged if one.word == "promoted"] or [0]
-    match = state.generations[state.best].stages.get("arena", {}).get("seed") if state.generations else None
-    strength = {name: match[name] for name in MATCH} if match else None
-    return {"generation": state.best, "through": promoted, "against_seed": strength}
+    arena = state.generations[state.best].stages.get("arena", {}) if state.generations else {}
+    strength = {
+        f"against_{one}": {name: arena[one][name] for name in MATCH} if arena.get(one) else None
+        for one in ("seed", "control")
+    }
+    return {"generation": state.best, "through": promoted, **strength}
 
 
 def promote(source: Path, target: Path, number: int, origin: Mapping[str, Any]) -> None:
@@ -76,12 +79,13 @@ def row(generation: Generation) -> dict[str, Any]:
     """Return a generation's row of generations.csv; None where a figure is unknown."""
     stages = generation.stages
     games, training, human = (stages.get(name, {}) for name in ("explore", "train", "eval"))
-    gate, seed = (stages.get("arena", {}).get(name) or {} for name in ("best", "seed"))
+    gate, seed, control = (stages.get("arena", {}).get(name) or {} for name in ("best", "seed", "control"))
     found: dict[str, Any] = {"generation": generation.number, "verdict": generation.word}
     found |= {name: games.get(name) for name in GAMES}
     found |= {f"train_{name}": training.get(name) for name in ("step", "loss")}
     found |= {f"gate_{name}": gate.get("sprt", {}).get(name) for name in ("verdict", "llr")}
     found |= {f"gate_{name}": gate.get(name) for name in MATCH} | {f"seed_{name}": seed.get(name) for name in MATCH}
+    found |= {f"control_{name}": control.get(name) for name in MATCH}
     if generation.number == 0:
         found |= {"seed_elo": 0.0, "seed_elo_low": 0.0, "seed_elo_high": 0.0}
     found |= {name: human.get(name) for name in HUMAN}
@@ -93,10 +97,11 @@ def table(rows: list[dict[str, Any]]) -> str:
     """Return the generations as a Markdown table."""
     shown = []
     for one in rows:
-        elo = "" if one["seed_elo"] is None else format_elo(one, "seed_")
+        gains = ["" if one[f"{name}elo"] is None else format_elo(one, name) for name in ("seed_", "control_")]
         top1 = "" if one["top1"] is None else f"{one['top1']:.4f}"
-        shown.append([str(one["generation"]), one["verdict"], str(one["games"] or ""), elo, top1])
-    return markdown("generation|verdict|games|Elo against the seed (95 %)|human top-1", shown)
+        shown.append([str(one["generation"]), one["verdict"], str(one["games"] or ""), *gains, top1])
+    titles = "Elo against the seed (95 %)|against people's rows alone (95 %)"
+    return markdown(f"generation|verdict|games|{titles}|human top-1", shown)
 
 
 def reasons(rows: list[dict[str, Any]]) -> list[str]:

@@ -100,13 +100,12 @@ def find_preset(name: str, out: Path, start: Path | None) -> "Preset":
     from model.network.preset import preset_from_row
     from model.network.presets import preset
 
-    row = preset(name)
     for directory in (out, start):
         if directory is not None and (directory / CARD).exists():
             found = preset_from_row(read_card(directory)["preset"])
             if found.name == name:
                 return found
-    return row
+    return preset(name)
 
 
 def train_on(

@@ -28,7 +28,10 @@ def describe_tuned(out: Path, result: Mapping[str, Any]) -> Metadata:
     curves = out / CURVES
     rows = [
         {name: "" if row[name] is None else row[name] for name in VERDICTS}
-        | {"Elo against the seed (95 %)": "" if row["seed_elo"] is None else format_elo(row, "seed_")}
+        | {
+            f"Elo against {words} (95 %)": "" if row[f"{name}_elo"] is None else format_elo(row, f"{name}_")
+            for name, words in (("seed", "the seed"), ("control", "people's rows alone"))
+        }
         for row in result["rows"]
     ]
     return {

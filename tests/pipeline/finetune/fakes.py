@@ -23,7 +23,7 @@ SCRIPT = {
     4: {"gate": "H1", "seed": 0.7, "top1": 0.38},
     5: {"gate": "H1", "seed": 0.45, "top1": 0.40},
     6: {"failed": "the loss is not finite at step 3"},
-    7: {"gate": "H1", "seed": 0.75, "top1": 0.395},
+    7: {"gate": "H1", "seed": 0.75, "top1": 0.395, "control": 0.55},
 }
 """What happens to each generation; the seed's top-1 is 0.4. Promoted are 1 and 7, undone 4 and 5."""
 
@@ -99,7 +99,8 @@ class Script:
         self.begin(context, "arena", progress, stop)
         told = self.script[context.number]
         gate = match(told["gate"], 0.6 if told["gate"] == "H1" else 0.48)
-        return {"best": gate, "seed": None if told["seed"] is None else match("undecided", told["seed"])}
+        seed = None if told["seed"] is None else match("undecided", told["seed"])
+        return {"best": gate, "seed": seed, "control": seed and match("undecided", told.get("control", 0.6))}
 
     def eval(self, context: StageContext, progress: Progress, stop: Callable[[], bool]) -> dict[str, Any]:
         self.begin(context, "eval", progress, stop)

@@ -14,6 +14,7 @@ from typing import Any
 
 import chess.pgn
 import pytest
+import torch
 
 from engine.progress import silent
 from engine.search import SearchConfig
@@ -103,6 +104,32 @@ def test_everything_is_there(looped: tuple[Path, dict[str, Any]]) -> None:
             assert game is not None
             assert not game.errors
     assert json.loads((out / "finetune.json").read_text())["config"]["gate.elo0"] == -900
+
+
+def test_accepted_candidates_meet_two_controls(looped: tuple[Path, dict[str, Any]], folder: Path) -> None:
+    """The seed has a calibrated value; the control has as many steps as the candidate, on people's rows."""
+    out, starts = looped[0], [looped[0] / "seed"]
+    seed, supervised = load(out / "seed"), load(folder / "net")
+    factor = seed[1]["calibration"]["factor"]
+    for name, weight in supervised[0].state_dict().items():
+        scale = factor if name.startswith("value.6.") else 1.0
+        assert torch.allclose(seed[0].state_dict()[name].float(), scale * weight.float()), name
+    for record in json.loads((out / "state.json").read_text())["generations"][1:]:
+        place, arena = out / "generations" / f"{record['number']:03}", record["stages"]["arena"]
+        assert (
+            (place / "control").exists() == (arena["control"] is not None) == (arena["best"]["sprt"]["verdict"] == "H1")
+        )
+        if arena["control"] is None:
+            continue
+        candidate, control = (read_card(place / name) for name in ("checkpoint", "control"))
+        assert control["step"] == candidate["step"]
+        assert [entry["name"] for entry in control["data"]["datasets"]] == ["human"]
+        assert control["data"]["start"]["weights_sha256"] in {
+            read_card(start)["files"]["weights"]["sha256"] for start in starts
+        }
+        assert control["calibration"]["factor"] > 0
+        assert arena["control"]["games"] == TINY_LOOP.gate.seed_games
+        starts.append(place / "control")
 
 
 def test_no_row_is_used_twice_on_the_way_to_the_best(looped: tuple[Path, dict[str, Any]]) -> None:

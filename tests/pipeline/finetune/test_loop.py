@@ -118,13 +118,16 @@ def test_every_verdict_says_why(made: Path, tmp_path: Path) -> None:
         4: "human top-1 fell from 0.4000 to 0.3800, more than 0.015",
         5: "loses to the seed",
         6: "training failed: the loss is not finite",
-        7: "beats the best",
+        1: "against people's rows alone Elo +80 [+30, +130] in 100 games: a gain of search",
+        7: "against people's rows alone Elo +40 [-10, +90] in 100 games: no gain of search is shown",
     }.items():
         assert words in result["rows"][number]["reason"]
         assert any(words in line for line in result["text"].splitlines() if f"generation {number}: " in line)
     rows = list(csv.DictReader((tmp_path / "out" / "generations.csv").open()))
     assert [row["verdict"] for row in rows] == verdicts
     assert rows[7]["seed_elo"] == "200.0"
+    assert [row["control_score"] for row in rows[5:]] == ["0.6", "", "0.55"]
+    assert result["against_control"]["score"] == 0.55
 
 
 def test_progress_names_the_generation_and_its_stage(made: Path, tmp_path: Path) -> None:

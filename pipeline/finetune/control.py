@@ -1,0 +1,71 @@
+"""The two controls of a loop: its seed with a calibrated value, and a network trained on people's rows alone.
+
+A gain that a control has too is no gain of search. The control of a generation starts from the control of the best network,
+which is the seed at first, and has as many steps as the candidate. So controls and best networks were trained equally long.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from engine.progress import Progress, Stop
+from pipeline.errors import Stopped
+from pipeline.finetune.outputs import promote
+from pipeline.finetune.state import StageContext
+from pipeline.training.train import has_split, open_validation, select_columns, train_on
+
+CONTROL = "control"
+"""Folder of a generation's control."""
+
+
+def write_seed(checkpoint: Path, human: Sequence[Path], target: Path, origin: Mapping[str, Any]) -> None:
+    """Copy the supervised checkpoint, and calibrate its value on the human validation games if its training did not."""
+    from model.checkpoint import CARD, load, read_card, save
+    from model.training.calibration import scale_value
+    from model.training.config import TrainConfig
+    from model.training.loop import VALIDATION_POSITIONS
+    from model.training.monitor import CALIBRATED, validate
+    from model.training.step import new_run
+
+    if (target / CARD).exists():
+        return
+    if read_card(checkpoint).get("calibration") or not (human and has_split(human, "val")):
+        promote(checkpoint, target, 0, origin)
+        return
+    network, card = load(checkpoint)
+    config = TrainConfig(steps=1)
+    run = new_run(config, network.preset)
+    run.ema.load_state_dict(network.state_dict())
+    batches = open_validation(human, config.batch_size, select_columns(config, network.preset))
+    figures = validate(run, batches(), VALIDATION_POSITIONS)
+    if "value_factor" not in figures:
+        promote(checkpoint, target, 0, origin)
+        return
+    scale_value(network, figures["value_factor"])
+    briers = {"value_brier_before": figures["value_brier"], "value_brier": figures[f"{CALIBRATED}value_brier"]}
+    written = {**card, "finished": True, "finetune": dict(origin)}
+    written["calibration"] = {"factor": figures["value_factor"], **briers}
+    for name in ("files", "superseded", "human_search"):  # a search's correction was fitted to the other value
+        written.pop(name, None)
+    target.mkdir(parents=True, exist_ok=True)
+    save(target, written, {"weights": network.state_dict()})
+
+
+def train_control(context: StageContext, progress: Progress, stop: Stop) -> Path:
+    """Train a generation's control for as many steps as its candidate and return its folder; raises Stopped."""
+    from model.checkpoint import read_card
+
+    card, out = read_card(context.candidate), context.folder / CONTROL
+    settings = context.config.train.train_config(seed=context.config.seed + context.number)
+    config = replace(settings, epochs=None, steps=card["step"])
+    start = control_of(context.best) if context.lineage["played_by"] else context.seed
+    done = train_on(context.human, card["preset"]["name"], config, out, progress, stop, start)
+    if not done["finished"]:
+        raise Stopped(f"stopped at step {done['step']} of the control")
+    return out
+
+
+def control_of(checkpoint: Path) -> Path:
+    """Return the folder of the control beside a generation's network."""
+    return checkpoint.parent / CONTROL
