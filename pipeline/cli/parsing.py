@@ -26,8 +26,10 @@ COMMANDS = {
     "ingest": ("data:Ingest", "turn PGN dumps into a dataset of positions"),
     "train": ("training:Train", "train a network on datasets"),
     "report": ("training:Report", "measure how often a network predicts the human move"),
+    "play": ("board:Play", "play a network, ask it and review games in the browser"),
     "show": ("data:Show", "show a position as the network reads it"),
     "uci": ("play:Uci", "play in a chess GUI"),
+    "review": ("board:Review", "review a game beside what people of the rating play"),
     "verify": ("audit:Verify", "check datasets against their hashes and dumps"),
     "audit": ("audit:Audit", "count duplicates and leaks in datasets"),
     "rows": ("audit:Rows", "print or export rows as FEN and moves"),
@@ -43,7 +45,7 @@ COMMANDS = {
     "bench": ("bench:Bench", "measure the speed of this machine"),
 }
 """Module and class of each command, below pipeline.cli.commands, and what it does."""
-BEGINNER = 6
+BEGINNER = 7
 """Number of commands at the top of the table that a beginner needs."""
 COMPLETE = "_FIANCHETTO_COMPLETE"
 """Environment variable through which a shell asks for completions."""

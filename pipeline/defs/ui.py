@@ -25,11 +25,11 @@ import dagster as dg
 import psutil
 
 from engine.errors import UserError
+from pipeline.board.local_server import HOST, Guard, listen
 
 if TYPE_CHECKING:
     from uvicorn import Server
 
-HOST = "127.0.0.1"
 LOCATION = "fianchetto"
 """Name of the code location."""
 PATIENCE = 40.0
@@ -43,7 +43,7 @@ def main() -> int:
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        with listen(options.port) as listener:
+        with listen(options.port, "`make ui PORT=3001`") as listener:
             serve(listener)
     except UserError as error:
         sys.stderr.write(f"{error}\n")
@@ -51,18 +51,6 @@ def main() -> int:
     except KeyboardInterrupt:
         return 0
     return 1
-
-
-@contextmanager
-def listen(port: int) -> Iterator[socket.socket]:
-    """Open the port before anything starts, to fail at once if it is in use."""
-    with socket.socket() as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind((HOST, port))
-        except OSError as error:
-            raise UserError(f"port {port}: {error.strerror}; choose another with `make ui PORT=3001`") from error
-        yield listener
 
 
 def serve(listener: socket.socket) -> None:
@@ -74,7 +62,7 @@ def serve(listener: socket.socket) -> None:
     from dagster_webserver.app import create_app_from_workspace_process_context
     from starlette.routing import Mount
 
-    from pipeline.defs.guard import Guard, Reports
+    from pipeline.defs.guard import Reports, find_refusal
     from pipeline.defs.jobs import register
     from pipeline.defs.resources import Datasets
 
@@ -99,7 +87,8 @@ def serve(listener: socket.socket) -> None:
         reports.mkdir(parents=True, exist_ok=True)
         app = create_app_from_workspace_process_context(context)
         app.routes.insert(0, Mount("/reports", Reports(directory=reports)))
-        config = uvicorn.Config(Guard(app), log_level="warning", proxy_headers=False, timeout_graceful_shutdown=5)
+        guarded = Guard(app, find_refusal)
+        config = uvicorn.Config(guarded, log_level="warning", proxy_headers=False, timeout_graceful_shutdown=5)
         server = uvicorn.Server(config)
         threading.Thread(target=_stop_with, args=(server, (code_server, daemon)), daemon=True).start()
         sys.stdout.write(f"Dagster is on http://{HOST}:{listener.getsockname()[1]} (Ctrl-C ends it)\n")

@@ -81,7 +81,7 @@ class Show(Common):
         """Return the planes as text and the legal moves with their labels."""
         import chess
 
-        from pipeline.cli.show import moves, picture, show
+        from pipeline.board.show import moves, picture, show
 
         fen = chess.STARTING_FEN if self.fen == "startpos" else self.fen
         labels = {uci: label for label, uci in moves(fen, self.view)}

@@ -8,7 +8,8 @@ import pytest
 from starlette.exceptions import HTTPException
 from starlette.routing import Mount, Router
 
-from pipeline.defs.guard import Guard, Reports, find_refusal
+from pipeline.board.local_server import Guard
+from pipeline.defs.guard import Reports, find_refusal
 
 HOST = "127.0.0.1:3000"
 Header = tuple[str, str]
@@ -156,7 +157,7 @@ def answer(scope: dict[str, Any], guarded: Any = None) -> tuple[list[dict[str, A
     async def send(message: Any) -> None:
         messages.append(message)
 
-    asyncio.run(Guard(guarded or application)(scope, receive, send))
+    asyncio.run(Guard(guarded or application, find_refusal)(scope, receive, send))
     return messages, len(calls)
 
 

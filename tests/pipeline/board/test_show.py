@@ -7,7 +7,7 @@ import pytest
 
 from engine.board.position import FenError
 from engine.encoding.views import UnknownViewError, view
-from pipeline.cli import show
+from pipeline.board import show
 from tests.engine.board.test_position_many_moves import MANY
 
 KIWIPETE = "r3k2r/p1ppqpb1/bn2pnp1/3PN3/1p2P3/2N2Q1p/PPPBBPPP/R3K2R w KQkq - 0 1"

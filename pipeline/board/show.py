@@ -1,4 +1,4 @@
-"""The 77 planes of a position as text and as a picture, and its legal moves in UCI.
+"""The planes of a position as text, as a picture and for the page, and its legal moves in UCI.
 
 Axes: P planes.
 """
@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from engine.board.bitboard import DIRECTIONS
 from engine.board.movegen import KNIGHT_TYPES, legal_planes
-from engine.board.position import from_fen, to_board
-from engine.encoding.planes import PLANES, label_of, steps, unpack
-from engine.encoding.views import View, apply, apply_labels
+from engine.board.position import castling_bits, en_passant_file, from_board, from_fen, to_board
+from engine.encoding.planes import PIECE_PLANES, PLANES, label_of, planes_of, steps, unpack
+from engine.encoding.views import LAST_MOVES, View, apply, apply_labels, last_moves_of
 from engine.encoding.views import view as find_view
 from engine.errors import UserError
 from pipeline.storage.stores import publish
@@ -31,12 +31,29 @@ class ShowError(UserError):
 
 
 def titles(shown: View) -> list[str]:
-    """Return the names of a view's 77 planes: `own pawns`, `turn`, `N1`, `NE3`, `knight (1,2)`."""
+    """Return the names of a view's planes, counters aside: `own pawns`, `turn`, `N1`, `knight (1,2)`, `move -1 to`."""
     sides = ("own", "opp.") if shown.black_planes is None else ("white", "black")
     pieces = [f"{side} {name}" for name in _NAMES for side in sides]
     rays = [f"{_COMPASS[kind % len(DIRECTIONS)]}{kind // len(DIRECTIONS) + 1}" for kind in range(KNIGHT_TYPES)]
     knights = [f"knight ({file},{rank})" for file, rank in steps()[KNIGHT_TYPES:]]
-    return [*pieces, "turn", *rays, *knights]
+    stored = [*pieces, "turn", *rays, *knights]
+    names = stored if shown.white_planes is None else [stored[plane] for plane in shown.white_planes]
+    state = ["castling K", "castling Q", "castling k", "castling q", "en passant"] if shown.state else []
+    last = [f"move -{back + 1} {end}" for back in range(shown.last) for end in ("from", "to")]
+    return [*names, *state, *last, *([f"{name} attack" for name in names[:PIECE_PLANES]] if shown.attacks else [])]
+
+
+def planes_of_view(board: chess.Board, view: str) -> list[tuple[str, NDArray[np.uint8]]]:
+    """Return the title and the picture, uint8[8, 8], of each plane that a network of this view reads, counters aside.
+
+    Row 0 is on top: in the mover's view the mover's eighth rank.
+    """
+    shown, position = find_view(view), from_board(board)
+    numbers = {"castling": castling_bits(position), "ep_file": en_passant_file(position), "halfmove": 0}
+    numbers |= dict(zip(LAST_MOVES, last_moves_of(board, len(LAST_MOVES)).tolist(), strict=True))
+    columns = {name: np.array([number], dtype=np.int64) for name, number in numbers.items()}
+    pictures = unpack(apply(shown, planes_of([board]), columns))[0]
+    return list(zip(titles(shown), pictures, strict=True))
 
 
 def _planes(fen: str, view: str) -> tuple[View, chess.Board, NDArray[np.uint64]]:

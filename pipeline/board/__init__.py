@@ -1,0 +1,1 @@
+"""The board in the browser: play a network, ask what people would play, review a game."""

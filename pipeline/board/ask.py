@@ -1,0 +1,77 @@
+"""Ask: what people of each rating would play in a position, and what a search finds there.
+
+Axes: R ratings, A legal moves.
+"""
+
+from typing import Any
+
+import chess
+import numpy as np
+from numpy.typing import NDArray
+
+from model.inference.analysis import SearchedMove
+from model.inference.player import Player
+from pipeline.board.game import GameSoFar, number_moves
+from pipeline.board.play import SIMULATIONS, reads_ratings
+from pipeline.board.show import planes_of_view
+
+RATINGS = tuple(range(800, 2601, 100))
+"""Ratings of the curves; both players have them."""
+CURVES, LINES = 6, 4
+"""Moves with a curve, and moves with a variation."""
+LONGEST = 7
+"""Half-moves of a variation that are shown."""
+
+
+class AskRequest(GameSoFar):
+    """A position to ask about."""
+
+    network: str
+
+
+def ask(request: AskRequest, player: Player) -> dict[str, Any]:
+    """Return the likeliest moves with their probabilities by rating, the search's best lines, and the network's planes.
+
+    Scores are expected scores of the player to move. Curves of networks without ratings are flat. Raises GameOverError.
+    """
+    board = request.board()
+    moves, policies_RA = _policies(board, player)
+    likeliest = np.argsort(-policies_RA.max(axis=0), kind="stable")[:CURVES].tolist()
+    analysis = player.analyse(board, SIMULATIONS, lines=LINES)
+    win, draw, _ = analysis.wdl
+    side, view = chess.COLOR_NAMES[board.turn], player.evaluator.preset.view
+    planes = planes_of_view(board, view)
+    text = f"Expected score for {side}: {win + draw / 2:.2f} (a win is 1), by {analysis.simulations} simulations."
+    text += "" if reads_ratings(player) else " This network knows no ratings."
+    return {
+        "ratings": RATINGS,
+        "curves": [
+            {"uci": moves[at].uci(), "san": board.san(moves[at]), "share": policies_RA[:, at].round(4).tolist()}
+            for at in likeliest
+        ],
+        "text": text,
+        "lines": [_line(found, board) for found in analysis.moves[:LINES] if found.visits or found.mate],
+        "view": f"{len(planes)} planes of 8 x 8 bits ({view}).",
+        "planes": [(title, draw_plane(bits)) for title, bits in planes],
+    }
+
+
+def _policies(board: chess.Board, player: Player) -> tuple[list[chess.Move], NDArray[np.float64]]:
+    """Return the legal moves and their probabilities float64[R, A]."""
+    if reads_ratings(player):
+        return player.policies(board, RATINGS)
+    known = player.choose(board, temperature=0).probabilities
+    return list(known), np.tile(list(known.values()), (len(RATINGS), 1))
+
+
+def _line(found: SearchedMove, board: chess.Board) -> dict[str, Any]:
+    score = f"{(1 + found.value) / 2:.2f}"
+    if found.mate:
+        score = f"{'mates' if found.mate > 0 else 'is mated'} in {(abs(found.mate) + 1) // 2}"
+    sans = [board.san(found.move), *number_moves(found.variation, board)[1:LONGEST]]
+    return {"uci": found.move.uci(), "sans": sans, "visits": found.visits, "score": score}
+
+
+def draw_plane(bits: NDArray[np.uint8]) -> str:
+    """Return the squares of a plane that are set, uint8[8, 8], as the path of an SVG of 8 by 8."""
+    return "".join(f"M{column} {row}h1v1h-1z" for row, column in np.argwhere(bits).tolist())

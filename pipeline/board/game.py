@@ -1,0 +1,128 @@
+"""A game as the page sends it, a start position and moves in UCI: checked, described, and written as PGN."""
+
+import io
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Annotated, Any
+
+import chess
+import chess.pgn
+from pydantic import BaseModel, ConfigDict, Field
+
+from engine.errors import UserError
+from engine.uci.position import parse_playable
+
+MOST_PLIES = 2_000
+TAGS = ("White", "Black", "Result")
+"""Tags of a saved game."""
+
+
+class GameError(UserError):
+    """A game that cannot be read, or holds an illegal move."""
+
+
+class GameSoFar(BaseModel):
+    """The part of a request that names a game, and a position of it."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    start: Annotated[str, Field(max_length=100)] = ""
+    """FEN of the first position, or "" for the usual one."""
+    moves: Annotated[list[Annotated[str, Field(max_length=10)]], Field(max_length=MOST_PLIES)] = []
+    """Moves since, in UCI or SAN."""
+    at: Annotated[int, Field(ge=0)] | None = None
+    """Number of moves before the position; None for all."""
+
+    def whole(self) -> chess.Board:
+        """Return the position after all moves, with its moves. Raises FenError, GameError."""
+        board = parse_playable(self.start or chess.STARTING_FEN)
+        for word in self.moves:
+            board.push(_parse_move(board, word))
+        return board
+
+    def board(self) -> chess.Board:
+        """Return the position that is asked about, with the moves that led to it. Raises FenError, GameError."""
+        board = self.whole()
+        while self.at is not None and len(board.move_stack) > self.at:
+            board.pop()
+        return board
+
+
+def _parse_move(board: chess.Board, word: str) -> chess.Move:
+    """Read a move in UCI or SAN, whose piece may be a small letter."""
+    for read, text in ((board.parse_uci, word), (board.parse_san, word), (board.parse_san, word.capitalize())):
+        with suppress(ValueError):
+            if move := read(text):
+                return move
+    raise GameError(f"{word!r} is not a legal move here")
+
+
+def describe(game: GameSoFar) -> dict[str, Any]:
+    """Return what the page shows of a position: pieces, legal moves, all moves of the game, and how it ended."""
+    whole, board = game.whole(), game.board()
+    ending, king = end_of(board), board.king(board.turn)
+    return {
+        "pieces": {chess.square_name(square): name_piece(piece) for square, piece in board.piece_map().items()},
+        "turn": "w" if board.turn else "b",
+        "legal": {} if ending else {move.uci(): board.san(move) for move in board.legal_moves},
+        "moves": [move.uci() for move in whole.move_stack],
+        "sans": number_moves(whole.move_stack, whole.root()),
+        "check": chess.square_name(king) if board.is_check() and king is not None else "",
+        "ending": ending,
+    }
+
+
+def name_piece(piece: chess.Piece) -> str:
+    """Return a piece's name, such as `white pawn`."""
+    return f"{chess.COLOR_NAMES[piece.color]} {chess.PIECE_NAMES[piece.piece_type]}"
+
+
+def end_of(board: chess.Board) -> str:
+    """Return how a game has ended, such as `1-0, checkmate`, or "" while it goes on; draws need no claim."""
+    if outcome := board.outcome():
+        return f"{outcome.result()}, {outcome.termination.name.lower().replace('_', ' ')}"
+    if board.is_repetition(3):
+        return "1/2-1/2, threefold repetition"
+    return "1/2-1/2, fifty moves" if board.is_fifty_moves() else ""
+
+
+def write_pgn(board: chess.Board, tags: Mapping[str, str]) -> str:
+    """Return a game as PGN; of `tags` those of TAGS are kept, without what would end a tag."""
+    game = chess.pgn.Game.from_board(board)
+    for name in TAGS:
+        if value := "".join(char for char in tags.get(name, "")[:80] if char.isprintable() and char not in '"\\'):
+            game.headers[name] = value
+    return f"{game}\n"
+
+
+def read_pgn(text: str) -> chess.pgn.Game:
+    """Return the first game of a text. Raises GameError where there is none, or a move cannot be read."""
+    game = chess.pgn.read_game(io.StringIO(text.lstrip("\ufeff \n\r\t")))
+    if game is None:
+        raise GameError("there is no game in this text: paste one in PGN")
+    if game.errors:
+        raise GameError(f"the game cannot be read: {game.errors[0]}")
+    board = game.board()
+    if type(board) is not chess.Board or board.chess960:
+        raise GameError("only standard chess can be reviewed")
+    parse_playable(board.fen())
+    if not 0 < game.end().ply() - game.ply() <= MOST_PLIES:
+        raise GameError(f"a game must have from 1 to {MOST_PLIES} half-moves")
+    return game
+
+
+def rating_in(game: chess.pgn.Game, side: str) -> int | None:
+    """Return the rating of `white` or `black` by the game's tags."""
+    text = game.headers.get(f"{side.title()}Elo", "")
+    return int(text) if text.isdecimal() and 0 < int(text) <= 4000 else None
+
+
+def number_moves(moves: Sequence[chess.Move], board: chess.Board) -> list[str]:
+    """Return a variation from a position as SAN, White's moves and a first one with their number."""
+    after = board.copy(stack=False)
+    sans: list[str] = []
+    for move in moves:
+        number = f"{after.fullmove_number}{'.' if after.turn else '...'} " if after.turn or not sans else ""
+        sans.append(number + after.san(move))
+        after.push(move)
+    return sans

@@ -1,0 +1,89 @@
+"""What every web server of this program needs: a port of 127.0.0.1, and refusal of requests that another web page made.
+
+Any page that is open in a browser on this machine can send requests to a local port, and an attacker's name may point at it.
+"""
+
+import socket
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import HTMLResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from engine.errors import UserError
+
+HOST = "127.0.0.1"
+LOCAL_NAMES = (HOST, "localhost")
+"""Host names that a server answers to. With any other, a name may point at this machine (DNS rebinding)."""
+OWN_PAGES = ("same-origin", "none")
+"""Values of `Sec-Fetch-Site` for requests of the server's own pages, and for addresses that the user typed."""
+NO_FRAMES = {"X-Frame-Options": "SAMEORIGIN"}
+"""Header that keeps other sites from showing a page in a frame, for browsers without `Sec-Fetch-Site`."""
+POLICY_VIOLATION = 1008
+"""Code of RFC 6455 to close a websocket with; before the handshake it becomes the status 403."""
+
+
+def refuse_foreign(scope: Scope) -> str:
+    """Return why a request or a websocket is refused, or "" if it is not.
+
+    Programs other than browsers send neither `Origin` nor `Sec-Fetch-Site`, and are let in: they run on this machine.
+    """
+    headers = Headers(scope=scope)
+    hosts = headers.getlist("host")
+    host = hosts[0] if len(hosts) == 1 else ""
+    name, _, port = host.partition(":")
+    if name.lower() not in LOCAL_NAMES or not (port.isdecimal() or ":" not in host):
+        return f"the host must be {' or '.join(LOCAL_NAMES)}"
+    if any(origin != f"http://{host}" for origin in headers.getlist("origin")):
+        return "the request comes from a page of another origin"
+    if any(site not in OWN_PAGES for site in headers.getlist("sec-fetch-site")):
+        return "the request comes from a page of another site"
+    return ""
+
+
+class Guard:
+    """Pass on the requests that `refuse` has no reason to refuse, adding headers; answer all others with 403."""
+
+    def __init__(
+        self, app: ASGIApp, refuse: Callable[[Scope], str] = refuse_foreign, headers: Mapping[str, str] = NO_FRAMES
+    ) -> None:
+        self.app, self.refuse, self.headers = app, refuse, headers
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one connection, as ASGI has it."""
+        if scope["type"] == "lifespan":
+            await self.app(scope, receive, send)
+        elif reason := self.refuse(scope):
+            await _refuse(reason, scope, receive, send)
+        else:
+            await self.app(scope, receive, self._add_headers(send))
+
+    def _add_headers(self, send: Send) -> Send:
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(self.headers)
+            await send(message)
+
+        return send_with_headers
+
+
+async def _refuse(reason: str, scope: Scope, receive: Receive, send: Send) -> None:
+    """Refuse a request with 403, or a websocket before its handshake."""
+    if scope["type"] == "http":
+        page = f'<!doctype html><title>Refused</title><p>Refused: {reason}.</p><p><a href="/">Open the UI</a></p>'
+        await HTMLResponse(page, status_code=403)(scope, receive, send)
+    else:
+        await send({"type": "websocket.close", "code": POLICY_VIOLATION, "reason": reason})
+
+
+@contextmanager
+def listen(port: int, hint: str) -> Iterator[socket.socket]:
+    """Open a port of 127.0.0.1 before anything starts, to fail at once if it is in use; `hint` says how to choose another."""
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((HOST, port))
+        except OSError as error:
+            raise UserError(f"port {port}: {error.strerror}; choose another with {hint}") from error
+        yield listener

@@ -1,0 +1,45 @@
+"""The networks that the page can play: by name, loaded when they are first chosen."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING
+
+from engine.errors import UserError
+from model.card import CARD
+from pipeline.samples.shipped import EMBEDDED
+
+if TYPE_CHECKING:
+    from model.inference.player import Player
+
+CHECKPOINTS = Path("datasets/checkpoints")
+"""Folder whose checkpoints are offered beside those that were named, below the working directory."""
+
+
+class Networks:
+    """Networks by name. Whoever computes with one holds `lock`, so that each answers at its full speed."""
+
+    def __init__(self, named: Sequence[Path] = ()) -> None:
+        self.named, self.lock = named, Lock()
+        self._players: dict[Path, Player] = {}
+
+    def places(self) -> Mapping[str, Path]:
+        """Return the folder of each network: those that were named, the embedded one, those of CHECKPOINTS."""
+        found: dict[str, Path] = {}
+        for place in (*self.named, EMBEDDED, *sorted(CHECKPOINTS.glob("*"))):
+            if (place / CARD).is_file() and place.resolve() not in [path.resolve() for path in found.values()]:
+                name = place.resolve().name
+                found[name if name not in found else str(place)] = place
+        return found
+
+    def load(self, name: str) -> "Player":
+        """Return a network's player. Raises UserError for an unknown name, and those of `model.load`."""
+        import model
+
+        place = self.places().get(name)
+        if place is None:
+            raise UserError(f"there is no network {name!r}: choose another one")
+        with self.lock:
+            if place not in self._players:
+                self._players[place] = model.load(place, device="cpu")
+            return self._players[place]

@@ -1,0 +1,186 @@
+"""Review: a game move by move, beside what people of the players' ratings do in such positions."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import chess
+import chess.engine
+import chess.pgn
+from pydantic import BaseModel, ConfigDict, Field
+
+from model.inference.analysis import Analysis
+from model.inference.player import Player
+from pipeline.board import scores
+from pipeline.board.game import number_moves, rating_in, read_pgn
+from pipeline.board.play import SIMULATIONS, reads_ratings
+from pipeline.board.risk import BLUNDER, expected_loss, policy_labels, predict_risk, queened
+from pipeline.errors import ConfigError
+
+MOMENTS = 6
+"""Moves that are worth looking at."""
+ASSUMED_RATING = 1500
+"""Rating of a player whose rating nobody gave."""
+LONGEST, MOST_TEXT = 8, 100
+"""Half-moves of a line, and characters of a tag, that are shown."""
+SOURCES = {"game": "the game's own evaluations", "stockfish": "Stockfish", "search": "the network's search"}
+MEANS = ("loss", "found", "best_probability", "blunder", "risk")
+"""Columns of rows whose means are a side's figures."""
+Rating = Annotated[int, Field(ge=100, le=4000)]
+Row = dict[str, Any]
+
+
+class ReviewRequest(BaseModel):
+    """A game to review."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    pgn: str
+    network: str = ""
+    white: Rating | None = None
+    """White's rating; by default that of the game's tags, as Black's."""
+    black: Rating | None = None
+    source: scores.Source = "auto"
+
+
+def review(request: ReviewRequest, player: Player) -> Iterator[Row]:
+    """Yield `{"header"}`, a `{"row"}` for each move, and `{"summary"}`. Raises GameError, ConfigError.
+
+    Scores are White's expected scores after the move, losses the mover's. A row comes one position later than its move, since
+    its loss needs the score that follows.
+    """
+    game = read_pgn(request.pgn)
+    header = _make_header(game, request)
+    yield {"header": header}
+    rows: list[Row] = []
+    with scores.open_stockfish() if header["source"] == "stockfish" else nullcontext() as engine:
+        board, before = game.board(), None
+        for node in (game, *game.mainline()):
+            if node.move is not None:
+                board.push(node.move)
+            analysis = None if board.is_game_over() else player.analyse(board, SIMULATIONS, lines=1)
+            here = _Scored(board.copy(), analysis, *_score(node, board, analysis, engine, header["source"]))
+            if before is not None:
+                rows.append(_make_row(before, here, player, header))
+                yield {"row": rows[-1]}
+            before = here
+    yield {"summary": _summarize(rows, header["ratings"])}
+
+
+def _make_header(game: chess.pgn.Game, request: ReviewRequest) -> Row:
+    """Return what is known before the review: players, start, moves, ratings, and where scores come from."""
+    ratings = {side: getattr(request, side) or rating_in(game, side) for side in ("white", "black")}
+    source, own = request.source, scores.has_scores(game)
+    if source == "auto":
+        source = "game" if own else "stockfish" if scores.find_stockfish() else "search"
+    if source == "game" and not own:
+        raise ConfigError("the game has no evaluations, as [%eval] comments: choose another source of scores")
+    tags = {name: text[:MOST_TEXT] for name, text in game.headers.items() if text.strip("?.*")}
+    about = [tags.get("Event"), tags.get("Date"), f"scores by {SOURCES[source]}"]
+    about += [f"{side}'s rating is unknown: {ASSUMED_RATING} assumed" for side in ratings if not ratings[side]]
+    return {
+        "title": f"{tags.get('White', 'White')} - {tags.get('Black', 'Black')} {tags.get('Result', '')}",
+        "about": "; ".join(text for text in about if text),
+        "start": game.board().fen(),
+        "moves": [move.uci() for move in game.mainline_moves()],
+        "ratings": {side: ratings[side] or ASSUMED_RATING for side in ratings},
+        "source": source,
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class _Scored:
+    """A position of the game; its score is White's."""
+
+    board: chess.Board
+    analysis: Analysis | None
+    score: float
+    best: chess.Move | None
+
+
+def _score(
+    node: chess.pgn.GameNode,
+    board: chess.Board,
+    analysis: Analysis | None,
+    engine: chess.engine.SimpleEngine | None,
+    source: str,
+) -> tuple[float, chess.Move | None]:
+    """Return a position's score and its best move, None where the game is over."""
+    if analysis is None:
+        final = scores.final_score(board)
+        return (0.5 if final is None else final), None
+    best = analysis.moves[0].move
+    if source == "game":
+        return scores.score_in_game(node), best
+    if engine is not None:
+        score, move = scores.score_by_stockfish(engine, board)
+        return score, move or best
+    own = scores.score_of_value(analysis.moves[0].value)
+    return own if board.turn else 1 - own, best
+
+
+def _make_row(before: _Scored, after: _Scored, player: Player, header: Row) -> Row:
+    """Return what the review says of the move that led from one position to the next.
+
+    A best move loses nothing by the program that chose it; by the game's own evaluations it may.
+    """
+    board, move, analysis, best = before.board, after.board.peek(), before.analysis, before.best
+    assert analysis is not None and best is not None  # noqa: PT018 - the game went on
+    side, other = chess.COLOR_NAMES[board.turn], chess.COLOR_NAMES[not board.turn]
+    ratings = header["ratings"] if reads_ratings(player) else {side: None, other: None}
+    policy = player.choose(board, temperature=0, rating=ratings[side], opponent_rating=ratings[other]).probabilities
+    labels = policy_labels(policy, analysis)
+    found, lost = move == best, max((before.score - after.score) * (1 if board.turn else -1), 0.0)
+    loss, usual = 0.0 if found and header["source"] != "game" else lost, expected_loss(labels)
+    row: Row = {
+        "ply": after.board.ply(),
+        "side": side,
+        "name": number_moves([move], board)[0],
+        "uci": move.uci(),
+        "before": before.score,
+        "score": after.score,
+        "loss": loss,
+        "blunder": loss > BLUNDER,
+        "probability": policy[queened(move)],
+        "best": board.san(best),
+        "best_uci": best.uci(),
+        "best_probability": policy[queened(best)],
+        "found": found,
+        "risk": predict_risk(labels, header["ratings"][side]),
+        "expected_loss": usual,
+    }
+    more = f"; {row['best']} was better" if loss > usual else f" where others lose {usual:.2f}"
+    line = " ".join(number_moves(analysis.moves[0].variation, board)[:LONGEST])
+    text = _describe(row, header["ratings"][side], line)
+    return row | {"why": f"lost {loss:.2f}{more}", "text": text}
+
+
+def _describe(row: Row, rating: int, line: str) -> str:
+    """Return a move's figures as sentences; `line` is the search's best variation instead."""
+    verdict = "the best move" if row["found"] and row["loss"] < 0.02 else f"lost {row['loss']:.2f} of expected score"
+    text = f"{row['name']}: {verdict}. {row['probability']:.0%} of people rated {rating} would play it."
+    if not row["found"]:
+        text += f" Best was {row['best']}, which {row['best_probability']:.0%} would find; the search's line is {line}."
+    return f"{text} Before the move, the risk of a blunder was {row['risk']:.0%}."
+
+
+def _pick_moments(rows: Sequence[Row]) -> list[int]:
+    """Return the indices of the moves that lost most more, or most less, than people of the rating do there on average."""
+
+    def surprise(index: int) -> float:
+        return float(abs(rows[index]["loss"] - rows[index]["expected_loss"]))
+
+    return sorted(sorted(range(len(rows)), key=surprise, reverse=True)[:MOMENTS])
+
+
+def _summarize(rows: Sequence[Row], ratings: Mapping[str, int]) -> Row:
+    """Return the means of each side's rows, what was predicted beside what came, the same as a table, and the moments."""
+    sides, table = {}, [["", "moves", "lost per move", "best moves", "predicted", "blunders", "predicted"]]
+    for side, rating in ratings.items():
+        own = [row for row in rows if row["side"] == side]
+        mean = {name: sum(row[name] for row in own) / max(len(own), 1) for name in MEANS}
+        sides[side] = mean | {"moves": len(own)}
+        shares = [f"{mean[name]:.1%}" for name in MEANS[1:]]
+        table.append([f"{side} ({rating})", str(len(own)), f"{mean['loss']:.3f}", *shares])
+    return {"sides": sides, "table": table, "moments": _pick_moments(rows)}

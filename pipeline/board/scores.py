@@ -1,0 +1,82 @@
+"""Expected scores of a game's positions: from its own evaluations, from Stockfish, or from a network's search.
+
+All are for White, 0 to 1, on one curve: the chance of a win and half of that of a draw for people who play rapid games
+(model.training.objective), which networks learn too.
+"""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from os import environ
+from typing import Literal
+
+import chess
+import chess.engine
+import chess.pgn
+import torch
+
+from model.training.objective import EVAL_LIMIT, wdl_from_centipawns
+from pipeline.errors import ConfigError
+
+Source = Literal["auto", "game", "stockfish", "search"]
+"""Where scores come from; auto is the first of the others that there is."""
+START = 15
+"""Centipawns of the start position, as Lichess's analysis has them."""
+NODES = 100_000
+"""Nodes that Stockfish searches for each position: a tenth of a second."""
+
+
+def expected_score(centipawns: int) -> float:
+    """Return the expected score of an evaluation, the same side's view."""
+    win, draw, _ = wdl_from_centipawns(torch.tensor([centipawns]))[0].tolist()
+    return float(win + draw / 2)
+
+
+def find_stockfish() -> str | None:
+    """Return the program, from PATH or from Debian's folder of games."""
+    return shutil.which("stockfish", path=f"{environ.get('PATH', '')}:/usr/games")
+
+
+@contextmanager
+def open_stockfish() -> Iterator[chess.engine.SimpleEngine]:
+    """Start Stockfish with one thread. Raises ConfigError where it is not installed."""
+    program = find_stockfish()
+    if program is None:
+        raise ConfigError("Stockfish is not installed: its program is neither on PATH nor in /usr/games")
+    with chess.engine.SimpleEngine.popen_uci(program) as engine:
+        engine.configure({"Threads": 1})
+        yield engine
+
+
+def final_score(board: chess.Board) -> float | None:
+    """Return the score of a position in which the game is over by the rules, or None."""
+    outcome = board.outcome()
+    return None if outcome is None else 0.5 if outcome.winner is None else float(outcome.winner)
+
+
+def has_scores(game: chess.pgn.Game) -> bool:
+    """Return whether a game has an evaluation after every move but a last one that ends it."""
+    return all(node.eval() is not None or final_score(node.board()) is not None for node in game.mainline())
+
+
+def score_in_game(node: chess.pgn.GameNode) -> float:
+    """Return the score that a game's own comment gives after a move; at the start, of START."""
+    found = node.eval()
+    return expected_score(_centipawns(found) if found is not None else START)
+
+
+def score_by_stockfish(engine: chess.engine.SimpleEngine, board: chess.Board) -> tuple[float, chess.Move | None]:
+    """Return a position's score and Stockfish's best move."""
+    info = engine.analyse(board, chess.engine.Limit(nodes=NODES))
+    return expected_score(_centipawns(info["score"])), info.get("pv", [None])[0]
+
+
+def score_of_value(value: float) -> float:
+    """Return the expected score of a search's value (-1 to 1), within the bounds that evaluations have."""
+    most = expected_score(EVAL_LIMIT)
+    return min(max((1 + value) / 2, 1 - most), most)
+
+
+def _centipawns(score: chess.engine.PovScore) -> int:
+    """Return White's centipawns; mates count as the most that a player's chances depend on."""
+    return int(score.white().score(mate_score=EVAL_LIMIT))

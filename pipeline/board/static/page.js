@@ -1,0 +1,92 @@
+// What all parts of the page share: elements, requests, and the game on the board.
+export const $ = (id) => document.getElementById(id);
+const DRAWN = ["svg", "path", "circle", "text"];
+// Make an element. Text is only ever added as text, so names in a PGN cannot become HTML.
+export function dom(tag, attributes = {}, ...children) {
+  const space = DRAWN.includes(tag) ? "http://www.w3.org/2000/svg" : "http://www.w3.org/1999/xhtml";
+  const element = document.createElementNS(space, tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (typeof value === "function") element[name] = value;
+    else element.setAttribute(name, value);
+  }
+  element.append(...children);
+  return element;
+}
+
+export const button = (text, onclick) => dom("button", { onclick }, text);
+export const percent = (share) => (share > 0 && share < 0.005 ? "<1 %" : `${Math.round(100 * share)} %`);
+
+export function table(heads, rows) {
+  const line = (cells, tag) => dom("tr", {}, ...cells.map((cell) => dom(tag, {}, ...[cell].flat())));
+  const body = dom("tbody", {}, ...rows.map((cells) => line(cells, "td")));
+  return dom("div", { class: "wide" }, dom("table", {}, dom("thead", {}, line(heads, "th")), body));
+}
+
+// Draw curves of shares, [{values, kind, name}]: 0 to `top` upwards, `names` of the values below, dots [[index, share, kind]].
+export function chart(title, curves, top, names, dots = []) {
+  const count = curves[0].values.length;
+  const x = (index) => 40 + (index / (count - 1)) * 470;
+  const y = (share) => 10 + (1 - share / top) * 165;
+  const write = (x, y, anchor, text) => dom("text", { x, y, "text-anchor": anchor }, text);
+  const grid = [0, top / 2, top].flatMap((share) => [
+    dom("path", { d: `M40 ${y(share)}H510`, class: "axis" }), write(36, y(share) + 4, "end", percent(share)),
+  ]);
+  const lines = curves.flatMap(({ values, kind, name = "" }, place) => {
+    const points = values.map((share, index) => `${x(index)} ${y(share)}`);
+    const end = y(values.at(-1));
+    const hidden = curves.slice(0, place).some((other) => Math.abs(y(other.values.at(-1)) - end) < 11);
+    return [dom("path", { d: `M${points.join("L")}`, class: `curve ${kind}` }), write(514, end + 4, "start", hidden ? "" : name)];
+  });
+  const below = names.map((name, index) => write(x(index), 196, "middle", name));
+  const marks = dots.map(([index, share, kind]) => dom("circle", { cx: x(index), cy: y(share), r: 4.5, class: kind }));
+  return dom("svg", { viewBox: "0 0 560 200", role: "img", "aria-label": title }, ...grid, ...lines, ...below, ...marks);
+}
+
+// Send a request, and again every second while the server is away. Throws the server's text where it refuses.
+export async function request(path, body) {
+  const options = { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) };
+  for (;;) {
+    const response = await fetch(path, body && options).catch(() => null);
+    $("offline").hidden = Boolean(response);
+    if (response?.ok) return response;
+    if (response) throw new Error((await response.json()).error);
+    await new Promise((resolve) => setTimeout(resolve, 1000));
+  }
+}
+
+// Return an answer, or null after saying why the server refuses.
+export async function ask(path, body) {
+  try {
+    return await (await request(path, body)).json();
+  } catch (error) {
+    return say(error.message, true);
+  }
+}
+
+export function say(text, wrong = false) {
+  $("status").textContent = text;
+  $("status").classList.toggle("bad", wrong);
+  return null;
+}
+
+// The game: a start position ("" for the usual one), all moves, and how many are on the board. Each browser tab keeps its own.
+export const game = { start: "", moves: [], at: 0, mode: "play", ...JSON.parse(sessionStorage.getItem("game") ?? "{}") };
+export const store = () => sessionStorage.setItem("game", JSON.stringify(game));
+export const shown = () => ({ start: game.start, moves: game.moves, at: game.at, network: $("network").value });
+export const position = {}; // as the server describes the one on the board
+const state = { version: 0 };
+export const newest = () => state.version; // work on an older position is dropped
+export const onPosition = (listener) => (state.listener = listener);
+
+// Change the game and show the position; what the server refuses changes nothing.
+export async function change(changes) {
+  const mine = ++state.version;
+  const { start, moves, at } = { ...game, ...changes };
+  const found = await ask("/api/state", { start, moves, at });
+  if (!found || mine !== state.version) return;
+  Object.assign(position, found);
+  Object.assign(game, changes, { moves: found.moves });
+  store();
+  state.listener();
+}
+export const move = (word) => change({ moves: [...game.moves.slice(0, game.at), word], at: game.at + 1 });

@@ -1,0 +1,62 @@
+"""Commands of the board: play, review."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from pipeline.cli.commands.base import Common
+from pipeline.samples.shipped import EMBEDDED
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Play(Common):
+    """Play in the browser: a page on this machine to play a network, ask what people would play, and review games."""
+
+    basic: ClassVar = "checkpoint port"
+
+    checkpoint: tuple[Path, ...] = ()
+    """Directories of checkpoints to offer besides the embedded one and those in datasets/checkpoints."""
+    port: int = 8000
+    """Port of 127.0.0.1."""
+
+    def run(self) -> dict[str, Any]:
+        """Serve until Ctrl-C."""
+        from model.checkpoint import read_card
+        from pipeline.board.networks import Networks
+        from pipeline.board.server import serve
+
+        for place in self.checkpoint:
+            read_card(place)
+        serve(Networks(self.checkpoint), self.port)
+        return {}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Review(Common):
+    """Review a game as the page of `fianchetto play` does: what each move lost, and what people of the rating do there."""
+
+    arguments: ClassVar = {"game": "PGN"}
+    basic: ClassVar = "checkpoint scores"
+
+    game: Path
+    """File in PGN; its first game is reviewed."""
+    checkpoint: Path = EMBEDDED
+    """Directory of the checkpoint that knows what people play."""
+    scores: Literal["auto", "game", "stockfish", "search"] = "auto"
+    """Where scores come from: the game's [%eval] comments, Stockfish, or the network's search; auto is the first there is."""
+
+    def run(self) -> dict[str, Any]:
+        """Return the review."""
+        import model
+        from pipeline.board.review import ReviewRequest, review
+        from pipeline.evaluation.game_texts import text_of
+        from pipeline.evaluation.render import aligned
+
+        pgn = next(text_of(str(self.game)), b"").decode("utf-8", "replace")
+        first, *steps, last = review(
+            ReviewRequest(pgn=pgn, source=self.scores), model.load(self.checkpoint, device="cpu")
+        )
+        found: dict[str, Any] = first["header"] | last["summary"] | {"rows": [step["row"] for step in steps]}
+        moments = [found["rows"][index]["text"] for index in found["moments"]]
+        lines = [found["title"], found["about"], *moments, aligned(found["table"][0], found["table"][1:])]
+        return found | {"text": "\n".join(lines)}

@@ -1,0 +1,114 @@
+"""Reviews: losses against the game's own evaluations, moments, the risk of a blunder, and the command."""
+
+import json
+import math
+from pathlib import Path
+
+import chess
+import numpy as np
+import pytest
+
+import model
+from pipeline.board import scores
+from pipeline.board.review import ReviewRequest, review
+from pipeline.board.risk import BLUNDER, Labels, policy_labels, predict_risk
+from pipeline.cli.parsing import parse
+from pipeline.samples.shipped import EMBEDDED
+from tests.pipeline.board.games import EVALS, SHORT, WITHOUT
+
+
+def curve(centipawns: int) -> float:
+    """Return the expected score of docs/glossary.md's curve: a margin of 98 and a slope of 517 centipawns."""
+    win, loss = (1 / (1 + math.exp((98 - sign * centipawns) / 517)) for sign in (1, -1))
+    return (win + 1 - loss) / 2
+
+
+@pytest.fixture(scope="module")
+def rows() -> list[dict]:
+    player = model.load(EMBEDDED, device="cpu")
+    _, *parts, _ = review(ReviewRequest(pgn=SHORT), player)
+    return [part["row"] for part in parts]
+
+
+def test_losses_follow_from_the_games_evaluations(rows: list[dict]) -> None:
+    white = [*map(curve, EVALS), 1.0]
+    assert [row["before"] for row in rows] == pytest.approx(white[:-1], abs=1e-5)
+    for ply, row in enumerate(rows):
+        lost = (white[ply] - white[ply + 1]) * (1 if ply % 2 == 0 else -1)
+        assert row["loss"] == pytest.approx(max(lost, 0), abs=1e-5)
+        assert row["blunder"] == (lost > BLUNDER)
+    assert [row["name"] for row in rows if row["blunder"]] == ["3... Nf6"]
+
+
+def test_probabilities_are_those_of_the_movers_rating(rows: list[dict]) -> None:
+    board, player = chess.Board(), model.load(EMBEDDED, device="cpu")
+    board.push_san("e4")
+    known = player.choose(board, rating=1100, opponent_rating=1500).probabilities
+    assert rows[1]["probability"] == pytest.approx(known[chess.Move.from_uci("e7e5")], abs=1e-6)
+    assert rows[6]["found"]
+    assert rows[6]["best"] == "Qxf7#"
+    assert rows[6]["best_probability"] > 0.5
+
+
+def test_mates_and_promotions_are_reviewed() -> None:
+    pgn = '[FEN "8/P5k1/8/8/8/8/8/7K w - - 0 1"]\n\n1. a8=N *'
+    header, first, *_ = review(ReviewRequest(pgn=pgn, source="search"), model.load(EMBEDDED, device="cpu"))
+    assert header["header"]["ratings"] == {"white": 1500, "black": 1500}
+    assert "white's rating is unknown" in header["header"]["about"]
+    row = first["row"]
+    assert (row["name"], row["best"]) == ("1. a8=N", "a8=Q")
+    assert row["loss"] > BLUNDER
+    assert row["probability"] == row["best_probability"] > 0.9  # policies name the square, not the piece
+
+
+def test_the_risk_grows_with_the_policy_on_blunders_and_falls_with_the_rating() -> None:
+    def risk(on_blunder: float, rating: int = 1500) -> float:
+        return predict_risk(Labels(np.array([1 - on_blunder, on_blunder]), np.array([0.0, 0.4]), 0.5), rating)
+
+    assert risk(0.0) < 0.03
+    assert risk(0.0) < risk(0.1) < risk(0.5) < risk(0.9) < 1
+    assert risk(0.3, 2400) < risk(0.3, 1000)
+
+
+def test_losses_of_moves_are_the_searchs_and_unvisited_ones_are_unknown() -> None:
+    board, player = chess.Board("6k1/5ppp/8/8/8/8/5PPP/R5K1 w - - 0 1"), model.load(EMBEDDED, device="cpu")
+    policy, analysis = player.choose(board, rating=1500).probabilities, player.analyse(board, 8, lines=0)
+    labels = policy_labels(policy, analysis)
+    visited = {found.move for found in analysis.moves if found.visits or found.mate}
+    assert [move in visited for move in policy] == (~np.isnan(labels.loss)).tolist()
+    assert labels.loss[list(policy).index(chess.Move.from_uci("a1a8"))] == 0
+    assert labels.policy.sum() == pytest.approx(1)
+
+
+def test_the_command_prints_what_the_page_shows(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], rows: list[dict]
+) -> None:
+    (tmp_path / "game.pgn").write_text(SHORT)
+    found = parse(["review", str(tmp_path / "game.pgn"), "--json"]).run()
+    assert json.loads(json.dumps(found))["rows"] == rows
+    black = found["sides"]["black"]
+    assert black["blunder"] == pytest.approx(1 / 3)
+    assert black["risk"] == pytest.approx(np.mean([row["risk"] for row in rows if row["side"] == "black"]))
+    assert "predicted" in found["text"]
+    assert "3... Nf6: lost 0.40" in found["text"]
+
+
+@pytest.mark.skipif(
+    scores.find_stockfish() is None, reason="there is no stockfish here (Debian: apt-get install stockfish)"
+)
+def test_stockfish_scores_a_game_that_has_no_evaluations() -> None:
+    header, *parts, last = review(ReviewRequest(pgn=WITHOUT), model.load(EMBEDDED, device="cpu"))
+    assert header["header"]["source"] == "stockfish"
+    rows = [part["row"] for part in parts]
+    assert [row["name"] for row in rows if row["blunder"]] == ["3... Nf6"]
+    assert rows[6]["found"]
+    assert 5 in last["summary"]["moments"]
+
+
+def test_the_search_scores_a_game_where_nothing_else_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scores, "find_stockfish", lambda: None)
+    header, *parts, _ = review(ReviewRequest(pgn=WITHOUT), model.load(EMBEDDED, device="cpu"))
+    assert header["header"]["source"] == "search"
+    assert parts[5]["row"]["blunder"]
+    with pytest.raises(scores.ConfigError, match="not installed"):
+        list(review(ReviewRequest(pgn=WITHOUT, source="stockfish"), model.load(EMBEDDED, device="cpu")))

@@ -1,0 +1,218 @@
+"""The page's server as a program asks it: positions, answers, reviews, and refusals."""
+
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import chess
+import chess.pgn
+import numpy as np
+import pytest
+from starlette.testclient import TestClient
+
+import model
+from pipeline.board import networks as networks_of_page
+from pipeline.board.networks import Networks
+from pipeline.board.server import MOST_BODY, make_app
+from pipeline.samples.shipped import EMBEDDED
+from tests.pipeline.board.games import SHORT, WITHOUT
+
+MATE_IN_ONE = "6k1/5ppp/8/8/8/8/5PPP/R5K1 w - - 0 1"
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[TestClient]:
+    with TestClient(make_app(Networks()), base_url="http://127.0.0.1:8000") as client:
+        yield client
+
+
+def post(client: TestClient, name: str, **body: Any) -> Any:
+    answer = client.post(f"/api/{name}", json=body)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def refusal(client: TestClient, name: str, **body: Any) -> str:
+    answer = client.post(f"/api/{name}", json=body)
+    assert answer.status_code == 400, answer.text
+    return str(answer.json()["error"])
+
+
+def review(client: TestClient, pgn: str, **more: Any) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, Any]]:
+    answer = client.post("/api/review", json={"pgn": pgn, "network": "embedded", **more})
+    assert answer.status_code == 200, answer.text
+    first, *rows, last = map(json.loads, answer.text.splitlines())
+    return first["header"], [row["row"] for row in rows], last["summary"]
+
+
+def test_a_position_is_described_as_python_chess_knows_it(client: TestClient) -> None:
+    found = post(client, "state", moves=["e4", "c7c5", "nf3"], at=2)
+    board = chess.Board()
+    for word in ("e2e4", "c7c5"):
+        board.push_uci(word)
+    assert found["legal"] == {move.uci(): board.san(move) for move in board.legal_moves}
+    assert {chess.parse_square(square) for square in found["pieces"]} == set(board.piece_map())
+    assert found["pieces"]["c5"] == "black pawn"
+    assert found["moves"] == ["e2e4", "c7c5", "g1f3"]
+    assert found["sans"] == ["1. e4", "c5", "2. Nf3"]
+    assert (found["turn"], found["check"], found["ending"]) == ("w", "", "")
+
+
+@pytest.mark.parametrize(
+    ("start", "moves", "ending"),
+    [
+        ("", ["f3", "e5", "g4", "Qh4"], "0-1, checkmate"),
+        ("7k/8/6Q1/8/8/8/8/K7 b - - 0 1", [], "1/2-1/2, stalemate"),
+        ("", ["Nf3", "Nf6", "Ng1", "Ng8"] * 2, "1/2-1/2, threefold repetition"),
+        ("7k/7p/8/8/8/8/R7/K7 w - - 99 80", ["Ra3"], "1/2-1/2, fifty moves"),
+        ("8/8/4k3/8/8/4K3/8/8 w - - 0 1", [], "1/2-1/2, insufficient material"),
+    ],
+)
+def test_a_finished_game_says_how_and_has_no_moves(
+    client: TestClient, start: str, moves: list[str], ending: str
+) -> None:
+    found = post(client, "state", start=start, moves=moves)
+    assert (found["ending"], found["legal"]) == (ending, {})
+
+
+@pytest.mark.parametrize("style", ["policy", "human", "strongest"])
+def test_the_network_answers_with_a_legal_move(client: TestClient, style: str) -> None:
+    found = post(client, "play", network="embedded", moves=["e4"], style=style, rating=1800)
+    board = chess.Board()
+    board.push_san("e4")
+    assert chess.Move.from_uci(found["move"]) in board.legal_moves
+    assert board.san(chess.Move.from_uci(found["move"])) in found["said"]
+
+
+def test_the_strongest_style_mates_and_a_finished_game_has_no_answer(client: TestClient) -> None:
+    assert post(client, "play", network="embedded", start=MATE_IN_ONE, style="strongest")["move"] == "a1a8"
+    assert "no legal move" in refusal(client, "play", network="embedded", start=MATE_IN_ONE, moves=["Ra8"])
+
+
+def test_ask_gives_the_players_own_probabilities_by_rating(client: TestClient) -> None:
+    found = post(client, "ask", network="embedded", moves=["e4", "e5"])
+    board = chess.Board()
+    for word in ("e4", "e5"):
+        board.push_san(word)
+    moves, policies = model.load(EMBEDDED, device="cpu").policies(board, [1500])
+    at = found["ratings"].index(1500)
+    for curve in found["curves"]:
+        place = moves.index(chess.Move.from_uci(curve["uci"]))
+        assert curve["share"][at] == pytest.approx(policies[0, place], abs=2e-4)
+    assert 0.5 < np.sum([curve["share"][at] for curve in found["curves"]]) <= 1
+    assert sum(line["visits"] for line in found["lines"]) <= 64
+    names = [title for title, _ in found["planes"]]
+    assert len(names) == len(set(names)) == 41
+    drawn = dict(found["planes"])
+    assert drawn["own kings"] == "M4 7h1v1h-1z"  # White's king stands on e1: column 4 of the lowest row
+    assert drawn["move -1 to"] == "M4 3h1v1h-1z"  # e5
+    assert drawn["own pawns"].count("M") == 8
+
+
+def test_ask_shows_a_mate(client: TestClient) -> None:
+    best = post(client, "ask", network="embedded", start=MATE_IN_ONE)["lines"][0]
+    assert (best["sans"], best["score"]) == (["Ra8#"], "mates in 1")
+
+
+def test_a_saved_game_is_read_again_by_python_chess(client: TestClient) -> None:
+    tags = {"White": 'Y"ou]\n', "Black": "embedded", "Result": "", "Evil": "x"}
+    text = post(client, "save", moves=["f3", "e5", "g4", "Qh4"], tags=tags)["pgn"]
+    game = chess.pgn.read_game(io.StringIO(text))
+    assert game is not None
+    assert not game.errors
+    assert [move.uci() for move in game.mainline_moves()] == ["f2f3", "e7e5", "g2g4", "d8h4"]
+    assert (game.headers["White"], game.headers["Result"]) == ("You]", "0-1")
+    assert "Evil" not in game.headers
+
+
+def test_names_of_html_stay_text(client: TestClient) -> None:
+    header, rows, summary = review(client, SHORT)
+    assert header["title"] == "A <img src=x onerror=alert(1)> - <script>document.title='stolen'</script> 1-0"
+    assert header["source"] == "game"
+    assert len(rows) == 7
+    assert set(summary["moments"]) < set(range(7))
+
+
+@pytest.mark.parametrize(
+    ("pgn", "words"),
+    [
+        ("", "no game"),
+        ("[Event", "1 to 2000"),
+        ("1. e4 e5 2. Ke3", "cannot be read"),
+        ('[FEN "9/8/8/8/8/8/8/8 w - - 0 1"]\n\n1. e4', "cannot be read"),
+        ('[Variant "Atomic"]\n\n1. e4', "standard chess"),
+        ("\x00\x00\x00", "1 to 2000"),
+    ],
+)
+def test_a_bad_game_is_refused_in_one_line(client: TestClient, pgn: str, words: str) -> None:
+    text = refusal(client, "review", pgn=pgn, network="embedded")
+    assert words in text
+    assert "\n" not in text
+
+
+@pytest.mark.parametrize(
+    ("name", "body", "words"),
+    [
+        ("state", {"moves": ["e5"]}, "'e5' is not a legal move"),
+        ("state", {"moves": ["e4e4e4e4e4e4"]}, "at most 10 characters"),
+        ("state", {"start": "8/8/8/8/8/8/8/8 w - - 0 1"}, "king"),
+        ("state", {"moves": [], "more": 1}, "more"),
+        ("play", {"network": "../../etc", "moves": []}, "no network"),
+        ("play", {"network": "embedded", "rating": 10**9}, "rating"),
+        ("review", {"network": "embedded", "pgn": WITHOUT, "source": "game"}, "no evaluations"),
+    ],
+)
+def test_a_bad_request_is_refused_in_one_line(client: TestClient, name: str, body: Any, words: str) -> None:
+    text = refusal(client, name, **body)
+    assert words in text
+    assert "\n" not in text
+
+
+def test_other_pages_and_other_hosts_are_refused(client: TestClient) -> None:
+    for headers in ({"Host": "evil.test"}, {"Origin": "http://evil.test"}, {"Sec-Fetch-Site": "cross-site"}):
+        assert client.get("/", headers=headers).status_code == 403
+        assert client.post("/api/state", json={}, headers=headers).status_code == 403
+    assert client.post("/api/state", json={}, headers={"Origin": "http://127.0.0.1:8000"}).status_code == 200
+    assert client.post("/api/state", content="{}", headers={"Content-Type": "text/plain"}).status_code == 415
+
+
+def test_bodies_are_limited_whether_or_not_they_say_their_length(client: TestClient) -> None:
+    def chunks() -> Iterator[bytes]:
+        for _ in range(2 * MOST_BODY // 1024):
+            yield b" " * 1024
+
+    kind = {"Content-Type": "application/json"}
+    assert client.post("/api/state", content=b" " * (MOST_BODY + 1), headers=kind).status_code == 413
+    assert client.post("/api/state", content=chunks(), headers=kind).status_code == 413
+
+
+def test_the_page_loads_nothing_from_elsewhere(client: TestClient) -> None:
+    page = client.get("/")
+    assert "default-src 'self'" in page.headers["content-security-policy"]
+    for name in ("style.css", "main.js", "page.js", "board.js", "play.js", "ask.js", "review.js"):
+        text = client.get(f"/static/{name}").text
+        assert "http" not in text.replace("http://www.w3.org/", "")
+    assert client.get("/pieces/white%20knight.svg").headers["content-type"] == "image/svg+xml"
+    for path in ("/pieces/x.svg", "/static/../server.py", "/static/%2e%2e/server.py"):
+        assert client.get(path).status_code == 404
+
+
+def test_networks_are_those_that_were_named_the_embedded_one_and_those_of_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in (
+        "datasets/checkpoints/b",
+        "datasets/checkpoints/embedded",
+        "elsewhere/a",
+        "datasets/checkpoints/empty",
+    ):
+        (tmp_path / name).mkdir(parents=True)
+        if not name.endswith("empty"):
+            (tmp_path / name / "checkpoint.json").write_text("{}")
+    monkeypatch.chdir(tmp_path)
+    assert networks_of_page.CHECKPOINTS.is_dir()
+    places = Networks([Path("elsewhere/a"), EMBEDDED]).places()
+    assert list(places) == ["a", "embedded", "b", "datasets/checkpoints/embedded"]
+    assert places["embedded"] == EMBEDDED
