@@ -17,7 +17,7 @@ from engine.evaluation.evaluator import Evaluator
 from engine.match.config import cores
 from engine.match.game import GameRecord, MatchGame
 from engine.match.openings import Opening
-from engine.match.players import Player, PolicySide, SearchSide, Side
+from engine.match.players import HumanSide, Player, PolicySide, SearchSide, Side
 from engine.match.sprt import SprtConfig, llr, pair_counts, verdict
 from engine.match.uci_player import UciSide
 from engine.progress import Stop, never
@@ -101,6 +101,8 @@ def make_side(player: Player, width: int, patience: float) -> Side:
     """Make a side of `width` slots; `patience` seconds beyond its time an engine has lost."""
     if player.evaluator is None:
         return UciSide(player, width, patience)
+    if player.rating:
+        return HumanSide(player, player.evaluator, _never_alone(player.evaluator))
     evaluator = player.evaluator if player.limit.timed else _never_alone(player.evaluator)
     if player.search is None:
         return PolicySide(evaluator)

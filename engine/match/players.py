@@ -16,12 +16,13 @@ from chess.engine import Cp, Mate, Score
 
 from engine.encoding.planes import label_of, move_of
 from engine.evaluation.evaluator import Evaluator
-from engine.evaluation.policy_move import choose_by_policy
+from engine.evaluation.policy_move import choose_by_policy, evaluate_boards, known_columns, pick_moves
 from engine.evaluation.score import centipawns
 from engine.match.config import Limit
 from engine.search import Search, SearchConfig
 from engine.search.chess_rules import position_and_history
 from engine.search.clock import MOST_SIMULATIONS, Limits, MoveTimer, Pace, divide_clock, run_until, warm_up
+from engine.search.human import Correction, correct_policies
 
 OVERHEAD = 0.003
 """Seconds of a timed move that our players leave unused, for the work after the search."""
@@ -43,6 +44,10 @@ class Player:
     """Ours: how to search. None: the evaluator's likeliest move is played, without search."""
     seed: int = 0
     """Ours: random seed of the search."""
+    rating: int = 0
+    """Ours: the rating whose moves are drawn, by human search (engine/search/human.py); 0 for the best moves."""
+    correction: Correction | None = None
+    """Ours, at a rating: how far the search corrects the policy."""
     command: tuple[str, ...] = ()
     """An engine: the words that start it."""
     options: Mapping[str, str] = field(default_factory=dict)
@@ -107,6 +112,36 @@ class PolicySide(Side):
         """Evaluate all positions in one batch."""
         begun = time.perf_counter()
         played = choose_by_policy(self.evaluator, [request.board for request in requests])
+        seconds = time.perf_counter() - begun
+        return [PlayResult(one.move, Cp(centipawns(one.value)), seconds) for one in played]
+
+
+class HumanSide(Side):
+    """Draws moves as people of a rating play: the policy of that rating, corrected by a search."""
+
+    def __init__(self, player: Player, evaluator: Evaluator, searched: Evaluator) -> None:
+        """Take policies from `evaluator`, and search with `searched`, which knows no ratings."""
+        assert player.correction is not None
+        assert player.search is not None
+        self.player, self.evaluator, self.searched = player, evaluator, searched
+        self.correction, self.simulations = player.correction, player.search.simulations
+        self.games: dict[int, int] = {}
+
+    def new_game(self, slot: int, board: chess.Board, game: int) -> None:
+        """Note the game's number, which with the seed and the ply decides its draws."""
+        self.games[slot] = game
+
+    def play(self, requests: Sequence[MoveRequest]) -> list[PlayResult]:
+        """Search all positions side by side."""
+        begun, rating = time.perf_counter(), self.player.rating
+        boards = [request.board for request in requests]
+        asked = boards * 2 if len(boards) == 1 else boards  # a single row may round differently
+        columns = known_columns(self.evaluator, asked, elo=rating, opponent_elo=rating)
+        logits_BA, wdl_BW = (part[: len(boards)] for part in evaluate_boards(self.evaluator, asked, columns))
+        ratings, answer = [rating] * len(boards), (logits_BA, wdl_BW)
+        corrected_BA = correct_policies(self.searched, boards, answer, ratings, self.correction, self.simulations)
+        seeds = [(self.player.seed, self.games[request.slot], request.board.ply()) for request in requests]
+        played = pick_moves(boards, corrected_BA, wdl_BW, seeds, temperature=1.0)
         seconds = time.perf_counter() - begun
         return [PlayResult(one.move, Cp(centipawns(one.value)), seconds) for one in played]
 

@@ -13,11 +13,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+import chess
 import numpy as np
 from numpy.typing import NDArray
 
 from engine.board.position import Position
 from engine.encoding.planes import LABELS
+from engine.evaluation.evaluator import Evaluator
+from engine.search.chess_rules import position_and_history
+from engine.search.config import SearchConfig
 from engine.search.results import Root
 from engine.search.search import Search
 
@@ -34,6 +38,8 @@ class Correction:
     ratings: Sequence[float]  # [K] ascending
     weights: Sequence[float]  # [K] weight of Q, 0 or more
     sharpness: Sequence[float]  # [K] power of the policy, above 0
+    simulations: int = 64
+    """Simulations that it was fitted for."""
 
     def at(self, ratings_N: NDArray[np.integer]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return weight and sharpness, float64[N] each, at ratings; 0 is unknown. Outside, the outermost numbers hold."""
@@ -61,6 +67,24 @@ def search_roots(search: Search, roots: Sequence[HumanRoot], simulations: int) -
     slots_N = np.arange(len(roots), dtype=np.int64)
     search.run(slots_N, simulations=simulations, noise=False)
     return [search.root(slot) for slot in range(len(roots))]
+
+
+def correct_policies(
+    evaluator: Evaluator,
+    boards: Sequence[chess.Board],
+    answer: tuple[NDArray[np.float32], NDArray[np.float32]],
+    ratings: Sequence[int],
+    correction: Correction,
+    simulations: int,
+) -> NDArray[np.float64]:
+    """Return the policies for boards, corrected by a search of all of them side by side, as logits float64[N, A].
+
+    `answer` are their policies and values, conditioned as wished; `ratings` are the movers', 0 for unknown.
+    """
+    rows = zip(boards, *answer, strict=True)
+    roots = [HumanRoot(*position_and_history(board), logits_A, wdl_3) for board, logits_A, wdl_3 in rows]
+    search = Search(evaluator, SearchConfig(simulations=simulations), games=len(roots))
+    return correct_logits(roots, search_roots(search, roots, simulations), *correction.at(np.array(ratings)))
 
 
 def correct_logits(

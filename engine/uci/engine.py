@@ -30,8 +30,8 @@ POLL_SECONDS = 0.02
 """Seconds between checks for a closed output while waiting for the last answer."""
 COMPILING = "info string compiling kernels (once on this machine, about a minute)"
 
-Load = Callable[[str | None, int, int], Evaluator]
-"""(checkpoint's directory or None for the default player, threads, rating of both players or 0) -> evaluator.
+Load = Callable[[str | None, int], Evaluator]
+"""(checkpoint's directory or None for the default player, threads) -> evaluator.
 
 Called in the thread that will use the evaluator; raises UserError."""
 
@@ -183,12 +183,12 @@ class Engine:
         self._thinker.debug = rest != "off"
 
     def _submit_load(self) -> None:
-        checkpoint, threads, rating = _loaded(self._options)
+        checkpoint, threads = _loaded(self._options)
         done = self._loaded = threading.Event()
 
         def load() -> None:
             try:
-                self._thinker.use(self._evaluator(checkpoint or None, threads, rating))
+                self._thinker.use(self._load(checkpoint or None, threads))
                 self._failure = None
             except Exception as error:  # noqa: BLE001 - the GUI must see any error of a checkpoint
                 self._report_failure(checkpoint, error)
@@ -196,17 +196,6 @@ class Engine:
                 done.set()
 
         self._tasks.put(load)
-
-    def _evaluator(self, checkpoint: str | None, threads: int, rating: int) -> Evaluator:
-        """Load a player; one that takes no rating is loaded without it."""
-        try:
-            return self._load(checkpoint, threads, rating)
-        except UserError as error:
-            if not rating:
-                raise
-            found = self._load(checkpoint, threads, 0)
-            self._say(f"info string Rating {rating} is not played at: {error}")
-            return found
 
     def _report_failure(self, checkpoint: str, error: Exception) -> None:
         reason = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {quote(str(error), 300)}"
@@ -257,9 +246,9 @@ class Engine:
             self._thread.join(PATIENCE)
 
 
-def _loaded(options: Options) -> tuple[str, int, int]:
+def _loaded(options: Options) -> tuple[str, int]:
     """Return the options that an evaluator is loaded with."""
-    return options.checkpoint, options.usable_threads, options.rating
+    return options.checkpoint, options.usable_threads
 
 
 def _lines_of(stream: BinaryIO) -> Iterator[str | None]:

@@ -39,7 +39,8 @@ class Job:
         """Whether the search ends without `stop`."""
         go = self.go
         limits = (go.nodes, go.depth, go.mate, go.movetime, go.wtime, go.btime)
-        bound = any(limit is not None for limit in limits) or self.options.simulations > 0 or self.options.policy
+        quick = self.options.style != "search" or self.options.limit_strength
+        bound = any(limit is not None for limit in limits) or self.options.simulations > 0 or quick
         return bound and not self.is_held
 
     def stop(self) -> None:

@@ -5,14 +5,22 @@ import os
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from engine.errors import UserError
 from engine.search import SearchConfig
+from engine.search.human import Aim
 from engine.search.tree import tree_bytes
 from engine.uci.commands import quote
 
 NOTHING = "<empty>"
 """How the protocol writes an empty string."""
 MEGABYTE = 1 << 20
+
+
+LADDER = ((1000, 1000), (1400, 1400), (1800, 1800), (2200, 2200), (2600, 2600))
+"""A rating in the style human-strength, and its strength on the scale of Stockfish's UCI_Elo (docs/playing.md)."""
+ELO_BOUNDS = (LADDER[0][1], LADDER[-1][1])
 
 
 class OptionError(UserError):
@@ -27,6 +35,8 @@ class Row(NamedTuple):
     """Smallest value of a number."""
     most: float = 0
     """Largest value of a number."""
+    choices: tuple[str, ...] = ()
+    """Values of a text that has no others."""
 
 
 def _option(default: Any, *row: Any) -> Any:
@@ -48,12 +58,17 @@ class Options:
     """Whether the GUI may ponder; every `go` says whether it does, so nothing here depends on it."""
     show_wdl: bool = _option(False, "UCI_ShowWDL")
     """Show win, draw and loss in permille with every score."""
-    policy: bool = _option(False, "Policy")
-    """Play a move of the evaluator's policy, without search: the likeliest, or one drawn at `temperature`."""
+    style: str = _option("search", "Style", 0, 0, ("search", "human", "human-strength", "policy"))
+    """How moves are found: by search; as people of `rating` play, or as well as they play, by the policy and a small search
+    (engine/search/human.py); or by the policy alone, the likeliest or one drawn at `temperature`."""
     rating: int = _option(0, "Rating", 0, 4000)
-    """Rating of both players, on the scale of the games a network has learned from; 0 is unknown."""
+    """Rating of both players in the other styles, on the scale of the games a network has learned from; 0 is unknown."""
+    limit_strength: bool = _option(False, "UCI_LimitStrength")
+    """Play at `elo`, in the style human-strength, whatever the other options say."""
+    elo: int = _option(1500, "UCI_Elo", *ELO_BOUNDS)
+    """Strength on the scale of Stockfish's UCI_Elo, as the embedded network was measured (docs/playing.md)."""
     simulations: int = _option(0, "Simulations", 0, 1_000_000_000)
-    """Simulations of a move at most, 0 for no such bound."""
+    """Simulations of a move at most, 0 for no such bound; in human styles 0 is the number that they were fitted for."""
     c_puct: float = _option(SearchConfig().c_puct, "CPuct", 0, 100)
     """Weight of exploration by priors."""
     temperature: float = _option(0.0, "Temperature", 0, 100)
@@ -71,6 +86,16 @@ class Options:
     def usable_threads(self) -> int:
         """Threads for the network: no more than there are cores, since starting a thousand takes a minute."""
         return min(self.threads, os.cpu_count() or 1)
+
+    @property
+    def human(self) -> tuple[Aim, int] | None:
+        """What human moves aim at, and their rating (0 unknown); None in the other styles."""
+        if self.limit_strength:
+            ratings, levels = zip(*LADDER, strict=True)
+            return "strength", round(float(np.interp(self.elo, levels, ratings)))
+        if self.style.startswith("human"):
+            return ("likelihood" if self.style == "human" else "strength"), self.rating
+        return None
 
     def search(self) -> SearchConfig:
         """Return the configuration of a search; its `leaves` are the most that a round may have."""
@@ -94,9 +119,10 @@ def describe_options(options: Options) -> list[str]:
 
 
 def _line(row: Row, value: Any) -> str:
-    kind = _TYPES[type(value)]
+    kind = "combo" if row.choices else _TYPES[type(value)]
     text = str(value).lower() if kind == "check" else str(value) or NOTHING
     bounds = f" min {row.least:.0f} max {row.most:.0f}" if kind == "spin" else ""
+    bounds += "".join(f" var {choice}" for choice in row.choices)
     return f"option name {row.name} type {kind} default {text}{bounds}"
 
 
@@ -109,6 +135,10 @@ def set_option(options: Options, name: str, value: str | None) -> Options:
 
 
 def _parse(row: Row, kind: type, text: str) -> Any:
+    if row.choices:
+        if text.lower() not in row.choices:
+            raise OptionError(f"{row.name} is one of {', '.join(row.choices)}, not {quote(text)}")
+        return text.lower()
     if kind is str:
         return "" if text == NOTHING else text
     if kind is bool:

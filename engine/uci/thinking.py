@@ -8,19 +8,26 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from math import inf
 
 import chess
 import numpy as np
 from numpy.typing import NDArray
 
 from engine.encoding.planes import label_of
-from engine.encoding.views import LAST_MOVES, last_moves_of
 from engine.evaluation import handwritten
 from engine.evaluation.evaluator import Evaluator
-from engine.evaluation.policy_move import choose_by_policy
+from engine.evaluation.policy_move import (
+    PolicyMove,
+    choose_by_policy,
+    evaluate_boards,
+    known_columns,
+    pick_moves,
+)
 from engine.search import Search, SearchConfig
 from engine.search.chess_rules import position_and_history
 from engine.search.clock import MOST_SIMULATIONS, Budget, Limits, MoveTimer, Pace, divide_clock, run_until, warm_up
+from engine.search.human import Correction, correct_policies
 from engine.uci.commands import quote
 from engine.uci.info import format_effort, format_info, format_score, format_wdl, write_moves
 from engine.uci.job import Job, StopCondition
@@ -28,6 +35,8 @@ from engine.uci.options import Options
 
 MOST_RESTRICTED = 1_000_000
 """Simulations of a search of some moves only, whose tree is not kept."""
+MOST_HUMAN = 100_000
+"""Simulations of a human move at most: its search cannot be stopped."""
 NO_MOVE = "bestmove (none)"
 """Where the game is over; Stockfish's words."""
 
@@ -92,8 +101,10 @@ class Thinker:
         wanted = self._parse_searchmoves(job)
         allowed = [move for move in legal if move in wanted] or legal
         limits = job.go.limits(job.board.turn == chess.WHITE)
-        if options.policy:
-            columns = known_columns(evaluator, job.board, limits)
+        if options.human is not None:
+            return self._play_human(job, evaluator, allowed, limits)
+        if options.style == "policy":
+            columns = known_columns(evaluator, [job.board], **self._known_numbers(evaluator, limits, options.rating))
             return self._play_policy(job, evaluator, allowed, options.temperature, columns)
         budget = divide_clock(limits, options.overhead / 1000)
         search = self._prepare_search(job)
@@ -116,6 +127,44 @@ class Thinker:
     def _play_handwritten(self, job: Job, legal: list[chess.Move]) -> list[str]:
         return self._play_policy(job, handwritten.evaluate, legal)
 
+    def _known_numbers(self, evaluator: Evaluator, limits: Limits, rating: int) -> dict[str, int]:
+        """Return the mover's clock, where the GUI sends it, and the rating of both players: people's moves depend on them."""
+        known: dict[str, int] = {}
+        if limits.left is not None:
+            known |= {
+                "clock": min(max(int(limits.left), 0), 65534),
+                "increment": min(max(int(limits.increment), 0), 254),
+            }
+        if rating:
+            known |= {"elo": rating, "opponent_elo": rating}
+            if "elo" not in getattr(evaluator, "columns", ()):
+                self._say(f"info string Rating {rating} changes no probabilities: the network reads no ratings")
+        return known
+
+    def _play_human(self, job: Job, evaluator: Evaluator, allowed: list[chess.Move], limits: Limits) -> list[str]:
+        """Draw a move of the policy for a rating, corrected by a search where the network was calibrated and time is left."""
+        options = job.options
+        assert options.human is not None
+        aim, rating = options.human
+        correction: Correction | None = getattr(evaluator, "corrections", {}).get(aim)
+        columns = known_columns(evaluator, [job.board], **self._known_numbers(evaluator, limits, rating))
+        if correction is None:
+            self._say(
+                "info string the policy alone is played: `fianchetto calibrate` fits human search to this network"
+            )
+            return self._play_policy(job, evaluator, allowed, 1.0, columns)
+        simulations = min(options.simulations or correction.simulations, MOST_HUMAN, max(job.go.nodes or MOST_HUMAN, 1))
+        budget = divide_clock(limits, options.overhead / 1000)
+        left = inf if budget.hard is None or job.pondering else job.begun + budget.hard - self._clock()
+        if self._pace.evaluation * (simulations + 1) > left:
+            return self._play_policy(job, evaluator, allowed, 1.0, columns)
+        answer = evaluate_boards(evaluator, [job.board], columns)
+        corrected_1A = correct_policies(evaluator, [job.board], answer, [rating], correction, simulations)
+        seeds = [(options.seed, job.board.ply())]
+        played = pick_moves([job.board], corrected_1A, answer[1], seeds, temperature=1.0, allowed=allowed)[0]
+        self._say_policy_move(job, played, simulations)
+        return [played.move.uci()]
+
     def _play_policy(
         self,
         job: Job,
@@ -128,11 +177,15 @@ class Thinker:
         played = choose_by_policy(
             evaluator, [job.board], allowed, temperature=temperature, seed=job.options.seed, columns=columns
         )[0]
+        self._say_policy_move(job, played, 1)
+        return [played.move.uci()]
+
+    def _say_policy_move(self, job: Job, played: PolicyMove, nodes: int) -> None:
+        """Write the `info` line of a move of a policy, which took `nodes` evaluations."""
         wdl = f" wdl {format_wdl(played.value, played.draw)}" if job.options.show_wdl else ""
-        cost = format_effort(1, self._clock() - job.begun)
+        cost = format_effort(nodes, self._clock() - job.begun)
         result = f"score {format_score(played.value, 0)}{wdl} {cost} hashfull 0 pv {played.move.uci()}"
         self._say(f"info depth 1 seldepth 1 multipv 1 {result}")
-        return [played.move.uci()]
 
     def _prepare_search(self, job: Job) -> Search:
         """Return a search whose root is the job's position: the last tree, advanced, where the game went on from it."""
@@ -211,17 +264,6 @@ class Thinker:
         if budget.hard is None or job.pondering:
             return job.options.leaves
         return self._pace.leaves(budget, job.options.leaves)
-
-
-def known_columns(evaluator: Evaluator, board: chess.Board, limits: Limits) -> dict[str, NDArray[np.integer]]:
-    """Return what the game says beyond the board, int[1] each, as far as the evaluator reads it (its `columns` say so).
-
-    The last moves and, where the GUI sends them, the mover's seconds left and seconds per move: people's moves depend on both.
-    """
-    known = dict(zip(LAST_MOVES, last_moves_of(board, len(LAST_MOVES)).tolist(), strict=True))
-    if limits.left is not None:
-        known |= {"clock": min(max(int(limits.left), 0), 65534), "increment": min(max(int(limits.increment), 0), 254)}
-    return {name: np.array([value]) for name, value in known.items() if name in getattr(evaluator, "columns", ())}
 
 
 def _most_simulations(job: Job, restricted: bool) -> int:

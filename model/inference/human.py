@@ -20,4 +20,4 @@ def read_corrections(path: Path, card: Mapping[str, Any], refusal: type[UserErro
         return {}
     check(path, entry, HumanSearch, refusal)
     aims: tuple[Aim, ...] = ("likelihood", "strength")
-    return {aim: Correction(**entry[aim]) for aim in aims}
+    return {aim: Correction(**entry[aim], simulations=entry["simulations"]) for aim in aims}

@@ -26,7 +26,7 @@ from engine.encoding.views import LAST_MOVES, last_moves_of
 from engine.errors import UserError
 from engine.search import Search, SearchConfig
 from engine.search.chess_rules import position_and_history
-from engine.search.human import Aim, HumanRoot, correct_logits, search_roots
+from engine.search.human import Aim, HumanRoot, correct_policies, search_roots
 from model.inference.analysis import Analysis, read_analysis
 from model.inference.columns import Answer, check_conditions
 from model.inference.evaluator import NetworkEvaluator, evaluator
@@ -89,12 +89,11 @@ class Player:
             raise UserError(f"simulations is {simulations}, and must be 0 or more")
         conditions = {"elo": rating, "opponent_elo": opponent_rating, "clock": clock}
         known = {name: np.array([value]) for name, value in conditions.items() if value is not None}
-        logits_1L, wdl_13 = self._evaluate(board, known, 1)
+        logits_1L, wdl_13 = answer = self._evaluate(board, known, 1)
         scores_1L, searched = logits_1L.astype(np.float64), 0
         if simulations and (correction := self._searched.corrections.get(aim)):
-            roots = [HumanRoot(*position_and_history(board), logits_1L[0], wdl_13[0])]
-            found = search_roots(self._search(simulations), roots, simulations)
-            scores_1L, searched = correct_logits(roots, found, *correction.at(np.array([rating or 0]))), simulations
+            scores_1L = correct_policies(self._searched, [board], answer, [rating or 0], correction, simulations)
+            searched = simulations
         scores_A = scores_1L[0, _labels(board, moves)]
         if temperature == 0:
             chosen = int(scores_A.argmax())
@@ -130,12 +129,9 @@ class Player:
         board = _read_board(board)
         _labelled_moves(board)
         logits_1L, wdl_13 = self._evaluate(board, {}, 1)
-        search = self._search(simulations)
+        search = Search(self._searched, SearchConfig(simulations=simulations))
         search_roots(search, [HumanRoot(*position_and_history(board), logits_1L[0], wdl_13[0])], simulations)
         return read_analysis(search, board, lines)
-
-    def _search(self, simulations: int) -> Search:
-        return Search(self._searched, SearchConfig(simulations=simulations))
 
     def _evaluate(self, board: chess.Board, conditions: dict[str, NDArray[np.int64]], count: int) -> Answer:
         """Evaluate a board in `count` rows, which differ in their conditions."""

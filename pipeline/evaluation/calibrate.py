@@ -20,8 +20,8 @@ from pipeline.evaluation.human_search import search_rows
 
 RATINGS = (1100, 1400, 1800, 2200, 2600)
 """Ratings of a curve. At the first, and so below it, the policy is left alone: a search did not help there."""
-STRENGTH_FACTORS = (1.0, 1.2, 2.0, 3.0, 4.0)
-STRENGTH_SHARPNESS = (1.0, 1.05, 1.15, 1.25, 1.4)
+STRENGTH_FACTORS = (1.0, 1.5, 1.5, 3.0, 5.0)
+STRENGTH_SHARPNESS = (1.1, 1.05, 1.05, 1.3, 1.8)
 """Factors on the weights and powers of the policy at RATINGS with which drawn moves lose as much as people's, by Stockfish."""
 BATCH = 256
 UNPLAYED = -1e9

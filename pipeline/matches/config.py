@@ -10,7 +10,8 @@ A player is one of
     uci:COMMAND         a UCI engine, such as "uci:stockfish" or "uci:fianchetto uci --evaluator hand-written"
 
 Options are NAME=VALUE: UCI options of an engine (Hash=16), or fields of SearchConfig for our players (c_puct=2,
-algorithm=gumbel, leaves=8). Gumbel noise is off, unlike in self-play; gumbel_scale=1 turns it on.
+algorithm=gumbel, leaves=8). A calibrated checkpoint plays as people of a rating do with rating=1800, which may have
+aim=strength (engine/search/human.py). Gumbel noise is off, unlike in self-play; gumbel_scale=1 turns it on.
 """
 
 import re

@@ -16,6 +16,8 @@ from pipeline.executors.local import available_cores
 from pipeline.matches.config import SideConfig
 from pipeline.storage.preflight import installed
 
+MOST_RATING = 4000
+
 
 def player_of(side: SideConfig, seed: int) -> tuple[Player, dict[str, Any]]:
     """Return a player and its identity, which a resumed match compares; raises PlayerError, CheckpointError, OnnxError."""
@@ -29,11 +31,32 @@ def player_of(side: SideConfig, seed: int) -> tuple[Player, dict[str, Any]]:
             raise PlayerError(f"{side.who} does not search, so it has no options")
         player = Player(name=f"{name} policy", limit=limit, evaluator=evaluator)
         return player, {**identity, "search": None, "limit": asdict(limit)}
+    if any(option.startswith("rating=") for option in side.options):
+        return _human(side, seed, evaluator, name, identity)
     search = search_of(side, limit)
     pace = f"{side.movetime} ms" if side.movetime else side.tc or str(search.simulations)
     name = " ".join([name, pace, *side.options])
     player = Player(name=name, limit=limit, evaluator=evaluator, search=search, seed=seed)
     return player, {**identity, "search": asdict(search), "limit": asdict(limit)}
+
+
+def _human(
+    side: SideConfig, seed: int, evaluator: Evaluator, name: str, identity: dict[str, Any]
+) -> tuple[Player, dict[str, Any]]:
+    """Return a player at a rating and its identity; raises PlayerError for other options, clocks and no correction."""
+    options = _options(side)
+    aim, rating = options.pop("aim", "likelihood"), options.pop("rating")
+    if options or side.limit.timed:
+        raise PlayerError(f"{side.who}: a player at a rating has simulations, rating and aim, and no others")
+    corrections = getattr(evaluator, "corrections", {})
+    if not corrections:
+        raise PlayerError(f"{side.who} cannot play at a rating: `fianchetto calibrate` fits that to a checkpoint")
+    if aim not in corrections or not rating.isdecimal() or not 1 <= int(rating) <= MOST_RATING:
+        raise PlayerError(f"{side.who}: rating is 1 to {MOST_RATING}, and aim is likelihood or strength")
+    found, search = corrections[aim], SearchConfig(simulations=side.simulations)
+    name = f"{name} rated {rating} {aim}"
+    player = Player(name=name, evaluator=evaluator, search=search, seed=seed, rating=int(rating), correction=found)
+    return player, {**identity, "rating": int(rating), "correction": asdict(found), "search": asdict(search)}
 
 
 def _evaluator(who: str, threads: int) -> tuple[Evaluator, str, dict[str, Any]]:

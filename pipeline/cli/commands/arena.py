@@ -19,9 +19,10 @@ class Arena(Common):
     """Play matches between two or more players; matches that were stopped continue, and a larger --games extends them.
 
     A player is a checkpoint's directory, `onnx:DIR` (its model.onnx), `hand-written`, `uniform`, `policy:X` (one of these
-    without search) or `uci:COMMAND`. Its own limits and options follow after commas: `onnx:DIR,simulations=16,c_puct=2`
-    or `uci:stockfish,nodes=1000,Hash=16`. A match has games.pgn, games.jsonl and summary.json. With more than two players,
-    each meets each of the others, in directories below --out, and table.md has the Elo differences.
+    without search) or `uci:COMMAND`. Its own limits and options follow after commas: `onnx:DIR,simulations=16,c_puct=2`,
+    `onnx:DIR,rating=1800` (moves as people of that rating play) or `uci:stockfish,nodes=1000,Hash=16`. A match has games.pgn,
+    games.jsonl and summary.json. With more than two players, each meets each of the others, in directories below --out, and
+    table.md has the Elo differences.
     """
 
     arguments: ClassVar = {"players": "PLAYER..."}

@@ -4,7 +4,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -65,21 +65,19 @@ def default_options(network: Path | None) -> tuple[Options, str]:
     if imitated is None:
         return Options(), ""
     like = f", like {' or '.join(map(repr, imitated.names))}" + (f" at {imitated.rating}" if imitated.rating else "")
-    return Options(policy=True, temperature=1.0, rating=imitated.rating), like
+    return Options(style="policy", temperature=1.0, rating=imitated.rating), like
 
 
-def loader(network: Path | None, evaluator: str | None) -> Callable[[str | None, int, int], Evaluator]:
+def loader(network: Path | None, evaluator: str | None) -> Callable[[str | None, int], Evaluator]:
     """Return a function that loads the checkpoint in a directory, or for None `network`, or without one the evaluator.
 
     A network with a model.onnx (`fianchetto export`) is loaded without torch, whose import takes a second.
     """
 
-    def load(directory: str | None, threads: int, rating: int) -> Evaluator:
+    def load(directory: str | None, threads: int) -> Evaluator:
         place = Path(directory) if directory else network
         if place is not None:
-            return _network(place, threads, {"elo": rating, "opponent_elo": rating} if rating else {})
-        if rating:
-            raise ConfigError(f"the evaluator {evaluator or 'hand-written'} plays at no rating: a network may")
+            return _network(place, threads)
         if evaluator == "uniform":
             from engine.evaluation.evaluator import uniform
 
@@ -91,10 +89,10 @@ def loader(network: Path | None, evaluator: str | None) -> Callable[[str | None,
     return load
 
 
-def _network(directory: Path, threads: int, conditions: Mapping[str, int]) -> Evaluator:
+def _network(directory: Path, threads: int) -> Evaluator:
     from model.inference.onnx_evaluator import find_export
 
-    found = find_export(directory, threads=threads, conditions=conditions)
+    found = find_export(directory, threads=threads)
     if found is not None:
         return found
     import torch
@@ -102,7 +100,7 @@ def _network(directory: Path, threads: int, conditions: Mapping[str, int]) -> Ev
     from model.inference.evaluator import evaluator
 
     torch.set_num_threads(threads)
-    return evaluator(directory, conditions=conditions)
+    return evaluator(directory)
 
 
 def _write(text: str) -> None:

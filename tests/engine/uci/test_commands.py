@@ -109,6 +109,10 @@ def test_every_option_is_a_row_and_can_be_set() -> None:
     given = {int: ("1", 1), bool: ("true", True), float: ("0.5", 0.5), str: ("/net", "/net")}
     for field, row in ROWS.items():
         text, value = given[type(getattr(Options(), field))]
+        if row.choices:
+            text, value = row.choices[-1].upper(), row.choices[-1]
+        elif row.least > 1:
+            text, value = str(row.most), row.most
         assert getattr(set_option(Options(), row.name.upper(), text), field) == value
 
 
@@ -120,7 +124,9 @@ def test_every_option_is_a_row_and_can_be_set() -> None:
         ("Hash", None),
         ("Hash", "1e3"),
         ("MultiPV", "1000"),
-        ("Policy", "yes"),
+        ("Style", "yes"),
+        ("UCI_LimitStrength", "yes"),
+        ("UCI_Elo", "99"),
         ("CPuct", "nan"),
         ("CPuct", "-1"),
         ("Temperature", "inf"),

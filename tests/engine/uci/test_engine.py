@@ -32,8 +32,8 @@ def test_uci_names_the_engine_and_its_options(talk: Talk) -> None:
     assert lines[0].startswith("id name Fianchetto")
     assert lines[1].startswith("id author ")
     names = [line.removeprefix("option name ").partition(" type ")[0] for line in lines[2:-1]]
-    assert set(names) >= {"Threads", "Hash", "MultiPV", "Ponder", "UCI_ShowWDL", "Policy", "Simulations", "CPuct"}
-    assert set(names) >= {"Temperature", "Seed", "Checkpoint", "Move Overhead"}
+    assert set(names) >= {"Threads", "Hash", "MultiPV", "Ponder", "UCI_ShowWDL", "Style", "Simulations", "CPuct"}
+    assert set(names) >= {"Temperature", "Seed", "Checkpoint", "Move Overhead", "UCI_LimitStrength", "UCI_Elo"}
 
 
 def test_nodes_are_what_was_asked_for_and_the_line_says_everything(talk: Talk) -> None:
@@ -285,8 +285,11 @@ SETTINGS = [
     "Hash value 1",
     "Hash value 2",
     "MultiPV value 3",
-    "Policy value true",
-    "Policy value false",
+    "Style value policy",
+    "Style value human",
+    "Style value search",
+    "UCI_LimitStrength value true",
+    "UCI_LimitStrength value false",
     "Seed value 5",
     "",
 ]

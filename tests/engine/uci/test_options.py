@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from typing import ClassVar
 
 import chess
@@ -14,6 +15,8 @@ from engine.encoding.views import NO_LAST_MOVE
 from engine.errors import UserError
 from engine.evaluation.evaluator import Evaluator, uniform
 from engine.evaluation.handwritten import evaluate
+from engine.search.human import Correction
+from engine.uci.options import LADDER
 from tests.engine.uci.uci_talk import Counting, Talk, last_info, words_of
 
 START = set(chess.Board().legal_moves)
@@ -79,7 +82,7 @@ def test_policy_plays_the_likeliest_move_for_one_evaluation() -> None:
         return logits_BA + np.arange(4096, dtype=np.float32), wdl_B3
 
     with Talk(keen) as talk:
-        talk.say("setoption name Policy value true")
+        talk.say("setoption name Style value policy")
         counting.rows = 0
         wanted = max(START, key=lambda move: label_of(move, chess.WHITE))
         assert talk.best("position startpos", "go infinite", "stop") == wanted.uci()
@@ -106,7 +109,7 @@ def test_policy_is_told_the_moves_of_the_game_and_the_clock_and_search_is_not() 
     with Talk(evaluator) as talk:
         talk.best("position startpos moves e2e4 c7c5", "go nodes 4")
         assert all(not given for given in evaluator.given)
-        talk.say("setoption name Policy value true")
+        talk.say("setoption name Style value policy")
         evaluator.given.clear()
         talk.best("position startpos moves e2e4 c7c5", "go nodes 1")
         talk.best("position startpos", "go wtime 61900 btime 500 winc 2000")
@@ -115,6 +118,95 @@ def test_policy_is_told_the_moves_of_the_game_and_the_clock_and_search_is_not() 
         {"last_move": [10 * 64 + 26], "last_move_2": [52 * 64 + 36]},
         {"last_move": [NO_LAST_MOVE], "last_move_2": [NO_LAST_MOVE], "clock": [61]},
     ]
+
+
+class Calibrated(Listening):
+    """Likes g1f3 three times as much as each other move, whatever the rating; knows how a search corrects it."""
+
+    corrections: ClassVar = {
+        "likelihood": Correction([1000, 2000], [0.0, 0.0], [1.0, 1.0], 10),
+        "strength": Correction([1000, 2000], [0.0, 500.0], [1.0, 1.0], 10),
+    }
+
+    def __call__(
+        self, planes_BP: NDArray[np.uint64], columns: Mapping[str, NDArray[np.uint16]] | None = None
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        logits_BA, _ = super().__call__(planes_BP, columns)
+        logits_BA = logits_BA.copy()
+        logits_BA[:, label_of(chess.Move.from_uci("g1f3"), chess.WHITE)] = np.log(3.0)
+        return logits_BA, evaluate(planes_BP)[1]
+
+
+QUEEN = "position fen 4k3/8/8/3q4/4P3/8/8/4K3 w - - 0 1"  # exd5 wins a queen
+
+
+def test_human_style_draws_from_the_policy_of_the_rating_after_a_search() -> None:
+    evaluator = Calibrated()
+    with Talk(evaluator) as talk:
+        talk.say("setoption name Style value human", "setoption name Rating value 1700")
+        evaluator.given.clear()
+        info = last_info(talk.ask("position startpos moves e2e4 c7c5", "go wtime 61900 btime 60000"))
+        assert evaluator.given[0] == {
+            "last_move": [10 * 64 + 26],
+            "last_move_2": [52 * 64 + 36],
+            "elo": [1700],
+            "clock": [61],
+        }
+        assert info["nodes"] == "10", "the number that the correction was fitted for"
+        assert len(evaluator.given) > 5
+        assert not any(evaluator.given[1:]), "the search knows no ratings"
+        talk.say("setoption name Simulations value 3")
+        assert last_info(talk.ask("position startpos", "go infinite", "stop"))["nodes"] == "3"
+        drawn = []
+        for seed in range(120):
+            talk.say(f"setoption name Seed value {seed}")
+            drawn.append(talk.best("position startpos", "go nodes 1"))
+    assert 4 <= drawn.count("g1f3") <= 30, "16 of 120 are expected: 3 in 22"
+    assert len(set(drawn)) > 12
+
+
+def test_human_strength_sees_what_the_search_sees_at_a_high_rating_only() -> None:
+    with Talk(Calibrated()) as talk:
+        talk.say("setoption name Style value human-strength", "setoption name Rating value 2000")
+        assert {talk.best(f"setoption name Seed value {seed}", QUEEN, "go") for seed in range(8)} == {"e4d5"}
+        assert talk.best(QUEEN, "go searchmoves e1e2") == "e1e2"
+        talk.say("setoption name Rating value 1000")
+        assert len({talk.best(f"setoption name Seed value {seed}", QUEEN, "go") for seed in range(8)}) > 1
+
+
+def test_limited_strength_plays_at_the_rating_that_was_measured_to_have_it() -> None:
+    low, high = LADDER[0], LADDER[-1]
+    assert all(here < there for one in zip(*LADDER, strict=True) for here, there in pairwise(one)), "it is monotone"
+    evaluator = Calibrated()
+    with Talk(evaluator) as talk:
+        talk.say("uci")
+        line = next(line for line in talk.until("uciok") if " UCI_Elo " in line)
+        assert line.endswith(f"min {low[1]} max {high[1]}")
+        talk.say("setoption name UCI_LimitStrength value true")
+        for rating, elo in (low, high):
+            talk.say(f"setoption name UCI_Elo value {elo}")
+            evaluator.given.clear()
+            talk.best("position startpos", "go movetime 1000")
+            assert evaluator.given[0]["elo"] == [rating]
+        assert talk.complaint(f"setoption name UCI_Elo value {high[1] + 1}").startswith("UCI_Elo is between")
+
+
+def test_a_network_that_was_not_calibrated_or_reads_no_ratings_says_so_and_plays_on() -> None:
+    with Talk(uniform) as talk:
+        talk.say("setoption name Style value human", "setoption name Rating value 1500")
+        lines = talk.ask("position startpos", "go")
+        assert lines[0] == "info string Rating 1500 changes no probabilities: the network reads no ratings"
+        assert lines[1].startswith("info string the policy alone is played: `fianchetto calibrate`")
+        assert chess.Move.from_uci(lines[-1].split()[1]) in START
+
+
+def test_without_time_for_a_search_a_human_move_is_the_policys() -> None:
+    calibrated = Counting(0.01, Calibrated())
+    calibrated.columns, calibrated.corrections = Calibrated.columns, Calibrated.corrections  # type: ignore[attr-defined]
+    with Talk(calibrated) as talk:
+        talk.say("setoption name Style value human")
+        assert last_info(talk.ask("position startpos", "go movetime 1000"))["nodes"] == "10"
+        assert last_info(talk.ask("position startpos", "go movetime 60"))["nodes"] == "1"
 
 
 def test_policy_draws_at_a_temperature_by_the_probabilities() -> None:
@@ -126,7 +218,7 @@ def test_policy_draws_at_a_temperature_by_the_probabilities() -> None:
         return logits_BA, wdl_B3
 
     with Talk(two) as talk:
-        talk.say("setoption name Policy value true")
+        talk.say("setoption name Style value policy")
         assert talk.best("position startpos", "go nodes 1") == "g1f3"
         talk.say("setoption name Temperature value 1e-310")
         assert talk.best("position startpos", "go nodes 1") == "g1f3"
@@ -183,12 +275,10 @@ def test_the_search_goes_on_with_a_full_hash(talk: Talk) -> None:
 
 def test_checkpoint_and_threads_load_a_player_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 4)
-    asked: list[tuple[str | None, int, int]] = []
+    asked: list[tuple[str | None, int]] = []
 
-    def load(checkpoint: str | None, threads: int, rating: int) -> Evaluator:
-        asked.append((checkpoint, threads, rating))
-        if rating > 3000:
-            raise UserError("nobody is that good")
+    def load(checkpoint: str | None, threads: int) -> Evaluator:
+        asked.append((checkpoint, threads))
         if checkpoint == "/nothing":
             raise UserError("there is no network")
         if checkpoint == "/trap":
@@ -208,18 +298,13 @@ def test_checkpoint_and_threads_load_a_player_anew(monkeypatch: pytest.MonkeyPat
         assert last_info(talk.ask(*queen_for_nothing))["score"] != "cp 0"
         talk.say("setoption name Threads value 2", "setoption name Checkpoint value <empty>", "isready")
         talk.until("readyok")
-        complaint = talk.complaint("setoption name Rating value 3500")
-        assert complaint == "Rating 3500 is not played at: nobody is that good"
-        assert talk.complaint("setoption name Threads value 3") == complaint, "and the threads are those, all the same"
         talk.say("setoption name Rating value 1500", "isready")
         talk.until("readyok")
-    loaded = [(None, 1), ("/nothing", 1), ("/trap", 1), ("/my net", 1), ("/my net", 2), (None, 2)]
-    rated = [(None, 2, 3500), (None, 2, 0), (None, 3, 3500), (None, 3, 0), (None, 3, 1500)]
-    assert asked == [(*what, 0) for what in loaded] + rated
+    assert asked == [(None, 1), ("/nothing", 1), ("/trap", 1), ("/my net", 1), ("/my net", 2), (None, 2)]
 
 
 def test_without_a_player_there_is_no_engine() -> None:
-    def load(checkpoint: str | None, threads: int, rating: int) -> Evaluator:
+    def load(checkpoint: str | None, threads: int) -> Evaluator:
         raise UserError("there is no network")
 
     with Talk(load=load, ready=False) as talk:
@@ -233,7 +318,7 @@ def test_the_network_gets_no_more_threads_than_there_are_cores(monkeypatch: pyte
     monkeypatch.setattr(os, "cpu_count", lambda: 4)
     given = []
 
-    def load(_checkpoint: str | None, threads: int, _rating: int) -> Evaluator:
+    def load(_checkpoint: str | None, threads: int) -> Evaluator:
         given.append(threads)
         return uniform
 

@@ -39,7 +39,7 @@ def test_what_was_asked_while_the_player_is_loaded_is_answered_before_the_end(
     """A machine that compiles its kernels takes a minute to load; a program that pipes its words in is long at their end."""
     loaded = threading.Event()
 
-    def load(checkpoint: str | None, threads: int, rating: int) -> Evaluator:
+    def load(checkpoint: str | None, threads: int) -> Evaluator:
         assert loaded.wait(LONG)
         return uniform
 

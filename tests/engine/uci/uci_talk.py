@@ -41,7 +41,9 @@ class Counting:
         self.batches: list[int] = []
         self._held, self._released, self._hold_after = threading.Event(), threading.Event(), 0
 
-    def __call__(self, planes_BP: NDArray[np.uint64]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    def __call__(
+        self, planes_BP: NDArray[np.uint64], columns: object = None
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         self.rows += len(planes_BP)
         self.batches.append(len(planes_BP))
         self.clock.now += self.seconds
@@ -75,7 +77,7 @@ class Talk:
         self._input, self._output = os.fdopen(reader, "rb"), os.fdopen(writer, "wb", buffering=0)
         self._heard: queue.SimpleQueue[str] = queue.SimpleQueue()
         self.engine = Engine(
-            load or (lambda checkpoint, threads, rating: evaluator),
+            load or (lambda checkpoint, threads: evaluator),
             lambda text: self._heard.put(text.rstrip("\n")),
             clock=getattr(evaluator, "clock", None) or time.monotonic,
         )

@@ -59,7 +59,7 @@ def test_lichess_bot_plays_a_whole_game_by_the_documented_configuration(tmp_path
 
 
 def test_lichess_bot_plays_moves_of_the_policy(tmp_path: Path) -> None:
-    game, said = played(tmp_path, '    Policy: true\n    Temperature: "1"\n    Rating: 1500\n', most_moves=12)
+    game, said = played(tmp_path, "    Style: human\n    Rating: 1500\n", most_moves=12)
     assert game.winner == "white", said
     assert game.refused == 0
     assert "Traceback" not in said

@@ -6,20 +6,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import chess
 import chess.engine
-import numpy as np
 import pytest
 
-from engine.board.movegen import legal_planes
-from engine.board.position import from_board
-from engine.encoding.planes import PLANES
-from model.inference.evaluator import evaluator
+from engine.evaluation.policy_move import choose_by_policy, known_columns
+from engine.evaluation.score import centipawns
+from model.inference.onnx_evaluator import find_export
 from model.network.preset import Preset
-from pipeline.cli.commands.play import loader
 from tests import forked
 from tests.conftest import REPOSITORY
 from tests.model.synthetic import TINY
@@ -40,12 +36,6 @@ def _compiled() -> None:
 def network(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Make a checkpoint of a tiny network that has learnt nothing and is of strong opinions."""
     return opinionated(tmp_path_factory.mktemp("a network"), TINY)
-
-
-@pytest.fixture(scope="module")
-def rated(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make another that has opinions of its players' ratings, too."""
-    return opinionated(tmp_path_factory.mktemp("rated"), replace(TINY, condition="ratings", condition_width=8))
 
 
 def opinionated(directory: Path, preset: Preset) -> Path:
@@ -160,22 +150,28 @@ def test_a_checkpoint_option_that_is_none_leaves_the_player(tmp_path: Path) -> N
     assert lines[-1].startswith("bestmove") or "readyok" in lines[-1]
 
 
-def test_a_rating_is_told_to_a_network_that_reads_ratings(rated: Path) -> None:
-    planes_BP = np.empty((1, PLANES), dtype=np.uint64)
-    legal_planes(from_board(chess.Board()), planes_BP[0])
-    load = loader(rated, None)
-    told = {rating: load(None, 1, rating)(planes_BP)[0] for rating in (0, 1000, 2400)}
-    assert len({logits.tobytes() for logits in told.values()}) == 3
-    both = {name: np.array([2400]) for name in ("elo", "opponent_elo")}
-    np.testing.assert_allclose(told[2400], evaluator(rated)(planes_BP, both)[0])
+def test_a_rating_changes_what_a_network_that_reads_ratings_expects() -> None:
+    embedded, board, ratings = REPOSITORY / "datasets" / "embedded", chess.Board(), (1000, 1700, 2400)
+    for uci in ("e2e4", "e7e5", "d1h5", "b8c6", "f1c4"):
+        board.push_uci(uci)
+    words = f"setoption name Style value policy\nposition startpos moves {' '.join(map(str, board.move_stack))}\n"
+    words += "".join(f"setoption name Rating value {rating}\ngo nodes 1\n" for rating in ratings)
+    said = converse(f"{words}quit\n".encode(), "--checkpoint", str(embedded)).stdout.decode()
+    scores = [int(line.split("score cp ")[1].split()[0]) for line in said.splitlines() if "score cp" in line]
+    network = find_export(embedded)
+    assert network is not None
+    wanted = []
+    for rating in ratings:
+        columns = known_columns(network, [board], elo=rating, opponent_elo=rating)
+        wanted.append(centipawns(choose_by_policy(network, [board], columns=columns)[0].value))
+    assert scores == pytest.approx(wanted, abs=1)
+    assert len(set(scores)) == 3
 
 
 def test_a_network_that_reads_no_ratings_says_so_and_plays_on(network: Path) -> None:
-    done = converse(
-        b"isready\nsetoption name Rating value 1500\nisready\ngo nodes 1\nquit\n", "--checkpoint", str(network)
-    )
-    said = done.stdout.decode()
-    assert "info string Rating 1500 is not played at: the network tiny does not read 'elo'" in said
+    asked = b"isready\nsetoption name Style value human\nsetoption name Rating value 1500\ngo nodes 1\nquit\n"
+    said = converse(asked, "--checkpoint", str(network)).stdout.decode()
+    assert "info string Rating 1500 changes no probabilities: the network reads no ratings" in said
     assert "bestmove" in said
 
 
@@ -208,7 +204,7 @@ def test_what_is_asked_of_a_checkpoint_that_is_none_ends_with_one_line(tmp_path:
 
 @pytest.mark.slow
 def test_a_machine_that_never_ran_it_compiles_says_so_and_answers(tmp_path: Path) -> None:
-    words = b"setoption name Policy value true\nposition startpos moves e2e4 e7e5 g1f3\ngo nodes 1\nquit\n"
+    words = b"setoption name Style value policy\nposition startpos moves e2e4 e7e5 g1f3\ngo nodes 1\nquit\n"
     done = subprocess.run(
         COMMAND,
         input=words,

@@ -109,7 +109,7 @@ def test_the_card_names_the_person_and_the_engine_plays_like_them(made: tuple[Pa
     assert found is not None
     assert (found.names, found.rating) == ([NAME], int(np.median(ratings)))
     options, like = default_options(out)
-    assert (options.policy, options.temperature, options.rating) == (True, 1.0, found.rating)
+    assert (options.style, options.temperature, options.rating) == ("policy", 1.0, found.rating)
     assert repr(NAME) in like
     assert default_options(REPOSITORY / "datasets" / "embedded")[0].rating == 0
     assert read_player(out / "imitation") is None
