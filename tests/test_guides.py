@@ -37,7 +37,7 @@ def shrink(words: list[str]) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("guide", ["own_games", "judging"])
+@pytest.mark.parametrize("guide", ["own_games", "judging", "imitate"])
 def test_its_commands_work_in_their_order(guide: str, tmp_path: Path) -> None:
     (tmp_path / "games.pgn").write_text("\n".join(random_game(seed) for seed in range(60)))
     (tmp_path / "other.pgn").write_text("\n".join(random_game(seed) for seed in range(60, 70)))
@@ -54,6 +54,11 @@ def test_its_commands_work_in_their_order(guide: str, tmp_path: Path) -> None:
             dated = re.sub(r'\[Date "[^"]*"\]', f'[Date "{month.replace("-", ".")}.01"]', games)
             (tmp_path / f"{month}.pgn").write_text(dated)
             shown.insert(0, ["ingest", f"{month}.pgn", "--out", f"datasets/positions/{month}"])
+    if guide == "imitate":  # all games are one person's, a day each, and a friend has a network
+        tags = (f'\n[White "me"]\n[Date "2024.{1 + seed // 28:02}.{1 + seed % 28:02}"]\n' for seed in range(60))
+        games = (random_game(seed).replace("\n", more, 1) for seed, more in enumerate(tags))
+        (tmp_path / "games.pgn").write_text("\n".join(games))
+        shutil.copytree(EMBEDDED, tmp_path / "datasets" / "checkpoints" / "friend")
     environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
     for words in shown:
         if words[0] in LEFT_OUT or (any("stockfish" in word for word in words) and not shutil.which("stockfish")):

@@ -175,7 +175,7 @@ def _train(
 def recipe(rows: int) -> "TrainConfig":
     """Return how to train on so many of a person's moves: small steps, and the norms and the average of a short run.
 
-    docs/findings.md has what was tried. Fewer moves take smaller batches, for enough steps.
+    docs/log/2026-11-24.md has what was tried. Fewer moves take smaller batches, for enough steps.
     """
     from model.training.config import TrainConfig
 
