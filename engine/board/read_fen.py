@@ -1,0 +1,187 @@
+"""Read a FEN from bytes into a position, compiled: what `engine.board.position.from_fen` returns, for data by the million.
+
+Only FENs as programs write them are read: four fields or six, separated by one space. `from_fen`, which explains what is wrong
+and takes looser text, is for people. A test compares the two.
+"""
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from engine.board.bitboard import EMPTY, FILE_A, ONE, RANK_1, RANK_8, U, bit, popcount
+from engine.board.movegen import attacked_by, pawns_up
+from engine.board.position import CASTLING, COUNTERS, EN_PASSANT, KING, PAWN, ROOK, WORDS, mirror, occupied_squares
+from engine.kernels import BORROWING
+
+VALID, MALFORMED, UNPLAYABLE, CHESS960 = range(4)
+"""Results of `read_fen`: CHESS960 for castling rights that standard chess does not have."""
+
+_SPACE, _DIGIT_0, _DASH, _SLASH = 32, 48, 45, 47
+_NO_WORD = 255
+_FILE_E = FILE_A << U(4)
+_ENDS = FILE_A | FILE_A << U(7)
+
+
+def _words() -> NDArray[np.uint8]:
+    """Return the word of a position for each letter of a piece, with White to move, uint8[256]."""
+    table = np.full(256, _NO_WORD, dtype=np.uint8)
+    for word, letter in enumerate("PpNnBbRrQqKk"):
+        table[ord(letter)] = word
+    return table
+
+
+_PIECE_WORDS = _words()
+
+
+@njit(**BORROWING)
+def _read_board(text: Any, at: Any, end: Any, position: Any) -> Any:
+    """Read the squares; return the byte behind them, -1 where they are malformed."""
+    square, row_end, after_digit = 0, 8, False
+    while at < end and text[at] != _SPACE:
+        char = text[at]
+        if char == _SLASH:
+            if square != row_end or row_end == 64:
+                return -1
+            row_end += 8
+            after_digit = False
+        elif 49 <= char <= 56:
+            if after_digit:
+                return -1
+            square += char - _DIGIT_0
+            after_digit = True
+        else:
+            word = _PIECE_WORDS[char]
+            if word == _NO_WORD or square >= row_end:
+                return -1
+            position[word] |= bit(square)
+            square += 1
+            after_digit = False
+        if square > row_end:
+            return -1
+        at += 1
+    return at if square == 64 else -1
+
+
+@njit(**BORROWING)
+def _find_rook(position: Any, side: Any, back: Any, char: Any) -> Any:
+    """Return the rook that a lower-case castling letter names, EMPTY if it or its king is not on the rank `back`."""
+    king, rooks = position[KING + side] & back, position[ROOK + side] & back
+    if popcount(king) != ONE:
+        return EMPTY
+    if char == 107:  # k: the outermost rook east of the king
+        rooks &= ~(king | (king - ONE))
+        rook = EMPTY
+        while rooks != EMPTY:
+            rook = rooks & ~(rooks - ONE)
+            rooks ^= rook
+        return rook
+    if char == 113:  # q
+        rooks &= king - ONE
+        return rooks & ~(rooks - ONE)
+    return rooks & (FILE_A << U(char - 97))
+
+
+@njit(**BORROWING)
+def _read_castling(text: Any, at: Any, end: Any, position: Any) -> Any:
+    """Read the castling rights; return (byte behind them, VALID, MALFORMED or CHESS960)."""
+    if at < end and text[at] == _DASH:
+        return at + 1, VALID
+    first, white, black, result = at, 0, 0, VALID
+    while at < end and text[at] != _SPACE:
+        char = int(text[at])
+        side = 1 if char >= 97 else 0
+        char |= 32
+        if not (97 <= char <= 104 or char == 107 or char == 113) or text[at] < 65 or (side == 0 and black > 0):
+            return at, MALFORMED
+        white, black = white + 1 - side, black + side
+        back = RANK_8 if side else RANK_1
+        rook = _find_rook(position, side, back, char)
+        if rook != EMPTY:
+            if position[KING + side] & _FILE_E == EMPTY or rook & _ENDS == EMPTY:
+                result = CHESS960
+            position[CASTLING] |= rook
+        at += 1
+    return at, (result if at > first and white <= 2 and black <= 2 else MALFORMED)
+
+
+@njit(**BORROWING)
+def _read_en_passant(text: Any, at: Any, end: Any, black: Any, position: Any) -> Any:
+    """Read the en-passant square, and drop one that no double push has left; return the byte behind it, -1 if malformed."""
+    if at < end and text[at] == _DASH:
+        return at + 1
+    if at + 1 >= end or not 97 <= text[at] <= 104 or (text[at + 1] != 51 and text[at + 1] != 54):
+        return -1
+    file, sixth = U(text[at]) - U(97), text[at + 1] == 54
+    if sixth != black:
+        pawn, behind = (file + U(24), file + U(8)) if sixth else (file + U(32), file + U(48))
+        target = file + U(16) if sixth else file + U(40)
+        pushed = position[PAWN + 1] if sixth else position[PAWN]
+        if pushed & bit(pawn) != EMPTY and occupied_squares(position) & (bit(target) | bit(behind)) == EMPTY:
+            position[EN_PASSANT] = bit(target)
+    return at + 2
+
+
+@njit(**BORROWING)
+def _read_counter(text: Any, at: Any, end: Any) -> Any:
+    """Read a space and a number of up to four digits; return (number, byte behind it), the byte -1 if malformed."""
+    if at >= end or text[at] != _SPACE:
+        return 0, -1
+    at += 1
+    first, number = at, 0
+    while at < end and at < first + 4 and 48 <= text[at] <= 57:
+        number = number * 10 + int(text[at]) - _DIGIT_0
+        at += 1
+    return number, (at if at > first else -1)
+
+
+@njit(**BORROWING)
+def read_fen(text: Any, at: Any, end: Any, position: Any) -> Any:
+    """Read the FEN at `text[at:end]` (uint8) into `position` (uint64[16]); return VALID or what is wrong.
+
+    A position with more than MAX_MOVES legal moves is not noticed here. Without counters they are 0 and White's first move.
+    """
+    for word in range(WORDS):
+        position[word] = U(0)
+    at = _read_board(text, at, end, position)
+    if at < 0 or at + 2 >= end or text[at] != _SPACE or text[at + 2] != _SPACE:
+        return MALFORMED
+    black = text[at + 1] == 98
+    if not black and text[at + 1] != 119:
+        return MALFORMED
+    at, rights = _read_castling(text, at + 3, end, position)
+    if rights == MALFORMED or at >= end or text[at] != _SPACE:
+        return MALFORMED
+    at = _read_en_passant(text, at + 1, end, black, position)
+    if at < 0:
+        return MALFORMED
+    halfmove, fullmove = 0, 1
+    if at < end:
+        halfmove, at = _read_counter(text, at, end)
+        if at >= 0:
+            fullmove, at = _read_counter(text, at, end)
+        if at != end:
+            return MALFORMED
+    ply = min(2 * (max(fullmove, 1) - 1) + black, 0xFFFF)
+    position[COUNTERS] = U(halfmove) | U(ply) << U(16)
+    if black:
+        mirror(position)
+    return rights if _is_playable(position) else UNPLAYABLE
+
+
+@njit(**BORROWING)
+def _is_playable(position: Any) -> Any:
+    """Return whether each side has one king, no pawn stands on a last rank, and the side that has moved is not in check."""
+    if popcount(position[KING]) != ONE or popcount(position[KING + 1]) != ONE:
+        return False
+    if (position[PAWN] | position[PAWN + 1]) & (RANK_1 | RANK_8) != EMPTY:
+        return False
+    attacked = attacked_by(position, 0, pawns_up(position[PAWN]), occupied_squares(position))
+    return attacked & position[KING + 1] == EMPTY
+
+
+def position_of(fen: str) -> tuple[int, NDArray[np.uint64]]:
+    """Return what `read_fen` says of a FEN, and the position, uint64[16]."""
+    text, position = np.frombuffer(fen.encode(), dtype=np.uint8), np.zeros(WORDS, dtype=np.uint64)
+    return int(read_fen(text, 0, len(text), position)), position

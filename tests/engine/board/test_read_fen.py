@@ -1,0 +1,110 @@
+"""The compiled reader of FENs against `from_fen`, which reads them by python-chess."""
+
+import random
+import re
+
+import chess
+import numpy as np
+import pytest
+
+from engine.board.position import FenError, parse_fen, playable
+from engine.board.read_fen import CHESS960, MALFORMED, UNPLAYABLE, VALID, position_of
+from tests.conftest import shared_data
+
+AS_WRITTEN = re.compile(r"[^ ]+ [wb] [^ ]+ [^ ]+( \d{1,4} \d{1,4})?")
+"""Four or six fields, one space between them: the FENs that the compiled reader takes."""
+
+
+def walks(games: int, plies: int) -> list[str]:
+    """Return FENs along random games, castling rights and en-passant squares of all kinds among them."""
+    rng, found = random.Random(7), []
+    for _ in range(games):
+        board = chess.Board()
+        for _ in range(plies):
+            moves = list(board.legal_moves)
+            if not moves:
+                break
+            board.push(rng.choice(moves))
+            found.append(board.fen(en_passant=rng.choice(("fen", "legal", "xfen"))))
+    return found
+
+
+def expect(fen: str) -> tuple[int, np.ndarray | None]:
+    """Return what python-chess makes of a FEN."""
+    if not AS_WRITTEN.fullmatch(fen):
+        return MALFORMED, None
+    try:
+        board = parse_fen(fen)
+    except FenError:
+        return MALFORMED, None
+    variant = board.has_chess960_castling_rights()
+    try:
+        position = playable(board, fen)
+    except FenError as error:
+        return (VALID if "at most 256" in str(error) else UNPLAYABLE), None
+    return (CHESS960, None) if variant else (VALID, position)
+
+
+def assert_same(fen: str) -> None:
+    found, position = position_of(fen)
+    wanted, expected = expect(fen)
+    assert found == wanted, fen
+    if expected is not None:
+        np.testing.assert_array_equal(position, expected, err_msg=fen)
+
+
+def test_positions_of_random_games_are_those_of_python_chess() -> None:
+    fens = walks(60, 120)
+    assert len(fens) > 5_000
+    for fen in fens:
+        assert_same(fen)
+        assert_same(" ".join(fen.split()[:4]))
+
+
+def test_damaged_fens_are_refused_as_python_chess_refuses_them() -> None:
+    rng, letters = random.Random(3), "pnbrqkPNBRQK12345678/-wb KQkqahAHx36~\0é"
+    seen = {VALID: 0, MALFORMED: 0, UNPLAYABLE: 0, CHESS960: 0}
+    for fen in walks(60, 60):
+        text = list(fen)
+        for _ in range(rng.randint(1, 3)):
+            at = rng.randrange(len(text))
+            text[at : at + rng.randint(0, 1)] = rng.choice(letters)
+        damaged = "".join(text)
+        if "~" in damaged or int((re.findall(r" (\d+)$", damaged) or [0])[0]) > 9999:
+            continue  # marks of promoted pieces are not read
+        assert_same(damaged)
+        seen[position_of(damaged)[0]] += 1
+    assert min(seen[VALID], seen[MALFORMED], seen[UNPLAYABLE]) > 20
+
+
+@pytest.mark.parametrize(
+    ("fen", "wanted"),
+    [
+        ("rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w HAha - 0 1", VALID),
+        ("1r2k1r1/8/8/8/8/8/8/1R2K1R1 w KQkq - 0 1", CHESS960),
+        ("r4k1r/8/8/8/8/8/8/R3K2R w KQkq - 0 1", CHESS960),
+        ("4k3/8/8/8/8/8/8/4K3 w KQkq - 0 1", VALID),
+        ("4k3/8/8/8/8/8/8/4K3 w qK - 0 1", MALFORMED),
+        ("4k3/8/8/8/4P3/8/8/4K3 b - e3", VALID),
+        ("4k3/8/8/8/4P3/8/8/4K3 w - e3", VALID),
+        ("4k3/8/8/8/4P3/8/4P3/4K3 b - e3", VALID),
+        ("4k3/8/8/8/8/8/8/8 w - -", UNPLAYABLE),
+        ("4k3/4R3/8/8/8/8/8/4K3 w - -", UNPLAYABLE),
+        ("4k2P/8/8/8/8/8/8/4K3 w - -", UNPLAYABLE),
+        ("", MALFORMED),
+        ("8/8/8/8/8/8/8/8", MALFORMED),
+        ("44/8/8/8/8/8/8/4K2k w - -", MALFORMED),
+        ("4k3/8/8/8/8/8/8/4K3 w - - 0", MALFORMED),
+    ],
+)
+def test_odd_fens(fen: str, wanted: int) -> None:
+    assert position_of(fen)[0] == wanted
+    assert_same(fen)
+
+
+def test_positions_of_test_suites_are_those_of_python_chess() -> None:
+    lines = [line for path in sorted(shared_data("truth/epd").glob("*.epd")) for line in path.open(encoding="latin-1")]
+    fens = [" ".join(line.split()[:4]) for line in lines if len(line.split()) > 3]
+    assert len(fens) > 500
+    for fen in fens:
+        assert_same(fen)
