@@ -73,7 +73,10 @@ class TrainConfig:
     value_loss: ValueLoss = "auto"
     """Value loss: mse or huber of the score, or auto: cross-entropy for win, draw and loss, squared error for one number."""
     eval_blend: float = 0.0
-    """Share of the engine's evaluation in the value's target, where a row has one; the rest is the game's result."""
+    """Share of the engine's evaluation in the value's target, where a row has one; the rest is the game's result. Evaluated
+    positions without a game have no other target, and with 0 no value loss."""
+    engine_moves: bool = False
+    """Train the policy on engines' moves too, where positions have them in place of a person's."""
     teach: Teach = "policy"
     """Lessons of searched rows: policy (by their visits), value (by the best move's value; they have no policy loss), or
     both."""

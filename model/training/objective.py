@@ -43,6 +43,7 @@ class Targets:
     search_values: Tensor | None = None  # [B] float32, -1..1 for the side to move, or NaN
     plies_left: Tensor | None = None  # [B] float32, half-moves to the game's end
     has_game: Tensor | None = None  # [B] bool, False for positions without a game and its result; None: all True
+    has_label: Tensor | None = None  # [B] bool, False for positions whose move is not known; None: all True
 
 
 def row_losses(config: TrainConfig, form: "ValueForm", outputs: Outputs, targets: Targets) -> dict[str, Tensor]:
@@ -53,8 +54,11 @@ def row_losses(config: TrainConfig, form: "ValueForm", outputs: Outputs, targets
     """
     policy, value_BV, *left = outputs
     policy_B, illegal_B = _policy_loss(config, flatten_policy(policy), targets)
+    if targets.has_label is not None:
+        policy_B, illegal_B = (term.masked_fill(~targets.has_label, 0.0) for term in (policy_B, illegal_B))
     value_B = _value_loss(config, form, value_BV, targets)
-    value_B = value_B.masked_fill(~(_has_game_value(config, targets) | _has_search_value(config, targets)), 0.0)
+    has_value_B = _has_result(config, targets) | _has_eval(config, targets) | _has_search_value(config, targets)
+    value_B = value_B.masked_fill(~has_value_B, 0.0)
     loss_B = policy_B + config.legality_weight * illegal_B + config.value_weight * value_B
     parts = {"policy_loss": policy_B, "value_loss": value_B, "illegal": illegal_B}
     if left and targets.plies_left is not None:
@@ -102,14 +106,15 @@ def value_target(config: TrainConfig, targets: Targets) -> Tensor:
     """
     target_B3 = wdl_of_results(targets.results)
     if config.eval_blend and targets.evals is not None:
-        share = config.eval_blend if config.results else 1.0
-        share_B1 = share * _has_eval(config, targets).float()[:, None]
+        share_B = torch.where(_has_result(config, targets), config.eval_blend, 1.0)
+        share_B1 = (share_B * _has_eval(config, targets))[:, None]
         target_B3 = (1 - share_B1) * target_B3 + share_B1 * wdl_from_centipawns(targets.evals)
     searched_B = _has_search_value(config, targets)
     if targets.search_values is None:
         return target_B3
     share_B = config.search_value_share * searched_B.float()
-    share_B1 = torch.where(_has_game_value(config, targets), share_B, searched_B.float())[:, None]
+    beside_B = _has_game(targets) & (_has_result(config, targets) | _has_eval(config, targets))
+    share_B1 = torch.where(beside_B, share_B, searched_B.float())[:, None]
     return (1 - share_B1) * target_B3 + share_B1 * wdl_from_score(targets.search_values.nan_to_num())
 
 
@@ -127,10 +132,15 @@ def _has_eval(config: TrainConfig, targets: Targets) -> Tensor:
     return targets.evals != NO_EVAL
 
 
-def _has_game_value(config: TrainConfig, targets: Targets) -> Tensor:
-    """Return the rows whose game gives the value a target, by its result or an evaluation, bool `[B]`."""
-    known_B = torch.ones_like(targets.results, dtype=torch.bool) if targets.has_game is None else targets.has_game
-    return known_B if config.results else known_B & _has_eval(config, targets)
+def _has_game(targets: Targets) -> Tensor:
+    """Return the rows of a game, bool `[B]`."""
+    return torch.ones_like(targets.results, dtype=torch.bool) if targets.has_game is None else targets.has_game
+
+
+def _has_result(config: TrainConfig, targets: Targets) -> Tensor:
+    """Return the rows whose value target has the game's result in it, bool `[B]`."""
+    known_B = _has_game(targets)
+    return known_B if config.results else torch.zeros_like(known_B)
 
 
 def moves_left_loss(plies_B: Tensor, plies_left_B: Tensor) -> Tensor:

@@ -11,9 +11,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from engine.board.movegen import MOVE_PLANES
 from engine.encoding.move_vocabularies import index_of, vocabulary
 from engine.encoding.planes import TURN_PLANE
-from engine.encoding.views import require, view
+from engine.encoding.views import NO_LABEL, require, view
 from model.data.inputs import (
     Batch,
     DeviceBatch,
@@ -36,13 +37,19 @@ def step_columns(config: TrainConfig, preset: Preset, batch: Batch, device: torc
 
     The columns `visits` and, where they are targets of the value, `eval`, `root_value` and `best_value` are used where the
     batch has them. Rows whose `plies` is 0 belong to no game: `has_game` bool `[B]` is false for them, and left out where all
-    are True. Visits are `visited_rows`, `visited_moves` and `shares`, `[N]`. Raises MissingColumnError, MoveIndexError,
+    are True. Rows whose label is NO_LABEL have no policy target: `has_label` bool `[B]` is false for them, and left out where
+    all are True. Visits are `visited_rows`, `visited_moves` and `shares`, `[N]`. Raises MissingColumnError, MoveIndexError,
     PlanesError.
     """
     require(training_columns(preset), batch, f"the preset {preset.name!r}")
     more: dict[str, NDArray[Any]] = {}
     if "visits" in batch:
         more |= _visits(preset, batch)
+    if not (has_label_B := batch["label"] != NO_LABEL).all():
+        batch = {**batch, "label": np.where(has_label_B, batch["label"], _legal_labels(batch["planes"]))}
+        if "visited_rows" in more:
+            has_label_B[more["visited_rows"]] = True
+        more["has_label"] = has_label_B
     if config.eval_blend and "eval" in batch:
         more["eval"] = batch["eval"]
     if config.teach != "policy" and "root_value" in batch:
@@ -70,8 +77,19 @@ def inputs_and_targets(
         search_values=columns.get("search_value"),
         plies_left=columns.get("plies_left"),
         has_game=columns.get("has_game"),
+        has_label=columns.get("has_label"),
     )
     return network_input(preset, columns, dtype, draw=draw), targets
+
+
+def _legal_labels(planes_BP: NDArray[np.uint64]) -> NDArray[np.uint16]:
+    """Return a legal move of each row, uint16 `[B]`: it stands for the missing label in a loss that is then masked."""
+    words_BT = planes_BP[:, MOVE_PLANES:]
+    kind_B = (words_BT != 0).argmax(axis=1)
+    word_B = words_BT[np.arange(len(words_BT)), kind_B]
+    source_B = np.bitwise_count((word_B & (~word_B + np.uint64(1))) - np.uint64(1))
+    label_B: NDArray[np.uint16] = (kind_B * 64 + source_B).astype(np.uint16)
+    return label_B
 
 
 def _search_values(batch: Batch) -> NDArray[Any]:

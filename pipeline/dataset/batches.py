@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from engine.encoding.planes import PLANES
+from engine.encoding.views import NO_LABEL
 from pipeline.dataset.files.columns import COLUMNS
 from pipeline.dataset.files.permute import Records, gather_rows, record_type
 from pipeline.dataset.files.plane_kernels import PACKED
@@ -152,9 +153,11 @@ class Batches:
         world: int = 1,
         columns: Sequence[str] = HUMAN_COLUMNS,
         block_rows: int | None = None,
+        people_only: bool = False,
     ) -> None:
         """Find the shards; process `rank` of `world` gets an equal part of every batch, from separate row groups.
 
+        With `people_only`, labels that are an engine's moves become NO_LABEL.
         Raises DatasetError for a missing dataset or an unknown or empty split, ConfigError for a batch that cannot be divided
         and for fewer rows than processes.
         """
@@ -171,7 +174,7 @@ class Batches:
         self.share = (self.rows * rank // world, self.rows * (rank + 1) // world)
         """First and last row of this process in an epoch, in the epoch's order of row groups."""
         self.batch_size, self.seed, self.rank, self.world = batch_size, seed, rank, world
-        self.block_rows = block_rows or BLOCK_ROWS
+        self.block_rows, self.people_only = block_rows or BLOCK_ROWS, people_only
         self.columns = list(columns)
         self.packed = "planes" in columns and all(group.shard.form == "compact" for group in self.groups)
         """Whether rows are shuffled as packed positions, and planes computed batch by batch."""
@@ -245,6 +248,8 @@ class Batches:
                 rows["planes"] = packed_RW
             else:
                 rows = reader.read(group.index, self.columns, shard.games, planes_RP)
+        if self.people_only and shard.by_engine and "label" in rows:
+            rows["label"] = np.full_like(rows["label"], NO_LABEL)
         if len(rows[self.columns[0]]) != group.rows:
             raise DatasetError(f"{shard.path} has other games than its training set says: join the datasets again")
         return rows

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 
 from engine.board.position import COUNTERS, to_fen
 from engine.encoding.planes import TURN_PLANE, move_of
+from engine.encoding.views import NO_LABEL
 from engine.progress import Progress, Stop, Tick, never, silent
 from pipeline.dataset.files.columns import BATCH_SENTINELS, BY_NAME
 from pipeline.dataset.files.shards import publish
@@ -59,7 +60,9 @@ def _table(rows: dict[str, Any], split: str) -> pa.Table:
     columns: dict[str, Any] = {
         "split": [split] * len(positions),
         "fen": [to_fen(position) for position in positions],
-        "uci": [move_of(label, promotion, color).uci() for label, promotion, color in moves],
+        "uci": [
+            None if label == NO_LABEL else move_of(label, promotion, color).uci() for label, promotion, color in moves
+        ],
     }
     for name in STORED:
         unknown = BATCH_SENTINELS.get(name)

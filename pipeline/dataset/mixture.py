@@ -1,4 +1,7 @@
-"""Mix human and self-play rows in one stream of batches, with fixed shares and a fixed number of uses; resumes at any step.
+"""Mix rows of several sources in one stream of batches, in fixed shares; resumes at any step.
+
+`Shares` mixes endless streams, such as games and evaluated positions. `Mixture` mixes human and self-play rows, each of
+which is used a fixed number of times:
 
     human datasets          -> Batches, from row 7,000 -+
     self-play, generation 4 -> Batches, from row 0     -+-> a number of rows from each -> permuted -> a batch
@@ -9,9 +12,12 @@ floor((k + 1) * batch_size * human_share) human rows in all. The source of each 
 tickets, as many per source as the run takes rows of it.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import accumulate
+from itertools import count as count_from
 
 import numpy as np
 from numpy.typing import NDArray
@@ -99,6 +105,39 @@ class Mixture:
                 parts += readers[index].take(count) if count else []
             rng = np.random.Generator(np.random.PCG64((self.seed, PLACES, number)))
             places = rng.permutation(self.batch_size)[self.rank :: self.world]
+            yield {name: np.concatenate([part[name] for part in parts])[places] for name in parts[0]}
+
+
+class Shares:
+    """Endless batches with a fixed share of rows from each stream."""
+
+    def __init__(self, streams: Sequence[Batches], shares: Sequence[float]) -> None:
+        """Mix streams of one batch size, each made for one process; every process of the first one's world reads all of them.
+
+        Raises ConfigError unless there is a positive share for each stream.
+        """
+        if len(shares) != len(streams) or not all(0 < share < math.inf for share in shares):
+            raise ConfigError(
+                f"shares are positive numbers, one for each of {len(streams)} datasets, not {list(shares)}"
+            )
+        self.streams = streams
+        self.ends = [Fraction(share).limit_denominator(10**6) for share in accumulate(s / sum(shares) for s in shares)]
+
+    def counts(self, steps: int, size: int) -> NDArray[np.int64]:
+        """Return the rows of each stream in the first `steps` batches of `size` rows."""
+        ends = [human_rows(steps, size, end) for end in self.ends[:-1]]
+        return np.diff([0, *ends, steps * size])
+
+    def from_step(self, step: int, rank: int = 0, world: int = 1) -> Iterator[Batch]:
+        """Yield batches without end from `step` on: the part of process `rank` of `world`."""
+        size, seed = self.streams[0].batch_size, self.streams[0].seed
+        taken = self.counts(step, size)
+        readers = [_Reader(stream, int(first)) for stream, first in zip(self.streams, taken, strict=True)]
+        for number in count_from(step):
+            until = self.counts(number + 1, size)
+            wanted, taken = (until - taken).tolist(), until
+            parts = [part for reader, rows in zip(readers, wanted, strict=True) for part in reader.take(rows)]
+            places = np.random.Generator(np.random.PCG64((seed, PLACES, number))).permutation(size)[rank::world]
             yield {name: np.concatenate([part[name] for part in parts])[places] for name in parts[0]}
 
 

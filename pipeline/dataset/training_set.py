@@ -54,6 +54,8 @@ class Shard:
     """How it stores planes."""
     groups: tuple[int, ...]
     """Rows of each row group, without those of other splits."""
+    by_engine: bool = False
+    """Whether its labels are an engine's moves."""
     wanted: NDArray[np.bool_] | None = field(default=None, compare=False, repr=False)
     """Mask of the games whose rows are in the split, [G]; None if all rows of the file are."""
 
@@ -91,7 +93,8 @@ class Member:
             if divided and wanted is None:
                 wanted = self.held_games() if split == LATEST else ~self.held_games()
             path, games, form = self.directory / entry["name"], self.manifest["games"]["read"], self.manifest["planes"]
-            found.append(Shard(path, entry["rows"], games, form, tuple(groups), wanted if divided else None))
+            by_engine = self.manifest.get("moves_by") == "engine"
+            found.append(Shard(path, entry["rows"], games, form, tuple(groups), by_engine, wanted if divided else None))
         return found
 
     def positions(self, split: str) -> int:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.encoding.planes import legal_mask
+from engine.encoding.views import NO_LABEL
 from engine.progress import Progress, Tick
 from pipeline.dataset.files.shards import Batch
 from pipeline.dataset.hashing import splitmix64
@@ -90,7 +91,7 @@ def measured_rows(
 
     tables, boards, done = [], BoardSelection(), 0
     for raw in batches:
-        keep = raw["ply"] >= rule.min_ply
+        keep = (raw["ply"] >= rule.min_ply) & (raw["label"] != NO_LABEL)
         done += len(keep)
         if not keep.any():
             continue

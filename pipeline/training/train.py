@@ -5,9 +5,11 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from engine.encoding.views import NO_LABEL
 from engine.progress import Progress, Stop, never, silent
 from pipeline.dataset.batches import HUMAN_COLUMNS, Batches
 from pipeline.dataset.files.shards import MANIFEST, Batch, file_hash
+from pipeline.dataset.mixture import Shares
 from pipeline.dataset.training_set import TRAINING_SET, Member, is_training_set, members, read_training_set
 from pipeline.errors import ConfigError, DatasetError
 from pipeline.storage.claims import CHECKPOINT, require_apart, require_own
@@ -117,10 +119,12 @@ def train_on(
     stop: Stop = never,
     start: Path | None = None,
     player: dict[str, Any] | None = None,
+    shares: Sequence[float] = (),
 ) -> dict[str, Any]:
     """Train a preset on the train splits of datasets and return the checkpoint's card; a stopped run continues.
 
-    `positions` are datasets or training sets. `start` is a checkpoint whose weights a new run starts from; the
+    `positions` are datasets or training sets; `shares` are the shares of a batch that come from each, by default by their
+    rows. `start` is a checkpoint whose weights a new run starts from; the
     card names it and its data, and `player`, whom the network is to imitate. Under torchrun, each process trains on
     its share of each batch, and all of them read the datasets and `out`. Raises UnknownPresetError, DatasetError, and the
     errors of `model.training.loop.train`.
@@ -135,36 +139,64 @@ def train_on(
         members(directory, progress, stop)  # hashes new files, with progress, and can be stopped
     data = describe_data(positions) | ({} if start is None else {"start": describe_start(start)})
     data |= {} if player is None else {"player": player}
+    data |= {"shares": list(shares)} if shares else {}
     place, columns = read_world(), select_columns(config, row)
-    batches = Batches(
-        positions,
-        "train",
-        batch_size=config.batch_size,
-        seed=config.seed,
-        rank=place.rank,
-        world=place.size,
-        columns=columns,
-    )
-    if batches.rows < config.batch_size:
-        raise DatasetError(
-            f"{batches.rows} positions to train on do not fill one batch of {config.batch_size}: choose a smaller batch size"
-        )
-    if place.size > len(batches.groups):
-        raise DatasetError(f"{place.size} processes are more than the {len(batches.groups)} row groups to train on")
-    validation = open_validation(positions, config.batch_size, columns) if has_split(positions, "val") else None
+    from_step, rows = _open_batches(positions, config, columns, shares)
+    people = [path for path in positions if config.engine_moves or not _has_engine_moves(path)]
+    validated = [path for path in people if has_split([path], "val")]
+    validation = open_validation(validated, config.batch_size, columns) if validated else None
     return train(
         config,
         row,
-        batches.from_step,
+        from_step,
         out,
         validation=validation,
         data=data,
         progress=progress if place.first else silent,
         stop=stop,
-        epoch_rows=batches.rows,
+        epoch_rows=rows,
         start=start,
         check_output=lambda: check_output(out, [*positions, *([] if start is None else [start])]),
     )
+
+
+def _open_batches(
+    positions: Sequence[Path], config: "TrainConfig", columns: Sequence[str], shares: Sequence[float]
+) -> tuple[Callable[[int], Iterator[Batch]], int]:
+    """Return a function that yields this process's batches from a step on, and the rows of an epoch.
+
+    Raises ConfigError for shares that do not fit, DatasetError for too few rows.
+    """
+    from model.training.distributed import read_world
+
+    place = read_world()
+
+    def open_stream(directories: Sequence[Path], rank: int, world: int) -> Batches:
+        batches = Batches(
+            directories,
+            "train",
+            batch_size=config.batch_size,
+            seed=config.seed,
+            rank=rank,
+            world=world,
+            columns=columns,
+            people_only=not config.engine_moves,
+        )
+        if batches.rows < config.batch_size:
+            raise DatasetError(
+                f"{batches.rows} positions to train on do not fill one batch of {config.batch_size}: "
+                "choose a smaller batch size"
+            )
+        if world > len(batches.groups):
+            raise DatasetError(f"{world} processes are more than the {len(batches.groups)} row groups to train on")
+        return batches
+
+    if not shares:
+        batches = open_stream(positions, place.rank, place.size)
+        return batches.from_step, batches.rows
+    streams = [open_stream([directory], 0, 1) for directory in positions]
+    mixed = Shares(streams, shares)
+    return lambda step: mixed.from_step(step, place.rank, place.size), sum(stream.rows for stream in streams)
 
 
 def check_output(out: Path, inputs: Sequence[Path]) -> None:
@@ -185,10 +217,25 @@ def _is_begun(entry: Path) -> bool:
 def open_validation(
     positions: Sequence[Path], batch_size: int, columns: Sequence[str]
 ) -> Callable[[], Iterator[Batch]]:
-    """Return a function that yields the validation rows once, shuffled, so that the first ones are a fair sample."""
+    """Return a function that yields the validation rows once, shuffled, so that the first ones are a fair sample.
+
+    Rows whose move is not known are left out.
+    """
     batches = Batches(positions, "val", columns=columns)
     batches.batch_size = min(batch_size, 1024, batches.rows)
-    return lambda: islice(batches.from_step(0), max(1, batches.rows // batches.batch_size))
+    return lambda: _select_labelled(islice(batches.from_step(0), max(1, batches.rows // batches.batch_size)))
+
+
+def _select_labelled(batches: Iterator[Batch]) -> Iterator[Batch]:
+    """Yield the rows whose move is known."""
+    for batch in batches:
+        known = batch["label"] != NO_LABEL
+        yield batch if known.all() else {name: values[known] for name, values in batch.items()}
+
+
+def _has_engine_moves(path: Path) -> bool:
+    """Return whether a dataset's labels are an engine's moves."""
+    return any(member.manifest.get("moves_by") == "engine" for member in members(path))
 
 
 def has_split(positions: Sequence[Path], split: str) -> bool:

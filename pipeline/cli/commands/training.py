@@ -21,11 +21,13 @@ class Train(Common):
     shared folder; --positions may also be in an object store.
     """
 
-    basic: ClassVar = "positions out preset start minutes steps epochs batch_size optimizer learning_rate device"
+    basic: ClassVar = "positions shares out preset start minutes steps epochs batch_size optimizer learning_rate device"
     one_of: ClassVar = ("train.minutes", "train.steps", "train.epochs")
 
     positions: tuple[str, ...]
     """Datasets or training sets, made by `fianchetto ingest` or `join`: folders, or addresses such as s3://bucket/prefix."""
+    shares: tuple[float, ...] = ()
+    """Share of a batch that comes from each of --positions, in their order, as 0.5,0.5; by default by their rows."""
     out: Path
     """Directory of the checkpoint."""
     preset: str | None = None
@@ -47,7 +49,7 @@ class Train(Common):
         preset = self.preset or self._default_preset()
         with bar("train") as progress:
             try:
-                card = train_on(positions, preset, self.train, self.out, progress, stop, self.start)
+                card = train_on(positions, preset, self.train, self.out, progress, stop, self.start, shares=self.shares)
             except TrainingMismatchError as error:
                 if self.start is not None or not read_card(self.out)["finished"]:
                     raise

@@ -19,7 +19,7 @@ import pyarrow as pa
 from engine.board.piece_codes import CODE_BITS
 from engine.encoding.inferred import NO_EP_FILE
 from engine.encoding.planes import ENCODING_VERSION, LABELS, PIECE_PLANES, moves_hash
-from engine.encoding.views import LAST_MOVES, NO_LAST_MOVE
+from engine.encoding.views import LAST_MOVES, NO_LABEL, NO_LAST_MOVE
 from pipeline.dataset.files.layout import ROW_GROUP
 
 FORMAT_VERSION = 3
@@ -60,7 +60,10 @@ VISITS_LEAVES = ("visits.list.element.label", "visits.list.element.share")
 _MOVE = {"type": pa.uint16(), "null": NO_LAST_MOVE, "bounds": (0, LABELS - 1)}
 
 ROW_COLUMNS = (
-    Column(name="label", type=pa.uint16(), bounds=(0, LABELS - 1), meaning="Move played: 0..4095, type x 64 + from-square."),
+    Column(
+        name="label", type=pa.uint16(), bounds=(0, LABELS - 1), none=NO_LABEL,
+        meaning="Move played: 0..4095, type x 64 + from-square; 65535 if none is known, in evaluated positions.",
+    ),
     Column(name="promotion", type=pa.uint8(), bounds=(2, 5), none=0, meaning="Promotion: 0 none, 2 knight .. 5 queen."),
     Column(
         name="castling", type=pa.uint8(), bounds=(0, 15),

@@ -12,6 +12,7 @@ from engine.board.bitboard import ALL, EMPTY, ONE, U, popcount
 from engine.board.movegen import MOVE_PLANES, TYPES, legal_planes
 from engine.board.piece_codes import CODE_BITS, piece_codes
 from engine.board.position import CASTLING, EN_PASSANT, KING, MAX_MOVES, TURN, WORDS
+from engine.encoding.views import NO_LABEL
 from engine.kernels import BORROWING
 
 PIECES, WIDTHS = 13, (8, 8, 8, 8, 24, 8)
@@ -142,7 +143,7 @@ def unpack_positions(packed_RW: Any, labels_R: Any, position: Any, out_RP: Any) 
     """Write the planes, uint64[R, 77], of packed positions. `position` is scratch space, uint64[16].
 
     Return the first invalid row (int64) and what is wrong with it, or (-1, VALID); rows from there on are not written.
-    Labels (uint16), unless the array is empty, must be legal moves.
+    Labels (uint16), unless the array is empty, must be legal moves or NO_LABEL.
     """
     for row in range(len(packed_RW)):
         _unpack_one(packed_RW[row], position)
@@ -155,7 +156,7 @@ def unpack_positions(packed_RW: Any, labels_R: Any, position: Any, out_RP: Any) 
             moves += popcount(planes[index])
         if moves > U(MAX_MOVES):
             return np.int64(row), MANY_MOVES
-        if len(labels_R):
+        if len(labels_R) and labels_R[row] != NO_LABEL:
             label = U(labels_R[row])
             if label >= U(64 * TYPES) or (planes[U(MOVE_PLANES) + (label >> U(6))] >> (label & U(63))) & ONE == EMPTY:
                 return np.int64(row), ILLEGAL_LABEL

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from engine.board.movegen import MOVE_PLANES
 from engine.board.position import MAX_MOVES
 from engine.encoding.planes import LABELS, PlanesError, check_planes, moves_hash
+from engine.encoding.views import NO_LABEL
 from engine.errors import UserError
 from engine.json_files import shown
 from pipeline.dataset.files.columns import MOVE_COLUMNS, OPTIONAL, VISITS_LEAVES, form_of, schema
@@ -185,14 +186,18 @@ def check_rows(rows: Batch, games: int | None = None) -> None:
     for name, values in rows.items():
         if name not in ("planes", "visits"):
             check_values(name, values, games)
+    if "label" in rows and "plies" in rows:
+        unknown = (rows["label"] == NO_LABEL) & (rows["plies"] > 0)
+        require_valid("label", rows["label"], unknown, "in a row of a game, where the move is known")
     if "planes" in rows:
         try:
             check_planes(rows["planes"])
         except PlanesError as error:
             raise ValueError(f"planes: {error}") from None
         if "label" in rows:
-            legal = _legal(rows["planes"], np.arange(len(rows["label"])), rows["label"])
-            require_valid("label", rows["label"], ~legal, "no legal move of its row")
+            wrong, known = np.zeros(len(rows["label"]), dtype=np.bool_), np.flatnonzero(rows["label"] != NO_LABEL)
+            wrong[known] = ~_legal(rows["planes"], known, rows["label"][known])
+            require_valid("label", rows["label"], wrong, "no legal move of its row")
     if "visits" in rows:
         _check_visits(rows)
 

@@ -252,7 +252,7 @@ def test_a_searchs_value_takes_its_share_of_what_the_value_was_taught(blend: flo
 
 
 def test_a_searched_position_of_no_game_teaches_the_searchs_value_alone() -> None:
-    """What the game's end or an engine would say of it, whatever stands there, is not heard."""
+    """Its result and its evaluation, whatever they are, do not count; one that was not searched has its evaluation alone."""
     nan = float("nan")
     search_values = torch.tensor([0.5, 0.5, nan, nan, -0.2])
     has_game = torch.tensor([True, False, True, False, False])
@@ -262,11 +262,36 @@ def test_a_searched_position_of_no_game_teaches_the_searchs_value_alone() -> Non
     found = losses(config, random(ROWS, LABELS), value, rows)["value_loss"]
     whole = losses(config | {"search_value_share": 1.0}, random(ROWS, LABELS), value, rows)["value_loss"]
     assert found[[1, 4]].tolist() == whole[[1, 4]].tolist()
-    assert float(found[3]) == 0.0
+    evaluated = losses({"eval_blend": 1.0}, random(ROWS, LABELS), value, rows)["value_loss"]
+    assert float(found[3]) == float(evaluated[3]) > 0.0
     assert float(found[0]) != pytest.approx(float(whole[0]))
     silent = losses(config | {"search_value_share": 0.0}, random(ROWS, LABELS), value, rows)["value_loss"]
-    assert silent[~has_game].tolist() == [0.0] * 3
+    assert silent[~has_game].tolist() == evaluated[~has_game].tolist()
     assert bool((silent[has_game] > 0).all())
+
+
+def test_evaluated_positions_train_the_value_by_the_evaluation_alone_and_no_policy_without_a_move() -> None:
+    """Rows 0 and 1 are of a game, the others were only evaluated, row 4 without a result; rows 2 and 4 have no move."""
+    has_game, has_label = (
+        torch.tensor([True, True, False, False, False]),
+        torch.tensor([True, True, False, True, False]),
+    )
+    rows = targets(evals=torch.tensor([80, NO_EVAL, 120, -300, NO_EVAL]), has_game=has_game, has_label=has_label)
+    logits, value = random(ROWS, LABELS).requires_grad_(), random(ROWS, 3).requires_grad_()
+    found = losses({"eval_blend": 0.25, "legality_weight": 0.5}, logits, value, rows)
+    alone = losses({"eval_blend": 1.0}, logits, value, rows)["value_loss"]
+    assert found["value_loss"][2:4].tolist() == pytest.approx(alone[2:4].tolist())
+    assert found["value_loss"][4].item() == 0.0
+    assert found["value_loss"][0].item() != pytest.approx(alone[0].item())
+    assert found["policy_loss"][~has_label].tolist() == found["illegal"][~has_label].tolist() == [0.0, 0.0]
+    found["loss"].sum().backward()
+    assert logits.grad is not None
+    assert value.grad is not None
+    assert not logits.grad[~has_label].any()
+    assert logits.grad[has_label].abs().sum(1).min() > 0
+    assert value.grad.abs().sum(1).gt(0).tolist() == [True, True, True, True, False]
+    without = losses({"eval_blend": 0.0}, logits, value, rows)["value_loss"]
+    assert without[~has_game].tolist() == [0.0] * 3
 
 
 def test_searches_teach_the_policy_or_the_value_or_both() -> None:
@@ -309,7 +334,7 @@ def test_positions_of_no_game_teach_moves_and_nothing_of_results(config: dict[st
     ended = torch.tensor([True, False, True, False, True])
     left = torch.tensor([40.0, -3.0, 60.0, 0.0, 20.0])
     value = random(ROWS, 3).requires_grad_()
-    evals = torch.full((ROWS,), 100)
+    evals = torch.where(ended, 100, NO_EVAL)
 
     def found(**rows: Any) -> dict[str, Tensor]:
         rows = {"plies_left": left, "evals": evals} | rows
