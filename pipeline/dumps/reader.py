@@ -11,8 +11,8 @@ import io
 import os
 import select
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any, TextIO
 
@@ -21,15 +21,15 @@ from numpy.typing import NDArray
 
 from engine.progress import Stop, never
 from pipeline.dumps.archives import TrailingBytesError, compression_of, decompress
-from pipeline.dumps.formats import parquet
+from pipeline.dumps.formats import evaluations, parquet
 from pipeline.dumps.formats.positions import recognise
 from pipeline.dumps.formats.text import FIRST, HEAD, PIECE, Pieces, gather
 from pipeline.errors import DumpError, Stopped
 from pipeline.pgn.tags import LONGEST_GAME, Splitter, split
 from pipeline.storage.http import RemoteVersion, WebFile, file_name, shown
-from pipeline.storage.objects import ObjectFile, look, open_remote
+from pipeline.storage.objects import ObjectFile, RangeFile, list_files, look, open_remote
 from pipeline.storage.preflight import require_utf8
-from pipeline.storage.stores import is_url
+from pipeline.storage.stores import file_hash, is_url
 
 BLOCK = 1 << 22
 """Bytes of text that are split at a time."""
@@ -59,17 +59,22 @@ class Chunk:
     text: bytes
     starts: NDArray[np.int64]
     """[G] first byte of each game in the text."""
+    is_evaluations: bool = False
+    """Whether the games are lines of evaluated positions (pipeline/pgn/evaluation_rows.py)."""
 
 
 class Source:
     """One dump: a path, an address or `-` for standard input, with its hash and how far it was read.
 
     Remote files are streamed, not stored. Reading raises Stopped when `stop` asks for it while no chunk comes. Inputs other
-    than PGN are converted to it, unless `plain` asks for the text as it is.
+    than PGN are converted to it, unless `plain` asks for the text as it is; evaluated positions become lines, of which
+    `sample` takes a share.
     """
 
-    def __init__(self, name: str, stop: Stop = never, *, plain: bool = False) -> None:
-        self.name, self.stop, self.plain = name, stop, plain
+    def __init__(
+        self, name: str, stop: Stop = never, *, plain: bool = False, sample: evaluations.Sample = evaluations.ALL
+    ) -> None:
+        self.name, self.stop, self.plain, self.sample = name, stop, plain, sample
         self.hash = hashlib.sha256()
         self.bytes_read = 0
         self.text_bytes = 0
@@ -79,10 +84,16 @@ class Source:
         self.compression: str | None = None
         self.input = ""
         """The format, where it is not PGN."""
+        self.is_evaluations = False
         self.version: RemoteVersion | None = None
         """Version of a remote file."""
         self._file: IO[bytes] | WebFile | ObjectFile | None = None
         self._head = b""
+
+    @property
+    def is_parquet_evaluations(self) -> bool:
+        """Return whether only parts of the file are read; it is then recognised by its footer, not by all of its bytes."""
+        return self.input in evaluations.COLUMNS
 
     @property
     def size(self) -> int | None:
@@ -111,12 +122,7 @@ class Source:
             raise DumpError(f"{name} is named like a {expected} archive but does not begin like one")
         first = _first_text(self._head, compression)
         if first.startswith(parquet.MAGIC):
-            if self.plain:
-                raise DumpError(f"{name} is Parquet, where PGN text is read: name a PGN file, compressed or not")
-            if self.name == STDIN or is_url(self.name) or compression is not None:
-                raise DumpError(f"{name} is Parquet, which is read from a file of its own: save and unpack it first")
-            self.input, games = parquet.convert_parquet(self.name, self._hash_share)
-            return Pieces(gather(games))
+            return self._open_parquet(name)
         if first.count(0) * 10 > len(first):
             raise DumpError(f"{name} is not PGN text: it begins with zero bytes (convert UTF-16 to UTF-8 first)")
         plain = iter(lambda: self.read(BLOCK), b"")
@@ -125,7 +131,40 @@ class Source:
         if found is None:
             return stream
         self.input, convert = found
+        if convert is None:
+            self.is_evaluations = True
+            return Pieces(evaluations.read_json_lines(short_name(self.name), stream, self.sample), stream)
         return Pieces(gather(convert(name, stream)), stream)
+
+    def _open_parquet(self, name: str) -> Pieces:
+        """Return a stream of a table's text: evaluated positions from anywhere, other tables from a file on this machine."""
+        if self.plain:
+            raise DumpError(f"{name} is Parquet, where PGN text is read: name a PGN file, compressed or not")
+        if self.name == STDIN or self.compression is not None:
+            raise DumpError(f"{name} is Parquet, which is read from a file of its own: save and unpack it first")
+        opened = parquet.open_evaluations(name, self._ranges() if is_url(self.name) else self.name)
+        if opened is None and is_url(self.name):
+            raise DumpError(
+                f"{name} is Parquet, of which only evaluated positions are read from an address: save it first"
+            )
+        if opened is None:
+            self.input, games = parquet.convert_parquet(self.name, self._hash_share)
+            return Pieces(gather(games))
+        self.input, file, self.hash = opened
+        self.is_evaluations = True
+        return Pieces(evaluations.read_parquet(short_name(self.name), file, self.input, self.sample, self._note_share))
+
+    def _ranges(self) -> RangeFile:
+        """Return the remote file for reading at any place."""
+        assert self._file is not None
+        self._file.close()
+        return RangeFile(self.name, self.version or RemoteVersion(), self.stop)
+
+    def _note_share(self, share: float) -> None:
+        """Note the share of a table that was read; raises Stopped."""
+        self.bytes_read = round(share * (self.size or 0))
+        if self.stop():
+            self._raise_if_stopped()
 
     def _poll_while_quiet(self, pieces: Iterator[bytes]) -> Iterator[memoryview]:
         """Yield the pieces, long ones in parts; raises Stopped where `stop` asks for it while no chunk comes."""
@@ -229,6 +268,25 @@ def _open(path: Path) -> IO[bytes]:
         raise DumpError(f"{path} cannot be opened: {os.strerror(error.errno or 0)}") from error
 
 
+def expand(names: Sequence[str]) -> list[str]:
+    """Return the inputs with the Parquet files of each folder in its place, in the order of their names."""
+    found = []
+    for name in names:
+        is_folder = not is_url(name) and name != STDIN and Path(name).is_dir()
+        inside = sorted(map(str, Path(name).glob("**/*.parquet"))) if is_folder else list_files(name, ".parquet")
+        found += inside or [name]
+    return found
+
+
+def is_same_file(entry: Mapping[str, Any], path: Path) -> bool:
+    """Return whether a file has the size and hash of a source's entry in a manifest."""
+    if path.stat().st_size != entry["bytes"]:
+        return False
+    by_footer = entry.get("input") in evaluations.COLUMNS
+    digest = parquet.hash_footer(path).hexdigest() if by_footer else file_hash(path)
+    return bool(entry["sha256"] == digest)
+
+
 def require(name: str) -> None:
     """Raise DumpError or FetchError if a dump cannot be opened; a pipe's writer must not see it opened and closed."""
     if is_url(name):
@@ -283,8 +341,13 @@ class _Window:
                         f"{display_name(self.source.name)} is not PGN text: no line break in {LONGEST_GAME >> 20} MiB"
                     )
                 end = self.filled  # the line is cut, as the game that it belongs to will be
-        found = np.empty((end - self.scanned) // 2 + 2, dtype=np.int64)
-        count = split(self.text, self.scanned, end, self.splitter.state, found)
+        if self.source.is_evaluations:
+            newlines = np.flatnonzero(self.text[self.scanned : end] == ord("\n"))
+            found = self.scanned + np.concatenate([[0], newlines[:-1] + 1])[: len(newlines)]
+            count = len(found)
+        else:
+            found = np.empty((end - self.scanned) // 2 + 2, dtype=np.int64)
+            count = split(self.text, self.scanned, end, self.splitter.state, found)
         self.starts = np.concatenate([self.starts, found[:count]])
         self.scanned = end
         self.has_games = self.has_games or count > 0
@@ -340,12 +403,15 @@ def _source_chunks(source: Source, number: int, chunk_bytes: int) -> Iterator[Ch
             else:
                 break
             text, starts = window.take(end, games)
-            yield Chunk(index, number, game, offset + first, text, starts)
+            yield Chunk(index, number, game, offset + first, text, starts, source.is_evaluations)
             offset, index, game = offset + end, index + 1, game + games
         if not len(window.starts):
             offset += window.drop_scanned()
-    while source.read(BLOCK):  # the bytes behind damage are hashed too: the manifest has the hash of the file
-        pass
+    if source.is_parquet_evaluations:
+        source.bytes_read = source.size or 0  # recognised by its footer
+    else:
+        while source.read(BLOCK):  # the bytes behind damage are hashed too: the manifest has the hash of the file
+            pass
     source.close()
 
 
@@ -362,6 +428,6 @@ def chunks(
         for chunk in _source_chunks(source, number, chunk_bytes):
             source.quiet_bytes = 0
             on_read(done + source.bytes_read)
-            yield Chunk(index, number, game, chunk.offset, chunk.text, chunk.starts)
+            yield replace(chunk, index=index, first_game=game)
             index, game = index + 1, game + len(chunk.starts)
         done += source.bytes_read

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.dataset.files.shard_files import games_tables
+from pipeline.dumps.formats.evaluations import ALL, Sample
 from pipeline.dumps.reader import BLOCK, Source
 
 
@@ -36,9 +37,9 @@ def read_texts(
     return {game: offset for spans_of in spans.values() for game, (offset, _) in spans_of.items()}, texts
 
 
-def text_of(source: str) -> Iterator[bytes]:
-    """Yield the decompressed bytes of a dump, up to where it is damaged."""
-    stream = Source(source).open()
+def text_of(source: str, sample: Sample = ALL) -> Iterator[bytes]:
+    """Yield the decompressed bytes of a dump, up to where it is damaged; of evaluated positions, the lines of a sample."""
+    stream = Source(source, sample=sample).open()
     with suppress(OSError):
         while block := stream.read(BLOCK):
             yield block

@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from engine.board.position import FenError, from_fen, parse_fen, playable
+from engine.board.position import WORDS, FenError, from_fen, parse_fen, playable
 from engine.encoding.views import LAST_MOVES
 from pipeline.dataset.files.columns import FORMS, Form
 from pipeline.dataset.files.permute import Records
@@ -51,9 +51,9 @@ from pipeline.ingest.filters import (
     active,
     apply_filters,
 )
-from pipeline.ingest.games_table import games_table
+from pipeline.ingest.games_table import games_table, write_options
 from pipeline.ingest.tag_values import NO_LABELS, Tagged, count_names, find_players, matches, numbers, tag_value
-from pipeline.pgn import replay, tags
+from pipeline.pgn import evaluation_rows, replay, tags
 from pipeline.pgn.san import UNKNOWN_RESULT
 from pipeline.storage.building import PARTS, files_folder, require_unused
 from pipeline.storage.stores import Publish, place, publish_behind
@@ -158,21 +158,50 @@ def _read_fens(text: NDArray[np.uint8], spans: NDArray[np.int64], games: replay.
     return np.array(setups, dtype=np.uint64)
 
 
-def read_games(text: NDArray[np.uint8], starts: NDArray[np.int64], config: IngestConfig) -> Tagged:
-    """Read the tags of the games at `starts` and apply the filters that need no moves."""
-    count = len(starts)
-    bounds = np.append(starts, len(text))
-    spans = np.zeros((count, len(tags.TAGS), 2), dtype=np.int64)
-    games = replay.Games(
+def _allocate_games(bounds: NDArray[np.int64]) -> replay.Games:
+    """Return games of which nothing is known but where they begin, int64[G + 1]."""
+    count = len(bounds) - 1
+    return replay.Games(
         start=bounds,
         movetext=np.zeros(count, dtype=np.int64),
         result=np.full(count, UNKNOWN_RESULT, dtype=np.int8),
-        base=np.zeros(count, dtype=np.int32),
+        base=np.full(count, -1, dtype=np.int32),
         setup=np.zeros(count, dtype=np.int32),
         status=np.full(count, replay.USED, dtype=np.uint8),
         plies=np.zeros(count, dtype=np.uint16),
         identity=np.zeros(count, dtype=np.uint64),
     )
+
+
+def read_evaluations(text: NDArray[np.uint8], starts: NDArray[np.int64], config: IngestConfig) -> Tagged:
+    """Return the lines of evaluated positions at `starts` as games without tags, and apply the filters of games."""
+    games, count = _allocate_games(np.append(starts, len(text))), len(starts)
+    games.result[:] = replay.NO_RESULT
+    unrated, unknown = np.zeros(count, dtype=np.int32), np.full(count, -1, dtype=np.int32)
+    spans = np.zeros((count, len(tags.TAGS), 2), dtype=np.int64)
+    parity, depth = np.full(count, NO_LABELS, dtype=np.uint8), np.zeros(count, dtype=np.int32)
+    setups = np.empty((0, WORDS), dtype=np.uint64)
+    is_player = np.zeros((count, 2), dtype=np.bool_)
+    tagged = Tagged(games, spans, unrated, unrated, unknown, parity, setups, is_player, depth)
+    apply_filters(GAME_FILTERS, GameColumns(text, tagged, config.seed), config, games.status, GAME_STATUS)
+    return tagged
+
+
+def _read_rows(text: NDArray[np.uint8], tagged: Tagged, first: int, rows: replay.Rows) -> tuple[int, int]:
+    """Make rows of games or evaluated positions from `first` on: return (next game, rows filled)."""
+    if tagged.depth is None:
+        return replay.replay(text, tagged.games, tagged.setups, first, rows)
+    last, filled = evaluation_rows.read_rows(text, tagged.games, tagged.depth, first, rows)
+    tagged.games.identity[first:last] = splitmix64(tagged.games.identity[first:last])
+    return last, filled
+
+
+def read_games(text: NDArray[np.uint8], starts: NDArray[np.int64], config: IngestConfig) -> Tagged:
+    """Read the tags of the games at `starts` and apply the filters that need no moves."""
+    count = len(starts)
+    bounds = np.append(starts, len(text))
+    spans = np.zeros((count, len(tags.TAGS), 2), dtype=np.int64)
+    games = _allocate_games(bounds)
     tags.scan_tags(text, bounds, spans, games.movetext)
     replay.read_results(text, spans[:, tags.RESULT], games.result)
     control = spans[:, tags.TIME_CONTROL]
@@ -283,7 +312,8 @@ def _write_block(
     if kept is not None:
         splits[np.delete(np.arange(filled), kept)] = len(SPLITS)
     out, entries = place(task.out), []
-    earlier_RH = replay.earlier_moves(rows, filled, task.config.history)
+    history = task.config.history if tagged.depth is None else 1
+    earlier_RH = replay.earlier_moves(rows, filled, history)
     for number, split in enumerate(SPLITS):
         picked = np.flatnonzero(splits == number)
         if not len(picked):
@@ -320,14 +350,15 @@ def encode_chunk(task: ChunkTask) -> dict[str, Any]:
             raise DatasetError(OTHERS.format(out=task.out))
         return {**done, "fresh_rows": 0}
     text = np.frombuffer(task.chunk.text, dtype=np.uint8)
-    tagged = read_games(text, task.chunk.starts, task.config)
+    read_tags = read_evaluations if task.chunk.is_evaluations else read_games
+    tagged = read_tags(text, task.chunk.starts, task.config)
     rows = _row_buffer()
     files: list[dict[str, Any]] = []
     dropped: Counter[str] = Counter()
     total = collisions = game = block = 0
     with publish_behind() as publish:
         while game < len(task.chunk.starts):
-            game, filled = replay.replay(text, tagged.games, tagged.setups, game, rows)
+            game, filled = _read_rows(text, tagged, game, rows)
             replayed: Any = rows[:filled]
             _identify_by_position(replayed, tagged)
             kept, refused = _keep_rows(replayed, tagged, task.config)
@@ -337,7 +368,9 @@ def encode_chunk(task: ChunkTask) -> dict[str, Any]:
             total, block = total + (filled if kept is None else len(kept)), block + 1
         table = games_table(tagged, text, task.chunk, split_of(tagged.games.identity, task.config))
         games_name = f"games-{task.chunk.index:05d}.parquet"
-        publish(parts, games_name, len(table), lambda target: pq.write_table(table, target))
+        publish(
+            parts, games_name, len(table), lambda target: pq.write_table(table, target, **write_options(table.schema))
+        )
     counts = np.bincount(tagged.games.status, minlength=len(GAME_STATUS))
     result = {
         "chunk": task.chunk.index,

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.board.piece_codes import CODE_BITS
 from pipeline.dataset.hashing import splitmix64, unit_interval
 from pipeline.dataset.strata import CLASSES, speed_class
 from pipeline.errors import ConfigError
@@ -64,19 +65,39 @@ class Filters:
     min_clock: int = 0
     """Least number of seconds on the mover's clock, if it is known; moves in time trouble teach little. 0 for all."""
     sample: float = 1.0
-    """Share of games to keep, by a hash of their movetext and the seed. A smaller share is a subset of a larger one."""
+    """Share of games to keep, by a hash of their movetext and the seed. A smaller share is a subset of a larger one. Of
+    evaluated positions, share of the row groups to read."""
     positions_per_game: int = 0
     """Most rows of a game, drawn by a hash, since neighbours are nearly duplicates; 0 for all."""
+    min_pieces: int = 0
+    """Least number of pieces on the board, kings and pawns included."""
+    max_pieces: int = 32
+    """Most pieces on the board, kings and pawns included."""
+    min_depth: int = 0
+    """Least depth of an engine's analysis, which only Lichess's position evaluations state; 0 for all."""
+    max_score: int = 0
+    """Greatest evaluation in centipawns of either side, mates being 32000; rows without one are kept. 0 for all."""
 
     def __post_init__(self) -> None:
         """Validate the settings."""
-        counts = ("min_elo", "max_elo", "skip_plies", "min_clock", "positions_per_game")
+        counts = (
+            "min_elo",
+            "max_elo",
+            "skip_plies",
+            "min_clock",
+            "positions_per_game",
+            "min_pieces",
+            "min_depth",
+            "max_score",
+        )
         if negative := [name for name in counts if getattr(self, name) < 0]:
             raise ConfigError(f"{negative[0]} must be at least 0, got {getattr(self, negative[0])}")
         if self.max_elo and self.max_elo < self.min_elo:
             raise ConfigError(f"max_elo {self.max_elo} is below min_elo {self.min_elo}")
         if wrong := [word for word in self.speeds if word not in SPEEDS]:
             raise ConfigError(f"speeds: {wrong[0]!r} is none of {', '.join(SPEEDS)}")
+        if not max(2, self.min_pieces) <= self.max_pieces <= 32:
+            raise ConfigError(f"max_pieces is from 2 to 32, and at least min_pieces, not {self.max_pieces}")
         if not 0 < self.sample <= 1:
             raise ConfigError(f"sample is a share of games above 0 and up to 1, not {self.sample}")
         first, last = day(self.since, "since"), day(self.until, "until")
@@ -153,8 +174,13 @@ class GameColumns:
         return np.where((year > 0) & (month > 0) & (date > 0), year * 10_000 + month * 100 + date, 0)
 
     def draw(self) -> NDArray[np.float64]:
-        """Return a number in [0, 1): a hash of the movetext without trailing white space, and of the seed."""
+        """Return a number in [0, 1): a hash of the movetext without trailing white space, and of the seed.
+
+        0 for evaluated positions, of which a sample was read.
+        """
         games = self.tagged.games
+        if self.tagged.depth is not None:
+            return np.zeros(len(games.status))
         spans, whole = np.stack([games.movetext, games.start[1:]], axis=1), self.text.tobytes()
         for span in spans:
             span[1] = span[0] + len(whole[span[0] : span[1]].rstrip())
@@ -165,7 +191,9 @@ class GameColumns:
     def has_eval(self) -> NDArray[np.bool_]:
         """Return whether the movetext has an evaluation; False for games that are already dropped."""
         games, whole = self.tagged.games, self.text.tobytes()
-        found = np.zeros(len(games.status), dtype=np.bool_)
+        found = np.full(len(games.status), self.tagged.depth is not None)
+        if self.tagged.depth is not None:
+            return found
         for game in np.flatnonzero(games.status == replay.USED):
             found[game] = whole.find(b"[%eval ", games.movetext[game], games.start[game + 1]) >= 0
         return found
@@ -201,6 +229,22 @@ class RowColumns:
     def eval(self) -> NDArray[Any]:
         """Return the evaluation, NO_EVAL for none."""
         return self.rows["eval"]
+
+    def pieces(self) -> NDArray[np.int64]:
+        """Return the number of pieces on the board."""
+        occupied: NDArray[Any] = np.bitwise_or.reduce([self.rows[f"codes_{bit}"] for bit in range(CODE_BITS)])
+        count: NDArray[np.int64] = np.bitwise_count(occupied).astype(np.int64)
+        return count
+
+    def depth(self) -> NDArray[np.int64]:
+        """Return the depth of the analysis, 0 for unknown."""
+        depth = self.tagged.depth
+        return np.zeros(len(self.rows), dtype=np.int64) if depth is None else depth[self.rows.game].astype(np.int64)
+
+    def score(self) -> NDArray[np.int64]:
+        """Return the evaluation without its sign, 0 for none."""
+        value = self.rows["eval"].astype(np.int64)
+        return np.where(value == NO_EVAL, 0, np.abs(value))
 
     def rank_in_game(self) -> NDArray[np.int64]:
         """Return each row's rank, from 0, in a random order of those rows of its game that are kept so far."""
@@ -249,6 +293,10 @@ ROW_FILTERS = (
     Filter("skip_plies", ("game_ply",), lambda its, ply: ply < its.skip_plies, "filter: opening"),
     Filter("min_clock", ("clock",), lambda its, clock: clock < its.min_clock, "filter: clock"),
     Filter("evals_only", ("eval",), lambda its, value: value == NO_EVAL, "filter: no eval"),
+    Filter("min_pieces", ("pieces",), lambda its, pieces: pieces < its.min_pieces, "filter: pieces"),
+    Filter("max_pieces", ("pieces",), lambda its, pieces: pieces > its.max_pieces, "filter: pieces"),
+    Filter("min_depth", ("depth",), lambda its, depth: depth < its.min_depth, "filter: depth"),
+    Filter("max_score", ("score",), lambda its, score: score > its.max_score, "filter: score"),
     Filter(
         "positions_per_game",
         ("rank_in_game",),
@@ -258,7 +306,7 @@ ROW_FILTERS = (
 )
 GAME_STATUS = tuple(dict.fromkeys((*replay.STATUS, *(row.reason for row in GAME_FILTERS))))
 """Outcome of a game by number: used, or the reason it is dropped."""
-ROW_STATUS = ("kept", "not a labelled move", *(row.reason for row in ROW_FILTERS))
+ROW_STATUS = ("kept", "not a labelled move", *dict.fromkeys(row.reason for row in ROW_FILTERS))
 """Outcome of a row by number: kept, or the reason it is dropped."""
 KEPT, NOT_LABELLED = 0, 1
 

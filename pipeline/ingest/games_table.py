@@ -4,6 +4,7 @@ Axes: G games.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -35,6 +36,12 @@ def _named(names: Sequence[str], indices: NDArray[np.uint8], known: NDArray[np.b
     text = pa.py_buffer("".join(names).encode("ascii"))
     dictionary = pa.StringArray.from_buffers(len(names), pa.py_buffer(offsets), text)
     return pa.DictionaryArray.from_arrays(number_array(indices.astype(np.int32), known), dictionary)
+
+
+def write_options(stored: pa.Schema) -> dict[str, Any]:
+    """Return how the table is written: text as dictionaries, but numbers, which hardly repeat, as they are."""
+    texts = [field.name for field in stored if not pa.types.is_integer(field.type)]
+    return {"compression": "zstd", "use_dictionary": texts}
 
 
 def games_table(tagged: Tagged, text: NDArray[np.uint8], chunk: Chunk, split_G: NDArray[np.uint8]) -> pa.Table:

@@ -19,12 +19,14 @@ from engine.json_files import read_json
 from engine.progress import Progress, Stop, Tick, never, silent
 from pipeline.dataset.files.columns import FORMAT_VERSION
 from pipeline.dataset.files.layout import CARD
-from pipeline.dataset.files.shards import GAMES, MANIFEST, file_hash, finish_dataset, read_manifest
-from pipeline.dumps.reader import STDIN, Source, chunks, require, short_name
+from pipeline.dataset.files.shards import GAMES, MANIFEST, finish_dataset, read_manifest
+from pipeline.dumps.formats.evaluations import ENGINE_MOVES, Sample
+from pipeline.dumps.reader import STDIN, Source, chunks, expand, is_same_file, require, short_name
 from pipeline.errors import (
     ConfigError,
     DamagedError,
     DatasetError,
+    DumpError,
     FetchError,
     IngestError,
     OtherDumpError,
@@ -64,15 +66,15 @@ def ingest(
 ) -> dict[str, Any]:
     """Make a dataset of dumps in `out`, and return its manifest.
 
-    `sources` are paths, addresses (https://, s3://, gs://) or `-` for standard input, `out` is what
-    `pipeline.storage.stores.place` returns. A finished dataset of the same sources and configuration is returned as it is, an
-    unfinished one is continued. `engine` runs the chunks in place of `workers` processes on this machine.
+    `sources` are paths, addresses (https://, s3://, gs://, hf://), folders of Parquet files, or `-` for standard input; `out`
+    is what `pipeline.storage.stores.place` returns. A finished dataset of the same sources and configuration is returned as
+    it is, an unfinished one is continued. `engine` runs the chunks in place of `workers` processes on this machine.
 
     Raises DumpError, FetchError, DatasetError (`out` has other files, or is of other sources, settings or code; no positions),
     IngestError (full disk, lost network, two ingests at once) and Stopped. Raises DamagedError if an archive is damaged: the
     dataset of all games before the damage is then complete.
     """
-    config = config or IngestConfig()
+    config, sources = config or IngestConfig(), expand(sources)
     if not 1 <= len(sources) <= MOST_SOURCES:
         raise ConfigError(f"name at least one dump, or - for standard input, and at most {MOST_SOURCES:,}")
     for name in (*sources, str(out)):
@@ -156,7 +158,7 @@ def _is_same_dump(entry: Mapping[str, Any], name: str) -> bool:
     path = Path(name)
     if name == STDIN or not path.is_file():
         return False
-    return (entry["name"], entry["bytes"], entry["sha256"]) == (path.name, path.stat().st_size, file_hash(path))
+    return entry["name"] == path.name and is_same_file(entry, path)
 
 
 def _begin(out: Path, sources: Sequence[str], config: IngestConfig) -> None:
@@ -199,7 +201,7 @@ def _ingest(
     stop: Stop,
 ) -> dict[str, Any]:
     """Encode every chunk that is not done, then publish the games and the manifest."""
-    sources = [Source(name, stop) for name in names]
+    sources = [Source(name, stop, sample=Sample(config.sample, config.seed)) for name in names]
     parts = out / PARTS
     where = str(out if is_url(str(out)) else out.absolute())  # a worker may run in another folder
     sizes = [Source(name).size for name in names if name == STDIN or is_url(name) or Path(name).is_file()]
@@ -215,6 +217,11 @@ def _ingest(
     def tasks() -> Iterator[ChunkTask]:
         nonlocal taken
         for chunk in chunks(sources, config.chunk_mib << 20, note_bytes):
+            by_engine = [sources[number].input in ENGINE_MOVES for number in (0, chunk.source)]
+            if by_engine[0] != by_engine[1]:
+                raise DumpError(
+                    "engines' moves and people's moves are not put into one dataset: ingest these dumps apart"
+                )
             taken += 1
             yield ChunkTask(chunk, where, config)
 
@@ -238,8 +245,9 @@ def _ingest(
         if (parts / part_name(taken)).exists():
             raise OtherDumpError("the dump has become shorter since this ingest was begun", remedy=ELSEWHERE)
         release_buffers()  # merging needs memory too
+        more = {"moves_by": "engine"} if sources[0].input in ENGINE_MOVES else {}
         try:
-            return build_manifest(out, [source.describe() for source in sources], config)
+            return build_manifest(out, [source.describe() for source in sources], config, more)
         finally:
             if not positions:  # a misspelled player, for example: the next try is another ingest
                 discard(out)

@@ -24,6 +24,7 @@ from pipeline.errors import DatasetError
 from pipeline.ingest.chunk import OTHERS, ROWS_VERSION, IngestConfig, config_digest, part_name
 from pipeline.ingest.data_card import write_card
 from pipeline.ingest.filters import GAME_STATUS, ROW_STATUS
+from pipeline.ingest.games_table import write_options
 from pipeline.storage.building import PARTS, files_folder
 from pipeline.storage.stores import open_for_arrow
 
@@ -53,7 +54,7 @@ def _merge_games(out: Path, count: int) -> dict[str, Any]:
     )
 
     def write(target: Any) -> None:
-        with pq.ParquetWriter(target, plain, compression="zstd") as writer:
+        with pq.ParquetWriter(target, plain, **write_options(plain)) as writer:
             for path in paths:
                 # `pq.read_table` would import pandas, a quarter of a second
                 with pq.ParquetFile(open_for_arrow(path)) as file:

@@ -28,6 +28,7 @@ class Tagged(NamedTuple):
     parity: NDArray[np.uint8]  # 0 or 1: only even or odd plies are labels; NO_LABELS: a game, all plies are
     setups: NDArray[np.uint64]  # [S, 16] starting positions; the first is the usual one
     is_player: NDArray[np.bool_]  # [G, 2] whether White and Black are among the players whose moves are wanted
+    depth: NDArray[np.int32] | None = None  # evaluated positions: depth of the analysis, 0: unknown; None: games
 
 
 def numbers(text: NDArray[np.uint8], spans: NDArray[np.int64], missing: int) -> NDArray[np.int32]:

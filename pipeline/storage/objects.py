@@ -4,15 +4,18 @@ A store's driver retries, reads ahead and requests ranges. The version of an obj
 last one, so an object that is replaced while it is read is noticed.
 """
 
+import io
 from typing import Any, cast
 
 from engine.progress import Stop, never
 from pipeline.errors import ChangedError, FetchError
 from pipeline.storage.http import RemoteVersion, WebFile, is_web, shown
-from pipeline.storage.stores import one_line, place, store_errors
+from pipeline.storage.stores import is_url, one_line, place, store_errors
 
 BLOCK = 1 << 23
 """Bytes of an object that one request asks for."""
+RECENT = 3
+"""Reads of a RangeFile that are kept."""
 
 
 def open_remote(name: str, stop: Stop = never, version: RemoteVersion | None = None) -> "WebFile | ObjectFile":
@@ -30,6 +33,84 @@ def open_remote(name: str, stop: Stop = never, version: RemoteVersion | None = N
 def look(name: str, stop: Stop = never) -> RemoteVersion:
     """Return the version of an address; raises what `open_remote` raises."""
     return WebFile(name, stop).look() if is_web(name) else ObjectFile(name).version
+
+
+def list_files(name: str, suffix: str) -> list[str]:
+    """Return the addresses of a store's files below a prefix that end so, sorted; none for a file, the web and local paths."""
+    if not is_url(name) or is_web(name):
+        return []
+    path = cast("Any", place(name))
+    try:
+        below = path.fs.find(path.path) if path.fs.isdir(path.path) else []
+    except store_errors() as error:
+        raise FetchError(f"{shown(name)} cannot be listed: {one_line(error)}") from error
+    scheme = name.partition("://")[0]
+    return sorted(f"{scheme}://{found.lstrip('/')}" for found in below if found.endswith(suffix))
+
+
+class RangeFile(io.RawIOBase):
+    """A remote file that is read at any place, each read by a request of its own. Reading raises FetchError and Stopped."""
+
+    def __init__(self, name: str, version: RemoteVersion, stop: Stop = never) -> None:
+        """Read this version of a file of the web, or an object of a store."""
+        if version.size is None or (is_web(name) and not version.validator):
+            raise FetchError(
+                f"{shown(name)}: its server sends no size and strong ETag, so parts cannot be read: download it"
+            )
+        self.name, self.version, self.stop, self.position = name, version, stop, 0
+        self._object = None if is_web(name) else self._open_object()
+        self._recent: dict[tuple[int, int], bytes] = {}
+        """The last reads: a column of a table is read twice where its dictionary is checked first."""
+
+    def _open_object(self) -> Any:
+        path = cast("Any", place(self.name))
+        return path.fs.open(path.path, "rb", cache_type="none")
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def seekable(self) -> bool:
+        """Return True."""
+        return True
+
+    def tell(self) -> int:
+        """Return the byte that the next read begins at."""
+        return self.position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Move to a byte, counted from the start, the position or the end."""
+        self.position = offset + (0, self.position, self.version.size or 0)[whence]
+        return self.position
+
+    def readinto(self, space: Any) -> int:
+        """Fill `space`, less at the end of the file, and return how far."""
+        wanted = min(len(space), (self.version.size or 0) - self.position)
+        data = self._read(wanted) if wanted > 0 else b""
+        space[: len(data)] = data
+        self.position += len(data)
+        return len(data)
+
+    def _read(self, count: int) -> bytes:
+        place = (self.position, count)
+        if place not in self._recent:
+            self._recent = {**dict(list(self._recent.items())[1 - RECENT :]), place: self._request(count)}
+        return self._recent[place]
+
+    def _request(self, count: int) -> bytes:
+        if self._object is not None:
+            try:
+                self._object.seek(self.position)
+                return bytes(self._object.read(count))
+            except store_errors() as error:
+                raise FetchError(
+                    f"{shown(self.name)}: given up at byte {self.position:,} ({one_line(error)})"
+                ) from error
+        web, data = WebFile(self.name, self.stop, begin=self.position, version=self.version), bytearray()
+        while len(data) < count and (piece := web.read(count - len(data))):
+            data += piece
+        web.close()
+        return bytes(data)
 
 
 class ObjectFile:
@@ -86,5 +167,5 @@ class ObjectFile:
 
 def _version(info: dict[str, Any]) -> RemoteVersion:
     """Return an object's version from a driver's description; each driver has its own keys."""
-    keys = ("ETag", "etag", "generation", "md5Hash", "LastModified", "updated", "mtime", "created")
+    keys = ("ETag", "etag", "blob_id", "generation", "md5Hash", "LastModified", "updated", "mtime", "created")
     return RemoteVersion(size=info.get("size"), etag=next((str(info[key]) for key in keys if info.get(key)), ""))

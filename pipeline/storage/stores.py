@@ -34,7 +34,7 @@ SETTLING = 4
 """Most files of one writer that are synchronised or uploaded at a time."""
 LOCK = ".lock"
 """Name of the lock of a folder on this machine: an empty file."""
-STORES = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "az": "", "abfs": "", "abfss": ""}
+STORES = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "hf": "hf", "az": "", "abfs": "", "abfss": ""}
 """Schemes of stores, and the extra of this project that installs their driver."""
 
 

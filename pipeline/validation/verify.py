@@ -7,6 +7,7 @@ Axes: P planes.
 """
 
 import io
+import math
 import random
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,7 +24,7 @@ from numpy.typing import NDArray
 
 from engine.board.movegen import MOVE_PLANES
 from engine.encoding.planes import PLANES, label_of
-from engine.encoding.views import LAST_MOVES
+from engine.encoding.views import LAST_MOVES, NO_LABEL
 from engine.json_files import shown
 from pipeline.dataset.files.columns import COLUMNS, form_of
 from pipeline.dataset.files.layout import GAMES, MANIFEST, SPLITS
@@ -31,8 +32,11 @@ from pipeline.dataset.files.shard_files import GAMES_COLUMNS, games_tables, read
 from pipeline.dataset.files.shards import file_hash, read_manifest
 from pipeline.dataset.files.verify_files import verify_files
 from pipeline.dataset.training_set import Member, is_training_set, read_training_set, row_groups
+from pipeline.dumps.formats.evaluations import Sample
+from pipeline.dumps.reader import is_same_file
 from pipeline.errors import DatasetError
 from pipeline.evaluation.game_texts import read_texts, text_of
+from pipeline.pgn.san import MATE
 from pipeline.storage.stores import open_for_arrow
 
 LIMIT = 1 << 30
@@ -62,9 +66,12 @@ def verify_dataset(
         found["splits"] = splits_share_games(directory, manifest)
         if not sources:
             return found
+        sample = Sample(manifest["config"].get("sample", 1.0), manifest["config"].get("seed", 0))
         if limit is None:
             found["source"] = sources_differ(manifest, sources)
-        found["compared"], found["rows"] = rows_differ(directory, manifest, text_of(sources[0]), rows, limit or LIMIT)
+        found["compared"], found["rows"] = rows_differ(
+            directory, manifest, text_of(sources[0], sample), rows, limit or LIMIT
+        )
     except pa.ArrowException as error:
         found["rows"].append(f"a file has its hash and cannot be read: {str(error)[:200]}")
     return found
@@ -150,7 +157,7 @@ def sources_differ(manifest: Mapping[str, Any], sources: Sequence[str]) -> list[
     return [
         f"{path}: is not the dump that the dataset was made of ({entry['name']}), or has changed"
         for path, entry in zip(sources, named, strict=True)
-        if Path(path).stat().st_size != entry["bytes"] or file_hash(Path(path)) != entry["sha256"]
+        if not is_same_file(entry, Path(path))
     ]
 
 
@@ -241,6 +248,8 @@ def _games_before(directory: Path, manifest: Mapping[str, Any], chunks: int | No
 
 def row_differs(row: Row, text: bytes) -> str:
     """Return how a stored row differs from the position that python-chess reaches in the game's text, or ""."""
+    if not text.startswith(b"["):
+        return _line_differs(row, text.decode("utf-8", "replace"))
     game = chess.pgn.read_game(io.StringIO(text.decode("utf-8", "replace")))
     nodes = list(game.mainline()) if game is not None else []
     if game is None or row["ply"] >= len(nodes):
@@ -248,10 +257,26 @@ def row_differs(row: Row, text: bytes) -> str:
     node = nodes[row["ply"]]
     board, move = node.parent.board(), node.move
     white = {"1-0": 1, "0-1": -1}.get(game.headers.get("Result", "*"), 0)
+    moved = {"label": label_of(move, board.turn), "promotion": move.promotion or 0}
+    return _board_differs(row, board, moved | {"result": white if board.turn else -white})
+
+
+def _line_differs(row: Row, line: str) -> str:
+    """Return how a stored row differs from a line of an evaluated position (pipeline/pgn/evaluation_rows.py), or ""."""
+    fen, score, uci, *_ = line.split("\t")
+    board = chess.Board(fen)
+    white = math.copysign(MATE, int(score[1:])) if score.startswith("#") else max(-MATE, min(int(score), MATE))
+    expected = {"label": NO_LABEL, "promotion": 0, "eval": white if board.turn else -white, "plies": 0, "elo": None}
+    if uci:
+        move = board.parse_uci(uci)
+        expected |= {"label": label_of(move, board.turn), "promotion": move.promotion or 0}
+    return _board_differs(row, board, expected)
+
+
+def _board_differs(row: Row, board: chess.Board, expected: Mapping[str, Any]) -> str:
+    """Return how a stored row differs from a board and other columns, or ""."""
     expected = {
-        "label": label_of(move, board.turn),
-        "promotion": move.promotion or 0,
-        "result": white if board.turn else -white,
+        **expected,
         "castling": castling_of(board),
         "ep_file": 255 if board.ep_square is None else chess.square_file(board.ep_square),
         "halfmove": min(board.halfmove_clock, 255),

@@ -16,7 +16,8 @@ class Ingest(Common):
     """Turn PGN dumps (plain, .zst, .bz2, .gz, or - for standard input) into shards of packed positions.
 
     Dumps may be addresses (https://, s3://, gs://), which are streamed and not kept; --out may be one too (s3://, gs://).
-    Lichess's Parquet games and puzzles, `fen,best` tables, EPD and ChessMarro's Parquet are recognised by their content.
+    Lichess's Parquet games, puzzles and evaluated positions (also hf://datasets/..., and folders of Parquet), `fen,best`
+    tables, EPD and ChessMarro's Parquet are recognised by their content.
     Run the same command again to continue an interrupted run; a finished dataset is not changed.
     """
 

@@ -5,6 +5,7 @@ moves. ChessMarro's has the FEN, the best move and 77 x 8 x 8 booleans, which ar
 Parquet is read from a file only, since its index lies at its end.
 """
 
+import hashlib
 import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -13,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from pipeline.dumps.formats import evaluations
 from pipeline.dumps.formats.positions import find_first_move
 from pipeline.dumps.formats.text import position_row, write_tags
 from pipeline.errors import DumpError
@@ -26,8 +28,36 @@ LARGEST_BATCH = 1 << 28
 MOVETEXT = "movetext"
 LICHESS_TAGS = tuple(name for name in tags.TAGS if not name.startswith(("Fianchetto", "Puzzle")))
 MARRO_COLUMNS = ("fen_original", "best_uci")
+UNREADABLE = "{name} begins like Parquet and cannot be read: {why}"
 LONGEST_MOVETEXT = 1 << 20
 """Bytes of one game's movetext; a longer one is dropped, as a game without moves."""
+
+
+def open_evaluations(name: str, source: Any) -> tuple[str, pa.NativeFile, Any] | None:
+    """Open a table of evaluated positions: its input's name, the file, and a hash of the footer; None for another table.
+
+    `source` is a path or an open file. Raises DumpError for a file that cannot be opened or a column of another type.
+    """
+    try:
+        opened = pa.OSFile(os.fsencode(source)) if isinstance(source, str) else pa.PythonFile(source, mode="r")
+        schema = pq.read_schema(opened)
+        kind = evaluations.recognise(schema)
+        if kind is None:
+            return None
+        evaluations.check_types(name, schema, evaluations.COLUMNS[kind])
+        return kind, opened, hash_footer(opened)
+    except (OSError, pa.ArrowException) as error:
+        raise DumpError(UNREADABLE.format(name=name, why=str(error).splitlines()[0][:200])) from error
+
+
+def hash_footer(source: Any) -> Any:
+    """Return a sha256 of a Parquet file's footer: of its schema, and the places, sizes and bounds of its columns."""
+    file = pa.OSFile(os.fsencode(source)) if isinstance(source, os.PathLike) else source
+    size = file.size()
+    file.seek(max(size - 8, 0))
+    length = int.from_bytes(file.read(4), "little")
+    file.seek(max(size - 8 - length, 0))
+    return hashlib.sha256(file.read(min(length, size) + 8))
 
 
 def convert_parquet(name: str, on_share: Callable[[float], None]) -> tuple[str, Iterator[str]]:
@@ -42,7 +72,7 @@ def convert_parquet(name: str, on_share: Callable[[float], None]) -> tuple[str, 
         # as a dictionary, a value that stands in many rows takes memory once
         file = pq.ParquetFile(source, metadata=plain.metadata, read_dictionary=texts, pre_buffer=False)
     except (OSError, pa.ArrowException) as error:
-        raise DumpError(f"{name} begins like Parquet and cannot be read: {str(error).splitlines()[0][:200]}") from error
+        raise DumpError(UNREADABLE.format(name=name, why=str(error).splitlines()[0][:200])) from error
     groups = [file.metadata.row_group(index) for index in range(file.metadata.num_row_groups)]
     if any(group.total_byte_size > LARGEST_BATCH // BATCH * max(group.num_rows, BATCH) for group in groups):
         raise DumpError(f"{name} has rows of more than {LARGEST_BATCH // BATCH >> 20} MiB, which no game is")
@@ -54,7 +84,7 @@ def convert_parquet(name: str, on_share: Callable[[float], None]) -> tuple[str, 
         return "ChessMarro positions (Parquet)", _convert_rows(name, file, MARRO_COLUMNS, _write_position, on_share)
     raise DumpError(
         f"{name} is Parquet with the columns {', '.join(columns)[:200]}: games have {MOVETEXT}, positions "
-        f"{' and '.join(MARRO_COLUMNS)}"
+        f"{' and '.join(MARRO_COLUMNS)}, evaluations {', '.join(evaluations.COLUMNS[evaluations.FISHNET])}"
     )
 
 

@@ -12,6 +12,7 @@ import csv
 import re
 from collections.abc import Callable, Iterator, Sequence
 
+from pipeline.dumps.formats.evaluations import JSON_LINES
 from pipeline.dumps.formats.text import Readable, broken_row, clean, position_row, read_lines
 from pipeline.errors import DumpError
 
@@ -30,10 +31,15 @@ Convert = Callable[[str, Readable], Iterator[str]]
 """(name of the file, its decompressed bytes) to games of PGN."""
 
 
-def recognise(first: bytes) -> tuple[str, Convert] | None:
-    """Return an input's name and its converter, by its first bytes; None for PGN and anything else."""
+def recognise(first: bytes) -> tuple[str, Convert | None] | None:
+    """Return an input's name and its converter, by its first bytes; None for PGN and anything else.
+
+    Evaluated positions as JSON lines have no converter: they do not become PGN.
+    """
     text = first.decode("utf-8", "replace").removeprefix("\ufeff")
     line = next((line for line in text.splitlines() if line.strip()), "")
+    if line.startswith("{") and '"fen"' in line and '"evals"' in line:
+        return JSON_LINES, None
     if line.lower().startswith("puzzleid,"):
         return "Lichess puzzles (CSV)", _convert_puzzles
     names = _column_names(line)

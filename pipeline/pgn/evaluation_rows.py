@@ -1,0 +1,182 @@
+"""Lines of evaluated positions to rows, compiled: FEN, score and move, with no Python per row.
+
+A line is what pipeline/dumps/formats/evaluations.py writes, a position each:
+
+    FEN, tab, score, tab, move, tab, depth, tab
+
+The score is White's: centipawns, or `#3` and `#-3` for mates. The move is UCI, with castling as king takes rook or as the
+king's two squares; it and the depth may be empty.
+
+Axes: G lines, R rows.
+"""
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from engine.board.bitboard import EMPTY, U, bit
+from engine.board.movegen import MOVE_PLANES, count_moves, en_passant_legal, legal_planes
+from engine.board.piece_codes import piece_codes
+from engine.board.position import (
+    CASTLING,
+    COUNTERS,
+    HALFMOVE_MASK,
+    KING,
+    MAX_MOVES,
+    PAWN,
+    TURN,
+    WORDS,
+    castling_bits,
+    en_passant_file,
+    key,
+)
+from engine.board.read_fen import CHESS960, MALFORMED, VALID, read_fen
+from engine.encoding.planes import ILLEGAL_TYPE, PLANES, type_table
+from engine.encoding.views import NO_LABEL, NO_LAST_MOVE
+from engine.kernels import BORROWING
+from pipeline.pgn.replay import BAD_FEN, BAD_ROW, ILLEGAL_MOVE, NO_MOVES, ROW, USED, VARIANT, Games, Rows
+from pipeline.pgn.san import MATE, NO_CLOCK, NO_EVAL
+
+_TYPES = type_table()
+_TAB = 9
+
+
+@njit(**BORROWING)
+def _field_end(text: Any, at: Any, end: Any) -> Any:
+    """Return the next tab from `at` on, `end` if there is none."""
+    while at < end and text[at] != _TAB:
+        at += 1
+    return at
+
+
+@njit(**BORROWING)
+def _read_number(text: Any, at: Any, end: Any) -> Any:
+    """Read a whole number that fills `text[at:end]`: return (number up to 10**9, whether it is one)."""
+    negative = at < end and text[at] == 45
+    at += negative
+    value, valid = 0, at < end
+    while at < end:
+        valid = valid and 48 <= text[at] <= 57
+        value = min(value * 10 + int(text[at]) - 48, 1_000_000_000)
+        at += 1
+    return (-value if negative else value), valid
+
+
+@njit(**BORROWING)
+def _read_score(text: Any, at: Any, end: Any) -> Any:
+    """Return White's centipawns, clipped to +-MATE as PGN's are; NO_EVAL for anything else."""
+    mate = at < end and text[at] == 35
+    value, valid = _read_number(text, at + mate, end)
+    if not valid or (mate and value == 0):
+        return NO_EVAL
+    if mate:
+        return MATE if value > 0 else -MATE
+    return max(-MATE, min(value, MATE))
+
+
+@njit(**BORROWING)
+def _square(text: Any, at: Any, turned: Any) -> Any:
+    """Return the bit index of a square's name in the mover's view, -1 for anything else."""
+    file, rank = int(text[at]) - 97, int(text[at + 1]) - 49
+    if not (0 <= file < 8 and 0 <= rank < 8):
+        return -1
+    return 8 * (rank if turned else 7 - rank) + file
+
+
+@njit(**BORROWING)
+def _read_uci(text: Any, at: Any, end: Any, position: Any, planes: Any) -> Any:
+    """Return the label of a legal move and its promotion, (-1, 0) for anything else; `planes` are those of the position."""
+    if not 4 <= end - at <= 5:
+        return -1, 0
+    turned = position[TURN] != EMPTY
+    source, target = _square(text, at, turned), _square(text, at + 2, turned)
+    if source < 0 or target < 0:
+        return -1, 0
+    if position[KING] & bit(source) != EMPTY and position[CASTLING] & bit(target) != EMPTY:  # king takes its rook
+        target = source + 2 if target > source else source - 2
+    kind = _TYPES[source, target]
+    if kind == ILLEGAL_TYPE or planes[MOVE_PLANES + int(kind)] & bit(source) == EMPTY:
+        return -1, 0
+    promotion = 0
+    if end - at == 5:
+        char = int(text[at + 4]) | 32
+        promotion = 2 if char == 110 else 3 if char == 98 else 4 if char == 114 else 5 if char == 113 else -1
+    if (position[PAWN] & bit(source) != EMPTY and target < 8) != (promotion > 0) or promotion < 0:
+        return -1, 0
+    return int(kind) * 64 + source, promotion
+
+
+@njit(**BORROWING)
+def _write_row(rows: Any, row: Any, position: Any, planes: Any, label: Any, promotion: Any, value: Any) -> None:
+    """Write all of a row but the number of its line; `value` is White's centipawns."""
+    codes, black = piece_codes(position), position[TURN] & U(1)
+    rows.codes_0[row], rows.codes_1[row], rows.codes_2[row], rows.codes_3[row] = codes
+    rows.black[row] = black
+    rows.key[row] = key(position, U(en_passant_legal(position, planes)))
+    rows.label[row], rows.promotion[row] = label, promotion
+    rows.castling[row], rows.ep_file[row] = castling_bits(position), en_passant_file(position)
+    rows.halfmove[row] = min(int(position[COUNTERS] & HALFMOVE_MASK), 255)
+    rows.ply[row] = position[COUNTERS] >> U(16)
+    rows.eval[row] = -value if black else value
+    rows.last_move[row], rows.clock[row] = NO_LAST_MOVE, NO_CLOCK
+    rows.plies[row] = rows.repetition[row] = rows.result[row] = 0
+
+
+@njit(**BORROWING)
+def _read_line(text: Any, at: Any, end: Any, position: Any, planes: Any, rows: Any, row: Any) -> Any:
+    """Write the row of a line; return (its status, its depth or 0). Where it is not USED, the row is meaningless."""
+    fen_end = _field_end(text, at, end)
+    score_end = _field_end(text, fen_end + 1, end)
+    move_end = _field_end(text, score_end + 1, end)
+    depth, known = _read_number(text, move_end + 1, _field_end(text, move_end + 1, end))
+    depth = depth if known else 0
+    found = read_fen(text, at, fen_end, position)
+    value = _read_score(text, fen_end + 1, score_end)
+    if found == MALFORMED or value == NO_EVAL:
+        return BAD_ROW, depth
+    if found != VALID:
+        return (VARIANT if found == CHESS960 else BAD_FEN), depth
+    legal_planes(position, planes)
+    moves = count_moves(position, planes)
+    if moves > MAX_MOVES:
+        return BAD_FEN, depth
+    if moves == 0:
+        return NO_MOVES, depth  # mate or stalemate: the game is over
+    label, promotion = NO_LABEL, 0
+    if move_end > score_end + 1:
+        label, promotion = _read_uci(text, score_end + 1, move_end, position, planes)
+        if label < 0:
+            return ILLEGAL_MOVE, depth
+    _write_row(rows, row, position, planes, label, promotion, value)
+    return USED, depth
+
+
+@njit(cache=True, nogil=True)
+def _read_rows(text: Any, games: Any, depths: Any, first: Any, rows: Any) -> Any:
+    position, planes = np.empty(WORDS, dtype=np.uint64), np.empty(PLANES, dtype=np.uint64)
+    line, filled = first, 0
+    while line < len(games.status) and filled < len(rows):
+        if games.status[line] == USED:
+            start, end = games.start[line], games.start[line + 1]
+            status, depths[line] = _read_line(text, start, end, position, planes, rows, filled)
+            games.status[line] = status
+            if status == USED:
+                rows.game[filled] = line
+                games.identity[line] = rows.key[filled]
+                filled += 1
+        line += 1
+    return line, filled
+
+
+def read_rows(
+    text: NDArray[np.uint8], games: Games, depths: NDArray[np.int32], first: int, rows: Rows
+) -> tuple[int, int]:
+    """Read lines from `first` on until the rows are full: return (next line, rows filled).
+
+    Each line is a game of one row. Its status and the key of its position, as `identity`, are written to `games`, its depth to
+    `depths` int32[G]. Lines whose status is not USED are skipped.
+    """
+    line, filled = _read_rows(text, games, depths, first, rows.view(ROW, np.ndarray))
+    return int(line), int(filled)

@@ -1,0 +1,104 @@
+"""Rows of a dataset written as Lichess publishes evaluated positions: by python-chess and DuckDB, unlike the reader."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import chess
+import duckdb
+import numpy as np
+import zstandard
+
+from engine.board.position import COUNTERS, to_board
+from engine.encoding.planes import TURN_PLANE, move_of
+from pipeline.dataset.files.stored_planes import pack, to_positions
+from pipeline.dataset.training_set import members, row_groups
+from pipeline.pgn.san import MATE, NO_EVAL
+
+READ = ("planes", "castling", "ep_file", "halfmove", "label", "promotion", "eval", "ply", "game")
+FISHNET = {"fen": "VARCHAR", "cp": "INTEGER", "mate": "INTEGER", "move": "VARCHAR"}
+POSITIONS = {
+    "fen": "VARCHAR",
+    "line": "VARCHAR",
+    "depth": "BIGINT",
+    "knodes": "BIGINT",
+    "cp": "BIGINT",
+    "mate": "BIGINT",
+}
+
+
+def evaluated_rows(directory: Path, splits: tuple[str, ...] = ("train", "val", "test")) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a dataset that have an evaluation, in batches of columns."""
+    for member in members(directory):
+        for split in splits:
+            for rows in row_groups(member.shards(split), READ):
+                known = rows["eval"] != NO_EVAL
+                yield {name: values[known] for name, values in rows.items()}
+
+
+def boards(rows: dict[str, Any]) -> Iterator[tuple[chess.Board, chess.Move, int]]:
+    """Yield each row's board, move and White's evaluation in centipawns."""
+    positions = to_positions(pack(rows["planes"], rows))
+    positions[:, COUNTERS] = rows["halfmove"].astype(np.uint64) | rows["ply"].astype(np.uint64) << np.uint64(16)
+    black = rows["planes"][:, TURN_PLANE] != 0
+    columns = (rows[name].tolist() for name in ("label", "promotion", "eval"))
+    for position, turned, label, promotion, value in zip(positions, black.tolist(), *columns, strict=True):
+        color = chess.BLACK if turned else chess.WHITE
+        yield to_board(position), move_of(label, promotion, color), -value if turned else value
+
+
+def score(value: int) -> dict[str, int | None]:
+    """Return an evaluation as `cp` or `mate`, White's."""
+    mate = abs(value) == MATE
+    return {"cp": None if mate else value, "mate": (3 if value > 0 else -3) if mate else None}
+
+
+def fishnet_row(board: chess.Board, move: chess.Move, value: int) -> dict[str, Any]:
+    """Return a row of Lichess/fishnet-evals: en passant only where it is legal, castling as king takes rook."""
+    return {"fen": board.fen(en_passant="legal"), **score(value), "move": board.uci(move, chess960=True)}
+
+
+def analyses(board: chess.Board, move: chess.Move, value: int, number: int) -> dict[str, Any]:
+    """Return an entry of lichess_db_eval.jsonl whose deepest analysis has the row's evaluation and begins with its move."""
+    others = [board.uci(other, chess960=True) for other in list(board.legal_moves)[:2]]
+    first = board.uci(move, chess960=True)
+    after = board.copy(stack=False)
+    after.push(move)
+    line = " ".join([first, *(after.uci(reply, chess960=True) for reply in list(after.legal_moves)[:1])])
+    best = {key: number for key, number in score(value).items() if number is not None}
+    deepest = {"pvs": [best | {"line": line}, {"cp": 7, "line": others[0]}], "knodes": 900 + number % 7, "depth": 30}
+    shallow = {"pvs": [{"cp": -20_000, "line": others[-1]}], "knodes": 5_000, "depth": 12}
+    fewer = {"pvs": [{"mate": 5, "line": others[0]}], "knodes": 20, "depth": 30}
+    evals = [shallow, deepest, fewer] if number % 2 else [fewer, deepest, shallow]
+    return {"fen": " ".join(board.fen(en_passant="legal").split()[:4]), "evals": evals}
+
+
+def position_rows(entry: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return an entry as rows of Lichess/chess-position-evaluations."""
+    return [
+        {"fen": entry["fen"], "cp": None, "mate": None, **pv, "depth": found["depth"], "knodes": found["knodes"]}
+        for found in entry["evals"]
+        for pv in found["pvs"]
+    ]
+
+
+def write_parquet(path: Path, rows: Iterator[dict[str, Any]], columns: dict[str, str], group: int = 20_480) -> None:
+    """Write rows as Parquet by DuckDB, from JSON lines beside the file."""
+    lines = path.with_suffix(".jsonl")
+    with lines.open("w") as file:
+        file.writelines(json.dumps(row) + "\n" for row in rows)
+    with duckdb.connect() as database:
+        source = f"read_json('{lines}', format='newline_delimited', columns={columns})"
+        names = ", ".join(columns)
+        options = f"FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE {group}"
+        database.execute("SET preserve_insertion_order = true; SET threads = 1")
+        database.execute(f"COPY (SELECT {names} FROM {source}) TO '{path}' ({options})")
+    lines.unlink()
+
+
+def write_json_lines(path: Path, entries: Iterator[dict[str, Any]]) -> None:
+    """Write entries as JSON lines, compressed by zstd."""
+    with path.open("wb") as raw, zstandard.ZstdCompressor().stream_writer(raw) as file:
+        for entry in entries:
+            file.write(json.dumps(entry).encode() + b"\n")
