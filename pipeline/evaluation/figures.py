@@ -242,11 +242,16 @@ def paired_difference(first: pl.DataFrame, other: pl.DataFrame) -> dict[str, Any
 def page_details(table: pl.DataFrame) -> dict[str, Any]:
     """Return what only the page shows; `table` has the columns of `add_strata`.
 
-    `value_reliability_before` is the value's before its network was calibrated, empty for one that was not.
+    `value_reliability_before` and `value_brier_before` are the value's before its network was calibrated, empty and None for
+    one that was not.
     """
     policy = policy_reliability(table)
-    before = value_reliability(table, "expected_before") if "expected_before" in table.columns else []
+    before, brier = [], None
+    if "expected_before" in table.columns:
+        before = value_reliability(table, "expected_before")
+        brier = table.select((pl.col("expected_before") - pl.col("score")).pow(2).mean()).item()
     return {
+        "value_brier_before": brier,
         "value_reliability_before": before,
         "value_calibration_error_before": calibration_error(before) if before else None,
         "policy_reliability": policy,

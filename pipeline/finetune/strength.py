@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from engine.progress import Progress, Stop, never, silent
+from pipeline.finetune.control import control_of
 from pipeline.finetune.outputs import BEST
-from pipeline.finetune.state import NOTHING_PROMOTED
+from pipeline.finetune.state import NOTHING_PROMOTED, checkpoint_of, read_state
 from pipeline.matches.arena import play_matches
 from pipeline.matches.config import ArenaConfig, SideConfig
 from pipeline.storage.preflight import is_installed
@@ -24,9 +25,10 @@ def strength(
     progress: Progress = silent,
     stop: Stop = never,
 ) -> dict[str, Any]:
-    """Play `tuned/best` at every simulation count against the supervised network, the hand-written player and an engine.
+    """Play `tuned/best` at every simulation count against both controls, the hand-written player and an engine.
 
-    Matches are written to `out`. The engine plays if it is installed, at each number of nodes.
+    The controls are the supervised network and the one trained on people's rows alone, where there is one. Matches are written
+    to `out`. The engine plays if it is installed, at each number of nodes.
 
     Returns `rows` and `text` of `play_matches`, and `against_seed`, the first row, at equal simulations. If nothing was
     promoted, the best network is the supervised one: that match is not played, `against_seed` is None, and the text begins
@@ -36,7 +38,9 @@ def strength(
 
     supervised, promoted = (read_card(tuned / name)["files"]["weights"]["sha256"] for name in ("seed", BEST))
     alike = supervised == promoted
-    against = [] if alike else [SideConfig(who=str(tuned / "seed"), simulations=simulations[0])]
+    control = control_of(checkpoint_of(tuned, read_state(tuned).best))
+    controls = [] if alike else [tuned / "seed", *([control] if control.exists() else [])]
+    against = [SideConfig(who=str(one), simulations=simulations[0]) for one in controls]
     if hand_written:
         against.append(SideConfig(who="hand-written", simulations=hand_written))
     if engine and is_installed(engine):

@@ -58,6 +58,7 @@ def test_a_calibrated_value_has_a_diagram_from_before() -> None:
     assert page_details(table)["value_reliability_before"] == []
     found = page_details(table.with_columns(pl.lit(0.9).alias("expected_before")))
     assert found["value_calibration_error_before"] == pytest.approx(0.4)
+    assert found["value_brier_before"] == pytest.approx((0.9**2 + 0.1**2) / 2)
     assert calibration_error(found["value_reliability"]) == pytest.approx(0.1)
     (row,) = found["value_reliability_before"]
     assert (row["positions"], row["score"]) == (400, 0.5)
