@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from engine.errors import UserError
 from model.card import CARD
+from model.inference.imitated import read_player
 from pipeline.samples.shipped import EMBEDDED
 
 if TYPE_CHECKING:
@@ -31,6 +32,11 @@ class Networks:
                 name = place.resolve().name
                 found[name if name not in found else str(place)] = place
         return found
+
+    def ratings(self) -> Mapping[str, int]:
+        """Return the rating of the person whom a network imitates, of each that imitates one of known rating."""
+        found = {name: read_player(place) for name, place in self.places().items()}
+        return {name: player.rating for name, player in found.items() if player is not None and player.rating}
 
     def load(self, name: str) -> "Player":
         """Return a network's player. Raises UserError for an unknown name, and those of `model.load`."""

@@ -59,7 +59,8 @@ def make_app(networks: Networks) -> Guard:
         return run
 
     def offer(_: Request) -> Response:
-        return JSONResponse({"networks": list(networks.places()), "stockfish": scores.find_stockfish() is not None})
+        found = {"networks": list(networks.places()), "ratings": networks.ratings()}
+        return JSONResponse({**found, "stockfish": scores.find_stockfish() is not None})
 
     routes = [
         Route("/", lambda _: FileResponse(STATIC / "index.html")),

@@ -36,13 +36,19 @@ $("go-back").onclick = () => change({ at: Math.max(game.at - 1, 0) });
 $("go-on").onclick = () => change({ at: Math.min(game.at + 1, game.moves.length) });
 $("flip").onclick = () => change({ flipped: !game.flipped });
 
-const { networks, stockfish } = await ask("/api/networks");
+const { networks, ratings, stockfish } = await ask("/api/networks");
 $("network").replaceChildren(...networks.map((name) => dom("option", {}, name)));
 if (networks.includes(game.network)) $("network").value = game.network;
-$("network").onchange = () => change({ network: $("network").value });
+// An imitation plays by itself as the person it imitates, at their rating.
+$("network").onchange = () => {
+  const network = $("network").value;
+  if (ratings[network]) Object.assign($("rating"), { value: ratings[network] }).dispatchEvent(new Event("input"));
+  change({ network });
+};
 $("with-stockfish").disabled = !stockfish;
 for (const name in modes) {
   $(`tab-${name}`).onclick = () => select(name);
   modes[name].begin();
 }
+if (game.network !== $("network").value) $("network").dispatchEvent(new Event("change"));
 select(game.mode);

@@ -216,3 +216,15 @@ def test_networks_are_those_that_were_named_the_embedded_one_and_those_of_the_fo
     places = Networks([Path("elsewhere/a"), EMBEDDED]).places()
     assert list(places) == ["a", "embedded", "b", "datasets/checkpoints/embedded"]
     assert places["embedded"] == EMBEDDED
+
+
+def test_an_imitation_is_offered_at_the_rating_of_its_person(tmp_path: Path) -> None:
+    for name, rating in (("known", 1878), ("unrated", 0)):
+        player = {"names": ["me"], "rating": rating, "games": 9}
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "checkpoint.json").write_text(json.dumps({"data": {"player": player}}))
+    networks = Networks([tmp_path / "known", tmp_path / "unrated"])
+    with TestClient(make_app(networks), base_url="http://127.0.0.1:8000") as client:
+        found = client.get("/api/networks").json()
+    assert found["networks"][:2] == ["known", "unrated"]
+    assert found["ratings"] == {"known": 1878}
