@@ -1,7 +1,7 @@
 """Memory and time of the command `ingest` on 10 MB and on many gigabytes, and the speed-up by a second worker.
 
-A stream is the first games of a dump, repeated. Ingest keeps no record of games that it has read, so repeats cost it what new
-games do.
+A stream is the first games of a dump, or the first rows of a Parquet file, repeated. Ingest keeps no record of games that it
+has read, so repeats cost it what new games do.
 """
 
 import json
@@ -17,8 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pyarrow.parquet as pq
 
 from engine.progress import Progress, Tick, silent
+from pipeline.dumps.formats.parquet import MAGIC
 from pipeline.dumps.reader import Source, chunks
 from pipeline.errors import ConfigError, IngestError
 from pipeline.ingest.chunk import IngestConfig
@@ -92,31 +94,49 @@ def repeat_games(games: list[bytes], size: int) -> Iterator[bytes]:
         yield game
 
 
+def repeat_rows(table: Path, out: Path, size: int) -> str:
+    """Write a Parquet file's first row group again and again, to about `size` bytes, or one row for 0; return the path."""
+    with pq.ParquetFile(table) as file:
+        rows = file.read_row_group(0)
+    with out.open("wb") as raw, pq.ParquetWriter(raw, rows.schema, compression="zstd", use_dictionary=False) as writer:
+        writer.write_table(rows.slice(0, None if size else 1))
+        while raw.tell() < size:
+            writer.write_table(rows)
+    return str(out)
+
+
 def measure(pgn: Path, config: IngestConfig, largest: int, progress: Progress = silent) -> dict[str, Any]:
     """Measure one worker on a stream of 10 MB and on one of `largest` bytes, then one worker and two on a file.
 
-    Seconds are those of whole commands; `start_seconds`, of a stream of one game, are subtracted where times are compared.
-    `memory_ratio` and `time_ratio` (seconds per position) compare the largest stream with the smallest.
+    Of Parquet, files of these sizes are written and measured, since it is not read from a stream. Seconds are those of whole
+    commands; `start_seconds`, of a stream of one game, are subtracted where times are compared. `memory_ratio` and
+    `time_ratio` (seconds per position) compare the largest stream with the smallest.
     """
     if largest < SMALLEST:
         raise ConfigError(f"--largest must be at least {SMALLEST:,} bytes, got {largest:,}")
-    chunk = next(chunks([Source(str(pgn))], REPEATED))
-    text, ends = bytes(chunk.text), [*chunk.starts[1:].tolist(), len(chunk.text)]
-    games = [text[start:end] for start, end in zip(chunk.starts.tolist(), ends, strict=True)]
+    with pgn.open("rb") as source:
+        is_table = source.read(len(MAGIC)) == MAGIC
+    games = [] if is_table else _read_games(pgn)
 
     def fastest(runs: Iterable[Run]) -> Run:
         return min(runs, key=lambda run: run["seconds"])
 
     def run_stream(size: int) -> Run:
-        return run_ingest(f"{size:,} bytes", "-", config, 1, repeat_games(games, size))
+        if not is_table:
+            return run_ingest(f"{size:,} bytes", "-", config, 1, repeat_games(games, size or len(games[0])))
+        with tempfile.TemporaryDirectory(prefix="fianchetto-bench-") as folder:
+            return run_ingest(f"{size:,} bytes", repeat_rows(pgn, Path(folder) / "table.parquet", size), config, 1)
 
-    start = fastest(run_stream(len(games[0])) for _ in range(TURNS))["seconds"]
+    start = fastest(run_stream(0) for _ in range(TURNS))["seconds"]
     small, large = fastest(run_stream(SMALLEST) for _ in range(TURNS)), run_stream(largest)
     progress(Tick(1, 2, "stages"))
     with tempfile.TemporaryDirectory(prefix="fianchetto-bench-") as folder:
-        dump = Path(folder) / "stream.pgn"  # feeding a pipe would take time from two workers on two cores
-        with dump.open("wb") as file:
-            file.writelines(repeat_games(games, min(largest, WORKER_BYTES)))
+        dump, size = Path(folder) / "stream.pgn", min(largest, WORKER_BYTES)
+        if is_table:
+            repeat_rows(pgn, dump, size)
+        else:  # feeding a pipe would take time from two workers on two cores
+            with dump.open("wb") as file:
+                file.writelines(repeat_games(games, size))
         turns = [[run_ingest(f"{n} workers", str(dump), config, n) for n in (1, 2)] for _ in range(TURNS)]
     one, two = (fastest(runs) for runs in zip(*turns, strict=True))
     progress(Tick(2, 2, "stages"))
@@ -125,6 +145,14 @@ def measure(pgn: Path, config: IngestConfig, largest: int, progress: Progress = 
         "start_seconds": start,
         "memory_ratio": round(large["peak_mib"] / small["peak_mib"], 3),
         "time_ratio": round(per_position[1] / per_position[0], 3),
+        "positions_per_second": round(1 / per_position[1]),
         "two_workers_speedup": round(one["seconds"] / two["seconds"], 3),
         "runs": [small, large, one, two],
     }
+
+
+def _read_games(pgn: Path) -> list[bytes]:
+    """Return the first games of a dump."""
+    chunk = next(chunks([Source(str(pgn))], REPEATED))
+    text, ends = bytes(chunk.text), [*chunk.starts[1:].tolist(), len(chunk.text)]
+    return [text[start:end] for start, end in zip(chunk.starts.tolist(), ends, strict=True)]

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from pipeline.bench import scale
@@ -13,6 +15,15 @@ from tests.pipeline import datasets
 def test_a_stream_holds_whole_games_up_to_its_size() -> None:
     assert b"".join(scale.repeat_games([b"aa", b"b"], 7)) == b"aabaab"
     assert list(scale.repeat_games([b"aa"], 1)) == []
+
+
+def test_rows_are_repeated_up_to_a_size(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"fen": [str(number) for number in range(5_000)]}), tmp_path / "table.parquet")
+    for size, rows in ((0, 1), (100_000, None)):
+        out = Path(scale.repeat_rows(tmp_path / "table.parquet", tmp_path / "out.parquet", size))
+        found = pq.read_table(out)["fen"].to_pylist()
+        assert len(found) == rows or (len(found) % 5_000 == 0 and out.stat().st_size >= size)
+        assert found[-1] == ("0" if rows else "4999")
 
 
 @pytest.mark.slow
