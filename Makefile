@@ -1,5 +1,6 @@
 # make run    everything on the embedded sample: dump -> positions -> checkpoint -> report
 # make ui     Dagster's web UI on http://127.0.0.1:3000
+# make play   the board in the browser on http://127.0.0.1:8000: play, ask, review; BOARD=8001 for another port
 # make ui-postgres   the same with Dagster's state in PostgreSQL (dagster_home/README.md)
 # make test   every check there is but the long proofs; make test-slow runs those too
 # make pictures   docs/images taken anew, in Chromium, and the outputs of docs/first_steps.ipynb; GAMES=PGN: games for the report
@@ -9,6 +10,7 @@
 PYTHON ?= python3
 MINUTES ?= 1.5
 PORT ?= 3000
+BOARD ?= 8000
 GAMES ?= datasets/sample/fianchetto_sample_2000.pgn.zst
 VENV := .venv
 BIN := $(VENV)/bin
@@ -21,7 +23,7 @@ QUICK := $(addprefix tests/,engine/search engine/uci/test_engine.py engine/uci/t
 	pipeline/validation/test_verify.py pipeline/defs/test_definitions.py pipeline/defs/launchpad/test_forms.py)
 export DAGSTER_HOME := $(CURDIR)/dagster_home
 
-.PHONY: run ui ui-postgres docs test test-slow test-lowest check kernels format pictures clean
+.PHONY: run ui play ui-postgres docs test test-slow test-lowest check kernels format pictures clean
 
 run: $(READY)
 	$(BIN)/fianchetto warmup
@@ -33,6 +35,9 @@ docs: $(READY)
 
 ui: $(READY)
 	$(BIN)/python -m pipeline.defs.ui --port $(PORT)
+
+play: $(READY)
+	$(BIN)/fianchetto play --port $(BOARD)
 
 # The settings are dagster.yaml and where the state lies; the folder is the instance's home, git-ignored.
 ui-postgres: export DAGSTER_HOME := $(CURDIR)/dagster_home/postgres

@@ -8,5 +8,5 @@ setup(
     packages=[*find_packages(include=["engine*", "fianchetto*", "model*", "pipeline*"]), *DATA],
     package_dir=DATA,
     package_data={name: ["*"] for name in DATA}
-    | {"pipeline.evaluation.page": ["*.css", "*.html"], "pipeline": ["recipes/*.yaml"]},
+    | {"pipeline.evaluation.page": ["*.css", "*.html"], "pipeline": ["recipes/*.yaml"], "pipeline.board": ["static/*"]},
 )

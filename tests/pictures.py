@@ -16,10 +16,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import chess.pgn
 from PIL import Image
 
+from pipeline.evaluation.game_texts import text_of
 from pipeline.samples.shipped import SAMPLE
 from tests.conftest import REPOSITORY
+from tests.pipeline.board.test_browser import free_port
+from tests.pipeline.board.test_browser import serving as serving_board
 from tests.pipeline.defs.served.server import Server, serving
 
 if TYPE_CHECKING:
@@ -28,6 +32,8 @@ if TYPE_CHECKING:
 IMAGES = REPOSITORY / "docs" / "images"
 MOST_BYTES = 150_000
 """Larger pictures are refused: they are kept in git."""
+ASKED = "r1bqk2r/pppp1ppp/2n2n2/4p1N1/1bB1P3/8/PPPP1PPP/RNBQK2R w KQkq - 6 5"
+"""A position to ask about: White attacks f7."""
 POSITION = "r1bqkbnr/pppp1ppp/2n5/4p3/4P3/5N2/PPPP1PPP/RNBQKB1R w KQkq - 2 3"
 
 
@@ -49,6 +55,7 @@ def main() -> None:
         browser = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox", "--disable-gpu"])
         try:
             take_report(browser, folder / "report", games, options.limit)
+            take_board(browser, games)
             with materialised(folder, options.minutes) as server:
                 page = browser.new_page(viewport={"width": 2300, "height": 960})
                 take_graph(page, server)
@@ -64,6 +71,37 @@ def take_report(browser: "Browser", out: Path, games: Path, limit: int) -> None:
     page = browser.new_page(viewport={"width": 1300, "height": 1380})
     page.goto((out / "report.html").as_uri())
     keep("report.png", page.screenshot())
+
+
+def take_board(browser: "Browser", games: Path) -> None:
+    """Keep the page of `fianchetto play`: a game being played, a position asked about, the first of the games reviewed."""
+    port = free_port()
+    first = chess.pgn.read_game(io.StringIO(next(text_of(str(games))).decode("utf-8", "replace")))
+    with serving_board(port):
+        page = browser.new_page(viewport={"width": 1040, "height": 760})
+        page.goto(f"http://127.0.0.1:{port}/")
+        for san in ("e4", "Nf3", "d4", "Nc3"):
+            page.locator("#status", has_text="ove").wait_for()
+            before = page.locator("#moves button").count()
+            page.fill("#typed-move", san)
+            page.press("#typed-move", "Enter")
+            page.locator("#moves button").nth(before + 1).wait_for()
+        page.click("#board [data-square=f1]")
+        keep("playing.png", page.screenshot())
+        page.fill("#fen", ASKED)
+        page.press("#fen", "Enter")
+        page.locator("#moves button").first.wait_for(state="detached")
+        page.click("#tab-ask")
+        page.locator("#lines table").wait_for()
+        keep("asking.png", page.screenshot())
+        page.click("#tab-review")
+        page.fill("#pgn", str(first))
+        page.click("#review-form .main")
+        page.locator("#reviewed ol").wait_for(timeout=120_000)
+        page.locator("#reviewed h2").first.scroll_into_view_if_needed()
+        page.set_viewport_size({"width": 1040, "height": 1150})
+        page.wait_for_timeout(500)
+        keep("reviewing.png", page.screenshot())
 
 
 def take_graph(page: "Page", server: Server) -> None:

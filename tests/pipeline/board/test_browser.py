@@ -1,0 +1,309 @@
+"""The page as a person uses it, in a real browser: by mouse, by keyboard, on a phone, with a server that dies."""
+
+import io
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING
+
+import chess
+import chess.pgn
+import pytest
+import requests
+
+import model
+from pipeline.samples.shipped import EMBEDDED
+from tests.conftest import REPOSITORY
+from tests.pipeline.board.games import SHORT
+from tests.pipeline.defs.served.browser import CHROMIUM, FLAGS, MARKS
+from tests.waiting import until
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+pytestmark = MARKS
+EVALUATED = REPOSITORY.parent / "shared" / "data" / "pgn" / "lichess_dump_2013-01_100.pgn"
+
+EXPECTED = re.compile(r"net::ERR_(CONNECTION|EMPTY)|status of 400")
+"""What a browser logs of a server that is away, and of a move or game that is refused."""
+
+
+def free_port() -> int:
+    with closing(socket.socket()) as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+@contextmanager
+def serving(port: int) -> Iterator[int]:
+    """Run `fianchetto play` and give its process id."""
+    words = [sys.executable, "-m", "pipeline", "play", "--port", str(port)]
+    with subprocess.Popen(words, cwd=REPOSITORY, env=os.environ | {"PYTHONPATH": str(REPOSITORY)}) as process:
+        try:
+            until(lambda: answers(port))
+            yield process.pid
+        finally:
+            process.send_signal(signal.SIGINT)
+            process.wait(60)
+
+
+def answers(port: int) -> bool:
+    try:
+        return requests.get(f"http://127.0.0.1:{port}/api/networks", timeout=10).ok
+    except requests.ConnectionError:
+        return False
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    port = free_port()
+    with serving(port):
+        yield f"http://127.0.0.1:{port}/"
+
+
+@pytest.fixture(scope="module")
+def browser() -> "Iterator[Browser]":
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@contextmanager
+def visiting(browser: "Browser", url: str, **options: object) -> "Iterator[Page]":
+    """Open the page in a browser of its own; at the end no error may have been logged in it."""
+    context = browser.new_context(**({"viewport": {"width": 1100, "height": 900}} | options))
+    page = context.new_page()
+    page.set_default_timeout(60_000)
+    errors: list[str] = []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+    page.on("dialog", lambda dialog: errors.append(f"dialog {dialog.message}"))
+    page.goto(url)
+    page.locator("[data-square=e2]").wait_for()
+    yield page
+    context.close()
+    assert not [error for error in errors if not EXPECTED.search(error)]
+
+
+def pieces(page: "Page") -> str:
+    """Read the board as the first field of a FEN, from what screen readers are told."""
+    board = chess.Board(None)
+    for label in page.locator("[data-square]").evaluate_all("all => all.map(it => it.ariaLabel)"):
+        name, piece, *_ = label.split(", ")
+        if piece != "empty":
+            color, kind = piece.split()
+            board.set_piece_at(
+                chess.parse_square(name),
+                chess.Piece(chess.PIECE_NAMES.index(kind), chess.COLOR_NAMES.index(color) == 1),
+            )
+    return board.board_fen()
+
+
+def moves(page: "Page") -> list[str]:
+    """Read the list of moves as SAN."""
+    return [re.sub(r"^\d+\.+ ", "", text) for text in page.locator("#moves button").all_inner_texts()]
+
+
+def board_of(page: "Page", start: str = chess.STARTING_FEN) -> chess.Board:
+    """Play the list of moves by python-chess, and compare the boards."""
+    board = chess.Board(start)
+    for san in moves(page):
+        board.push_san(san)
+    assert pieces(page) == board.board_fen()
+    return board
+
+
+def make(page: "Page", move: chess.Move) -> None:
+    """Click a move, and the piece of a promotion."""
+    page.click(f"[data-square={chess.square_name(move.from_square)}]")
+    page.click(f"[data-square={chess.square_name(move.to_square)}].target")
+    if move.promotion is not None:
+        page.click(f"#promotion button[value={chess.piece_symbol(move.promotion)}]")
+
+
+def wait_for_turn(page: "Page") -> str:
+    page.locator("#status", has_text=re.compile("Your move|Game over")).wait_for()
+    return page.inner_text("#status")
+
+
+def test_a_game_is_clicked_to_its_end_and_saved(browser: "Browser", url: str) -> None:
+    strong = model.load(EMBEDDED, device="cpu")
+    with visiting(browser, url) as page:
+        page.locator("#rating").fill("800")
+        while "Game over" not in wait_for_turn(page):
+            board = board_of(page)
+            make(page, strong.analyse(board, 64, lines=0).moves[0].move)
+            page.locator("#moves button").nth(len(board.move_stack)).wait_for()
+        board = board_of(page)
+        assert board.is_game_over() or board.is_repetition(3) or board.is_fifty_moves()
+        assert page.locator("[data-square] img[draggable=true]").count() == 0
+        with page.expect_download() as download:
+            page.click("#save")
+        game = chess.pgn.read_game(io.StringIO(download.value.path().read_text()))
+        assert game is not None
+        assert game.end().board().fen() == board.fen()
+        page.click("#take-back")
+        wait_for_turn(page)
+        assert len(moves(page)) < len(board.move_stack)
+        page.click("#new")
+        page.locator("#moves button").first.wait_for(state="detached")
+        assert pieces(page) == chess.STARTING_FEN.split()[0]
+
+
+def test_pieces_are_dragged_and_promotions_chosen(browser: "Browser", url: str) -> None:
+    start = "7k/P7/8/8/8/8/8/K7 w - - 0 1"
+    with visiting(browser, url) as page:
+        page.drag_and_drop("[data-square=g1]", "[data-square=f3]")
+        page.locator("#moves button").nth(1).wait_for()
+        assert moves(page)[0] == "Nf3"
+        page.fill("#fen", "nonsense")
+        page.press("#fen", "Enter")
+        page.locator("#status.bad").wait_for()
+        assert moves(page)[0] == "Nf3"  # what is refused changes nothing
+        page.fill("#fen", start)
+        page.press("#fen", "Enter")
+        page.locator("#moves button").first.wait_for(state="detached")
+        make(page, chess.Move.from_uci("a7a8r"))
+        page.locator("#moves button").first.wait_for()
+        assert moves(page)[0] == "a8=R+"
+
+
+def test_the_keyboard_is_enough(browser: "Browser", url: str) -> None:
+    with visiting(browser, url) as page:
+        page.keyboard.press("Tab")
+        while page.evaluate("document.activeElement.dataset.square ?? ''") != "e2":
+            page.keyboard.press("Tab")
+        for key in ("Enter", "ArrowUp", "ArrowUp", "Enter"):
+            page.keyboard.press(key)
+        wait_for_turn(page)
+        page.locator("#moves button").nth(1).wait_for()
+        assert moves(page)[0] == "e4"
+        assert page.evaluate("document.activeElement.dataset.square") == "e4"
+        board = board_of(page)
+        san = board.san(next(iter(board.legal_moves)))
+        page.keyboard.press("Tab")
+        page.keyboard.type("Ke9")
+        page.keyboard.press("Enter")
+        page.locator("#status.bad", has_text="not a legal move").wait_for()
+        page.keyboard.type(san)
+        page.keyboard.press("Enter")
+        page.locator("#moves button").nth(3).wait_for()
+        assert moves(page)[2] == san
+        page.focus("#tab-ask")
+        page.keyboard.press("Enter")
+        page.locator("#shares tbody tr").first.wait_for()
+
+
+def test_ask_shows_moves_by_rating_and_follows_the_board(browser: "Browser", url: str) -> None:
+    with visiting(browser, url) as page:
+        page.click("#tab-ask")
+        page.locator("#shares tbody tr").first.wait_for()
+        shares = [
+            int(text.strip("< %")) for text in page.locator("#shares tbody tr:first-child td").all_inner_texts()[1:]
+        ]
+        assert len(shares) == 4
+        assert all(20 < share < 100 for share in shares)
+        assert page.locator("#board svg path").count() >= 2
+        assert page.locator("#shares .curve").count() == 6
+        page.click("summary")
+        assert page.locator("#planes figure").count() == 41
+        page.click("#shares tbody tr:first-child button")
+        page.locator("#moves button").first.wait_for()
+        page.locator("#score", has_text="for black").wait_for()
+
+
+def test_a_real_game_is_reviewed(browser: "Browser", url: str) -> None:
+    if not EVALUATED.exists():
+        pytest.skip("the shared games are not here")
+    with EVALUATED.open() as file:
+        games = iter(lambda: chess.pgn.read_game(file), None)
+        game = next(game for game in games if 30 <= len(list(game.mainline())) <= 80)
+    with visiting(browser, url) as page:
+        page.click("#tab-review")
+        page.fill("#pgn", str(game))
+        page.select_option("#source", "search")
+        page.click("#review-form .main")
+        page.locator("#reviewed h2", has_text="Worth looking at").wait_for()
+        assert page.locator("#reviewed ol li").count() == 6
+        assert page.locator("#reviewed table").last.locator("tbody tr").count() == len(list(game.mainline()))
+        page.locator("#reviewed ol li button").first.click()
+        page.locator("tr[aria-current]").wait_for()
+        assert page.inner_text("#about-move").startswith(page.inner_text("#reviewed ol li:first-child button"))
+        assert page.locator("#board svg path").count() in (1, 2)
+
+
+def test_names_of_html_stay_text(browser: "Browser", url: str) -> None:
+    with visiting(browser, url) as page:
+        page.click("#tab-review")
+        page.fill("#pgn", SHORT)
+        page.click("#review-form .main")
+        page.locator("#reviewed h2", has_text="<img src=x onerror=alert(1)>").wait_for()
+        assert page.locator("#reviewed img, #reviewed script").count() == 0
+        assert page.title() == "Fianchetto: the board"
+
+
+def test_two_tabs_have_a_game_each(browser: "Browser", url: str) -> None:
+    with visiting(browser, url) as first, visiting(browser, url) as second:
+        second.click("#tab-review")
+        second.fill("#pgn", SHORT)
+        second.click("#review-form .main")
+        make(first, chess.Move.from_uci("d2d4"))
+        first.locator("#moves button").nth(1).wait_for()
+        second.locator("#reviewed h2").first.wait_for()
+        assert moves(first)[0] == "d4"
+        assert moves(second)[0] == "e4"
+        first.reload()
+        first.locator("#moves button").nth(1).wait_for()
+        assert board_of(first).fullmove_number == 2
+
+
+def test_a_page_goes_on_when_its_server_comes_back(browser: "Browser") -> None:
+    port = free_port()
+    with serving(port) as process, visiting(browser, f"http://127.0.0.1:{port}/") as page:
+        os.kill(process, signal.SIGKILL)
+        until(lambda: not answers(port))
+        make(page, chess.Move.from_uci("e2e4"))
+        page.locator("#offline", has_text="does not answer").wait_for()
+        with serving(port):
+            page.locator("#moves button").nth(1).wait_for()
+            page.locator("#offline").wait_for(state="hidden")
+            assert moves(page)[0] == "e4"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_phone_shows_all_of_it_without_scrolling_sideways(browser: "Browser", url: str, scheme: str) -> None:
+    phone = {"viewport": {"width": 390, "height": 844}, "color_scheme": scheme, "has_touch": True}
+    with visiting(browser, url, **phone) as page:
+        page.tap("[data-square=e2]")
+        page.tap("[data-square=e4]")
+        page.locator("#moves button").nth(1).wait_for()
+        paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert (sum(map(int, re.findall(r"\d+", paper))) < 200) == (scheme == "dark")
+        for tab, ready in (("play", "#new"), ("ask", "#lines table"), ("review", "#pgn")):
+            page.click(f"#tab-{tab}")
+            page.locator(ready).wait_for()
+            assert page.evaluate("document.documentElement.scrollWidth") <= 390
+        page.fill("#pgn", SHORT)
+        page.click("#review-form .main")
+        page.locator("#reviewed ol").wait_for()
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+def test_a_clock_runs_out(browser: "Browser", url: str) -> None:
+    with visiting(browser, url) as page:
+        page.clock.install()
+        page.select_option("#clock", "60+0")
+        make(page, chess.Move.from_uci("e2e4"))
+        page.locator("#moves button").nth(1).wait_for()
+        for _ in range(31):
+            page.clock.run_for(2000)
+        page.locator("#status", has_text="you ran out of time").wait_for()
+        assert page.locator("[data-square] img[draggable=true]").count() == 0
