@@ -97,7 +97,7 @@ class TrainConfig:
     amp: Precision = "auto"
     """Mixed precision: auto (bf16 where the device gains by it), bf16 or off."""
     validation_every_steps: int = 0
-    """Steps between validations; 0 for as often as they take 2 % of the training time."""
+    """Steps between validations; 0 for as often as they take 2 % of the training time, and five times in a run in minutes."""
     patience: int = 0
     """Stop after this many validations without a lower sum of cross-entropy and the calibrated value's Brier score, and keep
     the best weights; 0 never stops early."""

@@ -5,6 +5,7 @@ its share of each batch.
 """
 
 import logging
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -42,9 +43,13 @@ TICK_SECONDS = 0.5
 SAVE_SECONDS = 60.0
 """Seconds between saves; a killed run loses at most this much."""
 REPORT_STEPS = 50
-"""Steps averaged in one line of metrics.jsonl."""
+"""Steps averaged in one line of metrics.jsonl, at most."""
+REPORT_LINES = 20
+"""Fewest lines of a run of that many steps, so that a short run has a curve."""
 VALIDATION_POSITIONS = 16384
 """Unseen positions of each validation."""
+VALIDATIONS, VALIDATION_POSITIONS_PER_MINUTE = 5, 1024
+"""Fewest validations of a run in minutes; runs of less than 16 minutes validate on fewer positions, to afford them."""
 VALIDATION_SHARE = 0.02
 """Largest share of the training time that validations take; the last one is not counted."""
 GO, DONE, STOPPED, EXHAUSTED = range(4)
@@ -166,6 +171,8 @@ class Loop:
         self.began = time.perf_counter() - run.seconds
         self.sums = torch.zeros(len(COLUMNS), device=run.device)
         self.mark = (run.step, run.positions, run.seconds)  # where the next line of metrics begins
+        self.untimed = 0  # positions since then of the first step, whose time is not counted
+        self.validated_at = self._fraction()
         self.validated = float(card.get("validation_seconds", 0.0)) if card else 0.0
         self.cost = 1.0  # seconds of the last validation
         self.saved = self.ticked = time.perf_counter()
@@ -217,7 +224,7 @@ class Loop:
             before = run.seconds
             self.sums += take_step(run, microbatches, fraction, self.stop_check)
             if first:  # compiling is no part of a run's time
-                now, first = time.perf_counter(), False
+                now, first, self.untimed = time.perf_counter(), False, run.positions - self.mark[1]
                 self.began, self.saved, self.ticked = now - before, now, now
             self.unsaved = True
             if run.world.first:
@@ -225,18 +232,24 @@ class Loop:
 
     def _decide(self) -> list[float]:
         """Return the share of the run that is done, and whether to go on."""
-        run, config = self.run, self.run.config
-        fraction = fraction_done(config, self.steps, run.step, run.seconds)
+        config = self.run.config
+        fraction = self._fraction()
         if fraction >= 1:
             return [fraction, DONE]
         if self.monitor.is_exhausted(config):
             return [fraction, EXHAUSTED]
         return [fraction, STOPPED if self.stop_check() else GO]
 
+    def _fraction(self) -> float:
+        """Return the share of the run that is done."""
+        return fraction_done(self.run.config, self.steps, self.run.step, self.run.seconds)
+
     def _after_step(self, fraction: float) -> None:
         run, config, now = self.run, self.run.config, time.perf_counter()
         run.seconds = now - self.began
-        if run.step - self.mark[0] >= REPORT_STEPS:
+        step, _, seconds = self.mark
+        since = self._fraction() - fraction_done(config, self.steps, step, seconds)
+        if run.step - step >= REPORT_STEPS or since >= 1 / REPORT_LINES - 1e-9:
             self._report(learning_rate(config, fraction))
         if now - self.ticked >= TICK_SECONDS:
             self._tick()
@@ -276,6 +289,8 @@ class Loop:
         config = self.run.config
         if config.validation_every_steps:
             return self.run.step % config.validation_every_steps == 0
+        if config.minutes is not None and self._fraction() - self.validated_at >= 1 / VALIDATIONS:
+            return True
         return self.validated + self.cost <= VALIDATION_SHARE * self.run.seconds
 
     def _validate(self) -> None:
@@ -285,8 +300,9 @@ class Loop:
             return
         self._tick(validating=1.0)
         before = time.perf_counter()
+        affordable = max(1.0, run.config.minutes or math.inf) * VALIDATION_POSITIONS_PER_MINUTE
         try:
-            figures = validate(run, self.validation(), VALIDATION_POSITIONS, self.stop_check)
+            figures = validate(run, self.validation(), int(min(VALIDATION_POSITIONS, affordable)), self.stop_check)
         except WorkInterrupted:  # the loop stops before the next step
             return
         self.unsaved = True
@@ -297,6 +313,7 @@ class Loop:
         figures = {f"validation_{name}": value for name, value in figures.items()}
         self.cost = time.perf_counter() - before
         self.validated += self.cost
+        self.validated_at = self._fraction()
         self.metrics |= figures
         self._write(figures)
 
@@ -308,7 +325,8 @@ class Loop:
         if rows == 0:
             return {}
         means = dict(zip(COLUMNS, (self.sums / rows).tolist(), strict=True))
-        return means | {"positions_per_second": rows / max(1e-9, run.seconds - seconds)}
+        timed = rows - self.untimed
+        return means | ({"positions_per_second": timed / max(1e-9, run.seconds - seconds)} if timed else {})
 
     def _report(self, rate: float) -> None:
         """Write a line of metrics and begin the next; DivergedError when its loss is a spike."""
@@ -320,6 +338,7 @@ class Loop:
             self.metrics |= figures
             self._write({**figures, "learning_rate": rate})
             self.sums.zero_()
+        self.untimed = 0
         self.mark = (self.run.step, self.run.positions, self.run.seconds)
 
     def _write(self, figures: Mapping[str, float]) -> None:
@@ -333,7 +352,7 @@ class Loop:
         run, config = self.run, self.run.config
         figures = self._figures() or self.metrics
         shown: dict[str, float] = {name: figures[name] for name in ("loss", "top1") if name in figures}
-        shown["learning_rate"] = learning_rate(config, fraction_done(config, self.steps, run.step, run.seconds))
+        shown["learning_rate"] = learning_rate(config, self._fraction())
         if "positions_per_second" in figures:
             shown["positions_per_second"] = figures["positions_per_second"]
         shown |= state
@@ -350,7 +369,7 @@ class Loop:
         if self.card is not None and not finished and not self.unsaved:
             return self.card
         check_finite(run)
-        self._report(learning_rate(config, fraction_done(config, self.steps, run.step, run.seconds)))
+        self._report(learning_rate(config, self._fraction()))
         assert self.metrics_log is not None
         self.metrics_log.sync()
         if finished:  # before the card says so, since a finished run is not trained again

@@ -76,9 +76,12 @@ class MetricsLog:
 
 def draw(directory: Path) -> None:
     """Draw a run's curves beside its metrics, if it has any yet."""
-    entries = read_metrics(directory)
-    if not entries:
-        return
+    if entries := read_metrics(directory):
+        write_atomically(directory / PICTURE, draw_curves({"validation (averaged weights)": entries}))
+
+
+def draw_curves(runs: Mapping[str, list[dict[str, Any]]]) -> bytes:
+    """Return the curves of runs by label as a PNG: training as a faint line, validation as dots of the same color."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -86,22 +89,18 @@ def draw(directory: Path) -> None:
     figure.subplots_adjust(left=0.06, right=0.985, bottom=0.13, top=0.92, wspace=0.15)
     canvas = FigureCanvasAgg(figure)
     for axes, (training, validation, title) in zip(figure.subplots(1, 2), PANELS, strict=True):
-        axes.plot(*_series(entries, training), color="tab:blue", alpha=0.6, linewidth=1, label="training")
-        axes.plot(
-            *_series(entries, validation),
-            color="tab:orange",
-            marker="o",
-            markersize=3,
-            label="validation (averaged weights)",
-        )
-        axes.set_xlabel("positions seen")
+        for number, (label, entries) in enumerate(runs.items()):
+            color = f"C{number}"
+            axes.plot(*_series(entries, training), color=color, alpha=0.4, linewidth=1)
+            axes.plot(*_series(entries, validation), color=color, marker="o", markersize=3, label=label)
+        axes.set_xlabel("positions seen (faint: training batches)")
         axes.locator_params(axis="x", nbins=6)  # so that long numbers do not touch
         axes.set_title(title, fontsize=10)
         axes.grid(alpha=0.3)
         axes.legend(fontsize=8)
     picture = BytesIO()
     canvas.print_png(picture)  # type: ignore[no-untyped-call]
-    write_atomically(directory / PICTURE, picture.getvalue())
+    return picture.getvalue()
 
 
 def _series(entries: list[dict[str, Any]], name: str) -> tuple[list[float], list[float]]:

@@ -192,6 +192,8 @@ def accuracy_report(context: dg.AssetExecutionContext, config: Form[ReportOption
         network = find_input(datasets.checkpoint, options.checkpoint, checkpoint.key, context)
         if options.positions and not is_training_set(datasets.training_set(options.positions)):
             (data,) = find_inputs(context, datasets, (options.positions,))
+        elif options.checkpoint and not options.positions and (own := find_own_set(context.instance, network)):
+            data = own
         else:
             data = find_input(datasets.training_set, options.positions, training_set.key, context)
         out = datasets.path / "reports" / network.name / data.name
@@ -202,7 +204,7 @@ def accuracy_report(context: dg.AssetExecutionContext, config: Form[ReportOption
     measured = f"{100 * report['top1']:.1f} % on the {options.split} split of {data.name}"
     context.instance.add_run_tags(context.run_id, {"top1": measured})
     return Result(
-        metadata=metadata.describe_report(network, report, out),
+        metadata=metadata.describe_report(network, data, report, out),
         data_version=metadata.data_version(hashes, options.split, options.rule, CODE_VERSION),
     )
 
@@ -245,6 +247,16 @@ def find_input(
         )
     require_no_failed_check(context.instance, key)
     return folder
+
+
+def find_own_set(instance: dg.DagsterInstance, network: Path) -> Path | None:
+    """Return the training set of a checkpoint, None if Dagster did not train it or the set is gone."""
+    records = instance.fetch_materializations(checkpoint.key, limit=1000).records
+    for found in (record.asset_materialization for record in records):
+        if found is not None and found.metadata["path"].value == str(network):
+            own = Path(str(found.metadata[TRAINED_ON].value))
+            return own if own.is_dir() else None
+    return None
 
 
 def find_folder(key: dg.AssetKey, instance: dg.DagsterInstance, run: dg.DagsterRun, name: str = "path") -> Path:

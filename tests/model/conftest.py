@@ -11,4 +11,5 @@ def quick_runs(request: pytest.FixtureRequest) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("model.training.loop.draw", lambda out: None)
         patch.setattr("model.training.loop.REPORT_STEPS", getattr(request.module, "REPORT_STEPS", 50))
+        patch.setattr("model.training.loop.REPORT_LINES", 0.5)  # never by that
         yield

@@ -83,11 +83,11 @@ class Report(Common):
     checkpoint: tuple[Path, ...]
     """Directories of the checkpoints."""
     positions: str | None = None
-    """Dataset or training set to measure on: a folder or an address. Give this or --pgn."""
+    """Dataset or training set to measure on: a folder or an address."""
     split: Literal["test", "val", "train", "latest"] = "test"
     """Split to measure on; `latest` is the month that a training set holds out."""
     against: tuple[Path, ...] = ()
-    """Datasets whose train positions are left out of a second accuracy figure. Default: --positions."""
+    """Datasets whose train positions are left out of a second accuracy figure; by default --positions."""
     pgn: Path | None = None
     """PGN file to measure on, instead of a dataset."""
     players: bool = True

@@ -91,7 +91,8 @@ class ReportOptions:
     checkpoint: str = ""
     """Folder in datasets/checkpoints; "" for that of this run, else the one materialized last."""
     positions: str = ""
-    """Folder in datasets/positions or datasets/training_sets; "" for the training set of this run, else the newest."""
+    """Folder in datasets/positions or datasets/training_sets; "" for the one that a named `checkpoint` was trained on, else
+    that of this run, else the newest."""
     split: Literal["train", "val", "test", "latest"] = "test"
     """Split to measure on; `latest` holds the datasets that a training set holds out whole."""
     rule: Rule = field(default_factory=Rule)

@@ -31,6 +31,8 @@ PROBED = 1024
 """Rows of a dataset on which a checkpoint's loss is measured."""
 DRAWN = 6
 """Positions that are drawn as boards."""
+COMPARED = 4
+"""Checkpoints whose curves are in one picture."""
 FIGURES = (
     *("positions", "top1", "top3", "top5", "cross_entropy", "legal_mass", "value_brier"),
     *("hand_written_top1", "chance_top1"),
@@ -108,17 +110,31 @@ def describe_checkpoint(directory: Path, card: Mapping[str, Any]) -> Metadata:
         "path": dg.MetadataValue.path(directory),
         "dagster/uri": directory.as_uri(),
         **({"curves": dg.MetadataValue.md(pictures.png(curves, "loss and top-1"))} if curves.exists() else {}),
+        **_compare_curves(directory),
         **figures,
         "card": dg.MetadataValue.json(dict(card)),
     }
 
 
-def describe_report(network: Path, report: Mapping[str, Any], folder: Path) -> Metadata:
+def _compare_curves(directory: Path) -> Metadata:
+    """Return the curves of a checkpoint and of those in the same folder that were trained last, in one picture."""
+    from model.training.metrics_log import NAME, draw_curves, read_metrics
+
+    others = (path.parent for path in directory.parent.glob(f"*/{NAME}") if path.parent != directory)
+    newest = sorted(others, key=lambda path: -(path / NAME).stat().st_mtime)[: COMPARED - 1]
+    runs = {path.name.replace("$", r"\$"): read_metrics(path) for path in (directory, *newest)}
+    if len(runs) == 1:
+        return {}
+    return {"curves_of_the_last_checkpoints": dg.MetadataValue.md(pictures.png(draw_curves(runs), "several runs"))}
+
+
+def describe_report(network: Path, data: Path, report: Mapping[str, Any], folder: Path) -> Metadata:
     """Return the metadata of a report, whose folder ui.py serves: its headline, a link, figures and pictures."""
     boards = [rows[0] for rows in report["details"]["boards"].values() if rows]
     return {
         "headline": report["headline"],
         "compared": report["compared"],
+        "measured_on": dg.MetadataValue.path(data),
         "page": dg.MetadataValue.url(f"/reports/{quote(network.name)}/{quote(folder.name)}/report.html"),
         "accuracy": dg.MetadataValue.md(pictures.svg(charts.by_rating(report, on_page=False), "accuracy by rating")),
         "boards": dg.MetadataValue.md(pictures.reported_boards(boards)),

@@ -1,6 +1,10 @@
-"""Pictures for the UI: PNG and SVG data URIs in markdown, small enough for a quick page."""
+"""Pictures for the UI: files in `datasets/reports/pictures/`, which ui.py serves, and markdown that shows them.
 
-import base64
+Dagster shows markdown of fewer than 1,000 characters on the page itself, and longer markdown behind "[Show Markdown]". So a
+picture is a link to a file, not data in the text.
+"""
+
+import hashlib
 import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,18 +14,34 @@ import chess.svg
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline.defs.resources import Datasets
 from pipeline.evaluation.page.boards import HUMAN, board_of, board_svg, caption, move_on, san
+from pipeline.evaluation.render import publish_bytes
 
 Row = Mapping[str, Any]
 """A row of a shard, by column name."""
 COLUMNS = 3
 """Boards side by side."""
+FOLDER = "pictures"
+"""Folder of the pictures in datasets/reports; a name is a hash of the content, so old pages keep their pictures."""
 
 
 def png(picture: bytes | Path, title: str) -> str:
     """Return a PNG as markdown, which cannot scale it: pictures are drawn at most 1,000 pixels wide."""
-    data = picture.read_bytes() if isinstance(picture, Path) else picture
-    return f"![{title}](data:image/png;base64,{base64.b64encode(data).decode()})"
+    return _publish(picture.read_bytes() if isinstance(picture, Path) else picture, ".png", title)
+
+
+def svg(drawing: str, title: str) -> str:
+    """Return an SVG as markdown."""
+    return _publish(drawing.encode(), ".svg", title)
+
+
+def _publish(content: bytes, ending: str, title: str) -> str:
+    """Write a picture, and return markdown that shows it."""
+    folder, name = Datasets().path / "reports" / FOLDER, hashlib.sha256(content).hexdigest()[:12] + ending
+    folder.mkdir(parents=True, exist_ok=True)
+    publish_bytes(folder, name, content)
+    return f"![{title}](/reports/{FOLDER}/{name})"
 
 
 def histogram(values: NDArray[Any], title: str, label: str) -> bytes:
@@ -37,11 +57,6 @@ def histogram(values: NDArray[Any], title: str, label: str) -> bytes:
     return buffer.getvalue()
 
 
-def svg(drawing: str, title: str) -> str:
-    """Return an SVG as markdown."""
-    return f"![{title}](data:image/svg+xml;base64,{base64.b64encode(drawing.encode()).decode()})"
-
-
 def boards(rows: Sequence[Row]) -> str:
     """Return rows of a shard as boards in a markdown table, the move that was played in green."""
     return table([_draw_board(row) for row in rows])
@@ -49,7 +64,7 @@ def boards(rows: Sequence[Row]) -> str:
 
 def reported_boards(rows: Sequence[Row]) -> str:
     """Return boards of a report in a markdown table, as on its page."""
-    return table([(svg(board_svg(row), text := caption(row)), text) for row in rows])
+    return table([(svg(board_svg(row), ""), caption(row)) for row in rows])
 
 
 def table(cells: Sequence[tuple[str, str]]) -> str:
@@ -69,4 +84,4 @@ def _draw_board(row: Row) -> tuple[str, str]:
     color, elo = ("White" if board.turn else "Black"), row.get("elo")
     mover = f"{color} ({elo})" if elo else color
     text = f"move {row['ply'] // 2 + 1}: {mover} played {san(board, human)}"
-    return svg(chess.svg.board(board, arrows=arrows, orientation=board.turn, size=220, coordinates=True), text), text
+    return svg(chess.svg.board(board, arrows=arrows, orientation=board.turn, size=220, coordinates=True), ""), text

@@ -5,6 +5,7 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from model.network.preset import Preset
 from model.training.config import TrainConfig, TrainConfigError
 from model.training.loop import train
 from model.training.metrics_log import read_metrics
-from model.training.monitor import RunMonitor
+from model.training.monitor import RunMonitor, validate
 from model.training.objective import row_losses
 from model.training.step import DivergedError, new_run, prepare, take_step
 from tests.model.synthetic import TINY, Batch, batch, stream
@@ -98,6 +99,40 @@ def test_a_batch_in_parts_has_the_gradient_of_their_mean(tmp_path: Path) -> None
     for name, tensor in one_step(replace(config, batch_size=8), half).items():
         if "running" not in name and "tracked" not in name:
             assert torch.allclose(parts[name], tensor, atol=1e-6), name
+
+
+def test_a_short_run_has_curves_and_its_speed_excludes_compiling(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a clock of the test's: the first step, which compiles, takes a minute, each other step a second."""
+    clock, limits = [0.0], list[int]()
+
+    def step(*arguments: Any) -> torch.Tensor:
+        clock[0] += 1.0 if clock[0] else 60.0
+        return take_step(*arguments)
+
+    def measure(*arguments: Any) -> dict[str, float]:
+        clock[0] += 1.0
+        limits.append(arguments[2])
+        return validate(*arguments)
+
+    monkeypatch.setattr("model.training.loop.time", SimpleNamespace(perf_counter=lambda: clock[0]))
+    monkeypatch.setattr("model.training.loop.take_step", step)
+    monkeypatch.setattr("model.training.loop.validate", measure)
+    monkeypatch.setattr("model.training.loop.REPORT_STEPS", 50)
+    monkeypatch.setattr("model.training.loop.REPORT_LINES", 20)
+    ticks: list[Tick] = []
+    config = replace(CONFIG, steps=None, minutes=1.5, validation_every_steps=0)
+    card = run(tmp_path, config, progress=ticks.append)
+    assert card["seconds"] == pytest.approx(90.0, abs=2)
+    lines = read_metrics(tmp_path)
+    speeds = [line["positions_per_second"] for line in lines if "positions_per_second" in line]
+    speeds += [tick.values["positions_per_second"] for tick in ticks if "positions_per_second" in tick.values]
+    assert max(speeds) == pytest.approx(16.0), "16 positions a second; 17 and more would count the first step"
+    assert min(speeds) >= 8.0, "a validation takes a second"
+    assert 15 <= len([line for line in lines if "loss" in line]) <= 25
+    assert 5 <= len([line for line in lines if "validation_top1" in line]) <= 8
+    assert set(limits) == {1536}
 
 
 def visited(rows: Batch, share: float) -> Batch:

@@ -201,7 +201,9 @@ def test_ticks_count_up_to_the_whole(tmp_path: Path, monkeypatch: Any) -> None:
     ticks = [tick for tick in ticks if tick not in measuring]
     assert [tick.done for tick in ticks] == list(range(1, 13))
     assert {tick.total for tick in ticks} == {12}
-    assert all(set(tick.values) == {"loss", "top1", "learning_rate", "positions_per_second"} for tick in ticks)
+    figures = {"loss", "top1", "learning_rate"}
+    assert set(ticks[0].values) == figures, "the first step compiles: its time is no speed"
+    assert all(set(tick.values) == figures | {"positions_per_second"} for tick in ticks[1:])
     rates = [tick.values["learning_rate"] for tick in ticks]
     assert 0 < min(rates) == rates[-1] < max(rates) <= CONFIG.learning_rate, "the schedule has come to its end"
 

@@ -5,7 +5,6 @@ import hashlib
 import json
 import re
 import shutil
-from base64 import b64decode
 from functools import partial
 from pathlib import Path
 
@@ -83,17 +82,19 @@ def test_positions_say_what_a_person_asks(made: Made) -> None:
         "label",
         "result",
     }  # type: ignore[attr-defined]
-    assert str(said["sample_of_positions"]).count("data:image/svg+xml") == 6
-    assert len(str(said["sample_of_positions"])) < 250_000
-    assert len(str(said["elo"])) < 100_000
+    assert str(said["sample_of_positions"]).count("](/reports/pictures/") == 6
 
 
 def test_pictures_are_pictures(made: Made) -> None:
-    for node, name in (("positions", "elo"), ("checkpoint", "curves")):
-        markdown = str(metadata(made[1], node)[name])
-        data = re.search(r"\(data:image/png;base64,([^)]+)\)", markdown)
-        assert data is not None
-        assert b64decode(data[1]).startswith(b"\x89PNG\r\n")
+    """Markdown of 1,000 characters and more would be shown behind a link only."""
+    shown = {"positions": ("elo", "sample_of_positions"), "training_set": ("audit",), "checkpoint": ("curves",)}
+    for node, names in (shown | {"accuracy_report": ("accuracy", "boards")}).items():
+        for name in names:
+            markdown = str(metadata(made[1], node)[name])
+            assert len(markdown) < 1000, name
+            for file in re.findall(r"\(/reports/([^)]+)\)", markdown):
+                begins = b"\x89PNG\r\n" if file.endswith(".png") else b"<svg"
+                assert (made[0] / "reports" / file).read_bytes().startswith(begins), file
 
 
 def test_a_training_set_says_what_is_in_it(made: Made) -> None:
@@ -104,7 +105,6 @@ def test_a_training_set_says_what_is_in_it(made: Made) -> None:
     assert said["copies_share"] == pytest.approx(1 - len(set().union(*keys.values())) / total, abs=1e-6)
     (test,) = [row.data for row in said["test_positions_in_train"].records if row.data["split"] == "test"]  # type: ignore[attr-defined]
     assert test["in_train"] == shared(keys)
-    assert "data:image/png" in str(said["audit"])
     assert Path(str(said["audit_page"])).read_text().startswith("# Audit of 2,400 positions")
     card = json.loads((Path(str(metadata(made[1], "checkpoint")["path"])) / "checkpoint.json").read_text())
     assert card["data"]["training_sets"][0]["name"] == Path(str(said["path"])).name
@@ -139,8 +139,7 @@ def test_the_report_has_one_headline_everywhere(made: Made) -> None:
     assert said["page"] == f"/reports/{path.parents[1].name}/{joined.parent.name}/report.html"
     assert 0 <= said["top1"] <= said["top3"] <= said["top5"] <= 1  # type: ignore[operator]
     assert said["positions"] == read_manifest(made[0] / "positions" / "small")["positions"]["test"]
-    assert str(said["boards"]).count("data:image/svg+xml") == sum(map(bool, report["details"]["boards"].values()))
-    assert "data:image/svg+xml" in str(said["accuracy"])
+    assert str(said["boards"]).count("](/reports/") == sum(map(bool, report["details"]["boards"].values()))
     assert said["checkpoint"] == metadata(made[1], "checkpoint")["path"]
 
 
@@ -313,8 +312,16 @@ def test_a_report_is_of_one_named_dataset_too(copied: Path) -> None:
         assert "no positions called nosuch" in one(accuracy_report, instance, options | {"positions": "nosuch"})
         assert "no training_set has been materialized" in one(accuracy_report, instance, options)
         assert one(accuracy_report, instance, options | {"positions": "small"}) == ""
-    report = json.loads((copied / "reports" / network / "small" / "report.json").read_text())
-    assert report["positions"] == 50
+        report = json.loads((copied / "reports" / network / "small" / "report.json").read_text())
+        assert report["positions"] == 50
+        for name in ("own", "newest"):
+            assert one(training_set, instance, {"positions": ["small"], "name": name, "audit": False}) == ""
+        paths = {"path": copied / "checkpoints" / network, "trained_on": copied / "training_sets" / "own"}
+        known = {name: dg.MetadataValue.path(path) for name, path in paths.items()}
+        instance.report_runless_asset_event(dg.AssetMaterialization(checkpoint.key, metadata=known))
+        assert one(accuracy_report, instance, options) == ""
+    assert (copied / "reports" / network / "own" / "report.json").exists()
+    assert not (copied / "reports" / network / "newest").exists(), "its own training set is taken, not the newest"
 
 
 def test_without_names_the_datasets_of_dumps_are_joined_and_the_sample_only_alone(root: Path) -> None:

@@ -101,7 +101,7 @@ def test_the_job_fine_tunes_and_measures(copied: Path, monkeypatch: pytest.Monke
         (event,) = result.asset_materializations_for_node("tuned_checkpoint")
         said = {name: value.value for name, value in event.metadata.items()}
         assert said["path"] == str(copied / "tuned" / "first")
-        assert "data:image/png;base64" in str(said["curves"])
+        assert "(/reports/pictures/" in str(said["curves"])
         assert '[Result "' in str(said["sample_games"])
         assert len(said["verdicts"].records) == 2  # type: ignore[attr-defined]
         (event,) = result.asset_materializations_for_node("strength_report")

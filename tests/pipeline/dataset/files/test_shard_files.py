@@ -377,16 +377,17 @@ def test_weights_that_are_no_numbers_are_not_measured(
 @pytest.mark.parametrize(
     "name", ["label 4096", "every bit", "half a shard", "visits are no structs", "half a table of games"]
 )
-def test_dagsters_pages_say_it_too(name: str, spoilt: Path) -> None:
+def test_dagsters_pages_say_it_too(name: str, spoilt: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A page of positions shows the refusal where its pictures would be; nothing is drawn of what cannot be."""
     (ROWS | COUNTED)[name](spoilt)
     directory = spoilt / DATASET
     manifest = read_manifest(directory)
     for entry in manifest["files"]:  # so that the sample is of the shard that was spoilt
         entry["rows"] = entry["rows"] if entry["name"] == Path(SHARD).name else 0
+    monkeypatch.setenv("FIANCHETTO_DATASETS", str(spoilt))
     said = metadata.describe_positions(directory, manifest)
     assert ".parquet" in str(said["sample_of_positions"].value)
-    assert "data:image" not in str(said["sample_of_positions"].value) + str(said["elo"].value)
+    assert "/pictures/" not in str(said["sample_of_positions"].value) + str(said["elo"].value)
     with pytest.raises(DatasetError):
         metadata.read_ratings(directory, {**manifest, "games": {"read": 5}})
 

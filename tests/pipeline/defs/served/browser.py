@@ -2,7 +2,7 @@
 
 import importlib.util
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -69,10 +69,9 @@ def configure(page: "Page", config: str) -> None:
 
 
 def newest(server: Server) -> str:
-    """Give the id of the run that was launched last."""
-    return str(
-        server.ask("{ runsOrError(limit: 1) { ... on Runs { results { id } } } }")["runsOrError"]["results"][0]["id"]
-    )
+    """Give the id of the run that was launched last, "" where there is none."""
+    found = server.ask("{ runsOrError(limit: 1) { ... on Runs { results { id } } } }")["runsOrError"]["results"]
+    return str(found[0]["id"]) if found else ""
 
 
 def open_launchpad(page: "Page") -> None:
@@ -107,8 +106,15 @@ def write(page: "Page", config: str) -> None:
     visible(page, "No errors").wait_for()
 
 
-def launch(page: "Page", server: Server, asset: str, config: str, partition: str = "") -> str:
-    """Press Materialize, fill the dialog in, and give the run's id."""
+def launch(
+    page: "Page",
+    server: Server,
+    asset: str,
+    config: str,
+    partition: str = "",
+    keep: Callable[[bytes], None] = lambda taken: None,
+) -> str:
+    """Press Materialize, fill the dialog in, pass a picture of the launchpad to `keep`, and give the run's id."""
     before = newest(server)
     go(page, server, f"/assets/{asset}", asset)
     if not partition:
@@ -126,20 +132,16 @@ def launch(page: "Page", server: Server, asset: str, config: str, partition: str
         page.locator('button:has-text("Launch")').last.click()
     if not partition:
         write(page, config)
+        keep(page.screenshot())
         page.locator('button:has-text("Materialize")').last.click()
     return str(wait(lambda: (found := newest(server)) != before and found, 30))
 
 
 def shown_pictures(page: "Page", row: str) -> list[int]:
-    """Open a markdown entry, give the widths of the pictures in it, and close it; thumbnails stand on the page itself."""
-    of_all = "[...document.querySelectorAll(\"img[src^='data:image']\")].map(it => it.naturalWidth)"
-    on_page = len(page.evaluate(of_all))
-    page.locator(f'tr:has(:text-is("{row}")) >> text="[Show Markdown]"').last.click()
-    wait(lambda: len(page.evaluate(of_all)) > on_page, 30)
-    widths = list(page.evaluate(of_all))[on_page:]  # a dialog comes last
-    page.keyboard.press("Escape")
-    wait(lambda: len(page.evaluate(of_all)) == on_page, 30)
-    return widths
+    """Give the widths of the pictures of a markdown entry, which stand on the page itself, in a cell of its table."""
+    entry = page.locator(f'tr:has(:text-is("{row}")) >> visible=true').last
+    widths = "it => [...it.querySelectorAll('img')].map(img => img.naturalWidth)"
+    return list(wait(lambda: (found := entry.evaluate(widths)) and all(found) and found, 30))
 
 
 def ended(server: Server, run: str, status: str = "SUCCESS", seconds: float = 300) -> None:

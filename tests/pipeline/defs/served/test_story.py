@@ -56,15 +56,9 @@ def page(served: Served) -> "Iterator[Page]":
 
 def launched(page: "Page", server: Server, button: str) -> str:
     """Press a button that launches a run, and give the run's id."""
-    before = newest_or_none(server)
+    before = newest(server)
     page.locator(f'button:has-text("{button}")').last.click()
-    return str(wait(lambda: (found := newest_or_none(server)) != before and found, 60))
-
-
-def newest_or_none(server: Server) -> str:
-    """Give the id of the run that was launched last, "" where there is none."""
-    found = server.ask("{ runsOrError(limit: 1) { ... on Runs { results { id } } } }")["runsOrError"]["results"]
-    return str(found[0]["id"]) if found else ""
+    return str(wait(lambda: (found := newest(server)) != before and found, 60))
 
 
 def made(datasets: Path, key: str) -> bool:

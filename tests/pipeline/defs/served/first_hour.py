@@ -1,0 +1,72 @@
+"""Someone's own games on their way through the UI: dropped while it runs, chosen, trained on, and read about by a click."""
+
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipeline.defs.resources import key_of
+from tests.pipeline.defs.served.browser import ended, go, launch, shown_pictures, visible
+from tests.pipeline.defs.served.server import Server
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+Keep = Callable[[str, bytes], None]
+WIDTH = 1440
+"""Pixels of the window in which nothing on a page may be cut."""
+
+
+def take_first_hour(
+    page: "Page", server: Server, datasets: Path, dump: Path, minutes: float, keep: Keep = lambda name, taken: None
+) -> None:
+    """Do all of it, see what a person would look for on each page, and pass pictures of the pages to `keep`."""
+    key = key_of(dump)
+    assert key is not None
+    page.set_viewport_size({"width": WIDTH, "height": 900})
+    shutil.copy(dump, datasets / "dumps" / dump.name)
+    dropped = time.monotonic()
+    while True:
+        go(page, server, "/assets/positions?view=partitions", "Missing")
+        if visible(page, key).count():
+            break
+        assert time.monotonic() - dropped < 60, f"{key} is not listed within a minute"
+        page.wait_for_timeout(2000)
+    keep("dump-listed.png", page.screenshot(clip={"x": 0, "y": 0, "width": WIDTH, "height": 480}))
+    ended(server, launch(page, server, "positions", "", key))
+    go(page, server, f"/assets/positions?view=partitions&partition={key}", "sample_of_positions")
+    assert shown_pictures(page, "sample_of_positions") == [220] * 6
+    assert shown_pictures(page, "elo")[0] > 500
+
+    chosen = f"ops:\n  training_set:\n    config:\n      positions: [{key}]\n      name: mine\n"
+    ended(server, launch(page, server, "training_set", chosen, keep=lambda taken: keep("datasets-chosen.png", taken)))
+    go(page, server, "/assets/training_set", "held_out")
+    assert shown_pictures(page, "audit")[0] > 500
+    assert page.locator(f'td:text-is("{key}") >> visible=true').count(), "the datasets that were joined"
+
+    train = f"ops: {{checkpoint: {{config: {{name: mine, train: {{minutes: {minutes}, threads: 1}}}}}}}}"
+    ended(server, launch(page, server, "checkpoint", train), seconds=60 * minutes + 300)
+    go(page, server, "/assets/checkpoint", "curves")
+    assert shown_pictures(page, "curves") == [1000]
+    require_uncut(page)
+    keep("checkpoint.png", page.screenshot())
+
+    ended(server, launch(page, server, "accuracy_report", "ops: {accuracy_report: {config: {}}}"), seconds=600)
+    go(page, server, "/assets/accuracy_report", "headline")
+    assert shown_pictures(page, "boards") == [260] * 3
+    assert shown_pictures(page, "accuracy")[0] > 500
+    require_uncut(page)
+    keep("accuracy.png", page.screenshot())
+    with page.context.expect_page() as opened:
+        page.locator('a[href="/reports/mine/mine/report.html"] >> visible=true').first.click()
+    assert "test split of mine" in opened.value.locator("p.headline").inner_text()
+    opened.value.close()
+
+
+def require_uncut(page: "Page") -> None:
+    """See that no cell of the tables of metadata is wider than its place."""
+    cut = page.evaluate("""[...document.querySelectorAll('td')].filter(it => it.offsetParent && (
+        it.scrollWidth > it.clientWidth + 1 || it.getBoundingClientRect().right > window.innerWidth))
+        .map(it => it.innerText.slice(0, 80))""")
+    assert cut == [], cut
