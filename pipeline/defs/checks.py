@@ -181,7 +181,7 @@ def judge_strength(row: Mapping[str, Any] | None) -> dg.AssetCheckResult:
     if row is None:
         return _result(STRONGER, False, NOTHING_PROMOTED)
     said = f"Elo {format_elo(row)} in {row['games']} games"
-    return _result(STRONGER, row["elo_low"] > 0, said, elo_low=row["elo_low"])
+    return _result(STRONGER, (row["elo_low"] or 0.0) > 0, said, elo_low=row["elo_low"])
 
 
 def judge_imitation(result: Mapping[str, Any]) -> dg.AssetCheckResult:

@@ -40,21 +40,10 @@ def draw_curves(rows: Sequence[Mapping[str, Any]]) -> bytes:
 
 
 def _draw_elo(axes: "Axes", rows: Sequence[Mapping[str, Any]]) -> None:
-    """Draw Elo with its 95 % interval for every generation that played the supervised network; crosses are the others."""
+    """Draw Elo with its 95 % interval, or the bound, for every generation that played the supervised network."""
     for verdict, (marker, colour) in {"promoted": ("o", "tab:blue"), "undone": ("s", "tab:red")}.items():
-        met = [row for row in rows if row["verdict"] == verdict and row["seed_elo"] is not None]
-        if met:
-            elo, numbers = [row["seed_elo"] for row in met], [row["generation"] for row in met]
-            below = [max(0.0, row["seed_elo"] - row["seed_elo_low"]) for row in met]
-            above = [max(0.0, row["seed_elo_high"] - row["seed_elo"]) for row in met]
-            axes.errorbar(numbers, elo, [below, above], fmt=marker, color=colour, capsize=3, label=verdict)
-    met = [row for row in rows if row.get("control_elo") is not None]
-    if met:
-        numbers, elo = [row["generation"] + 0.15 for row in met], [row["control_elo"] for row in met]
-        below = [max(0.0, row["control_elo"] - row["control_elo_low"]) for row in met]
-        above = [max(0.0, row["control_elo_high"] - row["control_elo"]) for row in met]
-        label = "against people's rows alone"
-        axes.errorbar(numbers, elo, [below, above], fmt="^", color="tab:orange", capsize=3, label=label)
+        _draw_matches(axes, [row for row in rows if row["verdict"] == verdict], "seed", marker, colour, verdict)
+    _draw_matches(axes, rows, "control", "^", "tab:orange", "against people's rows alone", 0.15)
     rejected = [row["generation"] for row in rows if row["verdict"] == "rejected"]
     if rejected:
         bottom = axes.get_xaxis_transform()
@@ -63,3 +52,23 @@ def _draw_elo(axes: "Axes", rows: Sequence[Mapping[str, Any]]) -> None:
     axes.set_title("Elo against the supervised network and a control, 95 %", fontsize=9)
     if axes.get_legend_handles_labels()[0]:
         axes.legend(fontsize=7)
+
+
+def _draw_matches(
+    axes: "Axes",
+    rows: Sequence[Mapping[str, Any]],
+    name: str,
+    marker: str,
+    colour: str,
+    label: str,
+    shift: float = 0.0,
+) -> None:
+    """Draw the Elo of matches against `name`; after a clean sweep only one end of the interval is known."""
+    ends = [f"{name}_elo_low", f"{name}_elo", f"{name}_elo_high"]
+    found = {row["generation"] + shift: [row[end] for end in ends if row.get(end) is not None] for row in rows}
+    found = {place: known for place, known in found.items() if known}
+    if found:
+        elo = [known[len(known) // 2] for known in found.values()]
+        below = [max(0.0, value - known[0]) for value, known in zip(elo, found.values(), strict=True)]
+        above = [max(0.0, known[-1] - value) for value, known in zip(elo, found.values(), strict=True)]
+        axes.errorbar([*found], elo, [below, above], fmt=marker, color=colour, capsize=3, label=label)

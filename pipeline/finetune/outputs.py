@@ -97,7 +97,7 @@ def table(rows: list[dict[str, Any]]) -> str:
     """Return the generations as a Markdown table."""
     shown = []
     for one in rows:
-        gains = ["" if one[f"{name}elo"] is None else format_elo(one, name) for name in ("seed_", "control_")]
+        gains = [format_elo(one, name) for name in ("seed_", "control_")]
         top1 = "" if one["top1"] is None else f"{one['top1']:.4f}"
         shown.append([str(one["generation"]), one["verdict"], str(one["games"] or ""), *gains, top1])
     titles = "Elo against the seed (95 %)|against people's rows alone (95 %)"

@@ -20,7 +20,7 @@ from engine.match.config import MatchError
 from engine.match.game import GameRecord
 from engine.match.openings import Opening, choose, generate, read_book
 from engine.match.players import Player
-from engine.match.sprt import SprtConfig, estimate, llr, pair_counts, verdict
+from engine.match.sprt import Estimate, SprtConfig, estimate, llr, pair_counts, verdict
 from engine.progress import Progress, Stop, Tick, never, silent
 from pipeline.dataset.files.shards import publish_json
 from pipeline.dumps.reader import open_text
@@ -30,6 +30,9 @@ from pipeline.matches.files import FORMAT_VERSION, MATCH, SUMMARY, Journal, Matc
 from pipeline.matches.players import player_of
 from pipeline.storage import claims
 from pipeline.storage.stores import alone
+
+ELO = ("elo", "elo_low", "elo_high")
+"""A match's Elo difference and the ends of its 95 % interval, in its summary."""
 
 
 def play_match(
@@ -148,7 +151,7 @@ def summarize(games: Sequence[GameRecord], names: tuple[str, str], test: SprtCon
         "losses": points[0.0],
         "pairs": list(counts),
         "score": round(found.score, 6),
-        **{name: round(getattr(found, name), 2) for name in ("elo", "elo_low", "elo_high")},
+        **_known_elo(found),
         "los": round(found.los, 6),
         "sprt": {
             "verdict": verdict(ratio, test),
@@ -160,6 +163,12 @@ def summarize(games: Sequence[GameRecord], names: tuple[str, str], test: SprtCon
         "endings": _count_endings(games),
         "forfeits": {side: _count_endings(game for game in games if game.forfeit == side) for side in ("a", "b")},
     }
+
+
+def _known_elo(found: Estimate) -> dict[str, float | None]:
+    """Return Elo with its interval; a clean sweep has one end alone, since every larger difference explains it too."""
+    only = {0.0: "elo_high", 1.0: "elo_low"}.get(found.score)
+    return {name: round(getattr(found, name), 2) if only in (None, name) else None for name in ELO}
 
 
 def _count_endings(games: Iterable[GameRecord]) -> dict[str, int]:
@@ -183,11 +192,11 @@ def text_of(summary: dict[str, Any]) -> str:
 
 
 def format_elo(row: Mapping[str, Any], prefix: str = "") -> str:
-    """Format a match's Elo difference with its 95 % interval; where one side won every game, there is only a bound."""
-    score, elo, low, high = (row[prefix + name] for name in ("score", "elo", "elo_low", "elo_high"))
-    if score in (0.0, 1.0):
-        return f"above {low:+.0f}" if score else f"below {high:+.0f}"
-    return f"{elo:+.0f} [{low:+.0f}, {high:+.0f}]"
+    """Format a match's Elo difference with its 95 % interval, of a clean sweep the bound alone, and "" without a match."""
+    elo, low, high = (row[prefix + name] for name in ELO)
+    if elo is not None:
+        return f"{elo:+.0f} [{low:+.0f}, {high:+.0f}]"
+    return f"above {low:+.0f}" if low is not None else f"below {high:+.0f}" if high is not None else ""
 
 
 def _list_counts(counts: dict[str, int]) -> str:

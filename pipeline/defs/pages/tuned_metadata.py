@@ -11,11 +11,10 @@ from pipeline.defs.pages import pictures
 from pipeline.defs.pages.metadata import Metadata, table
 from pipeline.finetune.outputs import CURVES
 from pipeline.finetune.state import NOTHING_PROMOTED, folder_of
-from pipeline.matches.match import format_elo
+from pipeline.matches.match import ELO, format_elo
 
 SAMPLES = 4
 """Games whose moves are shown."""
-ELO = ("elo", "elo_low", "elo_high")
 VERDICTS = ("generation", "verdict", "games", "top1", "reason")
 MATCH = ("a", "b", "games", "wins", "draws", "losses", "score", "los")
 
@@ -29,7 +28,7 @@ def describe_tuned(out: Path, result: Mapping[str, Any]) -> Metadata:
     rows = [
         {name: "" if row[name] is None else row[name] for name in VERDICTS}
         | {
-            f"Elo against {words} (95 %)": "" if row[f"{name}_elo"] is None else format_elo(row, f"{name}_")
+            f"Elo against {words} (95 %)": format_elo(row, f"{name}_")
             for name, words in (("seed", "the seed"), ("control", "people's rows alone"))
         }
         for row in result["rows"]
@@ -53,8 +52,7 @@ def _elo_of(match: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the Elo figures of a match, of a clean sweep the bound alone; {} without a match."""
     if match is None:
         return {}
-    bound = {0.0: "elo_high", 1.0: "elo_low"}.get(match["score"])
-    return {name: match[name] for name in ELO if bound in (None, name)}
+    return {name: match[name] for name in ELO if match[name] is not None}
 
 
 def _show_games(out: Path, newest: int) -> Metadata:

@@ -42,6 +42,9 @@ def test_a_tuned_network_is_stronger_when_its_whole_interval_says_so() -> None:
     row = {"score": 0.58, "elo": 60.0, "elo_low": 5.0, "elo_high": 120.0, "games": 200}
     assert checks.judge_strength(row).passed
     assert not checks.judge_strength(row | {"elo_low": -1.0}).passed
+    assert checks.judge_strength(row | {"elo": None, "elo_high": None}).passed
+    lost = checks.judge_strength(row | {"elo": None, "elo_low": None})
+    assert (lost.passed, lost.description) == (False, "Elo below +120 in 200 games")
 
 
 @pytest.mark.usefixtures("root")
@@ -80,7 +83,7 @@ def test_nothing_promoted_is_said_and_the_seed_does_not_play_itself(
 
 def test_a_clean_sweep_has_a_bound_and_no_elo(tmp_path: Path) -> None:
     row = dict.fromkeys(("a", "b"), "x") | {"games": 4, "wins": 4, "draws": 0, "losses": 0, "score": 1.0, "los": 0.99}
-    row |= {"elo": 1199.8, "elo_low": 160.6, "elo_high": 1199.8}
+    row |= {"elo": None, "elo_low": 160.6, "elo_high": None}
     said = describe_strength(tmp_path, tmp_path, {"against_seed": row, "rows": [row], "text": ""})
     assert said["elo_low"] == 160.6
     assert not {"elo", "elo_high"} & set(said)

@@ -11,6 +11,7 @@ def test_curves_are_drawn_of_any_rows() -> None:
     seed = {"generation": 0, "verdict": "promoted", "seed_elo": 0.0, "seed_elo_low": 0.0, "seed_elo_high": 0.0}
     undone = {"generation": 1, "verdict": "undone", "seed_elo": -9.0, "seed_elo_low": -80.0, "seed_elo_high": 60.0}
     rejected = {"generation": 2, "verdict": "rejected", "seed_elo": None, "top1": 0.4, "games": 20}
-    for rows in ([seed], [seed, undone, rejected]):
+    swept = {"generation": 3, "verdict": "promoted", "seed_elo": None, "seed_elo_low": 161.0, "seed_elo_high": None}
+    for rows in ([seed], [seed, undone, rejected], [seed, swept]):
         with Image.open(io.BytesIO(draw_curves(rows))) as image:
             assert image.size == (990, 540)

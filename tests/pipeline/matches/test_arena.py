@@ -17,10 +17,11 @@ import pytest
 from filelock import FileLock
 
 from engine.match.config import MatchError
+from engine.match.game import GameRecord
 from engine.match.sprt import SprtConfig
 from pipeline.matches.config import ArenaConfig, SideConfig
 from pipeline.matches.files import MatchFilesError
-from pipeline.matches.match import play_match
+from pipeline.matches.match import ELO, format_elo, play_match, summarize
 from pipeline.matches.players import player_of
 from pipeline.selfplay.config import ExploreConfig
 from tests import forked
@@ -127,7 +128,8 @@ def test_the_command_prints_what_was_asked_for(
     result = json.loads(out.splitlines()[-1])
     assert result["games"] == 4 == result["wins"] + result["draws"] + result["losses"]
     assert result["wins"] >= 3
-    assert result["elo_low"] < result["elo"] <= result["elo_high"]
+    assert (result["elo"] is None) == (result["elo_high"] is None) == (result["wins"] == 4), "a sweep has a bound alone"
+    assert result["elo"] is None or result["elo_low"] < result["elo"] < result["elo_high"]
     assert 0.5 < result["los"] <= 1
     assert result["sprt"]["verdict"] in ("H1", "undecided")
     assert sum(result["pairs"]) == 2
@@ -340,6 +342,20 @@ def test_a_mistake_is_one_line(
     assert out == ""
     assert message in told
     assert told.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("results", "known", "text"), [("1-0 0-1", "elo_low", "above +"), ("0-1 1-0", "elo_high", "below -")]
+)
+def test_a_clean_sweep_has_a_bound_and_no_elo(results: str, known: str, text: str) -> None:
+    made = {"fen": chess.STARTING_FEN, "book": [], "moves": [], "scores": [], "clocks": None, "ending": "checkmate"}
+    games = [
+        GameRecord(game=number, result=results.split()[number % 2], forfeit=None, detail="", **made)
+        for number in range(6)
+    ]
+    summary = summarize(games, ("a", "b"), SprtConfig())
+    assert [name for name in ELO if summary[name] is not None] == [known]
+    assert format_elo(summary).startswith(text)
 
 
 def test_gumbel_plays_matches_without_its_noise_unless_it_is_asked_for() -> None:

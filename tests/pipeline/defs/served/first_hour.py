@@ -19,7 +19,7 @@ WIDTH = 1440
 
 
 def take_first_hour(
-    page: "Page", server: Server, datasets: Path, dump: Path, minutes: float, keep: Keep = lambda name, taken: None
+    page: "Page", server: Server, datasets: Path, dump: Path, preset: str, minutes: float, keep: Keep
 ) -> None:
     """Do all of it, see what a person would look for on each page, and pass pictures of the pages to `keep`."""
     key = key_of(dump)
@@ -28,7 +28,7 @@ def take_first_hour(
     shutil.copy(dump, datasets / "dumps" / dump.name)
     dropped = time.monotonic()
     while True:
-        go(page, server, "/assets/positions?view=partitions", "Missing")
+        go(page, server, "/assets/positions?view=partitions", "Metadata")
         if visible(page, key).count():
             break
         assert time.monotonic() - dropped < 60, f"{key} is not listed within a minute"
@@ -45,7 +45,8 @@ def take_first_hour(
     assert shown_pictures(page, "audit")[0] > 500
     assert page.locator(f'td:text-is("{key}") >> visible=true').count(), "the datasets that were joined"
 
-    train = f"ops: {{checkpoint: {{config: {{name: mine, train: {{minutes: {minutes}, threads: 1}}}}}}}}"
+    network = f"preset: {preset}, name: mine, train: {{minutes: {minutes}, threads: 1}}"
+    train = f"ops: {{checkpoint: {{config: {{{network}}}}}}}"
     ended(server, launch(page, server, "checkpoint", train), seconds=60 * minutes + 300)
     go(page, server, "/assets/checkpoint", "curves")
     assert shown_pictures(page, "curves") == [1000]

@@ -18,5 +18,5 @@ def test_the_first_hour_with_own_games(tmp_path: Path, monkeypatch: pytest.Monke
     datasets = prepared(tmp_path, monkeypatch)
     kept: dict[str, bytes] = {}
     with serving() as server, browsing() as page:
-        take_first_hour(page, server, datasets, GAMES, 0.5, kept.__setitem__)
+        take_first_hour(page, server, datasets, GAMES, "fianchetto-xs", 0.2, kept.__setitem__)
     assert set(kept) == {"dump-listed.png", "datasets-chosen.png", "checkpoint.png", "accuracy.png"}
