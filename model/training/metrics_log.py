@@ -85,17 +85,16 @@ def draw_curves(runs: Mapping[str, list[dict[str, Any]]]) -> bytes:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(10, 4), dpi=100)
-    figure.subplots_adjust(left=0.06, right=0.985, bottom=0.13, top=0.92, wspace=0.15)
+    figure = Figure(figsize=(4.8, 6.8), dpi=80, layout="constrained")  # as wide as a page in Dagster shows
     canvas = FigureCanvasAgg(figure)
-    for axes, (training, validation, title) in zip(figure.subplots(1, 2), PANELS, strict=True):
+    for axes, (training, validation, title) in zip(figure.subplots(2, 1), PANELS, strict=True):
         for number, (label, entries) in enumerate(runs.items()):
             color = f"C{number}"
             axes.plot(*_series(entries, training), color=color, alpha=0.4, linewidth=1)
             axes.plot(*_series(entries, validation), color=color, marker="o", markersize=3, label=label)
         axes.set_xlabel("positions seen (faint: training batches)")
-        axes.locator_params(axis="x", nbins=6)  # so that long numbers do not touch
-        axes.set_title(title, fontsize=10)
+        axes.locator_params(axis="x", nbins=5)  # so that long numbers do not touch
+        axes.set_title(title, fontsize=9)
         axes.grid(alpha=0.3)
         axes.legend(fontsize=8)
     picture = BytesIO()

@@ -64,14 +64,17 @@ def draw_audit(result: Mapping[str, Any]) -> bytes:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(13, 6.5), layout="constrained")
+    distributions = result["distributions"]
+    figure = Figure(
+        figsize=(5.0, 1 + 2 * len(distributions)), layout="constrained"
+    )  # as wide as a page in Dagster shows
     FigureCanvasAgg(figure)
-    panels: Any = figure.subplots(2, 3)
-    for axes, (name, rows) in zip(panels.flat, result["distributions"].items(), strict=True):
+    panels: Any = figure.subplots(len(distributions), 1)
+    for axes, (name, rows) in zip(panels.flat, distributions.items(), strict=True):
         _draw_shares(axes, f"by {name.replace('_', ' ')}", rows)
     copies = result["copies"]
     names = ", ".join(row["dataset"] for row in result["datasets"])
-    title = f"{names[:120]}: {copies['positions']:,} positions, {copies['copies_share']:.1%} copies"
+    title = f"{names[:60]}\n{copies['positions']:,} positions, {copies['copies_share']:.1%} copies"
     figure.suptitle(title, fontsize=10)
     drawn = io.BytesIO()
     figure.savefig(drawn, dpi=76)

@@ -37,8 +37,8 @@ FIGURES = (
     *("positions", "top1", "top3", "top5", "cross_entropy", "legal_mass", "value_brier"),
     *("hand_written_top1", "chance_top1"),
 )
-SHARD_COLUMNS = ("name", "split", "rows", "bytes", "sha256")
-JOINED_COLUMNS = ("name", "first_date", "last_date", "held_out", "why")
+SHARD_COLUMNS = ("name", "split", "rows", "bytes")
+LEAK_COLUMNS = ("split", "positions", "in_train", "in_train_share")
 LEADERBOARD = {
     "dataset": "Positions on which the checkpoint was measured.",
     "rule": "Which positions count; top-1 is comparable on the same dataset under the same rule.",
@@ -90,42 +90,50 @@ def describe_training_set(
         "dagster/uri": directory.as_uri(),
         "dagster/row_count": page["positions"]["train"],
         "positions": table([{"split": name, "positions": count} for name, count in page["positions"].items()]),
-        "datasets": table([{name: f"{entry[name]}" for name in JOINED_COLUMNS} for entry in page["datasets"]]),
+        "datasets": _list_members(page["datasets"]),
     }
     if audit is None:
         return found
     return found | {
         "copies_share": audit["copies"]["copies_share"],
-        "test_positions_in_train": table(audit["in_train"]),
+        "test_positions_in_train": table([{name: row[name] for name in LEAK_COLUMNS} for row in audit["in_train"]]),
         "audit": dg.MetadataValue.md(pictures.png(folder / "audit.png", "contents of the training set")),
         "audit_page": dg.MetadataValue.path(folder / "AUDIT.md"),
     }
 
 
+def _list_members(entries: Sequence[Mapping[str, Any]]) -> dg.MarkdownMetadataValue:
+    """Return the days of each dataset's games, and what is held out of it, as a list: Dagster wraps no cells of a table."""
+    return dg.MetadataValue.md(
+        "\n".join(
+            f"- `{entry['name']}`: games of {entry['first_date']} to {entry['last_date']}. "
+            f"Held out: {entry['held_out']} ({entry['why']})"
+            for entry in entries
+        )
+    )
+
+
 def describe_checkpoint(directory: Path, card: Mapping[str, Any]) -> Metadata:
     """Return the metadata of a checkpoint: its last figures, its curves and its card."""
-    curves = directory / "curves.png"
     figures = {name: card[name] for name in ("step", "positions", "seconds", "parameters")} | card["metrics"]
     return {
         "path": dg.MetadataValue.path(directory),
         "dagster/uri": directory.as_uri(),
-        **({"curves": dg.MetadataValue.md(pictures.png(curves, "loss and top-1"))} if curves.exists() else {}),
-        **_compare_curves(directory),
+        **_draw_curves(directory),
         **figures,
         "card": dg.MetadataValue.json(dict(card)),
     }
 
 
-def _compare_curves(directory: Path) -> Metadata:
-    """Return the curves of a checkpoint and of those in the same folder that were trained last, in one picture."""
+def _draw_curves(directory: Path) -> Metadata:
+    """Return the curves of a checkpoint, and of those in the same folder that were trained last, in one picture."""
     from model.training.metrics_log import NAME, draw_curves, read_metrics
 
     others = (path.parent for path in directory.parent.glob(f"*/{NAME}") if path.parent != directory)
     newest = sorted(others, key=lambda path: -(path / NAME).stat().st_mtime)[: COMPARED - 1]
     runs = {path.name.replace("$", r"\$"): read_metrics(path) for path in (directory, *newest)}
-    if len(runs) == 1:
-        return {}
-    return {"curves_of_the_last_checkpoints": dg.MetadataValue.md(pictures.png(draw_curves(runs), "several runs"))}
+    runs = {name: entries for name, entries in runs.items() if entries}
+    return {} if not runs else {"curves": dg.MetadataValue.md(pictures.png(draw_curves(runs), "loss and top-1"))}
 
 
 def describe_report(network: Path, data: Path, report: Mapping[str, Any], folder: Path) -> Metadata:

@@ -20,14 +20,16 @@ from pipeline.evaluation.render import publish_bytes
 
 Row = Mapping[str, Any]
 """A row of a shard, by column name."""
-COLUMNS = 3
-"""Boards side by side."""
+WIDTH = 384
+"""Pixels of an asset's page, in a window of 1,440, for the values of its metadata."""
+COLUMNS, BOARD = 2, 165
+"""Boards side by side, and their size in pixels."""
 FOLDER = "pictures"
 """Folder of the pictures in datasets/reports; a name is a hash of the content, so old pages keep their pictures."""
 
 
 def png(picture: bytes | Path, title: str) -> str:
-    """Return a PNG as markdown, which cannot scale it: pictures are drawn at most 1,000 pixels wide."""
+    """Return a PNG as markdown, which cannot scale it: pictures are drawn at most WIDTH pixels wide."""
     return _publish(picture.read_bytes() if isinstance(picture, Path) else picture, ".png", title)
 
 
@@ -48,7 +50,7 @@ def histogram(values: NDArray[Any], title: str, label: str) -> bytes:
     """Return a histogram as a PNG."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(7.0, 3.2), dpi=80, layout="constrained")
+    figure = Figure(figsize=(WIDTH / 80, 2.8), dpi=80, layout="constrained")
     axes = figure.subplots()
     axes.hist(values, bins=40, color="#4c72b0")
     axes.set(title=title, xlabel=label, ylabel="games")
@@ -64,11 +66,11 @@ def boards(rows: Sequence[Row]) -> str:
 
 def reported_boards(rows: Sequence[Row]) -> str:
     """Return boards of a report in a markdown table, as on its page."""
-    return table([(svg(board_svg(row), ""), caption(row)) for row in rows])
+    return table([(svg(board_svg(row, BOARD), ""), caption(row)) for row in rows])
 
 
 def table(cells: Sequence[tuple[str, str]]) -> str:
-    """Return pictures with their captions as a markdown table of three columns."""
+    """Return pictures with their captions as a markdown table."""
     lines = ["| " + " | ".join([" "] * COLUMNS) + " |", "|" + "---|" * COLUMNS]
     for start in range(0, len(cells), COLUMNS):
         for part in zip(*cells[start : start + COLUMNS], strict=True):
@@ -84,4 +86,4 @@ def _draw_board(row: Row) -> tuple[str, str]:
     color, elo = ("White" if board.turn else "Black"), row.get("elo")
     mover = f"{color} ({elo})" if elo else color
     text = f"move {row['ply'] // 2 + 1}: {mover} played {san(board, human)}"
-    return svg(chess.svg.board(board, arrows=arrows, orientation=board.turn, size=220, coordinates=True), ""), text
+    return svg(chess.svg.board(board, arrows=arrows, orientation=board.turn, size=BOARD, coordinates=True), ""), text

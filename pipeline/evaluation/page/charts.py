@@ -23,7 +23,7 @@ def by_rating(report: Row, *, on_page: bool = True) -> str:
     """
     rows = report["slices"]["rating"]
     rows = [row for row in rows if row["top1_low"] is not None] or rows
-    figure, axes = _figure(3.0, 7.6)
+    figure, axes = _figure(3.0, 7.6 if on_page else 4.0)
     places = range(len(rows))
     axes.plot(places, [row["top1"] for row in rows], "o-", color=FIRST, label="network")
     for place, row in zip(places, rows, strict=True):
@@ -34,10 +34,10 @@ def by_rating(report: Row, *, on_page: bool = True) -> str:
     if report["published"] is not None:
         name, share = report["published"]
         axes.axhline(share, color=INK, linestyle=":", label=f"{name}, on its own games")
-    axes.set_xticks(places, [f"{row['band']}\n({row['positions']:,})" for row in rows], fontsize=7)
+    axes.set_xticks(places, [f"{row['band']}\n({row['positions']:,})" for row in rows], fontsize=7 if on_page else 6)
     axes.set_ylim(0, None)
     axes.yaxis.set_major_formatter(lambda share, _: f"{100 * share:.0f} %")
-    figure.legend(loc="outside upper center", ncols=4, fontsize=8, frameon=False, labelcolor=INK)
+    figure.legend(loc="outside upper center", ncols=4 if on_page else 2, fontsize=8, frameon=False, labelcolor=INK)
     return _svg(figure) if on_page else _draw(figure)
 
 

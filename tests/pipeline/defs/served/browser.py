@@ -113,10 +113,14 @@ def launch(
     config: str,
     partition: str = "",
     keep: Callable[[bytes], None] = lambda taken: None,
+    folder: str = "assets",
 ) -> str:
-    """Press Materialize, fill the dialog in, pass a picture of the launchpad to `keep`, and give the run's id."""
+    """Press Materialize on the page of an asset or a job, fill the dialog in, and give the run's id.
+
+    `keep` gets a picture of the launchpad.
+    """
     before = newest(server)
-    go(page, server, f"/assets/{asset}", asset)
+    go(page, server, f"/{folder}/{asset}", asset)
     if not partition:
         open_launchpad(page)
     else:

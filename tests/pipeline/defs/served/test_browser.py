@@ -110,8 +110,8 @@ def test_the_report_is_read(server: Server, page: "Page") -> None:
     run = launch(page, server, "accuracy_report", "ops: {accuracy_report: {config: {checkpoint: done}}}")
     ended(server, run)
     go(page, server, "/assets/accuracy_report", "top1")
-    assert shown_pictures(page, "boards") == [260] * 3
-    assert shown_pictures(page, "accuracy")[0] > 500
+    assert shown_pictures(page, "boards") == [165] * 3
+    assert shown_pictures(page, "accuracy")[0] > 370
     with page.context.expect_page() as opened:
         page.locator('a[href^="/reports/done/"] >> visible=true').first.click()
     assert opened.value.locator("svg").count() > 10, "the page opens by a click"
