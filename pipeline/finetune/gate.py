@@ -65,6 +65,6 @@ def judge(stages: dict[str, Any], supervised: dict[str, Any], max_top1_drop: flo
         return Verdict(reason=f"{fall}, more than {max_top1_drop:g}", undone=True)
     reason = f"it beats the best: {describe(gate)}; against the seed {describe(seed_match)}"
     if control := stages["arena"].get("control"):
-        shown = "a gain of search" if control["elo_low"] > 0 else "no gain of search is shown"
+        shown = "a gain of search" if (control["elo_low"] or 0.0) > 0 else "no gain of search is shown"
         reason += f"; against people's rows alone {describe(control)}: {shown}"
     return Verdict(reason=reason, promoted=True)
