@@ -1,7 +1,8 @@
 """The pictures of the README, taken anew: `python -m tests.pictures [--games PGN] [--minutes M]`, or `make pictures`.
 
 Dagster's UI runs on an instance of its own, in a temporary folder, after the embedded sample has gone from dump to report
-in it; Chromium takes the asset graph and a run's page. The report is of datasets/embedded on the games given.
+in it; Chromium takes the games given through it as docs/guides/own_games.md says, then the asset graph and a run's page.
+The report is of datasets/embedded on these games.
 """
 
 import argparse
@@ -19,11 +20,13 @@ from typing import TYPE_CHECKING
 import chess.pgn
 from PIL import Image
 
+from model.training.config import DEFAULT_PRESET
 from pipeline.evaluation.game_texts import text_of
 from pipeline.samples.shipped import SAMPLE
 from tests.conftest import REPOSITORY
 from tests.pipeline.board.test_browser import free_port
 from tests.pipeline.board.test_browser import serving as serving_board
+from tests.pipeline.defs.served.first_hour import take_first_hour
 from tests.pipeline.defs.served.server import Server, serving
 
 if TYPE_CHECKING:
@@ -57,7 +60,10 @@ def main() -> None:
             take_report(browser, folder / "report", games, options.limit)
             take_board(browser, games)
             with materialised(folder, options.minutes) as server:
-                page = browser.new_page(viewport={"width": 2300, "height": 960})
+                page = browser.new_page()
+                page.set_default_timeout(60_000)
+                take_first_hour(page, server, folder / "datasets", games, DEFAULT_PRESET, options.minutes, keep)
+                page.set_viewport_size({"width": 2300, "height": 960})
                 take_graph(page, server)
                 take_run(page, server)
         finally:
@@ -138,7 +144,8 @@ def materialised(folder: Path, minutes: float) -> Iterator[Server]:
     """Serve an instance in which the sample has gone from dump to report."""
     home, datasets = folder / "home", folder / "datasets"
     home.mkdir()
-    (datasets / "sample").mkdir(parents=True)
+    for name in ("sample", "dumps"):
+        (datasets / name).mkdir(parents=True)
     shutil.copy(REPOSITORY / "dagster_home" / "dagster.yaml", home)
     shutil.copy(SAMPLE, datasets / "sample")
     os.environ |= {"DAGSTER_HOME": str(home), "FIANCHETTO_DATASETS": str(datasets)}

@@ -53,14 +53,14 @@ def take_first_hour(
     go(page, server, "/assets/checkpoint", "curves")
     assert shown_pictures(page, "curves") == [384]
     require_uncut(page)
-    keep("checkpoint.png", page.screenshot())
+    keep("checkpoint.png", take_metadata(page))
 
     ended(server, launch(page, server, "accuracy_report", "ops: {accuracy_report: {config: {}}}"), seconds=600)
     go(page, server, "/assets/accuracy_report", "headline")
     assert shown_pictures(page, "boards") == [165] * 3
     assert shown_pictures(page, "accuracy")[0] > 370
     require_uncut(page)
-    keep("accuracy.png", page.screenshot())
+    keep("accuracy.png", take_metadata(page))
     with page.context.expect_page() as opened:
         page.locator('a[href="/reports/mine/mine/report.html"] >> visible=true').first.click()
     assert "test split of mine" in opened.value.locator("p.headline").inner_text()
@@ -74,3 +74,14 @@ def require_uncut(page: "Page") -> None:
         return Math.round(it.getBoundingClientRect().right - (box ? box.getBoundingClientRect().right : innerWidth)) })""")
     assert ends
     assert max(ends) <= 0, ends
+
+
+def take_metadata(page: "Page") -> bytes:
+    """Return a picture of the table of metadata, as if the window were high enough for it."""
+    page.set_viewport_size({"width": WIDTH, "height": 1500})
+    box = visible(page, "Metadata").bounding_box()
+    assert box is not None
+    page.wait_for_timeout(2000)  # for the page to draw itself anew
+    taken = page.screenshot(clip={"x": box["x"] - 32, "y": box["y"] - 12, "width": 820, "height": 980})
+    page.set_viewport_size({"width": WIDTH, "height": 900})
+    return taken
