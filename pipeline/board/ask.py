@@ -23,13 +23,7 @@ LONGEST = 7
 """Half-moves of a variation that are shown."""
 
 
-class AskRequest(GameSoFar):
-    """A position to ask about."""
-
-    network: str
-
-
-def ask(request: AskRequest, player: Player) -> dict[str, Any]:
+def ask(request: GameSoFar, player: Player) -> dict[str, Any]:
     """Return the likeliest moves with their probabilities by rating, the search's best lines, and the network's planes.
 
     Scores are expected scores of the player to move. Curves of networks without ratings are flat. Raises GameOverError.

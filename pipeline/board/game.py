@@ -32,6 +32,10 @@ class GameSoFar(BaseModel):
     """Moves since, in UCI or SAN."""
     at: Annotated[int, Field(ge=0)] | None = None
     """Number of moves before the position; None for all."""
+    network: str = ""
+    """Network to compute with."""
+    tags: dict[str, str] = Field(default_factory=dict)
+    """Tags of a game to save."""
 
     def whole(self) -> chess.Board:
         """Return the position after all moves, with its moves. Raises FenError, GameError."""
@@ -107,7 +111,7 @@ def read_pgn(text: str) -> chess.pgn.Game:
         raise GameError("only standard chess can be reviewed")
     parse_playable(board.fen())
     if not 0 < game.end().ply() - game.ply() <= MOST_PLIES:
-        raise GameError(f"a game must have from 1 to {MOST_PLIES} half-moves")
+        raise GameError(f"paste a game in PGN, of from 1 to {MOST_PLIES} half-moves")
     return game
 
 

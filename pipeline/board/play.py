@@ -15,7 +15,6 @@ SIMULATIONS = 64
 class PlayRequest(GameSoFar):
     """A position in which the network is to move."""
 
-    network: str
     style: Literal["policy", "human", "strongest"] = "policy"
     """As people of the rating play, the same corrected by a search, or the best move by a search."""
     rating: Annotated[int, Field(ge=400, le=3200)] = 1500

@@ -23,7 +23,7 @@ from starlette.staticfiles import StaticFiles
 from engine.errors import UserError
 from model.inference.player import Player
 from pipeline.board import scores
-from pipeline.board.ask import AskRequest, ask
+from pipeline.board.ask import ask
 from pipeline.board.game import GameSoFar, describe, name_piece, write_pgn
 from pipeline.board.local_server import HOST, Guard, listen
 from pipeline.board.networks import Networks
@@ -39,12 +39,6 @@ HEADERS = {
     "Cache-Control": "no-cache",
     "Referrer-Policy": "no-referrer",
 }
-
-
-class SaveRequest(GameSoFar):
-    """A game to write as PGN."""
-
-    tags: dict[str, str]
 
 
 def make_app(networks: Networks) -> Guard:
@@ -68,8 +62,8 @@ def make_app(networks: Networks) -> Guard:
         Route("/api/networks", offer),
         _post("/api/state", GameSoFar, describe),
         _post("/api/play", PlayRequest, compute(answer)),
-        _post("/api/ask", AskRequest, compute(ask)),
-        _post("/api/save", SaveRequest, lambda body: {"pgn": write_pgn(body.whole(), body.tags)}),
+        _post("/api/ask", GameSoFar, compute(ask)),
+        _post("/api/save", GameSoFar, lambda body: {"pgn": write_pgn(body.whole(), body.tags)}),
         _post("/api/review", ReviewRequest, lambda body: _stream_review(body, networks)),
         Mount("/static", StaticFiles(directory=STATIC)),
     ]

@@ -42,7 +42,7 @@ if (networks.includes(game.network)) $("network").value = game.network;
 // An imitation plays by itself as the person it imitates, at their rating.
 $("network").onchange = () => {
   const network = $("network").value;
-  if (ratings[network]) Object.assign($("rating"), { value: ratings[network] }).dispatchEvent(new Event("input"));
+  if (ratings[network]) Object.assign($("rating"), { value: ratings[network] }).oninput();
   change({ network });
 };
 $("with-stockfish").disabled = !stockfish;
@@ -50,5 +50,5 @@ for (const name in modes) {
   $(`tab-${name}`).onclick = () => select(name);
   modes[name].begin();
 }
-if (game.network !== $("network").value) $("network").dispatchEvent(new Event("change"));
+if (game.network !== $("network").value) $("network").onchange();
 select(game.mode);

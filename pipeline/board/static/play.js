@@ -46,7 +46,7 @@ export function show() {
   showClocks();
   if (position.ending) say(`Game over: ${position.ending}.`);
   else if (game.flag) say(`Game over: ${game.flag === game.color ? "you" : "the network"} ran out of time.`);
-  else if (isMyTurn()) say(`${(game.at && game.said) || ""} Your move${position.check ? ": check" : ""}.`);
+  else if (isMyTurn()) say(`${(game.at === game.moves.length && game.said) || ""} Your move${position.check ? ": check" : ""}.`);
   else if (game.at < game.moves.length) say("An earlier position of the game.");
   else answer();
 }

@@ -151,7 +151,7 @@ def test_a_game_is_clicked_to_its_end_and_saved(browser: "Browser", url: str) ->
         assert game is not None
         assert game.end().board().fen() == board.fen()
         page.click("#take-back")
-        wait_for_turn(page)
+        page.locator("#status", has_text="Your move").wait_for()
         assert len(moves(page)) < len(board.move_stack)
         page.click("#new")
         page.locator("#moves button").first.wait_for(state="detached")
