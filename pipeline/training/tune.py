@@ -167,6 +167,7 @@ def _use(
             batch_size=config.batch_size,
             seed=config.seed,
             columns=columns,
+            people_only=not config.engine_moves,
             block_rows=BLOCK_ROWS,
         ),
         first=0,
