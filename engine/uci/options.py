@@ -18,8 +18,8 @@ NOTHING = "<empty>"
 MEGABYTE = 1 << 20
 
 
-LADDER = ((1000, 1000), (1400, 1400), (1800, 1800), (2200, 2200), (2600, 2600))
-"""A rating in the style human-strength, and its strength on the scale of Stockfish's UCI_Elo (docs/playing.md)."""
+LADDER = ((1000, 900), (1400, 1120), (1800, 1320), (2200, 1700), (2600, 1860))
+"""Ratings in the style human-strength, and their strength on the scale of Stockfish's UCI_Elo (docs/playing.md)."""
 ELO_BOUNDS = (LADDER[0][1], LADDER[-1][1])
 
 

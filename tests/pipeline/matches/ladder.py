@@ -1,0 +1,105 @@
+"""Measure how strong each rating in human search is, on the scale of Stockfish's UCI_Elo: a ladder of matches, and its fit.
+
+    python -m tests.pipeline.matches.ladder --out DIR --games 20
+
+Ratings of the embedded network, 64 simulations, aim strength, meet their neighbours and Stockfish at levels near them, 20,000
+nodes a move. Matches that are there are not played again. Strengths are fitted by maximum likelihood (Bradley and Terry 1952),
+a draw as half a win, with Stockfish's levels fixed; intervals are 95 %, by a bootstrap over pairs of games with one opening.
+"""
+
+import argparse
+import json
+import re
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+
+from pipeline.matches.arena import play_matches
+from pipeline.matches.config import ArenaConfig, SideConfig
+from tests.conftest import REPOSITORY
+
+RATINGS = (1000, 1400, 1800, 2200, 2600)
+LEVELS = {1000: (1350,), 1400: (1350,), 1800: (1350, 1900), 2200: (1350, 1600, 1900, 2200), 2600: (1600,)}
+Results = list[tuple[str, str, list[int]]]
+
+
+def side_of(rating: int) -> SideConfig:
+    """Return our player at a rating."""
+    embedded = REPOSITORY / "datasets" / "embedded"
+    return SideConfig(who=f"onnx:{embedded}", options=(f"rating={rating}", "aim=strength"))
+
+
+def stockfish(level: int, command: str) -> SideConfig:
+    """Return Stockfish at a level."""
+    options = ("UCI_LimitStrength=true", f"UCI_Elo={level}", "Hash=16")
+    return SideConfig(who=f"uci:{command}", nodes=20_000, options=options)
+
+
+def play(out: Path, games: int, command: str) -> None:
+    """Play the matches that are missing."""
+    pairings = [(side_of(high), side_of(low)) for low, high in pairwise(RATINGS)]
+    pairings += [(side_of(rating), stockfish(level, command)) for rating, levels in LEVELS.items() for level in levels]
+    play_matches(pairings, ArenaConfig(games=games), out)
+
+
+def read(out: Path) -> Results:
+    """Return the players of each match, and the numbers of pairs with 0, 1/2 ... 2 points for the first."""
+    summaries = [json.loads(path.read_text()) for path in sorted(out.glob("*/summary.json"))]
+    return [(one["a"], one["b"], one["pairs"]) for one in summaries]
+
+
+def fit(results: Results) -> dict[str, float]:
+    """Return the Elo of each player; Stockfish's levels are as its name says.
+
+    Newton's method on the log-likelihood; one drawn pair is added to each match, so that a match without points has an end.
+    """
+    fixed = {name: level_of(name) for a, b, _ in results for name in (a, b) if level_of(name) is not None}
+    free = sorted({name for a, b, _ in results for name in (a, b)} - set(fixed))
+    elo = np.full(len(free), 1350.0)
+    for _ in range(200):
+        slope, curve = np.zeros(len(free)), np.full((len(free), len(free)), 0.0)
+        for a, b, counts in results:
+            games = 2 * (sum(counts) + 1)
+            points = sum(count * worth for count, worth in zip(counts, (0, 0.5, 1, 1.5, 2), strict=True)) + 1
+            known = [fixed[name] if name in fixed else elo[free.index(name)] for name in (a, b)]
+            expected = 1 / (1 + 10 ** ((known[1] - known[0]) / 400))
+            sides = np.array([(name == a) - (name == b) for name in free], float)
+            slope += sides * (points - games * expected)
+            curve += np.outer(sides, sides) * games * expected * (1 - expected) * np.log(10) / 400
+        elo += np.clip(np.linalg.solve(curve, slope), -200, 200)
+    return dict(zip(free, elo.tolist(), strict=True))
+
+
+def level_of(name: str) -> float | None:
+    """Return the level of a Stockfish by its name, None for our players."""
+    found = re.search(r"Stockfish.* (\d+) Elo", name)
+    return float(found[1]) if found else None
+
+
+def show(results: Results) -> None:
+    """Print each player's strength with its interval."""
+    random, elo = np.random.default_rng(0), fit(results)
+    drawn = []
+    for _ in range(300):
+        again = [
+            (a, b, random.multinomial(sum(pairs), np.array(pairs) / sum(pairs)).tolist()) for a, b, pairs in results
+        ]
+        drawn.append(fit(again))
+    for a, b, pairs in results:
+        points = sum(count * worth for count, worth in zip(pairs, (0, 0.5, 1, 1.5, 2), strict=True))
+        print(f"{a} - {b}: {points:g} of {2 * sum(pairs)}")  # noqa: T201
+    for name, strength in elo.items():
+        low, high = np.percentile([one[name] for one in drawn], [2.5, 97.5])
+        print(f"{name}: {strength:.0f} ({low:.0f} to {high:.0f})")  # noqa: T201
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--games", type=int, default=20, help="games of each match; 0 plays none")
+    parser.add_argument("--stockfish", default="stockfish")
+    given = parser.parse_args()
+    if given.games:
+        play(given.out, given.games, given.stockfish)
+    show(read(given.out))
