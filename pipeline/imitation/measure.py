@@ -82,11 +82,11 @@ def compare(name: str, base: "pl.DataFrame", table: "pl.DataFrame") -> dict[str,
 
 
 def find_boards(rows: Batch, base: "pl.DataFrame", imitation: "pl.DataFrame") -> list[dict[str, Any]]:
-    """Return the person's moves, after the opening, that the imitation expects first and the base least: one per game at most.
+    """Return the person's moves, from LATE_PLY on, that the imitation expects first and the base least: one per game at most.
 
     As on the report's boards, `chosen` is the first choice of the base; `imitated_probability` is the imitation's of the move.
     """
-    late = imitation["ply"] >= OPENING_PLIES
+    late = imitation["ply"] >= LATE_PLY
     found_R = ((imitation["rank"] == 1) & (base["rank"] > 1) & late).to_numpy()
     gain_R = np.where(found_R, (base["nll"] - imitation["nll"]).to_numpy(), -1.0)
     columns = {name: base[name].to_numpy() for name in ("rank", "nll", "choice", "choice_probability")}
