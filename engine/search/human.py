@@ -60,7 +60,7 @@ class HumanRoot(NamedTuple):
 def search_roots(search: Search, roots: Sequence[HumanRoot], simulations: int) -> list[Root]:
     """Search positions side by side, from the slots 0..N-1 on; their own policies are the priors of the root moves.
 
-    Below the root the evaluator knows no ratings, so positions of any ratings make one batch.
+    Below the root the evaluator gets planes alone, so positions of any ratings make one batch.
     """
     for slot, root in enumerate(roots):
         search.start(slot, root.position, root.history, answer=(root.logits, root.wdl))
