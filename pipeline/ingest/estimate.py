@@ -37,8 +37,8 @@ def estimate(
     """Estimate what `ingest` of the same sources and configuration will make; nothing is kept on disk.
 
     Returns `games_read`, `games_kept`, `positions`, `gigabytes` and `minutes`; `dropped` and `positions_dropped`, shares by
-    reason; and `basis`, the share of the text that was read. Raises DumpError, and DatasetError if the filters keep nothing
-    of what was read.
+    reason; and `basis`, the share of the text that was read. Raises DumpError, ConfigError for evaluated positions, and
+    DatasetError if the filters keep nothing of what was read.
     """
     config = config or IngestConfig()
     if not sources:
@@ -68,6 +68,11 @@ def _copy_head(name: str, path: Path, stop: Stop) -> float:
     """Write the first games of a dump to `path`, and return the bytes of its whole text, by the bytes per raw byte."""
     source = Source(name, stop)
     stream = source.open()
+    if source.is_evaluations:
+        source.close()
+        raise ConfigError(
+            f"{name} holds evaluated positions, which cannot be estimated: ingest a part, by --sample 0.01"
+        )
     text, block = bytearray(), b"-"
     is_packed = bool(source.compression or source.input)
     rate = 0.0 if is_packed else 1.0

@@ -26,6 +26,7 @@ from pipeline.dataset.training_set import members, row_groups
 from pipeline.dumps.formats import evaluations
 from pipeline.errors import ConfigError, DamagedError, DumpError, IngestError
 from pipeline.ingest.chunk import IngestConfig
+from pipeline.ingest.estimate import estimate
 from pipeline.ingest.job import ingest
 from pipeline.training.train import train_on
 from pipeline.validation.audit import audit
@@ -125,6 +126,11 @@ def test_fishnet_rows_are_those_of_their_games(fishnet: Path, games: Path, tmp_p
     np.testing.assert_array_equal(rows["ply"], source)
     assert manifest["sources"][0]["input"] == "Lichess fishnet evaluations (Parquet)"
     assert "moves_by" not in manifest
+
+
+def test_evaluated_positions_are_not_estimated(fishnet: Path) -> None:
+    with pytest.raises(ConfigError, match=r"holds evaluated positions, which cannot be estimated"):
+        estimate([str(fishnet)], workers=1)
 
 
 @pytest.mark.parametrize("form", ["parquet", "jsonl.zst"])
