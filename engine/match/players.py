@@ -120,7 +120,7 @@ class HumanSide(Side):
     """Draws moves as people of a rating play: the policy of that rating, corrected by a search."""
 
     def __init__(self, player: Player, evaluator: Evaluator, searched: Evaluator) -> None:
-        """Take policies from `evaluator`, and search with `searched`, which knows no ratings."""
+        """Take policies from `evaluator`, and search with `searched`, which is not conditioned on ratings."""
         assert player.correction is not None
         assert player.search is not None
         self.player, self.evaluator, self.searched = player, evaluator, searched

@@ -26,7 +26,7 @@ from engine.search.results import Root
 from engine.search.search import Search
 
 Aim = Literal["likelihood", "strength"]
-"""What a correction was fitted to: the moves that people of a rating play, or how well they play."""
+"""Objective of the fit: predict the moves that people of a rating play, or lose as much expected score per move as they do."""
 ASSUMED_RATING = 1500
 """Rating of a player whose rating is unknown: Lichess's first one."""
 

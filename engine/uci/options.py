@@ -89,7 +89,7 @@ class Options:
 
     @property
     def human(self) -> tuple[Aim, int] | None:
-        """What human moves aim at, and their rating (0 unknown); None in the other styles."""
+        """The objective of human moves and their rating (0 if unknown); None in the styles that do not imitate people."""
         if self.limit_strength:
             ratings, levels = zip(*LADDER, strict=True)
             return "strength", round(float(np.interp(self.elo, levels, ratings)))

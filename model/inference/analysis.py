@@ -24,7 +24,7 @@ class SearchedMove:
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """What a search found in a position, mover's view."""
+    """Result of a search in one position, from the mover's point of view."""
 
     moves: tuple[SearchedMove, ...]
     """All legal moves, the best first; promotions are four moves."""

@@ -1,4 +1,4 @@
-"""Whom a checkpoint imitates, by its card (pipeline/imitation); torch is not imported."""
+"""Read from a checkpoint's card whom it imitates (pipeline/imitation), without importing torch."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ from model.card import CARD, Imitated
 
 
 def read_player(directory: Path) -> Imitated | None:
-    """Return the player whom a checkpoint imitates; None for nobody, or a card that cannot be read: loading it says why."""
+    """Return the player whom a checkpoint imitates, or None, also for an unreadable card: loading it raises the reason."""
     try:
         return Imitated.model_validate(parse_json((directory / CARD).read_bytes())["data"]["player"])
     except (OSError, ValueError, KeyError, TypeError):

@@ -78,8 +78,7 @@ class TrainConfig:
     engine_moves: bool = False
     """Train the policy on engines' moves too, where positions have them in place of a person's."""
     teach: Teach = "policy"
-    """Lessons of searched rows: policy (by their visits), value (by the best move's value; they have no policy loss), or
-    both."""
+    """Targets of searched rows: policy (their visits), value (the best move's value, without a policy loss), or both."""
     search_value_share: float = 1.0
     """Share of a search's value in the value's target where it teaches the value; the rest is as in other rows. Searched
     rows without a game have no other target."""
@@ -97,7 +96,7 @@ class TrainConfig:
     amp: Precision = "auto"
     """Mixed precision: auto (bf16 where the device gains by it), bf16 or off."""
     validation_every_steps: int = 0
-    """Steps between validations; 0 for as often as they take 2 % of the training time, and five times in a run in minutes."""
+    """Steps between validations; 0 spends 2 % of the training time on them, with at least five in a run in minutes."""
     patience: int = 0
     """Stop after this many validations without a lower sum of cross-entropy and the calibrated value's Brier score, and keep
     the best weights; 0 never stops early."""

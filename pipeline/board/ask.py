@@ -29,14 +29,14 @@ def ask(request: GameSoFar, player: Player) -> dict[str, Any]:
     Scores are expected scores of the player to move. Curves of networks without ratings are flat. Raises GameOverError.
     """
     board = request.board()
-    moves, policies_RA = _policies(board, player)
+    moves, policies_RA = _read_policies(board, player)
     likeliest = np.argsort(-policies_RA.max(axis=0), kind="stable")[:CURVES].tolist()
     analysis = player.analyse(board, SIMULATIONS, lines=LINES)
     win, draw, _ = analysis.wdl
     side, view = chess.COLOR_NAMES[board.turn], player.evaluator.preset.view
     planes = planes_of_view(board, view)
     text = f"Expected score for {side}: {win + draw / 2:.2f} (a win is 1), by {analysis.simulations} simulations."
-    text += "" if reads_ratings(player) else " This network knows no ratings."
+    text += "" if reads_ratings(player) else " This network does not read ratings."
     return {
         "ratings": RATINGS,
         "curves": [
@@ -44,13 +44,13 @@ def ask(request: GameSoFar, player: Player) -> dict[str, Any]:
             for at in likeliest
         ],
         "text": text,
-        "lines": [_line(found, board) for found in analysis.moves[:LINES] if found.visits or found.mate],
+        "lines": [_describe_line(found, board) for found in analysis.moves[:LINES] if found.visits or found.mate],
         "view": f"{len(planes)} planes of 8 x 8 bits ({view}).",
         "planes": [(title, draw_plane(bits)) for title, bits in planes],
     }
 
 
-def _policies(board: chess.Board, player: Player) -> tuple[list[chess.Move], NDArray[np.float64]]:
+def _read_policies(board: chess.Board, player: Player) -> tuple[list[chess.Move], NDArray[np.float64]]:
     """Return the legal moves and their probabilities float64[R, A]."""
     if reads_ratings(player):
         return player.policies(board, RATINGS)
@@ -58,7 +58,7 @@ def _policies(board: chess.Board, player: Player) -> tuple[list[chess.Move], NDA
     return list(known), np.tile(list(known.values()), (len(RATINGS), 1))
 
 
-def _line(found: SearchedMove, board: chess.Board) -> dict[str, Any]:
+def _describe_line(found: SearchedMove, board: chess.Board) -> dict[str, Any]:
     score = f"{(1 + found.value) / 2:.2f}"
     if found.mate:
         score = f"{'mates' if found.mate > 0 else 'is mated'} in {(abs(found.mate) + 1) // 2}"

@@ -37,7 +37,7 @@ class GameSoFar(BaseModel):
     tags: dict[str, str] = Field(default_factory=dict)
     """Tags of a game to save."""
 
-    def whole(self) -> chess.Board:
+    def replay(self) -> chess.Board:
         """Return the position after all moves, with its moves. Raises FenError, GameError."""
         board = parse_playable(self.start or chess.STARTING_FEN)
         for word in self.moves:
@@ -46,7 +46,7 @@ class GameSoFar(BaseModel):
 
     def board(self) -> chess.Board:
         """Return the position that is asked about, with the moves that led to it. Raises FenError, GameError."""
-        board = self.whole()
+        board = self.replay()
         while self.at is not None and len(board.move_stack) > self.at:
             board.pop()
         return board
@@ -63,7 +63,7 @@ def _parse_move(board: chess.Board, word: str) -> chess.Move:
 
 def describe(game: GameSoFar) -> dict[str, Any]:
     """Return what the page shows of a position: pieces, legal moves, all moves of the game, and how it ended."""
-    whole, board = game.whole(), game.board()
+    whole, board = game.replay(), game.board()
     ending, king = end_of(board), board.king(board.turn)
     return {
         "pieces": {chess.square_name(square): name_piece(piece) for square, piece in board.piece_map().items()},

@@ -1,6 +1,6 @@
-"""What every web server of this program needs: a port of 127.0.0.1, and refusal of requests that another web page made.
+"""Bind a port of 127.0.0.1, and refuse requests that another web page made: shared by all web servers here.
 
-Any page that is open in a browser on this machine can send requests to a local port, and an attacker's name may point at it.
+Any page that is open in a browser on this machine can send requests to a local port, and an attacker's name may resolve to it.
 """
 
 import socket

@@ -18,7 +18,7 @@ CHECKPOINTS = Path("datasets/checkpoints")
 
 
 class Networks:
-    """Networks by name. Whoever computes with one holds `lock`, so that each answers at its full speed."""
+    """Networks by name. Hold `lock` while computing with one, so that requests run one after another at full speed."""
 
     def __init__(self, named: Sequence[Path] = ()) -> None:
         self.named, self.lock = named, Lock()

@@ -16,7 +16,7 @@ class PlayRequest(GameSoFar):
     """A position in which the network is to move."""
 
     style: Literal["policy", "human", "strongest"] = "policy"
-    """As people of the rating play, the same corrected by a search, or the best move by a search."""
+    """policy draws a move as people of the rating play, human the same corrected by a search; strongest searches."""
     rating: Annotated[int, Field(ge=400, le=3200)] = 1500
     clock: Annotated[int, Field(ge=0, le=65_535)] | None = None
     """Seconds that the network has left, for networks that read it."""

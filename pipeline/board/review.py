@@ -10,18 +10,17 @@ import chess.engine
 import chess.pgn
 from pydantic import BaseModel, ConfigDict, Field
 
+from engine.search.human import ASSUMED_RATING
 from model.inference.analysis import Analysis
 from model.inference.player import Player
 from pipeline.board import scores
 from pipeline.board.game import number_moves, rating_in, read_pgn
 from pipeline.board.play import SIMULATIONS, reads_ratings
-from pipeline.board.risk import BLUNDER, expected_loss, policy_labels, predict_risk, queened
+from pipeline.board.risk import BLUNDER, expected_loss, policy_labels, predict_risk, promote_to_queen
 from pipeline.errors import ConfigError
 
 MOMENTS = 6
 """Moves that are worth looking at."""
-ASSUMED_RATING = 1500
-"""Rating of a player whose rating nobody gave."""
 LONGEST, MOST_TEXT = 8, 100
 """Half-moves of a line, and characters of a tag, that are shown."""
 SOURCES = {"game": "the game's own evaluations", "stockfish": "Stockfish", "search": "the network's search"}
@@ -142,10 +141,10 @@ def _make_row(before: _Scored, after: _Scored, player: Player, header: Row) -> R
         "score": after.score,
         "loss": loss,
         "blunder": loss > BLUNDER,
-        "probability": policy[queened(move)],
+        "probability": policy[promote_to_queen(move)],
         "best": board.san(best),
         "best_uci": best.uci(),
-        "best_probability": policy[queened(best)],
+        "best_probability": policy[promote_to_queen(best)],
         "found": found,
         "risk": predict_risk(labels, header["ratings"][side]),
         "expected_loss": usual,

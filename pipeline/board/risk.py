@@ -19,7 +19,7 @@ BLUNDER = 0.1
 SOFTNESS = 0.02
 """Error of a search's loss, as a logistic scale: a loss near BLUNDER counts by half."""
 WEIGHTS = (-1.489, 0.577, 3.765, -0.939, 2.0)
-"""Logistic regression on `features`, fitted to 9,720 moves of 486 games by the embedded network and 64 simulations."""
+"""Logistic regression on `compute_features`, fitted to 9,720 moves of 486 games by the embedded network and 64 simulations."""
 
 
 class Labels(NamedTuple):
@@ -31,7 +31,7 @@ class Labels(NamedTuple):
     """Expected score of the best move."""
 
 
-def queened(move: chess.Move) -> chess.Move:
+def promote_to_queen(move: chess.Move) -> chess.Move:
     """Return a move as policies name it: every promotion is a queen's."""
     return move if move.promotion is None else chess.Move(move.from_square, move.to_square, chess.QUEEN)
 
@@ -42,7 +42,7 @@ def policy_labels(policy: Mapping[chess.Move, float], analysis: Analysis) -> Lab
     losses = dict.fromkeys(policy, math.nan)
     for found in analysis.moves:
         if found.visits or found.mate:
-            move = queened(found.move)
+            move = promote_to_queen(found.move)
             loss = max(best - score_of_value(found.value), 0.0)
             losses[move] = float(np.fmin(losses[move], loss))
     return Labels(np.array(list(policy.values())), np.array(list(losses.values())), best)
@@ -55,8 +55,8 @@ def expected_loss(labels: Labels) -> float:
     return float(labels.policy[seen] @ labels.loss[seen] / weight) if weight else 0.0
 
 
-def features(labels: Labels, rating: int) -> NDArray[np.float64]:
-    """Return what the risk depends on: one, the policy on blunders (logit) and on unvisited moves, rating, closeness."""
+def compute_features(labels: Labels, rating: int) -> NDArray[np.float64]:
+    """Return the regression's inputs, float64[F]: 1, policy on blunders (logit) and on unvisited moves, rating, closeness."""
     seen = ~np.isnan(labels.loss)
     over = float(labels.policy[seen] @ _sigmoid((labels.loss[seen] - BLUNDER) / SOFTNESS))
     unseen = float(labels.policy[~seen].sum())
@@ -65,7 +65,7 @@ def features(labels: Labels, rating: int) -> NDArray[np.float64]:
 
 def predict_risk(labels: Labels, rating: int) -> float:
     """Return the probability that a player of this rating loses more than BLUNDER with the move to come."""
-    return float(_sigmoid(features(labels, rating) @ np.array(WEIGHTS)))
+    return float(_sigmoid(compute_features(labels, rating) @ np.array(WEIGHTS)))
 
 
 def _sigmoid(x: NDArray[np.float64]) -> NDArray[np.float64]:

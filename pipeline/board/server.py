@@ -63,7 +63,7 @@ def make_app(networks: Networks) -> Guard:
         _post("/api/state", GameSoFar, describe),
         _post("/api/play", PlayRequest, compute(answer)),
         _post("/api/ask", GameSoFar, compute(ask)),
-        _post("/api/save", GameSoFar, lambda body: {"pgn": write_pgn(body.whole(), body.tags)}),
+        _post("/api/save", GameSoFar, lambda body: {"pgn": write_pgn(body.replay(), body.tags)}),
         _post("/api/review", ReviewRequest, lambda body: _stream_review(body, networks)),
         Mount("/static", StaticFiles(directory=STATIC)),
     ]

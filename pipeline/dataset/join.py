@@ -68,8 +68,11 @@ def join(
 ) -> dict[str, Any]:
     """Add datasets to the training set in `out`, which may be new, and return its page; `remove` names those that leave it.
 
-    Raises DatasetError (no dataset, one that has changed since it was joined, other settings, nothing left to train on),
-    ConfigError (two datasets of one name or of one manifest, an unknown name) and Stopped.
+    Raises:
+        DatasetError: no dataset, one that has changed since it was joined, other settings, nothing left to train on.
+        ConfigError: two datasets of one name or of one manifest, an unknown name.
+        Stopped: `stop` returned true.
+
     """
     config = config or JoinConfig()
     if (out / MANIFEST).exists():

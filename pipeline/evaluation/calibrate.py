@@ -29,7 +29,7 @@ UNPLAYED = -1e9
 
 
 class Fit(NamedTuple):
-    """What the fit reads of each row: its legal moves, padded to the most of any row."""
+    """Inputs of the fit: R positions with M legal moves each, padded to the longest row."""
 
     ratings: NDArray[np.int64]  # [R]
     policies: NDArray[np.float64]  # [R, M] log-probabilities
@@ -40,7 +40,7 @@ class Fit(NamedTuple):
 def collect(
     evaluator: Any, positions: Path, split: str, rows: int, simulations: int, progress: Progress, stop: Stop
 ) -> Fit:
-    """Search `rows` random positions of a split and return what the fit reads; positions of unknown rating are left out."""
+    """Search `rows` random positions of a split and return the fit's inputs; positions of unknown rating are left out."""
     batches = Batches([positions], split, batch_size=BATCH, columns=(*HUMAN_COLUMNS, *EARLIER_MOVES))
     wanted, done, found = min(rows, batches.rows), 0, list[tuple[int, NDArray[Any], NDArray[Any], int]]()
     for batch in batches.sample(wanted):

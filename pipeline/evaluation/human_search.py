@@ -77,7 +77,7 @@ class SearchedRows:
         part = {name: columns[name] for name in ("rank", "nll", "game", "key", "elo")}
         self.parts.append(part | {f"searched_{name}": searched[name] for name in ("rank", "nll")})
 
-    def by_rating(self) -> Rows:
+    def compare_by_rating(self) -> Rows:
         """Return top-1 and cross-entropy without and with search, and their paired differences, by the mover's rating.
 
         A row is a band of ratings, all from STRONG on, or all positions. Intervals are by game, None for too few.

@@ -285,7 +285,9 @@ def _measure(checkpoint: Path, where: _Where, how: _How, progress: Progress) -> 
         "evaluated_by": evaluated_by,
         "reads": [name for name in read if name in STEPS] if how.players else [],
         **({"rating_matrix": matrix["words"]} if matrix else {}),
-        **({"human_search": {"simulations": how.simulations, "rows": searched.by_rating()}} if searched else {}),
+        **(
+            {"human_search": {"simulations": how.simulations, "rows": searched.compare_by_rating()}} if searched else {}
+        ),
         "seen_in_training": seen,
         "published": published,
         "preset": card["preset"]["name"],

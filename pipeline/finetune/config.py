@@ -50,8 +50,7 @@ class TuneConfig:
     eval_blend: float = 1.0
     """Share of the value's target that is the engine's evaluation, in rows that have one; the rest is the game's result."""
     teach: Teach = "policy"
-    """Lessons of searched rows: policy (by their visits), value (by the best move's value; they have no policy loss), or
-    both."""
+    """Targets of searched rows: policy (their visits), value (the best move's value, without a policy loss), or both."""
     search_value_share: float = 1.0
     """Share of a search's value in the value's target where it teaches the value; the rest is as in other rows."""
     results: bool = True

@@ -3,12 +3,12 @@
     games -> ingest (their moves only) -> join (the newest games held out) -> train from a base checkpoint -> report
 
     OUT/                        the checkpoint
-    OUT/imitation/positions     their moves; a tenth of the games, by a hash of the moves, validates
+    OUT/imitation/positions     their moves; a tenth of the games is its validation split
     OUT/imitation/training_set  the same without the newest games
     OUT/imitation/curve/GAMES   the same from fewer games, for the curve of the report
     OUT/report                  the report
 
-Each step continues or returns what an earlier call has done, so a call that was killed is repeated.
+Each step resumes or reuses the work of an earlier call, so repeat the call after it was killed.
 """
 
 import datetime
@@ -45,7 +45,7 @@ VALIDATION_SHARE = 0.1
 VALIDATIONS = 10
 """Validations of a training; the best weights are kept."""
 CURVE = (25, 100, 500)
-"""Games, about, that the curve's smaller networks learn from, where the person has twice as many."""
+"""Approximate numbers of games for the curve's smaller networks; each is trained only if the person has twice as many."""
 FEW_ROWS, MANY_ROWS = 12_000, 60_000
 """Moves below which batches are smallest, and from which one epoch of larger batches suffices."""
 FEWEST = 20
@@ -53,10 +53,10 @@ FEWEST = 20
 FEW = 100
 """Games below which the command says what to expect."""
 EXPECTED = (
-    "25 games gained 1 point of top-1 on all moves and next to nothing from move 12 on, 100 games 5 and 0.6 points "
+    "for one player, 24 games gained 0.9 points of top-1 on all moves and 0.2 from move 12 on, 105 games 4.5 and 0.7 "
     "(docs/guides/imitate.md)"
 )
-"""What few games bring, as measured on one player: docs/benchmarks.md."""
+"""Gains from few games, measured on one player (docs/benchmarks.md)."""
 
 
 def imitate(
@@ -133,13 +133,13 @@ def _hold_out(
     positions, training_set = work / "positions", work / "training_set"
     _ingest(sources, positions, config, progress, stop)
     if (games := read_manifest(positions)["games"]["used"]) < FEWEST:
-        raise DatasetError(f"{games} games of {_named(config.player)} are too few: at least {FEWEST} are needed")
+        raise DatasetError(f"{games} games of {_join_names(config.player)} are too few: at least {FEWEST} are needed")
     page = join([positions], training_set, progress=progress, stop=stop)
     (entry,) = page["datasets"]
     if entry["held_out"] == NONE:
         raise DatasetError(f"the newest games cannot be held out: {entry['why'].partition(':')[0]}")
     if not has_split([training_set], "val"):
-        raise DatasetError(f"{games} games of {_named(config.player)} are too few: none is left to validate with")
+        raise DatasetError(f"{games} games of {_join_names(config.player)} are too few: none is left to validate with")
     return dict(entry)
 
 
@@ -173,9 +173,9 @@ def _train(
 
 
 def recipe(rows: int) -> "TrainConfig":
-    """Return how to train on so many of a person's moves: small steps, and the norms and the average of a short run.
+    """Return the training configuration for `rows` moves of a person. Fewer moves take smaller batches, for enough steps.
 
-    docs/log/2026-11-24.md has what was tried. Fewer moves take smaller batches, for enough steps.
+    docs/log/2026-11-24.md lists the settings that were compared.
     """
     from model.training.config import TrainConfig
 
@@ -197,5 +197,5 @@ def recipe(rows: int) -> "TrainConfig":
     )
 
 
-def _named(players: Sequence[str]) -> str:
+def _join_names(players: Sequence[str]) -> str:
     return " or ".join(map(repr, players))

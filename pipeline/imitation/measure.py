@@ -1,4 +1,4 @@
-"""Networks on the newest games of a player: the same positions for each, none of which any of them was trained on.
+"""Measure networks on the same positions of a player's newest games, which none of them was trained on.
 
 Axes: R rows, L labels (4096).
 """
@@ -111,7 +111,7 @@ def find_openings(
     for key in keys[np.argsort(-counts, kind="stable")][:OPENINGS]:
         at = early_R[keys_R[early_R] == key]
         batch = {name: values[at] for name, values in rows.items()}
-        found.append(_opening(batch, _mean_policy(imitation, batch), _mean_policy(base, batch)))
+        found.append(_describe_opening(batch, _mean_policy(imitation, batch), _mean_policy(base, batch)))
     return found
 
 
@@ -123,7 +123,7 @@ def _mean_policy(network: "NetworkEvaluator", batch: Batch) -> NDArray[np.float6
     return mean_L
 
 
-def _opening(batch: Batch, imitation_L: NDArray[np.float64], base_L: NDArray[np.float64]) -> dict[str, Any]:
+def _describe_opening(batch: Batch, imitation_L: NDArray[np.float64], base_L: NDArray[np.float64]) -> dict[str, Any]:
     """Return one position as JSON; its arrows are `played`, the main move, and `chosen`, the imitation's first choice."""
     board = board_of(*(batch[name][0] for name in ("planes", "castling", "ep_file", "ply")))
     labels, times = np.unique(batch["label"], return_counts=True)

@@ -14,7 +14,7 @@ from pipeline.evaluation.page.page import UNKNOWN, render, safe, small_board
 from pipeline.evaluation.render import markdown, publish_bytes
 
 PARTS = {"all": "all moves", "late": "moves from the 12th on"}
-"""Which of the person's moves are counted, in words."""
+"""Name in the report of each part of the person's moves."""
 NETWORKS = {
     "base": "the network that it started from",
     "imitation": "the imitation",
@@ -56,7 +56,7 @@ def person(result: Result) -> str:
 
 
 def warning(result: Result) -> str:
-    """Return that the imitation is no better than the base on the validation games; "" if it is."""
+    """Return a warning if the imitation is no better than the base on the validation games, else ""."""
     nats = result["validation"]["all"]["cross_entropy_difference"]
     if nats < 0:
         return ""
@@ -64,7 +64,7 @@ def warning(result: Result) -> str:
 
 
 def further_games(result: Result) -> str:
-    """Return what each doubling of the games brought last, "" without a curve."""
+    """Return a sentence on the gain per doubling of the games at the end of the curve, "" without a curve."""
     *_, before, last = curve_points(result)
     if not before["games"]:
         return ""
@@ -90,7 +90,7 @@ def _imitation_page(result: Result) -> bytes:
         headline=headline(result),
         warning=warning(result),
         rows=_rows(result),
-        curve=safe(charts.by_games(curve_points(result), PARTS)),
+        curve=safe(charts.draw_gain(curve_points(result), PARTS)),
         further=further_games(result),
         openings=[{**row, "svg": _drawing(row)} for row in result["openings"]],
         boards=[_board(row) for row in result["boards"]],

@@ -1,6 +1,6 @@
-"""The report of an imitation: networks on the person's newest games, openings, boards, and a curve over the games.
+"""Compute the report of an imitation: networks on the person's newest games, openings, boards, and gains by games.
 
-A network is compared with the base on the same positions; intervals are by games.
+Each network is compared with the base on the same positions; intervals resample games.
 """
 
 from collections.abc import Mapping, Sequence

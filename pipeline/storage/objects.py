@@ -49,10 +49,10 @@ def list_files(name: str, suffix: str) -> list[str]:
 
 
 class RangeFile(io.RawIOBase):
-    """A remote file that is read at any place, each read by a request of its own. Reading raises FetchError and Stopped."""
+    """A seekable remote file; each read is one range request. Reading raises FetchError and Stopped."""
 
     def __init__(self, name: str, version: RemoteVersion, stop: Stop = never) -> None:
-        """Read this version of a file of the web, or an object of a store."""
+        """Open this version of a file on the web or of an object in a store."""
         if version.size is None or (is_web(name) and not version.validator):
             raise FetchError(
                 f"{shown(name)}: its server sends no size and strong ETag, so parts cannot be read: download it"

@@ -17,7 +17,7 @@ class Play(Common):
     checkpoint: tuple[Path, ...] = ()
     """Directories of checkpoints to offer besides the embedded one and those in datasets/checkpoints."""
     port: int = 8000
-    """Port of 127.0.0.1."""
+    """Port of the page on 127.0.0.1; change it if another program uses 8000."""
 
     def run(self) -> dict[str, Any]:
         """Serve until Ctrl-C."""
@@ -39,11 +39,11 @@ class Review(Common):
     basic: ClassVar = "checkpoint scores"
 
     game: Path
-    """File in PGN; its first game is reviewed."""
+    """PGN file, whose first game is reviewed."""
     checkpoint: Path = EMBEDDED
-    """Directory of the checkpoint that knows what people play."""
+    """Directory of the checkpoint that predicts what people play."""
     scores: Literal["auto", "game", "stockfish", "search"] = "auto"
-    """Where scores come from: the game's [%eval] comments, Stockfish, or the network's search; auto is the first there is."""
+    """Source of scores: the game's [%eval] comments, Stockfish, or the network's search; auto takes the first available."""
 
     def run(self) -> dict[str, Any]:
         """Return the review."""

@@ -15,8 +15,8 @@ from pipeline.samples.shipped import EMBEDDED
 class Imitate(Common):
     """Train a network that plays like one person, on their games. Run the same command again to continue.
 
-    The newest tenth of the games is held out, and the report measures on it. Of the others a tenth, by a hash of the moves,
-    validates and decides how far training goes. `OUT` is a checkpoint; OUT/report/report.html shows what it learned.
+    The newest tenth of the games is held out, and the report measures on it. A tenth of the others is
+    the validation split, which decides how far training goes. `OUT` is a checkpoint; OUT/report/report.html has the result.
     """
 
     arguments: ClassVar = {"sources": "GAMES..."}

@@ -77,11 +77,11 @@ class Calibrate(Common):
     positions: str
     """Dataset or training set: a folder or an address."""
     split: Literal["val", "test", "train", "latest"] = "val"
-    """Split to fit on: one that the network did not learn from, and that is not reported on."""
+    """Split to fit on, which should be neither the one that the network learned from nor the one of the report."""
     rows: int = 8192
-    """Positions to search, drawn at random: 8192 take two minutes with the embedded network."""
+    """Number of random positions to search; 8192 take two minutes with the embedded network."""
     simulations: int = 64
-    """Simulations per position; players should use as many."""
+    """Simulations per position, as many as players will use."""
 
     def run(self) -> dict[str, Any]:
         """Return what was stored."""

@@ -144,7 +144,9 @@ def describe_report(network: Path, data: Path, report: Mapping[str, Any], folder
         "compared": report["compared"],
         "measured_on": dg.MetadataValue.path(data),
         "page": dg.MetadataValue.url(f"/reports/{quote(network.name)}/{quote(folder.name)}/report.html"),
-        "accuracy": dg.MetadataValue.md(pictures.svg(charts.by_rating(report, on_page=False), "accuracy by rating")),
+        "accuracy": dg.MetadataValue.md(
+            pictures.svg(charts.draw_accuracy(report, on_page=False), "accuracy by rating")
+        ),
         "boards": dg.MetadataValue.md(pictures.reported_boards(boards)),
         **{name: report[name] for name in FIGURES if report[name] is not None},  # puzzles have no results
         "rule": report["rule"],

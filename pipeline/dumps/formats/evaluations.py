@@ -280,7 +280,7 @@ def _convert_block(block: bytes) -> memoryview:
 def _convert_objects(rows: pa.RecordBatch) -> memoryview:
     """Return the lines of parsed positions [R], of which those without an analysis or a line have no score."""
     evals = rows.column("evals")
-    analyses_R, at_R = _filled(evals)
+    analyses_R, at_R = _find_nonempty(evals)
     inner = evals.values
     depth_N, knodes_N = (_whole_numbers(pc.struct_field(inner, name)) for name in ("depth", "knodes"))
     best_R = np.full(len(rows), -1)
@@ -290,7 +290,7 @@ def _convert_objects(rows: pa.RecordBatch) -> memoryview:
         best_R[at_R] = picked[_find_deepest(starts, depth_N[picked], knodes_N[picked])]
     chosen = inner.take(pa.array(best_R, mask=best_R < 0))
     pvs = pc.struct_field(chosen, "pvs")
-    lines_R, at_R = _filled(pvs)
+    lines_R, at_R = _find_nonempty(pvs)
     first_R = np.full(len(rows), -1)
     first_R[at_R] = lines_R[:, 0]
     pv = pvs.values.take(pa.array(first_R, mask=first_R < 0))
@@ -298,7 +298,7 @@ def _convert_objects(rows: pa.RecordBatch) -> memoryview:
     return _lines(rows.column("fen"), cp, mate, line, pc.struct_field(chosen, "depth"))
 
 
-def _filled(lists: pa.ListArray) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _find_nonempty(lists: pa.ListArray) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the first and last place of the lists that are not empty, and which rows these are."""
     ends = np.asarray(lists.offsets).astype(np.int64)
     spans = np.stack([ends[:-1], ends[1:]], axis=1)

@@ -16,8 +16,8 @@ VARIABLES = {INK: "var(--ink)", FAINT: "var(--faint)", FIRST: "var(--first)", SE
 Row = Mapping[str, Any]
 
 
-def by_rating(report: Row, *, on_page: bool = True) -> str:
-    """Return top-1 by the mover's rating with its interval, beside the hand-written player, chance and a published figure.
+def draw_accuracy(report: Row, *, on_page: bool = True) -> str:
+    """Draw top-1 by the mover's rating with its interval, beside the hand-written player, chance and a published figure.
 
     Bands of too few games for an interval are left out, if there are others. Outside of a page it has fixed colors and a size.
     """
@@ -41,7 +41,7 @@ def by_rating(report: Row, *, on_page: bool = True) -> str:
     return _svg(figure) if on_page else _draw(figure)
 
 
-def bars(rows: Sequence[Row], whole: float) -> str:
+def draw_bars(rows: Sequence[Row], whole: float) -> str:
     """Return a bar of top-1 for each row with its 95 % interval and count, and a mark for the hand-written player.
 
     A bar is in color where its interval excludes `whole`, top-1 of all rows.
@@ -62,7 +62,7 @@ def bars(rows: Sequence[Row], whole: float) -> str:
     return _svg(figure)
 
 
-def reliability(rows: Sequence[Row], said: str, came: str, before: Sequence[Row] = ()) -> str:
+def draw_reliability(rows: Sequence[Row], said: str, came: str, before: Sequence[Row] = ()) -> str:
     """Return a reliability diagram: what was expected against what came, with 95 % intervals and counts.
 
     `before` are the rows of the same value before calibration, drawn as a second line.
@@ -89,7 +89,7 @@ def reliability(rows: Sequence[Row], said: str, came: str, before: Sequence[Row]
     return _svg(figure)
 
 
-def training(entries: Sequence[Row]) -> str:
+def draw_training(entries: Sequence[Row]) -> str:
     """Return top-1 over the positions seen, of training batches and of validation; `entries` are a run's metrics."""
     figure, axes = _figure(2.6, 7.6)
     for name, style, color in (("top1", "-", FAINT), ("validation_top1", "o-", FIRST)):
@@ -100,8 +100,8 @@ def training(entries: Sequence[Row]) -> str:
     return _svg(figure)
 
 
-def by_games(points: Sequence[Row], parts: Mapping[str, str]) -> str:
-    """Return the points of top-1 gained over the number of games, a line for each of `parts` with 95 % intervals."""
+def draw_gain(points: Sequence[Row], parts: Mapping[str, str]) -> str:
+    """Draw the points of top-1 gained over the number of games, a line for each of `parts` with 95 % intervals."""
     figure, axes = _figure(2.8, 7.6)
     places = range(len(points))
     for (part, words), color in zip(parts.items(), (FIRST, SECOND), strict=True):

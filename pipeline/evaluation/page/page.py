@@ -71,13 +71,15 @@ def _page(name: str, report: Report) -> dict[str, Any]:
     return {
         "name": name,
         "report": report,
-        "by_rating": safe(charts.by_rating(report)),
-        "training": safe(charts.training(more["training"])) if more["training"] else "",
-        "policy": safe(charts.reliability(more["policy_reliability"], "probability", "share played")),
+        "by_rating": safe(charts.draw_accuracy(report)),
+        "training": safe(charts.draw_training(more["training"])) if more["training"] else "",
+        "policy": safe(charts.draw_reliability(more["policy_reliability"], "probability", "share played")),
         "value": safe(
-            charts.reliability(more["value_reliability"], "expected score", "score", more["value_reliability_before"])
+            charts.draw_reliability(
+                more["value_reliability"], "expected score", "score", more["value_reliability_before"]
+            )
         ),
-        "charts": [(kind, safe(charts.bars(rows, report["top1"])), rows) for kind, rows in slices.items() if rows],
+        "charts": [(kind, safe(charts.draw_bars(rows, report["top1"])), rows) for kind, rows in slices.items() if rows],
         "first_boards": [found[0] for found in boards.values() if found],
         "boards": [(title, found[1:]) for title, found in boards.items()],
     }

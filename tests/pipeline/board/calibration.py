@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 import model
 from pipeline.board.game import rating_in
 from pipeline.board.play import SIMULATIONS
-from pipeline.board.risk import BLUNDER, WEIGHTS, features, policy_labels
+from pipeline.board.risk import BLUNDER, WEIGHTS, compute_features, policy_labels
 from pipeline.board.scores import final_score, has_scores, score_in_game
 from pipeline.dataset.files.shard_files import read_games
 from pipeline.dataset.files.shards import read_manifest
@@ -46,7 +46,7 @@ def main() -> None:
     lines = [
         f"{len(risk_R):,} moves of {len(np.unique(game_R))} games, {blunder_R.mean():.1%} lose more than {BLUNDER}"
     ]
-    lines += [text_table(by_rating(risk_R, ratings_R, blunder_R, game_R))]
+    lines += [text_table(compare_by_rating(risk_R, ratings_R, blunder_R, game_R))]
     tenths = np.array_split(np.argsort(risk_R), 10)
     errors = [abs(risk_R[tenth].mean() - blunder_R[tenth].mean()) for tenth in tenths]
     lines.append(f"calibration error over tenths of the risk: mean {np.mean(errors):.4f}, largest {max(errors):.4f}")
@@ -89,11 +89,11 @@ def game_rows(game: chess.pgn.Game, player: Any, rng: np.random.Generator) -> li
         policy = player.choose(board, temperature=0, rating=own, opponent_rating=other).probabilities
         labels = policy_labels(policy, player.analyse(board, SIMULATIONS, lines=0))
         loss = (scores[ply] - scores[ply + 1]) * (1 if board.turn else -1)
-        rows.append([*features(labels, own), own, loss > BLUNDER])
+        rows.append([*compute_features(labels, own), own, loss > BLUNDER])
     return rows
 
 
-def by_rating(risk_R: Any, ratings_R: Any, blunder_R: Any, game_R: Any) -> list[dict[str, Any]]:
+def compare_by_rating(risk_R: Any, ratings_R: Any, blunder_R: Any, game_R: Any) -> list[dict[str, Any]]:
     """Return a row for each band of ratings; the interval is that of predicted minus observed, games as the unit."""
     bands_R, rows = rating_band(ratings_R, RATING_EDGES), []
     for band, name in enumerate(band_names(RATING_EDGES)):

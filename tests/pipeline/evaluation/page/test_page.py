@@ -150,21 +150,21 @@ def test_a_chart_is_xml_with_its_counts_and_the_pages_colours() -> None:
             "hand_written_top1": 0.3,
         }
     ]
-    svg = charts.bars(rows, 0.3)
-    assert "var(--first)" not in charts.bars(rows, 0.55), "no color within the interval"
+    svg = charts.draw_bars(rows, 0.3)
+    assert "var(--first)" not in charts.draw_bars(rows, 0.55), "no color within the interval"
     root = ElementTree.fromstring(svg)
     assert "a <b> & $x$  (1,234)" in [text for element in root.iter() if (text := element.text)]
     assert "var(--first)" in svg
     assert "var(--ink)" in svg
-    assert charts.bars(rows, 0.3) == svg, "the same file every day"
+    assert charts.draw_bars(rows, 0.3) == svg, "the same file every day"
 
 
 def test_the_chart_by_rating_leaves_out_bands_of_a_handful_of_games() -> None:
     plain = {"positions": 5, "top1": 0.5, "top1_low": 0.4, "top1_high": 0.6, "hand_written_top1": 0.3}
     rows = [plain | {"band": "1000-1199"}, plain | {"band": "2400 and on", "top1_low": None, "top1_high": None}]
     report = {"slices": {"rating": rows}, "chance_top1": 0.07, "published": None}
-    assert "2400 and on" not in charts.by_rating(report)
-    assert "2400 and on" in charts.by_rating(report | {"slices": {"rating": rows[1:]}}), "rather than no chart"
+    assert "2400 and on" not in charts.draw_accuracy(report)
+    assert "2400 and on" in charts.draw_accuracy(report | {"slices": {"rating": rows[1:]}}), "rather than no chart"
 
 
 def test_a_game_without_ratings_clocks_and_many_moves_has_a_page_too(tmp_path: Path) -> None:
