@@ -99,9 +99,17 @@ def write_pgn(board: chess.Board, tags: Mapping[str, str]) -> str:
     return f"{game}\n"
 
 
+class _Builder(chess.pgn.GameBuilder[chess.pgn.Game]):
+    """Collects a game's errors without logging them too."""
+
+    def handle_error(self, error: Exception) -> None:
+        """Note an error."""
+        self.game.errors.append(error)
+
+
 def read_pgn(text: str) -> chess.pgn.Game:
     """Return the first game of a text. Raises GameError where there is none, or a move cannot be read."""
-    game = chess.pgn.read_game(io.StringIO(text.lstrip("\ufeff \n\r\t")))
+    game = chess.pgn.read_game(io.StringIO(text.lstrip("\ufeff \n\r\t")), Visitor=_Builder)
     if game is None:
         raise GameError("there is no game in this text: paste one in PGN")
     if game.errors:
@@ -110,6 +118,8 @@ def read_pgn(text: str) -> chess.pgn.Game:
     if type(board) is not chess.Board or board.chess960:
         raise GameError("only standard chess can be reviewed")
     parse_playable(board.fen())
+    if not all(game.mainline_moves()):  # "--" and "Z0"
+        raise GameError("the game has a null move, which no rules allow")
     if not 0 < game.end().ply() - game.ply() <= MOST_PLIES:
         raise GameError(f"paste a game in PGN, of from 1 to {MOST_PLIES} half-moves")
     return game
@@ -118,7 +128,7 @@ def read_pgn(text: str) -> chess.pgn.Game:
 def rating_in(game: chess.pgn.Game, side: str) -> int | None:
     """Return the rating of `white` or `black` by the game's tags."""
     text = game.headers.get(f"{side.title()}Elo", "")
-    return int(text) if text.isdecimal() and 0 < int(text) <= 4000 else None
+    return int(text) if text.isdecimal() and len(text) <= 4 and 0 < int(text) <= 4000 else None
 
 
 def number_moves(moves: Sequence[chess.Move], board: chess.Board) -> list[str]:

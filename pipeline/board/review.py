@@ -58,7 +58,8 @@ def review(request: ReviewRequest, player: Player) -> Iterator[Row]:
         for node in (game, *game.mainline()):
             if node.move is not None:
                 board.push(node.move)
-            analysis = None if board.is_game_over() else player.analyse(board, SIMULATIONS, lines=1)
+            over = not any(board.legal_moves)  # games go on after a draw by the rules, such as one for lack of material
+            analysis = None if over else player.analyse(board, SIMULATIONS, lines=1)
             here = _Scored(board.copy(), analysis, *_score(node, board, analysis, engine, header["source"]))
             if before is not None:
                 rows.append(_make_row(before, here, player, header))
@@ -105,11 +106,10 @@ def _score(
     engine: chess.engine.SimpleEngine | None,
     source: str,
 ) -> tuple[float, chess.Move | None]:
-    """Return a position's score and its best move, None where the game is over."""
-    if analysis is None:
-        final = scores.final_score(board)
-        return (0.5 if final is None else final), None
-    best = analysis.moves[0].move
+    """Return a position's score and its best move, None where there is no move."""
+    best, final = None if analysis is None else analysis.moves[0].move, scores.final_score(board)
+    if final is not None or analysis is None:
+        return (0.5 if final is None else final), best
     if source == "game":
         return scores.score_in_game(node), best
     if engine is not None:

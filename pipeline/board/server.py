@@ -5,6 +5,7 @@ Every request to compute is JSON by POST; answers are JSON, errors `{"error": te
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +78,8 @@ def serve(networks: Networks, port: int) -> None:
         app = make_app(networks)
         config = uvicorn.Config(app, log_level="warning", proxy_headers=False, timeout_graceful_shutdown=2)
         print(f"The board is on http://{HOST}:{listener.getsockname()[1]} (Ctrl-C ends it)", flush=True)  # noqa: T201
-        uvicorn.Server(config).run([listener])
+        with suppress(KeyboardInterrupt):  # Ctrl-C, which uvicorn passes on after it has ended
+            uvicorn.Server(config).run([listener])
 
 
 def _post(path: str, form: type[Any], work: Callable[[Any], Any]) -> Route:

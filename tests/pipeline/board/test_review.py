@@ -112,3 +112,30 @@ def test_the_search_scores_a_game_where_nothing_else_does(monkeypatch: pytest.Mo
     assert parts[5]["row"]["blunder"]
     with pytest.raises(scores.ConfigError, match="not installed"):
         list(review(ReviewRequest(pgn=WITHOUT, source="stockfish"), model.load(EMBEDDED, device="cpu")))
+
+
+@pytest.mark.parametrize(
+    "pgn",
+    [
+        '[FEN "k7/8/8/8/8/8/r7/K7 w - - 0 1"]\n\n1. Kxa2 Kb8 2. Kb1',  # bare kings
+        "1. " + "Nf3 Nf6 Ng1 Ng8 " * 4 + "e4 e5",  # the fifth repetition
+        '[FEN "7k/8/8/8/8/8/R7/K7 w - - 149 80"]\n\n1. Ra3 Kg8',  # 75 moves
+    ],
+)
+def test_a_game_that_goes_on_after_a_draw_by_the_rules_is_reviewed_to_its_end(pgn: str) -> None:
+    header, *parts, _ = review(ReviewRequest(pgn=pgn, source="search"), model.load(EMBEDDED, device="cpu"))
+    rows = [part["row"] for part in parts]
+    assert [row["uci"] for row in rows] == header["header"]["moves"]
+    board, drawn = chess.Board(header["header"]["start"]), 0
+    for row in rows:
+        board.push_uci(row["uci"])
+        if board.outcome():
+            drawn += 1
+            assert row["score"] == 0.5
+    assert drawn
+
+
+def test_an_endless_rating_is_no_rating() -> None:
+    pgn = f'[WhiteElo "{"9" * 5000}"]\n\n1. e4'
+    first = next(review(ReviewRequest(pgn=pgn, source="search"), model.load(EMBEDDED, device="cpu")))
+    assert first["header"]["ratings"] == {"white": 1500, "black": 1500}

@@ -3,8 +3,14 @@
 import io
 import json
 import random
+import re
+import signal
+import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +26,7 @@ from pipeline.board.networks import Networks
 from pipeline.board.server import MOST_BODY, make_app
 from pipeline.samples.shipped import EMBEDDED
 from tests.pipeline.board.games import SHORT, WITHOUT
+from tests.waiting import until
 
 MATE_IN_ONE = "6k1/5ppp/8/8/8/8/5PPP/R5K1 w - - 0 1"
 
@@ -163,12 +170,16 @@ def test_names_of_html_stay_text(client: TestClient) -> None:
         ("1. e4 e5 2. Ke3", "cannot be read"),
         ('[FEN "9/8/8/8/8/8/8/8 w - - 0 1"]\n\n1. e4', "cannot be read"),
         ('[Variant "Atomic"]\n\n1. e4', "standard chess"),
+        ("1. e4 -- 2. d4", "null move"),
         ("\x00\x00\x00", "1 to 2000"),
     ],
 )
-def test_a_bad_game_is_refused_in_one_line(client: TestClient, pgn: str, words: str) -> None:
+def test_a_bad_game_is_refused_in_one_line(
+    client: TestClient, pgn: str, words: str, caplog: pytest.LogCaptureFixture
+) -> None:
     text = refusal(client, "review", pgn=pgn, network="embedded")
     assert words in text
+    assert not [record for record in caplog.records if record.name.startswith("chess")]
     assert "\n" not in text
 
 
@@ -248,3 +259,24 @@ def test_an_imitation_is_offered_at_the_rating_of_its_person(tmp_path: Path) -> 
         found = client.get("/api/networks").json()
     assert found["networks"][:2] == ["known", "unrated"]
     assert found["ratings"] == {"known": 1878}
+
+
+def test_ctrl_c_ends_the_server_without_a_word_after_its_address() -> None:
+    words = [sys.executable, "-m", "pipeline", "play", "--port", "0"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        try:
+            assert process.stdout is not None
+            address = re.search(r"http://[0-9.:]+", process.stdout.readline())
+            assert address is not None
+            until(lambda: answers(int(address[0].rpartition(":")[2])))
+            process.send_signal(signal.SIGINT)
+            assert process.stdout.read().strip() == ""
+            assert process.wait(60) == 0
+        finally:
+            process.kill()
+
+
+def answers(port: int) -> bool:
+    with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=10):
+        return True
+    return False
