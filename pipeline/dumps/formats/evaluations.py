@@ -80,8 +80,10 @@ def recognise(schema: pa.Schema) -> str | None:
 
 
 def check_types(name: str, schema: pa.Schema, columns: tuple[str, ...]) -> None:
-    """Raise DumpError where a column is neither text nor, for numbers, whole numbers or floats."""
+    """Raise DumpError where a column is neither text nor, for numbers, whole numbers or floats, or occurs twice."""
     for column in columns:
+        if len(schema.get_all_field_indices(column)) > 1:
+            raise DumpError(f"{name}: the column {column} occurs twice")
         kind, is_text = schema.field(column).type, column in TEXTS
         valid = pa.types.is_string(kind) or pa.types.is_large_string(kind) if is_text else pa.types.is_integer(kind)
         if not (valid or pa.types.is_null(kind) or (not is_text and pa.types.is_floating(kind))):
@@ -121,7 +123,7 @@ def _read_batches(file: pq.ParquetFile, source: Any, kind: str, groups: Sequence
         for group in groups:
             reader = careful if _has_long_texts(careful, group, texts) else file
             yield from reader.iter_batches(BATCH, row_groups=[group], columns=columns, use_threads=False)
-    except pa.ArrowException as error:
+    except (pa.ArrowException, OSError) as error:
         raise OSError(" ".join(str(error).split())[:200]) from error
 
 
@@ -312,5 +314,5 @@ def _convert_line(text: bytes) -> str:
         entry = json.loads(text)
         rows = pa.RecordBatch.from_pylist([entry], schema=_SCHEMA)
         return bytes(_convert_objects(rows)).decode("utf-8", "replace")
-    except (ValueError, TypeError, AttributeError, OSError, RecursionError, pa.ArrowException):
+    except (ValueError, TypeError, AttributeError, OSError, OverflowError, RecursionError, pa.ArrowException):
         return BROKEN

@@ -213,6 +213,7 @@ def test_hostile_lines_of_json_lose_no_other_line(tmp_path: Path) -> None:
         "{", "[]", "null", '{"fen": 3, "evals": []}', '{"fen": "x", "evals": [{"pvs": [{"cp": "a", "line": "e2e4"}]}]}',
         '{"fen": "x", "evals": null}', json.dumps({"fen": START, "evals": []}),
         json.dumps({"fen": START, "evals": [{"pvs": []}]}),
+        json.dumps({"fen": START, "evals": [{"pvs": [{"cp": 10**30, "line": "e2e4"}]}]}),
         "[" * 100_000, '{"fen": "' + "a" * 3_000_000,
     ]  # fmt: skip
     path = tmp_path / "lines.jsonl"
@@ -247,6 +248,14 @@ def test_wrong_types_are_one_line_with_the_file_s_name(columns: dict[str, pa.Arr
         ingest([str(path)], tmp_path / "out", COMPACT, workers=1)
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_column_that_occurs_twice_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "twice.parquet"
+    columns = {"fen": pa.array([START]), "cp": pa.array([1]), "mate": pa.array([1]), "move": pa.array(["e2e4"])}
+    pq.write_table(pa.Table.from_arrays([*columns.values(), columns["fen"]], names=[*columns, "fen"]), path)
+    with pytest.raises(DumpError, match="column fen occurs twice"):
+        ingest([str(path)], tmp_path / "out", COMPACT, workers=1)
 
 
 def test_numbers_as_pandas_writes_them_are_read(tmp_path: Path) -> None:
