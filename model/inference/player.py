@@ -82,7 +82,7 @@ class Player:
         moves that people of the rating play, "strength" for moves that are as good as theirs. Raises GameOverError.
         """
         board = _read_board(board)
-        moves = _labelled_moves(board)
+        moves = _list_moves(board)
         if not 0 <= temperature < float("inf"):
             raise UserError(f"temperature is {temperature}, and must be 0 or more")
         if simulations < 0:
@@ -114,7 +114,7 @@ class Player:
         network that reads no ratings.
         """
         board = _read_board(board)
-        moves, rated = _labelled_moves(board), np.array(ratings, dtype=np.int64)
+        moves, rated = _list_moves(board), np.array(ratings, dtype=np.int64)
         if not len(rated):
             return moves, np.empty((0, len(moves)))
         logits_RL, _ = self._evaluate(board, {"elo": rated, "opponent_elo": rated}, len(rated))
@@ -127,7 +127,7 @@ class Player:
         the network reads. Raises GameOverError.
         """
         board = _read_board(board)
-        _labelled_moves(board)
+        _list_moves(board)
         logits_1L, wdl_13 = self._evaluate(board, {}, 1)
         search = Search(self._searched, SearchConfig(simulations=simulations))
         search_roots(search, [HumanRoot(*position_and_history(board), logits_1L[0], wdl_13[0])], simulations)
@@ -170,8 +170,8 @@ def _read_board(board: chess.Board | str) -> chess.Board:
         raise UserError(f"{board!r} is neither a FEN nor 'startpos': {error}") from error
 
 
-def _labelled_moves(board: chess.Board) -> list[chess.Move]:
-    """Return the legal moves that labels name, of promotions the queen's; raises GameOverError where there is none."""
+def _list_moves(board: chess.Board) -> list[chess.Move]:
+    """Return the legal moves, of promotions the queen's alone, as labels have them. Raises GameOverError if there is none."""
     moves = [move for move in board.legal_moves if move.promotion in (None, chess.QUEEN)]
     if not moves:
         raise GameOverError(f"there is no legal move in {board.fen()}")

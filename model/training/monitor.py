@@ -83,11 +83,11 @@ def validate(run: Run, batches: Iterable[Batch], limit: int, stop_check: StopChe
         totals.add({name: column.cpu() for name, column in figures.items()})
         known_B = ~figures["brier"].isnan()
         values.append([column[known_B].cpu() for column in (wdl_B3, value_target(config, targets), targets.results)])
-    return totals.summary() | (_calibrated(values) if run.preset.value != "none" else {})
+    return totals.summary() | (_fit_calibration(values) if run.preset.value != "none" else {})
 
 
-def _calibrated(values: list[list[Tensor]]) -> dict[str, float]:
-    """Return the factor for the value, and its Brier scores then; {} without positions of games."""
+def _fit_calibration(values: list[list[Tensor]]) -> dict[str, float]:
+    """Return the factor for the value's logits and the Brier scores after it; {} without positions of games."""
     wdl_N3, target_N3, results_N = (torch.cat(column) for column in zip(*values, strict=True))
     if not len(wdl_N3):
         return {}

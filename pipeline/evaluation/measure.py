@@ -106,7 +106,7 @@ def measured_rows(
         columns["game"] = _game_ids(batch)
         columns |= figures | first_choice(logits_BA, figures["nll"], batch) | move_columns(batch)
         if factor is not None:
-            columns["expected_before"] = _uncalibrated(wdl_B3, factor)
+            columns["expected_before"] = _undo_calibration(wdl_B3, factor)
         classical = measured(*evaluate(batch["planes"]), batch)
         columns |= {f"classical_{figure}": classical[figure] for figure in ("rank", "nll", "brier")}
         boards.add(batch, columns)
@@ -134,8 +134,8 @@ def first_choice(logits_BA: NDArray[np.float32], nll_B: NDArray[Any], batch: Bat
     return {"choice": choice_B, "choice_probability": np.exp(ahead_B - nll_B)}
 
 
-def _uncalibrated(wdl_B3: NDArray[np.float32], factor: float) -> NDArray[Any]:
-    """Return the expected scores of a value whose logits are no longer multiplied by `factor`."""
+def _undo_calibration(wdl_B3: NDArray[np.float32], factor: float) -> NDArray[Any]:
+    """Return the expected scores with the value's logits divided by `factor`."""
     import torch
 
     from model.training.calibration import scale_wdl

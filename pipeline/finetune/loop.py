@@ -94,7 +94,7 @@ def require(config: FinetuneConfig, human: Sequence[Path]) -> None:
 
 def identify(checkpoint: Path, human: Sequence[Path], config: FinetuneConfig) -> dict[str, Any]:
     """Return what identifies a loop: the supervised weights, the human datasets, the settings that must not change."""
-    weights, datasets = _weights_of(checkpoint), []
+    weights, datasets = _read_weights_hash(checkpoint), []
     for directory in human:
         manifest = read_manifest(directory)
         if not manifest["positions"]["train"]:
@@ -110,7 +110,7 @@ def identify(checkpoint: Path, human: Sequence[Path], config: FinetuneConfig) ->
     }
 
 
-def _weights_of(checkpoint: Path) -> str:
+def _read_weights_hash(checkpoint: Path) -> str:
     """Return the hash of a checkpoint's weights."""
     from model.checkpoint import read_card
 
@@ -130,7 +130,7 @@ class _Loop:
         stop: Stop,
     ) -> None:
         self.config, self.out, self.human, self.stages = config, out, human, stages
-        self.weights, self.progress, self.stop = _weights_of(out / "seed"), progress, stop
+        self.weights, self.progress, self.stop = _read_weights_hash(out / "seed"), progress, stop
         self.state = read_state(out)
         self.mark = time.monotonic()
         """Start of the time that is not yet counted."""

@@ -92,7 +92,7 @@ def _imitation_page(result: Result) -> bytes:
         rows=_rows(result),
         curve=safe(charts.draw_gain(curve_points(result), PARTS)),
         further=further_games(result),
-        openings=[{**row, "svg": _drawing(row)} for row in result["openings"]],
+        openings=[{**row, "svg": _draw_position(row)} for row in result["openings"]],
         boards=[_board(row) for row in result["boards"]],
         result=result,
     )
@@ -126,7 +126,7 @@ def _nats(row: Mapping[str, Any]) -> str:
     return f"{row['cross_entropy_difference']:+.3f} ({interval})"
 
 
-def _drawing(row: Mapping[str, Any]) -> Any:
+def _draw_position(row: Mapping[str, Any]) -> Any:
     return small_board(board_svg(row), row["fen"].split()[1] == "w")
 
 
@@ -139,4 +139,4 @@ def _board(row: Mapping[str, Any]) -> dict[str, Any]:
         f"{number} {played}: imitation {row['imitated_probability']:.0%}, before {row['played_probability']:.0%}; "
         f"before, first choice {chosen} {row['chosen_probability']:.0%}"
     )
-    return {"svg": _drawing(row), "caption": caption, "row": {**UNKNOWN, **row}}
+    return {"svg": _draw_position(row), "caption": caption, "row": {**UNKNOWN, **row}}

@@ -32,7 +32,7 @@ def player_of(side: SideConfig, seed: int) -> tuple[Player, dict[str, Any]]:
         player = Player(name=f"{name} policy", limit=limit, evaluator=evaluator)
         return player, {**identity, "search": None, "limit": asdict(limit)}
     if any(option.startswith("rating=") for option in side.options):
-        return _human(side, seed, evaluator, name, identity)
+        return _make_human_player(side, seed, evaluator, name, identity)
     search = search_of(side, limit)
     pace = f"{side.movetime} ms" if side.movetime else side.tc or str(search.simulations)
     name = " ".join([name, pace, *side.options])
@@ -40,19 +40,19 @@ def player_of(side: SideConfig, seed: int) -> tuple[Player, dict[str, Any]]:
     return player, {**identity, "search": asdict(search), "limit": asdict(limit)}
 
 
-def _human(
+def _make_human_player(
     side: SideConfig, seed: int, evaluator: Evaluator, name: str, identity: dict[str, Any]
 ) -> tuple[Player, dict[str, Any]]:
-    """Return a player at a rating and its identity; raises PlayerError for other options, clocks and no correction."""
+    """Return a player at a rating and its identity. Raises PlayerError for other options, a clock, or no correction."""
     options = _options(side)
     aim, rating = options.pop("aim", "likelihood"), options.pop("rating")
     if options or side.limit.timed:
-        raise PlayerError(f"{side.who}: a player at a rating has simulations, rating and aim, and no others")
+        raise PlayerError(f"{side.who}: a player at a rating takes simulations, rating and aim, and no others")
     corrections = getattr(evaluator, "corrections", {})
     if not corrections:
-        raise PlayerError(f"{side.who} cannot play at a rating: `fianchetto calibrate` fits that to a checkpoint")
+        raise PlayerError(f"{side.who} cannot play at a rating: only checkpoints fitted by `fianchetto calibrate` can")
     if aim not in corrections or not rating.isdecimal() or not 1 <= int(rating) <= MOST_RATING:
-        raise PlayerError(f"{side.who}: rating is 1 to {MOST_RATING}, and aim is likelihood or strength")
+        raise PlayerError(f"{side.who}: rating must be 1 to {MOST_RATING}, and aim likelihood or strength")
     found, search = corrections[aim], SearchConfig(simulations=side.simulations)
     name = f"{name} rated {rating} {aim}"
     player = Player(name=name, evaluator=evaluator, search=search, seed=seed, rating=int(rating), correction=found)

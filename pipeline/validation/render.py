@@ -65,9 +65,8 @@ def draw_audit(result: Mapping[str, Any]) -> bytes:
     from matplotlib.figure import Figure
 
     distributions = result["distributions"]
-    figure = Figure(
-        figsize=(5.0, 1 + 2 * len(distributions)), layout="constrained"
-    )  # as wide as a page in Dagster shows
+    size = (5.0, 1 + 2 * len(distributions))  # inches; pages in Dagster show no wider picture
+    figure = Figure(figsize=size, layout="constrained")
     FigureCanvasAgg(figure)
     panels: Any = figure.subplots(len(distributions), 1)
     for axes, (name, rows) in zip(panels.flat, distributions.items(), strict=True):

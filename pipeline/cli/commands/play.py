@@ -77,7 +77,7 @@ def loader(network: Path | None, evaluator: str | None) -> Callable[[str | None,
     def load(directory: str | None, threads: int) -> Evaluator:
         place = Path(directory) if directory else network
         if place is not None:
-            return _network(place, threads)
+            return _open_network(place, threads)
         if evaluator == "uniform":
             from engine.evaluation.evaluator import uniform
 
@@ -89,7 +89,7 @@ def loader(network: Path | None, evaluator: str | None) -> Callable[[str | None,
     return load
 
 
-def _network(directory: Path, threads: int) -> Evaluator:
+def _open_network(directory: Path, threads: int) -> Evaluator:
     from model.inference.onnx_evaluator import find_export
 
     found = find_export(directory, threads=threads)

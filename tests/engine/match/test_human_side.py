@@ -96,14 +96,14 @@ def test_words_make_a_player_at_a_rating() -> None:
     assert strong.correction != player.correction
     assert identity != other
     for options, problem in (
-        (("rating=0",), "rating is 1 to"),
-        (("rating=x",), "rating is 1 to"),
-        (("rating=1500", "aim=luck"), "aim is likelihood or strength"),
+        (("rating=0",), "rating must be 1 to"),
+        (("rating=x",), "rating must be 1 to"),
+        (("rating=1500", "aim=luck"), "aim likelihood or strength"),
         (("rating=1500", "c_puct=2"), "and no others"),
     ):
         with pytest.raises(PlayerError, match=problem):
             player_of(SideConfig(who=f"onnx:{EMBEDDED}", options=options), seed=1)
     with pytest.raises(PlayerError, match="and no others"):
         player_of(SideConfig(who=f"onnx:{EMBEDDED}", options=("rating=1500",), movetime=10), seed=1)
-    with pytest.raises(PlayerError, match="`fianchetto calibrate` fits that"):
+    with pytest.raises(PlayerError, match="only checkpoints fitted by `fianchetto calibrate`"):
         player_of(SideConfig(who="hand-written", options=("rating=1500",)), seed=1)
