@@ -68,13 +68,13 @@ def _merge_games(out: Path, count: int) -> dict[str, Any]:
     return {"name": GAMES, "split": None, "rows": done.rows, "bytes": done.bytes, "sha256": done.sha256}
 
 
-def _most_frequent_names(notes: Sequence[Mapping[str, Any]]) -> str:
-    """Return the five most frequent names of players in words, "" where no game has one."""
+def _count_names(notes: Sequence[Mapping[str, Any]]) -> Counter[str]:
+    """Return the most frequent names of players with their numbers of games."""
     names: Counter[str] = Counter()
     for note in notes:
         names.update(note.get("names", {}))
     names.pop("", None)
-    return ", ".join(f"{name!r} ({games:,})" for name, games in names.most_common(5))
+    return names
 
 
 def plain_config(config: IngestConfig) -> dict[str, Any]:
@@ -105,7 +105,9 @@ def build_manifest(
     read = sum(note["games"] for note in notes)
     rows = sum(note["rows"] for note in notes)
     dropped = {name: status[name] for name in GAME_STATUS[1:] if status[name]}
-    if not rows and config.player and (names := _most_frequent_names(notes)):
+    counted = _count_names(notes)
+    if not rows and config.player and counted and not counted.keys() & set(config.player):
+        names = ", ".join(f"{name!r} ({games:,})" for name, games in counted.most_common(5))
         wanted = " or ".join(repr(name) for name in config.player)
         raise DatasetError(
             f"no move of {wanted} is in {read:,} games: names count exactly as in the tags, and the most frequent are {names}"

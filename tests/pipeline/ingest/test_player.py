@@ -64,3 +64,12 @@ def test_a_misspelled_name_gets_the_most_frequent_ones_and_leaves_nothing_behind
     assert sum(repr(name) in str(refusal.value) for name in NAMES) == 5
     assert "\x1b" not in str(refusal.value)
     assert ingest([str(dump)], out, IngestConfig(player=("Ann",)), workers=1)["games"]["used"] == counts["Ann"]
+
+
+def test_a_player_whose_games_are_all_left_out_is_told_why_and_not_that_there_are_none(
+    dump: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(DatasetError, match=r"no positions in games\.pgn: 60 games read \(filter: ") as refusal:
+        ingest([str(dump)], tmp_path / "out", IngestConfig(player=("Ann",), min_elo=4000), workers=1)
+    assert "filter: elo: " in str(refusal.value)
+    assert "no move of" not in str(refusal.value)
