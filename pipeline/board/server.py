@@ -68,7 +68,7 @@ def make_app(networks: Networks) -> Guard:
         _post("/api/review", ReviewRequest, lambda body: _stream_review(body, networks)),
         Mount("/static", StaticFiles(directory=STATIC)),
     ]
-    handlers: Any = {UserError: _refuse, HTTPException: _refuse}
+    handlers: Any = {UserError: _refuse, HTTPException: _refuse, Exception: _fail}
     return Guard(Starlette(routes=routes, exception_handlers=handlers), headers=HEADERS)
 
 
@@ -132,6 +132,11 @@ def _refuse(_: Request, error: Exception) -> Response:
     """Answer with an error's text."""
     status, text = (error.status_code, error.detail) if isinstance(error, HTTPException) else (400, str(error))
     return JSONResponse({"error": text}, status)
+
+
+def _fail(_: Request, error: Exception) -> Response:
+    """Answer an error of this program, which the terminal shows whole."""
+    return JSONResponse({"error": f"an internal error, {type(error).__name__}: the terminal shows it"}, 500)
 
 
 def _draw_piece(request: Request) -> Response:

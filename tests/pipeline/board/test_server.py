@@ -22,6 +22,7 @@ from starlette.testclient import TestClient
 
 import model
 from pipeline.board import networks as networks_of_page
+from pipeline.board import server
 from pipeline.board.networks import Networks
 from pipeline.board.server import MOST_BODY, make_app
 from pipeline.samples.shipped import EMBEDDED
@@ -280,3 +281,17 @@ def answers(port: int) -> bool:
     with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=10):
         return True
     return False
+
+
+def test_an_internal_error_is_json_that_the_page_can_show(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: Any) -> None:
+        raise RuntimeError("secret")
+
+    monkeypatch.setattr(server, "describe", fail)
+    app = make_app(Networks())
+    with TestClient(app, base_url="http://127.0.0.1:8000", raise_server_exceptions=False) as client:
+        answer = client.post("/api/state", json={})
+    assert (answer.status_code, answer.json()) == (
+        500,
+        {"error": "an internal error, RuntimeError: the terminal shows it"},
+    )
