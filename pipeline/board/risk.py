@@ -18,8 +18,10 @@ BLUNDER = 0.1
 """Loss of expected score above which a move is a blunder."""
 SOFTNESS = 0.02
 """Error of a search's loss, as a logistic scale: a loss near BLUNDER counts by half."""
-WEIGHTS = (-1.489, 0.577, 3.765, -0.939, 2.0)
-"""Logistic regression on `compute_features`, fitted to 9,720 moves of 486 games by the embedded network and 64 simulations."""
+WEIGHTS = (-1.867, 0.578, 3.996, -0.517, 1.852, -0.831)
+"""Logistic regression on `compute_features`, fitted to 23,731 moves of 1,200 games (embedded network, 64 simulations)."""
+BEND = 1500
+"""Rating from which on blunders become rarer more quickly."""
 
 
 class Labels(NamedTuple):
@@ -56,11 +58,12 @@ def expected_loss(labels: Labels) -> float:
 
 
 def compute_features(labels: Labels, rating: int) -> NDArray[np.float64]:
-    """Return the regression's inputs, float64[F]: 1, policy on blunders (logit) and on unvisited moves, rating, closeness."""
+    """Return the regression's inputs, float64[F]: 1, policy on blunders (logit), on unvisited moves, rating, closeness."""
     seen = ~np.isnan(labels.loss)
     over = float(labels.policy[seen] @ _sigmoid((labels.loss[seen] - BLUNDER) / SOFTNESS))
     unseen = float(labels.policy[~seen].sum())
-    return np.array([1.0, _logit(over), unseen, rating / 1000, 4 * labels.best * (1 - labels.best)])
+    closeness = 4 * labels.best * (1 - labels.best)
+    return np.array([1.0, _logit(over), unseen, rating / 1000, closeness, max(rating - BEND, 0) / 1000])
 
 
 def predict_risk(labels: Labels, rating: int) -> float:
