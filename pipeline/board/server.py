@@ -73,8 +73,12 @@ def make_app(networks: Networks) -> Guard:
 
 
 def serve(networks: Networks, port: int) -> None:
-    """Serve the page on 127.0.0.1 until a signal arrives. Raises UserError for a port that is in use."""
+    """Serve the page on 127.0.0.1 until a signal arrives. Raises UserError for a port that is in use.
+
+    The first network searches before the page opens, so that nobody waits for kernels to compile in a game.
+    """
     with listen(port, "--port N") as listener:
+        networks.load(next(iter(networks.places()))).analyse(chess.Board(), 1)
         app = make_app(networks)
         config = uvicorn.Config(app, log_level="warning", proxy_headers=False, timeout_graceful_shutdown=2)
         print(f"The board is on http://{HOST}:{listener.getsockname()[1]} (Ctrl-C ends it)", flush=True)  # noqa: T201

@@ -21,6 +21,7 @@ import pytest
 from starlette.testclient import TestClient
 
 import model
+from engine.search import simulate
 from pipeline.board import networks as networks_of_page
 from pipeline.board import server
 from pipeline.board.networks import Networks
@@ -295,3 +296,13 @@ def test_an_internal_error_is_json_that_the_page_can_show(monkeypatch: pytest.Mo
         500,
         {"error": "an internal error, RuntimeError: the terminal shows it"},
     )
+
+
+def test_the_page_opens_after_a_first_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels are compiled by then: Numba has signatures of the search's."""
+    found = []
+    monkeypatch.setattr(server.uvicorn.Server, "run", lambda *_: found.append(len(networks._players)))
+    networks = Networks()
+    server.serve(networks, 0)
+    assert found == [1]
+    assert simulate.select_leaves.signatures
