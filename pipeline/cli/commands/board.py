@@ -1,5 +1,6 @@
 """Commands of the board: play, review."""
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -28,7 +29,7 @@ class Play(Common):
         for place in self.checkpoint:
             read_card(place)
         serve(Networks(self.checkpoint), self.port)
-        return {}
+        os._exit(0)  # a thread of python-chess waits for the Stockfish of a review that was cut short; it ends with us
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -18,12 +18,13 @@ import chess
 import chess.pgn
 import numpy as np
 import pytest
+import requests
 from starlette.testclient import TestClient
 
 import model
 from engine.search import simulate
 from pipeline.board import networks as networks_of_page
-from pipeline.board import server
+from pipeline.board import scores, server
 from pipeline.board.networks import Networks
 from pipeline.board.server import MOST_BODY, make_app
 from pipeline.samples.shipped import EMBEDDED
@@ -263,7 +264,10 @@ def test_an_imitation_is_offered_at_the_rating_of_its_person(tmp_path: Path) -> 
     assert found["ratings"] == {"known": 1878}
 
 
-def test_ctrl_c_ends_the_server_without_a_word_after_its_address() -> None:
+@pytest.mark.parametrize("source", ["", "stockfish"])
+def test_ctrl_c_ends_the_server_without_a_word_after_its_address(source: str) -> None:
+    if source and scores.find_stockfish() is None:
+        pytest.skip("there is no stockfish here (Debian: apt-get install stockfish)")
     words = [sys.executable, "-m", "pipeline", "play", "--port", "0"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         try:
@@ -271,9 +275,13 @@ def test_ctrl_c_ends_the_server_without_a_word_after_its_address() -> None:
             address = re.search(r"http://[0-9.:]+", process.stdout.readline())
             assert address is not None
             until(lambda: answers(int(address[0].rpartition(":")[2])))
+            if source:
+                body = {"pgn": "Nf3 Nf6 Ng1 Ng8 " * 400, "network": "embedded", "source": source}
+                review = requests.post(f"{address[0]}/api/review", json=body, stream=True, timeout=60)
+                next(review.iter_lines(chunk_size=1))
             process.send_signal(signal.SIGINT)
-            assert process.stdout.read().strip() == ""
             assert process.wait(60) == 0
+            assert process.stdout.read().strip() == ""
         finally:
             process.kill()
 
