@@ -19,7 +19,7 @@ BLUNDER = 0.1
 SOFTNESS = 0.02
 """Error of a search's loss, as a logistic scale: a loss near BLUNDER counts by half."""
 WEIGHTS = (-1.867, 0.578, 3.996, -0.517, 1.852, -0.831)
-"""Logistic regression on `compute_features`, fitted to 23,731 moves of 1,200 games (embedded network, 64 simulations)."""
+"""Logistic regression on `compute_features`, fitted to 23,731 moves of 1,188 games (embedded network, 64 simulations)."""
 BEND = 1500
 """Rating from which on blunders become rarer more quickly."""
 
