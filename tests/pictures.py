@@ -63,7 +63,7 @@ def main() -> None:
                 page = browser.new_page()
                 page.set_default_timeout(60_000)
                 take_first_hour(page, server, folder / "datasets", games, DEFAULT_PRESET, options.minutes, keep)
-                page.set_viewport_size({"width": 2300, "height": 960})
+                page.set_viewport_size({"width": 2300, "height": 1250})
                 take_graph(page, server)
                 take_run(page, server)
         finally:

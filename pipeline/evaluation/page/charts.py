@@ -34,7 +34,9 @@ def draw_accuracy(report: Row, *, on_page: bool = True) -> str:
     if report["published"] is not None:
         name, share = report["published"]
         axes.axhline(share, color=INK, linestyle=":", label=f"{name}, on its own games")
-    axes.set_xticks(places, [f"{row['band']}\n({row['positions']:,})" for row in rows], fontsize=7 if on_page else 6)
+    bands = [row["band"] if on_page else row["band"].replace("-", "-\n").replace(" ", "\n", 1) for row in rows]
+    names = [f"{band}\n({row['positions']:,})" for band, row in zip(bands, rows, strict=True)]
+    axes.set_xticks(places, names, fontsize=7 if on_page else 6)
     axes.set_ylim(0, None)
     axes.yaxis.set_major_formatter(lambda share, _: f"{100 * share:.0f} %")
     figure.legend(loc="outside upper center", ncols=4 if on_page else 2, fontsize=8, frameon=False, labelcolor=INK)

@@ -134,7 +134,7 @@ def test_a_preset_that_nobody_names_is_the_run_s_or_the_start_s_or_the_recommend
 ) -> None:
     asked: list[Any] = []
 
-    def trained(*given: Any) -> dict[str, Any]:
+    def trained(*given: Any, **_: Any) -> dict[str, Any]:
         asked.append((given[1], given[-1]))
         return dict.fromkeys(("parameters", "step", "positions", "seconds", "metrics", "message"), 1) | {
             "preset": {"name": "fianchetto-s"},
@@ -161,7 +161,7 @@ def test_of_several_processes_one_prints(
 ) -> None:
     card = dict.fromkeys(("parameters", "step", "positions", "seconds", "message"), 1)
     card |= {"preset": {"name": "bishop"}, "metrics": {}}
-    monkeypatch.setattr("pipeline.training.train.train_on", lambda *_: card | {"finished": True})
+    monkeypatch.setattr("pipeline.training.train.train_on", lambda *_, **__: card | {"finished": True})
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", str(rank))
     words = ["train", "--positions", "x", "--out", "y", "--steps", "1", "--json"]

@@ -68,9 +68,8 @@ def test_the_table_shows_elo_and_forfeits() -> None:
 
 
 def test_the_elo_of_a_clean_sweep_is_a_bound() -> None:
-    estimates = {"elo": 1199.8, "elo_low": 160.6, "elo_high": 1199.8}
-    assert format_elo({"score": 1.0, **estimates}) == "above +161"
-    assert format_elo({"score": 0.0, "elo": -1199.8, "elo_low": -1199.8, "elo_high": -160.6}) == "below -161"
-    assert format_elo({f"seed_{name}": value for name, value in {"score": 0.9, **estimates}.items()}, "seed_") == (
-        "+1200 [+161, +1200]"
+    assert format_elo({"elo": None, "elo_low": 160.6, "elo_high": None}) == "above +161"
+    assert format_elo({"elo": None, "elo_low": None, "elo_high": -160.6}) == "below -161"
+    assert (
+        format_elo({"seed_elo": 381.7, "seed_elo_low": 160.6, "seed_elo_high": 1199.8}, "seed_") == "+382 [+161, +1200]"
     )

@@ -178,4 +178,4 @@ def test_killed_while_files_get_their_names_it_is_no_dataset_and_then_the_same(d
 
 
 def test_every_kind_has_a_name_and_a_mark() -> None:
-    assert len({kind.marks for kind in KINDS}) == len({kind.name for kind in KINDS}) == len(KINDS)
+    assert len({(kind.marks, kind.key) for kind in KINDS}) == len({kind.name for kind in KINDS}) == len(KINDS)

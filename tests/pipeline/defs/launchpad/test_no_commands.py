@@ -14,10 +14,11 @@ from pipeline.defs.launchpad.forms import is_hidden, make_form
 from pipeline.defs.resources import Compute, Datasets
 from tests.pipeline.defs.launchpad.test_forms import ALL
 
-NAMES = {"checkpoint", "name", "positions", "remove", "training_set", "tuned"}
-"""Free texts that name a folder of datasets/; `Datasets` refuses all but plain names."""
+NAMES = {"base", "checkpoint", "games", "name", "positions", "remove", "stranger", "training_set", "tuned"}
+"""Free texts that name a folder or a dump of datasets/; `Datasets` refuses all but plain names and known dumps."""
 WORDS = {
     *("hold_out", "since", "speeds", "until"),  # dates, filters, classes
+    *("names", "player"),  # names in the tags of games
     "options",  # NAME=VALUE of our own search (pipeline/matches/players.py)
     *("log_level", "marker_to_close"),  # of Dagster itself
 }
