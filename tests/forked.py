@@ -169,7 +169,7 @@ def _encode_a_game() -> None:
 
     import numpy as np
 
-    from pipeline.dumps.reader import Chunk
+    from pipeline.dumps.chunks import Chunk
     from pipeline.ingest.chunk import ChunkTask, IngestConfig, encode_chunk, release_buffers
     from pipeline.storage.building import PARTS
 

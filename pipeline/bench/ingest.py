@@ -20,7 +20,8 @@ from engine.encoding.views import LAST_MOVES
 from engine.progress import Progress, Tick, silent
 from pipeline.bench.machine import one_core
 from pipeline.dataset.files.columns import PLANE_COLUMNS, schema
-from pipeline.dumps.reader import Source, chunks
+from pipeline.dumps.chunks import read_chunks
+from pipeline.dumps.source import Source
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 
@@ -127,7 +128,7 @@ def measure(pgn: Path, config: IngestConfig, progress: Progress = silent) -> dic
 
     `ratio_python_chess` compares both on the same games; `positions_per_second` covers the whole dump.
     """
-    beside = bytes(next(chunks([Source(str(pgn))], BESIDE_BYTES)).text)
+    beside = bytes(next(read_chunks([Source(str(pgn))], BESIDE_BYTES)).text)
     with tempfile.TemporaryDirectory(prefix="fianchetto-bench-") as folder, one_core():
         same = Path(folder) / "same.pgn"
         same.write_bytes(beside)

@@ -20,8 +20,9 @@ import psutil
 import pyarrow.parquet as pq
 
 from engine.progress import Progress, Tick, silent
+from pipeline.dumps.chunks import read_chunks
 from pipeline.dumps.formats.parquet import MAGIC
-from pipeline.dumps.reader import Source, chunks
+from pipeline.dumps.source import Source
 from pipeline.errors import ConfigError, IngestError
 from pipeline.ingest.chunk import IngestConfig
 
@@ -153,6 +154,6 @@ def measure(pgn: Path, config: IngestConfig, largest: int, progress: Progress = 
 
 def _read_games(pgn: Path) -> list[bytes]:
     """Return the first games of a dump."""
-    chunk = next(chunks([Source(str(pgn))], REPEATED))
+    chunk = next(read_chunks([Source(str(pgn))], REPEATED))
     text, ends = bytes(chunk.text), [*chunk.starts[1:].tolist(), len(chunk.text)]
     return [text[start:end] for start, end in zip(chunk.starts.tolist(), ends, strict=True)]

@@ -29,7 +29,7 @@ from pipeline.defs.pages.metadata import CODE_VERSION
 from pipeline.defs.progress import log_progress
 from pipeline.defs.resources import Compute, Datasets, version_of
 from pipeline.dumps.fetch import STEM, fetch
-from pipeline.dumps.reader import require
+from pipeline.dumps.source import require
 from pipeline.ingest.chunk import ROWS_VERSION, IngestConfig
 
 if TYPE_CHECKING:

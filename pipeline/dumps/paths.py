@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipeline.dumps.reader import require
+from pipeline.dumps.source import require
 from pipeline.errors import DatasetError
 
 

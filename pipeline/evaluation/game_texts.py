@@ -9,7 +9,7 @@ import numpy as np
 
 from pipeline.dataset.files.shard_files import games_tables
 from pipeline.dumps.formats.evaluations import ALL, Sample
-from pipeline.dumps.reader import BLOCK, Source
+from pipeline.dumps.source import BLOCK, Source
 
 
 def read_texts(

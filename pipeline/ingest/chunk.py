@@ -36,7 +36,7 @@ from pipeline.dataset.files.shards import (
     write_packed,
 )
 from pipeline.dataset.hashing import splitmix64, unit_interval
-from pipeline.dumps.reader import Chunk
+from pipeline.dumps.chunks import Chunk
 from pipeline.errors import ConfigError, DatasetError, OtherDumpError
 from pipeline.ingest.filters import (
     GAME_FILTERS,

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.progress import Progress, Stop, never, silent
-from pipeline.dumps.reader import Source
+from pipeline.dumps.source import Source
 from pipeline.errors import ConfigError, DatasetError
 from pipeline.executors.local import available_cores
 from pipeline.ingest.chunk import IngestConfig

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from pipeline.dataset.files.layout import SPLITS
 from pipeline.dataset.files.shards import number_array
-from pipeline.dumps.reader import Chunk
+from pipeline.dumps.chunks import Chunk
 from pipeline.ingest.filters import GAME_STATUS
 from pipeline.ingest.tag_values import NO_LABELS, Tagged, numbers, tag_value
 from pipeline.pgn import replay, tags

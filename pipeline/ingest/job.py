@@ -20,8 +20,9 @@ from engine.progress import Progress, Stop, Tick, never, silent
 from pipeline.dataset.files.columns import FORMAT_VERSION
 from pipeline.dataset.files.layout import CARD
 from pipeline.dataset.files.shards import GAMES, MANIFEST, finish_dataset, read_manifest
+from pipeline.dumps.chunks import read_chunks
 from pipeline.dumps.formats.evaluations import ENGINE_MOVES, Sample
-from pipeline.dumps.reader import STDIN, Source, chunks, expand, is_same_file, require, short_name
+from pipeline.dumps.source import STDIN, Source, expand, is_same_file, require, short_name
 from pipeline.errors import (
     ConfigError,
     DamagedError,
@@ -216,7 +217,7 @@ def _ingest(
 
     def tasks() -> Iterator[ChunkTask]:
         nonlocal taken
-        for chunk in chunks(sources, config.chunk_mib << 20, note_bytes):
+        for chunk in read_chunks(sources, config.chunk_mib << 20, note_bytes):
             by_engine = [sources[number].input in ENGINE_MOVES for number in (0, chunk.source)]
             if by_engine[0] != by_engine[1]:
                 raise DumpError(

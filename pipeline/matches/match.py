@@ -23,7 +23,7 @@ from engine.match.players import Player
 from engine.match.sprt import Estimate, SprtConfig, estimate, llr, pair_counts, verdict
 from engine.progress import Progress, Stop, Tick, never, silent
 from pipeline.dataset.files.shards import publish_json
-from pipeline.dumps.reader import open_text
+from pipeline.dumps.source import open_text
 from pipeline.errors import Stopped
 from pipeline.matches.config import ArenaConfig, SideConfig
 from pipeline.matches.files import FORMAT_VERSION, MATCH, SUMMARY, Journal, MatchFilesError, read_games, write_all

@@ -36,7 +36,8 @@ from pipeline.dataset.files.shards import (
     rows_table,
     write_rows,
 )
-from pipeline.dumps.reader import Source, chunks
+from pipeline.dumps.chunks import read_chunks
+from pipeline.dumps.source import Source
 from pipeline.ingest.chunk import ChunkTask, IngestConfig, packed_of, part_name, read_games, split_of
 from pipeline.ingest.games_table import games_table
 from pipeline.ingest.manifest import build_manifest
@@ -94,7 +95,7 @@ def _encode_games(out: Path, found: Journals, config: ExploreConfig) -> Source:
     publish(out / BUILDING, PGN, len(lines), write_pgn)
     publish(out / BUILDING, RECORDS, len(lines), write_records)
     source = Source(str(out / BUILDING / PGN))
-    for chunk in chunks([source], CHUNK_BYTES):
+    for chunk in read_chunks([source], CHUNK_BYTES):
         entries = [line.read() for line in lines[chunk.first_game : chunk.first_game + len(chunk.starts)]]
         _encode_chunk(ChunkTask(chunk, str(out), config.ingest()), entries, config.draw_penalty)
     return source

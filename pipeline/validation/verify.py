@@ -33,7 +33,7 @@ from pipeline.dataset.files.shards import file_hash, read_manifest
 from pipeline.dataset.files.verify_files import verify_files
 from pipeline.dataset.training_set import Member, is_training_set, read_training_set, row_groups
 from pipeline.dumps.formats.evaluations import Sample
-from pipeline.dumps.reader import is_same_file
+from pipeline.dumps.source import is_same_file
 from pipeline.errors import DatasetError
 from pipeline.evaluation.game_texts import read_texts, text_of
 from pipeline.pgn.san import MATE

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from pipeline.dumps.reader import Chunk, Source, chunks
+from pipeline.dumps.chunks import Chunk, read_chunks
+from pipeline.dumps.source import Source
 from pipeline.ingest.chunk import IngestConfig, Tagged, read_games
 from pipeline.pgn import replay, tags
 from pipeline.pgn.san import NO_CLOCK, NO_EVAL
@@ -50,7 +51,7 @@ def replay_chunk(chunk: Chunk, config: IngestConfig | None = None) -> tuple[Tagg
 
 def games(path: Path, chunk_bytes: int = 1 << 24) -> Iterator[Game]:
     """Give the games of a dump as ingest sees them."""
-    for chunk in chunks([Source(str(path))], chunk_bytes):
+    for chunk in read_chunks([Source(str(path))], chunk_bytes):
         tagged, rows = replay_chunk(chunk)
         seen, lengths, row = tagged.games, np.diff(tagged.games.start), 0
         moves = list(zip(rows.label.tolist(), rows.promotion.tolist(), strict=True))

@@ -16,7 +16,8 @@ import pytest
 import zstandard
 
 from pipeline.dumps.archives import TrailingBytesError, decompress
-from pipeline.dumps.reader import STDIN, Source, chunks
+from pipeline.dumps.chunks import read_chunks
+from pipeline.dumps.source import STDIN, Source
 from pipeline.errors import FetchError
 from pipeline.ingest.job import ingest
 from tests.pipeline import datasets
@@ -61,7 +62,7 @@ def read_source(name: str, monkeypatch: pytest.MonkeyPatch, data: bytes) -> tupl
         if name == STDIN:
             patch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(data)))
         source = Source(name)
-        found = [(one.offset, bytes(one.text), one.starts.tolist()) for one in chunks([source], 300_000)]
+        found = [(one.offset, bytes(one.text), one.starts.tolist()) for one in read_chunks([source], 300_000)]
     return found, source.describe()
 
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.dumps import reader
+from pipeline.dumps import chunks, source
 from pipeline.errors import ConfigError, DatasetError, IngestError, Stopped
 from pipeline.ingest import chunk
 from pipeline.ingest.chunk import IngestConfig
@@ -130,7 +130,8 @@ def test_rows_join_their_game_and_its_bytes(made: Path, dump: Path) -> None:
 def test_workers_and_blocks_of_reading_change_no_byte(
     made: Path, dump: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int, block: int
 ) -> None:
-    monkeypatch.setattr(reader, "BLOCK", block)
+    for room in (source, chunks):
+        monkeypatch.setattr(room, "BLOCK", block)
     ingest([str(dump)], tmp_path / "out", CONFIG, workers=workers)
     assert datasets.content(tmp_path / "out") == datasets.content(made)
 
@@ -214,7 +215,7 @@ def test_a_source_that_was_cut_between_two_chunks_is_refused(dump: Path, tmp_pat
     ends = iter([False, False, True])
     with pytest.raises(Stopped):
         ingest([str(path)], tmp_path / "out", CONFIG, workers=1, stop=lambda: next(ends))
-    first, second, *_ = reader.chunks([reader.Source(str(path))], 1 << 20)
+    first, second, *_ = chunks.read_chunks([source.Source(str(path))], 1 << 20)
     path.write_bytes(first.text + second.text)
     with pytest.raises(DatasetError, match="has become shorter"):
         ingest([str(path)], tmp_path / "out", CONFIG, workers=1)

@@ -8,7 +8,7 @@ import pytest
 
 from engine.jit_cache import OURS, VARIABLE, key_cache_by_sources
 from pipeline.dataset.batches import Batches
-from pipeline.dumps.reader import Chunk
+from pipeline.dumps.chunks import Chunk
 from pipeline.errors import DatasetError
 from pipeline.ingest.chunk import ChunkTask, IngestConfig, encode_chunk
 from pipeline.ingest.job import ingest

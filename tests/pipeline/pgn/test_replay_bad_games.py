@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.dumps.reader import Source, chunks
+from pipeline.dumps.chunks import read_chunks
+from pipeline.dumps.source import Source
 from pipeline.ingest.job import ingest
 from pipeline.pgn.san import NO_CLOCK, NO_EVAL
 from tests.engine.board.test_position_many_moves import BEFORE, MANY
@@ -175,7 +176,7 @@ def test_games_after_a_comment_that_never_ends_are_saved(tmp_path: Path) -> None
 def test_a_game_of_600_plies_is_used_and_its_repetitions_counted(tmp_path: Path) -> None:
     path = tmp_path / "games.pgn"
     path.write_text(SHUFFLE * 150 + "1/2-1/2\n")
-    (chunk,) = chunks([Source(str(path))], 1 << 20)
+    (chunk,) = read_chunks([Source(str(path))], 1 << 20)
     _, rows = by_kernels.replay_chunk(chunk)
     assert len(rows.label) == 600
     assert rows.repetition.tolist() == [ply // 4 for ply in range(600)]
@@ -234,7 +235,7 @@ def test_joined_files_keep_their_first_tag_behind_a_byte_order_mark(tmp_path: Pa
 def test_clocks_and_evals_are_read_however_odd(comment: str, tmp_path: Path) -> None:
     path = tmp_path / "games.pgn"
     path.write_text(f'[Event "x"]\n[TimeControl "180+2"]\n\n1. e4 {{{comment}}} e5 2. d4 d5 1-0\n')
-    (chunk,) = chunks([Source(str(path))], 1 << 20)
+    (chunk,) = read_chunks([Source(str(path))], 1 << 20)
     _, rows = by_kernels.replay_chunk(chunk)
     white, seconds = NOTES[comment]
     assert rows.eval.tolist() == [NO_EVAL, NO_EVAL if white is None else -white, NO_EVAL, NO_EVAL]

@@ -13,8 +13,9 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from pipeline.dumps import reader
-from pipeline.dumps.reader import Chunk, Source
+from pipeline.dumps import chunks, source
+from pipeline.dumps.chunks import Chunk
+from pipeline.dumps.source import Source
 from pipeline.errors import DumpError
 from pipeline.ingest.chunk import IngestConfig, read_games
 from pipeline.pgn import replay, tags
@@ -93,10 +94,11 @@ def test_any_bytes_are_read_to_a_status_within_bounds(text: bytes) -> None:
 def chunked(path: Path, block: int, chunk_bytes: int, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, bytes]]:
     """Read a file's games as (offset, text) through the stream, `block` bytes at a time."""
     with monkeypatch.context() as patch:
-        patch.setattr(reader, "BLOCK", block)
-        patch.setattr(reader, "LONGEST_GAME", 1 << 16)
+        for room in (source, chunks):
+            patch.setattr(room, "BLOCK", block)
+        patch.setattr(chunks, "LONGEST_GAME", 1 << 16)
         found = []
-        for chunk in reader.chunks([Source(str(path))], chunk_bytes):
+        for chunk in chunks.read_chunks([Source(str(path))], chunk_bytes):
             bounds = [*chunk.starts.tolist(), len(chunk.text)]
             for first, last in pairwise(bounds):
                 found.append((chunk.offset + first, chunk.text[first:last]))
@@ -181,6 +183,6 @@ def test_noise_is_refused_or_read_and_never_more(tmp_path: Path) -> None:
         path = tmp_path / "noise.pgn"
         path.write_bytes(chance.integers(1, 256, size, dtype=np.uint8).tobytes())
         with suppress(DumpError):
-            for chunk in reader.chunks([Source(str(path))], 1 << 20):
+            for chunk in chunks.read_chunks([Source(str(path))], 1 << 20):
                 assert isinstance(chunk, Chunk)
                 assert len(replay_chunk(chunk)[1].label) == 0

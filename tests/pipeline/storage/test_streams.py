@@ -15,8 +15,9 @@ import zstandard
 
 from pipeline.dataset.batches import Batches
 from pipeline.dataset.files.shards import publish, read_manifest
-from pipeline.dumps import archives, reader
-from pipeline.dumps.reader import Source, chunks
+from pipeline.dumps import archives, chunks, source
+from pipeline.dumps.chunks import read_chunks
+from pipeline.dumps.source import Source
 from pipeline.errors import (
     ChangedError,
     ConfigError,
@@ -98,8 +99,9 @@ def test_a_stream_gives_the_rows_of_the_file_through_breaks(
 def test_a_network_that_is_gone_keeps_what_is_finished(
     server: Server, dump: Path, made: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reader, "BLOCK", 1 << 16)  # or all of the text is read at once
-    monkeypatch.setattr(reader, "HEAD", 1 << 12)  # or all of the archive, before the first chunk
+    for room in (source, chunks):
+        monkeypatch.setattr(room, "BLOCK", 1 << 16)  # or all of the text is read at once
+    monkeypatch.setattr(source, "HEAD", 1 << 12)  # or all of the archive, before the first chunk
     monkeypatch.setattr(archives, "_READ_ZSTD", 1 << 12)  # or more of it than the server gives
     data, out = dump.read_bytes(), tmp_path / "out"
     file = server.files["/games.pgn.zst"] = File(data)
@@ -191,7 +193,7 @@ def test_two_machines_with_other_settings_do_not_mix_in_a_store(dump: Path) -> N
         return False
 
     def encode_first(config: IngestConfig) -> None:
-        chunk = next(chunks([Source(str(dump))], CONFIG.chunk_mib << 20))
+        chunk = next(read_chunks([Source(str(dump))], CONFIG.chunk_mib << 20))
         encode_chunk(ChunkTask(chunk, str(out), config))
 
     asked: list[bytes] = []

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 import zstandard
 
-from pipeline.dumps import reader
-from pipeline.dumps.reader import Source, chunks, require
+from pipeline.dumps import chunks
+from pipeline.dumps.chunks import read_chunks
+from pipeline.dumps.source import QUIET_BYTES, Source, require
 from pipeline.errors import ConfigError, DumpError, Stopped
 from pipeline.ingest.job import ingest
 from tests.pipeline import by_kernels, datasets
@@ -70,9 +71,9 @@ def test_a_stop_is_heard_while_no_chunk_comes(name: str, tmp_path: Path) -> None
     asked: list[int] = []
     source = Source(str(tmp_path / name), lambda: asked.append(1) is None)
     with pytest.raises(Stopped, match="run the same command to continue"):
-        next(chunks([source], 1 << 20))
+        next(read_chunks([source], 1 << 20))
     assert len(asked) == 1
-    assert source.quiet_bytes <= reader.QUIET_BYTES + (1 << 20)
+    assert source.quiet_bytes <= QUIET_BYTES + (1 << 20)
 
 
 @pytest.mark.parametrize("before", [b"", GAME * 2])
@@ -84,7 +85,7 @@ def test_a_stop_is_heard_while_standard_input_is_silent(before: bytes, monkeypat
         other.write(before)
         threading.Timer(0.05, stopped.set).start()
         with pytest.raises(Stopped, match="stopped while reading -"):
-            next(chunks([Source("-", stopped.is_set)], 1 << 20))
+            next(read_chunks([Source("-", stopped.is_set)], 1 << 20))
 
 
 def test_standard_input_comes_in_pieces_of_any_length(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,15 +100,15 @@ def test_standard_input_comes_in_pieces_of_any_length(monkeypatch: pytest.Monkey
     threading.Thread(target=write).start()
     with os.fdopen(reads, "rb") as slow:
         monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=slow))
-        assert b"".join(bytes(chunk.text) for chunk in chunks([Source("-")], 10_000)) == GAME * 100
+        assert b"".join(bytes(chunk.text) for chunk in read_chunks([Source("-")], 10_000)) == GAME * 100
 
 
 @pytest.mark.parametrize("chunk_bytes", [1 << 16, 1 << 23])
 def test_a_chunk_holds_a_bounded_number_of_games(chunk_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reader, "MOST_GAMES", 1000)
+    monkeypatch.setattr(chunks, "MOST_GAMES", 1000)
     text = b"*\n\n" * 12_345
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(text)))
-    found: list[Any] = list(chunks([Source("-")], chunk_bytes))
+    found: list[Any] = list(read_chunks([Source("-")], chunk_bytes))
     assert [len(chunk.starts) for chunk in found] == [1000] * 12 + [345]
     assert [chunk.first_game for chunk in found] == list(range(0, 12_345, 1000))
     assert b"".join(bytes(chunk.text) for chunk in found) == text
@@ -118,9 +119,9 @@ def test_a_named_pipe_is_read_and_can_be_stopped_while_nothing_writes_to_it(tmp_
     os.mkfifo(pipe)
     require(str(pipe))
     with pytest.raises(Stopped):
-        next(chunks([Source(str(pipe), stop=lambda: True)], 1 << 20))
+        next(read_chunks([Source(str(pipe), stop=lambda: True)], 1 << 20))
     writer = threading.Thread(target=lambda: pipe.write_bytes(GAME * 3))
     writer.start()
-    (chunk,) = chunks([Source(str(pipe))], 1 << 20)
+    (chunk,) = read_chunks([Source(str(pipe))], 1 << 20)
     writer.join()
     assert len(chunk.starts) == 3

@@ -1,40 +1,27 @@
-"""Dumps as streams: open, decompress, cut into chunks of whole games, in bounded memory.
-
-A chunk holds about `chunk_bytes` of text and at most MOST_GAMES games, so memory is bounded by these and by LONGEST_GAME,
-whatever the dump. A damaged archive gives every whole game before the damage, which its source describes.
-
-Axes: G games of a chunk.
-"""
+"""Dumps as streams of text: a file, an address or standard input, opened, recognised, decompressed and hashed."""
 
 import hashlib
 import io
 import os
 import select
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, TextIO
 
-import numpy as np
-from numpy.typing import NDArray
-
 from engine.progress import Stop, never
-from pipeline.dumps.archives import TrailingBytesError, compression_of, decompress
+from pipeline.dumps.archives import compression_of, decompress
 from pipeline.dumps.formats import evaluations, parquet
 from pipeline.dumps.formats.positions import recognise
 from pipeline.dumps.formats.text import FIRST, HEAD, PIECE, Pieces, gather
 from pipeline.errors import DumpError, Stopped
-from pipeline.pgn.tags import LONGEST_GAME, Splitter, split
 from pipeline.storage.http import RemoteVersion, WebFile, file_name, shown
 from pipeline.storage.objects import ObjectFile, RangeFile, list_files, look, open_remote
 from pipeline.storage.preflight import require_utf8
 from pipeline.storage.stores import file_hash, is_url
 
 BLOCK = 1 << 22
-"""Bytes of text that are split at a time."""
-MOST_GAMES = 1 << 18
-"""Most games of a chunk: a game costs some 600 bytes besides its text, and a bomb of `*` has one in three bytes."""
+"""Bytes that are read at a time."""
 QUIET_BYTES = 1 << 22
 """Bytes of text without a chunk (blank lines, a bomb) from which on `stop` is polled; after each chunk, its taker polls."""
 QUIET_MILLISECONDS = 200
@@ -42,25 +29,6 @@ QUIET_MILLISECONDS = 200
 
 _SUFFIXES = {".zst": "zstd", ".gz": "gzip", ".bz2": "bz2"}
 STDIN = "-"
-
-
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """Whole games of a dump."""
-
-    index: int
-    """Number of the chunk in the dataset, from 0."""
-    source: int
-    """Number of the source it came from, from 0."""
-    first_game: int
-    """Number of its first game in the dataset, dropped ones counted."""
-    offset: int
-    """Byte of the decompressed source that the text begins at."""
-    text: bytes
-    starts: NDArray[np.int64]
-    """[G] first byte of each game in the text."""
-    is_evaluations: bool = False
-    """Whether the games are lines of evaluated positions (pipeline/pgn/evaluation_rows.py)."""
 
 
 class Source:
@@ -302,132 +270,3 @@ def open_text(path: Path) -> TextIO:
     """
     stream: Any = Source(str(path), plain=True).open()
     return io.TextIOWrapper(io.BufferedReader(stream), "utf-8-sig", errors="replace")
-
-
-class _Window:
-    """A buffer that the stream is read into; the games not yet returned lie at its front."""
-
-    def __init__(self, stream: Pieces, source: Source, chunk_bytes: int) -> None:
-        self.stream, self.source = stream, source
-        self.text = np.empty(chunk_bytes + 2 * LONGEST_GAME + 3 * BLOCK, dtype=np.uint8)
-        self.filled = self.scanned = 0
-        self.has_games = False
-        self.is_cut = False
-        """Whether damage ended the text, perhaps in the middle of a game."""
-        self.splitter = Splitter()
-        self.starts = np.empty(0, dtype=np.int64)
-
-    def read_block(self) -> bool:
-        """Read up to BLOCK more bytes; return False at the end. Damage is an end, and noted in the source."""
-        try:
-            count = self.stream.readinto(self.text.data[self.filled : self.filled + BLOCK])
-        except OSError as error:
-            self.source.damage, count = str(error), 0
-            self.is_cut = not self.source.input and not isinstance(error, TrailingBytesError)
-        self.source.text_bytes += count
-        self.filled += count
-        return count > 0
-
-    def find_games(self, final: bool) -> None:
-        """Find the games that begin in what was read, up to the last whole line."""
-        end = self.filled
-        if not final:
-            unseen = self.text[self.scanned : self.filled].tobytes()
-            unseen = unseen.removesuffix(b"\r")  # its LF may follow
-            end = self.scanned + max(unseen.rfind(b"\n"), unseen.rfind(b"\r")) + 1
-            if end == self.scanned and self.filled - self.scanned > LONGEST_GAME:
-                if not self.has_games:
-                    raise DumpError(
-                        f"{display_name(self.source.name)} is not PGN text: no line break in {LONGEST_GAME >> 20} MiB"
-                    )
-                end = self.filled  # the line is cut, as the game that it belongs to will be
-        if self.source.is_evaluations:
-            newlines = np.flatnonzero(self.text[self.scanned : end] == ord("\n"))
-            found = self.scanned + np.concatenate([[0], newlines[:-1] + 1])[: len(newlines)]
-            count = len(found)
-        else:
-            found = np.empty((end - self.scanned) // 2 + 2, dtype=np.int64)
-            count = split(self.text, self.scanned, end, self.splitter.state, found)
-        self.starts = np.concatenate([self.starts, found[:count]])
-        self.scanned = end
-        self.has_games = self.has_games or count > 0
-
-    @property
-    def full(self) -> bool:
-        """Return whether another block would not fit: then even an open game is returned, cut."""
-        return self.filled + BLOCK > len(self.text)
-
-    def drop_last_game(self) -> None:
-        """Drop the last game and its text."""
-        self.filled = self.scanned = int(self.starts[-1])
-        self.starts = self.starts[:-1]
-
-    def drop_scanned(self) -> int:
-        """Drop the text that was scanned while no game is open (blank lines, remarks) and return its length."""
-        dropped = self.scanned
-        self._drop(dropped)
-        return dropped
-
-    def _drop(self, end: int) -> None:
-        rest = self.filled - end
-        self.text[:rest] = self.text[end : self.filled].copy()
-        self.splitter.state[2] -= end
-        self.filled, self.scanned = rest, self.scanned - end
-
-    def take(self, end: int, games: int) -> tuple[bytes, NDArray[np.int64]]:
-        """Return the text up to `end` and its first `games` games, and drop them."""
-        first = int(self.starts[0])
-        text, starts = self.text[first:end].tobytes(), self.starts[:games] - first
-        self.starts = self.starts[games:] - end
-        self._drop(end)
-        return text, starts
-
-
-def _source_chunks(source: Source, number: int, chunk_bytes: int) -> Iterator[Chunk]:
-    """Yield the chunks of one source, indexed and numbered from 0."""
-    window = _Window(source.open(), source, chunk_bytes)
-    offset = index = game = 0
-    more = True
-    while more:
-        more = window.read_block()
-        window.find_games(final=not more)
-        if window.is_cut and len(window.starts):
-            window.drop_last_game()
-        while len(window.starts):
-            first = int(window.starts[0])
-            later = min(int(np.searchsorted(window.starts, first + chunk_bytes)), MOST_GAMES)
-            if later < len(window.starts):
-                end, games = int(window.starts[later]), later
-            elif not more or window.full:
-                end, games = window.scanned, len(window.starts)
-            else:
-                break
-            text, starts = window.take(end, games)
-            yield Chunk(index, number, game, offset + first, text, starts, source.is_evaluations)
-            offset, index, game = offset + end, index + 1, game + games
-        if not len(window.starts):
-            offset += window.drop_scanned()
-    if source.is_parquet_evaluations:
-        source.bytes_read = source.size or 0  # recognised by its footer
-    else:
-        while source.read(BLOCK):  # the bytes behind damage are hashed too: the manifest has the hash of the file
-            pass
-    source.close()
-
-
-def chunks(
-    sources: list[Source], chunk_bytes: int, on_read: Callable[[int], None] = lambda count: None
-) -> Iterator[Chunk]:
-    """Yield the chunks of all sources in order; `on_read` is called with the raw bytes read so far.
-
-    Raises DumpError for a source that cannot be read, before its first chunk, and Stopped. Damage ends a source and is noted
-    in its `damage`.
-    """
-    index = game = done = 0
-    for number, source in enumerate(sources):
-        for chunk in _source_chunks(source, number, chunk_bytes):
-            source.quiet_bytes = 0
-            on_read(done + source.bytes_read)
-            yield replace(chunk, index=index, first_game=game)
-            index, game = index + 1, game + len(chunk.starts)
-        done += source.bytes_read
