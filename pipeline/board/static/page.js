@@ -73,6 +73,7 @@ export function say(text, wrong = false) {
 export const game = { start: "", moves: [], at: 0, mode: "play", ...JSON.parse(sessionStorage.getItem("game") ?? "{}") };
 export const store = () => sessionStorage.setItem("game", JSON.stringify(game));
 export const shown = () => ({ start: game.start, moves: game.moves, at: game.at, network: $("network").value });
+export const toPgn = async (tags) => (await ask("/api/save", { start: game.start, moves: game.moves, tags }))?.pgn;
 export const position = {}; // as the server describes the one on the board
 const state = { version: 0 };
 export const newest = () => state.version; // work on an older position is dropped

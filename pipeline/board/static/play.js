@@ -1,5 +1,5 @@
 // Play: the network answers; rating, style, clocks, taking back and saving.
-import { $, ask, change, game, move, newest, position, say, shown, store } from "./page.js";
+import { $, ask, change, game, move, newest, position, say, shown, store, toPgn } from "./page.js";
 
 const SETTINGS = ["style", "rating", "color", "clock"];
 const isOver = () => Boolean(position.ending || game.flag);
@@ -71,7 +71,8 @@ function takeBack() {
 async function save() {
   const [White, Black] = game.color === "w" ? ["You", $("network").value] : [$("network").value, "You"];
   const tags = { White, Black, Result: { w: "0-1", b: "1-0" }[game.flag] ?? "" };
-  const { pgn } = await ask("/api/save", { start: game.start, moves: game.moves, tags });
+  const pgn = await toPgn(tags);
+  if (!pgn) return;
   const href = URL.createObjectURL(new Blob([pgn], { type: "application/x-chess-pgn" }));
   Object.assign(document.createElement("a"), { href, download: "game.pgn" }).click();
 }
@@ -82,7 +83,8 @@ function tick() {
   counted = performance.now();
   if (!game.clocks || game.mode !== "play" || isOver() || !game.at) return;
   game.clocks[position.turn] = Math.max(game.clocks[position.turn] - passed, 0);
-  if (!game.clocks[position.turn]) change({ flag: position.turn });
+  game.flag = game.clocks[position.turn] ? "" : position.turn; // at once: no tick asks again while the server is away
+  if (game.flag) change({});
   store();
   showClocks();
 }

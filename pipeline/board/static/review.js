@@ -1,5 +1,5 @@
 // Review: each move of a game beside what people of the players' ratings do; the curve, the moments, and the moves.
-import { $, ask, button, change, chart, dom, game, percent, request, say, table } from "./page.js";
+import { $, button, change, chart, dom, game, percent, request, say, table, toPgn } from "./page.js";
 
 let header = null; // what is known of the game before its review
 let rows = []; // a row for each move
@@ -9,10 +9,7 @@ const BROKEN = "The review broke off: press Review again.";
 export function begin() {
   $("pgn-file").onchange = async () => ($("pgn").value = await $("pgn-file").files[0].slice(0, 1 << 20).text());
   $("review-form").onsubmit = (event) => event.preventDefault() ?? run();
-  $("review-this").onclick = async () => {
-    $("pgn").value = (await ask("/api/save", { start: game.start, moves: game.moves, tags: {} })).pgn;
-    run();
-  };
+  $("review-this").onclick = async () => ($("pgn").value = (await toPgn({})) ?? "") && run();
 }
 
 function showProgress(text, wrong = false) {

@@ -307,3 +307,25 @@ def test_a_clock_runs_out(browser: "Browser", url: str) -> None:
             page.clock.run_for(2000)
         page.locator("#status", has_text="you ran out of time").wait_for()
         assert page.locator("[data-square] img[draggable=true]").count() == 0
+
+
+def test_a_clock_that_runs_out_without_a_server_asks_once_until_it_is_back(browser: "Browser") -> None:
+    port = free_port()
+    with serving(port) as process, visiting(browser, f"http://127.0.0.1:{port}/") as page:
+        page.clock.install()
+        page.select_option("#clock", "60+0")
+        make(page, chess.Move.from_uci("e2e4"))
+        page.locator("#moves button").nth(1).wait_for()
+        os.kill(process, signal.SIGKILL)
+        until(lambda: not answers(port))
+        for _ in range(32):
+            page.clock.run_for(2000)
+        asked: list[str] = []
+        page.on("request", lambda request: asked.append(request.url))
+        for _ in range(10):
+            page.clock.run_for(1000)
+            page.wait_for_timeout(100)
+        assert len(asked) <= 12, "one request a second"
+        with serving(port):
+            page.clock.resume()
+            page.locator("#status", has_text="you ran out of time").wait_for()
