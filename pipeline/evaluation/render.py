@@ -1,7 +1,7 @@
 """Results as text, Markdown tables and files."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,21 +62,28 @@ def human_search_text(found: dict[str, Any]) -> str:
             "positions": row["positions"],
             "top1": row["top1"],
             "with search": row["searched_top1"],
-            "points": _difference(row, "top1", 100, 1),
-            "nats": _difference(row, "cross_entropy", 1, 3),
+            "points": format_points(row),
+            "nats": format_nats(row),
         }
         for row in found["rows"]
     ]
     return f"policy corrected by {found['simulations']} simulations, by the mover's rating\n{text_table(rows)}"
 
 
-def _difference(row: dict[str, Any], figure: str, scale: float, places: int) -> str:
-    """Return a paired difference with its interval."""
-    ends = [row[f"{figure}_{end}"] for end in ("low", "high")]
-    middle = f"{scale * row[f'{figure}_difference']:+.{places}f}"
-    if None in ends:
-        return f"{middle} (too few games)"
-    return f"{middle} ({' to '.join(f'{scale * end:+.{places}f}' for end in ends)})"
+def format_points(row: Mapping[str, Any]) -> str:
+    """Format a paired difference in top-1 with its interval, in points."""
+    return _format_difference(row, "top1", 100, 1)
+
+
+def format_nats(row: Mapping[str, Any]) -> str:
+    """Format a paired difference in cross-entropy with its interval, in nats."""
+    return _format_difference(row, "cross_entropy", 1, 3)
+
+
+def _format_difference(row: Mapping[str, Any], figure: str, scale: float, places: int) -> str:
+    middle, low, high = (row[f"{figure}_{end}"] for end in ("difference", "low", "high"))
+    interval = "too few games" if low is None else f"{scale * low:+.{places}f} to {scale * high:+.{places}f}"
+    return f"{scale * middle:+.{places}f} ({interval})"
 
 
 def text_table(rows: list[dict[str, Any]]) -> str:

@@ -11,7 +11,7 @@ from pipeline.dataset.files.shards import publish_json
 from pipeline.evaluation.page import charts
 from pipeline.evaluation.page.boards import board_svg, san
 from pipeline.evaluation.page.page import UNKNOWN, render, safe, small_board
-from pipeline.evaluation.render import markdown, publish_bytes
+from pipeline.evaluation.render import format_nats, format_points, markdown, publish_bytes
 
 PARTS = {"all": "all moves", "late": "moves from the 12th on"}
 """Name in the report of each part of the person's moves."""
@@ -44,7 +44,7 @@ def headline(result: Result) -> str:
     row = next(row for row in result["networks"] if row["name"] == "imitation")["all"]
     return (
         f"In {row['positions']:,} moves of the {row['games']:,} newest games of {person(result)}, which no training saw, the "
-        f"imitation's first choice is the move played in {100 * row['top1']:.1f} %, {_points(row)} points "
+        f"imitation's first choice is the move played in {100 * row['top1']:.1f} %, {format_points(row)} points "
         "against the network that it started from."
     )
 
@@ -105,25 +105,13 @@ def _rows(result: Result) -> list[dict[str, str]]:
             "network": NETWORKS[row["name"]],
             "moves": f"{PARTS[part]} ({row[part]['positions']:,})",
             "top-1": f"{100 * row[part]['top1']:.1f} %",
-            "points (95 %)": "" if row["name"] == "base" else _points(row[part]),
-            "nats (95 %)": "" if row["name"] == "base" else _nats(row[part]),
+            "points (95 %)": "" if row["name"] == "base" else format_points(row[part]),
+            "nats (95 %)": "" if row["name"] == "base" else format_nats(row[part]),
         }
         for part in PARTS
         for row in result["networks"]
         if part in row
     ]
-
-
-def _points(row: Mapping[str, Any]) -> str:
-    low, high = row["top1_low"], row["top1_high"]
-    interval = "too few games for an interval" if low is None else f"{100 * low:+.1f} to {100 * high:+.1f}"
-    return f"{100 * row['top1_difference']:+.1f} ({interval})"
-
-
-def _nats(row: Mapping[str, Any]) -> str:
-    low, high = row["cross_entropy_low"], row["cross_entropy_high"]
-    interval = "too few games" if low is None else f"{low:+.3f} to {high:+.3f}"
-    return f"{row['cross_entropy_difference']:+.3f} ({interval})"
 
 
 def _draw_position(row: Mapping[str, Any]) -> Any:
