@@ -18,6 +18,11 @@ from pipeline.pgn.san import MATE, NO_EVAL
 
 READ = ("planes", "castling", "ep_file", "halfmove", "label", "promotion", "eval", "ply", "game")
 FISHNET = {"fen": "VARCHAR", "cp": "INTEGER", "mate": "INTEGER", "move": "VARCHAR"}
+STORED = (
+    *("planes", "castling", "label", "promotion", "eval"),
+    *("halfmove", "ply", "plies", "game", "elo", "opponent_elo", "result", "clock", "repetition"),
+)
+"""Columns that `read_rows` reads."""
 POSITIONS = {
     "fen": "VARCHAR",
     "line": "VARCHAR",
@@ -102,3 +107,16 @@ def write_json_lines(path: Path, entries: Iterator[dict[str, Any]]) -> None:
     with path.open("wb") as raw, zstandard.ZstdCompressor().stream_writer(raw) as file:
         for entry in entries:
             file.write(json.dumps(entry).encode() + b"\n")
+
+
+def read_rows(directory: Path) -> dict[str, Any]:
+    """Return the rows of a dataset in the order of its games."""
+    parts = [
+        rows
+        for member in members(directory)
+        for split in ("train", "val", "test")
+        for rows in row_groups(member.shards(split), STORED)
+    ]
+    rows = {name: np.concatenate([part[name] for part in parts]) for name in STORED}
+    order = np.argsort(rows["game"], kind="stable")
+    return {name: values[order] for name, values in rows.items()}

@@ -1,9 +1,7 @@
-"""Lichess's evaluated positions as inputs: rows as of the games they come from, hostile rows counted, parts of files read."""
+"""Lichess's evaluated positions as inputs: rows as of the games they come from, parts of files read, mixtures."""
 
 import io
-import json
 import random
-from collections import Counter
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -36,7 +34,6 @@ from tests.pipeline.loopback import serving
 
 COMPACT = IngestConfig(planes="compact", chunk_mib=1)
 COMPARED = ("planes", "castling", "label", "promotion", "eval")
-STORED = (*COMPARED, "halfmove", "ply", "plies", "game", "elo", "opponent_elo", "result", "clock", "repetition")
 START = chess.STARTING_FEN
 
 
@@ -91,24 +88,11 @@ def fishnet(positions: Positions, tmp_path_factory: pytest.TempPathFactory) -> P
     return path
 
 
-def read_rows(directory: Path) -> dict[str, Any]:
-    """Return the rows of a dataset in the order of its games."""
-    parts = [
-        rows
-        for member in members(directory)
-        for split in ("train", "val", "test")
-        for rows in row_groups(member.shards(split), STORED)
-    ]
-    rows = {name: np.concatenate([part[name] for part in parts]) for name in STORED}
-    order = np.argsort(rows["game"], kind="stable")
-    return {name: values[order] for name, values in rows.items()}
-
-
 def assert_rows_of_games(out: Path, games: Path, kept: list[int] | None = None) -> dict[str, Any]:
     """Compare the rows of evaluated positions with those of the games that they were written from."""
     parts = list(evaluated.evaluated_rows(games))
     expected = {name: np.concatenate([part[name] for part in parts]) for name in COMPARED}
-    found = read_rows(out)
+    found = evaluated.read_rows(out)
     for name in COMPARED:
         np.testing.assert_array_equal(
             found[name], expected[name] if kept is None else expected[name][kept], err_msg=name
@@ -162,110 +146,6 @@ def test_python_chess_finds_the_same_rows_in_the_file(fishnet: Path, tmp_path: P
     assert found["compared"] >= 50
 
 
-HOSTILE: list[tuple[dict[str, Any], str]] = [
-    ({"fen": START, "cp": 20, "move": "e2e4"}, "used"),
-    ({"fen": START, "cp": 20, "move": None}, "used"),
-    ({"fen": START, "mate": -2, "move": "g1f3"}, "used"),
-    ({"fen": START, "cp": 900_000, "move": "e2e4"}, "used"),
-    ({"fen": " ".join(START.split()[:4]), "cp": 20, "move": "e2e4"}, "used"),
-    ({"fen": None, "cp": 20, "move": "e2e4"}, "bad row"),
-    ({"fen": START, "move": "e2e4"}, "bad row"),
-    ({"fen": START, "cp": 20, "mate": 3, "move": "e2e4"}, "bad row"),
-    ({"fen": START, "mate": 0, "move": "e2e4"}, "bad row"),
-    ({"fen": "", "cp": 20, "move": "e2e4"}, "bad row"),
-    ({"fen": "♔" * 64, "cp": 20, "move": "e2e4"}, "bad row"),
-    ({"fen": START + "\n" + START, "cp": 20, "move": "e2e4"}, "bad row"),
-    ({"fen": START.replace(" ", "\t"), "cp": 20, "move": "e2e4"}, "bad row"),
-    ({"fen": START + " " * 100_000, "cp": 20, "move": "e2e4"}, "bad row"),
-    ({"fen": "9" * 2_000, "cp": 20, "move": "e2e4"}, "bad row"),
-    ({"fen": "8/8/8/8/8/8/8/8 w - - 0 1", "cp": 20, "move": "e2e4"}, "bad FEN"),
-    ({"fen": "kk6/8/8/8/8/8/8/K7 w - - 0 1", "cp": 20, "move": "a1a2"}, "bad FEN"),
-    ({"fen": "QQQQQQQQ/QQQQQQQQ/8/8/8/8/7k/K7 w - - 0 1", "cp": 1, "move": "a1a2"}, "bad FEN"),
-    ({"fen": "1r2k1r1/8/8/8/8/8/8/1R2K1R1 w KQkq - 0 1", "cp": 0, "move": "e1g1"}, "variant"),
-    ({"fen": "R5k1/5ppp/8/8/8/8/8/K7 b - - 0 1", "mate": -1, "move": None}, "no moves"),
-    ({"fen": START, "cp": 20, "move": "e2e5"}, "illegal move"),
-    ({"fen": START, "cp": 20, "move": "e1h1"}, "illegal move"),
-    ({"fen": START, "cp": 20, "move": "e2e4q"}, "illegal move"),
-    ({"fen": START, "cp": 20, "move": "z9z9"}, "illegal move"),
-    ({"fen": START, "cp": 20, "move": "Nf3"}, "illegal move"),
-    ({"fen": "8/P6k/8/8/8/8/8/K7 w - - 0 1", "cp": 900, "move": "a7a8"}, "illegal move"),
-]
-
-
-def test_every_hostile_row_is_counted_by_its_reason_and_place(tmp_path: Path) -> None:
-    path = tmp_path / "hostile.parquet"
-    rows = [{"cp": None, "mate": None, "move": None, **row} for row, _ in HOSTILE]
-    pq.write_table(pa.Table.from_pylist(rows), path)
-    manifest = ingest([str(path)], tmp_path / "out", COMPACT, workers=1)
-    reasons = Counter(reason for _, reason in HOSTILE)
-    assert manifest["games"] == {"read": len(HOSTILE), "used": reasons.pop("used"), "dropped": dict(reasons)}
-    found = datasets.games(tmp_path / "out")
-    assert [game["dropped"] or "used" for game in found] == [reason for _, reason in HOSTILE]
-    assert len({game["offset"] for game in found}) == len(HOSTILE)
-    kept = read_rows(tmp_path / "out")
-    assert kept["eval"].tolist() == [20, 20, -32000, 32000, 20]
-    assert kept["label"][1] == NO_LABEL
-
-
-def test_hostile_lines_of_json_lose_no_other_line(tmp_path: Path) -> None:
-    good = json.dumps({"fen": START, "evals": [{"pvs": [{"cp": 20, "line": "e2e4 e7e5"}], "knodes": 3, "depth": 20}]})
-    bad = [
-        "{", "[]", "null", '{"fen": 3, "evals": []}', '{"fen": "x", "evals": [{"pvs": [{"cp": "a", "line": "e2e4"}]}]}',
-        '{"fen": "x", "evals": null}', json.dumps({"fen": START, "evals": []}),
-        json.dumps({"fen": START, "evals": [{"pvs": []}]}),
-        json.dumps({"fen": START, "evals": [{"pvs": [{"cp": 10**30, "line": "e2e4"}]}]}),
-        "[" * 100_000, '{"fen": "' + "a" * 3_000_000,
-    ]  # fmt: skip
-    path = tmp_path / "lines.jsonl"
-    path.write_text("".join(f"{good}\n{line}\n" for line in bad))
-    manifest = ingest([str(path)], tmp_path / "out", COMPACT, workers=1)
-    assert manifest["games"]["used"] == len(bad)
-    assert manifest["games"]["dropped"] == {"bad row": len(bad)}
-
-
-@pytest.mark.parametrize(
-    ("columns", "said"),
-    [
-        (
-            {"fen": pa.array([1]), "cp": pa.array([1]), "mate": pa.array([1]), "move": pa.array(["e2e4"])},
-            "column fen is int64",
-        ),
-        (
-            {"fen": pa.array([START]), "cp": pa.array(["a"]), "mate": pa.array([1]), "move": pa.array(["e2e4"])},
-            "column cp is string",
-        ),
-        (
-            {"fen": pa.array([START]), "cp": pa.array([[1]]), "mate": pa.array([1]), "move": pa.array(["e2e4"])},
-            "column cp is list",
-        ),
-        ({"fen": pa.array([START]), "cp": pa.array([1])}, "evaluations fen, cp, mate, move"),
-    ],
-)
-def test_wrong_types_are_one_line_with_the_file_s_name(columns: dict[str, pa.Array], said: str, tmp_path: Path) -> None:
-    path = tmp_path / "wrong.parquet"
-    pq.write_table(pa.table(columns), path)
-    with pytest.raises(DumpError, match=said) as caught:
-        ingest([str(path)], tmp_path / "out", COMPACT, workers=1)
-    assert str(path) in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
-def test_a_column_that_occurs_twice_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "twice.parquet"
-    columns = {"fen": pa.array([START]), "cp": pa.array([1]), "mate": pa.array([1]), "move": pa.array(["e2e4"])}
-    pq.write_table(pa.Table.from_arrays([*columns.values(), columns["fen"]], names=[*columns, "fen"]), path)
-    with pytest.raises(DumpError, match="column fen occurs twice"):
-        ingest([str(path)], tmp_path / "out", COMPACT, workers=1)
-
-
-def test_numbers_as_pandas_writes_them_are_read(tmp_path: Path) -> None:
-    path = tmp_path / "floats.parquet"
-    columns = {"fen": [START, START], "cp": [12.0, None], "mate": [None, -3.0], "move": ["e2e4", None]}
-    pq.write_table(pa.table(columns), path)
-    ingest([str(path)], tmp_path / "out", COMPACT, workers=1)
-    assert read_rows(tmp_path / "out")["eval"].tolist() == [12, -32000]
-
-
 def test_a_truncated_file_is_refused_and_damage_keeps_the_rows_before_it(fishnet: Path, tmp_path: Path) -> None:
     whole = fishnet.read_bytes()
     short = tmp_path / "short.parquet"
@@ -280,27 +160,6 @@ def test_a_truncated_file_is_refused_and_damage_keeps_the_rows_before_it(fishnet
     with pytest.raises(DamagedError, match=r"broken\.parquet"):
         ingest([str(broken)], tmp_path / "broken", COMPACT, workers=1)
     assert 0 < datasets.manifest(tmp_path / "broken")["positions"]["total"] <= before
-
-
-def test_a_repeated_long_text_takes_no_memory(tmp_path: Path) -> None:
-    path, rows = tmp_path / "bomb.parquet", 200_000
-    texts = pa.DictionaryArray.from_arrays(pa.array(np.zeros(rows, np.int32)), pa.array(["k" * (1 << 20)]))
-    numbers = pa.array(np.zeros(rows, np.int64))
-    good = pa.table({"fen": [START], "cp": [1], "mate": pa.array([None], pa.int64()), "move": ["e2e4"]})
-    bomb = pa.table(
-        {
-            "fen": texts.cast(pa.dictionary(pa.int32(), pa.string())),
-            "cp": numbers,
-            "mate": pa.nulls(rows, pa.int64()),
-            "move": pa.nulls(rows, pa.string()),
-        }
-    )
-    with pq.ParquetWriter(path, good.schema) as writer:
-        writer.write_table(good)
-        for part in (bomb.slice(0, 1000),):
-            writer.write_table(part.cast(good.schema))
-    manifest = ingest([str(path)], tmp_path / "out", COMPACT, workers=1)
-    assert manifest["games"] == {"read": 1001, "used": 1, "dropped": {"bad row": 1000}}
 
 
 def test_a_folder_and_addresses_give_the_rows_of_the_file(
@@ -430,14 +289,14 @@ def test_training_mixes_games_and_evaluations_in_shares_and_continues_where_it_s
     path = tmp_path / "positions.jsonl.zst"
     evaluated.write_json_lines(path, (evaluated.analyses(*row, at) for at, row in enumerate(positions[:500])))
     folders = [games, _ingested([str(fishnet)], tmp_path / "people"), _ingested([str(path)], tmp_path / "engine")]
-    streams = [Batches([folder], batch_size=20, columns=STORED, people_only=True) for folder in folders]
+    streams = [Batches([folder], batch_size=20, columns=evaluated.STORED, people_only=True) for folder in folders]
     mixed = Shares(streams, (2, 1, 1))
     batches = list(islice(mixed.from_step(0), 40))
     of_games = [int((batch["plies"] > 0).sum()) for batch in batches]
     of_engine = [int((batch["label"] == NO_LABEL).sum()) for batch in batches]
     assert (set(of_games), set(of_engine)) == ({10}, {5})
     later = next(mixed.from_step(33))
-    assert all((later[name] == batches[33][name]).all() for name in STORED)
+    assert all((later[name] == batches[33][name]).all() for name in evaluated.STORED)
     halves = [next(mixed.from_step(33, rank, 2)) for rank in (0, 1)]
     assert sorted(np.concatenate([half["game"] for half in halves])) == sorted(later["game"])
     with pytest.raises(ConfigError, match="one for each of 3 datasets"):
