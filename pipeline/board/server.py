@@ -75,7 +75,7 @@ def make_app(networks: Networks) -> Guard:
 def serve(networks: Networks, port: int) -> None:
     """Serve the page on 127.0.0.1 until a signal arrives. Raises UserError for a port that is in use.
 
-    The first network searches before the page opens, so that nobody waits for kernels to compile in a game.
+    The first network searches before the page opens: kernels compile then, and not during a game.
     """
     with listen(port, "--port N") as listener:
         networks.load(next(iter(networks.places()))).analyse(chess.Board(), 1)
