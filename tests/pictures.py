@@ -63,7 +63,7 @@ def main() -> None:
                 page = browser.new_page()
                 page.set_default_timeout(60_000)
                 take_first_hour(page, server, folder / "datasets", games, DEFAULT_PRESET, options.minutes, keep)
-                page.set_viewport_size({"width": 2300, "height": 1250})
+                page.set_viewport_size({"width": 2300, "height": 1350})
                 take_graph(page, server)
                 take_run(page, server)
         finally:
@@ -130,7 +130,7 @@ def take_graph(page: "Page", server: Server) -> None:
 
 
 def take_run(page: "Page", server: Server) -> None:
-    """Keep the page of the newest run, which trained and reported."""
+    """Keep the page of the newest run, which made a report."""
     run = server.ask("{ runsOrError(limit: 1) { ... on Runs { results { id } } } }")["runsOrError"]["results"][0]["id"]
     page.set_viewport_size({"width": 1400, "height": 800})
     page.goto(f"{server.url}/runs/{run}", wait_until="domcontentloaded")
