@@ -7,13 +7,13 @@
 Of several analyses of a position the deepest is taken, of equally deep ones that with most nodes, and of its lines the first.
 Parquet is read in batches of rows and JSON in blocks of lines, so memory is bounded. Rules of the data sets: README.md.
 
-Axes: R rows, N analyses or lines of all rows of a batch, S positions.
+Axes: N lines of analyses, S positions.
 """
 
 import io
 import json
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,31 +32,16 @@ ENGINE_MOVES = (POSITIONS, JSON_LINES)
 """Inputs whose moves are an engine's."""
 COLUMNS = {FISHNET: ("fen", "cp", "mate", "move"), POSITIONS: ("fen", "line", "depth", "knodes", "cp", "mate")}
 TEXTS = ("fen", "line", "move")
-BATCH = 1 << 15
-"""Rows that are read at a time."""
+BATCH, BATCH_BYTES = 1 << 15, 1 << 24
+"""Rows that are read at a time, and about their size at most; one row may be larger."""
 LONGEST_TEXT = 1 << 10
 """Bytes of a FEN, move or line of moves; a longer one makes its row a bad one."""
 BLOCK, LONGEST_LINE = 1 << 21, 1 << 20
 """Bytes of JSON that are parsed at a time, and of its longest line; a longer one is a bad row."""
 BROKEN = "\t\t\t\t\n"
-
-_SCHEMA = pa.schema(
-    [
-        ("fen", pa.string()),
-        (
-            "evals",
-            pa.list_(
-                pa.struct(
-                    [
-                        ("pvs", pa.list_(pa.struct([("cp", pa.int64()), ("mate", pa.int64()), ("line", pa.string())]))),
-                        ("knodes", pa.int64()),
-                        ("depth", pa.int64()),
-                    ]
-                )
-            ),
-        ),
-    ]
-)
+_LINE = pa.struct({"cp": pa.int64(), "mate": pa.int64(), "line": pa.string()})
+_ANALYSIS = pa.struct({"pvs": pa.list_(_LINE), "knodes": pa.int64(), "depth": pa.int64()})
+_SCHEMA = pa.schema({"fen": pa.string(), "evals": pa.list_(_ANALYSIS)})
 
 
 class Sample(NamedTuple):
@@ -102,144 +87,90 @@ def read_parquet(
     groups = [group for group in range(file.metadata.num_row_groups) if sample.takes(name, group)]
     rows, done = max(sum(file.metadata.row_group(group).num_rows for group in groups), 1), 0
     rest: pa.RecordBatch | None = None
-    for batch in _read_batches(file, source, kind, groups):
-        if kind == FISHNET:
-            yield _lines(*(batch.column(column) for column in COLUMNS[FISHNET]))
-        else:
-            lines, rest = _deepest_lines(batch, rest)
-            yield lines
-        done += len(batch)
-        on_share(done / rows)
-    if rest is not None:
-        yield _deepest_lines(None, rest)[0]
-
-
-def _read_batches(file: pq.ParquetFile, source: Any, kind: str, groups: Sequence[int]) -> Iterator[pa.RecordBatch]:
-    """Yield batches of row groups; raises OSError for damage."""
-    columns = list(COLUMNS[kind])
-    texts = [column for column in columns if column in TEXTS]
-    careful = pq.ParquetFile(source, metadata=file.metadata, read_dictionary=texts, pre_buffer=False)
     try:
         for group in groups:
-            reader = careful if _has_long_texts(careful, group, texts) else file
-            yield from reader.iter_batches(BATCH, row_groups=[group], columns=columns, use_threads=False)
+            size = _batch_size(file, source, group, [column for column in COLUMNS[kind] if column in TEXTS])
+            for batch in file.iter_batches(size, row_groups=[group], columns=COLUMNS[kind], use_threads=False):
+                done += len(batch)
+                if kind == POSITIONS:
+                    batch, rest = _deepest(batch, rest)
+                yield _lines(batch)
+                on_share(done / rows)
     except (pa.ArrowException, OSError) as error:
         raise OSError(" ".join(str(error).split())[:200]) from error
+    if rest is not None:
+        yield _lines(rest)
 
 
-def _has_long_texts(file: pq.ParquetFile, group: int, texts: Sequence[str]) -> bool:
-    """Return whether a text that a row group's dictionary states once, and any number of rows may repeat, is too long.
+def _batch_size(file: pq.ParquetFile, source: Any, group: int, texts: list[str]) -> int:
+    """Return how many rows of a group to read at a time: fewer where texts are long.
 
-    Such a group is read as a dictionary, which takes its memory once, and several times as long.
+    Texts are measured on average, and by the longest in a dictionary, which any number of rows may repeat.
     """
     metadata = file.metadata.row_group(group)
-    chunks = (metadata.column(at) for at in range(metadata.num_columns))
-    repeating = [
-        chunk.path_in_schema for chunk in chunks if chunk.has_dictionary_page and chunk.path_in_schema in texts
-    ]
-    if not repeating:
-        return False
-    first = next(file.iter_batches(1, row_groups=[group], columns=repeating, use_threads=False), None)
-    lengths = () if first is None else (pc.max(pc.binary_length(column.dictionary)).as_py() for column in first.columns)
-    return any((length or 0) > LONGEST_TEXT for length in lengths)
+    chunks = [metadata.column(at) for at in range(metadata.num_columns)]
+    chunks = [chunk for chunk in chunks if chunk.path_in_schema in texts]
+    longest: int = sum(chunk.total_uncompressed_size for chunk in chunks) // max(metadata.num_rows, 1)
+    repeated = [chunk.path_in_schema for chunk in chunks if chunk.has_dictionary_page]
+    if repeated and metadata.num_rows:
+        words = pq.ParquetFile(source, metadata=file.metadata, read_dictionary=repeated, pre_buffer=False)
+        first = next(words.iter_batches(1, row_groups=[group], columns=repeated, use_threads=False))
+        longest = max(longest, *(pc.max(pc.binary_length(column.dictionary)).as_py() or 0 for column in first.columns))
+    return max(1, min(BATCH, BATCH_BYTES // max(longest, 1)))
 
 
-def _deepest_lines(
-    batch: pa.RecordBatch | None, rest: pa.RecordBatch | None
-) -> tuple[memoryview, pa.RecordBatch | None]:
-    """Return the lines of all positions but the batch's last one, which may go on in the next, and the rows of that.
+def _deepest(batch: pa.RecordBatch, rest: pa.RecordBatch | None) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+    """Return the best lines of all positions but the last, which may go on in the next batch, and so far of that.
 
-    A position is a run of rows with one FEN; `batch` None ends the last one.
+    A position is a run of rows with one FEN; `rest` is what was returned with the batch before.
     """
-    parts = [part for part in (rest, batch) if part is not None]
-    if not parts:
-        return memoryview(b""), None
-    rows = pa.concat_batches([_plain(part) for part in parts])
+    rows = batch if rest is None else pa.concat_batches([rest, batch])
     fens = rows.column("fen")
-    changed_N = np.ones(len(rows), dtype=np.bool_)
-    changed_N[1:] = ~np.asarray(pc.equal(fens[1:], fens[:-1]).fill_null(True), dtype=np.bool_)
-    starts_S = np.flatnonzero(changed_N)
-    kept = rows[len(rows) :]
-    if batch is not None and len(starts_S):
-        last = int(starts_S[-1])
-        rows, kept, starts_S = rows[:last], rows[last:], starts_S[:-1]
-    numbers = [_whole_numbers(rows.column(column)) for column in ("depth", "knodes")]
-    best = rows.take(pa.array(_find_deepest(starts_S, *numbers)))
-    return _lines(*(best.column(column) for column in ("fen", "cp", "mate", "line", "depth"))), kept
+    is_same = pc.equal(fens[1:], fens[:-1]).fill_null(False)
+    position_N = np.cumsum(np.append(0, ~np.asarray(is_same)))[: len(rows)]
+    best = rows.take(pa.array(_find_deepest(position_N, rows.column("depth"), rows.column("knodes"))))
+    return best[:-1], best[-1:]
 
 
-def _plain(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return a batch with its dictionaries applied, too long texts null."""
-    columns = [_texts(batch.column(name)) if name in TEXTS else batch.column(name) for name in batch.schema.names]
-    return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
+def _find_deepest(position_N: NDArray[np.int64], depth: pa.Array, knodes: pa.Array) -> NDArray[np.int64]:
+    """Return for each position the first of its lines with the greatest depth, then with the most nodes, int64[S]."""
+    depth_N, knodes_N = (np.asarray(_integers(column).fill_null(0)) for column in (depth, knodes))
+    order_N = np.lexsort((~knodes_N, ~depth_N, position_N))  # ~ reverses the order and, unlike -, does not overflow
+    return order_N[np.flatnonzero(np.diff(position_N, prepend=-1))]
 
 
-def _find_deepest(
-    starts_S: NDArray[np.int64], depth_N: NDArray[np.int64], knodes_N: NDArray[np.int64]
-) -> NDArray[np.int64]:
-    """Return the first analysis of the greatest depth, then of the most nodes, of each position, int64[S].
-
-    A position's analyses are those from its start to the next one's.
-    """
-    if not len(starts_S):
-        return starts_S
-    order_N = depth_N.clip(0, 1 << 20) << 40 | knodes_N.clip(0, (1 << 40) - 1)
-    position_N = np.repeat(np.arange(len(starts_S)), np.diff(starts_S, append=len(order_N)))
-    best_N = np.flatnonzero(order_N == np.maximum.reduceat(order_N, starts_S)[position_N])
-    return best_N[np.unique(position_N[best_N], return_index=True)[1]]
-
-
-def _whole_numbers(column: pa.Array) -> NDArray[np.int64]:
-    """Return whole numbers, int64, 0 for null; raises DumpError for others."""
-    return np.asarray(_integers(column).fill_null(0))
+def _lines(best: pa.RecordBatch) -> memoryview:
+    """Return the lines of positions, of which a batch has a row each; of a line of moves the first is taken."""
+    cp, mate = (_integers(best.column(name)).cast(pa.string()) for name in ("cp", "mate"))
+    mates = pc.binary_join_element_wise("#", mate, "")
+    score = pc.if_else(pc.and_(cp.is_valid(), mate.is_valid()), "both", pc.coalesce(cp, mates)).cast(pa.binary())
+    fen, depth = _texts(best.column("fen")), pa.scalar(b"")
+    if "move" in best.schema.names:
+        move = _texts(best.column("move"))
+    else:
+        move = pc.replace_substring_regex(_texts(best.column("line")), " .*", "")
+        depth = _integers(best.column("depth")).cast(pa.string()).cast(pa.binary())
+    fields = (fen, score, move, depth, b"\n")
+    text = pc.binary_join_element_wise(*fields, b"\t", null_handling="replace", null_replacement=b"")
+    return memoryview(pc.binary_join(pa.ListArray.from_arrays([0, len(text)], text), b"")[0].as_buffer()).cast("B")
 
 
 def _integers(column: pa.Array) -> pa.Array:
-    """Return a column as int64; raises OSError for numbers that are not whole."""
-    try:
+    """Return numbers as int64, null for those that are not whole or do not fit."""
+    if pa.types.is_signed_integer(column.type) or pa.types.is_null(column.type):
         return column.cast(pa.int64())
-    except pa.ArrowException as error:
-        raise OSError(f"a number is not whole ({str(error).splitlines()[0][:100]})") from error
+    wide = column.cast(pa.float64(), safe=False)
+    is_whole = pc.and_(pc.equal(wide, pc.floor(wide)), pc.less(pc.abs(wide), 2.0**53))
+    return pc.if_else(is_whole, wide, None).cast(pa.int64())
 
 
 def _texts(column: pa.Array) -> pa.Array:
-    """Return a column of texts as bytes; null for those that are too long or hold control characters."""
-    if pa.types.is_null(column.type):
-        return column.cast(pa.binary())
-    words = (column.dictionary if pa.types.is_dictionary(column.type) else column).cast(pa.binary())
-    ends, data = _ends(words), words.buffers()[2]
-    texts = np.frombuffer(b"" if data is None else data, dtype=np.uint8)[ends[0] : ends[-1]]
-    odd = pa.array(np.diff(ends) > LONGEST_TEXT)
-    if len(texts) and texts.min() < ord(" "):
-        odd = pc.or_(odd, pc.match_substring_regex(words, "[\\x00-\\x1f]"))
-    if pc.any(odd).as_py():
-        words = pc.if_else(odd, pa.scalar(None, pa.binary()), words)
-    return words.take(column.indices) if pa.types.is_dictionary(column.type) else words
-
-
-def _ends(texts: pa.Array) -> NDArray[np.int32]:
-    """Return where each text begins and the last one ends, int32[R + 1]."""
-    if not len(texts):
-        return np.zeros(1, dtype=np.int32)
-    return np.frombuffer(texts.buffers()[1], dtype=np.int32, count=texts.offset + len(texts) + 1)[texts.offset :]
-
-
-def _lines(fen: pa.Array, cp: pa.Array, mate: pa.Array, move: pa.Array, depth: pa.Array | None = None) -> memoryview:
-    """Return the lines of positions; `move` may be a line of moves, of which the first is taken."""
-    cp, mate, move = _integers(cp), _integers(mate), _texts(move)
-    score = cp.cast(pa.string())
-    if mate.null_count < len(mate):
-        mates = pc.binary_join_element_wise("#", mate.cast(pa.string()), "")
-        both = pc.and_(score.is_valid(), mates.is_valid())
-        score = pc.if_else(both, "both", pc.coalesce(score, mates))
-    plies: Any = b""
-    if depth is not None:
-        move = pc.replace_substring_regex(move, " .*", "")
-        plies = _integers(depth).cast(pa.string()).cast(pa.binary())
-    fields = (_texts(fen), score.cast(pa.binary()), move, plies, b"\n")
-    text = pc.binary_join_element_wise(*fields, b"\t", null_handling="replace", null_replacement="")
-    ends, data = _ends(text), text.buffers()[2]
-    return memoryview(b"" if data is None else data).cast("B")[int(ends[0]) : int(ends[-1])]
+    """Return texts as bytes, `?` in place of those that are too long or hold control characters."""
+    texts = column.cast(pa.binary())
+    odd, data = pc.greater(pc.binary_length(texts), LONGEST_TEXT), texts.buffers()[2]
+    if data and np.frombuffer(data, dtype=np.uint8).min() < ord(" "):
+        odd = pc.or_(odd, pc.match_substring_regex(texts, "[\\x00-\\x1f]"))
+    return pc.if_else(odd, b"?", texts) if pc.any(odd).as_py() else texts
 
 
 # ---------------------------------------------------------------- JSON lines
@@ -275,43 +206,30 @@ def _convert_block(block: bytes) -> memoryview:
     except pa.ArrowException:
         lines = [line for line in block.split(b"\n") if line.strip()]
         return memoryview("".join(map(_convert_line, lines)).encode("utf-8", "replace"))
-    rows = table.combine_chunks().to_batches()
-    return _convert_objects(rows[0]) if rows else memoryview(b"")
+    return memoryview(b"".join(_convert_objects(rows) for rows in table.to_batches()))
 
 
 def _convert_objects(rows: pa.RecordBatch) -> memoryview:
-    """Return the lines of parsed positions [R], of which those without an analysis or a line have no score."""
+    """Return the lines of parsed positions; those without an analysis or a line have no score."""
     evals = rows.column("evals")
-    analyses_R, at_R = _find_nonempty(evals)
-    inner = evals.values
-    depth_N, knodes_N = (_whole_numbers(pc.struct_field(inner, name)) for name in ("depth", "knodes"))
-    best_R = np.full(len(rows), -1)
-    if len(at_R):
-        picked = np.concatenate([np.arange(first, last) for first, last in analyses_R])
-        starts = np.cumsum([0, *(last - first for first, last in analyses_R[:-1])])
-        best_R[at_R] = picked[_find_deepest(starts, depth_N[picked], knodes_N[picked])]
-    chosen = inner.take(pa.array(best_R, mask=best_R < 0))
-    pvs = pc.struct_field(chosen, "pvs")
-    lines_R, at_R = _find_nonempty(pvs)
-    first_R = np.full(len(rows), -1)
-    first_R[at_R] = lines_R[:, 0]
-    pv = pvs.values.take(pa.array(first_R, mask=first_R < 0))
-    cp, mate, line = (pc.struct_field(pv, name) for name in ("cp", "mate", "line"))
-    return _lines(rows.column("fen"), cp, mate, line, pc.struct_field(chosen, "depth"))
-
-
-def _find_nonempty(lists: pa.ListArray) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the first and last place of the lists that are not empty, and which rows these are."""
-    ends = np.asarray(lists.offsets).astype(np.int64)
-    spans = np.stack([ends[:-1], ends[1:]], axis=1)
-    at = np.flatnonzero((spans[:, 1] > spans[:, 0]) & np.asarray(lists.is_valid()))
-    return spans[at], at
+    analyses, pvs = pc.list_flatten(evals), pc.struct_field(pc.list_flatten(evals), "pvs")
+    analysis_N = np.asarray(pc.list_parent_indices(pvs))
+    position_N = np.asarray(pc.list_parent_indices(evals))[analysis_N]
+    depth, knodes = (pc.struct_field(analyses, name).take(pa.array(analysis_N)) for name in ("depth", "knodes"))
+    best_N = _find_deepest(position_N, depth, knodes)
+    best = np.full(len(rows), -1)
+    best[position_N[best_N]] = best_N
+    at = pa.array(best, mask=best < 0)
+    line = pc.list_flatten(pvs).take(at)
+    cp, mate, moves = (pc.struct_field(line, name) for name in ("cp", "mate", "line"))
+    columns = {"fen": rows.column("fen"), "cp": cp, "mate": mate, "line": moves, "depth": depth.take(at)}
+    return _lines(pa.RecordBatch.from_pydict(columns))
 
 
 def _convert_line(text: bytes) -> str:
     """Return the line of one object, BROKEN if it is not one of a position."""
     try:
-        entry = json.loads(text)
+        entry = json.loads(text, parse_float=str)  # a number that is not whole is no number here
         rows = pa.RecordBatch.from_pylist([entry], schema=_SCHEMA)
         return bytes(_convert_objects(rows)).decode("utf-8", "replace")
     except (ValueError, TypeError, AttributeError, OSError, OverflowError, RecursionError, pa.ArrowException):

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from engine.encoding.views import NO_LABEL
+from pipeline.dumps.formats import evaluations
 from pipeline.errors import DumpError
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
@@ -19,7 +20,7 @@ from tests.pipeline import datasets
 from tests.pipeline.evaluated import read_rows
 
 COMPACT = IngestConfig(planes="compact", chunk_mib=1)
-START = chess.STARTING_FEN
+START, END = chess.STARTING_FEN, "4k3/8/8/8/8/8/4P3/4K3 w - -"
 
 HOSTILE: list[tuple[dict[str, Any], str]] = [
     ({"fen": START, "cp": 20, "move": "e2e4"}, "used"),
@@ -37,6 +38,10 @@ HOSTILE: list[tuple[dict[str, Any], str]] = [
     ({"fen": START.replace(" ", "\t"), "cp": 20, "move": "e2e4"}, "bad row"),
     ({"fen": START + " " * 100_000, "cp": 20, "move": "e2e4"}, "bad row"),
     ({"fen": "9" * 2_000, "cp": 20, "move": "e2e4"}, "bad row"),
+    ({"fen": START.replace(" - ", " e-3 "), "cp": 20, "move": "e2e4"}, "bad row"),
+    ({"fen": START.replace("KQkq", "KKKK"), "cp": 20, "move": "e2e4"}, "bad row"),
+    ({"fen": START.replace("0 1", f"{2**64} 1"), "cp": 20, "move": "e2e4"}, "bad row"),
+    ({"fen": START[:5] + "\0" + START[5:], "cp": 20, "move": "e2e4"}, "bad row"),
     ({"fen": "8/8/8/8/8/8/8/8 w - - 0 1", "cp": 20, "move": "e2e4"}, "bad FEN"),
     ({"fen": "kk6/8/8/8/8/8/8/K7 w - - 0 1", "cp": 20, "move": "a1a2"}, "bad FEN"),
     ({"fen": "QQQQQQQQ/QQQQQQQQ/8/8/8/8/7k/K7 w - - 0 1", "cp": 1, "move": "a1a2"}, "bad FEN"),
@@ -47,6 +52,8 @@ HOSTILE: list[tuple[dict[str, Any], str]] = [
     ({"fen": START, "cp": 20, "move": "e2e4q"}, "illegal move"),
     ({"fen": START, "cp": 20, "move": "z9z9"}, "illegal move"),
     ({"fen": START, "cp": 20, "move": "Nf3"}, "illegal move"),
+    ({"fen": START, "cp": 20, "move": "e2e4\0"}, "illegal move"),
+    ({"fen": START, "cp": 20, "move": "e2e4" * 1_000}, "illegal move"),
     ({"fen": "8/P6k/8/8/8/8/8/K7 w - - 0 1", "cp": 900, "move": "a7a8"}, "illegal move"),
 ]
 
@@ -72,11 +79,13 @@ def test_hostile_lines_of_json_lose_no_other_line(tmp_path: Path) -> None:
         "{", "[]", "null", '{"fen": 3, "evals": []}', '{"fen": "x", "evals": [{"pvs": [{"cp": "a", "line": "e2e4"}]}]}',
         '{"fen": "x", "evals": null}', json.dumps({"fen": START, "evals": []}),
         json.dumps({"fen": START, "evals": [{"pvs": []}]}),
-        json.dumps({"fen": START, "evals": [{"pvs": [{"cp": 10**30, "line": "e2e4"}]}]}),
+        *(good.replace("20", number, 1) for number in (str(10**30), "12.5", "NaN", "1e400", "true")),
+        good.replace(START, "\\u0000" + START), good.replace(START, "\\ud800"), good + good,
         "[" * 100_000, '{"fen": "' + "a" * 3_000_000,
     ]  # fmt: skip
     path = tmp_path / "lines.jsonl"
-    path.write_text("".join(f"{good}\n{line}\n" for line in bad))
+    bad.append(good[:40])  # torn, the last line
+    path.write_text("\n".join(f"{good}\n{line}" for line in bad))
     manifest = ingest([str(path)], tmp_path / "out", COMPACT, workers=1)
     assert manifest["games"]["used"] == len(bad)
     assert manifest["games"]["dropped"] == {"bad row": len(bad)}
@@ -117,30 +126,62 @@ def test_a_column_that_occurs_twice_is_refused(tmp_path: Path) -> None:
         ingest([str(path)], tmp_path / "out", COMPACT, workers=1)
 
 
-def test_numbers_as_pandas_writes_them_are_read(tmp_path: Path) -> None:
-    path = tmp_path / "floats.parquet"
-    columns = {"fen": [START, START], "cp": [12.0, None], "mate": [None, -3.0], "move": ["e2e4", None]}
-    pq.write_table(pa.table(columns), path)
-    ingest([str(path)], tmp_path / "out", COMPACT, workers=1)
-    assert read_rows(tmp_path / "out")["eval"].tolist() == [12, -32000]
-
-
-def test_a_repeated_long_text_takes_no_memory(tmp_path: Path) -> None:
-    path, rows = tmp_path / "bomb.parquet", 200_000
-    texts = pa.DictionaryArray.from_arrays(pa.array(np.zeros(rows, np.int32)), pa.array(["k" * (1 << 20)]))
-    numbers = pa.array(np.zeros(rows, np.int64))
-    good = pa.table({"fen": [START], "cp": [1], "mate": pa.array([None], pa.int64()), "move": ["e2e4"]})
-    bomb = pa.table(
-        {
-            "fen": texts.cast(pa.dictionary(pa.int32(), pa.string())),
-            "cp": numbers,
-            "mate": pa.nulls(rows, pa.int64()),
-            "move": pa.nulls(rows, pa.string()),
-        }
-    )
-    with pq.ParquetWriter(path, good.schema) as writer:
-        writer.write_table(good)
-        for part in (bomb.slice(0, 1000),):
-            writer.write_table(part.cast(good.schema))
+@pytest.mark.parametrize(
+    ("cp", "kept"),
+    [
+        (pa.array([12.0, None, np.nan, np.nan, 7.0]), [12, -32000, -32000, 7]),
+        (pa.array([12.5, 1e30, np.inf, -np.inf, 7.0]), [-32000, -32000, 7]),
+        (pa.array([2**64 - 1, 0, 5, 6, 7], pa.uint64()), [5, 7]),
+        (pa.array([2**63 - 1, -(2**63), 5, 6, 7], pa.int64()), [32000, 5, 7]),
+    ],
+)
+def test_a_number_that_is_none_loses_no_other_row(cp: pa.Array, kept: list[int], tmp_path: Path) -> None:
+    path = tmp_path / "numbers.parquet"
+    has_mate = [False, True, False, True, False]
+    mate = pa.array([-3.0 if mate else None for mate in has_mate])
+    pq.write_table(pa.table({"fen": [START] * 5, "cp": cp, "mate": mate, "move": ["e2e4"] * 5}), path)
     manifest = ingest([str(path)], tmp_path / "out", COMPACT, workers=1)
-    assert manifest["games"] == {"read": 1001, "used": 1, "dropped": {"bad row": 1000}}
+    assert manifest["games"]["read"] == 5
+    assert read_rows(tmp_path / "out")["eval"].tolist() == kept
+
+
+ANALYSES = pa.table(
+    {
+        "fen": [START, None, None, START, "9" * 2_000, END],
+        "line": ["e2e4 e7e5", "a2a3", "a2a3", "d2d4", "a2a3", "e2e4"],
+        "depth": [20.0, 99.0, 99.0, np.nan, 99.0, 20.0],
+        "knodes": [5, 5, 5, 5, 5, 5],
+        "cp": [20, 1, 2, 30, 3, 40],
+        "mate": pa.nulls(6, pa.int64()),
+    }
+)
+
+
+def test_a_bad_analysis_is_not_taken_for_its_neighbour_s(tmp_path: Path) -> None:
+    path = tmp_path / "analyses.parquet"
+    pq.write_table(ANALYSES, path)
+    manifest = ingest([str(path)], tmp_path / "out", COMPACT, workers=1)
+    assert manifest["games"] == {"read": 6, "used": 3, "dropped": {"bad row": 3}}
+    assert read_rows(tmp_path / "out")["eval"].tolist() == [20, 30, 40]
+
+
+def test_a_position_without_end_is_kept_as_one_row() -> None:
+    batch = ANALYSES.take(pa.array([0] * 1_000)).to_batches()[0]
+    finished, rest = evaluations._deepest(batch, None)
+    assert (len(finished), len(rest)) == (0, 1)
+
+
+@pytest.mark.parametrize("repeated", [True, False])
+def test_long_texts_are_read_few_at_a_time(repeated: bool, tmp_path: Path) -> None:
+    path = tmp_path / "bomb.parquet"
+    good = pa.table({"fen": [START], "cp": [1], "mate": pa.array([None], pa.int64()), "move": ["e2e4"]})
+    bomb = good.set_column(0, "fen", pa.array(["k" * (1 << 20)])).take(pa.array([0] * 100))
+    with pq.ParquetWriter(path, good.schema, use_dictionary=repeated, compression="zstd") as writer:
+        writer.write_table(good)
+        writer.write_table(bomb)
+    with pq.ParquetFile(path) as file:
+        sizes = [evaluations._batch_size(file, path, group, ["fen", "move"]) for group in (0, 1)]
+    assert sizes[0] == evaluations.BATCH
+    assert sizes[1] <= 16
+    manifest = ingest([str(path)], tmp_path / "out", COMPACT, workers=1)
+    assert manifest["games"] == {"read": 101, "used": 1, "dropped": {"bad row": 100}}
