@@ -5,6 +5,7 @@ has read, so repeats cost it what new games do.
 """
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -37,7 +38,8 @@ TURNS = 3
 POLL_SECONDS = 0.2
 
 Run = dict[str, Any]
-"""`run` (its name), games, positions, seconds from start to exit, and peak_mib of the command and its workers together."""
+"""`run` (its name), games, positions, seconds from start to exit, and cpu_seconds and peak_mib of the command and its workers
+together."""
 
 
 def run_ingest(name: str, source: str, config: IngestConfig, workers: int, stream: Iterable[bytes] = ()) -> Run:
@@ -48,7 +50,7 @@ def run_ingest(name: str, source: str, config: IngestConfig, workers: int, strea
     with tempfile.TemporaryDirectory(prefix="fianchetto-bench-") as folder:
         command = [sys.executable, "-m", "pipeline", "ingest", source, "--out", f"{folder}/out", "--json"]
         command += ["--planes", config.planes, "--set", f"history={config.history}", "--workers", str(workers)]
-        over, peaks, began = threading.Event(), [0], time.perf_counter()
+        over, peaks, began, before = threading.Event(), [0], time.perf_counter(), os.times()
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
             assert process.stdin is not None
             assert process.stdout is not None
@@ -73,7 +75,7 @@ def run_ingest(name: str, source: str, config: IngestConfig, workers: int, strea
             finally:
                 over.set()
                 watcher.join()
-        seconds = time.perf_counter() - began
+        seconds, after = time.perf_counter() - began, os.times()
         if process.returncode:
             raise IngestError(f"the measured ingest ended with exit status {process.returncode}")
     found = json.loads(printed.splitlines()[-1])
@@ -82,6 +84,7 @@ def run_ingest(name: str, source: str, config: IngestConfig, workers: int, strea
         "games": found["games"]["read"],
         "positions": found["positions"]["total"],
         "seconds": round(seconds, 3),
+        "cpu_seconds": round(sum(after[2:4]) - sum(before[2:4]), 3),  # of finished children
         "peak_mib": round(max(peaks) / (1 << 20)),
     }
 

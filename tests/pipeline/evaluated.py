@@ -23,14 +23,6 @@ STORED = (
     *("halfmove", "ply", "plies", "game", "elo", "opponent_elo", "result", "clock", "repetition"),
 )
 """Columns that `read_rows` reads."""
-POSITIONS = {
-    "fen": "VARCHAR",
-    "line": "VARCHAR",
-    "depth": "BIGINT",
-    "knodes": "BIGINT",
-    "cp": "BIGINT",
-    "mate": "BIGINT",
-}
 
 
 def evaluated_rows(directory: Path, splits: tuple[str, ...] = ("train", "val", "test")) -> Iterator[dict[str, Any]]:
@@ -79,26 +71,39 @@ def analyses(board: chess.Board, move: chess.Move, value: int, number: int) -> d
     return {"fen": " ".join(board.fen(en_passant="legal").split()[:4]), "evals": evals}
 
 
-def position_rows(entry: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return an entry as rows of Lichess/chess-position-evaluations."""
-    return [
-        {"fen": entry["fen"], "cp": None, "mate": None, **pv, "depth": found["depth"], "knodes": found["knodes"]}
-        for found in entry["evals"]
-        for pv in found["pvs"]
-    ]
+def write_analyses(fishnet: Path, path: Path) -> None:
+    """Write a table of fishnet-evals as Lichess/chess-position-evaluations, by DuckDB: four lines each, one of which is right.
+
+    It is the first of the deepest analysis with most nodes, between others that have no legal move. A position that follows
+    itself is written once.
+    """
+    deepest = ["30, 900 + n % 7, cp, mate, move || ' a1a1'", "30, 900 + n % 7, 7, NULL, 'a1a1'"]
+    others = ["12, 5000, -20000, NULL, 'a1a1'", "30, 20, NULL, 5, 'a1a1'"]
+    orders = ([others[0], *deepest, others[1]], [others[1], *deepest, others[0]])
+    even, odd = ("[" + ", ".join(f"row({at}, {row})" for at, row in enumerate(order)) + "]" for order in orders)
+    query = f"""
+        WITH short AS (SELECT * REPLACE (array_to_string(split(fen, ' ')[:4], ' ') AS fen), file_row_number AS n
+                       FROM read_parquet('{fishnet}', file_row_number = true)),
+             kept AS (FROM short QUALIFY fen IS DISTINCT FROM lag(fen) OVER (ORDER BY n)),
+             items AS (SELECT n, fen, unnest(CASE WHEN n % 2 = 0 THEN {even} ELSE {odd} END) AS item FROM kept)
+        SELECT fen, item[6] AS line, item[2]::BIGINT AS depth, item[3]::BIGINT AS knodes,
+               item[4]::BIGINT AS cp, item[5]::BIGINT AS mate
+        FROM items ORDER BY n, item[1]"""
+    with duckdb.connect() as database:
+        database.execute("SET preserve_insertion_order = true; SET threads = 1")
+        database.execute(f"COPY ({query}) TO '{path}' (FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE 122880)")
 
 
-def write_parquet(path: Path, rows: Iterator[dict[str, Any]], columns: dict[str, str], group: int = 20_480) -> None:
-    """Write rows as Parquet by DuckDB, from JSON lines beside the file."""
+def write_parquet(path: Path, rows: Iterator[dict[str, Any]], group: int = 122_880) -> None:
+    """Write rows of fishnet-evals as Parquet by DuckDB, from JSON lines beside the file."""
     lines = path.with_suffix(".jsonl")
     with lines.open("w") as file:
         file.writelines(json.dumps(row) + "\n" for row in rows)
     with duckdb.connect() as database:
-        source = f"read_json('{lines}', format='newline_delimited', columns={columns})"
-        names = ", ".join(columns)
+        source = f"read_json('{lines}', format='newline_delimited', columns={FISHNET})"
         options = f"FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE {group}"
         database.execute("SET preserve_insertion_order = true; SET threads = 1")
-        database.execute(f"COPY (SELECT {names} FROM {source}) TO '{path}' ({options})")
+        database.execute(f"COPY (SELECT {', '.join(FISHNET)} FROM {source}) TO '{path}' ({options})")
     lines.unlink()
 
 

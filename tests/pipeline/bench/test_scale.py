@@ -38,6 +38,7 @@ def test_scale_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     for row in (small, large):
         assert row["positions"] == 60 * row["games"]
         assert row["peak_mib"] > 100
+        assert row["cpu_seconds"] > 0
     assert large["games"] == pytest.approx(3 * small["games"], rel=0.1)
     assert found["memory_ratio"] == pytest.approx(large["peak_mib"] / small["peak_mib"], rel=0.02)
     assert one["games"] == two["games"] == large["games"], "each run had the whole stream"

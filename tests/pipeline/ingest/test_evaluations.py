@@ -84,7 +84,7 @@ def positions(games: Path) -> Positions:
 def fishnet(positions: Positions, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return its rows in the form of Lichess/fishnet-evals, in row groups of 2,048."""
     path = tmp_path_factory.mktemp("fishnet") / "fishnet.parquet"
-    evaluated.write_parquet(path, (evaluated.fishnet_row(*row) for row in positions), evaluated.FISHNET, 2048)
+    evaluated.write_parquet(path, (evaluated.fishnet_row(*row) for row in positions), 2048)
     return path
 
 
@@ -119,7 +119,7 @@ def test_evaluated_positions_are_not_estimated(fishnet: Path) -> None:
 
 @pytest.mark.parametrize("form", ["parquet", "jsonl.zst"])
 def test_position_evaluations_are_those_of_their_games(
-    form: str, positions: Positions, games: Path, tmp_path: Path
+    form: str, positions: Positions, fishnet: Path, games: Path, tmp_path: Path
 ) -> None:
     entries, kept, before = [], [], ""
     for number, row in enumerate(positions):
@@ -130,8 +130,7 @@ def test_position_evaluations_are_those_of_their_games(
         before = entry["fen"]
     path = tmp_path / f"positions.{form}"
     if form == "parquet":
-        rows = (row for entry in entries for row in evaluated.position_rows(entry))
-        evaluated.write_parquet(path, rows, evaluated.POSITIONS, 2048)
+        evaluated.write_analyses(fishnet, path)
     else:
         evaluated.write_json_lines(path, iter(entries))
     manifest = ingest([str(path)], tmp_path / "out", COMPACT, workers=1)
