@@ -22,7 +22,7 @@ def default_explore() -> ExploreConfig:
         value_scale=1.0,
         rescale_values=False,
     )
-    return ExploreConfig(explorer="reanalyse", games=4000, count=48_000, search=search)
+    return ExploreConfig(source="people", games=4000, count=48_000, search=search)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -82,8 +82,8 @@ def require(config: FinetuneConfig, human: Sequence[Path]) -> None:
     """Raise ConfigError for what a later stage would refuse, before any time is spent."""
     if not config.explore.plays and not human:
         raise ConfigError(
-            "the explorer reanalyse searches positions of people's games: name datasets with --positions, or take "
-            "--explorer hand-written"
+            f"the source {config.explore.source} searches positions of people's games: name datasets with --positions, or "
+            "take --source games"
         )
     onnx = config.explore.uses_network and config.explore.device == ONNX
     if onnx and any(find_spec(package) is None for package in ("onnx", "onnxscript")):

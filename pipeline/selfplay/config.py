@@ -34,12 +34,14 @@ def _search() -> SearchConfig:
 class ExploreConfig(SelfPlayConfig):
     """A generation of self-play; the manifest records all of it, and a directory started with other settings is refused."""
 
-    explorer: Literal["network", "hand-written", "reanalyse"] = "network"
-    """Source of the rows: network and hand-written play games; reanalyse searches positions of datasets."""
+    explorer: Literal["network", "hand-written"] = "network"
+    """Who searches: the checkpoint, or the hand-written player."""
+    source: Literal["games", "people", "near"] = "games"
+    """What is searched: own games, people's positions, or positions one to four random moves near those."""
     games: int = 1000
     """Games to play."""
     count: int = 20_000
-    """Positions to search (reanalyse)."""
+    """Positions to search (people and near)."""
     seed: int = 0
     """Random seed of games, searches and drawn positions."""
     search: SearchConfig = field(default_factory=_search)
@@ -62,7 +64,7 @@ class ExploreConfig(SelfPlayConfig):
                 raise ExploreError(f"{name} must be at least 1, not {getattr(self, name)}")
         if not 0 <= self.seed < 2**32:
             raise ExploreError(f"seed must be from 0 to {2**32 - 1}, not {self.seed}")
-        for name in ("explorer", "device"):
+        for name in ("explorer", "source", "device"):
             if getattr(self, name) not in (known := get_args(self.__annotations__[name])):
                 raise ExploreError(f"{name} is one of {', '.join(known)}, not {getattr(self, name)!r}")
         if not 0.0 <= self.draw_penalty <= 1.0:
@@ -76,7 +78,7 @@ class ExploreConfig(SelfPlayConfig):
     @property
     def plays(self) -> bool:
         """Return whether games are played, and not positions searched."""
-        return self.explorer != "reanalyse"
+        return self.source == "games"
 
     def ingest(self) -> IngestConfig:
         """Return the settings that rows are made with; searched positions all come from train splits and stay there."""

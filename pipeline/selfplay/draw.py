@@ -40,6 +40,7 @@ from pipeline.dataset.position_keys import position_keys
 from pipeline.dataset.training_set import Member, Shard, members
 from pipeline.errors import Stopped
 from pipeline.selfplay.config import ExploreConfig, ExploreError
+from pipeline.selfplay.near import step_off
 
 POSITIONS, DRAWN = "positions.parquet", "drawn.json"
 SCANNED = ("planes", "castling", "game", "ply", "eval")
@@ -99,6 +100,8 @@ def draw(
     rows = _read_rows(chosen, [shard for _, shard in shards])
     games, rows["game"] = np.unique(chosen["game"], return_inverse=True)
     rows["game"] = rows["game"].astype(np.uint32)
+    if config.source == "near":
+        step_off(rows, config.seed)
     unknown = {name: np.full(len(chosen), BATCH_SENTINELS[name]) for name in UNKNOWN}
     table = rows_table(pack(rows.pop("planes"), rows), rows | unknown, "compact")
     games_table, sources = _games(games, used)

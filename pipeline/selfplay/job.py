@@ -63,9 +63,9 @@ def explore(
         raise ConfigError("workers must be 0 or more")
     if config.plays == bool(datasets):
         raise ConfigError(
-            f"the explorer {config.explorer} plays games: leave out the datasets"
+            "games need no datasets: leave them out, or choose the source people or near"
             if config.plays
-            else "the explorer reanalyse searches positions of datasets: name at least one"
+            else f"the source {config.source} searches positions of datasets: name at least one"
         )
     remote = None if engine == LOCAL else engine_of(engine, workers)
     if remote is not None and config.device not in ("auto", "cpu", ONNX):

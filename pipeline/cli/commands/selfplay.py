@@ -17,13 +17,14 @@ class SelfPlay(Common):
 
     The directory gets shards as `fianchetto ingest` makes them, with the search's policy and values; games give games.pgn and
     games.jsonl too. With --reanalyse, positions are drawn from the train splits of datasets, in fixed shares of openings,
-    middlegames and endgames, undecided ones preferred; they need more simulations than games:
-    `--simulations 128 --max-considered-actions 16`. The same command continues a run that was stopped or killed.
+    middlegames and endgames, undecided ones preferred, and with `--source near` searched a few random moves later. They
+    need more simulations than games: `--simulations 128 --set explore.search.max_considered_actions=16`. The same command
+    continues a run that was stopped or killed.
     """
 
     basic: ClassVar = (
-        "checkpoint out reanalyse finished_only games count explorer simulations max_considered_actions seed width device"
-        " workers engine"
+        "checkpoint out reanalyse finished_only games count source explorer simulations seed width"
+        " device workers engine"
     )
 
     out: Path
@@ -33,7 +34,7 @@ class SelfPlay(Common):
     reanalyse: tuple[Path, ...] = ()
     """Search positions of these datasets or training sets in place of playing games."""
     finished_only: bool = False
-    """Make the dataset of the games or searches that are finished in --out, and leave out the rest."""
+    """Make the dataset of what is finished in --out."""
     workers: int = 0
     """Processes to use; 0 for one per core, or one where the network runs on a GPU."""
     engine: str = "local"
@@ -48,8 +49,8 @@ class SelfPlay(Common):
         from pipeline.selfplay.statistics import summarize
 
         stop, already = Interrupt(), (self.out / MANIFEST).exists()
-        searches = self.reanalyse and self.explore.explorer == "network"
-        config = replace(self.explore, explorer="reanalyse") if searches else self.explore
+        searches = self.reanalyse and self.explore.source == "games"
+        config = replace(self.explore, source="people") if searches else self.explore
         with bar("selfplay") as progress:
             manifest = explore(
                 self.checkpoint,
@@ -79,13 +80,13 @@ class Finetune(Common):
 
     In a generation the best network searches positions of --positions. A candidate is trained on these and on people's moves,
     and plays the best network in a match that ends by SPRT. A candidate is promoted if it wins, does not lose to the
-    supervised checkpoint and still predicts people's moves. A generation takes an hour or two on two cores. With `--explorer
-    network` the best network plays games instead; with `--explorer hand-written` the hand-written player does, from which a
-    network trained for minutes can learn (pipeline/finetune/README.md has the settings). `OUT/best` is an ordinary checkpoint;
-    generations.csv and curves.png show each generation.
+    supervised checkpoint and still predicts people's moves. A generation takes an hour or two on two cores. With
+    `--source games` the best network plays games instead. With `--explorer hand-written` the hand-written player searches or
+    plays, from which a network trained for minutes can learn (pipeline/finetune/README.md has the settings). `OUT/best` is
+    an ordinary checkpoint; generations.csv and curves.png show each generation.
     """
 
-    basic: ClassVar = "checkpoint positions out generations minutes workers engine explorer teach seed"
+    basic: ClassVar = "checkpoint positions out generations minutes workers engine source explorer teach seed"
 
     checkpoint: Path
     """Directory of the supervised checkpoint to begin with."""

@@ -21,6 +21,7 @@ TINY = {
     "workers": 1,
     "explore": {
         "explorer": "hand-written",
+        "source": "games",
         "games": 4,
         "width": 4,
         "most_plies": 30,

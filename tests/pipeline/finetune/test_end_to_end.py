@@ -187,7 +187,9 @@ def test_killed_at_random_moments_the_same_network_is_best(looped: tuple[Path, d
 
 
 def test_without_human_positions_nothing_human_is_measured(folder: Path, tmp_path: Path) -> None:
-    config = replace(TINY_LOOP, generations=1, explore=replace(TINY_LOOP.explore, explorer="hand-written"))
+    config = replace(
+        TINY_LOOP, generations=1, explore=replace(TINY_LOOP.explore, explorer="hand-written", source="games")
+    )
     result = finetune(folder / "net", config, tmp_path / "out")
     assert "top1" not in result["seed_eval"]
     manifest = json.loads((tmp_path / "out" / "generations" / "001" / "selfplay" / "manifest.json").read_text())

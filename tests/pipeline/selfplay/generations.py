@@ -29,7 +29,8 @@ SMALL: dict[str, Any] = {
 }
 SEARCHED: dict[str, Any] = {
     "count": 40,
-    "explorer": "reanalyse",
+    "explorer": "network",
+    "source": "people",
     "width": 4,
     "device": "cpu",
     "search": SearchConfig(

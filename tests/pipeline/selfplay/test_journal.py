@@ -45,7 +45,7 @@ def test_a_network_explorer_needs_a_checkpoint(tmp_path: Path) -> None:
         explore(tmp_path, ExploreConfig(games=2), tmp_path / "out")
     with pytest.raises(UserError, match="name at least one"):
         explore(tmp_path, searched(), tmp_path / "out")
-    with pytest.raises(UserError, match="hand-written plays games: leave out the datasets"):
+    with pytest.raises(UserError, match="games need no datasets: leave them out"):
         explore(None, small(), tmp_path / "out", datasets=[tmp_path])
     with pytest.raises(UserError, match="an engine is local, ray"):
         explore(None, small(), tmp_path / "out", engine="dask")
