@@ -131,8 +131,7 @@ class Source:
     def _note_share(self, share: float) -> None:
         """Note the share of a table that was read; raises Stopped."""
         self.bytes_read = round(share * (self.size or 0))
-        if self.stop():
-            self._raise_if_stopped()
+        self._raise_if_stopped()
 
     def _poll_while_quiet(self, pieces: Iterator[bytes]) -> Iterator[memoryview]:
         """Yield the pieces, long ones in parts; raises Stopped where `stop` asks for it while no chunk comes."""
@@ -241,7 +240,8 @@ def expand(names: Sequence[str]) -> list[str]:
     found = []
     for name in names:
         is_folder = not is_url(name) and name != STDIN and Path(name).is_dir()
-        inside = sorted(map(str, Path(name).glob("**/*.parquet"))) if is_folder else list_files(name, ".parquet")
+        below = Path(name).glob("**/*.parquet") if is_folder else ()
+        inside = sorted(str(path) for path in below if path.is_file()) or list_files(name, ".parquet")
         found += inside or [name]
     return found
 

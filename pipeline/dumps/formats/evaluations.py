@@ -114,8 +114,9 @@ def _batch_size(file: pq.ParquetFile, source: Any, group: int, texts: list[str])
     repeated = [chunk.path_in_schema for chunk in chunks if chunk.has_dictionary_page]
     if repeated and metadata.num_rows:
         words = pq.ParquetFile(source, metadata=file.metadata, read_dictionary=repeated, pre_buffer=False)
-        first = next(words.iter_batches(1, row_groups=[group], columns=repeated, use_threads=False))
-        longest = max(longest, *(pc.max(pc.binary_length(column.dictionary)).as_py() or 0 for column in first.columns))
+        for column in next(words.iter_batches(1, row_groups=[group], columns=repeated, use_threads=False)):
+            if pa.types.is_dictionary(column.type):  # a column without any text may have another type
+                longest = max(longest, pc.max(pc.binary_length(column.dictionary)).as_py() or 0)
     return max(1, min(BATCH, BATCH_BYTES // max(longest, 1)))
 
 

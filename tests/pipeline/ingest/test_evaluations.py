@@ -165,10 +165,10 @@ def test_a_folder_and_addresses_give_the_rows_of_the_file(
     fishnet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = datasets.content(_ingested([str(fishnet)], tmp_path / "file"), "train-*")
-    folder = tmp_path / "folder"
-    folder.mkdir()
+    folder = tmp_path / "folder" / "spark.parquet"
+    folder.mkdir(parents=True)
     (folder / "fishnet.parquet").write_bytes(fishnet.read_bytes())
-    assert datasets.content(_ingested([str(folder)], tmp_path / "of-folder"), "train-*") == expected
+    assert datasets.content(_ingested([str(folder.parent)], tmp_path / "of-folder"), "train-*") == expected
     with serving() as server:
         server.publish("fishnet.parquet", fishnet.read_bytes())
         address = f"{server.url}/standard/fishnet.parquet"

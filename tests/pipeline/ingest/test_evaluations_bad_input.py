@@ -145,6 +145,13 @@ def test_a_number_that_is_none_loses_no_other_row(cp: pa.Array, kept: list[int],
     assert read_rows(tmp_path / "out")["eval"].tolist() == kept
 
 
+def test_columns_of_nulls_alone_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "nulls.parquet"
+    pq.write_table(pa.table({"fen": [START] * 2, "cp": [12, 13], "mate": pa.nulls(2), "move": pa.nulls(2)}), path)
+    ingest([str(path)], tmp_path / "out", COMPACT, workers=1)
+    assert read_rows(tmp_path / "out")["eval"].tolist() == [12, 13]
+
+
 ANALYSES = pa.table(
     {
         "fen": [START, None, None, START, "9" * 2_000, END],
