@@ -1,12 +1,15 @@
 """Settings of the fine-tuning loop. Imports little: the command line and the launchpad make their forms from it."""
 
 from dataclasses import asdict, dataclass, field
+from typing import Literal
 
 from engine.match.sprt import SprtConfig
 from engine.search import SearchConfig
-from model.training.config import Device, OptimizerName, Teach, TrainConfig
+from model.training.config import Device, OptimizerName, TrainConfig
 from pipeline.errors import ConfigError
 from pipeline.selfplay.config import ExploreConfig
+
+LoopTeach = Literal["auto", "policy", "value", "both", "none"]
 
 
 def default_explore() -> ExploreConfig:
@@ -27,11 +30,7 @@ def default_explore() -> ExploreConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TuneConfig:
-    """Training of one generation. By default searches teach the policy alone, and people's rows with evaluations the value.
-
-    A small network's search knows less of a position's value than the evaluations in people's games do. A value trained on
-    searches had larger errors in every recipe that was tried (docs/findings.md).
-    """
+    """Training of one generation."""
 
     epochs: float = 1.6
     """Passes over the self-play rows of the last generations; fractions are allowed."""
@@ -49,8 +48,10 @@ class TuneConfig:
     """Weight of the value loss beside the policy's cross-entropy."""
     eval_blend: float = 1.0
     """Share of the value's target that is the engine's evaluation, in rows that have one; the rest is the game's result."""
-    teach: Teach = "policy"
-    """Targets of searched rows: policy (their visits), value (the best move's value, without a policy loss), or both."""
+    teach: LoopTeach = "auto"
+    """Targets of searched rows: policy (their visits), value (the best move's value, without a policy loss), or both; none
+    trains on people's rows alone. auto measures teachers on held-out positions before the first generation and chooses, the
+    search's algorithm and simulations too; where games are played (--explorer), it means policy."""
     search_value_share: float = 1.0
     """Share of a search's value in the value's target where it teaches the value; the rest is as in other rows."""
     results: bool = True
@@ -68,7 +69,8 @@ class TuneConfig:
 
     def train_config(self, *, seed: int) -> TrainConfig:
         """Return the configuration of a generation's training; raises TrainConfigError for values out of range."""
-        return TrainConfig(**asdict(self), ema=0.995, warmup=0.05, seed=seed)
+        teach = "policy" if self.teach in ("auto", "none") else self.teach
+        return TrainConfig(**asdict(self) | {"teach": teach}, ema=0.995, warmup=0.05, seed=seed)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -66,6 +66,24 @@ def train_control(context: StageContext, progress: Progress, stop: Stop) -> Path
     return out
 
 
+def train_people(context: StageContext, progress: Progress, stop: Stop) -> dict[str, Any]:
+    """Train a generation's candidate on people's rows alone and return its figures; raises Stopped.
+
+    It has as many steps as searched rows and people's rows would have taken.
+    """
+    from model.checkpoint import read_card
+
+    settings = context.config
+    rows = settings.explore.count * settings.train.epochs / (1.0 - settings.human_share)
+    config = settings.train.train_config(seed=settings.seed + context.number)
+    config = replace(config, epochs=None, steps=max(1, round(rows / config.batch_size)))
+    preset = read_card(context.best)["preset"]["name"]
+    card = train_on(context.human, preset, config, context.candidate, progress, stop, context.best)
+    if not card["finished"]:
+        raise Stopped(f"stopped at step {card['step']}")
+    return {"step": card["step"], "positions": card["positions"], **card["metrics"], "spent": dict(context.spent)}
+
+
 def control_of(checkpoint: Path) -> Path:
     """Return the folder of the control beside a generation's network."""
     return checkpoint.parent / CONTROL

@@ -22,8 +22,9 @@ SEED_MATCH, CONTROL_MATCH = 500_000, 750_000
 def arena_stage(context: StageContext, progress: Progress, stop: Stop) -> dict[str, Any]:
     """ARENA: play the candidate against the best network, and against both controls if it is accepted.
 
-    Returns the summaries, `seed` and `control` None for a rejected candidate, and `control` without human datasets. Raises
-    what `play_match` and `train_control` raise, Stopped included; the same call continues.
+    Returns the summaries, `seed` and `control` None for a rejected candidate, and `control` without human datasets and for a
+    candidate that itself was trained on people's rows alone. Raises what `play_match` and `train_control` raise, Stopped
+    included; the same call continues.
     """
     gate, out, seed = context.config.gate, context.folder / "arena", 1000 * context.config.seed + context.number
     players = (context.candidate, context.best, context.seed)
@@ -36,7 +37,7 @@ def arena_stage(context: StageContext, progress: Progress, stop: Stop) -> dict[s
     whole = ArenaConfig(games=gate.seed_games, seed=seed + SEED_MATCH, sprt=gate.sprt)
     against_seed = play_match(candidate, supervised, whole, out / "seed", progress=progress, stop=stop)
     against_control = None
-    if context.human:
+    if context.human and context.config.train.teach != "none":
         control = SideConfig(who=str(train_control(context, progress, stop)), simulations=gate.simulations)
         whole = replace(whole, seed=seed + CONTROL_MATCH)
         against_control = play_match(candidate, control, whole, out / "control", progress=progress, stop=stop)

@@ -7,6 +7,7 @@ It is a small machine over `State`: find the first stage that is not done, run i
 import logging
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from pipeline.dataset.files.shards import MANIFEST, file_hash, read_manifest
 from pipeline.dataset.files.verify_files import verify_files
 from pipeline.errors import ConfigError, DatasetError, Stopped
 from pipeline.executors.by_name import LOCAL, engine_of
+from pipeline.finetune.choice import apply
 from pipeline.finetune.config import FREE_TO_CHANGE, FinetuneConfig
 from pipeline.finetune.control import write_seed
 from pipeline.finetune.gate import judge
@@ -34,6 +36,7 @@ from pipeline.finetune.state import (
     publish_state,
     read_state,
 )
+from pipeline.finetune.teachers import Teachers, choose_teachers, read_teachers
 from pipeline.selfplay.worker import ONNX
 from pipeline.storage import claims
 from pipeline.storage.stores import alone, temporaries
@@ -51,6 +54,7 @@ def finetune(
     out: Path,
     *,
     human: Sequence[Path] = (),
+    referee: str = "stockfish",
     stages: Mapping[str, Stage] = DEFAULT_STAGES,
     progress: Progress = silent,
     stop: Stop = never,
@@ -58,8 +62,9 @@ def finetune(
     """Fine-tune a supervised checkpoint in `out` and return the result; `out/best` is the best network.
 
     `human` are datasets to search, to mix into training and to measure on; without any, nothing limits the loss of human
-    top-1. A loop in `out` is resumed. Raises FinetuneError for another loop's directory, for one in which another process
-    runs, and for a full disk; Stopped when `stop` returns True; and what the stages raise.
+    top-1. `referee` is the command of the UCI engine by which teachers are chosen, if it is installed. A loop in `out` is
+    resumed. Raises FinetuneError for another loop's directory, for one in which another process runs, and for a full disk;
+    Stopped when `stop` returns True; and what the stages raise.
     """
     require(config, human)
     claims.require_apart(out, [checkpoint, *human], FinetuneError)
@@ -72,7 +77,7 @@ def finetune(
                 left.unlink(missing_ok=True)
             claims.claim(out / IDENTITY, identity, FinetuneError)
             write_seed(checkpoint, human, out / "seed", {"generation": 0})
-            return _Loop(config, out, tuple(human), stages, progress, stop).run()
+            return _Loop(config, out, tuple(human), referee, stages, progress, stop).run()
     except OSError as error:
         why = f"{error.strerror or error} ({error.filename or out})"
         raise FinetuneError(f"{why}: what was finished is kept, run the same command to continue") from error
@@ -85,6 +90,8 @@ def require(config: FinetuneConfig, human: Sequence[Path]) -> None:
             f"the source {config.explore.source} searches positions of people's games: name datasets with --positions, or "
             "take --source games"
         )
+    if config.train.teach == "none" and not human:
+        raise ConfigError("teach none trains on people's rows alone: name datasets with --positions")
     onnx = config.explore.uses_network and config.explore.device == ONNX
     if onnx and any(find_spec(package) is None for package in ("onnx", "onnxscript")):
         raise ConfigError("the device onnx needs the packages of an export: pip install 'fianchetto[onnx]'")
@@ -125,21 +132,24 @@ class _Loop:
         config: FinetuneConfig,
         out: Path,
         human: tuple[Path, ...],
+        referee: str,
         stages: Mapping[str, Stage],
         progress: Progress,
         stop: Stop,
     ) -> None:
-        self.config, self.out, self.human, self.stages = config, out, human, stages
+        self.config, self.out, self.human, self.referee, self.stages = config, out, human, referee, stages
         self.weights, self.progress, self.stop = _read_weights_hash(out / "seed"), progress, stop
         self.state = read_state(out)
         self.mark = time.monotonic()
         """Start of the time that is not yet counted."""
+        self.teachers: Teachers | None = None
 
     def run(self) -> dict[str, Any]:
         """Run stages until the generations or the minutes are over, or `stop` returns True."""
         refresh(self.out, self.state)
         why = "finished"
         try:
+            self._choose_teachers()
             while (generation := self.state.current(self.config.generations)) is not None:
                 if self._halted():
                     raise Stopped("stopped between two stages")
@@ -152,6 +162,27 @@ class _Loop:
         finally:
             publish_state(self.out, self.state)  # with the time of a stage that is not done
         return self._result(why)
+
+    def _choose_teachers(self) -> None:
+        """Settle what searched rows teach where the configuration leaves it open: teachers.json, written once."""
+        if self.config.train.teach != "auto" or self.config.explore.plays:
+            return
+        new, self.mark = read_teachers(self.out) is None, time.monotonic()
+        explore, seed = self.config.explore, checkpoint_of(self.out, 0)
+
+        def tick(one: Tick) -> None:
+            self.progress(replace(one, stage="teachers"))
+
+        try:
+            self.teachers = choose_teachers(
+                seed, self.human, explore, self.out, engine=self.referee, progress=tick, stop=self._halted
+            )
+        finally:
+            self.state.seconds += time.monotonic() - self.mark if new else 0.0
+            self.mark = time.monotonic()
+        if new:
+            LOG.info("teachers of %s:\n%s", seed, self.teachers.text)
+        self.config = apply(self.teachers.choice, self.config)
 
     def _halted(self) -> bool:
         """Return whether a stage must stop: it was asked to, or its minutes are over."""
@@ -227,6 +258,7 @@ class _Loop:
             "eval": state.generations[state.best].stages.get("eval", {}) if state.generations else {},
             "seed_eval": state.generations[0].stages.get("eval", {}) if state.generations else {},
             "rows": rows,
+            "teachers": None if self.teachers is None else self.teachers.model_dump() | {"text": self.teachers.text},
             "minutes": round(state.seconds / 60, 2),
             "ended": why,
             "text": "\n".join([table(rows), "", *(f"- {line}" for line in reasons(rows)), "", best]),

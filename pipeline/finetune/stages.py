@@ -10,6 +10,7 @@ from typing import Any
 
 from engine.progress import Progress, Stop
 from pipeline.errors import Stopped
+from pipeline.finetune.control import train_people
 from pipeline.finetune.evaluation import eval_stage
 from pipeline.finetune.gate import arena_stage
 from pipeline.finetune.state import StageContext
@@ -19,7 +20,12 @@ Stage = Callable[[StageContext, Progress, Stop], dict[str, Any]]
 
 
 def explore_stage(context: StageContext, progress: Progress, stop: Stop) -> dict[str, Any]:
-    """EXPLORE: search positions of the human datasets with the best network, or play the generation's games."""
+    """EXPLORE: search positions of the human datasets with the best network, or play the generation's games.
+
+    Nothing is done where no search teaches.
+    """
+    if context.config.train.teach == "none":
+        return {}
     from pipeline.selfplay.job import explore
 
     config = replace(context.config.explore, seed=context.config.seed + context.number)
@@ -54,13 +60,16 @@ def _export(context: StageContext, device: str, progress: Progress) -> None:
 def train_stage(context: StageContext, progress: Progress, stop: Stop) -> dict[str, Any]:
     """TRAIN: train the candidate from the best network on self-play and human rows; one that diverged is `failed`.
 
-    Only trainings that led to the best network count as uses of a row: a rejected candidate's are forgotten with it.
+    Only trainings that led to the best network count as uses of a row: a rejected candidate's are forgotten with it. Where no
+    search teaches, people's rows alone are trained on, for as many steps.
     """
     from model.training.step import DivergedError
     from pipeline.training.tune import add_uses, tune_on
 
     settings = context.config
     try:
+        if settings.train.teach == "none":
+            return train_people(context, progress, stop)
         card = tune_on(
             context.buffer,
             context.human,

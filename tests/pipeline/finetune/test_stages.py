@@ -87,3 +87,26 @@ def test_a_loop_whose_networks_cannot_be_exported_is_not_begun(monkeypatch: pyte
         with pytest.raises(ConfigError, match=r"pip install 'fianchetto\[onnx\]'"):
             require(config, [Path("human")])
     require(games, ())  # no network plays
+
+
+def test_where_nothing_teaches_people_alone_do_for_as_many_steps(sources: tuple[Path, Path], tmp_path: Path) -> None:
+    config = replace(LOOP, human_share=0.25, train=replace(LOOP.train, teach="none", epochs=2.0))
+    context = StageContext(
+        number=1,
+        folder=tmp_path,
+        candidate=tmp_path / "checkpoint",
+        best=sources[0],
+        seed=sources[0],
+        buffer=(tmp_path / "selfplay",),
+        human=(sources[1],),
+        config=config,
+        lineage={"generation": 1},
+        spent={"earlier": 1.0},
+    )
+    assert explore_stage(context, silent, never) == {}
+    assert not (tmp_path / "selfplay").exists()
+    figures = train_stage(context, silent, never)
+    assert figures["step"] == 24 * 2 / 0.75 / 8
+    assert figures["spent"] == {"earlier": 1.0}
+    with pytest.raises(ConfigError, match="people's rows alone"):
+        require(replace(config, explore=ExploreConfig(explorer="hand-written")), ())

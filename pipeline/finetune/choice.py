@@ -1,0 +1,186 @@
+"""Which teachers a loop chooses by the table of `teachers.py`, why, and what that changes in its settings."""
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from pipeline.evaluation.render import aligned
+from pipeline.finetune.config import FinetuneConfig, LoopTeach
+
+Row = Mapping[str, Any]
+BEST_MOVE, BARE = "best move", "bare"
+Algorithm = Literal["puct", "gumbel"]
+OWN_SEARCH: Mapping[str, Algorithm] = {"visits": "puct", "gumbel": "gumbel"}
+"""Search algorithm by the teacher whose policy it makes."""
+HAND_WRITTEN, EVALUATIONS = "hand-written", "datasets' evaluations"
+WIDTH = 80
+"""Columns of the terminal."""
+CHEAPER = 256
+"""Simulations of the hand-written player in the time of one of a network's, on one core."""
+GAMES_SIMULATIONS = 64
+"""Simulations of the hand-written player's games."""
+FIGURES = {
+    "engine": "root mean square error of the expected score by an engine",
+    "evaluations": "root mean square error of the expected score by the datasets' evaluations",
+    "results": "Brier score by the results of the games",
+}
+"""Figure of a value teacher by referee."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Choice:
+    """What the searched rows of a loop teach, and why."""
+
+    policy: Literal["visits", "gumbel", "none"]
+    """Search whose policy is learned."""
+    value: Literal["best_move", "hand_written", "evaluations", "none"]
+    """Whose value is learned: that of the best move of the network's search, or of the hand-written player's. Evaluations in
+    people's rows teach without any search."""
+    algorithm: Algorithm
+    """Algorithm of the network's search."""
+    simulations: int
+    """Simulations of the network's search; 0 where it teaches nothing."""
+    own_value: bool
+    """Whether the best move's value of the network's search errs less than the bare one, whatever teaches the value."""
+    policy_reason: str
+    value_reason: str
+
+    @property
+    def nothing(self) -> bool:
+        """Return whether people's rows alone are trained on."""
+        return self.policy == "none" and self.value in ("evaluations", "none")
+
+
+def choose(rows: Sequence[Row]) -> Choice:
+    """Choose by the rows of `judge_lessons`: the best teacher of each target that is better than the bare network.
+
+    Better means by more than chance: the 95 % interval of the paired difference is below 0. Of teachers within the best
+    one's interval the cheapest is taken. The best move's value comes from the search that makes the policy, if one does.
+    """
+    policies = [row for row in rows if row["target"] == "policy"]
+    policy = _pick(policies)
+    algorithms = OWN_SEARCH if policy is None else {policy["teacher"]: OWN_SEARCH[policy["teacher"]]}
+    values = [row for row in rows if row["target"] == "value" and _may_teach(row, algorithms)]
+    value = _pick(values)
+    own_value = _pick([row for row in values if row["teacher"].split(":")[0] in OWN_SEARCH])
+    own = [row for row in (policy, value) if row is not None and row["teacher"].split(":")[0] in OWN_SEARCH]
+    return Choice(
+        policy="none" if policy is None else policy["teacher"],
+        value="none" if value is None else _name_value(value),
+        algorithm=OWN_SEARCH[own[0]["teacher"].split(":")[0]] if own else "puct",
+        simulations=max((row["simulations"] for row in own), default=0),
+        own_value=own_value is not None,
+        policy_reason=_reason("policy", "a drawn move loses", policies, policy),
+        value_reason=_reason("value", "the error is", values, value),
+    )
+
+
+def _name_value(row: Row) -> Literal["best_move", "hand_written", "evaluations"]:
+    if row["teacher"] == EVALUATIONS:
+        return "evaluations"
+    return "hand_written" if _is_hand_written(row) else "best_move"
+
+
+def _may_teach(row: Row, algorithms: Mapping[str, str]) -> bool:
+    """Return whether a value may be learned beside the chosen policy: from a best move of the same search or by hand."""
+    search, _, part = row["teacher"].partition(": ")
+    return row["teacher"] in (BARE, EVALUATIONS) or (
+        part == BEST_MOVE and (search == HAND_WRITTEN or search in algorithms)
+    )
+
+
+def _is_hand_written(row: Row) -> bool:
+    return bool(row["teacher"].startswith(HAND_WRITTEN))
+
+
+def _cost(row: Row) -> float:
+    """Return the time of a row's teacher in simulations of a network."""
+    return float(row["simulations"] / CHEAPER if _is_hand_written(row) else row["simulations"])
+
+
+def _pick(rows: Sequence[Row]) -> Row | None:
+    """Return the cheapest row within the interval of the best that is better than the bare network, None without any."""
+    better = [row for row in rows if row["high"] is not None and row["high"] < 0.0]
+    if not better:
+        return None
+    best = min(better, key=lambda row: row["figure"])
+    near = [row for row in better if row["difference"] <= best["high"]]
+    return min(near, key=lambda row: (_cost(row), row["figure"]))
+
+
+def _reason(target: str, words: str, rows: Sequence[Row], chosen: Row | None) -> str:
+    """Return one sentence on the choice of a target's teacher among rows, of which one is the bare network's."""
+    bare = next(row for row in rows if row["teacher"] == BARE)
+    others = [row for row in rows if row is not bare and row["figure"] is not None]
+    if not others:
+        return f"No search teaches the {target}: without a chess engine (apt-get install stockfish) none can be judged."
+    row = chosen or min(others, key=lambda row: row["figure"])
+    who = f"The {target} learns from" if chosen else f"No search teaches the {target}. The best is"
+    unsure = "" if chosen else "; that may be chance" if row["difference"] < 0.0 else ""
+    figures = f"{words} {row['figure']:.4f}, with the bare network {bare['figure']:.4f} ({_difference(row)}){unsure}"
+    return f"{who} {_describe(row)}: {figures}."
+
+
+def _describe(row: Row) -> str:
+    """Return a teacher in words."""
+    search, _, part = row["teacher"].partition(": ")
+    if row["teacher"] == EVALUATIONS:
+        return "the evaluations in people's games"
+    words = {"visits": "PUCT", "gumbel": "Gumbel's search", HAND_WRITTEN: "the hand-written player"}[search]
+    what = f"the value of the {part}" if part else "the policy"
+    return f"{what} after {row['simulations']:,} simulations of {words}"
+
+
+def _difference(row: Row) -> str:
+    """Return a difference from the bare network with its interval."""
+    if row["difference"] is None:
+        return ""
+    interval = "too few games" if row["low"] is None else f"{row['low']:+.4f} to {row['high']:+.4f}"
+    return f"{row['difference']:+.4f}, {interval}"
+
+
+def format_choice(rows: Sequence[Row], choice: Choice, referee: str, positions: int, games: int) -> str:
+    """Return the table of teachers, at most 80 columns wide, and the sentences of the choice."""
+    cells = [
+        [
+            row["target"],
+            row["teacher"],
+            str(row["simulations"] or ""),
+            "-" if row["figure"] is None else f"{row['figure']:.4f}",
+            "" if row["teacher"] == BARE else _difference(row) or "-",
+        ]
+        for row in rows
+    ]
+    table = aligned(["target", "teacher", "sims", "error", "against the bare network, 95 %"], cells)
+    about = (
+        f"{positions} held-out positions of {games} games. A policy's error is the expected score that a drawn move loses, a "
+        f"value's, after calibration, the {FIGURES[referee]}."
+    )
+    said = [choice.policy_reason, choice.value_reason]
+    if choice.nothing:
+        said.append("No search teaches: the loop trains on people's rows alone, with a calibrated value.")
+    sentences = (textwrap.fill(f"- {one}", WIDTH, subsequent_indent="  ") for one in said)
+    return "\n".join([table, "", textwrap.fill(about, WIDTH), *sentences])
+
+
+def _learns_own(choice: Choice) -> bool:
+    """Return whether the value is learned from the network's search that makes the policy."""
+    return choice.value == "best_move" or (choice.value == "hand_written" and choice.own_value)
+
+
+def apply(choice: Choice, config: FinetuneConfig) -> FinetuneConfig:
+    """Return the loop's settings with `teach` as chosen, and what follows from it: the search, and who explores.
+
+    A value by hand is learned from the hand-written player's games where no search teaches the policy. Beside a search that
+    does, its best move's value is learned if that is better than the bare one: a generation has one source of rows.
+    """
+    if choice.nothing:
+        return replace(config, train=replace(config.train, teach="none"))
+    if choice.policy == "none" and choice.value == "hand_written":
+        search = replace(config.explore.search, simulations=GAMES_SIMULATIONS)
+        explore = replace(config.explore, explorer="hand-written", search=search)
+        return replace(config, explore=explore, train=replace(config.train, teach="value"))
+    search = replace(config.explore.search, algorithm=choice.algorithm, simulations=choice.simulations)
+    teach: LoopTeach = "value" if choice.policy == "none" else "both" if _learns_own(choice) else "policy"
+    return replace(config, explore=replace(config.explore, search=search), train=replace(config.train, teach=teach))

@@ -1,0 +1,329 @@
+"""What could teach a network on held-out positions of people's games, and which teachers a loop chooses.
+
+    held-out positions --seed, its searches, hand-written player--> policies, values --referee--> a row per teacher --> Choice
+
+A policy teacher's figure is the expected score that a move drawn from its policy loses against the best move. A value
+teacher's is the root mean square error of its expected score, after one factor on its logits was fitted on the other half of
+the games: values are trained and then calibrated, so a teacher must not win or lose by its scale. The referee is a UCI engine;
+without one the datasets' evaluations or, last, the results of the games, by which no policy can be judged.
+
+Axes: N positions, M moves of one of them.
+"""
+
+import logging
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BeforeValidator
+
+from engine.board.position import TURN
+from engine.encoding.planes import move_of
+from engine.evaluation.cache import Cached
+from engine.evaluation.evaluator import Evaluator
+from engine.evaluation.handwritten import evaluate as hand_written
+from engine.json_files import check, read_json
+from engine.match.config import cores
+from engine.progress import Progress, Stop, Tick, never, silent
+from engine.search import Root, Search, SearchConfig
+from engine.selfplay.game import read_search
+from pipeline.dataset.files.columns import BATCH_SENTINELS
+from pipeline.dataset.files.schemas import Count, Schema
+from pipeline.dataset.files.shards import publish_json
+from pipeline.errors import Stopped
+from pipeline.evaluation.intervals import clustered_mean
+from pipeline.finetune.choice import EVALUATIONS, Algorithm, Choice, choose, format_choice
+from pipeline.finetune.config import default_explore
+from pipeline.finetune.judgements import HeldOut, Scores, draw_held_out, expected_score, judge_positions
+from pipeline.finetune.state import FinetuneError
+from pipeline.selfplay.config import ExploreConfig
+from pipeline.storage.preflight import installed, is_installed
+from pipeline.training.export import export_checkpoint
+
+LOG = logging.getLogger(__name__)
+
+POSITIONS = 400
+"""Held-out positions that teachers are compared on."""
+SEARCHES: tuple[tuple[Algorithm, int], ...] = (("puct", 64), ("puct", 256), ("gumbel", 64), ("gumbel", 256))
+"""Searches of the network that are compared, unless the configuration sets one: algorithm and simulations."""
+HAND_WRITTEN = 1024
+"""Simulations of the hand-written player's search: they take as long as a few of a network's."""
+SIDE_BY_SIDE = 64
+"""Trees that are searched together."""
+CACHE_MIB = 256
+EVALUATED = 0.95
+"""Share of the positions from which on the datasets' evaluations teach, and are the referee where there is no engine."""
+SUREST = 0.999
+"""Largest expected score that a factor is fitted to: proven values have infinite logits."""
+LARGEST_FACTOR = 4.0
+BISECTIONS = 40
+
+TEACHERS = "teachers.json"
+FORMAT_VERSION: Literal[1] = 1
+
+Target = Literal["policy", "value"]
+Rows = list[dict[str, Any]]
+
+
+class Teachers(Schema):
+    """teachers.json."""
+
+    format_version: Literal[1]
+    referee: Literal["engine", "evaluations", "results"]
+    engine: str
+    """The engine's command, "" without one."""
+    positions: Count
+    games: Count
+    rows: list[dict[str, Any]]
+    choice: Annotated[Choice, BeforeValidator(lambda found: Choice(**found) if isinstance(found, dict) else found)]
+
+    @property
+    def text(self) -> str:
+        """Return the table and the choice in words."""
+        return format_choice(self.rows, self.choice, self.referee, self.positions, self.games)
+
+
+def choose_teachers(
+    seed: Path,
+    human: Sequence[Path],
+    config: ExploreConfig,
+    out: Path,
+    *,
+    engine: str = "stockfish",
+    progress: Progress = silent,
+    stop: Stop = never,
+) -> Teachers:
+    """Compare teachers of the checkpoint `seed`, choose, and write teachers.json into `out`; what is there is read again.
+
+    `engine` is the command of a UCI engine, which is the referee if it is installed. Positions that it has judged before a
+    kill are not judged again. Raises FinetuneError, ConfigError without held-out positions, PlayerError, and Stopped.
+    """
+    if (found := read_teachers(out)) is not None:
+        return found
+    held, scores = draw_held_out(human, POSITIONS), None
+    if is_installed(engine):
+        scores = judge_positions(held.fens, installed(tuple(shlex.split(engine))), out, progress, stop)
+    lessons = [*collect_lessons(_open(seed, human, config.device, progress), config.search, held, progress, stop)]
+    rows, referee = judge_lessons(lessons, held, scores)
+    content = {
+        "format_version": FORMAT_VERSION,
+        "referee": referee,
+        "engine": engine if scores is not None else "",
+        "positions": len(held.games),
+        "games": len(np.unique(held.games)),
+        "rows": rows,
+        "choice": asdict(choose(rows)),
+    }
+    publish_json(out, TEACHERS, content)
+    return Teachers.model_validate(content)
+
+
+def read_teachers(out: Path) -> Teachers | None:
+    """Read teachers.json, None if there is none; raises FinetuneError for an invalid file."""
+    path = out / TEACHERS
+    if not path.exists():
+        return None
+    found = read_json(path, FinetuneError)
+    check(path, found, Teachers, FinetuneError, hint=": delete it to compare teachers again")
+    return Teachers.model_validate(found)
+
+
+def _open(seed: Path, human: Sequence[Path], device: str, progress: Progress) -> Evaluator:
+    """Return the network's evaluator; on a CPU in 8-bit integers, if it can be exported, which is fastest."""
+    import torch
+
+    from model.inference.evaluator import evaluator
+    from model.inference.export import ExportError
+    from model.inference.onnx_evaluator import find_export, open_export
+
+    if device in ("cpu", "cuda") or (device == "auto" and torch.cuda.is_available()):
+        return evaluator(seed, device=device)
+    if (exported := find_export(seed, threads=cores())) is not None:
+        return exported
+    try:
+        export_checkpoint(seed, positions=human[0], int8=True, progress=progress)
+    except ExportError as error:
+        LOG.info("teachers are compared without 8-bit integers: %s", error)
+        return evaluator(seed, device="cpu")
+    return open_export(seed, threads=cores())
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lesson:
+    """What one teacher says of the positions."""
+
+    target: Target
+    name: str
+    simulations: int
+    """Simulations of the network, or of the hand-written player, for one position."""
+    values: NDArray[np.float64] | None = None  # [N] expected scores for the mover
+    policies: Sequence[Mapping[str, float]] | None = None  # [N] probabilities of moves in UCI notation
+
+
+# ---------------------------------------------------------------- what teachers say
+
+
+def collect_lessons(
+    network: Evaluator, search: SearchConfig, held: HeldOut, progress: Progress, stop: Stop
+) -> Iterator[Lesson]:
+    """Yield what the network, its searches and the hand-written player teach, the bare network first; raises Stopped.
+
+    Of the loop's default search several algorithms and simulations are compared; a search that the user has set is the only
+    one.
+    """
+    cached = Cached(network, CACHE_MIB)
+    default = search == default_explore().search
+    searches = SEARCHES if default else ((search.algorithm, search.simulations),)
+    total = 1 + sum(count for _, count in searches)
+
+    def run(evaluator: Evaluator, algorithm: Algorithm, simulations: int, first: int, part: float) -> list[Root]:
+        config = replace(search, algorithm=algorithm, simulations=max(1, simulations), nodes=0)
+        found = list[Root]()
+        for roots in _search(evaluator, config, held.positions, simulations, stop):
+            found += roots
+            progress(Tick(round(first + part * len(found) / len(held.games)), total, "simulations a position"))
+        return found
+
+    bare = run(cached, "puct", 0, 0, 1)
+    yield Lesson(target="policy", name="bare", simulations=0, policies=_policies(bare, held, lambda root: root.priors))
+    yield Lesson(target="value", name="bare", simulations=0, values=_values(root.value for root in bare))
+    done = 1
+    for algorithm, count in searches:
+        roots = run(cached, algorithm, count, done, count)
+        done += count
+        name = "visits" if algorithm == "puct" else "gumbel"
+        yield Lesson(target="policy", name=name, simulations=count, policies=_policies(roots, held, _shares))
+        yield from _value_lessons(roots, f"{name}: ", count)
+    yield from _value_lessons(run(hand_written, "puct", HAND_WRITTEN, done, 0), "hand-written: ", HAND_WRITTEN)
+
+
+def _search(
+    evaluator: Evaluator, config: SearchConfig, positions_NW: NDArray[np.uint64], simulations: int, stop: Stop
+) -> Iterator[list[Root]]:
+    """Yield the roots of searches without noise, some positions at a time."""
+    for first in range(0, len(positions_NW), SIDE_BY_SIDE):
+        part = positions_NW[first : first + SIDE_BY_SIDE]
+        search = Search(evaluator, config, games=len(part), seed=1)
+        for slot, position in enumerate(part):
+            search.start(slot, position, game=first + slot)
+        search.run(simulations=simulations, noise=False, stop=stop)
+        if stop():
+            raise Stopped("stopped while teachers were compared")
+        yield [search.root(slot) for slot in range(len(part))]
+
+
+def _shares(root: Root) -> NDArray[np.float32]:
+    """Return the policy target that a search's row would have, [M]."""
+    best = root.ranked(int(np.argmax(root.improved)))[0]
+    found = read_search(root, int(root.labels[best]), int(root.promotions[best]))
+    shares_M = np.zeros(len(root.labels), dtype=np.float32)
+    for label, promotion, share in zip(found.labels.tolist(), found.promotions.tolist(), found.shares, strict=True):
+        shares_M[root.index_of(label, promotion)] = share
+    return shares_M
+
+
+def _value_lessons(roots: Sequence[Root], name: str, simulations: int) -> Iterator[Lesson]:
+    """Yield the value of the roots, and of the moves with the largest share."""
+    best = _values(root.value_at(int(_shares(root).argmax())) for root in roots)
+    for part, values_N in (("root", _values(root.value for root in roots)), ("best move", best)):
+        yield Lesson(target="value", name=f"{name}{part}", simulations=simulations, values=values_N)
+
+
+def _values(values: Iterator[float]) -> NDArray[np.float64]:
+    """Return values in [-1, 1] as expected scores."""
+    return (np.array(list(values), dtype=np.float64) + 1.0) / 2.0
+
+
+def _policies(
+    roots: Sequence[Root], held: HeldOut, weigh: Callable[[Root], NDArray[np.float32]]
+) -> list[dict[str, float]]:
+    """Return a policy of every root, by moves in UCI notation."""
+    found = []
+    for root, position in zip(roots, held.positions, strict=True):
+        turn, weights_M = bool(position[TURN] == 0), weigh(root).astype(np.float64)
+        moves = zip(root.labels.tolist(), root.promotions.tolist(), strict=True)
+        names = [move_of(label, promotion, turn).uci() for label, promotion in moves]
+        found.append(dict(zip(names, (weights_M / weights_M.sum()).tolist(), strict=True)))
+    return found
+
+
+# ---------------------------------------------------------------- what they are worth
+
+
+def judge_lessons(lessons: Sequence[Lesson], held: HeldOut, scores: Sequence[Scores] | None) -> tuple[Rows, str]:
+    """Return a row per teacher and what the referee is; `scores` are an engine's, None without one.
+
+    Where nearly all positions have evaluations, those are a teacher too: they are in people's rows.
+    """
+    known_N = held.evals != BATCH_SENTINELS["eval"]
+    evaluated, evals_N = known_N.mean() >= EVALUATED, expected_score(held.evals.astype(np.float64))
+    used_N = known_N if evaluated else np.ones(len(known_N), dtype=np.bool_)
+    if evaluated:
+        lessons = [*lessons, Lesson(target="value", name=EVALUATIONS, simulations=0, values=evals_N)]
+    if scores is not None:
+        referee, truth_N = "engine", np.array([max(one.values()) for one in scores])
+    elif evaluated:
+        referee, truth_N = "evaluations", evals_N
+    else:
+        referee, truth_N = "results", (held.results + 1.0) / 2.0
+    rows, bare = Rows(), dict[str, NDArray[np.float64]]()
+    for lesson in sorted(lessons, key=lambda lesson: lesson.target):
+        row: dict[str, Any] = {"target": lesson.target, "teacher": lesson.name, "simulations": lesson.simulations}
+        games_N, factor, loss_N = held.games, None, None
+        if lesson.values is not None:
+            games_N = held.games[used_N]
+            factor, error_N = calibrated_errors(lesson.values[used_N], truth_N[used_N], games_N)
+            loss_N = np.square(error_N) if referee == "results" else _as_root(error_N)
+        elif scores is not None and lesson.policies is not None:
+            loss_N = np.array([_loss(one, by) for one, by in zip(lesson.policies, scores, strict=True)])
+        row |= {"figure": None, "difference": None, "low": None, "high": None, "factor": factor}
+        if loss_N is not None:
+            bare.setdefault(lesson.target, loss_N)
+            difference = clustered_mean(loss_N - bare[lesson.target], games_N)
+            row["figure"] = round(float(loss_N.mean()), 4)
+            row |= {name: _rounded(one) for name, one in zip(("difference", "low", "high"), difference, strict=True)}
+        rows.append(row)
+    return rows, referee
+
+
+def _rounded(number: float | None) -> float | None:
+    return None if number is None else round(number, 4)
+
+
+def _loss(policy: Mapping[str, float], scores: Scores) -> float:
+    """Return the expected score that a move drawn from a policy loses against the best move."""
+    return max(scores.values()) - sum(share * scores[move] for move, share in policy.items())
+
+
+def _as_root(error_N: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return numbers whose mean is the root mean square of errors, and whose spread is that of its estimate."""
+    root = max(float(np.sqrt(np.square(error_N).mean())), 1e-9)
+    return np.square(error_N) / (2 * root) + root / 2
+
+
+def calibrated_errors(
+    values_N: NDArray[np.float64], truth_N: NDArray[np.float64], games_N: NDArray[np.uint64]
+) -> tuple[float, NDArray[np.float64]]:
+    """Return one factor for the logits of expected scores, and the errors by factors of the other half of the games."""
+    clipped_N = np.clip(values_N, 1 - SUREST, SUREST)
+    logits_N = np.log(clipped_N / (1 - clipped_N))
+    half_N = np.unique(games_N, return_inverse=True)[1] % 2 == 0
+    error_N = np.empty(len(values_N))
+    for mine_N in (half_N, ~half_N):
+        factor = fit_factor(logits_N[~mine_N], truth_N[~mine_N])
+        error_N[mine_N] = 1 / (1 + np.exp(-factor * logits_N[mine_N])) - truth_N[mine_N]
+    return round(fit_factor(logits_N, truth_N), 3), error_N
+
+
+def fit_factor(logits_N: NDArray[np.float64], truth_N: NDArray[np.float64]) -> float:
+    """Return the factor of logits that makes expected scores likeliest; without any, or where nothing decides, the bounds."""
+    low, high = 0.0, LARGEST_FACTOR
+    for _ in range(BISECTIONS):
+        middle = (low + high) / 2
+        slope = float(((1 / (1 + np.exp(-middle * logits_N)) - truth_N) * logits_N).sum())
+        low, high = (low, middle) if slope > 0 else (middle, high)
+    return (low + high) / 2
