@@ -18,8 +18,8 @@ WIDTH = 80
 """Columns of the terminal."""
 CHEAPER = 256
 """Simulations of the hand-written player in the time of one of a network's, on one core."""
-GAMES_SIMULATIONS = 64
-"""Simulations of the hand-written player's games."""
+BY_HAND = 1024
+"""Simulations of the hand-written player's search of a position."""
 FIGURES = {
     "engine": "root mean square error of the expected score by an engine",
     "evaluations": "root mean square error of the expected score by the datasets' evaluations",
@@ -41,8 +41,6 @@ class Choice:
     """Algorithm of the network's search."""
     simulations: int
     """Simulations of the network's search; 0 where it teaches nothing."""
-    own_value: bool
-    """Whether the best move's value of the network's search errs less than the bare one, whatever teaches the value."""
     policy_reason: str
     value_reason: str
 
@@ -63,14 +61,12 @@ def choose(rows: Sequence[Row]) -> Choice:
     algorithms = OWN_SEARCH if policy is None else {policy["teacher"]: OWN_SEARCH[policy["teacher"]]}
     values = [row for row in rows if row["target"] == "value" and _may_teach(row, algorithms)]
     value = _pick(values)
-    own_value = _pick([row for row in values if row["teacher"].split(":")[0] in OWN_SEARCH])
     own = [row for row in (policy, value) if row is not None and row["teacher"].split(":")[0] in OWN_SEARCH]
     return Choice(
         policy="none" if policy is None else policy["teacher"],
         value="none" if value is None else _name_value(value),
         algorithm=OWN_SEARCH[own[0]["teacher"].split(":")[0]] if own else "puct",
         simulations=max((row["simulations"] for row in own), default=0),
-        own_value=own_value is not None,
         policy_reason=_reason("policy", "a drawn move loses", policies, policy),
         value_reason=_reason("value", "the error is", values, value),
     )
@@ -160,27 +156,27 @@ def format_choice(rows: Sequence[Row], choice: Choice, referee: str, positions: 
     said = [choice.policy_reason, choice.value_reason]
     if choice.nothing:
         said.append("No search teaches: the loop trains on people's rows alone, with a calibrated value.")
+    if choice.policy != "none" and choice.value == "hand_written":
+        said.append("A generation has one player that searches: the hand-written one teaches the value alone.")
     sentences = (textwrap.fill(f"- {one}", WIDTH, subsequent_indent="  ") for one in said)
     return "\n".join([table, "", textwrap.fill(about, WIDTH), *sentences])
 
 
-def _learns_own(choice: Choice) -> bool:
-    """Return whether the value is learned from the network's search that makes the policy."""
-    return choice.value == "best_move" or (choice.value == "hand_written" and choice.own_value)
-
-
 def apply(choice: Choice, config: FinetuneConfig) -> FinetuneConfig:
-    """Return the loop's settings with `teach` as chosen, and what follows from it: the search, and who explores.
+    """Return the loop's settings with `teach` as chosen, and what follows from it: who searches, and how.
 
-    A value by hand is learned from the hand-written player's games where no search teaches the policy. Beside a search that
-    does, its best move's value is learned if that is better than the bare one: a generation has one source of rows.
+    The hand-written player searches in place of the network where it teaches the value; the policy is then left as it is.
     """
     if choice.nothing:
         return replace(config, train=replace(config.train, teach="none"))
-    if choice.policy == "none" and choice.value == "hand_written":
-        search = replace(config.explore.search, simulations=GAMES_SIMULATIONS)
-        explore = replace(config.explore, explorer="hand-written", search=search)
-        return replace(config, explore=explore, train=replace(config.train, teach="value"))
-    search = replace(config.explore.search, algorithm=choice.algorithm, simulations=choice.simulations)
-    teach: LoopTeach = "value" if choice.policy == "none" else "both" if _learns_own(choice) else "policy"
-    return replace(config, explore=replace(config.explore, search=search), train=replace(config.train, teach=teach))
+    explore = config.explore
+    teach: LoopTeach = "policy"
+    if choice.value == "hand_written":
+        search = replace(explore.search, algorithm="puct", simulations=BY_HAND)
+        explore, teach = replace(explore, explorer="hand-written", search=search), "value"
+    else:
+        search = replace(explore.search, algorithm=choice.algorithm, simulations=choice.simulations)
+        explore = replace(explore, search=search)
+        if choice.value == "best_move":
+            teach = "value" if choice.policy == "none" else "both"
+    return replace(config, explore=explore, train=replace(config.train, teach=teach))

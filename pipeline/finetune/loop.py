@@ -165,10 +165,13 @@ class _Loop:
 
     def _choose_teachers(self) -> None:
         """Settle what searched rows teach where the configuration leaves it open: teachers.json, written once."""
-        if self.config.train.teach != "auto" or self.config.explore.plays:
+        explore, train = self.config.explore, self.config.train
+        if train.teach == "auto" and not explore.uses_network:
+            self.config = replace(self.config, train=replace(train, teach="value"))
+        if self.config.train.teach != "auto" or explore.plays:
             return
         new, self.mark = read_teachers(self.out) is None, time.monotonic()
-        explore, seed = self.config.explore, checkpoint_of(self.out, 0)
+        seed = checkpoint_of(self.out, 0)
 
         def tick(one: Tick) -> None:
             self.progress(replace(one, stage="teachers"))

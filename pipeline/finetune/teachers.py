@@ -36,7 +36,7 @@ from pipeline.dataset.files.schemas import Count, Schema
 from pipeline.dataset.files.shards import publish_json
 from pipeline.errors import Stopped
 from pipeline.evaluation.intervals import clustered_mean
-from pipeline.finetune.choice import EVALUATIONS, Algorithm, Choice, choose, format_choice
+from pipeline.finetune.choice import BY_HAND, EVALUATIONS, Algorithm, Choice, choose, format_choice
 from pipeline.finetune.config import default_explore
 from pipeline.finetune.judgements import HeldOut, Scores, draw_held_out, expected_score, judge_positions
 from pipeline.finetune.state import FinetuneError
@@ -50,8 +50,6 @@ POSITIONS = 400
 """Held-out positions that teachers are compared on."""
 SEARCHES: tuple[tuple[Algorithm, int], ...] = (("puct", 64), ("puct", 256), ("gumbel", 64), ("gumbel", 256))
 """Searches of the network that are compared, unless the configuration sets one: algorithm and simulations."""
-HAND_WRITTEN = 1024
-"""Simulations of the hand-written player's search: they take as long as a few of a network's."""
 SIDE_BY_SIDE = 64
 """Trees that are searched together."""
 CACHE_MIB = 256
@@ -198,7 +196,7 @@ def collect_lessons(
         name = "visits" if algorithm == "puct" else "gumbel"
         yield Lesson(target="policy", name=name, simulations=count, policies=_policies(roots, held, _shares))
         yield from _value_lessons(roots, f"{name}: ", count)
-    yield from _value_lessons(run(hand_written, "puct", HAND_WRITTEN, done, 0), "hand-written: ", HAND_WRITTEN)
+    yield from _value_lessons(run(hand_written, "puct", BY_HAND, done, 0), "hand-written: ", BY_HAND)
 
 
 def _search(

@@ -86,20 +86,19 @@ def test_without_an_engine_no_policy_is_judged_and_too_few_games_choose_nothing(
 @pytest.mark.parametrize(
     ("changed", "teach", "explorer", "search"),
     [
-        ({}, "none", "reanalyse", ("gumbel", 256)),
-        ({"visits_64": VISITS_64}, "policy", "reanalyse", ("puct", 64)),
-        ({"best_256": BEST_256}, "value", "reanalyse", ("puct", 256)),
-        ({"visits_64": VISITS_64, "best_64": BEST_64}, "both", "reanalyse", ("puct", 64)),
-        ({"visits_64": VISITS_64, "best_64": BEST_64, "hand": HAND}, "both", "reanalyse", ("puct", 64)),
-        ({"visits_64": VISITS_64, "hand": HAND}, "policy", "reanalyse", ("puct", 64)),
-        ({"hand": HAND}, "value", "hand-written", ("gumbel", 64)),
+        ({}, "none", "network", ("gumbel", 256)),
+        ({"visits_64": VISITS_64}, "policy", "network", ("puct", 64)),
+        ({"best_256": BEST_256}, "value", "network", ("puct", 256)),
+        ({"visits_64": VISITS_64, "best_64": BEST_64}, "both", "network", ("puct", 64)),
+        ({"visits_64": VISITS_64, "hand": HAND}, "value", "hand-written", ("puct", 1024)),
+        ({"hand": HAND}, "value", "hand-written", ("puct", 1024)),
     ],
 )
 def test_settings_follow_from_the_choice(
     changed: dict[str, Any], teach: str, explorer: str, search: tuple[str, int]
 ) -> None:
     config = apply(choose(table(**changed)), LOOP)
-    assert (config.train.teach, config.explore.explorer) == (teach, explorer)
+    assert (config.train.teach, config.explore.explorer, config.explore.source) == (teach, explorer, "people")
     assert (config.explore.search.algorithm, config.explore.search.simulations) == search
     assert config.gate == LOOP.gate
 

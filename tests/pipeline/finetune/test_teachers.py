@@ -195,7 +195,7 @@ LOOP = FinetuneConfig(generations=1, explore=searched(count=24, width=8, search=
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compare teachers on few positions, by few simulations."""
     monkeypatch.setattr(teachers, "POSITIONS", 24)
-    monkeypatch.setattr(teachers, "HAND_WRITTEN", 20)
+    monkeypatch.setattr(teachers, "BY_HAND", 20)
     monkeypatch.setattr(outputs, "draw_curves", lambda rows: b"picture")
 
 
