@@ -20,10 +20,12 @@ from pipeline.evaluation.human_search import search_rows
 
 RATINGS = (1100, 1400, 1800, 2200, 2600)
 """Ratings of a curve. At the first, and so below it, the policy is left alone: a search did not help there."""
-STRENGTH_FACTORS = (1.0, 1.5, 1.5, 3.0, 5.0)
+STRENGTH_FACTORS = (1.0, 1.1, 1.6, 3.3, 5.4)
 STRENGTH_SHARPNESS = (1.1, 1.05, 1.05, 1.3, 1.8)
 """Factors on the weights and powers of the policy at RATINGS with which drawn moves lose as much as people's, by Stockfish."""
 BATCH = 256
+LEAST_POWER = 0.01
+"""Least power of the policy: a few positions of random games may ask for none."""
 UNPLAYED = -1e9
 """Log-probability of the padding after a row's last move."""
 
@@ -78,27 +80,31 @@ def _pad(rows: list[tuple[int, NDArray[Any], NDArray[Any], int]]) -> Fit:
     return Fit(np.array([row[0] for row in rows]), policy_RM, values_RM, np.array([row[3] for row in rows]))
 
 
-def fit_weights(fit: Fit) -> list[float]:
-    """Return the weights at RATINGS, 0 or more, that make people's moves likeliest; the first is 0.
+def fit_correction(fit: Fit) -> tuple[list[float], list[float]]:
+    """Return the weights at RATINGS, 0 or more, and the powers of the policy that make people's moves likeliest.
 
-    The likelihood is concave in the weights. A weight is the square of what is fitted, so that it stays at 0 or above.
+    The first weight is 0. The likelihood is concave in weights and powers. A weight is the square of what is fitted, so that
+    it stays at 0 or above, and a power is its exponential.
     """
     import torch
 
     shares_RK = torch.from_numpy(np.stack([np.interp(fit.ratings, RATINGS, one) for one in np.eye(len(RATINGS))], 1))
     policy_RM, values_RM, played_R = (torch.from_numpy(part) for part in fit[1:])
     roots_K = torch.ones(len(RATINGS) - 1, dtype=torch.float64, requires_grad=True)
-    optimizer = torch.optim.LBFGS([roots_K], max_iter=200, line_search_fn="strong_wolfe")
+    logs_K = torch.zeros(len(RATINGS), dtype=torch.float64, requires_grad=True)
+    optimizer = torch.optim.LBFGS([roots_K, logs_K], max_iter=200, line_search_fn="strong_wolfe")
 
     def loss() -> Any:
         optimizer.zero_grad()
         weight_R1 = shares_RK[:, 1:] @ roots_K[:, None].square()
-        value = torch.nn.functional.cross_entropy(policy_RM + weight_R1 * values_RM, played_R)
+        logits_RM = (shares_RK @ logs_K[:, None].exp()) * policy_RM + weight_R1 * values_RM
+        value = torch.nn.functional.cross_entropy(logits_RM, played_R)
         value.backward()  # type: ignore[no-untyped-call]
         return value
 
     optimizer.step(loss)  # type: ignore[no-untyped-call]
-    return [0.0, *(round(float(root) ** 2, 3) for root in roots_K.detach())]
+    weights_K = [0.0, *(round(float(root) ** 2, 3) for root in roots_K.detach())]
+    return weights_K, [max(LEAST_POWER, round(float(power), 3)) for power in logs_K.detach().exp()]
 
 
 def calibrate(
@@ -125,14 +131,15 @@ def calibrate(
     weights = read_card(checkpoint)["files"]["weights"]["sha256"]
     network = find_export(checkpoint) or evaluator(checkpoint)
     fit = collect(network, positions, split, rows, simulations, progress, stop)
-    weights_K = fit_weights(fit)
+    weights_K, sharpness_K = fit_correction(fit)
     entry = {
         "simulations": simulations,
-        "likelihood": _curve(weights_K, [1.0] * len(RATINGS)),
+        "likelihood": _curve(weights_K, sharpness_K),
         "strength": _curve([w * f for w, f in zip(weights_K, STRENGTH_FACTORS, strict=True)], STRENGTH_SHARPNESS),
     }
     save_human_search(checkpoint, weights, entry)
-    bare, searched = (cross_entropy(fit, weights) for weights in ([0.0] * len(RATINGS), weights_K))
+    bare = cross_entropy(fit, [0.0] * len(RATINGS), [1.0] * len(RATINGS))
+    searched = cross_entropy(fit, weights_K, sharpness_K)
     return entry | {"positions": len(fit.ratings), "cross_entropy": bare, "searched_cross_entropy": searched}
 
 
@@ -140,9 +147,10 @@ def _curve(weights: Sequence[float], sharpness: Sequence[float]) -> dict[str, li
     return {"ratings": list(RATINGS), "weights": [round(one, 3) for one in weights], "sharpness": list(sharpness)}
 
 
-def cross_entropy(fit: Fit, weights_K: Sequence[float]) -> float:
-    """Return minus the mean log-probability of people's moves under the policies corrected by weights at RATINGS, nats."""
-    logits_RM = fit.policies + np.interp(fit.ratings, RATINGS, weights_K)[:, None] * fit.values
+def cross_entropy(fit: Fit, weights_K: Sequence[float], sharpness_K: Sequence[float]) -> float:
+    """Return minus the mean log-probability of people's moves under policies corrected as given at RATINGS, nats."""
+    weight_R, sharpness_R = (np.interp(fit.ratings, RATINGS, numbers) for numbers in (weights_K, sharpness_K))
+    logits_RM = sharpness_R[:, None] * fit.policies + weight_R[:, None] * fit.values
     logits_RM -= logits_RM.max(axis=1, keepdims=True)
     chosen_R = np.take_along_axis(logits_RM, fit.played[:, None], axis=1)[:, 0]
     return float((np.log(np.exp(logits_RM).sum(axis=1)) - chosen_R).mean())

@@ -18,7 +18,7 @@ from pipeline.dataset.batches import HUMAN_COLUMNS, Batches
 from pipeline.dataset.files.columns import EARLIER_MOVES
 from pipeline.dataset.files.stored_planes import row_positions
 from pipeline.errors import ConfigError, Stopped
-from pipeline.evaluation.calibrate import RATINGS, UNPLAYED, Fit, calibrate, cross_entropy, fit_weights
+from pipeline.evaluation.calibrate import RATINGS, UNPLAYED, Fit, calibrate, cross_entropy, fit_correction
 from pipeline.evaluation.page.page import report_page
 from pipeline.evaluation.render import plain_text
 from pipeline.evaluation.report import Rule, report
@@ -69,8 +69,8 @@ def test_rows_are_positions_with_all_their_counters(positions: Path, tmp_path: P
     assert {fen.split()[3] for fen in found} - {"-"}, "some have an en-passant square"
 
 
-def test_weights_are_those_that_the_moves_were_drawn_by() -> None:
-    """Draw moves from policies corrected by known weights; the fit finds them again, and a negative one is 0."""
+def test_a_correction_is_the_one_that_the_moves_were_drawn_by() -> None:
+    """Draw moves from policies corrected by known weights and powers; the fit finds them again, and a negative weight is 0."""
     random = np.random.default_rng(1)
     count, moves, true = 40_000, 12, np.array([0.0, 0.0, 3.0, 6.0, 9.0])
     ratings = random.integers(800, 2800, count)
@@ -78,13 +78,17 @@ def test_weights_are_those_that_the_moves_were_drawn_by() -> None:
     logits[:, 9:], values[:, 9:] = UNPLAYED, 0.0
     policies = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
     weight = np.interp(ratings, RATINGS, true)[:, None]
-    drawn = (policies + weight * values + random.gumbel(size=logits.shape)).argmax(axis=1)
+    powers = [1.0, 1.1, 0.9, 0.8, 1.2]
+    power = np.interp(ratings, RATINGS, powers)[:, None]
+    drawn = (power * policies + weight * values + random.gumbel(size=logits.shape)).argmax(axis=1)
     fit = Fit(ratings, policies, values, drawn)
-    found = fit_weights(fit)
+    found, sharpness = fit_correction(fit)
     assert found == pytest.approx(true.tolist(), abs=0.35)
-    assert cross_entropy(fit, found) <= cross_entropy(fit, true.tolist()) < cross_entropy(fit, [0.0] * 5) - 0.1
+    assert sharpness == pytest.approx(powers, abs=0.08)
+    best, bare = cross_entropy(fit, true.tolist(), powers), cross_entropy(fit, [0.0] * 5, [1.0] * 5)
+    assert cross_entropy(fit, found, sharpness) <= best < bare - 0.1
     against = fit._replace(values=-values)
-    assert fit_weights(against) == pytest.approx([0.0] * 5, abs=1e-3)
+    assert fit_correction(against)[0] == pytest.approx([0.0] * 5, abs=1e-3)
 
 
 def test_a_checkpoint_is_calibrated_and_its_report_compares_on_the_same_rows(network: Path, positions: Path) -> None:
