@@ -1,6 +1,6 @@
 """Settings of the fine-tuning loop. Imports little: the command line and the launchpad make their forms from it."""
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Literal
 
 from engine.match.sprt import SprtConfig
@@ -9,6 +9,8 @@ from model.training.config import Device, OptimizerName, TrainConfig
 from pipeline.errors import ConfigError
 from pipeline.selfplay.config import ExploreConfig
 
+SMALLEST_SHARE = 1e-6
+"""Share of a source below which it is left out: shares are sums of fractions."""
 LoopTeach = Literal["auto", "policy", "value", "both", "none"]
 
 
@@ -25,7 +27,7 @@ def default_explore() -> ExploreConfig:
         value_scale=1.0,
         rescale_values=False,
     )
-    return ExploreConfig(source="people", games=4000, count=48_000, search=search)
+    return ExploreConfig(games=4000, count=48_000, search=search)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -130,8 +132,12 @@ class FinetuneConfig:
     """Processes that play or search; 0 for one per core."""
     engine: str = "local"
     """Where games and searches run: local, ray, ray:HOST:PORT or ray://HOST:PORT."""
+    games_share: float = 0.0
+    """Share of `explore.games` that a generation plays."""
+    near_share: float = 0.0
+    """Share of `explore.count` that is searched one to four random moves off people's positions."""
     explore: ExploreConfig = field(default_factory=default_explore)
-    """EXPLORE: which positions are searched, or which games are played."""
+    """EXPLORE: how many positions are searched, how, and by whom; the shares decide on the source."""
     train: TuneConfig = field(default_factory=TuneConfig)
     """TRAIN: the training of one generation."""
     gate: GateConfig = field(default_factory=GateConfig)
@@ -148,6 +154,27 @@ class FinetuneConfig:
             raise ConfigError("buffer must be 1 generation or more")
         if not 0.0 <= self.human_share < 1.0 or not self.most_uses > 0.0:
             raise ConfigError("human_share must be from 0 to below 1, most_uses above 0")
+        if min(self.games_share, self.near_share) < 0.0 or self.games_share + self.near_share > 1.0:
+            raise ConfigError("games_share and near_share must be 0 or more, and 1 at most together")
+
+    @property
+    def sources(self) -> dict[str, ExploreConfig]:
+        """Return what a generation searches, by source; people's positions are what the other shares leave."""
+        shares = {
+            "people": 1.0 - self.games_share - self.near_share,
+            "near": self.near_share,
+            "games": self.games_share,
+        }
+        return {
+            source: replace(
+                self.explore,
+                source=source,
+                count=max(1, round(share * self.explore.count)),
+                games=max(1, round(share * self.explore.games)),
+            )
+            for source, share in shares.items()
+            if share > SMALLEST_SHARE
+        }
 
 
 FREE_TO_CHANGE = frozenset(

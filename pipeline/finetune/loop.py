@@ -85,10 +85,11 @@ def finetune(
 
 def require(config: FinetuneConfig, human: Sequence[Path]) -> None:
     """Raise ConfigError for what a later stage would refuse, before any time is spent."""
-    if not config.explore.plays and not human:
+    if not config.explore.plays:
+        raise ConfigError("a loop has shares in place of a source: --set games_share=1 plays games alone")
+    if config.sources.keys() - {"games"} and not human:
         raise ConfigError(
-            f"the source {config.explore.source} searches positions of people's games: name datasets with --positions, or "
-            "take --source games"
+            "positions of people's games are searched: name datasets with --positions, or play games: --games-share 1"
         )
     if config.train.teach == "none" and not human:
         raise ConfigError("teach none trains on people's rows alone: name datasets with --positions")
@@ -168,7 +169,7 @@ class _Loop:
         explore, train = self.config.explore, self.config.train
         if train.teach == "auto" and not explore.uses_network:
             self.config = replace(self.config, train=replace(train, teach="value"))
-        if self.config.train.teach != "auto" or explore.plays:
+        if self.config.train.teach != "auto" or self.config.sources.keys() == {"games"}:
             return
         new, self.mark = read_teachers(self.out) is None, time.monotonic()
         seed = checkpoint_of(self.out, 0)
@@ -230,7 +231,9 @@ class _Loop:
             candidate=checkpoint_of(self.out, number),
             best=checkpoint_of(self.out, best),
             seed=checkpoint_of(self.out, 0),
-            buffer=tuple(folder_of(self.out, one) / "selfplay" for one in range(first, number + 1)),
+            buffer=tuple(
+                folder_of(self.out, one) / source for one in range(first, number + 1) for source in self.config.sources
+            ),
             human=self.human,
             config=self.config,
             lineage={"generation": number, "played_by": best, "seed_weights_sha256": self.weights},

@@ -20,29 +20,33 @@ Stage = Callable[[StageContext, Progress, Stop], dict[str, Any]]
 
 
 def explore_stage(context: StageContext, progress: Progress, stop: Stop) -> dict[str, Any]:
-    """EXPLORE: search positions of the human datasets with the best network, or play the generation's games.
+    """EXPLORE: search positions of the human datasets and near them, and play games, each source in a folder of its own.
 
-    Nothing is done where no search teaches.
+    Returns the number of rows, the figures of the games, and in `sources` those of each source. Nothing is done where no
+    search teaches.
     """
     if context.config.train.teach == "none":
         return {}
     from pipeline.selfplay.job import explore
 
-    config = replace(context.config.explore, seed=context.config.seed + context.number)
-    if config.uses_network:
-        _export(context, config.device, progress)
-    manifest = explore(
-        context.best,
-        config,
-        context.folder / "selfplay",
-        datasets=() if config.plays else context.human,
-        lineage=dict(context.lineage),
-        engine=context.config.engine,
-        workers=context.config.workers,
-        progress=progress,
-        stop=stop,
-    )
-    return {**manifest["selfplay"], "positions": manifest["positions"]["train"]}
+    if context.config.explore.uses_network:
+        _export(context, context.config.explore.device, progress)
+    sources: dict[str, dict[str, Any]] = {}
+    for source, config in context.config.sources.items():
+        manifest = explore(
+            context.best,
+            replace(config, seed=context.config.seed + context.number),
+            context.folder / source,
+            datasets=() if config.plays else context.human,
+            lineage=dict(context.lineage),
+            engine=context.config.engine,
+            workers=context.config.workers,
+            progress=progress,
+            stop=stop,
+        )
+        sources[source] = {**manifest["selfplay"], "positions": manifest["positions"]["train"]}
+    rows = sum(figures["positions"] for figures in sources.values())
+    return {**sources.get("games", {}), "positions": rows, "sources": sources}
 
 
 def _export(context: StageContext, device: str, progress: Progress) -> None:

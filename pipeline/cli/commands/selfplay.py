@@ -81,12 +81,14 @@ class Finetune(Common):
     In a generation the best network searches positions of --positions. A candidate is trained on these and on people's moves,
     and plays the best network in a match that ends by SPRT. A candidate is promoted if it wins, does not lose to the
     supervised checkpoint and still predicts people's moves. A generation takes an hour or two on two cores. With
-    `--source games` the best network plays games instead. With `--explorer hand-written` the hand-written player searches or
+    `--games-share 1` the best network plays games instead. With `--explorer hand-written` the hand-written player searches or
     plays, from which a network trained for minutes can learn (pipeline/finetune/README.md has the settings). `OUT/best` is
     an ordinary checkpoint; generations.csv and curves.png show each generation.
     """
 
-    basic: ClassVar = "checkpoint positions out generations minutes workers engine source explorer teach seed"
+    basic: ClassVar = (
+        "checkpoint positions out generations minutes workers engine games_share near_share explorer teach seed"
+    )
 
     checkpoint: Path
     """Directory of the supervised checkpoint to begin with."""

@@ -58,7 +58,7 @@ def _elo_of(match: Mapping[str, Any] | None) -> dict[str, Any]:
 def _show_games(out: Path, newest: int) -> Metadata:
     """Return the first games of the newest generation that has games."""
     for number in range(newest, 0, -1):
-        pgn = folder_of(out, number) / "selfplay" / "games.pgn"
+        pgn = folder_of(out, number) / "games" / "games.pgn"
         if pgn.is_file():
             with pgn.open(encoding="utf-8", errors="replace") as file:
                 games = [game for _ in range(SAMPLES) if (game := chess.pgn.read_game(file)) is not None]

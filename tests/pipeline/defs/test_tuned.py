@@ -18,10 +18,10 @@ from tests.pipeline.finetune.fakes import network
 
 TINY = {
     "generations": 1,
+    "games_share": 1.0,
     "workers": 1,
     "explore": {
         "explorer": "hand-written",
-        "source": "games",
         "games": 4,
         "width": 4,
         "most_plies": 30,

@@ -41,6 +41,7 @@ TINY_LOOP = FinetuneConfig(
     generations=2,
     workers=1,
     most_uses=1.0,
+    games_share=1.0,
     explore=ExploreConfig(
         games=8,
         width=8,
@@ -95,10 +96,10 @@ def test_everything_is_there(looped: tuple[Path, dict[str, Any]]) -> None:
     assert (out / "curves.png").read_bytes().startswith(b"\x89PNG")
     for number in ("001", "002"):
         place = out / "generations" / number
-        assert files_differ(place / "selfplay") == []
-        manifest = json.loads((place / "selfplay" / "manifest.json").read_text())
+        assert files_differ(place / "games") == []
+        manifest = json.loads((place / "games" / "manifest.json").read_text())
         assert manifest["lineage"]["seed_weights_sha256"] == read_card(out / "seed")["files"]["weights"]["sha256"]
-        for games in (place / "selfplay" / "games.pgn", place / "arena" / "best" / "games.pgn"):
+        for games in (place / "games" / "games.pgn", place / "arena" / "best" / "games.pgn"):
             with games.open() as file:
                 game = chess.pgn.read_game(file)
             assert game is not None
@@ -135,7 +136,7 @@ def test_accepted_candidates_meet_two_controls(looped: tuple[Path, dict[str, Any
 def test_no_row_is_used_twice_on_the_way_to_the_best(looped: tuple[Path, dict[str, Any]]) -> None:
     state = json.loads((looped[0] / "state.json").read_text())
     for record in state["generations"][1:]:
-        uses = [use for use in record["stages"]["train"]["uses"] if use["names"] == ["selfplay"]]
+        uses = [use for use in record["stages"]["train"]["uses"] if use["names"] == ["games"]]
         assert uses
         assert all(use["uses"] <= 1.0 for use in uses)
 
@@ -182,15 +183,13 @@ def test_killed_at_random_moments_the_same_network_is_best(looped: tuple[Path, d
         cards = [read_card(path / "generations" / number / "checkpoint") for path in (out, looped[0])]
         assert cards[0]["files"]["weights"] == cards[1]["files"]["weights"]
         for name in ("games.pgn", "games.jsonl"):
-            kept = [(path / "generations" / number / "selfplay" / name).read_bytes() for path in (out, looped[0])]
+            kept = [(path / "generations" / number / "games" / name).read_bytes() for path in (out, looped[0])]
             assert kept[0] == kept[1]
 
 
 def test_without_human_positions_nothing_human_is_measured(folder: Path, tmp_path: Path) -> None:
-    config = replace(
-        TINY_LOOP, generations=1, explore=replace(TINY_LOOP.explore, explorer="hand-written", source="games")
-    )
+    config = replace(TINY_LOOP, generations=1, explore=replace(TINY_LOOP.explore, explorer="hand-written"))
     result = finetune(folder / "net", config, tmp_path / "out")
     assert "top1" not in result["seed_eval"]
-    manifest = json.loads((tmp_path / "out" / "generations" / "001" / "selfplay" / "manifest.json").read_text())
+    manifest = json.loads((tmp_path / "out" / "generations" / "001" / "games" / "manifest.json").read_text())
     assert (manifest["config"]["explorer"], manifest["selfplay"]["games"]) == ("hand-written", 8)

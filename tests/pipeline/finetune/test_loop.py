@@ -32,7 +32,7 @@ from tests.pipeline.finetune.fakes import SCRIPT, Script, forked, networks
 
 PLAYED = ExploreConfig(explorer="hand-written")
 """Whose games need no human datasets; the stages are a script's in any case."""
-THREE = FinetuneConfig(generations=3, buffer=3, explore=PLAYED)
+THREE = FinetuneConfig(generations=3, buffer=3, games_share=1.0, explore=PLAYED)
 SEVEN = replace(THREE, generations=7)
 STAGES = ("explore", "train", "arena", "eval")
 

@@ -23,7 +23,7 @@ from tests.pipeline.selfplay.generations import prepare, searched
 LOOP = FinetuneConfig(
     generations=1,
     workers=1,
-    explore=searched(count=24, width=8),
+    explore=searched(source="games", count=24, width=8),
     train=TuneConfig(batch_size=8, threads=1, device="cpu"),
 )
 
@@ -35,9 +35,11 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("onnx", marks=pytest.mark.slow)])
-def test_a_generation_may_search_positions_in_place_of_games(
+def test_a_generation_searches_its_sources_by_their_shares(
     sources: tuple[Path, Path], tmp_path: Path, device: Literal["cpu", "onnx"]
 ) -> None:
+    searching = searched(source="games", count=24, games=8, width=8, most_plies=20, device=device)
+    shares = {"games": 0.25, "near": 0.25, "people": 0.5}
     human = sources[1]
     checkpoint = Path(shutil.copytree(sources[0], tmp_path / "best"))
     context = StageContext(
@@ -46,21 +48,24 @@ def test_a_generation_may_search_positions_in_place_of_games(
         candidate=tmp_path / "checkpoint",
         best=checkpoint,
         seed=checkpoint,
-        buffer=(tmp_path / "selfplay",),
+        buffer=tuple(tmp_path / source for source in shares),
         human=(human,),
-        config=replace(LOOP, explore=searched(count=24, width=8, device=device)),
+        config=replace(LOOP, games_share=0.25, near_share=0.25, explore=searching),
         lineage={"generation": 1},
         spent={},
     )
     figures = explore_stage(context, silent, never)
-    assert files_differ(tmp_path / "selfplay") == []
-    manifest = datasets.manifest(tmp_path / "selfplay")
     assert (checkpoint / "model.onnx").exists() == (device == "onnx")
-    (worker,) = manifest["selfplay"]["timing"]["devices"]
-    assert (worker == "cpu onnxruntime int8") == (device == "onnx"), worker
-    assert figures["searched"] == manifest["selfplay"]["searched"] > 0
-    assert figures["positions"] == manifest["positions"]["train"]
-    assert manifest["config"]["seed"] == 1
+    manifests = {source: datasets.manifest(tmp_path / source) for source in shares}
+    for source, manifest in manifests.items():
+        assert files_differ(tmp_path / source) == []
+        (worker,) = manifest["selfplay"]["timing"]["devices"]
+        assert (worker == "cpu onnxruntime int8") == (device == "onnx"), worker
+        assert (manifest["config"]["seed"], manifest["config"]["source"]) == (1, source)
+        assert figures["sources"][source]["positions"] == manifest["positions"]["train"] > 0
+    assert figures["games"] == 2
+    assert [manifests[source]["config"]["count"] for source in ("near", "people")] == [6, 12]
+    assert figures["positions"] == sum(one["positions"] for one in figures["sources"].values())
     learned = train_stage(context, silent, never)
     assert learned["step"] > 0
     assert np.isfinite(learned["loss"])
@@ -69,6 +74,8 @@ def test_a_generation_may_search_positions_in_place_of_games(
 def test_reanalyse_needs_positions() -> None:
     with pytest.raises(ConfigError, match="name datasets with --positions"):
         require(LOOP, ())
+    with pytest.raises(ConfigError, match="shares in place of a source"):
+        require(replace(LOOP, explore=searched()), [Path("human")])
 
 
 def test_training_has_the_loops_seed_and_wrong_settings_of_it_are_refused() -> None:
@@ -80,9 +87,9 @@ def test_training_has_the_loops_seed_and_wrong_settings_of_it_are_refused() -> N
 
 def test_a_loop_whose_networks_cannot_be_exported_is_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pipeline.finetune.loop.find_spec", lambda name: None)
-    searching = replace(LOOP, explore=searched(device="onnx"))
-    games = replace(LOOP, explore=ExploreConfig(explorer="hand-written", device="onnx"))
-    playing = replace(LOOP, explore=ExploreConfig(explorer="network", device="onnx"))
+    searching = replace(LOOP, explore=searched(source="games", device="onnx"))
+    games = replace(LOOP, games_share=1.0, explore=ExploreConfig(explorer="hand-written", device="onnx"))
+    playing = replace(LOOP, games_share=1.0, explore=ExploreConfig(explorer="network", device="onnx"))
     for config in (searching, playing):
         with pytest.raises(ConfigError, match=r"pip install 'fianchetto\[onnx\]'"):
             require(config, [Path("human")])
@@ -97,16 +104,16 @@ def test_where_nothing_teaches_people_alone_do_for_as_many_steps(sources: tuple[
         candidate=tmp_path / "checkpoint",
         best=sources[0],
         seed=sources[0],
-        buffer=(tmp_path / "selfplay",),
+        buffer=(tmp_path / "people",),
         human=(sources[1],),
         config=config,
         lineage={"generation": 1},
         spent={"earlier": 1.0},
     )
     assert explore_stage(context, silent, never) == {}
-    assert not (tmp_path / "selfplay").exists()
+    assert not (tmp_path / "people").exists()
     figures = train_stage(context, silent, never)
     assert figures["step"] == 24 * 2 / 0.75 / 8
     assert figures["spent"] == {"earlier": 1.0}
     with pytest.raises(ConfigError, match="people's rows alone"):
-        require(replace(config, explore=ExploreConfig(explorer="hand-written")), ())
+        require(replace(config, games_share=1.0, explore=ExploreConfig(explorer="hand-written")), ())
