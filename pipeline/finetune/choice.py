@@ -14,8 +14,8 @@ Algorithm = Literal["puct", "gumbel"]
 OWN_SEARCH: Mapping[str, Algorithm] = {"visits": "puct", "gumbel": "gumbel"}
 """Search algorithm by the teacher whose policy it makes."""
 HAND_WRITTEN, EVALUATIONS = "hand-written", "datasets' evaluations"
-WIDTH = 80
-"""Columns of the terminal."""
+WIDTH = 76
+"""Columns of a terminal, less an indent of four."""
 CHEAPER = 256
 """Simulations of the hand-written player in the time of one of a network's, on one core."""
 BY_HAND = 1024
@@ -137,7 +137,7 @@ def _difference(row: Row) -> str:
 
 
 def format_choice(rows: Sequence[Row], choice: Choice, referee: str, positions: int, games: int) -> str:
-    """Return the table of teachers, at most 80 columns wide, and the sentences of the choice."""
+    """Return the table of teachers, at most WIDTH columns wide, and the sentences of the choice."""
     cells = [
         [
             row["target"],
@@ -148,7 +148,7 @@ def format_choice(rows: Sequence[Row], choice: Choice, referee: str, positions: 
         ]
         for row in rows
     ]
-    table = aligned(["target", "teacher", "sims", "error", "against the bare network, 95 %"], cells)
+    table = aligned(["target", "teacher", "sims", "error", "against bare, 95 %"], cells)
     about = (
         f"{positions} held-out positions of {games} games. A policy's error is the expected score that a drawn move loses, a "
         f"value's, after calibration, the {FIGURES[referee]}."

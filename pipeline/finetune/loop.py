@@ -5,6 +5,7 @@ It is a small machine over `State`: find the first stage that is not done, run i
 """
 
 import logging
+import textwrap
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -253,6 +254,7 @@ class _Loop:
         """Return the figures of the best network, a row per generation, and a text for the terminal."""
         state = self.state
         rows = [row(one) for one in state.judged]
+        teachers = [] if self.teachers is None else [textwrap.indent(self.teachers.text, "    "), ""]
         best = f"best: generation {state.best}, in {self.out / BEST} ({why})"
         return {
             "out": str(self.out),
@@ -264,8 +266,8 @@ class _Loop:
             "eval": state.generations[state.best].stages.get("eval", {}) if state.generations else {},
             "seed_eval": state.generations[0].stages.get("eval", {}) if state.generations else {},
             "rows": rows,
-            "teachers": None if self.teachers is None else self.teachers.model_dump() | {"text": self.teachers.text},
+            "teachers": None if self.teachers is None else to_jsonable_python(self.teachers),
             "minutes": round(state.seconds / 60, 2),
             "ended": why,
-            "text": "\n".join([table(rows), "", *(f"- {line}" for line in reasons(rows)), "", best]),
+            "text": "\n".join([*teachers, table(rows), "", *(f"- {line}" for line in reasons(rows)), "", best]),
         }

@@ -12,7 +12,7 @@ Axes: N positions, M moves of one of them.
 
 import logging
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -25,18 +25,29 @@ from engine.board.position import TURN
 from engine.encoding.planes import move_of
 from engine.evaluation.cache import Cached
 from engine.evaluation.evaluator import Evaluator
-from engine.evaluation.handwritten import evaluate as hand_written
+from engine.evaluation.handwritten import evaluate
 from engine.json_files import check, read_json
 from engine.match.config import cores
 from engine.progress import Progress, Stop, Tick, never, silent
 from engine.search import Root, Search, SearchConfig
-from engine.selfplay.game import read_search
+from engine.selfplay.game import SearchResult, read_search
 from pipeline.dataset.files.columns import BATCH_SENTINELS
 from pipeline.dataset.files.schemas import Count, Schema
 from pipeline.dataset.files.shards import publish_json
 from pipeline.errors import Stopped
 from pipeline.evaluation.intervals import clustered_mean
-from pipeline.finetune.choice import BY_HAND, EVALUATIONS, Algorithm, Choice, choose, format_choice
+from pipeline.finetune.choice import (
+    BARE,
+    BEST_MOVE,
+    BY_HAND,
+    EVALUATIONS,
+    HAND_WRITTEN,
+    OWN_SEARCH,
+    Algorithm,
+    Choice,
+    choose,
+    format_choice,
+)
 from pipeline.finetune.config import default_explore
 from pipeline.finetune.judgements import HeldOut, Scores, draw_held_out, expected_score, judge_positions
 from pipeline.finetune.state import FinetuneError
@@ -105,7 +116,8 @@ def choose_teachers(
     held, scores = draw_held_out(human, POSITIONS), None
     if is_installed(engine):
         scores = judge_positions(held.fens, installed(tuple(shlex.split(engine))), out, progress, stop)
-    lessons = [*collect_lessons(_open(seed, human, config.device, progress), config.search, held, progress, stop)]
+    network = _open(seed, human, config.device, progress)
+    lessons = collect_lessons(network, config.search, held, progress, stop)
     rows, referee = judge_lessons(lessons, held, scores)
     content = {
         "format_version": FORMAT_VERSION,
@@ -162,47 +174,34 @@ class Lesson:
     policies: Sequence[Mapping[str, float]] | None = None  # [N] probabilities of moves in UCI notation
 
 
-# ---------------------------------------------------------------- what teachers say
-
-
 def collect_lessons(
     network: Evaluator, search: SearchConfig, held: HeldOut, progress: Progress, stop: Stop
-) -> Iterator[Lesson]:
-    """Yield what the network, its searches and the hand-written player teach, the bare network first; raises Stopped.
+) -> list[Lesson]:
+    """Return what the network, its searches and the hand-written player teach, the bare network first; raises Stopped.
 
     Of the loop's default search several algorithms and simulations are compared; a search that the user has set is the only
     one.
     """
     cached = Cached(network, CACHE_MIB)
-    default = search == default_explore().search
-    searches = SEARCHES if default else ((search.algorithm, search.simulations),)
-    total = 1 + sum(count for _, count in searches)
-
-    def run(evaluator: Evaluator, algorithm: Algorithm, simulations: int, first: int, part: float) -> list[Root]:
+    searches = SEARCHES if search == default_explore().search else ((search.algorithm, search.simulations),)
+    names = {algorithm: name for name, algorithm in OWN_SEARCH.items()}
+    players: list[tuple[str, Evaluator, Algorithm, int]] = [(BARE, cached, "puct", 0)]
+    players += [(names[algorithm], cached, algorithm, simulations) for algorithm, simulations in searches]
+    players.append((HAND_WRITTEN, evaluate, "puct", BY_HAND))
+    lessons = list[Lesson]()
+    for done, (name, evaluator, algorithm, simulations) in enumerate(players, 1):
         config = replace(search, algorithm=algorithm, simulations=max(1, simulations), nodes=0)
-        found = list[Root]()
-        for roots in _search(evaluator, config, held.positions, simulations, stop):
-            found += roots
-            progress(Tick(round(first + part * len(found) / len(held.games)), total, "simulations a position"))
-        return found
-
-    bare = run(cached, "puct", 0, 0, 1)
-    yield Lesson(target="policy", name="bare", simulations=0, policies=_policies(bare, held, lambda root: root.priors))
-    yield Lesson(target="value", name="bare", simulations=0, values=_values(root.value for root in bare))
-    done = 1
-    for algorithm, count in searches:
-        roots = run(cached, algorithm, count, done, count)
-        done += count
-        name = "visits" if algorithm == "puct" else "gumbel"
-        yield Lesson(target="policy", name=name, simulations=count, policies=_policies(roots, held, _shares))
-        yield from _value_lessons(roots, f"{name}: ", count)
-    yield from _value_lessons(run(hand_written, "puct", BY_HAND, done, 0), "hand-written: ", BY_HAND)
+        found = _search(evaluator, config, simulations, held.positions, stop)
+        lessons += _read_lessons(name, simulations, found, held)
+        progress(Tick(done, len(players), "teachers compared"))
+    return lessons
 
 
 def _search(
-    evaluator: Evaluator, config: SearchConfig, positions_NW: NDArray[np.uint64], simulations: int, stop: Stop
-) -> Iterator[list[Root]]:
-    """Yield the roots of searches without noise, some positions at a time."""
+    evaluator: Evaluator, config: SearchConfig, simulations: int, positions_NW: NDArray[np.uint64], stop: Stop
+) -> list[tuple[Root, SearchResult]]:
+    """Search positions as a generation does, without noise; 0 simulations only evaluate them."""
+    found = []
     for first in range(0, len(positions_NW), SIDE_BY_SIDE):
         part = positions_NW[first : first + SIDE_BY_SIDE]
         search = Search(evaluator, config, games=len(part), seed=1)
@@ -211,45 +210,38 @@ def _search(
         search.run(simulations=simulations, noise=False, stop=stop)
         if stop():
             raise Stopped("stopped while teachers were compared")
-        yield [search.root(slot) for slot in range(len(part))]
-
-
-def _shares(root: Root) -> NDArray[np.float32]:
-    """Return the policy target that a search's row would have, [M]."""
-    best = root.ranked(int(np.argmax(root.improved)))[0]
-    found = read_search(root, int(root.labels[best]), int(root.promotions[best]))
-    shares_M = np.zeros(len(root.labels), dtype=np.float32)
-    for label, promotion, share in zip(found.labels.tolist(), found.promotions.tolist(), found.shares, strict=True):
-        shares_M[root.index_of(label, promotion)] = share
-    return shares_M
-
-
-def _value_lessons(roots: Sequence[Root], name: str, simulations: int) -> Iterator[Lesson]:
-    """Yield the value of the roots, and of the moves with the largest share."""
-    best = _values(root.value_at(int(_shares(root).argmax())) for root in roots)
-    for part, values_N in (("root", _values(root.value for root in roots)), ("best move", best)):
-        yield Lesson(target="value", name=f"{name}{part}", simulations=simulations, values=values_N)
-
-
-def _values(values: Iterator[float]) -> NDArray[np.float64]:
-    """Return values in [-1, 1] as expected scores."""
-    return (np.array(list(values), dtype=np.float64) + 1.0) / 2.0
-
-
-def _policies(
-    roots: Sequence[Root], held: HeldOut, weigh: Callable[[Root], NDArray[np.float32]]
-) -> list[dict[str, float]]:
-    """Return a policy of every root, by moves in UCI notation."""
-    found = []
-    for root, position in zip(roots, held.positions, strict=True):
-        turn, weights_M = bool(position[TURN] == 0), weigh(root).astype(np.float64)
-        moves = zip(root.labels.tolist(), root.promotions.tolist(), strict=True)
-        names = [move_of(label, promotion, turn).uci() for label, promotion in moves]
-        found.append(dict(zip(names, (weights_M / weights_M.sum()).tolist(), strict=True)))
+        for slot, (label, promotion) in enumerate(zip(*map(np.ndarray.tolist, search.choose()), strict=True)):
+            root = search.root(slot)
+            found.append((root, read_search(root, label, promotion)))
     return found
 
 
-# ---------------------------------------------------------------- what they are worth
+def _read_lessons(
+    name: str, simulations: int, found: Sequence[tuple[Root, SearchResult]], held: HeldOut
+) -> Iterator[Lesson]:
+    """Yield a player's policy, except the hand-written one's, and its values."""
+    bare = name == BARE
+    if name != HAND_WRITTEN:
+        moves = ((root.labels, root.promotions, root.priors) for root, _ in found)
+        if not bare:
+            moves = ((result.labels, result.promotions, result.shares) for _, result in found)
+        turns = (bool(position[TURN] == 0) for position in held.positions)
+        policies = [_name_moves(*one, turn) for one, turn in zip(moves, turns, strict=True)]
+        yield Lesson(target="policy", name=name, simulations=simulations, policies=policies)
+    roots = np.array([root.value for root, _ in found])
+    best = np.array([result.best_value for _, result in found])
+    parts = {name: roots} if bare else {f"{name}: root": roots, f"{name}: {BEST_MOVE}": best}
+    for part, values_N in parts.items():
+        yield Lesson(target="value", name=part, simulations=simulations, values=(values_N + 1.0) / 2.0)
+
+
+def _name_moves(
+    labels_M: NDArray[np.uint16], promotions_M: NDArray[np.uint8], weights_M: NDArray[np.float32], turn: bool
+) -> dict[str, float]:
+    """Return the probabilities of moves in UCI notation, in proportion to weights."""
+    shares_M = weights_M.astype(np.float64) / weights_M.sum(dtype=np.float64)
+    moves = zip(labels_M.tolist(), promotions_M.tolist(), shares_M.tolist(), strict=True)
+    return {move_of(label, promotion, turn).uci(): share for label, promotion, share in moves}
 
 
 def judge_lessons(lessons: Sequence[Lesson], held: HeldOut, scores: Sequence[Scores] | None) -> tuple[Rows, str]:
@@ -281,15 +273,11 @@ def judge_lessons(lessons: Sequence[Lesson], held: HeldOut, scores: Sequence[Sco
         row |= {"figure": None, "difference": None, "low": None, "high": None, "factor": factor}
         if loss_N is not None:
             bare.setdefault(lesson.target, loss_N)
-            difference = clustered_mean(loss_N - bare[lesson.target], games_N)
-            row["figure"] = round(float(loss_N.mean()), 4)
-            row |= {name: _rounded(one) for name, one in zip(("difference", "low", "high"), difference, strict=True)}
+            found = (float(loss_N.mean()), *clustered_mean(loss_N - bare[lesson.target], games_N))
+            rounded = (None if number is None else round(number, 4) for number in found)
+            row |= dict(zip(("figure", "difference", "low", "high"), rounded, strict=True))
         rows.append(row)
     return rows, referee
-
-
-def _rounded(number: float | None) -> float | None:
-    return None if number is None else round(number, 4)
 
 
 def _loss(policy: Mapping[str, float], scores: Scores) -> float:

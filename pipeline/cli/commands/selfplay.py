@@ -78,12 +78,13 @@ class SelfPlay(Common):
 class Finetune(Common):
     """Fine-tune a checkpoint by its own search, generation by generation; the same command continues a loop that was stopped.
 
-    In a generation the best network searches positions of --positions. A candidate is trained on these and on people's moves,
+    First it measures on held-out games what could teach the policy and the value, and chooses (--teach sets it instead). In a
+    generation the best network searches positions of --positions. A candidate is trained on these and on people's moves,
     and plays the best network in a match that ends by SPRT. A candidate is promoted if it wins, does not lose to the
     supervised checkpoint and still predicts people's moves. A generation takes an hour or two on two cores. With
     `--games-share 1` the best network plays games instead. With `--explorer hand-written` the hand-written player searches or
-    plays, from which a network trained for minutes can learn (pipeline/finetune/README.md has the settings). `OUT/best` is
-    an ordinary checkpoint; generations.csv and curves.png show each generation.
+    plays (pipeline/finetune/README.md has the settings). `OUT/best` is an ordinary checkpoint; teachers.json has the choice,
+    generations.csv and curves.png show each generation.
     """
 
     basic: ClassVar = (

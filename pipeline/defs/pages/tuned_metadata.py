@@ -11,6 +11,7 @@ from pipeline.defs.pages import pictures
 from pipeline.defs.pages.metadata import Metadata, table
 from pipeline.finetune.outputs import CURVES
 from pipeline.finetune.state import NOTHING_PROMOTED, folder_of
+from pipeline.finetune.teachers import read_teachers
 from pipeline.matches.match import ELO, format_elo
 
 SAMPLES = 4
@@ -20,7 +21,7 @@ MATCH = ("a", "b", "games", "wins", "draws", "losses", "score", "los")
 
 
 def describe_tuned(out: Path, result: Mapping[str, Any]) -> Metadata:
-    """Return the metadata of a fine-tuning: figures of the best network, curves, a row per generation, sample games."""
+    """Return the metadata of a fine-tuning: figures of the best, curves, teachers, a row per generation, games."""
     numbers = _elo_of(result["against_seed"])
     numbers |= {name: result["eval"].get(name) for name in ("top1", "cross_entropy")}
     numbers["seed_top1"] = result["seed_eval"].get("top1")
@@ -42,10 +43,17 @@ def describe_tuned(out: Path, result: Mapping[str, Any]) -> Metadata:
         "minutes": result["minutes"],
         **{name: value for name, value in numbers.items() if value is not None},
         **({"curves": dg.MetadataValue.md(pictures.png(curves, "curves by generation"))} if curves.exists() else {}),
+        **_show_teachers(out),
         "verdicts": table(rows),
         **_show_games(out, result["generations"]),
         "summary": dg.MetadataValue.md(result["text"]),
     }
+
+
+def _show_teachers(tuned: Path) -> Metadata:
+    """Return the table by which teachers were chosen, {} where the user chose them."""
+    found = read_teachers(tuned)
+    return {} if found is None else {"teachers": dg.MetadataValue.md(f"```\n{found.text}\n```")}
 
 
 def _elo_of(match: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -74,6 +82,7 @@ def describe_strength(out: Path, tuned: Path, result: Mapping[str, Any]) -> Meta
         "path": dg.MetadataValue.path(out),
         "tuned": dg.MetadataValue.path(tuned),
         **({"seed": NOTHING_PROMOTED} if first is None else _elo_of(first)),
+        **_show_teachers(tuned),
         "matches": table(
             [{name: row[name] for name in MATCH} | {"Elo (95 %)": format_elo(row)} for row in result["rows"]]
         ),
