@@ -104,7 +104,7 @@ def test_settings_follow_from_the_choice(
 
 
 def test_the_table_fits_a_terminal_and_gives_a_reason_for_each_target() -> None:
-    rows = [*table(visits_64=VISITS_64, hand=HAND), row("value", EVALUATIONS, 0, 0.04, -0.16, -0.18, -0.14)]
+    rows = [*table(visits_64=VISITS_64, hand=HAND), row("value", EVALUATIONS, 0, 0.20, 0.0, -0.01, 0.01)]
     text = format_choice(rows, choose(rows), "engine", 400, 200)
     shown, said = text.split("\n\n")
     assert len(shown.splitlines()) == 1 + len(rows)
