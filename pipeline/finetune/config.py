@@ -160,7 +160,7 @@ class FinetuneConfig:
     @property
     def sources(self) -> dict[str, ExploreConfig]:
         """Return what a generation searches, by source; people's positions are what the other shares leave."""
-        shares = {
+        shares: dict[Literal["people", "near", "games"], float] = {
             "people": 1.0 - self.games_share - self.near_share,
             "near": self.near_share,
             "games": self.games_share,

@@ -98,7 +98,7 @@ def test_settings_follow_from_the_choice(
     changed: dict[str, Any], teach: str, explorer: str, search: tuple[str, int]
 ) -> None:
     config = apply(choose(table(**changed)), LOOP)
-    assert (config.train.teach, config.explore.explorer, config.explore.source) == (teach, explorer, "people")
+    assert (config.train.teach, config.explore.explorer) == (teach, explorer)
     assert (config.explore.search.algorithm, config.explore.search.simulations) == search
     assert config.gate == LOOP.gate
 

@@ -188,7 +188,9 @@ def test_results_judge_values_by_their_brier_score() -> None:
 
 # ---------------------------------------------------------------- in the loop
 
-LOOP = FinetuneConfig(generations=1, explore=searched(count=24, width=8, search=SearchConfig(simulations=6)))
+LOOP = FinetuneConfig(
+    generations=1, explore=searched(source="games", count=24, width=8, search=SearchConfig(simulations=6))
+)
 
 
 @pytest.fixture
