@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from engine.board.position import Position
 from engine.encoding.planes import LABELS
 from engine.evaluation.evaluator import Evaluator
+from engine.progress import Stop
 from engine.search.chess_rules import position_and_history
 from engine.search.config import SearchConfig
 from engine.search.results import Root
@@ -57,15 +58,15 @@ class HumanRoot(NamedTuple):
     wdl: NDArray[np.float32]  # [3] win, draw, loss
 
 
-def search_roots(search: Search, roots: Sequence[HumanRoot], simulations: int) -> list[Root]:
+def search_roots(search: Search, roots: Sequence[HumanRoot], simulations: int, stop: Stop | None = None) -> list[Root]:
     """Search positions side by side, from the slots 0..N-1 on; their own policies are the priors of the root moves.
 
-    Below the root the evaluator gets planes alone, so positions of any ratings make one batch.
+    Below the root the evaluator gets planes alone, so positions of any ratings make one batch. `stop` is as in `Search.run`.
     """
     for slot, root in enumerate(roots):
         search.start(slot, root.position, root.history, answer=(root.logits, root.wdl))
     slots_N = np.arange(len(roots), dtype=np.int64)
-    search.run(slots_N, simulations=simulations, noise=False)
+    search.run(slots_N, simulations=simulations, noise=False, stop=stop)
     return [search.root(slot) for slot in range(len(roots))]
 
 
@@ -76,15 +77,17 @@ def correct_policies(
     ratings: Sequence[int],
     correction: Correction,
     simulations: int,
+    stop: Stop | None = None,
 ) -> NDArray[np.float64]:
     """Return the policies for boards, corrected by a search of all of them side by side, as logits float64[N, A].
 
-    `answer` are their policies and values, conditioned as wished; `ratings` are the movers', 0 for unknown.
+    `answer` are their policies and values, conditioned as wished; `ratings` are the movers', 0 for unknown. A search that is
+    ended by `stop`, called after every round, corrects by what it has found.
     """
     rows = zip(boards, *answer, strict=True)
     roots = [HumanRoot(*position_and_history(board), logits_A, wdl_3) for board, logits_A, wdl_3 in rows]
     search = Search(evaluator, SearchConfig(simulations=simulations), games=len(roots))
-    return correct_logits(roots, search_roots(search, roots, simulations), *correction.at(np.array(ratings)))
+    return correct_logits(roots, search_roots(search, roots, simulations, stop), *correction.at(np.array(ratings)))
 
 
 def correct_logits(

@@ -36,7 +36,7 @@ from engine.uci.options import Options
 MOST_RESTRICTED = 1_000_000
 """Simulations of a search of some moves only, whose tree is not kept."""
 MOST_HUMAN = 100_000
-"""Simulations of a human move at most: its search cannot be stopped."""
+"""Simulations of a human move at most, whose tree is allocated at once."""
 NO_MOVE = "bestmove (none)"
 """Where the game is over; Stockfish's words."""
 
@@ -159,7 +159,9 @@ class Thinker:
         if self._pace.evaluation * (simulations + 1) > left:
             return self._play_policy(job, evaluator, allowed, 1.0, columns)
         answer = evaluate_boards(evaluator, [job.board], columns)
-        corrected_1A = correct_policies(evaluator, [job.board], answer, [rating], correction, simulations)
+        corrected_1A = correct_policies(
+            evaluator, [job.board], answer, [rating], correction, simulations, lambda: job.stopped
+        )
         seeds = [(options.seed, job.board.ply())]
         played = pick_moves([job.board], corrected_1A, answer[1], seeds, temperature=1.0, allowed=allowed)[0]
         self._say_policy_move(job, played, simulations)

@@ -16,6 +16,9 @@ from pipeline.cli.commands.base import Common
 from pipeline.errors import ConfigError
 from pipeline.samples.shipped import EMBEDDED
 
+MOST_NAMES = 100
+"""Characters of a person's names that a GUI is shown."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Uci(Common):
@@ -64,7 +67,9 @@ def default_options(network: Path | None) -> tuple[Options, str]:
     imitated = None if network is None else read_player(network)
     if imitated is None:
         return Options(), ""
-    like = f", like {' or '.join(map(repr, imitated.names))}" + (f" at {imitated.rating}" if imitated.rating else "")
+    names = " or ".join(map(repr, imitated.names))
+    names = names if len(names) <= MOST_NAMES else f"{names[:MOST_NAMES]}..."
+    like = f", like {names}" + (f" at {imitated.rating}" if imitated.rating else "")
     return Options(style="policy", temperature=1.0, rating=imitated.rating), like
 
 

@@ -209,6 +209,20 @@ def test_without_time_for_a_search_a_human_move_is_the_policys() -> None:
         assert last_info(talk.ask("position startpos", "go movetime 60"))["nodes"] == "1"
 
 
+def test_a_human_move_of_many_simulations_is_stopped() -> None:
+    calibrated = Counting(0.0, Calibrated())
+    calibrated.columns, calibrated.corrections = Calibrated.columns, Calibrated.corrections  # type: ignore[attr-defined]
+    with Talk(calibrated) as talk:
+        talk.say("setoption name Style value human", "setoption name Simulations value 1000000000")
+        calibrated.hold_after(20)
+        talk.say("position startpos", "go infinite")
+        calibrated.wait_until_held()
+        talk.sync("stop")
+        calibrated.release()
+        assert talk.until("bestmove")[-1].split()[1] in {move.uci() for move in START}
+        assert len(calibrated.batches) < 100
+
+
 def test_policy_draws_at_a_temperature_by_the_probabilities() -> None:
     often, seldom = (label_of(chess.Move.from_uci(word), chess.WHITE) for word in ("g1f3", "e2e4"))
 

@@ -115,6 +115,13 @@ def test_the_card_names_the_person_and_the_engine_plays_like_them(made: tuple[Pa
     assert read_player(out / "imitation") is None
 
 
+def test_the_engine_shortens_names_that_no_gui_has_room_for(tmp_path: Path) -> None:
+    player = {"names": ["x" * 500, "\n"], "rating": 1500, "games": 100}
+    (tmp_path / "checkpoint.json").write_text(json.dumps({"data": {"player": player}}))
+    _, like = default_options(tmp_path)
+    assert re.fullmatch(r", like 'x{99}\.\.\. at 1500", like)
+
+
 def test_the_openings_are_counted_as_python_chess_counts_them(made: tuple[Path, dict[str, Any]]) -> None:
     _, result = made
     counts: dict[str, Counter[str]] = {}
