@@ -13,6 +13,8 @@ from pipeline.samples.shipped import EMBEDDED
 if TYPE_CHECKING:
     from model.inference.player import Player
 
+MOST_LOADED = 2
+"""Networks that stay in memory, the last that were chosen."""
 CHECKPOINTS = Path("datasets/checkpoints")
 """Folder whose checkpoints are offered beside those that were named, below the working directory."""
 
@@ -46,6 +48,6 @@ class Networks:
         if place is None:
             raise UserError(f"there is no network {name!r}: choose another one")
         with self.lock:
-            if place not in self._players:
-                self._players[place] = model.load(place, device="cpu")
-            return self._players[place]
+            player = self._players.pop(place, None) or model.load(place, device="cpu")
+            self._players = dict([*self._players.items(), (place, player)][-MOST_LOADED:])
+            return player

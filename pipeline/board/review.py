@@ -19,8 +19,8 @@ from pipeline.board.play import SIMULATIONS, reads_ratings
 from pipeline.board.risk import BLUNDER, expected_loss, policy_labels, predict_risk, promote_to_queen
 from pipeline.errors import ConfigError
 
-MOMENTS = 6
-"""Moves that are worth looking at."""
+MOMENTS, LEAST_SURPRISE = 6, 0.05
+"""Moves that are worth looking at, at most, and how far from the usual loss each is at least."""
 LONGEST, MOST_TEXT = 8, 100
 """Half-moves of a line, and characters of a tag, that are shown."""
 SOURCES = {"game": "the game's own evaluations", "stockfish": "Stockfish", "search": "the network's search"}
@@ -115,7 +115,8 @@ def _score(
     if engine is not None:
         score, move = scores.score_by_stockfish(engine, board)
         return score, move or best
-    own = scores.score_of_value(analysis.moves[0].value)
+    first = analysis.moves[0]
+    own = float(first.mate > 0) if first.mate else scores.score_of_value(first.value)
     return own if board.turn else 1 - own, best
 
 
@@ -130,8 +131,9 @@ def _make_row(before: _Scored, after: _Scored, player: Player, header: Row) -> R
     ratings = header["ratings"] if reads_ratings(player) else {side: None, other: None}
     policy = player.choose(board, temperature=0, rating=ratings[side], opponent_rating=ratings[other]).probabilities
     labels = policy_labels(policy, analysis)
-    found, lost = move == best, max((before.score - after.score) * (1 if board.turn else -1), 0.0)
-    loss, usual = 0.0 if found and header["source"] != "game" else lost, expected_loss(labels)
+    found, sign, usual = move == best, 1 if board.turn else -1, expected_loss(labels)
+    loss = 0.0 if found and header["source"] != "game" else max((before.score - after.score) * sign, 0.0)
+    bounded = (scores.bound(before.score) - scores.bound(after.score)) * sign
     row: Row = {
         "ply": after.board.ply(),
         "side": side,
@@ -140,7 +142,7 @@ def _make_row(before: _Scored, after: _Scored, player: Player, header: Row) -> R
         "before": before.score,
         "score": after.score,
         "loss": loss,
-        "blunder": loss > BLUNDER,
+        "blunder": loss > 0 and bounded > BLUNDER,
         "probability": policy[promote_to_queen(move)],
         "best": board.san(best),
         "best_uci": best.uci(),
@@ -166,11 +168,9 @@ def _describe(row: Row, rating: int, line: str) -> str:
 
 def _pick_moments(rows: Sequence[Row]) -> list[int]:
     """Return the indices of the moves that lost most more, or most less, than people of the rating do there on average."""
-
-    def surprise(index: int) -> float:
-        return float(abs(rows[index]["loss"] - rows[index]["expected_loss"]))
-
-    return sorted(sorted(range(len(rows)), key=surprise, reverse=True)[:MOMENTS])
+    surprises = [abs(row["loss"] - row["expected_loss"]) for row in rows]
+    found = [index for index, surprise in enumerate(surprises) if surprise >= LEAST_SURPRISE]
+    return sorted(sorted(found, key=lambda index: surprises[index], reverse=True)[:MOMENTS])
 
 
 def _summarize(rows: Sequence[Row], ratings: Mapping[str, int]) -> Row:

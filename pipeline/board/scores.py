@@ -62,21 +62,26 @@ def has_scores(game: chess.pgn.Game) -> bool:
 def score_in_game(node: chess.pgn.GameNode) -> float:
     """Return the score that a game's own comment gives after a move; at the start, of START."""
     found = node.eval()
-    return expected_score(_centipawns(found) if found is not None else START)
+    return expected_score(START) if found is None else _score_of(found)
 
 
 def score_by_stockfish(engine: chess.engine.SimpleEngine, board: chess.Board) -> tuple[float, chess.Move | None]:
     """Return a position's score and Stockfish's best move."""
     info = engine.analyse(board, chess.engine.Limit(nodes=NODES))
-    return expected_score(_centipawns(info["score"])), info.get("pv", [None])[0]
+    return _score_of(info["score"]), info.get("pv", [None])[0]
 
 
 def score_of_value(value: float) -> float:
     """Return the expected score of a search's value (-1 to 1), within the bounds that evaluations have."""
+    return bound((1 + value) / 2)
+
+
+def bound(score: float) -> float:
+    """Return a score within the bounds that evaluations without a mate have: blunders are losses within them."""
     most = expected_score(EVAL_LIMIT)
-    return min(max((1 + value) / 2, 1 - most), most)
+    return min(max(score, 1 - most), most)
 
 
-def _centipawns(score: chess.engine.PovScore) -> int:
-    """Return White's centipawns; mates count as the most that a player's chances depend on."""
-    return int(score.white().score(mate_score=EVAL_LIMIT))
+def _score_of(found: chess.engine.PovScore) -> float:
+    score = found.white()
+    return float(score > chess.engine.Cp(0)) if score.is_mate() else expected_score(score.score() or 0)

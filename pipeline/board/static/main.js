@@ -19,12 +19,14 @@ onPosition(() => {
   modes[game.mode].show(board);
 });
 
+// Moves on the board belong to the game in Play, and are looks ahead elsewhere.
 function select(mode) {
+  if (game.mode === "play") game.played = { start: game.start, moves: game.moves, at: game.at };
   for (const name in modes) {
     $(`tab-${name}`).setAttribute("aria-selected", String(name === mode));
     $(name).hidden = name !== mode;
   }
-  change({ mode });
+  change({ mode, ...(mode === "play" && game.played) });
 }
 
 $("typed").onsubmit = (event) => {

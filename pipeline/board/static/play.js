@@ -11,7 +11,7 @@ export function begin() {
     $(name).oninput = () => {
       readSettings();
       if (name === "color") change({ flipped: game.color === "b" });
-      if (name === "clock") startGame("");
+      if (name === "clock" && !game.moves.length) startGame(game.start);
     };
   }
   readSettings();
@@ -30,14 +30,14 @@ function readSettings() {
 }
 
 function startGame(start) {
-  const seconds = parseInt(game.clock);
-  const clocks = seconds ? { w: seconds, b: seconds } : null;
+  const [seconds, more] = game.clock.split("+").map(Number);
+  const clocks = seconds ? { w: seconds, b: seconds, more } : null;
   change({ start, moves: [], at: 0, flag: "", said: "", clocks, flipped: game.color === "b" });
 }
 
 // Make a move for the side that is to move, me or the network.
 export function make(word) {
-  if (game.clocks) game.clocks[position.turn] += Number(game.clock.split("+")[1]);
+  if (game.clocks) game.clocks[position.turn] += game.clocks.more;
   move(word);
 }
 

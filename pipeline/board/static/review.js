@@ -2,8 +2,7 @@
 import { $, button, change, chart, dom, game, percent, request, say, table, toPgn } from "./page.js";
 
 let header = null; // what is known of the game before its review
-let rows = []; // a row for each move
-let summary = null;
+let [rows, summary] = [[], null]; // a row for each move, and what they say together
 let started = 0; // number of the newest review
 const BROKEN = "The review broke off: press Review again.";
 export function begin() {
@@ -46,7 +45,7 @@ function take(part) {
   if (part.row) rows.push(part.row);
   summary = part.summary;
   showProgress(summary ? "" : `Reviewed ${rows.length} of ${header.moves.length} half-moves…`);
-  if (summary) goTo(summary.moments[0]);
+  if (summary && game.mode === "review") goTo(summary.moments[0] ?? rows.length - 1);
 }
 
 const goTo = (index) => change({ start: header.start, moves: header.moves, at: index + 1 });
@@ -65,7 +64,7 @@ export function show(board) {
   $("reviewed").replaceChildren(
     dom("h2", {}, header.title), dom("p", { class: "soft" }, header.about), drawCurve(),
     dom("p", { id: "about-move" }, row?.text ?? "Choose a move."),
-    dom("h2", {}, "Worth looking at"), dom("ol", {}, ...moments),
+    dom("h2", {}, "Worth looking at"), dom("ol", {}, ...moments), moments.length ? "" : "No move stands out.",
     dom("h2", {}, "Both sides"), table(summary.table[0], summary.table.slice(1)),
     dom("h2", {}, "All moves"), listRows(row),
   );

@@ -58,6 +58,6 @@ class Review(Common):
             ReviewRequest(pgn=pgn, source=self.scores), model.load(self.checkpoint, device="cpu")
         )
         found: dict[str, Any] = first["header"] | last["summary"] | {"rows": [step["row"] for step in steps]}
-        moments = [found["rows"][index]["text"] for index in found["moments"]]
+        moments = [found["rows"][index]["text"] for index in found["moments"]] or ["No move stands out."]
         lines = [found["title"], found["about"], *moments, aligned(found["table"][0], found["table"][1:])]
         return found | {"text": "\n".join(lines)}

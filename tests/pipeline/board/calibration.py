@@ -20,7 +20,7 @@ import model
 from pipeline.board.game import rating_in
 from pipeline.board.play import SIMULATIONS
 from pipeline.board.risk import BLUNDER, WEIGHTS, compute_features, policy_labels
-from pipeline.board.scores import final_score, has_scores, score_in_game
+from pipeline.board.scores import bound, final_score, has_scores, score_in_game
 from pipeline.dataset.files.shard_files import read_games
 from pipeline.dataset.files.shards import read_manifest
 from pipeline.dataset.strata import RATING_EDGES, band_names, rating_band
@@ -88,7 +88,7 @@ def game_rows(game: chess.pgn.Game, player: Any, rng: np.random.Generator) -> li
         own, other = (rating_in(game, chess.COLOR_NAMES[color]) for color in (board.turn, not board.turn))
         policy = player.choose(board, temperature=0, rating=own, opponent_rating=other).probabilities
         labels = policy_labels(policy, player.analyse(board, SIMULATIONS, lines=0))
-        loss = (scores[ply] - scores[ply + 1]) * (1 if board.turn else -1)
+        loss = (bound(scores[ply]) - bound(scores[ply + 1])) * (1 if board.turn else -1)
         rows.append([*compute_features(labels, own), own, loss > BLUNDER])
     return rows
 

@@ -11,6 +11,7 @@ SHORT = """[Event "Rated Rapid game"]
 Nf6 { [%eval #1] } 4. Qxf7# 1-0
 """
 """A scholar's mate with evaluations, of players whose names are HTML."""
-EVALS = (15, 30, 30, -60, -60, -50, 999)
-"""Its evaluations before each move, in centipawns of White; a mate in one is 999."""
+MATE = 100_000
+EVALS = (15, 30, 30, -60, -60, -50, MATE)
+"""Its evaluations before each move, in centipawns of White; a mate is MATE."""
 WITHOUT = "1. e4 e5 2. Qh5 Nc6 3. Bc4 Nf6 4. Qxf7# 1-0"

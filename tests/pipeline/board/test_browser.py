@@ -220,6 +220,39 @@ def test_ask_shows_moves_by_rating_and_follows_the_board(browser: "Browser", url
         page.locator("#score", has_text="for black").wait_for()
 
 
+def test_a_look_ahead_leaves_the_game_in_play_as_it_is(browser: "Browser", url: str) -> None:
+    with visiting(browser, url) as page:
+        make(page, chess.Move.from_uci("e2e4"))
+        page.locator("#moves button").nth(1).wait_for()
+        played = moves(page)
+        page.click("#tab-ask")
+        page.locator("#shares tbody tr").first.wait_for()
+        page.click("#shares tbody tr:first-child button")
+        page.locator("#moves button").nth(2).wait_for()
+        page.reload()
+        page.locator("#moves button").nth(2).wait_for()
+        page.click("#tab-play")
+        page.locator("#moves button").nth(2).wait_for(state="detached")
+        assert moves(page) == played
+        assert "Your move" in wait_for_turn(page)
+
+
+def test_a_chosen_clock_waits_for_the_next_game(browser: "Browser", url: str) -> None:
+    with visiting(browser, url) as page:
+        make(page, chess.Move.from_uci("e2e4"))
+        page.locator("#moves button").nth(1).wait_for()
+        page.select_option("#clock", "180+2")
+        page.reload()
+        assert len(moves(page)) == 2
+        assert page.locator(".clock:visible").count() == 0
+        page.click("#new")
+        page.locator("#clock-bottom").wait_for()
+        make(page, chess.Move.from_uci("e2e4"))
+        page.select_option("#clock", "")  # the game that goes on keeps its clock
+        page.locator("#moves button").nth(1).wait_for()
+        assert re.fullmatch(r"[23]:\d\d", page.inner_text("#clock-bottom"))
+
+
 def test_a_real_game_is_reviewed(browser: "Browser", url: str) -> None:
     if not EVALUATED.exists():
         pytest.skip("the shared games are not here")
@@ -232,7 +265,7 @@ def test_a_real_game_is_reviewed(browser: "Browser", url: str) -> None:
         page.select_option("#source", "search")
         page.click("#review-form .main")
         page.locator("#reviewed h2", has_text="Worth looking at").wait_for()
-        assert page.locator("#reviewed ol li").count() == 6
+        assert 0 < page.locator("#reviewed ol li").count() <= 6
         assert page.locator("#reviewed table").last.locator("tbody tr").count() == len(list(game.mainline()))
         page.locator("#reviewed ol li button").first.click()
         page.locator("tr[aria-current]").wait_for()

@@ -10,6 +10,7 @@ import pytest
 
 import model
 from pipeline.board import scores
+from pipeline.board.game import read_pgn
 from pipeline.board.review import ReviewRequest, review
 from pipeline.board.risk import BLUNDER, Labels, policy_labels, predict_risk
 from pipeline.cli.parsing import parse
@@ -18,7 +19,7 @@ from tests.pipeline.board.games import EVALS, SHORT, WITHOUT
 
 
 def curve(centipawns: int) -> float:
-    """Return the expected score of docs/glossary.md's curve: a margin of 98 and a slope of 517 centipawns."""
+    """Return the expected score of docs/glossary.md's curve: a margin of 98 and a slope of 517 centipawns; 1 for a mate."""
     win, loss = (1 / (1 + math.exp((98 - sign * centipawns) / 517)) for sign in (1, -1))
     return (win + 1 - loss) / 2
 
@@ -61,6 +62,28 @@ def test_mates_and_promotions_are_reviewed() -> None:
     assert row["probability"] == row["best_probability"] > 0.9  # policies name the square, not the piece
 
 
+def test_a_mate_counts_as_a_won_game_and_a_missed_one_in_a_won_game_is_no_blunder() -> None:
+    start = '[FEN "6k1/5ppp/8/8/8/8/5PPP/4Q1K1 w - - 0 1"]\n\n'
+    for pgn, source in (("1. Kf1 { [%eval 20.0] }", "game"), ("1. Kf1", "search")):
+        _, first, _ = review(ReviewRequest(pgn=start + pgn, source=source), model.load(EMBEDDED, device="cpu"))
+        if source == "search":
+            assert (first["row"]["before"], first["row"]["best"]) == (1.0, "Qe8#")
+            assert first["row"]["loss"] == pytest.approx(1 - first["row"]["score"])
+        assert not first["row"]["blunder"]
+    lost = '[FEN "1r4k1/8/8/8/8/8/5PPP/6K1 w - - 0 1"]\n\n1. Kh1 { [%eval #-1] }'
+    assert scores.score_in_game(read_pgn(lost).end()) == 0.0
+
+
+def test_a_quiet_game_has_no_moments(tmp_path: Path) -> None:
+    quiet = (
+        "1. e4 { [%eval 0.2] } e5 { [%eval 0.2] } 2. Nf3 { [%eval 0.2] } Nc6 { [%eval 0.2] } 3. Bb5 { [%eval 0.2] } *"
+    )
+    (tmp_path / "game.pgn").write_text(quiet)
+    found = parse(["review", str(tmp_path / "game.pgn"), "--scores", "game"]).run()
+    assert found["moments"] == []
+    assert "No move stands out." in found["text"]
+
+
 def test_the_risk_grows_with_the_policy_on_blunders_and_falls_with_the_rating() -> None:
     def risk(on_blunder: float, rating: int = 1500) -> float:
         return predict_risk(Labels(np.array([1 - on_blunder, on_blunder]), np.array([0.0, 0.4]), 0.5), rating)
@@ -90,7 +113,7 @@ def test_the_command_prints_what_the_page_shows(
     assert black["blunder"] == pytest.approx(1 / 3)
     assert black["risk"] == pytest.approx(np.mean([row["risk"] for row in rows if row["side"] == "black"]))
     assert "predicted" in found["text"]
-    assert "3... Nf6: lost 0.40" in found["text"]
+    assert "3... Nf6: lost 0.52" in found["text"]
 
 
 @pytest.mark.skipif(

@@ -264,6 +264,18 @@ def test_an_imitation_is_offered_at_the_rating_of_its_person(tmp_path: Path) -> 
     assert found["ratings"] == {"known": 1878}
 
 
+def test_the_networks_that_were_chosen_last_stay_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: list[str] = []
+    monkeypatch.setattr(model, "load", lambda place, **_: loaded.append(place.name) or object())
+    for name in "abc":
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "checkpoint.json").write_text("{}")
+    networks = Networks([tmp_path / name for name in "abc"])
+    for name in "abacba":
+        networks.load(name)
+    assert loaded == ["a", "b", "c", "b", "a"]
+
+
 @pytest.mark.parametrize("source", ["", "stockfish"])
 def test_ctrl_c_ends_the_server_without_a_word_after_its_address(source: str) -> None:
     if source and scores.find_stockfish() is None:
