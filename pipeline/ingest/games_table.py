@@ -19,7 +19,7 @@ from pipeline.pgn import replay, tags
 
 
 def _strings(text: NDArray[np.uint8], spans: NDArray[np.int64]) -> pa.Array:
-    """Return a string column of tag values; absent ones are null, invalid UTF-8 is replaced."""
+    """Return a string column of tag values; absent ones are null."""
     lengths = spans[:, 1] - spans[:, 0]
     data = np.empty(int(lengths.sum()), dtype=np.uint8)
     offsets = np.empty(len(spans) + 1, dtype=np.int32)

@@ -39,8 +39,12 @@ def numbers(text: NDArray[np.uint8], spans: NDArray[np.int64], missing: int) -> 
 
 
 def tag_value(text: NDArray[np.uint8], span: NDArray[np.int64]) -> str:
-    """Return the text of a span; invalid UTF-8 is replaced."""
-    return text[span[0] : span[1]].tobytes().decode("utf-8", "replace")
+    """Return the text of a span: UTF-8, or else Latin-1, which the PGN standard prescribes."""
+    data = text[span[0] : span[1]].tobytes()
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return data.decode("latin-1")
 
 
 def matches(text: NDArray[np.uint8], spans: NDArray[np.int64], wanted: Callable[[str], bool]) -> NDArray[np.bool_]:

@@ -73,3 +73,14 @@ def test_a_player_whose_games_are_all_left_out_is_told_why_and_not_that_there_ar
         ingest([str(dump)], tmp_path / "out", IngestConfig(player=("Ann",), min_elo=4000), workers=1)
     assert "filter: elo: " in str(refusal.value)
     assert "no move of" not in str(refusal.value)
+
+
+def test_a_name_in_latin_1_is_found_as_it_is_read(dump: Path, tmp_path: Path) -> None:
+    """ChessBase writes Latin-1, as the PGN standard has it."""
+    old = tmp_path / "old.pgn"
+    old.write_bytes(dump.read_text().encode("latin-1"))
+    used = [
+        ingest([str(path)], tmp_path / path.stem, IngestConfig(player=("Zoë",)), workers=1)["games"]["used"]
+        for path in (dump, old)
+    ]
+    assert used[0] == used[1] > 0
