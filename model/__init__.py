@@ -17,6 +17,11 @@ __all__ = ["load"]
 if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
+# oneDNN keeps the kernels that it compiled for a shape, by default those of 1,024 shapes in each of two caches. Each number of
+# legal moves in a batch is another shape: an hour of training kept gigabytes of kernels that were never used again.
+for _cache in ("LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY"):
+    os.environ.setdefault(_cache, "128")
+
 
 def load(directory: str | Path, *, device: str = "auto", amp: str = "auto") -> "Player":
     """Load a checkpoint as a player on boards (model/inference/player.py); torch is imported only now."""

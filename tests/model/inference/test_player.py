@@ -23,6 +23,7 @@ from model.inference.player import GameOverError, Player
 from model.network.network import build
 from model.network.preset import Preset
 from model.network.presets import presets
+from tests.conftest import REPOSITORY
 from tests.model.network.test_presets import small
 from tests.model.synthetic import TINY
 from tests.model.test_checkpoint import make
@@ -245,3 +246,28 @@ def test_an_analysis_knows_the_games_repetitions() -> None:
     board.push(again.move)
     assert board.is_repetition(3)
     assert again.value == 0.0
+
+
+GROWTH = """
+import chess, ctypes, numpy, model
+from pathlib import Path
+from engine.encoding.planes import planes_of
+from model.inference.evaluator import evaluator
+
+def resident():
+    ctypes.CDLL(None).malloc_trim(0)
+    return int(Path("/proc/self/statm").read_text().split()[1]) / 256
+
+network, planes_BP = evaluator(Path("datasets/embedded")), planes_of([chess.Board()] * 120)
+for rows in range(1, 121):
+    network(planes_BP[:rows])
+    if rows == 60:
+        before = resident()
+print(resident() - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's /proc")
+def test_batches_of_many_sizes_do_not_fill_the_memory_with_kernels() -> None:
+    done = subprocess.run([sys.executable, "-c", GROWTH], cwd=REPOSITORY, capture_output=True, text=True, timeout=LONG)
+    assert float(done.stdout) < 25, f"MB for 60 more sizes; 90 where every size is kept {done.stderr}"
