@@ -18,8 +18,19 @@ WIDTH = 76
 """Columns of a terminal, less an indent of four."""
 CHEAPER = 256
 """Simulations of the hand-written player in the time of one of a network's, on one core."""
-BY_HAND = 1024
-"""Simulations of the hand-written player's search of a position."""
+BY_HAND = 64
+"""Simulations of the hand-written player's search of a position: 1,024 err hardly less and take 16 times as long."""
+TAUGHT_BY_HAND: Mapping[str, Any] = {
+    "near_share": 2 / 3,
+    "human_share": 0.15,
+    "train.epochs": 1.5,
+    "train.learning_rate": 2e-3,
+    "train.value_weight": 1.0,
+    "train.results": False,
+}
+"""Settings with which the hand-written player teaches, where they were left at their defaults (docs/log/2026-11-25.md)."""
+MOST_BY_HAND, A_ROW = 150_000, 2
+"""Most positions that it searches by default, and most for each of people's rows."""
 FIGURES = {
     "engine": "root mean square error of the expected score by an engine",
     "evaluations": "root mean square error of the expected score by the datasets' evaluations",
@@ -162,21 +173,36 @@ def format_choice(rows: Sequence[Row], choice: Choice, referee: str, positions: 
     return "\n".join([table, "", textwrap.fill(about, WIDTH), *sentences])
 
 
-def apply(choice: Choice, config: FinetuneConfig) -> FinetuneConfig:
+def apply(choice: Choice, config: FinetuneConfig, rows: int) -> FinetuneConfig:
     """Return the loop's settings with `teach` as chosen, and what follows from it: who searches, and how.
 
     The hand-written player searches in place of the network where it teaches the value; the policy is then left as it is.
+    `rows` is the number of people's rows.
     """
     if choice.nothing:
         return replace(config, train=replace(config.train, teach="none"))
     explore = config.explore
-    teach: LoopTeach = "policy"
     if choice.value == "hand_written":
-        search = replace(explore.search, algorithm="puct", simulations=BY_HAND)
-        explore, teach = replace(explore, explorer="hand-written", search=search), "value"
-    else:
-        search = replace(explore.search, algorithm=choice.algorithm, simulations=choice.simulations)
-        explore = replace(explore, search=search)
-        if choice.value == "best_move":
-            teach = "value" if choice.policy == "none" else "both"
-    return replace(config, explore=explore, train=replace(config.train, teach=teach))
+        return _teach_by_hand(config, rows)
+    search = replace(explore.search, algorithm=choice.algorithm, simulations=choice.simulations)
+    teach: LoopTeach = "policy"
+    if choice.value == "best_move":
+        teach = "value" if choice.policy == "none" else "both"
+    return replace(config, explore=replace(explore, search=search), train=replace(config.train, teach=teach))
+
+
+def _teach_by_hand(config: FinetuneConfig, rows: int) -> FinetuneConfig:
+    """Return the settings with which the hand-written player teaches the value; what was set by the user stays."""
+    usual, explore, train = FinetuneConfig(generations=1), config.explore, config.train
+    search = replace(explore.search, algorithm="puct", simulations=BY_HAND)
+    explore = replace(explore, explorer="hand-written", search=search)
+    if explore.count == usual.explore.count:
+        explore = replace(explore, count=max(1, min(MOST_BY_HAND, A_ROW * rows)))
+    train = replace(train, teach="value")
+    for path, value in TAUGHT_BY_HAND.items():
+        name = path.removeprefix("train.")
+        if name != path and getattr(train, name) == getattr(usual.train, name):
+            train = replace(train, **{name: value})
+        elif name == path and getattr(config, name) == getattr(usual, name):
+            config = replace(config, **{name: value})
+    return replace(config, explore=explore, train=train)

@@ -7,7 +7,7 @@ from engine.match.sprt import SprtConfig
 from engine.search import SearchConfig
 from model.training.config import Device, OptimizerName, TrainConfig
 from pipeline.errors import ConfigError
-from pipeline.selfplay.config import ExploreConfig
+from pipeline.selfplay.config import ExploreConfig, SourceName
 
 SMALLEST_SHARE = 1e-6
 """Share of a source below which it is left out: shares are sums of fractions."""
@@ -160,7 +160,7 @@ class FinetuneConfig:
     @property
     def sources(self) -> dict[str, ExploreConfig]:
         """Return what a generation searches, by source; people's positions are what the other shares leave."""
-        shares: dict[Literal["people", "near", "games"], float] = {
+        shares: dict[SourceName, float] = {
             "people": 1.0 - self.games_share - self.near_share,
             "near": self.near_share,
             "games": self.games_share,

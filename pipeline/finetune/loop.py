@@ -187,7 +187,8 @@ class _Loop:
             self.mark = time.monotonic()
         if new:
             LOG.info("teachers of %s:\n%s", seed, self.teachers.text)
-        self.config = apply(self.teachers.choice, self.config)
+        rows = sum(read_manifest(directory)["positions"]["train"] for directory in self.human)
+        self.config = apply(self.teachers.choice, self.config, rows)
 
     def _halted(self) -> bool:
         """Return whether a stage must stop: it was asked to, or its minutes are over."""

@@ -8,6 +8,7 @@ from engine.search import SearchConfig
 from engine.selfplay.generate import SelfPlayConfig
 from pipeline.ingest.chunk import IngestConfig
 
+SourceName = Literal["games", "people", "near"]
 VAL_SHARE = 0.05
 """Share of games held out for validation, by a hash of their moves."""
 
@@ -36,7 +37,7 @@ class ExploreConfig(SelfPlayConfig):
 
     explorer: Literal["network", "hand-written"] = "network"
     """Who searches: the checkpoint, or the hand-written player."""
-    source: Literal["games", "people", "near"] = "games"
+    source: SourceName = "games"
     """What is searched: own games, people's positions, or positions one to four random moves near those."""
     games: int = 1000
     """Games to play."""

@@ -89,6 +89,8 @@ def draw(
     used = [member for member in found if member.positions("train")]
     shards = [(number, shard) for number, member in enumerate(used) for shard in member.shards("train")]
     chosen = _draw(shards, _per_game(used, config.count), config, progress, stop)
+    if config.source == "near" and len(chosen):  # several walks begin at a position where there are too few
+        chosen = chosen[np.arange(config.count) % len(chosen)]
     if len(chosen) < config.count:
         named = ", ".join(map(str, datasets))
         if not len(chosen):

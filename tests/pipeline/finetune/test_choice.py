@@ -1,5 +1,6 @@
 """The choice of teachers by their table, and the settings that follow from it."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -28,7 +29,7 @@ def table(**changed: dict[str, Any]) -> list[dict[str, Any]]:
         "best_256": row("value", "visits: best move", 256, 0.19, -0.01, -0.02, 0.01),
         "gumbel_best": row("value", "gumbel: best move", 64, 0.20, 0.0, -0.01, 0.01),
         "root": row("value", "gumbel: root", 64, 0.01, -0.19, -0.2, -0.18),
-        "hand": row("value", "hand-written: best move", 1024, 0.21, 0.01, -0.01, 0.03),
+        "hand": row("value", "hand-written: best move", 64, 0.21, 0.01, -0.01, 0.03),
     }
     return list((rows | changed).values())
 
@@ -38,7 +39,7 @@ VISITS_256 = row("policy", "visits", 256, 0.053, -0.013, -0.018, -0.008)
 BEST_64 = row("value", "visits: best move", 64, 0.18, -0.02, -0.03, -0.01)
 BEST_256 = row("value", "visits: best move", 256, 0.16, -0.04, -0.05, -0.03)
 GUMBEL_BEST = row("value", "gumbel: best move", 64, 0.15, -0.05, -0.06, -0.04)
-HAND = row("value", "hand-written: best move", 1024, 0.12, -0.08, -0.10, -0.06)
+HAND = row("value", "hand-written: best move", 64, 0.12, -0.08, -0.10, -0.06)
 
 
 def short(choice: Choice) -> tuple[str, str, str, int]:
@@ -68,7 +69,7 @@ def test_the_best_teacher_beyond_chance_is_chosen_and_of_equals_the_cheapest(
 
 
 def test_the_hand_written_player_is_cheaper_than_any_search_of_a_network() -> None:
-    equal = row("value", "hand-written: best move", 1024, 0.18, -0.025, -0.04, -0.01)
+    equal = row("value", "hand-written: best move", 64, 0.18, -0.025, -0.04, -0.01)
     assert choose(table(best_64=BEST_64, hand=equal)).value == "hand_written"
 
 
@@ -90,14 +91,14 @@ def test_without_an_engine_no_policy_is_judged_and_too_few_games_choose_nothing(
         ({"visits_64": VISITS_64}, "policy", "network", ("puct", 64)),
         ({"best_256": BEST_256}, "value", "network", ("puct", 256)),
         ({"visits_64": VISITS_64, "best_64": BEST_64}, "both", "network", ("puct", 64)),
-        ({"visits_64": VISITS_64, "hand": HAND}, "value", "hand-written", ("puct", 1024)),
-        ({"hand": HAND}, "value", "hand-written", ("puct", 1024)),
+        ({"visits_64": VISITS_64, "hand": HAND}, "value", "hand-written", ("puct", 64)),
+        ({"hand": HAND}, "value", "hand-written", ("puct", 64)),
     ],
 )
 def test_settings_follow_from_the_choice(
     changed: dict[str, Any], teach: str, explorer: str, search: tuple[str, int]
 ) -> None:
-    config = apply(choose(table(**changed)), LOOP)
+    config = apply(choose(table(**changed)), LOOP, rows=60_000)
     assert (config.train.teach, config.explore.explorer) == (teach, explorer)
     assert (config.explore.search.algorithm, config.explore.search.simulations) == search
     assert config.gate == LOOP.gate
@@ -116,7 +117,7 @@ def test_the_table_fits_a_terminal_and_gives_a_reason_for_each_target() -> None:
         in words
     )
     assert "(-0.0100, -0.0140 to -0.0060)" in words
-    assert "the best move after 1,024 simulations of the hand-written player" in words
+    assert "the best move after 64 simulations of the hand-written player" in words
     nothing = format_choice(table(), choose(table()), "results", 400, 200)
     assert "people's rows alone" in nothing
     assert "Brier" in nothing
@@ -128,4 +129,22 @@ def test_evaluations_in_peoples_rows_teach_the_value_without_a_search() -> None:
     assert short(choice) == ("none", "evaluations", "puct", 0)
     assert choice.nothing
     choice = choose([*table(visits_64=VISITS_64, best_64=BEST_64), evaluations])
-    assert apply(choice, LOOP).train.teach == "policy"
+    assert apply(choice, LOOP, rows=60_000).train.teach == "policy"
+
+
+def test_settings_of_the_hand_written_teacher_leave_those_of_the_user_alone() -> None:
+    choice = choose(table(hand=HAND))
+    usual = apply(choice, LOOP, rows=60_000)
+    assert (usual.explore.count, usual.human_share, usual.train.results) == (120_000, 0.15, False)
+    assert usual.sources.keys() == {"people", "near"}
+    assert usual.sources["people"].count == 40_000
+    assert apply(choice, LOOP, rows=4_000_000).explore.count == 150_000
+    mine = replace(
+        LOOP,
+        human_share=0.3,
+        explore=replace(LOOP.explore, count=1000),
+        train=replace(LOOP.train, learning_rate=1e-4),
+    )
+    config = apply(choice, mine, rows=60_000)
+    assert (config.human_share, config.explore.count, config.train.learning_rate) == (0.3, 1000, 1e-4)
+    assert config.train.results is False

@@ -17,6 +17,9 @@ from pipeline.selfplay.near import MOST_MOVES, step_off
 from tests.pipeline import datasets
 from tests.pipeline.selfplay.generations import prepare, searched
 
+MANY = 400
+"""Positions to search, more than the dataset has."""
+
 
 def after(board: chess.Board, moves: int) -> Iterator[str]:
     """Give the FEN after every sequence of this many legal moves."""
@@ -48,11 +51,13 @@ def test_positions_are_one_to_four_legal_moves_off_a_game(tmp_path: Path) -> Non
 
 
 def test_searches_near_games_are_a_dataset_without_moves_and_results(tmp_path: Path) -> None:
-    _, positions = prepare(tmp_path)
-    config = searched(explorer="hand-written", source="near")
+    _, positions = prepare(tmp_path, games=6)
+    config = searched(explorer="hand-written", source="near", count=MANY)
     manifest = explore(None, config, tmp_path / "out", datasets=[positions], workers=1)
     table = datasets.table(tmp_path / "out")
-    assert len(table) == manifest["selfplay"]["searched"] > 30
+    assert len(table) == manifest["selfplay"]["searched"] > 0.9 * MANY
+    assert datasets.manifest(positions)["positions"]["train"] < MANY, "several walks begin at a position"
+    assert len(set(table["planes"].to_pylist())) > 0.8 * MANY
     assert set(table["label"].to_pylist()) == {NO_LABEL}
     assert set(table["plies"].to_pylist()) == {0}
     assert set(table["eval"].to_pylist()) == {None}
