@@ -1,6 +1,6 @@
 """The data card of a dataset, written from `games.parquet` and the manifest."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,8 @@ COUNTED = {
     "plies": ("plies",),
 }
 """Keys that used games are counted by, with their columns in the games' table."""
+TABLES = 64
+"""Tables whose counts are kept apart before they are added up."""
 COLUMNS = sorted({column for columns in COUNTED.values() for column in columns})
 
 
@@ -49,9 +51,16 @@ def _count_games(directory: Path, manifest: Mapping[str, Any]) -> "dict[str, pl.
         for name, columns in COUNTED.items():
             values = pl.concat([used[column].alias(name) for column in columns])
             parts[name].append(values.value_counts(name="games"))
-    return {
-        name: pl.concat(frames).group_by(name).agg(pl.col("games").sum()).sort(name) for name, frames in parts.items()
-    }
+            if len(parts[name]) == TABLES:
+                parts[name] = [_sum_games(parts[name])]
+    return {name: _sum_games(frames).sort(name) for name, frames in parts.items()}
+
+
+def _sum_games(frames: "Sequence[pl.DataFrame]") -> "pl.DataFrame":
+    """Return the sums of `games` by the first column."""
+    import polars as pl
+
+    return pl.concat(frames).group_by(frames[0].columns[0]).agg(pl.col("games").sum())
 
 
 def _shares(counted: "pl.DataFrame", rows: int) -> "pl.DataFrame":

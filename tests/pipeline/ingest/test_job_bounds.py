@@ -8,8 +8,10 @@ import pytest
 
 from engine.jit_cache import OURS, VARIABLE, key_cache_by_sources
 from pipeline.dataset.batches import Batches
+from pipeline.dataset.files import shard_files
 from pipeline.dumps.chunks import Chunk
 from pipeline.errors import DatasetError
+from pipeline.ingest import data_card
 from pipeline.ingest.chunk import ChunkTask, IngestConfig, encode_chunk
 from pipeline.ingest.job import ingest
 from pipeline.storage.building import BUILDING, PARTS, begin
@@ -74,6 +76,16 @@ def test_the_data_card_names_dumps_and_counts_dropped_games(tmp_path: Path) -> N
     card = (tmp_path / "out" / "CARD.md").read_text()
     assert "| variant | 2 |" in card
     assert "- a&#124;b.pgn, sha256" in card
+
+
+def test_the_data_card_of_many_tables_is_that_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dump = tmp_path / "dump.pgn"
+    dump.write_text("\n".join(random_game(seed) for seed in range(20)))
+    manifest = ingest([str(dump)], tmp_path / "out", SMALL, workers=1)
+    whole = data_card.data_card(tmp_path / "out", manifest)
+    monkeypatch.setattr(shard_files, "GAMES_AT_ONCE", 3)
+    monkeypatch.setattr(data_card, "TABLES", 2)
+    assert data_card.data_card(tmp_path / "out", manifest) == whole
 
 
 def test_shards_without_a_note_do_not_outlive_a_restart_with_other_settings(tmp_path: Path) -> None:
