@@ -1,7 +1,8 @@
-"""curves.png: the curves of a loop over its generations."""
+"""curves.png: the curves of a loop, its Elo over the hours of searches and training, the rest over its generations."""
 
 import io
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -17,6 +18,10 @@ PANELS: Mapping[str, str] = {
 """Curves beside the Elo: column of generations.csv, and title."""
 
 
+WORK = ("explore", "train")
+"""Stages whose time is counted."""
+
+
 def draw_curves(rows: Sequence[Mapping[str, Any]]) -> bytes:
     """Return the curves over generations as a PNG; `rows` are those of generations.csv, the supervised network's first."""
     from matplotlib.figure import Figure
@@ -30,6 +35,7 @@ def draw_curves(rows: Sequence[Mapping[str, Any]]) -> bytes:
         axes.set_title(title, fontsize=9)
     for axes in panels.flat:
         axes.grid(alpha=0.3)
+    for axes in panels.flat[1:]:
         axes.locator_params(axis="x", integer=True)
         axes.set_xlim(-0.4, max(1, len(rows) - 1) + 0.4)
     for axes in panels[1]:
@@ -40,16 +46,23 @@ def draw_curves(rows: Sequence[Mapping[str, Any]]) -> bytes:
 
 
 def _draw_elo(axes: "Axes", rows: Sequence[Mapping[str, Any]]) -> None:
-    """Draw Elo with its 95 % interval, or the bound, for every generation that played the supervised network."""
+    """Draw Elo with its 95 % interval, or the bound, over the hours, for every generation that played the supervised network.
+
+    The hours are those of searches and training of all generations so far, rejected ones included; matches are left out.
+    """
+    hours = list(accumulate(sum(row.get(f"seconds_{one}") or 0.0 for one in WORK) / 3600 for row in rows))
+    rows = [{**row, "hours": spent} for row, spent in zip(rows, hours, strict=True)]
+    shift = 0.01 * max(hours, default=0.0)
     for verdict, (marker, colour) in {"promoted": ("o", "tab:blue"), "undone": ("s", "tab:red")}.items():
         _draw_matches(axes, [row for row in rows if row["verdict"] == verdict], "seed", marker, colour, verdict)
-    _draw_matches(axes, rows, "control", "^", "tab:orange", "against people's rows alone", 0.15)
-    rejected = [row["generation"] for row in rows if row["verdict"] == "rejected"]
+    _draw_matches(axes, rows, "control", "^", "tab:orange", "against people's rows alone", shift)
+    rejected = [row["hours"] for row in rows if row["verdict"] == "rejected"]
     if rejected:
         bottom = axes.get_xaxis_transform()
         axes.plot(rejected, [0.04] * len(rejected), "x", color="0.5", transform=bottom, label="rejected at the gate")
     axes.axhline(0.0, color="0.7", linewidth=1)
     axes.set_title("Elo against the supervised network and a control, 95 %", fontsize=9)
+    axes.set_xlabel("hours of searches and training", fontsize=8)
     if axes.get_legend_handles_labels()[0]:
         axes.legend(fontsize=7)
 
@@ -65,7 +78,7 @@ def _draw_matches(
 ) -> None:
     """Draw the Elo of matches against `name`; after a clean sweep only one end of the interval is known."""
     ends = [f"{name}_elo_low", f"{name}_elo", f"{name}_elo_high"]
-    found = {row["generation"] + shift: [row[end] for end in ends if row.get(end) is not None] for row in rows}
+    found = {row["hours"] + shift: [row[end] for end in ends if row.get(end) is not None] for row in rows}
     found = {place: known for place, known in found.items() if known}
     if found:
         elo = [known[len(known) // 2] for known in found.values()]

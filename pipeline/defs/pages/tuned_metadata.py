@@ -25,7 +25,6 @@ def describe_tuned(out: Path, result: Mapping[str, Any]) -> Metadata:
     numbers = _elo_of(result["against_seed"])
     numbers |= {name: result["eval"].get(name) for name in ("top1", "cross_entropy")}
     numbers["seed_top1"] = result["seed_eval"].get("top1")
-    curves = out / CURVES
     rows = [
         {name: "" if row[name] is None else row[name] for name in VERDICTS}
         | {
@@ -42,7 +41,7 @@ def describe_tuned(out: Path, result: Mapping[str, Any]) -> Metadata:
         "generations": result["generations"],
         "minutes": result["minutes"],
         **{name: value for name, value in numbers.items() if value is not None},
-        **({"curves": dg.MetadataValue.md(pictures.png(curves, "curves by generation"))} if curves.exists() else {}),
+        **_show_curves(out),
         **_show_teachers(out),
         "verdicts": table(rows),
         **_show_games(out, result["generations"]),
@@ -75,6 +74,12 @@ def _show_games(out: Path, newest: int) -> Metadata:
     return {}
 
 
+def _show_curves(out: Path) -> Metadata:
+    """Return the curves of a loop, {} before its first generation."""
+    curves = out / CURVES
+    return {"curves": dg.MetadataValue.md(pictures.png(curves, "curves by generation"))} if curves.exists() else {}
+
+
 def describe_strength(out: Path, tuned: Path, result: Mapping[str, Any]) -> Metadata:
     """Return the metadata of matches: Elo against the supervised checkpoint, if a network was promoted, and a table."""
     first = result["against_seed"]
@@ -82,6 +87,7 @@ def describe_strength(out: Path, tuned: Path, result: Mapping[str, Any]) -> Meta
         "path": dg.MetadataValue.path(out),
         "tuned": dg.MetadataValue.path(tuned),
         **({"seed": NOTHING_PROMOTED} if first is None else _elo_of(first)),
+        **_show_curves(tuned),
         **_show_teachers(tuned),
         "matches": table(
             [{name: row[name] for name in MATCH} | {"Elo (95 %)": format_elo(row)} for row in result["rows"]]
