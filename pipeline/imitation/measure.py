@@ -32,14 +32,6 @@ OPENING_PLIES, OPENINGS, MOVES_SHOWN = 16, 8, 3
 """Half-moves of an opening, and the positions and moves of each that the page shows."""
 
 
-def open_network(checkpoint: Path) -> "NetworkEvaluator":
-    """Load a checkpoint's network."""
-    from model.checkpoint import load
-    from model.inference.evaluator import NetworkEvaluator
-
-    return NetworkEvaluator(load(checkpoint)[0])
-
-
 def read_rows(positions: Path, split: str, networks: Sequence["NetworkEvaluator"]) -> Batch:
     """Return the rows of a split with all columns that the networks read."""
     columns = dict.fromkeys((*COLUMNS, *(name for network in networks for name in network.columns)))

@@ -26,7 +26,9 @@ def report_imitation(
 
     Returns `networks` and `curve` as `measure.compare` has them, `validation` of the imitation, `openings` and `boards`.
     """
-    opened = {name: measure.open_network(path) for name, path in networks.items()}
+    from model.inference.evaluator import evaluator
+
+    opened = {name: evaluator(path) for name, path in networks.items()}
     rows = measure.read_rows(training_set, LATEST, list(opened.values()))
     tables = {}
     for name, network in opened.items():
@@ -36,7 +38,7 @@ def report_imitation(
     base, imitation = tables["base"], tables["imitation"]
     smaller = []
     for games, path in curve.items():
-        table = measure.measure(measure.open_network(path), rows, progress)
+        table = measure.measure(evaluator(path), rows, progress)
         smaller.append({"games": games, **measure.compare(f"{games} games", base, table)})
     unseen = measure.read_rows(training_set, "val", list(opened.values()))
     before, after = (measure.measure(opened[name], unseen, progress) for name in ("base", "imitation"))
