@@ -174,16 +174,22 @@ def _judge_each(fens: Sequence[str], command: Sequence[str], stop: Stop) -> Iter
             engines.append(mine.engine)
         return fen, _judge(mine.engine, fen, command[0])
 
-    with ThreadPoolExecutor(cores(), thread_name_prefix="referee") as pool:
-        try:
-            waiting = {pool.submit(judge, fen) for fen in fens}
-            while waiting and not stop():
-                finished, waiting = wait(waiting, timeout=POLL_SECONDS, return_when=FIRST_COMPLETED)
-                yield from (one for future in finished if (one := future.result()) is not None)
-        finally:
-            pool.shutdown(wait=not stop(), cancel_futures=True)
-            for engine in engines:
-                engine.close()  # ends a search that is running; an engine that crashed cannot be asked to quit
+    def close() -> None:
+        for engine in engines:
+            engine.close()  # ends a search that is running; an engine that crashed cannot be asked to quit
+
+    try:
+        with ThreadPoolExecutor(cores(), thread_name_prefix="referee") as pool:
+            try:
+                waiting = {pool.submit(judge, fen) for fen in fens}
+                while waiting and not stop():
+                    finished, waiting = wait(waiting, timeout=POLL_SECONDS, return_when=FIRST_COMPLETED)
+                    yield from (one for future in finished if (one := future.result()) is not None)
+            finally:
+                pool.shutdown(wait=False, cancel_futures=True)
+                close()
+    finally:
+        close()  # engines that a thread started after the first call
 
 
 def _judge(engine: chess.engine.SimpleEngine, fen: str, name: str) -> Scores:
