@@ -1,4 +1,4 @@
-"""Which teachers a loop chooses by the table of `teachers.py`, why, and what that changes in its settings."""
+"""Choose a loop's teachers by the table of `teachers.py`, with reasons, and set the loop accordingly."""
 
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -16,11 +16,11 @@ OWN_SEARCH: Mapping[str, Algorithm] = {"visits": "puct", "gumbel": "gumbel"}
 HAND_WRITTEN, EVALUATIONS = "hand-written", "datasets' evaluations"
 WIDTH = 76
 """Columns of a terminal, less an indent of four."""
-CHEAPER = 256
+CHEAPER = 16
 """Simulations of the hand-written player in the time of one of a network's, on one core."""
-BY_HAND = 64
+HAND_WRITTEN_SIMULATIONS = 64
 """Simulations of the hand-written player's search of a position: 1,024 err hardly less and take 16 times as long."""
-TAUGHT_BY_HAND: Mapping[str, Any] = {
+HAND_WRITTEN_SETTINGS: Mapping[str, Any] = {
     "near_share": 2 / 3,
     "human_share": 0.15,
     "train.epochs": 1.5,
@@ -29,8 +29,8 @@ TAUGHT_BY_HAND: Mapping[str, Any] = {
     "train.results": False,
 }
 """Settings with which the hand-written player teaches, where they were left at their defaults (docs/log/2026-11-25.md)."""
-MOST_BY_HAND, A_ROW = 150_000, 2
-"""Most positions that it searches by default, and most for each of people's rows."""
+MOST_POSITIONS, POSITIONS_PER_ROW = 150_000, 2
+"""Most positions that the hand-written player searches by default, in all and for each of people's rows."""
 FIGURES = {
     "engine": "root mean square error of the expected score by an engine",
     "evaluations": "root mean square error of the expected score by the datasets' evaluations",
@@ -41,7 +41,7 @@ FIGURES = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Choice:
-    """What the searched rows of a loop teach, and why."""
+    """Targets that the searched rows of a loop teach, with the reasons."""
 
     policy: Literal["visits", "gumbel", "none"]
     """Search whose policy is learned."""
@@ -194,12 +194,12 @@ def apply(choice: Choice, config: FinetuneConfig, rows: int) -> FinetuneConfig:
 def _teach_by_hand(config: FinetuneConfig, rows: int) -> FinetuneConfig:
     """Return the settings with which the hand-written player teaches the value; what was set by the user stays."""
     usual, explore, train = FinetuneConfig(generations=1), config.explore, config.train
-    search = replace(explore.search, algorithm="puct", simulations=BY_HAND)
+    search = replace(explore.search, algorithm="puct", simulations=HAND_WRITTEN_SIMULATIONS)
     explore = replace(explore, explorer="hand-written", search=search)
     if explore.count == usual.explore.count:
-        explore = replace(explore, count=max(1, min(MOST_BY_HAND, A_ROW * rows)))
+        explore = replace(explore, count=max(1, min(MOST_POSITIONS, POSITIONS_PER_ROW * rows)))
     train = replace(train, teach="value")
-    for path, value in TAUGHT_BY_HAND.items():
+    for path, value in HAND_WRITTEN_SETTINGS.items():
         name = path.removeprefix("train.")
         if name != path and getattr(train, name) == getattr(usual.train, name):
             train = replace(train, **{name: value})

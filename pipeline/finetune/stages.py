@@ -20,7 +20,7 @@ Stage = Callable[[StageContext, Progress, Stop], dict[str, Any]]
 
 
 def explore_stage(context: StageContext, progress: Progress, stop: Stop) -> dict[str, Any]:
-    """EXPLORE: search positions of the human datasets and near them, and play games, each source in a folder of its own.
+    """EXPLORE: search positions of the human datasets and near them, and play games, each source in a separate folder.
 
     Returns the number of rows, the figures of the games, and in `sources` those of each source. Nothing is done where no
     search teaches.

@@ -1,4 +1,4 @@
-"""What could teach a network on held-out positions of people's games, and which teachers a loop chooses.
+"""Compare possible teachers of a network on held-out positions of people's games.
 
     held-out positions --seed, its searches, hand-written player--> policies, values --referee--> a row per teacher --> Choice
 
@@ -39,9 +39,9 @@ from pipeline.evaluation.intervals import clustered_mean
 from pipeline.finetune.choice import (
     BARE,
     BEST_MOVE,
-    BY_HAND,
     EVALUATIONS,
     HAND_WRITTEN,
+    HAND_WRITTEN_SIMULATIONS,
     OWN_SEARCH,
     Algorithm,
     Choice,
@@ -164,7 +164,7 @@ def _open(seed: Path, human: Sequence[Path], device: str, progress: Progress) ->
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lesson:
-    """What one teacher says of the positions."""
+    """Answers of one teacher for the positions."""
 
     target: Target
     name: str
@@ -187,7 +187,7 @@ def collect_lessons(
     names = {algorithm: name for name, algorithm in OWN_SEARCH.items()}
     players: list[tuple[str, Evaluator, Algorithm, int]] = [(BARE, cached, "puct", 0)]
     players += [(names[algorithm], cached, algorithm, simulations) for algorithm, simulations in searches]
-    players.append((HAND_WRITTEN, evaluate, "puct", BY_HAND))
+    players.append((HAND_WRITTEN, evaluate, "puct", HAND_WRITTEN_SIMULATIONS))
     lessons = list[Lesson]()
     for done, (name, evaluator, algorithm, simulations) in enumerate(players, 1):
         config = replace(search, algorithm=algorithm, simulations=max(1, simulations), nodes=0)
@@ -267,7 +267,7 @@ def judge_lessons(lessons: Sequence[Lesson], held: HeldOut, scores: Sequence[Sco
         if lesson.values is not None:
             games_N = held.games[used_N]
             factor, error_N = calibrated_errors(lesson.values[used_N], truth_N[used_N], games_N)
-            loss_N = np.square(error_N) if referee == "results" else _as_root(error_N)
+            loss_N = np.square(error_N) if referee == "results" else _make_root(error_N)
         elif scores is not None and lesson.policies is not None:
             loss_N = np.array([_loss(one, by) for one, by in zip(lesson.policies, scores, strict=True)])
         row |= {"figure": None, "difference": None, "low": None, "high": None, "factor": factor}
@@ -285,7 +285,7 @@ def _loss(policy: Mapping[str, float], scores: Scores) -> float:
     return max(scores.values()) - sum(share * scores[move] for move, share in policy.items())
 
 
-def _as_root(error_N: NDArray[np.float64]) -> NDArray[np.float64]:
+def _make_root(error_N: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return numbers whose mean is the root mean square of errors, and whose spread is that of its estimate."""
     root = max(float(np.sqrt(np.square(error_N).mean())), 1e-9)
     return np.square(error_N) / (2 * root) + root / 2

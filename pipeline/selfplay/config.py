@@ -36,9 +36,9 @@ class ExploreConfig(SelfPlayConfig):
     """A generation of self-play; the manifest records all of it, and a directory started with other settings is refused."""
 
     explorer: Literal["network", "hand-written"] = "network"
-    """Who searches: the checkpoint, or the hand-written player."""
+    """Player that searches: the checkpoint, or the hand-written one."""
     source: SourceName = "games"
-    """What is searched: own games, people's positions, or positions one to four random moves near those."""
+    """Positions to search: of own games, of people's games, or one to four random moves off people's."""
     games: int = 1000
     """Games to play."""
     count: int = 20_000
