@@ -127,8 +127,9 @@ def test_the_job_fine_tunes_and_measures(copied: Path, monkeypatch: pytest.Monke
         assert '[Result "' in str(said["sample_games"])
         assert len(said["verdicts"].records) == 2  # type: ignore[attr-defined]
         (event,) = result.asset_materializations_for_node("strength_report")
-        assert "| best 2 | seed 2 |" in str(event.metadata["text"].value)
-        assert {"elo_low", "elo_high"} & set(event.metadata), "a clean sweep has a bound alone"
+        promoted = NOTHING_PROMOTED not in str(event.metadata["text"].value)  # two games decide, by chance
+        assert ("| best 2 | seed 2 |" in str(event.metadata["text"].value)) == promoted
+        assert bool({"elo_low", "elo_high"} & set(event.metadata)) == promoted, "a clean sweep has a bound alone"
         again = execute("finetune", instance, ops)
         assert again.success
         found = {event.asset_key for event in again.get_asset_materialization_events()}
