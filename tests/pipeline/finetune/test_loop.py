@@ -367,7 +367,7 @@ def test_strange_directories_are_left_alone(made: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--generations", "1", "--set", "explore.explorer=hand-written"], "holds no checkpoint"),
+        (["--generations", "1", "--games-share", "1", "--explorer", "hand-written"], "holds no checkpoint"),
         (["--generations", "1"], "name datasets with --positions"),
         ([], "say how long to fine-tune: generations, or minutes, or both"),
         (["--generations", "0"], "generations must be 1 or more"),

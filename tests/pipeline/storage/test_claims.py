@@ -107,7 +107,9 @@ def commands() -> dict[str, Callable[[Path, Path], object]]:
     return {
         "ingest": lambda out, read: ingest([str(SAMPLE)], out),
         "selfplay": lambda out, read: explore(None, ExploreConfig(games=1, explorer="hand-written"), out),
-        "finetune": lambda out, read: finetune(embedded, FinetuneConfig(generations=1, explore=games), out),
+        "finetune": lambda out, read: finetune(
+            embedded, FinetuneConfig(generations=1, games_share=1.0, explore=games), out
+        ),
         "match": lambda out, read: play_match(side, side, match, out),
         "matches": lambda out, read: play_matches([(side, side)], match, out),
         "join": lambda out, read: join([read], out),
