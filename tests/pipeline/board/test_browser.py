@@ -243,6 +243,7 @@ def test_a_chosen_clock_waits_for_the_next_game(browser: "Browser", url: str) ->
         page.locator("#moves button").nth(1).wait_for()
         page.select_option("#clock", "180+2")
         page.reload()
+        page.locator("#moves button").nth(1).wait_for()
         assert len(moves(page)) == 2
         assert page.locator(".clock:visible").count() == 0
         page.click("#new")
