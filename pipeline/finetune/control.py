@@ -53,11 +53,14 @@ def write_seed(checkpoint: Path, human: Sequence[Path], target: Path, origin: Ma
 
 
 def train_control(context: StageContext, progress: Progress, stop: Stop) -> Path:
-    """Train a generation's control for as many steps as its candidate and return its folder; raises Stopped."""
+    """Train a generation's control for as many steps as its candidate and return its folder; raises Stopped.
+
+    Its settings are those that were asked for: what suits a chosen teacher, as a value without results, would weaken it.
+    """
     from model.checkpoint import read_card
 
     card, out = read_card(context.candidate), context.folder / CONTROL
-    settings = context.config.train.train_config(seed=context.config.seed + context.number)
+    settings = context.asked.train.train_config(seed=context.asked.seed + context.number)
     config = replace(settings, epochs=None, steps=card["step"])
     start = control_of(context.best) if context.lineage["played_by"] else context.seed
     done = train_on(context.human, card["preset"]["name"], config, out, progress, stop, start)

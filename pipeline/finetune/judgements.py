@@ -2,7 +2,7 @@
 
     datasets --val or test splits--> positions --UCI engine, every move at one depth--> judgements.jsonl, a line per position
 
-A line is written as soon as its position is judged, so a killed loop asks for none twice. Scores are expected scores of the
+Lines are written at once. So a killed loop asks for no position twice. Scores are expected scores of the
 side to move, 0..1, by Lichess's curve over centipawns (lichess.org/page/accuracy); a forced mate scores 1 or 0.
 
 Axes: N positions, P planes, W words of a position.
@@ -35,7 +35,7 @@ from pipeline.dataset.files.shards import Batch
 from pipeline.dataset.files.stored_planes import row_positions
 from pipeline.errors import ConfigError, Stopped
 from pipeline.finetune.state import FinetuneError
-from pipeline.selfplay.draw import FIRST_PLY
+from pipeline.selfplay.draw import FIRST_PLY, rank_equals
 from pipeline.training.train import has_split
 
 JUDGEMENTS = "judgements.jsonl"
@@ -112,9 +112,8 @@ def _sample(directory: Path, number: int, count: int, seed: int) -> Iterator[Bat
 def _rank(games_R: NDArray[np.uint64]) -> NDArray[np.int64]:
     """Return how many rows of the same game come before each row."""
     order_R = np.argsort(games_R, kind="stable")
-    _, count_G = np.unique(games_R, return_counts=True)
     rank_R = np.empty(len(games_R), dtype=np.int64)
-    rank_R[order_R] = np.arange(len(games_R)) - np.repeat(np.cumsum(count_G) - count_G, count_G)
+    rank_R[order_R] = rank_equals(games_R[order_R])
     return rank_R
 
 

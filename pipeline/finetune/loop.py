@@ -140,6 +140,7 @@ class _Loop:
         stop: Stop,
     ) -> None:
         self.config, self.out, self.human, self.referee, self.stages = config, out, human, referee, stages
+        self.asked = config
         self.weights, self.progress, self.stop = _read_weights_hash(out / "seed"), progress, stop
         self.state = read_state(out)
         self.mark = time.monotonic()
@@ -238,6 +239,7 @@ class _Loop:
             ),
             human=self.human,
             config=self.config,
+            asked=self.asked,
             lineage={"generation": number, "played_by": best, "seed_weights_sha256": self.weights},
             spent=self.state.generations[best].stages.get("train", {}).get("spent", {}),
         )

@@ -147,6 +147,8 @@ class StageContext:
     """Human datasets."""
     config: FinetuneConfig
     """Settings of the loop."""
+    asked: FinetuneConfig
+    """The settings before a choice of teachers changed them, with which the control is trained."""
     lineage: Mapping[str, Any]
     """Origin of the data, for the manifest of the self-play dataset."""
     spent: Mapping[str, float]

@@ -2,9 +2,9 @@
 
     held-out positions --seed, its searches, hand-written player--> policies, values --referee--> a row per teacher --> Choice
 
-A policy teacher's figure is the expected score that a move drawn from its policy loses against the best move. A value
-teacher's is the root mean square error of its expected score, after one factor on its logits was fitted on the other half of
-the games: values are trained and then calibrated, so a teacher must not win or lose by its scale. The referee is a UCI engine;
+Policies are judged by the expected score that their moves lose against the best one. Values are judged by the root mean square
+error of the expected score, after one factor on their logits was fitted on the other half of the games: a value is calibrated
+once it is trained, so a teacher must not win or lose by its scale. The referee is a UCI engine;
 without one the datasets' evaluations or, last, the results of the games, by which no policy can be judged.
 
 Axes: N positions, M moves of one of them.

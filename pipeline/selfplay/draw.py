@@ -2,9 +2,9 @@
 
     train splits --weighted draw--> best of each game and phase --shares of phases--> positions.parquet, games.parquet
 
-A position's random number is a hash of its game, its ply and the seed, so the same positions are drawn from a dataset in
-either form. Weighted draws without replacement take the least -log(u) / weight (Efraimidis and Spirakis 2006). Memory grows
-with the number of games, not of positions.
+Random numbers are hashes of game, ply and seed. So the same positions are drawn from a dataset in either form. Weighted draws
+without replacement take the least -log(u) / weight (Efraimidis and Spirakis 2006). Memory grows with the number of games, not
+of positions.
 
 Axes: R rows of a group, C candidates, N positions drawn, G games drawn.
 """
@@ -202,10 +202,10 @@ def _best(found: NDArray[Any], count: int) -> NDArray[Any]:
     """Return the `count` candidates with the least draws of each game and phase."""
     group_C = found["game"] * np.uint64(len(PHASES)) + found["phase"]
     order = np.lexsort((found["draw"], group_C))
-    return found[order[_rank(group_C[order]) < count]]
+    return found[order[rank_equals(group_C[order]) < count]]
 
 
-def _rank(sorted_C: NDArray[Any]) -> NDArray[np.int64]:
+def rank_equals(sorted_C: NDArray[Any]) -> NDArray[np.int64]:
     """Return each element's rank among its equals in a sorted array."""
     first_C = np.r_[True, sorted_C[1:] != sorted_C[:-1]]
     begins = np.flatnonzero(first_C)
@@ -219,7 +219,7 @@ def _choose(found: NDArray[Any], count: int, per_game: int, seed: int) -> NDArra
     phase_C = splitmix64(splitmix64(found["game"], seed + 1) ^ found["phase"].astype(np.uint64), seed)
     drawn_C = -np.log1p(-unit_interval(phase_C)) / shares[found["phase"]]  # draws one of a game's phases by the shares
     order = np.lexsort((found["draw"], drawn_C, found["game"]))
-    found = found[order[_rank(found["game"][order]) < per_game]]
+    found = found[order[rank_equals(found["game"][order]) < per_game]]
     found = found[np.argsort(splitmix64(found["key"] ^ splitmix64(found["game"]), seed), kind="stable")]
     found = found[np.sort(np.unique(found["key"], return_index=True)[1])]
     first_C = np.zeros(len(found), dtype=np.bool_)

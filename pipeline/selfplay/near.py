@@ -32,8 +32,9 @@ def step_off(rows: dict[str, NDArray[Any]], seed: int) -> None:
     rows["planes"] = planes_of(boards)
     rows["ply"] = (rows["ply"] + np.array(moved)).astype(rows["ply"].dtype)
     rows["halfmove"] = np.array([board.halfmove_clock for board in boards]).astype(rows["halfmove"].dtype)
+    positions = [from_board(board) for board in boards]
     for name, read in (("castling", castling_bits), ("ep_file", en_passant_file)):
-        rows[name] = np.array([int(read(from_board(board))) for board in boards]).astype(rows[name].dtype)
+        rows[name] = np.array([int(read(position)) for position in positions]).astype(rows[name].dtype)
     rows["label"] = np.full(len(boards), NO_LABEL, dtype=rows["label"].dtype)
     rows["eval"] = np.full(len(boards), BATCH_SENTINELS["eval"], dtype=rows["eval"].dtype)
     for name in ("plies", "promotion", "repetition", "result"):

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from engine.evaluation.evaluator import Evaluator
+from engine.json_files import shown
 from engine.uci.options import Options
 from model.inference.imitated import read_player
 from pipeline.cli.commands.base import Common
@@ -67,8 +68,7 @@ def default_options(network: Path | None) -> tuple[Options, str]:
     imitated = None if network is None else read_player(network)
     if imitated is None:
         return Options(), ""
-    names = " or ".join(map(repr, imitated.names))
-    names = names if len(names) <= MOST_NAMES else f"{names[:MOST_NAMES]}..."
+    names = shown(" or ".join(map(repr, imitated.names)), MOST_NAMES, quote=False)
     like = f", like {names}" + (f" at {imitated.rating}" if imitated.rating else "")
     return Options(style="policy", temperature=1.0, rating=imitated.rating), like
 

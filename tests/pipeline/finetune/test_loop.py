@@ -8,7 +8,6 @@ import os
 import random
 import signal
 import stat
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,7 +20,6 @@ from filelock import FileLock
 from engine.errors import UserError
 from engine.progress import Tick
 from model.checkpoint import load, read_card
-from pipeline.cli.main import main
 from pipeline.errors import Stopped
 from pipeline.finetune import loop, outputs
 from pipeline.finetune.config import FinetuneConfig, GateConfig, TuneConfig
@@ -362,39 +360,6 @@ def test_strange_directories_are_left_alone(made: Path, tmp_path: Path) -> None:
         with pytest.raises(FinetuneError, match=words):
             run(made, other)
         (other / name).write_bytes(kept)
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--generations", "1", "--games-share", "1", "--explorer", "hand-written"], "holds no checkpoint"),
-        (["--generations", "1"], "name datasets with --positions"),
-        ([], "say how long to fine-tune: generations, or minutes, or both"),
-        (["--generations", "0"], "generations must be 1 or more"),
-        (["--generations", "1", "--set", "human_share=1"], "human_share must be from 0 to below 1"),
-        (["--generations", "1", "--set", "gate.games=3"], "come in pairs"),
-        (["--generations", "1", "--set", "gate.elo0=50"], "elo0 = 50 is not below elo1"),
-        (["--generations", "1", "--set", "explore.games=0"], "games must be at least 1"),
-        (["--generations", "1", "--positions", "nowhere"], "no checkpoint"),
-    ],
-)
-def test_a_mistake_is_one_line_and_leaves_nothing(
-    words: list[str],
-    message: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["fianchetto", "finetune", "--checkpoint", "x", "--out", "y", *words])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    told = capsys.readouterr()
-    assert ended.value.code == 2
-    assert told.out == ""
-    assert told.err.count("\n") == 1
-    assert message in told.err
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_script_covers_every_verdict() -> None:

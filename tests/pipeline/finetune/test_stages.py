@@ -3,14 +3,17 @@
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pytest
 
 from engine.progress import never, silent
-from model.training.config import TrainConfigError
+from model.checkpoint import read_card
+from model.training.config import TrainConfig, TrainConfigError
 from pipeline.errors import ConfigError
+from pipeline.finetune import control
+from pipeline.finetune.choice import Choice, apply
 from pipeline.finetune.config import FinetuneConfig, TuneConfig
 from pipeline.finetune.loop import require
 from pipeline.finetune.stages import explore_stage, train_stage
@@ -51,6 +54,7 @@ def test_a_generation_searches_its_sources_by_their_shares(
         buffer=tuple(tmp_path / source for source in shares),
         human=(human,),
         config=replace(LOOP, games_share=0.25, near_share=0.25, explore=searching),
+        asked=LOOP,
         lineage={"generation": 1},
         spent={},
     )
@@ -107,6 +111,7 @@ def test_where_nothing_teaches_people_alone_do_for_as_many_steps(sources: tuple[
         buffer=(tmp_path / "people",),
         human=(sources[1],),
         config=config,
+        asked=config,
         lineage={"generation": 1},
         spent={"earlier": 1.0},
     )
@@ -117,3 +122,35 @@ def test_where_nothing_teaches_people_alone_do_for_as_many_steps(sources: tuple[
     assert figures["spent"] == {"earlier": 1.0}
     with pytest.raises(ConfigError, match="people's rows alone"):
         require(replace(config, games_share=1.0, explore=ExploreConfig(explorer="hand-written")), ())
+
+
+def test_the_control_is_trained_as_asked_and_not_as_suits_the_teacher(
+    sources: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained: list[TrainConfig] = []
+
+    def train_on(human: object, preset: object, config: TrainConfig, *rest: object) -> dict[str, Any]:
+        trained.append(config)
+        return {"finished": True}
+
+    monkeypatch.setattr(control, "train_on", train_on)
+    hand = {"policy": "none", "value": "hand_written", "algorithm": "puct", "simulations": 0}
+    chosen = apply(Choice(**hand, policy_reason="", value_reason=""), LOOP, rows=100)  # type: ignore[arg-type]
+    assert not chosen.train.results
+    context = StageContext(
+        number=1,
+        folder=tmp_path,
+        candidate=sources[0],
+        best=sources[0],
+        seed=sources[0],
+        buffer=(),
+        human=(sources[1],),
+        config=chosen,
+        asked=LOOP,
+        lineage={"generation": 1, "played_by": 0},
+        spent={},
+    )
+    assert control.train_control(context, silent, never) == tmp_path / control.CONTROL
+    (config,) = trained
+    assert (config.results, config.learning_rate, config.value_weight) == (True, 7e-4, 2.0)
+    assert config.steps == read_card(sources[0])["step"]

@@ -1,0 +1,41 @@
+"""Mistakes in the command `finetune` are reported in one line, before anything is written."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from pipeline.cli.main import main
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--generations", "1", "--games-share", "1", "--explorer", "hand-written"], "holds no checkpoint"),
+        (["--generations", "1"], "name datasets with --positions"),
+        ([], "say how long to fine-tune: generations, or minutes, or both"),
+        (["--generations", "0"], "generations must be 1 or more"),
+        (["--generations", "1", "--set", "human_share=1"], "human_share must be from 0 to below 1"),
+        (["--generations", "1", "--set", "gate.games=3"], "come in pairs"),
+        (["--generations", "1", "--set", "gate.elo0=50"], "elo0 = 50 is not below elo1"),
+        (["--generations", "1", "--set", "explore.games=0"], "games must be at least 1"),
+        (["--generations", "1", "--positions", "nowhere"], "no checkpoint"),
+    ],
+)
+def test_a_mistake_is_one_line_and_leaves_nothing(
+    words: list[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["fianchetto", "finetune", "--checkpoint", "x", "--out", "y", *words])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    told = capsys.readouterr()
+    assert ended.value.code == 2
+    assert told.out == ""
+    assert told.err.count("\n") == 1
+    assert message in told.err
+    assert list(tmp_path.iterdir()) == []
