@@ -7,6 +7,7 @@ the matches have different openings.
 """
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from engine.progress import Progress, Stop
@@ -14,6 +15,8 @@ from pipeline.finetune.control import train_control
 from pipeline.finetune.state import StageContext, Verdict
 from pipeline.matches.config import ArenaConfig, SideConfig
 from pipeline.matches.match import format_elo, play_match
+from pipeline.selfplay.worker import ONNX
+from pipeline.training.export import export_once
 
 SEED_MATCH, CONTROL_MATCH = 500_000, 750_000
 """Added to the random seed for the matches against the supervised checkpoint and against people's rows alone."""
@@ -28,7 +31,7 @@ def arena_stage(context: StageContext, progress: Progress, stop: Stop) -> dict[s
     """
     gate, out, seed = context.config.gate, context.folder / "arena", 1000 * context.config.seed + context.number
     players = (context.candidate, context.best, context.seed)
-    candidate, best, supervised = (SideConfig(who=str(who), simulations=gate.simulations) for who in players)
+    candidate, best, supervised = (_side(who, context, progress) for who in players)
     out.mkdir(parents=True, exist_ok=True)
     sequential = ArenaConfig(games=gate.games, seed=seed, early=True, sprt=gate.sprt)
     first = play_match(candidate, best, sequential, out / "best", progress=progress, stop=stop)
@@ -38,10 +41,19 @@ def arena_stage(context: StageContext, progress: Progress, stop: Stop) -> dict[s
     against_seed = play_match(candidate, supervised, whole, out / "seed", progress=progress, stop=stop)
     against_control = None
     if context.human and context.config.train.teach != "none":
-        control = SideConfig(who=str(train_control(context, progress, stop)), simulations=gate.simulations)
+        control = _side(train_control(context, progress, stop), context, progress)
         whole = replace(whole, seed=seed + CONTROL_MATCH)
         against_control = play_match(candidate, control, whole, out / "control", progress=progress, stop=stop)
     return {"best": first, "seed": against_seed, "control": against_control}
+
+
+def _side(checkpoint: Path, context: StageContext, progress: Progress) -> SideConfig:
+    """Return a network as a match's side: its 8-bit export where onnxruntime runs networks."""
+    who = str(checkpoint)
+    if context.config.explore.device == ONNX:
+        export_once(checkpoint, context.human, progress)
+        who = f"onnx:{who}"
+    return SideConfig(who=who, simulations=context.config.gate.simulations)
 
 
 def describe(match: dict[str, Any]) -> str:
@@ -66,6 +78,6 @@ def judge(stages: dict[str, Any], supervised: dict[str, Any], max_top1_drop: flo
         return Verdict(reason=f"{fall}, more than {max_top1_drop:g}", undone=True)
     reason = f"it beats the best: {describe(gate)}; against the seed {describe(seed_match)}"
     if control := stages["arena"].get("control"):
-        shown = "a gain of search" if (control["elo_low"] or 0.0) > 0 else "no gain of search is shown"
+        shown = "more than they teach" if (control["elo_low"] or 0.0) > 0 else "no more than they teach is shown"
         reason += f"; against people's rows alone {describe(control)}: {shown}"
     return Verdict(reason=reason, promoted=True)

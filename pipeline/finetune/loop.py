@@ -37,7 +37,7 @@ from pipeline.finetune.state import (
     publish_state,
     read_state,
 )
-from pipeline.finetune.teachers import Teachers, choose_teachers, read_teachers
+from pipeline.finetune.teachers import choose_teachers, latest_teachers, read_teachers
 from pipeline.selfplay.worker import ONNX
 from pipeline.storage import claims
 from pipeline.storage.stores import alone, temporaries
@@ -140,19 +140,18 @@ class _Loop:
         stop: Stop,
     ) -> None:
         self.config, self.out, self.human, self.referee, self.stages = config, out, human, referee, stages
-        self.asked = config
         self.weights, self.progress, self.stop = _read_weights_hash(out / "seed"), progress, stop
         self.state = read_state(out)
         self.mark = time.monotonic()
         """Start of the time that is not yet counted."""
-        self.teachers: Teachers | None = None
+        self.settings: dict[int, FinetuneConfig] = {}
+        """Settings of each generation so far."""
 
     def run(self) -> dict[str, Any]:
         """Run stages until the generations or the minutes are over, or `stop` returns True."""
         refresh(self.out, self.state)
         why = "finished"
         try:
-            self._choose_teachers()
             while (generation := self.state.current(self.config.generations)) is not None:
                 if self._halted():
                     raise Stopped("stopped between two stages")
@@ -166,30 +165,43 @@ class _Loop:
             publish_state(self.out, self.state)  # with the time of a stage that is not done
         return self._result(why)
 
-    def _choose_teachers(self) -> None:
-        """Settle what searched rows teach where the configuration leaves it open: teachers.json, written once."""
+    def _settle(self, number: int) -> FinetuneConfig:
+        """Return a generation's settings; where what is taught is open, it is chosen for the network that searches."""
+        if number not in self.settings:
+            self.settings[number] = self._choose(number)
+        return self.settings[number]
+
+    def _choose(self, number: int) -> FinetuneConfig:
         explore, train = self.config.explore, self.config.train
         if train.teach == "auto" and not explore.uses_network:
-            self.config = replace(self.config, train=replace(train, teach="value"))
-        if self.config.train.teach != "auto" or self.config.sources.keys() == {"games"}:
-            return
-        new, self.mark = read_teachers(self.out) is None, time.monotonic()
-        seed = checkpoint_of(self.out, 0)
+            return replace(self.config, train=replace(train, teach="value"))
+        if not number or train.teach != "auto" or self.config.sources.keys() == {"games"}:
+            return self.config
+        best = self.state.best_before(number)
+        checkpoint, folder = checkpoint_of(self.out, best), folder_of(self.out, best)
+        new, self.mark = read_teachers(folder) is None, time.monotonic()
 
         def tick(one: Tick) -> None:
-            self.progress(replace(one, stage="teachers"))
+            self.progress(replace(one, stage=f"generation {number}: teachers"))
 
         try:
-            self.teachers = choose_teachers(
-                seed, self.human, explore, self.out, engine=self.referee, progress=tick, stop=self._halted
+            teachers = choose_teachers(
+                checkpoint,
+                self.human,
+                explore,
+                folder,
+                judged=self.out,
+                engine=self.referee,
+                progress=tick,
+                stop=self._halted,
             )
         finally:
             self.state.seconds += time.monotonic() - self.mark if new else 0.0
             self.mark = time.monotonic()
         if new:
-            LOG.info("teachers of %s:\n%s", seed, self.teachers.text)
+            LOG.info("teachers of %s:\n%s", checkpoint, teachers.text)
         rows = sum(read_manifest(directory)["positions"]["train"] for directory in self.human)
-        self.config = apply(self.teachers.choice, self.config, rows)
+        return apply(teachers.choice, self.config, rows)
 
     def _halted(self) -> bool:
         """Return whether a stage must stop: it was asked to, or its minutes are over."""
@@ -227,22 +239,30 @@ class _Loop:
 
     def _context(self, generation: Generation) -> StageContext:
         number, best = generation.number, self.state.best
-        first = max(1, number - self.config.buffer + 1)
         return StageContext(
             number=number,
             folder=folder_of(self.out, number),
             candidate=checkpoint_of(self.out, number),
             best=checkpoint_of(self.out, best),
             seed=checkpoint_of(self.out, 0),
-            buffer=tuple(
-                folder_of(self.out, one) / source for one in range(first, number + 1) for source in self.config.sources
-            ),
+            buffer=self._buffer(number),
             human=self.human,
-            config=self.config,
-            asked=self.asked,
+            config=self._settle(number),
+            asked=self.config,
             lineage={"generation": number, "played_by": best, "seed_weights_sha256": self.weights},
             spent=self.state.generations[best].stages.get("train", {}).get("spent", {}),
         )
+
+    def _buffer(self, number: int) -> tuple[Path, ...]:
+        """Return what was searched in the last generations, as far as the same explorer taught the same targets there."""
+        mine, first = self._settle(number), max(1, number - self.config.buffer + 1)
+        alike = (
+            one
+            for one in range(first, number + 1)
+            if (theirs := self._settle(one)).train.teach == mine.train.teach
+            and theirs.explore.explorer == mine.explore.explorer
+        )
+        return tuple(folder_of(self.out, one) / source for one in alike for source in self._settle(one).sources)
 
     def _ticks(self, number: int, stage: str) -> Progress:
         """Return a progress function that adds the generation and the stage."""
@@ -257,7 +277,8 @@ class _Loop:
         """Return the figures of the best network, a row per generation, and a text for the terminal."""
         state = self.state
         rows = [row(one) for one in state.judged]
-        teachers = [] if self.teachers is None else [textwrap.indent(self.teachers.text, "    "), ""]
+        found = latest_teachers(self.out)
+        teachers = [] if found is None else [textwrap.indent(found.text, "    "), ""]
         best = f"best: generation {state.best}, in {self.out / BEST} ({why})"
         return {
             "out": str(self.out),
@@ -269,7 +290,7 @@ class _Loop:
             "eval": state.generations[state.best].stages.get("eval", {}) if state.generations else {},
             "seed_eval": state.generations[0].stages.get("eval", {}) if state.generations else {},
             "rows": rows,
-            "teachers": None if self.teachers is None else to_jsonable_python(self.teachers),
+            "teachers": None if found is None else to_jsonable_python(found),
             "minutes": round(state.seconds / 60, 2),
             "ended": why,
             "text": "\n".join([*teachers, table(rows), "", *(f"- {line}" for line in reasons(rows)), "", best]),

@@ -15,6 +15,7 @@ from pipeline.finetune.evaluation import eval_stage
 from pipeline.finetune.gate import arena_stage
 from pipeline.finetune.state import StageContext
 from pipeline.selfplay.worker import ONNX
+from pipeline.training.export import export_once
 
 Stage = Callable[[StageContext, Progress, Stop], dict[str, Any]]
 
@@ -29,8 +30,8 @@ def explore_stage(context: StageContext, progress: Progress, stop: Stop) -> dict
         return {}
     from pipeline.selfplay.job import explore
 
-    if context.config.explore.uses_network:
-        _export(context, context.config.explore.device, progress)
+    if context.config.explore.uses_network and context.config.explore.device == ONNX:
+        export_once(context.best, context.human, progress)
     sources: dict[str, dict[str, Any]] = {}
     for source, config in context.config.sources.items():
         manifest = explore(
@@ -47,18 +48,6 @@ def explore_stage(context: StageContext, progress: Progress, stop: Stop) -> dict
         sources[source] = {**manifest["selfplay"], "positions": manifest["positions"]["train"]}
     rows = sum(figures["positions"] for figures in sources.values())
     return {**sources.get("games", {}), "positions": rows, "sources": sources}
-
-
-def _export(context: StageContext, device: str, progress: Progress) -> None:
-    """Export the best network in 8-bit integers if onnxruntime runs it and it has no export yet."""
-    if device != ONNX:
-        return
-    from model.inference.onnx_evaluator import find_export
-    from pipeline.training.export import export_checkpoint
-
-    if find_export(context.best) is None:
-        positions = context.human[0] if context.human else None
-        export_checkpoint(context.best, positions=positions, int8=True, progress=progress)
 
 
 def train_stage(context: StageContext, progress: Progress, stop: Stop) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from pipeline.dataset.files.shards import publish_json
 from pipeline.finetune.config import FinetuneConfig
 
 FORMAT_VERSION: Literal[2] = 2
-STATE = "state.json"
+STATE, GENERATIONS = "state.json", "generations"
 STAGES = ("explore", "train", "arena", "eval")
 """The stages of a generation in their order."""
 NOTHING_PROMOTED = "Nothing was promoted: the best network is the supervised one, so they did not play each other."
@@ -89,7 +89,11 @@ class State(Schema):
     @property
     def best(self) -> int:
         """Return the best generation: the last one that was promoted."""
-        return max((one.number for one in self.judged if one.word == "promoted"), default=0)
+        return self.best_before(len(self.generations))
+
+    def best_before(self, number: int) -> int:
+        """Return the best of the generations before one, which that one was made from."""
+        return max((one.number for one in self.judged[:number] if one.word == "promoted"), default=0)
 
     def current(self, most: int | None) -> Generation | None:
         """Return the generation under way, or begin one; None when `most` generations are done."""
@@ -119,7 +123,7 @@ def publish_state(out: Path, state: State) -> None:
 
 def folder_of(out: Path, number: int) -> Path:
     """Return the folder of a generation."""
-    return out / "generations" / f"{number:03}"
+    return out / GENERATIONS / f"{number:03}"
 
 
 def checkpoint_of(out: Path, number: int) -> Path:
@@ -146,9 +150,9 @@ class StageContext:
     human: tuple[Path, ...]
     """Human datasets."""
     config: FinetuneConfig
-    """Settings of the loop."""
+    """Settings of the generation."""
     asked: FinetuneConfig
-    """The settings before a choice of teachers changed them, with which the control is trained."""
+    """The settings without a choice of teachers, with which the control is trained."""
     lineage: Mapping[str, Any]
     """Origin of the data, for the manifest of the self-play dataset."""
     spent: Mapping[str, float]

@@ -50,10 +50,10 @@ from pipeline.finetune.choice import (
 )
 from pipeline.finetune.config import default_explore
 from pipeline.finetune.judgements import HeldOut, Scores, draw_held_out, expected_score, judge_positions
-from pipeline.finetune.state import FinetuneError
+from pipeline.finetune.state import GENERATIONS, FinetuneError
 from pipeline.selfplay.config import ExploreConfig
 from pipeline.storage.preflight import installed, is_installed
-from pipeline.training.export import export_checkpoint
+from pipeline.training.export import export_once
 
 LOG = logging.getLogger(__name__)
 
@@ -97,26 +97,29 @@ class Teachers(Schema):
 
 
 def choose_teachers(
-    seed: Path,
+    checkpoint: Path,
     human: Sequence[Path],
     config: ExploreConfig,
     out: Path,
     *,
+    judged: Path | None = None,
     engine: str = "stockfish",
     progress: Progress = silent,
     stop: Stop = never,
 ) -> Teachers:
-    """Compare teachers of the checkpoint `seed`, choose, and write teachers.json into `out`; what is there is read again.
+    """Compare teachers of a checkpoint, choose, and write teachers.json into `out`; what is there is read again.
 
-    `engine` is the command of a UCI engine, which is the referee if it is installed. Positions that it has judged before a
-    kill are not judged again. Raises FinetuneError, ConfigError without held-out positions, PlayerError, and Stopped.
+    `engine` is the command of a UCI engine, which is the referee if it is installed. Positions that it has judged in `judged`
+    (`out` by default), for other checkpoints or before a kill, are not judged again. Raises FinetuneError, ConfigError without
+    held-out positions, PlayerError, and Stopped.
     """
     if (found := read_teachers(out)) is not None:
         return found
     held, scores = draw_held_out(human, POSITIONS), None
     if is_installed(engine):
-        scores = judge_positions(held.fens, installed(tuple(shlex.split(engine))), out, progress, stop)
-    network = _open(seed, human, config.device, progress)
+        command = installed(tuple(shlex.split(engine)))
+        scores = judge_positions(held.fens, command, judged or out, progress, stop)
+    network = _open(checkpoint, human, config.device, progress)
     lessons = collect_lessons(network, config.search, held, progress, stop)
     rows, referee = judge_lessons(lessons, held, scores)
     content = {
@@ -142,24 +145,28 @@ def read_teachers(out: Path) -> Teachers | None:
     return Teachers.model_validate(found)
 
 
-def _open(seed: Path, human: Sequence[Path], device: str, progress: Progress) -> Evaluator:
+def latest_teachers(loop: Path) -> Teachers | None:
+    """Read the last comparison of a loop, None where there was none; raises FinetuneError for an invalid file."""
+    found = sorted((loop / GENERATIONS).glob(f"*/{TEACHERS}"))
+    return read_teachers(found[-1].parent) if found else None
+
+
+def _open(checkpoint: Path, human: Sequence[Path], device: str, progress: Progress) -> Evaluator:
     """Return the network's evaluator; on a CPU in 8-bit integers, if it can be exported, which is fastest."""
     import torch
 
     from model.inference.evaluator import evaluator
     from model.inference.export import ExportError
-    from model.inference.onnx_evaluator import find_export, open_export
+    from model.inference.onnx_evaluator import open_export
 
     if device in ("cpu", "cuda") or (device == "auto" and torch.cuda.is_available()):
-        return evaluator(seed, device=device)
-    if (exported := find_export(seed, threads=cores())) is not None:
-        return exported
+        return evaluator(checkpoint, device=device)
     try:
-        export_checkpoint(seed, positions=human[0], int8=True, progress=progress)
+        export_once(checkpoint, human, progress)
     except ExportError as error:
         LOG.info("teachers are compared without 8-bit integers: %s", error)
-        return evaluator(seed, device="cpu")
-    return open_export(seed, threads=cores())
+        return evaluator(checkpoint, device="cpu")
+    return open_export(checkpoint, threads=cores())
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

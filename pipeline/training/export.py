@@ -1,5 +1,6 @@
 """Export a checkpoint, compared on positions of a dataset, and in 8-bit integers scaled on others."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,14 @@ def export_checkpoint(
         if int8:  # from the first row group of the shuffle: sampling from all would read all
             calibration = next(_batches(positions, "train", CALIBRATED).from_step(0))
     return export(checkpoint, out, rows, calibration=calibration, progress=progress)
+
+
+def export_once(checkpoint: Path, human: Sequence[Path], progress: Progress) -> None:
+    """Export a checkpoint in 8-bit integers unless it has an export; raises what `export_checkpoint` raises."""
+    from model.inference.onnx_evaluator import find_export
+
+    if find_export(checkpoint) is None:
+        export_checkpoint(checkpoint, positions=human[0] if human else None, int8=True, progress=progress)
 
 
 def _batches(positions: Path, split: str, count: int) -> Batches:

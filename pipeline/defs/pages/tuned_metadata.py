@@ -11,7 +11,7 @@ from pipeline.defs.pages import pictures
 from pipeline.defs.pages.metadata import Metadata, table
 from pipeline.finetune.outputs import CURVES
 from pipeline.finetune.state import NOTHING_PROMOTED, folder_of
-from pipeline.finetune.teachers import read_teachers
+from pipeline.finetune.teachers import latest_teachers
 from pipeline.matches.match import ELO, format_elo
 
 SAMPLES = 4
@@ -50,8 +50,8 @@ def describe_tuned(out: Path, result: Mapping[str, Any]) -> Metadata:
 
 
 def _show_teachers(tuned: Path) -> Metadata:
-    """Return the table by which teachers were chosen, {} where the user chose them."""
-    found = read_teachers(tuned)
+    """Return the last table by which teachers were chosen, {} where the user chose them."""
+    found = latest_teachers(tuned)
     return {} if found is None else {"teachers": dg.MetadataValue.md(f"```\n{found.text}\n```")}
 
 

@@ -14,7 +14,7 @@ from pipeline.defs.pages.tuned_metadata import describe_strength
 from pipeline.defs.tuned import strength_report, tuned_checkpoint
 from pipeline.finetune import strength
 from pipeline.finetune.choice import choose
-from pipeline.finetune.state import NOTHING_PROMOTED
+from pipeline.finetune.state import GENERATIONS, NOTHING_PROMOTED
 from pipeline.finetune.teachers import TEACHERS
 from pipeline.matches.config import SideConfig
 from tests.pipeline.defs.conftest import execute, one
@@ -100,7 +100,10 @@ def test_the_choice_of_teachers_is_shown(tmp_path: Path) -> None:
     rows = [row("value", "bare", 0, 0.2, 0.0, 0.0, 0.0), row("value", "visits: best move", 64, 0.1, -0.1, -0.12, -0.08)]
     rows += [row("policy", "bare", 0, None), row("policy", "visits", 64, None)]
     found = {"format_version": 1, "referee": "results", "engine": "", "positions": 400, "games": 63, "rows": rows}
-    publish_json(tmp_path, TEACHERS, found | {"choice": asdict(choose(rows))})
+    for number, count in enumerate((399, 400)):  # the last is shown
+        (tmp_path / GENERATIONS / f"00{number}").mkdir(parents=True)
+        told = found | {"positions": count, "choice": asdict(choose(rows))}
+        publish_json(tmp_path / GENERATIONS / f"00{number}", TEACHERS, told)
     said = describe_strength(tmp_path, tmp_path, {"against_seed": None, "rows": [], "text": ""})
     assert "400 held-out positions of 63 games" in str(said["teachers"].value)
     assert "The value learns from the value of the best move" in str(said["teachers"].value)

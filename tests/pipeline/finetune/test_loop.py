@@ -116,8 +116,8 @@ def test_every_verdict_says_why(made: Path, tmp_path: Path) -> None:
         4: "human top-1 fell from 0.4000 to 0.3800, more than 0.015",
         5: "loses to the seed",
         6: "training failed: the loss is not finite",
-        1: "against people's rows alone Elo +80 [+30, +130] in 100 games: a gain of search",
-        7: "against people's rows alone Elo +40 [-10, +90] in 100 games: no gain of search is shown",
+        1: "against people's rows alone Elo +80 [+30, +130] in 100 games: more than they teach",
+        7: "against people's rows alone Elo +40 [-10, +90] in 100 games: no more than they teach is shown",
     }.items():
         assert words in result["rows"][number]["reason"]
         assert any(words in line for line in result["text"].splitlines() if f"generation {number}: " in line)

@@ -21,7 +21,7 @@ from pipeline.finetune.choice import EVALUATIONS
 from pipeline.finetune.config import FinetuneConfig
 from pipeline.finetune.judgements import HeldOut, draw_held_out, judge_positions
 from pipeline.finetune.loop import finetune
-from pipeline.finetune.state import FinetuneError
+from pipeline.finetune.state import FinetuneError, folder_of
 from pipeline.finetune.teachers import Lesson, calibrated_errors, judge_lessons
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
@@ -212,11 +212,11 @@ def test_killed_while_teachers_are_compared_a_loop_chooses_the_same(human: Path,
     for unit, at in (("positions judged", 3), ("positions judged", 17), ("teachers compared", 2)):
 
         def kill(tick: Tick, unit: str = unit, at: int = at) -> None:
-            if tick.stage == "teachers" and tick.unit == unit and tick.done >= at:
+            if tick.stage == "generation 1: teachers" and tick.unit == unit and tick.done >= at:
                 os.kill(os.getpid(), signal.SIGKILL)
 
         assert forked(lambda kill=kill: run(made, human, tmp_path / "killed", command, kill)) == -signal.SIGKILL  # type: ignore[misc]
-        assert not (tmp_path / "killed" / teachers.TEACHERS).exists()
+        assert not (folder_of(tmp_path / "killed", 0) / teachers.TEACHERS).exists()
     kept = (tmp_path / "killed" / judgements.JUDGEMENTS).read_text().splitlines()
     assert len(kept) == 24
     killed = run(made, human, tmp_path / "killed", command)
@@ -224,7 +224,7 @@ def test_killed_while_teachers_are_compared_a_loop_chooses_the_same(human: Path,
     whole = run(made, human, tmp_path / "whole", command)
     assert killed["teachers"] == whole["teachers"]
     assert "against bare, 95 %" in whole["text"]
-    told = json.loads((tmp_path / "whole" / teachers.TEACHERS).read_text())
+    told = json.loads((folder_of(tmp_path / "whole", 0) / teachers.TEACHERS).read_text())
     assert {row["teacher"] for row in told["rows"]} >= {
         "bare",
         "visits",
@@ -242,7 +242,7 @@ def test_a_finished_comparison_is_not_made_again(human: Path, tmp_path: Path, mo
     assert first["teachers"]["referee"] == "evaluations"
     monkeypatch.setattr(teachers, "draw_held_out", None)
     assert run(made, human, tmp_path / "out", ("no-such", "engine"))["teachers"] == first["teachers"]
-    (tmp_path / "out" / teachers.TEACHERS).write_text("{}")
+    (folder_of(tmp_path / "out", 0) / teachers.TEACHERS).write_text("{}")
     with pytest.raises(FinetuneError, match="delete it to compare teachers again"):
         run(made, human, tmp_path / "out", ("no-such", "engine"))
 
@@ -256,3 +256,31 @@ def test_teachers_are_not_compared_where_the_user_has_set_them(
     config = replace(LOOP, train=replace(LOOP.train, teach="value"))
     result = finetune(made / "0", config, tmp_path / "out", human=[human], stages=Script(made).stages())
     assert result["teachers"] is None
+
+
+def test_each_network_has_its_own_teachers(human: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The seed learns from the hand-written player, generation 1 from its own search: the buffer keeps them apart."""
+    asked = list[tuple[str, str]]()
+
+    def choose(checkpoint: Path, human: Any, explore: Any, out: Path, judged: Path, **_: Any) -> teachers.Teachers:
+        asked.append((out.name, judged.name))
+        seed = out.name == "000"
+        choice = {
+            "policy": "none" if seed else "visits",
+            "value": "hand_written" if seed else "best_move",
+            "algorithm": "puct",
+            "simulations": 64,
+            "policy_reason": "",
+            "value_reason": "",
+        }
+        found = {"format_version": 1, "referee": "results", "engine": "", "positions": 1, "games": 1, "rows": []}
+        return teachers.Teachers.model_validate(found | {"choice": choice})
+
+    monkeypatch.setattr(loop, "choose_teachers", choose)
+    monkeypatch.setattr(outputs, "draw_curves", lambda rows: b"picture")
+    script, made = Script(networks(tmp_path / "made", 4)), tmp_path / "made"
+    config = replace(LOOP, generations=3)
+    finetune(made / "0", config, tmp_path / "out", human=[human], stages=script.stages())
+    buffers = {number: set(buffer) for number, stage, _, buffer in script.seen if stage == "train"}
+    assert buffers == {1: {"001"}, 2: {"002"}, 3: {"002", "003"}}
+    assert asked == [("000", "out"), ("001", "out"), ("001", "out")]
