@@ -1,6 +1,6 @@
 """The two controls of a loop: its seed with a calibrated value, and a network trained on people's rows alone.
 
-A gain that a control has too is no gain of search. The control of a generation starts from the control of the best network,
+What a control gains too, search did not teach. The control of a generation starts from the control of the best network,
 which is the seed at first, and has as many steps as the candidate. So controls and best networks were trained equally long.
 """
 

@@ -78,13 +78,14 @@ class SelfPlay(Common):
 class Finetune(Common):
     """Fine-tune a checkpoint by its own search, generation by generation; the same command continues a loop that was stopped.
 
-    First it measures on held-out games what could teach the policy and the value, and chooses (--teach sets it instead). In a
-    generation the best network searches positions of --positions. A candidate is trained on these and on people's moves,
-    and plays the best network in a match that ends by SPRT. A candidate is promoted if it wins, does not lose to the
-    supervised checkpoint and still predicts people's moves. A generation takes an hour or two on two cores. With
-    `--games-share 1` the best network plays games instead. With `--explorer hand-written` the hand-written player searches or
-    plays (pipeline/finetune/README.md has the settings). `OUT/best` is an ordinary checkpoint; teachers.json has the choice,
-    generations.csv and curves.png show each generation.
+    In a generation the best network searches positions of --positions. A candidate is trained on these and on people's moves,
+    and plays the best network in a match that ends by SPRT. It is promoted if it wins, does not lose to the supervised
+    checkpoint and still predicts people's moves. A generation takes an hour or two on two cores.
+
+    Before, held-out games show what can teach each new network its policy and its value, and the loop chooses (--teach sets it
+    instead). With `--games-share 1` the network plays games in place of searching positions; with `--explorer hand-written`
+    the hand-written player does either. `OUT/best` is an ordinary checkpoint, generations.csv and curves.png show each
+    generation.
     """
 
     basic: ClassVar = (
