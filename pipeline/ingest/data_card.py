@@ -1,31 +1,63 @@
-"""The data card of a dataset, written from `games.parquet` and the manifest."""
+"""The data card of a dataset, written from the manifest and counts of its games."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from pipeline.dataset.files.layout import CARD
-from pipeline.dataset.files.shard_files import games_tables
 from pipeline.storage.stores import publish
 
-if TYPE_CHECKING:
-    import polars as pl
-
 QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
-COUNTED = {
-    "split": ("split",),
-    "result": ("result",),
-    "time_control": ("time_control",),
-    "termination": ("termination",),
-    "rating": ("white_elo", "black_elo"),
-    "plies": ("plies",),
-}
-"""Keys that used games are counted by, with their columns in the games' table."""
-TABLES = 64
-"""Tables whose counts are kept apart before they are added up."""
-COLUMNS = sorted({column for columns in COUNTED.values() for column in columns})
+COUNTED = ("split", "result", "time_control", "termination")
+"""Columns of the games' table whose values are counted."""
+MEASURED = {"rating": ("white_elo", "black_elo"), "plies": ("plies",)}
+"""Numbers of 16 bits whose quantiles are shown, with their columns in the games' table."""
+MOST_VALUES = 1 << 16
+"""Values of a column that are counted; of more, which only a hostile dump has, the most frequent are kept."""
+
+
+class GameCounts:
+    """Numbers of used games by COUNTED, and by the numbers MEASURED."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, Counter[Any]] = {name: Counter() for name in COUNTED}
+        self.numbers: dict[str, NDArray[np.int64]] = {name: np.zeros(1 << 16, dtype=np.int64) for name in MEASURED}
+
+    def add(self, games: pa.Table) -> None:
+        """Count the used games of a table."""
+        if games["dropped"].null_count < len(games):
+            games = games.filter(pc.is_null(games["dropped"]))
+        for name, counter in self.values.items():
+            for value, count in (pair.values() for pair in pc.value_counts(games[name]).to_pylist()):
+                counter[value] += count
+            if len(counter) > MOST_VALUES:
+                self.values[name] = Counter(dict(counter.most_common(MOST_VALUES // 2)))
+        for name, columns in MEASURED.items():
+            for column in columns:
+                present = games[column].drop_null()
+                if len(present):
+                    self.numbers[name] += np.bincount(present.to_numpy(), minlength=1 << 16)
+
+    def shares(self, name: str, rows: int) -> list[dict[str, Any]]:
+        """Return the numbers and shares of games by the most frequent values of a column."""
+        counter = self.values[name]
+        ordered = sorted(counter.items(), key=lambda item: (-item[1], item[0] is not None, item[0]))
+        total = counter.total()
+        return [{name: value, "games": count, "%": round(count * 100 / total, 1)} for value, count in ordered[:rows]]
+
+    def quantiles(self, name: str) -> list[int | None]:
+        """Return the QUANTILES of a number, each the nearest value; None without any."""
+        ends = self.numbers[name].cumsum()
+        if not ends[-1]:
+            return [None] * len(QUANTILES)
+        places = np.rint(np.array(QUANTILES) * (ends[-1] - 1))
+        return [int(value) for value in np.searchsorted(ends, places, side="right")]
 
 
 def _cell(value: object) -> str:
@@ -34,64 +66,26 @@ def _cell(value: object) -> str:
     return "".join(f"&#{ord(char)};" if char in "|<>&[]`*\\" else char for char in text[:60] if char.isprintable())
 
 
-def markdown_table(frame: "pl.DataFrame") -> str:
-    """Return a frame as a Markdown table."""
-    lines = ["| " + " | ".join(frame.columns) + " |", "|" + "---|" * len(frame.columns)]
-    lines += ["| " + " | ".join(_cell(value) for value in row) + " |" for row in frame.rows()]
+def markdown_table(rows: Sequence[Mapping[str, object]]) -> str:
+    """Return rows as a Markdown table."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    lines = ["| " + " | ".join(names) + " |", "|" + "---|" * len(names)]
+    lines += ["| " + " | ".join(_cell(row.get(name)) for name in names) + " |" for row in rows]
     return "\n".join(lines)
 
 
-def _count_games(directory: Path, manifest: Mapping[str, Any]) -> "dict[str, pl.DataFrame]":
-    """Return the numbers of used games by each key of COUNTED."""
-    import polars as pl
-
-    parts: dict[str, list[pl.DataFrame]] = {name: [] for name in COUNTED}
-    for _, table in games_tables(directory, manifest, [*COLUMNS, "dropped"]):
-        used = pl.DataFrame(pl.from_arrow(table)).filter(pl.col("dropped").is_null())
-        for name, columns in COUNTED.items():
-            values = pl.concat([used[column].alias(name) for column in columns])
-            parts[name].append(values.value_counts(name="games"))
-            if len(parts[name]) == TABLES:
-                parts[name] = [_sum_games(parts[name])]
-    return {name: _sum_games(frames).sort(name) for name, frames in parts.items()}
-
-
-def _sum_games(frames: "Sequence[pl.DataFrame]") -> "pl.DataFrame":
-    """Return the sums of `games` by the first column."""
-    import polars as pl
-
-    return pl.concat(frames).group_by(frames[0].columns[0]).agg(pl.col("games").sum())
-
-
-def _shares(counted: "pl.DataFrame", rows: int) -> "pl.DataFrame":
-    """Return the numbers and shares of games by the first column, the most frequent first."""
-    import polars as pl
-
-    share = (pl.col("games") * 100 / pl.col("games").sum()).round(1).alias("%")
-    return counted.with_columns(share).sort("games", counted.columns[0], descending=[True, False]).head(rows)
-
-
-def _quantiles(counted: "pl.DataFrame") -> list[int | None]:
-    """Return the QUANTILES of the first column, each the nearest value; None without any."""
-    counted = counted.drop_nulls()
-    if not len(counted):
-        return [None] * len(QUANTILES)
-    ends = counted["games"].cum_sum().to_numpy()
-    at = np.searchsorted(ends, np.rint(np.array(QUANTILES) * (ends[-1] - 1)), side="right")
-    return [int(value) for value in counted[counted.columns[0]].to_numpy()[at]]
-
-
-def data_card(directory: Path, manifest: Mapping[str, Any]) -> str:
+def data_card(manifest: Mapping[str, Any], games: GameCounts) -> str:
     """Return a description of a dataset in Markdown: counts, splits, ratings, time controls, results, dropped games."""
-    import polars as pl
-
-    games = _count_games(directory, manifest)
-    spread = pl.DataFrame({"quantile": QUANTILES} | {name: _quantiles(games[name]) for name in ("rating", "plies")})
+    splits = [
+        {"split": split, "games": count, "positions": manifest["positions"][split]}
+        for split, count in sorted(games.values["split"].items())
+    ]
+    spread = [
+        {"quantile": quantile, "rating": rating, "plies": plies}
+        for quantile, rating, plies in zip(QUANTILES, games.quantiles("rating"), games.quantiles("plies"), strict=True)
+    ]
     reasons = sorted(manifest["games"]["dropped"].items(), key=lambda item: -item[1])
-    dropped = pl.DataFrame(reasons, schema=["dropped", "games"], orient="row")
-    positions = (
-        pl.col("split").replace_strict(manifest["positions"], default=0, return_dtype=pl.Int64).alias("positions")
-    )
+    dropped = [{"dropped": reason, "games": count} for reason, count in reasons]
     refused = ", ".join(f"{count:,} by {reason}" for reason, count in manifest.get("positions_dropped", {}).items())
     parts = [
         f"# {manifest['positions']['total']:,} positions of {manifest['games']['used']:,} games",
@@ -100,18 +94,18 @@ def data_card(directory: Path, manifest: Mapping[str, Any]) -> str:
         f"Of {manifest['games']['read']:,} games read, {sum(manifest['games']['dropped'].values()):,} were dropped.",
         f"{manifest['label_collisions']:,} moves are under-promotions, which share the label of the queen's. `fianchetto "
         "audit` counts duplicate positions, and those of a test that train holds too.",
-        "## Splits, by a hash of each game's moves\n\n" + markdown_table(games["split"].with_columns(positions)),
+        "## Splits, by a hash of each game's moves\n\n" + markdown_table(splits),
         "## Ratings of players, lengths of games\n\n" + markdown_table(spread),
-        "## Results (White's)\n\n" + markdown_table(_shares(games["result"], 3)),
-        "## Time controls\n\n" + markdown_table(_shares(games["time_control"], 12)),
-        "## Terminations\n\n" + markdown_table(_shares(games["termination"], 8)),
-        "## Dropped games\n\n" + (markdown_table(dropped) if len(dropped) else "None."),
+        "## Results (White's)\n\n" + markdown_table(games.shares("result", 3)),
+        "## Time controls\n\n" + markdown_table(games.shares("time_control", 12)),
+        "## Terminations\n\n" + markdown_table(games.shares("termination", 8)),
+        "## Dropped games\n\n" + (markdown_table(dropped) if dropped else "None."),
         *([f"## Dropped positions of used games\n\n{refused}"] if refused else []),
     ]
     return "\n\n".join(parts) + "\n"
 
 
-def write_card(directory: Path, manifest: Mapping[str, Any]) -> None:
+def write_card(directory: Path, manifest: Mapping[str, Any], games: GameCounts) -> None:
     """Publish the data card beside the manifest."""
-    text = data_card(directory, manifest).encode()
+    text = data_card(manifest, games).encode()
     publish(directory, CARD, 0, lambda target: target.write(text))

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from pipeline.dataset.files.columns import FORMAT_VERSION
 from pipeline.dataset.files.shards import GAMES, SPLITS, publish, publish_dataset, read_note
 from pipeline.errors import DatasetError
 from pipeline.ingest.chunk import OTHERS, ROWS_VERSION, IngestConfig, config_digest, part_name
-from pipeline.ingest.data_card import write_card
+from pipeline.ingest.data_card import GameCounts, write_card
 from pipeline.ingest.filters import GAME_STATUS, ROW_STATUS
 from pipeline.ingest.games_table import write_options
 from pipeline.storage.building import PARTS, files_folder
@@ -40,32 +39,32 @@ def read_notes(parts: Path) -> list[dict[str, Any]]:
         return list(pool.map(read_note, [parts / name for name in names]))
 
 
-def _merge_games(out: Path, count: int) -> dict[str, Any]:
-    """Publish `games.parquet` from the chunks' tables, a row group each, without dictionaries."""
+def _merge_games(out: Path, count: int) -> tuple[dict[str, Any], GameCounts]:
+    """Publish `games.parquet` from the chunks' tables, a row group each; return its entry, and counts of its games."""
     paths = [out / PARTS / f"games-{index:05d}.parquet" for index in range(count)]
     kinds: dict[str, pa.DataType] = {}  # puzzles have two more columns
-    rows = 0
+    rows, counts = 0, GameCounts()
     for path in paths:
         with pq.ParquetFile(open_for_arrow(path)) as file:
             kinds |= {field.name: field.type for field in file.schema_arrow}
             rows += file.metadata.num_rows
-    plain = pa.schema(
-        [pa.field(name, kind.value_type if pa.types.is_dictionary(kind) else kind) for name, kind in kinds.items()]
-    )
+    merged = pa.schema(kinds)
 
     def write(target: Any) -> None:
-        with pq.ParquetWriter(target, plain, **write_options(plain)) as writer:
+        # without Arrow's schema readers find text, not dictionaries
+        with pq.ParquetWriter(target, merged, store_schema=False, **write_options(merged)) as writer:
             for path in paths:
                 # `pq.read_table` would import pandas, a quarter of a second
                 with pq.ParquetFile(open_for_arrow(path)) as file:
                     table = file.read(use_threads=False)
-                for field in plain:
+                for field in merged:
                     if field.name not in table.schema.names:
                         table = table.append_column(field, pa.nulls(len(table), field.type))
-                writer.write_table(table.select(plain.names).cast(plain))
+                writer.write_table(table.select(merged.names))
+                counts.add(table)
 
     done = publish(files_folder(out), GAMES, rows, write)
-    return {"name": GAMES, "split": None, "rows": done.rows, "bytes": done.bytes, "sha256": done.sha256}
+    return {"name": GAMES, "split": None, "rows": done.rows, "bytes": done.bytes, "sha256": done.sha256}, counts
 
 
 def _count_names(notes: Sequence[Mapping[str, Any]]) -> Counter[str]:
@@ -121,9 +120,7 @@ def build_manifest(
     files = [entry for note in notes for entry in note["files"]]
     positions = {split: sum(entry["rows"] for entry in files if entry["split"] == split) for split in SPLITS}
     shard_bytes = sum(entry["bytes"] for entry in files)
-    with ThreadPoolExecutor(1) as pool:
-        pool.submit(import_module, "polars")  # for the card; importing it takes as long as merging
-        files.append(_merge_games(out, len(notes)))
+    table, game_counts = _merge_games(out, len(notes))
     manifest = {
         "format_version": FORMAT_VERSION,
         "encoding_version": ENCODING_VERSION,
@@ -139,8 +136,8 @@ def build_manifest(
         "bytes_per_position": round(shard_bytes / rows, 2),
         "label_collisions": sum(note["label_collisions"] for note in notes),
         **(more or {}),
-        "files": files,
+        "files": [*files, table],
     }
-    write_card(files_folder(out), manifest)
+    write_card(files_folder(out), manifest, game_counts)
     publish_dataset(out, manifest)
     return manifest

@@ -50,11 +50,9 @@ def audit_text(result: Mapping[str, Any]) -> str:
 
 def audit_markdown(result: Mapping[str, Any]) -> str:
     """Return an audit as Markdown."""
-    import polars as pl
-
     parts = [f"# Audit of {result['copies']['positions']:,} positions"]
     for title, sentence, rows in sections(result):
-        table = markdown_table(pl.DataFrame(rows, infer_schema_length=None)) if rows else ""
+        table = markdown_table(rows) if rows else ""
         parts += filter(None, (f"## {title}", sentence, table))
     return "\n\n".join(parts) + "\n"
 

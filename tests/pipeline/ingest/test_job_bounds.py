@@ -3,16 +3,17 @@
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from engine.jit_cache import OURS, VARIABLE, key_cache_by_sources
 from pipeline.dataset.batches import Batches
-from pipeline.dataset.files import shard_files
+from pipeline.dataset.files.layout import CARD, GAMES
 from pipeline.dumps.chunks import Chunk
 from pipeline.errors import DatasetError
-from pipeline.ingest import data_card
 from pipeline.ingest.chunk import ChunkTask, IngestConfig, encode_chunk
+from pipeline.ingest.data_card import COUNTED, GameCounts, data_card
 from pipeline.ingest.job import ingest
 from pipeline.storage.building import BUILDING, PARTS, begin
 from tests.pipeline.datasets import content, games, random_game, rows_by_game
@@ -78,14 +79,27 @@ def test_the_data_card_names_dumps_and_counts_dropped_games(tmp_path: Path) -> N
     assert "- a&#124;b.pgn, sha256" in card
 
 
-def test_the_data_card_of_many_tables_is_that_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    dump = tmp_path / "dump.pgn"
-    dump.write_text("\n".join(random_game(seed) for seed in range(20)))
-    manifest = ingest([str(dump)], tmp_path / "out", SMALL, workers=1)
-    whole = data_card.data_card(tmp_path / "out", manifest)
-    monkeypatch.setattr(shard_files, "GAMES_AT_ONCE", 3)
-    monkeypatch.setattr(data_card, "TABLES", 2)
-    assert data_card.data_card(tmp_path / "out", manifest) == whole
+def test_the_data_card_of_many_chunks_is_that_of_one(tmp_path: Path) -> None:
+    played = [random_game(seed) for seed in range(20)]
+    (tmp_path / "dump.pgn").write_text("\n".join(played))
+    manifest = ingest([str(tmp_path / "dump.pgn")], tmp_path / "out", SMALL, workers=1)
+    table = pq.read_table(tmp_path / "out" / GAMES)
+    counts = GameCounts()
+    for first in range(0, len(table), 3):
+        counts.add(table.slice(first, 3))
+    assert data_card(manifest, counts) == (tmp_path / "out" / CARD).read_text()
+
+
+def test_tags_without_end_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.ingest.data_card.MOST_VALUES", 4)
+    counts = GameCounts()
+    for number in range(50):
+        tags = pa.array(["600+0", f"{number}", f"{number}x"])
+        nothing = pa.nulls(3, pa.uint16())
+        ratings = dict.fromkeys(("white_elo", "black_elo", "plies"), nothing)
+        counts.add(pa.table({**dict.fromkeys(COUNTED, tags), **ratings, "dropped": pa.nulls(3, pa.string())}))
+    assert len(counts.values["termination"]) <= 4
+    assert counts.shares("termination", 1)[0]["games"] == 50
 
 
 def test_shards_without_a_note_do_not_outlive_a_restart_with_other_settings(tmp_path: Path) -> None:
