@@ -46,7 +46,7 @@ _TAB = 9
 @njit(**BORROWING)
 def _field_end(text: Any, at: Any, end: Any) -> Any:
     """Return the next tab from `at` on, `end` if there is none."""
-    while at < end and text[at] != _TAB:
+    while at < end and text[U(at)] != _TAB:
         at += 1
     return at
 
