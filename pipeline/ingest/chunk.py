@@ -20,6 +20,7 @@ from typing import Any
 import chess
 import numpy as np
 import pyarrow.parquet as pq
+from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from engine.board.position import WORDS, FenError, from_fen, parse_fen, playable
@@ -178,7 +179,8 @@ def read_evaluations(text: NDArray[np.uint8], starts: NDArray[np.int64], config:
     games, count = _allocate_games(np.append(starts, len(text))), len(starts)
     games.result[:] = replay.NO_RESULT
     unrated, unknown = np.zeros(count, dtype=np.int32), np.full(count, -1, dtype=np.int32)
-    spans = np.zeros((count, len(tags.TAGS), 2), dtype=np.int64)
+    # no tags: views of one zero, since reading 33 MB of them would take longer than a chunk's FENs
+    spans = as_strided(np.zeros(1, dtype=np.int64), (count, len(tags.TAGS), 2), (0, 0, 0))
     parity, depth = np.full(count, NO_LABELS, dtype=np.uint8), np.zeros(count, dtype=np.int32)
     setups = np.empty((0, WORDS), dtype=np.uint64)
     is_player = np.zeros((count, 2), dtype=np.bool_)

@@ -20,6 +20,8 @@ from pipeline.pgn import replay, tags
 
 def _strings(text: NDArray[np.uint8], spans: NDArray[np.int64]) -> pa.Array:
     """Return a string column of tag values; absent ones are null."""
+    if not spans.any():  # evaluated positions, millions of them
+        return pa.nulls(len(spans), pa.string())
     lengths = spans[:, 1] - spans[:, 0]
     data = np.empty(int(lengths.sum()), dtype=np.uint8)
     offsets = np.empty(len(spans) + 1, dtype=np.int32)

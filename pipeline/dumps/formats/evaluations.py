@@ -142,9 +142,11 @@ def _find_deepest(position_N: NDArray[np.int64], depth: pa.Array, knodes: pa.Arr
 
 def _lines(best: pa.RecordBatch) -> memoryview:
     """Return the lines of positions, of which a batch has a row each; of a line of moves the first is taken."""
-    cp, mate = (_integers(best.column(name)).cast(pa.string()) for name in ("cp", "mate"))
-    mates = pc.binary_join_element_wise("#", mate, "")
-    score = pc.if_else(pc.and_(cp.is_valid(), mate.is_valid()), "both", pc.coalesce(cp, mates)).cast(pa.binary())
+    cp, mate = (_integers(best.column(name)) for name in ("cp", "mate"))
+    is_mate = mate.is_valid()
+    mates = pc.binary_join_element_wise("#", mate.drop_null().cast(pa.string()), "")
+    mates = pc.if_else(cp.filter(is_mate).is_valid(), "both", mates)
+    score = pc.replace_with_mask(cp.cast(pa.string()), is_mate, mates).cast(pa.binary())
     fen, depth = _texts(best.column("fen")), pa.scalar(b"")
     if "move" in best.schema.names:
         move = _texts(best.column("move"))
@@ -153,7 +155,8 @@ def _lines(best: pa.RecordBatch) -> memoryview:
         depth = _integers(best.column("depth")).cast(pa.string()).cast(pa.binary())
     fields = (fen, score, move, depth, b"\n")
     text = pc.binary_join_element_wise(*fields, b"\t", null_handling="replace", null_replacement=b"")
-    return memoryview(pc.binary_join(pa.ListArray.from_arrays([0, len(text)], text), b"")[0].as_buffer()).cast("B")
+    data, size = text.buffers()[2], pc.sum(pc.binary_length(text)).as_py() or 0
+    return memoryview(data or b"").cast("B")[:size]
 
 
 def _integers(column: pa.Array) -> pa.Array:
