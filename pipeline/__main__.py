@@ -3,11 +3,14 @@
 Nothing is imported until `main` is called: a spawned process imports its parent's main module again before it works.
 """
 
+import os
 import sys
 
 
 def main() -> None:
     """Run the command line."""
+    # malloc, in workers too: pyarrow's own allocator holds some 40 MiB that were freed. It is chosen when pyarrow is imported.
+    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     try:
         from pipeline.cli.main import main as command
     except KeyboardInterrupt:  # before the command has set its own handlers
