@@ -72,7 +72,7 @@ class TrainConfig:
     """Weight of the value loss beside the policy's cross-entropy among legal moves."""
     value_loss: ValueLoss = "auto"
     """Value loss: mse or huber of the score, or auto: cross-entropy for win, draw and loss, squared error for one number."""
-    eval_blend: float = 0.0
+    eval_blend: float = 0.5
     """Share of the engine's evaluation in the value's target, where a row has one; the rest is the game's result. Evaluated
     positions without a game have no other target, and with 0 no value loss."""
     engine_moves: bool = False

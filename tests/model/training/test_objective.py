@@ -180,13 +180,13 @@ def test_value_losses_by_their_formulas(form: str) -> None:
     wanted = target[:, 0] - target[:, 2]
     plain = -chances.log().gather(1, 1 - rows.results[:, None])[:, 0] if form == "wdl" else (score - rows.results) ** 2
     soft = -(target * chances.log()).sum(1) if form == "wdl" else (score - wanted) ** 2
-    assert torch.allclose(value_loss(), plain, atol=1e-5)
+    assert torch.allclose(value_loss(eval_blend=0.0), plain, atol=1e-5)
     assert torch.allclose(value_loss(eval_blend=0.5), soft, atol=1e-5)
-    assert torch.allclose(value_loss(value_loss="mse"), (score - rows.results) ** 2, atol=1e-5)
+    assert torch.allclose(value_loss(value_loss="mse", eval_blend=0.0), (score - rows.results) ** 2, atol=1e-5)
     assert torch.allclose(value_loss(value_loss="mse", eval_blend=0.5), (score - wanted) ** 2, atol=1e-5)
     error = (score - rows.results).abs()
     huber = torch.where(error <= 0.5, error**2 / 2, 0.5 * (error - 0.25))
-    assert torch.allclose(value_loss(value_loss="huber"), huber, atol=1e-5)
+    assert torch.allclose(value_loss(value_loss="huber", eval_blend=0.0), huber, atol=1e-5)
 
 
 def test_moves_left_counts_plies_in_twenties() -> None:
