@@ -22,16 +22,16 @@ _SPACE, _DIGIT_0, _DASH = 32, 48, 45
 _FILE_E = FILE_A << U(4)
 _ENDS = FILE_A | FILE_A << U(7)
 
-
 _DIGIT, _SLASH = 1 << 4, -1 << 16
-"""Marks of characters; a slash's is all ones from bit 16 on."""
+"""Marks of a digit and a slash in _BOARD_CHARS; a slash's is all ones from bit 16 on."""
 
 
 def _board_chars() -> NDArray[np.int64]:
-    """Return what a character of the squares means, int64[256].
+    """Return what each character of a FEN's squares means, int64[256].
 
-    It is its mark, the squares that it takes in bits 8 to 15, and in bits 0 to 3 the word that it sets a square of, with White
-    to move: characters other than pieces set one of COUNTERS, which is written later. Too many squares are malformed.
+    Bits 0 to 3 are the word of the position in which it sets a square, with White to move; bits 8 to 15 are the number of
+    squares that it takes, and the rest is its mark. Characters other than pieces set a square in COUNTERS, which is written
+    later. Unknown characters take 255 squares, which no row has.
     """
     table = np.full(256, 255 << 8 | COUNTERS, dtype=np.int64)
     for word, letter in enumerate("PpNnBbRrQqKk"):

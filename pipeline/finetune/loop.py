@@ -37,7 +37,7 @@ from pipeline.finetune.state import (
     publish_state,
     read_state,
 )
-from pipeline.finetune.teachers import choose_teachers, latest_teachers, read_teachers
+from pipeline.finetune.teachers import Teachers, choose_teachers, latest_teachers, read_teachers
 from pipeline.selfplay.worker import ONNX
 from pipeline.storage import claims
 from pipeline.storage.stores import alone, temporaries
@@ -172,36 +172,40 @@ class _Loop:
         return self.settings[number]
 
     def _choose(self, number: int) -> FinetuneConfig:
-        explore, train = self.config.explore, self.config.train
-        if train.teach == "auto" and not explore.uses_network:
+        """Return a generation's settings by the teachers of the network that searches, compared once for each network."""
+        train = self.config.train
+        if train.teach == "auto" and not self.config.explore.uses_network:
             return replace(self.config, train=replace(train, teach="value"))
         if not number or train.teach != "auto" or self.config.sources.keys() == {"games"}:
             return self.config
         best = self.state.best_before(number)
-        checkpoint, folder = checkpoint_of(self.out, best), folder_of(self.out, best)
-        new, self.mark = read_teachers(folder) is None, time.monotonic()
+        teachers = read_teachers(folder_of(self.out, best)) or self._compare_teachers(number, best)
+        rows = sum(read_manifest(directory)["positions"]["train"] for directory in self.human)
+        return apply(teachers.choice, self.config, rows)
+
+    def _compare_teachers(self, number: int, best: int) -> Teachers:
+        """Compare the teachers of generation `best` for another generation, and count the time."""
 
         def tick(one: Tick) -> None:
             self.progress(replace(one, stage=f"generation {number}: teachers"))
 
+        self.mark = time.monotonic()
         try:
             teachers = choose_teachers(
-                checkpoint,
+                checkpoint_of(self.out, best),
                 self.human,
-                explore,
-                folder,
+                self.config.explore,
+                folder_of(self.out, best),
                 judged=self.out,
                 engine=self.referee,
                 progress=tick,
                 stop=self._halted,
             )
         finally:
-            self.state.seconds += time.monotonic() - self.mark if new else 0.0
+            self.state.seconds += time.monotonic() - self.mark
             self.mark = time.monotonic()
-        if new:
-            LOG.info("teachers of %s:\n%s", checkpoint, teachers.text)
-        rows = sum(read_manifest(directory)["positions"]["train"] for directory in self.human)
-        return apply(teachers.choice, self.config, rows)
+        LOG.info("teachers of %s:\n%s", checkpoint_of(self.out, best), teachers.text)
+        return teachers
 
     def _halted(self) -> bool:
         """Return whether a stage must stop: it was asked to, or its minutes are over."""

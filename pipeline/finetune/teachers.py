@@ -4,8 +4,8 @@
 
 Policies are judged by the expected score that their moves lose against the best one. Values are judged by the root mean square
 error of the expected score, after one factor on their logits was fitted on the other half of the games: a value is calibrated
-once it is trained, so a teacher must not win or lose by its scale. The referee is a UCI engine;
-without one the datasets' evaluations or, last, the results of the games, by which no policy can be judged.
+once it is trained, so a teacher must not win or lose by its scale. The referee is a UCI engine; without one the datasets'
+evaluations or, last, the results of the games, by which no policy can be judged.
 
 Axes: N positions, M moves of one of them.
 """
@@ -107,14 +107,12 @@ def choose_teachers(
     progress: Progress = silent,
     stop: Stop = never,
 ) -> Teachers:
-    """Compare teachers of a checkpoint, choose, and write teachers.json into `out`; what is there is read again.
+    """Compare teachers of a checkpoint, choose, and write teachers.json into `out`.
 
     `engine` is the command of a UCI engine, which is the referee if it is installed. Positions that it has judged in `judged`
     (`out` by default), for other checkpoints or before a kill, are not judged again. Raises FinetuneError, ConfigError without
     held-out positions, PlayerError, and Stopped.
     """
-    if (found := read_teachers(out)) is not None:
-        return found
     held, scores = draw_held_out(human, POSITIONS), None
     if is_installed(engine):
         command = installed(tuple(shlex.split(engine)))

@@ -1,7 +1,7 @@
 """Turn one chunk of a dump into shards: the work of one worker.
 
-    text -> tags -> filters -> replay -> filters of rows -> splits -> shuffle -> shards
-    then the games' table, and a note of what was done
+    text -> tags -> filters -> replay -> filters of rows -> splits -> shuffle -> shards.
+    The games' table and a note of what was done follow.
 
 The result depends on the chunk and the configuration alone. The note (`.building/parts/00007.json`) appears last: a chunk with
 a note is done, one without is done again, to the same bytes.
@@ -20,7 +20,6 @@ from typing import Any
 import chess
 import numpy as np
 import pyarrow.parquet as pq
-from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from engine.board.position import WORDS, FenError, from_fen, parse_fen, playable
@@ -179,8 +178,8 @@ def read_evaluations(text: NDArray[np.uint8], starts: NDArray[np.int64], config:
     games, count = _allocate_games(np.append(starts, len(text))), len(starts)
     games.result[:] = replay.NO_RESULT
     unrated, unknown = np.zeros(count, dtype=np.int32), np.full(count, -1, dtype=np.int32)
-    # no tags: views of one zero, since reading 33 MB of them would take longer than a chunk's FENs
-    spans = as_strided(np.zeros(1, dtype=np.int64), (count, len(tags.TAGS), 2), (0, 0, 0))
+    # no tags: one zero, broadcast, since reading 33 MB of them would take longer than a chunk's FENs
+    spans = np.broadcast_to(np.int64(0), (count, len(tags.TAGS), 2))
     parity, depth = np.full(count, NO_LABELS, dtype=np.uint8), np.zeros(count, dtype=np.int32)
     setups = np.empty((0, WORDS), dtype=np.uint64)
     is_player = np.zeros((count, 2), dtype=np.bool_)

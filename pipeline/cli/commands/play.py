@@ -17,8 +17,8 @@ from pipeline.cli.commands.base import Common
 from pipeline.errors import ConfigError
 from pipeline.samples.shipped import EMBEDDED
 
-MOST_NAMES = 100
-"""Characters of a person's names that a GUI is shown."""
+MOST_NAMES = 103
+"""Characters of a person's names that a GUI is shown, the dots of a shortened one included."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

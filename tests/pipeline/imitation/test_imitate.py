@@ -119,7 +119,7 @@ def test_the_engine_shortens_names_that_no_gui_has_room_for(tmp_path: Path) -> N
     player = {"names": ["x" * 500, "\n"], "rating": 1500, "games": 100}
     (tmp_path / "checkpoint.json").write_text(json.dumps({"data": {"player": player}}))
     _, like = default_options(tmp_path)
-    assert re.fullmatch(r", like 'x{96}\.\.\. at 1500", like)
+    assert re.fullmatch(r", like 'x{99}\.\.\. at 1500", like)
 
 
 def test_the_openings_are_counted_as_python_chess_counts_them(made: tuple[Path, dict[str, Any]]) -> None:
