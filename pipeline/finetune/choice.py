@@ -9,7 +9,7 @@ from pipeline.evaluation.render import aligned
 from pipeline.finetune.config import FinetuneConfig, LoopTeach
 
 Row = Mapping[str, Any]
-BEST_MOVE, BARE = "best move", "bare"
+BEST_MOVE, BARE, IN_PLAY = "best move", "bare", "in play"
 Algorithm = Literal["puct", "gumbel"]
 OWN_SEARCH: Mapping[str, Algorithm] = {"visits": "puct", "gumbel": "gumbel"}
 """Search algorithm by the teacher whose policy it makes."""
@@ -31,6 +31,8 @@ HAND_WRITTEN_SETTINGS: Mapping[str, Any] = {
 """Settings with which the hand-written player teaches, where they were left at their defaults (docs/log/2026-11-25.md)."""
 MOST_POSITIONS, POSITIONS_PER_ROW = 150_000, 2
 """Most positions that the hand-written player searches by default, in all and for each of people's rows."""
+SMALLEST_GAIN = 0.15
+"""Share of the error in play below which a teacher is not worth learning from (docs/log/2026-11-25.md)."""
 FIGURES = {
     "engine": "root mean square error of the expected score by an engine",
     "evaluations": "root mean square error of the expected score by the datasets' evaluations",
@@ -62,10 +64,11 @@ class Choice:
 
 
 def choose(rows: Sequence[Row]) -> Choice:
-    """Choose by the rows of `judge_lessons`: the best teacher of each target that is better than the bare network.
+    """Choose by the rows of `judge_lessons`: the best teacher of each target that errs clearly less than the network in play.
 
-    Better means by more than chance: the 95 % interval of the paired difference is below 0. Of teachers within the best
-    one's interval the cheapest is taken. The best move's value comes from the search that makes the policy, if one does.
+    Clearly means by SMALLEST_GAIN at least and by more than chance: the 95 % interval of the paired difference is below 0. Of
+    teachers within the best one's interval the cheapest is taken. The best move's value comes from the search that makes the
+    policy, if one does.
     """
     policies = [row for row in rows if row["target"] == "policy"]
     policy = _pick(policies)
@@ -92,7 +95,7 @@ def _name_value(row: Row) -> Literal["best_move", "hand_written", "evaluations"]
 def _may_teach(row: Row, algorithms: Mapping[str, str]) -> bool:
     """Return whether a value may be learned beside the chosen policy: from a best move of the same search or by hand."""
     search, _, part = row["teacher"].partition(": ")
-    return row["teacher"] in (BARE, EVALUATIONS) or (
+    return row["teacher"] in (IN_PLAY, EVALUATIONS) or (
         part == BEST_MOVE and (search == HAND_WRITTEN or search in algorithms)
     )
 
@@ -107,8 +110,9 @@ def _cost(row: Row) -> float:
 
 
 def _pick(rows: Sequence[Row]) -> Row | None:
-    """Return the cheapest row within the interval of the best that is better than the bare network, None without any."""
-    better = [row for row in rows if row["high"] is not None and row["high"] < 0.0]
+    """Return the cheapest row within the interval of the best that errs clearly less than the network in play, if any."""
+    most = (1.0 - SMALLEST_GAIN) * (rows[0]["figure"] or 0.0)
+    better = [row for row in rows if row["high"] is not None and row["high"] < 0.0 and row["figure"] <= most]
     if not better:
         return None
     best = min(better, key=lambda row: row["figure"])
@@ -117,16 +121,18 @@ def _pick(rows: Sequence[Row]) -> Row | None:
 
 
 def _reason(target: str, words: str, rows: Sequence[Row], chosen: Row | None) -> str:
-    """Return one sentence on the choice of a target's teacher among rows, of which one is the bare network's."""
-    bare = next(row for row in rows if row["teacher"] == BARE)
-    others = [row for row in rows if row is not bare and row["figure"] is not None]
+    """Return one sentence on the choice of a target's teacher among rows, of which the first is the network in play."""
+    others = [row for row in rows[1:] if row["figure"] is not None and row["teacher"] != BARE]
     if not others:
         return f"No search teaches the {target}: without a chess engine (apt-get install stockfish) none can be judged."
     row = chosen or min(others, key=lambda row: row["figure"])
     who = f"The {target} learns from" if chosen else f"No search teaches the {target}. The best is"
-    unsure = "" if chosen else "; that may be chance" if row["difference"] < 0.0 else ""
-    figures = f"{words} {row['figure']:.4f}, with the bare network {bare['figure']:.4f} ({_difference(row)}){unsure}"
-    return f"{who} {_describe(row)}: {figures}."
+    figures = f"{words} {row['figure']:.4f}, of the network in play {rows[0]['figure']:.4f} ({_difference(row)})"
+    doubt = ""
+    if chosen is None and row["difference"] < 0.0:
+        beyond_chance = row["high"] is not None and row["high"] < 0.0
+        doubt = f"; {SMALLEST_GAIN:.0%} less would teach" if beyond_chance else "; that may be chance"
+    return f"{who} {_describe(row)}: {figures}{doubt}."
 
 
 def _describe(row: Row) -> str:
@@ -140,7 +146,7 @@ def _describe(row: Row) -> str:
 
 
 def _difference(row: Row) -> str:
-    """Return a difference from the bare network with its interval."""
+    """Return a difference from the network in play with its interval."""
     if row["difference"] is None:
         return ""
     interval = "too few games" if row["low"] is None else f"{row['low']:+.4f} to {row['high']:+.4f}"
@@ -155,14 +161,14 @@ def format_choice(rows: Sequence[Row], choice: Choice, referee: str, positions: 
             row["teacher"],
             str(row["simulations"] or ""),
             "-" if row["figure"] is None else f"{row['figure']:.4f}",
-            "" if row["teacher"] == BARE else _difference(row) or "-",
+            "" if row["teacher"] == IN_PLAY else _difference(row) or "-",
         ]
         for row in rows
     ]
-    table = aligned(["target", "teacher", "sims", "error", "against bare, 95 %"], cells)
+    table = aligned(["target", "teacher", "sims", "error", "against play, 95 %"], cells)
     about = (
-        f"{positions} held-out positions of {games} games. A policy's error is the expected score that a drawn move loses, a "
-        f"value's, after calibration, the {FIGURES[referee]}."
+        f"{positions} held-out positions of {games} games; in play: the network's own small search in a match. A policy's "
+        f"error is the expected score that a drawn move loses, a value's, after calibration, the {FIGURES[referee]}."
     )
     said = [choice.policy_reason, choice.value_reason]
     if choice.nothing:

@@ -1,6 +1,7 @@
 """curves.png: the curves of a loop, its Elo over the hours of searches and training, the rest over its generations."""
 
 import io
+import math
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
@@ -15,8 +16,8 @@ PANELS: Mapping[str, str] = {
     "decisive_share": "decisive share of games",
     "mean_plies": "mean length of games [half-moves]",
 }
-"""Curves beside the Elo: column of generations.csv, and title."""
-
+"""Curves beside the Elo: column of generations.csv, and title. Those of games are left out where none were played."""
+COLUMNS = 2
 
 WORK = ("explore", "train")
 """Stages whose time is counted."""
@@ -26,20 +27,20 @@ def draw_curves(rows: Sequence[Mapping[str, Any]]) -> bytes:
     """Return the curves over generations as a PNG; `rows` are those of generations.csv, the supervised network's first."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(11, 6), dpi=90, layout="constrained")
-    panels = figure.subplots(2, 3)
-    _draw_elo(panels[0, 0], rows)
-    for axes, (name, title) in zip(panels.flat[1:], PANELS.items(), strict=True):
-        points = [(row["generation"], row[name]) for row in rows if row.get(name) is not None]
-        axes.plot(*zip(*points, strict=True) if points else ((), ()), marker="o")
-        axes.set_title(title, fontsize=9)
-    for axes in panels.flat:
-        axes.grid(alpha=0.3)
-    for axes in panels.flat[1:]:
+    curves = {name: [(row["generation"], row[name]) for row in rows if row.get(name) is not None] for name in PANELS}
+    curves = {name: points for name, points in curves.items() if points}
+    lines = math.ceil((1 + len(curves)) / COLUMNS)
+    figure = Figure(figsize=(9, 3 * lines), dpi=90, layout="constrained")
+    panels = [figure.add_subplot(lines, COLUMNS, place) for place in range(1, 2 + len(curves))]
+    _draw_elo(panels[0], rows)
+    for axes, (name, points) in zip(panels[1:], curves.items(), strict=True):
+        axes.plot(*zip(*points, strict=True), marker="o")
+        axes.set_title(PANELS[name], fontsize=9)
+        axes.set_xlabel("generation", fontsize=8)
         axes.locator_params(axis="x", integer=True)
         axes.set_xlim(-0.4, max(1, len(rows) - 1) + 0.4)
-    for axes in panels[1]:
-        axes.set_xlabel("generation", fontsize=8)
+    for axes in panels:
+        axes.grid(alpha=0.3)
     drawn = io.BytesIO()
     figure.savefig(drawn, format="png")
     return drawn.getvalue()

@@ -197,6 +197,7 @@ class _Loop:
                 self.config.explore,
                 folder_of(self.out, best),
                 judged=self.out,
+                simulations=self.config.gate.simulations,
                 engine=self.referee,
                 progress=tick,
                 stop=self._halted,

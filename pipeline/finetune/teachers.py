@@ -1,6 +1,9 @@
 """Compare possible teachers of a network on held-out positions of people's games.
 
-    held-out positions --seed, its searches, hand-written player--> policies, values --referee--> a row per teacher --> Choice
+    held-out positions --searches of the network, hand-written player--> policies, values --referee--> rows --> Choice
+
+Every teacher is compared with the network in play: the move that its small search chooses in a match, and the value of that
+move.
 
 Policies are judged by the expected score that their moves lose against the best one. Values are judged by the root mean square
 error of the expected score, after one factor on their logits was fitted on the other half of the games: a value is calibrated
@@ -42,6 +45,7 @@ from pipeline.finetune.choice import (
     EVALUATIONS,
     HAND_WRITTEN,
     HAND_WRITTEN_SIMULATIONS,
+    IN_PLAY,
     OWN_SEARCH,
     Algorithm,
     Choice,
@@ -103,11 +107,12 @@ def choose_teachers(
     out: Path,
     *,
     judged: Path | None = None,
+    simulations: int,
     engine: str = "stockfish",
     progress: Progress = silent,
     stop: Stop = never,
 ) -> Teachers:
-    """Compare teachers of a checkpoint, choose, and write teachers.json into `out`.
+    """Compare teachers of a checkpoint that plays with `simulations`, choose, and write teachers.json into `out`.
 
     `engine` is the command of a UCI engine, which is the referee if it is installed. Positions that it has judged in `judged`
     (`out` by default), for other checkpoints or before a kill, are not judged again. Raises FinetuneError, ConfigError without
@@ -118,7 +123,7 @@ def choose_teachers(
         command = installed(tuple(shlex.split(engine)))
         scores = judge_positions(held.fens, command, judged or out, progress, stop)
     network = _open(checkpoint, human, config.device, progress)
-    lessons = collect_lessons(network, config.search, held, progress, stop)
+    lessons = collect_lessons(network, config.search, simulations, held, progress, stop)
     rows, referee = judge_lessons(lessons, held, scores)
     content = {
         "format_version": FORMAT_VERSION,
@@ -180,24 +185,26 @@ class Lesson:
 
 
 def collect_lessons(
-    network: Evaluator, search: SearchConfig, held: HeldOut, progress: Progress, stop: Stop
+    network: Evaluator, search: SearchConfig, simulations: int, held: HeldOut, progress: Progress, stop: Stop
 ) -> list[Lesson]:
-    """Return what the network, its searches and the hand-written player teach, the bare network first; raises Stopped.
+    """Return what the network, its searches and the hand-written player teach; raises Stopped.
+
+    The first lesson of each target is the network as it plays, with `simulations` of PUCT.
 
     Of the loop's default search several algorithms and simulations are compared; a search that the user has set is the only
     one.
     """
-    cached = Cached(network, CACHE_MIB)
+    cached, names = Cached(network, CACHE_MIB), {algorithm: name for name, algorithm in OWN_SEARCH.items()}
     searches = SEARCHES if search == default_explore().search else ((search.algorithm, search.simulations),)
-    names = {algorithm: name for name, algorithm in OWN_SEARCH.items()}
-    players: list[tuple[str, Evaluator, Algorithm, int]] = [(BARE, cached, "puct", 0)]
-    players += [(names[algorithm], cached, algorithm, simulations) for algorithm, simulations in searches]
-    players.append((HAND_WRITTEN, evaluate, "puct", HAND_WRITTEN_SIMULATIONS))
+    players: list[tuple[str, Evaluator, SearchConfig, int]] = [(IN_PLAY, cached, SearchConfig(), simulations)]
+    players.append((BARE, cached, search, 0))
+    players += [(names[one], cached, replace(search, algorithm=one), budget) for one, budget in searches]
+    players.append((HAND_WRITTEN, evaluate, replace(search, algorithm="puct"), HAND_WRITTEN_SIMULATIONS))
     lessons = list[Lesson]()
-    for done, (name, evaluator, algorithm, simulations) in enumerate(players, 1):
-        config = replace(search, algorithm=algorithm, simulations=max(1, simulations), nodes=0)
-        found = _search(evaluator, config, simulations, held.positions, stop)
-        lessons += _read_lessons(name, simulations, found, held)
+    for done, (name, evaluator, config, budget) in enumerate(players, 1):
+        config = replace(config, simulations=max(1, budget), nodes=0)
+        found = _search(evaluator, config, budget, held.positions, stop)
+        lessons += _read_lessons(name, budget, found, held)
         progress(Tick(done, len(players), "teachers compared"))
     return lessons
 
@@ -225,17 +232,20 @@ def _read_lessons(
     name: str, simulations: int, found: Sequence[tuple[Root, SearchResult]], held: HeldOut
 ) -> Iterator[Lesson]:
     """Yield a player's policy, except the hand-written one's, and its values."""
-    bare = name == BARE
     if name != HAND_WRITTEN:
-        moves = ((root.labels, root.promotions, root.priors) for root, _ in found)
-        if not bare:
-            moves = ((result.labels, result.promotions, result.shares) for _, result in found)
+        moves = ((result.labels, result.promotions, result.shares) for _, result in found)
+        if name == BARE:
+            moves = ((root.labels, root.promotions, root.priors) for root, _ in found)
         turns = (bool(position[TURN] == 0) for position in held.positions)
         policies = [_name_moves(*one, turn) for one, turn in zip(moves, turns, strict=True)]
+        if name == IN_PLAY:
+            policies = [{max(policy, key=policy.__getitem__): 1.0} for policy in policies]
         yield Lesson(target="policy", name=name, simulations=simulations, policies=policies)
     roots = np.array([root.value for root, _ in found])
     best = np.array([result.best_value for _, result in found])
-    parts = {name: roots} if bare else {f"{name}: root": roots, f"{name}: {BEST_MOVE}": best}
+    parts = {f"{name}: root": roots, f"{name}: {BEST_MOVE}": best}
+    if name in (BARE, IN_PLAY):
+        parts = {name: roots if name == BARE else best}
     for part, values_N in parts.items():
         yield Lesson(target="value", name=part, simulations=simulations, values=(values_N + 1.0) / 2.0)
 
@@ -252,7 +262,8 @@ def _name_moves(
 def judge_lessons(lessons: Sequence[Lesson], held: HeldOut, scores: Sequence[Scores] | None) -> tuple[Rows, str]:
     """Return a row per teacher and what the referee is; `scores` are an engine's, None without one.
 
-    Where nearly all positions have evaluations, those are a teacher too: they are in people's rows.
+    Differences are from the first lesson of a target. Where nearly all positions have evaluations, those are a teacher too:
+    they are in people's rows.
     """
     known_N = held.evals != BATCH_SENTINELS["eval"]
     evaluated, evals_N = known_N.mean() >= EVALUATED, expected_score(held.evals.astype(np.float64))
@@ -265,7 +276,7 @@ def judge_lessons(lessons: Sequence[Lesson], held: HeldOut, scores: Sequence[Sco
         referee, truth_N = "evaluations", evals_N
     else:
         referee, truth_N = "results", (held.results + 1.0) / 2.0
-    rows, bare = Rows(), dict[str, NDArray[np.float64]]()
+    rows, first = Rows(), dict[str, NDArray[np.float64]]()
     for lesson in sorted(lessons, key=lambda lesson: lesson.target):
         row: dict[str, Any] = {"target": lesson.target, "teacher": lesson.name, "simulations": lesson.simulations}
         games_N, factor, loss_N = held.games, None, None
@@ -277,8 +288,8 @@ def judge_lessons(lessons: Sequence[Lesson], held: HeldOut, scores: Sequence[Sco
             loss_N = np.array([_loss(one, by) for one, by in zip(lesson.policies, scores, strict=True)])
         row |= {"figure": None, "difference": None, "low": None, "high": None, "factor": factor}
         if loss_N is not None:
-            bare.setdefault(lesson.target, loss_N)
-            found = (float(loss_N.mean()), *clustered_mean(loss_N - bare[lesson.target], games_N))
+            first.setdefault(lesson.target, loss_N)
+            found = (float(loss_N.mean()), *clustered_mean(loss_N - first[lesson.target], games_N))
             rounded = (None if number is None else round(number, 4) for number in found)
             row |= dict(zip(("figure", "difference", "low", "high"), rounded, strict=True))
         rows.append(row)
