@@ -78,7 +78,8 @@ class TrainConfig:
     engine_moves: bool = False
     """Train the policy on engines' moves too, where positions have them in place of a person's."""
     teach: Teach = "policy"
-    """Targets of searched rows: policy (their visits), value (the best move's value, without a policy loss), or both."""
+    """Targets of searched rows: policy (their visits), value (the best move's value, while the policy stays that of the
+    checkpoint that training starts from), or both."""
     search_value_share: float = 1.0
     """Share of a search's value in the value's target where it teaches the value; the rest is as in other rows. Searched
     rows without a game have no other target."""

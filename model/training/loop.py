@@ -31,7 +31,7 @@ from model.training.monitor import CALIBRATED, RunMonitor, validate
 from model.training.precision import device_for, keep_freed_memory
 from model.training.save import find_run, load_start, read_run, restore, save_run
 from model.training.schedules import fraction_done, learning_rate, total_steps
-from model.training.step import COLUMNS, DivergedError, Run, check_finite, new_run, prepare, take_step
+from model.training.step import COLUMNS, DivergedError, Run, check_finite, keep_policy, new_run, prepare, take_step
 from model.training.stopping import NEVER_STOP, StopCheck, WorkInterrupted, check_in_layers
 
 LOG = logging.getLogger(__name__)
@@ -112,7 +112,8 @@ def train(
                 keep_freed_memory()
             # Files are compared with the preset before a network is built, which would need memory for whatever a card says
             tensors = None if card is None else read_run(out, card)
-            weights = None if start is None or card is not None else load_start(start, preset)
+            keeps_policy = config.teach == "value"
+            weights = load_start(start, preset) if start is not None and (card is None or keeps_policy) else None
             run = new_run(config, preset, place)
             try:
                 if card is not None and tensors is not None:
@@ -122,6 +123,8 @@ def train(
                 elif weights is not None:
                     for network in (run.network, run.ema):
                         network.load_state_dict(weights)
+                if weights is not None and keeps_policy:
+                    keep_policy(run, weights)
                 broadcast(place, [0.0])  # all have read the files that process 0 is about to replace
                 return Loop(run, out, card, validation, data, progress, epoch_rows).go(open_batches, stop)
             finally:

@@ -14,7 +14,7 @@ from torch import Tensor
 from model.data.outputs import flatten_policy
 from model.network.network import Outputs
 from model.training.config import TrainConfig
-from model.training.policy_loss import Visits, policy_terms, soft_terms
+from model.training.policy_loss import Visits, policy_terms, reference_loss, soft_terms
 
 NO_EVAL = -32768
 """Value of a batch's column `eval` in rows without an evaluation."""
@@ -44,6 +44,7 @@ class Targets:
     plies_left: Tensor | None = None  # [B] float32, half-moves to the game's end
     has_game: Tensor | None = None  # [B] bool, False for positions without a game and its result; None: all True
     has_label: Tensor | None = None  # [B] bool, False for positions whose move is not known; None: all True
+    reference: Tensor | None = None  # [B, A] logits of the policy that is kept where searches teach the value alone
 
 
 def row_losses(config: TrainConfig, form: "ValueForm", outputs: Outputs, targets: Targets) -> dict[str, Tensor]:
@@ -69,7 +70,11 @@ def row_losses(config: TrainConfig, form: "ValueForm", outputs: Outputs, targets
 
 
 def _policy_loss(config: TrainConfig, logits_BA: Tensor, targets: Targets) -> tuple[Tensor, Tensor]:
-    """Return the policy's loss and minus the log of its legal mass, both zero in searched rows that teach the value alone."""
+    """Return the policy's loss and minus the log of its legal mass.
+
+    In searched rows that teach the value alone the first is the cross-entropy against the reference's policy, zero without
+    one, and the second is zero.
+    """
     visits = None if config.teach == "value" else targets.visits
     if not config.label_smoothing and visits is None:
         terms = policy_terms(logits_BA, targets.legal, targets.labels)
@@ -85,7 +90,10 @@ def _policy_loss(config: TrainConfig, logits_BA: Tensor, targets: Targets) -> tu
     if config.teach != "value" or targets.visits is None:
         return terms
     searched_B = torch.zeros_like(targets.labels, dtype=torch.bool).index_fill(0, targets.visits.rows, True)
-    return terms[0].masked_fill(searched_B, 0.0), terms[1].masked_fill(searched_B, 0.0)
+    kept_B = torch.zeros_like(terms[0])
+    if targets.reference is not None:
+        kept_B = reference_loss(logits_BA, targets.legal, targets.reference)
+    return torch.where(searched_B, kept_B, terms[0]), terms[1].masked_fill(searched_B, 0.0)
 
 
 def _value_loss(config: TrainConfig, form: "ValueForm", value_BV: Tensor, targets: Targets) -> Tensor:

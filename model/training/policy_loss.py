@@ -13,10 +13,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 CEILING = 78.0
 """Illegal logits are capped at this much above the best legal one: 4096 of them still add up in float32."""
+ILLEGAL = -1e9
+"""Logit in place of an illegal move's: its probability is zero, and zero times it is not NaN."""
 
 
 class _PolicyTerms(torch.autograd.Function):
@@ -99,3 +102,9 @@ def soft_terms(
         even_B = logits_BA.masked_fill(~legal_BA, 0.0).sum(1) / legal_BA.sum(1)
         wanted_B = (1 - smoothing) * wanted_B + smoothing * even_B
     return policy_B + (chosen_B - wanted_B), illegal_B
+
+
+def reference_loss(logits_BA: Tensor, legal_BA: Tensor, reference_BA: Tensor) -> Tensor:
+    """Return each row's cross-entropy in nats among legal moves against the policy with the logits `reference_BA`, `[B]`."""
+    mine_BA, wanted_BA = (one.float().masked_fill(~legal_BA, ILLEGAL) for one in (logits_BA, reference_BA))
+    return F.cross_entropy(mine_BA, wanted_BA.softmax(1), reduction="none")

@@ -12,9 +12,9 @@ Axes: B batch, A label.
 
 import copy
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
@@ -58,6 +58,8 @@ class Run:
     """The network as it is called: by itself, or in DistributedDataParallel."""
     ema: Network
     optimizer: CombinedOptimizer
+    reference: Network | None = None
+    """The network that the run began with, where its policy is kept in searched rows that teach the value alone."""
     best: dict[str, Tensor] = field(default_factory=dict)
     """The averaged weights of the best validation, kept where `patience` may return to them."""
     step: int = 0
@@ -93,6 +95,12 @@ def new_run(config: TrainConfig, preset: Preset, world: World | None = None) -> 
         optimizer=CombinedOptimizer(config, network),
         best={name: tensor.clone() for name, tensor in ema.state_dict().items()} if config.patience else {},
     )
+
+
+def keep_policy(run: Run, weights: Mapping[str, Tensor]) -> None:
+    """Keep the policy of a network's weights in searched rows that teach the value alone (arXiv:1606.09282)."""
+    run.reference = copy.deepcopy(run.ema)
+    run.reference.load_state_dict(weights)
 
 
 def prepare(run: Run, batch: Batch) -> list[DeviceBatch]:
@@ -180,6 +188,9 @@ def _backward(run: Run, columns: DeviceBatch) -> Tensor:
     read, targets = inputs_and_targets(run.preset, columns, run.dtype, draw=draw)
     with autocast(run.device, run.dtype):
         outputs = run.model(read)
+        if run.reference is not None and targets.visits is not None:
+            with torch.no_grad():
+                targets = replace(targets, reference=flatten_policy(run.reference(read)[0]))
     losses = row_losses(run.config, VALUE_FORMS[run.preset.value], outputs, targets)
     loss = losses["loss"].mean() / (run.config.microbatches // run.world.size)
     loss.backward()  # type: ignore[no-untyped-call]

@@ -312,6 +312,24 @@ def test_searches_teach_the_policy_or_the_value_or_both() -> None:
     assert not torch.isclose(found["value"]["value_loss"][searched], plain["value_loss"][searched]).any()
 
 
+def test_a_policy_is_kept_in_searched_rows_that_teach_the_value_alone() -> None:
+    """Rows 0 and 3 were searched; theirs is the cross-entropy against the reference, least where both policies are equal."""
+    visits, _ = some_visits(legal_rows())
+    searched, reference = torch.tensor([True, False, False, True, False]), random(ROWS, LABELS)
+    rows = targets(visits=visits, reference=reference)
+    logits, value = reference.clone().requires_grad_(), random(ROWS, 3)
+    found = losses({"teach": "value", "legality_weight": 0.0}, logits, value, rows)["policy_loss"]
+    plain = losses({}, reference, value, targets())["policy_loss"]
+    assert torch.allclose(found[~searched], plain[~searched])
+    for row in (0, 3):
+        kept = reference[row, rows.legal[row]].double().softmax(0)
+        assert float(found[row].detach()) == pytest.approx(float(-(kept * kept.log()).sum()), abs=1e-4)
+    found.sum().backward()
+    assert logits.grad is not None
+    assert logits.grad[searched].abs().max() < 1e-6
+    assert logits.grad[~searched].abs().max() > 1e-2
+
+
 def test_results_can_be_left_out_of_the_values_target() -> None:
     nan = float("nan")
     rows = targets(

@@ -165,6 +165,37 @@ def test_a_fine_tune_moves_the_policy_to_the_visits(made: Path, tmp_path: Path) 
     assert after < 0.5 * before
 
 
+def test_where_searches_teach_the_value_alone_the_policy_stays(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half of what the policy moves away without the seed's policy as its target, or less; stopped and continued, too."""
+    config = replace(CONFIG, epochs=12.0, learning_rate=0.02, teach="value", search_value_share=1.0)
+    options: dict[str, Any] = {"selfplay": ("two",), "most_uses": 20.0, "human_share": 0.1}
+    tune(made, tmp_path / "whole", config, **options)
+    tune(made, tmp_path / "stopped", config, stop_after=9, **options)
+    assert not read_card(tmp_path / "stopped")["finished"]
+    card = tune(made, tmp_path / "stopped", config, **options)
+    assert weights(card) == weights(read_card(tmp_path / "whole"))
+    monkeypatch.setattr("model.training.loop.keep_policy", lambda run, weights: None)
+    tune(made, tmp_path / "free", config, **options)
+    rows = next(Batches([made / "two"], batch_size=90, columns=select_columns(config, TINY)).from_step(0))
+    policies = {name: priors(made / name, rows) for name in ("seed",)}
+    policies |= {name: priors(tmp_path / name, rows) for name in ("whole", "free")}
+    moved = {name: np.abs(policies[name] - policies["seed"]).sum(1).mean() for name in ("whole", "free")}
+    assert 0.0 < moved["whole"] < 0.5 * moved["free"]
+
+
+def priors(checkpoint: Path, rows: Batch) -> np.ndarray:
+    """Return a network's probabilities of the legal moves of rows, zero elsewhere."""
+    logits, _ = NetworkEvaluator(load(checkpoint)[0])(rows["planes"])
+    found = np.zeros_like(logits, dtype=np.float64)
+    for row in range(len(logits)):
+        legal = legal_labels(rows, row)
+        powers = np.exp(logits[row, legal].astype(np.float64) - logits[row, legal].max())
+        found[row, legal] = powers / powers.sum()
+    return found
+
+
 @pytest.mark.parametrize(("smoothing", "temperature"), [(0.0, 1.0), (0.1, 2.0)])
 def test_the_policys_target_is_the_shards_visits(made: Path, smoothing: float, temperature: float) -> None:
     """From Parquet to the loss, against the definition in float64 on rows read by pyarrow."""
