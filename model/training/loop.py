@@ -276,14 +276,23 @@ class Loop:
         return verdict, self._save(finished=verdict != STOPPED)
 
     def _calibrate(self) -> None:
-        """Multiply the value of a run that is over by the factor of its validation; its Brier scores become those after it."""
+        """Multiply the value of a run that is over by the factor of its validation; its Brier scores become those after it.
+
+        A value that does not learn results keeps the scale of its targets, an engine's or a search's. People convert less of
+        an advantage than these expect: fitted to their results, such a value lost 60 Elo (docs/log/2026-11-25.md).
+        """
         factor = self.metrics.pop("validation_value_factor", None)
         if factor is None:  # no validation, no value, or no positions of games
             return
+        calibrated = {
+            name: self.metrics.pop(name.replace("_", f"_{CALIBRATED}", 1))
+            for name in ("validation_value_brier", "validation_wdl_brier")
+        }
+        if not self.run.config.results:
+            return
         scale_value(self.run.ema, factor)
         before = self.metrics["validation_value_brier"]
-        for name in ("validation_value_brier", "validation_wdl_brier"):
-            self.metrics[name] = self.metrics.pop(name.replace("_", f"_{CALIBRATED}", 1))
+        self.metrics |= calibrated
         after = self.metrics["validation_value_brier"]
         self.calibration = {"factor": factor, "value_brier_before": round(before, 6), "value_brier": round(after, 6)}
         self.warning = describe_memorizing(before, after, factor)

@@ -20,7 +20,10 @@ CONTROL = "control"
 
 
 def write_seed(checkpoint: Path, human: Sequence[Path], target: Path, origin: Mapping[str, Any]) -> None:
-    """Copy the supervised checkpoint, and calibrate its value on the human validation games if its training did not."""
+    """Copy the supervised checkpoint, and calibrate its value on the human validation games if its training did not.
+
+    A value that did not learn results keeps its scale, as in `model.training.loop`.
+    """
     from model.checkpoint import CARD, load, read_card, save
     from model.training.calibration import scale_value
     from model.training.config import TrainConfig
@@ -30,7 +33,9 @@ def write_seed(checkpoint: Path, human: Sequence[Path], target: Path, origin: Ma
 
     if (target / CARD).exists():
         return
-    if read_card(checkpoint).get("calibration") or not (human and has_split(human, "val")):
+    given = read_card(checkpoint)
+    learned_results = given["config"].get("results", True)
+    if given.get("calibration") or not learned_results or not (human and has_split(human, "val")):
         promote(checkpoint, target, 0, origin)
         return
     network, card = load(checkpoint)

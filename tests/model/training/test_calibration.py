@@ -103,6 +103,19 @@ def test_a_run_saves_a_calibrated_value_and_warns_that_it_memorizes(tmp_path: Pa
     assert "the value memorizes results" in card["message"]
 
 
+def test_a_value_that_does_not_learn_results_is_not_fitted_to_them(tmp_path: Path) -> None:
+    unseen = batch(512, 9)
+    config = TrainConfig(steps=9, batch_size=16, threads=1, amp="off", device="cpu", results=False)
+    options: dict[str, Any] = {"validation": lambda: iter([unseen]), "data": {}, "progress": silent, "stop": never}
+    card = train(config, TINY, stream(), tmp_path, **options)
+    assert card["calibration"] is None
+    network, _ = load(tmp_path)
+    answer = NetworkEvaluator(network, device="cpu", amp="off")(unseen["planes"], unseen)
+    brier = summary(rows(*answer, unseen))["value_brier"]
+    assert card["metrics"]["validation_value_brier"] == pytest.approx(brier, abs=1e-5)
+    assert not any("calibrated" in name or "factor" in name for name in card["metrics"])
+
+
 def test_a_run_without_validation_is_not_calibrated(tmp_path: Path) -> None:
     config = TrainConfig(steps=2, batch_size=16, threads=1, amp="off", device="cpu")
     card = train(config, TINY, stream(), tmp_path, validation=None, data={}, progress=silent, stop=never)
