@@ -29,10 +29,13 @@ HAND_WRITTEN_SETTINGS: Mapping[str, Any] = {
     "train.results": False,
 }
 """Settings with which the hand-written player teaches, where they were left at their defaults (docs/log/2026-11-25.md)."""
-MOST_POSITIONS, POSITIONS_PER_ROW = 150_000, 2
+MANY_ROWS = 500_000
+MANY_ROWS_SETTINGS: Mapping[str, Any] = {"human_share": 0.3, "train.learning_rate": 1e-3}
+"""Settings that differ from MANY_ROWS of people's rows on: these still teach the policy."""
+MOST_POSITIONS, POSITIONS_PER_ROW = 400_000, 2
 """Most positions that the hand-written player searches by default, in all and for each of people's rows."""
-SMALLEST_GAIN = 0.15
-"""Share of the error in play below which a teacher is not worth learning from (docs/log/2026-11-25.md)."""
+REFERENCES = {IN_PLAY: "the move in play", BARE: "the bare network"}
+"""What teachers of the policy and of the value are compared with, in words (docs/log/2026-11-25.md)."""
 FIGURES = {
     "engine": "root mean square error of the expected score by an engine",
     "evaluations": "root mean square error of the expected score by the datasets' evaluations",
@@ -64,11 +67,10 @@ class Choice:
 
 
 def choose(rows: Sequence[Row]) -> Choice:
-    """Choose by the rows of `judge_lessons`: the best teacher of each target that errs clearly less than the network in play.
+    """Choose by the rows of `judge_lessons`: the best teacher of each target that is better than the target's first row.
 
-    Clearly means by SMALLEST_GAIN at least and by more than chance: the 95 % interval of the paired difference is below 0. Of
-    teachers within the best one's interval the cheapest is taken. The best move's value comes from the search that makes the
-    policy, if one does.
+    Better means by more than chance: the 95 % interval of the paired difference is below 0. Of teachers within the best
+    one's interval the cheapest is taken. The best move's value comes from the search that makes the policy, if one does.
     """
     policies = [row for row in rows if row["target"] == "policy"]
     policy = _pick(policies)
@@ -95,7 +97,7 @@ def _name_value(row: Row) -> Literal["best_move", "hand_written", "evaluations"]
 def _may_teach(row: Row, algorithms: Mapping[str, str]) -> bool:
     """Return whether a value may be learned beside the chosen policy: from a best move of the same search or by hand."""
     search, _, part = row["teacher"].partition(": ")
-    return row["teacher"] in (IN_PLAY, EVALUATIONS) or (
+    return row["teacher"] in (BARE, EVALUATIONS) or (
         part == BEST_MOVE and (search == HAND_WRITTEN or search in algorithms)
     )
 
@@ -110,9 +112,9 @@ def _cost(row: Row) -> float:
 
 
 def _pick(rows: Sequence[Row]) -> Row | None:
-    """Return the cheapest row within the interval of the best that errs clearly less than the network in play, if any."""
-    most = (1.0 - SMALLEST_GAIN) * (rows[0]["figure"] or 0.0)
-    better = [row for row in rows if row["high"] is not None and row["high"] < 0.0 and row["figure"] <= most]
+    """Return the cheapest row within the interval of the best that is better than the first, None without any."""
+    teachers = [row for row in rows[1:] if row["teacher"] != BARE]
+    better = [row for row in teachers if row["high"] is not None and row["high"] < 0.0]
     if not better:
         return None
     best = min(better, key=lambda row: row["figure"])
@@ -121,18 +123,15 @@ def _pick(rows: Sequence[Row]) -> Row | None:
 
 
 def _reason(target: str, words: str, rows: Sequence[Row], chosen: Row | None) -> str:
-    """Return one sentence on the choice of a target's teacher among rows, of which the first is the network in play."""
+    """Return one sentence on the choice of a target's teacher among rows, of which the first is compared with."""
     others = [row for row in rows[1:] if row["figure"] is not None and row["teacher"] != BARE]
     if not others:
         return f"No search teaches the {target}: without a chess engine (apt-get install stockfish) none can be judged."
     row = chosen or min(others, key=lambda row: row["figure"])
     who = f"The {target} learns from" if chosen else f"No search teaches the {target}. The best is"
-    figures = f"{words} {row['figure']:.4f}, of the network in play {rows[0]['figure']:.4f} ({_difference(row)})"
-    doubt = ""
-    if chosen is None and row["difference"] < 0.0:
-        beyond_chance = row["high"] is not None and row["high"] < 0.0
-        doubt = f"; {SMALLEST_GAIN:.0%} less would teach" if beyond_chance else "; that may be chance"
-    return f"{who} {_describe(row)}: {figures}{doubt}."
+    first = f"{REFERENCES[rows[0]['teacher']]} {rows[0]['figure']:.4f}"
+    doubt = "" if chosen or row["difference"] >= 0.0 else "; that may be chance"
+    return f"{who} {_describe(row)}: {words} {row['figure']:.4f}, {first} ({_difference(row)}){doubt}."
 
 
 def _describe(row: Row) -> str:
@@ -146,7 +145,7 @@ def _describe(row: Row) -> str:
 
 
 def _difference(row: Row) -> str:
-    """Return a difference from the network in play with its interval."""
+    """Return a difference from the first row of the target with its interval."""
     if row["difference"] is None:
         return ""
     interval = "too few games" if row["low"] is None else f"{row['low']:+.4f} to {row['high']:+.4f}"
@@ -161,14 +160,15 @@ def format_choice(rows: Sequence[Row], choice: Choice, referee: str, positions: 
             row["teacher"],
             str(row["simulations"] or ""),
             "-" if row["figure"] is None else f"{row['figure']:.4f}",
-            "" if row["teacher"] == IN_PLAY else _difference(row) or "-",
+            _difference(row) or "-",
         ]
         for row in rows
     ]
-    table = aligned(["target", "teacher", "sims", "error", "against play, 95 %"], cells)
+    table = aligned(["target", "teacher", "sims", "error", "difference, 95 %"], cells)
     about = (
-        f"{positions} held-out positions of {games} games; in play: the network's own small search in a match. A policy's "
-        f"error is the expected score that a drawn move loses, a value's, after calibration, the {FIGURES[referee]}."
+        f"{positions} held-out positions of {games} games. A policy's error is the expected score that a drawn move loses, "
+        "compared with the move that the network's own search plays in a match; a value's, after calibration, is the "
+        f"{FIGURES[referee]}, compared with the bare network's."
     )
     said = [choice.policy_reason, choice.value_reason]
     if choice.nothing:
@@ -205,7 +205,7 @@ def _teach_by_hand(config: FinetuneConfig, rows: int) -> FinetuneConfig:
     if explore.count == usual.explore.count:
         explore = replace(explore, count=max(1, min(MOST_POSITIONS, POSITIONS_PER_ROW * rows)))
     train = replace(train, teach="value")
-    for path, value in HAND_WRITTEN_SETTINGS.items():
+    for path, value in {**HAND_WRITTEN_SETTINGS, **(MANY_ROWS_SETTINGS if rows >= MANY_ROWS else {})}.items():
         name = path.removeprefix("train.")
         if name != path and getattr(train, name) == getattr(usual.train, name):
             train = replace(train, **{name: value})

@@ -2,8 +2,8 @@
 
     held-out positions --searches of the network, hand-written player--> policies, values --referee--> rows --> Choice
 
-Every teacher is compared with the network in play: the move that its small search chooses in a match, and the value of that
-move.
+Teachers of the policy are compared with the move that the network's own small search plays in a match, teachers of the value
+with the bare network, whose value a search reads at its leaves.
 
 Policies are judged by the expected score that their moves lose against the best one. Values are judged by the root mean square
 error of the expected score, after one factor on their logits was fitted on the other half of the games: a value is calibrated
@@ -189,7 +189,7 @@ def collect_lessons(
 ) -> list[Lesson]:
     """Return what the network, its searches and the hand-written player teach; raises Stopped.
 
-    The first lesson of each target is the network as it plays, with `simulations` of PUCT.
+    The first lesson of the policy is the network as it plays, with `simulations` of PUCT, that of the value the bare network.
 
     Of the loop's default search several algorithms and simulations are compared; a search that the user has set is the only
     one.
@@ -245,7 +245,7 @@ def _read_lessons(
     best = np.array([result.best_value for _, result in found])
     parts = {f"{name}: root": roots, f"{name}: {BEST_MOVE}": best}
     if name in (BARE, IN_PLAY):
-        parts = {name: roots if name == BARE else best}
+        parts = {name: roots} if name == BARE else {}
     for part, values_N in parts.items():
         yield Lesson(target="value", name=part, simulations=simulations, values=(values_N + 1.0) / 2.0)
 

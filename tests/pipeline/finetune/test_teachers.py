@@ -223,7 +223,7 @@ def test_killed_while_teachers_are_compared_a_loop_chooses_the_same(human: Path,
     assert (tmp_path / "killed" / judgements.JUDGEMENTS).read_text().splitlines() == kept
     whole = run(made, human, tmp_path / "whole", command)
     assert killed["teachers"] == whole["teachers"]
-    assert "against play, 95 %" in whole["text"]
+    assert "difference, 95 %" in whole["text"]
     told = json.loads((folder_of(tmp_path / "whole", 0) / teachers.TEACHERS).read_text())
     assert {row["teacher"] for row in told["rows"]} >= {
         "bare",
