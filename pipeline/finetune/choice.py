@@ -31,11 +31,11 @@ HAND_WRITTEN_SETTINGS: Mapping[str, Any] = {
 """Settings with which the hand-written player teaches, where they were left at their defaults (docs/log/2026-11-25.md)."""
 MANY_ROWS = 500_000
 MANY_ROWS_SETTINGS: Mapping[str, Any] = {"human_share": 0.3, "train.learning_rate": 1e-3}
-"""Settings that differ from MANY_ROWS of people's rows on: these still teach the policy."""
+"""Settings that differ from MANY_ROWS of people's rows on, since these still teach the policy."""
 MOST_POSITIONS, POSITIONS_PER_ROW = 400_000, 2
 """Most positions that the hand-written player searches by default, in all and for each of people's rows."""
 REFERENCES = {IN_PLAY: "the move in play", BARE: "the bare network"}
-"""What teachers of the policy and of the value are compared with, in words (docs/log/2026-11-25.md)."""
+"""First row of the policy and of the value, which their teachers are compared with, in words (docs/log/2026-11-25.md)."""
 FIGURES = {
     "engine": "root mean square error of the expected score by an engine",
     "evaluations": "root mean square error of the expected score by the datasets' evaluations",
@@ -106,6 +106,11 @@ def _is_hand_written(row: Row) -> bool:
     return bool(row["teacher"].startswith(HAND_WRITTEN))
 
 
+def _teachers(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows of a target that may teach it: neither the first, which they are compared with, nor the bare network."""
+    return [row for row in rows[1:] if row["teacher"] != BARE]
+
+
 def _cost(row: Row) -> float:
     """Return the time of a row's teacher in simulations of a network."""
     return float(row["simulations"] / CHEAPER if _is_hand_written(row) else row["simulations"])
@@ -113,8 +118,7 @@ def _cost(row: Row) -> float:
 
 def _pick(rows: Sequence[Row]) -> Row | None:
     """Return the cheapest row within the interval of the best that is better than the first, None without any."""
-    teachers = [row for row in rows[1:] if row["teacher"] != BARE]
-    better = [row for row in teachers if row["high"] is not None and row["high"] < 0.0]
+    better = [row for row in _teachers(rows) if row["high"] is not None and row["high"] < 0.0]
     if not better:
         return None
     best = min(better, key=lambda row: row["figure"])
@@ -124,7 +128,7 @@ def _pick(rows: Sequence[Row]) -> Row | None:
 
 def _reason(target: str, words: str, rows: Sequence[Row], chosen: Row | None) -> str:
     """Return one sentence on the choice of a target's teacher among rows, of which the first is compared with."""
-    others = [row for row in rows[1:] if row["figure"] is not None and row["teacher"] != BARE]
+    others = [row for row in _teachers(rows) if row["figure"] is not None]
     if not others:
         return f"No search teaches the {target}: without a chess engine (apt-get install stockfish) none can be judged."
     row = chosen or min(others, key=lambda row: row["figure"])

@@ -2,8 +2,8 @@
 
     held-out positions --searches of the network, hand-written player--> policies, values --referee--> rows --> Choice
 
-Teachers of the policy are compared with the move that the network's own small search plays in a match, teachers of the value
-with the bare network, whose value a search reads at its leaves.
+A teacher of the policy must lose less than the move that the network's own small search plays in a match. A teacher of the
+value must err less than the bare network, whose value a search reads at its leaves.
 
 Policies are judged by the expected score that their moves lose against the best one. Values are judged by the root mean square
 error of the expected score, after one factor on their logits was fitted on the other half of the games: a value is calibrated
@@ -231,7 +231,7 @@ def _search(
 def _read_lessons(
     name: str, simulations: int, found: Sequence[tuple[Root, SearchResult]], held: HeldOut
 ) -> Iterator[Lesson]:
-    """Yield a player's policy, except the hand-written one's, and its values."""
+    """Yield a player's policy, except the hand-written one's, and its values, except those of the network in play."""
     if name != HAND_WRITTEN:
         moves = ((result.labels, result.promotions, result.shares) for _, result in found)
         if name == BARE:
@@ -241,11 +241,11 @@ def _read_lessons(
         if name == IN_PLAY:
             policies = [{max(policy, key=policy.__getitem__): 1.0} for policy in policies]
         yield Lesson(target="policy", name=name, simulations=simulations, policies=policies)
+    if name == IN_PLAY:
+        return
     roots = np.array([root.value for root, _ in found])
     best = np.array([result.best_value for _, result in found])
-    parts = {f"{name}: root": roots, f"{name}: {BEST_MOVE}": best}
-    if name in (BARE, IN_PLAY):
-        parts = {name: roots} if name == BARE else {}
+    parts = {name: roots} if name == BARE else {f"{name}: root": roots, f"{name}: {BEST_MOVE}": best}
     for part, values_N in parts.items():
         yield Lesson(target="value", name=part, simulations=simulations, values=(values_N + 1.0) / 2.0)
 

@@ -4,6 +4,7 @@ import csv
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -25,6 +26,7 @@ from model.training.loop import train
 from pipeline.dataset.batches import Batches
 from pipeline.evaluation.report import Rule, report
 from pipeline.finetune.config import FinetuneConfig, GateConfig, TuneConfig
+from pipeline.finetune.control import write_seed
 from pipeline.finetune.loop import finetune
 from pipeline.finetune.strength import strength
 from pipeline.ingest.chunk import IngestConfig
@@ -131,6 +133,17 @@ def test_accepted_candidates_meet_two_controls(looped: tuple[Path, dict[str, Any
         assert control["calibration"]["factor"] > 0
         assert arena["control"]["games"] == TINY_LOOP.gate.seed_games
         starts.append(place / "control")
+
+
+def test_a_seed_whose_value_did_not_learn_results_keeps_its_scale(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder / "net", tmp_path / "net")
+    card = json.loads((tmp_path / "net" / "checkpoint.json").read_text())
+    card["config"]["results"] = False
+    (tmp_path / "net" / "checkpoint.json").write_text(json.dumps(card))
+    write_seed(tmp_path / "net", [folder / "human"], tmp_path / "seed", {"generation": 0})
+    supervised, seed = (read_card(tmp_path / name) for name in ("net", "seed"))
+    assert seed["files"]["weights"]["sha256"] == supervised["files"]["weights"]["sha256"]
+    assert seed["calibration"] is None
 
 
 def test_no_row_is_used_twice_on_the_way_to_the_best(looped: tuple[Path, dict[str, Any]]) -> None:
