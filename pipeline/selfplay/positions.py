@@ -5,7 +5,7 @@ record     number, searched (positions), over (positions where the rules end the
 searches   a list for each searched position: its row in positions.parquet, then `pipeline.selfplay.records.search_fields`
 
 A group always has the same positions and starts with an empty cache. So its batches, and with them the network's answers to
-the last bit, do not depend on what was searched before.
+the last bit, do not depend on what was searched before. The hand-written evaluator is faster than a cache.
 
 Axes: N positions, W words of a position, P words of a packed one.
 """
@@ -60,7 +60,8 @@ def _search_group(
         stopped = stopped or stop()
         return stopped
 
-    search = Search(Cached(evaluator, CACHE_MIB), config.search, games=len(positions_NW), seed=config.seed)
+    player = Cached(evaluator, CACHE_MIB) if config.uses_network else evaluator
+    search = Search(player, config.search, games=len(positions_NW), seed=config.seed)
     for slot, position in enumerate(positions_NW):
         search.start(slot, position, game=first + slot)
     slots = np.array([slot for slot in range(search.games) if search.outcome(slot) is None], dtype=np.int64)
