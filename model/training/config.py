@@ -78,8 +78,10 @@ class TrainConfig:
     engine_moves: bool = False
     """Train the policy on engines' moves too, where positions have them in place of a person's."""
     teach: Teach = "policy"
-    """Targets of searched rows: policy (their visits), value (the best move's value, while the policy stays that of the
-    checkpoint that training starts from), or both."""
+    """Targets of searched rows: policy (their visits), value (the best move's value), or both."""
+    keep_policy: bool = True
+    """Where searches teach the value alone, keep the policy of the checkpoint that training starts from in their rows.
+    Otherwise they teach the move that a person played as well, and keep the policy only where no move is known."""
     search_value_share: float = 1.0
     """Share of a search's value in the value's target where it teaches the value; the rest is as in other rows. Searched
     rows without a game have no other target."""

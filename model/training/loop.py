@@ -337,6 +337,10 @@ class Loop:
         if rows == 0:
             return {}
         means = dict(zip(COLUMNS, (self.sums / rows).tolist(), strict=True))
+        if known := means.pop("known"):
+            means["top1"] /= known
+        else:
+            del means["top1"]
         timed = rows - self.untimed
         return means | ({"positions_per_second": timed / max(1e-9, run.seconds - seconds)} if timed else {})
 

@@ -43,8 +43,10 @@ class Targets:
     search_values: Tensor | None = None  # [B] float32, -1..1 for the side to move, or NaN
     plies_left: Tensor | None = None  # [B] float32, half-moves to the game's end
     has_game: Tensor | None = None  # [B] bool, False for positions without a game and its result; None: all True
-    has_label: Tensor | None = None  # [B] bool, False for positions whose move is not known; None: all True
-    reference: Tensor | None = None  # [B, A] logits of the policy that is kept where searches teach the value alone
+    has_label: Tensor | None = (
+        None  # [B] bool, False for positions whose move is not known or no target; None: all True
+    )
+    reference: Tensor | None = None  # [B, A] logits of the policy that is kept in rows without a move or visits
 
 
 def row_losses(config: TrainConfig, form: "ValueForm", outputs: Outputs, targets: Targets) -> dict[str, Tensor]:
@@ -55,8 +57,6 @@ def row_losses(config: TrainConfig, form: "ValueForm", outputs: Outputs, targets
     """
     policy, value_BV, *left = outputs
     policy_B, illegal_B = _policy_loss(config, flatten_policy(policy), targets)
-    if targets.has_label is not None:
-        policy_B, illegal_B = (term.masked_fill(~targets.has_label, 0.0) for term in (policy_B, illegal_B))
     value_B = _value_loss(config, form, value_BV, targets)
     has_value_B = _has_result(config, targets) | _has_eval(config, targets) | _has_search_value(config, targets)
     value_B = value_B.masked_fill(~has_value_B, 0.0)
@@ -72,11 +72,10 @@ def row_losses(config: TrainConfig, form: "ValueForm", outputs: Outputs, targets
 def _policy_loss(config: TrainConfig, logits_BA: Tensor, targets: Targets) -> tuple[Tensor, Tensor]:
     """Return the policy's loss and minus the log of its legal mass.
 
-    In searched rows that teach the value alone the first is the cross-entropy against the reference's policy, zero without
-    one, and the second is zero.
+    In rows without a move or visits the first is the cross-entropy against the reference's policy, zero without one, and the
+    second is zero.
     """
-    visits = None if config.teach == "value" else targets.visits
-    if not config.label_smoothing and visits is None:
+    if not config.label_smoothing and targets.visits is None:
         terms = policy_terms(logits_BA, targets.legal, targets.labels)
     else:
         terms = soft_terms(
@@ -84,16 +83,18 @@ def _policy_loss(config: TrainConfig, logits_BA: Tensor, targets: Targets) -> tu
             targets.legal,
             targets.labels,
             smoothing=config.label_smoothing,
-            visits=visits,
+            visits=targets.visits,
             temperature=config.visits_temperature,
         )
-    if config.teach != "value" or targets.visits is None:
+    if targets.has_label is None:
         return terms
-    searched_B = torch.zeros_like(targets.labels, dtype=torch.bool).index_fill(0, targets.visits.rows, True)
+    known_B = targets.has_label
+    if targets.visits is not None:
+        known_B = known_B.index_fill(0, targets.visits.rows, True)
     kept_B = torch.zeros_like(terms[0])
     if targets.reference is not None:
         kept_B = reference_loss(logits_BA, targets.legal, targets.reference)
-    return torch.where(searched_B, kept_B, terms[0]), terms[1].masked_fill(searched_B, 0.0)
+    return torch.where(known_B, terms[0], kept_B), terms[1].masked_fill(~known_B, 0.0)
 
 
 def _value_loss(config: TrainConfig, form: "ValueForm", value_BV: Tensor, targets: Targets) -> Tensor:

@@ -34,8 +34,8 @@ from model.training.schedules import ema_decay, learning_rate
 from model.training.stopping import NEVER_STOP, StopCheck
 from model.training.targets import inputs_and_targets, step_columns
 
-COLUMNS = ("loss", "policy_loss", "value_loss", "top1", "legal_mass")
-"""Figures that are summed over the rows of each step."""
+COLUMNS = ("loss", "policy_loss", "value_loss", "top1", "legal_mass", "known")
+"""Figures that are summed over the rows of each step; `known` counts those whose move is known, which `top1` is a part of."""
 CLIP = 1.0
 """Largest norm of the gradient; longer ones are scaled down to it."""
 
@@ -98,7 +98,7 @@ def new_run(config: TrainConfig, preset: Preset, world: World | None = None) -> 
 
 
 def keep_policy(run: Run, weights: Mapping[str, Tensor]) -> None:
-    """Keep the policy of a network's weights in searched rows that teach the value alone (arXiv:1606.09282)."""
+    """Keep the policy of a network's weights in rows that have no move as target (arXiv:1606.09282)."""
     run.reference = copy.deepcopy(run.ema)
     run.reference.load_state_dict(weights)
 
@@ -188,7 +188,7 @@ def _backward(run: Run, columns: DeviceBatch) -> Tensor:
     read, targets = inputs_and_targets(run.preset, columns, run.dtype, draw=draw)
     with autocast(run.device, run.dtype):
         outputs = run.model(read)
-        if run.reference is not None and targets.visits is not None:
+        if run.reference is not None and targets.has_label is not None:
             with torch.no_grad():
                 targets = replace(targets, reference=flatten_policy(run.reference(read)[0]))
     losses = row_losses(run.config, VALUE_FORMS[run.preset.value], outputs, targets)
@@ -196,9 +196,11 @@ def _backward(run: Run, columns: DeviceBatch) -> Tensor:
     loss.backward()  # type: ignore[no-untyped-call]
     with torch.no_grad():
         best_B = flatten_policy(outputs[0]).masked_fill(~targets.legal, float("-inf")).argmax(1)
+        known_B = torch.ones_like(losses["loss"]) if targets.has_label is None else targets.has_label.float()
         figures = losses | {
-            "top1": (best_B == targets.labels).float(),
+            "top1": (best_B == targets.labels) * known_B,
             "legal_mass": torch.exp(-losses["illegal"]),
+            "known": known_B,
         }
         return torch.stack([figures[name].detach().sum() for name in COLUMNS])
 

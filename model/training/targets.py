@@ -35,20 +35,21 @@ from model.training.policy_loss import Visits
 def step_columns(config: TrainConfig, preset: Preset, batch: Batch, device: torch.device) -> DeviceBatch:
     """Return all that a step needs of a batch, on the device: the columns of `move_to_device`, and the other targets.
 
-    The columns `visits` and, where they are targets of the value, `eval`, `root_value` and `best_value` are used where the
-    batch has them. Rows whose `plies` is 0 belong to no game: `has_game` bool `[B]` is false for them, and left out where all
-    are True. Rows whose label is NO_LABEL have no policy target: `has_label` bool `[B]` is false for them, and left out where
-    all are True. Visits are `visited_rows`, `visited_moves` and `shares`, `[N]`. Raises MissingColumnError, MoveIndexError,
-    PlanesError.
+    The columns `visits`, `eval`, `root_value` and `best_value` are used where they are targets and the batch has them. Rows
+    whose `plies` is 0 belong to no game: `has_game` bool `[B]` is false for them. Rows whose label is NO_LABEL, or whose
+    policy is kept, have no move as target: `has_label` bool `[B]` is false for them. Both are left out where all are True.
+    Visits are `visited_rows`, `visited_moves` and `shares`, `[N]`. Raises MissingColumnError, MoveIndexError, PlanesError.
     """
     require(training_columns(preset), batch, f"the preset {preset.name!r}")
     more: dict[str, NDArray[Any]] = {}
-    if "visits" in batch:
+    if config.teach != "value" and "visits" in batch:
         more |= _visits(preset, batch)
-    if not (has_label_B := batch["label"] != NO_LABEL).all():
+    has_label_B = batch["label"] != NO_LABEL
+    if not has_label_B.all():
         batch = {**batch, "label": np.where(has_label_B, batch["label"], _legal_labels(batch["planes"]))}
-        if "visited_rows" in more:
-            has_label_B[more["visited_rows"]] = True
+    if config.teach == "value" and config.keep_policy and "root_value" in batch:
+        has_label_B &= np.isnan(batch["root_value"])
+    if not has_label_B.all():
         more["has_label"] = has_label_B
     if config.eval_blend and "eval" in batch:
         more["eval"] = batch["eval"]

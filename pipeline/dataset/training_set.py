@@ -93,7 +93,7 @@ class Member:
             if divided and wanted is None:
                 wanted = self.held_games() if split == LATEST else ~self.held_games()
             path, games, form = self.directory / entry["name"], self.manifest["games"]["read"], self.manifest["planes"]
-            by_engine = self.manifest.get("moves_by") == "engine"
+            by_engine = self.manifest.get("moves_by") == "engine" or "games" in self.manifest.get("selfplay", {})
             found.append(Shard(path, entry["rows"], games, form, tuple(groups), by_engine, wanted if divided else None))
         return found
 

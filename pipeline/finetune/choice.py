@@ -30,9 +30,9 @@ HAND_WRITTEN_SETTINGS: Mapping[str, Any] = {
 }
 """Settings with which the hand-written player teaches, where they were left at their defaults (docs/log/2026-11-25.md)."""
 MANY_ROWS = 500_000
-MANY_ROWS_SETTINGS: Mapping[str, Any] = {"human_share": 0.3, "train.learning_rate": 1e-3}
+MANY_ROWS_SETTINGS: Mapping[str, Any] = {"near_share": 0.3, "train.keep_policy": False, "train.learning_rate": 1e-3}
 """Settings that differ from MANY_ROWS of people's rows on, since these still teach the policy."""
-MOST_POSITIONS, POSITIONS_PER_ROW = 400_000, 2
+MOST_POSITIONS, POSITIONS_PER_ROW = 500_000, 2
 """Most positions that the hand-written player searches by default, in all and for each of people's rows."""
 REFERENCES = {IN_PLAY: "the move in play", BARE: "the bare network"}
 """First row of the policy and of the value, which their teachers are compared with, in words (docs/log/2026-11-25.md)."""

@@ -51,10 +51,12 @@ class TuneConfig:
     eval_blend: float = 1.0
     """Share of the value's target that is the engine's evaluation, in rows that have one; the rest is the game's result."""
     teach: LoopTeach = "auto"
-    """Targets of searched rows: policy (their visits), value (the best move's value, while the policy stays as it was), or
-    both; none trains on people's rows alone. auto measures teachers on held-out positions, for each network that searches,
-    and chooses among them, the search too. It means value where the hand-written player was set to search, and policy where
-    games are played."""
+    """Targets of searched rows: policy (their visits), value (the best move's value), or both; none trains on people's rows
+    alone. auto measures teachers on held-out positions, for each network that searches, and chooses among them, the search
+    too. It means value where the hand-written player was set to search, and policy where games are played."""
+    keep_policy: bool = True
+    """Where searches teach the value alone, keep the policy of the generation's best network in their rows. Otherwise they
+    teach the move that a person played as well, and keep the policy only where no move is known."""
     search_value_share: float = 1.0
     """Share of a search's value in the value's target where it teaches the value; the rest is as in other rows."""
     results: bool = True

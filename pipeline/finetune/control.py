@@ -1,7 +1,8 @@
 """The two controls of a loop: its seed with a calibrated value, and a network trained on people's rows alone.
 
 What a control gains too, search did not teach. The control of a generation starts from the control of the best network,
-which is the seed at first, and has as many steps as the candidate. So controls and best networks were trained equally long.
+which is the seed at first, and has as many steps as the candidate. So controls and best networks were trained equally long,
+but a control keeps its weights of the best validation.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,6 +18,8 @@ from pipeline.training.train import has_split, open_validation, select_columns, 
 
 CONTROL = "control"
 """Folder of a generation's control."""
+VALIDATIONS = 5
+"""Validations of a control, which keeps the weights of the best one: people's rows that are few are soon known by heart."""
 
 
 def write_seed(checkpoint: Path, human: Sequence[Path], target: Path, origin: Mapping[str, Any]) -> None:
@@ -67,6 +70,8 @@ def train_control(context: StageContext, progress: Progress, stop: Stop) -> Path
     card, out = read_card(context.candidate), context.folder / CONTROL
     settings = context.asked.train.train_config(seed=context.asked.seed + context.number)
     config = replace(settings, epochs=None, steps=card["step"])
+    if has_split(context.human, "val"):
+        config = replace(config, validation_every_steps=-(-card["step"] // VALIDATIONS), patience=VALIDATIONS)
     start = control_of(context.best) if context.lineage["played_by"] else context.seed
     done = train_on(context.human, card["preset"]["name"], config, out, progress, stop, start)
     if not done["finished"]:

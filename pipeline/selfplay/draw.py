@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from engine.encoding.planes import PLANES
+from engine.encoding.views import NO_LABEL
 from engine.progress import Progress, Stop, Tick
 from pipeline.dataset.files.columns import BATCH_SENTINELS
 from pipeline.dataset.files.shard_files import GAMES_COLUMNS, games_tables, open_shard
@@ -242,6 +243,8 @@ def _read_rows(chosen: NDArray[Any], shards: Sequence[Shard]) -> dict[str, NDArr
         shard = shards[int(place_N[begin, 0])]
         with shard.open() as reader:
             read = reader.read(int(place_N[begin, 1]), KEPT, shard.games)
+        if shard.by_engine:  # its moves are no person's, which a row teaches beside its search
+            read["label"][read["plies"] == 0] = NO_LABEL
         for name, values in read.items():
             if name not in rows:
                 rows[name] = np.empty((len(chosen), PLANES) if name == "planes" else len(chosen), dtype=values.dtype)

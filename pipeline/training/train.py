@@ -87,8 +87,9 @@ def select_columns(config: "TrainConfig", preset: "Preset") -> tuple[str, ...]:
     from engine.encoding.views import LAST_MOVES, require, view
     from model.data.inputs import training_columns
 
+    visits = ("visits",) if config.teach != "value" else ()
     values = ("root_value", "best_value") if config.teach != "policy" else ()
-    names = dict.fromkeys((*HUMAN_COLUMNS, *LAST_MOVES[: view(preset.view).last], "visits", *values))
+    names = dict.fromkeys((*HUMAN_COLUMNS, *LAST_MOVES[: view(preset.view).last], *visits, *values))
     require(training_columns(preset), names, f"the preset {preset.name!r}")
     return tuple(names)
 

@@ -295,28 +295,28 @@ def test_evaluated_positions_train_the_value_by_the_evaluation_alone_and_no_poli
 
 
 def test_searches_teach_the_policy_or_the_value_or_both() -> None:
-    """Rows 0 and 3 were searched; what they do not teach has no loss or is as in other rows."""
+    """Rows 0 and 3 were searched; a target that they do not teach is as in other rows. Without visits as with value."""
     nan = float("nan")
     visits, _ = some_visits(legal_rows())
     searched = torch.tensor([True, False, False, True, False])
     rows = targets(visits=visits, search_values=torch.tensor([0.5, nan, nan, -0.5, nan]))
     logits, value = random(ROWS, LABELS), random(ROWS, 3)
     plain = losses({}, logits, value, targets())
-    found = {word: losses({"teach": word}, logits, value, rows) for word in ("policy", "value", "both")}
+    found = {word: losses({"teach": word}, logits, value, rows) for word in ("policy", "both")}
+    found["value"] = losses({"teach": "value"}, logits, value, replace(rows, visits=None))
     assert torch.equal(found["policy"]["value_loss"], plain["value_loss"])
     assert torch.equal(found["policy"]["policy_loss"], found["both"]["policy_loss"])
     assert torch.equal(found["value"]["value_loss"], found["both"]["value_loss"])
     for part in ("policy_loss", "illegal"):
-        assert found["value"][part][searched].tolist() == [0.0, 0.0]
-        assert torch.allclose(found["value"][part][~searched], plain[part][~searched])
+        assert torch.equal(found["value"][part], plain[part])
+    assert not torch.isclose(found["both"]["policy_loss"][searched], plain["policy_loss"][searched]).any()
     assert not torch.isclose(found["value"]["value_loss"][searched], plain["value_loss"][searched]).any()
 
 
-def test_a_policy_is_kept_in_searched_rows_that_teach_the_value_alone() -> None:
-    """Rows 0 and 3 were searched; theirs is the cross-entropy against the reference, least where both policies are equal."""
-    visits, _ = some_visits(legal_rows())
+def test_a_policy_is_kept_in_rows_whose_move_is_not_known() -> None:
+    """Those of rows 0 and 3; theirs is the cross-entropy against the reference, least where both policies are equal."""
     searched, reference = torch.tensor([True, False, False, True, False]), random(ROWS, LABELS)
-    rows = targets(visits=visits, reference=reference)
+    rows = targets(has_label=~searched, reference=reference)
     logits, value = reference.clone().requires_grad_(), random(ROWS, 3)
     found = losses({"teach": "value", "legality_weight": 0.0}, logits, value, rows)["policy_loss"]
     plain = losses({}, reference, value, targets())["policy_loss"]

@@ -149,7 +149,8 @@ def test_settings_of_the_hand_written_teacher_leave_those_of_the_user_alone() ->
     assert usual.sources.keys() == {"people", "near"}
     assert usual.sources["people"].count == 40_000
     many = apply(choice, LOOP, rows=4_000_000)
-    assert (many.explore.count, many.human_share, many.train.learning_rate) == (400_000, 0.3, 1e-3)
+    assert (many.explore.count, many.near_share, many.train.learning_rate) == (500_000, 0.3, 1e-3)
+    assert (usual.train.keep_policy, many.train.keep_policy) == (True, False)
     mine = replace(
         LOOP,
         human_share=0.3,

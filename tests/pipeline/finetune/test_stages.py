@@ -154,3 +154,4 @@ def test_the_control_is_trained_as_asked_and_not_as_suits_the_teacher(
     (config,) = trained
     assert (config.results, config.learning_rate, config.value_weight) == (True, 7e-4, 2.0)
     assert config.steps == read_card(sources[0])["step"]
+    assert 1 < -(-config.steps // config.validation_every_steps) <= config.patience, "it ends, with its best weights"

@@ -8,6 +8,7 @@ import signal
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import numpy as np
@@ -182,6 +183,24 @@ def test_where_searches_teach_the_value_alone_the_policy_stays(
     seed = priors(made / "seed", rows)
     moved = {name: np.abs(priors(tmp_path / name, rows) - seed).sum(1).mean() for name in ("whole", "free")}
     assert 0.0 < moved["whole"] < 0.5 * moved["free"]
+
+
+def test_values_may_be_taught_together_with_the_moves_that_people_played(made: Path, tmp_path: Path) -> None:
+    """Without keep_policy; moves of a loop's own games are no person's, and the policy stays there."""
+    config = replace(CONFIG, epochs=12.0, learning_rate=0.02, teach="value", search_value_share=1.0, keep_policy=False)
+    options: dict[str, Any] = {"most_uses": 20.0, "human_share": 0.1}
+    games = copytree(made / "two", tmp_path / "games")
+    manifest = {**shards.read_manifest(games), "selfplay": {"games": 90}}
+    shards.publish_json(games, "manifest.json", manifest)
+    tune(made, tmp_path / "people", config, selfplay=("two",), **options)
+    tune(made, tmp_path / "own", config, selfplay=(games,), **options)
+    rows = next(Batches([made / "two"], batch_size=90, columns=select_columns(config, TINY)).from_step(0))
+    networks = {"seed": made / "seed", "people": tmp_path / "people", "own": tmp_path / "own"}
+    found = {name: priors(path, rows) for name, path in networks.items()}
+    loss = {name: -np.log(shares[np.arange(90), rows["label"]]).mean() for name, shares in found.items()}
+    assert loss["people"] < 0.7 * loss["seed"]
+    moved = {name: np.abs(found[name] - found["seed"]).sum(1).mean() for name in ("people", "own")}
+    assert moved["own"] < 0.5 * moved["people"]
 
 
 def priors(checkpoint: Path, rows: Batch) -> np.ndarray:
