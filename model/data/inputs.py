@@ -48,12 +48,12 @@ def training_columns(preset: Preset) -> tuple[str, ...]:
     """Return the names of all columns that training a preset needs."""
     names = ["planes", "label", "result", *input_columns(preset)]
     names += ["promotion"] if vocabulary(preset.moves).under_promotions else []
-    names += ["game", "ply"] if _hidden_columns(preset) else []
+    names += ["game", "ply"] if hidden_columns(preset) else []
     names += ["plies", "ply"] if preset.moves_left else []
     return tuple(dict.fromkeys(names))
 
 
-def _hidden_columns(preset: Preset) -> tuple[str, ...]:
+def hidden_columns(preset: Preset) -> tuple[str, ...]:
     """Return the names of the columns that are hidden in some rows in training."""
     return (*LAST_MOVES[: view(preset.view).last], *CONDITIONS[preset.condition])
 
@@ -66,7 +66,7 @@ def move_to_device(batch: Batch, preset: Preset, device: torch.device) -> Device
     """
     require(input_columns(preset), batch, f"the preset {preset.name!r}")
     columns = {"planes": bytes_of(batch["planes"])}
-    for name in (*input_columns(preset), *(("game", "ply") if _hidden_columns(preset) else ())):
+    for name in (*input_columns(preset), *(("game", "ply") if hidden_columns(preset) else ())):
         if name in batch:
             columns[name] = tensor(batch[name].astype(np.int64))
     if view(preset.view).attacks:
@@ -101,7 +101,7 @@ def _targets(preset: Preset, batch: Batch) -> NDArray[np.int64]:
 
 def network_input(preset: Preset, columns: DeviceBatch, dtype: torch.dtype, *, draw: int | None = None) -> NetworkInput:
     """Return the network's inputs; in training `draw` hides some rows' ratings, clocks and last moves (`hide`)."""
-    if draw is not None and (hideable := _hidden_columns(preset)):
+    if draw is not None and (hideable := hidden_columns(preset)):
         require(("game", "ply"), columns, f"the preset {preset.name!r}")
         columns = hide(columns, hideable, draw)
     pictures_BPYX = pictures(view(preset.view), columns, dtype)

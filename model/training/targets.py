@@ -20,12 +20,14 @@ from model.data.inputs import (
     DeviceBatch,
     NetworkInput,
     copy_to,
+    hidden_columns,
     legal_moves,
     move_to_device,
     network_input,
     training_columns,
 )
 from model.data.planes import tensor
+from model.network.conditioning import UNKNOWN
 from model.network.preset import Preset
 from model.training.config import TrainConfig
 from model.training.objective import Targets
@@ -44,6 +46,8 @@ def step_columns(config: TrainConfig, preset: Preset, batch: Batch, device: torc
     more: dict[str, NDArray[Any]] = {}
     if config.teach != "value" and "visits" in batch:
         more |= _visits(preset, batch)
+    if "visited_rows" in more:
+        batch = {**batch, **_hide(preset, batch, more["visited_rows"])}
     has_label_B = batch["label"] != NO_LABEL
     if not has_label_B.all():
         batch = {**batch, "label": np.where(has_label_B, batch["label"], _legal_labels(batch["planes"]))}
@@ -81,6 +85,16 @@ def inputs_and_targets(
         has_label=columns.get("has_label"),
     )
     return network_input(preset, columns, dtype, draw=draw), targets
+
+
+def _hide(preset: Preset, batch: Batch, rows_N: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
+    """Return the columns that may be hidden, unknown in these rows: a search knew none of them, and is no player's move."""
+    found = {}
+    for name in hidden_columns(preset):
+        if name in batch:
+            found[name] = batch[name].copy()
+            found[name][rows_N] = UNKNOWN[name]
+    return found
 
 
 def _legal_labels(planes_BP: NDArray[np.uint64]) -> NDArray[np.uint16]:

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from engine.encoding.planes import PLANES
-from engine.encoding.views import NO_LABEL
+from engine.encoding.views import LAST_MOVES, NO_LABEL
 from engine.progress import Progress, Stop, Tick
 from pipeline.dataset.files.columns import BATCH_SENTINELS
 from pipeline.dataset.files.shard_files import GAMES_COLUMNS, games_tables, open_shard
@@ -50,8 +50,8 @@ KEPT = (
     "planes", "castling", "ep_file", "halfmove", "repetition", "label", "promotion", "result", "eval", "ply", "plies", "game"
 )  # fmt: skip
 """Columns that a searched row takes from its position."""
-UNKNOWN = ("last_move", "clock", "elo", "opponent_elo", "base", "increment")
-"""Columns that a search does not know: null in its rows."""
+CONTEXT = (*LAST_MOVES, "clock", "elo", "opponent_elo", "base", "increment")
+"""Further columns of a person's position; null a few moves off it. A network's search reads none of them."""
 PHASES = {"opening": 0.2, "middlegame": 0.5, "endgame": 0.3}
 """Shares of the phases among the drawn positions."""
 FIRST_PLY = 6
@@ -105,8 +105,8 @@ def draw(
     rows["game"] = rows["game"].astype(np.uint32)
     if config.source == "near":
         step_off(rows, config.seed)
-    unknown = {name: np.full(len(chosen), BATCH_SENTINELS[name]) for name in UNKNOWN}
-    table = rows_table(pack(rows.pop("planes"), rows), rows | unknown, "compact")
+        rows |= {name: np.full(len(chosen), BATCH_SENTINELS[name]) for name in CONTEXT}
+    table = rows_table(pack(rows.pop("planes"), rows), rows, "compact")
     games_table, sources = _games(games, used)
     publish(folder, GAMES, len(games), lambda target: pq.write_table(games_table, target, compression="zstd"))
     publish(folder, POSITIONS, len(chosen), lambda target: write_rows(table, target))
@@ -123,7 +123,7 @@ def draw(
 def read_drawn(path: Path) -> tuple[NDArray[np.uint64], dict[str, NDArray[Any]]]:
     """Return the positions of a file that `draw` wrote: packed, uint64[N, W], and their other columns."""
     with open_shard(path) as reader:
-        names = [name for name in (*KEPT, *UNKNOWN) if name != "planes"]
+        names = [name for name in (*KEPT, *CONTEXT) if name != "planes"]
         groups = [reader.read_packed(group, names) for group in range(len(reader.groups))]
     columns = {name: np.concatenate([columns[name] for columns, _ in groups]) for name in names}
     return np.concatenate([packed_NW for _, packed_NW in groups]), columns
@@ -242,7 +242,7 @@ def _read_rows(chosen: NDArray[Any], shards: Sequence[Shard]) -> dict[str, NDArr
         mine = order[begin:end]
         shard = shards[int(place_N[begin, 0])]
         with shard.open() as reader:
-            read = reader.read(int(place_N[begin, 1]), KEPT, shard.games)
+            read = reader.read(int(place_N[begin, 1]), (*KEPT, *CONTEXT), shard.games)
         if shard.by_engine:  # its moves are no person's, which a row teaches beside its search
             read["label"][read["plies"] == 0] = NO_LABEL
         for name, values in read.items():

@@ -11,7 +11,7 @@ from engine.board.position import to_board
 from engine.encoding.views import NO_LABEL
 from pipeline.dataset.batches import Batches
 from pipeline.dataset.files.stored_planes import row_positions
-from pipeline.selfplay.draw import KEPT
+from pipeline.selfplay.draw import CONTEXT, KEPT
 from pipeline.selfplay.job import explore
 from pipeline.selfplay.near import MOST_MOVES, step_off
 from tests.pipeline import datasets
@@ -61,4 +61,5 @@ def test_searches_near_games_are_a_dataset_without_moves_and_results(tmp_path: P
     assert set(table["label"].to_pylist()) == {NO_LABEL}
     assert set(table["plies"].to_pylist()) == {0}
     assert set(table["eval"].to_pylist()) == {None}
+    assert all(set(table[name].to_pylist()) == {None} for name in CONTEXT)
     assert np.abs(table["best_value"].to_numpy()).max() <= 1

@@ -25,6 +25,7 @@ from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 from pipeline.selfplay import draw
 from pipeline.selfplay.config import ExploreConfig, ExploreError
+from pipeline.selfplay.draw import CONTEXT
 from pipeline.selfplay.job import explore
 from pipeline.storage.stores import file_hash
 from pipeline.validation.verify import files_differ
@@ -74,16 +75,25 @@ def test_rows_are_the_datasets_rows_with_a_policy_on_legal_moves(made: Path, sou
     boards, games = boards_of(sources[1]), datasets.games(made)
     theirs = datasets.games(sources[1])
     rows = {(theirs[row["game"]]["identity"], row["ply"]): row for row in datasets.table(sources[1]).to_pylist()}
-    unknown = ("elo", "opponent_elo", "clock", "base", "increment", "last_move")
     found = datasets.table(made).to_pylist()
     assert len(found) == len({row["game"] for row in found}) == 40
     for row in found:
         game = games[row["game"]]
         other, board = rows[game["identity"], row["ply"]], boards[game["identity"], row["ply"]]
         assert other["split"] == game["split"] == row["split"] == "train"
-        for name in ("planes", "label", "promotion", "result", "eval", "plies", "castling", "ep_file", "halfmove"):
-            assert row[name] == other[name], name
-        assert [row[name] for name in unknown] == [None] * 6
+        for name in (
+            "planes",
+            "label",
+            "promotion",
+            "result",
+            "eval",
+            "plies",
+            "castling",
+            "ep_file",
+            "halfmove",
+            *CONTEXT,
+        ):
+            assert row[name] == other.get(name), name
         legal = {label_of(move, board.turn) for move in board.legal_moves}
         assert {entry["label"] for entry in row["visits"]} <= legal
         assert sum(entry["share"] for entry in row["visits"]) == pytest.approx(1.0, abs=1e-5)

@@ -16,9 +16,11 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from engine.encoding.views import NO_LAST_MOVE
 from engine.progress import silent
 from model.checkpoint import load, read_card
 from model.inference.evaluator import NetworkEvaluator
+from model.network.presets import preset
 from model.training.config import TrainConfig
 from model.training.loop import train
 from model.training.objective import VALUE_FORMS, row_losses
@@ -201,6 +203,18 @@ def test_values_may_be_taught_together_with_the_moves_that_people_played(made: P
     assert loss["people"] < 0.7 * loss["seed"]
     moved = {name: np.abs(found[name] - found["seed"]).sum(1).mean() for name in ("people", "own")}
     assert moved["own"] < 0.5 * moved["people"]
+
+
+def test_visits_are_taught_without_ratings_and_last_moves(made: Path) -> None:
+    """A search of the network knows neither. A value is taught with those that the row has."""
+    human = preset("fianchetto-human")
+    rows = next(Batches([made / "two"], batch_size=90, columns=select_columns(CONFIG, human)).from_step(0))
+    rows = {**rows, **{name: np.full(90, 1500, rows[name].dtype) for name in ("elo", "opponent_elo", "last_move")}}
+    rows["visits"][0] = None  # it was not searched
+    for teach, known in (("both", 1), ("value", 90)):
+        columns = step_columns(replace(CONFIG, teach=teach), human, rows, torch.device("cpu"))  # type: ignore[arg-type]
+        for name, unknown in (("elo", 0), ("opponent_elo", 0), ("last_move", NO_LAST_MOVE)):
+            assert columns[name].tolist() == [1500] * known + [unknown] * (90 - known)
 
 
 def priors(checkpoint: Path, rows: Batch) -> np.ndarray:
