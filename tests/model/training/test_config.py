@@ -83,7 +83,7 @@ def test_epochs_are_steps_and_a_part_of_one_is_a_step() -> None:
 
 
 def test_every_setting_is_a_word_or_a_number_with_limits() -> None:
-    free = {"engine_moves", "frozen_norms", "results"}
+    free = {"engine_moves", "frozen_norms", "keep_policy", "results"}
     assert {field.name for field in fields(TrainConfig)} == words().keys() | LIMITS.keys() | free
 
 
