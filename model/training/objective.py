@@ -43,9 +43,7 @@ class Targets:
     search_values: Tensor | None = None  # [B] float32, -1..1 for the side to move, or NaN
     plies_left: Tensor | None = None  # [B] float32, half-moves to the game's end
     has_game: Tensor | None = None  # [B] bool, False for positions without a game and its result; None: all True
-    has_label: Tensor | None = (
-        None  # [B] bool, False for positions whose move is not known or no target; None: all True
-    )
+    has_label: Tensor | None = None  # [B] bool, False where the move is not known or no target; None: all True
     reference: Tensor | None = None  # [B, A] logits of the policy that is kept in rows without a move or visits
 
 

@@ -88,7 +88,7 @@ def inputs_and_targets(
 
 
 def _hide(preset: Preset, batch: Batch, rows_N: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
-    """Return the columns that may be hidden, unknown in these rows: a search knew none of them, and is no player's move."""
+    """Return the columns that may be hidden, unknown in these rows: a search knew none of them."""
     found = {}
     for name in hidden_columns(preset):
         if name in batch:

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from engine.encoding.planes import PLANES
-from engine.encoding.views import LAST_MOVES, NO_LABEL
+from engine.encoding.views import LAST_MOVES
 from engine.progress import Progress, Stop, Tick
 from pipeline.dataset.files.columns import BATCH_SENTINELS
 from pipeline.dataset.files.shard_files import GAMES_COLUMNS, games_tables, open_shard
@@ -51,7 +51,7 @@ KEPT = (
 )  # fmt: skip
 """Columns that a searched row takes from its position."""
 CONTEXT = (*LAST_MOVES, "clock", "elo", "opponent_elo", "base", "increment")
-"""Further columns of a person's position; null a few moves off it. A network's search reads none of them."""
+"""Further columns of a person's position; null a few moves off it. Searches of positions read none of them."""
 PHASES = {"opening": 0.2, "middlegame": 0.5, "endgame": 0.3}
 """Shares of the phases among the drawn positions."""
 FIRST_PLY = 6
@@ -243,8 +243,6 @@ def _read_rows(chosen: NDArray[Any], shards: Sequence[Shard]) -> dict[str, NDArr
         shard = shards[int(place_N[begin, 0])]
         with shard.open() as reader:
             read = reader.read(int(place_N[begin, 1]), (*KEPT, *CONTEXT), shard.games)
-        if shard.by_engine:  # its moves are no person's, which a row teaches beside its search
-            read["label"][read["plies"] == 0] = NO_LABEL
         for name, values in read.items():
             if name not in rows:
                 rows[name] = np.empty((len(chosen), PLANES) if name == "planes" else len(chosen), dtype=values.dtype)
