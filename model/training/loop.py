@@ -27,7 +27,7 @@ from model.training.calibration import describe_memorizing, scale_value
 from model.training.config import TrainConfig, TrainConfigError, resolve_optimizer
 from model.training.distributed import World, broadcast, process_group, read_world, run_on_first
 from model.training.metrics_log import MetricsLog, draw
-from model.training.monitor import CALIBRATED, RunMonitor, validate
+from model.training.monitor import CALIBRATED, RunMonitor, mean_figures, validate
 from model.training.precision import device_for, keep_freed_memory
 from model.training.save import find_run, load_start, read_run, restore, save_run
 from model.training.schedules import fraction_done, learning_rate, total_steps
@@ -336,11 +336,7 @@ class Loop:
         rows = run.positions - positions
         if rows == 0:
             return {}
-        means = dict(zip(COLUMNS, (self.sums / rows).tolist(), strict=True))
-        if known := means.pop("known"):
-            means["top1"] /= known
-        else:
-            del means["top1"]
+        means = mean_figures(self.sums, rows)
         timed = rows - self.untimed
         return means | ({"positions_per_second": timed / max(1e-9, run.seconds - seconds)} if timed else {})
 

@@ -1,4 +1,4 @@
-"""Validation, and the memory of a run: its lowest loss, to find a spike, and its best validation, to stop early."""
+"""Training figures, validation, and the memory of a run: its lowest loss, to find a spike, and its best validation, to stop early."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -15,7 +15,7 @@ from model.training.calibration import fit_factor, scale_wdl
 from model.training.config import TrainConfig
 from model.training.objective import VALUE_FORMS, value_target
 from model.training.precision import autocast
-from model.training.step import Run
+from model.training.step import COLUMNS, Run
 from model.training.stopping import NEVER_STOP, StopCheck
 from model.training.targets import inputs_and_targets, step_columns
 
@@ -25,6 +25,13 @@ BEST_BY = ("cross_entropy", f"{CALIBRATED}value_brier")
 """Validation figures whose sum `patience` watches; lower is better. The value counts as calibrated, as it is saved."""
 SPIKE = 3.0
 """A run stops when the mean loss of a line of metrics is this many nats above the lowest one."""
+
+
+def mean_figures(sums: Tensor, rows: int) -> dict[str, float]:
+    """Return the means of COLUMNS over rows; `top1` is that of rows whose move is a target, and left out without any."""
+    means: dict[str, float] = dict(zip(COLUMNS, (sums / rows).tolist(), strict=True))
+    known, right = means.pop("known"), means.pop("top1")
+    return means | ({"top1": right / known} if known else {})
 
 
 class RunMonitor(Monitor):

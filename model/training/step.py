@@ -35,7 +35,7 @@ from model.training.stopping import NEVER_STOP, StopCheck
 from model.training.targets import inputs_and_targets, step_columns
 
 COLUMNS = ("loss", "policy_loss", "value_loss", "top1", "legal_mass", "known")
-"""Figures that are summed over the rows of each step; `known` counts those whose move is known, which `top1` is a part of."""
+"""Figures that are summed over the rows of each step; `known` counts those whose move is a target, `top1` a part of these."""
 CLIP = 1.0
 """Largest norm of the gradient; longer ones are scaled down to it."""
 

@@ -235,7 +235,7 @@ def _select_labelled(batches: Iterator[Batch]) -> Iterator[Batch]:
 
 
 def _has_engine_moves(path: Path) -> bool:
-    """Return whether a dataset's labels are an engine's moves."""
+    """Return whether a dataset's labels come from an engine's analyses."""
     return any(member.manifest.get("moves_by") == "engine" for member in members(path))
 
 

@@ -8,7 +8,8 @@ import torch
 
 from model.training import step as stepping
 from model.training.distributed import World, WorldError
-from model.training.step import _backward, new_run, prepare, take_step
+from model.training.monitor import mean_figures
+from model.training.step import COLUMNS, _backward, new_run, prepare, take_step
 from model.training.stopping import StopCheck, WorkInterrupted
 from tests.model.synthetic import TINY, batch
 from tests.model.training.test_loop import CONFIG
@@ -81,3 +82,10 @@ def test_processes_that_cannot_share_the_microbatches_equally_are_refused() -> N
         WorldError, match="a batch of 64 is 4 microbatches of at least 16 rows, which 3 processes cannot"
     ):
         new_run(replace(CONFIG, batch_size=64, norm_rows=16), TINY, World(0, 3, 0))
+
+
+def test_top1_is_that_of_rows_whose_move_is_a_target() -> None:
+    sums = dict.fromkeys(COLUMNS, 8.0) | {"top1": 3.0, "known": 4.0}
+    figures = mean_figures(torch.tensor([sums[name] for name in COLUMNS]), 16)
+    assert figures == {"loss": 0.5, "policy_loss": 0.5, "value_loss": 0.5, "legal_mass": 0.5, "top1": 0.75}
+    assert "top1" not in mean_figures(torch.zeros(len(COLUMNS)), 16)

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from engine.encoding.planes import label_of, move_of
+from engine.encoding.views import LAST_MOVES
 from engine.errors import UserError
 from engine.progress import Tick
 from model.inference.onnx_evaluator import OnnxError
@@ -25,7 +26,6 @@ from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 from pipeline.selfplay import draw
 from pipeline.selfplay.config import ExploreConfig, ExploreError
-from pipeline.selfplay.draw import CONTEXT
 from pipeline.selfplay.job import explore
 from pipeline.storage.stores import file_hash
 from pipeline.validation.verify import files_differ
@@ -77,22 +77,14 @@ def test_rows_are_the_datasets_rows_with_a_policy_on_legal_moves(made: Path, sou
     rows = {(theirs[row["game"]]["identity"], row["ply"]): row for row in datasets.table(sources[1]).to_pylist()}
     found = datasets.table(made).to_pylist()
     assert len(found) == len({row["game"] for row in found}) == 40
+    assert all(row["last_move"] is not None for row in found)
     for row in found:
         game = games[row["game"]]
         other, board = rows[game["identity"], row["ply"]], boards[game["identity"], row["ply"]]
         assert other["split"] == game["split"] == row["split"] == "train"
-        for name in (
-            "planes",
-            "label",
-            "promotion",
-            "result",
-            "eval",
-            "plies",
-            "castling",
-            "ep_file",
-            "halfmove",
-            *CONTEXT,
-        ):
+        for name in ("planes", "label", "promotion", "result", "eval", "plies", "castling", "ep_file", "halfmove"):
+            assert row[name] == other[name], name
+        for name in ("elo", "opponent_elo", "clock", "base", "increment", *LAST_MOVES):
             assert row[name] == other.get(name), name
         legal = {label_of(move, board.turn) for move in board.legal_moves}
         assert {entry["label"] for entry in row["visits"]} <= legal
