@@ -1,4 +1,7 @@
-"""Training figures, validation, and the memory of a run: its lowest loss, to find a spike, and its best validation, to stop early."""
+"""Means of training figures, validation, and the memory of a run: its lowest loss and its best validation.
+
+The first finds a spike, the second stops a run early.
+"""
 
 import math
 from collections.abc import Iterable, Mapping
