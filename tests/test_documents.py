@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from engine.errors import UserError
-from pipeline.cli.parsing import COMMANDS, parse
+from pipeline.cli.parsing import COMMANDS, Command, parse
 from tests.conftest import REPOSITORY
 from tests.pictures import IMAGES, MOST_BYTES
 
@@ -16,6 +16,10 @@ LINK = re.compile(r"\]\(([^)#]*)(?:#([^)]*))?\)")
 BROWSED = ("http://", "https://")
 FENCED = re.compile(r"^```sh\n(.*?)^```", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"`(fianchetto [^`]+)`")
+OPTIONS = re.compile(r"`(--[^`]+)`")
+OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
+OF_OTHERS = {"--help", "--nnodes", "--rdzv-endpoint"}
+"""Options that click adds to every command, and torchrun's."""
 
 
 def documents() -> list[Path]:
@@ -75,6 +79,15 @@ def test_commands_can_be_parsed(document: Path) -> None:
             parse([verb, *rest])
         except UserError as error:
             pytest.fail(f"fianchetto {verb} {shlex.join(rest)}: {error}")
+
+
+@each_document
+def test_options_in_inline_code_are_options_of_one_command(document: Path) -> None:
+    if document.parent.name == "log":
+        pytest.skip("the commands of log entries are of their day")
+    known = [{flag for option in Command(name).params for flag in option.opts} for name in COMMANDS]
+    mentioned = [set(OPTION.findall(code)) - OF_OTHERS for code in OPTIONS.findall(document.read_text())]
+    assert not [options for options in mentioned if not any(options <= flags for flags in known)]
 
 
 def test_the_readme_is_short_and_shows_how_to_begin() -> None:
