@@ -35,9 +35,9 @@ PAWN, KNIGHT, BISHOP, ROOK, QUEEN, KING = 0, 2, 4, 6, 8, 10
 HALFMOVE_MASK = U(0xFFFF)
 
 MAX_MOVES = 256
-"""Most legal moves of a position, promotions as four: games lead to 218 at most, and arrays have this size."""
+"""Maximum number of legal moves of a position, promotions as four: games lead to 218 at most, and arrays have this size."""
 _MOST_STEPS = (12, 8, 13, 14, 27, 10)
-"""Most moves of one piece, pawn to king, castling and promotions included."""
+"""Maximum number of moves of one piece, pawn to king, castling and promotions included."""
 
 _UNPLAYABLE = {
     chess.STATUS_EMPTY: "there are no pieces",

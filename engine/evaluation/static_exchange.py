@@ -18,7 +18,7 @@ from engine.kernels import BORROWING
 WORTH = np.array([100, 100, 320, 320, 330, 330, 500, 500, 950, 950, 0, 0], dtype=np.int64)
 """Centipawns of the piece of each word in an exchange; a king is never won."""
 MAX_EXCHANGE = 32
-"""Most captures on one square: the length of the scratch array."""
+"""Maximum number of captures on one square: the length of the scratch array."""
 
 
 def _lines(file: int, rank: int) -> np.ndarray[tuple[int, ...], np.dtype[np.uint64]]:

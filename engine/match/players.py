@@ -27,7 +27,7 @@ from engine.search.human import Correction, correct_policies
 OVERHEAD = 0.003
 """Seconds of a timed move that our players leave unused, for the work after the search."""
 TIMED_NODES = 100_000
-"""Most positions of our players' trees where time is the only limit."""
+"""Maximum number of positions of our players' trees where time is the only limit."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

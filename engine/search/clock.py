@@ -42,7 +42,7 @@ PROBES = 20
 LEAST_SHARE = 0.2
 """Share of the soft bound before which no move is decided."""
 MOST_SIMULATIONS = 1_000_000_000
-"""Most simulations of one tree, whose visits are 32 bits."""
+"""Maximum number of simulations of one tree, whose visits are 32 bits."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

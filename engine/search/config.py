@@ -47,7 +47,7 @@ class SearchConfig:
     simulations: int = 64
     """Simulations per move."""
     nodes: int = 0
-    """Most positions in a game's tree; 0 for three times the simulations."""
+    """Maximum number of positions in a game's tree; 0 for three times the simulations."""
     leaves: int = 1
     """Leaves of one tree that are evaluated together: more fill larger batches but cost strength at equal simulations."""
     c_puct: float = 1.745
@@ -65,7 +65,7 @@ class SearchConfig:
     dirichlet_alpha: float = 0.3
     """Concentration of the Dirichlet noise at the root; below 1 it favors few moves (puct)."""
     max_considered_actions: int = 16
-    """Most moves considered at the root (gumbel; mctx: max_num_considered_actions)."""
+    """Maximum number of moves considered at the root (gumbel; mctx: max_num_considered_actions)."""
     gumbel_scale: float = 1.0
     """Scale of the Gumbel noise; 0 for none, the default in matches."""
     value_scale: float = 0.1

@@ -31,7 +31,7 @@ BACKED_UP, EVALUATE, COLLISION = 0, 1, 2
 EXPANDED, NO_ROOM, NOT_FINITE = 0, 1, 2
 """Results of `expand`. A node that was not expanded is unchanged."""
 MOST_KNOWN = 256
-"""Most descents to known values of one slot in a round, so that `stop` is polled regularly."""
+"""Maximum number of descents to known values of one slot in a round, so that `stop` is polled regularly."""
 
 _QUEEN = 5
 _PROMOTION_SHARES = np.array([0.0, 0.0, 0.0084, 0.0036, 0.0185, 0.9695])

@@ -45,11 +45,11 @@ SAVE_SECONDS = 60.0
 REPORT_STEPS = 50
 """Steps averaged in one line of metrics.jsonl, at most."""
 REPORT_LINES = 20
-"""Fewest lines of a run of that many steps, so that a short run has a curve."""
+"""Minimum number of lines of a run of that many steps, so that a short run has a curve."""
 VALIDATION_POSITIONS = 16384
 """Unseen positions of each validation."""
 VALIDATIONS, VALIDATION_POSITIONS_PER_MINUTE = 5, 1024
-"""Fewest validations of a run in minutes; runs of less than 16 minutes validate on fewer positions, to afford them."""
+"""Minimum number of validations of a run in minutes; runs of less than 16 minutes validate on fewer positions."""
 VALIDATION_SHARE = 0.02
 """Largest share of the training time that validations take; the last one is not counted."""
 GO, DONE, STOPPED, EXHAUSTED = range(4)

@@ -32,7 +32,7 @@ SMALLEST = 10_000_000
 REPEATED = 32 << 20
 """Bytes of text that are repeated: about 14,000 games with clocks and evals."""
 WORKER_BYTES = 500_000_000
-"""Most bytes on which one worker and two workers are compared."""
+"""Maximum number of bytes on which one worker and two workers are compared."""
 TURNS = 3
 """Runs of each kind, in turns; the fastest counts, since machines are shared."""
 POLL_SECONDS = 0.2

@@ -105,7 +105,7 @@ def _verify(datasets: Datasets, key: str) -> list[dg.AssetCheckResult]:
         sources = [str(datasets.source(key))] if key in datasets.dumps() else []
         rows = COMPARED if sources else 0
         work = partial(verify_dataset, datasets.positions(key), sources, rows=rows, limit=LIMIT)
-        return judge_positions(run_child(work), rows)
+        return evaluate_positions(run_child(work), rows)
 
 
 @dg.asset_check(
@@ -138,7 +138,7 @@ def check_checkpoint(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckRes
     with report_user_errors():
         folder, joined = (find_folder(checkpoint.key, op.instance, op.run, name) for name in ("path", TRAINED_ON))
         probe = run_child(partial(tasks.probe, folder, members(joined)[0].directory, None, PROBED))
-    return judge_checkpoint(probe)
+    return evaluate_checkpoint(probe)
 
 
 @dg.asset_check(
@@ -155,7 +155,7 @@ def check_report(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
     return _result(CLASSICAL, top1 > baseline, said, top1=top1, baseline=baseline)
 
 
-def judge_positions(found: Mapping[str, Any], wanted: int) -> list[dg.AssetCheckResult]:
+def evaluate_positions(found: Mapping[str, Any], wanted: int) -> list[dg.AssetCheckResult]:
     """Return the check results for the result of `verify_dataset`, which was asked to compare `wanted` rows."""
     files, compared = found["files"], found["compared"]
     unread = ["not checked, because files differ from the manifest"] if files else []
@@ -168,7 +168,7 @@ def judge_positions(found: Mapping[str, Any], wanted: int) -> list[dg.AssetCheck
     ]
 
 
-def judge_checkpoint(probe: Mapping[str, Any]) -> dg.AssetCheckResult:
+def evaluate_checkpoint(probe: Mapping[str, Any]) -> dg.AssetCheckResult:
     """Return the check result for the result of the task `probe`."""
     loss = probe["loss"]
     said = f"the loss is {'not finite' if loss is None else format(loss, '.4f')} on {probe['rows']} rows"
@@ -176,7 +176,7 @@ def judge_checkpoint(probe: Mapping[str, Any]) -> dg.AssetCheckResult:
     return _result(LOSS, loss is not None, said, warns=False, **values)
 
 
-def judge_strength(row: Mapping[str, Any] | None) -> dg.AssetCheckResult:
+def evaluate_strength(row: Mapping[str, Any] | None) -> dg.AssetCheckResult:
     """Return the check result for the match against the supervised checkpoint; None, if nothing was promoted, fails."""
     if row is None:
         return _result(STRONGER, False, NOTHING_PROMOTED)
@@ -184,7 +184,7 @@ def judge_strength(row: Mapping[str, Any] | None) -> dg.AssetCheckResult:
     return _result(STRONGER, (row["elo_low"] or 0.0) > 0, said, elo_low=row["elo_low"])
 
 
-def judge_imitation(result: Mapping[str, Any]) -> dg.AssetCheckResult:
+def evaluate_imitation(result: Mapping[str, Any]) -> dg.AssetCheckResult:
     """Return the check result for the report of an imitation."""
     (row,) = (row["all"] for row in result["networks"] if row["name"] == "imitation")
     low = row["top1_low"]

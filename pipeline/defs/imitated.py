@@ -49,6 +49,6 @@ def imitation(context: dg.AssetExecutionContext, config: Form[ImitationOptions],
         result = run_child(work, progress=log_progress(context), lock=out)
     return Result(
         metadata=describe_imitation(out, datasets.path / "reports" / out.name, result),
-        check_results=[checks.judge_imitation(result)],
+        check_results=[checks.evaluate_imitation(result)],
         data_version=dg.DataVersion(file_hash(out / "checkpoint.json")),
     )

@@ -51,7 +51,7 @@ def tuned_checkpoint(
         probe = run_child(partial(tasks.probe, out / "best", human[0], None, metadata.PROBED))
     return Result(
         metadata=tuned_metadata.describe_tuned(out, result),
-        check_results=[checks.judge_checkpoint(probe)],
+        check_results=[checks.evaluate_checkpoint(probe)],
         data_version=metadata.data_version(file_hash(out / "best" / "checkpoint.json"), CODE_VERSION),
     )
 
@@ -78,6 +78,6 @@ def strength_report(
         result = run_child(work, progress=log_progress(context), lock=out)
     return Result(
         metadata=tuned_metadata.describe_strength(out, tuned, result),
-        check_results=[checks.judge_strength(result["against_seed"])],
+        check_results=[checks.evaluate_strength(result["against_seed"])],
         data_version=metadata.data_version(best, options, CODE_VERSION),
     )

@@ -19,7 +19,7 @@ from pipeline.errors import DumpError
 from pipeline.pgn.tags import LONGEST_GAME, Splitter, split
 
 MOST_GAMES = 1 << 18
-"""Most games of a chunk: a game costs some 600 bytes besides its text, and a bomb of `*` has one in three bytes."""
+"""Maximum number of games in a chunk: each costs some 600 bytes besides its text, and a bomb of `*` has one in three bytes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,7 @@ class Rule:
     min_ply: int = 0
     """Half-moves played before the first position that counts."""
     limit: int = 20_000
-    """Most positions, drawn at random from all games before min_ply is applied; 0 for all. 20,000 give top-1 to ±0.008."""
+    """Maximum number of positions, drawn at random before min_ply is applied; 0 for all. 20,000 give top-1 to ±0.008."""
 
     def __post_init__(self) -> None:
         """Check ranges."""

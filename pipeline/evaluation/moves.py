@@ -19,7 +19,7 @@ KINDS = ("capture", "recapture", "check", "castling", "promotion", "quiet")
 """A move can have several kinds; `recapture` takes the piece that moved last, `quiet` is none of the others."""
 PHASES = ("opening", "middlegame", "endgame")
 PHASE_PIECES = (10, 6)
-"""Most knights, bishops, rooks and queens of both sides in a middlegame and in an endgame, as in Lichess's divider."""
+"""Maximum number of knights, bishops, rooks and queens in a middlegame and in an endgame, as in Lichess's divider."""
 
 
 def move_columns(batch: Batch) -> dict[str, NDArray[Any]]:

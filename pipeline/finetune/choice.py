@@ -33,7 +33,7 @@ MANY_ROWS = 500_000
 MANY_ROWS_SETTINGS: Mapping[str, Any] = {"near_share": 0.3, "train.keep_policy": False, "train.learning_rate": 1e-3}
 """Settings that differ from MANY_ROWS of people's rows on, since these still teach the policy."""
 MOST_POSITIONS, POSITIONS_PER_ROW = 500_000, 2
-"""Most positions that the hand-written player searches by default, in all and for each of people's rows."""
+"""Maximum number of positions that the hand-written player searches by default, in all and for each of people's rows."""
 REFERENCES = {IN_PLAY: "the move in play", BARE: "the bare network"}
 """First row of the policy and of the value, which their teachers are compared with, in words (docs/log/2026-11-25.md)."""
 FIGURES = {
@@ -67,7 +67,7 @@ class Choice:
 
 
 def choose(rows: Sequence[Row]) -> Choice:
-    """Choose by the rows of `judge_lessons`: the best teacher of each target that is better than the target's first row.
+    """Choose by the rows of `score_targets`: the best teacher of each target that is better than the target's first row.
 
     Better means by more than chance: the 95 % interval of the paired difference is below 0. Of teachers within the best
     one's interval the cheapest is taken. The best move's value comes from the search that makes the policy, if one does.
@@ -130,7 +130,7 @@ def _reason(target: str, words: str, rows: Sequence[Row], chosen: Row | None) ->
     """Return one sentence on the choice of a target's teacher among rows, of which the first is compared with."""
     others = [row for row in _teachers(rows) if row["figure"] is not None]
     if not others:
-        return f"No search teaches the {target}: without a chess engine (apt-get install stockfish) none can be judged."
+        return f"No search teaches the {target}: comparing policies needs a chess engine (apt-get install stockfish)."
     row = chosen or min(others, key=lambda row: row["figure"])
     who = f"The {target} learns from" if chosen else f"No search teaches the {target}. The best is"
     first = f"{REFERENCES[rows[0]['teacher']]} {rows[0]['figure']:.4f}"

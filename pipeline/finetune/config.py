@@ -86,7 +86,7 @@ class GateConfig:
     """
 
     games: int = 400
-    """Most games against the best network; a candidate is rejected if the test is undecided after them."""
+    """Maximum number of games against the best network; a candidate is rejected if the test is undecided after them."""
     simulations: int = 64
     """Simulations per move of both players."""
     seed_games: int = 100
@@ -126,11 +126,11 @@ class FinetuneConfig:
     seed: int = 0
     """Random seed of games, searches, order of training rows and openings; each generation derives its own."""
     buffer: int = 4
-    """Most recent generations whose self-play rows are trained on, the new one included."""
+    """Number of recent generations whose self-play rows are trained on, including the new one."""
     human_share: float = 0.5
     """Share of human rows in a training batch; 0 without --positions."""
     most_uses: float = 2.0
-    """Most times that a self-play row is used by the trainings that lead to one network."""
+    """Maximum number of uses of a self-play row, over all trainings that led to a network."""
     workers: int = 0
     """Processes that play or search; 0 for one per core."""
     engine: str = "local"

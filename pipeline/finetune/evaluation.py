@@ -12,7 +12,7 @@ from pipeline.evaluation.report import Rule, report
 from pipeline.finetune.state import StageContext
 
 POSITIONS = 16_384
-"""Most human positions that are measured, over all datasets."""
+"""Maximum number of human positions that are measured, over all datasets."""
 FIGURES = ("top1", "top3", "cross_entropy", "value_brier")
 """Figures of a report that are averaged over the datasets, weighted by positions."""
 

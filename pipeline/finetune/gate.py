@@ -61,7 +61,7 @@ def describe(match: dict[str, Any]) -> str:
     return f"Elo {format_elo(match)} in {match['games']} games"
 
 
-def judge(stages: dict[str, Any], supervised: dict[str, Any], max_top1_drop: float) -> Verdict:
+def decide(stages: dict[str, Any], supervised: dict[str, Any], max_top1_drop: float) -> Verdict:
     """Return the verdict on a generation from its stages' figures and those of the supervised checkpoint."""
     if "failed" in stages["train"]:
         return Verdict(reason=f"its training failed: {stages['train']['failed']}")

@@ -23,7 +23,7 @@ from pipeline.executors.by_name import LOCAL, engine_of
 from pipeline.finetune.choice import apply
 from pipeline.finetune.config import FREE_TO_CHANGE, FinetuneConfig
 from pipeline.finetune.control import write_seed
-from pipeline.finetune.gate import judge
+from pipeline.finetune.gate import decide
 from pipeline.finetune.outputs import BEST, lineage, reasons, refresh, row, table
 from pipeline.finetune.stages import DEFAULT_STAGES, Stage
 from pipeline.finetune.state import (
@@ -196,7 +196,7 @@ class _Loop:
                 self.human,
                 self.config.explore,
                 folder_of(self.out, best),
-                judged=self.out,
+                scored=self.out,
                 simulations=self.config.gate.simulations,
                 engine=self.referee,
                 progress=tick,
@@ -215,10 +215,10 @@ class _Loop:
         return self.stop() or (minutes is not None and spent >= 60 * minutes)
 
     def _advance(self, generation: Generation) -> None:
-        """Run the next stage of a generation, or judge it."""
+        """Run the next stage of a generation, or decide on its candidate."""
         name = generation.next_stage
         if name is None:
-            generation.verdict = self._judge(generation)
+            generation.verdict = self._decide(generation)
         else:
             context = self._context(generation)
             context.folder.mkdir(parents=True, exist_ok=True)
@@ -234,11 +234,11 @@ class _Loop:
         publish_state(self.out, self.state)
         refresh(self.out, self.state)
 
-    def _judge(self, generation: Generation) -> Verdict:
+    def _decide(self, generation: Generation) -> Verdict:
         if not generation.number:
             return Verdict(promoted=True, reason="the supervised checkpoint")
         supervised = self.state.generations[0].stages["eval"]
-        verdict = judge(generation.stages, supervised, self.config.gate.max_top1_drop)
+        verdict = decide(generation.stages, supervised, self.config.gate.max_top1_drop)
         LOG.info("generation %d: %s", generation.number, verdict.reason)
         return verdict
 
@@ -281,7 +281,7 @@ class _Loop:
     def _result(self, why: str) -> dict[str, Any]:
         """Return the figures of the best network, a row per generation, and a text for the terminal."""
         state = self.state
-        rows = [row(one) for one in state.judged]
+        rows = [row(one) for one in state.decided]
         found = latest_teachers(self.out)
         teachers = [] if found is None else [textwrap.indent(found.text, "    "), ""]
         best = f"best: generation {state.best}, in {self.out / BEST} ({why})"

@@ -31,13 +31,13 @@ def refresh(out: Path, state: State) -> None:
     rows = [row(one) for one in state.generations]
     columns = list(dict.fromkeys(name for one in rows for name in one)) or ["generation"]
     publish_bytes(out, CSV, csv_text(columns, rows).encode())
-    if len(state.judged) > 1:
+    if len(state.decided) > 1:
         publish_bytes(out, CURVES, draw_curves(rows))
 
 
 def lineage(state: State) -> dict[str, Any]:
     """Return where the best network comes from, and its matches against the supervised one and against people's rows alone."""
-    promoted = [one.number for one in state.judged if one.word == "promoted"] or [0]
+    promoted = [one.number for one in state.decided if one.word == "promoted"] or [0]
     arena = state.generations[state.best].stages.get("arena", {}) if state.generations else {}
     strength = {
         f"against_{one}": {name: arena[one][name] for name in MATCH} if arena.get(one) else None

@@ -82,7 +82,7 @@ class State(Schema):
         return self
 
     @property
-    def judged(self) -> list[Generation]:
+    def decided(self) -> list[Generation]:
         """Return the generations that have a verdict, the supervised checkpoint first."""
         return [one for one in self.generations if one.verdict is not None]
 
@@ -93,7 +93,7 @@ class State(Schema):
 
     def best_before(self, number: int) -> int:
         """Return the best of the generations before one, which that one was made from."""
-        return max((one.number for one in self.judged[:number] if one.word == "promoted"), default=0)
+        return max((one.number for one in self.decided[:number] if one.word == "promoted"), default=0)
 
     def current(self, most: int | None) -> Generation | None:
         """Return the generation under way, or begin one; None when `most` generations are done."""

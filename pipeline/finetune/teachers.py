@@ -5,10 +5,10 @@
 A teacher of the policy must lose less than the move that the network's own small search plays in a match. A teacher of the
 value must err less than the bare network, whose value a search reads at its leaves.
 
-Policies are judged by the expected score that their moves lose against the best one. Values are judged by the root mean square
-error of the expected score, after one factor on their logits was fitted on the other half of the games: a value is calibrated
-once it is trained, so a teacher must not win or lose by its scale. The referee is a UCI engine; without one the datasets'
-evaluations or, last, the results of the games, by which no policy can be judged.
+A policy's figure is the expected score that its moves lose against the best one. A value's figure is the root mean square
+error of the expected score, after one factor on its logits was fitted on the other half of the games: a value is calibrated
+once it is trained, so the scale of a teacher must not count. The referee is a UCI engine. Without one it is the datasets'
+evaluations or, last, the results of the games, which cannot rank policies.
 
 Axes: N positions, M moves of one of them.
 """
@@ -53,7 +53,7 @@ from pipeline.finetune.choice import (
     format_choice,
 )
 from pipeline.finetune.config import default_explore
-from pipeline.finetune.judgements import HeldOut, Scores, draw_held_out, expected_score, judge_positions
+from pipeline.finetune.engine_scores import HeldOut, Scores, draw_held_out, expected_score, score_positions
 from pipeline.finetune.state import GENERATIONS, FinetuneError
 from pipeline.selfplay.config import ExploreConfig
 from pipeline.storage.preflight import installed, is_installed
@@ -106,7 +106,7 @@ def choose_teachers(
     config: ExploreConfig,
     out: Path,
     *,
-    judged: Path | None = None,
+    scored: Path | None = None,
     simulations: int,
     engine: str = "stockfish",
     progress: Progress = silent,
@@ -114,17 +114,17 @@ def choose_teachers(
 ) -> Teachers:
     """Compare teachers of a checkpoint that plays with `simulations`, choose, and write teachers.json into `out`.
 
-    `engine` is the command of a UCI engine, which is the referee if it is installed. Positions that it has judged in `judged`
-    (`out` by default), for other checkpoints or before a kill, are not judged again. Raises FinetuneError, ConfigError without
-    held-out positions, PlayerError, and Stopped.
+    `engine` is the command of a UCI engine, which is the referee if it is installed. Its scores are kept in the folder
+    `scored` (`out` by default), and used again for other checkpoints and after a kill. Raises FinetuneError, ConfigError
+    without held-out positions, PlayerError, and Stopped.
     """
     held, scores = draw_held_out(human, POSITIONS), None
     if is_installed(engine):
         command = installed(tuple(shlex.split(engine)))
-        scores = judge_positions(held.fens, command, judged or out, progress, stop)
+        scores = score_positions(held.fens, command, scored or out, progress, stop)
     network = _open(checkpoint, human, config.device, progress)
-    lessons = collect_lessons(network, config.search, simulations, held, progress, stop)
-    rows, referee = judge_lessons(lessons, held, scores)
+    teachers = collect_targets(network, config.search, simulations, held, progress, stop)
+    rows, referee = score_targets(teachers, held, scores)
     content = {
         "format_version": FORMAT_VERSION,
         "referee": referee,
@@ -173,8 +173,8 @@ def _open(checkpoint: Path, human: Sequence[Path], device: str, progress: Progre
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Lesson:
-    """Answers of one teacher for the positions."""
+class TeacherTargets:
+    """Policies or values of one teacher for the positions."""
 
     target: Target
     name: str
@@ -184,15 +184,14 @@ class Lesson:
     policies: Sequence[Mapping[str, float]] | None = None  # [N] probabilities of moves in UCI notation
 
 
-def collect_lessons(
+def collect_targets(
     network: Evaluator, search: SearchConfig, simulations: int, held: HeldOut, progress: Progress, stop: Stop
-) -> list[Lesson]:
-    """Return what the network, its searches and the hand-written player teach; raises Stopped.
+) -> list[TeacherTargets]:
+    """Return the policies and values of the network, its searches and the hand-written player; raises Stopped.
 
-    The first lesson of the policy is the network as it plays, with `simulations` of PUCT, that of the value the bare network.
-
-    Of the loop's default search several algorithms and simulations are compared; a search that the user has set is the only
-    one.
+    The references come first: for the policy the network as it plays, with `simulations` of PUCT; for the value the bare
+    network. In place of the loop's default search, several algorithms and simulations are compared; a search that the user has
+    set is the only one.
     """
     cached, names = Cached(network, CACHE_MIB), {algorithm: name for name, algorithm in OWN_SEARCH.items()}
     searches = SEARCHES if search == default_explore().search else ((search.algorithm, search.simulations),)
@@ -200,13 +199,13 @@ def collect_lessons(
     players.append((BARE, cached, search, 0))
     players += [(names[one], cached, replace(search, algorithm=one), budget) for one, budget in searches]
     players.append((HAND_WRITTEN, evaluate, replace(search, algorithm="puct"), HAND_WRITTEN_SIMULATIONS))
-    lessons = list[Lesson]()
+    teachers = list[TeacherTargets]()
     for done, (name, evaluator, config, budget) in enumerate(players, 1):
         config = replace(config, simulations=max(1, budget), nodes=0)
         found = _search(evaluator, config, budget, held.positions, stop)
-        lessons += _read_lessons(name, budget, found, held)
+        teachers += _read_targets(name, budget, found, held)
         progress(Tick(done, len(players), "teachers compared"))
-    return lessons
+    return teachers
 
 
 def _search(
@@ -228,9 +227,9 @@ def _search(
     return found
 
 
-def _read_lessons(
+def _read_targets(
     name: str, simulations: int, found: Sequence[tuple[Root, SearchResult]], held: HeldOut
-) -> Iterator[Lesson]:
+) -> Iterator[TeacherTargets]:
     """Yield a player's policy, except the hand-written one's, and its values, except those of the network in play."""
     if name != HAND_WRITTEN:
         moves = ((result.labels, result.promotions, result.shares) for _, result in found)
@@ -240,14 +239,14 @@ def _read_lessons(
         policies = [_name_moves(*one, turn) for one, turn in zip(moves, turns, strict=True)]
         if name == IN_PLAY:
             policies = [{max(policy, key=policy.__getitem__): 1.0} for policy in policies]
-        yield Lesson(target="policy", name=name, simulations=simulations, policies=policies)
+        yield TeacherTargets(target="policy", name=name, simulations=simulations, policies=policies)
     if name == IN_PLAY:
         return
     roots = np.array([root.value for root, _ in found])
     best = np.array([result.best_value for _, result in found])
     parts = {name: roots} if name == BARE else {f"{name}: root": roots, f"{name}: {BEST_MOVE}": best}
     for part, values_N in parts.items():
-        yield Lesson(target="value", name=part, simulations=simulations, values=(values_N + 1.0) / 2.0)
+        yield TeacherTargets(target="value", name=part, simulations=simulations, values=(values_N + 1.0) / 2.0)
 
 
 def _name_moves(
@@ -259,17 +258,19 @@ def _name_moves(
     return {move_of(label, promotion, turn).uci(): share for label, promotion, share in moves}
 
 
-def judge_lessons(lessons: Sequence[Lesson], held: HeldOut, scores: Sequence[Scores] | None) -> tuple[Rows, str]:
-    """Return a row per teacher and what the referee is; `scores` are an engine's, None without one.
+def score_targets(
+    teachers: Sequence[TeacherTargets], held: HeldOut, scores: Sequence[Scores] | None
+) -> tuple[Rows, str]:
+    """Compare teachers with a referee; return a row per teacher and the referee's name.
 
-    Differences are from the first lesson of a target. Where nearly all positions have evaluations, those are a teacher too:
-    they are in people's rows.
+    `scores` are an engine's, None without one. Differences are from the first teacher of a target. Where nearly all positions
+    have evaluations, these are a teacher too, since people's rows contain them.
     """
     known_N = held.evals != BATCH_SENTINELS["eval"]
     evaluated, evals_N = known_N.mean() >= EVALUATED, expected_score(held.evals.astype(np.float64))
     used_N = known_N if evaluated else np.ones(len(known_N), dtype=np.bool_)
     if evaluated:
-        lessons = [*lessons, Lesson(target="value", name=EVALUATIONS, simulations=0, values=evals_N)]
+        teachers = [*teachers, TeacherTargets(target="value", name=EVALUATIONS, simulations=0, values=evals_N)]
     if scores is not None:
         referee, truth_N = "engine", np.array([max(one.values()) for one in scores])
     elif evaluated:
@@ -277,19 +278,19 @@ def judge_lessons(lessons: Sequence[Lesson], held: HeldOut, scores: Sequence[Sco
     else:
         referee, truth_N = "results", (held.results + 1.0) / 2.0
     rows, first = Rows(), dict[str, NDArray[np.float64]]()
-    for lesson in sorted(lessons, key=lambda lesson: lesson.target):
-        row: dict[str, Any] = {"target": lesson.target, "teacher": lesson.name, "simulations": lesson.simulations}
+    for teacher in sorted(teachers, key=lambda teacher: teacher.target):
+        row: dict[str, Any] = {"target": teacher.target, "teacher": teacher.name, "simulations": teacher.simulations}
         games_N, factor, loss_N = held.games, None, None
-        if lesson.values is not None:
+        if teacher.values is not None:
             games_N = held.games[used_N]
-            factor, error_N = calibrated_errors(lesson.values[used_N], truth_N[used_N], games_N)
+            factor, error_N = calibrated_errors(teacher.values[used_N], truth_N[used_N], games_N)
             loss_N = np.square(error_N) if referee == "results" else _make_root(error_N)
-        elif scores is not None and lesson.policies is not None:
-            loss_N = np.array([_loss(one, by) for one, by in zip(lesson.policies, scores, strict=True)])
+        elif scores is not None and teacher.policies is not None:
+            loss_N = np.array([_loss(one, by) for one, by in zip(teacher.policies, scores, strict=True)])
         row |= {"figure": None, "difference": None, "low": None, "high": None, "factor": factor}
         if loss_N is not None:
-            first.setdefault(lesson.target, loss_N)
-            found = (float(loss_N.mean()), *clustered_mean(loss_N - first[lesson.target], games_N))
+            first.setdefault(teacher.target, loss_N)
+            found = (float(loss_N.mean()), *clustered_mean(loss_N - first[teacher.target], games_N))
             rounded = (None if number is None else round(number, 4) for number in found)
             row |= dict(zip(("figure", "difference", "low", "high"), rounded, strict=True))
         rows.append(row)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from model.inference.evaluator import NetworkEvaluator
 
 MOST_ROWS = 50_000
-"""Most positions that are measured, drawn at random: 60 MB."""
+"""Maximum number of positions that are measured, drawn at random: 60 MB."""
 LATE_PLY = 22
 """Half-moves before the twelfth move of either side."""
 OPENING_PLIES, OPENINGS, MOVES_SHOWN = 16, 8, 3

@@ -63,7 +63,7 @@ ROWS_VERSION = 1
 tests/pipeline/ingest/test_rows_version.py fails if rows change and this does not."""
 
 BLOCK_ROWS = 1 << 19
-"""Most rows that are replayed, shuffled and written together: 34 MB."""
+"""Maximum number of rows that are replayed, shuffled and written together: 34 MB."""
 
 NAMES = 50
 """Most frequent names that a chunk without any move of the wanted players notes."""

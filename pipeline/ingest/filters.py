@@ -46,7 +46,7 @@ class Filters:
     min_elo: int = 0
     """Lowest rating of either player; 0 also keeps games without ratings."""
     max_elo: int = 0
-    """Highest rating of either player; 0 for no limit."""
+    """Maximum rating of either player; 0 for no limit."""
     rated_only: bool = False
     """Keep only games whose Event begins with "Rated", as Lichess writes it. Casual games are often not played to win."""
     exclude_bots: bool = False
@@ -63,18 +63,18 @@ class Filters:
     skip_plies: int = 0
     """Half-moves at the beginning of a game that do not become rows: openings are mostly duplicates of each other."""
     min_clock: int = 0
-    """Least number of seconds on the mover's clock, if it is known; moves in time trouble teach little. 0 for all."""
+    """Minimum number of seconds on the mover's clock, if it is known; moves in time trouble teach little. 0 for all."""
     sample: float = 1.0
     """Share of games to keep, by a hash of their movetext and the seed. A smaller share is a subset of a larger one. Of
     evaluated positions, share of the row groups to read."""
     positions_per_game: int = 0
-    """Most rows of a game, drawn by a hash, since neighbours are nearly duplicates; 0 for all."""
+    """Maximum number of rows of a game, drawn by a hash, since neighbours are nearly duplicates; 0 for all."""
     min_pieces: int = 0
-    """Least number of pieces on the board, kings and pawns included."""
+    """Minimum number of pieces on the board, kings and pawns included."""
     max_pieces: int = 32
-    """Most pieces on the board, kings and pawns included."""
+    """Maximum number of pieces on the board, kings and pawns included."""
     min_depth: int = 0
-    """Least depth of an engine's analysis, which only Lichess's position evaluations state; 0 for all."""
+    """Minimum depth of an engine's analysis, which only Lichess's position evaluations state; 0 for all."""
     max_score: int = 0
     """Greatest evaluation in centipawns of either side, mates being 32000; rows without one are kept. 0 for all."""
 

@@ -18,7 +18,7 @@ from pipeline.dataset.files.columns import BATCH_SENTINELS
 from pipeline.dataset.files.stored_planes import row_positions
 
 MOST_MOVES = 4
-"""Most moves between a position of a game and the one that is searched."""
+"""Maximum number of moves between a position of a game and the one that is searched."""
 
 
 def step_off(rows: dict[str, NDArray[Any]], seed: int) -> None:

@@ -15,7 +15,7 @@ from engine.temporaries import is_temporary
 from pipeline.storage.stores import LOCK, is_local, publish_json
 
 SHOWN = 4
-"""Most differences that an error message lists."""
+"""Maximum number of differences that an error message lists."""
 SYSTEM = frozenset(
     {".DS_Store", ".Spotlight-V100", ".Trashes", ".TemporaryItems", ".fseventsd", ".snapshot", "lost+found"}
     | {"Thumbs.db", "desktop.ini", ".gitignore", ".gitkeep", ".keep"}

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     import requests
 
 BLOCK = 1 << 18
-"""Most bytes that one read of a connection returns."""
+"""Maximum number of bytes that one read of a connection returns."""
 REDIRECTS = 10
-"""Most redirects in a row that are followed."""
+"""Maximum number of redirects in a row that are followed."""
 ATTEMPTS = 6
 """Requests in a row that may bring nothing before the file is given up."""
 CONNECT_SECONDS = 15.0

@@ -31,7 +31,7 @@ from pipeline.errors import ConfigError, StoreError
 BUFFER = 1 << 20
 """Bytes of the write buffer: a Parquet page is some 8 kB."""
 SETTLING = 4
-"""Most files of one writer that are synchronised or uploaded at a time."""
+"""Maximum number of files of one writer that are synchronised or uploaded at a time."""
 LOCK = ".lock"
 """Name of the lock of a folder on this machine: an empty file."""
 STORES = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "hf": "hf", "az": "", "abfs": "", "abfss": ""}

@@ -52,7 +52,7 @@ LEADERBOARD = {
     "trained_on_positions": "Positions of all training so far, repetitions included.",
 }
 LONGEST_TABLE = 200
-"""Most rows of a table; longer ones make the page slow."""
+"""Maximum number of rows of a table; longer ones make the page slow."""
 
 
 def describe_positions(directory: Path, manifest: Mapping[str, Any]) -> Metadata:

@@ -78,11 +78,11 @@ def _row(
         "lead": lead,
         "lead_low": low,
         "lead_high": high,
-        "verdict": judge_lead(lead, low, high),
+        "verdict": describe_lead(lead, low, high),
     }
 
 
-def judge_lead(lead: float, low: float | None, high: float | None) -> str:
+def describe_lead(lead: float, low: float | None, high: float | None) -> str:
     """Return how the band's own rating fares: wins or loses where the interval excludes 0, else leads, trails or ties."""
     if low is not None and high is not None and low * high > 0:
         return "wins" if low > 0 else "loses"

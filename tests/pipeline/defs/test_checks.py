@@ -111,7 +111,7 @@ def test_rows_that_were_not_compared_are_not_called_the_same(copied: Path) -> No
     assert verify.rows_differ(directory, manifest, iter([]), 64) == (0, [])
     answer = {"files": [], "splits": [], "rows": [], "damage": [], "compared": 0}
     for wanted, passes in ((64, False), (0, True)):
-        (check,) = [it for it in checks.judge_positions(answer, wanted) if it.check_name == checks.ROWS]
+        (check,) = [it for it in checks.evaluate_positions(answer, wanted) if it.check_name == checks.ROWS]
         assert check.passed is passes
 
 

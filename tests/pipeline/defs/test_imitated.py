@@ -23,10 +23,10 @@ def test_every_name_is_one_plain_folder_of_its_own(root: Path) -> None:
 def test_an_imitation_is_better_when_its_whole_interval_says_so() -> None:
     row = {"top1_difference": 0.05, "top1_low": 0.01, "top1_high": 0.09}
     result = {"headline": "x", "networks": [{"name": "base", "all": {}}, {"name": "imitation", "all": row}]}
-    assert checks.judge_imitation(result).passed
+    assert checks.evaluate_imitation(result).passed
     for low in (-0.01, None):
         row["top1_low"] = low  # type: ignore[assignment]
-        assert not checks.judge_imitation(result).passed
+        assert not checks.evaluate_imitation(result).passed
 
 
 def materialize(player: str, instance: dg.DagsterInstance) -> str:

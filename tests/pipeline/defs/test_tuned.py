@@ -46,10 +46,10 @@ TINY["explore"] |= {"search": {"algorithm": "gumbel", "simulations": 4, "max_con
 
 def test_a_tuned_network_is_stronger_when_its_whole_interval_says_so() -> None:
     row = {"score": 0.58, "elo": 60.0, "elo_low": 5.0, "elo_high": 120.0, "games": 200}
-    assert checks.judge_strength(row).passed
-    assert not checks.judge_strength(row | {"elo_low": -1.0}).passed
-    assert checks.judge_strength(row | {"elo": None, "elo_high": None}).passed
-    lost = checks.judge_strength(row | {"elo": None, "elo_low": None})
+    assert checks.evaluate_strength(row).passed
+    assert not checks.evaluate_strength(row | {"elo_low": -1.0}).passed
+    assert checks.evaluate_strength(row | {"elo": None, "elo_high": None}).passed
+    lost = checks.evaluate_strength(row | {"elo": None, "elo_low": None})
     assert (lost.passed, lost.description) == (False, "Elo below +120 in 200 games")
 
 
@@ -69,7 +69,7 @@ def test_nothing_promoted_is_said_and_the_seed_does_not_play_itself(
     ask = partial(strength.strength, tuned, out, games=2, engine="", nodes=())
     result = ask(simulations=(4, 8), hand_written=0)
     assert result == {"out": str(out), "rows": [], "text": NOTHING_PROMOTED, "against_seed": None}
-    assert not checks.judge_strength(result["against_seed"]).passed
+    assert not checks.evaluate_strength(result["against_seed"]).passed
     said = describe_strength(out, tuned, result)
     assert said["seed"] == NOTHING_PROMOTED
     assert not {"elo", "elo_low", "elo_high"} & set(said)

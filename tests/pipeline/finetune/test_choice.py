@@ -79,17 +79,17 @@ def test_a_bare_network_better_than_its_own_search_does_not_teach_itself() -> No
     assert choose(table(bare_policy=better)).policy == "none"
 
 
-def test_without_an_engine_no_policy_is_judged_and_too_few_games_choose_nothing() -> None:
-    unjudged = {name: row("policy", "visits", 64, None) for name in ("visits_64", "visits_256", "gumbel_64")}
+def test_without_an_engine_no_policy_is_compared_and_too_few_games_choose_nothing() -> None:
+    unscored = {name: row("policy", "visits", 64, None) for name in ("visits_64", "visits_256", "gumbel_64")}
     rows = table(
-        **unjudged,
+        **unscored,
         policy=row("policy", "in play", 64, None),
         bare_policy=row("policy", "bare", 0, None),
         best_64=BEST_64,
     )
     choice = choose(rows)
     assert short(choice) == ("none", "best_move", "puct", 64)
-    assert "without a chess engine" in choice.policy_reason
+    assert "needs a chess engine" in choice.policy_reason
     few = row("value", "visits: best move", 64, 0.1) | {"difference": -0.1}
     assert choose(table(best_64=few)).nothing
     assert "too few games" in format_choice(table(best_64=few), choose(table(best_64=few)), "engine", 20, 5)

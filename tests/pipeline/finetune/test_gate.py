@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from engine.match.arena import pairs_to_decision
 from engine.match.sprt import RAREST, SprtConfig, llr, score_of
 from pipeline.finetune.config import GateConfig
-from pipeline.finetune.gate import judge
+from pipeline.finetune.gate import decide
 
 DRAWISH = {100.0: 0.25, 220.0: 0.5}
 """draw_elo, and about the share of draws that it makes; 64 simulations of the embedded network draw 15 to 30 % of games."""
@@ -142,7 +142,7 @@ def figures(**told: object) -> dict[str, object]:
 
 
 def test_top1_may_fall_by_just_so_much() -> None:
-    assert judge(figures(), {"top1": 0.4549}, 0.015).promoted
-    fallen = judge(figures(), {"top1": 0.4551}, 0.015)
+    assert decide(figures(), {"top1": 0.4549}, 0.015).promoted
+    fallen = decide(figures(), {"top1": 0.4551}, 0.015)
     assert (fallen.promoted, fallen.undone) == (False, True)
-    assert judge(figures(eval={}), {}, 0.015).promoted, "without human positions there is nothing to compare"
+    assert decide(figures(eval={}), {}, 0.015).promoted, "without human positions there is nothing to compare"

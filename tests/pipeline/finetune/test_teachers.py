@@ -16,13 +16,13 @@ import pytest
 from engine.progress import Tick, never, silent
 from engine.search import SearchConfig
 from pipeline.errors import ConfigError, Stopped
-from pipeline.finetune import judgements, loop, outputs, teachers
+from pipeline.finetune import engine_scores, loop, outputs, teachers
 from pipeline.finetune.choice import EVALUATIONS
 from pipeline.finetune.config import FinetuneConfig
-from pipeline.finetune.judgements import HeldOut, draw_held_out, judge_positions
+from pipeline.finetune.engine_scores import HeldOut, draw_held_out, score_positions
 from pipeline.finetune.loop import finetune
 from pipeline.finetune.state import FinetuneError, folder_of
-from pipeline.finetune.teachers import Lesson, calibrated_errors, judge_lessons
+from pipeline.finetune.teachers import TeacherTargets, calibrated_errors, score_targets
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 from tests.pipeline import datasets
@@ -77,13 +77,13 @@ def test_positions_are_held_out_and_few_of_a_game(human: Path, tmp_path: Path) -
     assert np.unique(held.games, return_counts=True)[1].max() <= 2
     assert all(chess.Board(fen).legal_moves.count() > 1 for fen in held.fens)
     assert held.fens == draw_held_out([human], 20).fens
-    assert np.unique(draw_held_out([human], 10_000).games, return_counts=True)[1].max() == judgements.MOST_A_GAME
+    assert np.unique(draw_held_out([human], 10_000).games, return_counts=True)[1].max() == engine_scores.MOST_A_GAME
     ingest([str(datasets.dump(tmp_path / "games.pgn", 5))], tmp_path / "all", IngestConfig(test_share=0.0), workers=1)
     with pytest.raises(ConfigError, match="no held-out positions"):
         draw_held_out([tmp_path / "all"], 20)
 
 
-def test_a_judgement_is_asked_for_once(human: Path, tmp_path: Path) -> None:
+def test_a_position_is_scored_once(human: Path, tmp_path: Path) -> None:
     fens, command = draw_held_out([human], 12).fens, engine(tmp_path)
     asked = 0
 
@@ -95,12 +95,12 @@ def test_a_judgement_is_asked_for_once(human: Path, tmp_path: Path) -> None:
         asked = tick.done
 
     with pytest.raises(Stopped):
-        judge_positions(fens, command, tmp_path, progress, stop)
-    path = tmp_path / judgements.JUDGEMENTS
+        score_positions(fens, command, tmp_path, progress, stop)
+    path = tmp_path / engine_scores.ENGINE_SCORES
     kept = path.read_text().splitlines()
     assert 5 <= len(kept) < 12
     path.write_text("\n".join(kept)[:-9])  # the last line was cut off by a kill
-    scores = judge_positions(fens, command, tmp_path, silent, never)
+    scores = score_positions(fens, command, tmp_path, silent, never)
     lines = path.read_text().splitlines()
     assert lines[: len(kept) - 1] == kept[:-1]
     assert len(lines) == 13
@@ -110,11 +110,11 @@ def test_a_judgement_is_asked_for_once(human: Path, tmp_path: Path) -> None:
         assert found[moves[0]] == pytest.approx(1 / (1 + np.exp(0.00368208 * 10)), abs=1e-4)
     (tmp_path / "other").mkdir()
     with pytest.raises(FinetuneError, match="it needs MultiPV for all"):
-        judge_positions(fens, engine(tmp_path, "1"), tmp_path / "other", silent, never)
+        score_positions(fens, engine(tmp_path, "1"), tmp_path / "other", silent, never)
 
 
 def held(games: int = 40, evals: int = -32768) -> HeldOut:
-    """Return two positions of each game, of which only what a judge reads is filled."""
+    """Return two positions of each game, of which only the columns that are scored are filled."""
     count, rng = 2 * games, np.random.default_rng(1)
     numbers = np.repeat(np.arange(games, dtype=np.uint64), 2)
     nothing = np.zeros((count, 16), dtype=np.uint64)
@@ -126,15 +126,15 @@ def held(games: int = 40, evals: int = -32768) -> HeldOut:
 def test_a_policy_loses_what_its_moves_lose_on_average() -> None:
     positions = held()
     scores = [{"a": 0.6, "b": 0.5, "c": 0.1}] * 80
-    lessons = [
-        Lesson(target="policy", name="bare", simulations=0, policies=[{"a": 0.5, "b": 0.0, "c": 0.5}] * 80),
-        Lesson(target="policy", name="visits", simulations=64, policies=[{"a": 0.5, "b": 0.5, "c": 0.0}] * 80),
+    teachers = [
+        TeacherTargets(target="policy", name="bare", simulations=0, policies=[{"a": 0.5, "b": 0.0, "c": 0.5}] * 80),
+        TeacherTargets(target="policy", name="visits", simulations=64, policies=[{"a": 0.5, "b": 0.5, "c": 0.0}] * 80),
     ]
-    rows, referee = judge_lessons(lessons, positions, scores)
+    rows, referee = score_targets(teachers, positions, scores)
     assert referee == "engine"
     assert [row["figure"] for row in rows] == [0.25, 0.05]
     assert (rows[1]["difference"], rows[1]["low"], rows[1]["high"]) == (-0.2, -0.2, -0.2)
-    rows, referee = judge_lessons(lessons, positions, None)
+    rows, referee = score_targets(teachers, positions, None)
     assert referee == "results"
     assert [row["figure"] for row in rows] == [None, None]
 
@@ -157,30 +157,30 @@ def test_evaluations_are_the_referee_without_an_engine_and_a_teacher_with_one() 
     positions = held()
     evals = rng.integers(-300, 300, 80).astype(np.int16)
     positions = replace(positions, evals=evals)
-    truth_N = judgements.expected_score(evals.astype(float))
-    lessons = [
-        Lesson(
+    truth_N = engine_scores.expected_score(evals.astype(float))
+    teachers = [
+        TeacherTargets(
             target="value", name="bare", simulations=0, values=np.clip(truth_N + rng.normal(0, 0.2, 80), 0.05, 0.95)
         ),
-        Lesson(target="value", name="visits: best move", simulations=64, values=truth_N),
+        TeacherTargets(target="value", name="visits: best move", simulations=64, values=truth_N),
     ]
-    rows, referee = judge_lessons(lessons, positions, None)
+    rows, referee = score_targets(teachers, positions, None)
     assert referee == "evaluations"
     assert [row["teacher"] for row in rows] == ["bare", "visits: best move", EVALUATIONS]
     assert rows[1]["figure"] < 0.01 < rows[0]["figure"]
     assert rows[1]["high"] < 0
-    rows, referee = judge_lessons(lessons, positions, [{"a": float(one)} for one in truth_N])
+    rows, referee = score_targets(teachers, positions, [{"a": float(one)} for one in truth_N])
     assert (referee, rows[2]["figure"] < 0.01) == ("engine", True)
 
 
-def test_results_judge_values_by_their_brier_score() -> None:
+def test_without_an_engine_values_are_compared_by_their_brier_score() -> None:
     positions = held()
     values = (positions.results + 1) / 2 * 0.5 + 0.25
-    lessons = [
-        Lesson(target="value", name="bare", simulations=0, values=np.full(80, 0.5)),
-        Lesson(target="value", name="hand-written: best move", simulations=1024, values=values),
+    teachers = [
+        TeacherTargets(target="value", name="bare", simulations=0, values=np.full(80, 0.5)),
+        TeacherTargets(target="value", name="hand-written: best move", simulations=1024, values=values),
     ]
-    rows, _ = judge_lessons(lessons, positions, None)
+    rows, _ = score_targets(teachers, positions, None)
     assert rows[0]["figure"] == pytest.approx(float(np.square((positions.results + 1) / 2 - 0.5).mean()), abs=1e-4)
     assert rows[1]["figure"] < 0.02
     assert rows[1]["high"] < 0
@@ -209,7 +209,7 @@ def run(made: Path, human: Path, out: Path, referee: tuple[str, str], progress: 
 @pytest.mark.usefixtures("small")
 def test_killed_while_teachers_are_compared_a_loop_chooses_the_same(human: Path, tmp_path: Path) -> None:
     made, command = networks(tmp_path / "made", 2), engine(tmp_path)
-    for unit, at in (("positions judged", 3), ("positions judged", 17), ("teachers compared", 2)):
+    for unit, at in (("positions scored", 3), ("positions scored", 17), ("teachers compared", 2)):
 
         def kill(tick: Tick, unit: str = unit, at: int = at) -> None:
             if tick.stage == "generation 1: teachers" and tick.unit == unit and tick.done >= at:
@@ -217,10 +217,10 @@ def test_killed_while_teachers_are_compared_a_loop_chooses_the_same(human: Path,
 
         assert forked(lambda kill=kill: run(made, human, tmp_path / "killed", command, kill)) == -signal.SIGKILL  # type: ignore[misc]
         assert not (folder_of(tmp_path / "killed", 0) / teachers.TEACHERS).exists()
-    kept = (tmp_path / "killed" / judgements.JUDGEMENTS).read_text().splitlines()
+    kept = (tmp_path / "killed" / engine_scores.ENGINE_SCORES).read_text().splitlines()
     assert len(kept) == 24
     killed = run(made, human, tmp_path / "killed", command)
-    assert (tmp_path / "killed" / judgements.JUDGEMENTS).read_text().splitlines() == kept
+    assert (tmp_path / "killed" / engine_scores.ENGINE_SCORES).read_text().splitlines() == kept
     whole = run(made, human, tmp_path / "whole", command)
     assert killed["teachers"] == whole["teachers"]
     assert "difference, 95 %" in whole["text"]
@@ -262,8 +262,8 @@ def test_each_network_has_its_own_teachers(human: Path, tmp_path: Path, monkeypa
     """The seed learns from the hand-written player, generation 1 from its own search: the buffer keeps them apart."""
     asked = list[tuple[str, str]]()
 
-    def choose(checkpoint: Path, human: Any, explore: Any, out: Path, judged: Path, **_: Any) -> teachers.Teachers:
-        asked.append((out.name, judged.name))
+    def choose(checkpoint: Path, human: Any, explore: Any, out: Path, scored: Path, **_: Any) -> teachers.Teachers:
+        asked.append((out.name, scored.name))
         seed = out.name == "000"
         choice = {
             "policy": "none" if seed else "visits",

@@ -8,7 +8,7 @@ import torch
 
 from engine.progress import silent
 from model.data.playouts import playout_rows
-from pipeline.evaluation.ratings.matrix import NO_RATINGS, describe_matrix, judge_lead, measure_matrix
+from pipeline.evaluation.ratings.matrix import NO_RATINGS, describe_lead, describe_matrix, measure_matrix
 from pipeline.evaluation.ratings.sample import CENTERS, CONDITIONS, NAMES, BandSample, evaluate_conditions
 from tests.pipeline.evaluation.ratings.stubs import Stub, boards_of, legal_labels
 
@@ -100,8 +100,8 @@ def test_a_network_that_hears_nothing_leads_nowhere(rows: dict[str, Any]) -> Non
 
 
 def test_a_verdict_needs_an_interval() -> None:
-    assert [judge_lead(*lead) for lead in ((0.2, 0.1, 0.3), (-0.2, -0.3, -0.1))] == ["wins", "loses"]
-    assert [judge_lead(*lead) for lead in ((0.2, -0.1, 0.5), (0.2, None, None), (-0.2, -0.5, 0.1))] == [
+    assert [describe_lead(*lead) for lead in ((0.2, 0.1, 0.3), (-0.2, -0.3, -0.1))] == ["wins", "loses"]
+    assert [describe_lead(*lead) for lead in ((0.2, -0.1, 0.5), (0.2, None, None), (-0.2, -0.5, 0.1))] == [
         "leads",
         "leads",
         "trails",

@@ -1,9 +1,9 @@
 """Held-out positions of people's games, and a referee's scores of them, by which teachers are compared.
 
-    datasets --val or test splits--> positions --UCI engine, every move at one depth--> judgements.jsonl, a line per position
+    datasets --val or test splits--> positions --UCI engine, every move at one depth--> engine_scores.jsonl, a line each
 
-Lines are written at once. So a killed loop asks for no position twice. Scores are expected scores of the
-side to move, 0..1, by Lichess's curve over centipawns (lichess.org/page/accuracy); a forced mate scores 1 or 0.
+Lines are written at once, so a killed loop does not score a position twice. Scores are expected scores of the side to
+move, 0..1, by Lichess's curve over centipawns (lichess.org/page/accuracy); a forced mate scores 1 or 0.
 
 Axes: N positions, P planes, W words of a position.
 """
@@ -38,7 +38,7 @@ from pipeline.finetune.state import FinetuneError
 from pipeline.selfplay.draw import FIRST_PLY, rank_equals
 from pipeline.training.train import has_split
 
-JUDGEMENTS = "judgements.jsonl"
+ENGINE_SCORES = "engine_scores.jsonl"
 DEPTH = 9
 """Depth to which the engine searches every move."""
 CURVE = 0.00368208
@@ -96,7 +96,7 @@ def draw_held_out(human: Sequence[Path], count: int, seed: int = 0) -> HeldOut:
 
 
 def _sample(directory: Path, number: int, count: int, seed: int) -> Iterator[Batch]:
-    """Yield random rows of a dataset's held-out split that can be judged."""
+    """Yield random rows of a dataset's held-out split that an engine can score."""
     split = next((split for split in ("val", "test") if has_split([directory], split)), None)
     if split is None:
         return
@@ -122,32 +122,32 @@ def expected_score(centipawns: Any) -> Any:
     return 1.0 / (1.0 + np.exp(-CURVE * centipawns))
 
 
-def judge_positions(
+def score_positions(
     fens: Sequence[str], command: Sequence[str], out: Path, progress: Progress, stop: Stop
 ) -> list[Scores]:
-    """Return the scores of all legal moves of positions; those in `out` from an earlier start are not judged again.
+    """Return the scores of all legal moves of positions; those in `out` from an earlier start are used again.
 
-    Raises FinetuneError for an engine that fails or does not judge every move, PlayerError, and Stopped.
+    Raises FinetuneError for an engine that fails or does not score every move, PlayerError, and Stopped.
     """
     by = " ".join([Path(command[0]).name, *command[1:], f"depth {DEPTH}"])
-    path = out / JUDGEMENTS
-    done = _read_judgements(path, by)
+    path = out / ENGINE_SCORES
+    done = _read_scores(path, by)
     todo = [fen for fen in dict.fromkeys(fens) if fen not in done]
     with name_path(path), path.open("a", encoding="utf-8") as file:
         if path.stat().st_size and not path.read_bytes().endswith(b"\n"):
             file.write("\n")  # ends the line that a kill cut off
-        for fen, scores in _judge_each(todo, command, stop):
+        for fen, scores in _score_each(todo, command, stop):
             file.write(json.dumps({"by": by, "fen": fen, "scores": scores}) + "\n")
             file.flush()
             done[fen] = scores
-            progress(Tick(len(done), len(fens), "positions judged"))
+            progress(Tick(len(done), len(fens), "positions scored"))
     if stop():
-        raise Stopped("stopped while positions were judged")
+        raise Stopped("stopped while positions were scored")
     return [done[fen] for fen in fens]
 
 
-def _read_judgements(path: Path, by: str) -> dict[str, Scores]:
-    """Read an engine's judgements by FEN; lines that are cut off, or do not fit their position, are skipped."""
+def _read_scores(path: Path, by: str) -> dict[str, Scores]:
+    """Read an engine's scores by FEN; lines that are cut off, or do not fit their position, are skipped."""
     found: dict[str, Scores] = {}
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else ():
         try:
@@ -161,17 +161,17 @@ def _read_judgements(path: Path, by: str) -> dict[str, Scores]:
     return found
 
 
-def _judge_each(fens: Sequence[str], command: Sequence[str], stop: Stop) -> Iterator[tuple[str, Scores]]:
-    """Yield positions with their scores as they are judged, in any order, one engine per core, until `stop` returns True."""
+def _score_each(fens: Sequence[str], command: Sequence[str], stop: Stop) -> Iterator[tuple[str, Scores]]:
+    """Yield positions with their scores as they are scored, in any order, one engine per core, until `stop` returns True."""
     mine, engines = local(), list[chess.engine.SimpleEngine]()
 
-    def judge(fen: str) -> tuple[str, Scores] | None:
+    def score(fen: str) -> tuple[str, Scores] | None:
         if stop():
             return None
         if not hasattr(mine, "engine"):
             mine.engine = start(Player(name="referee", command=tuple(command), options={"Threads": "1", "Hash": "16"}))
             engines.append(mine.engine)
-        return fen, _judge(mine.engine, fen, command[0])
+        return fen, _score_moves(mine.engine, fen, command[0])
 
     def close() -> None:
         for engine in engines:
@@ -180,7 +180,7 @@ def _judge_each(fens: Sequence[str], command: Sequence[str], stop: Stop) -> Iter
     try:
         with ThreadPoolExecutor(cores(), thread_name_prefix="referee") as pool:
             try:
-                waiting = {pool.submit(judge, fen) for fen in fens}
+                waiting = {pool.submit(score, fen) for fen in fens}
                 while waiting and not stop():
                     finished, waiting = wait(waiting, timeout=POLL_SECONDS, return_when=FIRST_COMPLETED)
                     yield from (one for future in finished if (one := future.result()) is not None)
@@ -191,7 +191,7 @@ def _judge_each(fens: Sequence[str], command: Sequence[str], stop: Stop) -> Iter
         close()  # engines that a thread started after the first call
 
 
-def _judge(engine: chess.engine.SimpleEngine, fen: str, name: str) -> Scores:
+def _score_moves(engine: chess.engine.SimpleEngine, fen: str, name: str) -> Scores:
     """Return the scores of all moves of a position."""
     board = chess.Board(fen)
     moves = board.legal_moves.count()
@@ -201,7 +201,7 @@ def _judge(engine: chess.engine.SimpleEngine, fen: str, name: str) -> Scores:
         raise FinetuneError(f"{name} failed on {fen}: {error}") from error
     found = {line["pv"][0].uci(): _score(line["score"].relative) for line in lines if line.get("pv")}
     if len(found) != moves:
-        raise FinetuneError(f"{name} judged {len(found)} of {moves} moves of {fen}: it needs MultiPV for all")
+        raise FinetuneError(f"{name} scored {len(found)} of {moves} moves of {fen}: it needs MultiPV for all")
     return found
 
 
