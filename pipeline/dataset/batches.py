@@ -175,7 +175,7 @@ class Batches:
         """First and last row of this process in an epoch, in the epoch's order of row groups."""
         self.batch_size, self.seed, self.rank, self.world = batch_size, seed, rank, world
         self.block_rows, self.people_only = block_rows or BLOCK_ROWS, people_only
-        self.columns = list(columns)
+        self.columns = list(dict.fromkeys(columns))
         self.packed = "planes" in columns and all(group.shard.form == "compact" for group in self.groups)
         """Whether rows are shuffled as packed positions, and planes computed batch by batch."""
         self._footers: OrderedDict[Path, pq.FileMetaData] = OrderedDict()

@@ -222,6 +222,11 @@ def test_only_the_columns_asked_for_are_read(dataset: Path, columns: list[str]) 
     assert set(next(rows.once())) == set(columns)
 
 
+def test_a_column_that_is_named_twice_is_read_once(dataset: Path) -> None:
+    rows = Batches([dataset], batch_size=10, columns=["elo", "ply", "elo"])
+    assert list(next(rows.from_step(0))) == list(next(rows.once())) == ["elo", "ply"]
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
