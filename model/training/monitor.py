@@ -31,10 +31,12 @@ SPIKE = 3.0
 
 
 def mean_figures(sums: Tensor, rows: int) -> dict[str, float]:
-    """Return the means of COLUMNS over rows; `top1` is that of rows whose move is a target, and left out without any."""
+    """Return the means of COLUMNS over rows; `top1` and `legal_mass` over those whose move is a target, if there are any."""
     means: dict[str, float] = dict(zip(COLUMNS, (sums / rows).tolist(), strict=True))
-    known, right = means.pop("known"), means.pop("top1")
-    return means | ({"top1": right / known} if known else {})
+    known, *sums_known = (means.pop(name) for name in ("known", "top1", "legal_mass"))
+    return means | (
+        dict(zip(("top1", "legal_mass"), (each / known for each in sums_known), strict=True)) if known else {}
+    )
 
 
 class RunMonitor(Monitor):

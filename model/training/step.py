@@ -35,7 +35,8 @@ from model.training.stopping import NEVER_STOP, StopCheck
 from model.training.targets import inputs_and_targets, step_columns
 
 COLUMNS = ("loss", "policy_loss", "value_loss", "top1", "legal_mass", "known")
-"""Figures that are summed over the rows of each step; `known` counts those whose move is a target, `top1` a part of these."""
+"""Figures that are summed over the rows of each step; `known` counts those whose move is a target, `top1` and `legal_mass` are
+sums over these."""
 CLIP = 1.0
 """Largest norm of the gradient; longer ones are scaled down to it."""
 
@@ -199,7 +200,7 @@ def _backward(run: Run, columns: DeviceBatch) -> Tensor:
         known_B = torch.ones_like(losses["loss"]) if targets.has_label is None else targets.has_label.float()
         figures = losses | {
             "top1": (best_B == targets.labels) * known_B,
-            "legal_mass": torch.exp(-losses["illegal"]),
+            "legal_mass": torch.exp(-losses["illegal"]) * known_B,
             "known": known_B,
         }
         return torch.stack([figures[name].detach().sum() for name in COLUMNS])

@@ -39,7 +39,7 @@ COMMANDS = {
     "calibrate": ("networks:Calibrate", "fit how far a search corrects a network's human moves"),
     "selfplay": ("selfplay:SelfPlay", "make a dataset of games against itself or of searched positions"),
     "imitate": ("imitate:Imitate", "make a network that plays like one person"),
-    "finetune": ("selfplay:Finetune", "make a network stronger by self-play"),
+    "finetune": ("selfplay:Finetune", "make a network stronger by search and self-play"),
     "arena": ("arena:Arena", "play matches between players"),
     "warmup": ("warmup:Warmup", "compile all kernels now, so that nothing waits for it later"),
     "bench": ("bench:Bench", "measure the speed of this machine"),

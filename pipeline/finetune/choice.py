@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from pipeline.evaluation.render import aligned
-from pipeline.finetune.config import FinetuneConfig, LoopTeach
+from pipeline.finetune.config import SMALLEST_SHARE, FinetuneConfig, LoopTeach
 
 Row = Mapping[str, Any]
 BEST_MOVE, BARE, IN_PLAY = "best move", "bare", "in play"
@@ -16,12 +16,11 @@ OWN_SEARCH: Mapping[str, Algorithm] = {"visits": "puct", "gumbel": "gumbel"}
 HAND_WRITTEN, EVALUATIONS = "hand-written", "datasets' evaluations"
 WIDTH = 76
 """Columns of a terminal, less an indent of four."""
-CHEAPER = 16
-"""Simulations of the hand-written player in the time of one of a network's, on one core."""
+SPEED_RATIO = 16
+"""Simulations of the hand-written player in the time of one simulation of a network, on one core."""
 HAND_WRITTEN_SIMULATIONS = 64
 """Simulations of the hand-written player's search of a position: 1,024 err hardly less and take 16 times as long."""
 HAND_WRITTEN_SETTINGS: Mapping[str, Any] = {
-    "near_share": 2 / 3,
     "human_share": 0.15,
     "train.epochs": 1.5,
     "train.learning_rate": 2e-3,
@@ -30,10 +29,14 @@ HAND_WRITTEN_SETTINGS: Mapping[str, Any] = {
 }
 """Settings with which the hand-written player teaches, where they were left at their defaults (docs/log/2026-11-25.md)."""
 MANY_ROWS = 500_000
-MANY_ROWS_SETTINGS: Mapping[str, Any] = {"near_share": 0.3, "train.keep_policy": False, "train.learning_rate": 1e-3}
-"""Settings that differ from MANY_ROWS of people's rows on, since these still teach the policy."""
+MANY_ROWS_SETTINGS: Mapping[str, Any] = {"train.keep_policy": False, "train.learning_rate": 1e-3}
+"""Settings that differ from MANY_ROWS human rows on, since these rows still teach the policy."""
+NEAR_SHARE, NEAR_SHARE_OF_MANY = 2 / 3, 0.3
+"""Share of the positions near people's, of those that are not of games: by default, and from MANY_ROWS human rows on."""
 MOST_POSITIONS, POSITIONS_PER_ROW = 500_000, 2
-"""Maximum number of positions that the hand-written player searches by default, in all and for each of people's rows."""
+"""Maximum number of positions that the hand-written player searches by default, in all and per human row."""
+PEOPLES_SHARE = 2 / 3
+"""Human positions that it searches by default, at most, as a share of the human rows: some repeat, some are too early."""
 REFERENCES = {IN_PLAY: "the move in play", BARE: "the bare network"}
 """First row of the policy and of the value, which their teachers are compared with, in words (docs/log/2026-11-25.md)."""
 FIGURES = {
@@ -52,7 +55,7 @@ class Choice:
     """Search whose policy is learned."""
     value: Literal["best_move", "hand_written", "evaluations", "none"]
     """Whose value is learned: that of the best move of the network's search, or of the hand-written player's. Evaluations in
-    people's rows teach without any search."""
+    human rows teach without any search."""
     algorithm: Algorithm
     """Algorithm of the network's search."""
     simulations: int
@@ -62,7 +65,7 @@ class Choice:
 
     @property
     def nothing(self) -> bool:
-        """Return whether people's rows alone are trained on."""
+        """Return whether human rows alone are trained on."""
         return self.policy == "none" and self.value in ("evaluations", "none")
 
 
@@ -113,7 +116,7 @@ def _teachers(rows: Sequence[Row]) -> list[Row]:
 
 def _cost(row: Row) -> float:
     """Return the time of a row's teacher in simulations of a network."""
-    return float(row["simulations"] / CHEAPER if _is_hand_written(row) else row["simulations"])
+    return float(row["simulations"] / SPEED_RATIO if _is_hand_written(row) else row["simulations"])
 
 
 def _pick(rows: Sequence[Row]) -> Row | None:
@@ -176,7 +179,7 @@ def format_choice(rows: Sequence[Row], choice: Choice, referee: str, positions: 
     )
     said = [choice.policy_reason, choice.value_reason]
     if choice.nothing:
-        said.append("No search teaches: the loop trains on people's rows alone, with a calibrated value.")
+        said.append("No search teaches: the loop trains on human rows alone, with a calibrated value.")
     if choice.policy != "none" and choice.value == "hand_written":
         said.append("A generation has one player that searches: the hand-written one teaches the value alone.")
     sentences = (textwrap.fill(f"- {one}", WIDTH, subsequent_indent="  ") for one in said)
@@ -187,7 +190,7 @@ def apply(choice: Choice, config: FinetuneConfig, rows: int) -> FinetuneConfig:
     """Return the loop's settings with `teach` as chosen, and what follows from it: who searches, and how.
 
     The hand-written player searches in place of the network where it teaches the value; the policy is then left as it is.
-    `rows` is the number of people's rows.
+    `rows` is the number of human rows.
     """
     if choice.nothing:
         return replace(config, train=replace(config.train, teach="none"))
@@ -202,12 +205,17 @@ def apply(choice: Choice, config: FinetuneConfig, rows: int) -> FinetuneConfig:
 
 
 def _teach_by_hand(config: FinetuneConfig, rows: int) -> FinetuneConfig:
-    """Return the settings with which the hand-written player teaches the value; what was set by the user stays."""
+    """Return the settings with which the hand-written player teaches the value; those that differ from the defaults stay."""
     usual, explore, train = FinetuneConfig(generations=1), config.explore, config.train
     search = replace(explore.search, algorithm="puct", simulations=HAND_WRITTEN_SIMULATIONS)
     explore = replace(explore, explorer="hand-written", search=search)
+    if config.near_share == usual.near_share:
+        near_share = NEAR_SHARE_OF_MANY if rows >= MANY_ROWS else NEAR_SHARE
+        config = replace(config, near_share=near_share * (1.0 - config.games_share))
     if explore.count == usual.explore.count:
-        explore = replace(explore, count=max(1, min(MOST_POSITIONS, POSITIONS_PER_ROW * rows)))
+        people = max(1.0 - config.near_share - config.games_share, SMALLEST_SHARE)
+        count = min(MOST_POSITIONS, POSITIONS_PER_ROW * rows, round(PEOPLES_SHARE * rows / people))
+        explore = replace(explore, count=max(1, count))
     train = replace(train, teach="value")
     for path, value in {**HAND_WRITTEN_SETTINGS, **(MANY_ROWS_SETTINGS if rows >= MANY_ROWS else {})}.items():
         name = path.removeprefix("train.")

@@ -15,9 +15,9 @@ LoopTeach = Literal["auto", "policy", "value", "both", "none"]
 
 
 def default_explore() -> ExploreConfig:
-    """Return what a generation learns from: searched positions of people's games, or the explorer's games.
+    """Return the default settings of EXPLORE.
 
-    Positions are searched with four times the simulations that are played with, since 16 taught a loss (docs/findings.md).
+    Positions are searched with four times the simulations of a match, because 16 weakened the network (docs/findings.md).
     """
     search = SearchConfig(
         algorithm="gumbel",
@@ -51,7 +51,7 @@ class TuneConfig:
     eval_blend: float = 1.0
     """Share of the value's target that is the engine's evaluation, in rows that have one; the rest is the game's result."""
     teach: LoopTeach = "auto"
-    """Targets of searched rows: policy (their visits), value (the best move's value), or both; none trains on people's rows
+    """Targets of searched rows: policy (their visits), value (the best move's value), or both; none trains on human rows
     alone. auto measures teachers on held-out positions, for each network that searches, and chooses among them, the search
     too. It means value where the hand-written player was set to search, and policy where games are played."""
     keep_policy: bool = True
@@ -80,7 +80,7 @@ class TuneConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GateConfig:
-    """The gate: a match against the best network decides by SPRT, then one against the supervised checkpoint is measured.
+    """Matches and thresholds of a promotion: SPRT against the best network, then matches against both controls.
 
     By the default test a network 20 Elo worse passes less than once in 20 times (tests/pipeline/finetune/test_gate.py).
     """
@@ -90,7 +90,7 @@ class GateConfig:
     simulations: int = 64
     """Simulations per move of both players."""
     seed_games: int = 100
-    """Games against each control, for candidates that the test accepts: the supervised checkpoint, and people's rows alone
+    """Games against each control, for candidates that the test accepts: the supervised checkpoint, and human rows alone
     for the same steps. All are played."""
     elo0: float = -15.0
     """Elo difference of the sequential test's H0; a candidate is rejected when H0 is accepted."""
@@ -148,7 +148,7 @@ class FinetuneConfig:
 
     def __post_init__(self) -> None:
         if self.generations is None and self.minutes is None:
-            raise ConfigError("say how long to fine-tune: generations, or minutes, or both")
+            raise ConfigError("set how long to fine-tune: generations, minutes or both")
         if (self.generations is not None and self.generations < 1) or (self.minutes is not None and self.minutes <= 0):
             raise ConfigError("generations must be 1 or more, minutes above 0")
         if self.seed < 0 or self.workers < 0:
@@ -180,7 +180,5 @@ class FinetuneConfig:
         }
 
 
-FREE_TO_CHANGE = frozenset(
-    {"generations", "minutes", "workers", "engine", "explore.device", "train.device", "train.threads"}
-)
+FREE_TO_CHANGE = frozenset({"generations", "minutes", "workers", "engine", "train.device", "train.threads"})
 """Settings that a resumed loop may change: how long it runs and where it is computed."""

@@ -1,8 +1,8 @@
-"""The two controls of a loop: its seed with a calibrated value, and a network trained on people's rows alone.
+"""The two controls of a loop: its seed with a calibrated value, and a network trained on human rows alone.
 
-What a control gains too, search did not teach. The control of a generation starts from the control of the best network,
-which is the seed at first, and has as many steps as the candidate. So controls and best networks were trained equally long,
-but a control keeps its weights of the best validation.
+A gain that a control also shows does not come from search. The control of a generation starts from the control of the best
+network, at first from the seed, and has as many steps as the candidate. So controls and best networks were trained equally
+long, but a control keeps the weights of its best validation.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,12 +14,12 @@ from engine.progress import Progress, Stop
 from pipeline.errors import Stopped
 from pipeline.finetune.outputs import promote
 from pipeline.finetune.state import StageContext
-from pipeline.training.train import has_split, open_validation, select_columns, train_on
+from pipeline.training.train import find_validated, open_validation, select_columns, train_on
 
 CONTROL = "control"
 """Folder of a generation's control."""
 VALIDATIONS = 5
-"""Validations of a control, which keeps the weights of the best one: people's rows that are few are soon known by heart."""
+"""Validations of a control. It keeps the weights of the best one, because it overfits where human rows are few."""
 
 
 def write_seed(checkpoint: Path, human: Sequence[Path], target: Path, origin: Mapping[str, Any]) -> None:
@@ -27,7 +27,7 @@ def write_seed(checkpoint: Path, human: Sequence[Path], target: Path, origin: Ma
 
     A value that did not learn results keeps its scale, as in `model.training.loop`.
     """
-    from model.checkpoint import CARD, load, read_card, save
+    from model.checkpoint import CARD, load, save
     from model.training.calibration import scale_value
     from model.training.config import TrainConfig
     from model.training.loop import VALIDATION_POSITIONS
@@ -36,16 +36,14 @@ def write_seed(checkpoint: Path, human: Sequence[Path], target: Path, origin: Ma
 
     if (target / CARD).exists():
         return
-    given = read_card(checkpoint)
-    learned_results = given["config"].get("results", True)
-    if given.get("calibration") or not learned_results or not (human and has_split(human, "val")):
-        promote(checkpoint, target, 0, origin)
-        return
     network, card = load(checkpoint)
     config = TrainConfig(steps=1)
+    batches = open_validation(human, config, select_columns(config, network.preset))
+    if card.get("calibration") or not card["config"].get("results", True) or batches is None:
+        promote(checkpoint, target, 0, origin)
+        return
     run = new_run(config, network.preset)
     run.ema.load_state_dict(network.state_dict())
-    batches = open_validation(human, config.batch_size, select_columns(config, network.preset))
     figures = validate(run, batches(), VALIDATION_POSITIONS)
     if "value_factor" not in figures:
         promote(checkpoint, target, 0, origin)
@@ -63,26 +61,36 @@ def write_seed(checkpoint: Path, human: Sequence[Path], target: Path, origin: Ma
 def train_control(context: StageContext, progress: Progress, stop: Stop) -> Path:
     """Train a generation's control for as many steps as its candidate and return its folder; raises Stopped.
 
-    Its settings are those that were asked for: what suits a chosen teacher, as a value without results, would weaken it.
+    It uses the requested settings: those that suit the chosen teacher, such as a value without results, would weaken it.
     """
     from model.checkpoint import read_card
 
     card, out = read_card(context.candidate), context.folder / CONTROL
-    settings = context.asked.train.train_config(seed=context.asked.seed + context.number)
+    settings = context.requested.train.train_config(seed=context.requested.seed + context.number)
     config = replace(settings, epochs=None, steps=card["step"])
-    if has_split(context.human, "val"):
+    if find_validated(context.human, config):
         config = replace(config, validation_every_steps=-(-card["step"] // VALIDATIONS), patience=VALIDATIONS)
-    start = control_of(context.best) if context.lineage["played_by"] else context.seed
-    done = train_on(context.human, card["preset"]["name"], config, out, progress, stop, start)
+    done = train_on(context.human, card["preset"]["name"], config, out, progress, stop, _start_of_control(context))
     if not done["finished"]:
         raise Stopped(f"stopped at step {done['step']} of the control")
     return out
 
 
-def train_people(context: StageContext, progress: Progress, stop: Stop) -> dict[str, Any]:
-    """Train a generation's candidate on people's rows alone and return its figures; raises Stopped.
+def _start_of_control(context: StageContext) -> Path:
+    """Return what a control starts from: the best network's control, or the best network where it has none.
 
-    It has as many steps as searched rows and people's rows would have taken.
+    The seed has none, and neither has a network that was trained on human rows alone.
+    """
+    from model.checkpoint import CARD
+
+    control = control_of(context.best)
+    return control if context.lineage["played_by"] and (control / CARD).exists() else context.best
+
+
+def train_people(context: StageContext, progress: Progress, stop: Stop) -> dict[str, Any]:
+    """Train a generation's candidate on human rows alone and return its figures; raises Stopped.
+
+    It has as many steps as searched rows and human rows would have taken.
     """
     from model.checkpoint import read_card
 

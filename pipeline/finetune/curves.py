@@ -56,7 +56,7 @@ def _draw_elo(axes: "Axes", rows: Sequence[Mapping[str, Any]]) -> None:
     shift = 0.01 * max(hours, default=0.0)
     for verdict, (marker, colour) in {"promoted": ("o", "tab:blue"), "undone": ("s", "tab:red")}.items():
         _draw_matches(axes, [row for row in rows if row["verdict"] == verdict], "seed", marker, colour, verdict)
-    _draw_matches(axes, rows, "control", "^", "tab:orange", "against people's rows alone", shift)
+    _draw_matches(axes, rows, "control", "^", "tab:orange", "against human rows alone", shift)
     rejected = [row["hours"] for row in rows if row["verdict"] == "rejected"]
     if rejected:
         bottom = axes.get_xaxis_transform()

@@ -46,8 +46,8 @@ CURVE = 0.00368208
 COLUMNS = ("planes", "castling", "ep_file", "halfmove", "ply", "plies", "game", "eval", "result")
 OVERSAMPLE = 20
 """Rows that are drawn for each position that is wanted, so that most come from different games."""
-A_GAME, MOST_A_GAME = 2, 8
-"""Positions of one game: as many as are wanted, and at most where there are too few games."""
+PER_GAME, MAX_PER_GAME = 2, 8
+"""Positions of one game: usually, and at most where there are too few games."""
 FIFTY_MOVES = 100
 """Half-moves without a capture or a pawn's move that end a game."""
 POLL_SECONDS = 0.2
@@ -87,8 +87,8 @@ def draw_held_out(human: Sequence[Path], count: int, seed: int = 0) -> HeldOut:
         )
     order_R = np.random.Generator(np.random.PCG64(seed)).permutation(len(rows["game"]))
     rows = {name: column[order_R] for name, column in rows.items()}
-    rank_R, most = _rank(rows["game"]), A_GAME
-    while (rank_R < most).sum() < count and most < MOST_A_GAME:
+    rank_R, most = _rank(rows["game"]), PER_GAME
+    while (rank_R < most).sum() < count and most < MAX_PER_GAME:
         most *= 2
     chosen_N = np.flatnonzero(rank_R < most)[:count]
     rows = {name: column[chosen_N] for name, column in rows.items()}

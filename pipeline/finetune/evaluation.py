@@ -20,10 +20,16 @@ FIGURES = ("top1", "top3", "cross_entropy", "value_brier")
 def eval_stage(context: StageContext, progress: Progress, stop: Stop) -> dict[str, Any]:
     """EVAL: return the candidate's figures on the test positions of the human datasets, {} without any.
 
-    Each dataset has a report in `eval/`. The same positions are measured for every candidate. Raises Stopped, and what
+    Each dataset has a report in `eval/`; those of engines' moves are left out. The same positions are measured for every
+    candidate. Raises Stopped, and what
     `report` raises.
     """
-    measured = [directory for directory in context.human if read_manifest(directory)["positions"].get("test", 0) > 0]
+    manifests = [(directory, read_manifest(directory)) for directory in context.human]
+    measured = [
+        directory
+        for directory, manifest in manifests
+        if manifest["positions"].get("test", 0) > 0 and manifest.get("moves_by") != "engine"
+    ]
     if not measured:
         return {}
     limit, reports = max(1, POSITIONS // len(measured)), []
@@ -33,6 +39,11 @@ def eval_stage(context: StageContext, progress: Progress, stop: Stop) -> dict[st
         result = report(context.candidate, positions=directory, rule=Rule(limit=limit), progress=progress)
         write_report(result, context.folder / "eval" / directory.resolve().name)
         reports.append(result)
-    weights = [result["positions"] for result in reports]
-    means = {name: float(np.average([result[name] for result in reports], weights=weights)) for name in FIGURES}
-    return {"positions": sum(weights)} | {name: round(value, 6) for name, value in means.items()}
+    found: dict[str, Any] = {"positions": sum(result["positions"] for result in reports)}
+    for name in FIGURES:
+        known = [(result[name], result["positions"]) for result in reports if result[name] is not None]
+        if known:
+            found[name] = round(
+                float(np.average([value for value, _ in known], weights=[rows for _, rows in known])), 6
+            )
+    return found

@@ -2,7 +2,7 @@
 
 The candidate plays the best network, two games per opening, until the SPRT has decided. If it accepts H1, the candidate plays
 matches of fixed length against the two controls (pipeline/finetune/control.py), whose Elo the curves show: the supervised
-checkpoint, and a network trained on people's rows alone. In the first generation the best network is the supervised one, and
+checkpoint, and a network trained on human rows alone. In the first generation the best network is the supervised one, and
 the matches have different openings.
 """
 
@@ -19,16 +19,18 @@ from pipeline.selfplay.worker import ONNX
 from pipeline.training.export import export_once
 
 SEED_MATCH, CONTROL_MATCH = 500_000, 750_000
-"""Added to the random seed for the matches against the supervised checkpoint and against people's rows alone."""
+"""Added to the random seed for the matches against the supervised checkpoint and against human rows alone."""
 
 
 def arena_stage(context: StageContext, progress: Progress, stop: Stop) -> dict[str, Any]:
     """ARENA: play the candidate against the best network, and against both controls if it is accepted.
 
-    Returns the summaries, `seed` and `control` None for a rejected candidate, and `control` without human datasets and for a
-    candidate that itself was trained on people's rows alone. Raises what `play_match` and `train_control` raise, Stopped
-    included; the same call continues.
+    Returns the summaries; `seed` and `control` are None for a rejected candidate. `control` is also None without human
+    datasets, for a candidate that was itself trained on human rows alone, and where the control's training failed:
+    `control_failed` says why. Raises what `play_match` and `train_control` raise, Stopped included; the same call continues.
     """
+    from model.training.step import DivergedError
+
     gate, out, seed = context.config.gate, context.folder / "arena", 1000 * context.config.seed + context.number
     players = (context.candidate, context.best, context.seed)
     candidate, best, supervised = (_side(who, context, progress) for who in players)
@@ -39,12 +41,16 @@ def arena_stage(context: StageContext, progress: Progress, stop: Stop) -> dict[s
         return {"best": first, "seed": None, "control": None}
     whole = ArenaConfig(games=gate.seed_games, seed=seed + SEED_MATCH, sprt=gate.sprt)
     against_seed = play_match(candidate, supervised, whole, out / "seed", progress=progress, stop=stop)
-    against_control = None
-    if context.human and context.config.train.teach != "none":
-        control = _side(train_control(context, progress, stop), context, progress)
-        whole = replace(whole, seed=seed + CONTROL_MATCH)
-        against_control = play_match(candidate, control, whole, out / "control", progress=progress, stop=stop)
-    return {"best": first, "seed": against_seed, "control": against_control}
+    found = {"best": first, "seed": against_seed, "control": None}
+    if not context.human or context.config.train.teach == "none":
+        return found
+    try:
+        trained = train_control(context, progress, stop)
+    except DivergedError as error:
+        return found | {"control_failed": str(error)}
+    control = _side(trained, context, progress)
+    whole = replace(whole, seed=seed + CONTROL_MATCH)
+    return found | {"control": play_match(candidate, control, whole, out / "control", progress=progress, stop=stop)}
 
 
 def _side(checkpoint: Path, context: StageContext, progress: Progress) -> SideConfig:
@@ -78,6 +84,8 @@ def decide(stages: dict[str, Any], supervised: dict[str, Any], max_top1_drop: fl
         return Verdict(reason=f"{fall}, more than {max_top1_drop:g}", undone=True)
     reason = f"it beats the best: {describe(gate)}; against the seed {describe(seed_match)}"
     if control := stages["arena"].get("control"):
-        shown = "more than they teach" if (control["elo_low"] or 0.0) > 0 else "no more than they teach is shown"
-        reason += f"; against people's rows alone {describe(control)}: {shown}"
+        shown = "a gain over the control" if (control["elo_low"] or 0.0) > 0 else "no significant gain over the control"
+        reason += f"; against human rows alone {describe(control)}: {shown}"
+    elif why := stages["arena"].get("control_failed"):
+        reason += f"; the control's training failed: {why}"
     return Verdict(reason=reason, promoted=True)

@@ -85,7 +85,7 @@ def finetune(
 
 
 def require(config: FinetuneConfig, human: Sequence[Path]) -> None:
-    """Raise ConfigError for what a later stage would refuse, before any time is spent."""
+    """Raise ConfigError for settings that a later stage would reject."""
     if not config.explore.plays:
         raise ConfigError("a loop has shares in place of a source: --set games_share=1 plays games alone")
     if config.sources.keys() - {"games"} and not human:
@@ -93,9 +93,8 @@ def require(config: FinetuneConfig, human: Sequence[Path]) -> None:
             "positions of people's games are searched: name datasets with --positions, or play games: --games-share 1"
         )
     if config.train.teach == "none" and not human:
-        raise ConfigError("teach none trains on people's rows alone: name datasets with --positions")
-    onnx = config.explore.uses_network and config.explore.device == ONNX
-    if onnx and any(find_spec(package) is None for package in ("onnx", "onnxscript")):
+        raise ConfigError("teach none trains on human rows alone: name datasets with --positions")
+    if config.explore.device == ONNX and any(find_spec(package) is None for package in ("onnx", "onnxscript")):
         raise ConfigError("the device onnx needs the packages of an export: pip install 'fianchetto[onnx]'")
     if config.engine != LOCAL:
         engine_of(config.engine, config.workers)
@@ -165,8 +164,8 @@ class _Loop:
             publish_state(self.out, self.state)  # with the time of a stage that is not done
         return self._result(why)
 
-    def _settle(self, number: int) -> FinetuneConfig:
-        """Return a generation's settings; where what is taught is open, it is chosen for the network that searches."""
+    def _resolve_settings(self, number: int) -> FinetuneConfig:
+        """Return a generation's settings; with `teach` auto, teachers of the network that searches are compared and chosen."""
         if number not in self.settings:
             self.settings[number] = self._choose(number)
         return self.settings[number]
@@ -252,22 +251,24 @@ class _Loop:
             seed=checkpoint_of(self.out, 0),
             buffer=self._buffer(number),
             human=self.human,
-            config=self._settle(number),
-            asked=self.config,
+            config=self._resolve_settings(number),
+            requested=self.config,
             lineage={"generation": number, "played_by": best, "seed_weights_sha256": self.weights},
             spent=self.state.generations[best].stages.get("train", {}).get("spent", {}),
         )
 
     def _buffer(self, number: int) -> tuple[Path, ...]:
-        """Return what was searched in the last generations, as far as the same explorer taught the same targets there."""
-        mine, first = self._settle(number), max(1, number - self.config.buffer + 1)
+        """Return the self-play datasets of recent generations with the same explorer and targets."""
+        mine, first = self._resolve_settings(number), max(1, number - self.config.buffer + 1)
         alike = (
             one
             for one in range(first, number + 1)
-            if (theirs := self._settle(one)).train.teach == mine.train.teach
+            if (theirs := self._resolve_settings(one)).train.teach == mine.train.teach
             and theirs.explore.explorer == mine.explore.explorer
         )
-        return tuple(folder_of(self.out, one) / source for one in alike for source in self._settle(one).sources)
+        return tuple(
+            folder_of(self.out, one) / source for one in alike for source in self._resolve_settings(one).sources
+        )
 
     def _ticks(self, number: int, stage: str) -> Progress:
         """Return a progress function that adds the generation and the stage."""

@@ -26,7 +26,7 @@ HUMAN = ("top1", "top3", "cross_entropy", "value_brier")
 
 
 def refresh(out: Path, state: State) -> None:
-    """Write everything that follows from the state, the best network first."""
+    """Rewrite best/, generations.csv and curves.png from the state, the best network first."""
     promote(checkpoint_of(out, state.best), out / BEST, state.best, lineage(state))
     rows = [row(one) for one in state.generations]
     columns = list(dict.fromkeys(name for one in rows for name in one)) or ["generation"]
@@ -36,7 +36,7 @@ def refresh(out: Path, state: State) -> None:
 
 
 def lineage(state: State) -> dict[str, Any]:
-    """Return where the best network comes from, and its matches against the supervised one and against people's rows alone."""
+    """Return where the best network comes from, and its matches against the supervised one and against human rows alone."""
     promoted = [one.number for one in state.decided if one.word == "promoted"] or [0]
     arena = state.generations[state.best].stages.get("arena", {}) if state.generations else {}
     strength = {
@@ -100,7 +100,7 @@ def table(rows: list[dict[str, Any]]) -> str:
         gains = [format_elo(one, name) for name in ("seed_", "control_")]
         top1 = "" if one["top1"] is None else f"{one['top1']:.4f}"
         shown.append([str(one["generation"]), one["verdict"], str(one["games"] or ""), *gains, top1])
-    titles = "Elo against the seed (95 %)|against people's rows alone (95 %)"
+    titles = "Elo against the seed (95 %)|against human rows alone (95 %)"
     return markdown(f"generation|verdict|games|{titles}|human top-1", shown)
 
 

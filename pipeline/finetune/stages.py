@@ -36,7 +36,7 @@ def explore_stage(context: StageContext, progress: Progress, stop: Stop) -> dict
     for source, config in context.config.sources.items():
         manifest = explore(
             context.best,
-            replace(config, seed=context.config.seed + context.number),
+            replace(config, seed=context.config.seed + config.seed + context.number),
             context.folder / source,
             datasets=() if config.plays else context.human,
             lineage=dict(context.lineage),
@@ -54,7 +54,7 @@ def train_stage(context: StageContext, progress: Progress, stop: Stop) -> dict[s
     """TRAIN: train the candidate from the best network on self-play and human rows; one that diverged is `failed`.
 
     Only trainings that led to the best network count as uses of a row: a rejected candidate's are forgotten with it. Where no
-    search teaches, people's rows alone are trained on, for as many steps.
+    search teaches, human rows alone are trained on, for as many steps.
     """
     from model.training.step import DivergedError
     from pipeline.training.tune import add_uses, tune_on

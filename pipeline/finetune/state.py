@@ -151,7 +151,7 @@ class StageContext:
     """Human datasets."""
     config: FinetuneConfig
     """Settings of the generation."""
-    asked: FinetuneConfig
+    requested: FinetuneConfig
     """The settings without a choice of teachers, with which the control is trained."""
     lineage: Mapping[str, Any]
     """Origin of the data, for the manifest of the self-play dataset."""

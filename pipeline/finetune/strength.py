@@ -27,7 +27,7 @@ def strength(
 ) -> dict[str, Any]:
     """Play `tuned/best` at every simulation count against both controls, the hand-written player and an engine.
 
-    The controls are the supervised network and the one trained on people's rows alone, where there is one. Matches are written
+    The controls are the supervised network and the one trained on human rows alone, where there is one. Matches are written
     to `out`. The engine plays if it is installed, at each number of nodes.
 
     Returns `rows` and `text` of `play_matches`, and `against_seed`, the first row, at equal simulations. If nothing was

@@ -70,7 +70,7 @@ SIDE_BY_SIDE = 64
 CACHE_MIB = 256
 EVALUATED = 0.95
 """Share of the positions from which on the datasets' evaluations teach, and are the referee where there is no engine."""
-SUREST = 0.999
+MAX_EXPECTED_SCORE = 0.999
 """Largest expected score that a factor is fitted to: proven values have infinite logits."""
 LARGEST_FACTOR = 4.0
 BISECTIONS = 40
@@ -264,7 +264,7 @@ def score_targets(
     """Compare teachers with a referee; return a row per teacher and the referee's name.
 
     `scores` are an engine's, None without one. Differences are from the first teacher of a target. Where nearly all positions
-    have evaluations, these are a teacher too, since people's rows contain them.
+    have evaluations, these are a teacher too, since human rows contain them.
     """
     known_N = held.evals != BATCH_SENTINELS["eval"]
     evaluated, evals_N = known_N.mean() >= EVALUATED, expected_score(held.evals.astype(np.float64))
@@ -312,7 +312,7 @@ def calibrated_errors(
     values_N: NDArray[np.float64], truth_N: NDArray[np.float64], games_N: NDArray[np.uint64]
 ) -> tuple[float, NDArray[np.float64]]:
     """Return one factor for the logits of expected scores, and the errors by factors of the other half of the games."""
-    clipped_N = np.clip(values_N, 1 - SUREST, SUREST)
+    clipped_N = np.clip(values_N, 1 - MAX_EXPECTED_SCORE, MAX_EXPECTED_SCORE)
     logits_N = np.log(clipped_N / (1 - clipped_N))
     half_N = np.unique(games_N, return_inverse=True)[1] % 2 == 0
     error_N = np.empty(len(values_N))

@@ -152,7 +152,7 @@ def _draw(
 
 
 def _per_game(used: Sequence[Member], count: int) -> int:
-    """Return how many positions of a game must be drawn: as few as suffice, since values of one game are much alike."""
+    """Return the fewest positions per game that suffice; those of one game are correlated."""
     games = 0.0
     for member in used:
         positions = member.manifest["positions"]

@@ -25,7 +25,7 @@ from pipeline.selfplay.config import ExploreConfig, ExploreError
 from pipeline.selfplay.dataset import build, clear
 from pipeline.selfplay.draw import DRAWN, draw, identify_datasets
 from pipeline.selfplay.journal import FOLDER, Journals, read_journals
-from pipeline.selfplay.spread import complete, tidy
+from pipeline.selfplay.spread import complete, prepare_journal
 from pipeline.selfplay.statistics import count_games, count_searches, timing
 from pipeline.selfplay.worker import ONNX, Task
 from pipeline.storage.claims import SELFPLAY, claim, require_apart, require_own
@@ -50,8 +50,8 @@ def explore(
 ) -> dict[str, Any]:
     """Play games or search positions of `datasets` into the dataset `out`, and return its manifest.
 
-    What is finished already is not done again; with `finished_only` nothing else is done, and the dataset is of that
-    alone. `lineage` is written into the manifest. `workers` are processes, 0 for one per
+    Finished games and searches are kept. `finished_only` builds the dataset from these without starting new ones; of games
+    it favors short ones. `lineage` is written into the manifest. `workers` are processes, 0 for one per
     core, or one where the network runs on a GPU. `engine` is what they run on, as in pipeline.executors.by_name: Ray's
     processes run on CPUs, one per core, and all its nodes see `out` and the checkpoint.
 
@@ -85,7 +85,7 @@ def explore(
                 clear(out)
                 return manifest
             journal = out.absolute() / FOLDER
-            tidy(journal)
+            prepare_journal(journal)
             drawn = {} if config.plays else draw(datasets, config, journal, progress, stop)
             total, width = (config.games, 1) if config.plays else (drawn["positions"], config.width)
             task = Task(

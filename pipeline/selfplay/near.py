@@ -1,6 +1,6 @@
-"""Positions a few random moves off people's: what a search meets there, people's games hardly hold.
+"""Positions a few random moves away from human games: searches visit such positions, games rarely contain them.
 
-In a search most positions are ones that no person would allow. A value that has learned from games alone does not know them.
+A value that has learned from games alone has not seen them.
 
 Axes: R rows.
 """

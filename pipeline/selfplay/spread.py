@@ -27,7 +27,7 @@ GRACE = 15.0
 """Seconds that processes have to finish their move and their journal before they are cancelled."""
 
 
-def tidy(journal: Path) -> None:
+def prepare_journal(journal: Path) -> None:
     """Make a journal's folder, and delete the files that a killed run left open there and beside it."""
     journal.mkdir(exist_ok=True)
     for folder in (journal.parent, journal):

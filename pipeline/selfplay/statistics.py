@@ -65,7 +65,7 @@ def summarize(manifest: Mapping[str, Any]) -> str:
     else:
         phases = ", ".join(f"{count:,} {name}" for name, count in found["phases"].items())
         lines = [
-            f"{searched:,} positions searched ({phases})",
+            f"{searched:,} positions searched (drawn: {phases})",
             f"the search plays another move than the policy's first in {100 * found['best_move_changed']:.1f} %",
         ]
     if "unfinished" in found:

@@ -41,7 +41,7 @@ class Task:
     journal: Path
     """The journal's folder, absolute: a process elsewhere may have another working directory."""
     go_on: Path
-    """The work is wanted while this file exists."""
+    """Workers stop when this file is deleted."""
     owner: int | None
     """Process that the work is done for; None on another machine, where Ray ends it."""
 

@@ -1,5 +1,6 @@
 """Export a checkpoint, compared on positions of a dataset, and in 8-bit integers scaled on others."""
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,8 @@ from engine.progress import Progress, silent
 from pipeline.dataset.batches import HUMAN_COLUMNS, Batches
 from pipeline.dataset.files.columns import EARLIER_MOVES
 from pipeline.training.train import has_split
+
+LOG = logging.getLogger(__name__)
 
 COMPARED = 1000
 """Positions on which an export is compared with its checkpoint."""
@@ -45,11 +48,21 @@ def export_checkpoint(
 
 
 def export_once(checkpoint: Path, human: Sequence[Path], progress: Progress) -> None:
-    """Export a checkpoint in 8-bit integers unless it has an export; raises what `export_checkpoint` raises."""
+    """Export a checkpoint unless it has an export; raises what `export_checkpoint` raises.
+
+    The export is in 8-bit integers, or in float32 if integers change the network's answers too much.
+    """
+    from model.inference.export import ExportError
     from model.inference.onnx_evaluator import find_export
 
-    if find_export(checkpoint) is None:
-        export_checkpoint(checkpoint, positions=human[0] if human else None, int8=True, progress=progress)
+    if find_export(checkpoint) is not None:
+        return
+    positions = human[0] if human else None
+    try:
+        export_checkpoint(checkpoint, positions=positions, int8=True, progress=progress)
+    except ExportError as error:
+        LOG.warning("%s; it is exported in float32", error)
+        export_checkpoint(checkpoint, positions=positions, progress=progress)
 
 
 def _batches(positions: Path, split: str, count: int) -> Batches:

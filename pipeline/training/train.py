@@ -143,15 +143,12 @@ def train_on(
     data |= {"shares": list(shares)} if shares else {}
     place, columns = read_world(), select_columns(config, row)
     from_step, rows = _open_batches(positions, config, columns, shares)
-    people = [path for path in positions if config.engine_moves or not _has_engine_moves(path)]
-    validated = [path for path in people if has_split([path], "val")]
-    validation = open_validation(validated, config.batch_size, columns) if validated else None
     return train(
         config,
         row,
         from_step,
         out,
-        validation=validation,
+        validation=open_validation(positions, config, columns),
         data=data,
         progress=progress if place.first else silent,
         stop=stop,
@@ -216,14 +213,18 @@ def _is_begun(entry: Path) -> bool:
 
 
 def open_validation(
-    positions: Sequence[Path], batch_size: int, columns: Sequence[str]
-) -> Callable[[], Iterator[Batch]]:
+    positions: Sequence[Path], config: "TrainConfig", columns: Sequence[str]
+) -> Callable[[], Iterator[Batch]] | None:
     """Return a function that yields the validation rows once, shuffled, so that the first ones are a fair sample.
 
-    Rows whose move is not known are left out.
+    Datasets without a validation split and, unless they are trained on, those of engines' moves are left out; None if no
+    dataset remains. So are rows whose move is not known.
     """
-    batches = Batches(positions, "val", columns=columns)
-    batches.batch_size = min(batch_size, 1024, batches.rows)
+    validated = find_validated(positions, config)
+    if not validated:
+        return None
+    batches = Batches(validated, "val", columns=columns)
+    batches.batch_size = min(config.batch_size, 1024, batches.rows)
     return lambda: _select_labelled(islice(batches.from_step(0), max(1, batches.rows // batches.batch_size)))
 
 
@@ -232,6 +233,12 @@ def _select_labelled(batches: Iterator[Batch]) -> Iterator[Batch]:
     for batch in batches:
         known = batch["label"] != NO_LABEL
         yield batch if known.all() else {name: values[known] for name, values in batch.items()}
+
+
+def find_validated(positions: Sequence[Path], config: "TrainConfig") -> list[Path]:
+    """Return the datasets that a training validates on."""
+    human = (path for path in positions if config.engine_moves or not _has_engine_moves(path))
+    return [path for path in human if has_split([path], "val")]
 
 
 def _has_engine_moves(path: Path) -> bool:

@@ -15,7 +15,6 @@ from pipeline.training.train import (
     count_positions,
     describe_data,
     describe_start,
-    has_split,
     list_datasets,
     open_validation,
     select_columns,
@@ -117,7 +116,7 @@ def tune_on(
         preset,
         mixture.from_step,
         out,
-        validation=open_validation(human, config.batch_size, columns) if human and has_split(human, "val") else None,
+        validation=open_validation(human, config, columns),
         data={
             "datasets": [*(learned["datasets"] if share else []), *played["datasets"]],
             "start": _flatten(describe_start(start)),

@@ -29,7 +29,7 @@ def describe_tuned(out: Path, result: Mapping[str, Any]) -> Metadata:
         {name: "" if row[name] is None else row[name] for name in VERDICTS}
         | {
             f"Elo against {words} (95 %)": format_elo(row, f"{name}_")
-            for name, words in (("seed", "the seed"), ("control", "people's rows alone"))
+            for name, words in (("seed", "the seed"), ("control", "human rows alone"))
         }
         for row in result["rows"]
     ]

@@ -129,7 +129,7 @@ def test_the_table_fits_a_terminal_and_gives_a_reason_for_each_target() -> None:
     assert "(-0.0100, -0.0140 to -0.0060)" in words
     assert "the best move after 64 simulations of the hand-written player" in words
     nothing = format_choice(table(), choose(table()), "results", 400, 200)
-    assert "people's rows alone" in nothing
+    assert "human rows alone" in nothing
     assert "Brier" in nothing
 
 
@@ -151,6 +151,15 @@ def test_settings_of_the_hand_written_teacher_leave_those_of_the_user_alone() ->
     many = apply(choice, LOOP, rows=4_000_000)
     assert (many.explore.count, many.near_share, many.train.learning_rate) == (500_000, 0.3, 1e-3)
     assert (usual.train.keep_policy, many.train.keep_policy) == (True, False)
+    for share, expected in ((0.5, 80_000), (0.9, 120_000)):
+        set_share = apply(choice, replace(LOOP, near_share=share), rows=60_000)
+        assert set_share.explore.count == expected
+        assert set_share.sources["people"].count <= 40_000, "more are not searched, since some positions repeat"
+    with_games = apply(choice, replace(LOOP, games_share=0.5), rows=60_000)
+    assert {name: source.count for name, source in with_games.sources.items() if name != "games"} == {
+        "people": 20_000,
+        "near": 40_000,
+    }
     mine = replace(
         LOOP,
         human_share=0.3,

@@ -110,7 +110,7 @@ def test_everything_is_there(looped: tuple[Path, dict[str, Any]]) -> None:
 
 
 def test_accepted_candidates_meet_two_controls(looped: tuple[Path, dict[str, Any]], folder: Path) -> None:
-    """The seed has a calibrated value; the control has as many steps as the candidate, on people's rows."""
+    """The seed has a calibrated value; the control has as many steps as the candidate, on human rows."""
     out, starts = looped[0], [looped[0] / "seed"]
     seed, supervised = load(out / "seed"), load(folder / "net")
     factor = seed[1]["calibration"]["factor"]

@@ -11,8 +11,9 @@ import pytest
 from engine.progress import never, silent
 from model.checkpoint import read_card
 from model.training.config import TrainConfig, TrainConfigError
+from model.training.step import DivergedError
 from pipeline.errors import ConfigError
-from pipeline.finetune import control
+from pipeline.finetune import control, evaluation, gate
 from pipeline.finetune.choice import Choice, apply
 from pipeline.finetune.config import FinetuneConfig, TuneConfig
 from pipeline.finetune.loop import require
@@ -54,7 +55,7 @@ def test_a_generation_searches_its_sources_by_their_shares(
         buffer=tuple(tmp_path / source for source in shares),
         human=(human,),
         config=replace(LOOP, games_share=0.25, near_share=0.25, explore=searching),
-        asked=LOOP,
+        requested=LOOP,
         lineage={"generation": 1},
         spent={},
     )
@@ -94,10 +95,9 @@ def test_a_loop_whose_networks_cannot_be_exported_is_not_begun(monkeypatch: pyte
     searching = replace(LOOP, explore=searched(source="games", device="onnx"))
     games = replace(LOOP, games_share=1.0, explore=ExploreConfig(explorer="hand-written", device="onnx"))
     playing = replace(LOOP, games_share=1.0, explore=ExploreConfig(explorer="network", device="onnx"))
-    for config in (searching, playing):
+    for config in (searching, playing, games):  # the candidate's matches are played with exports, whoever explores
         with pytest.raises(ConfigError, match=r"pip install 'fianchetto\[onnx\]'"):
             require(config, [Path("human")])
-    require(games, ())  # no network plays
 
 
 def test_where_nothing_teaches_people_alone_do_for_as_many_steps(sources: tuple[Path, Path], tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_where_nothing_teaches_people_alone_do_for_as_many_steps(sources: tuple[
         buffer=(tmp_path / "people",),
         human=(sources[1],),
         config=config,
-        asked=config,
+        requested=config,
         lineage={"generation": 1},
         spent={"earlier": 1.0},
     )
@@ -120,8 +120,69 @@ def test_where_nothing_teaches_people_alone_do_for_as_many_steps(sources: tuple[
     figures = train_stage(context, silent, never)
     assert figures["step"] == 24 * 2 / 0.75 / 8
     assert figures["spent"] == {"earlier": 1.0}
-    with pytest.raises(ConfigError, match="people's rows alone"):
+    with pytest.raises(ConfigError, match="human rows alone"):
         require(replace(config, games_share=1.0, explore=ExploreConfig(explorer="hand-written")), ())
+
+
+def control_context(sources: tuple[Path, Path], folder: Path, config: FinetuneConfig, best: int = 0) -> StageContext:
+    """Return the context of a generation's control, after generation `best`."""
+    return StageContext(
+        number=best + 1,
+        folder=folder,
+        candidate=sources[0],
+        best=folder / "best" / "checkpoint" if best else sources[0],
+        seed=sources[0],
+        buffer=(),
+        human=(sources[1],),
+        config=config,
+        requested=LOOP,
+        lineage={"generation": best + 1, "played_by": best},
+        spent={},
+    )
+
+
+def test_a_control_starts_from_the_best_networks_control_or_from_a_best_network_without_one(
+    sources: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starts: list[Path] = []
+
+    def train_on(*arguments: Any) -> dict[str, Any]:
+        starts.append(arguments[-1])
+        return {"finished": True}
+
+    monkeypatch.setattr(control, "train_on", train_on)
+    control.train_control(control_context(sources, tmp_path, LOOP), silent, never)
+    after = control_context(sources, tmp_path, LOOP, best=1)
+    control.train_control(after, silent, never)  # generation 1 was trained on human rows alone
+    shutil.copytree(sources[0], control.control_of(after.best))
+    control.train_control(after, silent, never)
+    assert starts == [sources[0], after.best, control.control_of(after.best)]
+
+
+def test_a_control_that_diverges_does_not_end_the_loop(
+    sources: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def diverge(*_: object) -> Path:
+        raise DivergedError("the loss is not finite")
+
+    monkeypatch.setattr(gate, "train_control", diverge)
+    monkeypatch.setattr(gate, "play_match", lambda *_, **__: {"sprt": {"verdict": "H1"}})
+    found = gate.arena_stage(control_context(sources, tmp_path, LOOP), silent, never)
+    assert (found["control"], found["control_failed"]) == (None, "the loss is not finite")
+
+
+def test_figures_of_human_moves_leave_out_engine_moves_and_unknown_results(
+    sources: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figures = {"positions": 20, "top1": 0.4, "top3": 0.6, "cross_entropy": 2.0, "value_brier": None}
+    reports = {"a": figures, "b": figures | {"positions": 60, "top1": 0.8, "value_brier": 0.2}}
+    manifests = {"a": {}, "b": {"moves_by": "people"}, "engine": {"moves_by": "engine"}}
+    monkeypatch.setattr(evaluation, "read_manifest", lambda path: {"positions": {"test": 9}} | manifests[path.name])
+    monkeypatch.setattr(evaluation, "report", lambda _, positions, **__: reports[positions.name])
+    monkeypatch.setattr(evaluation, "write_report", lambda *_: None)
+    context = replace(control_context(sources, tmp_path, LOOP), human=tuple(map(Path, manifests)))
+    found = evaluation.eval_stage(context, silent, never)
+    assert found == {"positions": 80, "top1": 0.7, "top3": 0.6, "cross_entropy": 2.0, "value_brier": 0.2}
 
 
 def test_the_control_is_trained_as_asked_and_not_as_suits_the_teacher(
@@ -137,19 +198,7 @@ def test_the_control_is_trained_as_asked_and_not_as_suits_the_teacher(
     hand = {"policy": "none", "value": "hand_written", "algorithm": "puct", "simulations": 0}
     chosen = apply(Choice(**hand, policy_reason="", value_reason=""), LOOP, rows=100)  # type: ignore[arg-type]
     assert not chosen.train.results
-    context = StageContext(
-        number=1,
-        folder=tmp_path,
-        candidate=sources[0],
-        best=sources[0],
-        seed=sources[0],
-        buffer=(),
-        human=(sources[1],),
-        config=chosen,
-        asked=LOOP,
-        lineage={"generation": 1, "played_by": 0},
-        spent={},
-    )
+    context = control_context(sources, tmp_path, chosen)
     assert control.train_control(context, silent, never) == tmp_path / control.CONTROL
     (config,) = trained
     assert (config.results, config.learning_rate, config.value_weight) == (True, 7e-4, 2.0)

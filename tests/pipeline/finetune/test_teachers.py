@@ -77,7 +77,7 @@ def test_positions_are_held_out_and_few_of_a_game(human: Path, tmp_path: Path) -
     assert np.unique(held.games, return_counts=True)[1].max() <= 2
     assert all(chess.Board(fen).legal_moves.count() > 1 for fen in held.fens)
     assert held.fens == draw_held_out([human], 20).fens
-    assert np.unique(draw_held_out([human], 10_000).games, return_counts=True)[1].max() == engine_scores.MOST_A_GAME
+    assert np.unique(draw_held_out([human], 10_000).games, return_counts=True)[1].max() == engine_scores.MAX_PER_GAME
     ingest([str(datasets.dump(tmp_path / "games.pgn", 5))], tmp_path / "all", IngestConfig(test_share=0.0), workers=1)
     with pytest.raises(ConfigError, match="no held-out positions"):
         draw_held_out([tmp_path / "all"], 20)

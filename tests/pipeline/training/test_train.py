@@ -15,9 +15,10 @@ import torch
 import pipeline.training.train
 from engine.evaluation.evaluator import uniform
 from engine.jit_cache import VARIABLE, are_compiled
-from engine.progress import Tick
+from engine.progress import Tick, silent
 from engine.search.clock import warm_up
 from model.checkpoint import load
+from model.inference.export import ExportError
 from model.network.preset import preset_from_row
 from model.network.presets import preset
 from model.training.config import TrainConfig
@@ -26,7 +27,8 @@ from pipeline.dataset.join import JoinConfig, join
 from pipeline.errors import ConfigError, DatasetError
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
-from pipeline.training.train import train_on
+from pipeline.training import export
+from pipeline.training.train import find_validated, train_on
 from tests import forked
 from tests.conftest import REPOSITORY
 from tests.pipeline.datasets import content, random_game
@@ -48,6 +50,26 @@ def positions(tmp_path_factory: pytest.TempPathFactory) -> Path:
     dump.write_text("\n".join(random_game(seed) for seed in range(12)))
     ingest([str(dump)], folder / "positions", IngestConfig(test_share=0.2, val_share=0.3), workers=1)
     return folder / "positions"
+
+
+def test_datasets_without_a_validation_split_do_not_end_the_validation(positions: Path, tmp_path: Path) -> None:
+    dump = positions.parent / "dump.pgn"
+    ingest([str(dump)], tmp_path / "whole", IngestConfig(test_share=0.0, val_share=0.0), workers=1)
+    assert find_validated([positions, tmp_path / "whole"], STEPS) == [positions]
+    assert find_validated([tmp_path / "whole"], STEPS) == []
+
+
+def test_an_export_that_integers_would_change_is_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bool] = []
+
+    def export_checkpoint(*_: object, int8: bool = False, **__: object) -> None:
+        asked.append(int8)
+        if int8:
+            raise ExportError("the policy is off by 0.2 nats")
+
+    monkeypatch.setattr(export, "export_checkpoint", export_checkpoint)
+    export.export_once(Path("nowhere"), (), silent)
+    assert asked == [True, False]
 
 
 def test_the_card_names_the_data_by_hash_and_not_by_place(positions: Path, tmp_path: Path) -> None:
