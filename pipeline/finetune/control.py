@@ -61,13 +61,14 @@ def write_seed(checkpoint: Path, human: Sequence[Path], target: Path, origin: Ma
 def train_control(context: StageContext, progress: Progress, stop: Stop) -> Path:
     """Train a generation's control for as many steps as its candidate and return its folder; raises Stopped.
 
-    It uses the requested settings: those that suit the chosen teacher, such as a value without results, would weaken it.
+    It uses the requested settings: those that suit the chosen teacher, such as a value without results, would weaken it. Its
+    batch norms follow the human rows, as in `fianchetto train`: frozen, they cost 0.008 nats (docs/log/2026-11-26.md).
     """
     from model.checkpoint import read_card
 
     card, out = read_card(context.candidate), context.folder / CONTROL
     settings = context.requested.train.train_config(seed=context.requested.seed + context.number)
-    config = replace(settings, epochs=None, steps=card["step"])
+    config = replace(settings, epochs=None, steps=card["step"], frozen_norms=False)
     if find_validated(context.human, config):
         config = replace(config, validation_every_steps=-(-card["step"] // VALIDATIONS), patience=VALIDATIONS)
     done = train_on(context.human, card["preset"]["name"], config, out, progress, stop, _start_of_control(context))
@@ -97,7 +98,7 @@ def train_people(context: StageContext, progress: Progress, stop: Stop) -> dict[
     settings = context.config
     rows = settings.explore.count * settings.train.epochs / (1.0 - settings.human_share)
     config = settings.train.train_config(seed=settings.seed + context.number)
-    config = replace(config, epochs=None, steps=max(1, round(rows / config.batch_size)))
+    config = replace(config, epochs=None, steps=max(1, round(rows / config.batch_size)), frozen_norms=False)
     preset = read_card(context.best)["preset"]["name"]
     card = train_on(context.human, preset, config, context.candidate, progress, stop, context.best)
     if not card["finished"]:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from engine.progress import Progress, Stop
+from pipeline.dataset.files.shards import MANIFEST, file_hash
 from pipeline.errors import Stopped
 from pipeline.finetune.control import train_people
 from pipeline.finetune.evaluation import eval_stage
@@ -16,6 +17,9 @@ from pipeline.finetune.gate import arena_stage
 from pipeline.finetune.state import StageContext
 from pipeline.selfplay.worker import ONNX
 from pipeline.training.export import export_once
+
+HUMAN_USES = 1.0
+"""Uses of human rows by a loop's trainings from which on they are left out where searched rows keep the policy."""
 
 Stage = Callable[[StageContext, Progress, Stop], dict[str, Any]]
 
@@ -69,7 +73,7 @@ def train_stage(context: StageContext, progress: Progress, stop: Stop) -> dict[s
             context.best,
             settings.train.train_config(seed=settings.seed),
             context.candidate,
-            human_share=settings.human_share if context.human else 0.0,
+            human_share=_human_share(context),
             most_uses=settings.most_uses,
             spent=context.spent,
             progress=progress,
@@ -81,6 +85,18 @@ def train_stage(context: StageContext, progress: Progress, stop: Stop) -> dict[s
         raise Stopped(f"stopped at step {card['step']}")
     figures = {"step": card["step"], "positions": card["positions"], **card["metrics"]}
     return {**figures, "uses": card["uses"], "spent": add_uses(card, context.spent)}
+
+
+def _human_share(context: StageContext) -> float:
+    """Return the share of human rows in a batch: 0 without any, and where the network would only memorize them.
+
+    Where searched rows keep the policy it does not need human rows. Few of them are memorized when they are used again: the
+    second pass of a loop over 1,000 games made both the policy and the value worse (docs/log/2026-11-26.md).
+    """
+    train = context.config.train
+    uses = [context.spent.get(file_hash(directory / MANIFEST), 0.0) for directory in context.human]
+    used_up = train.teach == "value" and train.keep_policy and min(uses, default=0.0) >= HUMAN_USES
+    return context.config.human_share if context.human and not used_up else 0.0
 
 
 DEFAULT_STAGES: Mapping[str, Stage] = {

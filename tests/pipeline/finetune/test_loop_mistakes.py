@@ -13,7 +13,7 @@ from pipeline.cli.main import main
     [
         (["--generations", "1", "--games-share", "1", "--explorer", "hand-written"], "holds no checkpoint"),
         (["--generations", "1"], "name datasets with --positions"),
-        ([], "say how long to fine-tune: generations, or minutes, or both"),
+        ([], "set how long to fine-tune: generations, minutes or both"),
         (["--generations", "0"], "generations must be 1 or more"),
         (["--generations", "1", "--set", "human_share=1"], "human_share must be from 0 to below 1"),
         (["--generations", "1", "--set", "gate.games=3"], "come in pairs"),

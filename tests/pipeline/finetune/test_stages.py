@@ -12,6 +12,7 @@ from engine.progress import never, silent
 from model.checkpoint import read_card
 from model.training.config import TrainConfig, TrainConfigError
 from model.training.step import DivergedError
+from pipeline.dataset.files.shards import file_hash
 from pipeline.errors import ConfigError
 from pipeline.finetune import control, evaluation, gate
 from pipeline.finetune.choice import Choice, apply
@@ -185,6 +186,29 @@ def test_figures_of_human_moves_leave_out_engine_moves_and_unknown_results(
     assert found == {"positions": 80, "top1": 0.7, "top3": 0.6, "cross_entropy": 2.0, "value_brier": 0.2}
 
 
+@pytest.mark.parametrize(
+    ("teach", "uses", "share"), [("value", 0.99, 0.5), ("value", 1.0, 0.0), ("policy", 1.0, 0.5), ("both", 1.0, 0.5)]
+)
+def test_human_rows_are_left_out_after_one_pass_where_the_policy_is_kept(
+    sources: tuple[Path, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    teach: Literal["value", "policy", "both"],
+    uses: float,
+    share: float,
+) -> None:
+    shares: list[float] = []
+
+    def tune_on(*_: object, human_share: float, **__: object) -> dict[str, Any]:
+        shares.append(human_share)
+        return {"finished": True, "step": 1, "positions": 1, "metrics": {}, "uses": []}
+
+    monkeypatch.setattr("pipeline.training.tune.tune_on", tune_on)
+    context = control_context(sources, tmp_path, replace(LOOP, train=replace(LOOP.train, teach=teach)))
+    train_stage(replace(context, spent={file_hash(sources[1] / "manifest.json"): uses}), silent, never)
+    assert shares == [share]
+
+
 def test_the_control_is_trained_as_asked_and_not_as_suits_the_teacher(
     sources: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -202,5 +226,6 @@ def test_the_control_is_trained_as_asked_and_not_as_suits_the_teacher(
     assert control.train_control(context, silent, never) == tmp_path / control.CONTROL
     (config,) = trained
     assert (config.results, config.learning_rate, config.value_weight) == (True, 7e-4, 2.0)
+    assert not config.frozen_norms
     assert config.steps == read_card(sources[0])["step"]
     assert 1 < -(-config.steps // config.validation_every_steps) <= config.patience, "it ends, with its best weights"
