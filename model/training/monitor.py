@@ -33,10 +33,12 @@ SPIKE = 3.0
 def mean_figures(sums: Tensor, rows: int) -> dict[str, float]:
     """Return the means of COLUMNS over rows; `top1` and `legal_mass` over those whose move is a target, if there are any."""
     means: dict[str, float] = dict(zip(COLUMNS, (sums / rows).tolist(), strict=True))
-    known, *sums_known = (means.pop(name) for name in ("known", "top1", "legal_mass"))
-    return means | (
-        dict(zip(("top1", "legal_mass"), (each / known for each in sums_known), strict=True)) if known else {}
-    )
+    known = means.pop("known")
+    for name in ("top1", "legal_mass"):
+        mean = means.pop(name)
+        if known:
+            means[name] = mean / known
+    return means
 
 
 class RunMonitor(Monitor):

@@ -315,7 +315,7 @@ class Batches:
             yield batch if left >= size else {name: values[:left] for name, values in batch.items()}
             left -= size
 
-    def once(self) -> Iterator[Batch]:
+    def read_rows(self) -> Iterator[Batch]:
         """Yield every row once in the order of the files; the last batch of a row group may be smaller."""
         for group in self.groups:
             rows = self._rows(group)

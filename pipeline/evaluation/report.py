@@ -257,7 +257,7 @@ def _measure(checkpoint: Path, where: _Where, how: _How, progress: Progress) -> 
     names = (*COLUMNS, *read, *(SEARCHED if how.simulations else ()))
     batches = Batches([where.positions], where.split, batch_size=BATCH, columns=tuple(dict.fromkeys(names)))
     rows = min(how.rule.limit, batches.rows) if how.rule.limit else batches.rows
-    stream = batches.sample(rows) if rows < batches.rows else batches.once()
+    stream = batches.sample(rows) if rows < batches.rows else batches.read_rows()
     sample = BandSample(how.rating_rows)
     fastest: NetworkEvaluator | OnnxEvaluator = network
     evaluated_by = "torch"

@@ -35,8 +35,8 @@ NEAR_SHARE, NEAR_SHARE_OF_MANY = 2 / 3, 0.3
 """Share of the positions near people's, of those that are not of games: by default, and from MANY_ROWS human rows on."""
 MOST_POSITIONS, POSITIONS_PER_ROW = 500_000, 2
 """Maximum number of positions that the hand-written player searches by default, in all and per human row."""
-PEOPLES_SHARE = 2 / 3
-"""Human positions that it searches by default, at most, as a share of the human rows: some repeat, some are too early."""
+HUMAN_POSITIONS_PER_ROW = 2 / 3
+"""Maximum number of human positions that it searches by default, per human row: some repeat, some are too early."""
 REFERENCES = {IN_PLAY: "the move in play", BARE: "the bare network"}
 """First row of the policy and of the value, which their teachers are compared with, in words (docs/log/2026-11-25.md)."""
 FIGURES = {
@@ -214,7 +214,7 @@ def _teach_by_hand(config: FinetuneConfig, rows: int) -> FinetuneConfig:
         config = replace(config, near_share=near_share * (1.0 - config.games_share))
     if explore.count == usual.explore.count:
         people = max(1.0 - config.near_share - config.games_share, SMALLEST_SHARE)
-        count = min(MOST_POSITIONS, POSITIONS_PER_ROW * rows, round(PEOPLES_SHARE * rows / people))
+        count = min(MOST_POSITIONS, POSITIONS_PER_ROW * rows, round(HUMAN_POSITIONS_PER_ROW * rows / people))
         explore = replace(explore, count=max(1, count))
     train = replace(train, teach="value")
     for path, value in {**HAND_WRITTEN_SETTINGS, **(MANY_ROWS_SETTINGS if rows >= MANY_ROWS else {})}.items():

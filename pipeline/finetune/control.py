@@ -27,7 +27,8 @@ def write_seed(checkpoint: Path, human: Sequence[Path], target: Path, origin: Ma
 
     A value that did not learn results keeps its scale, as in `model.training.loop`.
     """
-    from model.checkpoint import CARD, load, save
+    from model.checkpoint import CARD, load, read_card, save
+    from model.network.preset import preset_from_row
     from model.training.calibration import scale_value
     from model.training.config import TrainConfig
     from model.training.loop import VALIDATION_POSITIONS
@@ -36,12 +37,14 @@ def write_seed(checkpoint: Path, human: Sequence[Path], target: Path, origin: Ma
 
     if (target / CARD).exists():
         return
-    network, card = load(checkpoint)
-    config = TrainConfig(steps=1)
-    batches = open_validation(human, config, select_columns(config, network.preset))
-    if card.get("calibration") or not card["config"].get("results", True) or batches is None:
+    card, config = read_card(checkpoint), TrainConfig(steps=1)
+    settled = card.get("calibration") or not card["config"].get("results", True)
+    columns = select_columns(config, preset_from_row(card["preset"]))
+    batches = None if settled else open_validation(human, config, columns)
+    if batches is None:
         promote(checkpoint, target, 0, origin)
         return
+    network, _ = load(checkpoint)
     run = new_run(config, network.preset)
     run.ema.load_state_dict(network.state_dict())
     figures = validate(run, batches(), VALIDATION_POSITIONS)
@@ -85,7 +88,7 @@ def _start_of_control(context: StageContext) -> Path:
     from model.checkpoint import CARD
 
     control = control_of(context.best)
-    return control if context.lineage["played_by"] and (control / CARD).exists() else context.best
+    return control if (control / CARD).exists() else context.best
 
 
 def train_people(context: StageContext, progress: Progress, stop: Stop) -> dict[str, Any]:

@@ -5,11 +5,11 @@ from typing import Any
 import numpy as np
 
 from engine.progress import Progress, Stop
-from pipeline.dataset.files.shards import read_manifest
 from pipeline.errors import Stopped
 from pipeline.evaluation.render import write_report
 from pipeline.evaluation.report import Rule, report
 from pipeline.finetune.state import StageContext
+from pipeline.training.train import has_engine_moves, has_split
 
 POSITIONS = 16_384
 """Maximum number of human positions that are measured, over all datasets."""
@@ -21,15 +21,9 @@ def eval_stage(context: StageContext, progress: Progress, stop: Stop) -> dict[st
     """EVAL: return the candidate's figures on the test positions of the human datasets, {} without any.
 
     Each dataset has a report in `eval/`; those of engines' moves are left out. The same positions are measured for every
-    candidate. Raises Stopped, and what
-    `report` raises.
+    candidate. Raises Stopped, and what `report` raises.
     """
-    manifests = [(directory, read_manifest(directory)) for directory in context.human]
-    measured = [
-        directory
-        for directory, manifest in manifests
-        if manifest["positions"].get("test", 0) > 0 and manifest.get("moves_by") != "engine"
-    ]
+    measured = [path for path in context.human if has_split([path], "test") and not has_engine_moves(path)]
     if not measured:
         return {}
     limit, reports = max(1, POSITIONS // len(measured)), []

@@ -146,7 +146,7 @@ def _hold_out(
 def _describe_player(players: Sequence[str], work: Path) -> dict[str, Any]:
     """Return the card's entry: names, the median rating in the newest games (0 for unknown), and the games learned from."""
     rows = Batches([work / "training_set"], LATEST, batch_size=4096, columns=("elo",))
-    ratings = np.concatenate([batch["elo"] for batch in rows.once()])
+    ratings = np.concatenate([batch["elo"] for batch in rows.read_rows()])
     known = ratings[ratings > 0]
     rating = min(4000, int(np.median(known))) if len(known) else 0
     return {"names": list(players), "rating": rating, "games": _count_games(work / "training_set")}
@@ -155,7 +155,7 @@ def _describe_player(players: Sequence[str], work: Path) -> dict[str, Any]:
 def _count_games(positions: Path) -> int:
     """Return the number of games of a train split."""
     rows = Batches([positions], "train", batch_size=4096, columns=("game",))
-    return len(np.unique(np.concatenate([batch["game"] for batch in rows.once()])))
+    return len(np.unique(np.concatenate([batch["game"] for batch in rows.read_rows()])))
 
 
 def _train(

@@ -36,7 +36,7 @@ def read_rows(positions: Path, split: str, networks: Sequence["NetworkEvaluator"
     """Return the rows of a split with all columns that the networks read."""
     columns = dict.fromkeys((*COLUMNS, *(name for network in networks for name in network.columns)))
     batches = Batches([positions], split, batch_size=BATCH, columns=tuple(columns))
-    parts = list(batches.sample(MOST_ROWS) if batches.rows > MOST_ROWS else batches.once())
+    parts = list(batches.sample(MOST_ROWS) if batches.rows > MOST_ROWS else batches.read_rows())
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 

@@ -237,11 +237,11 @@ def _select_labelled(batches: Iterator[Batch]) -> Iterator[Batch]:
 
 def find_validated(positions: Sequence[Path], config: "TrainConfig") -> list[Path]:
     """Return the datasets that a training validates on."""
-    human = (path for path in positions if config.engine_moves or not _has_engine_moves(path))
+    human = (path for path in positions if config.engine_moves or not has_engine_moves(path))
     return [path for path in human if has_split([path], "val")]
 
 
-def _has_engine_moves(path: Path) -> bool:
+def has_engine_moves(path: Path) -> bool:
     """Return whether a dataset's labels come from an engine's analyses."""
     return any(member.manifest.get("moves_by") == "engine" for member in members(path))
 

@@ -204,9 +204,9 @@ def test_the_seed_says_the_order(dataset: Path) -> None:
 def test_once_gives_every_row_in_the_order_of_the_files(dataset: Path) -> None:
     rows = Batches([dataset], batch_size=33)
     assert rows.rows == 1000
-    assert np.array_equal(np.concatenate([batch["game"] for batch in rows.once()]), np.arange(1000))
+    assert np.array_equal(np.concatenate([batch["game"] for batch in rows.read_rows()]), np.arange(1000))
     held_out = Batches([dataset], "test", batch_size=33)
-    assert np.array_equal(np.concatenate([batch["game"] for batch in held_out.once()]), np.arange(5000, 5070))
+    assert np.array_equal(np.concatenate([batch["game"] for batch in held_out.read_rows()]), np.arange(5000, 5070))
 
 
 def test_several_datasets_are_one_stream(dataset: Path) -> None:
@@ -219,12 +219,12 @@ def test_several_datasets_are_one_stream(dataset: Path) -> None:
 def test_only_the_columns_asked_for_are_read(dataset: Path, columns: list[str]) -> None:
     rows = Batches([dataset], batch_size=10, columns=columns)
     assert list(next(rows.from_step(0))) == columns
-    assert set(next(rows.once())) == set(columns)
+    assert set(next(rows.read_rows())) == set(columns)
 
 
 def test_a_column_that_is_named_twice_is_read_once(dataset: Path) -> None:
     rows = Batches([dataset], batch_size=10, columns=["elo", "ply", "elo"])
-    assert list(next(rows.from_step(0))) == list(next(rows.once())) == ["elo", "ply"]
+    assert list(next(rows.from_step(0))) == list(next(rows.read_rows())) == ["elo", "ply"]
 
 
 @pytest.mark.parametrize(

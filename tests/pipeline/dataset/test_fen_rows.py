@@ -46,7 +46,7 @@ def test_members_of_several_forms_make_one_training_set(made: dict[str, Path], t
     assert page["positions"]["train"] == 2 * read_manifest(made["all"])["positions"]["train"]
     rows = Batches([tmp_path / "set"], batch_size=40, seed=1)
     assert not rows.packed
-    plies = np.concatenate([batch["ply"] for batch in rows.once()])
+    plies = np.concatenate([batch["ply"] for batch in rows.read_rows()])
     assert len(plies) == page["positions"]["train"]
     assert len(next(rows.from_step(2))["planes"]) == 40
     found = audit([tmp_path / "set"])

@@ -44,7 +44,7 @@ def test_every_recipe_does_what_it_says(folder: Path, monkeypatch: pytest.Monkey
     for block in blocks("python"):
         exec(compile(block, str(README), "exec"), found)
     assert len(list((folder / "games").glob("train-*.parquet"))) == 1
-    rows = next(Batches([folder / "games"], batch_size=1 << 14).once())
+    rows = next(Batches([folder / "games"], batch_size=1 << 14).read_rows())
     assert len(found["frame"]) == read_manifest(folder / "games")["positions"]["train"]
     assert found["openings"]["len"].sum() == int(((rows["ply"] >= 20) & (rows["elo"] >= 2000)).sum())
     assert np.isclose(found["queens"].item(), np.bitwise_count(rows["planes"][:, 8]).mean())

@@ -45,7 +45,7 @@ def joined(months: Months, out: Path, **options: Any) -> dict[str, Any]:
 def rows(out: Path, split: str) -> Counter[bytes]:
     """Give the rows of a split as bytes, each as often as it comes."""
     found: Counter[bytes] = Counter()
-    for batch in Batches([out], split, batch_size=7, columns=COLUMNS).once():
+    for batch in Batches([out], split, batch_size=7, columns=COLUMNS).read_rows():
         found.update(b"".join(batch[name][row].tobytes() for name in COLUMNS) for row in range(len(batch["label"])))
     return found
 

@@ -62,7 +62,9 @@ def test_rows_are_positions_with_all_their_counters(positions: Path, tmp_path: P
             board.push(move)
     columns = ("planes", "castling", "ep_file", "halfmove", "ply")
     rows = [
-        batch for split in ("train", "val", "test") for batch in Batches([positions], split, columns=columns).once()
+        batch
+        for split in ("train", "val", "test")
+        for batch in Batches([positions], split, columns=columns).read_rows()
     ]
     found = [to_board(position).fen(en_passant="fen") for batch in rows for position in row_positions(batch)]
     assert set(found) == fens
@@ -127,7 +129,7 @@ def test_a_checkpoint_is_calibrated_and_its_report_compares_on_the_same_rows(net
 def nll_by_player(network: Path, positions: Path) -> float:
     """Return the mean of minus the log-probability of the test split's moves, each asked on a board of its own."""
     player, lost = load(network, amp="off"), list[float]()
-    for batch in Batches([positions], "test", columns=(*HUMAN_COLUMNS, *EARLIER_MOVES)).once():
+    for batch in Batches([positions], "test", columns=(*HUMAN_COLUMNS, *EARLIER_MOVES)).read_rows():
         for row, position in enumerate(row_positions(batch)):
             board = to_board(position)
             columns = {name: np.array([batch[name][row]]) for name in player.evaluator.columns}

@@ -110,6 +110,24 @@ def test_one_that_is_50_elo_better_nearly_always_is() -> None:
     assert games < 200
 
 
+def test_katagos_default_gate_would_let_the_worse_one_through_in_23_of_100_cases() -> None:
+    # cpp/command/gatekeeper.cpp accepts at half the points; numGamesPerGating is 200 in configs/training/gatekeeper1.cfg.
+    # Go has no draws, so the points are binomial.
+    chance = np.random.default_rng(7)
+    points = chance.binomial(200, score_of(-20.0), size=200_000)
+    assert float((points >= 100).mean()) == pytest.approx(0.23, abs=0.005)
+
+
+@pytest.mark.slow
+def test_the_table_of_the_gate() -> None:
+    """Print what docs/findings.md says of the gate (pytest -s)."""
+    for draw_elo, drawn in DRAWISH.items():
+        for elo in (-50, -20, 0, 20, 35, 50, 100):
+            share, games = let_through(elo, draw_elo, GateConfig(), 10_000)
+            print(f"draws {drawn:.2f}  Elo {elo:+4}  promoted {share:.3f}  games {games:.0f}")  # noqa: T201
+            assert (share < 0.05) == (elo <= -20)
+
+
 def figures(**told: object) -> dict[str, object]:
     gate = {
         "games": 90,

@@ -26,7 +26,7 @@ from pipeline.finetune.config import FinetuneConfig, GateConfig, TuneConfig
 from pipeline.finetune.loop import finetune
 from pipeline.finetune.state import FinetuneError
 from pipeline.selfplay.config import ExploreConfig
-from tests.pipeline.finetune.fakes import Script, forked, networks
+from tests.pipeline.finetune.fakes import SCRIPT, Script, forked, networks
 
 PLAYED = ExploreConfig(explorer="hand-written")
 """Whose games need no human datasets; the stages are a script's in any case."""
@@ -360,3 +360,7 @@ def test_strange_directories_are_left_alone(made: Path, tmp_path: Path) -> None:
         with pytest.raises(FinetuneError, match=words):
             run(made, other)
         (other / name).write_bytes(kept)
+
+
+def test_the_script_covers_every_verdict() -> None:
+    assert {told.get("gate", "failed") for told in SCRIPT.values()} == {"H0", "H1", "undecided", "failed"}

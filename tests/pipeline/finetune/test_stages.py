@@ -177,11 +177,13 @@ def test_figures_of_human_moves_leave_out_engine_moves_and_unknown_results(
 ) -> None:
     figures = {"positions": 20, "top1": 0.4, "top3": 0.6, "cross_entropy": 2.0, "value_brier": None}
     reports = {"a": figures, "b": figures | {"positions": 60, "top1": 0.8, "value_brier": 0.2}}
-    manifests = {"a": {}, "b": {"moves_by": "people"}, "engine": {"moves_by": "engine"}}
-    monkeypatch.setattr(evaluation, "read_manifest", lambda path: {"positions": {"test": 9}} | manifests[path.name])
+    monkeypatch.setattr(evaluation, "has_split", lambda paths, split: split == "test" and paths != [Path("untested")])
+    monkeypatch.setattr(evaluation, "has_engine_moves", lambda path: path == Path("engine"))
     monkeypatch.setattr(evaluation, "report", lambda _, positions, **__: reports[positions.name])
     monkeypatch.setattr(evaluation, "write_report", lambda *_: None)
-    context = replace(control_context(sources, tmp_path, LOOP), human=tuple(map(Path, manifests)))
+    context = replace(
+        control_context(sources, tmp_path, LOOP), human=tuple(map(Path, ("a", "b", "engine", "untested")))
+    )
     found = evaluation.eval_stage(context, silent, never)
     assert found == {"positions": 80, "top1": 0.7, "top3": 0.6, "cross_entropy": 2.0, "value_brier": 0.2}
 

@@ -91,7 +91,7 @@ def test_the_newest_games_are_held_out_and_only_the_persons_moves_are_rows(made:
     assert result["held_out"] == held[0].headers["Date"]
     for split in ("train", "val", "latest"):
         rows = Batches([out / "imitation" / "training_set"], split, batch_size=4096, columns=("game", "ply", "elo"))
-        splits[split] = [np.concatenate(column) for column in zip(*(b.values() for b in rows.once()), strict=True)]
+        splits[split] = [np.concatenate(column) for column in zip(*(b.values() for b in rows.read_rows()), strict=True)]
     assert sorted(set(splits["latest"][2].tolist())) == [int(game.headers["WhiteElo"]) for game in held]
     assert max(splits["train"][2].max(), splits["val"][2].max()) < int(held[0].headers["WhiteElo"])
     moves = sum(

@@ -170,7 +170,7 @@ def test_batches_hold_what_was_thought(made: Path) -> None:
     batches = Batches([made], "train", batch_size=32, columns=[*HUMAN_COLUMNS, "visits", "root_value"])
     rows = {(row["game"], row["ply"]): row for row in datasets.table(made).to_pylist() if row["split"] == "train"}
     assert batches.rows == len(rows)
-    batch = next(batches.once())
+    batch = next(batches.read_rows())
     assert len(batch["visits"]) == 32
     for index in range(32):
         row = rows[int(batch["game"][index]), int(batch["ply"][index])]

@@ -98,7 +98,7 @@ def test_a_dataset_in_a_store_is_that_of_a_folder(store: Any, dump: Path, made: 
     assert manifest == read_manifest(out)
     assert files_differ(out) == []
     assert ingest([str(dump)], out, CONFIG) == manifest
-    for there, here in zip(Batches([out]).once(), Batches([dump.parent / "made"]).once(), strict=True):
+    for there, here in zip(Batches([out]).read_rows(), Batches([dump.parent / "made"]).read_rows(), strict=True):
         assert all((there[name] == here[name]).all() for name in here)
     with pytest.raises(DatasetError, match="other settings"):
         ingest([str(dump)], out, IngestConfig(chunk_mib=2))

@@ -175,7 +175,9 @@ def test_a_store_holds_what_a_folder_would(dump: Path, made: dict[str, str], mon
     assert manifest == read_manifest(out) == read_manifest(dump.parent / "made")
     assert files_differ(out) == []
     assert ingest([str(dump)], out, CONFIG, workers=1) == manifest
-    for there, here in zip(Batches([out], "test").once(), Batches([dump.parent / "made"], "test").once(), strict=True):
+    for there, here in zip(
+        Batches([out], "test").read_rows(), Batches([dump.parent / "made"], "test").read_rows(), strict=True
+    ):
         assert all((there[name] == here[name]).all() for name in here)
 
 

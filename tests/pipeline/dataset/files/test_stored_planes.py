@@ -135,10 +135,12 @@ def test_a_compact_row_that_none_is_names_its_file(made: Forms, tmp_path: Path, 
 
     shutil.copytree(made["compact"], tmp_path / "x")
     stored("x/train-00000-0.parquet", spoil)(tmp_path)
-    for read in ("from_step", "once"):
+    for read in ("from_step", "read_rows"):
         stream = Batches([tmp_path / "x"], batch_size=32)
         with pytest.raises(DatasetError, match=rf"train-00000-0\.parquet .*{said}"):
-            for _, _ in zip(range(200), stream.from_step(0) if read == "from_step" else stream.once(), strict=False):
+            for _, _ in zip(
+                range(200), stream.from_step(0) if read == "from_step" else stream.read_rows(), strict=False
+            ):
                 pass
 
 
