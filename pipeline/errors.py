@@ -38,10 +38,6 @@ class IngestError(UserError):
     """An ingest that could not be completed; finished shards are kept."""
 
 
-class LostError(UserError):
-    """A training run whose processes were lost too often; the last saved checkpoint is kept."""
-
-
 class FetchError(UserError):
     """A file of the web or of an object store that cannot be fetched; the bytes received are kept."""
 

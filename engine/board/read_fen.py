@@ -183,9 +183,3 @@ def _is_playable(position: Any) -> Any:
         return False
     attacked = attacked_by(position, 0, pawns_up(position[PAWN]), occupied_squares(position))
     return attacked & position[KING + 1] == EMPTY
-
-
-def position_of(fen: str) -> tuple[int, NDArray[np.uint64]]:
-    """Return what `read_fen` says of a FEN, and the position, uint64[16]."""
-    text, position = np.frombuffer(fen.encode(), dtype=np.uint8), np.zeros(WORDS, dtype=np.uint64)
-    return int(read_fen(text, 0, len(text), position)), position

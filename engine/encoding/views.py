@@ -45,9 +45,9 @@ LAST_PLANES = 2
 LAST_MOVES = ("last_move", *(f"last_move_{back}" for back in range(2, 9)))
 """Columns of the half-moves before a row, the last one first; each as `last_move` is, in the view of the row's mover."""
 NO_LAST_MOVE = 65535
+"""In LAST_MOVES, in place of from * 64 + to in the view of the row's mover: none, or unknown."""
 NO_LABEL = 65535
 """The label of a row whose move is not known: positions that were only evaluated."""
-"""In LAST_MOVES, in place of from * 64 + to in the view of the row's mover: none, or unknown."""
 PAST_LENGTHS = tuple(str(length) for length in range(2, len(LAST_MOVES) + 1))
 TURNED_SQUARES = 56 * 64 + 56
 """XOR a last move with this to see it from the other side."""

@@ -13,8 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.cores import cores
 from engine.evaluation.evaluator import Evaluator
-from engine.match.config import cores
 from engine.match.game import GameRecord, MatchGame
 from engine.match.openings import Opening
 from engine.match.players import HumanSide, Player, PolicySide, SearchSide, Side

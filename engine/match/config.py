@@ -1,6 +1,5 @@
 """How a match is played. Imports little: the command line reads it for its help."""
 
-import os
 from dataclasses import dataclass
 
 from engine.errors import UserError
@@ -42,8 +41,3 @@ class Limit:
     def timed(self) -> bool:
         """Whether time bounds the moves."""
         return self.movetime is not None or self.base is not None
-
-
-def cores() -> int:
-    """Return how many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

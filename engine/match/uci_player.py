@@ -14,7 +14,8 @@ from contextlib import suppress
 import chess
 import chess.engine
 
-from engine.match.config import Limit, PlayerError, cores
+from engine.cores import cores
+from engine.match.config import Limit, PlayerError
 from engine.match.players import MoveRequest, Player, PlayResult, Side
 
 STARTING_SECONDS = 60.0

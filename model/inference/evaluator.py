@@ -3,7 +3,6 @@
 Axes: B batch, P plane (77).
 """
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 from model.checkpoint import CARD, CardError, load
 from model.data.inputs import Batch, column_defaults, move_to_device, network_input
 from model.data.outputs import marro_logits
-from model.inference.columns import Answer, Rows, check_conditions, evaluate_in_batches, fill_columns
+from model.inference.columns import Answer, Rows, evaluate_in_batches, fill_columns
 from model.inference.human import Corrections, read_corrections
 from model.network.memory import memory_errors
 from model.network.network import Network
@@ -24,21 +23,13 @@ from model.training.precision import autocast, device_for, dtype_for
 class NetworkEvaluator:
     """A network called on packed planes; an `engine.evaluation.evaluator.Evaluator`."""
 
-    def __init__(
-        self, network: Network, *, device: str = "auto", amp: str = "auto", conditions: Mapping[str, int] | None = None
-    ) -> None:
-        """Put a network on a device; `conditions` are ratings or clocks (columns of a shard) of every row.
-
-        Raises ConditionError for a column that the network does not read.
-        """
+    def __init__(self, network: Network, *, device: str = "auto", amp: str = "auto") -> None:
         self.device = device_for(device)
         self.dtype = dtype_for(amp, self.device)
         self.network = network.to(self.device).eval()
         self.preset = network.preset
         self.columns = column_defaults(self.preset)
         """Columns that the network reads, with the value of each where nothing is given."""
-        check_conditions(f"the network {self.preset.name}", self.columns, conditions or {})
-        self.columns |= conditions or {}
         self.corrections: Corrections = {}
         """How a search corrects the policy (engine/search/human.py)."""
 
@@ -64,11 +55,9 @@ class NetworkEvaluator:
             return logits_BL.cpu().numpy(), wdl_B3.cpu().numpy()
 
 
-def evaluator(
-    directory: Path, *, device: str = "auto", amp: str = "auto", conditions: Mapping[str, int] | None = None
-) -> NetworkEvaluator:
-    """Load a checkpoint as an evaluator. Raises the CheckpointErrors of `model.checkpoint.load`, and ConditionError."""
+def evaluator(directory: Path, *, device: str = "auto", amp: str = "auto") -> NetworkEvaluator:
+    """Load a checkpoint as an evaluator. Raises the CheckpointErrors of `model.checkpoint.load`."""
     network, card = load(directory)
-    found = NetworkEvaluator(network, device=device, amp=amp, conditions=conditions)
+    found = NetworkEvaluator(network, device=device, amp=amp)
     found.corrections = read_corrections(directory / CARD, card, CardError)
     return found

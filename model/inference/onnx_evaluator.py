@@ -22,7 +22,7 @@ from engine.errors import UserError
 from engine.evaluation.move_features import FEATURES_VERSION, legal_move_features
 from engine.json_files import check, parse_json, read_json, shown
 from model.card import CARD, ONNX, Exported, FileEntry
-from model.inference.columns import Answer, Rows, check_conditions, evaluate_in_batches, fill_columns
+from model.inference.columns import Answer, Rows, evaluate_in_batches, fill_columns
 from model.inference.human import Corrections, read_corrections
 
 METADATA = "fianchetto"
@@ -38,13 +38,11 @@ class OnnxError(UserError):
 class OnnxEvaluator:
     """An exported network called on packed planes; an `engine.evaluation.evaluator.Evaluator`."""
 
-    def __init__(
-        self, path: Path, *, threads: int = 1, conditions: Mapping[str, int] | None = None, sha256: str | None = None
-    ) -> None:
-        """Open a file that `fianchetto export` wrote; `conditions` are ratings or clocks of every row. Raises OnnxError.
+    def __init__(self, path: Path, *, threads: int = 1, sha256: str | None = None) -> None:
+        """Open a file that `fianchetto export` wrote. Raises OnnxError.
 
         With `sha256`, a file of another hash is refused before onnxruntime reads it. With move features, each thread evaluates
-        a part of a batch; in other networks the threads share each operation. Raises ConditionError too.
+        a part of a batch; in other networks the threads share each operation.
         """
         import onnxruntime
         from onnxruntime.capi import onnxruntime_pybind11_state as native
@@ -89,8 +87,6 @@ class OnnxEvaluator:
         self.threads = threads
         self.columns: dict[str, int] = dict(self.card["columns"])
         self._path, self._refusals = path, refusals
-        check_conditions(str(path), self.columns, conditions or {})
-        self.columns |= conditions or {}
         self.corrections: Corrections = {}
         """How a search corrects the policy (engine/search/human.py)."""
 
@@ -158,9 +154,7 @@ def open_export(directory: Path, *, threads: int = 1) -> OnnxEvaluator:
     return found
 
 
-def find_export(
-    directory: Path, *, threads: int = 1, conditions: Mapping[str, int] | None = None
-) -> OnnxEvaluator | None:
+def find_export(directory: Path, *, threads: int = 1) -> OnnxEvaluator | None:
     """Open the exported network beside a checkpoint's card.
 
     None when the card names none or there is none; OnnxError when the file is not the one that the card names. It starts in a
@@ -176,7 +170,7 @@ def find_export(
     except (OnnxError, OSError, KeyError, TypeError):  # loading the checkpoint reports what is wrong with its card
         return None
     check(directory / CARD, entry, FileEntry, OnnxError)
-    found = OnnxEvaluator(directory / ONNX, threads=threads, conditions=conditions, sha256=entry["sha256"])
+    found = OnnxEvaluator(directory / ONNX, threads=threads, sha256=entry["sha256"])
     if found.card["weights_sha256"] != weights:
         raise OnnxError(f"{directory / ONNX} is of other weights than {CARD} names: export it again")
     found.corrections = read_corrections(directory / CARD, card, OnnxError)

@@ -18,6 +18,7 @@ from pipeline.board.game import number_moves, rating_in, read_pgn
 from pipeline.board.play import SIMULATIONS, reads_ratings
 from pipeline.board.risk import BLUNDER, expected_loss, policy_labels, predict_risk, promote_to_queen
 from pipeline.errors import ConfigError
+from pipeline.storage.preflight import is_installed
 
 MOMENTS, LEAST_SURPRISE = 6, 0.05
 """Moves that are worth looking at, at most, and how far from the usual loss each is at least."""
@@ -73,7 +74,7 @@ def _make_header(game: chess.pgn.Game, request: ReviewRequest) -> Row:
     ratings = {side: getattr(request, side) or rating_in(game, side) for side in ("white", "black")}
     source, own = request.source, scores.has_scores(game)
     if source == "auto":
-        source = "game" if own else "stockfish" if scores.find_stockfish() else "search"
+        source = "game" if own else "stockfish" if is_installed("stockfish") else "search"
     if source == "game" and not own:
         raise ConfigError("the game has no evaluations, as [%eval] comments: choose another source of scores")
     tags = {name: text[:MOST_TEXT] for name, text in game.headers.items() if text.strip("?.*")}

@@ -4,10 +4,8 @@ All are for White, 0 to 1, on one curve: the chance of a win and half of that of
 (model.training.objective), which networks learn too.
 """
 
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from os import environ
 from typing import Literal
 
 import chess
@@ -17,6 +15,7 @@ import torch
 
 from model.training.objective import EVAL_LIMIT, wdl_from_centipawns
 from pipeline.errors import ConfigError
+from pipeline.storage.preflight import installed, is_installed
 
 Source = Literal["auto", "game", "stockfish", "search"]
 """Where scores come from; auto is the first of the others that there is."""
@@ -32,18 +31,12 @@ def expected_score(centipawns: int) -> float:
     return float(win + draw / 2)
 
 
-def find_stockfish() -> str | None:
-    """Return the program, from PATH or from Debian's folder of games."""
-    return shutil.which("stockfish", path=f"{environ.get('PATH', '')}:/usr/games")
-
-
 @contextmanager
 def open_stockfish() -> Iterator[chess.engine.SimpleEngine]:
     """Start Stockfish with one thread. Raises ConfigError where it is not installed."""
-    program = find_stockfish()
-    if program is None:
+    if not is_installed("stockfish"):
         raise ConfigError("Stockfish is not installed: its program is neither on PATH nor in /usr/games")
-    with chess.engine.SimpleEngine.popen_uci(program) as engine:
+    with chess.engine.SimpleEngine.popen_uci([*installed(("stockfish",))]) as engine:
         engine.configure({"Threads": 1})
         yield engine
 

@@ -23,13 +23,13 @@ from starlette.staticfiles import StaticFiles
 
 from engine.errors import UserError
 from model.inference.player import Player
-from pipeline.board import scores
 from pipeline.board.ask import ask
 from pipeline.board.game import GameSoFar, describe, name_piece, write_pgn
 from pipeline.board.local_server import HOST, Guard, listen
 from pipeline.board.networks import Networks
 from pipeline.board.play import PlayRequest, answer
 from pipeline.board.review import ReviewRequest, review
+from pipeline.storage.preflight import is_installed
 
 STATIC = Path(__file__).with_name("static")
 MOST_BODY = 1 << 20
@@ -55,7 +55,7 @@ def make_app(networks: Networks) -> Guard:
 
     def offer(_: Request) -> Response:
         found = {"networks": list(networks.places()), "ratings": networks.ratings()}
-        return JSONResponse({**found, "stockfish": scores.find_stockfish() is not None})
+        return JSONResponse({**found, "stockfish": is_installed("stockfish")})
 
     routes = [
         Route("/", lambda _: FileResponse(STATIC / "index.html")),

@@ -14,10 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.encoding.planes import PLANES
-from engine.progress import Stop, never
 from pipeline.dataset.hashing import splitmix64
 from pipeline.dataset.training_set import Shard, row_groups
-from pipeline.errors import Stopped
 
 KEYED_BY = ("planes", "castling")
 """The columns that a key is computed from."""
@@ -47,13 +45,11 @@ def position_keys(planes_RP: NDArray[np.uint64], castling_R: NDArray[Any]) -> ND
     return splitmix64(keys ^ splitmix64(castling_R.astype(np.uint64) ^ salts[PLANES]))
 
 
-def find_keys(keys_R: NDArray[np.uint64], shards: Iterable[Shard], stop: Stop = never) -> NDArray[np.bool_]:
-    """Return which keys are of positions in the shards, bool[R], reading each shard once; raises Stopped."""
+def find_keys(keys_R: NDArray[np.uint64], shards: Iterable[Shard]) -> NDArray[np.bool_]:
+    """Return which keys are of positions in the shards, bool[R], reading each shard once."""
     wanted, places = np.unique(keys_R, return_inverse=True)
     found = np.zeros(len(wanted), dtype=np.bool_)
     for rows in row_groups(shards, KEYED_BY) if len(wanted) else ():
-        if stop():
-            raise Stopped("stopped while looking for positions in train")
         keys = position_keys(rows["planes"], rows["castling"])
         at = np.searchsorted(wanted, keys).clip(max=len(wanted) - 1)
         found[at[wanted[at] == keys]] = True

@@ -31,6 +31,7 @@ from pipeline.defs.resources import Compute, Datasets, version_of
 from pipeline.dumps.fetch import STEM, fetch
 from pipeline.dumps.source import require
 from pipeline.ingest.chunk import ROWS_VERSION, IngestConfig
+from pipeline.training.train import train_on
 
 if TYPE_CHECKING:
     Result = dg.MaterializeResult[None]
@@ -170,7 +171,7 @@ def checkpoint(context: dg.AssetExecutionContext, config: Form[CheckpointOptions
         joined = find_input(datasets.training_set, options.training_set, training_set.key, context)
         root = context.run.root_run_id or context.run.run_id
         out = datasets.checkpoint(options.name or f"{options.preset}-{root[:8]}")
-        work = partial(tasks.train, [joined], options.preset, options.train, out)
+        work = partial(train_on, [joined], options.preset, options.train, out)
         card = run_child(work, progress=log_progress(context), lock=out)
     return Result(
         metadata=metadata.describe_checkpoint(out, card) | {TRAINED_ON: dg.MetadataValue.path(joined)},

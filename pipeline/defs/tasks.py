@@ -1,7 +1,6 @@
 """Functions that child processes run (pipeline/defs/child.py): each calls the library once and returns JSON values.
 
-The types of the parameters convert the arguments from JSON. Work that can be resumed takes `stop`. Heavy libraries are
-imported inside the functions, so that only the child loads them.
+Work that can be resumed takes `stop`. Heavy libraries are imported inside the functions, so that only the child loads them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from engine.progress import Progress, Stop
-from model.training.config import TrainConfig
 from pipeline.evaluation.report import Rule
 from pipeline.ingest.chunk import IngestConfig
 
@@ -59,21 +57,6 @@ def audit(positions: Sequence[Path], out: Path, *, progress: Progress) -> Mappin
     result = library(positions, progress=progress)
     write_audit(result, out)
     return result
-
-
-def train(
-    positions: Sequence[Path],
-    preset: str,
-    config: TrainConfig,
-    out: Path,
-    *,
-    progress: Progress,
-    stop: Stop,
-) -> Mapping[str, Any]:
-    """Train the preset on the positions and return the checkpoint's card."""
-    from pipeline.training.train import train_on
-
-    return train_on(positions, preset, config, out, progress, stop)
 
 
 def imitate(

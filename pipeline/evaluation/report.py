@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from engine.cores import cores
 from engine.progress import Progress, silent
 from pipeline.dataset.batches import Batches
 from pipeline.dataset.files.columns import BATCH_SENTINELS
@@ -25,7 +26,6 @@ from pipeline.evaluation.measure import BATCH, COLUMNS, COMMON_CLOCK, COMMON_PLY
 from pipeline.evaluation.measure import Rule as Rule
 from pipeline.evaluation.ratings.matrix import describe_matrix, measure_matrix
 from pipeline.evaluation.ratings.sample import RATINGS, BandSample
-from pipeline.executors.local import available_cores
 from pipeline.samples.shipped import SAMPLE
 from pipeline.training.train import count_positions, list_datasets
 
@@ -219,7 +219,7 @@ def choose_network(
     from model.metrics import rows as measured
 
     try:
-        exported = find_export(checkpoint, threads=available_cores())
+        exported = find_export(checkpoint, threads=cores())
     except OnnxError as error:
         return network, f"torch ({error})"
     if exported is None:

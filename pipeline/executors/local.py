@@ -19,6 +19,7 @@ from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from typing import Any, Literal, Protocol
 
+from engine.cores import cores
 from engine.errors import UserError
 from engine.progress import Stop, never
 
@@ -71,11 +72,6 @@ class Engine(Protocol):
     def slots(self) -> int:
         """Return how many items can be worked on at a time now; call it while connected."""
         ...
-
-
-def available_cores() -> int:
-    """Return how many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def run_item(function: Callable[[Any], Any], item: Any) -> tuple[Status, Any]:
@@ -145,7 +141,7 @@ class LocalEngine:
 
     def __init__(self, workers: int = 0) -> None:
         """Use `workers` processes; 0 for one per core."""
-        self.workers = workers if workers > 0 else available_cores()
+        self.workers = workers if workers > 0 else cores()
 
     def map(
         self, function: Callable[[Any], Any], items: Iterable[Any], cancelled: Stop = never

@@ -22,10 +22,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from engine.cores import cores
 from engine.jit_cache import sources_hash
 from engine.progress import Stop, never
 from pipeline.errors import ConfigError, IngestError
-from pipeline.executors.local import ATTEMPTS, POLL_SECONDS, Failure, Result, Status, available_cores, run_item
+from pipeline.executors.local import ATTEMPTS, POLL_SECONDS, Failure, Result, Status, run_item
 
 AHEAD = 2
 """Tasks submitted for each core: one that runs, and one that waits for it."""
@@ -164,8 +165,8 @@ class RayEngine:
         with ExitStack() as stack:
             if not self.address:
                 folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True))
-                cores = self.workers or available_cores()
-                settings |= {"num_cpus": cores, "include_dashboard": False, "_temp_dir": folder}
+                count = self.workers or cores()
+                settings |= {"num_cpus": count, "include_dashboard": False, "_temp_dir": folder}
             stack.callback(self._ray.shutdown)
             try:
                 with _signal_handlers_kept():

@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 from engine.board.movegen import MOVE_PLANES
 from engine.board.position import to_fen
 from engine.board.rules import insufficient
+from engine.cores import cores
 from engine.json_files import parse_json
-from engine.match.config import cores
 from engine.match.players import Player
 from engine.match.uci_player import start
 from engine.progress import Progress, Stop, Tick

@@ -25,12 +25,12 @@ from numpy.typing import NDArray
 from pydantic import BeforeValidator
 
 from engine.board.position import TURN
+from engine.cores import cores
 from engine.encoding.planes import move_of
 from engine.evaluation.cache import Cached
 from engine.evaluation.evaluator import Evaluator
 from engine.evaluation.handwritten import evaluate
 from engine.json_files import check, read_json
-from engine.match.config import cores
 from engine.progress import Progress, Stop, Tick, never, silent
 from engine.search import Root, Search, SearchConfig
 from engine.selfplay.game import SearchResult, read_search

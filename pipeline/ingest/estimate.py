@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from engine.cores import cores
 from engine.progress import Progress, Stop, never, silent
 from pipeline.dumps.source import Source
 from pipeline.errors import ConfigError, DatasetError
-from pipeline.executors.local import available_cores
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import choose_chunk_size, ingest
 
@@ -43,7 +43,7 @@ def estimate(
     config = config or IngestConfig()
     if not sources:
         raise ConfigError("name at least one dump, or - for standard input")
-    config, workers = choose_chunk_size(config, sources), workers or available_cores()
+    config, workers = choose_chunk_size(config, sources), workers or cores()
     with tempfile.TemporaryDirectory(prefix="fianchetto-estimate-") as folder:
         paths = [Path(folder) / f"{number}.pgn" for number in range(len(sources))]
         lengths = [_copy_head(name, path, stop) for name, path in zip(sources, paths, strict=True)]

@@ -5,6 +5,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, get_type_hints
 
+from engine.cores import cores
 from engine.evaluation.evaluator import Evaluator, uniform
 from engine.evaluation.handwritten import evaluate
 from engine.json_files import first_error
@@ -12,7 +13,6 @@ from engine.match.config import Limit, PlayerError
 from engine.match.players import TIMED_NODES, Player
 from engine.match.uci_player import probe
 from engine.search import SearchConfig
-from pipeline.executors.local import available_cores
 from pipeline.matches.config import SideConfig
 from pipeline.storage.preflight import installed
 
@@ -24,7 +24,7 @@ def player_of(side: SideConfig, seed: int) -> tuple[Player, dict[str, Any]]:
     if side.who.startswith("uci:"):
         return _engine(side)
     limit = replace(side.limit, nodes=None)
-    threads = 1 if limit.timed else available_cores()  # on a clock each game uses one core
+    threads = 1 if limit.timed else cores()  # on a clock each game uses one core
     evaluator, name, identity = _evaluator(side.who.removeprefix("policy:"), threads)
     if side.who.startswith("policy:"):
         if side.options:

@@ -11,9 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from engine.compiling import announce_to_workers
+from engine.cores import cores
 from engine.progress import Progress, Stop, Tick
 from pipeline.errors import Stopped
-from pipeline.executors.local import Engine, Failure, LocalEngine, Result, available_cores, one_thread_each
+from pipeline.executors.local import Engine, Failure, LocalEngine, Result, one_thread_each
 from pipeline.selfplay.config import ExploreError
 from pipeline.selfplay.journal import Journals, Watch, read_journals
 from pipeline.selfplay.worker import ONNX, Task, work_on
@@ -99,7 +100,7 @@ def _suited(task: Task) -> int:
 
         if device_for(task.config.device).type != "cpu":
             return 1
-    return available_cores()
+    return cores()
 
 
 def _parts(task: Task, processes: int) -> list[Task]:

@@ -12,7 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 
 from engine.json_files import shown
 from pipeline.dataset.files.columns import Form
-from pipeline.dataset.files.layout import GAMES, LARGEST_GROUP, MOST_GAMES, SPLITS
+from pipeline.dataset.files.layout import GAMES, MOST_GAMES, ROW_GROUP, SPLITS
 
 
 def _file_name(value: object) -> object:
@@ -84,7 +84,7 @@ class Manifest(Schema):
 
     planes: Form
     """How shards hold planes."""
-    row_group: Annotated[int, Field(ge=1, le=LARGEST_GROUP)]
+    row_group: Annotated[int, Field(ge=1, le=ROW_GROUP)]
     """Rows of each row group of each shard but its last: with it, the footers need not be opened to count."""
     sources: list[SourceEntry]
     config: dict[str, Any]

@@ -26,7 +26,7 @@ from engine.encoding.views import NO_LABEL
 from engine.errors import UserError
 from engine.json_files import shown
 from pipeline.dataset.files.columns import MOVE_COLUMNS, OPTIONAL, VISITS_LEAVES, form_of, schema
-from pipeline.dataset.files.layout import GAMES, LARGEST_GROUP, SPLITS
+from pipeline.dataset.files.layout import GAMES, ROW_GROUP, SPLITS
 from pipeline.dataset.files.shards import Batch, batch_columns, check_values, null_column, require_valid
 from pipeline.dataset.files.stored_planes import packed_from, planes_from, read_columns, unpack
 from pipeline.errors import DatasetError
@@ -68,8 +68,8 @@ def check_footer(path: Path, footer: pq.FileMetaData, rows: int | None = None) -
             code="damaged",
         )
     counts = [footer.row_group(index).num_rows for index in range(footer.num_row_groups)]
-    if any(not 0 <= count <= LARGEST_GROUP for count in counts):
-        raise DatasetError(f"{path} has row groups of more than {LARGEST_GROUP} rows: no shard of this project")
+    if any(not 0 <= count <= ROW_GROUP for count in counts):
+        raise DatasetError(f"{path} has row groups of more than {ROW_GROUP} rows: no shard of this project")
     if sum(counts) != footer.num_rows or (rows is not None and rows != footer.num_rows):
         said = footer.num_rows if rows is None else rows
         raise DatasetError(f"{path} has {sum(counts)} rows, not {said}", remedy="ingest the dump again", code="damaged")

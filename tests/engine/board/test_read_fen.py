@@ -7,8 +7,8 @@ import chess
 import numpy as np
 import pytest
 
-from engine.board.position import FenError, parse_fen, playable
-from engine.board.read_fen import CHESS960, MALFORMED, UNPLAYABLE, VALID, position_of
+from engine.board.position import WORDS, FenError, parse_fen, playable
+from engine.board.read_fen import CHESS960, MALFORMED, UNPLAYABLE, VALID, read_fen
 from tests.conftest import shared_data
 
 AS_WRITTEN = re.compile(r"[^ ]+ [wb] [^ ]+ [^ ]+( \d{1,4} \d{1,4})?")
@@ -43,6 +43,12 @@ def expect(fen: str) -> tuple[int, np.ndarray | None]:
     except FenError as error:
         return (VALID if "at most 256" in str(error) else UNPLAYABLE), None
     return (CHESS960, None) if variant else (VALID, position)
+
+
+def position_of(fen: str) -> tuple[int, np.ndarray]:
+    """Return what the compiled reader says of a FEN, and the position."""
+    text, position = np.frombuffer(fen.encode(), dtype=np.uint8), np.zeros(WORDS, dtype=np.uint64)
+    return int(read_fen(text, 0, len(text), position)), position
 
 
 def assert_same(fen: str) -> None:

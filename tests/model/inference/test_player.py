@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from engine.encoding.planes import label_of, legal_mask
+from engine.encoding.planes import label_of, legal_mask, planes_of
 from engine.errors import UserError
 from engine.search.human import Correction
 from model import load
@@ -113,17 +113,14 @@ def test_ratings_and_clock_change_what_is_said_and_unknown_is_said_too() -> None
     told = one.choose(board, 0.0, rating=2400, opponent_rating=1200)
     timed = one.choose(board, 0.0, rating=2400, opponent_rating=1200, clock=5)
     assert len({choice.value for choice in (unknown, told, timed)}) == 3
-    known = Player(NetworkEvaluator(one.evaluator.network, conditions={"elo": 2400, "opponent_elo": 1200}, amp="off"))
-    assert known.choose(board, 0.0).probabilities == told.probabilities
+    given = {"elo": np.array([2400]), "opponent_elo": np.array([1200])}
+    _, wdl = one.evaluator(planes_of([board]), given)
+    assert wdl[0].tolist() == list(told.wdl)
 
 
 def test_what_a_network_cannot_be_told_is_named() -> None:
-    with pytest.raises(ConditionError, match="tiny does not read 'elo'"):
-        player(TINY).choose(chess.Board(), rating=1500)
     with pytest.raises(ConditionError, match="tiny does not read 'elo': it reads planes alone"):
-        NetworkEvaluator(build(TINY, 0), conditions={"elo": 1500})
-    with pytest.raises(ConditionError, match="told does not read 'castling'"):
-        NetworkEvaluator(build(TOLD, 0), conditions={"castling": 15})
+        player(TINY).choose(chess.Board(), rating=1500)
 
 
 def test_a_game_that_is_over_and_a_temperature_that_is_none_are_named() -> None:

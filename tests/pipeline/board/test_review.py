@@ -15,6 +15,8 @@ from pipeline.board.review import ReviewRequest, review
 from pipeline.board.risk import BLUNDER, Labels, policy_labels, predict_risk
 from pipeline.cli.parsing import parse
 from pipeline.samples.shipped import EMBEDDED
+from pipeline.storage import preflight
+from pipeline.storage.preflight import is_installed
 from tests.pipeline.board.games import EVALS, SHORT, WITHOUT
 
 
@@ -117,7 +119,7 @@ def test_the_command_prints_what_the_page_shows(
 
 
 @pytest.mark.skipif(
-    scores.find_stockfish() is None, reason="there is no stockfish here (Debian: apt-get install stockfish)"
+    not is_installed("stockfish"), reason="there is no stockfish here (Debian: apt-get install stockfish)"
 )
 def test_stockfish_scores_a_game_that_has_no_evaluations() -> None:
     header, *parts, last = review(ReviewRequest(pgn=WITHOUT), model.load(EMBEDDED, device="cpu"))
@@ -129,7 +131,8 @@ def test_stockfish_scores_a_game_that_has_no_evaluations() -> None:
 
 
 def test_the_search_scores_a_game_where_nothing_else_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scores, "find_stockfish", lambda: None)
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr(preflight, "DEBIANS_GAMES", "")
     header, *parts, _ = review(ReviewRequest(pgn=WITHOUT), model.load(EMBEDDED, device="cpu"))
     assert header["header"]["source"] == "search"
     assert parts[5]["row"]["blunder"]

@@ -24,10 +24,11 @@ from starlette.testclient import TestClient
 import model
 from engine.search import simulate
 from pipeline.board import networks as networks_of_page
-from pipeline.board import scores, server
+from pipeline.board import server
 from pipeline.board.networks import Networks
 from pipeline.board.server import MOST_BODY, make_app
 from pipeline.samples.shipped import EMBEDDED
+from pipeline.storage.preflight import is_installed
 from tests.pipeline.board.games import SHORT, WITHOUT
 from tests.waiting import until
 
@@ -278,7 +279,7 @@ def test_the_networks_that_were_chosen_last_stay_in_memory(tmp_path: Path, monke
 
 @pytest.mark.parametrize("source", ["", "stockfish"])
 def test_ctrl_c_ends_the_server_without_a_word_after_its_address(source: str) -> None:
-    if source and scores.find_stockfish() is None:
+    if source and not is_installed("stockfish"):
         pytest.skip("there is no stockfish here (Debian: apt-get install stockfish)")
     words = [sys.executable, "-m", "pipeline", "play", "--port", "0"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:

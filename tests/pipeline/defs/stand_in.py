@@ -13,7 +13,7 @@ from typing import Any
 from engine.errors import UserError
 from engine.progress import Progress, Stop, Tick
 from model.training.config import TrainConfig
-from pipeline.defs import tasks
+from pipeline.training.train import train_on
 
 
 def count(upto: object, *, progress: Progress) -> Mapping[str, Any]:
@@ -65,7 +65,7 @@ def train(
     from tests.pipeline.slow_training import slow_from
 
     slow_from(folder, at, stop)
-    return tasks.train([positions], "fianchetto-xs", config, folder / "net", progress=progress, stop=stop)
+    return train_on([positions], "fianchetto-xs", config, folder / "net", progress=progress, stop=stop)
 
 
 def tell() -> Mapping[str, Any]:
