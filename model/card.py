@@ -78,8 +78,8 @@ class Monitor(BaseModel):
     """Its step."""
     without: Count = 0
     """Validations since then."""
-    validated_step: Count = 0
-    """Step of the last validation."""
+    validated_step: Annotated[int, Field(ge=-1, lt=10**15)] = -1
+    """Step of the last validation, -1 before the first."""
 
 
 class Curve(BaseModel):

@@ -51,13 +51,14 @@ class SearchConfig:
     leaves: int = 1
     """Leaves of one tree that are evaluated together: more fill larger batches but cost strength at equal simulations."""
     c_puct: float = 1.745
-    """Weight of exploration by priors."""
+    """Weight of exploration by priors (puct)."""
     c_base: float = 38739.0
-    """Visits at which exploration begins to grow logarithmically."""
+    """Visits at which exploration begins to grow logarithmically (puct)."""
     c_factor: float = 3.894
-    """Weight of the logarithmic growth of exploration; 0 for none."""
+    """Weight of the logarithmic growth of exploration; 0 for none (puct)."""
     fpu_reduction: float = 0.33
-    """First-play urgency: an unvisited move's value is its parent's minus this factor * sqrt(sum of visited moves' priors)."""
+    """First-play urgency: an unvisited move's value is its parent's minus this factor * sqrt(sum of visited moves' priors)
+    (puct)."""
     policy_temperature: float = 1.4
     """Temperature of the evaluator's policy everywhere in the tree; above 1 is flatter (lc0: 1.36)."""
     dirichlet_fraction: float = 0.0
@@ -74,11 +75,12 @@ class SearchConfig:
     """Rescale a position's Q-values to 0..1 first, as mctx does (gumbel). Otherwise they stay expected scores, and moves of
     equal value leave the policy unchanged."""
     widening_factor: float = 0.0
-    """Progressive widening: search only the likeliest `widening_factor * sqrt(visits)` moves by prior; 0 searches all."""
+    """Progressive widening: search only the likeliest `widening_factor * sqrt(visits)` moves by prior; 0 searches all
+    (puct)."""
     top_k: int = 0
-    """Number of moves to search, the likeliest by prior, unless all of them lose; 0 searches all."""
+    """Number of moves to search, the likeliest by prior, unless all of them lose; 0 searches all (puct)."""
     tail_mass: float = 0.0
-    """Leave out the least likely moves, up to this sum of priors, unless all others lose."""
+    """Leave out the least likely moves, up to this sum of priors, unless all others lose (puct)."""
     repetition_penalty: float = 0.0
     """Value taken off root moves that repeat a position of the game."""
     early_stop: bool = False

@@ -40,7 +40,7 @@ class SelfPlayConfig:
     width: int = 64
     """Games or positions searched side by side in each process: 64 suits a core, 1024 a GPU."""
     sampled_plies: int = 0
-    """Maximum number of opening half-moves drawn from the policy without search; each game draws its own number."""
+    """Maximum number of opening half-moves sampled from the policy without search; each game draws its own number."""
     opening_plies: int = 16
     """Half-moves in which moves are drawn by their visits (gumbel: by the improved policy), before the temperature falls."""
     cooling_plies: float = 8.0

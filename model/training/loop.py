@@ -187,6 +187,8 @@ class Loop:
         self.stop_check = StopCheck(stop, inside=run.world.size == 1)
         if not self.resumed:
             run_on_first(run.world, lambda: self._save(finished=False))  # finds out now that a directory is unwritable
+        if run.best and not run.step and self.data.get("start"):  # further training may only make it worse
+            self._validate()
         for network in (run.network, run.ema):
             check_in_layers(network, self.stop_check.check)
         try:

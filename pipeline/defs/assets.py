@@ -240,7 +240,9 @@ def find_input(
     Raises UserError if the latter is missing, or failed a blocking check.
     """
     if named:
-        return folder_of(named)
+        if not (folder := folder_of(named)).is_dir():
+            raise UserError(f"there is no {key.to_user_string()} called {named!r} ({folder})")
+        return folder
     folder, name = find_folder(key, context.instance, context.run), key.to_user_string()
     if not folder.is_dir():
         raise UserError(

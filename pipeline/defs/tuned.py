@@ -6,6 +6,7 @@ from functools import partial
 import dagster as dg
 
 from pipeline.dataset.files.shards import file_hash
+from pipeline.dataset.training_set import members
 from pipeline.defs import checks, tasks
 from pipeline.defs.assets import (
     RENAME,
@@ -13,6 +14,7 @@ from pipeline.defs.assets import (
     checkpoint,
     find_input,
     find_inputs,
+    find_own_set,
     positions,
     report_user_errors,
 )
@@ -42,13 +44,14 @@ def tuned_checkpoint(
     with report_user_errors(RENAME):
         options = read_form(config)
         network = find_input(datasets.checkpoint, options.checkpoint, checkpoint.key, context)
-        human = find_inputs(context, datasets, options.positions)
+        own = None if options.positions else find_own_set(context.instance, network)
+        human = find_inputs(context, datasets, options.positions) if own is None else [own]
         root = context.run.root_run_id or context.run.run_id
         out = datasets.tuned(options.name or f"{network.name}-{root[:8]}")
         loop = replace(options.finetune, engine=compute.name)
         work = partial(finetune, network, loop, out, human=human, referee=compute.uci_engine)
         result = run_child(work, progress=log_progress(context), lock=out)
-        probe = run_child(partial(tasks.probe, out / "best", human[0], None, metadata.PROBED))
+        probe = run_child(partial(tasks.probe, out / "best", members(human[0])[0].directory, None, metadata.PROBED))
     return Result(
         metadata=tuned_metadata.describe_tuned(out, result),
         check_results=[checks.evaluate_checkpoint(probe)],

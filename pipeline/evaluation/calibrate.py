@@ -84,7 +84,7 @@ def fit_correction(fit: Fit) -> tuple[list[float], list[float]]:
     """Return the weights at RATINGS, 0 or more, and the powers of the policy that make people's moves likeliest.
 
     The first weight is 0. The likelihood is concave in weights and powers. A weight is the square of what is fitted, so that
-    it stays at 0 or above, and a power is its exponential.
+    it stays at 0 or above, and a power is its exponential. Ratings beyond those of the positions get the nearest ones'.
     """
     import torch
 
@@ -104,7 +104,10 @@ def fit_correction(fit: Fit) -> tuple[list[float], list[float]]:
 
     optimizer.step(loss)  # type: ignore[no-untyped-call]
     weights_K = [0.0, *(round(float(root) ** 2, 3) for root in roots_K.detach())]
-    return weights_K, [max(LEAST_POWER, round(float(power), 3)) for power in logs_K.detach().exp()]
+    powers_K = [max(LEAST_POWER, round(float(power), 3)) for power in logs_K.detach().exp()]
+    fitted = np.flatnonzero((shares_RK.sum(0) > 0).numpy())
+    nearest_K = [int(fitted[np.abs(fitted - knot).argmin()]) for knot in range(len(RATINGS))]
+    return [0.0, *(weights_K[knot] for knot in nearest_K[1:])], [powers_K[knot] for knot in nearest_K]
 
 
 def calibrate(

@@ -5,8 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from engine.search import SearchConfig
 from pipeline.evaluation.render import aligned
-from pipeline.finetune.config import SMALLEST_SHARE, FinetuneConfig, LoopTeach
+from pipeline.finetune.config import SMALLEST_SHARE, FinetuneConfig, LoopTeach, default_explore
 
 Row = Mapping[str, Any]
 BEST_MOVE, BARE, IN_PLAY = "best move", "bare", "in play"
@@ -32,7 +33,7 @@ MANY_ROWS = 500_000
 MANY_ROWS_SETTINGS: Mapping[str, Any] = {"train.keep_policy": False, "train.learning_rate": 1e-3}
 """Settings that differ from MANY_ROWS human rows on, since these rows still teach the policy."""
 NEAR_SHARE, NEAR_SHARE_OF_MANY = 2 / 3, 0.3
-"""Share of the positions near people's, of those that are not of games: by default, and from MANY_ROWS human rows on."""
+"""Share of near positions among the searched ones, games excluded: by default, and from MANY_ROWS human rows on."""
 MOST_POSITIONS, POSITIONS_PER_ROW = 500_000, 2
 """Maximum number of positions that the hand-written player searches by default, in all and per human row."""
 HUMAN_POSITIONS_PER_ROW = 2 / 3
@@ -86,7 +87,7 @@ def choose(rows: Sequence[Row]) -> Choice:
         value="none" if value is None else _name_value(value),
         algorithm=OWN_SEARCH[own[0]["teacher"].split(":")[0]] if own else "puct",
         simulations=max((row["simulations"] for row in own), default=0),
-        policy_reason=_reason("policy", "a drawn move loses", policies, policy),
+        policy_reason=_reason("policy", "a sampled move loses", policies, policy),
         value_reason=_reason("value", "the error is", values, value),
     )
 
@@ -173,15 +174,15 @@ def format_choice(rows: Sequence[Row], choice: Choice, referee: str, positions: 
     ]
     table = aligned(["target", "teacher", "sims", "error", "difference, 95 %"], cells)
     about = (
-        f"{positions} held-out positions of {games} games. A policy's error is the expected score that a drawn move loses, "
-        "compared with the move that the network's own search plays in a match; a value's, after calibration, is the "
+        f"{positions} held-out positions of {games} games. A policy's error is the expected score that a sampled move "
+        "loses, compared with the move that the network's own search plays in a match; a value's, after calibration, is the "
         f"{FIGURES[referee]}, compared with the bare network's."
     )
     said = [choice.policy_reason, choice.value_reason]
     if choice.nothing:
         said.append("No search teaches: the loop trains on human rows alone, with a calibrated value.")
     if choice.policy != "none" and choice.value == "hand_written":
-        said.append("A generation has one player that searches: the hand-written one teaches the value alone.")
+        said.append("One player searches in a generation: the hand-written one, so no search teaches the policy.")
     sentences = (textwrap.fill(f"- {one}", WIDTH, subsequent_indent="  ") for one in said)
     return "\n".join([table, "", textwrap.fill(about, WIDTH), *sentences])
 
@@ -196,7 +197,7 @@ def apply(choice: Choice, config: FinetuneConfig, rows: int) -> FinetuneConfig:
         return replace(config, train=replace(config.train, teach="none"))
     explore = config.explore
     if choice.value == "hand_written":
-        return _teach_by_hand(config, rows)
+        return teach_by_hand(config, rows)
     search = replace(explore.search, algorithm=choice.algorithm, simulations=choice.simulations)
     teach: LoopTeach = "policy"
     if choice.value == "best_move":
@@ -204,11 +205,17 @@ def apply(choice: Choice, config: FinetuneConfig, rows: int) -> FinetuneConfig:
     return replace(config, explore=replace(explore, search=search), train=replace(config.train, teach=teach))
 
 
-def _teach_by_hand(config: FinetuneConfig, rows: int) -> FinetuneConfig:
+def hand_written_search(search: SearchConfig) -> SearchConfig:
+    """Return the search of the hand-written player: the one that was set, or its own in place of the loop's default."""
+    if search != default_explore().search:
+        return search
+    return replace(search, algorithm="puct", simulations=HAND_WRITTEN_SIMULATIONS)
+
+
+def teach_by_hand(config: FinetuneConfig, rows: int) -> FinetuneConfig:
     """Return the settings with which the hand-written player teaches the value; those that differ from the defaults stay."""
     usual, explore, train = FinetuneConfig(generations=1), config.explore, config.train
-    search = replace(explore.search, algorithm="puct", simulations=HAND_WRITTEN_SIMULATIONS)
-    explore = replace(explore, explorer="hand-written", search=search)
+    explore = replace(explore, explorer="hand-written", search=hand_written_search(explore.search))
     if config.near_share == usual.near_share:
         near_share = NEAR_SHARE_OF_MANY if rows >= MANY_ROWS else NEAR_SHARE
         config = replace(config, near_share=near_share * (1.0 - config.games_share))

@@ -35,7 +35,7 @@ class TuneConfig:
     """Training of one generation."""
 
     epochs: float = 1.6
-    """Passes over the self-play rows of the last generations; fractions are allowed."""
+    """Passes over the searched rows of the last generations; training ends earlier where `most_uses` is reached."""
     batch_size: int = 256
     """Positions in one step."""
     optimizer: OptimizerName = "auto"
@@ -53,7 +53,7 @@ class TuneConfig:
     teach: LoopTeach = "auto"
     """Targets of searched rows: policy (their visits), value (the best move's value), or both; none trains on human rows
     alone. auto measures teachers on held-out positions, for each network that searches, and chooses among them, the search
-    too. It means value where the hand-written player was set to search, and policy where games are played."""
+    too. It means value where the hand-written player was set to search, and policy where the network plays games."""
     keep_policy: bool = True
     """Where searches teach the value alone, keep the policy of the generation's best network in their rows. Otherwise they
     teach the move that a person played as well, and keep the policy only where no move is known."""
@@ -70,6 +70,10 @@ class TuneConfig:
     """Where to train: auto (a GPU when there is one), cpu or cuda."""
 
     def __post_init__(self) -> None:
+        if self.teach == "auto" and self.search_value_share != 1.0:
+            raise ConfigError(
+                "teach auto decides what searches teach: with search_value_share, set teach to value or both"
+            )
         self.train_config(seed=0)
 
     def train_config(self, *, seed: int) -> TrainConfig:
@@ -90,8 +94,8 @@ class GateConfig:
     simulations: int = 64
     """Simulations per move of both players."""
     seed_games: int = 100
-    """Games against each control, for candidates that the test accepts: the supervised checkpoint, and human rows alone
-    for the same steps. All are played."""
+    """Games against each control: the supervised checkpoint, and a network trained on human rows alone for as many steps.
+    Candidates that the test accepts play all of them."""
     elo0: float = -15.0
     """Elo difference of the sequential test's H0; a candidate is rejected when H0 is accepted."""
     elo1: float = 35.0
@@ -126,11 +130,13 @@ class FinetuneConfig:
     seed: int = 0
     """Random seed of games, searches, order of training rows and openings; each generation derives its own."""
     buffer: int = 4
-    """Number of recent generations whose self-play rows are trained on, including the new one."""
+    """Number of recent generations whose searched rows are trained on, the new one included; only those of the same explorer
+    and targets count."""
     human_share: float = 0.5
-    """Share of human rows in a training batch; 0 without --positions."""
+    """Share of human rows in a training batch; 0 without --positions, and once all human rows were used where searched rows
+    keep the policy."""
     most_uses: float = 2.0
-    """Maximum number of uses of a self-play row, over all trainings that led to a network."""
+    """Maximum number of uses of a searched row, on average, over all trainings that led to a network."""
     workers: int = 0
     """Processes that play or search; 0 for one per core."""
     engine: str = "local"
@@ -149,15 +155,18 @@ class FinetuneConfig:
     def __post_init__(self) -> None:
         if self.generations is None and self.minutes is None:
             raise ConfigError("set how long to fine-tune: generations, minutes or both")
-        if (self.generations is not None and self.generations < 1) or (self.minutes is not None and self.minutes <= 0):
+        if (self.generations is not None and self.generations < 1) or (
+            self.minutes is not None and not self.minutes > 0
+        ):
             raise ConfigError("generations must be 1 or more, minutes above 0")
-        if self.seed < 0 or self.workers < 0:
-            raise ConfigError("seed and workers must be 0 or more")
+        if not 0 <= self.seed < 2**31 or self.workers < 0:
+            raise ConfigError("seed must be from 0 to 2147483647, and workers 0 or more")
         if self.buffer < 1:
             raise ConfigError("buffer must be 1 generation or more")
         if not 0.0 <= self.human_share < 1.0 or not self.most_uses > 0.0:
             raise ConfigError("human_share must be from 0 to below 1, most_uses above 0")
-        if min(self.games_share, self.near_share) < 0.0 or self.games_share + self.near_share > 1.0:
+        shares = (self.games_share, self.near_share, self.games_share + self.near_share)
+        if not all(0.0 <= share <= 1.0 for share in shares):
             raise ConfigError("games_share and near_share must be 0 or more, and 1 at most together")
 
     @property

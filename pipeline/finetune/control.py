@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from engine.progress import Progress, Stop
+from pipeline.dataset.training_set import members
 from pipeline.errors import Stopped
 from pipeline.finetune.outputs import promote
 from pipeline.finetune.state import StageContext
+from pipeline.selfplay.draw import identify_datasets
 from pipeline.training.train import find_validated, open_validation, select_columns, train_on
 
 CONTROL = "control"
@@ -74,21 +76,22 @@ def train_control(context: StageContext, progress: Progress, stop: Stop) -> Path
     config = replace(settings, epochs=None, steps=card["step"], frozen_norms=False)
     if find_validated(context.human, config):
         config = replace(config, validation_every_steps=-(-card["step"] // VALIDATIONS), patience=VALIDATIONS)
-    done = train_on(context.human, card["preset"]["name"], config, out, progress, stop, _start_of_control(context))
+    start = finished_control(context.best) or context.best
+    done = train_on(context.human, card["preset"]["name"], config, out, progress, stop, start)
     if not done["finished"]:
         raise Stopped(f"stopped at step {done['step']} of the control")
     return out
 
 
-def _start_of_control(context: StageContext) -> Path:
-    """Return what a control starts from: the best network's control, or the best network where it has none.
+def finished_control(checkpoint: Path) -> Path | None:
+    """Return the control beside a generation's network, None where there is none or its training was not finished.
 
     The seed has none, and neither has a network that was trained on human rows alone.
     """
-    from model.checkpoint import CARD
+    from model.checkpoint import CARD, read_card
 
-    control = control_of(context.best)
-    return control if (control / CARD).exists() else context.best
+    control = checkpoint.parent / CONTROL
+    return control if (control / CARD).exists() and read_card(control)["finished"] else None
 
 
 def train_people(context: StageContext, progress: Progress, stop: Stop) -> dict[str, Any]:
@@ -106,9 +109,7 @@ def train_people(context: StageContext, progress: Progress, stop: Stop) -> dict[
     card = train_on(context.human, preset, config, context.candidate, progress, stop, context.best)
     if not card["finished"]:
         raise Stopped(f"stopped at step {card['step']}")
-    return {"step": card["step"], "positions": card["positions"], **card["metrics"], "spent": dict(context.spent)}
-
-
-def control_of(checkpoint: Path) -> Path:
-    """Return the folder of the control beside a generation's network."""
-    return checkpoint.parent / CONTROL
+    found = {"step": card["step"], "positions": card["positions"], **card["metrics"]}
+    passes = card["positions"] / sum(member.positions("train") for one in context.human for member in members(one))
+    hashes = [entry["manifest_sha256"] for entry in identify_datasets(context.human)]
+    return found | {"spent": {**context.spent, **{name: context.spent.get(name, 0.0) + passes for name in hashes}}}

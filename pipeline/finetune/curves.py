@@ -18,6 +18,8 @@ PANELS: Mapping[str, str] = {
 }
 """Curves beside the Elo: column of generations.csv, and title. Those of games are left out where none were played."""
 COLUMNS = 2
+ARROW = 50.0
+"""Length in Elo of an arrow from a bound: more is possible."""
 
 WORK = ("explore", "train")
 """Stages whose time is counted."""
@@ -77,12 +79,16 @@ def _draw_matches(
     label: str,
     shift: float = 0.0,
 ) -> None:
-    """Draw the Elo of matches against `name`; after a clean sweep only one end of the interval is known."""
+    """Draw the Elo of matches against `name`; after a clean sweep an arrow from the one end of the interval that is known."""
     ends = [f"{name}_elo_low", f"{name}_elo", f"{name}_elo_high"]
-    found = {row["hours"] + shift: [row[end] for end in ends if row.get(end) is not None] for row in rows}
-    found = {place: known for place, known in found.items() if known}
-    if found:
-        elo = [known[len(known) // 2] for known in found.values()]
-        below = [max(0.0, value - known[0]) for value, known in zip(elo, found.values(), strict=True)]
-        above = [max(0.0, known[-1] - value) for value, known in zip(elo, found.values(), strict=True)]
-        axes.errorbar([*found], elo, [below, above], fmt=marker, color=colour, capsize=3, label=label)
+    for row in rows:
+        low, elo, high = (row.get(end) for end in ends)
+        known = next((end for end in (elo, low, high) if end is not None), None)
+        if known is None:
+            continue
+        bar = [[ARROW], [ARROW]] if elo is None else [[max(0.0, elo - low)], [max(0.0, high - elo)]]
+        place, only_low, only_high = row["hours"] + shift, high is None, low is None
+        axes.errorbar(
+            place, known, bar, fmt=marker, color=colour, capsize=3, label=label, lolims=only_low, uplims=only_high
+        )
+        label = ""  # one entry in the legend

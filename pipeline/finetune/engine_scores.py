@@ -76,8 +76,8 @@ class HeldOut:
 def draw_held_out(human: Sequence[Path], count: int, seed: int = 0) -> HeldOut:
     """Draw positions of the validation splits, or of the test splits where a dataset has none to validate on.
 
-    Every position is of a game, has more than one legal move, and comes after the first moves. Raises ConfigError where no
-    dataset has any.
+    Positions belong to games, have at least two legal moves, and occur from half-move FIRST_PLY on. Raises ConfigError where
+    no dataset has any.
     """
     parts = [part for number, directory in enumerate(human) for part in _sample(directory, number, count, seed)]
     rows = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]} if parts else {}

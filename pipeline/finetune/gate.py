@@ -63,8 +63,13 @@ def _side(checkpoint: Path, context: StageContext, progress: Progress) -> SideCo
 
 
 def describe(match: dict[str, Any]) -> str:
-    """Describe a match's result in a few words."""
+    """Describe the result of a match of fixed length in a few words."""
     return f"Elo {format_elo(match)} in {match['games']} games"
+
+
+def describe_sequential(match: dict[str, Any]) -> str:
+    """Describe a match that its own result may have ended: an Elo of it would be too far from 0."""
+    return f"score {match['score']:.3f} in {match['games']} games, LLR {match['sprt']['llr']:.2f}"
 
 
 def decide(stages: dict[str, Any], supervised: dict[str, Any], max_top1_drop: float) -> Verdict:
@@ -73,16 +78,17 @@ def decide(stages: dict[str, Any], supervised: dict[str, Any], max_top1_drop: fl
         return Verdict(reason=f"its training failed: {stages['train']['failed']}")
     gate, seed_match = stages["arena"]["best"], stages["arena"]["seed"]
     if gate["sprt"]["verdict"] == "H0":
-        return Verdict(reason=f"it is not better than the best: {describe(gate)}, the test accepts H0")
+        return Verdict(reason=f"it is not better than the best: {describe_sequential(gate)}, the test accepts H0")
     if gate["sprt"]["verdict"] != "H1":
-        return Verdict(reason=f"undecided against the best: {describe(gate)}, LLR {gate['sprt']['llr']:.2f}")
+        return Verdict(reason=f"undecided against the best: {describe_sequential(gate)}")
     if seed_match["score"] < 0.5:
-        return Verdict(reason=f"it beats the best and loses to the seed: {describe(seed_match)}", undone=True)
+        reason = f"the test accepts it against the best, and it loses to the seed: {describe(seed_match)}"
+        return Verdict(reason=reason, undone=True)
     before, after = supervised.get("top1"), stages["eval"].get("top1")
     if before is not None and after is not None and before - after > max_top1_drop:
         fall = f"human top-1 fell from {before:.4f} to {after:.4f}"
         return Verdict(reason=f"{fall}, more than {max_top1_drop:g}", undone=True)
-    reason = f"it beats the best: {describe(gate)}; against the seed {describe(seed_match)}"
+    reason = f"accepted against the best: {describe_sequential(gate)}; against the seed {describe(seed_match)}"
     if control := stages["arena"].get("control"):
         shown = "a gain over the control" if (control["elo_low"] or 0.0) > 0 else "no significant gain over the control"
         reason += f"; against human rows alone {describe(control)}: {shown}"

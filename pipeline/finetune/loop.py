@@ -16,11 +16,12 @@ from typing import Any
 from pydantic_core import to_jsonable_python
 
 from engine.progress import Progress, Stop, Tick, never, silent
-from pipeline.dataset.files.shards import MANIFEST, file_hash, read_manifest
+from pipeline.dataset.files.shards import MANIFEST, file_hash
 from pipeline.dataset.files.verify_files import verify_files
+from pipeline.dataset.training_set import members
 from pipeline.errors import ConfigError, DatasetError, Stopped
 from pipeline.executors.by_name import LOCAL, engine_of
-from pipeline.finetune.choice import apply
+from pipeline.finetune.choice import apply, teach_by_hand
 from pipeline.finetune.config import FREE_TO_CHANGE, FinetuneConfig
 from pipeline.finetune.control import write_seed
 from pipeline.finetune.gate import decide
@@ -41,6 +42,7 @@ from pipeline.finetune.teachers import Teachers, choose_teachers, latest_teacher
 from pipeline.selfplay.worker import ONNX
 from pipeline.storage import claims
 from pipeline.storage.stores import alone, temporaries
+from pipeline.training.train import has_engine_moves, has_split
 
 LOG = logging.getLogger(__name__)
 IDENTITY = "finetune.json"
@@ -62,10 +64,10 @@ def finetune(
 ) -> dict[str, Any]:
     """Fine-tune a supervised checkpoint in `out` and return the result; `out/best` is the best network.
 
-    `human` are datasets to search, to mix into training and to measure on; without any, nothing limits the loss of human
-    top-1. `referee` is the command of the UCI engine by which teachers are chosen, if it is installed. A loop in `out` is
-    resumed. Raises FinetuneError for another loop's directory, for one in which another process runs, and for a full disk;
-    Stopped when `stop` returns True; and what the stages raise.
+    `human` are datasets or training sets to search, to mix into training and to measure on; without any, nothing limits the
+    loss of human top-1. `referee` is the command of the UCI engine by which teachers are chosen, if it is installed. A loop in
+    `out` is resumed. Raises FinetuneError for another loop's directory, for one in which another process runs, and for a full
+    disk; Stopped when `stop` returns True; and what the stages raise.
     """
     require(config, human)
     claims.require_apart(out, [checkpoint, *human], FinetuneError)
@@ -87,10 +89,10 @@ def finetune(
 def require(config: FinetuneConfig, human: Sequence[Path]) -> None:
     """Raise ConfigError for settings that a later stage would reject."""
     if not config.explore.plays:
-        raise ConfigError("a loop has shares in place of a source: --set games_share=1 plays games alone")
+        raise ConfigError("a loop has no explore.source: --games-share and --near-share say what is searched")
     if config.sources.keys() - {"games"} and not human:
         raise ConfigError(
-            "positions of people's games are searched: name datasets with --positions, or play games: --games-share 1"
+            "people's positions are searched: name datasets with --positions, or play games alone with --games-share 1"
         )
     if config.train.teach == "none" and not human:
         raise ConfigError("teach none trains on human rows alone: name datasets with --positions")
@@ -104,11 +106,13 @@ def identify(checkpoint: Path, human: Sequence[Path], config: FinetuneConfig) ->
     """Return what identifies a loop: the supervised weights, the human datasets, the settings that must not change."""
     weights, datasets = _read_weights_hash(checkpoint), []
     for directory in human:
-        manifest = read_manifest(directory)
-        if not manifest["positions"]["train"]:
+        if not has_split([directory], "train"):
             raise DatasetError(f"{directory} has no positions in its train split to fine-tune on")
-        verify_files(directory, manifest)
-        datasets.append({"name": directory.resolve().name, "manifest_sha256": file_hash(directory / MANIFEST)})
+        for member in members(directory):
+            verify_files(member.directory, member.manifest)
+            digest = file_hash(member.directory / MANIFEST)
+            name = member.directory.resolve().name
+            datasets.append({"name": name, "manifest_sha256": digest, "held_out": member.held_out})
     settings = claims.flat(to_jsonable_python(config))
     return {
         "format_version": FORMAT_VERSION,
@@ -172,14 +176,15 @@ class _Loop:
 
     def _choose(self, number: int) -> FinetuneConfig:
         """Return a generation's settings by the teachers of the network that searches, compared once for each network."""
-        train = self.config.train
-        if train.teach == "auto" and not self.config.explore.uses_network:
-            return replace(self.config, train=replace(train, teach="value"))
-        if not number or train.teach != "auto" or self.config.sources.keys() == {"games"}:
+        teach, explore = self.config.train.teach, self.config.explore
+        games = (directory for directory in self.human if not has_engine_moves(directory))
+        rows = sum(member.positions("train") for directory in games for member in members(directory))
+        if teach in ("auto", "value") and not explore.uses_network:
+            return teach_by_hand(self.config, rows)
+        if not number or teach != "auto" or self.config.sources.keys() == {"games"}:
             return self.config
         best = self.state.best_before(number)
         teachers = read_teachers(folder_of(self.out, best)) or self._compare_teachers(number, best)
-        rows = sum(read_manifest(directory)["positions"]["train"] for directory in self.human)
         return apply(teachers.choice, self.config, rows)
 
     def _compare_teachers(self, number: int, best: int) -> Teachers:

@@ -4,22 +4,24 @@ A stage works in the generation's folder, continues there after a kill, and retu
 when it was asked to stop.
 """
 
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from engine.progress import Progress, Stop
-from pipeline.dataset.files.shards import MANIFEST, file_hash
 from pipeline.errors import Stopped
 from pipeline.finetune.control import train_people
 from pipeline.finetune.evaluation import eval_stage
 from pipeline.finetune.gate import arena_stage
 from pipeline.finetune.state import StageContext
+from pipeline.selfplay.config import ExploreConfig
+from pipeline.selfplay.draw import identify_datasets
 from pipeline.selfplay.worker import ONNX
 from pipeline.training.export import export_once
 
 HUMAN_USES = 1.0
-"""Uses of human rows by a loop's trainings from which on they are left out where searched rows keep the policy."""
+"""Human rows are left out once a loop has used them this often, where searched rows keep the policy."""
 
 Stage = Callable[[StageContext, Progress, Stop], dict[str, Any]]
 
@@ -40,9 +42,10 @@ def explore_stage(context: StageContext, progress: Progress, stop: Stop) -> dict
     for source, config in context.config.sources.items():
         manifest = explore(
             context.best,
-            replace(config, seed=context.config.seed + config.seed + context.number),
+            replace(config, seed=_derive_seed(context, config, source)),
             context.folder / source,
             datasets=() if config.plays else context.human,
+            exact_count=False,
             lineage=dict(context.lineage),
             engine=context.config.engine,
             workers=context.config.workers,
@@ -52,6 +55,11 @@ def explore_stage(context: StageContext, progress: Progress, stop: Stop) -> dict
         sources[source] = {**manifest["selfplay"], "positions": manifest["positions"]["train"]}
     rows = sum(figures["positions"] for figures in sources.values())
     return {**sources.get("games", {}), "positions": rows, "sources": sources}
+
+
+def _derive_seed(context: StageContext, config: ExploreConfig, source: str) -> int:
+    """Return the random seed of a source: without its name, walks would begin at the very positions that are searched."""
+    return zlib.crc32(f"{context.config.seed} {config.seed} {context.number} {source}".encode())
 
 
 def train_stage(context: StageContext, progress: Progress, stop: Stop) -> dict[str, Any]:
@@ -94,7 +102,7 @@ def _human_share(context: StageContext) -> float:
     second pass of a loop over 1,000 games made both the policy and the value worse (docs/log/2026-11-26.md).
     """
     train = context.config.train
-    uses = [context.spent.get(file_hash(directory / MANIFEST), 0.0) for directory in context.human]
+    uses = [context.spent.get(entry["manifest_sha256"], 0.0) for entry in identify_datasets(context.human)]
     used_up = train.teach == "value" and train.keep_policy and min(uses, default=0.0) >= HUMAN_USES
     return context.config.human_share if context.human and not used_up else 0.0
 

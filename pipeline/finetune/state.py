@@ -96,14 +96,13 @@ class State(Schema):
         return max((one.number for one in self.decided[:number] if one.word == "promoted"), default=0)
 
     def current(self, most: int | None) -> Generation | None:
-        """Return the generation under way, or begin one; None when `most` generations are done."""
-        number = len(self.generations)
-        if number and self.generations[-1].verdict is None:
-            return self.generations[-1]
+        """Return the generation under way, or begin one; None when `most` generations are done, or one more is under way."""
+        number = len(self.decided)
         if most is not None and number > most:
             return None
-        self.generations.append(Generation(number=number, stages={}, seconds={}))
-        return self.generations[-1]
+        if number == len(self.generations):
+            self.generations.append(Generation(number=number, stages={}, seconds={}))
+        return self.generations[number]
 
 
 def read_state(out: Path) -> State:

@@ -44,13 +44,13 @@ from pipeline.finetune.choice import (
     BEST_MOVE,
     EVALUATIONS,
     HAND_WRITTEN,
-    HAND_WRITTEN_SIMULATIONS,
     IN_PLAY,
     OWN_SEARCH,
     Algorithm,
     Choice,
     choose,
     format_choice,
+    hand_written_search,
 )
 from pipeline.finetune.config import default_explore
 from pipeline.finetune.engine_scores import HeldOut, Scores, draw_held_out, expected_score, score_positions
@@ -198,7 +198,8 @@ def collect_targets(
     players: list[tuple[str, Evaluator, SearchConfig, int]] = [(IN_PLAY, cached, SearchConfig(), simulations)]
     players.append((BARE, cached, search, 0))
     players += [(names[one], cached, replace(search, algorithm=one), budget) for one, budget in searches]
-    players.append((HAND_WRITTEN, evaluate, replace(search, algorithm="puct"), HAND_WRITTEN_SIMULATIONS))
+    by_hand = hand_written_search(search)
+    players.append((HAND_WRITTEN, evaluate, by_hand, by_hand.simulations))
     teachers = list[TeacherTargets]()
     for done, (name, evaluator, config, budget) in enumerate(players, 1):
         config = replace(config, simulations=max(1, budget), nodes=0)
@@ -298,7 +299,7 @@ def score_targets(
 
 
 def _loss(policy: Mapping[str, float], scores: Scores) -> float:
-    """Return the expected score that a move drawn from a policy loses against the best move."""
+    """Return the expected score that a move sampled from a policy loses against the best move."""
     return max(scores.values()) - sum(share * scores[move] for move, share in policy.items())
 
 

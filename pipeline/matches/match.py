@@ -70,7 +70,7 @@ def play_match(
         if finished:
             clocks = {player.limit.clock or "-" for player in (first, second)}
             write_all(out, counted, names, clocks.pop() if len(clocks) == 1 else "?")
-        summary = {**summarize(counted, names, config.sprt), "finished": finished}
+        summary = {**summarize(counted, names, config.sprt), "finished": finished, "ended_by_test": pairs is not None}
         summary["text"] = text_of(summary)
         publish_json(out, SUMMARY, summary)
     if not finished:
@@ -181,7 +181,7 @@ def text_of(summary: dict[str, Any]) -> str:
     lines = [
         f"{summary['a']} - {summary['b']}: +{summary['wins']} ={summary['draws']} -{summary['losses']}"
         f" of {summary['games']} games, score {summary['score']:.3f}",
-        f"Elo {format_elo(summary)} (95 %),"
+        f"Elo {format_elo(summary)} (95 %{', too far from 0: the test ended the match' if summary['ended_by_test'] else ''}),"
         f" LOS {100 * summary['los']:.1f} %, pairs LL LD DD+WL WD WW: {' '.join(map(str, summary['pairs']))}",
         f"SPRT [{test['elo0']:g}, {test['elo1']:g}]: {test['verdict']},"
         f" LLR {test['llr']:.2f} ({test['lower']:.2f}, {test['upper']:.2f})",

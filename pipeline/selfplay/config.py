@@ -48,7 +48,7 @@ class ExploreConfig(SelfPlayConfig):
     search: SearchConfig = field(default_factory=_search)
     """How each move or position is searched; positions without noise."""
     sampled_plies: int = 8
-    """Maximum number of opening half-moves drawn from the policy without search; each game draws its own number."""
+    """Maximum number of opening half-moves sampled from the policy without search; each game draws its own number."""
     resign: float = 0.95
     """Threshold from 0 to 1: a player resigns when its values stay below minus this threshold; 0 never resigns."""
     draw_penalty: float = 0.0

@@ -10,6 +10,7 @@ Axes: R rows of a group, C candidates, N positions drawn, G games drawn.
 """
 
 import json
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -42,6 +43,8 @@ from pipeline.dataset.training_set import Member, Shard, members
 from pipeline.errors import Stopped
 from pipeline.selfplay.config import ExploreConfig, ExploreError
 from pipeline.selfplay.near import step_off
+
+LOG = logging.getLogger(__name__)
 
 POSITIONS, DRAWN = "positions.parquet", "drawn.json"
 SCANNED = ("planes", "castling", "game", "ply", "eval")
@@ -77,11 +80,12 @@ def phase_of(ply_R: NDArray[Any], planes_RP: NDArray[np.uint64]) -> NDArray[np.u
 
 
 def draw(
-    datasets: Sequence[Path], config: ExploreConfig, folder: Path, progress: Progress, stop: Stop
+    datasets: Sequence[Path], config: ExploreConfig, folder: Path, progress: Progress, stop: Stop, *, exact_count: bool
 ) -> dict[str, Any]:
     """Draw positions into `folder` and return the contents of `drawn.json`; if it exists, nothing is drawn.
 
-    Raises ExploreError where no position can be drawn, DatasetError for a folder that is no dataset, and Stopped.
+    Raises ExploreError where no position can be drawn, or with `exact_count` fewer than `config.count`. Raises DatasetError
+    for a folder that is no dataset, and Stopped.
     """
     if (folder / DRAWN).exists():
         drawn: dict[str, Any] = json.loads((folder / DRAWN).read_bytes())
@@ -96,15 +100,18 @@ def draw(
         named = ", ".join(map(str, datasets))
         if not len(chosen):
             raise ExploreError(f"no position to search in the train split of {named} from half-move {FIRST_PLY} on")
-        raise ExploreError(
+        there = (
             f"count is {config.count:,}, and the train split of {named} has {len(chosen):,} different positions from "
-            f"half-move {FIRST_PLY} on: ask for that many at most"
+            f"half-move {FIRST_PLY} on"
         )
+        if exact_count:
+            raise ExploreError(f"{there}: ask for that many at most")
+        LOG.warning("%s, which are all searched", there)
     rows = _read_rows(chosen, [shard for _, shard in shards])
     games, rows["game"] = np.unique(chosen["game"], return_inverse=True)
     rows["game"] = rows["game"].astype(np.uint32)
     if config.source == "near":
-        step_off(rows, config.seed)
+        step_off(rows, config.seed, progress, stop)
         rows |= {name: np.full(len(chosen), BATCH_SENTINELS[name]) for name in CONTEXT}
     table = rows_table(pack(rows.pop("planes"), rows), rows, "compact")
     games_table, sources = _games(games, used)

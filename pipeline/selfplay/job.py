@@ -43,6 +43,7 @@ def explore(
     datasets: Sequence[Path] = (),
     lineage: Mapping[str, Any] | None = None,
     finished_only: bool = False,
+    exact_count: bool = True,
     engine: str = LOCAL,
     workers: int = 0,
     progress: Progress = silent,
@@ -51,8 +52,9 @@ def explore(
     """Play games or search positions of `datasets` into the dataset `out`, and return its manifest.
 
     Finished games and searches are kept. `finished_only` builds the dataset from these without starting new ones; of games
-    it favors short ones. `lineage` is written into the manifest. `workers` are processes, 0 for one per
-    core, or one where the network runs on a GPU. `engine` is what they run on, as in pipeline.executors.by_name: Ray's
+    it favors short ones. Without `exact_count`, datasets that have fewer positions than `config.count` are searched whole.
+    `lineage` is written into the manifest. `workers` are processes, 0 for one per core, or one where the network runs on a
+    GPU. `engine` is what they run on, as in pipeline.executors.by_name: Ray's
     processes run on CPUs, one per core, and all its nodes see `out` and the checkpoint.
 
     Raises ExploreError for other settings than the directory was started with, a checkpoint without a value, datasets without
@@ -86,7 +88,7 @@ def explore(
                 return manifest
             journal = out.absolute() / FOLDER
             prepare_journal(journal)
-            drawn = {} if config.plays else draw(datasets, config, journal, progress, stop)
+            drawn = {} if config.plays else draw(datasets, config, journal, progress, stop, exact_count=exact_count)
             total, width = (config.games, 1) if config.plays else (drawn["positions"], config.width)
             task = Task(
                 numbers=tuple(range(-(-total // width))),
@@ -105,7 +107,9 @@ def explore(
                 raise ExploreError(f"nothing is finished in {out}: run the same command without --finished-only")
             described = _describe(found, drawn, identity, config)
             if finished_only:
-                described["selfplay"]["unfinished"] = total - show(len(found.places)).done
+                figures = described["selfplay"]
+                done = figures["games"] if config.plays else figures["searched"] + figures["over"]
+                figures["unfinished"] = total - done
             return build(out, found, config, drawn, described)
         except OSError as error:
             raise ExploreError(

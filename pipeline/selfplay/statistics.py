@@ -86,7 +86,7 @@ def timing(work: Sequence[Mapping[str, Any]], damaged: int) -> dict[str, Any]:
         until = max(until, ended)
     return {
         "seconds": round(seconds, 3),
-        "runs": len(work),
+        "processes": len(work),
         "devices": sorted({each["device"] for each in work}),
         "damaged_lines": damaged,
     }

@@ -34,7 +34,7 @@ class SelfPlay(Common):
     reanalyse: tuple[Path, ...] = ()
     """Search positions of these datasets or training sets in place of playing games."""
     finished_only: bool = False
-    """Make the dataset of what is finished in --out."""
+    """Make the dataset of what is finished in --out, without new games or searches."""
     workers: int = 0
     """Processes to use; 0 for one per core, or one where the network runs on a GPU."""
     engine: str = "local"
@@ -82,10 +82,10 @@ class Finetune(Common):
     and plays the best network in a match that ends by SPRT. It is promoted if it wins, does not lose to the supervised
     checkpoint and still predicts people's moves. A generation takes an hour or two on two cores.
 
-    Before, held-out games show what can teach each new network its policy and its value, and the loop chooses (--teach sets it
-    instead). With `--games-share 1` the network plays games in place of searching positions; with `--explorer hand-written`
-    the hand-written player does either. `OUT/best` is an ordinary checkpoint, generations.csv and curves.png show each
-    generation.
+    First, possible teachers of the policy and of the value are compared on held-out games, and the loop chooses (--teach sets
+    them instead). With `--games-share 1` the network plays games in place of searching positions; with
+    `--explorer hand-written` the hand-written player does either. `OUT/best` is an ordinary checkpoint, generations.csv and
+    curves.png show each generation.
     """
 
     basic: ClassVar = (
@@ -97,7 +97,7 @@ class Finetune(Common):
     out: Path
     """Directory of the fine-tuning."""
     positions: tuple[Path, ...] = ()
-    """Datasets of human games, to search, to mix into training, and to measure how much is forgotten."""
+    """Datasets or training sets of human games, to search, to mix into training, and to measure how much is forgotten."""
     finetune: FinetuneConfig
     """The loop."""
 
@@ -110,8 +110,8 @@ class Finetune(Common):
             result = finetune(
                 self.checkpoint, self.finetune, self.out, human=self.positions, progress=progress, stop=stop
             )
-        match = f"{self.out}-match"
-        following = next_command(
-            "arena", result["best"], self.checkpoint, "--simulations", 64, "--games", 100, "--out", match
-        )
+        if not result["generation"]:
+            return result
+        match = ("--simulations", 64, "--games", 100, "--out", f"{self.out}-match")
+        following = next_command("arena", result["best"], self.out / "seed", *match)
         return result | {"text": f"{result['text']}\n{following}"}

@@ -108,7 +108,8 @@ class TunedOptions:
     checkpoint: str = ""
     """Folder in datasets/checkpoints to start from; "" for that of this run, else the one materialized last."""
     positions: tuple[str, ...] = ()
-    """Names of the human positions to mix in and to measure on; none for those of all dumps, without the sample."""
+    """Names of the human positions to mix in and to measure on; none for the training set of the checkpoint, which holds out
+    the same games, or those of all dumps where Dagster did not train it."""
     name: str = ""
     """Folder in datasets/tuned; an existing one is resumed. "" derives a name from the checkpoint and the run."""
     finetune: FinetuneConfig = field(default_factory=lambda: FinetuneConfig(generations=8))

@@ -22,6 +22,7 @@ from model.training.metrics_log import read_metrics
 from model.training.monitor import RunMonitor, validate
 from model.training.objective import row_losses
 from model.training.step import DivergedError, new_run, prepare, take_step
+from pipeline.training.train import describe_start
 from tests.model.synthetic import TINY, Batch, batch, stream
 
 pytestmark = pytest.mark.usefixtures("asked_before_steps_only")
@@ -40,6 +41,7 @@ def run(
     validation: Callable[[], Iterator[Batch]] | None = lambda: iter([batch(16, 0)]),
     progress: Callable[[Tick], None] = silent,
     epoch_rows: int | None = None,
+    start: Path | None = None,
 ) -> dict[str, Any]:
     calls = itertools.count()
     return train(
@@ -48,10 +50,11 @@ def run(
         batches or stream(),
         out,
         validation=validation,
-        data={},
+        data={} if start is None else {"start": describe_start(start)},
         progress=progress,
         stop=lambda: next(calls) >= stop_after,
         epoch_rows=epoch_rows,
+        start=start,
     )
 
 
@@ -185,6 +188,21 @@ def test_patience_ends_the_run_with_the_best_weights(tmp_path: Path) -> None:
     for name, tensor in then.items():  # the value's last layer was calibrated
         factor = card["calibration"]["factor"] if name.startswith("value.6.") else 1.0
         assert torch.equal(kept[name], factor * tensor), name
+
+
+def test_with_patience_a_run_that_only_gets_worse_keeps_what_it_started_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("model.training.monitor.SPIKE", float("inf"))
+    other = batch(16, 99)
+    config = replace(CONFIG, steps=40, learning_rate=0.05, ema=0.0)
+    run(tmp_path / "before", config, batches=lambda step: itertools.repeat(other), validation=lambda: iter([other]))
+    config = replace(config, steps=6, patience=9)
+    card = run(tmp_path / "after", config, validation=lambda: iter([other]), start=tmp_path / "before")
+    assert [line["step"] for line in read_metrics(tmp_path / "after") if "validation_top1" in line] == [0, 2, 4, 6]
+    assert card["monitor"]["best_step"] == 0
+    before, after = (load(tmp_path / name)[0].state_dict() for name in ("before", "after"))
+    assert all(torch.equal(after[name], before[name]) for name in before if not name.startswith("value.6."))
 
 
 def test_patience_needs_something_to_measure_on(tmp_path: Path) -> None:

@@ -58,6 +58,7 @@ def test_self_play_without_a_network_says_so() -> None:
     with dg.DagsterInstance.ephemeral() as instance:
         assert "no checkpoint has been materialized" in one(tuned_checkpoint, instance, {})
         assert "no tuned_checkpoint has been materialized" in one(strength_report, instance, {})
+        assert "there is no tuned_checkpoint called 'typo'" in one(strength_report, instance, {"tuned": "typo"})
 
 
 def test_nothing_promoted_is_said_and_the_seed_does_not_play_itself(

@@ -124,7 +124,7 @@ def test_the_table_fits_a_terminal_and_gives_a_reason_for_each_target() -> None:
     assert max(map(len, said.splitlines())) <= 76
     words = " ".join(said.split())
     assert (
-        "The policy learns from the policy after 64 simulations of PUCT: a drawn move loses 0.0560, the move" in words
+        "The policy learns from the policy after 64 simulations of PUCT: a sampled move loses 0.0560, the move" in words
     )
     assert "(-0.0100, -0.0140 to -0.0060)" in words
     assert "the best move after 64 simulations of the hand-written player" in words
@@ -169,3 +169,6 @@ def test_settings_of_the_hand_written_teacher_leave_those_of_the_user_alone() ->
     config = apply(choice, mine, rows=60_000)
     assert (config.human_share, config.explore.count, config.train.learning_rate) == (0.3, 1000, 1e-4)
     assert config.train.results is False
+    assert (usual.explore.search.algorithm, usual.explore.search.simulations) == ("puct", 64)
+    search = replace(LOOP.explore.search, simulations=512)
+    assert apply(choice, replace(LOOP, explore=replace(LOOP.explore, search=search)), rows=9).explore.search == search

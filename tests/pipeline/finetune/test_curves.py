@@ -13,6 +13,7 @@ def test_curves_are_drawn_of_any_rows() -> None:
     rejected = {"generation": 2, "verdict": "rejected", "seed_elo": None, "top1": 0.4, "games": 20}
     swept = {"generation": 3, "verdict": "promoted", "seed_elo": None, "seed_elo_low": 161.0, "seed_elo_high": None}
     played = rejected | {"cross_entropy": 1.8, "decisive_share": 0.5}
-    for rows, lines in (([seed], 1), ([seed, undone, rejected], 1), ([seed, swept], 1), ([seed, played], 2)):
+    beaten = swept | {"generation": 4, "seed_elo_low": None, "seed_elo_high": -161.0}
+    for rows, lines in (([seed], 1), ([seed, undone, rejected], 1), ([seed, swept, beaten], 1), ([seed, played], 2)):
         with Image.open(io.BytesIO(draw_curves(rows))) as image:
             assert image.size == (810, 270 * lines)

@@ -164,6 +164,26 @@ def test_more_generations_are_as_if_asked_for_at_once(made: Path, tmp_path: Path
     assert found == undisturbed
 
 
+def test_a_generation_that_was_begun_waits_until_as_many_are_asked_for(
+    made: Path, tmp_path: Path, undisturbed: dict[str, Any]
+) -> None:
+    run(made, tmp_path / "out", replace(THREE, generations=1))
+    script = Script(made)
+
+    def fail(number: int, stage: str) -> None:
+        if (number, stage) == (2, "train"):
+            raise UserError("no room")
+
+    script.fail = fail
+    with pytest.raises(UserError, match="no room"):
+        run(made, tmp_path / "out", THREE, script)
+    before = timeless(tmp_path / "out")
+    assert run(made, tmp_path / "out", replace(THREE, generations=1))["generations"] == 1
+    assert timeless(tmp_path / "out") == before
+    run(made, tmp_path / "out")
+    assert timeless(tmp_path / "out") == undisturbed
+
+
 def fsyncs(work: Callable[[], Any], at: int, deed: Callable[[], None]) -> int:
     """Do work, and a deed instead of the `at`-th fsync of a file; gives how many there were."""
     real, count = os.fsync, 0

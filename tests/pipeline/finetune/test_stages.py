@@ -1,5 +1,6 @@
 """The stages of a generation that search positions and train on them; and settings that are refused before they begin."""
 
+import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -9,15 +10,16 @@ import numpy as np
 import pytest
 
 from engine.progress import never, silent
-from model.checkpoint import read_card
+from model.checkpoint import CARD, read_card
 from model.training.config import TrainConfig, TrainConfigError
 from model.training.step import DivergedError
 from pipeline.dataset.files.shards import file_hash
+from pipeline.dataset.join import join
 from pipeline.errors import ConfigError
 from pipeline.finetune import control, evaluation, gate
 from pipeline.finetune.choice import Choice, apply
 from pipeline.finetune.config import FinetuneConfig, TuneConfig
-from pipeline.finetune.loop import require
+from pipeline.finetune.loop import identify, require
 from pipeline.finetune.stages import explore_stage, train_stage
 from pipeline.finetune.state import StageContext
 from pipeline.selfplay.config import ExploreConfig
@@ -67,8 +69,9 @@ def test_a_generation_searches_its_sources_by_their_shares(
         assert files_differ(tmp_path / source) == []
         (worker,) = manifest["selfplay"]["timing"]["devices"]
         assert (worker == "cpu onnxruntime int8") == (device == "onnx"), worker
-        assert (manifest["config"]["seed"], manifest["config"]["source"]) == (1, source)
+        assert manifest["config"]["source"] == source
         assert figures["sources"][source]["positions"] == manifest["positions"]["train"] > 0
+    assert len({manifest["config"]["seed"] for manifest in manifests.values()}) == len(shares)
     assert figures["games"] == 2
     assert [manifests[source]["config"]["count"] for source in ("near", "people")] == [6, 12]
     assert figures["positions"] == sum(one["positions"] for one in figures["sources"].values())
@@ -80,7 +83,7 @@ def test_a_generation_searches_its_sources_by_their_shares(
 def test_reanalyse_needs_positions() -> None:
     with pytest.raises(ConfigError, match="name datasets with --positions"):
         require(LOOP, ())
-    with pytest.raises(ConfigError, match="shares in place of a source"):
+    with pytest.raises(ConfigError, match="--games-share and --near-share say what is searched"):
         require(replace(LOOP, explore=searched()), [Path("human")])
 
 
@@ -120,9 +123,23 @@ def test_where_nothing_teaches_people_alone_do_for_as_many_steps(sources: tuple[
     assert not (tmp_path / "people").exists()
     figures = train_stage(context, silent, never)
     assert figures["step"] == 24 * 2 / 0.75 / 8
-    assert figures["spent"] == {"earlier": 1.0}
+    passes = figures["positions"] / datasets.manifest(sources[1])["positions"]["train"]
+    assert figures["spent"] == {"earlier": 1.0, file_hash(sources[1] / "manifest.json"): pytest.approx(passes)}
     with pytest.raises(ConfigError, match="human rows alone"):
         require(replace(config, games_share=1.0, explore=ExploreConfig(explorer="hand-written")), ())
+
+
+def test_a_training_set_may_be_named_in_place_of_its_datasets(sources: tuple[Path, Path], tmp_path: Path) -> None:
+    checkpoint, positions = sources
+    join([positions], tmp_path / "set")
+    (told,) = identify(checkpoint, [tmp_path / "set"], LOOP)["human"]
+    assert (told["name"], told["manifest_sha256"]) == (positions.name, file_hash(positions / "manifest.json"))
+    context = replace(
+        control_context(sources, tmp_path, LOOP), candidate=tmp_path / "checkpoint", human=(tmp_path / "set",)
+    )
+    searching = replace(context, config=replace(LOOP, explore=replace(LOOP.explore, count=16)))
+    assert explore_stage(searching, silent, never)["positions"] == 16
+    assert train_stage(replace(searching, buffer=(tmp_path / "people",)), silent, never)["step"] > 0
 
 
 def control_context(sources: tuple[Path, Path], folder: Path, config: FinetuneConfig, best: int = 0) -> StageContext:
@@ -155,9 +172,12 @@ def test_a_control_starts_from_the_best_networks_control_or_from_a_best_network_
     control.train_control(control_context(sources, tmp_path, LOOP), silent, never)
     after = control_context(sources, tmp_path, LOOP, best=1)
     control.train_control(after, silent, never)  # generation 1 was trained on human rows alone
-    shutil.copytree(sources[0], control.control_of(after.best))
+    before = Path(shutil.copytree(sources[0], after.best.parent / control.CONTROL))
     control.train_control(after, silent, never)
-    assert starts == [sources[0], after.best, control.control_of(after.best)]
+    card = json.loads((before / CARD).read_text())
+    (before / CARD).write_text(json.dumps(card | {"finished": False}))  # its training diverged
+    control.train_control(after, silent, never)
+    assert starts == [sources[0], after.best, before, after.best]
 
 
 def test_a_control_that_diverges_does_not_end_the_loop(

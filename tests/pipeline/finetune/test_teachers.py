@@ -197,7 +197,6 @@ LOOP = FinetuneConfig(
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compare teachers on few positions, by few simulations."""
     monkeypatch.setattr(teachers, "POSITIONS", 24)
-    monkeypatch.setattr(teachers, "HAND_WRITTEN_SIMULATIONS", 20)
     monkeypatch.setattr(outputs, "draw_curves", lambda rows: b"picture")
 
 

@@ -206,7 +206,7 @@ def test_stopped_and_continued_is_the_same_as_played_at_once(made: Path, tmp_pat
     explore(None, CONFIG, tmp_path / "out", lineage={"loop": "test"}, workers=1)
     assert told(tmp_path / "out") == told(made)
     timing = read_manifest(tmp_path / "out")["selfplay"]["timing"]
-    assert timing["runs"] == 4
+    assert timing["processes"] == 4
 
 
 def test_games_of_another_seed_are_others(made: Path, tmp_path: Path) -> None:

@@ -131,7 +131,7 @@ def test_time_is_counted_once_where_processes_play_side_by_side() -> None:
     ]
     told = timing(work, 0)
     assert told["seconds"] == 20.0
-    assert (told["devices"], told["runs"]) == (["cpu bfloat16"], 4)
+    assert (told["devices"], told["processes"]) == (["cpu bfloat16"], 4)
 
 
 def test_the_command_line_plays_and_says_what_is_wrong(

@@ -17,7 +17,7 @@ import pytest
 from engine.encoding.planes import label_of, move_of
 from engine.encoding.views import LAST_MOVES
 from engine.errors import UserError
-from engine.progress import Tick
+from engine.progress import Tick, never, silent
 from model.inference.onnx_evaluator import OnnxError
 from model.network.presets import preset
 from pipeline.cli.main import main
@@ -184,7 +184,9 @@ def test_searches_can_be_used_before_all_are_finished(made: Path, sources: tuple
         assert searched_rows[row["game"], row["ply"]] == row["visits"]
 
 
-def test_more_positions_than_there_are_is_an_error(sources: tuple[Path, Path], tmp_path: Path) -> None:
+def test_more_positions_than_there_are_is_an_error_unless_all_will_do(
+    sources: tuple[Path, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with pytest.raises(ExploreError, match=r"count is 1,000,000, .* has (\d|,)+ different positions") as refused:
         reanalyse(sources, searched(count=1_000_000), tmp_path / "out")
     most = int(re.search(r"has ([\d,]+) different", str(refused.value))[1].replace(",", ""))  # type: ignore[index]
@@ -192,6 +194,12 @@ def test_more_positions_than_there_are_is_an_error(sources: tuple[Path, Path], t
     keys = {row["planes"] for row in rows if row["split"] == "train" and row["ply"] >= draw.FIRST_PLY}
     assert most == pytest.approx(len(keys), rel=0.02)  # a position is more than its planes
     assert not (tmp_path / "out" / "manifest.json").exists()
+    folder = tmp_path / "drawn"
+    folder.mkdir()
+    with caplog.at_level("WARNING"):
+        drawn = draw.draw([sources[1]], searched(count=1_000_000), folder, silent, never, exact_count=False)
+    assert drawn["positions"] == most
+    assert f"has {most:,} different positions from half-move 6 on, which are all searched" in caplog.text
 
 
 def test_positions_that_were_drawn_by_other_settings_are_not_searched(

@@ -49,7 +49,7 @@ def test_ray_plays_the_games_that_local_processes_play(tmp_path: Path) -> None:
 
     manifest = explore(None, CONFIG, tmp_path / "ray", engine="ray", workers=2, progress=look)
     assert told(tmp_path / "ray") == told(tmp_path / "local")
-    assert manifest["selfplay"]["timing"]["runs"] == 2
+    assert manifest["selfplay"]["timing"]["processes"] == 2
     assert ticks[-1].done == CONFIG.games
     assert len(played) == 2
     assert not any(player.is_running() for player in played), "a Ray of one's own is gone when its work is done"
