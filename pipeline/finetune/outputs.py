@@ -84,7 +84,8 @@ def row(generation: Generation) -> dict[str, Any]:
     found |= {name: games.get(name) for name in GAMES}
     found |= {f"train_{name}": training.get(name) for name in ("step", "loss")}
     found |= {f"gate_{name}": gate.get("sprt", {}).get(name) for name in ("verdict", "llr")}
-    found |= {f"gate_{name}": gate.get(name) for name in MATCH} | {f"seed_{name}": seed.get(name) for name in MATCH}
+    found |= {f"gate_{name}": gate.get(name) for name in ("games", "score")}
+    found |= {f"seed_{name}": seed.get(name) for name in MATCH}
     found |= {f"control_{name}": control.get(name) for name in MATCH}
     if generation.number == 0:
         found |= {"seed_elo": 0.0, "seed_elo_low": 0.0, "seed_elo_high": 0.0}
