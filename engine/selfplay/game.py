@@ -57,7 +57,7 @@ class Game:
     rng: np.random.Generator
     sampled: int
     """Half-moves at the beginning that are drawn from the policy."""
-    plays_on: bool
+    resign_disabled: bool
     """Whether resigning is off in this game."""
     labels: list[int] = field(default_factory=list)
     """Moves so far, from the mover's side."""
@@ -66,7 +66,7 @@ class Game:
     """The search of each move; None for a move drawn without search."""
     lost_in_a_row: list[int] = field(default_factory=lambda: [0, 0])
     """Consecutive moves that seemed lost: of the side that began, and of the other."""
-    given_up: int | None = None
+    resign_ply: int | None = None
     """Half-moves after which the side to move would have resigned, if resigning is off in this game."""
     ending: int | None = None
     """A code of ENDINGS; None while the game goes on."""
@@ -79,9 +79,9 @@ class Game:
         return len(self.labels)
 
     @property
-    def falsely_given_up(self) -> bool:
+    def resign_was_wrong(self) -> bool:
         """Return whether the side that would have resigned did not lose."""
-        return self.given_up is not None and self.result != self._loss_after(self.given_up)
+        return self.resign_ply is not None and self.result != self._loss_after(self.resign_ply)
 
     def add(self, label: int, promotion: int, searched: SearchResult | None) -> None:
         """Add a move."""

@@ -117,8 +117,8 @@ class _Slots:
         for number in numbers:
             start = self.starts[number % len(self.starts)]
             rng = np.random.Generator(np.random.PCG64((self.seed % 2**64, number)))
-            sampled, plays_on = int(rng.integers(self.config.sampled_plies + 1)), bool(rng.random() < PLAYED_ON)
-            game = Game(number, start, rng, sampled, plays_on)
+            sampled, resign_disabled = int(rng.integers(self.config.sampled_plies + 1)), bool(rng.random() < PLAYED_ON)
+            game = Game(number, start, rng, sampled, resign_disabled)
             self.search.start(slot, start, game=number)
             ending = self.search.outcome(slot)
             if ending is None:
@@ -157,9 +157,9 @@ class _Slots:
             return False
         if not game.seems_lost(value, self.config.resign, RESIGN_MOVES):
             return False
-        if game.plays_on and game.given_up is None:
-            game.given_up = game.plies
-        return not game.plays_on
+        if game.resign_disabled and game.resign_ply is None:
+            game.resign_ply = game.plies
+        return not game.resign_disabled
 
     def _ending(self, slot: int) -> int | None:
         """Return how a game is over after a move, None while it goes on."""

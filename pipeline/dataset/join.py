@@ -33,8 +33,8 @@ from pipeline.dataset.training_set import (
     read_training_set,
 )
 from pipeline.errors import ConfigError, DatasetError, Stopped
-from pipeline.storage.claims import TRAINING_SET as TRAINING_SET_FOLDER
-from pipeline.storage.claims import require_apart, require_own
+from pipeline.storage.ownership import TRAINING_SET as TRAINING_SET_FOLDER
+from pipeline.storage.ownership import require_apart, require_own
 from pipeline.storage.stores import alone
 
 if TYPE_CHECKING:

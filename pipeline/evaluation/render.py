@@ -7,7 +7,7 @@ from typing import Any
 
 from pipeline.dataset.files.shards import publish, publish_json
 from pipeline.errors import ConfigError
-from pipeline.storage.claims import REPORT, require_own
+from pipeline.storage.ownership import REPORT, require_own
 
 SLICED = (
     "band",

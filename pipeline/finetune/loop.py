@@ -40,7 +40,7 @@ from pipeline.finetune.state import (
 )
 from pipeline.finetune.teachers import Teachers, choose_teachers, latest_teachers, read_teachers
 from pipeline.selfplay.worker import ONNX
-from pipeline.storage import claims
+from pipeline.storage import ownership
 from pipeline.storage.stores import alone, temporaries
 from pipeline.training.train import has_engine_moves, has_split
 
@@ -70,15 +70,15 @@ def finetune(
     disk; Stopped when `stop` returns True; and what the stages raise.
     """
     require(config, human)
-    claims.require_apart(out, [checkpoint, *human], FinetuneError)
+    ownership.require_apart(out, [checkpoint, *human], FinetuneError)
     identity = identify(checkpoint, human, config)
-    claims.require_own(out, claims.FINETUNING, FinetuneError)
+    ownership.require_own(out, ownership.FINETUNING, FinetuneError)
     busy = FinetuneError(f"another fine-tuning is at work in {out}: wait for it, or choose a new --out")
     try:
         with alone(out, busy):
             for left in temporaries(out):  # of a process that was killed while it wrote
                 left.unlink(missing_ok=True)
-            claims.claim(out / IDENTITY, identity, FinetuneError)
+            ownership.claim(out / IDENTITY, identity, FinetuneError)
             write_seed(checkpoint, human, out / "seed", {"generation": 0})
             return _Loop(config, out, tuple(human), referee, stages, progress, stop).run()
     except OSError as error:
@@ -113,7 +113,7 @@ def identify(checkpoint: Path, human: Sequence[Path], config: FinetuneConfig) ->
             digest = file_hash(member.directory / MANIFEST)
             name = member.directory.resolve().name
             datasets.append({"name": name, "manifest_sha256": digest, "held_out": member.held_out})
-    settings = claims.flat(to_jsonable_python(config))
+    settings = ownership.flat(to_jsonable_python(config))
     return {
         "format_version": FORMAT_VERSION,
         "checkpoint": {"name": checkpoint.resolve().name, "weights": weights},

@@ -33,7 +33,7 @@ from pipeline.imitation.report import report_imitation
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 from pipeline.samples.shipped import EMBEDDED
-from pipeline.storage.claims import CHECKPOINT, IMITATION_REPORT, require_apart, require_own
+from pipeline.storage.ownership import CHECKPOINT, IMITATION_REPORT, require_apart, require_own
 from pipeline.training.train import IMITATION, has_split, train_on
 
 if TYPE_CHECKING:

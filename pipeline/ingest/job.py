@@ -39,8 +39,8 @@ from pipeline.executors.local import Engine, Failure, LocalEngine
 from pipeline.ingest.chunk import ROWS_VERSION, ChunkTask, IngestConfig, encode_chunk, part_name, release_buffers
 from pipeline.ingest.manifest import build_manifest, plain_config
 from pipeline.storage.building import BUILDING, PARTS, RUN, begin, discard, require_unused
-from pipeline.storage.claims import DATASET, require_own
 from pipeline.storage.objects import look
+from pipeline.storage.ownership import DATASET, require_own
 from pipeline.storage.preflight import require_utf8
 from pipeline.storage.stores import alone, catch_store_errors, is_url, make_folder, temporaries
 

@@ -28,7 +28,7 @@ from pipeline.executors.local import Engine
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 from pipeline.storage.building import BUILDING, discard, is_build
-from pipeline.storage.claims import SYSTEM, is_ignored
+from pipeline.storage.ownership import SYSTEM, is_ignored
 from pipeline.storage.stores import alone, is_local, sync_directory
 
 

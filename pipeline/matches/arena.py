@@ -14,7 +14,7 @@ from pipeline.matches.config import ArenaConfig, SideConfig
 from pipeline.matches.files import MatchFilesError
 from pipeline.matches.match import format_elo, play_match
 from pipeline.matches.players import player_of
-from pipeline.storage.claims import MATCH, MATCHES, is_free, is_of, require_own
+from pipeline.storage.ownership import MATCH, MATCHES, is_free, is_of, require_own
 from pipeline.storage.preflight import require_folder
 
 SHOWN = ("a", "b", "games", "wins", "draws", "losses", "score", "elo", "elo_low", "elo_high", "los", "forfeits")

@@ -28,7 +28,7 @@ from pipeline.errors import Stopped
 from pipeline.matches.config import ArenaConfig, SideConfig
 from pipeline.matches.files import FORMAT_VERSION, MATCH, SUMMARY, Journal, MatchFilesError, read_games, write_all
 from pipeline.matches.players import player_of
-from pipeline.storage import claims
+from pipeline.storage import ownership
 from pipeline.storage.stores import alone
 
 ELO = ("elo", "elo_low", "elo_high")
@@ -51,11 +51,11 @@ def play_match(
     """
     (first, one), (second, two) = player_of(a, config.seed), player_of(b, config.seed + 1)
     openings = _openings(config)
-    claims.require_own(out, claims.MATCH, MatchFilesError)
+    ownership.require_own(out, ownership.MATCH, MatchFilesError)
     busy = MatchError(f"another match is being played in {out}: wait for it, or choose a new directory")
     with alone(out, busy):
         identity = {"format_version": FORMAT_VERSION, "a": one, "b": two, **_conditions(config)}
-        claims.claim(out / MATCH, identity, MatchFilesError)
+        ownership.claim(out / MATCH, identity, MatchFilesError)
         games = read_games(out)
         if max(games, default=-1) >= config.games:
             raise MatchError(f"{out} holds game number {max(games) + 1} already: ask for as many games or more")

@@ -25,10 +25,10 @@ from pipeline.selfplay.config import ExploreConfig, ExploreError
 from pipeline.selfplay.dataset import build, clear
 from pipeline.selfplay.draw import DRAWN, draw, identify_datasets
 from pipeline.selfplay.journal import FOLDER, Journals, read_journals
-from pipeline.selfplay.spread import complete, prepare_journal
+from pipeline.selfplay.processes import complete, prepare_journal
 from pipeline.selfplay.statistics import count_games, count_searches, timing
 from pipeline.selfplay.worker import ONNX, Task
-from pipeline.storage.claims import SELFPLAY, claim, require_apart, require_own
+from pipeline.storage.ownership import SELFPLAY, claim, require_apart, require_own
 from pipeline.storage.stores import alone
 
 FORMAT_VERSION = 2
@@ -95,7 +95,7 @@ def explore(
                 config=config,
                 checkpoint=checkpoint.absolute() if checkpoint is not None and config.uses_network else None,
                 journal=journal,
-                go_on=journal / f"go-on-{secrets.token_hex(8)}",
+                run_file=journal / f"run-{secrets.token_hex(8)}",
                 owner=os.getpid(),
             )
 

@@ -1,7 +1,7 @@
 """A finished game as a line of the journal: its record, its searches, and its PGN.
 
-record     the line of games.jsonl: number, moves (UCI), result, ending, and of games without resignation: given_up
-           (half-moves after which a side would have resigned) and false (whether that side did not lose)
+record     the line of games.jsonl: number, moves (UCI), result, ending, and of games without resignation: resign_ply
+           (half-moves after which a side would have resigned) and resign_was_wrong (whether that side did not lose)
 searches   a list for each searched move: half-move, then `search_fields`
 pgn        the game, with the search's value after each move from White's view, in -1..1, as [%value 0.25]: not as [%eval],
            which holds an engine's centipawns in people's games, and which ingest reads
@@ -35,8 +35,8 @@ def game_entry(game: Game, explorer: str, seed: int) -> dict[str, Any]:
         "moves": [move.uci() for move in moves],
         "result": RESULTS[game.result],
         "ending": ENDINGS[game.ending],
-        "given_up": game.given_up,
-        "false": game.falsely_given_up,
+        "resign_ply": game.resign_ply,
+        "resign_was_wrong": game.resign_was_wrong,
     }
     searches = [[ply, *search_fields(search)] for ply, search in enumerate(game.searches) if search is not None]
     return {"record": record, "searches": searches, "pgn": _pgn(game, moves, explorer, seed)}

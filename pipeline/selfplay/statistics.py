@@ -20,8 +20,8 @@ def count_games(found: Journals) -> dict[str, Any]:
         results[record["result"]] += 1
         plies += len(record["moves"])
         searched += len(entry["searches"])
-        played_on += record["given_up"] is not None
-        false += record["false"]
+        played_on += record["resign_ply"] is not None
+        false += record["resign_was_wrong"]
     games = len(found.places)
     return {
         "games": games,

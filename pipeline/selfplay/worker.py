@@ -1,6 +1,6 @@
 """One process's part of a generation: games or searches, each written to the journal when it is finished.
 
-Before every move or search it checks that the file `go_on` exists: deleting a file works on a full disk too. On the same
+Before every move or search it checks that the file `run_file` exists: deleting a file works on a full disk too. On the same
 machine it also checks that the process that started it is alive. So no process works for a job that is gone. Ray itself ends
 the tasks of a dead driver.
 """
@@ -40,7 +40,7 @@ class Task:
     checkpoint: Path | None
     journal: Path
     """The journal's folder, absolute: a process elsewhere may have another working directory."""
-    go_on: Path
+    run_file: Path
     """Workers stop when this file is deleted."""
     owner: int | None
     """Process that the work is done for; None on another machine, where Ray ends it."""
@@ -51,7 +51,7 @@ class Task:
         parent = multiprocessing.parent_process()  # the driver, also where a server forked this process for it
         driven = parent is not None and parent.pid == self.owner and parent.is_alive()
         alive = driven or self.owner is None or self.owner == os.getpid()
-        return alive and self.go_on.exists()
+        return alive and self.run_file.exists()
 
 
 def _open_evaluator(task: Task) -> tuple[Evaluator, str]:

@@ -12,7 +12,7 @@ from pipeline.dataset.files.shards import MANIFEST, Batch, file_hash
 from pipeline.dataset.mixture import Shares
 from pipeline.dataset.training_set import TRAINING_SET, Member, is_training_set, members, read_training_set
 from pipeline.errors import ConfigError, DatasetError
-from pipeline.storage.claims import CHECKPOINT, require_apart, require_own
+from pipeline.storage.ownership import CHECKPOINT, require_apart, require_own
 
 JOURNAL = "metrics.jsonl"
 """Name of a run's metrics (model/training/metrics_log.py), which are empty until the first save."""

@@ -10,7 +10,7 @@ from pipeline.dataset.training_set import ALL_SPLITS
 from pipeline.errors import ConfigError
 from pipeline.evaluation.render import publish_bytes, text_table
 from pipeline.ingest.data_card import markdown_table
-from pipeline.storage.claims import AUDIT, require_own
+from pipeline.storage.ownership import AUDIT, require_own
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

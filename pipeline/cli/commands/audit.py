@@ -9,7 +9,7 @@ from pipeline.cli.endings import next_training
 from pipeline.cli.progress import bar
 from pipeline.dataset.join import JoinConfig
 from pipeline.errors import ConfigError, DifferenceError
-from pipeline.storage.claims import AUDIT
+from pipeline.storage.ownership import AUDIT
 
 SHOWN = 10
 """Rows that are printed by default."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from pipeline.errors import ConfigError
-from pipeline.storage.claims import Kind, require_apart, require_own
+from pipeline.storage.ownership import Kind, require_apart, require_own
 from pipeline.storage.preflight import require_folder
 
 

@@ -36,7 +36,7 @@ def told(games: Iterable[Game]) -> dict[int, str]:
                     t and (t.labels.tolist(), t.shares.tolist(), t.value, t.best_value, t.simulations)
                     for t in game.searches
                 ],
-                game.given_up,
+                game.resign_ply,
             )
         )
         for game in games
@@ -214,18 +214,18 @@ def test_games_that_are_played_on_tell_when_giving_up_would_have_been_wrong(monk
 
     monkeypatch.setattr(generate, "RESIGN_PLIES", 0)
     resigned, games = play(0.0), play(0.5)
-    assert len([game for game in games.values() if game.given_up is not None]) in range(8, 33)
+    assert len([game for game in games.values() if game.resign_ply is not None]) in range(8, 33)
     false = 0
     for number, game in games.items():
         before = resigned[number]
-        if game.given_up is None:
+        if game.resign_ply is None:
             assert game.ending == before.ending
             continue
         assert before.ending == RESIGNED
-        assert game.given_up == len(before.labels)
-        assert game.labels[: game.given_up] == before.labels
-        assert game.falsely_given_up == (game.result != before.result), "who did not lose after all gave up falsely"
-        false += game.falsely_given_up
+        assert game.resign_ply == len(before.labels)
+        assert game.labels[: game.resign_ply] == before.labels
+        assert game.resign_was_wrong == (game.result != before.result), "who did not lose after all gave up falsely"
+        false += game.resign_was_wrong
     assert 0 < false < 20
 
 

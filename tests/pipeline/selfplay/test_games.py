@@ -131,16 +131,16 @@ def test_results_endings_and_statistics_are_python_chesss(made: Path) -> None:
         else:
             assert outcome is not None
             assert record["result"] == outcome.result()
-        if record["given_up"] is not None:
-            loser = boards(record)[record["given_up"]].turn
-            assert record["false"] == (record["result"] != ("0-1" if loser else "1-0"))
+        if record["resign_ply"] is not None:
+            loser = boards(record)[record["resign_ply"]].turn
+            assert record["resign_was_wrong"] == (record["result"] != ("0-1" if loser else "1-0"))
         endings[record["ending"]] += 1
     manifest = read_manifest(made)
     played = manifest["selfplay"]
     assert played["endings"] == dict(endings)
     assert played["resignations"] == endings["resignation"] > 0
-    assert played["played_on"] == sum(record["given_up"] is not None for record in records(made)) > 0
-    assert played["false_resignations"] == sum(record["false"] for record in records(made))
+    assert played["played_on"] == sum(record["resign_ply"] is not None for record in records(made)) > 0
+    assert played["false_resignations"] == sum(record["resign_was_wrong"] for record in records(made))
     assert played["decisive_share"] == pytest.approx(
         sum(record["result"] != "1/2-1/2" for record in records(made)) / CONFIG.games, abs=1e-6
     )

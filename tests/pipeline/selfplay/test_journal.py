@@ -71,7 +71,7 @@ def test_a_player_that_does_not_see_the_journal_says_where(tmp_path: Path) -> No
         config=small(),
         checkpoint=None,
         journal=journal,
-        go_on=journal / "go-on",
+        run_file=journal / "go-on",
         owner=None,
     )
     with pytest.raises(ExploreError, match=f"{re.escape(socket.gethostname())} does not see .*elsewhere"):

@@ -15,7 +15,7 @@ import pytest
 from filelock import FileLock
 
 from pipeline.errors import Stopped
-from pipeline.selfplay import spread
+from pipeline.selfplay import processes
 from pipeline.selfplay.config import ExploreError
 from pipeline.selfplay.job import explore
 from pipeline.validation.verify import files_differ
@@ -69,7 +69,7 @@ def test_no_finished_game_is_lost_by_kills(tmp_path: Path, undisturbed: dict[str
 def test_a_process_that_is_killed_is_replaced(
     tmp_path: Path, undisturbed: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spread, "POLL", 0.01)
+    monkeypatch.setattr(processes, "POLL", 0.01)
     killed: list[int] = []
 
     def kill(_: object) -> None:

@@ -10,7 +10,7 @@ import pytest
 from pipeline.errors import DatasetError
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
-from pipeline.storage.claims import KINDS
+from pipeline.storage.ownership import KINDS
 from tests import forked
 from tests.conftest import REPOSITORY
 from tests.pipeline import datasets

@@ -1,4 +1,4 @@
-"""Self-play spread by Ray: the same games, whoever dies. Slow; needs fianchetto[ray]."""
+"""Self-play in Ray's processes: the same games, whoever dies. Slow; needs fianchetto[ray]."""
 
 import importlib.util
 import signal

@@ -73,9 +73,9 @@ def complete(
 def _run(task: Task, engine: Engine | None, workers: int, report: Callable[[], None], stop: Stop) -> None:
     """Do a task's items in as many processes as suit; return early when `stop` returns True."""
     items = len(task.numbers)
-    for left in task.journal.glob("go-on-*"):  # processes of a job that is gone stop without it
+    for left in task.journal.glob("run-*"):  # processes of a job that is gone stop without it
         left.unlink(missing_ok=True)
-    task.go_on.touch()
+    task.run_file.touch()
     announce_to_workers("simulate")
     try:
         if engine is not None:
@@ -90,7 +90,7 @@ def _run(task: Task, engine: Engine | None, workers: int, report: Callable[[], N
             _run_many(_parts(task, processes), LocalEngine(processes), report, stop)
     finally:
         with suppress(OSError):
-            task.go_on.unlink()
+            task.run_file.unlink()
 
 
 def _suited(task: Task) -> int:
@@ -110,14 +110,14 @@ def _parts(task: Task, processes: int) -> list[Task]:
 
 def _run_many(tasks: Sequence[Task], engine: Engine, report: Callable[[], None], stop: Stop) -> None:
     """Run tasks in processes of a connected engine, and watch their journal."""
-    go_on = tasks[0].go_on
+    run_file = tasks[0].run_file
 
     def collect() -> list[Result]:
         results = []
         for result in engine.map(work_on, tasks, out_of_patience):
             results.append(result)
             if result[1] != "ok":
-                go_on.unlink(missing_ok=True)  # the others need not finish first
+                run_file.unlink(missing_ok=True)  # the others need not finish first
         return results
 
     asked: float | None = None
@@ -134,7 +134,7 @@ def _run_many(tasks: Sequence[Task], engine: Engine, report: Callable[[], None],
                     break
         finally:
             asked = time.monotonic()
-            go_on.unlink(missing_ok=True)
+            run_file.unlink(missing_ok=True)
         results = future.result()
     report()
     for _, status, value in results:

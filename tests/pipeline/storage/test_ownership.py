@@ -7,7 +7,7 @@ import pytest
 
 from engine.errors import UserError
 from pipeline.samples.shipped import SAMPLE
-from pipeline.storage.claims import CHECKPOINT, DATASET, REPORT, require_apart, require_own
+from pipeline.storage.ownership import CHECKPOINT, DATASET, REPORT, require_apart, require_own
 from pipeline.storage.stores import place
 from tests.conftest import REPOSITORY
 from tests.pipeline import datasets
