@@ -16,9 +16,9 @@ from pipeline.samples.shipped import EMBEDDED
 
 
 def measure(pgn: Path, progress: Progress = silent) -> dict[str, Any]:
-    """Measure a report of the default length on half of the dump's games; imports and the page count, the ingest does not.
+    """Time a report of the default size on half of the dump's games, with imports and the page, without the ingest.
 
-    `torch_seconds` is the same of a checkpoint without an exported network, as training leaves it, in the same process.
+    `torch_seconds` is the time for a checkpoint without an exported network, as training leaves it, in the same process.
     """
     with tempfile.TemporaryDirectory(prefix="fianchetto-bench-") as name:
         folder = Path(name)

@@ -112,7 +112,7 @@ def repeat_rows(table: Path, out: Path, size: int) -> str:
 def measure(pgn: Path, config: IngestConfig, largest: int, progress: Progress = silent) -> dict[str, Any]:
     """Measure one worker on a stream of 10 MB and on one of `largest` bytes, then one worker and two on a file.
 
-    Of Parquet, files of these sizes are written and measured, since it is not read from a stream. Seconds are those of whole
+    Parquet cannot be read from a stream, so files of these sizes are written instead. Seconds are those of whole
     commands; `start_seconds`, of a stream of one game, are subtracted where times are compared. `memory_ratio` and
     `time_ratio` (seconds per position) compare the largest stream with the smallest.
     """

@@ -91,7 +91,7 @@ def end_of(board: chess.Board) -> str:
 
 
 def write_pgn(board: chess.Board, tags: Mapping[str, str]) -> str:
-    """Return a game as PGN; of `tags` those of TAGS are kept, without what would end a tag."""
+    """Return a game as PGN, with those `tags` that are in TAGS; characters that would end a tag are removed."""
     game = chess.pgn.Game.from_board(board)
     for name in TAGS:
         if value := "".join(char for char in tags.get(name, "")[:80] if char.isprintable() and char not in '"\\'):

@@ -36,7 +36,7 @@ class Networks:
         return found
 
     def ratings(self) -> Mapping[str, int]:
-        """Return the rating of the person whom a network imitates, of each that imitates one of known rating."""
+        """Return the imitated person's rating by network, for networks that imitate a person of known rating."""
         found = {name: read_player(place) for name, place in self.places().items()}
         return {name: player.rating for name, player in found.items() if player is not None and player.rating}
 

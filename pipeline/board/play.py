@@ -16,7 +16,7 @@ class PlayRequest(GameSoFar):
     """A position in which the network is to move."""
 
     style: Literal["policy", "human", "strongest"] = "policy"
-    """policy draws a move as people of the rating play, human the same corrected by a search; strongest searches."""
+    """policy draws a move from the rating's policy, human from that policy corrected by a search; strongest only searches."""
     rating: Annotated[int, Field(ge=400, le=3200)] = 1500
     clock: Annotated[int, Field(ge=0, le=65_535)] | None = None
     """Seconds that the network has left, for networks that read it."""

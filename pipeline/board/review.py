@@ -21,7 +21,7 @@ from pipeline.errors import ConfigError
 from pipeline.storage.preflight import is_installed
 
 MOMENTS, LEAST_SURPRISE = 6, 0.05
-"""Moves that are worth looking at, at most, and how far from the usual loss each is at least."""
+"""Maximum number of moments, and the minimum difference between a moment's loss and the expected loss."""
 LONGEST, MOST_TEXT = 8, 100
 """Half-moves of a line, and characters of a tag, that are shown."""
 SOURCES = {"game": "the game's own evaluations", "stockfish": "Stockfish", "search": "the network's search"}
@@ -168,14 +168,14 @@ def _describe(row: Row, rating: int, line: str) -> str:
 
 
 def _pick_moments(rows: Sequence[Row]) -> list[int]:
-    """Return the indices of the moves that lost most more, or most less, than people of the rating do there on average."""
+    """Return the indices of the moves whose loss differs most from the average loss of people of that rating."""
     surprises = [abs(row["loss"] - row["expected_loss"]) for row in rows]
     found = [index for index, surprise in enumerate(surprises) if surprise >= LEAST_SURPRISE]
     return sorted(sorted(found, key=lambda index: surprises[index], reverse=True)[:MOMENTS])
 
 
 def _summarize(rows: Sequence[Row], ratings: Mapping[str, int]) -> Row:
-    """Return the means of each side's rows, what was predicted beside what came, the same as a table, and the moments."""
+    """Return each side's means, a table of predicted and observed figures, and the moments."""
     sides, table = {}, [["", "moves", "lost per move", "best moves", "predicted", "blunders", "predicted"]]
     for side, rating in ratings.items():
         own = [row for row in rows if row["side"] == side]

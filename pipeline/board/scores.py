@@ -70,7 +70,7 @@ def score_of_value(value: float) -> float:
 
 
 def bound(score: float) -> float:
-    """Return a score within the bounds that evaluations without a mate have: blunders are losses within them."""
+    """Clip a score to the range of evaluations without a mate; blunders are measured on clipped scores."""
     most = expected_score(EVAL_LIMIT)
     return min(max(score, 1 - most), most)
 

@@ -51,7 +51,7 @@ def guarded(work: Callable[[], object]) -> int:
     except UserError as error:
         line, status = str(error), 1 if isinstance(error, (DamagedError, DifferenceError)) else 2
         if isinstance(error, Stopped):
-            status = SIGNALLED + Interrupt.heard if Interrupt.heard else 1
+            status = SIGNALLED + Interrupt.received_signal if Interrupt.received_signal else 1
     except (MemoryError, RuntimeError) as error:
         if not isinstance(error, MemoryError) and "allocate memory" not in str(error):  # torch's message
             raise

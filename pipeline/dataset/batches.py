@@ -236,7 +236,7 @@ class Batches:
             if shard.path not in self._footers:
                 if shard.wanted is None and reader.groups != list(shard.groups):
                     raise DatasetError(
-                        f"{shard.path} has other row groups than its manifest says",
+                        f"{shard.path}: its row groups differ from the manifest",
                         remedy="ingest the dump again",
                         code="damaged",
                     )

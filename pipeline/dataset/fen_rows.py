@@ -87,7 +87,7 @@ def write_fen_rows(
     if out.suffix not in SUFFIXES:
         raise ConfigError(f"{out.name}: rows are written as {' or '.join(SUFFIXES)}")
     if not is_local(out) or out.exists():
-        raise ConfigError(f"{out} is there already: choose another --out")
+        raise ConfigError(f"{out}: --out must be a new file on this machine")
     total = count or sum(member.positions(name) for member in members(directory) for name in ALL_SPLITS)
     done = 0
 

@@ -45,7 +45,7 @@ LOG = logging.getLogger(__name__)
 NEWEST = "newest"
 NEWEST_SHARE = 0.1
 """Share of a dataset's dated games that NEWEST holds out at most, in whole days and at least one."""
-WITHOUT = "its val and test splits alone are not trained on"
+WITHOUT = "only its val and test splits are held out"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -202,7 +202,7 @@ def split_shards(directory: Path, split: str) -> list[Shard]:
         raise DatasetError(f"no split {split!r}: there are {', '.join(splits)}")
     found = [shard for member in used for shard in member.shards(split)]
     if not found:
-        hint = ": its page says why nothing is held out" if split == LATEST else ""
+        hint = f": {TRAINING_SET} says why nothing is held out" if split == LATEST else ""
         raise DatasetError(f"{directory} has no positions in its {split} split{hint}")
     return found
 

@@ -53,7 +53,7 @@ def _decompress_members(read: Read, compression: str) -> Iterator[bytes]:
         decoder: Any = make()
         while not decoder.eof:
             if not rest:
-                raise OSError(f"the {compression} archive breaks off")
+                raise OSError(f"the {compression} archive is truncated")
             piece, rest = rest[:length], rest[length:] or read(_READ)
             before = decoder.copy() if compression == "gzip" else None
             try:
@@ -94,7 +94,7 @@ class _Buffer:
         data = self.peek(count)
         self._next += len(data)
         if len(data) < count:
-            raise OSError("the zstd archive breaks off")
+            raise OSError("the zstd archive is truncated")
         return data
 
     def skip_zeros(self) -> None:

@@ -114,7 +114,9 @@ def fetch(
         out.mkdir(parents=True, exist_ok=True)
         done = {file.path.name: file.fetch(meter) for file in files}
     except OSError as error:
-        raise FetchError(f"{error.strerror or error} ({out}): what came is kept, run again to continue") from error
+        raise FetchError(
+            f"{error.strerror or error} ({out}): the bytes received are kept; run the same command to continue"
+        ) from error
     return {"out": str(out), "fetched": meter.fetched, "files": done}
 
 

@@ -22,7 +22,7 @@ def dumps_of(directory: Path, manifest: Mapping[str, Any], given: Sequence[Path]
     folders = [home, *(home.parents[1] / kind for kind in ("dumps", "sample"))] if not given else []
     found = []
     for name in names:
-        bare = Path(name).name == name  # a manifest's word leads out of no folder
+        bare = Path(name).name == name  # a name with a folder in it is not looked up
         places = [by_name[name]] if name in by_name else [folder / name for folder in folders if bare]
         path = next((place for place in places if given or place.is_file()), None)
         if path is None:

@@ -12,7 +12,7 @@ from typing import IO, Any, TextIO
 from engine.progress import Stop, never
 from pipeline.dumps.archives import compression_of, decompress
 from pipeline.dumps.formats import evaluations, parquet
-from pipeline.dumps.formats.positions import recognise
+from pipeline.dumps.formats.positions import recognize
 from pipeline.dumps.formats.text import FIRST, HEAD, PIECE, Pieces, gather
 from pipeline.errors import DumpError, Stopped
 from pipeline.storage.http import RemoteVersion, WebFile, file_name, shown
@@ -95,7 +95,7 @@ class Source:
             raise DumpError(f"{name} is not PGN text: it begins with zero bytes (convert UTF-16 to UTF-8 first)")
         plain = iter(lambda: self.read(BLOCK), b"")
         stream = Pieces(self._poll_while_quiet(decompress(self.read, compression) if compression else plain), self)
-        found = None if self.plain else recognise(first)
+        found = None if self.plain else recognize(first)
         if found is None:
             return stream
         self.input, convert = found
@@ -107,13 +107,13 @@ class Source:
     def _open_parquet(self, name: str) -> Pieces:
         """Return a stream of a table's text: evaluated positions from anywhere, other tables from a file on this machine."""
         if self.plain:
-            raise DumpError(f"{name} is Parquet, where PGN text is read: name a PGN file, compressed or not")
+            raise DumpError(f"{name} is Parquet, but PGN text is expected: name a PGN file, compressed or not")
         if self.name == STDIN or self.compression is not None:
-            raise DumpError(f"{name} is Parquet, which is read from a file of its own: save and unpack it first")
+            raise DumpError(f"{name} is Parquet inside an archive or on standard input: save and unpack it first")
         opened = parquet.open_evaluations(name, self._ranges() if is_url(self.name) else self.name)
         if opened is None and is_url(self.name):
             raise DumpError(
-                f"{name} is Parquet, of which only evaluated positions are read from an address: save it first"
+                f"{name} is Parquet, and from an address only evaluated positions can be read: download it first"
             )
         if opened is None:
             self.input, games = parquet.convert_parquet(self.name, self._hash_share)

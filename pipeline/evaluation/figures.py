@@ -171,7 +171,7 @@ def headline(table: pl.DataFrame) -> dict[str, Any]:
 def describe_accuracy(
     figures: dict[str, Any], where: str, seen: str, published: tuple[str, float] | None
 ) -> dict[str, str]:
-    """Return the `headline` of a report, the sentence that all places show, and `compared`: other players beside it.
+    """Return a report's `headline`, the sentence that is shown everywhere, and `compared`, the baselines' figures in words.
 
     `figures` are those of `headline`; `published` is another network's name and its top-1 on its own games.
     """

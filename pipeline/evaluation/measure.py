@@ -59,14 +59,14 @@ class Rule:
         return f"{where}: {plies} of every game{clock}{sample}; illegal moves are masked before ranking"
 
 
-def without_players(batch: Batch) -> Batch:
+def hide_players(batch: Batch) -> Batch:
     """Return a batch in which every player's rating and clock is unknown."""
     from model.network.conditioning import STEPS
 
     return batch | {name: np.full_like(batch[name], steps.unknown) for name, steps in STEPS.items() if name in batch}
 
 
-def measured_rows(
+def measure_rows(
     batches: Iterator[Batch],
     network: "NetworkEvaluator | OnnxEvaluator",
     rule: Rule,
@@ -96,7 +96,7 @@ def measured_rows(
         if not keep.any():
             continue
         batch = raw if keep.all() else {name: values[keep] for name, values in raw.items()}
-        shown = batch if players else without_players(batch)
+        shown = batch if players else hide_players(batch)
         logits_BA, wdl_B3 = network(batch["planes"], shown)
         figures = measured(logits_BA, wdl_B3, batch)
         if not all(np.isfinite(figures[name]).all() for name in ("nll", "legal_mass", "expected")):

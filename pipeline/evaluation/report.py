@@ -22,7 +22,7 @@ from pipeline.dumps.paths import dumps_of
 from pipeline.errors import ConfigError, DamagedError
 from pipeline.evaluation.human_search import COLUMNS as SEARCHED
 from pipeline.evaluation.human_search import SearchedRows
-from pipeline.evaluation.measure import BATCH, COLUMNS, COMMON_CLOCK, COMMON_PLY, measured_rows
+from pipeline.evaluation.measure import BATCH, COLUMNS, COMMON_CLOCK, COMMON_PLY, measure_rows
 from pipeline.evaluation.measure import Rule as Rule
 from pipeline.evaluation.ratings.matrix import describe_matrix, measure_matrix
 from pipeline.evaluation.ratings.sample import RATINGS, BandSample
@@ -265,7 +265,7 @@ def _measure(checkpoint: Path, where: _Where, how: _How, progress: Progress) -> 
         fastest, evaluated_by = choose_network(checkpoint, network, batches.sample(CHECKED))
     factor = (card.get("calibration") or {}).get("factor")
     searched = SearchedRows(find_export(checkpoint) or network, how.simulations) if how.simulations else None
-    table, boards = measured_rows(stream, fastest, how.rule, rows, how.players, sample, progress, factor, searched)
+    table, boards = measure_rows(stream, fastest, how.rule, rows, how.players, sample, progress, factor, searched)
     table = add_strata(table)
     cut = slices(table, find_keys(table["key"].to_numpy(), where.train) if where.train else None)
     top1 = {row["band"]: row["top1"] for row in cut.get("in train", [])}

@@ -137,7 +137,7 @@ class RayEngine:
         lost = (errors.WorkerCrashedError, errors.NodeDiedError, errors.OutOfMemoryError, errors.ObjectLostError)
         try:
             answer: tuple[Status, Any] = self._ray.get(task)
-        except errors.RayTaskError as error:  # the function could not be run, as if Fianchetto is not installed there
+        except errors.RayTaskError as error:  # for example, Fianchetto is not installed on that node
             cause = error.cause or error
             message = f"a node cannot run this: {type(cause).__name__}: {first_line(cause)}"
             return "error", Failure(type(cause).__name__, message, str(error), system=False, mistake=True)
@@ -171,7 +171,7 @@ class RayEngine:
             try:
                 with _signal_handlers_kept():
                     self._ray.init(address=self.address or "local", **settings)
-            except Exception as error:  # Ray raises bare ones too, as if a node is too slow to start
+            except Exception as error:  # Ray also raises a bare Exception, for example if a node starts too slowly
                 where = self.address or "on this machine"
                 # a client without a token gets no answer
                 tokenless = self.address.startswith("ray://") and os.environ.get("RAY_AUTH_MODE") != "token"

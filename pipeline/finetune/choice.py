@@ -131,7 +131,7 @@ def _pick(rows: Sequence[Row]) -> Row | None:
 
 
 def _reason(target: str, words: str, rows: Sequence[Row], chosen: Row | None) -> str:
-    """Return one sentence on the choice of a target's teacher among rows, of which the first is compared with."""
+    """Return one sentence on the choice of a target's teacher; the first of `rows` is the reference."""
     others = [row for row in _teachers(rows) if row["figure"] is not None]
     if not others:
         return f"No search teaches the {target}: comparing policies needs a chess engine (apt-get install stockfish)."

@@ -55,8 +55,8 @@ class TuneConfig:
     alone. auto measures teachers on held-out positions, for each network that searches, and chooses among them, the search
     too. It means value where the hand-written player was set to search, and policy where the network plays games."""
     keep_policy: bool = True
-    """Where searches teach the value alone, keep the policy of the generation's best network in their rows. Otherwise they
-    teach the move that a person played as well, and keep the policy only where no move is known."""
+    """Policy target of rows whose search teaches the value alone: true keeps the policy of the generation's best network,
+    false uses the move that a person played, and keeps the policy only where no move is known."""
     search_value_share: float = 1.0
     """Share of a search's value in the value's target where it teaches the value; the rest is as in other rows."""
     results: bool = True

@@ -76,14 +76,14 @@ def train_control(context: StageContext, progress: Progress, stop: Stop) -> Path
     config = replace(settings, epochs=None, steps=card["step"], frozen_norms=False)
     if find_validated(context.human, config):
         config = replace(config, validation_every_steps=-(-card["step"] // VALIDATIONS), patience=VALIDATIONS)
-    start = finished_control(context.best) or context.best
+    start = find_control(context.best) or context.best
     done = train_on(context.human, card["preset"]["name"], config, out, progress, stop, start)
     if not done["finished"]:
         raise Stopped(f"stopped at step {done['step']} of the control")
     return out
 
 
-def finished_control(checkpoint: Path) -> Path | None:
+def find_control(checkpoint: Path) -> Path | None:
     """Return the control beside a generation's network, None where there is none or its training was not finished.
 
     The seed has none, and neither has a network that was trained on human rows alone.

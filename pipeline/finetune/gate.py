@@ -68,7 +68,7 @@ def describe(match: dict[str, Any]) -> str:
 
 
 def describe_sequential(match: dict[str, Any]) -> str:
-    """Describe a match that its own result may have ended: an Elo of it would be too far from 0."""
+    """Describe a match that the sequential test may have ended: its Elo estimate would be biased away from 0."""
     return f"score {match['score']:.3f} in {match['games']} games, LLR {match['sprt']['llr']:.2f}"
 
 

@@ -58,7 +58,7 @@ def explore_stage(context: StageContext, progress: Progress, stop: Stop) -> dict
 
 
 def _derive_seed(context: StageContext, config: ExploreConfig, source: str) -> int:
-    """Return the random seed of a source: without its name, walks would begin at the very positions that are searched."""
+    """Return the random seed of a source; its name makes `near` start from other positions than `people` searches."""
     return zlib.crc32(f"{context.config.seed} {config.seed} {context.number} {source}".encode())
 
 

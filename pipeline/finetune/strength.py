@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.progress import Progress, Stop, never, silent
-from pipeline.finetune.control import finished_control
+from pipeline.finetune.control import find_control
 from pipeline.finetune.outputs import BEST
 from pipeline.finetune.state import NOTHING_PROMOTED, checkpoint_of, read_state
 from pipeline.matches.arena import play_matches
@@ -38,7 +38,7 @@ def strength(
 
     supervised, promoted = (read_card(tuned / name)["files"]["weights"]["sha256"] for name in ("seed", BEST))
     alike = supervised == promoted
-    control = finished_control(checkpoint_of(tuned, read_state(tuned).best))
+    control = find_control(checkpoint_of(tuned, read_state(tuned).best))
     controls = [] if alike else [tuned / "seed", *([] if control is None else [control])]
     against = [SideConfig(who=str(one), simulations=simulations[0]) for one in controls]
     if hand_written:

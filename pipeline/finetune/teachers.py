@@ -304,7 +304,7 @@ def _loss(policy: Mapping[str, float], scores: Scores) -> float:
 
 
 def _make_root(error_N: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return numbers whose mean is the root mean square of errors, and whose spread is that of its estimate."""
+    """Linearize the root mean square of errors: return numbers whose mean it is, and whose spread gives its interval."""
     root = max(float(np.sqrt(np.square(error_N).mean())), 1e-9)
     return np.square(error_N) / (2 * root) + root / 2
 
@@ -312,7 +312,7 @@ def _make_root(error_N: NDArray[np.float64]) -> NDArray[np.float64]:
 def calibrated_errors(
     values_N: NDArray[np.float64], truth_N: NDArray[np.float64], games_N: NDArray[np.uint64]
 ) -> tuple[float, NDArray[np.float64]]:
-    """Return one factor for the logits of expected scores, and the errors by factors of the other half of the games."""
+    """Return the factor fitted on all games, and errors where each half of the games uses the factor of the other half."""
     clipped_N = np.clip(values_N, 1 - MAX_EXPECTED_SCORE, MAX_EXPECTED_SCORE)
     logits_N = np.log(clipped_N / (1 - clipped_N))
     half_N = np.unique(games_N, return_inverse=True)[1] % 2 == 0
@@ -324,7 +324,7 @@ def calibrated_errors(
 
 
 def fit_factor(logits_N: NDArray[np.float64], truth_N: NDArray[np.float64]) -> float:
-    """Return the factor of logits that makes expected scores likeliest; without any, or where nothing decides, the bounds."""
+    """Return the factor of logits, from 0 to LARGEST_FACTOR, that makes true scores likeliest; without data, the largest."""
     low, high = 0.0, LARGEST_FACTOR
     for _ in range(BISECTIONS):
         middle = (low + high) / 2

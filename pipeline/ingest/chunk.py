@@ -66,7 +66,7 @@ BLOCK_ROWS = 1 << 19
 """Maximum number of rows that are replayed, shuffled and written together: 34 MB."""
 
 NAMES = 50
-"""Most frequent names that a chunk without any move of the wanted players notes."""
+"""Number of player names, the most frequent ones, that a chunk notes if it has no move of the wanted players."""
 
 OTHERS = "{out} is written by another ingest with other settings or code: stop that, delete it, or choose another --out"
 """Error if two machines write to one store, whose locks neither sees."""

@@ -114,7 +114,7 @@ def day(text: str, name: str) -> int:
             raise ValueError
         return int(datetime.date.fromisoformat(text).strftime("%Y%m%d"))
     except ValueError:
-        raise ConfigError(f"{name} is a day as 2024-01-31, not {text!r}") from None
+        raise ConfigError(f"{name} must be a day like 2024-01-31, not {text!r}") from None
 
 
 # ---------------------------------------------------------------- columns

@@ -1,4 +1,4 @@
-"""The journal of a finished generation into a dataset.
+"""Turn the journal of a finished generation into a dataset.
 
     games      journal -> games.jsonl, games.pgn -> replayed as ingest does -> rows of searched moves -> shards -> manifest
     positions  journal, positions.parquet -> rows of searched positions -> shards -> manifest

@@ -65,7 +65,7 @@ def complete(
         if stop():
             raise Stopped(f"stopped after {counted}; run the same command to continue")
         raise ExploreError(
-            f"{counted} are seen in {task.journal}: let all nodes share it, and run the same command again"
+            f"only {counted} are visible in {task.journal}: use a folder that all nodes share, and run the same command again"
         )
     return found
 

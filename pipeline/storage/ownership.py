@@ -138,7 +138,9 @@ def claim(path: Path, identity: Mapping[str, Any], refusal: type[UserError]) -> 
     now = flat(json.loads(json.dumps(identity)))
     if names := sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name)):
         shown = "; ".join(f"{name} was {before.get(name)!r}, not {now.get(name)!r}" for name in names[:SHOWN])
-        raise refusal(f"{path.parent} was begun otherwise ({shown}): choose another directory, or remove it")
+        raise refusal(
+            f"{path.parent} was started with other inputs or settings ({shown}): choose another directory, or remove it"
+        )
 
 
 def flat(tree: Any, prefix: str = "") -> dict[str, Any]:

@@ -93,7 +93,7 @@ def datasets_in(directory: Path) -> tuple[list[Path], list[str]]:
             problems.append(f"{entry['name']}: is not there")
             continue
         if file_hash(folder / MANIFEST) != entry["manifest_sha256"]:
-            problems.append(f"{entry['name']}: its manifest is another one than was joined")
+            problems.append(f"{entry['name']}: its manifest has changed since it was joined")
         found.append(folder)
     return found, problems
 

@@ -20,7 +20,7 @@ def hold_in(function: str, file: Path) -> None:
 
     def held(*arguments: Any, **options: Any) -> Any:
         file.touch()
-        while not Interrupt.heard:
+        while not Interrupt.received_signal:
             time.sleep(0.01)
         return real(*arguments, **options)
 

@@ -37,6 +37,6 @@ if __name__ == "__main__":
     from pipeline.cli.commands.base import Interrupt
     from pipeline.cli.main import main
 
-    slow_from(Path(sys.argv[1]), int(sys.argv[2]), lambda: Interrupt.heard != 0)
+    slow_from(Path(sys.argv[1]), int(sys.argv[2]), lambda: Interrupt.received_signal != 0)
     sys.argv = ["fianchetto", *sys.argv[3:]]
     main()

@@ -32,16 +32,16 @@ def interrupted(number: int, frame: object) -> None:
 class Interrupt:
     """Stop callback: returns True after SIGTERM or a first Ctrl-C; a second Ctrl-C ends the command at once."""
 
-    heard: ClassVar[int] = 0
+    received_signal: ClassVar[int] = 0
     """Number of the signal received, or 0; it determines the exit status."""
 
     def __init__(self) -> None:
-        self.asked, Interrupt.heard = False, 0
+        self.asked, Interrupt.received_signal = False, 0
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._ask)
 
     def _ask(self, number: int, frame: object) -> None:
-        self.asked, Interrupt.heard = True, number
+        self.asked, Interrupt.received_signal = True, number
         signal.signal(signal.SIGINT, interrupted)
 
     def __call__(self) -> bool:

@@ -77,7 +77,7 @@ class Calibrate(Common):
     positions: str
     """Dataset or training set: a folder or an address."""
     split: Literal["val", "test", "train", "latest"] = "val"
-    """Split to fit on, which should be neither the one that the network learned from nor the one of the report."""
+    """Split to fit on; use neither the split that the network was trained on nor the one that `report` measures."""
     rows: int = 8192
     """Number of random positions to search; 8192 take two minutes with the embedded network."""
     simulations: int = 64

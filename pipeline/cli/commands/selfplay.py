@@ -97,7 +97,7 @@ class Finetune(Common):
     out: Path
     """Directory of the fine-tuning."""
     positions: tuple[Path, ...] = ()
-    """Datasets or training sets of human games, to search, to mix into training, and to measure how much is forgotten."""
+    """Datasets or training sets of human games, to search, to mix into training, and to check human top-1 on."""
     finetune: FinetuneConfig
     """The loop."""
 

@@ -27,7 +27,7 @@ class Train(Common):
     positions: tuple[str, ...]
     """Datasets or training sets, made by `fianchetto ingest` or `join`: folders, or addresses such as s3://bucket/prefix."""
     shares: tuple[float, ...] = ()
-    """Share of a batch that comes from each of --positions, in their order, as 0.5,0.5; by default by their rows."""
+    """Share of a batch for each of --positions, in the same order, as 0.5,0.5; by default in proportion to their rows."""
     out: Path
     """Directory of the checkpoint."""
     preset: str | None = None
@@ -85,7 +85,7 @@ class Report(Common):
     positions: str | None = None
     """Dataset or training set to measure on: a folder or an address."""
     split: Literal["test", "val", "train", "latest"] = "test"
-    """Split to measure on; `latest` is the month that a training set holds out."""
+    """Split to measure on; `latest` has the games that a training set holds out."""
     against: tuple[Path, ...] = ()
     """Datasets whose train positions are left out of a second accuracy figure; by default --positions."""
     pgn: Path | None = None

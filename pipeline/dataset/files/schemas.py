@@ -134,7 +134,7 @@ class ChunkNote(Schema):
     label_collisions: Count
     files: list[FileEntry]
     names: dict[str, Count] = {}
-    """Most frequent players of a chunk without a move of those that are wanted."""
+    """Most frequent player names, noted by a chunk that has no move of the wanted players."""
 
 
 class Joined(Schema):

@@ -63,7 +63,7 @@ def check_footer(path: Path, footer: pq.FileMetaData, rows: int | None = None) -
     stamp = (footer.metadata or {}).get(b"moves_hash", b"").decode("ascii", "replace")
     if not found.equals(schema(form_of(found.names), found.names), check_metadata=False) or stamp != moves_hash():
         raise DatasetError(
-            f"{path} is no shard of this version (moves are numbered by {shown(stamp, quote=False) or 'an unknown table'})",
+            f"{path} is not a shard of this version (its move table is {shown(stamp, quote=False) or 'unknown'})",
             remedy="ingest the dump again",
             code="damaged",
         )

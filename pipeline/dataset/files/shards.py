@@ -90,7 +90,7 @@ def game_numbers(game_R: NDArray[Any], first_game: int) -> NDArray[np.uint32]:
 
 
 def earlier_columns(earlier_RH: NDArray[np.uint16], picked_K: NDArray[np.int64]) -> dict[str, NDArray[np.uint16]]:
-    """Return the columns EARLIER_MOVES of the picked rows, of what `pipeline.pgn.replay.earlier_moves` returns."""
+    """Return the picked rows of `pipeline.pgn.replay.earlier_moves` as the columns EARLIER_MOVES."""
     return dict(zip(EARLIER_MOVES, np.ascontiguousarray(earlier_RH.take(picked_K, axis=0).T), strict=False))
 
 
@@ -152,7 +152,7 @@ def check_values(name: str, values_R: NDArray[Any], games: int | None = None) ->
     low, high = bounds
     if low <= values_R.min() <= values_R.max() <= high:
         return
-    wrong = (values_R < low) | (values_R > high)  # which NaN, a null, is not
+    wrong = (values_R < low) | (values_R > high)  # NaN, which stands for null, compares false
     for valid in (column.none, column.null):
         if valid is not None:
             wrong &= values_R != valid

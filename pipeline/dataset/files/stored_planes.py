@@ -121,7 +121,7 @@ def pack(planes_RP: NDArray[np.uint64], columns: Mapping[str, NDArray[Any]]) -> 
 
 _NO_LABELS = np.empty(0, dtype=np.uint16)
 _REASONS = {
-    NO_KINGS: "planes: the row is no position: it has not one king a side",
+    NO_KINGS: "planes: not a position: each side must have one king",
     MANY_MOVES: f"planes: the row is no position: it has more than {MAX_MOVES} moves",
     ILLEGAL_LABEL: "its label is no legal move",
 }

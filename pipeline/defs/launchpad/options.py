@@ -39,7 +39,7 @@ class TrainingSetOptions:
     """Options of `training_set`."""
 
     positions: tuple[str, ...] = ()
-    """Datasets to join, by partition or folder in datasets/positions; none for those of all dumps, without the sample."""
+    """Datasets to join, by partition or folder in datasets/positions; by default those of all dumps except the sample."""
     name: str = ""
     """Folder in datasets/training_sets; an existing one is extended. "" derives a name from the datasets and options."""
     remove: tuple[str, ...] = ()
@@ -94,7 +94,7 @@ class ReportOptions:
     """Folder in datasets/positions or datasets/training_sets; "" for the one that a named `checkpoint` was trained on, else
     that of this run, else the newest."""
     split: Literal["train", "val", "test", "latest"] = "test"
-    """Split to measure on; `latest` holds the datasets that a training set holds out whole."""
+    """Split to measure on; `latest` has the games that a training set holds out."""
     rule: Rule = field(default_factory=Rule)
     """Positions of the split to measure: the options of `fianchetto report`."""
     rating_rows: int = 0

@@ -4,7 +4,7 @@
     Lichess/chess-position-evaluations   Parquet: fen, line, depth, knodes, cp, mate; a row for each line of each analysis
     lichess_db_eval.jsonl.zst            JSON lines: the same data, an object for each position
 
-Of several analyses of a position the deepest is taken, of equally deep ones that with most nodes, and of its lines the first.
+If a position has several analyses, the first line of the deepest is used; among equally deep ones, of that with most nodes.
 Parquet is read in batches of rows and JSON in blocks of lines, so memory is bounded. Rules of the data sets: README.md.
 
 Axes: N lines of analyses, S positions.
@@ -59,7 +59,7 @@ class Sample(NamedTuple):
 ALL = Sample()
 
 
-def recognise(schema: pa.Schema) -> str | None:
+def recognize(schema: pa.Schema) -> str | None:
     """Return the name of the input that has these columns; None for another table."""
     return next((name for name in (POSITIONS, FISHNET) if set(COLUMNS[name]) <= set(schema.names)), None)
 
@@ -121,7 +121,7 @@ def _batch_size(file: pq.ParquetFile, source: Any, group: int, texts: list[str])
 
 
 def _deepest(batch: pa.RecordBatch, rest: pa.RecordBatch | None) -> tuple[pa.RecordBatch, pa.RecordBatch]:
-    """Return the best lines of all positions but the last, which may go on in the next batch, and so far of that.
+    """Return the best line of each position but the last, and the best so far of the last, which may go on in the next batch.
 
     A position is a run of rows with one FEN; `rest` is what was returned with the batch before.
     """
@@ -141,7 +141,7 @@ def _find_deepest(position_N: NDArray[np.int64], depth: pa.Array, knodes: pa.Arr
 
 
 def _lines(best: pa.RecordBatch) -> memoryview:
-    """Return the lines of positions, of which a batch has a row each; of a line of moves the first is taken."""
+    """Return a batch of positions as text, one line per row; of a variation only the first move is kept."""
     cp, mate = (_integers(best.column(name)) for name in ("cp", "mate"))
     is_mate = mate.is_valid()
     mates = pc.binary_join_element_wise("#", mate.drop_null().cast(pa.string()), "")
@@ -233,7 +233,7 @@ def _convert_objects(rows: pa.RecordBatch) -> memoryview:
 def _convert_line(text: bytes) -> str:
     """Return the line of one object, BROKEN if it is not one of a position."""
     try:
-        entry = json.loads(text, parse_float=str)  # a number that is not whole is no number here
+        entry = json.loads(text, parse_float=str)  # as text, a fraction fails the schema's integers
         rows = pa.RecordBatch.from_pylist([entry], schema=_SCHEMA)
         return bytes(_convert_objects(rows)).decode("utf-8", "replace")
     except (ValueError, TypeError, AttributeError, OSError, OverflowError, RecursionError, pa.ArrowException):

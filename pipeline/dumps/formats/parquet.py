@@ -41,7 +41,7 @@ def open_evaluations(name: str, source: Any) -> tuple[str, pa.NativeFile, Any] |
     try:
         opened = pa.OSFile(os.fsencode(source)) if isinstance(source, str) else pa.PythonFile(source, mode="r")
         schema = pq.read_schema(opened)
-        kind = evaluations.recognise(schema)
+        kind = evaluations.recognize(schema)
         if kind is None:
             return None
         evaluations.check_types(name, schema, evaluations.COLUMNS[kind])

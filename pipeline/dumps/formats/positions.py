@@ -31,7 +31,7 @@ Convert = Callable[[str, Readable], Iterator[str]]
 """(name of the file, its decompressed bytes) to games of PGN."""
 
 
-def recognise(first: bytes) -> tuple[str, Convert | None] | None:
+def recognize(first: bytes) -> tuple[str, Convert | None] | None:
     """Return an input's name and its converter, by its first bytes; None for PGN and anything else.
 
     Evaluated positions as JSON lines have no converter: they do not become PGN.
@@ -89,7 +89,7 @@ def _convert_best_moves(name: str, stream: Readable) -> Iterator[str]:
     best = next((names.index(column) for column in BEST_NAMES if column in names), -1)
     if min(fen, best) < 0:
         raise DumpError(
-            f"{name} is a table of {', '.join(names)[:200]}: a position is fen or position, and its move one of "
+            f"{name} is a table of {', '.join(names)[:200]}: it needs a column fen or position, and one of "
             f"{', '.join(BEST_NAMES)}"
         )
     for number, line in lines:

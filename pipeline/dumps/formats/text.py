@@ -11,7 +11,7 @@ from typing import Any, Protocol
 HEAD = 1 << 20
 """Raw bytes by which a file is recognised: a block of bz2 may take 900 kB, and gives no text before its end."""
 FIRST = 1 << 16
-"""Decompressed bytes of these."""
+"""Decompressed bytes by which the format is recognized."""
 LINE_BLOCK = 1 << 20
 LONGEST_LINE = 1 << 16
 """Bytes of a line; a longer one is a broken row, and is not held in memory."""

@@ -64,8 +64,8 @@ def draw_bars(rows: Sequence[Row], whole: float) -> str:
     return _svg(figure)
 
 
-def draw_reliability(rows: Sequence[Row], said: str, came: str, before: Sequence[Row] = ()) -> str:
-    """Return a reliability diagram: what was expected against what came, with 95 % intervals and counts.
+def draw_reliability(rows: Sequence[Row], xlabel: str, ylabel: str, before: Sequence[Row] = ()) -> str:
+    """Return a reliability diagram: observed over expected, with 95 % intervals and counts.
 
     `before` are the rows of the same value before calibration, drawn as a second line.
     """
@@ -87,7 +87,7 @@ def draw_reliability(rows: Sequence[Row], said: str, came: str, before: Sequence
             color=INK,
         )
     axes.plot([row["expected"] for row in rows], [row["score"] for row in rows], "o-", color=FIRST, markersize=4)
-    axes.set(xlim=(0, 1), ylim=(0, 1), xlabel=said, ylabel=came)
+    axes.set(xlim=(0, 1), ylim=(0, 1), xlabel=xlabel, ylabel=ylabel)
     return _svg(figure)
 
 

@@ -63,7 +63,7 @@ def test_of_fetched_files_it_is_said_which_were_there() -> None:
     ]
 
 
-WHY = "most of its games are of one day, 2013.0{}.03: its val and test splits alone are not trained on"
+WHY = "most of its games are of one day, 2013.0{}.03: only its val and test splits are held out"
 
 
 def test_join_says_what_it_holds_out_before_it_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -76,7 +76,7 @@ def test_rows_are_written_as_csv_and_parquet(made: dict[str, Path], tmp_path: Pa
     assert [(row["fen"], row["uci"]) for row in some] == list(
         zip(whole["fen"].to_pylist()[:77], whole["uci"].to_pylist()[:77], strict=True)
     )
-    with pytest.raises(ConfigError, match="is there already"):
+    with pytest.raises(ConfigError, match="must be a new file"):
         write_fen_rows(made["compact"], tmp_path / "some.csv")
     with pytest.raises(ConfigError, match=r"\.csv or \.parquet"):
         write_fen_rows(made["compact"], tmp_path / "some.txt")

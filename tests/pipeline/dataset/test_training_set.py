@@ -105,8 +105,8 @@ def test_a_dataset_that_is_named_stands_apart_whole(months: Months, tmp_path: Pa
 @pytest.mark.parametrize(
     ("days", "held_out", "why"),
     [
-        (0, "none", "its games have no dates: its val and test splits alone are not trained on"),
-        (1, "none", "most of its games are of one day, 2014.05.03: its val and test splits alone are not trained on"),
+        (0, "none", "its games have no dates: only its val and test splits are held out"),
+        (1, "none", "most of its games are of one day, 2014.05.03: only its val and test splits are held out"),
         (2, "2014.05.04", "5 of its 10 games, the newest"),
     ],
 )

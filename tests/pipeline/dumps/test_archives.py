@@ -173,7 +173,7 @@ def test_skippable_frames_of_any_program_are_skipped() -> None:
         head = struct.pack("<II", 0x184D2A5F, len(note)) + note
         assert read_archive(head + lying + head, "zstd") == (b"".join(texts), None)
     found, error = read_archive(head[:-1], "zstd")
-    assert (found, str(error)) == (b"", "the zstd archive breaks off")
+    assert (found, str(error)) == (b"", "the zstd archive is truncated")
 
 
 def test_a_dump_as_lichess_packs_it_gives_the_same_dataset(tmp_path: Path) -> None:

@@ -264,7 +264,7 @@ def test_ratings_and_themes_that_are_odd_pass_through_or_are_null(tmp_path: Path
     ("text", "message"),
     [
         ("PuzzleId,FEN,Rating\n", "has no column Moves"),
-        ("fen,eval\n", "its move one of best, bestmove"),
+        ("fen,eval\n", "and one of best, bestmove"),
         (HEADER, "no positions .* 0 games read"),
     ],
 )

@@ -348,7 +348,7 @@ def test_another_loop_is_refused_by_name(made: Path, tmp_path: Path) -> None:
         ("0", replace(THREE, gate=GateConfig(simulations=9)), "config.gate.simulations was 64"),
         ("0", replace(THREE, train=TuneConfig(epochs=1)), "config.train.epochs was 1.6"),
     ):
-        with pytest.raises(FinetuneError, match="was begun otherwise") as told:
+        with pytest.raises(FinetuneError, match="was started with other inputs or settings") as told:
             finetune(made / checkpoint, config, out, stages=Script(made).stages())
         assert named in str(told.value)
     run(made, out, replace(THREE, workers=2, train=TuneConfig(threads=3)))
@@ -373,7 +373,7 @@ def test_strange_directories_are_left_alone(made: Path, tmp_path: Path) -> None:
     for name, text, words in (
         ("state.json", "[]", "cannot be resumed"),
         ("state.json", '{"format_version": 1}', "format_version: input should be 2"),
-        ("finetune.json", "{}", "was begun otherwise"),
+        ("finetune.json", "{}", "was started with other inputs or settings"),
     ):
         kept = (other / name).read_bytes()
         (other / name).write_text(text)

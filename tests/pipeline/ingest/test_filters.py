@@ -246,8 +246,8 @@ def test_a_filter_that_keeps_nothing_says_what_it_dropped(dump: Path, tmp_path: 
         ({"speeds": ("fast",)}, "speeds: 'fast' is none of ultrabullet, "),
         ({"sample": 0.0}, "sample is a share"),
         ({"sample": float("nan")}, "sample is a share"),
-        ({"since": "2024"}, "since is a day as 2024-01-31, not '2024'"),
-        ({"since": "2024-02-30"}, "since is a day"),
+        ({"since": "2024"}, "since must be a day like 2024-01-31, not '2024'"),
+        ({"since": "2024-02-30"}, "since must be a day"),
         ({"since": "2024-02-02", "until": "2024-02-01"}, "until 2024-02-01 is before since"),
     ],
 )

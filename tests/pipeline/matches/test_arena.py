@@ -82,7 +82,7 @@ add = files.Journal.add
 
 def add_and_wait(self, game):
     add(self, game)
-    while not Interrupt.heard:
+    while not Interrupt.received_signal:
         time.sleep(0.01)
 
 files.Journal.add = add_and_wait

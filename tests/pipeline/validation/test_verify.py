@@ -149,7 +149,7 @@ def test_a_training_set_is_verified_with_its_datasets(copied: Path) -> None:
     join([directory], copied / "set")
     assert datasets_in(copied / "set") == ([directory.resolve()], [])
     rewrite(copied, "test-00000-0.parquet", altered("label", 0, 4000))
-    assert datasets_in(copied / "set")[1] == ["games: its manifest is another one than was joined"]
+    assert datasets_in(copied / "set")[1] == ["games: its manifest has changed since it was joined"]
     directory.rename(copied / "elsewhere")
     assert datasets_in(copied / "set") == ([], ["games: is not there"])
 

@@ -125,7 +125,7 @@ def test_a_position_of_random_play_comes_back_bit_for_bit(seed: int, plies: int)
     ("spoil", "said"),
     [
         (column("piece_bit_3", 2**64 - 1), "has a piece code that does not exist"),
-        (column("piece_bit_2", 0), "not one king a side"),
+        (column("piece_bit_2", 0), "each side must have one king"),
         (column("label", 4095), "no legal move"),
         (column("castling", 16), "castling is 16"),
     ],
@@ -153,7 +153,7 @@ def test_codes_kings_and_labels_are_looked_at() -> None:
     with pytest.raises(InvalidRowError, match="no legal move"):
         unpack(words, np.array([0], np.uint16))
     words[0, 3] = 0
-    with pytest.raises(InvalidRowError, match="not one king a side"):
+    with pytest.raises(InvalidRowError, match="each side must have one king"):
         unpack(words)
 
 
