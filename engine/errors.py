@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 
 class UserError(ValueError):
-    """The message says in one line what is wrong and what to do.
+    """An error that the user can correct: the message says in one line what is wrong and what to do.
 
     The command line prints it and exits with 2; any other exception is a bug in this program. `remedy` is what to do on the
     command line; Dagster finds its own remedy by `code`.

@@ -66,7 +66,7 @@ class Preset(Schema):
 
 
 class Monitor(BaseModel):
-    """A run's course so far, by which a resumed run decides as an uninterrupted one (model.training.monitor)."""
+    """State of spike detection and early stopping, saved so that a resumed run decides as an uninterrupted one would."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
@@ -114,7 +114,7 @@ class HumanSearch(BaseModel):
 
 
 class Calibration(Schema):
-    """How a finished run has calibrated its value (model.training.calibration); its weights are those after it."""
+    """Calibration of a finished run's value (model.training.calibration); the saved weights already include it."""
 
     factor: Annotated[float, Field(ge=0.01, le=100.0)]
     """Number that the logits of the value were multiplied by."""

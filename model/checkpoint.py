@@ -137,7 +137,7 @@ def save(directory: Path, card: Mapping[str, Any], tensors: Mapping[str, Mapping
 
 
 def delete_superseded(directory: Path, card: Mapping[str, Any]) -> None:
-    """Delete the files that a card supersedes, and temporary files: again, if the save of this card was killed."""
+    """Delete the files that a card supersedes and abandoned temporary files; may be repeated after a killed save."""
     kept = {entry.get("name") for entry in card["files"].values() if isinstance(entry, dict)}
     names = [name for name in card.get("superseded", []) if name not in kept and _is_tensor_file(name)]
     for path in [*(directory / name for name in names), *abandoned(directory)]:
@@ -264,7 +264,7 @@ def read_tensors(directory: Path, card: Mapping[str, Any], kind: str, largest: i
         raise DamagedFileError(f"{path} is not a safetensors file: {shown(str(error), 200, quote=False)}") from error
 
 
-def fit(target: Mapping[str, Tensor], tensors: Mapping[str, Tensor], what: str) -> None:
+def copy_tensors(target: Mapping[str, Tensor], tensors: Mapping[str, Tensor], what: str) -> None:
     """Copy tensors into those of a network or optimizer, in place, or raise TensorMismatchError by name.
 
     Meta tensors are compared only.
@@ -298,10 +298,10 @@ class _Uninitialised(TorchFunctionMode):
 
 
 def read_weights(directory: Path, card: Mapping[str, Any]) -> tuple[Preset, dict[str, Tensor]]:
-    """Read a card's preset and its weights, which are those of the preset's network, and finite.
+    """Read a card's preset and weights, and check that they fit the preset's network and are finite.
 
-    They are compared before a network is built, so that false sizes in a card cost no memory. Raises CardError,
-    DamagedFileError, TensorMismatchError.
+    Shapes are compared on the meta device before a network is built, so that false sizes in a card cost no memory. Raises
+    CardError, DamagedFileError, TensorMismatchError.
     """
     try:
         preset = preset_from_row(card["preset"])
@@ -310,7 +310,7 @@ def read_weights(directory: Path, card: Mapping[str, Any]) -> tuple[Preset, dict
     with torch.device("meta"), _Uninitialised():
         wanted = Network(preset).state_dict()
     tensors = read_tensors(directory, card, "weights", LARGEST_HEADER + total_bytes(wanted))
-    fit(wanted, tensors, str(directory))
+    copy_tensors(wanted, tensors, str(directory))
     for name, tensor in tensors.items():
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
             raise DamagedFileError(
@@ -330,5 +330,5 @@ def load(directory: Path) -> tuple[Network, dict[str, Any]]:
     preset, tensors = read_weights(directory, card)
     with memory_errors(f"the network of {directory}", "free some"):
         network = build(preset, seed=0)
-    fit(network.state_dict(), tensors, str(directory))
+    copy_tensors(network.state_dict(), tensors, str(directory))
     return network.eval(), card

@@ -1,6 +1,6 @@
 """Legal moves set-wise: 64 planes of from-squares, one per (direction, distance), with no move list.
 
-For each direction all sliders are shifted at once; what lands on an allowed square, shifted back, is a plane of
+For each direction all sliders are shifted at once. The pieces that land on allowed squares, shifted back, form a plane of
 from-squares. Pins and checks come from rays out of the king; king steps avoid the squares the opponent attacks with the king
 taken off the board. Legend: plane 13 + t holds the from-squares of legal moves of type t (engine/encoding/planes.py's table).
 """
@@ -76,13 +76,13 @@ def attacked_by(position: Any, side: Any, pawns: Any, occupied: Any) -> Any:
 
 
 @njit(**BORROWING, inline="always")
-def pawns_down(pawns: Any) -> Any:
+def pawn_attacks_down(pawns: Any) -> Any:
     """Return what the opponent's pawns attack, uint64."""
     return ((pawns << U(9)) & NOT_A) | ((pawns << U(7)) & NOT_H)
 
 
 @njit(**BORROWING, inline="always")
-def pawns_up(pawns: Any) -> Any:
+def pawn_attacks_up(pawns: Any) -> Any:
     """Return what the mover's pawns attack, uint64."""
     return ((pawns >> U(7)) & NOT_A) | ((pawns >> U(9)) & NOT_H)
 
@@ -122,7 +122,7 @@ def _en_passant(position: Any, occupied: Any, planes: Any, direction: Any) -> No
     if source == EMPTY:
         return
     after = (occupied ^ source ^ captured) | target
-    if attacked_by(position, 1, pawns_down(position[PAWN + 1] ^ captured), after) & position[KING] == EMPTY:
+    if attacked_by(position, 1, pawn_attacks_down(position[PAWN + 1] ^ captured), after) & position[KING] == EMPTY:
         planes[MOVE_PLANES + direction] |= source
 
 
@@ -189,12 +189,12 @@ def legal_planes(position: Any, planes: Any) -> Any:
     king = position[KING]
     mask, checking, pinned = rays(position, own, occupied)
     leapers = knight_attacks(king) & position[KNIGHT + 1]
-    leapers |= pawns_up(king) & position[PAWN + 1]
+    leapers |= pawn_attacks_up(king) & position[PAWN + 1]
     checkers = np.int64(popcount(checking | leapers))
     target = ~own
     if checkers > 0:
         target = mask | leapers if checkers == 1 else EMPTY
-    attacked = attacked_by(position, 1, pawns_down(position[PAWN + 1]), occupied ^ king)
+    attacked = attacked_by(position, 1, pawn_attacks_down(position[PAWN + 1]), occupied ^ king)
     stuck = everywhere(any_lane(pinned)) & ~both_ways(pinned)
     _pieces(position, planes, ~occupied, target, stuck, ~own & ~attacked)
     _pawns(position, planes, ~occupied, opponent & target, target, stuck)

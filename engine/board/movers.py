@@ -9,7 +9,7 @@ from typing import Any
 from numba import njit
 
 from engine.board.bitboard import EMPTY, RANK_2, U, king_attacks, knight_attacks
-from engine.board.movegen import en_passant_legal, legal_planes, pawns_down, pawns_up, rays
+from engine.board.movegen import en_passant_legal, legal_planes, pawn_attacks_down, pawn_attacks_up, rays
 from engine.board.position import BISHOP, EN_PASSANT, KING, KNIGHT, PAWN, QUEEN, ROOK
 from engine.board.simd import alternate, any_lane, everywhere, step
 from engine.kernels import BORROWING
@@ -28,11 +28,11 @@ def _sliders_to(square: Any, occupied: Any, straight: Any, diagonal: Any) -> Any
 
 @njit(**BORROWING)
 def _reaching(position: Any, word: Any, square: Any, occupied: Any) -> Any:
-    """Return the mover's pieces of a word that reach a square without an own piece; pins and checks are ignored."""
+    """Return the mover's pieces of kind `word` that reach a square without an own piece, ignoring pins and checks, uint64."""
     pieces = position[word]
     if word == PAWN:
         if square & occupied != EMPTY:
-            return pawns_down(square) & pieces
+            return pawn_attacks_down(square) & pieces
         one = square << U(8)
         two = ((one & ~occupied) << U(8)) & RANK_2
         return (one | two) & pieces
@@ -50,7 +50,7 @@ def _attackers(position: Any, square: Any, occupied: Any) -> Any:
     return (
         _sliders_to(square, occupied, position[ROOK + 1] | queens, position[BISHOP + 1] | queens)
         | (knight_attacks(square) & position[KNIGHT + 1])
-        | (pawns_up(square) & position[PAWN + 1])
+        | (pawn_attacks_up(square) & position[PAWN + 1])
         | (king_attacks(square) & position[KING + 1])
     )
 
@@ -69,7 +69,7 @@ def legal_movers(position: Any, word: Any, square: Any, sources: Any) -> Any:
         return EMPTY
     occupied, king = own | opponent, position[KING]
     _, checkers, pinned = rays(position, own, occupied)
-    checkers |= (knight_attacks(king) & position[KNIGHT + 1]) | (pawns_up(king) & position[PAWN + 1])
+    checkers |= (knight_attacks(king) & position[KNIGHT + 1]) | (pawn_attacks_up(king) & position[PAWN + 1])
     left = _reaching(position, word, square, occupied) & sources
     if word != KING and checkers | (any_lane(pinned) & left) == EMPTY:
         return left
@@ -86,7 +86,7 @@ def legal_movers(position: Any, word: Any, square: Any, sources: Any) -> Any:
 @njit(**BORROWING)
 def may_capture_en_passant(position: Any, planes: Any) -> Any:
     """Return whether an en-passant capture is legal; `planes` (uint64[77]) is scratch."""
-    if pawns_down(position[EN_PASSANT]) & position[PAWN] == EMPTY:
+    if pawn_attacks_down(position[EN_PASSANT]) & position[PAWN] == EMPTY:
         return False
     legal_planes(position, planes)
     return en_passant_legal(position, planes)

@@ -137,7 +137,7 @@ def to_fen(position: Position) -> str:
 
 @njit(**BORROWING)
 def mirror(position: Any) -> None:
-    """Mirror the position in place: flip top to bottom, swap the colours, return the other side the move."""
+    """Mirror the position in place: flip top to bottom, swap the colors, give the other side the move."""
     for index in range(0, 12, 2):
         own = flip(position[index])
         position[index] = flip(position[index + 1])
@@ -220,9 +220,9 @@ def _mix(total: Any, word: Any) -> Any:
 def key(position: Any, en_passant_legal: Any) -> Any:
     """Hash what makes two positions the same: pieces, turn, castling rights and a *legal* en-passant capture, uint64.
 
-    `en_passant_legal` is 1 or 0, uint64: as a bool it cost replay a quarter of its speed. Four lanes are mixed side by side,
-    since a processor would wait for one chain of fifteen multiplications; the last step is splitmix64's (Steele, Lea and Flood
-    2014).
+    `en_passant_legal` is 1 or 0, uint64: as a bool it cost replay a quarter of its speed. Words are mixed in four independent
+    lanes, because the processor would stall on one chain of fifteen multiplications. The finalizer is splitmix64's (Steele,
+    Lea and Flood 2014).
     """
     first, second = GOLDEN, U(0xD1B5_4A32_D192_ED03)
     third, fourth = U(0xABC9_8388_FB8F_AC03), U(0x8CB9_2BA7_2F3D_8DD7)

@@ -1,7 +1,7 @@
-"""Read a FEN from bytes into a position, compiled: what `engine.board.position.from_fen` returns, for data by the million.
+"""Parse FENs in compiled code: the positions of `engine.board.position.from_fen`, for millions of rows.
 
-Only FENs as programs write them are read: four fields or six, separated by one space. `from_fen`, which explains what is wrong
-and takes looser text, is for people. A test compares the two.
+It accepts only FENs as programs write them: four fields or six, separated by one space. `from_fen` is for text typed by
+people: it is more lenient and explains what is wrong. A test compares the two.
 """
 
 from typing import Any
@@ -11,7 +11,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from engine.board.bitboard import EMPTY, FILE_A, ONE, RANK_1, RANK_8, U, bit, popcount
-from engine.board.movegen import attacked_by, pawns_up
+from engine.board.movegen import attacked_by, pawn_attacks_up
 from engine.board.position import CASTLING, COUNTERS, EN_PASSANT, KING, PAWN, ROOK, WORDS, mirror, occupied_squares
 from engine.kernels import BORROWING
 
@@ -144,7 +144,7 @@ def _read_counter(text: Any, at: Any, end: Any) -> Any:
 def read_fen(text: Any, at: Any, end: Any, position: Any) -> Any:
     """Read the FEN at `text[at:end]` (uint8) into `position` (uint64[16]); return VALID or what is wrong.
 
-    A position with more than MAX_MOVES legal moves is not noticed here. Without counters they are 0 and White's first move.
+    The number of legal moves is not checked (MAX_MOVES). Missing counters are read as halfmove clock 0 and move number 1.
     """
     for word in range(WORDS):
         position[word] = U(0)
@@ -181,5 +181,5 @@ def _is_playable(position: Any) -> Any:
         return False
     if (position[PAWN] | position[PAWN + 1]) & (RANK_1 | RANK_8) != EMPTY:
         return False
-    attacked = attacked_by(position, 0, pawns_up(position[PAWN]), occupied_squares(position))
+    attacked = attacked_by(position, 0, pawn_attacks_up(position[PAWN]), occupied_squares(position))
     return attacked & position[KING + 1] == EMPTY

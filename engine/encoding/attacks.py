@@ -13,7 +13,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from engine.board.bitboard import EMPTY
-from engine.board.movegen import attacked_by, pawns_down, pawns_up
+from engine.board.movegen import attacked_by, pawn_attacks_down, pawn_attacks_up
 from engine.board.position import PAWN, TURN, WORDS, occupied_squares
 from engine.encoding.planes import PIECE_PLANES, check_planes
 from engine.kernels import BORROWING
@@ -24,8 +24,8 @@ def _fill(planes_BP: Any, alone: Any, attacks_BP: Any) -> None:
     """Write all rows' attacks; `alone`, uint64[16] of zeros, is scratch: a board with one kind of one side's pieces."""
     for row in range(len(planes_BP)):
         occupied = occupied_squares(planes_BP[row])
-        attacks_BP[row, PAWN] = pawns_up(planes_BP[row, PAWN])
-        attacks_BP[row, PAWN + 1] = pawns_down(planes_BP[row, PAWN + 1])
+        attacks_BP[row, PAWN] = pawn_attacks_up(planes_BP[row, PAWN])
+        attacks_BP[row, PAWN + 1] = pawn_attacks_down(planes_BP[row, PAWN + 1])
         for word in range(PAWN + 2, TURN):
             alone[word] = planes_BP[row, word]
             attacks_BP[row, word] = attacked_by(alone, word % 2, EMPTY, occupied)

@@ -13,8 +13,8 @@ within each kind. Here the first 64 planes are this project's move types, which 
 (direction 0, 1, 2; -1 is towards the a-file for both sides).
 
 Squares and types are those of the mover's view, or of an absolute board (`engine.encoding.views`). Functions take labels in
-the mover's view and `turned_B`, the rows whose board is turned top to bottom against it: those with Black to move in an
-absolute view. None of these tables marks a promotion to a queen; planes show it.
+the mover's view. Their argument `turned_B` marks the rows whose board is flipped top to bottom relative to that view: Black
+to move, in an absolute view. None of these tables marks a promotion to a queen; planes show it.
 
 Axes: B rows, A index of the vocabulary, L label, P promotion piece (python-chess piece type, 0 for none).
 """

@@ -45,7 +45,7 @@ LAST_PLANES = 2
 LAST_MOVES = ("last_move", *(f"last_move_{back}" for back in range(2, 9)))
 """Columns of the half-moves before a row, the last one first; each as `last_move` is, in the view of the row's mover."""
 NO_LAST_MOVE = 65535
-"""In LAST_MOVES, in place of from * 64 + to in the view of the row's mover: none, or unknown."""
+"""Value of a LAST_MOVES column without a known move; otherwise it is from * 64 + to in the view of the row's mover."""
 NO_LABEL = 65535
 """The label of a row whose move is not known: positions that were only evaluated."""
 PAST_LENGTHS = tuple(str(length) for length in range(2, len(LAST_MOVES) + 1))
@@ -168,7 +168,7 @@ def require(needed: tuple[str, ...], columns: Mapping[str, Any], who: str) -> No
     for name in needed:
         if name not in columns:
             raise MissingColumnError(
-                f"{who} needs the column {name!r}, which this dataset does not have: use another one"
+                f"{who} needs the column {name!r}, which this dataset does not have: use one that has it"
             )
 
 

@@ -21,7 +21,7 @@ RECORD_BYTES = 350
 """Memory of one position: a record of 37 legal moves (games have fewer on average), the key, and Python's overhead."""
 
 
-class Cached:
+class CachedEvaluator:
     """An Evaluator that calls another one only for rows that it does not hold; not thread-safe."""
 
     def __init__(self, evaluator: Evaluator, mebibytes: int = 64) -> None:
@@ -33,7 +33,7 @@ class Cached:
         self._logits_BA = np.zeros((0, LABELS), dtype=np.float32)
 
     def __call__(self, planes_BP: NDArray[np.uint64]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Return logits float32[B, 4096] and wdl float32[B, 3], mover's view: to the bit those of the evaluator.
+        """Return logits float32[B, 4096] and wdl float32[B, 3], mover's view: bit-identical to the evaluator's.
 
         The logits are valid until the next call, which reuses their memory (fresh memory costs more than the look-up). Only
         those of legal labels are defined.

@@ -31,8 +31,8 @@ from engine.board.movegen import (
     attacked_by,
     legal_planes,
     no_moves,
-    pawns_down,
-    pawns_up,
+    pawn_attacks_down,
+    pawn_attacks_up,
     step_target,
 )
 from engine.board.position import EN_PASSANT, KING, PAWN, QUEEN, WORDS, occupied_squares, push, word_on
@@ -74,8 +74,8 @@ def _write_features(position: Any, child: Any, kind: Any, source: Any, planes: A
     # the board is in the opponent's view now: the opponent is side 0, the mover side 1
     end = bit(target ^ U(56))
     occupied = occupied_squares(child)
-    answers = attacked_by(child, 0, pawns_up(child[PAWN]), occupied)
-    attacks = attacked_by(child, 1, pawns_down(child[PAWN + 1]), occupied)
+    answers = attacked_by(child, 0, pawn_attacks_up(child[PAWN]), occupied)
+    attacks = attacked_by(child, 1, pawn_attacks_down(child[PAWN + 1]), occupied)
     risks = np.int64(0)
     if answers & end != EMPTY:
         risks = see(child, target ^ U(56), WORTH[word_on(child, end, 1)], 0, occupied, gains)
@@ -108,7 +108,7 @@ def _fill(planes_BP: Any, position: Any, child: Any, answers: Any, gains: Any, m
         for word in range(MOVE_PLANES):
             position[word] = planes_BP[row, word]
         occupied = occupied_squares(position)
-        threats = attacked_by(position, 1, pawns_down(position[PAWN + 1]), occupied)
+        threats = attacked_by(position, 1, pawn_attacks_down(position[PAWN + 1]), occupied)
         stands = _amount(best_exchanges(position, 1, threats, occupied, gains)[0])
         for kind in range(TYPES):
             sources = planes_BP[row, MOVE_PLANES + kind]

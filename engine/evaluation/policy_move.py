@@ -55,9 +55,9 @@ def evaluate_boards(
 def known_columns(
     evaluator: Evaluator, boards: Sequence[chess.Board], **numbers: int
 ) -> dict[str, NDArray[np.integer]]:
-    """Return what is known of games beyond the planes, `[B]` each, as far as the evaluator reads it (its `columns` say so).
+    """Return the columns besides planes that are known and that the evaluator reads (its `columns`), `[B]` each.
 
-    These are the last moves, and `numbers` that hold for all boards, such as `elo` or `clock`.
+    These are the last moves, and `numbers` that apply to all boards, such as `elo` or `clock`.
     """
     last_BM = np.stack([last_moves_of(board, len(LAST_MOVES)) for board in boards])
     known: dict[str, NDArray[np.integer]] = dict(zip(LAST_MOVES, last_BM.T, strict=True))

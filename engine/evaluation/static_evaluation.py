@@ -27,7 +27,7 @@ from engine.board.bitboard import (
     lowest,
     popcount,
 )
-from engine.board.movegen import no_moves, pawns_down, pawns_up
+from engine.board.movegen import no_moves, pawn_attacks_down, pawn_attacks_up
 from engine.board.position import BISHOP, KING, KNIGHT, PAWN, QUEEN, ROOK, occupied_squares
 from engine.evaluation.piece_squares import ENDGAME, FULL_PHASE, MIDDLEGAME, PHASE
 from engine.evaluation.static_exchange import WORTH, attackers, diagonal_attacks, see, straight_attacks
@@ -48,7 +48,7 @@ def _count(board: Any) -> Any:
 def piece_attacks(word: Any, square: Any, occupied: Any) -> Any:
     """Return the attacks of a mover's piece other than the king from a square."""
     if word == PAWN:
-        return pawns_up(bit(square))
+        return pawn_attacks_up(bit(square))
     if word == KNIGHT:
         return knight_attacks(bit(square))
     if word == BISHOP:
@@ -93,7 +93,7 @@ def passed_pawns(own: Any, theirs: Any) -> Any:
     down = theirs | (theirs << U(8))
     down |= down << U(16)
     down |= down << U(32)
-    return own & ~((down << U(8)) | pawns_down(down))
+    return own & ~((down << U(8)) | pawn_attacks_down(down))
 
 
 @njit(**BORROWING)
@@ -124,7 +124,7 @@ def _evaluate_side(board: Any, occupied: Any, phase: Any) -> Any:
     own = EMPTY
     for word in range(0, PIECE_WORDS, 2):
         own |= board[word]
-    guarded = pawns_down(board[PAWN + 1])
+    guarded = pawn_attacks_down(board[PAWN + 1])
     zone = king_attacks(board[KING + 1]) | board[KING + 1]
     attacks = king_attacks(board[KING])
     middle, end, pressure, score = np.int64(0), np.int64(0), np.int64(0), np.int64(0)

@@ -25,7 +25,7 @@ from engine.progress import Stop, never
 WIDTH = 64
 """Games side by side between our own players."""
 PATIENCE = 60.0
-"""Seconds after which an engine that does not answer has lost, where there is no clock."""
+"""Seconds without an answer after which an engine loses, in games without time limits."""
 
 
 def play(
@@ -98,7 +98,7 @@ def _groups(players: tuple[Player, Player], concurrency: int, timed: bool, left:
 
 
 def make_side(player: Player, width: int, patience: float) -> Side:
-    """Make a side of `width` slots; `patience` seconds beyond its time an engine has lost."""
+    """Make a side of `width` slots; an engine loses when it exceeds its time by `patience` seconds."""
     if player.evaluator is None:
         return UciSide(player, width, patience)
     if player.rating:

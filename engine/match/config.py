@@ -26,7 +26,7 @@ class Limit:
     increment: float = 0.0
     """Seconds added to the clock after every move."""
     moves: int | None = None
-    """Moves of a time control, after each of which the clock gains `base`; None for one time control for the whole game."""
+    """Moves per time control; the clock gains `base` after each control. None for one time control for the whole game."""
 
     @property
     def clock(self) -> str | None:

@@ -78,7 +78,7 @@ class MatchGame:
         return MoveRequest(slot, self.board, clocks, None if moves is None else moves - self.made[self.mover] % moves)
 
     def take(self, result: PlayResult, margin: float) -> None:
-        """Take the result of the mover's turn: play its move, or end the game; `margin` seconds late is not late."""
+        """Apply the mover's result: play its move, or end the game; being late by up to `margin` seconds is forgiven."""
         player, limit = self.mover, self.limits[self.mover]
         allowed = limit.movetime if limit.movetime is not None else self.left[player]
         if result.fault is None and allowed is not None and result.seconds > allowed + margin:

@@ -39,19 +39,19 @@ class Player:
     limit: Limit = field(default_factory=Limit)
     """Limit of every move."""
     evaluator: Evaluator | None = None
-    """Ours: the evaluator. None: a UCI engine is started by its command."""
+    """Evaluator of this project; None for a UCI engine, which `command` starts."""
     search: SearchConfig | None = None
-    """Ours: how to search. None: the evaluator's likeliest move is played, without search."""
+    """How an evaluator searches; None plays its likeliest move without search."""
     seed: int = 0
-    """Ours: random seed of the search."""
+    """Random seed of an evaluator's search."""
     rating: int = 0
-    """Ours: the rating whose moves are drawn, by human search (engine/search/human.py); 0 for the best moves."""
+    """Rating at which an evaluator's moves are sampled, by human search (engine/search/human.py); 0 plays the best moves."""
     correction: Correction | None = None
-    """Ours, at a rating: how far the search corrects the policy."""
+    """How far the search corrects the policy, if `rating` is set."""
     command: tuple[str, ...] = ()
-    """An engine: the words that start it."""
+    """Command line of a UCI engine."""
     options: Mapping[str, str] = field(default_factory=dict)
-    """An engine: its UCI options."""
+    """UCI options of an engine."""
 
 
 class MoveRequest(NamedTuple):
@@ -128,7 +128,7 @@ class HumanSide(Side):
         self.games: dict[int, int] = {}
 
     def new_game(self, slot: int, board: chess.Board, game: int) -> None:
-        """Note the game's number, which with the seed and the ply decides its draws."""
+        """Store the game's number, which with the seed and the ply determines the sampled moves."""
         self.games[slot] = game
 
     def play(self, requests: Sequence[MoveRequest]) -> list[PlayResult]:

@@ -24,7 +24,7 @@ from engine.search.results import Root
 from engine.search.search import Search
 
 MOVES_TO_GO = 40
-"""Assumed length of the rest of a game, and the longest time control that is planned for, moves."""
+"""Moves that the rest of a game is assumed to last; longer time controls are planned as if they had this many moves."""
 STRETCH = 4.0
 """A move may take this many times its share of the clock while the most visited move is not the best by value."""
 LARGEST_SHARE = 0.5
@@ -123,7 +123,7 @@ class Pace:
         self.evaluation = self.longest_round = min(seconds)
 
     def substitute(self, evaluator: Evaluator, seconds: float) -> Evaluator | None:
-        """Return whose likeliest move to play when `seconds` are too few for a search; None when they suffice."""
+        """Return an evaluator to play from without search when `seconds` are too few for one; None when they suffice."""
         if seconds >= 2 * self.evaluation:
             return None
         return evaluator if seconds > self.evaluation else handwritten.evaluate
@@ -172,7 +172,7 @@ class MoveTimer:
         return self._choices < 2 or self._is_decided(self._search.root(self._slot), self._budget.soft, now)
 
     def _is_decided(self, root: Root, soft: float, now: float) -> bool:
-        """Return whether the first move cannot be overtaken by the soft bound, or is best by value behind it."""
+        """Return whether the most visited move cannot be overtaken by the soft bound or, past it, is also best by value."""
         spent = now - self.begun
         if spent < LEAST_SHARE * soft or root.simulations <= self._before:
             return False  # nothing is known before the first simulation of this search
@@ -192,7 +192,7 @@ def run_until(
     leaves: int,
     allowed: list[tuple[int, int]] | None = None,
 ) -> None:
-    """Search a slot until `stop()`; where it stops at once, only a tree without simulations gets one."""
+    """Search a slot until `stop()` returns True; if it does so at once, a tree without simulations still gets one."""
     before = search.root(slot).simulations
     wanted = max(min(simulations, MOST_SIMULATIONS - before), 1)
     if stop():

@@ -55,7 +55,7 @@ def expand_roots(forest: Forest, slots: Any, batch: Round, blank: Any, allowed: 
 
 @njit(cache=True, nogil=True)
 def _needs_evaluation(forest: Forest, slot: Int, planes: Any, blank: Any, allowed: Any) -> Any:
-    """Return whether a new root is to be evaluated, which writes its planes: not if it has no move, or one that mates."""
+    """Write a new root's planes; return whether it needs an evaluation: not if it has no move or a mate in one."""
     root = forest.nodes[slot, 0]
     checkers = legal_planes(forest.roots[slot], planes)
     root.key = legal_key(forest.roots[slot], planes)
@@ -97,9 +97,9 @@ def restrict_root(forest: Forest, slot: Int, allowed: Any) -> None:
 def begin_run(
     forest: Forest, slots: Any, wanted: Any, noise: Any, allowed: Any, fresh: Any, params: SearchParams
 ) -> None:
-    """Prepare expanded roots; `wanted` int64[N] simulations become those that each root gets, 0 where none are due.
+    """Prepare expanded roots; `wanted` int64[N] is overwritten with the simulations that each root gets, 0 for none.
 
-    `noise` bool[N] selects the roots that get noise, `fresh` bool[G] those that were not searched yet; `allowed` as above.
+    `noise` bool[N] selects the roots that get noise, `fresh` bool[G] those not searched yet; `allowed` as in `expand_roots`.
     """
     for index in range(len(slots)):
         slot = slots[index]

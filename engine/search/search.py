@@ -141,8 +141,8 @@ class Search:
         `allowed` restricts the roots to some (label, promotion); such a tree is reset, here and at the next run. Expanding a
         root is no simulation.
 
-        An exception of the evaluator undoes the round and is passed on, as is SearchError for answers that are not finite;
-        the next run goes on from the rounds before.
+        If the evaluator raises, or answers with NaN or infinity (SearchError), the round is undone and the exception is
+        raised; the next run continues from the rounds before it.
         """
         slots_N = self._slots(slots)
         leaves = self.config.leaves if leaves is None else leaves

@@ -286,9 +286,9 @@ def _sort_by_prior(moves: Any) -> None:
 
 @njit(cache=True, nogil=True)
 def backup(forest: Forest, slot: Int, path: Any, depth: Int, leaf: Int, value: float, draw: float) -> None:
-    """Add a value and a draw, seen by the leaf's mover, along a path; each node and move has it as its own mover sees it.
+    """Add a value and draw probability (view of the leaf's mover) along a path, in the view of each node's own mover.
 
-    `path` = (nodes int32[D], edges int32[D]); `leaf` is the node it ended at, or NO_NODE. Proofs go up as far as they reach.
+    `path` = (nodes int32[D], edges int32[D]); `leaf` is the node it ended at, or NO_NODE. Proofs are propagated upwards.
     """
     nodes, edges = path
     proven = False

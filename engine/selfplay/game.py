@@ -90,7 +90,7 @@ class Game:
         self.searches.append(searched)
 
     def seems_lost(self, value: float, threshold: float, moves: int) -> bool:
-        """Count the mover's value; return whether it was below minus `threshold` at `moves` of its moves in a row."""
+        """Record the mover's value; return whether it was below minus `threshold` at its last `moves` moves."""
         side = self.plies % 2
         self.lost_in_a_row[side] = self.lost_in_a_row[side] + 1 if -value > threshold else 0
         return self.lost_in_a_row[side] >= moves
@@ -129,8 +129,8 @@ def read_search(root: Root, label: int, promotion: int) -> SearchResult:
     )
 
 
-def draw_move(root: Root, drawn: float) -> tuple[int, int]:
-    """Draw (label, promotion) from a root's priors at SAMPLED_TEMPERATURE by a number in 0..1; no proven loss if avoidable."""
+def sample_move(root: Root, drawn: float) -> tuple[int, int]:
+    """Sample (label, promotion) from a root's priors at SAMPLED_TEMPERATURE, by a number in 0..1; avoid proven losses."""
     open_M = root.proven != -1
     weights_M = root.priors.astype(np.float64) ** (1.0 / SAMPLED_TEMPERATURE) * (open_M | ~open_M.any())
     passed_M = np.cumsum(weights_M)

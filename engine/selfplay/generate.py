@@ -17,7 +17,7 @@ from engine.errors import UserError
 from engine.evaluation.evaluator import Evaluator
 from engine.progress import Stop, never
 from engine.search import Search, SearchConfig
-from engine.selfplay.game import RESIGNED, TOO_LONG, UNEVENTFUL, Game, draw_move, read_search
+from engine.selfplay.game import RESIGNED, TOO_LONG, UNEVENTFUL, Game, read_search, sample_move
 
 COLDEST = 0.1
 """Temperature below which the best move is played."""
@@ -25,7 +25,7 @@ RESIGN_PLIES = 20
 """Half-moves before which neither side resigns."""
 RESIGN_MOVES = 2
 """Consecutive moves of one side that must look lost before it resigns."""
-PLAYED_ON = 0.1
+RESIGN_DISABLED_SHARE = 0.1
 """Share of games without resignation, which measures how often resigning would have been wrong."""
 
 
@@ -42,7 +42,7 @@ class SelfPlayConfig:
     sampled_plies: int = 0
     """Maximum number of opening half-moves sampled from the policy without search; each game draws its own number."""
     opening_plies: int = 16
-    """Half-moves in which moves are drawn by their visits (gumbel: by the improved policy), before the temperature falls."""
+    """Half-moves of the opening, in which moves are sampled by visits (gumbel: by the improved policy) at temperature 1."""
     cooling_plies: float = 8.0
     """Half-life of the temperature after the opening, in half-moves; 0 plays the best move at once."""
     most_plies: int = 512
@@ -117,7 +117,10 @@ class _Slots:
         for number in numbers:
             start = self.starts[number % len(self.starts)]
             rng = np.random.Generator(np.random.PCG64((self.seed % 2**64, number)))
-            sampled, resign_disabled = int(rng.integers(self.config.sampled_plies + 1)), bool(rng.random() < PLAYED_ON)
+            sampled, resign_disabled = (
+                int(rng.integers(self.config.sampled_plies + 1)),
+                bool(rng.random() < RESIGN_DISABLED_SHARE),
+            )
             game = Game(number, start, rng, sampled, resign_disabled)
             self.search.start(slot, start, game=number)
             ending = self.search.outcome(slot)
@@ -139,7 +142,7 @@ class _Slots:
             root, drawn = self.search.root(slot), game.rng.random()
             if samples[index]:
                 if root.mate <= 0:
-                    label, promotion = draw_move(root, drawn)
+                    label, promotion = sample_move(root, drawn)
                 game.add(label, promotion, None)
             elif self._resigns(game, root.value):
                 yield slot, self.games.pop(slot).finish(RESIGNED)

@@ -1,8 +1,8 @@
 """The engine as a process: one thread reads commands, one thinks; neither ever waits long for the other.
 
 Commands take effect at once or are queued for the thinking thread; only `stop` and `ponderhit` act on a running search.
-`quit` and the end of the input wait for its answer, however long loading and compiling take before it, so every `go` is
-answered. A search without limits is stopped by them.
+`quit` and the end of the input wait for the last answer, even while the network is still loading or compiling, so every `go`
+is answered. They stop a search without limits.
 """
 
 import queue

@@ -32,7 +32,7 @@ from model.data.outputs import marro_logits
 from model.inference.evaluator import NetworkEvaluator
 from model.inference.onnx_evaluator import METADATA, OnnxEvaluator
 from model.inference.quantization import quantize, quiet
-from model.network.blocks import Exact
+from model.network.blocks import Float32
 from model.network.network import Network
 from model.network.preset import Preset
 from model.training.objective import VALUE_FORMS
@@ -183,10 +183,10 @@ def export(
 def _quantize_graph(network: Network, path: Path, calibration: Batch) -> Path:
     """Write the network in `path` with convolutions in integers to a file beside it, and return its path.
 
-    Exact layers stay in float32, and so does the first convolution: in integers it made half of the expected score's error.
+    Float32 layers stay in float32, and so does the first convolution: in integers it made half of the expected score's error.
     """
     evaluator, out = OnnxEvaluator(path), path.with_suffix(".int8.onnx")
-    exact = {f"network.{name}.layer.weight" for name, layer in network.named_modules() if isinstance(layer, Exact)}
+    exact = {f"network.{name}.layer.weight" for name, layer in network.named_modules() if isinstance(layer, Float32)}
     exact |= {f"network.{name}.0.weight" for name in ("stem", "value_stem")}
     try:
         quantize(path, out, evaluator.inputs, calibration, exact)

@@ -93,7 +93,7 @@ class PreBlock(nn.Module):
         return self.gate(y) + x_BCYX  # type: ignore[no-any-return]
 
 
-class Exact(nn.Module):
+class Float32(nn.Module):
     """Run a layer in float32 under any autocast: bf16 logits would tie, and ties cost accuracy."""
 
     def __init__(self, layer: nn.Module) -> None:

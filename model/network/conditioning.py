@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from engine.board.rng import GOLDEN, mix
 from engine.encoding.views import LAST_MOVES, NO_LAST_MOVE
 
-HIDDEN_SHARE = 8
+HIDE_ONE_IN = 8
 """In training one row in this many has its ratings hidden, one its clock, one its last moves, so that unknown is learned."""
 
 
@@ -65,7 +65,7 @@ UNKNOWN: Mapping[str, int] = {name: steps.unknown for name, steps in STEPS.items
 
 
 def encode_conditions(columns: Mapping[str, Tensor], names: tuple[str, ...]) -> Tensor:
-    """Return columns `[B]` as memberships, float32 `[B, N]`; those of a column add up to one."""
+    """Encode columns `[B]` as interpolation weights (a soft one-hot), float32 `[B, N]`; each column's weights sum to one."""
     return torch.cat([_memberships(columns[name], STEPS[name]) for name in names], 1)
 
 
@@ -108,7 +108,7 @@ def hide(columns: Mapping[str, Tensor], names: tuple[str, ...], draw: int) -> di
         mixed_B = ((mixed_B ^ (mixed_B >> shift)) * factor) & 0xFFFFFFFF
     mixed_B ^= mixed_B >> 16
     for group, shift in ((RATINGS, 12), (CLOCKS, 20), (LAST_MOVES, 4)):
-        hidden_B = (mixed_B >> shift) % HIDDEN_SHARE == 0
+        hidden_B = (mixed_B >> shift) % HIDE_ONE_IN == 0
         for name in group:
             if name in names:
                 out[name] = torch.where(hidden_B, torch.full_like(columns[name], UNKNOWN[name]), columns[name])

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from engine.encoding.move_vocabularies import vocabulary
-from model.network.blocks import ACTIVATIONS, SQUARES, Exact, board_mean, conv3
+from model.network.blocks import ACTIVATIONS, SQUARES, Float32, board_mean, conv3
 from model.network.preset import Preset
 
 Policy = Tensor | tuple[Tensor, Tensor]
@@ -25,14 +25,14 @@ def _hidden(row: Preset) -> list[nn.Module]:
 def planes_policy(row: Preset) -> nn.Module:
     """Build a head with a plane of from-squares for each type of move; flattened, index = plane * 64 + from."""
     planes = vocabulary(row.moves).planes
-    return nn.Sequential(*_hidden(row), Exact(nn.Conv2d(row.policy_width or row.width, planes, 1)), nn.Flatten())
+    return nn.Sequential(*_hidden(row), Float32(nn.Conv2d(row.policy_width or row.width, planes, 1)), nn.Flatten())
 
 
 def linear_policy(row: Preset) -> nn.Module:
     """Build a 1x1 bottleneck and one linear layer to all indices."""
     size = row.policy_width * SQUARES
     return nn.Sequential(
-        *_bottleneck(row, row.policy_width), nn.Flatten(), Exact(nn.Linear(size, vocabulary(row.moves).size))
+        *_bottleneck(row, row.policy_width), nn.Flatten(), Float32(nn.Linear(size, vocabulary(row.moves).size))
     )
 
 
@@ -42,7 +42,7 @@ class FactoredPolicy(nn.Module):
     def __init__(self, row: Preset) -> None:
         super().__init__()
         self.hidden = nn.Sequential(*_hidden(row))
-        self.planes = Exact(nn.Conv2d(row.policy_width or row.width, 1 + SQUARES, 1))
+        self.planes = Float32(nn.Conv2d(row.policy_width or row.width, 1 + SQUARES, 1))
 
     def forward(self, x_BCYX: Tensor) -> tuple[Tensor, Tensor]:
         """Return from-logits `[B, F]` and to-given-from logits `[B, F, T]`."""
@@ -87,7 +87,7 @@ def value_head(row: Preset, outputs: int, last: nn.Module) -> nn.Module:
         neck,
         nn.Linear(size, row.value_hidden),
         ACTIVATIONS[row.activation](),
-        Exact(nn.Linear(row.value_hidden, outputs)),
+        Float32(nn.Linear(row.value_hidden, outputs)),
         last,
     )
 
@@ -95,4 +95,4 @@ def value_head(row: Preset, outputs: int, last: nn.Module) -> nn.Module:
 def moves_left_head(row: Preset) -> nn.Module:
     """Build a head for the half-moves left in the game, `[B, 1]`."""
     size = row.moves_left * SQUARES
-    return nn.Sequential(*_bottleneck(row, row.moves_left), nn.Flatten(), Exact(nn.Linear(size, 1)), PliesLeft())
+    return nn.Sequential(*_bottleneck(row, row.moves_left), nn.Flatten(), Float32(nn.Linear(size, 1)), PliesLeft())

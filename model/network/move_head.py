@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from engine.board.movegen import TYPES
 from engine.encoding.planes import LABELS
 from engine.evaluation.move_features import CHECK, LEAVES, RISKS, STANDS, TAKES, TARGET
-from model.network.blocks import SQUARES, Exact
+from model.network.blocks import SQUARES, Float32
 from model.network.preset import Preset
 
 PIECE = 30
@@ -72,14 +72,14 @@ class MoveFeatureStem(nn.Module):
 
 
 class Comparison(nn.Module):
-    """Score each legal move again beside the mean of its position's moves, weighted by their first scores."""
+    """Rescore each legal move against the mean over its position's moves, weighted by the softmax of their first scores."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.own, self.others = nn.Linear(width, width), nn.Linear(width, width, bias=False)
         last = nn.Linear(width, 1, bias=False)
         nn.init.zeros_(last.weight)  # scores start as the first ones
-        self.weight = Exact(last)
+        self.weight = Float32(last)
 
     def forward(self, hidden_MC: Tensor, scores_M: Tensor, rows_M: Tensor, rows: int) -> Tensor:
         """Return the amounts to add to the scores, `[M]`."""
@@ -98,7 +98,7 @@ class MoveHead(nn.Module):
         self.sources, self.targets = (nn.Conv2d(row.width, row.move_features_width, 1, bias=False) for _ in range(2))
         self.move_features = nn.Linear(ENCODED, row.move_features_width)
         self.kinds = nn.Embedding(TYPES, row.move_features_width)
-        self.weight = Exact(nn.Linear(row.move_features_width, 1))
+        self.weight = Float32(nn.Linear(row.move_features_width, 1))
         nn.init.normal_(self.kinds.weight, std=0.1)
         self.compare = Comparison(row.move_features_width)
 

@@ -21,7 +21,7 @@ Teach = Literal["policy", "value", "both"]
 
 DEFAULT_PRESET = "fianchetto-human"
 """Preset that is trained when none is named."""
-BY_MUON = frozenset({"fianchetto-human", "fianchetto-rated"})
+MUON_PRESETS = frozenset({"fianchetto-human", "fianchetto-rated"})
 """Presets that `auto` trains by Muon, as docs/benchmarks.md does."""
 
 FREE_TO_CHANGE = frozenset({"threads", "device"})
@@ -73,18 +73,18 @@ class TrainConfig:
     value_loss: ValueLoss = "auto"
     """Value loss: mse or huber of the score, or auto: cross-entropy for win, draw and loss, squared error for one number."""
     eval_blend: float = 0.5
-    """Share of the engine's evaluation in the value's target, where a row has one; the rest is the game's result. Evaluated
-    positions without a game have no other target, and with 0 no value loss."""
+    """Share of the engine's evaluation in the value's target, where a row has one; the rest is the game's result. Positions
+    without a game use the evaluation alone; at 0 they do not train the value."""
     engine_moves: bool = False
-    """Train the policy on engines' moves too, where positions have them in place of a person's."""
+    """Also train the policy on positions that have an engine's move in place of a person's."""
     teach: Teach = "policy"
     """Targets of searched rows: policy (their visits), value (the best move's value), or both."""
     keep_policy: bool = True
-    """Where searches teach the value alone, keep the policy of the checkpoint that training starts from in their rows.
-    Otherwise they teach the move that a person played as well, and keep the policy only where no move is known."""
+    """With teach=value, train the policy in searched rows towards that of the checkpoint that training starts from. If false,
+    train it on the move that a person played, and towards the starting policy only where no move is known."""
     search_value_share: float = 1.0
-    """Share of a search's value in the value's target where it teaches the value; the rest is as in other rows. Searched
-    rows without a game have no other target."""
+    """Share of the search's value in the value's target of searched rows, with teach=value or both; the rest is the target of
+    other rows. Searched rows without a game use the search's value alone."""
     results: bool = True
     """Use results of games as targets of the value; without them, rows that have neither an evaluation (by eval_blend) nor
     a search's value do not train it."""
@@ -166,7 +166,7 @@ def resolve_optimizer(config: TrainConfig, preset: str) -> TrainConfig:
     """Return the configuration with the preset's usual optimizer in place of `auto`."""
     if config.optimizer != "auto":
         return config
-    return replace(config, optimizer="muon" if preset in BY_MUON else "adamw")
+    return replace(config, optimizer="muon" if preset in MUON_PRESETS else "adamw")
 
 
 def changed_settings(config: TrainConfig, row: Mapping[str, Any]) -> list[str]:

@@ -59,8 +59,8 @@ def read_world() -> World:
 def process_group(place: World, device: torch.device) -> Iterator[None]:
     """Join the process group: gloo on processors, nccl on GPUs, with gloo beside it for decisions.
 
-    Drop DistributedDataParallel inside the block. Where it holds the last reference to the group, the group's threads are
-    joined while Python's lock is held; a thread that waits for this lock then never ends.
+    Release DistributedDataParallel inside the block. If it holds the last reference to the group, the group's threads are
+    joined while the GIL is held: a thread that waits for the GIL deadlocks.
     """
     if place.size == 1:
         yield

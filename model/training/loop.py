@@ -278,10 +278,10 @@ class Loop:
         return verdict, self._save(finished=verdict != STOPPED)
 
     def _calibrate(self) -> None:
-        """Multiply the value of a run that is over by the factor of its validation; its Brier scores become those after it.
+        """Scale a finished run's value by the factor of the last validation, and report the Brier scores after it.
 
-        A value that does not learn results keeps the scale of its targets, an engine's or a search's. People convert less of
-        an advantage than these expect: fitted to their results, such a value lost 60 Elo (docs/log/2026-11-25.md).
+        A value that is not trained on results keeps the scale of its targets, an engine's or a search's. People convert less
+        of an advantage than these expect: fitting such a value to people's results lost 60 Elo (docs/log/2026-11-25.md).
         """
         factor = self.metrics.pop("validation_value_factor", None)
         if factor is None:  # no validation, no value, or no positions of games

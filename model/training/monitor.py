@@ -1,6 +1,6 @@
-"""Means of training figures, validation, and the memory of a run: its lowest loss and its best validation.
+"""Average training figures, validate, and track a run's lowest loss and best validation.
 
-The first finds a spike, the second stops a run early.
+The lowest loss serves to detect spikes, the best validation serves early stopping.
 """
 
 import math
@@ -75,8 +75,8 @@ def _total(figures: Mapping[str, float]) -> float:
 def validate(run: Run, batches: Iterable[Batch], limit: int, stop_check: StopCheck = NEVER_STOP) -> dict[str, float]:
     """Return the figures of the averaged weights on the first `limit` positions; WorkInterrupted as in `take_step`.
 
-    Beside those of `model.metrics` there are `value_factor`, which would calibrate the value on these positions' evaluations
-    and results, and the Brier scores that it would then have.
+    Besides the figures of `model.metrics` there are `value_factor`, fitted to calibrate the value on these positions'
+    evaluations and results, and the Brier scores after that calibration.
     """
     totals, values = Totals(), []
     form = VALUE_FORMS[run.preset.value]

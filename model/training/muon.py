@@ -1,9 +1,9 @@
 """Muon by iterations on small Gram matrices, many at a time.
 
-torch's optimizer steps one matrix after the other, and multiplies by the whole matrix in each of five iterations. These are
-polynomials of the Gram matrix `G = X X^T`. Here they run on G, for all matrices with a G of the same size at once, and X is
-multiplied only twice. That takes half of the time for a small network of wide matrices on a processor. Products are in
-float32; TF32, which this program leaves off, would make the steps of ill-conditioned matrices wrong by a tenth.
+torch's optimizer steps one matrix after the other, and multiplies by the whole matrix X in each of five iterations. But these
+iterations are polynomials of the Gram matrix `G = X X^T`. Here they run on G, for all matrices with a G of the same size at
+once, and X is multiplied only twice. That takes half of the time for a small network of wide matrices on a processor. Products
+are in float32; TF32, which this program leaves off, would make the steps of ill-conditioned matrices wrong by a tenth.
 
 Sources: kellerjordan.github.io/posts/muon; steps as long as AdamW's: Liu et al. 2025, arXiv:2502.16982.
 
@@ -26,7 +26,7 @@ RMS = 0.2
 
 
 class Muon(torch.optim.Optimizer):
-    """Muon with Nesterov momentum; its maker puts torch's `momentum_buffer` into the state of each matrix."""
+    """Muon with Nesterov momentum; the caller must put a `momentum_buffer` (torch's name) into the state of each matrix."""
 
     def __init__(self, groups: list[dict[str, Any]], *, lr: float, momentum: float, weight_decay: float) -> None:
         super().__init__(groups, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
@@ -47,13 +47,13 @@ class Muon(torch.optim.Optimizer):
         gradients = [weight.grad for weight in weights if weight.grad is not None]
         buffers = [self.state[weight]["momentum_buffer"] for weight in weights]
         torch._foreach_lerp_(buffers, gradients, 1 - momentum)
-        steps = orthogonal(list(torch._foreach_lerp(gradients, buffers, momentum)))
+        steps = orthogonalize(list(torch._foreach_lerp(gradients, buffers, momentum)))
         torch._foreach_mul_(weights, 1 - lr * weight_decay)
         for weight, step_RC in zip(weights, steps, strict=True):
             weight.add_(step_RC, alpha=-lr * RMS * max(weight.shape) ** 0.5)
 
 
-def orthogonal(matrices: list[Tensor]) -> list[Tensor]:
+def orthogonalize(matrices: list[Tensor]) -> list[Tensor]:
     """Return matrices with the same singular vectors, and singular values of 0.68 to 1.14 where they were not tiny.
 
     The smaller sides of all, float32 `[R, C]`, are equal.

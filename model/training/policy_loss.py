@@ -81,7 +81,7 @@ def soft_terms(
     visits: Visits | None = None,
     temperature: float = 1.0,
 ) -> tuple[Tensor, Tensor]:
-    """Return `policy_terms` against a soft target: `smoothing` of it even over legal moves, the rest visits or the label.
+    """Return `policy_terms` against a soft target: a share `smoothing` even over legal moves, the rest on visits or the label.
 
     An illegal label or visit makes its row infinite.
     """

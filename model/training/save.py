@@ -16,7 +16,7 @@ from model.card import CARD
 from model.checkpoint import (
     LARGEST_HEADER,
     LARGEST_TRAINING,
-    fit,
+    copy_tensors,
     load,
     read_card,
     read_tensors,
@@ -97,8 +97,8 @@ def read_run(out: Path, card: Mapping[str, Any]) -> Tensors:
 
 def restore(run: Run, card: Mapping[str, Any], tensors: Tensors, where: str) -> None:
     """Copy the state of a save into a new run."""
-    fit(run.ema.state_dict(), tensors["weights"], where)
-    fit(_training_tensors(run), tensors["training"], where)
+    copy_tensors(run.ema.state_dict(), tensors["weights"], where)
+    copy_tensors(_training_tensors(run), tensors["training"], where)
     run.step, run.positions, run.seconds = card["step"], card["positions"], float(card["seconds"])
 
 

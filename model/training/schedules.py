@@ -22,7 +22,7 @@ def fraction_done(config: TrainConfig, steps: int | None, step: int, seconds: fl
 
 
 def decayed_share(config: TrainConfig, after: float) -> float:
-    """Return the learning rate's share of the highest when the fraction `after` of the time since the warm-up is over."""
+    """Return the learning rate as a share of the highest, at fraction `after` (0 to 1) of the run after the warm-up."""
     if config.decay == "none":
         return 1.0
     if config.decay == "step":  # fall by the same factor at each drop; a final rate of zero is taken as a thousandth

@@ -27,7 +27,7 @@ from pydantic import BeforeValidator
 from engine.board.position import TURN
 from engine.cores import cores
 from engine.encoding.planes import move_of
-from engine.evaluation.cache import Cached
+from engine.evaluation.cache import CachedEvaluator
 from engine.evaluation.evaluator import Evaluator
 from engine.evaluation.handwritten import evaluate
 from engine.json_files import check, read_json
@@ -193,7 +193,7 @@ def collect_targets(
     network. In place of the loop's default search, several algorithms and simulations are compared; a search that the user has
     set is the only one.
     """
-    cached, names = Cached(network, CACHE_MIB), {algorithm: name for name, algorithm in OWN_SEARCH.items()}
+    cached, names = CachedEvaluator(network, CACHE_MIB), {algorithm: name for name, algorithm in OWN_SEARCH.items()}
     searches = SEARCHES if search == default_explore().search else ((search.algorithm, search.simulations),)
     players: list[tuple[str, Evaluator, SearchConfig, int]] = [(IN_PLAY, cached, SearchConfig(), simulations)]
     players.append((BARE, cached, search, 0))

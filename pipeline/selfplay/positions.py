@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.board.position import COUNTERS
-from engine.evaluation.cache import Cached
+from engine.evaluation.cache import CachedEvaluator
 from engine.evaluation.evaluator import Evaluator
 from engine.progress import Stop
 from engine.search import Search
@@ -60,7 +60,7 @@ def _search_group(
         stopped = stopped or stop()
         return stopped
 
-    player = Cached(evaluator, CACHE_MIB) if config.uses_network else evaluator
+    player = CachedEvaluator(evaluator, CACHE_MIB) if config.uses_network else evaluator
     search = Search(player, config.search, games=len(positions_NW), seed=config.seed)
     for slot, position in enumerate(positions_NW):
         search.start(slot, position, game=first + slot)

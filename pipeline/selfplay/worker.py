@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from engine.evaluation.cache import Cached
+from engine.evaluation.cache import CachedEvaluator
 from engine.evaluation.evaluator import Evaluator
 from engine.evaluation.handwritten import evaluate
 from engine.progress import Stop, never
@@ -108,6 +108,6 @@ def _entries(task: Task, evaluator: Evaluator, numbers: list[int], stop: Stop) -
         positions = task.journal / POSITIONS
         yield from search_groups(evaluator, config, positions, numbers, stop)
         return
-    player = Cached(evaluator, CACHE_MIB) if config.uses_network else evaluator
+    player = CachedEvaluator(evaluator, CACHE_MIB) if config.uses_network else evaluator
     for game in play_games(player, config.search, config, games=numbers, seed=config.seed, stop=stop):
         yield game_entry(game, config.explorer, config.seed)

@@ -95,8 +95,8 @@ def test_every_kernel_stays_unsigned():
             assert not mixed, f"{name} mixes signed and unsigned integers, or divides: {mixed}"
     inlined = {
         "engine.board.bitboard.bit",
-        "engine.board.movegen.pawns_down",
-        "engine.board.movegen.pawns_up",
+        "engine.board.movegen.pawn_attacks_down",
+        "engine.board.movegen.pawn_attacks_up",
         "engine.board.position._mix",
     }  # seen inside those that use them
     assert {name for name, _ in seen} | inlined == set(found), "a kernel was never compiled: call it in _exercise"

@@ -11,7 +11,7 @@ from engine.board.movegen import legal_planes
 from engine.board.position import from_board, from_fen
 from engine.encoding.planes import PLANES, legal_mask
 from engine.evaluation import handwritten
-from engine.evaluation.cache import Cached
+from engine.evaluation.cache import CachedEvaluator
 from engine.evaluation.evaluator import Evaluator, uniform
 from tests.conftest import shared_data
 
@@ -70,7 +70,7 @@ def assert_same(planes_BP: np.ndarray, got: Arrays, expected: Arrays) -> None:
 @pytest.mark.parametrize("evaluator", [handwritten.evaluate, uniform, by_content])
 def test_answers_are_the_evaluator_s_to_the_bit(evaluator: Evaluator):
     planes_BP = rows_of_random_games(600, seed=1)
-    cached = Cached(spy := Spy(evaluator), mebibytes=1)
+    cached = CachedEvaluator(spy := Spy(evaluator), mebibytes=1)
     draws = np.random.default_rng(2)
     for size in (1, 7, 64, 200, 33, 0, 64, 600, 600):
         batch = planes_BP[draws.integers(len(planes_BP), size=size)]
@@ -83,7 +83,7 @@ def test_answers_are_the_evaluator_s_on_real_positions():
     planes_BP = np.zeros((len(lines), PLANES), dtype=np.uint64)
     for row, line in enumerate(lines):
         legal_planes(from_fen(" ".join(line.split()[:4]) + " 0 1"), planes_BP[row])
-    cached = Cached(spy := Spy(handwritten.evaluate), mebibytes=16)
+    cached = CachedEvaluator(spy := Spy(handwritten.evaluate), mebibytes=16)
     different = len(np.unique(planes_BP, axis=0))
     for _ in range(2):
         for start in range(0, len(planes_BP), 256):
@@ -94,7 +94,7 @@ def test_answers_are_the_evaluator_s_on_real_positions():
 
 def test_a_row_is_asked_for_once_and_rows_keep_their_order():
     spy = Spy(by_content)
-    cached = Cached(spy)
+    cached = CachedEvaluator(spy)
     planes_BP = np.unique(rows_of_random_games(60, seed=3), axis=0)[:40]
     first, second = planes_BP[[5, 3, 5, 5, 3, 8]], planes_BP[[8, 9, 3, 2, 9, 5]]
     assert_same(first, cached(first), by_content(first))
@@ -105,7 +105,7 @@ def test_a_row_is_asked_for_once_and_rows_keep_their_order():
 
 def test_no_rows_ask_nobody():
     spy = Spy(uniform)
-    logits_BA, wdl_B3 = Cached(spy)(np.zeros((0, PLANES), dtype=np.uint64))
+    logits_BA, wdl_B3 = CachedEvaluator(spy)(np.zeros((0, PLANES), dtype=np.uint64))
     assert (logits_BA.shape, wdl_B3.shape, spy.batches) == ((0, 4096), (0, 3), [])
 
 
@@ -115,7 +115,7 @@ def test_rows_that_differ_in_one_bit_are_told_apart():
     for flipped in range(PLANES * 64):
         rows_BP[flipped, flipped // 64] ^= np.uint64(1 << flipped % 64)
     spy = Spy(by_content)
-    Cached(spy)(rows_BP[::7])
+    CachedEvaluator(spy)(rows_BP[::7])
     assert spy.rows == len(rows_BP[::7])
 
 
@@ -132,7 +132,7 @@ def test_what_an_evaluator_could_tell_apart_is_told_apart(one: str, other: str):
     legal_planes(from_fen(one), planes_BP[0])
     legal_planes(from_fen(other), planes_BP[1])
     assert (planes_BP[0] != planes_BP[1]).sum() == 1
-    cached = Cached(spy := Spy(by_content))
+    cached = CachedEvaluator(spy := Spy(by_content))
     for _ in range(2):
         assert_same(planes_BP, cached(planes_BP), by_content(planes_BP))
         assert spy.rows == 2
@@ -149,7 +149,7 @@ def random_rows(rows: int, seed: int) -> np.ndarray:
 
 
 def test_the_least_recently_used_positions_are_dropped():
-    cached = Cached(spy := Spy(by_content), mebibytes=1)
+    cached = CachedEvaluator(spy := Spy(by_content), mebibytes=1)
     planes_BP = random_rows(cached.capacity + 500, seed=5)
     first, middle, last = planes_BP[:500], planes_BP[500:1000], planes_BP[-500:]
     for start in range(0, cached.capacity, 500):
@@ -164,9 +164,9 @@ def test_the_least_recently_used_positions_are_dropped():
 
 
 def test_memory_is_about_what_was_given():
-    planes_BP = rows_of_random_games(Cached(uniform, mebibytes=1).capacity, seed=6)
+    planes_BP = rows_of_random_games(CachedEvaluator(uniform, mebibytes=1).capacity, seed=6)
     planes_BP[:, 12] = np.arange(len(planes_BP))  # no two rows alike
-    cached = Cached(uniform, mebibytes=1)
+    cached = CachedEvaluator(uniform, mebibytes=1)
     tracemalloc.start()
     cached(planes_BP[:1])
     before = tracemalloc.get_traced_memory()[0]
@@ -179,7 +179,7 @@ def test_memory_is_about_what_was_given():
 
 def test_an_evaluator_that_raises_leaves_the_cache_as_it_was():
     planes_BP = np.unique(rows_of_random_games(40, seed=8), axis=0)
-    cached = Cached(by_content)
+    cached = CachedEvaluator(by_content)
     cached(planes_BP[:10])
 
     def broken(planes_BP: np.ndarray) -> Arrays:

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from engine.evaluation import handwritten
-from engine.evaluation.cache import Cached
+from engine.evaluation.cache import CachedEvaluator
 from engine.evaluation.evaluator import Evaluator, uniform
 from engine.search import Search, SearchConfig
 from engine.search.tree import UNKNOWN
@@ -80,7 +80,7 @@ def test_twenty_runs_of_twenty_are_the_same():
 
 def test_a_cache_changes_nothing():
     plain = results(handwritten.evaluate, CONFIGS["puct"], 32, 32)
-    assert results(Cached(handwritten.evaluate, mebibytes=1), CONFIGS["puct"], 32, 32) == plain
+    assert results(CachedEvaluator(handwritten.evaluate, mebibytes=1), CONFIGS["puct"], 32, 32) == plain
 
 
 def test_another_seed_is_another_result():

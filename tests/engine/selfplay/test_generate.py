@@ -209,7 +209,7 @@ def test_games_that_are_played_on_tell_when_giving_up_would_have_been_wrong(monk
     config = SelfPlayConfig(width=8, most_plies=80, resign=0.3)
 
     def play(played_on: float) -> dict[int, Game]:
-        monkeypatch.setattr(generate, "PLAYED_ON", played_on)
+        monkeypatch.setattr(generate, "RESIGN_DISABLED_SHARE", played_on)
         return {game.number: game for game in play_games(handwritten.evaluate, SEARCH, config, games=40, starts=start)}
 
     monkeypatch.setattr(generate, "RESIGN_PLIES", 0)

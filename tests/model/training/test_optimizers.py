@@ -10,7 +10,7 @@ from torch import nn
 from model.network.network import build
 from model.network.presets import preset
 from model.training.config import OptimizerName, TrainConfig
-from model.training.muon import Muon, orthogonal
+from model.training.muon import Muon, orthogonalize
 from model.training.optimizers import OPTIMIZERS, CombinedOptimizer, flatten_to_matrix
 
 CONFIG = TrainConfig(steps=10, learning_rate=0.01, weight_decay=0.1)
@@ -149,7 +149,7 @@ def test_matrices_that_are_nearly_singular_are_as_in_double_precision() -> None:
     deficient = spread.clone()
     deficient[5:] = deficient[:1]
     given = [spread, deficient, 1e-5 * spread, torch.zeros_like(spread)]
-    for x, y in zip(given, orthogonal([x.float() for x in given]), strict=True):
+    for x, y in zip(given, orthogonalize([x.float() for x in given]), strict=True):
         expected = x / x.norm().clamp(min=1e-7)
         for _ in range(5):
             gram = expected @ expected.mT

@@ -37,7 +37,7 @@ def resigning() -> Iterator[None]:
     """Let games resign early, and half of them play on."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(generate, "RESIGN_PLIES", 10)
-        patch.setattr(generate, "PLAYED_ON", 0.5)
+        patch.setattr(generate, "RESIGN_DISABLED_SHARE", 0.5)
         yield
 
 
