@@ -70,7 +70,7 @@ def __getattr__(name: str) -> Any:
 def load(directory: str | Path | None = None, *, device: str = "auto", amp: str = "auto") -> "Player":
     """Load a checkpoint that chooses moves; by default the embedded network.
 
-    `device` is "auto", "cpu", "cuda" or "onnx". `amp` is the arithmetic: "auto", "off" or "bf16".
+    `device` is "auto", "cpu" or "cuda". `amp` is the arithmetic: "auto", "off" or "bf16".
     """
     import model
     from pipeline.samples.shipped import EMBEDDED

@@ -12,11 +12,13 @@ TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
 
 
 class DeviceError(UserError):
-    """The machine lacks the requested device."""
+    """The machine lacks the requested device, or there is no device of this name."""
 
 
 def device_for(name: str, number: int | None = None) -> torch.device:
-    """Return the device of a setting, auto, cpu or cuda; `number` selects one of several GPUs."""
+    """Return the device of a setting, auto, cpu or cuda; `number` selects one of several GPUs. Raises DeviceError."""
+    if name not in ("auto", "cpu", "cuda"):
+        raise DeviceError(f"a device is auto, cpu or cuda, not {name!r}")
     if name == "cuda" and not torch.cuda.is_available():
         raise DeviceError("device cuda was asked for, and torch sees no GPU here; use --device auto or cpu")
     if name == "auto":

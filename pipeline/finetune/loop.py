@@ -16,7 +16,6 @@ from typing import Any
 from pydantic_core import to_jsonable_python
 
 from engine.progress import Progress, Stop, Tick, never, silent
-from pipeline.dataset.files.shards import MANIFEST, file_hash
 from pipeline.dataset.files.verify_files import verify_files
 from pipeline.dataset.training_set import members
 from pipeline.errors import ConfigError, DatasetError, Stopped
@@ -39,6 +38,7 @@ from pipeline.finetune.state import (
     read_state,
 )
 from pipeline.finetune.teachers import Teachers, choose_teachers, latest_teachers, read_teachers
+from pipeline.selfplay.draw import identify_datasets
 from pipeline.selfplay.worker import ONNX
 from pipeline.storage import ownership
 from pipeline.storage.stores import alone, temporaries
@@ -104,20 +104,17 @@ def require(config: FinetuneConfig, human: Sequence[Path]) -> None:
 
 def identify(checkpoint: Path, human: Sequence[Path], config: FinetuneConfig) -> dict[str, Any]:
     """Return what identifies a loop: the supervised weights, the human datasets, the settings that must not change."""
-    weights, datasets = _read_weights_hash(checkpoint), []
+    weights = _read_weights_hash(checkpoint)
     for directory in human:
         if not has_split([directory], "train"):
             raise DatasetError(f"{directory} has no positions in its train split to fine-tune on")
         for member in members(directory):
             verify_files(member.directory, member.manifest)
-            digest = file_hash(member.directory / MANIFEST)
-            name = member.directory.resolve().name
-            datasets.append({"name": name, "manifest_sha256": digest, "held_out": member.held_out})
     settings = ownership.flat(to_jsonable_python(config))
     return {
         "format_version": FORMAT_VERSION,
         "checkpoint": {"name": checkpoint.resolve().name, "weights": weights},
-        "human": datasets,
+        "human": identify_datasets(human),
         "config": {name: value for name, value in settings.items() if name not in FREE_TO_CHANGE},
     }
 
@@ -177,15 +174,18 @@ class _Loop:
     def _choose(self, number: int) -> FinetuneConfig:
         """Return a generation's settings by the teachers of the network that searches, compared once for each network."""
         teach, explore = self.config.train.teach, self.config.explore
-        games = (directory for directory in self.human if not has_engine_moves(directory))
-        rows = sum(member.positions("train") for directory in games for member in members(directory))
         if teach in ("auto", "value") and not explore.uses_network:
-            return teach_by_hand(self.config, rows)
+            return teach_by_hand(self.config, self._count_rows())
         if not number or teach != "auto" or self.config.sources.keys() == {"games"}:
             return self.config
         best = self.state.best_before(number)
         teachers = read_teachers(folder_of(self.out, best)) or self._compare_teachers(number, best)
-        return apply(teachers.choice, self.config, rows)
+        return apply(teachers.choice, self.config, self._count_rows())
+
+    def _count_rows(self) -> int:
+        """Return the number of human rows; an engine's analyses are none."""
+        games = (directory for directory in self.human if not has_engine_moves(directory))
+        return sum(member.positions("train") for directory in games for member in members(directory))
 
     def _compare_teachers(self, number: int, best: int) -> Teachers:
         """Compare the teachers of generation `best` for another generation, and count the time."""

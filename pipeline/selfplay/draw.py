@@ -137,9 +137,13 @@ def read_drawn(path: Path) -> tuple[NDArray[np.uint64], dict[str, NDArray[Any]]]
 
 
 def identify_datasets(datasets: Sequence[Path]) -> list[dict[str, str]]:
-    """Return the name and the manifest's hash of each dataset; raises DatasetError."""
+    """Return the name and the manifest's hash of each dataset, and what is held out of it; raises DatasetError."""
     return [
-        {"name": member.directory.resolve().name, "manifest_sha256": file_hash(member.directory / MANIFEST)}
+        {
+            "name": member.directory.resolve().name,
+            "manifest_sha256": file_hash(member.directory / MANIFEST),
+            "held_out": member.held_out,
+        }
         for directory in datasets
         for member in members(directory)
     ]

@@ -72,7 +72,7 @@ def _search_group(
     for slot, label, promotion in zip(slots.tolist(), *map(np.ndarray.tolist, search.choose(slots)), strict=True):
         root = search.root(slot)
         searches.append([first + slot, *search_fields(read_search(root, label, promotion))])
-        if not root.mate:  # at a mate in one the network was not asked
+        if root.mate != 1:  # at a mate in one the network was not asked
             changed += int(root.labels[root.priors.argmax()]) != label
     counts = {"searched": len(slots), "over": len(positions_NW) - len(slots), "changed": changed}
     return {"record": {"number": number, **counts}, "searches": searches}

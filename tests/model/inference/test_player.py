@@ -23,6 +23,8 @@ from model.inference.player import GameOverError, Player
 from model.network.network import build
 from model.network.preset import Preset
 from model.network.presets import presets
+from model.training.precision import DeviceError
+from pipeline.samples.shipped import EMBEDDED
 from tests.conftest import REPOSITORY
 from tests.model.network.test_presets import small
 from tests.model.synthetic import TINY
@@ -119,6 +121,8 @@ def test_ratings_and_clock_change_what_is_said_and_unknown_is_said_too() -> None
 
 
 def test_what_a_network_cannot_be_told_is_named() -> None:
+    with pytest.raises(DeviceError, match="a device is auto, cpu or cuda, not 'onnx'"):
+        load(EMBEDDED, device="onnx")
     with pytest.raises(ConditionError, match="tiny does not read 'elo': it reads planes alone"):
         player(TINY).choose(chess.Board(), rating=1500)
 

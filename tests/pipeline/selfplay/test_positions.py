@@ -7,6 +7,7 @@ import re
 import signal
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +15,20 @@ import chess
 import numpy as np
 import pytest
 
+from engine.board.position import from_fen
 from engine.encoding.planes import label_of, move_of
 from engine.encoding.views import LAST_MOVES
 from engine.errors import UserError
+from engine.evaluation.evaluator import uniform
 from engine.progress import Tick, never, silent
+from engine.search import SearchConfig
 from model.inference.onnx_evaluator import OnnxError
 from model.network.presets import preset
 from pipeline.cli.main import main
 from pipeline.errors import Stopped
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
-from pipeline.selfplay import draw
+from pipeline.selfplay import draw, positions
 from pipeline.selfplay.config import ExploreConfig, ExploreError
 from pipeline.selfplay.job import explore
 from pipeline.storage.stores import file_hash
@@ -119,6 +123,17 @@ def test_what_the_manifest_says_is_what_the_rows_say(made: Path, sources: tuple[
     assert manifest["positions"]["train"] == manifest["positions"]["total"] == figures["searched"]
     assert sum(figures["phases"].values()) == 40
     assert 0 < figures["best_move_changed"] <= 1
+
+
+@pytest.mark.parametrize(
+    ("fen", "changed"), [("7k/R7/8/8/8/8/8/1R5K w - - 0 1", 0), ("7k/8/8/8/8/8/1R6/R6K w - - 0 1", 1)]
+)
+def test_a_mate_in_one_is_no_change_of_the_policy_but_a_mate_that_a_search_found_is(fen: str, changed: int) -> None:
+    search = SearchConfig(simulations=2000, policy_temperature=1.0)
+    config = replace(CONFIG, explorer="hand-written", width=1, search=search)
+    entry = positions._search_group(uniform, config, from_fen(fen)[None], 0, never)
+    assert entry is not None
+    assert entry["record"]["changed"] == changed
 
 
 def test_the_same_positions_are_drawn_from_either_form_and_by_any_number_of_processes(
