@@ -2,10 +2,12 @@
 
 import ctypes
 import sys
+from typing import get_args
 
 import torch
 
 from engine.errors import UserError
+from model.training.config import Device
 
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
 """Names of glibc's malloc.h: M_TRIM_THRESHOLD, M_MMAP_THRESHOLD."""
@@ -17,7 +19,7 @@ class DeviceError(UserError):
 
 def device_for(name: str, number: int | None = None) -> torch.device:
     """Return the device of a setting, auto, cpu or cuda; `number` selects one of several GPUs. Raises DeviceError."""
-    if name not in ("auto", "cpu", "cuda"):
+    if name not in get_args(Device):
         raise DeviceError(f"a device is auto, cpu or cuda, not {name!r}")
     if name == "cuda" and not torch.cuda.is_available():
         raise DeviceError("device cuda was asked for, and torch sees no GPU here; use --device auto or cpu")
