@@ -8,6 +8,7 @@ Axes: B batch, C channels, Y row (0 = the 8th rank, seen from the view's side), 
 from collections.abc import Callable, Mapping
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from model.network.preset import Preset
@@ -47,6 +48,35 @@ def board_mean(x_BCYX: Tensor) -> Tensor:
     return torch.bmm(weights_B1S, x_BSC)[:, 0]
 
 
+class Norm(nn.BatchNorm2d):
+    """Batch norm whose training statistics are those of each group of rows; row i belongs to group i modulo `groups`.
+
+    One call norms all groups, so that a GPU gets few large kernels. The running statistics move towards the groups' mean.
+    """
+
+    groups = 1
+    momentum: float
+    running_mean: Tensor
+    running_var: Tensor
+    num_batches_tracked: Tensor
+
+    def forward(self, x_BCYX: Tensor) -> Tensor:
+        """Norm `[B, C, Y, X]`; B is a multiple of `groups` in training."""
+        if not self.training or self.groups == 1:
+            return super().forward(x_BCYX)
+        batch, channels, *board = x_BCYX.shape
+        mean, var, weight, bias = (
+            one.repeat(self.groups) for one in (self.running_mean, self.running_var, self.weight, self.bias)
+        )
+        grouped = x_BCYX.reshape(batch // self.groups, self.groups * channels, *board)  # a channel for each group's
+        y = F.batch_norm(grouped, mean, var, weight, bias, training=True, momentum=self.momentum, eps=self.eps)
+        with torch.no_grad():
+            self.running_mean.copy_(mean.view(self.groups, channels).mean(0))
+            self.running_var.copy_(var.view(self.groups, channels).mean(0))
+            self.num_batches_tracked.add_(1)
+        return y.reshape(x_BCYX.shape)
+
+
 def conv3(channels_in: int, channels_out: int) -> nn.Conv2d:
     """Return a 3x3 convolution that keeps the board's size; the norm after it has the bias."""
     return nn.Conv2d(channels_in, channels_out, 3, padding=1, bias=False)
@@ -58,10 +88,10 @@ class PostBlock(nn.Module):
     def __init__(self, row: Preset) -> None:
         super().__init__()
         self.conv1 = conv3(row.width, row.width)
-        self.norm1 = nn.BatchNorm2d(row.width)
+        self.norm1 = Norm(row.width)
         self.act1 = ACTIVATIONS[row.activation]()
         self.conv2 = conv3(row.width, row.width)
-        self.norm2 = nn.BatchNorm2d(row.width)
+        self.norm2 = Norm(row.width)
         self.gate = GATES[row.gate](row)
         self.act2 = ACTIVATIONS[row.activation]()
         nn.init.zeros_(self.norm2.weight)  # the block starts as the identity, which makes the first steps steeper
@@ -78,10 +108,10 @@ class PreBlock(nn.Module):
 
     def __init__(self, row: Preset) -> None:
         super().__init__()
-        self.norm1 = nn.BatchNorm2d(row.width)
+        self.norm1 = Norm(row.width)
         self.act1 = ACTIVATIONS[row.activation]()
         self.conv1 = conv3(row.width, row.width)
-        self.norm2 = nn.BatchNorm2d(row.width)
+        self.norm2 = Norm(row.width)
         self.act2 = ACTIVATIONS[row.activation]()
         self.conv2 = conv3(row.width, row.width)
         self.gate = GATES[row.gate](row)

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from engine.encoding.move_vocabularies import vocabulary
-from model.network.blocks import ACTIVATIONS, SQUARES, Float32, board_mean, conv3
+from model.network.blocks import ACTIVATIONS, SQUARES, Float32, Norm, board_mean, conv3
 from model.network.preset import Preset
 
 Policy = Tensor | tuple[Tensor, Tensor]
@@ -19,7 +19,7 @@ def _hidden(row: Preset) -> list[nn.Module]:
     """Return the hidden 3x3 convolution of a policy head, if any."""
     if not row.policy_width:
         return []
-    return [conv3(row.width, row.policy_width), nn.BatchNorm2d(row.policy_width), ACTIVATIONS[row.activation]()]
+    return [conv3(row.width, row.policy_width), Norm(row.policy_width), ACTIVATIONS[row.activation]()]
 
 
 def planes_policy(row: Preset) -> nn.Module:
@@ -76,7 +76,7 @@ class NoValue(nn.Module):
 
 def _bottleneck(row: Preset, channels: int) -> list[nn.Module]:
     """Return a 1x1 convolution to `channels`, its norm and activation."""
-    return [nn.Conv2d(row.width, channels, 1, bias=False), nn.BatchNorm2d(channels), ACTIVATIONS[row.activation]()]
+    return [nn.Conv2d(row.width, channels, 1, bias=False), Norm(channels), ACTIVATIONS[row.activation]()]
 
 
 def value_head(row: Preset, outputs: int, last: nn.Module) -> nn.Module:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from engine.encoding.views import view
-from model.network.blocks import ACTIVATIONS, PostBlock, PreBlock, conv3
+from model.network.blocks import ACTIVATIONS, Norm, PostBlock, PreBlock, conv3
 from model.network.conditioning import CONDITIONS, Condition, scale_and_shift
 from model.network.heads import (
     FactoredPolicy,
@@ -51,7 +51,7 @@ def _stem(row: Preset) -> nn.Sequential:
     convolution = conv3(view(row.view).planes, row.width)
     if row.block == "pre":
         return nn.Sequential(convolution)
-    return nn.Sequential(convolution, nn.BatchNorm2d(row.width), ACTIVATIONS[row.activation]())
+    return nn.Sequential(convolution, Norm(row.width), ACTIVATIONS[row.activation]())
 
 
 def _blocks(row: Preset) -> nn.Sequential:

@@ -41,8 +41,7 @@ class TrainConfig:
     batch_size: int = 256
     """Positions in one step, over all processes."""
     norm_rows: int = 128
-    """Rows of a batch norm's statistics: a batch is cut into equal microbatches of at least this many rows. More rows are
-    faster on a GPU and need more memory."""
+    """Rows of a batch norm's statistics: a batch is cut into equal microbatches of at least this many rows."""
     optimizer: OptimizerName = "auto"
     """Optimizer: adamw, sgd (Nesterov momentum), muon (for convolutions and linear layers, and AdamW for the rest), or auto:
     muon for fianchetto-human and fianchetto-rated, adamw for other networks."""

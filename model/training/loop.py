@@ -97,7 +97,7 @@ def train(
     config = resolve_optimizer(config, preset.name)
     place = read_world()
     device = device_for(config.device, place.local if place.size > 1 else None)
-    memory = memory_errors(f"training {preset.name}", "choose a smaller norm_rows, or free some")
+    memory = memory_errors(f"training {preset.name}", "choose a smaller norm_rows or batch_size, or free some")
     with memory, process_group(place, device), _alone(out, place, check_output):
         card = run_on_first(place, lambda: find_run(config, preset, out, data))
         if card is not None and card["finished"]:

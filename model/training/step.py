@@ -1,11 +1,12 @@
 """One step of training: batch -> inputs -> loss -> update.
 
-    rows in NumPy -> `prepare`: microbatches, all that a step needs of them on the device
+    rows in NumPy -> `prepare`: parts of the batch, all that a step needs of them on the device
                   -> `take_step`: their gradients are added up and clipped -> weights -> averaged weights
 
 Batch norms take their statistics from one microbatch at a time (Hoffer et al. 2017, arXiv:1705.08741), so what is learned
-depends on `norm_rows` and not on the device or the number of processes. A step draws no random numbers: the order of batches,
-and which rows are shown without ratings, follow from seed and step.
+depends on `norm_rows` and not on the device or the number of processes. A processor computes one microbatch after the other,
+whose activations fit its caches; a GPU several at once, because launching its kernels takes longer than they do. A step draws
+no random numbers: the order of batches, and which rows are shown without ratings, follow from seed and step.
 
 Axes: B batch, A label.
 """
@@ -22,6 +23,7 @@ from torch import Tensor, nn
 from engine.errors import UserError
 from model.data.inputs import Batch, DeviceBatch
 from model.data.outputs import flatten_policy
+from model.network.blocks import Norm
 from model.network.conditioning import draw_of
 from model.network.network import Network, build
 from model.network.preset import Preset
@@ -37,6 +39,8 @@ from model.training.targets import inputs_and_targets, step_columns
 COLUMNS = ("loss", "policy_loss", "value_loss", "top1", "legal_mass", "known")
 """Figures that are summed over the rows of each step; `known` counts those whose move is a target, `top1` and `legal_mass` are
 sums over these."""
+PASS_ROWS = 2048
+"""Maximum number of rows that a GPU computes at once, of as many microbatches as fit."""
 CLIP = 1.0
 """Largest norm of the gradient; longer ones are scaled down to it."""
 
@@ -59,6 +63,8 @@ class Run:
     """The network as it is called: by itself, or in DistributedDataParallel."""
     ema: Network
     optimizer: CombinedOptimizer
+    groups: int = 1
+    """Microbatches that are computed at once, each with its own batch statistics."""
     reference: Network | None = None
     """The network that the run began with, where its policy is kept in searched rows that teach the value alone."""
     best: dict[str, Tensor] = field(default_factory=dict)
@@ -79,10 +85,11 @@ def new_run(config: TrainConfig, preset: Preset, world: World | None = None) -> 
         )
     device = device_for(config.device, world.local if world.size > 1 else None)
     network = build(preset, config.seed).to(device).train()
-    if config.frozen_norms:
-        for module in network.modules():
-            if isinstance(module, nn.modules.batchnorm._BatchNorm):
-                module.eval()
+    groups = _count_groups(config, world, device)
+    for module in network.modules():
+        if isinstance(module, Norm):
+            module.groups = groups
+            module.train(not config.frozen_norms)
     ema = copy.deepcopy(network).eval().requires_grad_(False)
     return Run(
         config=config,
@@ -94,8 +101,16 @@ def new_run(config: TrainConfig, preset: Preset, world: World | None = None) -> 
         model=network if world.size == 1 else nn.parallel.DistributedDataParallel(network, broadcast_buffers=False),
         ema=ema,
         optimizer=CombinedOptimizer(config, network),
+        groups=groups,
         best={name: tensor.clone() for name, tensor in ema.state_dict().items()} if config.patience else {},
     )
+
+
+def _count_groups(config: TrainConfig, world: World, device: torch.device) -> int:
+    """Return how many of a process's microbatches are computed at once."""
+    mine, rows = config.microbatches // world.size, config.batch_size // config.microbatches
+    most = 1 if device.type == "cpu" else max(1, PASS_ROWS // rows)
+    return max(count for count in range(1, min(most, mine) + 1) if mine % count == 0)
 
 
 def keep_policy(run: Run, weights: Mapping[str, Tensor]) -> None:
@@ -105,16 +120,16 @@ def keep_policy(run: Run, weights: Mapping[str, Tensor]) -> None:
 
 
 def prepare(run: Run, batch: Batch) -> list[DeviceBatch]:
-    """Return the microbatches of this process's share of a batch, all that a step needs of them on the run's device.
+    """Return this process's share of a batch in parts of `Run.groups` microbatches, all that a step needs on the device.
 
     It reads nothing of the run's state that a step changes, so it may run on another thread.
     """
-    count = run.config.microbatches // run.world.size
+    count = run.config.microbatches // run.world.size // run.groups
     return [step_columns(run.config, run.preset, rows, run.device) for rows in _deal(batch, count)]
 
 
 def _deal(batch: Batch, count: int) -> Iterator[Batch]:
-    """Deal a batch's rows to microbatches in turn, as they are dealt to processes."""
+    """Deal a batch's rows to parts in turn, as they are dealt to processes and to the groups of a part."""
     for number in range(count):
         yield {name: column[number::count] for name, column in batch.items()} if count > 1 else batch
 
@@ -193,7 +208,7 @@ def _backward(run: Run, columns: DeviceBatch) -> Tensor:
             with torch.no_grad():
                 targets = replace(targets, reference=flatten_policy(run.reference(read)[0]))
     losses = row_losses(run.config, VALUE_FORMS[run.preset.value], outputs, targets)
-    loss = losses["loss"].mean() / (run.config.microbatches // run.world.size)
+    loss = losses["loss"].mean() * run.groups / (run.config.microbatches // run.world.size)
     loss.backward()  # type: ignore[no-untyped-call]
     with torch.no_grad():
         best_B = flatten_policy(outputs[0]).masked_fill(~targets.legal, float("-inf")).argmax(1)

@@ -7,18 +7,29 @@ import pytest
 import torch
 
 from model.training import step as stepping
+from model.training.config import TrainConfig
 from model.training.distributed import World, WorldError
 from model.training.monitor import mean_figures
-from model.training.step import COLUMNS, _backward, new_run, prepare, take_step
+from model.training.step import COLUMNS, Run, _backward, new_run, prepare, take_step
 from model.training.stopping import StopCheck, WorkInterrupted
 from tests.model.synthetic import TINY, batch
 from tests.model.training.test_loop import CONFIG
 
 
-@pytest.mark.parametrize("count", [1, 3, 12])
-def test_norms_see_a_microbatchs_own_rows_and_keep_the_mean_of_all(count: int) -> None:
+def make_run(config: TrainConfig, groups: int, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Make a run that passes several microbatches together, as on a GPU."""
+    with monkeypatch.context() as patched:
+        patched.setattr(stepping, "_count_groups", lambda *_: groups)
+        return new_run(config, TINY)
+
+
+@pytest.mark.parametrize(("count", "groups"), [(1, 1), (3, 1), (12, 1), (3, 3), (12, 4)])
+def test_norms_see_a_microbatchs_own_rows_and_keep_the_mean_of_all(
+    count: int, groups: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rows = batch(24)
-    together = new_run(replace(CONFIG, batch_size=24, norm_rows=24 // count), TINY)
+    together = make_run(replace(CONFIG, batch_size=24, norm_rows=24 // count), groups, monkeypatch)
+    assert len(prepare(together, rows)) == count // groups
     take_step(together, prepare(together, rows), 0.5)
     alone = []
     for number in range(count):
@@ -34,11 +45,12 @@ def test_norms_see_a_microbatchs_own_rows_and_keep_the_mean_of_all(count: int) -
     assert together.network.get_buffer("stem.1.num_batches_tracked") == 1, "a step counts once"
 
 
-def test_many_microbatches_add_up() -> None:
+@pytest.mark.parametrize("groups", [1, 20, 60])
+def test_many_microbatches_add_up(groups: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Against each microbatch by a network of its own."""
     config, rows = replace(CONFIG, batch_size=120, norm_rows=2), batch(120)
-    run = new_run(config, TINY)
-    prepared = prepare(run, rows)
+    run = make_run(config, groups, monkeypatch)
+    prepared = prepare(new_run(config, TINY), rows)
     assert len(prepared) == config.microbatches == 60
     wanted = [torch.zeros_like(weight) for weight in run.network.parameters()]
     for columns in prepared:
@@ -46,10 +58,30 @@ def test_many_microbatches_add_up() -> None:
         _backward(alone, columns)
         for total, weight in zip(wanted, alone.network.parameters(), strict=True):
             total += weight.grad if weight.grad is not None else 0.0
-    stepping._add_gradients(run, prepared, stepping.NEVER_STOP)
+    stepping._add_gradients(run, prepare(run, rows), stepping.NEVER_STOP)
     for total, weight in zip(wanted, run.network.parameters(), strict=True):
         assert weight.grad is not None
         assert torch.allclose(weight.grad, total, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "norm_rows", "processes", "device", "groups"),
+    [
+        (2048, 128, 1, "cuda", 16),
+        (8192, 128, 1, "cuda", 16),
+        (2048, 128, 1, "cpu", 1),
+        (2048, 128, 4, "cuda", 4),
+        (384, 128, 1, "cuda", 3),
+        (1408, 128, 1, "cuda", 11),
+        (2944, 128, 1, "cuda", 1),  # 23 microbatches
+        (4096, 2048, 1, "cuda", 1),
+    ],
+)
+def test_a_gpu_is_passed_as_many_microbatches_as_fit(
+    batch_size: int, norm_rows: int, processes: int, device: str, groups: int
+) -> None:
+    config = replace(CONFIG, batch_size=batch_size, norm_rows=norm_rows)
+    assert stepping._count_groups(config, World(0, processes, 0), torch.device(device)) == groups
 
 
 def test_an_interrupted_step_leaves_the_run_as_it_was() -> None:
