@@ -12,15 +12,15 @@ from model.data.inputs import Batch, DeviceBatch
 AHEAD = 2
 """Batches prepared while a step runs, so that one that takes longer than others delays no step."""
 
-Microbatches = Sequence[DeviceBatch]
-"""A batch as a step takes it."""
+Parts = Sequence[DeviceBatch]
+"""A batch in the parts that a step computes one after the other."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ready:
     """A prepared batch."""
 
-    microbatches: Microbatches
+    parts: Parts
     copied: torch.cuda.Event | None
     """Recorded when all of it is on the GPU."""
 
@@ -32,9 +32,7 @@ class Prefetcher:
     for the batch in preparation, and starts no other.
     """
 
-    def __init__(
-        self, batches: Iterator[Batch], prepare: Callable[[Batch], Microbatches], device: torch.device
-    ) -> None:
+    def __init__(self, batches: Iterator[Batch], prepare: Callable[[Batch], Parts], device: torch.device) -> None:
         """Start nothing before the first batch is taken."""
         self.batches, self.prepare = batches, prepare
         self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
@@ -51,7 +49,7 @@ class Prefetcher:
 
     def take(
         self, wait: Callable[[Future[Ready | None]], Ready | None] = lambda future: future.result()
-    ) -> Microbatches | None:
+    ) -> Parts | None:
         """Return the next batch and start preparing another; None at the end.
 
         `wait` waits for a future, and may give up by raising. Raises what the iterator or `prepare` raised for this batch.
@@ -64,10 +62,10 @@ class Prefetcher:
         if ready.copied is not None:
             here = torch.cuda.current_stream(self.stream.device if self.stream else None)
             here.wait_event(ready.copied)
-            for columns in ready.microbatches:
+            for columns in ready.parts:
                 for column in columns.values():
                     column.record_stream(here)  # its memory is the copying stream's, which must not reuse it before
-        return ready.microbatches
+        return ready.parts
 
     def _make(self) -> Ready | None:
         batch = next(self.batches, None)

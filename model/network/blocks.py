@@ -49,26 +49,27 @@ def board_mean(x_BCYX: Tensor) -> Tensor:
 
 
 class Norm(nn.BatchNorm2d):
-    """Batch norm whose training statistics are those of each group of rows; row i belongs to group i modulo `groups`.
+    """Batch norm in which each group of rows has its own statistics in training; row i belongs to group i modulo `groups`.
 
-    One call norms all groups, so that a GPU gets few large kernels. The running statistics move towards the groups' mean.
+    One call normalizes all groups, so that a GPU gets few large kernels. The running statistics move towards the groups' mean.
     """
 
     groups = 1
+    """Number of groups, equal in size."""
     momentum: float
     running_mean: Tensor
     running_var: Tensor
     num_batches_tracked: Tensor
 
     def forward(self, x_BCYX: Tensor) -> Tensor:
-        """Norm `[B, C, Y, X]`; B is a multiple of `groups` in training."""
+        """Normalize `[B, C, Y, X]`; B is a multiple of `groups` in training."""
         if not self.training or self.groups == 1:
             return super().forward(x_BCYX)
         batch, channels, *board = x_BCYX.shape
         mean, var, weight, bias = (
             one.repeat(self.groups) for one in (self.running_mean, self.running_var, self.weight, self.bias)
         )
-        grouped = x_BCYX.reshape(batch // self.groups, self.groups * channels, *board)  # a channel for each group's
+        grouped = x_BCYX.reshape(batch // self.groups, self.groups * channels, *board)  # groups become channels
         y = F.batch_norm(grouped, mean, var, weight, bias, training=True, momentum=self.momentum, eps=self.eps)
         with torch.no_grad():
             self.running_mean.copy_(mean.view(self.groups, channels).mean(0))

@@ -220,14 +220,14 @@ class Loop:
             if verdict != GO:
                 return int(verdict)
             with interruptible(self.stop_check.check) if first else nullcontext():
-                microbatches = feed.take(self.stop_check.result)
-            if microbatches is None:
+                parts = feed.take(self.stop_check.result)
+            if parts is None:
                 run_on_first(run.world, lambda: self._save(finished=False))
                 raise TrainingDataError(
                     f"the batches ended at step {run.step}, before the run did; is the training split empty?"
                 )
             before = run.seconds
-            self.sums += take_step(run, microbatches, fraction, self.stop_check)
+            self.sums += take_step(run, parts, fraction, self.stop_check)
             if first:  # compiling is no part of a run's time
                 now, first, self.untimed = time.perf_counter(), False, run.positions - self.mark[1]
                 self.began, self.saved, self.ticked = now - before, now, now

@@ -4,9 +4,9 @@
                   -> `take_step`: their gradients are added up and clipped -> weights -> averaged weights
 
 Batch norms take their statistics from one microbatch at a time (Hoffer et al. 2017, arXiv:1705.08741), so what is learned
-depends on `norm_rows` and not on the device or the number of processes. A processor computes one microbatch after the other,
-whose activations fit its caches; a GPU several at once, because launching its kernels takes longer than they do. A step draws
-no random numbers: the order of batches, and which rows are shown without ratings, follow from seed and step.
+depends on `norm_rows` and not on the device or the number of processes. A part of a batch is what is computed at once: one
+microbatch on a processor, several on a GPU, where launching the kernels takes longer than running them. A step draws no random
+numbers: the order of batches, and which rows are shown without ratings, follow from seed and step.
 
 Axes: B batch, A label.
 """
@@ -40,7 +40,7 @@ COLUMNS = ("loss", "policy_loss", "value_loss", "top1", "legal_mass", "known")
 """Figures that are summed over the rows of each step; `known` counts those whose move is a target, `top1` and `legal_mass` are
 sums over these."""
 PASS_ROWS = 2048
-"""Maximum number of rows that a GPU computes at once, of as many microbatches as fit."""
+"""Maximum number of rows in a part of several microbatches, for a GPU's memory."""
 CLIP = 1.0
 """Largest norm of the gradient; longer ones are scaled down to it."""
 
@@ -63,8 +63,8 @@ class Run:
     """The network as it is called: by itself, or in DistributedDataParallel."""
     ema: Network
     optimizer: CombinedOptimizer
-    groups: int = 1
-    """Microbatches that are computed at once, each with its own batch statistics."""
+    parts: int
+    """Number of parts of this process's share of a batch, computed one after the other."""
     reference: Network | None = None
     """The network that the run began with, where its policy is kept in searched rows that teach the value alone."""
     best: dict[str, Tensor] = field(default_factory=dict)
@@ -101,13 +101,13 @@ def new_run(config: TrainConfig, preset: Preset, world: World | None = None) -> 
         model=network if world.size == 1 else nn.parallel.DistributedDataParallel(network, broadcast_buffers=False),
         ema=ema,
         optimizer=CombinedOptimizer(config, network),
-        groups=groups,
+        parts=config.microbatches // world.size // groups,
         best={name: tensor.clone() for name, tensor in ema.state_dict().items()} if config.patience else {},
     )
 
 
 def _count_groups(config: TrainConfig, world: World, device: torch.device) -> int:
-    """Return how many of a process's microbatches are computed at once."""
+    """Return the number of microbatches in a part; the parts of a process have equally many."""
     mine, rows = config.microbatches // world.size, config.batch_size // config.microbatches
     most = 1 if device.type == "cpu" else max(1, PASS_ROWS // rows)
     return max(count for count in range(1, min(most, mine) + 1) if mine % count == 0)
@@ -120,55 +120,52 @@ def keep_policy(run: Run, weights: Mapping[str, Tensor]) -> None:
 
 
 def prepare(run: Run, batch: Batch) -> list[DeviceBatch]:
-    """Return this process's share of a batch in parts of `Run.groups` microbatches, all that a step needs on the device.
+    """Return the parts of this process's share of a batch, all that a step needs of them on the run's device.
 
     It reads nothing of the run's state that a step changes, so it may run on another thread.
     """
-    count = run.config.microbatches // run.world.size // run.groups
-    return [step_columns(run.config, run.preset, rows, run.device) for rows in _deal(batch, count)]
+    return [step_columns(run.config, run.preset, rows, run.device) for rows in _deal(batch, run.parts)]
 
 
 def _deal(batch: Batch, count: int) -> Iterator[Batch]:
-    """Deal a batch's rows to parts in turn, as they are dealt to processes and to the groups of a part."""
+    """Deal a batch's rows to parts in turn, as they are dealt to processes and to a part's microbatches."""
     for number in range(count):
         yield {name: column[number::count] for name, column in batch.items()} if count > 1 else batch
 
 
-def take_step(
-    run: Run, microbatches: Sequence[DeviceBatch], fraction: float, stop_check: StopCheck = NEVER_STOP
-) -> Tensor:
+def take_step(run: Run, parts: Sequence[DeviceBatch], fraction: float, stop_check: StopCheck = NEVER_STOP) -> Tensor:
     """Do one optimizer step and return the sums of COLUMNS over its rows; DivergedError if it would not be finite.
 
     Raises WorkInterrupted when `stop_check` says so; the run is then as it was before the step.
     """
     config = run.config
-    totals = _add_gradients(run, microbatches, stop_check)
+    totals = _add_gradients(run, parts, stop_check)
     norm = nn.utils.clip_grad_norm_(run.network.parameters(), CLIP)
     totals = all_reduce(totals)
     if run.device.type == "cpu" and not math.isfinite(float(totals[0]) + float(norm)):  # a GPU would stall
-        raise DivergedError(_why_not_finite(run, microbatches))
+        raise DivergedError(_why_not_finite(run, parts))
     run.optimizer.set_rate(learning_rate(config, fraction))
     run.optimizer.step()
     run.step += 1
-    run.positions += sum(len(columns["planes"]) for columns in microbatches) * run.world.size
+    run.positions += sum(len(columns["planes"]) for columns in parts) * run.world.size
     _average(run)
     return totals
 
 
-def _add_gradients(run: Run, microbatches: Sequence[DeviceBatch], stop_check: StopCheck) -> Tensor:
-    """Add up the gradients of all microbatches and return the sums of COLUMNS over their rows.
+def _add_gradients(run: Run, parts: Sequence[DeviceBatch], stop_check: StopCheck) -> Tensor:
+    """Add up the gradients of all parts and return the sums of COLUMNS over their rows.
 
-    The norms' running statistics become the mean over the microbatches. Whatever is raised leaves the run as it was.
+    The norms' running statistics become the mean over the parts. Whatever is raised leaves the run as it was.
     """
     run.network.zero_grad()
     buffers = list(run.network.buffers())
     before, means = [buffer.clone() for buffer in buffers], list[Tensor]()
     totals: list[Tensor] = []
     try:
-        for columns in microbatches:
+        for columns in parts:
             stop_check.check()
             _copy(before, buffers)
-            is_last = len(totals) == len(microbatches) - 1
+            is_last = len(totals) == len(parts) - 1
             alone = nullcontext() if is_last or run.model is run.network else run.model.no_sync()  # type: ignore[operator]
             with alone:
                 totals.append(_backward(run, columns))
@@ -182,7 +179,7 @@ def _add_gradients(run: Run, microbatches: Sequence[DeviceBatch], stop_check: St
         run.network.zero_grad()
         raise
     if statistics := _floats(means):
-        torch._foreach_mul_(statistics, 1 / len(microbatches))
+        torch._foreach_mul_(statistics, 1 / len(parts))
         average_over_processes(statistics, run.world.size)
     _copy(means, buffers)
     return torch.stack(totals).sum(0)
@@ -199,7 +196,7 @@ def _floats(tensors: Sequence[Tensor]) -> list[Tensor]:
 
 
 def _backward(run: Run, columns: DeviceBatch) -> Tensor:
-    """Add the gradients of a microbatch, and return the sums of COLUMNS over its rows."""
+    """Add the gradients of a part, and return the sums of COLUMNS over its rows."""
     draw = draw_of(run.config.seed, run.step)
     read, targets = inputs_and_targets(run.preset, columns, run.dtype, draw=draw)
     with autocast(run.device, run.dtype):
@@ -208,7 +205,7 @@ def _backward(run: Run, columns: DeviceBatch) -> Tensor:
             with torch.no_grad():
                 targets = replace(targets, reference=flatten_policy(run.reference(read)[0]))
     losses = row_losses(run.config, VALUE_FORMS[run.preset.value], outputs, targets)
-    loss = losses["loss"].mean() * run.groups / (run.config.microbatches // run.world.size)
+    loss = losses["loss"].mean() / run.parts
     loss.backward()  # type: ignore[no-untyped-call]
     with torch.no_grad():
         best_B = flatten_policy(outputs[0]).masked_fill(~targets.legal, float("-inf")).argmax(1)
@@ -221,9 +218,9 @@ def _backward(run: Run, columns: DeviceBatch) -> Tensor:
         return torch.stack([figures[name].detach().sum() for name in COLUMNS])
 
 
-def _why_not_finite(run: Run, microbatches: Sequence[DeviceBatch]) -> str:
+def _why_not_finite(run: Run, parts: Sequence[DeviceBatch]) -> str:
     illegal = rows = 0
-    for columns in microbatches:
+    for columns in parts:
         _, targets = inputs_and_targets(run.preset, columns, run.dtype, draw=None)
         illegal += int((~targets.legal.gather(1, targets.labels[:, None])).sum())
         rows += len(targets.labels)

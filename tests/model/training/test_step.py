@@ -17,7 +17,7 @@ from tests.model.training.test_loop import CONFIG
 
 
 def make_run(config: TrainConfig, groups: int, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Make a run that passes several microbatches together, as on a GPU."""
+    """Make a run whose parts have several microbatches, as on a GPU."""
     with monkeypatch.context() as patched:
         patched.setattr(stepping, "_count_groups", lambda *_: groups)
         return new_run(config, TINY)
@@ -77,7 +77,7 @@ def test_many_microbatches_add_up(groups: int, monkeypatch: pytest.MonkeyPatch) 
         (4096, 2048, 1, "cuda", 1),
     ],
 )
-def test_a_gpu_is_passed_as_many_microbatches_as_fit(
+def test_a_part_on_a_gpu_has_as_many_microbatches_as_fit(
     batch_size: int, norm_rows: int, processes: int, device: str, groups: int
 ) -> None:
     config = replace(CONFIG, batch_size=batch_size, norm_rows=norm_rows)
