@@ -118,11 +118,10 @@ finally:
         said = export(net, None, playout_rows(300), progress=ticks.append)
         (net.parent / "said.json").write_text(json.dumps([said, [astuple(tick)[:2] for tick in ticks]]))
     told = Path(sys.argv[sys.argv.index("--checkpoint") + 1])
-    for name in ("int8", "again"):
-        sys.argv[1:] = ["export", "--checkpoint", str(told), "--int8", "--out", str(told.parent / name / "net.onnx"), "--json"]
-        with contextlib.redirect_stdout(io.StringIO()) as printed, contextlib.suppress(SystemExit):
-            main()
-        (told.parent / f"{name}.json").write_text(printed.getvalue())
+    sys.argv[1:] = ["export", "--checkpoint", str(told), "--int8", "--out", str(told.parent / "int8" / "net.onnx"), "--json"]
+    with contextlib.redirect_stdout(io.StringIO()) as printed, contextlib.suppress(SystemExit):
+        main()
+    (told.parent / "int8.json").write_text(printed.getvalue())
 """
 
 
@@ -230,13 +229,23 @@ def test_a_network_in_integers_answers_nearly_as_the_checkpoint(exports: dict[st
     assert one.card == OnnxEvaluator(net / ONNX).card | {"arithmetic": "int8"}
     planes = playout_rows(200, seed=7)["planes"]
     legal, (found, wanted) = torch.from_numpy(legal_mask(planes)), (one(planes), other(planes))
-    again = OnnxEvaluator(path.parents[1] / "again" / "net.onnx")(planes)
-    assert all(np.array_equal(*answers) for answers in zip(found, again, strict=True))
     mine, theirs = (torch.from_numpy(logits).masked_fill(~legal, -1e9).log_softmax(1) for logits, _ in (found, wanted))
     assert 0 < float(F.kl_div(mine, theirs, log_target=True, reduction="batchmean")) < 0.01
     assert 0 < float(np.abs(found[1] - wanted[1]).max()) < 0.1
     assert 0 < said["policy_divergence"] < 0.01
     assert 0 < said["score_difference"] < 0.03
+
+
+def test_the_same_rows_give_the_same_integers(
+    tmp_path: Path, exports: dict[str, Exported], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    net = Path(exports[TINY.name][0]["out"]).parent
+    monkeypatch.setattr(exporting, "_graph", lambda network, card, path: shutil.copy(net / ONNX, path))
+    outs = [tmp_path / "one.onnx", tmp_path / "two.onnx"]
+    for out in outs:
+        export(net, out, playout_rows(20), calibration=playout_rows(70, seed=1))
+    one, two = (out.read_bytes() for out in outs)
+    assert one == two
 
 
 def test_integers_that_differ_too_much_are_not_published(

@@ -18,24 +18,29 @@ from pipeline.matches.files import Journal
 from pipeline.storage.preflight import ConfigError
 from tests.conftest import REPOSITORY
 from tests.pipeline import datasets, hostile
+from tests.pipeline.cli.conftest import call
 from tests.pipeline.storage import elsewhere
 
 COMMAND = [sys.executable, "-m", "pipeline"]
 
 
-def call(folder: Path, words: list[str | bytes]) -> "subprocess.CompletedProcess[str]":
+def run_command(folder: Path, words: list[str | bytes]) -> "subprocess.CompletedProcess[str]":
     environment = os.environ | {"PYTHONPATH": str(REPOSITORY), "FIANCHETTO_CACHE": str(folder / "cache")}
     return subprocess.run(
         [*COMMAND, *words], cwd=folder, env=environment, capture_output=True, text=True, errors="replace", check=False
     )
 
 
-def test_a_relative_folder_whose_name_has_a_colon_is_a_folder(tmp_path: Path) -> None:
+def test_a_relative_folder_whose_name_has_a_colon_is_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FIANCHETTO_CACHE", str(tmp_path / "cache"))
     hostile.workplace(tmp_path / "run:1")
     (tmp_path / "c:").mkdir()
     dump = datasets.dump(tmp_path / "c:" / "games.pgn", 30)
     month, net = "run:1/positions/2014.05", "run:1/net"
-    commands: list[list[str]] = [
+    commands = [
         [
             "ingest",
             str(dump.relative_to(tmp_path)),
@@ -54,8 +59,8 @@ def test_a_relative_folder_whose_name_has_a_colon_is_a_folder(tmp_path: Path) ->
         ["join", month, "run:1/positions/2014.06", "--out", "j:1"],
     ]
     for words in commands:
-        done = call(tmp_path, [*words])
-        assert done.returncode == 0, (words, done.stderr)
+        code, _, error = call(capsys, monkeypatch, *words)
+        assert code == 0, (words, error)
 
 
 NOT_UTF8 = b"bad\xff"
@@ -67,7 +72,7 @@ def test_a_name_that_is_not_utf8_is_refused_before_any_work(tmp_path: Path, plac
     bad = os.fsdecode(NOT_UTF8 + b".pgn")
     dump.rename(tmp_path / bad) if place == "dump" else None
     source, out = (bad, "out") if place == "dump" else ("games.pgn", bad)
-    done = call(tmp_path, ["ingest", os.fsencode(source), "--out", os.fsencode(out)])
+    done = run_command(tmp_path, ["ingest", os.fsencode(source), "--out", os.fsencode(out)])
     assert done.returncode == 2
     assert done.stderr == "fianchetto: 'bad\\\\xff.pgn' is not UTF-8: rename the file or folder, as convmv does\n"
     assert not (tmp_path / out).exists()
@@ -77,7 +82,7 @@ def test_a_name_that_is_not_utf8_is_refused_before_any_work(tmp_path: Path, plac
 
 @pytest.mark.parametrize("words", [["audit"], ["rows"], ["fetch"], ["report", "--checkpoint"], ["arena"]])
 def test_no_command_takes_a_name_that_is_not_utf8(tmp_path: Path, words: list[str]) -> None:
-    done = call(tmp_path, [*words, NOT_UTF8])
+    done = run_command(tmp_path, [*words, NOT_UTF8])
     assert done.returncode == 2
     assert "is not UTF-8" in done.stderr
     assert done.stderr.count("\n") == 1
