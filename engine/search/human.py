@@ -58,6 +58,11 @@ class HumanRoot(NamedTuple):
     wdl: NDArray[np.float32]  # [3] win, draw, loss
 
 
+def human_config(simulations: int) -> SearchConfig:
+    """Return the configuration of human search: the corrections were fitted, and the ladder was measured, with c_spread 0."""
+    return SearchConfig(simulations=simulations, c_spread=0.0)
+
+
 def search_roots(search: Search, roots: Sequence[HumanRoot], simulations: int, stop: Stop | None = None) -> list[Root]:
     """Search positions side by side, from the slots 0..N-1 on; their own policies are the priors of the root moves.
 
@@ -86,7 +91,7 @@ def correct_policies(
     """
     rows = zip(boards, *answer, strict=True)
     roots = [HumanRoot(*position_and_history(board), logits_A, wdl_3) for board, logits_A, wdl_3 in rows]
-    search = Search(evaluator, SearchConfig(simulations=simulations), games=len(roots))
+    search = Search(evaluator, human_config(simulations), games=len(roots))
     return correct_logits(roots, search_roots(search, roots, simulations, stop), *correction.at(np.array(ratings)))
 
 

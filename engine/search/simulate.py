@@ -297,6 +297,7 @@ def backup(forest: Forest, slot: Int, path: Any, depth: Int, leaf: Int, value: f
         node.visits += 1
         node.ended += 1
         node.value_sum += value
+        node.square_sum += value * value
         node.draw_sum += draw
         proven = node.proof != UNKNOWN
     below = leaf
@@ -317,6 +318,7 @@ def backup(forest: Forest, slot: Int, path: Any, depth: Int, leaf: Int, value: f
             value = np.float64(node.proof)
             draw = 1.0 if value == 0.0 else 0.0
         node.value_sum += value
+        node.square_sum += value * value
         node.draw_sum += draw
         below = nodes[step]
 

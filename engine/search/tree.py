@@ -56,12 +56,12 @@ SLOT = _record("i4 history_length, i4 nodes, i4 edges, i4 deepest")
 """A game: length of its history; nodes and edges in use; longest path since the last move."""
 
 NODE = _record(
-    "f8 value_sum, f8 draw_sum, u8 key, i4 first, i4 count, i4 visits, i4 ended, i4 in_flight, f4 visited_policy, f4 value,"
-    "i2 distance, i1 proof, i1 ending"
+    "f8 value_sum, f8 square_sum, f8 draw_sum, u8 key, i4 first, i4 count, i4 visits, i4 ended, i4 in_flight,"
+    "f4 visited_policy, f4 value, i2 distance, i1 proof, i1 ending"
 )
-"""A position: sums of values and draws; engine.board.position.key; first edge, number of edges (or NEW, WAITING); simulations,
-those that ended here, those in flight below; sum of the priors of moves with a finished visit; the evaluator's value; plies to
-a proven end; proof; how the game ends here (engine.board.rules or TWOFOLD)."""
+"""A position: sums of values, of their squares, and of draws; engine.board.position.key; first edge, number of edges (or NEW,
+WAITING); simulations, those that ended here, those in flight below; sum of the priors of moves with a finished visit; the
+evaluator's value; plies to a proven end; proof; how the game ends here (engine.board.rules or TWOFOLD)."""
 
 EDGE = _record("f8 value_sum, f4 prior, i4 child, i4 visits, i4 in_flight, u2 label, u1 promotion, i1 proof")
 """A move, seen by its node's mover: sum of values, prior, child (or NO_NODE), simulations, those in flight, label, promotion,
@@ -113,7 +113,7 @@ def new_node(forest: Forest, slot: Int) -> Any:
     node = forest.nodes[slot, index]
     node.count = NEW
     node.visits = node.ended = node.in_flight = node.distance = 0
-    node.value_sum = node.draw_sum = node.visited_policy = node.value = 0.0
+    node.value_sum = node.square_sum = node.draw_sum = node.visited_policy = node.value = 0.0
     node.proof, node.ending = UNKNOWN, GOES_ON
     return index
 

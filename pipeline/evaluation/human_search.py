@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.search import Search, SearchConfig
-from engine.search.human import Correction, HumanRoot, correct_logits, search_roots
+from engine.search import Search
+from engine.search.human import Correction, HumanRoot, correct_logits, human_config, search_roots
 from engine.search.results import Root
 from pipeline.dataset.files.shards import Batch
 from pipeline.dataset.files.stored_planes import row_positions
@@ -41,7 +41,7 @@ def search_rows(
 ) -> Iterator[tuple[slice, list[HumanRoot], list[Root]]]:
     """Search the positions of a batch, whose policies are `logits_BA`: yield some rows, their roots, and what was found."""
     positions_BW = row_positions(batch)
-    config = SearchConfig(simulations=simulations)
+    config = human_config(simulations)
     for first in range(0, len(positions_BW), SIDE_BY_SIDE):
         rows = slice(first, min(first + SIDE_BY_SIDE, len(positions_BW)))
         roots = [HumanRoot(positions_BW[row], (), logits_BA[row], wdl_B3[row]) for row in range(rows.start, rows.stop)]

@@ -13,6 +13,7 @@ from engine.match.config import Limit, PlayerError
 from engine.match.players import TIMED_NODES, Player
 from engine.match.uci_player import probe
 from engine.search import SearchConfig
+from engine.search.human import human_config
 from pipeline.matches.config import SideConfig
 from pipeline.storage.preflight import installed
 
@@ -53,7 +54,7 @@ def _make_human_player(
         raise PlayerError(f"{side.who} cannot play at a rating: only checkpoints fitted by `fianchetto calibrate` can")
     if aim not in corrections or not rating.isdecimal() or not 1 <= int(rating) <= MOST_RATING:
         raise PlayerError(f"{side.who}: rating must be 1 to {MOST_RATING}, and aim likelihood or strength")
-    found, search = corrections[aim], SearchConfig(simulations=side.simulations)
+    found, search = corrections[aim], human_config(side.simulations)
     name = f"{name} rated {rating} {aim}"
     player = Player(name=name, evaluator=evaluator, search=search, seed=seed, rating=int(rating), correction=found)
     return player, {**identity, "rating": int(rating), "correction": asdict(found), "search": asdict(search)}

@@ -15,8 +15,7 @@ from engine.match.config import PlayerError
 from engine.match.game import GameRecord
 from engine.match.openings import generate
 from engine.match.players import HumanSide, MoveRequest, Player
-from engine.search import SearchConfig
-from engine.search.human import Correction
+from engine.search.human import Correction, human_config
 from pipeline.matches.config import SideConfig
 from pipeline.matches.players import player_of
 from tests.conftest import REPOSITORY
@@ -46,7 +45,7 @@ def rated(weight: float, seed: int = 0) -> Player:
         evaluator=Rated(),
         rating=1700,
         correction=found,
-        search=SearchConfig(simulations=12),
+        search=human_config(12),
         seed=seed,
     )
 

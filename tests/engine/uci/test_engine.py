@@ -13,8 +13,8 @@ from engine.search import Search
 from tests.engine.uci.uci_talk import Counting, Talk, last_info
 
 MATE_IN_ONE = "6k1/5ppp/8/8/8/8/8/4R1K1 w - - 0 1"
-MATE_IN_TWO = "7k/8/8/8/8/8/R7/1R4K1 w - - 0 1"
-LOST_IN_TWO = "7k/R7/8/8/8/8/8/1R4K1 b - - 0 1"
+MATE_IN_TWO = "3r2k1/5ppp/8/8/8/8/4R3/4R1K1 w - - 0 1"
+LOST_IN_TWO = "3rR1k1/5ppp/8/8/8/8/8/4R1K1 b - - 0 1"
 MATED = "R5k1/5ppp/8/8/8/8/8/6K1 b - - 0 1"
 STALEMATED = "7k/5Q2/6K1/8/8/8/8/8 b - - 0 1"
 START = set(chess.Board().legal_moves)
