@@ -18,7 +18,6 @@ from tests import forked
 from tests.conftest import REPOSITORY
 from tests.model.synthetic import TINY, batch, stream
 
-KILLS = 12
 CONFIG = TrainConfig(steps=6, batch_size=16, threads=1, amp="off", device="cpu", validation_every_steps=4)
 
 RUN = """
@@ -53,15 +52,16 @@ def begun(code: str, out: Path, *arguments: Path, kill_at: int = 0) -> forked.Po
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
-def test_killed_a_dozen_times_ends_with_the_same_weights(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kills", [4, pytest.param(12, marks=pytest.mark.slow)])
+def test_killed_again_and_again_ends_with_the_same_weights(tmp_path: Path, kills: int) -> None:
     chance = random.Random(5)
     assert begun(RUN, tmp_path / "whole").wait() == 0
     whole = read_card(tmp_path / "whole")
     killed, number, finished = 0, 0, []
-    while killed < KILLS or not finished:
+    while killed < kills or not finished:
         out = tmp_path / str(number)
         # about ten file operations a step
-        kill_at = chance.randrange(1, 90) if killed < KILLS else 0
+        kill_at = chance.randrange(1, 90) if killed < kills else 0
         if (ended := begun(RUN, out, kill_at=kill_at).wait()) == -signal.SIGKILL:
             killed += 1
             if (out / CARD).exists():
@@ -70,7 +70,7 @@ def test_killed_a_dozen_times_ends_with_the_same_weights(tmp_path: Path) -> None
             assert ended == 0
             finished.append(out)
             number += 1
-    assert killed == KILLS
+    assert killed == kills
     for out in finished:
         card = read_card(out)
         assert card["finished"]

@@ -44,7 +44,7 @@ INTERRUPTED = {
 """Commands, and a function that each calls in the middle of its work."""
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("command", INTERRUPTED)
 def test_a_signal_ends_any_command_with_one_line(
     command: str, number: int, journey: dict[str, Any], tmp_path: Path
