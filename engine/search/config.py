@@ -17,7 +17,7 @@ class SearchParams(NamedTuple):
     c_puct: float
     c_base: float
     c_factor: float
-    c_spread: float
+    c_stdev: float
     fpu_reduction: float
     policy_temperature: float
     dirichlet_fraction: float
@@ -40,7 +40,7 @@ class SearchParams(NamedTuple):
 class SearchConfig:
     """How to search.
 
-    Defaults follow lc0 (c_puct, first-play urgency), KataGo (c_spread) and mctx (Gumbel); everything else is off by default.
+    Defaults follow lc0 (c_puct, first-play urgency), KataGo (c_stdev) and mctx (Gumbel); everything else is off by default.
     """
 
     algorithm: Literal["puct", "gumbel"] = "puct"
@@ -57,9 +57,9 @@ class SearchConfig:
     """Visits at which exploration begins to grow logarithmically (puct)."""
     c_factor: float = 3.894
     """Weight of the logarithmic growth of exploration; 0 for none (puct)."""
-    c_spread: float = 0.85
-    """How far exploration follows the spread of a position's values; 0 explores as much in every position (puct; KataGo's
-    cpuctUtilityStdevScale)."""
+    c_stdev: float = 0.85
+    """How far exploration follows the standard deviation of a position's values; 0 explores all positions alike (puct;
+    KataGo's cpuctUtilityStdevScale)."""
     fpu_reduction: float = 0.33
     """First-play urgency: an unvisited move's value is its parent's minus this factor * sqrt(sum of visited moves' priors)
     (puct)."""
@@ -107,7 +107,7 @@ class SearchConfig:
         for name in ("policy_temperature", "dirichlet_alpha", "c_base"):
             if not getattr(self, name) > 0.0:
                 raise SearchError(f"{name} must be above 0, not {getattr(self, name)}")
-        for name in ("c_spread", "dirichlet_fraction", "tail_mass", "dominance", "endgame_factor"):
+        for name in ("c_stdev", "dirichlet_fraction", "tail_mass", "dominance", "endgame_factor"):
             if not 0.0 <= getattr(self, name) <= 1.0:
                 raise SearchError(f"{name} must be between 0 and 1, not {getattr(self, name)}")
         for name in (

@@ -59,8 +59,8 @@ class HumanRoot(NamedTuple):
 
 
 def human_config(simulations: int) -> SearchConfig:
-    """Return the configuration of human search: the corrections were fitted, and the ladder was measured, with c_spread 0."""
-    return SearchConfig(simulations=simulations, c_spread=0.0)
+    """Return the configuration of human search, with the c_stdev of 0 that its corrections and the ladder were fitted with."""
+    return SearchConfig(simulations=simulations, c_stdev=0.0)
 
 
 def search_roots(search: Search, roots: Sequence[HumanRoot], simulations: int, stop: Stop | None = None) -> list[Root]:

@@ -1,11 +1,11 @@
 """Select the move of a descent: PUCT, or Gumbel with Sequential Halving at the root.
 
-**PUCT** (Silver et al. 2018), with lc0's growth of exploration and first-play urgency, and KataGo's scaling by spread:
+**PUCT** (Silver et al. 2018), with lc0's growth of exploration and first-play urgency, and KataGo's scaling by variance:
 
     score = Q + c * prior * sqrt(visits of all moves) / (1 + visits of this one);
-    c     = (c_puct + c_factor * log((visits of all + 1 + c_base) / c_base)) * (1 + c_spread * (spread / SPREAD - 1)).
+    c     = (c_puct + c_factor * log((visits of all + 1 + c_base) / c_base)) * (1 + c_stdev * (stdev / STDEV_PRIOR - 1)).
 
-The spread is the standard deviation of the values found below the node. Where they are much alike, small differences in Q
+stdev is the standard deviation of the values found below the node. Where they are much alike, small differences in Q
 decide earlier.
 
 Each visit in flight counts in Q as a loss (virtual loss). An unvisited move has the node's mean of finished visits, less
@@ -32,8 +32,8 @@ from engine.search.config import SearchParams
 from engine.search.tree import LOST, NO_NODE, Forest, Int
 
 _LEAST = 1e-30
-SPREAD, SPREAD_VISITS = 0.4, 2.0
-"""The spread that a node is assumed to have, and how many visits this assumption counts for; KataGo's."""
+STDEV_PRIOR, STDEV_PRIOR_VISITS = 0.4, 2.0
+"""Prior of a node's standard deviation of values, and its weight in visits, as in KataGo."""
 MAXVISIT_INIT = 50.0
 """Added to the largest visit count in the weight of completed Q-values, as in mctx."""
 
@@ -70,13 +70,13 @@ def selectable_moves(forest: Forest, slot: Int, index: Int, params: SearchParams
 
 
 @njit(cache=True, nogil=True)
-def spread_of_values(node: Any) -> Any:
-    """Return the standard deviation of a node's finished values, blended with SPREAD, float64; as KataGo computes it."""
+def estimate_stdev(node: Any) -> Any:
+    """Return the standard deviation of a node's finished values, shrunk towards STDEV_PRIOR as in KataGo, float64."""
     visits = max(np.float64(node.visits - node.in_flight), 1.0)
     mean = node.value_sum / visits
     squares = max(node.square_sum, mean * mean * visits)
-    squares += (mean * mean + SPREAD * SPREAD) * SPREAD_VISITS
-    return sqrt(max(squares / (visits + SPREAD_VISITS - 1.0) - mean * mean, 0.0))
+    squares += (mean * mean + STDEV_PRIOR * STDEV_PRIOR) * STDEV_PRIOR_VISITS
+    return sqrt(max(squares / (visits + STDEV_PRIOR_VISITS - 1.0) - mean * mean, 0.0))
 
 
 @njit(cache=True, nogil=True)
@@ -88,8 +88,8 @@ def puct_edge(forest: Forest, slot: Int, index: Int, params: SearchParams) -> An
     c = params.c_puct
     if params.c_factor > 0.0:
         c += params.c_factor * log((child_visits + 1.0 + params.c_base) / params.c_base)
-    if params.c_spread > 0.0:
-        c *= 1.0 + params.c_spread * (spread_of_values(node) / SPREAD - 1.0)
+    if params.c_stdev > 0.0:
+        c *= 1.0 + params.c_stdev * (estimate_stdev(node) / STDEV_PRIOR - 1.0)
     scale = c * sqrt(max(child_visits, 1.0))
     unvisited = node.value_sum / max(np.float64(node.visits - node.in_flight), 1.0)
     unvisited -= params.fpu_reduction * sqrt(np.float64(node.visited_policy))

@@ -33,8 +33,8 @@ class _Play:
     """Games that are searched and played move by move; one that ends or gets long is replaced by a new one."""
 
     def __init__(self, evaluator: Evaluator, games: int) -> None:
-        # a flat evaluator has no spread of values; without c_spread the trees are as broad as those of the compared search
-        self.search = Search(evaluator, SearchConfig(simulations=SIMULATIONS, c_spread=0.0), games=games, seed=1)
+        # the uniform evaluator's values hardly differ: without c_stdev the trees are as broad as those of OpenSpiel
+        self.search = Search(evaluator, SearchConfig(simulations=SIMULATIONS, c_stdev=0.0), games=games, seed=1)
         self.begun = 0
         self.plies_G = np.zeros(games, dtype=np.int64)
         for slot in range(games):

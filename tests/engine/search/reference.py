@@ -141,14 +141,14 @@ def search(
             backup(path, expand(path[-1], root.board, evaluator, temperature))
 
 
-def spread_factor(node: Node, c_spread: float) -> float:
+def stdev_factor(node: Node, c_stdev: float) -> float:
     """Give KataGo's factor on exploration: two more values are assumed, 0.4 off the mean; one degree of freedom is lost."""
     seen, mean = np.array(node.seen), np.mean(node.seen)
     second_moment = ((seen**2).sum() + 2 * (mean**2 + 0.4**2)) / (len(seen) + 2 - 1)
-    return 1 + c_spread * (math.sqrt(second_moment - mean**2) / 0.4 - 1)
+    return 1 + c_stdev * (math.sqrt(second_moment - mean**2) / 0.4 - 1)
 
 
-def puct_choice(c_puct: float, c_base: float, c_factor: float, c_spread: float, fpu_reduction: float) -> Choice:
+def puct_choice(c_puct: float, c_base: float, c_factor: float, c_stdev: float, fpu_reduction: float) -> Choice:
     """Make PUCT's choice."""
 
     def choose(node: Node) -> int:
@@ -156,7 +156,7 @@ def puct_choice(c_puct: float, c_base: float, c_factor: float, c_spread: float, 
         started = finished + flying
         visited = started.sum()
         c = c_puct + (c_factor * math.log((visited + 1 + c_base) / c_base) if c_factor else 0.0)
-        c *= spread_factor(node, c_spread)
+        c *= stdev_factor(node, c_stdev)
         charged = (node.values() * finished - flying) / np.maximum(started, 1)
         unvisited = node.value_sum / node.visits - fpu_reduction * math.sqrt(node.priors[finished > 0].sum())
         scores = np.where(started > 0, charged, unvisited) + c * node.priors * math.sqrt(max(visited, 1)) / (
@@ -214,14 +214,14 @@ def puct(
     c_puct: float = 1.745,
     c_base: float = 38739.0,
     c_factor: float = 3.894,
-    c_spread: float = 0.85,
+    c_stdev: float = 0.85,
     fpu_reduction: float = 0.33,
     temperature: float = 1.0,
     leaves: int = 1,
 ) -> Node:
     """Search by PUCT; the root's own evaluation is no simulation."""
     root = Node(board)
-    choice = puct_choice(c_puct, c_base, c_factor, c_spread, fpu_reduction)
+    choice = puct_choice(c_puct, c_base, c_factor, c_stdev, fpu_reduction)
     search(root, evaluator, simulations, (choice, choice), temperature, leaves)
     return root
 

@@ -30,7 +30,7 @@ LAID = Laid(
         AFTER_B2_H7: (-0.3, {}),
     }
 )
-PLAIN = {"c_puct": 1.0, "c_factor": 0.0, "c_spread": 0.0, "fpu_reduction": 0.0}
+PLAIN = {"c_puct": 1.0, "c_factor": 0.0, "c_stdev": 0.0, "fpu_reduction": 0.0}
 # Score = value + prior * sqrt(visits of all, at least 1) / (1 + visits); an unvisited move is worth the root's mean, its own
 # evaluation included.
 #         a1a2                         b1                             b2                       to     White's value of the leaf
@@ -121,8 +121,8 @@ OPENINGS = [
     "options",
     [
         {},
-        {"c_puct": 0.8, "c_base": 20.0, "c_factor": 1.5, "c_spread": 0.0, "fpu_reduction": 0.0},
-        {"c_puct": 3.0, "c_factor": 0.0, "c_spread": 1.0, "fpu_reduction": 1.0, "policy_temperature": 1.7},
+        {"c_puct": 0.8, "c_base": 20.0, "c_factor": 1.5, "c_stdev": 0.0, "fpu_reduction": 0.0},
+        {"c_puct": 3.0, "c_factor": 0.0, "c_stdev": 1.0, "fpu_reduction": 1.0, "policy_temperature": 1.7},
     ],
 )
 def test_trees_are_those_of_the_slow_search(fen: str, line: str, options: dict[str, float]):

@@ -67,7 +67,7 @@ def test_the_root_alone_is_a_tree():
         ({"algorithm": "minimax"}, "puct or gumbel, not 'minimax'"),
         ({"policy_temperature": 0.0}, "policy_temperature must be above 0"),
         ({"policy_temperature": float("nan")}, "policy_temperature must be above 0"),
-        ({"c_spread": 1.5}, "c_spread must be between 0 and 1, not 1.5"),
+        ({"c_stdev": 1.5}, "c_stdev must be between 0 and 1, not 1.5"),
         ({"dirichlet_fraction": 1.5}, "dirichlet_fraction must be between 0 and 1"),
         ({"c_puct": float("inf")}, "c_puct must be 0 or more"),
     ],

@@ -37,7 +37,7 @@ def test_a_signal_while_training_saves_and_is_the_exit_status(
 
 INTERRUPTED = {
     "report": (["report", "--checkpoint", "{net}", "--pgn", str(SAMPLE)], "pipeline.evaluation.report:measure_rows"),
-    "export": (["export", "--checkpoint", "{net}", "--out", "net.onnx"], "model.inference.export:example_inputs"),
+    "export": (["export", "--checkpoint", "{net}", "--out", "net.onnx"], "model.inference.export:OnnxEvaluator"),
     "ingest": (["ingest", str(SAMPLE), "--out", "positions", "--workers", "2"], "pipeline.ingest.job:part_name"),
     "uci": (["uci", "--evaluator", "uniform"], "engine.uci.engine:parse_position"),
 }

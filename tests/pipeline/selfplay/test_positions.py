@@ -129,7 +129,7 @@ def test_what_the_manifest_says_is_what_the_rows_say(made: Path, sources: tuple[
     ("fen", "changed"), [("7k/R7/8/8/8/8/8/1R5K w - - 0 1", 0), ("7k/8/8/8/8/8/1R6/R6K w - - 0 1", 1)]
 )
 def test_a_mate_in_one_is_no_change_of_the_policy_but_a_mate_that_a_search_found_is(fen: str, changed: int) -> None:
-    search = SearchConfig(simulations=2000, policy_temperature=1.0, c_spread=0.0)  # broad, as the evaluator is blind
+    search = SearchConfig(simulations=2000, policy_temperature=1.0, c_stdev=0.0)  # broad, as the evaluator is blind
     config = replace(CONFIG, explorer="hand-written", width=1, search=search)
     entry = positions._search_group(uniform, config, from_fen(fen)[None], 0, never)
     assert entry is not None
