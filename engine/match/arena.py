@@ -7,6 +7,7 @@ at once without taking each other's time.
 
 import gc
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -37,19 +38,23 @@ def play(
     margin: float = 0.05,
     max_plies: int = 600,
     done: Iterable[int] = (),
+    sequential: bool = False,
     stop: Stop = never,
 ) -> None:
     """Play two games of every opening except those in `done`, and report each as it ends, one at a time.
 
-    Games begin in the order of their numbers. When `stop` returns True (it is polled between moves), unfinished games are
-    discarded. An engine's fault loses it the game (engine/match/uci_player.py); an error of our players is raised.
+    Games begin in the order of their numbers. With `sequential`, the numbers of the games in play are less than `concurrency`
+    apart (on a clock they may be more): a sequential test counts pairs in order and would ignore games far after a long one.
+
+    When `stop` returns True (it is polled between moves), unfinished games are discarded. An engine's fault loses it the
+    game (engine/match/uci_player.py); an error of our players is raised.
 
     `concurrency` is the number of games at a time; 0: 64 between networks and evaluators, 8 for each core with UCI engines;
     on a clock, one fewer than cores. A move may be `margin` seconds late. After `max_plies` half-moves, the opening's
     included, a game is a draw.
     """
     finished = set(done)
-    numbers = iter([number for number in range(2 * len(openings)) if number not in finished])
+    numbers = deque(number for number in range(2 * len(openings)) if number not in finished)
     left = 2 * len(openings) - len(finished)
     if left <= 0:
         return
@@ -61,9 +66,11 @@ def play(
     def halt() -> bool:
         return failed.is_set() or stop()
 
-    def next_number() -> int | None:
+    def next_number(oldest: int | None) -> int | None:
         with lock:
-            return next(numbers, None)
+            if not numbers or (sequential and oldest is not None and numbers[0] >= oldest + width):
+                return None
+            return numbers.popleft()
 
     def report_one(record: GameRecord) -> None:
         with lock:
@@ -139,7 +146,9 @@ class _Group:
             self.sides.append(make_side(player, width, patience))
         self.games: dict[int, MatchGame] = {}
 
-    def play(self, next_number: Callable[[], int | None], report: Callable[[GameRecord], None], stop: Stop) -> None:
+    def play(
+        self, next_number: Callable[[int | None], int | None], report: Callable[[GameRecord], None], stop: Stop
+    ) -> None:
         """Play until there are no more games, or `stop` returns True."""
         with ThreadPoolExecutor(2, thread_name_prefix="side") as pool:
             try:
@@ -152,11 +161,14 @@ class _Group:
                 for side in self.sides:
                     side.close()
 
-    def _begin_games(self, next_number: Callable[[], int | None]) -> None:
-        """Begin games in the free slots."""
+    def _begin_games(self, next_number: Callable[[int | None], int | None]) -> None:
+        """Begin games in the free slots; `next_number` gets the lowest number in play."""
         for slot in range(self.width):
-            if slot in self.games or (number := next_number()) is None:
+            if slot in self.games:
                 continue
+            oldest = min((game.number for game in self.games.values()), default=None)
+            if (number := next_number(oldest)) is None:
+                break
             game = MatchGame(number, self.openings[number // 2], self.limits, self.max_plies)
             self.games[slot] = game
             for side in self.sides:

@@ -131,6 +131,7 @@ def _play_missing(
             concurrency=config.concurrency,
             margin=config.margin,
             done=list(games),
+            sequential=config.early,
             report=report,
             stop=lambda: over.is_set() or stop(),
         )

@@ -251,6 +251,25 @@ def test_games_that_are_done_are_not_played_again_and_stopping_gives_up_the_rest
     assert [record.game for record in few] == [0, 1]
 
 
+def test_a_sequential_match_begins_no_game_far_ahead_of_a_long_one() -> None:
+    short = Opening("4k3/8/8/8/8/8/8/R3K3 w - - 97 80", ())  # the fifty-move rule ends it after three half-moves
+    found: dict[bool, list[GameRecord]] = {False: [], True: []}
+    for sequential, records in found.items():
+        play(
+            (GREEDY, searching(2)),
+            [LINES[0], *[short] * 6],
+            concurrency=4,
+            max_plies=40,
+            sequential=sequential,
+            report=records.append,
+        )
+    orders = {sequential: [record.game for record in records] for sequential, records in found.items()}
+    assert set(orders[False][-2:]) == {0, 1}, "the long pair ends last"
+    assert set(orders[True][: orders[True].index(0)]) <= {1, 2, 3}
+    assert set(orders[True][: orders[True].index(1)]) <= {0, 2, 3, 4}
+    assert sorted(found[True], key=lambda record: record.game) == sorted(found[False], key=lambda record: record.game)
+
+
 def test_a_search_beats_no_knowledge() -> None:
     records = match(
         searching(16), Player(name="uniform", evaluator=uniform, search=SearchConfig(simulations=16)), LINES
