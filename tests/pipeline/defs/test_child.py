@@ -80,8 +80,8 @@ def test_terminate_inside_of_a_slow_step_of_training_saves_the_last_whole_one(tm
     dump, positions, out = tmp_path / "dump.pgn", tmp_path / "positions", tmp_path / "net"
     dump.write_text("\n".join(random_game(seed) for seed in range(6)))
     ingest([str(dump)], positions, IngestConfig(test_share=0.0, val_share=0.0), workers=1)
-    config = TrainConfig(steps=9, batch_size=32, norm_rows=2, threads=1, device="cpu", amp="off")
-    work = partial(stand_in.train, tmp_path, 3 * 16 + 3, positions, config)
+    config = TrainConfig(steps=9, batch_size=128, norm_rows=2, threads=1, device="cpu", amp="off")
+    work = partial(stand_in.train, tmp_path, 3 * 64 + 5, positions, config)
     worker = threading.Thread(target=_until_slow, args=(tmp_path, os.getpid()))
     before = signal.signal(signal.SIGUSR1, _interrupted)
     try:
@@ -93,7 +93,7 @@ def test_terminate_inside_of_a_slow_step_of_training_saves_the_last_whole_one(tm
         worker.join()
     card = json.loads((out / "checkpoint.json").read_text())
     assert (card["step"], card["finished"]) == (3, False)
-    assert int((tmp_path / "parts").read_text()) < 8, "the rest of the step was left"
+    assert int((tmp_path / "parts").read_text()) < 30, "the rest of the step was left"
 
 
 def _until_slow(folder: Path, pid: int) -> None:

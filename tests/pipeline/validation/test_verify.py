@@ -130,12 +130,12 @@ def test_a_manifest_that_names_another_form_of_planes_is_found(copied: Path) -> 
 def test_altered_rows_under_rewritten_hashes_are_found(tmp_path: Path) -> None:
     """One row of each shard, among all of a small dataset."""
     write_dataset(tmp_path, copies=1)
-    for entry in read_manifest(tmp_path / "positions" / "games")["files"]:
-        if entry["split"]:
-            rewrite(tmp_path, entry["name"], altered("halfmove", 0, 77))
-            rewrite(tmp_path, entry["name"], flip_a_bit)
+    shards = [entry["name"] for entry in read_manifest(tmp_path / "positions" / "games")["files"] if entry["split"]]
+    for name in shards:
+        rewrite(tmp_path, name, altered("halfmove", 0, 77))
+        rewrite(tmp_path, name, flip_a_bit)
     found = look(tmp_path, rows=10**6)["rows"]
-    assert found
+    assert len(set(found)) == len(shards) > 0, "small shards are drawn several times"
     assert all("halfmove is 77, not " in line and "planes [0] differ" in line for line in found)
 
 
