@@ -51,9 +51,10 @@ class TuneConfig:
     eval_blend: float = 1.0
     """Share of the value's target that is the engine's evaluation, in rows that have one; the rest is the game's result."""
     teach: LoopTeach = "auto"
-    """Targets of searched rows: policy (their visits), value (the best move's value), or both; none trains on human rows
-    alone. auto measures teachers on held-out positions, for each network that searches, and chooses among them, the search
-    too. It means value where the hand-written player was set to search, and policy where the network plays games."""
+    """Targets of searched rows: policy (their visits), value (the best move's value), or both; none trains on human
+    rows alone. auto compares the network's search with the hand-written player's on held-out positions: value by the
+    hand-written player where that one errs less, else none. It means value where the hand-written player was set to
+    search, and policy where the network plays games."""
     keep_policy: bool = True
     """Policy target of rows whose search teaches the value alone: true keeps the policy of the generation's best network,
     false uses the move that a person played, and keeps the policy only where no move is known."""

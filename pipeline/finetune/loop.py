@@ -20,7 +20,6 @@ from pipeline.dataset.files.verify_files import verify_files
 from pipeline.dataset.training_set import members
 from pipeline.errors import ConfigError, DatasetError, Stopped
 from pipeline.executors.by_name import LOCAL, engine_of
-from pipeline.finetune.choice import apply, teach_by_hand
 from pipeline.finetune.config import FREE_TO_CHANGE, FinetuneConfig
 from pipeline.finetune.control import write_seed
 from pipeline.finetune.gate import decide
@@ -37,7 +36,7 @@ from pipeline.finetune.state import (
     publish_state,
     read_state,
 )
-from pipeline.finetune.teachers import Teachers, choose_teachers, latest_teachers, read_teachers
+from pipeline.finetune.teacher import Teacher, apply, choose_teacher, latest_teacher, read_teacher, teach_by_hand
 from pipeline.selfplay.draw import identify_datasets
 from pipeline.selfplay.worker import ONNX
 from pipeline.storage import ownership
@@ -57,17 +56,15 @@ def finetune(
     out: Path,
     *,
     human: Sequence[Path] = (),
-    referee: str = "stockfish",
     stages: Mapping[str, Stage] = DEFAULT_STAGES,
     progress: Progress = silent,
     stop: Stop = never,
 ) -> dict[str, Any]:
     """Fine-tune a supervised checkpoint in `out` and return the result; `out/best` is the best network.
 
-    `human` are datasets or training sets to search, to mix into training and to measure on; without any, nothing limits the
-    loss of human top-1. `referee` is the command of the UCI engine by which teachers are chosen, if it is installed. A loop in
-    `out` is resumed. Raises FinetuneError for another loop's directory, for one in which another process runs, and for a full
-    disk; Stopped when `stop` returns True; and what the stages raise.
+    `human` are datasets or training sets to search, to mix into training and to measure on; without any, nothing
+    limits the loss of human top-1. A loop in `out` is resumed. Raises FinetuneError for another loop's directory, for
+    one in which another process runs, and for a full disk; Stopped when `stop` returns True; and what the stages raise.
     """
     require(config, human)
     ownership.require_apart(out, [checkpoint, *human], FinetuneError)
@@ -80,7 +77,7 @@ def finetune(
                 left.unlink(missing_ok=True)
             ownership.claim(out / IDENTITY, identity, FinetuneError)
             write_seed(checkpoint, human, out / "seed", {"generation": 0})
-            return _Loop(config, out, tuple(human), referee, stages, progress, stop).run()
+            return _Loop(config, out, tuple(human), stages, progress, stop).run()
     except OSError as error:
         why = f"{error.strerror or error} ({error.filename or out})"
         raise FinetuneError(f"{why}: what was finished is kept, run the same command to continue") from error
@@ -134,12 +131,11 @@ class _Loop:
         config: FinetuneConfig,
         out: Path,
         human: tuple[Path, ...],
-        referee: str,
         stages: Mapping[str, Stage],
         progress: Progress,
         stop: Stop,
     ) -> None:
-        self.config, self.out, self.human, self.referee, self.stages = config, out, human, referee, stages
+        self.config, self.out, self.human, self.stages = config, out, human, stages
         self.weights, self.progress, self.stop = _read_weights_hash(out / "seed"), progress, stop
         self.state = read_state(out)
         self.mark = time.monotonic()
@@ -166,51 +162,49 @@ class _Loop:
         return self._result(why)
 
     def _resolve_settings(self, number: int) -> FinetuneConfig:
-        """Return a generation's settings; with `teach` auto, teachers of the network that searches are compared and chosen."""
+        """Return a generation's settings; with `teach` auto, a comparison of two players decides on them."""
         if number not in self.settings:
             self.settings[number] = self._choose(number)
         return self.settings[number]
 
     def _choose(self, number: int) -> FinetuneConfig:
-        """Return a generation's settings by the teachers of the network that searches, compared once for each network."""
+        """Return a generation's settings by the network that it starts from, which is compared once."""
         teach, explore = self.config.train.teach, self.config.explore
         if teach in ("auto", "value") and not explore.uses_network:
             return teach_by_hand(self.config, self._count_rows())
         if not number or teach != "auto" or self.config.sources.keys() == {"games"}:
             return self.config
         best = self.state.best_before(number)
-        teachers = read_teachers(folder_of(self.out, best)) or self._compare_teachers(number, best)
-        return apply(teachers.choice, self.config, self._count_rows())
+        teacher = read_teacher(folder_of(self.out, best)) or self._compare_players(number, best)
+        return apply(teacher, self.config, self._count_rows())
 
     def _count_rows(self) -> int:
         """Return the number of human rows; an engine's analyses are none."""
         games = (directory for directory in self.human if not has_engine_moves(directory))
         return sum(member.positions("train") for directory in games for member in members(directory))
 
-    def _compare_teachers(self, number: int, best: int) -> Teachers:
-        """Compare the teachers of generation `best` for another generation, and count the time."""
+    def _compare_players(self, number: int, best: int) -> Teacher:
+        """Compare generation `best` with the hand-written player for another generation, and count the time."""
 
         def tick(one: Tick) -> None:
-            self.progress(replace(one, stage=f"generation {number}: teachers"))
+            self.progress(replace(one, stage=f"generation {number}: teacher"))
 
+        checkpoint = checkpoint_of(self.out, best)
         self.mark = time.monotonic()
         try:
-            teachers = choose_teachers(
-                checkpoint_of(self.out, best),
+            teacher = choose_teacher(
+                checkpoint,
                 self.human,
-                self.config.explore,
                 folder_of(self.out, best),
-                scored=self.out,
-                simulations=self.config.gate.simulations,
-                engine=self.referee,
+                device=self.config.explore.device,
                 progress=tick,
                 stop=self._halted,
             )
         finally:
             self.state.seconds += time.monotonic() - self.mark
             self.mark = time.monotonic()
-        LOG.info("teachers of %s:\n%s", checkpoint_of(self.out, best), teachers.text)
-        return teachers
+        LOG.info("%s: %s", checkpoint, teacher.text)
+        return teacher
 
     def _halted(self) -> bool:
         """Return whether a stage must stop: it was asked to, or its minutes are over."""
@@ -288,8 +282,8 @@ class _Loop:
         """Return the figures of the best network, a row per generation, and a text for the terminal."""
         state = self.state
         rows = [row(one) for one in state.decided]
-        found = latest_teachers(self.out)
-        teachers = [] if found is None else [textwrap.indent(found.text, "    "), ""]
+        found = latest_teacher(self.out)
+        decision = [] if found is None else [textwrap.indent(found.text, "    "), ""]
         best = f"best: generation {state.best}, in {self.out / BEST} ({why})"
         return {
             "out": str(self.out),
@@ -301,8 +295,8 @@ class _Loop:
             "eval": state.generations[state.best].stages.get("eval", {}) if state.generations else {},
             "seed_eval": state.generations[0].stages.get("eval", {}) if state.generations else {},
             "rows": rows,
-            "teachers": None if found is None else to_jsonable_python(found),
+            "teacher": None if found is None else to_jsonable_python(found),
             "minutes": round(state.seconds / 60, 2),
             "ended": why,
-            "text": "\n".join([*teachers, table(rows), "", *(f"- {line}" for line in reasons(rows)), "", best]),
+            "text": "\n".join([*decision, table(rows), "", *(f"- {line}" for line in reasons(rows)), "", best]),
         }

@@ -151,7 +151,7 @@ class StageContext:
     config: FinetuneConfig
     """Settings of the generation."""
     requested: FinetuneConfig
-    """The settings without a choice of teachers, with which the control is trained."""
+    """The settings as requested, with which the control is trained."""
     lineage: Mapping[str, Any]
     """Origin of the data, for the manifest of the self-play dataset."""
     spent: Mapping[str, float]

@@ -82,8 +82,9 @@ class Finetune(Common):
     and plays the best network in a match that ends by SPRT. It is promoted if it wins, does not lose to the supervised
     checkpoint and still predicts people's moves. A generation takes an hour or two on two cores.
 
-    First, possible teachers of the policy and of the value are compared on held-out games, and the loop chooses (--teach sets
-    them instead). With `--games-share 1` the network plays games in place of searching positions; with
+    First, the network's search is compared with the hand-written player's on held-out games. The loop learns the
+    value from the hand-written player where that one errs less, and otherwise trains on human rows alone (--teach
+    decides instead). With `--games-share 1` the network plays games in place of searching positions; with
     `--explorer hand-written` the hand-written player does either. `OUT/best` is an ordinary checkpoint, generations.csv and
     curves.png show each generation.
     """

@@ -11,7 +11,7 @@ from pipeline.defs.pages import pictures
 from pipeline.defs.pages.metadata import Metadata, table
 from pipeline.finetune.outputs import CURVES
 from pipeline.finetune.state import NOTHING_PROMOTED, folder_of
-from pipeline.finetune.teachers import latest_teachers
+from pipeline.finetune.teacher import latest_teacher
 from pipeline.matches.match import ELO, format_elo
 
 SAMPLES = 4
@@ -21,7 +21,7 @@ MATCH = ("a", "b", "games", "wins", "draws", "losses", "score", "los")
 
 
 def describe_tuned(out: Path, result: Mapping[str, Any]) -> Metadata:
-    """Return the metadata of a fine-tuning: figures of the best, curves, teachers, a row per generation, games."""
+    """Return the metadata of a fine-tuning: figures of the best, curves, the teacher, a row per generation, games."""
     numbers = _elo_of(result["against_seed"])
     numbers |= {name: result["eval"].get(name) for name in ("top1", "cross_entropy")}
     numbers["seed_top1"] = result["seed_eval"].get("top1")
@@ -42,17 +42,17 @@ def describe_tuned(out: Path, result: Mapping[str, Any]) -> Metadata:
         "minutes": result["minutes"],
         **{name: value for name, value in numbers.items() if value is not None},
         **_show_curves(out),
-        **_show_teachers(out),
+        **_show_teacher(out),
         "verdicts": table(rows),
         **_show_games(out, result["generations"]),
         "summary": dg.MetadataValue.md(result["text"]),
     }
 
 
-def _show_teachers(tuned: Path) -> Metadata:
-    """Return the last table by which teachers were chosen, {} where the user chose them."""
-    found = latest_teachers(tuned)
-    return {} if found is None else {"teachers": dg.MetadataValue.md(f"```\n{found.text}\n```")}
+def _show_teacher(tuned: Path) -> Metadata:
+    """Return the last decision whether a search teaches, {} where the user decided."""
+    found = latest_teacher(tuned)
+    return {} if found is None else {"teacher": dg.MetadataValue.md(found.text)}
 
 
 def _elo_of(match: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -88,7 +88,7 @@ def describe_strength(out: Path, tuned: Path, result: Mapping[str, Any]) -> Meta
         "tuned": dg.MetadataValue.path(tuned),
         **({"seed": NOTHING_PROMOTED} if first is None else _elo_of(first)),
         **_show_curves(tuned),
-        **_show_teachers(tuned),
+        **_show_teacher(tuned),
         "matches": table(
             [{name: row[name] for name in MATCH} | {"Elo (95 %)": format_elo(row)} for row in result["rows"]]
         ),

@@ -1,9 +1,9 @@
 """The self-play assets: their checks on figures, and a whole run of their job on a tiny network."""
 
 import shutil
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 import pytest
@@ -13,13 +13,11 @@ from pipeline.defs import checks
 from pipeline.defs.pages.tuned_metadata import describe_strength
 from pipeline.defs.tuned import strength_report, tuned_checkpoint
 from pipeline.finetune import strength
-from pipeline.finetune.choice import choose
 from pipeline.finetune.state import GENERATIONS, NOTHING_PROMOTED
-from pipeline.finetune.teachers import TEACHERS
+from pipeline.finetune.teacher import TEACHER
 from pipeline.matches.config import SideConfig
 from tests.pipeline.defs.conftest import execute, one
 from tests.pipeline.finetune.fakes import network
-from tests.pipeline.finetune.test_choice import row
 
 TINY = {
     "generations": 1,
@@ -97,20 +95,17 @@ def test_a_clean_sweep_has_a_bound_and_no_elo(tmp_path: Path) -> None:
     assert said["matches"].records[0].data["Elo (95 %)"] == "above +161"
 
 
-def test_the_choice_of_teachers_is_shown(tmp_path: Path) -> None:
-    rows = [row("value", "bare", 0, 0.2, 0.0, 0.0, 0.0), row("value", "visits: best move", 64, 0.1, -0.1, -0.12, -0.08)]
-    rows += [row("policy", "bare", 0, None), row("policy", "visits", 64, None)]
-    found = {"format_version": 1, "referee": "results", "engine": "", "positions": 400, "games": 63, "rows": rows}
-    for number, count in enumerate((399, 400)):  # the last is shown
-        (tmp_path / GENERATIONS / f"00{number}").mkdir(parents=True)
-        told = found | {"positions": count, "choice": asdict(choose(rows))}
-        publish_json(tmp_path / GENERATIONS / f"00{number}", TEACHERS, told)
-    said = describe_strength(tmp_path, tmp_path, {"against_seed": None, "rows": [], "text": ""})
-    assert "400 held-out positions of 63 games" in str(said["teachers"].value)
-    assert "The value learns from the value of the best move" in str(said["teachers"].value)
-    assert "teachers" not in describe_strength(
-        tmp_path, tmp_path / "none", {"against_seed": None, "rows": [], "text": ""}
-    )
+def test_the_last_comparison_of_players_is_shown(tmp_path: Path) -> None:
+    found: dict[str, Any] = {"format_version": 2, "truth": "results", "games": 63, "network": 0.2, "hand_written": 0.1}
+    for number, count in enumerate((399, 400)):
+        folder = tmp_path / GENERATIONS / f"00{number}"
+        folder.mkdir(parents=True)
+        publish_json(folder, TEACHER, found | {"positions": count, "low": -0.12, "high": -0.08})
+    nothing = {"against_seed": None, "rows": [], "text": ""}
+    words = str(describe_strength(tmp_path, tmp_path, nothing)["teacher"].value)
+    assert "400 held-out positions of 63 games" in words
+    assert "hand-written player teaches" in words
+    assert "teacher" not in describe_strength(tmp_path, tmp_path / "none", nothing)
 
 
 @pytest.mark.slow

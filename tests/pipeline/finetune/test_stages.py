@@ -17,11 +17,11 @@ from pipeline.dataset.files.shards import file_hash
 from pipeline.dataset.join import join
 from pipeline.errors import ConfigError
 from pipeline.finetune import control, evaluation, gate
-from pipeline.finetune.choice import Choice, apply
 from pipeline.finetune.config import FinetuneConfig, TuneConfig
 from pipeline.finetune.loop import identify, require
 from pipeline.finetune.stages import explore_stage, train_stage
 from pipeline.finetune.state import StageContext
+from pipeline.finetune.teacher import teach_by_hand
 from pipeline.selfplay.config import ExploreConfig
 from pipeline.validation.verify import files_differ
 from tests.pipeline import datasets
@@ -241,8 +241,7 @@ def test_the_control_is_trained_as_asked_and_not_as_suits_the_teacher(
         return {"finished": True}
 
     monkeypatch.setattr(control, "train_on", train_on)
-    hand = {"policy": "none", "value": "hand_written", "algorithm": "puct", "simulations": 0}
-    chosen = apply(Choice(**hand, policy_reason="", value_reason=""), LOOP, rows=100)  # type: ignore[arg-type]
+    chosen = teach_by_hand(LOOP, rows=100)
     assert not chosen.train.results
     context = control_context(sources, tmp_path, chosen)
     assert control.train_control(context, silent, never) == tmp_path / control.CONTROL

@@ -1,0 +1,320 @@
+"""Decide whether the hand-written player teaches a network's value, by both searches of held-out positions.
+
+    held-out positions --64 simulations each--> values --evaluations or results--> errors --> Teacher
+
+Of all teachers that were tried, this one made networks stronger, and only those of few games (docs/findings.md). So a loop
+compares the network's own search with the hand-written player's. It learns from the hand-written player where that one errs
+less beyond chance, and otherwise trains on human rows alone.
+
+Errors are squared errors of the expected score, after one factor on the value's logits was fitted on the other half of the
+games: the value is calibrated once it is trained, so a teacher's scale must not count.
+
+Axes: N positions, R rows, W words of a position.
+"""
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.board.movegen import MOVE_PLANES
+from engine.board.rules import insufficient
+from engine.cores import cores
+from engine.evaluation.evaluator import Evaluator
+from engine.evaluation.handwritten import evaluate
+from engine.json_files import check, read_json
+from engine.progress import Progress, Stop, Tick, never, silent
+from engine.search import Search, SearchConfig
+from engine.selfplay.game import read_search
+from pipeline.dataset.batches import Batches
+from pipeline.dataset.files.columns import BATCH_SENTINELS
+from pipeline.dataset.files.schemas import Count, Number, Schema
+from pipeline.dataset.files.shards import Batch, publish_json
+from pipeline.dataset.files.stored_planes import row_positions
+from pipeline.errors import ConfigError, Stopped
+from pipeline.evaluation.intervals import clustered_mean
+from pipeline.finetune.config import SMALLEST_SHARE, FinetuneConfig, default_explore
+from pipeline.finetune.state import GENERATIONS, FinetuneError
+from pipeline.selfplay.draw import FIRST_PLY, rank_equals
+from pipeline.training.export import export_once
+from pipeline.training.train import has_split
+
+LOG = logging.getLogger(__name__)
+
+POSITIONS, PER_GAME = 2000, 8
+"""Maximum number of held-out positions that both players search, in all and of one game."""
+OVERSAMPLE = 5
+"""Rows that are drawn for each position, so that they come from many games."""
+SIDE_BY_SIDE = 64
+"""Trees that are searched together."""
+SIMULATIONS = 64
+"""Simulations of a position: 1,024 of the hand-written player err hardly less."""
+EVALUATED = 0.95
+"""Share of the positions from which on the datasets' evaluations are the truth, in place of results."""
+FIFTY_MOVES = 100
+"""Half-moves without a capture or a pawn's move that end a game."""
+CURVE = 0.00368208
+"""Slope of Lichess's logistic curve from centipawns to expected scores (lichess.org/page/accuracy)."""
+
+SETTINGS: Mapping[str, Any] = {
+    "human_share": 0.15,
+    "train.epochs": 1.5,
+    "train.learning_rate": 2e-3,
+    "train.value_weight": 1.0,
+    "train.results": False,
+}
+"""Settings with which the hand-written player teaches, where they have their defaults (docs/log/2026-11-25.md)."""
+MANY_ROWS = 500_000
+MANY_ROWS_SETTINGS: Mapping[str, Any] = {"train.keep_policy": False, "train.learning_rate": 1e-3}
+"""Settings that differ from MANY_ROWS human rows on, since these rows still teach the policy."""
+NEAR_SHARE, NEAR_SHARE_OF_MANY = 2 / 3, 0.3
+"""Share of near positions among the searched ones, games excluded: by default, and from MANY_ROWS human rows on."""
+MAX_POSITIONS, POSITIONS_PER_ROW = 500_000, 2
+"""Maximum number of positions that the hand-written player searches by default, in all and per human row."""
+HUMAN_POSITIONS_PER_ROW = 2 / 3
+"""Maximum number of human positions that it searches by default, per human row: some repeat, some are too early."""
+
+TEACHER = "teacher.json"
+FORMAT_VERSION: Literal[2] = 2
+COLUMNS = ("planes", "castling", "ep_file", "halfmove", "ply", "plies", "game", "eval", "result")
+
+
+class Teacher(Schema):
+    """teacher.json: the errors of both searches, and the interval of their difference."""
+
+    format_version: Literal[2]
+    truth: Literal["evaluations", "results"]
+    positions: Count
+    games: Count
+    network: Number
+    """Mean squared error of the expected score after the network's search."""
+    hand_written: Number
+    """The same after the hand-written player's."""
+    low: float | None
+    """Lower end of the 95 % interval of their difference; None with too few games."""
+    high: float | None
+
+    @property
+    def teaches(self) -> bool:
+        """Return whether the hand-written player errs less, beyond chance."""
+        return self.high is not None and self.high < 0.0
+
+    @property
+    def text(self) -> str:
+        """Return the decision and its reason in two sentences."""
+        interval = "too few games for an interval" if self.low is None else f"{self.low:+.4f} to {self.high:+.4f}"
+        done = (
+            "The hand-written player teaches the value"
+            if self.teaches
+            else "No search teaches: the loop trains on human rows alone"
+        )
+        truth = "the datasets' evaluations" if self.truth == "evaluations" else "the games' results"
+        return (
+            f"{done}. On {self.positions:,} held-out positions of {self.games:,} games, after {SIMULATIONS} "
+            f"simulations,\nits squared error of the expected score is {self.hand_written:.4f}, the network's "
+            f"{self.network:.4f} (difference\n{self.hand_written - self.network:+.4f}, {interval}), by {truth}."
+        )
+
+
+def choose_teacher(
+    checkpoint: Path,
+    human: Sequence[Path],
+    out: Path,
+    *,
+    device: str = "auto",
+    progress: Progress = silent,
+    stop: Stop = never,
+) -> Teacher:
+    """Compare both searches of held-out positions, and write teacher.json into `out`.
+
+    Raises ConfigError without held-out positions, and Stopped.
+    """
+    held = draw_held_out(human)
+    network = _open(checkpoint, human, device, progress)
+    values = []
+    for part, evaluator in enumerate((network, evaluate)):
+
+        def tick(done: int, before: int = part * len(held.games)) -> None:
+            progress(Tick(before + done, 2 * len(held.games), "positions compared"))
+
+        values.append(search_values(evaluator, held.positions, tick, stop))
+    teacher = compare_values(*values, held)
+    publish_json(out, TEACHER, teacher.model_dump())
+    return teacher
+
+
+def read_teacher(out: Path) -> Teacher | None:
+    """Read teacher.json, None if there is none; raises FinetuneError for an invalid file."""
+    path = out / TEACHER
+    if not path.exists():
+        return None
+    found = read_json(path, FinetuneError)
+    check(path, found, Teacher, FinetuneError, hint=": delete it to compare the players again")
+    return Teacher.model_validate(found)
+
+
+def latest_teacher(loop: Path) -> Teacher | None:
+    """Read a loop's last comparison, None where there was none; raises FinetuneError for an invalid file."""
+    found = sorted((loop / GENERATIONS).glob(f"*/{TEACHER}"))
+    return read_teacher(found[-1].parent) if found else None
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOut:
+    """Positions that no training saw, in random order."""
+
+    positions: NDArray[np.uint64]  # [N, W]
+    games: NDArray[np.uint64]  # [N] dataset << 32 | game
+    evals: NDArray[np.int16]  # [N] centipawns for the mover, -32768 if unknown
+    results: NDArray[np.int8]  # [N] the game's result for the mover
+
+
+def draw_held_out(human: Sequence[Path], count: int = POSITIONS, seed: int = 0) -> HeldOut:
+    """Draw positions of the validation splits, or of the test splits where a dataset has no validation split.
+
+    Positions belong to games, have at least two legal moves, and occur from half-move FIRST_PLY on. Raises ConfigError where
+    no dataset has any.
+    """
+    parts = [part for number, folder in enumerate(human) for part in _sample(folder, number, count, seed)]
+    rows = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]} if parts else {}
+    if not rows or not len(rows["game"]):
+        raise ConfigError(
+            "no held-out positions to choose a teacher by: ingest with a validation or test split, or set --teach"
+        )
+    order_R = np.random.Generator(np.random.PCG64(seed)).permutation(len(rows["game"]))
+    by_game_R = order_R[np.argsort(rows["game"][order_R], kind="stable")]
+    rank_R = np.empty(len(order_R), dtype=np.int64)
+    rank_R[by_game_R] = rank_equals(rows["game"][by_game_R])
+    chosen_N = order_R[rank_R[order_R] < PER_GAME][:count]
+    rows = {name: column[chosen_N] for name, column in rows.items()}
+    return HeldOut(row_positions(rows), rows["game"], rows["eval"], rows["result"])
+
+
+def _sample(directory: Path, number: int, count: int, seed: int) -> Iterator[Batch]:
+    """Yield random rows of a dataset's held-out split that can be searched."""
+    split = next((split for split in ("val", "test") if has_split([directory], split)), None)
+    if split is None:
+        return
+    batches = Batches([directory], split, batch_size=4096, seed=seed, columns=COLUMNS)
+    for batch in batches.sample(OVERSAMPLE * count):
+        moves_R = np.bitwise_count(batch["planes"][:, MOVE_PLANES:]).sum(axis=1)
+        dead_R = np.array([insufficient(one) for one in row_positions(batch)], dtype=np.bool_)
+        goes_on_R = (batch["halfmove"] < FIFTY_MOVES) & ~dead_R & (batch["plies"] > 0)
+        rows_R = np.flatnonzero((moves_R > 1) & goes_on_R & (batch["ply"] >= FIRST_PLY))
+        part = {name: column[rows_R] for name, column in batch.items()}
+        yield part | {"game": part["game"].astype(np.uint64) | np.uint64(number << 32)}
+
+
+def _open(checkpoint: Path, human: Sequence[Path], device: str, progress: Progress) -> Evaluator:
+    """Return the network's evaluator; on a CPU in 8-bit integers, if it can be exported, which is fastest."""
+    import torch
+
+    from model.inference.evaluator import evaluator
+    from model.inference.export import ExportError
+    from model.inference.onnx_evaluator import open_export
+
+    if device in ("cpu", "cuda") or (device == "auto" and torch.cuda.is_available()):
+        return evaluator(checkpoint, device=device)
+    try:
+        export_once(checkpoint, human, progress)
+    except ExportError as error:
+        LOG.info("the network is compared without 8-bit integers: %s", error)
+        return evaluator(checkpoint, device="cpu")
+    return open_export(checkpoint, threads=cores())
+
+
+def search_values(evaluator: Evaluator, positions_NW: NDArray[np.uint64], tick: Any, stop: Stop) -> NDArray[np.float64]:
+    """Return the expected scores of each search's best move, for the mover, float64[N] in 0..1; raises Stopped."""
+    found = list[float]()
+    for first in range(0, len(positions_NW), SIDE_BY_SIDE):
+        part = positions_NW[first : first + SIDE_BY_SIDE]
+        search = Search(evaluator, SearchConfig(simulations=SIMULATIONS), games=len(part), seed=1)
+        for slot, position in enumerate(part):
+            search.start(slot, position, game=first + slot)
+        search.run(simulations=SIMULATIONS, noise=False, stop=stop)
+        if stop():
+            raise Stopped("stopped while the hand-written player was compared with the network")
+        moves = zip(*map(np.ndarray.tolist, search.choose()), strict=True)
+        found += [read_search(search.root(slot), *move).best_value for slot, move in enumerate(moves)]
+        tick(len(found))
+    return (np.array(found) + 1.0) / 2.0
+
+
+def compare_values(network_N: NDArray[np.float64], by_hand_N: NDArray[np.float64], held: HeldOut) -> Teacher:
+    """Compare the expected scores of two players with the evaluations, or where these are few with the results."""
+    known_N = held.evals != BATCH_SENTINELS["eval"]
+    if evaluated := bool(known_N.mean() >= EVALUATED):
+        truth_N = 1.0 / (1.0 + np.exp(-CURVE * held.evals[known_N].astype(np.float64)))
+    else:
+        known_N = np.ones(len(known_N), dtype=np.bool_)
+        truth_N = (held.results + 1.0) / 2.0
+    games_N = held.games[known_N]
+    errors = [np.square(calibrate_halves(one[known_N], truth_N, games_N) - truth_N) for one in (network_N, by_hand_N)]
+    _, low, high = clustered_mean(errors[1] - errors[0], games_N)
+    return Teacher(
+        format_version=FORMAT_VERSION,
+        truth="evaluations" if evaluated else "results",
+        positions=len(games_N),
+        games=len(np.unique(games_N)),
+        network=float(errors[0].mean()),
+        hand_written=float(errors[1].mean()),
+        low=low,
+        high=high,
+    )
+
+
+def calibrate_halves(
+    values_N: NDArray[np.float64], truth_N: NDArray[np.float64], games_N: NDArray[np.uint64]
+) -> NDArray[np.float64]:
+    """Return expected scores where each half of the games is calibrated by the factor of the other half."""
+    import torch
+
+    from model.training.calibration import fit_factor, scale_wdl
+
+    wdl, target = (np.stack([one, np.zeros_like(one), 1 - one], axis=1) for one in (values_N, truth_N))
+    half_N = np.unique(games_N, return_inverse=True)[1] % 2 == 0
+    found_N = np.empty(len(values_N))
+    for mine_N in (half_N, ~half_N):
+        factor = fit_factor(torch.from_numpy(wdl[~mine_N]), torch.from_numpy(target[~mine_N]))
+        found_N[mine_N] = scale_wdl(torch.from_numpy(wdl[mine_N]), factor)[:, 0].numpy()
+    return found_N
+
+
+def apply(teacher: Teacher, config: FinetuneConfig, rows: int) -> FinetuneConfig:
+    """Return a loop's settings as the comparison decides; `rows` is the number of human rows."""
+    if teacher.teaches:
+        return teach_by_hand(config, rows)
+    return replace(config, train=replace(config.train, teach="none"))
+
+
+def teach_by_hand(config: FinetuneConfig, rows: int) -> FinetuneConfig:
+    """Return the settings with which the hand-written player teaches the value.
+
+    Settings that differ from the defaults stay. It searches with the search that was set, or with its own in place of the
+    loop's default. The policy is left as it is.
+    """
+    usual, explore, train = FinetuneConfig(generations=1), config.explore, config.train
+    search = explore.search
+    if search == default_explore().search:
+        search = replace(search, algorithm="puct", simulations=SIMULATIONS)
+    explore = replace(explore, explorer="hand-written", search=search)
+    many = rows >= MANY_ROWS
+    if config.near_share == usual.near_share:
+        near_share = NEAR_SHARE_OF_MANY if many else NEAR_SHARE
+        config = replace(config, near_share=near_share * (1.0 - config.games_share))
+    if explore.count == usual.explore.count:
+        people = max(1.0 - config.near_share - config.games_share, SMALLEST_SHARE)
+        count = min(MAX_POSITIONS, POSITIONS_PER_ROW * rows, round(HUMAN_POSITIONS_PER_ROW * rows / people))
+        explore = replace(explore, count=max(1, count))
+    train = replace(train, teach="value")
+    for path, value in {**SETTINGS, **(MANY_ROWS_SETTINGS if many else {})}.items():
+        name = path.removeprefix("train.")
+        if name != path and getattr(train, name) == getattr(usual.train, name):
+            train = replace(train, **{name: value})
+        elif name == path and getattr(config, name) == getattr(usual, name):
+            config = replace(config, **{name: value})
+    return replace(config, explore=explore, train=train)

@@ -1,0 +1,174 @@
+"""The comparison of a network with the hand-written player, and the settings that follow from it."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from engine.board.position import to_board
+from engine.search import SearchConfig
+from pipeline.errors import ConfigError
+from pipeline.finetune import loop, outputs, teacher
+from pipeline.finetune.config import FinetuneConfig
+from pipeline.finetune.loop import finetune
+from pipeline.finetune.state import FinetuneError, folder_of
+from pipeline.finetune.teacher import HeldOut, Teacher, apply, calibrate_halves, compare_values, draw_held_out
+from pipeline.ingest.chunk import IngestConfig
+from pipeline.ingest.job import ingest
+from tests.pipeline import datasets
+from tests.pipeline.finetune.fakes import Script, networks
+from tests.pipeline.selfplay.generations import searched
+
+DEFAULT = FinetuneConfig(generations=1)
+LOOP = replace(DEFAULT, explore=searched(source="games", count=24, width=8, search=SearchConfig(simulations=6)))
+
+
+@pytest.fixture(scope="module")
+def human(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A dataset with every third game held out."""
+    folder = tmp_path_factory.mktemp("human")
+    settings = IngestConfig(val_share=0.3, test_share=0.1)
+    ingest([str(datasets.dump(folder / "games.pgn", 60))], folder / "positions", settings, workers=1)
+    return folder / "positions"
+
+
+def decision(*, teaches: bool) -> Teacher:
+    """Return a comparison in which the hand-written player errs less, or more."""
+    ends = (-0.03, -0.01) if teaches else (-0.01, 0.01)
+    figures: dict[str, Any] = {"network": 0.05, "hand_written": 0.03, "low": ends[0], "high": ends[1]}
+    return Teacher(format_version=2, truth="results", positions=400, games=63, **figures)
+
+
+def test_positions_are_held_out_and_few_of_a_game(human: Path, tmp_path: Path) -> None:
+    held = draw_held_out([human], 20)
+    assert len(held.games) == len({position.tobytes() for position in held.positions}) == 20
+    assert all(to_board(position).legal_moves.count() > 1 for position in held.positions)
+    assert (held.positions == draw_held_out([human], 20).positions).all()
+    most = np.unique(draw_held_out([human], 10_000).games, return_counts=True)[1].max()
+    assert most == teacher.PER_GAME
+    games = str(datasets.dump(tmp_path / "games.pgn", 5))
+    ingest([games], tmp_path / "all", IngestConfig(test_share=0.0), workers=1)
+    with pytest.raises(ConfigError, match="no held-out positions"):
+        draw_held_out([tmp_path / "all"], 20)
+
+
+def make_held_out(evals: Any, results: Any) -> HeldOut:
+    """Return two positions of each of 200 games, of which only evaluations and results are filled."""
+    numbers = np.repeat(np.arange(200, dtype=np.uint64), 2)
+    return HeldOut(np.zeros((400, 16), np.uint64), numbers, evals, results)
+
+
+def test_a_value_is_compared_after_calibration() -> None:
+    rng = np.random.default_rng(2)
+    logits_N = rng.normal(0, 1.5, 20_000)
+    games_N = np.arange(20_000, dtype=np.uint64)
+    fair, sure = (1 / (1 + np.exp(-scale * logits_N)) for scale in (1.0, 3.0))
+    truth_N = (rng.random(20_000) < fair).astype(float)
+    assert np.abs(calibrate_halves(sure, truth_N, games_N) - fair).max() < 0.03
+    assert np.isfinite(calibrate_halves(np.repeat([0.0, 1.0], 10_000), truth_N, games_N)).all()
+
+
+@pytest.mark.parametrize("evaluated", [True, False])
+def test_the_player_that_errs_less_teaches(evaluated: bool) -> None:
+    rng = np.random.default_rng(3)
+    evals = rng.normal(0, 300, 400).round()
+    truth_N = 1 / (1 + np.exp(-teacher.CURVE * evals))
+    results = np.repeat(2 * (rng.random(200) < truth_N[::2]).astype(np.int8) - 1, 2).astype(np.int8)
+    known = evals.astype(np.int16) if evaluated else np.full(400, -32768, np.int16)
+    good, bad = truth_N, np.clip(truth_N + rng.normal(0, 0.4, 400), 0.05, 0.95)
+    held = make_held_out(known, results)
+    found = compare_values(bad, good, held)
+    assert (found.truth, found.teaches) == ("evaluations" if evaluated else "results", evaluated or found.teaches)
+    assert found.hand_written < found.network
+    assert not compare_values(good, bad, held).teaches
+    assert not compare_values(good, good, held).teaches
+
+
+def test_settings_follow_from_the_comparison_and_leave_those_of_the_user_alone() -> None:
+    assert apply(decision(teaches=False), DEFAULT, rows=60_000).train.teach == "none"
+    yes = decision(teaches=True)
+    usual = apply(yes, DEFAULT, rows=60_000)
+    assert (usual.train.teach, usual.explore.explorer) == ("value", "hand-written")
+    assert (usual.explore.search.algorithm, usual.explore.search.simulations) == ("puct", 64)
+    assert (usual.explore.count, usual.human_share, usual.train.results) == (120_000, 0.15, False)
+    assert {name: source.count for name, source in usual.sources.items()} == {"people": 40_000, "near": 80_000}
+    assert usual.gate == DEFAULT.gate
+    many = apply(yes, DEFAULT, rows=4_000_000)
+    assert (many.explore.count, many.near_share, many.train.learning_rate) == (500_000, 0.3, 1e-3)
+    assert (usual.train.keep_policy, many.train.keep_policy) == (True, False)
+    for share, expected in ((0.5, 80_000), (0.9, 120_000)):
+        set_share = apply(yes, replace(DEFAULT, near_share=share), rows=60_000)
+        assert set_share.explore.count == expected
+        assert set_share.sources["people"].count <= 40_000, "more are not searched, since some positions repeat"
+    with_games = apply(yes, replace(DEFAULT, games_share=0.5), rows=60_000).sources
+    assert (with_games["people"].count, with_games["near"].count) == (20_000, 40_000)
+    search = replace(DEFAULT.explore.search, simulations=512)
+    mine = replace(
+        DEFAULT,
+        human_share=0.3,
+        explore=replace(DEFAULT.explore, count=1000, search=search),
+        train=replace(DEFAULT.train, learning_rate=1e-4),
+    )
+    config = apply(yes, mine, rows=60_000)
+    assert (config.human_share, config.explore.count, config.train.learning_rate) == (0.3, 1000, 1e-4)
+    assert (config.explore.search, config.train.results) == (search, False)
+
+
+# ---------------------------------------------------------------- in the loop
+
+
+def run(made: Path, human: Path, out: Path, config: FinetuneConfig = LOOP) -> Any:
+    return finetune(made / "0", config, out, human=[human], stages=Script(made).stages())
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compare on few positions, by few simulations."""
+    monkeypatch.setattr(teacher, "SIMULATIONS", 4)
+    monkeypatch.setattr(teacher, "POSITIONS", 24)
+    monkeypatch.setattr(outputs, "draw_curves", lambda rows: b"picture")
+
+
+@pytest.mark.usefixtures("small")
+def test_a_comparison_is_repeatable_and_a_finished_one_is_not_made_again(
+    human: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = networks(tmp_path / "made", 2)
+    first = run(made, human, tmp_path / "out")
+    assert first["teacher"]["truth"] == "evaluations"
+    assert "held-out positions" in first["text"]
+    assert run(made, human, tmp_path / "again")["teacher"] == first["teacher"]
+    monkeypatch.setattr(teacher, "draw_held_out", None)
+    assert run(made, human, tmp_path / "out")["teacher"] == first["teacher"]
+    (folder_of(tmp_path / "out", 0) / teacher.TEACHER).write_text("{}")
+    with pytest.raises(FinetuneError, match="delete it"):
+        run(made, human, tmp_path / "out")
+
+
+@pytest.mark.usefixtures("small")
+def test_nothing_is_compared_where_the_user_has_decided(
+    human: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "choose_teacher", None)
+    config = replace(LOOP, train=replace(LOOP.train, teach="value"))
+    assert run(networks(tmp_path / "made", 2), human, tmp_path / "out", config)["teacher"] is None
+
+
+@pytest.mark.usefixtures("small")
+def test_each_network_is_compared_and_the_buffer_keeps_their_rows_apart(
+    human: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = list[str]()
+
+    def choose(checkpoint: Path, human: Any, out: Path, **_: Any) -> Teacher:
+        asked.append(out.name)
+        return decision(teaches=out.name == "000")
+
+    monkeypatch.setattr(loop, "choose_teacher", choose)
+    script, made = Script(networks(tmp_path / "made", 4)), tmp_path / "made"
+    finetune(made / "0", replace(LOOP, generations=3), tmp_path / "out", human=[human], stages=script.stages())
+    buffers = {number: set(buffer) for number, stage, _, buffer in script.seen if stage == "train"}
+    assert buffers == {1: {"001"}, 2: {"002"}, 3: {"002", "003"}}
+    assert set(asked) == {"000", "001"}
