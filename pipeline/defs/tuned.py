@@ -49,7 +49,7 @@ def tuned_checkpoint(
         root = context.run.root_run_id or context.run.run_id
         out = datasets.tuned(options.name or f"{network.name}-{root[:8]}")
         loop = replace(options.finetune, engine=compute.name)
-        work = partial(finetune, network, loop, out, human=human, referee=compute.uci_engine)
+        work = partial(finetune, network, loop, out, human=human)
         result = run_child(work, progress=log_progress(context), lock=out)
         probe = run_child(partial(tasks.probe, out / "best", members(human[0])[0].directory, None, metadata.PROBED))
     return Result(

@@ -1,11 +1,11 @@
 """Downloads of dumps: months of Lichess, or any URL, whole and verified or not at all.
 
-    2013-01 -> name, URL, published sha256 -> NAME.part (+ NAME.part.json: URL and version) -> sha256 -> NAME
-                                                        (+ NAME.part.sums: a checksum of each block)
+    2013-01 -> name, URL, published sha256 -> NAME.part -> sha256 -> NAME
+                                              NAME.part.json: URL, version, bytes that are on disk
 
-A fetch that was stopped, killed or cut off resumes from `NAME.part` if the server still has the same version. A power cut may
-leave zeros where the system had not written yet, so blocks are compared with their checksums, and everything from the first
-that differs is fetched again. The file gets its name when it is on disk and has the published hash.
+A fetch that was stopped, killed or cut off resumes from `NAME.part` if the server still has the same version. After
+a power cut the part may hold zeros where the system had not written yet, so it is synchronised at intervals, and
+what came after the last one is fetched again. The file gets its name when it is on disk and has the published hash.
 """
 
 import hashlib
@@ -13,12 +13,11 @@ import os
 import re
 import shutil
 import time
-import zlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from filelock import FileLock
 
@@ -35,6 +34,8 @@ HASHES = "sha256sums.txt"
 STEM = "lichess_db_standard_rated_"
 _MONTH = re.compile("([0-9]{4})-(0[1-9]|1[0-2])")
 _FIRST = 2013 * 12
+SYNC_BYTES = 1 << 26
+"""Bytes after which the unfinished file is synchronised; a killed fetch loses at most as many."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -180,19 +181,14 @@ class _Download:
         """The file with the URL and version of the unfinished file."""
         return self.path.with_name(f"{self.path.name}.part.json")
 
-    @property
-    def sums(self) -> Path:
-        """The file with the length and CRC-32 of each block of the unfinished file, a line each."""
-        return self.path.with_name(f"{self.path.name}.part.sums")
-
     def fetch(self, meter: _Meter) -> dict[str, Any]:
         """Fetch the file if it is not here, under a lock, and return its entry in the result."""
         lock = FileLock(self.path.with_name(f".{self.path.name}.lock"))
         with locked(lock, FetchError(f"another fetch is writing {self.path}: wait for it")):
             is_here = self.path.exists()
             sha256 = file_hash(self.path) if is_here else self._complete(meter)
-            if self._load_version() is not None and not self.part.exists():
-                self._forget()  # killed after the file got its name
+            if self._load_state() is not None and not self.part.exists():
+                self.state.unlink()  # killed after the file got its name
         if self.sha256 and sha256 != self.sha256:
             raise FetchError(f"{self.path} is here and differs from the published file (by its sha256): move it away")
         size = self.path.stat().st_size
@@ -200,14 +196,19 @@ class _Download:
 
     def _complete(self, meter: _Meter) -> str:
         """Fetch what is missing, from the beginning if the server has another version, and return the sha256."""
-        if not self.state.exists() and (self.part.exists() or self.sums.exists()):
+        if not self.state.exists() and self.part.exists():
             raise FetchError(f"{self.part} belongs to another program: move it away, or fetch into another folder")
         for attempt in range(3):
-            version, digest = self._load_version(), hashlib.sha256()
-            kept = 0 if version is None else self._keep_good_blocks(version.size, digest)
+            version, synced = self._load_state() or (None, 0)
+            kept, digest = 0, hashlib.sha256()
+            if synced and self.part.exists():
+                kept = min(synced, self.part.stat().st_size)
+                with self.part.open("rb+") as part:
+                    part.truncate(kept)
+                    digest = hashlib.file_digest(part, "sha256")
             if not kept:
                 self.part.unlink(missing_ok=True)
-                version, digest = None, hashlib.sha256()
+                version = None
             web = WebFile(self.url, self.stop, begin=kept, version=version, digest=digest)
             try:
                 sha256 = self._receive(web, meter)
@@ -223,46 +224,34 @@ class _Download:
             self.part.unlink(missing_ok=True)
             if is_right or not kept:  # a part may have been damaged
                 break
-        self._forget()
+        self.state.unlink()
         if not is_right:
             raise FetchError(
                 f"{shown(self.url)} has the sha256 {sha256}, not the published {self.sha256}: it was not kept"
             )
         return sha256
 
-    def _forget(self) -> None:
-        """Delete the files that describe the unfinished one; the file that marks them as ours goes last."""
-        self.sums.unlink(missing_ok=True)
-        self.state.unlink(missing_ok=True)
-
-    def _load_version(self) -> RemoteVersion | None:
-        """Return the version of the unfinished file; None if it was not begun for this URL and hash."""
+    def _load_state(self) -> tuple[RemoteVersion, int] | None:
+        """Return the unfinished file's version and its bytes on disk; None if it is not of this URL and hash."""
         try:
             state = parse_json(self.state.read_bytes())
-            version = RemoteVersion(**state["version"])
+            version, synced = RemoteVersion(**state["version"]), int(state["synced"])
         except (OSError, ValueError, TypeError, KeyError):
             return None
-        return version if (state.get("url"), state.get("sha256")) == (self.url, self.sha256) else None
+        if version.size is not None and synced > version.size:
+            return None
+        return (version, synced) if (state.get("url"), state.get("sha256")) == (self.url, self.sha256) else None
 
-    def _keep_good_blocks(self, size: int | None, digest: Any) -> int:
-        """Truncate the unfinished file to the blocks that have their checksums; return its length, and hash it."""
-        good, lines = 0, bytearray()
-        if self.part.exists() and self.sums.exists():
-            with self.part.open("rb") as file:
-                for line in self.sums.read_bytes().split(b"\n")[:-1]:
-                    found = re.fullmatch(rb"(\d{1,15}) ([0-9a-f]{8})", line)
-                    length = int(found[1]) if found else 0
-                    data = file.read(length) if 0 < length <= BLOCK else b""
-                    if found is None or len(data) != length or not data or zlib.crc32(data) != int(found[2], 16):
-                        break
-                    good, lines = good + length, lines + line + b"\n"
-                    digest.update(data)
-        if size is not None and good > size:
-            good = 0
-        if good:
-            os.truncate(self.part, good)
-            self.sums.write_bytes(lines)
-        return good
+    def _publish_state(self, version: RemoteVersion, synced: int) -> None:
+        state = {"url": self.url, "sha256": self.sha256, "version": asdict(version), "synced": synced}
+        publish_json(self.path.parent, self.state.name, state)
+
+    def _sync(self, part: IO[bytes], version: RemoteVersion) -> int:
+        """Bring the unfinished file to the disk, and record its length, which is returned."""
+        part.flush()
+        os.fsync(part.fileno())
+        self._publish_state(version, part.tell())
+        return part.tell()
 
     def _receive(self, web: WebFile, meter: _Meter) -> str:
         """Append what is missing to the unfinished file, and return the sha256 of the whole."""
@@ -273,17 +262,16 @@ class _Download:
                 f"{self.path.parent} has {free:,} bytes free, and {left:,} are left to fetch of {self.path.name}"
             )
         meter.total = None if left is None else meter.fetched + left
-        state = {"url": self.url, "sha256": self.sha256, "version": asdict(version)}
-        publish_json(self.path.parent, self.state.name, state)
-        with self.part.open("ab") as part, self.sums.open("ab" if web.position else "wb") as sums:
+        self._publish_state(version, web.position)
+        with self.part.open("ab") as part:
+            synced = part.tell()
             try:
                 while data := web.read(BLOCK):
-                    sums.write(b"%d %08x\n" % (len(data), zlib.crc32(data)))
-                    sums.flush()
                     part.write(data)
-                    part.flush()
                     meter.add(len(data), web.breaks)
+                    if part.tell() - synced >= SYNC_BYTES:
+                        synced = self._sync(part, version)
             finally:
                 web.close()
-            os.fsync(part.fileno())
+                self._sync(part, version)
         return str(web.digest.hexdigest())

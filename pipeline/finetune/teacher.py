@@ -13,7 +13,7 @@ Axes: N positions, R rows, W words of a position.
 """
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -135,14 +135,15 @@ def choose_teacher(
     """
     held = draw_held_out(human)
     network = _open(checkpoint, human, device, progress)
-    values = []
-    for part, evaluator in enumerate((network, evaluate)):
+    count = len(held.games)
 
-        def tick(done: int, before: int = part * len(held.games)) -> None:
-            progress(Tick(before + done, 2 * len(held.games), "positions compared"))
+    def search(evaluator: Evaluator, before: int) -> NDArray[np.float64]:
+        def tick(done: int) -> None:
+            progress(Tick(before + done, 2 * count, "positions compared"))
 
-        values.append(search_values(evaluator, held.positions, tick, stop))
-    teacher = compare_values(*values, held)
+        return search_values(evaluator, held.positions, tick, stop)
+
+    teacher = compare_values(search(network, 0), search(evaluate, count), held)
     publish_json(out, TEACHER, teacher.model_dump())
     return teacher
 
@@ -227,7 +228,9 @@ def _open(checkpoint: Path, human: Sequence[Path], device: str, progress: Progre
     return open_export(checkpoint, threads=cores())
 
 
-def search_values(evaluator: Evaluator, positions_NW: NDArray[np.uint64], tick: Any, stop: Stop) -> NDArray[np.float64]:
+def search_values(
+    evaluator: Evaluator, positions_NW: NDArray[np.uint64], tick: Callable[[int], None], stop: Stop
+) -> NDArray[np.float64]:
     """Return the expected scores of each search's best move, for the mover, float64[N] in 0..1; raises Stopped."""
     found = list[float]()
     for first in range(0, len(positions_NW), SIDE_BY_SIDE):

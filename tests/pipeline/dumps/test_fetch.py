@@ -120,7 +120,7 @@ def test_a_server_that_never_gives_more_is_given_up_and_what_came_is_kept(
     with tries(4), pytest.raises(FetchError, match="given up at byte 100,000 after 4 tries in a row"):
         fetch(["2013-01"], tmp_path, config(server))
     assert waits == [1.0, 2.0, 4.0]
-    assert names(tmp_path) == [f"{NAME}.part", f"{NAME}.part.json", f"{NAME}.part.sums"]
+    assert names(tmp_path) == [f"{NAME}.part", f"{NAME}.part.json"]
     assert fetch(["2013-01"], tmp_path, config(server))["fetched"] == len(DATA) - 100_000
     assert (tmp_path / NAME).read_bytes() == DATA
     assert names(tmp_path) == [NAME]
@@ -214,29 +214,26 @@ def test_what_is_here_of_an_unknown_version_is_not_joined(server: Server, tmp_pa
         (tmp_path / "a.pgn").rename(tmp_path / "a.pgn.part")
 
 
-@pytest.mark.parametrize("cut", ["tail", "beyond", "all", "sums", "no sums"])
-def test_a_tail_that_a_power_cut_left_as_zeros_is_fetched_again(server: Server, tmp_path: Path, cut: str) -> None:
-    """The system keeps the length of a file and loses what it had not written; no hash is published for a URL."""
+@pytest.mark.parametrize("synced", [0, 900_000, 1_500_000])
+def test_what_was_not_synchronised_before_a_power_cut_is_fetched_again(
+    server: Server, tmp_path: Path, synced: int
+) -> None:
+    """The system keeps the length of a file and loses what it had not written; a URL has no published hash."""
     data = random.Random(9).randbytes(2_000_000)
     server.files["/a.pgn"] = File(data, faults=[Fault(send=1_500_000), Fault(status=503)])
     with tries(1), pytest.raises(FetchError):
         fetch([f"{server.url}/a.pgn"], tmp_path, config(server))
-    part, sums = tmp_path / "a.pgn.part", tmp_path / "a.pgn.part.sums"
+    part, state = tmp_path / "a.pgn.part", tmp_path / "a.pgn.part.json"
     assert part.read_bytes() == data[:1_500_000]
-    kept = {"tail": 900_000, "all": 0}.get(cut, 1_500_000)
-    zeros = b"\0" * (1_500_000 - kept + 400_000 * (cut == "beyond"))
-    part.write_bytes(data[:kept] + zeros)
-    if cut == "sums":
-        sums.write_bytes(sums.read_bytes()[:25] + b"\0" * 500)
-    if cut == "no sums":
-        sums.unlink()
-    said = fetch([f"{server.url}/a.pgn"], tmp_path, config(server))
+    notes = json.loads(state.read_text())
+    assert notes["synced"] == 1_500_000
+    part.write_bytes(data[:synced] + b"\0" * (1_600_000 - synced))
+    state.write_text(json.dumps(notes | {"synced": synced}))
+    found = fetch([f"{server.url}/a.pgn"], tmp_path, config(server))
     assert (tmp_path / "a.pgn").read_bytes() == data
     assert names(tmp_path) == ["a.pgn"]
-    trusted = len(data) - said["fetched"]
-    least = {"tail": 900_000 - http.BLOCK, "beyond": 1_500_000, "sums": 1}.get(cut, 0)
-    assert least <= trusted <= kept
-    assert server.ranges("/a.pgn")[-1] == (f"bytes={trusted}-" if trusted else None)
+    assert found["fetched"] == len(data) - synced
+    assert server.ranges("/a.pgn")[-1] == (f"bytes={synced}-" if synced else None)
 
 
 def test_a_part_of_another_program_is_left(server: Server, tmp_path: Path) -> None:
@@ -351,16 +348,17 @@ def test_a_full_disk_and_another_fetch_are_said(
 def test_a_fetch_that_is_killed_is_continued_by_the_same_command(server: Server, tmp_path: Path) -> None:
     file = server.publish(NAME, DATA)
     file.faults += [Fault(send=200_000, stall=True)]
-    command = [sys.executable, "-c", "from pipeline.cli.main import main; main()", "fetch", "2013-01", "--json"]
+    script = "from pipeline.dumps import fetch; fetch.SYNC_BYTES = 1; from pipeline.cli.main import main; main()"
+    command = [sys.executable, "-c", script, "fetch", "2013-01", "--json"]
     command += ["--out", str(tmp_path), "--base", f"{server.url}/standard"]
     environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
     with subprocess.Popen(command, cwd=tmp_path, env=environment) as killed:
         assert server.sent.wait(LONG)
-        part = tmp_path / f"{NAME}.part"
-        until(lambda: part.exists() and part.stat().st_size)
+        state = tmp_path / f"{NAME}.part.json"
+        until(lambda: state.exists() and json.loads(state.read_text())["synced"])
         killed.send_signal(signal.SIGKILL)
     assert killed.returncode == -signal.SIGKILL
-    came = part.stat().st_size
+    came = json.loads(state.read_text())["synced"]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["fetched"] == len(DATA) - came
@@ -381,6 +379,6 @@ def test_notes_of_a_fetch_that_was_killed_at_its_end_are_deleted(
         killed.setattr(module, "sync_directory", die)  # called when the file has its name
         with pytest.raises(KeyboardInterrupt):
             fetch(["2013-01"], tmp_path, config(server))
-    assert names(tmp_path) == [NAME, f"{NAME}.part.json", f"{NAME}.part.sums"]
+    assert names(tmp_path) == [NAME, f"{NAME}.part.json"]
     assert fetch(["2013-01"], tmp_path, config(server))["fetched"] == 0
     assert names(tmp_path) == [NAME]
