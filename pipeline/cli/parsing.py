@@ -42,7 +42,6 @@ COMMANDS = {
     "finetune": ("selfplay:Finetune", "make a network stronger by search and self-play"),
     "arena": ("arena:Arena", "play matches between players"),
     "warmup": ("warmup:Warmup", "compile all kernels now, so that nothing waits for it later"),
-    "bench": ("bench:Bench", "measure the speed of this machine"),
 }
 """Module and class of each command, below pipeline.cli.commands, and what it does."""
 BEGINNER = 7

@@ -183,7 +183,6 @@ def test_of_several_processes_one_prints(
         (["report", "--checkpoint", "x"], "give either a dataset (positions) or a PGN file"),
         (["show", "8/8/8/8/8/8/8/8 w - - 0 1"], "king"),
         (["show", "startpos", "--view", "maro77"], "did you mean 'marro77'"),
-        (["bench", "nothing"], "nothing"),
         (["frobnicate"], "frobnicate"),
     ],
 )

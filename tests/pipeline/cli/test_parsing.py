@@ -191,7 +191,6 @@ def test_a_mistake_in_a_file_names_the_file_and_the_key(text: str, sentence: str
         ("verify", "DATASET... must be given"),
         ("show a b", "Got unexpected extra argument (b)"),
         ("uci --evaluator foo", "Invalid value for '--evaluator': 'foo' is not one of 'hand-written', 'uniform'"),
-        ("bench everything", "WHAT must be one of"),
         (
             "train --positions x --out y --steps 1 --batch-size 0",
             "batch_size is 0, and must be from 2 to 1000000",

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import batches
+from benchmarks import ingest as bench_ingest
+from benchmarks import report as bench_report
+from benchmarks.ingest import beside_schema
 from engine.encoding.views import LAST_MOVES
-from pipeline.bench import batches
-from pipeline.bench import ingest as bench_ingest
-from pipeline.bench import report as bench_report
-from pipeline.bench.ingest import beside_schema
 from pipeline.ingest.chunk import IngestConfig
 from tests.pipeline.datasets import random_game
 
@@ -39,12 +39,10 @@ def test_ingest_is_measured_beside_python_chess_on_the_same_columns(
 
 
 def test_both_forms_are_measured_in_one_run(dump: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeline.bench.batches.ROWS_AT_LEAST", 100_000)
-    monkeypatch.setattr("pipeline.bench.batches.SECONDS_BESIDE", 0.5)
-    read = batches.measure(dump)
-    assert read["ratio_pandas"] == pytest.approx(
-        read["positions_per_second"] / read["pandas_rows_per_second"], rel=0.01, abs=0.06
-    )
+    monkeypatch.setattr(batches, "ROWS_AT_LEAST", 100_000)
+    found = batches.measure(dump)
+    assert found.keys() == {"positions_per_second", "compact_positions_per_second"}
+    assert min(found.values()) > 0
 
 
 def test_a_report_is_measured_with_its_page(dump: Path) -> None:

@@ -2,8 +2,8 @@
 
 import pytest
 
+from benchmarks import search
 from engine.evaluation.evaluator import uniform
-from pipeline.bench import search
 
 
 def test_search_says_its_rates(monkeypatch: pytest.MonkeyPatch) -> None:

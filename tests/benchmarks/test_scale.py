@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.bench import scale
+from benchmarks import scale
 from pipeline.errors import ConfigError
 from pipeline.ingest.chunk import IngestConfig
 from tests.pipeline import datasets

@@ -10,12 +10,12 @@ from typing import Any
 import chess
 import numpy as np
 
+from benchmarks.machine import one_core
 from engine.board.position import from_board
 from engine.evaluation.evaluator import Evaluator, uniform
 from engine.progress import Progress, Tick, silent
 from engine.search import Search, SearchConfig
 from engine.selfplay.generate import SelfPlayConfig, play_games
-from pipeline.bench.machine import one_core
 
 SIMULATIONS = 32
 TREE_GAMES = 256

@@ -15,10 +15,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from benchmarks.machine import one_core
 from engine.encoding.planes import PLANE_BYTES, label_of
 from engine.encoding.views import LAST_MOVES
 from engine.progress import Progress, Tick, silent
-from pipeline.bench.machine import one_core
 from pipeline.dataset.files.columns import PLANE_COLUMNS, schema
 from pipeline.dumps.chunks import read_chunks
 from pipeline.dumps.source import Source

@@ -1,0 +1,1 @@
+"""Benchmarks: each is a module whose function `measure` returns figures by name."""

@@ -1,0 +1,43 @@
+"""`python -m benchmarks WHAT`: measure the speed of this machine."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from benchmarks import batches, ingest, report, scale, search
+from pipeline.cli.progress import bar
+from pipeline.evaluation.render import plain_text, text_table
+from pipeline.ingest.chunk import IngestConfig
+from pipeline.samples.shipped import SAMPLE
+
+Measure = Callable[..., dict[str, Any]]
+
+
+@click.command(context_settings={"show_default": True})
+@click.argument("what", type=click.Choice(["ingest", "batches", "search", "report", "scale"]))
+@click.option("--pgn", type=click.Path(exists=True, path_type=Path), default=SAMPLE, help="Dump to measure on.")
+@click.option("--planes", type=click.Choice(["all", "compact"]), default="all", help="How planes are stored.")
+@click.option("--history", type=click.IntRange(1, 8), default=8, help="Previous half-moves that a row keeps.")
+@click.option("--largest", default=1_000_000_000, help="scale: bytes of the long stream, which is not stored.")
+def main(what: str, pgn: Path, planes: Any, history: int, largest: int) -> None:
+    """Measure ingest, batches, search, a report, or the memory of ingest on a long stream (scale)."""
+    config = IngestConfig(planes=planes, history=history)
+    measures: dict[str, tuple[Measure, tuple[Any, ...]]] = {
+        "ingest": (ingest.measure, (pgn, config)),
+        "batches": (batches.measure, (pgn,)),
+        "search": (search.measure, ()),
+        "report": (report.measure, (pgn,)),
+        "scale": (scale.measure, (pgn, config, largest)),
+    }
+    measure, arguments = measures[what]
+    with bar(what) as progress:
+        result = measure(*arguments, progress=progress)
+    print(plain_text({name: value for name, value in result.items() if not isinstance(value, list)}))  # noqa: T201
+    for rows in (value for value in result.values() if isinstance(value, list)):
+        print(f"\n{text_table(rows)}")  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()

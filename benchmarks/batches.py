@@ -1,0 +1,53 @@
+"""Shards to shuffled packed rows."""
+
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.machine import one_core
+from engine.progress import Progress, Tick, silent
+from pipeline.dataset.batches import Batches
+from pipeline.dataset.files.columns import FORMS
+from pipeline.ingest.chunk import IngestConfig
+from pipeline.ingest.job import ingest
+
+BATCH = 512
+ROWS_AT_LEAST = 2_000_000
+FILLED = 2
+"""Blocks read before the clock starts: as many as are in memory."""
+TURNS = 2
+
+
+def _stream_rate(positions: Path) -> float:
+    """Read shuffled batches of an epoch or ROWS_AT_LEAST; return rows per second.
+
+    The clock starts when both blocks of memory have been filled: a training run touches new memory only once.
+    """
+    batches = Batches([positions], "train", batch_size=BATCH)
+    wanted = max(batches.rows, ROWS_AT_LEAST)
+    stream = batches.from_step(0)
+    for _ in range(FILLED * batches.block_rows // BATCH):
+        next(stream)
+    rows = 0
+    began = time.perf_counter()
+    while rows < wanted:
+        rows += len(next(stream)["planes"])
+    return rows / (time.perf_counter() - began)
+
+
+def measure(pgn: Path, progress: Progress = silent) -> dict[str, Any]:
+    """Measure shuffled rows from disk with all their planes, of both forms in turns."""
+    with tempfile.TemporaryDirectory(prefix="fianchetto-bench-") as folder, one_core():
+        forms = {form: Path(folder) / form for form in FORMS}
+        for form, positions in forms.items():
+            ingest([str(pgn)], positions, IngestConfig(planes=form), workers=1)
+        rates = dict.fromkeys(FORMS, 0.0)
+        for turn in range(TURNS):
+            for form in FORMS:
+                rates[form] = max(rates[form], _stream_rate(forms[form]))
+            progress(Tick(1 + turn, TURNS, "turns"))
+    return {
+        "positions_per_second": round(rates["all"]),
+        "compact_positions_per_second": round(rates["compact"]),
+    }

@@ -1,1 +1,0 @@
-"""The benchmarks of `fianchetto bench`: each is a module whose function `measure` returns figures by name."""
