@@ -114,7 +114,9 @@ def find_run(
         if wanted is None:
             done, wanted, unit = round(card["seconds"] / 60, 3), config.minutes or 0.0, "minutes"
         if done > wanted:
-            raise TrainingMismatchError(f"{out} has done {done:g} {unit}, more than {wanted:g}: ask for as many or more")
+            raise TrainingMismatchError(
+                f"{out} has done {done:g} {unit}, more than {wanted:g}: ask for as many or more"
+            )
     return card
 
 

@@ -60,7 +60,9 @@ def collect(
         if stop():
             raise Stopped(f"stopped after {done:,} positions; nothing is stored before the fit")
     if not found:
-        raise ConfigError(f"no position of {positions} has a known move of a player of known rating: nothing can be fitted")
+        raise ConfigError(
+            f"no position of {positions} has a known move of a player of known rating: nothing can be fitted"
+        )
     return _pad(found)
 
 
