@@ -150,7 +150,9 @@ def pair(positions: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "file").write_text("a file")
     (folder / "job.py").write_text(JOB)
     names, ports = ("two", "two", "file", "spike", "full"), [0, *free_ports(4)]
-    runs = json.dumps([(name, 10**6 if at else 4, port) for at, (name, port) in enumerate(zip(names, ports, strict=True))])
+    runs = json.dumps(
+        [(name, 10**6 if at else 4, port) for at, (name, port) in enumerate(zip(names, ports, strict=True))]
+    )
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     command += [str(folder / "job.py"), str(positions), str(folder), json.dumps(SETTINGS), runs]
     paths = os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")])

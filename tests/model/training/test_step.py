@@ -145,7 +145,9 @@ def test_rows_without_a_move_train_every_network(name: str, known: int) -> None:
     assert np.isfinite(list(figures.values())).all()
     assert ("top1" in figures) == bool(known)
     assert all(bool(weight.isfinite().all()) for weight in run.network.parameters())
-    assert validate(run, [{column: values[:known] for column, values in rows.items()}][:known], 16)["positions"] == known
+    assert (
+        validate(run, [{column: values[:known] for column, values in rows.items()}][:known], 16)["positions"] == known
+    )
 
 
 def test_what_is_not_finite_is_found_at_the_next_check(monkeypatch: pytest.MonkeyPatch) -> None:
