@@ -38,8 +38,8 @@ from model.inference.evaluator import NetworkEvaluator, evaluator
 from model.network.memory import OutOfMemoryError, memory_errors
 from model.network.network import build
 from model.network.preset import Preset, preset_row
-from tests.model.synthetic import TINY, TINY_SEED, batch
 from tests.model.killed import Killed, kill_before
+from tests.model.synthetic import TINY, TINY_SEED, batch
 from tests.processes import NOBODY
 
 
