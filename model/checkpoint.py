@@ -1,15 +1,15 @@
 """A checkpoint on disk: safetensors and a JSON card, so that loading one runs no code.
 
-checkpoint.json                      the card: the network, how it was trained, and the files' hashes
-weights-<step>-<hash>.safetensors    averaged weights and buffers, for use
-training-<step>-<hash>.safetensors   raw weights, buffers and optimizer state, for resuming; gone once a run is finished
-metrics.jsonl, curves.png            written by the trainer
-model.onnx                           written by `fianchetto export`; the card has its hash, until other weights are saved
-.lock                                held while a trainer or an export writes
+checkpoint.json                     the card: network, training, and the files' hashes
+weights-<step>-<hash>.safetensors   averaged weights and buffers, for use
+training-<step>-<hash>.safetensors  raw weights, buffers and optimizer state; none in a finished run
+metrics.jsonl, curves.png           written by the trainer
+model.onnx                          written by `fianchetto export`; gone from the card with its weights
+.lock                               held while a trainer or an export writes
 
-Stability: FORMAT_VERSION 2. A tensor file's name carries its content's hash (older files' names do not), so that no file that
-a card names is ever written again. New files appear, then the card is replaced, then old files are deleted: a process killed
-at any point leaves a checkpoint that loads.
+Stability: FORMAT_VERSION 2. A tensor file's name carries its content's hash (older names do not), so
+that a save never changes a file that the card names. New files appear, then the card is replaced,
+then old files are deleted: a process killed at any point leaves a checkpoint that loads.
 """
 
 import hashlib
@@ -126,7 +126,7 @@ def _contiguous(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def save_files(directory: Path, card: Mapping[str, Any], files: Iterable[tuple[str, bytes]]) -> dict[str, Any]:
-    """Write tensor files by kind, then the card that names them, then delete older files; return the card as written."""
+    """Write tensor files by kind, then their card, then delete older files; return the card as written."""
     former = _read_former(directory)
     entries: dict[str, Any] = {}
     for kind, data in files:
@@ -201,7 +201,7 @@ def _find_superseded(directory: Path, former: Mapping[str, Any]) -> list[str]:
     named: set[str] = set()
     if isinstance(files, dict) and isinstance(step, int):
         named = {str(entry.get("name")) for entry in files.values() if isinstance(entry, dict)}
-        if isinstance(left := former.get("superseded"), list):  # the former save was killed before it deleted them
+        if isinstance(left := former.get("superseded"), list):  # a killed save did not delete them
             named |= {str(name) for name in left}
     else:
         step = None
@@ -230,7 +230,7 @@ def read_card(directory: Path) -> dict[str, Any]:
 
 
 def _find_entry(directory: Path, card: Mapping[str, Any], kind: str) -> dict[str, Any]:
-    """Return the card's entry of its `weights` or `training` file; DamagedFileError where it names none beside it."""
+    """Return a card's entry of its `weights` or `training` file; DamagedFileError where it has none."""
     entry = card["files"].get(kind)
     found = TENSORS.fullmatch(str(entry.get("name"))) if isinstance(entry, dict) else None
     if found is None or found[1] != kind:

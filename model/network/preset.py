@@ -143,7 +143,8 @@ def preset_from_row(row: object) -> Preset:
     if not isinstance(row, dict):
         raise PresetError("the preset is not an object of fields")
     required = {field.name for field in fields(Preset) if field.default is MISSING}
-    strange = sorted(map(str, (row.keys() - {field.name for field in fields(Preset)}) | (required - row.keys())))
+    unknown = row.keys() - {field.name for field in fields(Preset)}
+    strange = sorted(map(str, unknown | (required - row.keys())))
     if strange:
         raise PresetError(
             f"the preset's fields are not this version's; missing or unknown: {shown(', '.join(strange), 200, quote=False)}"

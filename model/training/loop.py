@@ -74,10 +74,11 @@ def train(
 ) -> dict[str, Any]:
     """Train a preset until its minutes, steps or epochs are over and return the checkpoint's card, with a `message`.
 
-    A run found in `out` continues from its last save, and a finished one is returned as it is. Its length may differ from
-    before, by no less than what is done; the learning rate follows the share of the new length. `stop` is polled before each
-    step and inside it; when it says True, the run is saved as of its last whole step and returned unfinished. Minutes exclude
-    the first step, in which kernels are compiled. `epoch_rows` is the number of training rows of an epoch, in all processes.
+    A run found in `out` continues from its last save, and a finished one is returned as it is. Its length
+    may change, to no less than what is done; the learning rate follows the share of the new length.
+    `stop` is polled before each step and inside it; when it says True, the run is saved as of its last whole step and returned
+    unfinished. Minutes exclude the first step, in which kernels are compiled.
+    `epoch_rows` is the number of training rows of an epoch, in all processes.
     A new run begins with the weights of the checkpoint `start`, if any. `check_output` is called before anything is written,
     and raises where `out` belongs to something else.
 
@@ -134,7 +135,7 @@ def train(
 
 
 class Loop:
-    """A run and its directory. Process 0 alone decides, reports, validates and saves; its errors end all processes."""
+    """A run and its directory. Process 0 decides, reports, validates and saves; its errors end all."""
 
     def __init__(
         self,
@@ -192,12 +193,12 @@ class Loop:
         return {**card, "message": message}
 
     def _begin(self) -> None:
-        """Start the metrics, and save a new run, which finds out now that a directory is unwritable."""
+        """Start the metrics and save a new run, to find out now that a directory is unwritable."""
         run = self.run
         self.metrics_log = MetricsLog(self.out, run.step, self.monitor.validated_step)
         if not self.resumed:
             self._save(finished=False)
-        if run.best and not run.step and self.data.get("start"):  # further training may only make it worse
+        if run.best and not run.step and self.data.get("start"):  # training may only make it worse
             self._validate()
 
     def _step_until_over(self, feed: Prefetcher) -> int:
@@ -221,10 +222,10 @@ class Loop:
             self.unsaved = True
 
     def _decide(self, before: float | None) -> tuple[float, int]:
-        """Return the share of the run that is done, and whether to go on, after the work that is due after a step.
+        """Do the work that is due after a step; return the share of the run that is done, and what to do next.
 
-        `before` is the share before that step. The time before the first step, which has None, is not counted, so that a
-        slow machine takes one.
+        `before` is the share before that step, None before the first one. The time until then is not
+        counted, so that a slow machine takes a step.
         """
         if before is not None:
             self._after_step(before)
@@ -315,7 +316,7 @@ class Loop:
             return
         if not figures["positions"]:
             if run.config.patience:
-                raise TrainConfigError("patience counts validations, and no validation position has a known move")
+                raise TrainConfigError("patience needs validations, and none of their positions has a known move")
             self.validation = None
             return
         self.unsaved = True

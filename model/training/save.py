@@ -95,7 +95,7 @@ def find_run(
 ) -> dict[str, Any] | None:
     """Return the card of the run in a directory, None where there is none.
 
-    Raises TrainingMismatchError for another run, and for one that has done more than the new length, `steps` or minutes.
+    Raises TrainingMismatchError for another run, and for one that has done more than the new length.
     """
     if not (out / CARD).exists():
         return None
@@ -106,22 +106,20 @@ def find_run(
     if changes:
         raise TrainingMismatchError(
             f"{out} holds another run ({'; '.join(changes[:4])})",
-            remedy="choose a new directory, or remove it; `--start` trains a network further on other data",
+            remedy="choose a new directory, or remove it; `--start` trains a network on other data",
             code="taken",
         )
     if has_other_length(config, card["config"]):
-        done, wanted, unit = float(card["step"]), steps, "steps"
+        done, wanted, unit = card["step"], steps, "steps"
         if wanted is None:
             done, wanted, unit = round(card["seconds"] / 60, 3), config.minutes or 0.0, "minutes"
         if done > wanted:
-            raise TrainingMismatchError(
-                f"{out} has done {done:g} {unit}, more than {wanted:g}: ask for as many or more"
-            )
+            raise TrainingMismatchError(f"{out} has done {done:,} {unit}, more than {wanted:,}: ask for more")
     return card
 
 
 def is_finished(config: TrainConfig, card: Mapping[str, Any], steps: int | None) -> bool:
-    """Return whether a found run is finished: of the same length, with none left to do, or ended early by `patience`."""
+    """Return whether a run is finished: of this length, with nothing left to do, or ended by `patience`."""
     if not card["finished"] or not has_other_length(config, card["config"]):
         return bool(card["finished"])
     exhausted = RunMonitor(**(card.get("monitor") or {})).is_exhausted(config)
@@ -140,7 +138,7 @@ def read_run(out: Path, card: Mapping[str, Any]) -> Tensors:
 def restore(run: Run, card: Mapping[str, Any], tensors: Tensors, where: str) -> None:
     """Copy the state of a save into a new run.
 
-    A run that was finished continues from its averaged weights, before their calibration, with a new optimizer.
+    A finished run continues from its averaged weights, before calibration, with a new optimizer.
     """
     copy_tensors(run.ema.state_dict(), tensors["weights"], where)
     if "training" in tensors:

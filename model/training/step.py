@@ -42,7 +42,7 @@ sums over these."""
 PASS_ROWS = 2048
 """Maximum number of rows in a part of several microbatches, for a GPU's memory."""
 CHECK_STEPS = {"cpu": 1, "cuda": 16}
-"""Steps between checks that loss and gradient are finite, by device: a check waits for a GPU, and what diverged stays so."""
+"""Steps between checks that loss and gradient are finite; a check stalls a GPU, and NaN stays in the weights."""
 CLIP = 1.0
 """Largest norm of the gradient; longer ones are scaled down to it."""
 
@@ -244,6 +244,6 @@ def _average(run: Run) -> None:
 
 
 def check_finite(run: Run) -> None:
-    """Raise DivergedError for weights that are not finite; a GPU's loss is not checked at each step."""
+    """Raise DivergedError for weights that are not finite; a GPU's loss is checked less often."""
     if not bool(torch.stack([weight.isfinite().all() for weight in run.network.parameters()]).all()):
         raise DivergedError(f"the weights are not finite at step {run.step}; train again with a lower learning rate")

@@ -47,7 +47,7 @@ def position_keys(planes_RP: NDArray[np.uint64], castling_R: NDArray[Any]) -> ND
 
 
 def find_keys(keys_R: NDArray[np.uint64], shards: Sequence[Shard], progress: Progress = silent) -> NDArray[np.bool_]:
-    """Return which keys are of positions in the shards, bool[R], reading each shard once, with progress in positions."""
+    """Return which keys are of positions in the shards, bool[R], reading each shard once."""
     wanted, places = np.unique(keys_R, return_inverse=True)
     found = np.zeros(len(wanted), dtype=np.bool_)
     done, total = 0, sum(shard.rows for shard in shards)

@@ -1,4 +1,7 @@
-"""Rows of numbers in temporary files, one for each part: all rows of a key are in one part, so that memory is bounded."""
+"""Rows of numbers in temporary files, one for each part: all rows of a key are in one part.
+
+So memory is bounded, and each row is written and read once.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +18,7 @@ if TYPE_CHECKING:
 PART_ROWS = 1 << 24
 """Rows per part, about."""
 BUFFER_ROWS = 1 << 20
-"""Rows that are collected before they are written: fewer would make small row groups of many parts."""
+"""Rows that are collected before they are written, so that parts have large row groups."""
 
 
 class Scratch:
@@ -39,7 +42,7 @@ class Scratch:
             self._flush()
 
     def parts(self) -> "Iterator[pl.LazyFrame]":
-        """Yield all rows in parts; none can be added afterwards. Raises ConfigError as `add` does."""
+        """Yield all rows in parts, after which none can be added; raises ConfigError as `add` does."""
         import polars as pl
 
         self._flush()

@@ -43,7 +43,7 @@ class Fit(NamedTuple):
 def collect(
     evaluator: Any, positions: Path, split: str, rows: int, simulations: int, progress: Progress, stop: Stop
 ) -> Fit:
-    """Search `rows` random positions of a split and return the fit's inputs, without those of unknown rating or move."""
+    """Search `rows` random positions of a split; return the inputs of those with a known rating and move."""
     batches = Batches([positions], split, batch_size=BATCH, columns=(*HUMAN_COLUMNS, *EARLIER_MOVES))
     wanted, done, found = min(rows, batches.rows), 0, list[tuple[int, NDArray[Any], NDArray[Any], int]]()
     for batch in batches.sample(wanted):
@@ -60,9 +60,7 @@ def collect(
         if stop():
             raise Stopped(f"stopped after {done:,} positions; nothing is stored before the fit")
     if not found:
-        raise ConfigError(
-            f"no position of {positions} has a known move of a player of known rating: nothing can be fitted"
-        )
+        raise ConfigError(f"no position of {positions} has a known rating and move: nothing can be fitted")
     return _pad(found)
 
 

@@ -118,9 +118,7 @@ def measure_rows(
         top1 = float((figures["rank"] == 1).mean())
         progress(Tick(done, rows, "positions", {"top1": top1}))
     if not labelled:
-        raise ConfigError(
-            f"none of the {done:,} positions has a known move, which a report measures: name other positions"
-        )
+        raise ConfigError(f"none of the {done:,} positions has a known move to be predicted: name other positions")
     if not tables:
         hint = ", or raise limit" if rule.limit else ""
         raise ConfigError(f"no position counts under this rule: lower min_ply{hint}")

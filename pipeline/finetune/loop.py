@@ -67,8 +67,8 @@ def finetune(
     `human` are datasets or training sets to search, to mix into training and to measure on; without any, nothing limits the
     loss of human top-1. `referee` is the command of the UCI engine by which teachers are chosen, if it is installed. A loop in
     `out` is resumed. Raises FinetuneError for another loop's directory, for one in which another process runs, and for a full
-    disk; Stopped when `stop` returns True, or the minutes end before a candidate was trained and measured; and what the stages
-    raise.
+    disk; Stopped when `stop` returns True, or the minutes end before a candidate was trained and measured;
+    and what the stages raise.
     """
     require(config, human)
     ownership.require_apart(out, [checkpoint, *human], FinetuneError)
@@ -169,9 +169,9 @@ class _Loop:
         return self._result(why)
 
     def _nothing_gained(self) -> Stopped:
-        """Return the error of a loop whose minutes ended before its first candidate was trained and measured."""
+        """Return the error of a loop whose minutes ended before a candidate was trained and measured."""
         is_trained = any("train" in one.stages for one in self.state.generations)
-        done = "only one candidate was trained, and not measured" if is_trained else "nothing was trained"
+        done = "one candidate was trained and not measured" if is_trained else "nothing was trained"
         return Stopped(
             f"{done} in {self.config.minutes:g} minutes; {self.out / BEST} is the supervised network",
             remedy="add minutes, and run the same again to continue",

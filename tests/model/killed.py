@@ -1,4 +1,4 @@
-"""A kill inside a process: from a counted file operation on, none succeeds, as if the process were gone."""
+"""A kill inside a process: from a counted file operation on, none succeeds."""
 
 import itertools
 import os
@@ -13,7 +13,10 @@ class Killed(BaseException):
 
 
 def kill_before(patch: pytest.MonkeyPatch, operation: int) -> Callable[[], bool]:
-    """Make this rename, replacement or deletion (from 0) and all later ones raise Killed; return whether one did."""
+    """Make all renames, replacements and deletions from this one on (from 0) raise Killed.
+
+    Return whether one did.
+    """
     numbers, last = itertools.count(), [-1]
 
     def counted(real: Callable[..., Any]) -> Callable[..., Any]:

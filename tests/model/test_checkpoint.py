@@ -82,14 +82,14 @@ OLDER = "weights-7.safetensors"
 
 
 def make_older(directory: Path) -> Path:
-    """Make a checkpoint as an earlier version named its files, and return the path of its weights."""
+    """Make a checkpoint with an earlier version's file name, and return the path of its weights."""
     (name,) = names_of(make(directory))
     entry = json.loads((directory / CARD).read_text())["files"]["weights"]
     edit(directory, files={"weights": entry | {"name": OLDER}})
     return (directory / name).rename(directory / OLDER)
 
 
-def test_a_checkpoint_of_an_earlier_version_loads_and_its_file_goes_with_the_next_save(tmp_path: Path) -> None:
+def test_an_earlier_versions_file_loads_and_goes_with_the_next_save(tmp_path: Path) -> None:
     path = make_older(tmp_path)
     assert torch.equal(load(tmp_path)[0].stem[0].weight, build(TINY, 3).stem[0].weight)  # type: ignore[arg-type]
     written = make(tmp_path, seed=4)

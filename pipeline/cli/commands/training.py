@@ -15,7 +15,7 @@ from pipeline.storage.ownership import REPORT
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Train(Common):
-    """Train a network on datasets. Run the same command again to continue an interrupted run, or a finished one for longer.
+    """Train a network on datasets. The same command continues an interrupted run, or with more minutes a finished one.
 
     Under torchrun, several processes share each batch. Processes on other machines need --positions, --out and --start in a
     shared folder; --positions may also be in an object store.

@@ -142,7 +142,7 @@ def free_ports(count: int) -> list[int]:
 
 @pytest.fixture(scope="module")
 def pair(positions: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Let two processes do five runs: one stopped, the same to its end, and three that fail in process 0.
+    """Let two processes do five runs: one stopped, the same to its end, three that fail in process 0.
 
     All under one torchrun: to start and import is nearly all of their time.
     """

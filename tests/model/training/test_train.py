@@ -124,7 +124,7 @@ def test_two_at_once_refuse_each_other(tmp_path: Path, monkeypatch: Any) -> None
 
 
 def growing(monkeypatch: pytest.MonkeyPatch, unit: str) -> dict[str, Any]:
-    """Give lengths of 8 and of 12 steps, in minutes by a clock that a step advances by half a second."""
+    """Give lengths of 5, 8 and 12 steps, or in minutes by a clock that a step advances."""
     if unit == "steps":
         return {"short": replace(CONFIG, steps=8), "long": CONFIG, "less": replace(CONFIG, steps=5)}
     FakeClock(monkeypatch, seconds_per_step=0.5)
@@ -151,7 +151,7 @@ def test_a_run_continues_with_another_length(
         run(tmp_path, lengths["short"])
 
 
-def test_a_finished_run_continues_from_its_averaged_weights_before_their_calibration(tmp_path: Path) -> None:
+def test_a_finished_run_continues_from_its_uncalibrated_weights(tmp_path: Path) -> None:
     short = replace(CONFIG, steps=8)
     finished = run(tmp_path, short)
     before = load(tmp_path)[0].state_dict()
@@ -180,7 +180,7 @@ def test_positions_without_moves_are_no_validation(tmp_path: Path) -> None:
     card = train_with(tmp_path / "net", CONFIG)
     assert card["finished"]
     assert not [name for name in card["metrics"] if name.startswith("validation")]
-    with pytest.raises(TrainConfigError, match="no validation position has a known move"):
+    with pytest.raises(TrainConfigError, match="none of their positions has a known move"):
         train_with(tmp_path / "other", replace(CONFIG, validation_every_steps=2, patience=2))
 
 

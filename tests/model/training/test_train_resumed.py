@@ -115,7 +115,7 @@ def test_the_last_validation_stands_once_in_the_metrics_of_a_run_killed_after_it
 def test_a_run_stopped_in_its_last_validation_is_killed_before_each_file_operation_and_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both saves are of the last step, and their weights differ: the finished ones have a calibrated value."""
+    """Both saves are of the last step, and their weights differ by the value's calibration."""
     asked = threading.Event()
 
     def validate_slowly() -> Iterator[Batch]:

@@ -18,7 +18,7 @@ from pipeline.cli.main import main
         (["--minutes", "nan"], "minutes above 0"),
         (["--minutes", "inf"], "minutes above 0"),
         (["--generations", "1", "--set", "most_uses=inf"], "most_uses above 0"),
-        (["--generations", "1", "--set", "gate.elo1=inf"], "not finite"),
+        (["--generations", "1", "--set", "gate.elo1=inf"], "is not below"),
         (["--generations", "1", "--near-share", "nan"], "1 at most together"),
         (["--generations", "1", "--seed", "4294967296"], "seed must be from 0 to 2147483647"),
         (["--generations", "1", "--set", "train.search_value_share=0.9"], "set teach to value or both"),
