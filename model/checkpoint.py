@@ -4,11 +4,11 @@ checkpoint.json                     the card: network, training, and the files' 
 weights-<step>-<hash>.safetensors   averaged weights and buffers, for use
 training-<step>-<hash>.safetensors  raw weights, buffers and optimizer state; none in a finished run
 metrics.jsonl, curves.png           written by the trainer
-model.onnx                          written by `fianchetto export`; gone from the card with its weights
+model.onnx                          written by `fianchetto export`; a new save drops it from the card
 .lock                               held while a trainer or an export writes
 
-Stability: FORMAT_VERSION 2. A tensor file's name carries its content's hash (older names do not), so
-that a save never changes a file that the card names. New files appear, then the card is replaced,
+Stability: FORMAT_VERSION 2. A tensor file's name carries its content's hash (older names do not),
+so that a save never changes a file that the card names. New files appear, then the card is replaced,
 then old files are deleted: a process killed at any point leaves a checkpoint that loads.
 """
 

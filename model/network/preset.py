@@ -138,7 +138,8 @@ def preset_row(row: Preset) -> dict[str, Any]:
 def preset_from_row(row: object) -> Preset:
     """Return the preset of a card's values, which may be hostile; PresetError when they are no preset.
 
-    Fields with a default may be missing: a new field must have one, by which older checkpoints load.
+    Fields with a default may be missing: a new field must have one, by which older checkpoints
+    load.
     """
     if not isinstance(row, dict):
         raise PresetError("the preset is not an object of fields")

@@ -34,7 +34,8 @@ LENGTHS = ("minutes", "steps", "epochs")
 class TrainConfig:
     """Settings of one training run. Exactly one of `minutes`, `steps` and `epochs` sets its length.
 
-    A run, finished or not, continues with another length, at the learning rate of its share of that.
+    A run, finished or not, continues with another length, at the learning rate of its share of
+    that.
     """
 
     minutes: float | None = None

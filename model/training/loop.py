@@ -74,10 +74,10 @@ def train(
 ) -> dict[str, Any]:
     """Train a preset until its minutes, steps or epochs are over and return the checkpoint's card, with a `message`.
 
-    A run found in `out` continues from its last save, and a finished one is returned as it is. Its length
-    may change, to no less than what is done; the learning rate follows the share of the new length.
-    `stop` is polled before each step and inside it; when it says True, the run is saved as of its last whole step and returned
-    unfinished. Minutes exclude the first step, in which kernels are compiled.
+    A run found in `out` continues from its last save, and a finished one is returned as it is. Its
+    length may change, to no less than what is done; the learning rate follows the share of the new.
+    `stop` is polled before each step and inside it; when it says True, the run is saved as of its
+    last whole step and returned unfinished. Minutes exclude the first step, which compiles kernels.
     `epoch_rows` is the number of training rows of an epoch, in all processes.
     A new run begins with the weights of the checkpoint `start`, if any. `check_output` is called before anything is written,
     and raises where `out` belongs to something else.
@@ -224,8 +224,8 @@ class Loop:
     def _decide(self, before: float | None) -> tuple[float, int]:
         """Do the work that is due after a step; return the share of the run that is done, and what to do next.
 
-        `before` is the share before that step, None before the first one. The time until then is not
-        counted, so that a slow machine takes a step.
+        `before` is the share before that step, None before the first one. The time until then is
+        not counted, so that a slow machine takes a step.
         """
         if before is not None:
             self._after_step(before)

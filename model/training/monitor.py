@@ -76,7 +76,8 @@ def validate(run: Run, batches: Iterable[Batch], limit: int, stop_check: StopChe
     """Return the figures of the averaged weights on the first `limit` positions; WorkInterrupted as in `take_step`.
 
     Besides the figures of `model.metrics` there are `value_factor`, fitted to calibrate the value on these positions'
-    evaluations and results, and the Brier scores after that calibration. Without rows, `positions` is 0.
+    evaluations and results, and the Brier scores after that calibration. Without rows, `positions`
+    is 0.
     """
     totals, values = Totals(), []
     form = VALUE_FORMS[run.preset.value]

@@ -95,7 +95,8 @@ def find_run(
 ) -> dict[str, Any] | None:
     """Return the card of the run in a directory, None where there is none.
 
-    Raises TrainingMismatchError for another run, and for one that has done more than the new length.
+    Raises TrainingMismatchError for another run, and for one that has done more than the new
+    length.
     """
     if not (out / CARD).exists():
         return None

@@ -42,7 +42,8 @@ sums over these."""
 PASS_ROWS = 2048
 """Maximum number of rows in a part of several microbatches, for a GPU's memory."""
 CHECK_STEPS = {"cpu": 1, "cuda": 16}
-"""Steps between checks that loss and gradient are finite; a check stalls a GPU, and NaN stays in the weights."""
+"""Steps between checks that loss and gradient are finite; a check stalls a GPU, and NaN stays in
+the weights."""
 CLIP = 1.0
 """Largest norm of the gradient; longer ones are scaled down to it."""
 

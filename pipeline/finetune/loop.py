@@ -67,7 +67,8 @@ def finetune(
     `human` are datasets or training sets to search, to mix into training and to measure on; without any, nothing limits the
     loss of human top-1. `referee` is the command of the UCI engine by which teachers are chosen, if it is installed. A loop in
     `out` is resumed. Raises FinetuneError for another loop's directory, for one in which another process runs, and for a full
-    disk; Stopped when `stop` returns True, or the minutes end before a candidate was trained and measured;
+    disk; Stopped when `stop` returns True, or the minutes end before a candidate was trained and
+    measured;
     and what the stages raise.
     """
     require(config, human)
