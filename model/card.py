@@ -1,5 +1,6 @@
 """Schemas of a checkpoint's card and of an exported network's metadata, either of which may be hostile."""
 
+import re
 from itertools import pairwise
 from typing import Annotated, Any
 
@@ -8,6 +9,9 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 CARD = "checkpoint.json"
 ONNX = "model.onnx"
 """Name of the exported network in a checkpoint's folder."""
+TENSORS = re.compile(r"(weights|training)-(\d+)(-[0-9a-f]{16})?\.safetensors")
+"""Names of tensor files: kind, step, and the start of the content's hash, which older
+names lack."""
 
 Count = Annotated[int, Field(ge=0, lt=10**15)]
 Number = Annotated[float, Field(allow_inf_nan=False)]

@@ -1,21 +1,21 @@
 """A checkpoint on disk: safetensors and a JSON card, so that loading one runs no code.
 
-checkpoint.json               the card: the network, how it was trained, and the files' hashes
-weights-<step>.safetensors    averaged weights and buffers, for use
-training-<step>.safetensors   raw weights, buffers and optimizer state, for resuming; gone once a run is finished
-metrics.jsonl, curves.png     written by the trainer
-model.onnx                    written by `fianchetto export`; the card has its hash, until other weights are saved
-.lock                         held while a trainer or an export writes
+checkpoint.json                     the card: network, training, and the files' hashes
+weights-<step>-<hash>.safetensors   averaged weights and buffers, for use
+training-<step>-<hash>.safetensors  raw weights, buffers and optimizer state; none in a finished run
+metrics.jsonl, curves.png           written by the trainer
+model.onnx                          written by `fianchetto export`; a new save drops it from the card
+.lock                               held while a trainer or an export writes
 
-Stability: FORMAT_VERSION 2. New tensor files appear under new names, then the card is replaced, then old files are
-deleted, so a process killed at any point leaves a checkpoint that loads.
+Stability: FORMAT_VERSION 2. A tensor file's name carries its content's hash (older names do not),
+so that a save never changes a file that the card names. New files appear, then the card is replaced,
+then old files are deleted: a process killed at any point leaves a checkpoint that loads.
 """
 
 import hashlib
 import json
-import re
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ from engine.evaluation.move_features import FEATURES_VERSION
 from engine.json_files import check, read_json, shown
 from engine.temporaries import abandoned, new_file, sync_directory
 from model.card import CARD as CARD
-from model.card import ONNX, Card, FileEntry, HumanSearch
+from model.card import ONNX, TENSORS, Card, FileEntry, HumanSearch
 from model.network.memory import memory_errors
 from model.network.network import Network, build
 from model.network.preset import Preset, PresetError, preset_from_row
@@ -45,7 +45,6 @@ LARGEST_HEADER = 1 << 20
 """Largest header of a tensor file in bytes; the networks here have less than 40 kB."""
 LARGEST_TRAINING = 6
 """Largest training file in multiples of the weights: raw and best ones, and an optimizer's two moments."""
-NAMES = {"weights": re.compile(r"weights-\d+\.safetensors"), "training": re.compile(r"training-\d+\.safetensors")}
 
 
 class CheckpointError(UserError):
@@ -112,25 +111,33 @@ def lock_directory(directory: Path) -> Iterator[None]:
 
 def save(directory: Path, card: Mapping[str, Any], tensors: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Any]:
     """Save tensors by kind (`weights`, `training`) and then the card that names them; return the card as written."""
-    former = _read_former(directory)
-    files: dict[str, Any] = {}
-    for kind, group in tensors.items():
-        path = directory / f"{kind}-{card['step']}.safetensors"
-        data = safetensors.torch.save({name: value.detach().cpu().contiguous() for name, value in group.items()})
-        write_atomically(path, data)
-        files[kind] = {"name": path.name, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-    written = {
+    versions = {
         "format_version": FORMAT_VERSION,
         "encoding_version": ENCODING_VERSION,
         "moves_hash": moves_hash(),
         "move_features_version": FEATURES_VERSION,
-        **card,
-        "files": files,
     }
-    kept = {entry["name"] for entry in files.values()}
-    superseded = [path.name for path in _find_superseded(directory, former) if path.name not in kept]
-    if superseded:
-        written["superseded"] = sorted(superseded)
+    files = ((kind, safetensors.torch.save(_contiguous(group))) for kind, group in tensors.items())
+    return save_files(directory, versions | {**card}, files)
+
+
+def _contiguous(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+
+
+def save_files(directory: Path, card: Mapping[str, Any], files: Iterable[tuple[str, bytes]]) -> dict[str, Any]:
+    """Write tensor files by kind, then their card, then delete older files; return the card as written."""
+    former = _read_former(directory)
+    entries: dict[str, Any] = {}
+    for kind, data in files:
+        digest = hashlib.sha256(data).hexdigest()
+        name = f"{kind}-{card['step']}-{digest[:16]}.safetensors"
+        write_atomically(directory / name, data)
+        entries[kind] = {"name": name, "bytes": len(data), "sha256": digest}
+    written = {name: value for name, value in card.items() if name != "superseded"} | {"files": entries}
+    kept = {entry["name"] for entry in entries.values()}
+    if superseded := [name for name in _find_superseded(directory, former) if name not in kept]:
+        written["superseded"] = superseded
     _write_card(directory, written)
     delete_superseded(directory, written)
     return written
@@ -139,13 +146,9 @@ def save(directory: Path, card: Mapping[str, Any], tensors: Mapping[str, Mapping
 def delete_superseded(directory: Path, card: Mapping[str, Any]) -> None:
     """Delete the files that a card supersedes and abandoned temporary files; may be repeated after a killed save."""
     kept = {entry.get("name") for entry in card["files"].values() if isinstance(entry, dict)}
-    names = [name for name in card.get("superseded", []) if name not in kept and _is_tensor_file(name)]
+    names = [name for name in card.get("superseded", []) if name not in kept and TENSORS.fullmatch(name)]
     for path in [*(directory / name for name in names), *abandoned(directory)]:
         path.unlink(missing_ok=True)
-
-
-def _is_tensor_file(name: str) -> bool:
-    return any(pattern.fullmatch(name) for pattern in NAMES.values())
 
 
 def _write_card(directory: Path, card: Mapping[str, Any]) -> None:
@@ -189,19 +192,30 @@ def _read_former(directory: Path) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _find_superseded(directory: Path, former: Mapping[str, Any]) -> list[Path]:
+def _find_superseded(directory: Path, former: Mapping[str, Any]) -> list[str]:
     """Return the tensor files that a new card supersedes: those of the former one, and of saves that were killed.
 
     A file of another name, or of an earlier step that the former card does not name, is a user's copy and stays.
     """
     files, step = former.get("files"), former.get("step")
-    if not isinstance(files, dict) or not isinstance(step, int):
-        return []
-    named = {str(entry.get("name")) for entry in files.values() if isinstance(entry, dict)}
-    if isinstance(left := former.get("superseded"), list):  # the former save was killed before it deleted them
-        named |= {str(name) for name in left}
-    ours = [path for path in directory.glob("*.safetensors") if _is_tensor_file(path.name)]
-    return [path for path in ours if path.name in named or int(path.stem.rpartition("-")[2]) > step]
+    named: set[str] = set()
+    if isinstance(files, dict) and isinstance(step, int):
+        named = {str(entry.get("name")) for entry in files.values() if isinstance(entry, dict)}
+        if isinstance(left := former.get("superseded"), list):  # a killed save did not delete them
+            named |= {str(name) for name in left}
+    else:
+        step = None
+
+    def is_ours(name: str) -> bool:
+        found = TENSORS.fullmatch(name)
+        if found is None or name in named:
+            return found is not None
+        saved, hashed = int(found[2]), bool(found[3])
+        if step is None:  # the first save, perhaps after one that was killed
+            return hashed and saved == 0
+        return saved > step or (hashed and saved == step)
+
+    return sorted(path.name for path in directory.glob("*.safetensors") if is_ours(path.name))
 
 
 def read_card(directory: Path) -> dict[str, Any]:
@@ -211,11 +225,17 @@ def read_card(directory: Path) -> dict[str, Any]:
         raise NoCheckpointError(f"{directory} holds no checkpoint: there is no {CARD} in it")
     card = read_json(path, CardError, largest=LARGEST_CARD)
     _check_card(path, card)
-    entry = card["files"].get("weights")
-    if not isinstance(entry, dict) or not NAMES["weights"].fullmatch(str(entry.get("name"))):
-        raise DamagedFileError(f"{directory}: the card names no weights file")
-    check(path, entry, FileEntry, DamagedFileError)
+    check(path, _find_entry(directory, card, "weights"), FileEntry, DamagedFileError)
     return card  # type: ignore[no-any-return]
+
+
+def _find_entry(directory: Path, card: Mapping[str, Any], kind: str) -> dict[str, Any]:
+    """Return a card's entry of its `weights` or `training` file; DamagedFileError where it has none."""
+    entry = card["files"].get(kind)
+    found = TENSORS.fullmatch(str(entry.get("name"))) if isinstance(entry, dict) else None
+    if found is None or found[1] != kind:
+        raise DamagedFileError(f"{directory}: the card names no {kind} file")
+    return dict(entry)
 
 
 def _check_card(path: Path, card: object) -> None:
@@ -244,9 +264,7 @@ def read_tensors(directory: Path, card: Mapping[str, Any], kind: str, largest: i
 
     The file's size and hash are compared before anything of it is used.
     """
-    entry = card["files"].get(kind)
-    if not isinstance(entry, dict) or not NAMES[kind].fullmatch(str(entry.get("name"))):
-        raise DamagedFileError(f"{directory}: the card names no {kind} file")
+    entry = _find_entry(directory, card, kind)
     path = directory / entry["name"]
     try:
         if path.stat().st_size > largest:

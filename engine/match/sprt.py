@@ -55,8 +55,8 @@ class SprtConfig:
     """Probability that the sequential test accepts H0 when the difference is elo1."""
 
     def __post_init__(self) -> None:
-        if not self.elo0 < self.elo1:
-            raise SprtError(f"elo0 = {self.elo0:g} is not below elo1 = {self.elo1:g}")
+        if not -math.inf < self.elo0 < self.elo1 < math.inf:
+            raise SprtError(f"elo0 = {self.elo0:g} is not below elo1 = {self.elo1:g} and finite")
         if not (0 < self.alpha < 1 and 0 < self.beta < 1 and self.alpha + self.beta < 1):
             raise SprtError(f"alpha = {self.alpha:g} and beta = {self.beta:g} must be above 0, and below 1 together")
         if not -1000 < self.elo0 < self.elo1 < 1000:

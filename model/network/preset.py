@@ -1,6 +1,6 @@
 """A preset: one frozen, validated row that defines a network; `model.network.presets` has the rows."""
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from functools import cache
 from typing import Any, Literal, get_args, get_type_hints
 
@@ -136,10 +136,16 @@ def preset_row(row: Preset) -> dict[str, Any]:
 
 
 def preset_from_row(row: object) -> Preset:
-    """Return the preset of a card's values, which may be hostile; PresetError when they are no preset."""
+    """Return the preset of a card's values, which may be hostile; PresetError when they are no preset.
+
+    Fields with a default may be missing: a new field must have one, by which older checkpoints
+    load.
+    """
     if not isinstance(row, dict):
         raise PresetError("the preset is not an object of fields")
-    strange = sorted(str(name) for name in row.keys() ^ {field.name for field in fields(Preset)})
+    required = {field.name for field in fields(Preset) if field.default is MISSING}
+    unknown = row.keys() - {field.name for field in fields(Preset)}
+    strange = sorted(map(str, unknown | (required - row.keys())))
     if strange:
         raise PresetError(
             f"the preset's fields are not this version's; missing or unknown: {shown(', '.join(strange), 200, quote=False)}"

@@ -24,13 +24,19 @@ DEFAULT_PRESET = "fianchetto-human"
 MUON_PRESETS = frozenset({"fianchetto-human", "fianchetto-rated"})
 """Presets that `auto` trains by Muon, as docs/benchmarks.md does."""
 
-FREE_TO_CHANGE = frozenset({"threads", "device"})
+FREE_TO_CHANGE = frozenset({"threads", "device", "save_seconds"})
 """Settings that a resumed run may change: they change the weights by rounding at most."""
+LENGTHS = ("minutes", "steps", "epochs")
+"""Settings of a run's length, which a resumed run may change too, if it stays in the same unit."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainConfig:
-    """Settings of one training run. Exactly one of `minutes`, `steps` and `epochs` sets its length."""
+    """Settings of one training run. Exactly one of `minutes`, `steps` and `epochs` sets its length.
+
+    A run, finished or not, continues with another length, at the learning rate of its share of
+    that.
+    """
 
     minutes: float | None = None
     """Length of the run in minutes of training, summed over resumes."""
@@ -97,6 +103,8 @@ class TrainConfig:
     """Where to train: auto (a GPU when there is one), cpu or cuda."""
     amp: Precision = "auto"
     """Mixed precision: auto (bf16 where the device gains by it), bf16 or off."""
+    save_seconds: float = 60.0
+    """Seconds between saves: a killed run loses at most this much; 0 saves after each step."""
     validation_every_steps: int = 0
     """Steps between validations; 0 spends 2 % of the training time on them, with at least five in a run in minutes."""
     patience: int = 0
@@ -155,6 +163,7 @@ LIMITS: dict[str, tuple[float, float]] = {
     "search_value_share": (0.0, 1.0),
     "seed": (0, 2**63 - 1),
     "threads": (0, 4096),
+    "save_seconds": (0.0, 1e6),
     "validation_every_steps": (0, 10**9),
     "patience": (0, 10**6),
 }
@@ -169,10 +178,18 @@ def resolve_optimizer(config: TrainConfig, preset: str) -> TrainConfig:
 
 
 def changed_settings(config: TrainConfig, row: Mapping[str, Any]) -> list[str]:
-    """Describe the settings that differ from those of a card and that a resumed run may not change."""
+    """Describe the settings that differ from those of a card and that a resumed run may not change.
+
+    A setting that the card lacks had its default.
+    """
     changes = []
-    for name in (field.name for field in fields(TrainConfig) if field.name not in FREE_TO_CHANGE):
-        mine, was = getattr(config, name), row.get(name)
-        if was != mine:
+    for field in (field for field in fields(TrainConfig) if field.name not in FREE_TO_CHANGE):
+        name, mine, was = field.name, getattr(config, field.name), row.get(field.name, field.default)
+        if was != mine and (name not in LENGTHS or None in (was, mine)):
             changes.append(f"{name} was {was}, is {mine}")
     return changes
+
+
+def has_other_length(config: TrainConfig, row: Mapping[str, Any]) -> bool:
+    """Return whether the length of a run differs from that of a card."""
+    return any(getattr(config, name) != row.get(name) for name in LENGTHS)

@@ -91,15 +91,6 @@ def average_over_processes(tensors: Sequence[Tensor], size: int) -> None:
         tensor.copy_(flat.view(tensor.shape))
 
 
-def broadcast(place: World, numbers: list[float]) -> list[float]:
-    """Return the numbers of process 0 in every process; sent between processors, so that no GPU waits."""
-    if place.size == 1:
-        return numbers
-    tensor = torch.tensor(numbers, dtype=torch.float64)
-    dist.broadcast(tensor, 0)
-    return [float(number) for number in tensor]
-
-
 def run_on_first(place: World, work: Callable[[], T]) -> T:
     """Call `work` in process 0 only and return its result in all; a UserError there is a WorldError in the others."""
     if place.size == 1:

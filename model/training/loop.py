@@ -8,7 +8,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,18 +18,18 @@ import torch
 from engine.compiling import interruptible
 from engine.errors import UserError
 from engine.progress import Progress, Stop, Tick
-from model.checkpoint import delete_superseded, lock_directory
+from model.checkpoint import delete_superseded
 from model.data.inputs import Batch
 from model.data.prefetch import Prefetcher
 from model.network.memory import memory_errors
 from model.network.preset import Preset
 from model.training.calibration import describe_memorizing, scale_value
 from model.training.config import TrainConfig, TrainConfigError, resolve_optimizer
-from model.training.distributed import World, broadcast, process_group, read_world, run_on_first
+from model.training.distributed import process_group, read_world, run_on_first
 from model.training.metrics_log import MetricsLog, draw
 from model.training.monitor import CALIBRATED, RunMonitor, mean_figures, validate
 from model.training.precision import device_for, keep_freed_memory
-from model.training.save import find_run, load_start, read_run, restore, save_run
+from model.training.save import find_run, hold_directory, is_finished, load_start, read_run, restore, save_run
 from model.training.schedules import fraction_done, learning_rate, total_steps
 from model.training.step import COLUMNS, DivergedError, Run, check_finite, keep_policy, new_run, prepare, take_step
 from model.training.stopping import NEVER_STOP, StopCheck, WorkInterrupted, check_in_layers
@@ -40,8 +40,6 @@ Batches = Callable[[int], Iterator[Batch]]
 Validation = Callable[[], Iterator[Batch]]
 
 TICK_SECONDS = 0.5
-SAVE_SECONDS = 60.0
-"""Seconds between saves; a killed run loses at most this much."""
 REPORT_STEPS = 50
 """Steps averaged in one line of metrics.jsonl, at most."""
 REPORT_LINES = 20
@@ -76,9 +74,11 @@ def train(
 ) -> dict[str, Any]:
     """Train a preset until its minutes, steps or epochs are over and return the checkpoint's card, with a `message`.
 
-    A run found in `out` continues from its last save, and a finished one is returned as it is. `stop` is polled before each
-    step and inside it; when it says True, the run is saved as of its last whole step and returned unfinished. Minutes exclude
-    the first step, in which kernels are compiled. `epoch_rows` is the number of training rows of an epoch, in all processes.
+    A run found in `out` continues from its last save, and a finished one is returned as it is. Its
+    length may change, to no less than what is done; the learning rate follows the share of the new.
+    `stop` is polled before each step and inside it; when it says True, the run is saved as of its
+    last whole step and returned unfinished. Minutes exclude the first step, which compiles kernels.
+    `epoch_rows` is the number of training rows of an epoch, in all processes.
     A new run begins with the weights of the checkpoint `start`, if any. `check_output` is called before anything is written,
     and raises where `out` belongs to something else.
 
@@ -98,9 +98,10 @@ def train(
     place = read_world()
     device = device_for(config.device, place.local if place.size > 1 else None)
     memory = memory_errors(f"training {preset.name}", "choose a smaller norm_rows or batch_size, or free some")
-    with memory, process_group(place, device), _alone(out, place, check_output):
-        card = run_on_first(place, lambda: find_run(config, preset, out, data))
-        if card is not None and card["finished"]:
+    with memory, process_group(place, device), hold_directory(out, place, check_output):
+        steps = total_steps(config, epoch_rows)
+        card = run_on_first(place, lambda: find_run(config, preset, out, data, steps))
+        if card is not None and is_finished(config, card, steps):
             run_on_first(place, partial(delete_superseded, out, card))
             did = f"{card['step']} steps, {card['positions']} positions"
             return {**card, "message": f"{out} is finished already: {did}"}
@@ -125,29 +126,16 @@ def train(
                         network.load_state_dict(weights)
                 if weights is not None and keeps_policy:
                     keep_policy(run, weights)
-                broadcast(place, [0.0])  # all have read the files that process 0 is about to replace
-                return Loop(run, out, card, validation, data, progress, epoch_rows).go(open_batches, stop)
+                run_on_first(place, lambda: None)  # all have read the files that process 0 is about to replace
+                return Loop(run, out, card, validation, data, progress, steps).go(open_batches, stop)
             finally:
                 run.model = run.network  # drops torch's wrapper before its process group (`process_group` says why)
         finally:
             torch.set_num_threads(threads)
 
 
-@contextmanager
-def _alone(out: Path, place: World, check_output: Callable[[], None]) -> Iterator[None]:
-    """Make a run's directory and hold its lock; process 0 does it for all."""
-    with ExitStack() as held:
-
-        def enter() -> None:
-            check_output()
-            held.enter_context(lock_directory(out))
-
-        run_on_first(place, enter)
-        yield
-
-
 class Loop:
-    """A run, its directory, and the clocks of periodic work. Only process 0 reports, validates and saves."""
+    """A run and its directory. Process 0 decides, reports, validates and saves; its errors end all."""
 
     def __init__(
         self,
@@ -157,12 +145,10 @@ class Loop:
         validation: Validation | None,
         data: Mapping[str, Any],
         progress: Progress,
-        epoch_rows: int | None,
+        steps: int | None,
     ) -> None:
         self.run, self.out, self.data, self.progress = run, out, dict(data), progress
-        self.validation = validation if run.world.first else None
-        self.resumed = card is not None
-        self.steps = total_steps(run.config, epoch_rows)
+        self.validation, self.steps, self.resumed = validation, steps, card is not None
         self.metrics: dict[str, float] = dict(card["metrics"]) if card else {}
         self.monitor = RunMonitor(**((card or {}).get("monitor") or {}))
         self.stop_check = NEVER_STOP
@@ -179,16 +165,13 @@ class Loop:
         self.validated = float(card.get("validation_seconds", 0.0)) if card else 0.0
         self.cost = 1.0  # seconds of the last validation
         self.saved = self.ticked = time.perf_counter()
-        self.metrics_log = MetricsLog(out, run.step, self.monitor.validated_step) if run.world.first else None
+        self.metrics_log: MetricsLog | None = None
 
     def go(self, open_batches: Batches, stop: Stop) -> dict[str, Any]:
         """Step until the run is over or stopped."""
         run = self.run
         self.stop_check = StopCheck(stop, inside=run.world.size == 1)
-        if not self.resumed:
-            run_on_first(run.world, lambda: self._save(finished=False))  # finds out now that a directory is unwritable
-        if run.best and not run.step and self.data.get("start"):  # further training may only make it worse
-            self._validate()
+        run_on_first(run.world, self._begin)
         for network in (run.network, run.ema):
             check_in_layers(network, self.stop_check.check)
         try:
@@ -202,8 +185,6 @@ class Loop:
         except DivergedError as error:
             raise DivergedError(f"{error}; {self.out} keeps the state of its last save") from None
         if verdict == STOPPED:
-            if run.world.first:
-                draw(self.out)
             message = f"stopped at step {run.step} and saved; train again with the same settings to continue"
         else:
             why = "finished" if verdict == DONE else f"finished early, best at step {self.monitor.best_step}"
@@ -211,14 +192,21 @@ class Loop:
             message += "" if self.warning is None else f"\nwarning: {self.warning}"
         return {**card, "message": message}
 
+    def _begin(self) -> None:
+        """Start the metrics and save a new run, to find out now that a directory is unwritable."""
+        run = self.run
+        self.metrics_log = MetricsLog(self.out, run.step, self.monitor.validated_step)
+        if not self.resumed:
+            self._save(finished=False)
+        if run.best and not run.step and self.data.get("start"):  # training may only make it worse
+            self._validate()
+
     def _step_until_over(self, feed: Prefetcher) -> int:
-        run, first = self.run, True
+        run, first, fraction = self.run, True, 0.0
         while True:
-            if not first:  # the time before the first step is not counted, so that a slow machine takes one
-                run.seconds = time.perf_counter() - self.began
-            fraction, verdict = broadcast(run.world, self._decide())
+            fraction, verdict = run_on_first(run.world, partial(self._decide, None if first else fraction))
             if verdict != GO:
-                return int(verdict)
+                return verdict
             with interruptible(self.stop_check.check) if first else nullcontext():
                 parts = feed.take(self.stop_check.result)
             if parts is None:
@@ -232,18 +220,22 @@ class Loop:
                 now, first, self.untimed = time.perf_counter(), False, run.positions - self.mark[1]
                 self.began, self.saved, self.ticked = now - before, now, now
             self.unsaved = True
-            if run.world.first:
-                self._after_step(fraction)
 
-    def _decide(self) -> list[float]:
-        """Return the share of the run that is done, and whether to go on."""
-        config = self.run.config
+    def _decide(self, before: float | None) -> tuple[float, int]:
+        """Do the work that is due after a step; return the share of the run that is done, and what to do next.
+
+        `before` is the share before that step, None before the first one. The time until then is
+        not counted, so that a slow machine takes a step.
+        """
+        if before is not None:
+            self._after_step(before)
+            self.run.seconds = time.perf_counter() - self.began
         fraction = self._fraction()
         if fraction >= 1:
-            return [fraction, DONE]
-        if self.monitor.is_exhausted(config):
-            return [fraction, EXHAUSTED]
-        return [fraction, STOPPED if self.stop_check() else GO]
+            return fraction, DONE
+        if self.monitor.is_exhausted(self.run.config):
+            return fraction, EXHAUSTED
+        return fraction, STOPPED if self.stop_check() else GO
 
     def _fraction(self) -> float:
         """Return the share of the run that is done."""
@@ -260,7 +252,7 @@ class Loop:
             self._tick()
         if self._is_validation_due():
             self._validate()
-        if now - self.saved >= SAVE_SECONDS:
+        if now - self.saved >= config.save_seconds:
             self._save(finished=False)
 
     def _end(self, verdict: int) -> tuple[int, dict[str, Any]]:
@@ -275,7 +267,10 @@ class Loop:
                 self.metrics |= {f"validation_{name}": value for name, value in self.monitor.best.items()}
         if verdict != STOPPED:
             self._calibrate()
-        return verdict, self._save(finished=verdict != STOPPED)
+        card = self._save(finished=verdict != STOPPED)
+        if verdict == STOPPED:
+            draw(self.out)
+        return verdict, card
 
     def _calibrate(self) -> None:
         """Scale a finished run's value by the factor of the last validation, and report the Brier scores after it.
@@ -319,6 +314,11 @@ class Loop:
             figures = validate(run, self.validation(), int(min(VALIDATION_POSITIONS, affordable)), self.stop_check)
         except WorkInterrupted:  # the loop stops before the next step
             return
+        if not figures["positions"]:
+            if run.config.patience:
+                raise TrainConfigError("patience needs validations, and none of their positions has a known move")
+            self.validation = None
+            return
         self.unsaved = True
         if self.monitor.add_validation(figures, run.step):
             with torch.no_grad():
@@ -338,8 +338,7 @@ class Loop:
         rows = run.positions - positions
         if rows == 0:
             return {}
-        means = mean_figures(self.sums, rows)
-        timed = rows - self.untimed
+        means, timed = mean_figures(self.sums, rows), rows - self.untimed
         return means | ({"positions_per_second": timed / max(1e-9, run.seconds - seconds)} if timed else {})
 
     def _report(self, rate: float) -> None:

@@ -76,7 +76,8 @@ def validate(run: Run, batches: Iterable[Batch], limit: int, stop_check: StopChe
     """Return the figures of the averaged weights on the first `limit` positions; WorkInterrupted as in `take_step`.
 
     Besides the figures of `model.metrics` there are `value_factor`, fitted to calibrate the value on these positions'
-    evaluations and results, and the Brier scores after that calibration.
+    evaluations and results, and the Brier scores after that calibration. Without rows, `positions`
+    is 0.
     """
     totals, values = Totals(), []
     form = VALUE_FORMS[run.preset.value]
@@ -102,9 +103,9 @@ def validate(run: Run, batches: Iterable[Batch], limit: int, stop_check: StopChe
 
 def _fit_calibration(values: list[list[Tensor]]) -> dict[str, float]:
     """Return the factor for the value's logits and the Brier scores after it; {} without positions of games."""
-    wdl_N3, target_N3, results_N = (torch.cat(column) for column in zip(*values, strict=True))
-    if not len(wdl_N3):
+    if not any(len(wdl_B3) for wdl_B3, _, _ in values):
         return {}
+    wdl_N3, target_N3, results_N = (torch.cat(column) for column in zip(*values, strict=True))
     factor = fit_factor(wdl_N3, target_N3)
     wdl_N3 = scale_wdl(wdl_N3, factor)
     figures = value_figures(wdl_N3, results_N)

@@ -2,7 +2,8 @@
 
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
@@ -18,6 +19,7 @@ from model.checkpoint import (
     LARGEST_TRAINING,
     copy_tensors,
     load,
+    lock_directory,
     read_card,
     read_tensors,
     read_weights,
@@ -26,7 +28,11 @@ from model.checkpoint import (
 )
 from model.network.network import parameters
 from model.network.preset import Preset, changed_fields, preset_row
-from model.training.config import TrainConfig, changed_settings
+from model.training.calibration import scale_value
+from model.training.config import TrainConfig, changed_settings, has_other_length
+from model.training.distributed import World, run_on_first
+from model.training.monitor import RunMonitor
+from model.training.schedules import fraction_done
 from model.training.step import Run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -37,6 +43,19 @@ Tensors = dict[str, dict[str, Tensor]]
 
 class TrainingMismatchError(UserError):
     """The directory holds a run of another preset, configuration or data."""
+
+
+@contextmanager
+def hold_directory(out: Path, place: World, check_output: Callable[[], None]) -> Iterator[None]:
+    """Make a run's directory and hold its lock; process 0 does it for all."""
+    with ExitStack() as held:
+
+        def enter() -> None:
+            check_output()
+            held.enter_context(lock_directory(out))
+
+        run_on_first(place, enter)
+        yield
 
 
 def save_run(run: Run, out: Path, *, finished: bool, more: Mapping[str, Any]) -> dict[str, Any]:
@@ -71,8 +90,14 @@ def _training_tensors(run: Run) -> dict[str, Tensor]:
     return tensors
 
 
-def find_run(config: TrainConfig, preset: Preset, out: Path, data: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the card of the run in a directory, None where there is none; TrainingMismatchError for another run."""
+def find_run(
+    config: TrainConfig, preset: Preset, out: Path, data: Mapping[str, Any], steps: float | None
+) -> dict[str, Any] | None:
+    """Return the card of the run in a directory, None where there is none.
+
+    Raises TrainingMismatchError for another run, and for one that has done more than the new
+    length.
+    """
     if not (out / CARD).exists():
         return None
     card = read_card(out)
@@ -82,23 +107,49 @@ def find_run(config: TrainConfig, preset: Preset, out: Path, data: Mapping[str, 
     if changes:
         raise TrainingMismatchError(
             f"{out} holds another run ({'; '.join(changes[:4])})",
-            remedy="choose a new directory, or remove it",
+            remedy="choose a new directory, or remove it; `--start` trains a network on other data",
             code="taken",
         )
+    if has_other_length(config, card["config"]):
+        done, wanted, unit = card["step"], steps, "steps"
+        if wanted is None:
+            done, wanted, unit = round(card["seconds"] / 60, 3), config.minutes or 0.0, "minutes"
+        if done > wanted:
+            raise TrainingMismatchError(f"{out} has done {done:,} {unit}, more than {wanted:,}: ask for more")
     return card
 
 
+def is_finished(config: TrainConfig, card: Mapping[str, Any], steps: int | None) -> bool:
+    """Return whether a run is finished: of this length, with nothing left to do, or ended by `patience`."""
+    if not card["finished"] or not has_other_length(config, card["config"]):
+        return bool(card["finished"])
+    exhausted = RunMonitor(**(card.get("monitor") or {})).is_exhausted(config)
+    return exhausted or fraction_done(config, steps, card["step"], card["seconds"]) >= 1
+
+
 def read_run(out: Path, card: Mapping[str, Any]) -> Tensors:
-    """Read the tensors of a run that is not finished."""
+    """Read the tensors of a run; a finished one has weights only."""
     _, weights = read_weights(out, card)
+    if card["finished"]:
+        return {"weights": weights}
     largest = LARGEST_HEADER + LARGEST_TRAINING * total_bytes(weights)
     return {"weights": weights, "training": read_tensors(out, card, "training", largest)}
 
 
 def restore(run: Run, card: Mapping[str, Any], tensors: Tensors, where: str) -> None:
-    """Copy the state of a save into a new run."""
+    """Copy the state of a save into a new run.
+
+    A finished run continues from its averaged weights, before calibration, with a new optimizer.
+    """
     copy_tensors(run.ema.state_dict(), tensors["weights"], where)
-    copy_tensors(_training_tensors(run), tensors["training"], where)
+    if "training" in tensors:
+        copy_tensors(_training_tensors(run), tensors["training"], where)
+    else:
+        if calibration := card.get("calibration"):
+            scale_value(run.ema, 1 / calibration["factor"])
+        run.network.load_state_dict(run.ema.state_dict())
+        if run.best:
+            copy_tensors(run.best, run.ema.state_dict(), where)
     run.step, run.positions, run.seconds = card["step"], card["positions"], float(card["seconds"])
 
 

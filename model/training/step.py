@@ -41,6 +41,9 @@ COLUMNS = ("loss", "policy_loss", "value_loss", "top1", "legal_mass", "known")
 sums over these."""
 PASS_ROWS = 2048
 """Maximum number of rows in a part of several microbatches, for a GPU's memory."""
+CHECK_STEPS = {"cpu": 1, "cuda": 16}
+"""Steps between checks that loss and gradient are finite; a check stalls a GPU, and NaN stays in
+the weights."""
 CLIP = 1.0
 """Largest norm of the gradient; longer ones are scaled down to it."""
 
@@ -142,7 +145,8 @@ def take_step(run: Run, parts: Sequence[DeviceBatch], fraction: float, stop_chec
     totals = _add_gradients(run, parts, stop_check)
     norm = nn.utils.clip_grad_norm_(run.network.parameters(), CLIP)
     totals = all_reduce(totals)
-    if run.device.type == "cpu" and not math.isfinite(float(totals[0]) + float(norm)):  # a GPU would stall
+    is_due = run.step % CHECK_STEPS[run.device.type] == 0
+    if is_due and not math.isfinite(float(totals[0]) + float(norm)):
         raise DivergedError(_why_not_finite(run, parts))
     run.optimizer.set_rate(learning_rate(config, fraction))
     run.optimizer.step()
@@ -241,6 +245,6 @@ def _average(run: Run) -> None:
 
 
 def check_finite(run: Run) -> None:
-    """Raise DivergedError for weights that are not finite; a GPU's are not checked at each step."""
+    """Raise DivergedError for weights that are not finite; a GPU's loss is checked less often."""
     if not bool(torch.stack([weight.isfinite().all() for weight in run.network.parameters()]).all()):
         raise DivergedError(f"the weights are not finite at step {run.step}; train again with a lower learning rate")

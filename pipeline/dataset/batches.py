@@ -241,8 +241,9 @@ class Batches:
                         code="damaged",
                     )
                 self._footers[shard.path] = reader.file.metadata
-                if len(self._footers) > FOOTERS:
-                    self._footers.popitem(last=False)
+            self._footers.move_to_end(shard.path)
+            if len(self._footers) > FOOTERS:  # the least recently used
+                self._footers.popitem(last=False)
             if packed:
                 rows, packed_RW = reader.read_packed(group.index, self.columns, shard.games)
                 rows["planes"] = packed_RW

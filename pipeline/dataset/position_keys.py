@@ -6,7 +6,7 @@ capture, which is a move plane. The rules of threefold repetition compare positi
 Axes: R rows, P planes.
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.encoding.planes import PLANES
+from engine.progress import Progress, Tick, silent
 from pipeline.dataset.hashing import splitmix64
 from pipeline.dataset.training_set import Shard, row_groups
 
@@ -45,12 +46,15 @@ def position_keys(planes_RP: NDArray[np.uint64], castling_R: NDArray[Any]) -> ND
     return splitmix64(keys ^ splitmix64(castling_R.astype(np.uint64) ^ salts[PLANES]))
 
 
-def find_keys(keys_R: NDArray[np.uint64], shards: Iterable[Shard]) -> NDArray[np.bool_]:
+def find_keys(keys_R: NDArray[np.uint64], shards: Sequence[Shard], progress: Progress = silent) -> NDArray[np.bool_]:
     """Return which keys are of positions in the shards, bool[R], reading each shard once."""
     wanted, places = np.unique(keys_R, return_inverse=True)
     found = np.zeros(len(wanted), dtype=np.bool_)
+    done, total = 0, sum(shard.rows for shard in shards)
     for rows in row_groups(shards, KEYED_BY) if len(wanted) else ():
         keys = position_keys(rows["planes"], rows["castling"])
         at = np.searchsorted(wanted, keys).clip(max=len(wanted) - 1)
         found[at[wanted[at] == keys]] = True
+        done += len(keys)
+        progress(Tick(done, total, "positions", stage="looking positions up in train"))
     return found[places]

@@ -1,8 +1,14 @@
-"""Rows of numbers in temporary files, read back in parts: all rows of a key are in one part, so that memory is bounded."""
+"""Rows of numbers in temporary files, one for each part: all rows of a key are in one part.
+
+So memory is bounded, and each row is written and read once.
+"""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import pyarrow.parquet as pq
 
 from pipeline.errors import ConfigError
 
@@ -11,6 +17,8 @@ if TYPE_CHECKING:
 
 PART_ROWS = 1 << 24
 """Rows per part, about."""
+BUFFER_ROWS = 1 << 20
+"""Rows that are collected before they are written, so that parts have large row groups."""
 
 
 class Scratch:
@@ -20,23 +28,50 @@ class Scratch:
         """Write into an empty folder; `expected` is about how many rows will come."""
         self.folder = folder
         self.count = max(1, -(-expected // PART_ROWS))
-        self.files = 0
+        self.writers: list[pq.ParquetWriter] = []
+        self.waiting: list[pl.DataFrame] = []
 
     def add(self, rows: "pl.DataFrame") -> None:
         """Write rows, with the key as the column `key`; raises ConfigError if the disk is full."""
-        from polars.exceptions import ComputeError
+        if not self.writers:
+            schema, paths = rows.to_arrow().schema, [self._path(part) for part in range(self.count)]
+            with self._refuse_full_disk():
+                self.writers = [pq.ParquetWriter(path, schema, compression="lz4") for path in paths]
+        self.waiting.append(rows)
+        if sum(map(len, self.waiting)) >= BUFFER_ROWS:
+            self._flush()
 
+    def parts(self) -> "Iterator[pl.LazyFrame]":
+        """Yield all rows in parts, after which none can be added; raises ConfigError as `add` does."""
+        import polars as pl
+
+        self._flush()
+        with self._refuse_full_disk():
+            for writer in self.writers:
+                writer.close()
+        for part in range(len(self.writers)):
+            yield pl.scan_parquet(self._path(part))
+
+    def _flush(self) -> None:
+        import polars as pl
+
+        if not self.waiting:
+            return
+        rows, self.waiting = pl.concat(self.waiting), []
+        part = (pl.col("key") % self.count).alias("part")
+        by_part = rows.with_columns(part).partition_by("part", as_dict=True, include_key=False)
+        with self._refuse_full_disk():
+            for (number,), mine in by_part.items():
+                self.writers[number].write_table(mine.to_arrow())
+
+    def _path(self, part: int) -> Path:
+        return self.folder / f"{part:06}.parquet"
+
+    @contextmanager
+    def _refuse_full_disk(self) -> Iterator[None]:
         try:
-            rows.write_parquet(self.folder / f"{self.files:06}.parquet", compression="lz4", statistics=False)
-        except (OSError, ComputeError) as error:  # which of the two depends on the call of the system that fails
+            yield
+        except OSError as error:
             raise ConfigError(
                 f"temporary files cannot be written in {self.folder.parent} ({error}): make room there, or set TMPDIR"
             ) from error
-        self.files += 1
-
-    def parts(self) -> "Iterator[pl.LazyFrame]":
-        """Yield all rows in parts."""
-        import polars as pl
-
-        for part in range(self.count if self.files else 0):
-            yield pl.scan_parquet(self.folder / "*.parquet").filter(pl.col("key") % self.count == part)

@@ -171,6 +171,9 @@ def evaluate_positions(found: Mapping[str, Any], wanted: int) -> list[dg.AssetCh
 def evaluate_checkpoint(probe: Mapping[str, Any]) -> dg.AssetCheckResult:
     """Return the check result for the result of the task `probe`."""
     loss = probe["loss"]
+    if not probe["rows"]:
+        said = "the loss was not measured: no sampled row has a known move"
+        return _result(LOSS, True, said, warns=False, rows=0)
     said = f"the loss is {'not finite' if loss is None else format(loss, '.4f')} on {probe['rows']} rows"
     values = {"rows": probe["rows"]} | ({} if loss is None else {"loss": loss})
     return _result(LOSS, loss is not None, said, warns=False, **values)

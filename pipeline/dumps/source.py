@@ -6,6 +6,7 @@ import os
 import select
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import IO, Any, TextIO
 
@@ -63,7 +64,7 @@ class Source:
         """Return whether only parts of the file are read; it is then recognised by its footer, not by all of its bytes."""
         return self.input in evaluations.COLUMNS
 
-    @property
+    @cached_property
     def size(self) -> int | None:
         """Bytes of the file, compressed; None for standard input and where a server does not say."""
         if is_url(self.name):

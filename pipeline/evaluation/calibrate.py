@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.encoding.views import NO_LABEL
 from engine.progress import Progress, Stop, Tick, never, silent
 from engine.search.human import HumanRoot, move_values
 from engine.search.results import Root
@@ -42,7 +43,7 @@ class Fit(NamedTuple):
 def collect(
     evaluator: Any, positions: Path, split: str, rows: int, simulations: int, progress: Progress, stop: Stop
 ) -> Fit:
-    """Search `rows` random positions of a split and return the fit's inputs; positions of unknown rating are left out."""
+    """Search `rows` random positions of a split; return the inputs of those with a known rating and move."""
     batches = Batches([positions], split, batch_size=BATCH, columns=(*HUMAN_COLUMNS, *EARLIER_MOVES))
     wanted, done, found = min(rows, batches.rows), 0, list[tuple[int, NDArray[Any], NDArray[Any], int]]()
     for batch in batches.sample(wanted):
@@ -52,14 +53,14 @@ def collect(
             found += [
                 _row(rating, label, root, result)
                 for rating, label, root, result in zip(ratings, labels, roots, results, strict=True)
-                if rating
+                if rating and label != NO_LABEL
             ]
         done += len(batch["planes"])
         progress(Tick(done, wanted, "positions"))
         if stop():
             raise Stopped(f"stopped after {done:,} positions; nothing is stored before the fit")
     if not found:
-        raise ConfigError(f"no position of {positions} has a mover of known rating: nothing can be fitted")
+        raise ConfigError(f"no position of {positions} has a known rating and move: nothing can be fitted")
     return _pad(found)
 
 

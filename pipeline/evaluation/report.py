@@ -11,7 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from engine.cores import cores
+from engine.encoding.views import NO_LABEL
 from engine.progress import Progress, silent
 from pipeline.dataset.batches import Batches
 from pipeline.dataset.files.columns import BATCH_SENTINELS
@@ -31,6 +34,7 @@ from pipeline.training.train import count_positions, list_datasets
 
 if TYPE_CHECKING:
     import polars as pl
+    from numpy.typing import NDArray
 
     from model.inference.evaluator import NetworkEvaluator
     from model.inference.onnx_evaluator import OnnxEvaluator
@@ -55,6 +59,15 @@ class _Where(NamedTuple):
     members: list[Member]
     dumps: Sequence[str]
     """Dumps of the only dataset, for links to games; empty if they are gone."""
+    found: "list[NDArray[np.bool_]]"
+    """Which measured positions `train` has, once looked up: the rows of all networks are the
+    same."""
+
+    def look_up(self, keys_R: "NDArray[np.uint64]", progress: Progress) -> "NDArray[np.bool_] | None":
+        """Return which keys of measured positions are in `train`, bool[R]; None without train shards."""
+        if self.train and not self.found:
+            self.found.append(find_keys(keys_R, self.train, progress))
+        return self.found[0] if self.train else None
 
 
 class _How(NamedTuple):
@@ -78,7 +91,7 @@ def _rows_of(
         train = _train_shards(against or (positions,)) if split != "train" else []
         dumps = dumps_of(found[0].directory, found[0].manifest) if len(found) == 1 else None
         words = f"the {split} split of {positions.resolve().name}"
-        yield _Where(positions, split, words, train, found, dumps or [])
+        yield _Where(positions, split, words, train, found, dumps or [], [])
         return
     from pipeline.ingest.chunk import IngestConfig
     from pipeline.ingest.job import ingest
@@ -91,7 +104,7 @@ def _rows_of(
         except DamagedError:  # the games before the damage are measured, and the report says so
             damage = f", up to where the archive is damaged ({read_manifest(Path(folder))['sources'][0]['damage']})"
         words, found = f"all games of {pgn.name}{damage}", members(Path(folder))
-        yield _Where(Path(folder), "train", words, _train_shards(against), found, [str(pgn)])
+        yield _Where(Path(folder), "train", words, _train_shards(against), found, [str(pgn)], [])
 
 
 def report(checkpoint: Path, **options: Any) -> dict[str, Any]:
@@ -225,13 +238,17 @@ def choose_network(
     if exported is None:
         return network, "torch"
     gained = count = 0
-    for batch in batches:
+    for raw in batches:
+        known = raw["label"] != NO_LABEL
+        batch = {name: values[known] for name, values in raw.items()}
+        if not known.any():
+            continue
         count += len(batch["planes"])
         ranks = [
             measured(*answer, batch)["rank"] for answer in (f(batch["planes"], batch) for f in (network, exported))
         ]
         gained += int((ranks[1] == 1).sum()) - int((ranks[0] == 1).sum())
-    difference = gained / count
+    difference = gained / max(count, 1)
     if abs(difference) > TOLERANCE:
         return network, f"torch (the exported network's top-1 differs by {difference:+.4f} on {count:,} positions)"
     arithmetic = exported.card["arithmetic"]
@@ -267,7 +284,7 @@ def _measure(checkpoint: Path, where: _Where, how: _How, progress: Progress) -> 
     searched = SearchedRows(find_export(checkpoint) or network, how.simulations) if how.simulations else None
     table, boards = measure_rows(stream, fastest, how.rule, rows, how.players, sample, progress, factor, searched)
     table = add_strata(table)
-    cut = slices(table, find_keys(table["key"].to_numpy(), where.train) if where.train else None)
+    cut = slices(table, where.look_up(table["key"].to_numpy(), progress))
     top1 = {row["band"]: row["top1"] for row in cut.get("in train", [])}
     both = {"top1_not_in_train": top1.get(IN_TRAIN[0]), "top1_in_train": top1.get(IN_TRAIN[1])}
     matrix = _measure_matrix(network, sample, how, progress) if how.rating_rows else {}

@@ -1,5 +1,6 @@
 """Settings of the fine-tuning loop. Imports little: the command line and the launchpad make their forms from it."""
 
+import math
 from dataclasses import asdict, dataclass, field, replace
 from typing import Literal
 
@@ -9,6 +10,8 @@ from model.training.config import Device, OptimizerName, TrainConfig
 from pipeline.errors import ConfigError
 from pipeline.selfplay.config import ExploreConfig, SourceName
 
+MOST_USES = 1_000_000
+"""Largest value of `most_uses`."""
 SMALLEST_SHARE = 1e-6
 """Share of a source below which it is left out: shares are sums of fractions."""
 LoopTeach = Literal["auto", "policy", "value", "both", "none"]
@@ -157,15 +160,15 @@ class FinetuneConfig:
         if self.generations is None and self.minutes is None:
             raise ConfigError("set how long to fine-tune: generations, minutes or both")
         if (self.generations is not None and self.generations < 1) or (
-            self.minutes is not None and not self.minutes > 0
+            self.minutes is not None and not 0 < self.minutes < math.inf
         ):
-            raise ConfigError("generations must be 1 or more, minutes above 0")
+            raise ConfigError("generations must be 1 or more, minutes above 0 and finite")
         if not 0 <= self.seed < 2**31 or self.workers < 0:
             raise ConfigError("seed must be from 0 to 2147483647, and workers 0 or more")
         if self.buffer < 1:
             raise ConfigError("buffer must be 1 generation or more")
-        if not 0.0 <= self.human_share < 1.0 or not self.most_uses > 0.0:
-            raise ConfigError("human_share must be from 0 to below 1, most_uses above 0")
+        if not 0.0 <= self.human_share < 1.0 or not 0.0 < self.most_uses <= MOST_USES:
+            raise ConfigError(f"human_share must be from 0 to below 1, most_uses above 0 and up to {MOST_USES:,}")
         shares = (self.games_share, self.near_share, self.games_share + self.near_share)
         if not all(0.0 <= share <= 1.0 for share in shares):
             raise ConfigError("games_share and near_share must be 0 or more, and 1 at most together")

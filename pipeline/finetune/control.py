@@ -44,14 +44,14 @@ def write_seed(checkpoint: Path, human: Sequence[Path], target: Path, origin: Ma
     columns = select_columns(config, preset_from_row(card["preset"]))
     batches = None if settled else open_validation(human, config, columns)
     if batches is None:
-        promote(checkpoint, target, 0, origin)
+        promote(checkpoint, target, origin)
         return
     network, _ = load(checkpoint)
     run = new_run(config, network.preset)
     run.ema.load_state_dict(network.state_dict())
     figures = validate(run, batches(), VALIDATION_POSITIONS)
     if "value_factor" not in figures:
-        promote(checkpoint, target, 0, origin)
+        promote(checkpoint, target, origin)
         return
     scale_value(network, figures["value_factor"])
     briers = {"value_brier_before": figures["value_brier"], "value_brier": figures[f"{CALIBRATED}value_brier"]}

@@ -62,9 +62,11 @@ def finetune(
 ) -> dict[str, Any]:
     """Fine-tune a supervised checkpoint in `out` and return the result; `out/best` is the best network.
 
-    `human` are datasets or training sets to search, to mix into training and to measure on; without any, nothing
-    limits the loss of human top-1. A loop in `out` is resumed. Raises FinetuneError for another loop's directory, for
-    one in which another process runs, and for a full disk; Stopped when `stop` returns True; and what the stages raise.
+    `human` are datasets or training sets to search, to mix into training and to measure on; without
+    any, nothing limits the loss of human top-1. A loop in `out` is resumed. Raises FinetuneError for
+    another loop's directory, for one in which another process runs, and for a full disk; Stopped when
+    `stop` returns True, or the minutes end before a candidate was trained and measured; and what the
+    stages raise.
     """
     require(config, human)
     ownership.require_apart(out, [checkpoint, *human], FinetuneError)
@@ -157,9 +159,21 @@ class _Loop:
                 best = self.out / BEST
                 raise Stopped(f"stopped; {best} is the best so far: run the same command to continue") from None
             why = "its minutes are over"
+            if len(self.state.decided) < 2:
+                raise self._nothing_gained() from None
         finally:
             publish_state(self.out, self.state)  # with the time of a stage that is not done
         return self._result(why)
+
+    def _nothing_gained(self) -> Stopped:
+        """Return the error of a loop whose minutes ended before a candidate was trained and measured."""
+        is_trained = any("train" in one.stages for one in self.state.generations)
+        done = "one candidate was trained and not measured" if is_trained else "nothing was trained"
+        return Stopped(
+            f"{done} in {self.config.minutes:g} minutes; {self.out / BEST} is the supervised network",
+            remedy="add minutes, and run the same again to continue",
+            code="too-short",
+        )
 
     def _resolve_settings(self, number: int) -> FinetuneConfig:
         """Return a generation's settings; with `teach` auto, a comparison of two players decides on them."""

@@ -6,7 +6,6 @@ curves.png          the curves over generations (pipeline/finetune/curves.py)
 """
 
 import hashlib
-import json
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -27,7 +26,7 @@ HUMAN = ("top1", "top3", "cross_entropy", "value_brier")
 
 def refresh(out: Path, state: State) -> None:
     """Rewrite best/, generations.csv and curves.png from the state, the best network first."""
-    promote(checkpoint_of(out, state.best), out / BEST, state.best, lineage(state))
+    promote(checkpoint_of(out, state.best), out / BEST, lineage(state))
     rows = [row(one) for one in state.generations]
     columns = list(dict.fromkeys(name for one in rows for name in one)) or ["generation"]
     publish_bytes(out, CSV, csv_text(columns, rows).encode())
@@ -46,33 +45,25 @@ def lineage(state: State) -> dict[str, Any]:
     return {"generation": state.best, "through": promoted, **strength}
 
 
-def promote(source: Path, target: Path, number: int, origin: Mapping[str, Any]) -> None:
+def promote(source: Path, target: Path, origin: Mapping[str, Any]) -> None:
     """Replace the checkpoint `target` by a copy of `source`, in the order of model/checkpoint.py: it always loads.
 
-    `origin` goes into its card. Weights are named after the generation, so a new file never replaces an old one in place.
-    Raises CheckpointError.
+    `origin` goes into its card. Raises CheckpointError.
     """
-    from model.checkpoint import CARD, DamagedFileError, delete_superseded, read_card, write_atomically
+    from model.checkpoint import CARD, DamagedFileError, delete_superseded, read_card, save_files
 
     card = read_card(source)
     entry = card["files"]["weights"]
-    superseded: list[str] = []
     with suppress(FileNotFoundError, ValueError, KeyError, TypeError):  # none yet, or a damaged one
         held = parse_json((target / CARD).read_bytes())
         if held["files"]["weights"]["sha256"] == entry["sha256"] and held["finetune"] == origin:
             delete_superseded(target, held)  # again, if a process was killed before it did
             return
-        superseded = [str(held["files"]["weights"]["name"])]
     data = (source / entry["name"]).read_bytes()
     if hashlib.sha256(data).hexdigest() != entry["sha256"]:
         raise DamagedFileError(f"{source / entry['name']} is not the file that the card describes")
     target.mkdir(parents=True, exist_ok=True)
-    name = f"weights-{number}.safetensors"
-    write_atomically(target / name, data)
-    files = {"weights": {**entry, "name": name}}
-    written = {**card, "finished": True, "finetune": dict(origin), "files": files, "superseded": superseded}
-    write_atomically(target / CARD, (json.dumps(written, indent=2, allow_nan=False) + "\n").encode())
-    delete_superseded(target, written)
+    save_files(target, card | {"finished": True, "finetune": dict(origin)}, [("weights", data)])
 
 
 def row(generation: Generation) -> dict[str, Any]:

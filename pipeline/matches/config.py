@@ -14,6 +14,7 @@ algorithm=gumbel, leaves=8). A calibrated checkpoint plays as people of a rating
 aim=strength (engine/search/human.py). Gumbel noise is off, unlike in self-play; gumbel_scale=1 turns it on.
 """
 
+import math
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -89,5 +90,5 @@ class ArenaConfig:
     def __post_init__(self) -> None:
         if self.games < 2 or self.games % 2:
             raise MatchError(f"games come in pairs, one with either colour: 2, 4, 6 ..., not {self.games}")
-        if self.concurrency < 0 or not self.margin >= 0:
-            raise MatchError("concurrency and margin must be 0 or more")
+        if self.concurrency < 0 or not 0 <= self.margin < math.inf:
+            raise MatchError("concurrency and margin must be 0 or more, and finite")

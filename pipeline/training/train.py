@@ -18,9 +18,6 @@ JOURNAL = "metrics.jsonl"
 """Name of a run's metrics (model/training/metrics_log.py), which are empty until the first save."""
 IMITATION = "imitation"
 """Folder in the checkpoint of an imitation that holds its games (pipeline/imitation)."""
-BEGUN = ("weights-0.safetensors", "training-0.safetensors", IMITATION)
-"""Other files of a run that was killed before it wrote its first card."""
-
 if TYPE_CHECKING:
     from model.network.preset import Preset
     from model.training.config import TrainConfig
@@ -207,9 +204,12 @@ def check_output(out: Path, inputs: Sequence[Path]) -> None:
 
 def _is_begun(entry: Path) -> bool:
     """Return whether an entry belongs to a run that was killed before it wrote its first card."""
+    from model.card import TENSORS
+
     if entry.name == JOURNAL:
         return entry.is_file() and entry.stat().st_size == 0
-    return entry.name in BEGUN
+    found = TENSORS.fullmatch(entry.name)
+    return entry.name == IMITATION or (found is not None and int(found[2]) == 0)
 
 
 def open_validation(
@@ -229,10 +229,11 @@ def open_validation(
 
 
 def _select_labelled(batches: Iterator[Batch]) -> Iterator[Batch]:
-    """Yield the rows whose move is known."""
+    """Yield the rows whose move is known, without batches that have none."""
     for batch in batches:
         known = batch["label"] != NO_LABEL
-        yield batch if known.all() else {name: values[known] for name, values in batch.items()}
+        if known.any():
+            yield batch if known.all() else {name: values[known] for name, values in batch.items()}
 
 
 def find_validated(positions: Sequence[Path], config: "TrainConfig") -> list[Path]:
@@ -248,4 +249,4 @@ def has_engine_moves(path: Path) -> bool:
 
 def has_split(positions: Sequence[Path], split: str) -> bool:
     """Return whether every dataset or training set has positions in a split."""
-    return all(any(member.shards(split) for member in members(path)) for path in positions)
+    return all(any(member.positions(split) for member in members(path)) for path in positions)

@@ -1,10 +1,12 @@
 """Checkpoints: what is written is read back, and what does not fit is refused by name, without running anything."""
 
 import hashlib
+import itertools
 import json
 import os
 import pickle
 import stat
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ import safetensors.torch
 import torch
 
 from engine.encoding.views import apply, apply_labels, view
-from engine.temporaries import temporary_name
+from engine.temporaries import is_temporary, temporary_name
 from model.checkpoint import (
     CARD,
     LARGEST_CARD,
@@ -36,6 +38,7 @@ from model.inference.evaluator import NetworkEvaluator, evaluator
 from model.network.memory import OutOfMemoryError, memory_errors
 from model.network.network import build
 from model.network.preset import Preset, preset_row
+from tests.model.killed import Killed, kill_before
 from tests.model.synthetic import TINY, TINY_SEED, batch
 from tests.processes import NOBODY
 
@@ -56,6 +59,10 @@ def make(directory: Path, row: Preset = TINY, seed: int = 3, step: int = 7) -> d
     return save(directory, card, {"weights": build(row, seed).state_dict()})
 
 
+def names_of(card: dict[str, Any]) -> set[str]:
+    return {entry["name"] for entry in card["files"].values()}
+
+
 def edit(directory: Path, **changes: object) -> None:
     card = json.loads((directory / CARD).read_text())
     (directory / CARD).write_text(json.dumps(card | changes))
@@ -70,56 +77,71 @@ def test_a_checkpoint_is_read_back_as_it_was(tmp_path: Path) -> None:
         assert torch.equal(network.state_dict()[name], tensor), name
 
 
+OLDER = "weights-7.safetensors"
+"""Name that a save of an earlier version gave."""
+
+
+def make_older(directory: Path) -> Path:
+    """Make a checkpoint with an earlier version's file name, and return the path of its weights."""
+    (name,) = names_of(make(directory))
+    entry = json.loads((directory / CARD).read_text())["files"]["weights"]
+    edit(directory, files={"weights": entry | {"name": OLDER}})
+    return (directory / name).rename(directory / OLDER)
+
+
+def test_an_earlier_versions_file_loads_and_goes_with_the_next_save(tmp_path: Path) -> None:
+    path = make_older(tmp_path)
+    assert torch.equal(load(tmp_path)[0].stem[0].weight, build(TINY, 3).stem[0].weight)  # type: ignore[arg-type]
+    written = make(tmp_path, seed=4)
+    assert not path.exists()
+    assert load(tmp_path)[1] == written
+
+
 def test_a_newer_save_leaves_no_older_files(tmp_path: Path) -> None:
     make(tmp_path, step=7)
     temporary = temporary_name("weights-9.safetensors").replace(f"-{os.getpid()}-", f"-{NOBODY}-")
     (tmp_path / temporary).write_bytes(b"killed while writing")
-    (tmp_path / "weights-9.safetensors").write_bytes(b"killed before its card was written")
+    for name in ("weights-9.safetensors", f"weights-7-{'0' * 16}.safetensors", f"training-9-{'0' * 16}.safetensors"):
+        (tmp_path / name).write_bytes(b"killed before its card was written")
     copies = {"weights-7.safetensors.bak", "weights-3.safetensors", "model.safetensors", "weights-8.safetensors.tmp"}
     for name in copies:
         (tmp_path / name).write_bytes(b"a copy that somebody made")
-    make(tmp_path, step=8)
-    assert {path.name for path in tmp_path.iterdir()} == {CARD, "weights-8.safetensors", *copies}
+    card = make(tmp_path, step=8)
+    assert {path.name for path in tmp_path.iterdir()} == {CARD, *names_of(card), *copies}
     assert all((tmp_path / name).read_bytes() == b"a copy that somebody made" for name in copies)
 
 
-def test_files_of_a_save_that_was_killed_before_it_deleted_them_go_with_the_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    make(tmp_path, step=7)
-    with monkeypatch.context() as killed:
-        killed.setattr("model.checkpoint.delete_superseded", lambda directory, card: None)
-        make(tmp_path, step=8)
-    assert {path.name for path in tmp_path.iterdir()} == {CARD, "weights-7.safetensors", "weights-8.safetensors"}
-    (tmp_path / "weights-3.safetensors").write_bytes(b"a copy that somebody made")
-    make(tmp_path, step=9)
-    assert {path.name for path in tmp_path.iterdir()} == {CARD, "weights-3.safetensors", "weights-9.safetensors"}
-
-
-@pytest.mark.parametrize("name", ["../weights-7.safetensors", CARD, "weights-8.safetensors", "model.onnx"])
+@pytest.mark.parametrize("name", ["../weights-7.safetensors", CARD, "of this card", "model.onnx"])
 def test_a_card_deletes_only_tensor_files_beside_it(tmp_path: Path, name: str) -> None:
     folder = tmp_path / "net"
-    make(folder, step=8)
+    (mine,) = names_of(make(folder, step=8))
     for other in (tmp_path / "weights-7.safetensors", folder / "model.onnx"):
         other.write_bytes(b"of somebody else")
+    name = mine if name == "of this card" else name
     delete_superseded(folder, read_card(folder) | {"superseded": [name]})
     assert (folder / name).exists()
 
 
-def test_a_save_killed_before_its_card_leaves_the_older_checkpoint(tmp_path: Path, monkeypatch: Any) -> None:
-    make(tmp_path, seed=3, step=7)
-
-    def killed(path: Path, data: bytes) -> None:
-        if path.name == CARD:
-            raise KeyboardInterrupt
-        write_atomically(path, data)
-
-    monkeypatch.setattr("model.checkpoint.write_atomically", killed)
-    with pytest.raises(KeyboardInterrupt):
-        make(tmp_path, seed=4, step=8)
-    network, card = load(tmp_path)
-    assert card["step"] == 7
-    assert torch.equal(network.stem[0].weight, build(TINY, 3).stem[0].weight)  # type: ignore[arg-type]
+@pytest.mark.parametrize("step", [7, 8])
+def test_a_save_killed_before_any_of_its_operations_leaves_a_checkpoint_that_loads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    """Whether the step has moved on or not; the next save leaves no file of the killed one."""
+    for kill_at in itertools.count():
+        folder = tmp_path / str(kill_at)
+        old = make(folder, seed=3, step=7)
+        with monkeypatch.context() as patch, suppress(Killed):
+            killed = kill_before(patch, kill_at)
+            make(folder, seed=4, step=step)
+        network, card = load(folder)
+        seed = 3 if card == old else 4
+        assert torch.equal(network.stem[0].weight, build(TINY, seed).stem[0].weight)  # type: ignore[arg-type]
+        if not killed():
+            break
+        card = make(folder, seed=5, step=9)
+        kept = {path.name for path in folder.iterdir() if not is_temporary(path.name)}
+        assert kept == {CARD, *names_of(card)}, "temporary files go once their process is gone"
+    assert kill_at >= 3, "the weights, the card, and the older weights"
 
 
 def test_no_card(tmp_path: Path) -> None:
@@ -205,14 +227,14 @@ def test_a_card_of_very_many_blocks_is_refused_before_one_is_built(
 
 def test_a_tensor_file_that_is_far_too_large_is_not_read(tmp_path: Path) -> None:
     make(tmp_path)
-    os.truncate(tmp_path / "weights-7.safetensors", 1 << 40)
+    os.truncate(next(tmp_path.glob("weights-*")), 1 << 40)
     with pytest.raises(DamagedFileError, match="too large for its preset"):
         load(tmp_path)
 
 
 def test_damaged_and_missing_tensor_files(tmp_path: Path) -> None:
     make(tmp_path)
-    path = tmp_path / "weights-7.safetensors"
+    path = next(tmp_path.glob("weights-*"))
     whole = path.read_bytes()
     path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
     with pytest.raises(DamagedFileError, match="hash differs"):

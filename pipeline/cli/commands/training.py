@@ -15,7 +15,7 @@ from pipeline.storage.ownership import REPORT
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Train(Common):
-    """Train a network on datasets. Run the same command again to continue an interrupted run.
+    """Train a network on datasets. The same command continues an interrupted run, or with more minutes a finished one.
 
     Under torchrun, several processes share each batch. Processes on other machines need --positions, --out and --start in a
     shared folder; --positions may also be in an object store.
@@ -39,22 +39,14 @@ class Train(Common):
 
     def run(self) -> dict[str, Any]:
         """Train and return the checkpoint's card; under torchrun, only process 0 returns it."""
-        from model.checkpoint import read_card
         from model.training.distributed import read_world
-        from model.training.save import TrainingMismatchError
         from pipeline.storage.stores import place
         from pipeline.training.train import train_on
 
         stop, positions = Interrupt(), [place(name) for name in self.positions]
         preset = self.preset or self._default_preset()
         with bar("train") as progress:
-            try:
-                card = train_on(positions, preset, self.train, self.out, progress, stop, self.start, shares=self.shares)
-            except TrainingMismatchError as error:
-                if self.start is not None or not read_card(self.out)["finished"]:
-                    raise
-                extend = f"--start {self.out} with another --out trains it further"
-                raise TrainingMismatchError(f"{error}; {extend}") from error
+            card = train_on(positions, preset, self.train, self.out, progress, stop, self.start, shares=self.shares)
         if not card["finished"]:
             raise Stopped(f"stopped at step {card['step']} and saved; run the same command to continue")
         if not read_world().first:

@@ -42,6 +42,8 @@ from model.training.schedules import ema_decay, fraction_done, learning_rate, to
         {"steps": 5, "learning_rate": -1.0},
         {"steps": 5, "ema": 1.0},
         {"steps": 5, "batch_size": 1},
+        {"steps": 5, "save_seconds": -1.0},
+        *({"steps": 5, name: float("inf")} for name, (_, high) in LIMITS.items() if isinstance(high, float)),
     ],
 )
 def test_settings_that_cannot_be(settings: dict[str, Any]) -> None:
@@ -104,6 +106,19 @@ def test_changes_are_named_and_threads_are_free() -> None:
     row = asdict(TrainConfig(steps=10))
     assert changed_settings(TrainConfig(steps=10, threads=3), row) == []
     assert changed_settings(TrainConfig(steps=10, seed=1), row) == ["seed was 0, is 1"]
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(TrainConfig)])
+def test_a_card_without_a_setting_was_trained_with_its_default(name: str) -> None:
+    row = asdict(TrainConfig(steps=10))
+    del row[name]
+    assert changed_settings(TrainConfig(steps=10), row) == ([] if name != "steps" else ["steps was None, is 10"])
+
+
+def test_a_length_may_change_within_its_unit() -> None:
+    row = asdict(TrainConfig(minutes=2.0))
+    assert changed_settings(TrainConfig(minutes=3.0), row) == []
+    assert len(changed_settings(TrainConfig(steps=3), row)) == 2
 
 
 def test_an_optimizer_that_nobody_names_is_the_presets_usual_one() -> None:

@@ -49,6 +49,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from engine.errors import UserError
+from model.checkpoint import CheckpointError
 from model.training import loop
 from model.training.config import TrainConfig
 from pipeline.dataset.batches import Batches
@@ -72,8 +73,14 @@ def destroy(real=dist.destroy_process_group):
     assert not any(type(thing) is wrapper for thing in gc.get_objects()), "it would hold the last reference to the group"
     real()
 
+def full_disk(self, entry):
+    raise CheckpointError("the disk is full")
+
 Batches.from_step, dist.destroy_process_group = from_step, destroy
+find_spike, write = loop.RunMonitor.find_spike, loop.MetricsLog.write
 for number, (name, steps, port) in enumerate(runs):
+    loop.RunMonitor.find_spike = (lambda self, loss: "a spike") if name == "spike" else find_spike
+    loop.MetricsLog.write = full_disk if name == "full" else write
     if number:  # torchrun's own store still has the addresses of the last meeting
         os.environ |= {"TORCHELASTIC_USE_AGENT_STORE": "False", "MASTER_PORT": str(port)}
     seen.clear()
@@ -135,15 +142,17 @@ def free_ports(count: int) -> list[int]:
 
 @pytest.fixture(scope="module")
 def pair(positions: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Let two processes do three runs: one that is stopped, the same to its end, and one into a file, which cannot be.
+    """Let two processes do five runs: one stopped, the same to its end, three that fail in process 0.
 
-    All three under one torchrun: to start and import is nearly all of their time.
+    All under one torchrun: to start and import is nearly all of their time.
     """
     folder = tmp_path_factory.mktemp("pair")
     (folder / "file").write_text("a file")
     (folder / "job.py").write_text(JOB)
-    first, second = free_ports(2)
-    runs = json.dumps([("two", 4, 0), ("two", 10**6, first), ("file", 1, second)])
+    names, ports = ("two", "two", "file", "spike", "full"), [0, *free_ports(4)]
+    runs = json.dumps(
+        [(name, 10**6 if at else 4, port) for at, (name, port) in enumerate(zip(names, ports, strict=True))]
+    )
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     command += [str(folder / "job.py"), str(positions), str(folder), json.dumps(SETTINGS), runs]
     paths = os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")])
@@ -209,11 +218,19 @@ def test_a_step_of_two_processes_is_that_of_one_with_the_same_rows(pair: Path, n
         assert torch.allclose(first[name], tensor, atol=1e-5), name
 
 
-def test_what_stops_the_first_process_is_told_to_all(pair: Path) -> None:
-    (first, why), (other, told) = said(pair, 2)
-    assert (first, other) == ("CheckpointError", "WorldError")
-    assert "cannot be made into a directory" in str(why)
-    assert told == f"process 0: {why}"
+@pytest.mark.parametrize(
+    ("run", "error", "reason"),
+    [
+        (2, "CheckpointError", "cannot be made into a directory"),
+        (3, "DivergedError", "a spike in steps 0 to 1"),
+        (4, "CheckpointError", "the disk is full"),
+    ],
+)
+def test_what_stops_the_first_process_is_told_to_all(pair: Path, run: int, error: str, reason: str) -> None:
+    (first, why), (other, told) = said(pair, run)
+    assert (first, other) == (error, "WorldError")
+    assert reason in str(why)
+    assert str(told).startswith(f"process 0: {str(why).split(';')[0]}")
 
 
 def place(monkeypatch: pytest.MonkeyPatch, rank: object, size: object) -> None:

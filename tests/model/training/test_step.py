@@ -6,11 +6,15 @@ import numpy as np
 import pytest
 import torch
 
+from engine.encoding.views import NO_LABEL
+from model.data.playouts import playout_rows
+from model.network.preset import Preset
+from model.network.presets import preset, presets
 from model.training import step as stepping
 from model.training.config import TrainConfig
 from model.training.distributed import World, WorldError
-from model.training.monitor import mean_figures
-from model.training.step import COLUMNS, Run, _backward, new_run, prepare, take_step
+from model.training.monitor import mean_figures, validate
+from model.training.step import COLUMNS, DivergedError, Run, _backward, new_run, prepare, take_step
 from model.training.stopping import StopCheck, WorkInterrupted
 from tests.model.synthetic import TINY, batch
 from tests.model.training.test_loop import CONFIG
@@ -121,3 +125,38 @@ def test_figures_of_the_policy_are_those_of_rows_whose_move_is_a_target() -> Non
     figures = mean_figures(torch.tensor([sums[name] for name in COLUMNS]), 16)
     assert figures == {"loss": 0.5, "policy_loss": 0.5, "value_loss": 0.5, "legal_mass": 0.5, "top1": 0.75}
     assert mean_figures(torch.zeros(len(COLUMNS)), 16).keys() == {"loss", "policy_loss", "value_loss"}
+
+
+def small(name: str) -> Preset:
+    """Give a preset with the parts of another and few weights."""
+    row = preset(name)
+    optional = {field: 4 for field in ("policy_width", "moves_left", "move_features_width") if getattr(row, field)}
+    return replace(row, width=8, blocks=1, squeeze=4, value_width=2, value_hidden=8, **optional)
+
+
+@pytest.mark.parametrize("known", [0, 1])
+@pytest.mark.parametrize("name", presets())
+def test_rows_without_a_move_train_every_network(name: str, known: int) -> None:
+    rows = playout_rows(16)
+    rows["label"][known:], rows["promotion"][known:] = NO_LABEL, 0
+    rows["eval"] = np.full(16, 50, np.int16)
+    run = new_run(TrainConfig(steps=1, batch_size=16, device="cpu", amp="off"), small(name))
+    figures = mean_figures(take_step(run, prepare(run, rows), 0.5), 16)
+    assert np.isfinite(list(figures.values())).all()
+    assert ("top1" in figures) == bool(known)
+    assert all(bool(weight.isfinite().all()) for weight in run.network.parameters())
+    assert (
+        validate(run, [{column: values[:known] for column, values in rows.items()}][:known], 16)["positions"] == known
+    )
+
+
+def test_what_is_not_finite_is_found_at_the_next_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(stepping.CHECK_STEPS, "cpu", 4)
+    run, rows = new_run(replace(CONFIG, batch_size=24), TINY), batch(24)
+    with torch.no_grad():
+        next(run.network.parameters()).fill_(float("nan"))
+    run.step = 1
+    for _ in range(3):
+        take_step(run, prepare(run, rows), 0.5)
+    with pytest.raises(DivergedError, match="not finite at step 4"):
+        take_step(run, prepare(run, rows), 0.5)

@@ -16,10 +16,11 @@ import torch
 from engine.progress import Stop, Tick, never, silent
 from model.checkpoint import CheckpointBusyError, CheckpointError, load, read_card
 from model.network.preset import Preset
-from model.training.config import TrainConfig
+from model.training.config import TrainConfig, TrainConfigError
 from model.training.loop import TrainingDataError, train
 from model.training.metrics_log import draw, read_metrics
 from model.training.save import TrainingMismatchError
+from model.training.schedules import learning_rate
 from model.training.step import DivergedError
 from tests.model.synthetic import TINY, TINY_SEED, Batch, FakeClock, batch, stream
 
@@ -122,6 +123,67 @@ def test_two_at_once_refuse_each_other(tmp_path: Path, monkeypatch: Any) -> None
     assert run(tmp_path)["finished"]
 
 
+def growing(monkeypatch: pytest.MonkeyPatch, unit: str) -> dict[str, Any]:
+    """Give lengths of 5, 8 and 12 steps, or in minutes by a clock that a step advances."""
+    if unit == "steps":
+        return {"short": replace(CONFIG, steps=8), "long": CONFIG, "less": replace(CONFIG, steps=5)}
+    FakeClock(monkeypatch, seconds_per_step=0.5)
+    lengths = {"short": 3.5, "long": 5.5, "less": 1.5}  # seconds: the first step is not counted
+    return {name: replace(CONFIG, steps=None, minutes=seconds / 60) for name, seconds in lengths.items()}
+
+
+@pytest.mark.parametrize(("unit", "share"), [("steps", 7 / 12), ("minutes", 2.5 / 5.5)])
+def test_a_run_continues_with_another_length(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unit: str, share: float
+) -> None:
+    monkeypatch.setattr("model.training.loop.TICK_SECONDS", 0.0)
+    lengths, ticks = growing(monkeypatch, unit), list[Tick]()
+    assert run(tmp_path, lengths["short"], stop=after(6))["step"] == 6
+    with pytest.raises(TrainingMismatchError, match=f"{unit}, more than"):
+        run(tmp_path, lengths["less"])
+    card = run(tmp_path, lengths["long"], progress=ticks.append)
+    assert card["finished"]
+    rates = [tick.values["learning_rate"] for tick in ticks]
+    assert rates[0] == pytest.approx(learning_rate(lengths["long"], share)), "by the share of the new length"
+    assert rates[-1] == pytest.approx(learning_rate(lengths["long"], 1.0))
+    assert "finished already" in run(tmp_path, lengths["long"])["message"]
+    with pytest.raises(TrainingMismatchError, match=f"{unit}, more than"):
+        run(tmp_path, lengths["short"])
+
+
+def test_a_finished_run_continues_from_its_uncalibrated_weights(tmp_path: Path) -> None:
+    short = replace(CONFIG, steps=8)
+    finished = run(tmp_path, short)
+    before = load(tmp_path)[0].state_dict()
+    card = run(tmp_path, stop=after(0))
+    assert (card["step"], card["finished"], card["calibration"]) == (8, False, None)
+    factor = finished["calibration"]["factor"]
+    for name, tensor in load(tmp_path)[0].state_dict().items():
+        wanted = before[name] / factor if name.startswith("value.6.") else before[name]
+        assert torch.allclose(tensor, wanted, atol=1e-6), name
+    card = run(tmp_path)
+    assert (card["step"], card["finished"]) == (12, True)
+    assert card["calibration"] is not None
+    steps = [line["step"] for line in read_metrics(tmp_path)]
+    assert steps == sorted(steps)
+    with pytest.raises(TrainingMismatchError, match="steps was 12, is None"):
+        run(tmp_path, replace(CONFIG, steps=None, minutes=5.0))
+
+
+def test_positions_without_moves_are_no_validation(tmp_path: Path) -> None:
+    def nothing() -> Iterator[Batch]:
+        return iter([])
+
+    def train_with(out: Path, config: TrainConfig) -> dict[str, Any]:
+        return train(config, TINY, stream(), out, validation=nothing, data={}, progress=silent, stop=never)
+
+    card = train_with(tmp_path / "net", CONFIG)
+    assert card["finished"]
+    assert not [name for name in card["metrics"] if name.startswith("validation")]
+    with pytest.raises(TrainConfigError, match="none of their positions has a known move"):
+        train_with(tmp_path / "other", replace(CONFIG, validation_every_steps=2, patience=2))
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -155,10 +217,7 @@ def poisoned(at: int, spoil: Callable[[Batch], None]) -> Callable[[int], Iterato
     return open_batches
 
 
-def test_an_illegal_label_stops_the_run_and_keeps_the_last_save(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("model.training.loop.SAVE_SECONDS", 0.0)
+def test_an_illegal_label_stops_the_run_and_keeps_the_last_save(tmp_path: Path) -> None:
 
     def spoil(rows: Batch) -> None:
         rows["planes"][0, 13:] = 0
@@ -166,7 +225,7 @@ def test_an_illegal_label_stops_the_run_and_keeps_the_last_save(
         rows["label"][0] = 4095
 
     with pytest.raises(DivergedError, match="step 6: 1 of 16 labels are no legal move"):
-        run(tmp_path, batches=poisoned(6, spoil))
+        run(tmp_path, replace(CONFIG, save_seconds=0.0), batches=poisoned(6, spoil))
     network, card = load(tmp_path)
     assert card["step"] == 6
     assert all(tensor.isfinite().all() for tensor in network.state_dict().values())
@@ -246,9 +305,9 @@ def test_kept_weights_are_the_average_of_the_steps(tmp_path: Path) -> None:
     raw = []
     for step in (0, 1, 2, 3):
         run(tmp_path / str(step), replace(CONFIG, ema=0.0), stop=after(step))
-        raw.append(safetensors.torch.load_file(tmp_path / str(step) / f"weights-{step}.safetensors"))
+        raw.append(safetensors.torch.load_file(next((tmp_path / str(step)).glob(f"weights-{step}-*"))))
     run(tmp_path / "ema", replace(CONFIG, ema=0.2), stop=after(3))
-    kept = safetensors.torch.load_file(tmp_path / "ema" / "weights-3.safetensors")
+    kept = safetensors.torch.load_file(next((tmp_path / "ema").glob("weights-3-*")))
     for name in ("stem.0.weight", "stem.1.running_mean"):
         average = raw[0][name]
         for step in (1, 2, 3):

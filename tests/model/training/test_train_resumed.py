@@ -1,24 +1,33 @@
 """A run that is killed with SIGKILL, again and again and anywhere, ends with the weights of one that never was."""
 
+import itertools
 import os
 import random
+import shutil
 import signal
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from engine.progress import silent
+from engine.progress import Stop, never, silent
 from model.checkpoint import CARD, load, read_card
 from model.training.config import TrainConfig
 from model.training.loop import Loop, train
 from model.training.metrics_log import read_metrics
 from tests import forked
 from tests.conftest import REPOSITORY
-from tests.model.synthetic import TINY, batch, stream
+from tests.model.killed import Killed, kill_before
+from tests.model.synthetic import TINY, Batch, batch, stream
 
-CONFIG = TrainConfig(steps=6, batch_size=16, threads=1, amp="off", device="cpu", validation_every_steps=4)
+CONFIG = TrainConfig(
+    steps=6, batch_size=16, threads=1, amp="off", device="cpu", validation_every_steps=4, save_seconds=0.0
+)
 
 RUN = """
 from pathlib import Path
@@ -27,11 +36,11 @@ from engine.progress import silent
 from model.training import loop
 from model.training.config import TrainConfig
 from model.training.loop import train
-from tests.model.synthetic import TINY, batch, stream
+from tests.model.synthetic import TINY, batch
 
 config = TrainConfig(steps=30, batch_size=16, threads=1, amp="off", device="cpu",
-                     validation_every_steps=12, patience=100)
-loop.SAVE_SECONDS, loop.REPORT_STEPS = 0.0, 10
+                     validation_every_steps=12, patience=100, save_seconds=0.0)
+loop.REPORT_STEPS = 10
 rows = [batch(16, seed) for seed in range(4)]
 
 def batches(step):
@@ -52,7 +61,7 @@ def begun(code: str, out: Path, *arguments: Path, kill_at: int = 0) -> forked.Po
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
-@pytest.mark.parametrize("kills", [4, pytest.param(12, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [4, pytest.param(30, marks=pytest.mark.slow)])
 def test_killed_again_and_again_ends_with_the_same_weights(tmp_path: Path, kills: int) -> None:
     chance = random.Random(5)
     assert begun(RUN, tmp_path / "whole").wait() == 0
@@ -86,7 +95,7 @@ def test_the_last_validation_stands_once_in_the_metrics_of_a_run_killed_after_it
 ) -> None:
     def run() -> dict[str, Any]:
         validation = {"validation": lambda: iter([batch(16)]), "data": {}}
-        return train(CONFIG, TINY, stream(), tmp_path, **validation, progress=silent, stop=lambda: False)  # type: ignore[arg-type]
+        return train(CONFIG, TINY, stream(), tmp_path, **validation, progress=silent, stop=never)  # type: ignore[arg-type]
 
     save = Loop._save
 
@@ -95,11 +104,44 @@ def test_the_last_validation_stands_once_in_the_metrics_of_a_run_killed_after_it
             raise KeyboardInterrupt
         return save(self, finished=False)
 
-    # the last step is saved before the last validation
-    monkeypatch.setattr("model.training.loop.SAVE_SECONDS", 0.0)
     monkeypatch.setattr(Loop, "_save", killed)
     with pytest.raises(KeyboardInterrupt):
         run()
     monkeypatch.setattr(Loop, "_save", save)
     run()
     assert [line["step"] for line in read_metrics(tmp_path) if "validation_top1" in line] == [4, 6]
+
+
+def test_a_run_stopped_in_its_last_validation_is_killed_before_each_file_operation_and_continues(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both saves are of the last step, and their weights differ by the value's calibration."""
+    asked = threading.Event()
+
+    def validate_slowly() -> Iterator[Batch]:
+        yield batch(16)
+        asked.set()
+        yield batch(16, 1)
+
+    def run(out: Path, stop: Stop = never) -> dict[str, Any]:
+        config = replace(CONFIG, validation_every_steps=0, save_seconds=60.0)
+        return train(config, TINY, stream(), out, validation=validate_slowly, data={}, progress=silent, stop=stop)
+
+    monkeypatch.setattr("model.training.stopping.POLL_SECONDS", 0.0)
+    whole = run(tmp_path / "whole")
+    asked.clear()
+    stopped = run(tmp_path / "stopped", asked.is_set)
+    assert (stopped["step"], stopped["finished"]) == (6, False)
+    for kill_at in itertools.count():
+        out = tmp_path / str(kill_at)
+        shutil.copytree(tmp_path / "stopped", out)
+        with monkeypatch.context() as patch, suppress(Killed):
+            killed = kill_before(patch, kill_at)
+            run(out)
+        load(out)
+        card = run(out)
+        assert card["finished"]
+        assert card["files"]["weights"]["sha256"] == whole["files"]["weights"]["sha256"]
+        if not killed():
+            break
+    assert kill_at >= 5, "the metrics, the weights, the card, and both older files"

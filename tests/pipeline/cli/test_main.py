@@ -89,11 +89,12 @@ def test_a_finished_run_says_so_and_changes_nothing(
     assert len(ended) == 5
     assert ended[0] == f"{folder / 'net'} is complete already: nothing was done"
     assert ended[-1] == f"next: fianchetto report --checkpoint {folder / 'net'} --positions {folder / 'positions'}"
-    more = ["--steps", "90", *STEPS[2:]]
-    code, _, err = call(capsys, monkeypatch, *words[:5], *more)
-    assert code == 2
-    assert "steps was 60, is 90" in err
-    assert err.endswith(f"--start {folder / 'net'} with another --out trains it further\n")
+    for less, why in (
+        (["--steps", "30", *STEPS[2:]], "60 steps, more than 30"),
+        ([*STEPS, "--set", "seed=5"], "seed was"),
+    ):
+        code, _, err = call(capsys, monkeypatch, *words[:5], *less)
+        assert (code, why in err) == (2, True), err
     after = {path.name: path.stat().st_mtime_ns for path in (folder / "net").iterdir() if path.name != ".lock"}
     assert after == before, "but the lock, which some versions of filelock touch"
 

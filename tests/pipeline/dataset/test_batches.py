@@ -11,7 +11,7 @@ import pytest
 from engine.board.movegen import MOVE_PLANES
 from engine.board.position import KING
 from engine.encoding.planes import PLANES
-from pipeline.dataset import batches
+from pipeline.dataset import batches, training_set
 from pipeline.dataset.batches import Batches
 from pipeline.dataset.files import shards
 from pipeline.dataset.files.columns import BATCH_SENTINELS
@@ -193,6 +193,24 @@ def test_only_the_groups_of_a_rank_s_batches_are_read(dataset: Path, monkeypatch
             next(stream)
         stream.close()
         assert 500 <= rows <= 500 + 2 * 64 + 2 * 264, "two groups at the cuts, and at most two blocks of the next epoch"
+
+
+def test_the_footer_that_was_not_used_longest_is_dropped(dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batches, "FOOTERS", 2)
+    read: list[str] = []
+    real = training_set.open_shard
+
+    def counted(path: Path, rows: int, metadata: Any, wanted: Any) -> Any:
+        if metadata is None:
+            read.append(path.name[6:11])
+        return real(path, rows, metadata, wanted)
+
+    monkeypatch.setattr(training_set, "open_shard", counted)
+    stream = Batches([dataset])
+    groups = {group.shard.path.name[6:11]: group for group in stream.groups}
+    for number in "01021":
+        stream._rows(groups[f"0000{number}"])
+    assert read == ["00000", "00001", "00002", "00001"], "the first was in use all the time"
 
 
 def test_the_seed_says_the_order(dataset: Path) -> None:

@@ -16,7 +16,7 @@ from pipeline.dataset.batches import Batches
 from pipeline.dataset.fen_rows import fen_rows
 from pipeline.dataset.files.shards import SPLITS, file_hash
 from pipeline.dataset.join import JoinConfig, join
-from pipeline.dataset.training_set import TRAINING_SET, read_training_set, split_shards
+from pipeline.dataset.training_set import TRAINING_SET, Member, read_training_set, split_shards
 from pipeline.errors import ConfigError, DatasetError, Stopped
 from pipeline.evaluation.report import _seen
 from pipeline.training import train as training
@@ -244,3 +244,15 @@ def test_a_report_knows_that_the_newest_games_were_held_out(months: Months, tmp_
     assert _seen(on_all, tmp_path / "set", "latest") == "yes"
     tuned = on_set | {"data": on_set["data"] | {"start": on_all}}
     assert _seen(tuned, tmp_path / "set", "latest") == "yes"
+
+
+def test_whether_a_split_has_positions_reads_no_dates(
+    months: Months, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    joined(months, tmp_path / "set")
+    monkeypatch.setattr(Member, "held_games", lambda self: pytest.fail("read the dates"))
+    assert [training.has_split([tmp_path / "set"], split) for split in ("train", "latest", "none")] == [
+        True,
+        True,
+        False,
+    ]

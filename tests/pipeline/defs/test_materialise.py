@@ -249,6 +249,11 @@ def test_a_checkpoint_is_named_by_its_run_and_refused_when_unknown(copied: Path)
         unaudited = {"training_set": {"audit": False}}
         wrong = execute("train", instance, unaudited | {"checkpoint": {"train": {"minutes": 1.0, "steps": 5}}})
         assert "exactly one of minutes" in failure(wrong, "checkpoint")
+        longer, shorter = ({"name": folder.name, "train": {**STEPS["train"], "steps": steps}} for steps in (14, 5))
+        assert execute("train", instance, unaudited | {"checkpoint": longer}).success
+        assert json.loads((folder / "checkpoint.json").read_text())["step"] == 14, "the run of 12 steps went on"
+        refused = failure(execute("train", instance, unaudited | {"checkpoint": shorter}), "checkpoint")
+        assert "has done 14 steps, more than 5" in refused
 
 
 def test_the_probe_of_a_checkpoint_agrees_with_its_report(made: Made) -> None:

@@ -125,3 +125,12 @@ def test_a_named_pipe_is_read_and_can_be_stopped_while_nothing_writes_to_it(tmp_
     (chunk,) = read_chunks([Source(str(pipe))], 1 << 20)
     writer.join()
     assert len(chunk.starts) == 3
+
+
+def test_the_size_of_an_address_is_one_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr("pipeline.dumps.source.look", lambda name, stop: asked.append(name) or SimpleNamespace(size=9))
+    dump = Source("https://example.org/a.parquet")
+    dump._note_share(0.5)
+    dump._note_share(1.0)
+    assert (dump.bytes_read, len(asked)) == (9, 1)

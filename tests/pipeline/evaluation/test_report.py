@@ -9,8 +9,9 @@ import chess.pgn
 import pytest
 import torch
 
-from engine.progress import silent
+from engine.progress import Tick, silent
 from model.network.presets import preset
+from pipeline.dataset import position_keys
 from pipeline.dataset.join import JoinConfig, join
 from pipeline.errors import ConfigError
 from pipeline.evaluation.ratings.sample import BandSample
@@ -50,6 +51,27 @@ def test_a_limit_is_a_sample_of_positions_across_all_games(given: str, pgn: Path
     assert found["games"] > 36, "60 draws from 120 games meet 47 of them, most often"
     assert "a random sample of at most 60 positions of all games" in found["rule"]
     assert report(NETWORK, rule=Rule(limit=60), **words)["cross_entropy"] == found["cross_entropy"], "the same sample"
+
+
+def test_several_networks_look_their_positions_up_once_and_show_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "few.pgn").write_text("\n".join(random_game(seed, 16) for seed in range(20)))
+    ingest([str(tmp_path / "few.pgn")], tmp_path / "out", IngestConfig(test_share=0.5), workers=1)
+    read: list[int] = []
+
+    def row_groups(*arguments: Any) -> Any:
+        read.append(1)
+        return real(*arguments)
+
+    real, ticks = position_keys.row_groups, list[Tick]()
+    monkeypatch.setattr(position_keys, "row_groups", row_groups)
+    found = reports([NETWORK, NETWORK], positions=tmp_path / "out", rule=Rule(limit=30), progress=ticks.append)
+    first, second = found["reports"]
+    assert first["top1_not_in_train"] == second["top1_not_in_train"] is not None
+    assert len(read) == 1
+    looked = [tick for tick in ticks if "train" in tick.stage]
+    assert looked[-1].done == looked[-1].total > 0
 
 
 def test_without_a_limit_every_position_of_the_file_counts(pgn: Path) -> None:

@@ -259,13 +259,13 @@ def test_weights_that_were_replaced_are_deleted_though_the_process_was_killed_be
     made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     best = tmp_path / "best"
-    outputs.promote(made / "0", best, 0, {"generation": 0})
+    outputs.promote(made / "0", best, {"generation": 0})
     with monkeypatch.context() as killed:
         killed.setattr("model.checkpoint.delete_superseded", lambda directory, card: None)
-        outputs.promote(made / "1", best, 1, {"generation": 1})
-    assert (best / "weights-0.safetensors").exists()
-    outputs.promote(made / "1", best, 1, {"generation": 1})
-    assert [path.name for path in best.glob("weights-*")] == ["weights-1.safetensors"]
+        outputs.promote(made / "1", best, {"generation": 1})
+    assert len(list(best.glob("weights-*"))) == 2
+    outputs.promote(made / "1", best, {"generation": 1})
+    assert [path.name for path in best.glob("weights-*")] == [read_card(best)["files"]["weights"]["name"]]
 
 
 def test_a_failing_stage_leaves_what_was_done(made: Path, tmp_path: Path, undisturbed: dict[str, Any]) -> None:
@@ -328,10 +328,12 @@ def test_minutes_end_a_loop_and_more_minutes_go_on(
         return clock
 
     monkeypatch.setattr(loop.time, "monotonic", monotonic)
-    result = run(made, tmp_path / "out", replace(THREE, minutes=0.3, generations=None))
+    with pytest.raises(Stopped, match=r"nothing was trained in 0\.05 minutes.*: add minutes"):
+        run(made, tmp_path / "out", replace(THREE, minutes=0.05, generations=None))
+    result = run(made, tmp_path / "out", replace(THREE, minutes=0.5, generations=None))
     assert result["ended"] == "its minutes are over"
     assert result["generations"] < 3
-    assert result["minutes"] == pytest.approx(0.3, abs=0.1)
+    assert result["minutes"] == pytest.approx(0.5, abs=0.1)
     assert (tmp_path / "out" / "best" / "checkpoint.json").exists()
     longer = run(made, tmp_path / "out", replace(THREE, minutes=100.0))
     assert longer["ended"] == "finished"

@@ -21,8 +21,12 @@ from pipeline.dataset.batches import Batches
 from pipeline.dataset.mixture import Shares
 from pipeline.dataset.position_keys import position_keys
 from pipeline.dataset.training_set import members, row_groups
+from pipeline.defs.checks import evaluate_checkpoint
+from pipeline.defs.tasks import probe
 from pipeline.dumps.formats import evaluations
 from pipeline.errors import ConfigError, DamagedError, DumpError, IngestError
+from pipeline.evaluation.calibrate import calibrate
+from pipeline.evaluation.report import report
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.estimate import estimate
 from pipeline.ingest.job import ingest
@@ -312,3 +316,28 @@ def test_the_published_schema_of_other_writers_is_recognised(tmp_path: Path) -> 
     duckdb.execute(f"COPY ({query}) TO '{path}' (FORMAT parquet)")
     manifest = ingest([str(path)], tmp_path / "out", COMPACT, workers=1)
     assert manifest["positions"]["total"] == 1
+
+
+@pytest.mark.parametrize("known", [0, 1])
+def test_positions_without_moves_train_the_value_and_what_measures_moves_says_so(
+    positions: Positions, tmp_path: Path, known: int
+) -> None:
+    rows = (
+        evaluated.fishnet_row(*row) | ({} if at < known else {"move": None}) for at, row in enumerate(positions[:600])
+    )
+    evaluated.write_parquet(tmp_path / "rows.parquet", rows)
+    out, net = tmp_path / "out", tmp_path / "net"
+    config = IngestConfig(planes="compact", test_share=0.2, val_share=0.3)
+    ingest([str(tmp_path / "rows.parquet")], out, config, workers=1)
+    card = train_on([out], "fianchetto-xs", TrainConfig(steps=2, batch_size=16, device="cpu", threads=1), net)
+    assert card["finished"]
+    assert card["metrics"]["value_loss"] > 0
+    if not known:
+        assert "validation_top1" not in card["metrics"]
+        with pytest.raises(ConfigError, match="positions has a known move"):
+            report(net, positions=out)
+        with pytest.raises(ConfigError, match="known move"):
+            calibrate(net, out, rows=20, simulations=2)
+        probed = probe(net, out, None, 20)
+        assert probed == {"loss": None, "rows": 0}
+        assert evaluate_checkpoint(probed).passed

@@ -318,6 +318,7 @@ def test_clocks_and_a_pgn_book(tmp_path: Path) -> None:
         (["uniform", "uci:"], "followed by the command"),
         (["uniform", "hand-written", "--games", "3"], "games come in pairs"),
         (["uniform", "hand-written", "--concurrency", "-1"], "concurrency and margin must be 0 or more"),
+        (["uniform", "hand-written", "--set", "margin=inf"], "concurrency and margin must be 0 or more"),
         (["uniform", "hand-written", "--tc", "fast"], "is not a clock"),
         (["uniform", "hand-written", "--tc", "0/60"], "is not a clock"),
         (["uniform", "hand-written", "--tc", "x/60"], "is not a clock"),

@@ -312,13 +312,11 @@ def test_stopped_and_continued_equals_never_stopped_and_nothing_else_continues_i
 RUN = """
 import sys
 from pathlib import Path
-from model.training import loop
 from tests.pipeline.training.test_tune import CONFIG, tune
 from dataclasses import replace
 
 made = Path(sys.argv[1])
-config = replace(CONFIG, epochs=4.0)
-loop.SAVE_SECONDS = 0.0
+config = replace(CONFIG, epochs=4.0, save_seconds=0.0)
 
 def run(out):
     tune(made, out, config, most_uses=8.0)
