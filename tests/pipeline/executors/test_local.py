@@ -143,9 +143,10 @@ def test_a_module_of_the_current_folder_is_not_taken_for_what_workers_need(tmp_p
 
 
 def test_workers_do_not_hear_ctrl_c_even_while_they_start(tmp_path: Path) -> None:
-    text = "import psutil, multiprocessing\n"
-    text += "real = multiprocessing.get_context('spawn').Process.start\n"
-    text += "def start(self):\n    real(self); os.kill(self.pid, signal.SIGINT)\n"
-    text += "multiprocessing.get_context('spawn').Process.start = start\n"
+    text = "real = subprocess.Popen\n"
+    text += "def start(*words, **options):\n"
+    text += "    worker = real(*words, **options)\n    worker.send_signal(signal.SIGINT)\n"
+    text += "    return worker\n"
+    text += "subprocess.Popen = start\n"
     said = program(f"{text}print({SQUARES})", REPOSITORY)
     assert (said.stdout, said.stderr) == ("[0, 1, 4]\n", "")
