@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from threading import Lock
 from typing import TYPE_CHECKING
 
 from engine.errors import UserError
 from model.card import CARD
 from model.inference.imitated import read_player
+from pipeline.board.turns import Turns
 from pipeline.samples.shipped import EMBEDDED
 
 if TYPE_CHECKING:
@@ -20,10 +20,10 @@ CHECKPOINTS = Path("datasets/checkpoints")
 
 
 class Networks:
-    """Networks by name. Hold `lock` while computing with one, so that requests run one after another at full speed."""
+    """Networks by name. Take a turn to compute with one, so that requests run one after another at full speed."""
 
     def __init__(self, named: Sequence[Path] = ()) -> None:
-        self.named, self.lock = named, Lock()
+        self.named, self.turns = named, Turns()
         self._players: dict[Path, Player] = {}
 
     def places(self) -> Mapping[str, Path]:
@@ -47,7 +47,7 @@ class Networks:
         place = self.places().get(name)
         if place is None:
             raise UserError(f"there is no network {name!r}: choose another one")
-        with self.lock:
+        with self.turns.take(is_short=True):
             player = self._players.pop(place, None) or model.load(place, device="cpu")
             self._players = dict([*self._players.items(), (place, player)][-MOST_LOADED:])
             return player
