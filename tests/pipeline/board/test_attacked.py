@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import IO, Any
 
 import psutil
@@ -55,6 +55,8 @@ class Board:
     process: subprocess.Popen[str]
     url: str
     output: IO[str]
+    lines: list[Iterator[bytes]] = field(default_factory=list)
+    """Of reviews; one that is let go closes its connection."""
 
     def post(self, name: str, **body: Any) -> requests.Response:
         return requests.post(f"{self.url}/api/{name}", json=body, timeout=300)
@@ -63,7 +65,8 @@ class Board:
         """Begin a review, and return when its header has come."""
         body = {"pgn": LONG_GAME, "network": "embedded", "source": "stockfish"}
         answer = requests.post(f"{self.url}/api/review", json=body, stream=True, timeout=300)
-        assert "header" in json.loads(next(answer.iter_lines(chunk_size=1)))
+        self.lines.append(answer.iter_lines(chunk_size=1))
+        assert "header" in json.loads(next(self.lines[-1]))
         return answer
 
     def engines(self) -> list[psutil.Process]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.executors.local import Failure, LocalEngine
+from pipeline.executors.local import Failure, LocalEngine, WorkerError
 from tests.conftest import REPOSITORY
 from tests.pipeline.executors import jobs
 from tests.processes import workers_of
@@ -78,6 +78,13 @@ def test_an_item_that_kills_its_workers_is_lost_after_its_attempts_and_the_other
     assert results.pop(5) == ("lost", None)
     assert tries.count("5") == 3
     assert results == {index: ("ok", index) for index in range(10) if index != 5}
+
+
+def test_a_worker_that_ends_by_itself_is_not_tried_again() -> None:
+    before = children()
+    with pytest.raises(WorkerError, match="exit status 3"):
+        list(LocalEngine(2).map(jobs.leave, [3, 3]))
+    assert children() == before
 
 
 def test_closing_the_iterator_leaves_no_process() -> None:
