@@ -9,6 +9,7 @@ from asyncio import Semaphore
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from pathlib import Path
+from threading import Lock
 from types import FrameType
 from typing import Any
 
@@ -148,17 +149,21 @@ def _stream_review(body: ReviewRequest, networks: Networks, places: Semaphore, s
 
     Ends with the client: its Stockfish too.
     """
-    steps = review(body, networks.load(body.network))
+    steps, stepping = review(body, networks.load(body.network)), Lock()
     header = next(steps)
 
     def advance() -> dict[str, Any] | None:
         try:
-            with networks.turns.take(is_short=False):
+            with stepping, networks.turns.take(is_short=False):
                 return next(steps, None)
         except UserError as error:
             return {"error": str(error)}
         except chess.engine.EngineError as error:
             return {"error": f"Stockfish failed: {error}"}
+
+    def close() -> None:
+        with stepping:  # a server that ends leaves the thread of a step to itself
+            steps.close()
 
     async def lines() -> AsyncGenerator[str, None]:
         try:
@@ -170,7 +175,7 @@ def _stream_review(body: ReviewRequest, networks: Networks, places: Semaphore, s
                 yield _line({"error": "the board was stopped"})
         finally:
             with CancelScope(shield=True):
-                await run_in_threadpool(steps.close)
+                await run_in_threadpool(close)
 
     return _Stream(lines(), media_type="application/x-ndjson")
 

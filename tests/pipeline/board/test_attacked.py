@@ -36,6 +36,7 @@ import sys, time
 for line in sys.stdin:
     word = line.split()[0]
     if word == "uci":
+        time.sleep(2.5)
         print("option name Threads type spin default 1 min 1 max 8\\nuciok", flush=True)
     elif word == "isready":
         print("readyok", flush=True)
@@ -45,7 +46,7 @@ for line in sys.stdin:
     elif word == "quit":
         break
 """
-"""An engine that needs a tenth of a second of a position and finds nothing."""
+"""An engine that finds nothing in 0.1 s, and starts more slowly than a server that ends waits for its requests."""
 
 
 @dataclass
