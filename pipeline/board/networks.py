@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING
 
 from engine.errors import UserError
@@ -23,7 +24,7 @@ class Networks:
     """Networks by name. Take a turn to compute with one, so that requests run one after another at full speed."""
 
     def __init__(self, named: Sequence[Path] = ()) -> None:
-        self.named, self.turns = named, Turns()
+        self.named, self.turns, self._loading = named, Turns(), Lock()
         self._players: dict[Path, Player] = {}
 
     def places(self) -> Mapping[str, Path]:
@@ -47,7 +48,7 @@ class Networks:
         place = self.places().get(name)
         if place is None:
             raise UserError(f"there is no network {name!r}: choose another one")
-        with self.turns.take(is_short=True):
+        with self._loading:
             player = self._players.pop(place, None) or model.load(place, device="cpu")
             self._players = dict([*self._players.items(), (place, player)][-MOST_LOADED:])
             return player
