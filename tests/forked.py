@@ -15,7 +15,6 @@ import contextlib
 import inspect
 import itertools
 import json
-import multiprocessing.process
 import os
 import runpy
 import signal
@@ -234,7 +233,6 @@ def _become(asked: dict[str, Any], streams: list[int]) -> None:
     os.environ.update(asked["environment"])
     if KILL_AT in os.environ:
         _kill_before(int(os.environ.pop(KILL_AT)))
-    multiprocessing.process.ORIGINAL_DIR = asked["folder"]  # type: ignore[attr-defined]
     kind, what, *sys.argv[1:] = asked["command"]
     sys.path[0] = "" if kind == "-c" else asked["folder"]
     if kind == "-m":

@@ -19,7 +19,7 @@ def workers_of(process: int | None = None) -> list[psutil.Process]:
     """Give the living workers of a process, this one by default; none when it has ended."""
     with suppress(psutil.NoSuchProcess):
         below = psutil.Process(process).children()
-        found = [child for child in below if "spawn_main" in command(child)]
+        found = [child for child in below if "pipeline.executors.local" in command(child)]
         return [child for child in found if _living(child)]
     return []
 

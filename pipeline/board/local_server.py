@@ -84,6 +84,9 @@ def listen(port: int, hint: str) -> Iterator[socket.socket]:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((HOST, port))
+            listener.listen()  # so that a second server fails here too while this one is still loading
         except OSError as error:
             raise UserError(f"port {port}: {error.strerror}; choose another with {hint}") from error
+        except OverflowError as error:
+            raise UserError(f"port {port}: ports are 0 to 65535; choose another with {hint}") from error
         yield listener

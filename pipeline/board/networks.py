@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from engine.errors import UserError
 from model.card import CARD
 from model.inference.imitated import read_player
+from pipeline.board.turns import Turns
 from pipeline.samples.shipped import EMBEDDED
 
 if TYPE_CHECKING:
@@ -20,10 +21,10 @@ CHECKPOINTS = Path("datasets/checkpoints")
 
 
 class Networks:
-    """Networks by name. Hold `lock` while computing with one, so that requests run one after another at full speed."""
+    """Networks by name. Take a turn to compute with one, so that requests run one after another at full speed."""
 
     def __init__(self, named: Sequence[Path] = ()) -> None:
-        self.named, self.lock = named, Lock()
+        self.named, self.turns, self._loading = named, Turns(), Lock()
         self._players: dict[Path, Player] = {}
 
     def places(self) -> Mapping[str, Path]:
@@ -47,7 +48,7 @@ class Networks:
         place = self.places().get(name)
         if place is None:
             raise UserError(f"there is no network {name!r}: choose another one")
-        with self.lock:
+        with self._loading:
             player = self._players.pop(place, None) or model.load(place, device="cpu")
             self._players = dict([*self._players.items(), (place, player)][-MOST_LOADED:])
             return player

@@ -1,6 +1,6 @@
 """Review: a game move by move, beside what people of the players' ratings do in such positions."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -44,7 +44,7 @@ class ReviewRequest(BaseModel):
     source: scores.Source = "auto"
 
 
-def review(request: ReviewRequest, player: Player) -> Iterator[Row]:
+def review(request: ReviewRequest, player: Player) -> Generator[Row, None, None]:
     """Yield `{"header"}`, a `{"row"}` for each move, and `{"summary"}`. Raises GameError, ConfigError.
 
     Scores are White's expected scores after the move, losses the mover's. A row comes one position later than its move, since

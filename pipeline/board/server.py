@@ -4,24 +4,32 @@ Every request to compute is JSON by POST; answers are JSON, errors `{"error": te
 """
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+import logging
+from asyncio import Semaphore
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 from pathlib import Path
+from threading import Lock
+from types import FrameType
 from typing import Any
 
 import chess
+import chess.engine
 import chess.svg
 import uvicorn
+from anyio import CancelScope
 from pydantic import ValidationError
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
+from starlette.types import Send
 
 from engine.errors import UserError
+from engine.progress import Stop, never
 from model.inference.player import Player
 from pipeline.board.ask import ask
 from pipeline.board.game import GameSoFar, describe, name_piece, write_pgn
@@ -32,6 +40,8 @@ from pipeline.board.review import ReviewRequest, review
 from pipeline.storage.preflight import is_installed
 
 STATIC = Path(__file__).with_name("static")
+REVIEWS = 2
+"""Reviews that are computed at a time; further ones wait, each with its own Stockfish otherwise."""
 MOST_BODY = 1 << 20
 """Bytes of a request's body; the longest PGN."""
 HEADERS = {
@@ -42,13 +52,14 @@ HEADERS = {
 }
 
 
-def make_app(networks: Networks) -> Guard:
-    """Return the application, behind the guard that refuses other sites' requests."""
+def make_app(networks: Networks, stop: Stop = never) -> Guard:
+    """Return the application, behind the guard that refuses other sites' requests; reviews end once `stop` is true."""
+    places = Semaphore(REVIEWS)
 
     def compute(work: Callable[[Any, Player], Any]) -> Callable[[Any], Any]:
         def run(body: Any) -> Any:
             player = networks.load(body.network)
-            with networks.lock:
+            with networks.turns.take(is_short=True):
                 return work(body, player)
 
         return run
@@ -65,25 +76,35 @@ def make_app(networks: Networks) -> Guard:
         _post("/api/play", PlayRequest, compute(answer)),
         _post("/api/ask", GameSoFar, compute(ask)),
         _post("/api/save", GameSoFar, lambda body: {"pgn": write_pgn(body.replay(), body.tags)}),
-        _post("/api/review", ReviewRequest, lambda body: _stream_review(body, networks)),
+        _post("/api/review", ReviewRequest, lambda body: _stream_review(body, networks, places, stop)),
         Mount("/static", StaticFiles(directory=STATIC)),
     ]
-    handlers: Any = {UserError: _refuse, HTTPException: _refuse, Exception: _fail}
+    refused = dict.fromkeys((UserError, HTTPException, ClientDisconnect), _refuse)  # nobody reads the last one's
+    handlers: Any = {**refused, Exception: _fail}
     return Guard(Starlette(routes=routes, exception_handlers=handlers), headers=HEADERS)
 
 
 def serve(networks: Networks, port: int) -> None:
-    """Serve the page on 127.0.0.1 until a signal arrives. Raises UserError for a port that is in use.
+    """Serve the page on 127.0.0.1 until a signal arrives, whose handler then runs. Raises UserError for a bad port.
 
     The first network searches before the page opens: kernels compile then, and not during a game.
     """
     with listen(port, "--port N") as listener:
         networks.load(next(iter(networks.places()))).analyse(chess.Board(), 1)
-        app = make_app(networks)
+        app = make_app(networks, lambda: server.should_exit)
         config = uvicorn.Config(app, log_level="warning", proxy_headers=False, timeout_graceful_shutdown=2)
         print(f"The board is on http://{HOST}:{listener.getsockname()[1]} (Ctrl-C ends it)", flush=True)  # noqa: T201
-        with suppress(KeyboardInterrupt):  # Ctrl-C, which uvicorn passes on after it has ended
-            uvicorn.Server(config).run([listener])
+        server = _Server(config)
+        server.run([listener])
+
+
+class _Server(uvicorn.Server):
+    """A server that ends quietly."""
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Stop, and say nothing of the requests that are cut short by it."""
+        logging.getLogger("uvicorn.error").disabled = True
+        super().handle_exit(sig, frame)
 
 
 def _post(path: str, form: type[Any], work: Callable[[Any], Any]) -> Route:
@@ -114,22 +135,53 @@ async def _read(request: Request) -> bytes:
     return data
 
 
-def _stream_review(body: ReviewRequest, networks: Networks) -> Response:
-    """Return the parts of a review, a JSON object a line; errors in the game are raised before the stream begins."""
-    steps = review(body, networks.load(body.network))
+class _Stream(StreamingResponse):
+    """A response that closes its content when the client leaves, at once and not when memory is next tidied up."""
+
+    async def stream_response(self, send: Send) -> None:
+        """Send the content."""
+        async with aclosing(self.body_iterator):  # type: ignore[type-var]
+            await super().stream_response(send)
+
+
+def _stream_review(body: ReviewRequest, networks: Networks, places: Semaphore, stop: Stop) -> Response:
+    """Return the parts of a review, a JSON object a line; errors in the game are raised before the stream begins.
+
+    Ends with the client: its Stockfish too.
+    """
+    steps, stepping = review(body, networks.load(body.network)), Lock()
     header = next(steps)
 
-    def lines() -> Iterator[str]:
-        part: dict[str, Any] | None = header
-        while part is not None:
-            yield json.dumps(part, allow_nan=False) + "\n"
-            try:
-                with networks.lock:  # released after each move, so that other tabs get their answers
-                    part = next(steps, None)
-            except UserError as error:
-                part = {"error": str(error)}
+    def advance() -> dict[str, Any] | None:
+        try:
+            with stepping, networks.turns.take(is_short=False):
+                return next(steps, None)
+        except UserError as error:
+            return {"error": str(error)}
+        except chess.engine.EngineError as error:
+            return {"error": f"Stockfish failed: {error}"}
 
-    return StreamingResponse(lines(), media_type="application/x-ndjson")
+    def close() -> None:
+        with stepping:  # a server that ends leaves the thread of a step to itself
+            steps.close()
+
+    async def lines() -> AsyncGenerator[str, None]:
+        try:
+            yield _line(header)
+            async with places:
+                while not stop() and (part := await run_in_threadpool(advance)):
+                    yield _line(part)
+            if stop():
+                yield _line({"error": "the board was stopped"})
+        finally:
+            with CancelScope(shield=True):
+                await run_in_threadpool(close)
+
+    return _Stream(lines(), media_type="application/x-ndjson")
+
+
+def _line(part: dict[str, Any]) -> str:
+    return json.dumps(part, allow_nan=False) + "\n"
 
 
 def _refuse(_: Request, error: Exception) -> Response:

@@ -4,18 +4,20 @@ The standard library's pool loses everything when one worker is killed; this one
 item is tried at most ATTEMPTS times, each result is returned once, lost items are reported, and closing the iterator stops
 the workers. Functions are top-level and do not know the engine; items may be lazy, and only a few are taken ahead.
 
-Workers are spawned and not forked: the locks of this process's threads (pyarrow's, torch's) would stay held in a copy.
+Workers are fresh processes and not forked: the locks of this process's threads (pyarrow's, torch's) would stay held in a
+copy. multiprocessing's own fresh processes run the user's script again, unless it has a `__main__` guard; these do not.
 """
 
-import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import traceback
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
-from multiprocessing import resource_tracker
+from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from typing import Any, Literal, Protocol
 
@@ -25,11 +27,11 @@ from engine.progress import Stop, never
 
 ATTEMPTS = 3
 """Times that an item whose worker dies is tried in all."""
-POLL_SECONDS = 1.0
+POLL_SECONDS = 0.5
 """Interval at which a `map` that waits for a result polls `cancelled`."""
 ONE_THREAD = {
     **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"), "1"),
-    "JE_ARROW_MALLOC_CONF": "background_thread:false",  # an allocator that pyarrow loads and does not use
+    "JE_ARROW_MALLOC_CONF": "background_thread:false",  # an allocator that pyarrow does not use
 }
 """Environment of workers: there is one process per core, so libraries use one thread."""
 
@@ -53,6 +55,10 @@ Result = tuple[int, Status, Any]
 """(index of the item, status, value or Failure; None if lost)."""
 
 
+class WorkerError(UserError):
+    """A worker that exited by itself: it cannot be started here, and another try would end alike."""
+
+
 class Engine(Protocol):
     """Runs a function over items."""
 
@@ -61,7 +67,7 @@ class Engine(Protocol):
     ) -> Generator[Result, None, None]:
         """Yield a result for each item, in the order of completion.
 
-        The work stops when the generator is closed or `cancelled`, polled once a second, returns true.
+        The work stops when the generator is closed or `cancelled`, polled twice a second, returns true.
         """
         ...
 
@@ -83,26 +89,13 @@ def run_item(function: Callable[[Any], Any], item: Any) -> tuple[Status, Any]:
         return "error", Failure(type(error).__name__, str(error), traceback.format_exc(), system, mistake)
 
 
-@contextmanager
-def one_thread_each() -> Iterator[None]:
-    """Start processes inside the block with one thread each."""
-    before = {name: os.environ.get(name) for name in ONE_THREAD}
-    os.environ.update(ONE_THREAD)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+START = "import sys; sys.path[:] = sys.argv[2:]; from pipeline.executors.local import serve; serve(int(sys.argv[1]))"
 
 
-def _serve(pipe: Connection) -> None:
-    """Run (function, item) pairs from the pipe until it closes, as it does when the driver dies."""
+def serve(descriptor: int) -> None:
+    """Run (function, item) pairs from a pipe until it closes, as it does when the driver dies."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver handles Ctrl-C
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    with suppress(EOFError, ConnectionResetError, BrokenPipeError):
+    with Connection(descriptor) as pipe, suppress(EOFError, ConnectionError):
         while True:
             pipe.send(run_item(*pipe.recv()))
 
@@ -111,16 +104,20 @@ class _Worker:
     """A process, its pipe, and the number of the item that it has, None if idle."""
 
     def __init__(self) -> None:
-        self.pipe, theirs = multiprocessing.Pipe()
-        self.process = multiprocessing.get_context("spawn").Process(target=_serve, args=(theirs,), daemon=True)
-        resource_tracker.ensure_running()  # `start` would start it and unblock SIGINT
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # inherited, until `_serve` ignores it
+        self.pipe, theirs = Pipe()
+        command = [sys.executable, "-P", "-c", START, str(theirs.fileno()), *map(str, sys.path)]
+        # the mask is inherited, so that no Ctrl-C arrives before `serve` ignores it
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
-            with one_thread_each():
-                self.process.start()
+            self.process = subprocess.Popen(
+                command,
+                env=os.environ | ONE_THREAD,
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+            )
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        theirs.close()
+            theirs.close()
         self.index: int | None = None
 
     def send(self, index: int, work: object) -> None:
@@ -129,11 +126,11 @@ class _Worker:
         with suppress(BrokenPipeError, ConnectionResetError):
             self.pipe.send(work)
 
-    def stop(self) -> None:
-        """Kill the process and wait for it."""
+    def stop(self) -> int:
+        """Kill the process, and return its exit status: that of its own end if it came first."""
         self.process.kill()
-        self.process.join()
         self.pipe.close()
+        return self.process.wait()
 
 
 class LocalEngine:
@@ -216,7 +213,10 @@ class LocalEngine:
                 try:
                     status, value = worker.pipe.recv()
                 except (EOFError, ConnectionResetError):
-                    worker.stop()
+                    if (code := worker.stop()) > 0:  # not killed by a signal
+                        raise WorkerError(
+                            f"a worker process ended by itself (exit status {code}): its own lines are above"
+                        ) from None
                     workers[place] = worker = _Worker()
                     if tries[index] < ATTEMPTS:
                         waiting.appendleft((index, given[index]))

@@ -26,7 +26,7 @@ from engine.cores import cores
 from engine.jit_cache import sources_hash
 from engine.progress import Stop, never
 from pipeline.errors import ConfigError, IngestError
-from pipeline.executors.local import ATTEMPTS, POLL_SECONDS, Failure, Result, Status, run_item
+from pipeline.executors.local import ATTEMPTS, ONE_THREAD, POLL_SECONDS, Failure, Result, Status, run_item
 
 AHEAD = 2
 """Tasks submitted for each core: one that runs, and one that waits for it."""
@@ -169,7 +169,7 @@ class RayEngine:
                 settings |= {"num_cpus": count, "include_dashboard": False, "_temp_dir": folder}
             stack.callback(self._ray.shutdown)
             try:
-                with _signal_handlers_kept():
+                with _signal_handlers_kept(), _one_thread_each():
                     self._ray.init(address=self.address or "local", **settings)
             except Exception as error:  # Ray also raises a bare Exception, for example if a node starts too slowly
                 where = self.address or "on this machine"
@@ -197,6 +197,21 @@ class RayEngine:
         cores = self._ray.cluster_resources().get("CPU", 0.0)
         found = max(1, int(cores))
         return min(found, self.workers) if self.workers else found
+
+
+@contextmanager
+def _one_thread_each() -> Iterator[None]:
+    """Start processes inside the block with one thread each."""
+    before = {name: os.environ.get(name) for name in ONE_THREAD}
+    os.environ.update(ONE_THREAD)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 @contextmanager

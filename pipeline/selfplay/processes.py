@@ -3,10 +3,10 @@
 Each process runs its own network on all of its games at once, without a server of evaluations between them (docs/scale.md).
 """
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from engine.compiling import announce_to_workers
 from engine.cores import cores
 from engine.progress import Progress, Stop, Tick
 from pipeline.errors import Stopped
-from pipeline.executors.local import Engine, Failure, LocalEngine, Result, one_thread_each
+from pipeline.executors.local import Engine, Failure, LocalEngine
 from pipeline.selfplay.config import ExploreError
 from pipeline.selfplay.journal import Journals, Watch, read_journals
 from pipeline.selfplay.worker import ONNX, Task, work_on
@@ -22,8 +22,6 @@ from pipeline.storage.stores import temporaries
 
 LATE_SECONDS = 10.0
 """How long a shared folder may take to show items that were finished."""
-POLL = 0.5
-"""Seconds between two looks at the journal."""
 GRACE = 15.0
 """Seconds that processes have to finish their move and their journal before they are cancelled."""
 
@@ -79,7 +77,7 @@ def _run(task: Task, engine: Engine | None, workers: int, report: Callable[[], N
     announce_to_workers("simulate")
     try:
         if engine is not None:
-            with one_thread_each(), engine.connected():
+            with engine.connected():
                 device = ONNX if task.config.device == ONNX else "cpu"
                 there = replace(task, owner=None, config=replace(task.config, device=device))
                 _run_many(_parts(there, min(engine.slots(), items)), engine, report, stop)
@@ -110,36 +108,25 @@ def _parts(task: Task, processes: int) -> list[Task]:
 
 def _run_many(tasks: Sequence[Task], engine: Engine, report: Callable[[], None], stop: Stop) -> None:
     """Run tasks in processes of a connected engine, and watch their journal."""
-    run_file = tasks[0].run_file
+    run_file, failed = tasks[0].run_file, []
+    asked = math.inf
 
-    def collect() -> list[Result]:
-        results = []
-        for result in engine.map(work_on, tasks, out_of_patience):
-            results.append(result)
-            if result[1] != "ok":
-                run_file.unlink(missing_ok=True)  # the others need not finish first
-        return results
-
-    asked: float | None = None
-
-    def out_of_patience() -> bool:
-        return asked is not None and time.monotonic() - asked > GRACE
-
-    with ThreadPoolExecutor(1, "self-play") as thread:
-        future = thread.submit(collect)
-        try:
-            while wait([future], timeout=POLL).not_done:
-                report()
-                if stop():
-                    break
-        finally:
-            asked = time.monotonic()
+    def is_out_of_patience() -> bool:
+        nonlocal asked
+        report()
+        if stop():
             run_file.unlink(missing_ok=True)
-        results = future.result()
+            asked = min(asked, time.monotonic())
+        return time.monotonic() - asked > GRACE
+
+    with closing(engine.map(work_on, tasks, is_out_of_patience)) as results:
+        for _, status, value in results:
+            if status != "ok":
+                failed.append((status, value))
+                run_file.unlink(missing_ok=True)  # the others need not finish first
     report()
-    for _, status, value in results:
-        if status != "ok":
-            raise _failure(status, value)
+    for status, value in failed:
+        raise _failure(status, value)
 
 
 def _failure(status: str, value: Failure | None) -> Exception:

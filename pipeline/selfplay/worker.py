@@ -5,7 +5,6 @@ machine it also checks that the process that started it is alive. So no process 
 the tasks of a dead driver.
 """
 
-import multiprocessing
 import os
 import socket
 import time
@@ -48,10 +47,7 @@ class Task:
     @property
     def is_wanted(self) -> bool:
         """Return whether the job still waits for the work."""
-        parent = multiprocessing.parent_process()  # the driver, also where a server forked this process for it
-        driven = parent is not None and parent.pid == self.owner and parent.is_alive()
-        alive = driven or self.owner is None or self.owner == os.getpid()
-        return alive and self.run_file.exists()
+        return self.owner in (None, os.getpid(), os.getppid()) and self.run_file.exists()
 
 
 def _open_evaluator(task: Task) -> tuple[Evaluator, str]:

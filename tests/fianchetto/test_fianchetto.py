@@ -1,5 +1,6 @@
 """`import fianchetto`: what it hands on, and what it says where somebody's file has the name of one of our packages."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 import fianchetto
 from engine.errors import UserError
+from tests import forked
 from tests.conftest import REPOSITORY
 from tests.pipeline.datasets import random_game
 
@@ -57,6 +59,48 @@ def test_a_network_is_trained_and_measured(tmp_path: Path) -> None:
     rule = fianchetto.Rule(limit=50)
     found = fianchetto.report(tmp_path / "network", tmp_path / "positions", rule=rule)
     assert found["positions"] == 50
+
+
+INGEST = """
+import fianchetto
+
+shares = fianchetto.IngestConfig(val_share=0.1, test_share=0.3)
+fianchetto.ingest(["dump.pgn"], "positions", shares, workers=2)
+"""
+TRAIN = """
+config = fianchetto.TrainConfig(steps=2, batch_size=16, device="cpu")
+fianchetto.train("positions", "network", config, preset="fianchetto-xs")
+found = fianchetto.report("network", "positions", rule=fianchetto.Rule(limit=50))
+"""
+SAY = "print('rows', fianchetto.read_manifest('positions')['positions']['total'])\n"
+
+
+@pytest.mark.parametrize("way", ["script", "stdin", "notebook"])
+def test_a_plain_program_needs_no_guard(way: str, tmp_path: Path) -> None:
+    """Workers that ran the script again would start workers themselves, and so on."""
+    (tmp_path / "dump.pgn").write_text("\n".join(random_game(seed) for seed in range(40)))
+    text, start = INGEST + SAY, subprocess.run
+    words = ["-"]
+    if way == "script":
+        text += TRAIN + "print('measured', found['positions'])\n"
+        (tmp_path / "script.py").write_text(text)
+        words = ["script.py"]
+    elif way == "notebook":
+        words, start = ["-c", f"exec({text!r}, {{'__name__': '__main__'}})"], forked.run
+    done = start(
+        [sys.executable, *words],
+        input=text if way == "stdin" else None,
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert [line.split()[0] for line in done.stdout.splitlines()] == (
+        ["rows", "measured"] if way == "script" else ["rows"]
+    )
+    assert "Error" not in done.stderr
 
 
 def test_only_the_api_is_listed() -> None:

@@ -1,6 +1,5 @@
 """Commands of the board: play, review."""
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -21,7 +20,7 @@ class Play(Common):
     """Port of the page on 127.0.0.1; change it if another program uses 8000."""
 
     def run(self) -> dict[str, Any]:
-        """Serve until Ctrl-C."""
+        """Serve until Ctrl-C, which is raised as in other commands."""
         from model.checkpoint import read_card
         from pipeline.board.networks import Networks
         from pipeline.board.server import serve
@@ -29,7 +28,7 @@ class Play(Common):
         for place in self.checkpoint:
             read_card(place)
         serve(Networks(self.checkpoint), self.port)
-        os._exit(0)  # a thread of python-chess waits for the Stockfish of a review that was cut short; it ends with us
+        return {}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from engine.evaluation.evaluator import Evaluator
-from engine.json_files import shown
+from engine.json_files import check, read_json, shown
 from engine.uci.options import Options
+from model.card import CARD, Card
 from model.inference.imitated import read_player
 from pipeline.cli.commands.base import Common
 from pipeline.errors import ConfigError
@@ -49,6 +50,8 @@ class Uci(Common):
         options, like = default_options(network)
         name = f"Fianchetto {version('fianchetto')}"
         engine = Engine(loader(network, self.evaluator), _write, options=options, name=name)
+        if network is not None:
+            require_card(network)
         _write(f"info string plays by the {player}{like}\n")
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # exits at once, for the reason below
         try:
@@ -58,6 +61,18 @@ class Uci(Common):
         sys.stdout.flush()
         # Unloading torch takes 0.8 s, a compiling thread cannot be ended, and a GUI expects nothing after the last answer.
         os._exit(0)
+
+
+def require_card(directory: Path) -> None:
+    """Raise ConfigError, reported in the protocol too, if a directory holds no checkpoint. Torch is not imported for it."""
+    path = directory / CARD
+    try:
+        if not path.is_file():
+            raise ConfigError(f"{directory} holds no checkpoint: there is no {CARD} in it")
+        check(path, read_json(path, ConfigError), Card, ConfigError, hint=": this is not a checkpoint's card")
+    except ConfigError as error:
+        _write(f"info string {error}\n")
+        raise
 
 
 def default_options(network: Path | None) -> tuple[Options, str]:

@@ -53,10 +53,10 @@ def match(a: Player, b: Player, openings: list[Opening], **config: object) -> li
 def still_there() -> list[psutil.Process]:
     """Give the processes that were started and do not go: one that was killed is a zombie until its watcher has looked.
 
-    Not those that wait for other tests: the ones that workers and processes are forked from, and multiprocessing's tracker.
+    Not those that wait for other tests, which processes are forked from.
     """
     below = psutil.Process().children(recursive=True)
-    ours = [child for child in below if not re.search("multiprocessing|tests.forked", command(child))]
+    ours = [child for child in below if not re.search("pipeline.executors.local|tests.forked", command(child))]
     _, alive = psutil.wait_procs(ours, timeout=120)
     return list(alive)
 

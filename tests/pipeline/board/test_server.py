@@ -3,14 +3,8 @@
 import io
 import json
 import random
-import re
-import signal
-import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +12,6 @@ import chess
 import chess.pgn
 import numpy as np
 import pytest
-import requests
 from starlette.testclient import TestClient
 
 import model
@@ -28,9 +21,7 @@ from pipeline.board import server
 from pipeline.board.networks import Networks
 from pipeline.board.server import MOST_BODY, make_app
 from pipeline.samples.shipped import EMBEDDED
-from pipeline.storage.preflight import is_installed
 from tests.pipeline.board.games import SHORT, WITHOUT
-from tests.waiting import until
 
 MATE_IN_ONE = "6k1/5ppp/8/8/8/8/5PPP/R5K1 w - - 0 1"
 
@@ -275,34 +266,6 @@ def test_the_networks_that_were_chosen_last_stay_in_memory(tmp_path: Path, monke
     for name in "abacba":
         networks.load(name)
     assert loaded == ["a", "b", "c", "b", "a"]
-
-
-@pytest.mark.parametrize("source", ["", "stockfish"])
-def test_ctrl_c_ends_the_server_without_a_word_after_its_address(source: str) -> None:
-    if source and not is_installed("stockfish"):
-        pytest.skip("there is no stockfish here (Debian: apt-get install stockfish)")
-    words = [sys.executable, "-m", "pipeline", "play", "--port", "0"]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
-        try:
-            assert process.stdout is not None
-            address = re.search(r"http://[0-9.:]+", process.stdout.readline())
-            assert address is not None
-            until(lambda: answers(int(address[0].rpartition(":")[2])))
-            if source:
-                body = {"pgn": "Nf3 Nf6 Ng1 Ng8 " * 400, "network": "embedded", "source": source}
-                review = requests.post(f"{address[0]}/api/review", json=body, stream=True, timeout=60)
-                next(review.iter_lines(chunk_size=1))
-            process.send_signal(signal.SIGINT)
-            assert process.wait(60) == 0
-            assert process.stdout.read().strip() == ""
-        finally:
-            process.kill()
-
-
-def answers(port: int) -> bool:
-    with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=10):
-        return True
-    return False
 
 
 def test_an_internal_error_is_json_that_the_page_can_show(monkeypatch: pytest.MonkeyPatch) -> None:

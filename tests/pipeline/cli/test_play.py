@@ -137,6 +137,7 @@ def test_a_checkpoint_that_is_none_ends_the_engine_with_one_line(tmp_path: Path)
     assert len(done.stderr.splitlines()) == 1
     assert str(tmp_path).encode() in done.stderr
     assert done.stdout.splitlines()[-1].startswith(b"info string ")
+    assert b"plays by" not in done.stdout, "what is not there is not announced"
 
 
 def test_a_checkpoint_option_that_is_none_leaves_the_player(tmp_path: Path) -> None:

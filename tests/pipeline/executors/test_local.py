@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.executors.local import Failure, LocalEngine
+from pipeline.executors.local import Failure, LocalEngine, WorkerError
 from tests.conftest import REPOSITORY
 from tests.pipeline.executors import jobs
 from tests.processes import workers_of
@@ -80,6 +80,13 @@ def test_an_item_that_kills_its_workers_is_lost_after_its_attempts_and_the_other
     assert results == {index: ("ok", index) for index in range(10) if index != 5}
 
 
+def test_a_worker_that_ends_by_itself_is_not_tried_again() -> None:
+    before = children()
+    with pytest.raises(WorkerError, match="exit status 3"):
+        list(LocalEngine(2).map(jobs.leave, [3, 3]))
+    assert children() == before
+
+
 def test_closing_the_iterator_leaves_no_process() -> None:
     before = children()
     stream = LocalEngine(2).map(jobs.slow, [1, 0, 1, 1, 1, 1])
@@ -143,9 +150,10 @@ def test_a_module_of_the_current_folder_is_not_taken_for_what_workers_need(tmp_p
 
 
 def test_workers_do_not_hear_ctrl_c_even_while_they_start(tmp_path: Path) -> None:
-    text = "import psutil, multiprocessing\n"
-    text += "real = multiprocessing.get_context('spawn').Process.start\n"
-    text += "def start(self):\n    real(self); os.kill(self.pid, signal.SIGINT)\n"
-    text += "multiprocessing.get_context('spawn').Process.start = start\n"
+    text = "real = subprocess.Popen\n"
+    text += "def start(*words, **options):\n"
+    text += "    worker = real(*words, **options)\n    worker.send_signal(signal.SIGINT)\n"
+    text += "    return worker\n"
+    text += "subprocess.Popen = start\n"
     said = program(f"{text}print({SQUARES})", REPOSITORY)
     assert (said.stdout, said.stderr) == ("[0, 1, 4]\n", "")

@@ -1,6 +1,5 @@
 """A generation that is killed, anywhere and again and again, loses no finished game and ends with the same files."""
 
-import multiprocessing
 import os
 import random
 import signal
@@ -15,13 +14,14 @@ import pytest
 from filelock import FileLock
 
 from pipeline.errors import Stopped
-from pipeline.selfplay import processes
+from pipeline.executors import local
 from pipeline.selfplay.config import ExploreError
 from pipeline.selfplay.job import explore
 from pipeline.validation.verify import files_differ
 from tests.model.test_checkpoint import make
 from tests.pipeline import datasets
 from tests.pipeline.selfplay.generations import journalled, records, small, start, told
+from tests.processes import workers_of
 from tests.waiting import until
 
 CONFIG = small(games=40)
@@ -69,13 +69,13 @@ def test_no_finished_game_is_lost_by_kills(tmp_path: Path, undisturbed: dict[str
 def test_a_process_that_is_killed_is_replaced(
     tmp_path: Path, undisturbed: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(processes, "POLL", 0.01)
+    monkeypatch.setattr(local, "POLL_SECONDS", 0.01)
     killed: list[int] = []
 
     def kill(_: object) -> None:
-        workers = multiprocessing.active_children()
+        workers = workers_of()
         if not killed and journalled(tmp_path / "out") and workers:
-            killed.append(workers[0].pid or 0)
+            killed.append(workers[0].pid)
             workers[0].kill()
 
     explore(None, CONFIG, tmp_path / "out", workers=2, progress=kill)
