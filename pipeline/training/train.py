@@ -16,9 +16,7 @@ from pipeline.storage.ownership import CHECKPOINT, require_apart, require_own
 
 JOURNAL = "metrics.jsonl"
 """Name of a run's metrics (model/training/metrics_log.py), which are empty until the first save."""
-IMITATION = "imitation"
-"""Folder in the checkpoint of an imitation that holds its games (pipeline/imitation)."""
-BEGUN = ("weights-0.safetensors", "training-0.safetensors", IMITATION)
+BEGUN = ("weights-0.safetensors", "training-0.safetensors")
 """Other files of a run that was killed before it wrote its first card."""
 
 if TYPE_CHECKING:
