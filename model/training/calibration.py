@@ -22,10 +22,11 @@ from model.network.network import Network
 
 LEAST, MOST = 0.05, 4.0
 """Bounds of the factor."""
-FEWEST_GAMES = 30
-"""Games below which the value keeps its scale; a spread between fewer games is not to be trusted."""
-ERRORS = 1.96
-"""Standard errors from 1 up to which the value keeps its scale."""
+FEWEST_GAMES = 15
+"""Games below which the value keeps its scale: a standard error needs more."""
+ERRORS, FEW_GAMES_ERRORS = 1.96, 20.0
+"""Standard errors from 1 up to which the value keeps its scale: ERRORS + FEW_GAMES_ERRORS / games, since few games understate
+their spread."""
 PRIOR = 0.5
 """Standard deviation of the logarithm of factors, for shrinking a fit by its uncertainty."""
 FOLDS = 5
@@ -79,7 +80,7 @@ def _fit_shrunk(logits_NO: Floats, target_NO: Floats, place_N: NDArray[np.intege
     slope_G = np.bincount(place_N, weights=((shares_NO - target_NO) * logits_NO).sum(1))
     spread = math.sqrt(float(np.square(slope_G).sum()) * games / (games - 1))
     error = spread / max(curvature * math.exp(middle), 1e-30)
-    if abs(middle) <= ERRORS * error:
+    if abs(middle) <= (ERRORS + FEW_GAMES_ERRORS / games) * error:
         return 1.0
     return math.exp(middle * PRIOR**2 / (PRIOR**2 + error**2))
 

@@ -51,7 +51,7 @@ def test_many_games_give_a_value_that_is_too_sure_or_too_modest_its_factor(suren
 
 
 def test_few_games_and_games_that_show_nothing_keep_the_value() -> None:
-    assert fit_factor(*games_of(25, 1, sureness=6.0)) == 1.0
+    assert fit_factor(*games_of(12, 1, sureness=6.0)) == 1.0
     one = games_of(1, 1, sureness=6.0)
     assert fit_factor(*one) == 1.0
     factors = [fit_factor(*games_of(71, seed, sureness=1.0)) for seed in range(40)]
@@ -62,7 +62,7 @@ def log_loss(factor: float, wdl_N3: torch.Tensor, target_N3: torch.Tensor) -> fl
     return float(-(target_N3 * scale_wdl(wdl_N3, factor).log()).sum(1).mean())
 
 
-@pytest.mark.parametrize("games", [40, 71, 200])
+@pytest.mark.parametrize("games", [20, 71])
 def test_over_many_small_samples_unseen_games_lose_nothing(games: int) -> None:
     """Without any overconfidence nearly nothing is lost on average; with some, something is won."""
     gains = {}
@@ -76,7 +76,7 @@ def test_over_many_small_samples_unseen_games_lose_nothing(games: int) -> None:
     means = {sureness: float(np.mean(gain)) for sureness, gain in gains.items()}
     assert means[1.0] > -0.001
     assert means[1.3] > -0.001
-    assert means[2.5] > 0.01
+    assert means[2.5] > (0.01 if games > 20 else -0.001)
     assert min(map(min, gains.values())) > -0.06
 
 
