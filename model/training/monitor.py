@@ -7,7 +7,9 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from model.card import Monitor
@@ -79,7 +81,7 @@ def validate(run: Run, batches: Iterable[Batch], limit: int, stop_check: StopChe
     evaluations and results, and the Brier scores after that calibration. Without rows, `positions`
     is 0.
     """
-    totals, values = Totals(), []
+    totals, values, games = Totals(), [], []
     form = VALUE_FORMS[run.preset.value]
     config = replace(run.config, eval_blend=1.0, teach="policy", search_value_share=1.0, results=True)
     for batch in batches:
@@ -97,16 +99,18 @@ def validate(run: Run, batches: Iterable[Batch], limit: int, stop_check: StopChe
         )
         totals.add({name: column.cpu() for name, column in figures.items()})
         known_B = ~figures["brier"].isnan()
-        values.append([column[known_B].cpu() for column in (wdl_B3, value_target(config, targets), targets.results)])
-    return totals.summary() | (_fit_calibration(values) if run.preset.value != "none" else {})
+        columns_B = (wdl_B3, value_target(config, targets), targets.results)
+        values.append([column[known_B].cpu() for column in columns_B])
+        games.append(rows["game"][known_B.cpu().numpy()])
+    return totals.summary() | (_fit_calibration(values, games) if run.preset.value != "none" else {})
 
 
-def _fit_calibration(values: list[list[Tensor]]) -> dict[str, float]:
+def _fit_calibration(values: list[list[Tensor]], games: list[NDArray[np.integer]]) -> dict[str, float]:
     """Return the factor for the value's logits and the Brier scores after it; {} without positions of games."""
     if not any(len(wdl_B3) for wdl_B3, _, _ in values):
         return {}
     wdl_N3, target_N3, results_N = (torch.cat(column) for column in zip(*values, strict=True))
-    factor = fit_factor(wdl_N3, target_N3)
+    factor = fit_factor(wdl_N3, target_N3, np.concatenate(games))
     wdl_N3 = scale_wdl(wdl_N3, factor)
     figures = value_figures(wdl_N3, results_N)
     briers = {f"{CALIBRATED}value_brier": figures["brier"], f"{CALIBRATED}wdl_brier": figures["wdl_brier"]}

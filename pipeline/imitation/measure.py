@@ -32,12 +32,16 @@ OPENING_PLIES, OPENINGS, MOVES_SHOWN = 16, 8, 3
 """Half-moves of an opening, and the positions and moves of each that the page shows."""
 
 
-def read_rows(positions: Path, split: str, networks: Sequence["NetworkEvaluator"]) -> Batch:
-    """Return the rows of a split with all columns that the networks read."""
-    columns = dict.fromkeys((*COLUMNS, *(name for network in networks for name in network.columns)))
-    batches = Batches([positions], split, batch_size=BATCH, columns=tuple(columns))
+def read_rows(positions: Path, split: str, columns: Sequence[str]) -> Batch:
+    """Return a split's rows, or MOST_ROWS random ones, with the columns and those that are measured."""
+    batches = Batches([positions], split, batch_size=BATCH, columns=tuple(dict.fromkeys((*COLUMNS, *columns))))
     parts = list(batches.sample(MOST_ROWS) if batches.rows > MOST_ROWS else batches.read_rows())
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def count_rows(positions: Path, split: str) -> int:
+    """Return the number of a split's rows."""
+    return Batches([positions], split, batch_size=1).rows
 
 
 def measure(network: "NetworkEvaluator", rows: Batch, progress: Progress) -> "pl.DataFrame":

@@ -1,6 +1,5 @@
 """The report of an imitation as a page, text and JSON."""
 
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -8,9 +7,8 @@ from typing import Any
 import chess
 
 from pipeline.dataset.files.shards import publish_json
-from pipeline.evaluation.page import charts
 from pipeline.evaluation.page.boards import board_svg, san
-from pipeline.evaluation.page.page import UNKNOWN, render, safe, small_board
+from pipeline.evaluation.page.page import UNKNOWN, render, small_board
 from pipeline.evaluation.render import format_nats, format_points, markdown, publish_bytes
 
 PARTS = {"all": "all moves", "late": "moves from the 12th on"}
@@ -36,16 +34,37 @@ def imitation_text(result: Result) -> str:
     """Return the sentences of a report, and its table in Markdown."""
     columns = "network|moves|top-1|points (95 %)|nats (95 %)"
     table = markdown(columns, ([row[name] for name in columns.split("|")] for row in _rows(result)))
-    return "\n".join(filter(None, (headline(result), warning(result), table, further_games(result))))
+    return "\n".join((headline(result), explain(result), table))
 
 
 def headline(result: Result) -> str:
-    """Return what the imitation gains, in one sentence."""
-    row = next(row for row in result["networks"] if row["name"] == "imitation")["all"]
+    """Return in one sentence what the imitation gains, or that it is the base."""
+    row = next(row for row in result["networks"] if row["name"] == "imitation")
+    if not (chosen := result["chosen"])["share"]:
+        return (
+            f"The games of {person(result)} did not improve the network: in {chosen['games']:,} of them, networks "
+            "that were not trained on these do not surely gain both on all moves and from the 12th on, so this is "
+            "the network that training started from, at the person's rating."
+        )
+    late = f", and {format_points(row['late'])} on {PARTS['late']}" if "late" in row else ""
     return (
-        f"In {row['positions']:,} moves of the {row['games']:,} newest games of {person(result)}, which no training saw, the "
-        f"imitation's first choice is the move played in {100 * row['top1']:.1f} %, {format_points(row)} points "
-        "against the network that it started from."
+        f"Against the network that it started from, the imitation of {person(result)} gains {format_points(row['all'])} "
+        f"points of top-1 in the {row['all']['games']:,} newest games{late}."
+    )
+
+
+def explain(result: Result) -> str:
+    """Return what was measured, and how far the imitation goes."""
+    row = next(row for row in result["networks"] if row["name"] == "imitation")["all"]
+    measured = (
+        f"Its first choice is the move played in {100 * row['top1']:.1f} % of {row['positions']:,} moves "
+        "that no training saw."
+    )
+    if not (chosen := result["chosen"])["share"]:
+        return measured
+    return (
+        f"{measured} It goes {chosen['share']:.0%} of the way that training took, which surely gains most from the 12th move "
+        f"on in {chosen['games']:,} other games that this training did not see."
     )
 
 
@@ -55,43 +74,14 @@ def person(result: Result) -> str:
     return "".join(char if char.isprintable() else "?" for char in names)
 
 
-def warning(result: Result) -> str:
-    """Return a warning if the imitation is no better than the base on the validation games, else ""."""
-    nats = result["validation"]["all"]["cross_entropy_difference"]
-    if nats < 0:
-        return ""
-    return f"The imitation is no better than before on the validation games ({nats:+.3f} nats a move): it needs more games."
-
-
-def further_games(result: Result) -> str:
-    """Return a sentence on the gain per doubling of the games at the end of the curve, "" without a curve."""
-    *_, before, last = curve_points(result)
-    if not before["games"]:
-        return ""
-    doublings = math.log2(last["games"] / before["games"])
-    gains = [
-        f"{100 * (last[part]['top1_difference'] - before[part]['top1_difference']) / doublings:+.1f} points on {words}"
-        for part, words in PARTS.items()
-        if part in last and part in before
-    ]
-    return f"From {before['games']:,} to {last['games']:,} games, each doubling brought {', '.join(gains)}."
-
-
-def curve_points(result: Result) -> list[Mapping[str, Any]]:
-    """Return the comparisons with the base by the number of games, from none to all."""
-    base, imitation = (next(row for row in result["networks"] if row["name"] == name) for name in ("base", "imitation"))
-    return [{**base, "games": 0}, *result["curve"], {**imitation, "games": result["player"]["games"]}]
-
-
 def _imitation_page(result: Result) -> bytes:
     return render(
         "imitation.html",
         title=f"A network that plays like {person(result)}",
         headline=headline(result),
-        warning=warning(result),
+        explanation=explain(result),
         rows=_rows(result),
-        curve=safe(charts.draw_gain(curve_points(result), PARTS)),
-        further=further_games(result),
+        shares=_shares(result),
         openings=[{**row, "svg": _draw_position(row)} for row in result["openings"]],
         boards=[_board(row) for row in result["boards"]],
         result=result,
@@ -111,6 +101,15 @@ def _rows(result: Result) -> list[dict[str, str]]:
         for part in PARTS
         for row in result["networks"]
         if part in row
+    ]
+
+
+def _shares(result: Result) -> list[dict[str, str]]:
+    """Return a row for each share of the way that was tried, as text by column."""
+    return [
+        {"share": f"{row['share']:.0%}", "chosen": row["share"] == result["chosen"]["share"]}
+        | {part: format_nats(row[part]) if part in row else "" for part in PARTS}
+        for row in result["chosen"]["tried"]
     ]
 
 

@@ -16,8 +16,7 @@ from pipeline.storage.ownership import CHECKPOINT, require_apart, require_own
 
 JOURNAL = "metrics.jsonl"
 """Name of a run's metrics (model/training/metrics_log.py), which are empty until the first save."""
-IMITATION = "imitation"
-"""Folder in the checkpoint of an imitation that holds its games (pipeline/imitation)."""
+
 if TYPE_CHECKING:
     from model.network.preset import Preset
     from model.training.config import TrainConfig
@@ -209,7 +208,7 @@ def _is_begun(entry: Path) -> bool:
     if entry.name == JOURNAL:
         return entry.is_file() and entry.stat().st_size == 0
     found = TENSORS.fullmatch(entry.name)
-    return entry.name == IMITATION or (found is not None and int(found[2]) == 0)
+    return found is not None and int(found[2]) == 0
 
 
 def open_validation(

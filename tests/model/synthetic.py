@@ -65,7 +65,8 @@ def batch(rows: int, seed: int = 0) -> Batch:
             labels[row] = min(labels[row], label)
     results = random.integers(-1, 2, rows).astype(np.int8)
     planes[:, 8] = np.choose(results + 1, [np.uint64(0), np.uint64(0xFF), ~np.uint64(0)])
-    return {"planes": planes, "label": labels.astype(np.uint16), "result": results}
+    games = np.arange(rows, dtype=np.uint32)
+    return {"planes": planes, "label": labels.astype(np.uint16), "result": results, "game": games}
 
 
 def stream(size: int = 16, distinct: int = 4) -> Callable[[int], Iterator[Batch]]:

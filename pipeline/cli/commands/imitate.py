@@ -15,8 +15,8 @@ from pipeline.samples.shipped import EMBEDDED
 class Imitate(Common):
     """Train a network that plays like one person, on their games. Run the same command again to continue.
 
-    The newest tenth of the games is held out, and the report measures on it. A tenth of the others is
-    the validation split, which decides how far training goes. `OUT` is a checkpoint; OUT/report/report.html has the result.
+    The newest tenth of the games is held out, and the report measures on it. Other games that a training did not see
+    decide how far the network goes from the one it starts from. `OUT` is a checkpoint; OUT/report/report.html has the result.
     """
 
     arguments: ClassVar = {"sources": "GAMES..."}
@@ -51,5 +51,5 @@ class Imitate(Common):
             )
         shown = {name: value for name, value in result.items() if name not in ("openings", "boards")}
         page = f"report: {self.out}/report/report.html (also as text and JSON)"
-        text = "\n".join([imitation_text(result), page, next_command("uci", "--checkpoint", self.out)])
+        text = "\n".join([imitation_text(result), page, next_command("play", "--checkpoint", self.out)])
         return {"out": str(self.out), **shown, "text": text}

@@ -102,23 +102,6 @@ def draw_training(entries: Sequence[Row]) -> str:
     return _svg(figure)
 
 
-def draw_gain(points: Sequence[Row], parts: Mapping[str, str]) -> str:
-    """Draw the points of top-1 gained over the number of games, a line for each of `parts` with 95 % intervals."""
-    figure, axes = _figure(2.8, 7.6)
-    places = range(len(points))
-    for (part, words), color in zip(parts.items(), (FIRST, SECOND), strict=True):
-        known = [(place, row[part]) for place, row in zip(places, points, strict=True) if part in row]
-        gains = [100 * row["top1_difference"] for _, row in known]
-        axes.plot([place for place, _ in known], gains, "o-", color=color, label=words)
-        for place, row in known:
-            if row["top1_low"] is not None:
-                axes.plot((place, place), (100 * row["top1_low"], 100 * row["top1_high"]), color=color, linewidth=1.2)
-    axes.set_xticks(places, [f"{row['games']:,}" for row in points])
-    axes.set(xlabel="games that training saw", ylabel="points of top-1")
-    axes.legend(fontsize=8, frameon=False, labelcolor=INK)
-    return _svg(figure)
-
-
 def _figure(height: float, width: float = 5.6) -> tuple["Figure", "Axes"]:
     """Return an empty chart without a background."""
     from matplotlib.figure import Figure
