@@ -36,7 +36,7 @@ from pipeline.dumps.formats.evaluations import Sample
 from pipeline.dumps.source import is_same_file
 from pipeline.errors import DatasetError
 from pipeline.evaluation.game_texts import read_texts, text_of
-from pipeline.pgn.san import MATE
+from pipeline.pgn.comments import MATE
 from pipeline.storage.stores import open_for_arrow
 
 LIMIT = 1 << 30

@@ -11,7 +11,7 @@ from pipeline.dumps.chunks import Chunk, read_chunks
 from pipeline.dumps.source import Source
 from pipeline.ingest.chunk import IngestConfig, Tagged, read_games
 from pipeline.pgn import replay, tags
-from pipeline.pgn.san import NO_CLOCK, NO_EVAL
+from pipeline.pgn.comments import NO_CLOCK, NO_EVAL
 
 CAPACITY = 1 << 15
 
@@ -44,7 +44,7 @@ def replay_chunk(chunk: Chunk, config: IngestConfig | None = None) -> tuple[Tagg
     parts: list[replay.Rows] = []
     game = 0
     while game < len(chunk.starts):
-        game, filled = replay.replay(text, tagged.games, tagged.setups, game, _memory())
+        game, filled = replay.replay(tagged.text, tagged.games, tagged.setups, game, _memory())
         parts.append(_memory()[:filled].copy())
     return tagged, np.concatenate(parts).view(np.recarray)
 

@@ -8,7 +8,7 @@ import pytest
 from pipeline.dumps.chunks import read_chunks
 from pipeline.dumps.source import Source
 from pipeline.ingest.job import ingest
-from pipeline.pgn.san import NO_CLOCK, NO_EVAL
+from pipeline.pgn.comments import NO_CLOCK, NO_EVAL
 from tests.engine.board.test_position_many_moves import BEFORE, MANY
 from tests.pipeline import by_kernels, by_python_chess, datasets
 from tests.pipeline.by_kernels import Game

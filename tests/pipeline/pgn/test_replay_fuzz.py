@@ -18,7 +18,9 @@ from pipeline.dumps.chunks import Chunk
 from pipeline.dumps.source import Source
 from pipeline.errors import DumpError
 from pipeline.ingest.chunk import IngestConfig, read_games
-from pipeline.pgn import replay, tags
+from pipeline.pgn import replay
+from pipeline.pgn.split import Splitter
+from pipeline.pgn.split import split as split_games
 from tests.conftest import shared_data
 from tests.pipeline.by_kernels import replay_chunk
 from tests.pipeline.pgn import mutants
@@ -41,8 +43,8 @@ def split(text: bytes, cuts: list[int] | None = None) -> list[int]:
     """Find the games of a text, in one piece or in whole lines up to each cut."""
     data = np.frombuffer(text, dtype=np.uint8)
     starts = np.empty(len(text) // 2 + 2, dtype=np.int64)
-    splitter = tags.Splitter()
-    count = tags.split(data, 0, len(text), splitter.state, starts)
+    splitter = Splitter()
+    count = split_games(data, 0, len(text), True, splitter.state, starts)
     return starts[:count].tolist()
 
 
@@ -76,7 +78,7 @@ def test_any_bytes_are_read_to_a_status_within_bounds(text: bytes) -> None:
         whole = np.frombuffer(text + tail, dtype=np.uint8)
         tagged = read_games(whole[: len(text)], starts, IngestConfig())
         rows = replay.allocate_rows(replay.MAX_PLIES + 2 + len(text))
-        game, filled = replay.replay(whole[: len(text)], tagged.games, tagged.setups, 0, rows)
+        game, filled = replay.replay(tagged.text, tagged.games, tagged.setups, 0, rows)
         assert game == len(starts)
         assert (tagged.spans >= 0).all()
         assert (tagged.spans <= len(text)).all()
