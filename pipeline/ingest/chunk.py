@@ -17,12 +17,11 @@ from dataclasses import asdict, dataclass
 from functools import cache, partial
 from typing import Any
 
-import chess
 import numpy as np
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from engine.board.position import WORDS, FenError, from_fen, parse_fen, playable
+from engine.board.position import WORDS
 from engine.encoding.views import LAST_MOVES
 from pipeline.dataset.files.columns import FORMS, Form
 from pipeline.dataset.files.permute import Records
@@ -59,8 +58,8 @@ from pipeline.ingest.tag_values import (
     find_players,
     matches,
     numbers,
+    read_fens,
     read_results,
-    tag_value,
 )
 from pipeline.pgn import evaluation_rows, replay, tags
 from pipeline.pgn.comments import NO_EVAL
@@ -81,9 +80,6 @@ NAMES = 50
 
 OTHERS = "{out} is written by another ingest with other settings or code: stop that, delete it, or choose another --out"
 """Error if two machines write to one store, whose locks neither sees."""
-
-NO_SETUP = frozenset({"", "0", "?", "-"})
-"""Values of SetUp of a game from the usual position."""
 
 # Lichess and python-chess both call standard chess from a set-up position "From Position".
 STANDARD = frozenset({"", "standard", "chess", "classical", "normal", "illegal", "from position"})
@@ -155,29 +151,6 @@ def part_name(index: int) -> str:
     return f"{index:05d}.json"
 
 
-def _read_fens(text: NDArray[np.uint8], spans: NDArray[np.int64], games: replay.Games) -> NDArray[np.uint64]:
-    """Return the starting positions, the usual one first, and set the games' index into them by their FEN tags.
-
-    `spans` int64[G, F, 2]: a game whose SetUp announces a position has a bad FEN if it has none.
-    """
-    setups = [from_fen(chess.STARTING_FEN)]
-    set_up = matches(text, spans[:, tags.SETUP], lambda value: value.strip() not in NO_SETUP)
-    spans = spans[:, tags.FEN]
-    games.status[set_up & (spans[:, 1] == 0)] = replay.BAD_FEN
-    for game in np.flatnonzero(spans[:, 1]):
-        fen = tag_value(text, spans[game])
-        try:
-            board = parse_fen(fen)
-            if board.has_chess960_castling_rights():
-                games.status[game] = replay.VARIANT
-                continue
-            setups.append(playable(board, fen))
-            games.setup[game] = len(setups) - 1
-        except FenError:
-            games.status[game] = replay.BAD_FEN
-    return np.array(setups, dtype=np.uint64)
-
-
 def _allocate_games(bounds: NDArray[np.int64]) -> replay.Games:
     """Return games of which nothing is known but where they begin, int64[G + 1]."""
     count = len(bounds) - 1
@@ -236,7 +209,7 @@ def read_games(text: NDArray[np.uint8], starts: NDArray[np.int64], config: Inges
     increment[games.base < 0] = -1
     white = numbers(text, spans[:, tags.WHITE_ELO], 0)
     black = numbers(text, spans[:, tags.BLACK_ELO], 0)
-    setups = _read_fens(text, spans, games)
+    setups = read_fens(text, spans, games)
     is_standard = matches(text, spans[:, tags.VARIANT], lambda variant: variant.strip().lower() in STANDARD)
     games.status[~is_standard] = replay.VARIANT
     parity = _read_parity(text, spans[:, tags.LABELS], games)

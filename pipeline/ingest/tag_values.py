@@ -8,9 +8,11 @@ from collections import Counter
 from collections.abc import Callable, Collection
 from typing import NamedTuple
 
+import chess
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.board.position import FenError, from_fen, parse_fen, playable
 from pipeline.pgn import replay, tags
 from pipeline.pgn.foreign import DASHES
 from pipeline.pgn.san import UNKNOWN_RESULT
@@ -24,6 +26,9 @@ _SCORES = {"1": 2, "0": 0, "1/2": 1, "½": 1, "0.5": 1, "0,5": 1, ".5": 1}
 _SCORE = "|".join(map(re.escape, sorted(_SCORES, key=len, reverse=True)))
 _RESULT = re.compile(rf"({_SCORE})\s*[-:]\s*({_SCORE})(?![\d/.,])")
 _NO_SCORE = -2
+
+NO_SETUP = frozenset({"", "0", "?", "-"})
+"""Values of SetUp of a game from the usual position."""
 
 
 class Tagged(NamedTuple):
@@ -89,6 +94,29 @@ def read_results(text: NDArray[np.uint8], spans: NDArray[np.int64], games: repla
 def matches(text: NDArray[np.uint8], spans: NDArray[np.int64], wanted: Callable[[str], bool]) -> NDArray[np.bool_]:
     """Return whether each span's text is `wanted`, bool[G]; each spelling is checked once."""
     return map_values(text, spans, wanted).astype(np.bool_)
+
+
+def read_fens(text: NDArray[np.uint8], spans: NDArray[np.int64], games: replay.Games) -> NDArray[np.uint64]:
+    """Return the starting positions, the usual one first, and set the games' index into them by their FEN tags.
+
+    `spans` int64[G, F, 2]: a game whose SetUp announces a position has a bad FEN if it has none.
+    """
+    setups = [from_fen(chess.STARTING_FEN)]
+    set_up = matches(text, spans[:, tags.SETUP], lambda value: value.strip() not in NO_SETUP)
+    spans = spans[:, tags.FEN]
+    games.status[set_up & (spans[:, 1] == 0)] = replay.BAD_FEN
+    for game in np.flatnonzero(spans[:, 1]):
+        fen = tag_value(text, spans[game])
+        try:
+            board = parse_fen(fen)
+            if board.has_chess960_castling_rights():
+                games.status[game] = replay.VARIANT
+                continue
+            setups.append(playable(board, fen))
+            games.setup[game] = len(setups) - 1
+        except FenError:
+            games.status[game] = replay.BAD_FEN
+    return np.array(setups, dtype=np.uint64)
 
 
 def unescape(value: str) -> str:

@@ -37,9 +37,10 @@ def skip_variation(text: Any, at: Any, end: Any) -> Any:
     while at < end:
         char = text[at]
         if char == 123:  # {
-            while at < end and text[at] != 125:
+            at += 1
+            while at < end and text[at] != 125 and text[at] != 123:
                 at += 1
-            if at == end:
+            if at == end or text[at] == 123:
                 return -1
         elif char == 59 or (char == 37 and (text[at - 1] == 10 or text[at - 1] == 13)):  # ; or % at the start of a line
             while at < end and text[at] != 10 and text[at] != 13:
@@ -64,9 +65,9 @@ def _skip_spaces(text: Any, at: Any, end: Any) -> Any:
 
 @njit(**BORROWING)
 def _read_eval(text: Any, at: Any, end: Any) -> Any:
-    """Read ` 0.31]`, ` -0.31,22]`, ` 0.31/22]` or ` #-3]` after `[%eval`; return (White's centipawns or NO_EVAL, byte after it).
+    """Read ` 0.31]`, ` 0.31,22]`, ` 0.31/22]` or ` #-3]` after `[%eval`; return (White's centipawns or NO_EVAL, next byte).
 
-    Centipawns are clipped to +-MATE.
+    Centipawns are clipped to +-MATE; the depth is not read.
     """
     begin = at
     at = _skip_spaces(text, at, end)
@@ -122,14 +123,17 @@ def _read_clock(text: Any, at: Any, end: Any) -> Any:
 
 @njit(**BORROWING)
 def read_comment(text: Any, at: Any, end: Any) -> Any:
-    """Read from `{` to its `}`: return (byte after it, eval, clock), the first of each; -1 for a comment that never ends."""
+    """Read from `{` to its `}`: return (byte after it, eval, clock), the first of each; -1 for a comment that never ends.
+
+    A brace that opens another comment in it shows that it was not closed, and holds moves of the game.
+    """
     value, clock = NO_EVAL, NO_CLOCK
     at += 1
     while at < end:
         char = text[at]
         at += 1
-        if char == 125:
-            return at, value, clock
+        if char == 125 or char == 123:
+            return (at if char == 125 else -1), value, clock
         if char == 91 and at + 5 < end and text[at] == 37:  # [%
             if text[at + 1] == 99 and text[at + 2] == 108 and text[at + 3] == 107:
                 found, at = _read_clock(text, at + 4, end)

@@ -205,9 +205,9 @@ def read_move(text: Any, at: Any, end: Any, position: Any, planes: Any) -> Any:
             if position[piece] & sources != EMPTY:
                 word = piece
     kind, source = _find_move(position, planes, word, U(square), sources)
-    if kind >= 0 and char == 98 and word == PAWN and after == at + 3:  # `bc4`: the b-pawn takes, or a bishop moves
-        if legal_movers(position, BISHOP, bit(U(square)), ~EMPTY) != EMPTY:
-            kind = AMBIGUOUS
+    by_pawn = kind >= 0 and char == 98 and word == PAWN and after == at + 3  # `bc4`
+    if by_pawn and legal_movers(position, BISHOP, bit(U(square)), ~EMPTY) != EMPTY:
+        kind = AMBIGUOUS
     if spelled == KING and kind > 7:  # castling is O-O or e1g1, never Kg1
         kind = ILLEGAL
     promotes = word == PAWN and square < 8
@@ -265,15 +265,17 @@ def _mark_end(text: Any, at: Any, end: Any, begin: Any) -> Any:
 
 
 @njit(**BORROWING)
-def _number_end(text: Any, at: Any, end: Any, ply: Any, numbered: Any) -> Any:
-    """Return the byte after the move number at `at`; -1 for a number that is not the next move's.
+def _number_end(text: Any, at: Any, end: Any, begin: Any, ply: Any, numbered: Any) -> Any:
+    """Return the byte after the move number at `at`; -1 for a number that is not the next move's, or part of a word.
 
     `numbered`: whether the game begins at the usual position, where numbers are certain.
     """
-    value = 0
+    value, before = 0, text[at - 1] if at > begin else 32
     while at < end and 48 <= text[at] <= 57:
         value = min(value * 10 + int(text[at]) - 48, 1_000_000)
         at += 1
+    if (at >= end or text[at] != 46) and (before | 32 >= 97 or 48 <= before <= 57):  # `Rf13` is no `Rf1`
+        return -1
     if not numbered:
         return at
     if value != ply // 2 + 1:
@@ -302,7 +304,7 @@ def next_token(text: Any, at: Any, end: Any, begin: Any, ply: Any, numbered: Any
                 return at
             if char <= 49 and read_result(text, at, end)[1] > 0:
                 return at
-            at = _number_end(text, at, end, ply, numbered)
+            at = _number_end(text, at, end, begin, ply, numbered)
         elif kind == _NAG:
             after = skip_digits(text, at + 1, end)
             at = after if after > at + 1 else UNREADABLE_TOKEN

@@ -5,10 +5,12 @@ A game begins
     at `[Event` after tags and a blank line
     at a tag after a line of movetext that ends in a result, without a blank line too
     at movetext without tags after a result and a blank line
+    at the number `1.` after a blank line behind movetext that had no tags
 
-A blank line ends no game that has no result yet. A comment may hold blank lines and tags: a tag in it begins a game only if
-the next brace opens another comment, or none follows, since then the first comment was never closed. A UTF-8 byte-order mark
-at the start of any line is ignored: joined files have one each.
+Otherwise a blank line ends no game that has no result yet. A comment may hold blank lines and tags:
+a tag in it begins a game only if the next brace opens another comment, or none follows, since then
+the first comment was never closed. A UTF-8 byte-order mark at the start of any line is ignored:
+joined files have one each.
 """
 
 from typing import Any
@@ -24,7 +26,7 @@ from pipeline.pgn.tags import is_event, is_line_end, is_tag, line_end, line_stop
 BETWEEN, HEADERS, GAP, MOVETEXT, PAUSE, COMMENT = range(6)
 """States of the splitter: between games, in tags, after the blank line behind them, in movetext, after a blank line behind
 movetext without a result, in a comment."""
-_STATE, _BEGUN, _FINISHED, _CANDIDATE = range(4)
+_STATE, _BEGUN, _FINISHED, _CANDIDATE, _UNTAGGED = range(5)
 
 LONGEST_GAME = 1 << 24
 """Bytes after which a game is cut, so that a comment that never ends takes bounded memory."""
@@ -34,8 +36,9 @@ class Splitter:
     """The state of `split` between two blocks of a stream."""
 
     def __init__(self) -> None:
-        self.state = np.array([BETWEEN, 0, 0, -1], dtype=np.int64)
-        """State; where the open game began; whether the line before ended in a result; first tag in the open comment or -1."""
+        self.state = np.array([BETWEEN, 0, 0, -1, 0], dtype=np.int64)
+        """State; where the open game began; whether the line before ended in a result; first tag in the open comment or -1;
+        whether the open game has no tags."""
 
     def resume(self, scanned: int) -> int:
         """Return the byte that `split` may begin games from, when it goes on at `scanned`."""
@@ -103,14 +106,23 @@ def _first_brace(text: Any, at: Any, end: Any) -> Any:
 
 
 @njit(**BORROWING)
+def _is_first_number(text: Any, at: Any, end: Any) -> Any:
+    """Return whether `1.` is at `at`, and not `1...`."""
+    if at + 2 > end or text[at] != 49 or text[at + 1] != 46:
+        return False
+    at = skip_blanks(text, at + 2, end)
+    return at >= end or text[at] != 46
+
+
+@njit(**BORROWING)
 def split(text: Any, at: Any, end: Any, final: Any, state: Any, starts: Any) -> Any:
     """Find the games that begin in whole lines `text[at:end]`: fill `starts` (int64) and return how many.
 
-    `state` (int64[4], of Splitter) carries over from block to block; `final`: whether no block follows. `starts` must have one
+    `state` (int64[5], of Splitter) carries over from block to block; `final`: whether no block follows. `starts` must have one
     entry for each two bytes from `Splitter.resume` on, since no game is shorter: bounds are not checked.
     """
     count = 0
-    mode, begun, finished, candidate = state[0], state[1], state[2] != 0, state[3]
+    mode, begun, finished, candidate, untagged = state[0], state[1], state[2] != 0, state[3], state[4] != 0
     while at < end or (final and candidate >= 0):
         if candidate >= 0 and (at >= end or at - begun > LONGEST_GAME):
             at, mode, candidate = candidate, BETWEEN, -1  # the comment was never closed
@@ -145,7 +157,8 @@ def split(text: Any, at: Any, end: Any, final: Any, state: Any, starts: Any) -> 
                     at, mode, candidate = candidate, BETWEEN, -1
                     continue
                 candidate = candidate if brace == 0 else -1
-            fresh, movetext = mode == BETWEEN, at
+            fresh = mode == BETWEEN or (mode == PAUSE and untagged and _is_first_number(text, first, end))
+            movetext = at
         if movetext >= 0:
             following, commented = _walk_moves(text, movetext, end, mode == COMMENT)
             mode = COMMENT if commented else MOVETEXT
@@ -154,8 +167,8 @@ def split(text: Any, at: Any, end: Any, final: Any, state: Any, starts: Any) -> 
             fresh, mode = True, MOVETEXT
         if fresh:
             starts[count] = at
-            begun = at
+            begun, untagged = at, mode != HEADERS and movetext == at
             count += 1
         at = following
-    state[0], state[1], state[2], state[3] = mode, begun, int(finished), candidate
+    state[0], state[1], state[2], state[3], state[4] = mode, begun, int(finished), candidate, int(untagged)
     return count

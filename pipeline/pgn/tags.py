@@ -173,8 +173,8 @@ def _quote_before(text: Any, at: Any, end: Any) -> Any:
     """Return the length of the quotation mark that ends `text[at:end]`, 0 for none."""
     for length in (6, 3, 2, 1):
         if end - length >= at and _quote_length(text, end - length, end) == length:
-            if length > 1 or text[end - 1] < 128 or end - 2 < at or text[end - 2] < 128:
-                return length
+            inside = length == 1 and text[end - 1] >= 128 and end - 2 >= at and text[end - 2] >= 128
+            return 0 if inside else length  # the last byte of a letter
     return 0
 
 
@@ -255,10 +255,10 @@ def _is_start(text: Any, name: Any, value: Any, end: Any) -> Any:
     """Return whether an unknown tag seems to hold the starting position; chess.com's CurrentPosition is the final one."""
     if not (_has_word(text, name, value, _FEN_WORD) or holds_board(text, value, end)):
         return False
+    later = False
     for word in range(len(_LATER_WORDS)):
-        if _has_word(text, name, value, _LATER_WORDS[word]):
-            return False
-    return True
+        later |= _has_word(text, name, value, _LATER_WORDS[word])
+    return not later
 
 
 @njit(**BORROWING)
