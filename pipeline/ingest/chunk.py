@@ -68,7 +68,7 @@ from pipeline.pgn.san import UNKNOWN_RESULT
 from pipeline.storage.building import PARTS, files_folder, require_unused
 from pipeline.storage.stores import Publish, place, publish_behind
 
-ROWS_VERSION = 1
+ROWS_VERSION = 2
 """Raise it when the same dump and settings give other rows: datasets of another version are not continued or reused.
 tests/pipeline/ingest/test_rows_version.py fails if rows change and this does not."""
 
@@ -243,7 +243,9 @@ def _identify_by_position(rows: replay.Rows, tagged: Tagged) -> None:
 
 
 def _drop_games_without_evals(rows: replay.Rows, tagged: Tagged) -> None:
-    """Mark the games of these rows that have no evaluation on any of them; the filter of rows drops their rows."""
+    """Mark the games of these rows that have no evaluation on any of them; the filter of rows drops
+    their rows.
+    """
     evaluated = np.zeros(len(tagged.games.status), dtype=np.bool_)
     evaluated[rows.game[rows["eval"] != NO_EVAL]] = True
     replayed = np.unique(rows.game)

@@ -71,7 +71,8 @@ def map_values(text: NDArray[np.uint8], spans: NDArray[np.int64], convert: Calla
 
 
 def parse_result(value: str) -> int:
-    """Return White's +1, 0 or -1 by a Result, UNKNOWN_RESULT where the movetext decides, -2 for an outcome without a score.
+    """Return White's +1, 0 or -1 by a Result, UNKNOWN_RESULT where the movetext decides, -2 for an
+    outcome without a score.
 
     `1-0 forfeit` is a result, `0-0` and `+/-` are none.
     """
@@ -85,7 +86,9 @@ def parse_result(value: str) -> int:
 
 
 def read_results(text: NDArray[np.uint8], spans: NDArray[np.int64], games: replay.Games) -> None:
-    """Set the games' results by their Result tags (int64[G, 2]); mark games whose outcome has no score as unfinished."""
+    """Set the games' results by their Result tags (int64[G, 2]); mark games whose outcome has no
+    score as unfinished.
+    """
     result = map_values(text, spans, parse_result)
     games.status[result == _NO_SCORE] = replay.UNFINISHED
     games.result[:] = np.where(result == _NO_SCORE, UNKNOWN_RESULT, result)
@@ -97,7 +100,8 @@ def matches(text: NDArray[np.uint8], spans: NDArray[np.int64], wanted: Callable[
 
 
 def read_fens(text: NDArray[np.uint8], spans: NDArray[np.int64], games: replay.Games) -> NDArray[np.uint64]:
-    """Return the starting positions, the usual one first, and set the games' index into them by their FEN tags.
+    """Return the starting positions, the usual one first, and set the games' index into them by
+    their FEN tags.
 
     `spans` int64[G, F, 2]: a game whose SetUp announces a position has a bad FEN if it has none.
     """
@@ -129,7 +133,10 @@ def find_players(text: NDArray[np.uint8], spans: NDArray[np.int64], names: Colle
     if not names:
         return np.ones((len(spans), 2), dtype=np.bool_)
     sides = (tags.WHITE, tags.BLACK)
-    return np.stack([matches(text, spans[:, side], lambda name: unescape(name) in names) for side in sides], axis=1)
+    return np.stack(
+        [matches(text, spans[:, side], lambda name: unescape(name) in names) for side in sides],
+        axis=1,
+    )
 
 
 def count_names(text: NDArray[np.uint8], spans: NDArray[np.int64], most: int) -> dict[str, int]:

@@ -1,6 +1,8 @@
-"""What stands between the moves of PGN movetext, compiled: comments with clocks and evaluations, variations.
+"""What stands between the moves of PGN movetext, compiled: comments with clocks and evaluations,
+variations.
 
-Every function takes the text (uint8), the byte to begin at and the byte the game ends at, and never reads past that.
+Every function takes the text (uint8), the byte to begin at and the byte the game ends at, and never
+reads past that.
 """
 
 from typing import Any
@@ -32,7 +34,9 @@ def skip_digits(text: Any, at: Any, end: Any) -> Any:
 
 @njit(**BORROWING)
 def skip_variation(text: Any, at: Any, end: Any) -> Any:
-    """Return the byte after the `)` that closes the `(` at `at`; -1 where none does, or for a comment that never ends."""
+    """Return the byte after the `)` that closes the `(` at `at`; -1 where none does, or for a
+    comment that never ends.
+    """
     depth = 0
     while at < end:
         char = text[at]
@@ -65,7 +69,8 @@ def _skip_spaces(text: Any, at: Any, end: Any) -> Any:
 
 @njit(**BORROWING)
 def _read_eval(text: Any, at: Any, end: Any) -> Any:
-    """Read ` 0.31]`, ` 0.31,22]`, ` 0.31/22]` or ` #-3]` after `[%eval`; return (White's centipawns or NO_EVAL, next byte).
+    """Read ` 0.31]`, ` 0.31,22]`, ` 0.31/22]` or ` #-3]` after `[%eval`; return (White's centipawns
+    or NO_EVAL, next byte).
 
     Centipawns are clipped to +-MATE; the depth is not read.
     """
@@ -103,7 +108,9 @@ def _read_eval(text: Any, at: Any, end: Any) -> Any:
 
 @njit(**BORROWING)
 def _read_clock(text: Any, at: Any, end: Any) -> Any:
-    """Read ` H:MM:SS]` after `[%clk`, fractions dropped; return (seconds up to 65534 or NO_CLOCK, byte after it)."""
+    """Read ` H:MM:SS]` after `[%clk`, fractions dropped; return (seconds up to 65534 or NO_CLOCK,
+    byte after it).
+    """
     begin = at
     at = _skip_spaces(text, at, end)
     spaced = at > begin
@@ -123,9 +130,11 @@ def _read_clock(text: Any, at: Any, end: Any) -> Any:
 
 @njit(**BORROWING)
 def read_comment(text: Any, at: Any, end: Any) -> Any:
-    """Read from `{` to its `}`: return (byte after it, eval, clock), the first of each; -1 for a comment that never ends.
+    """Read from `{` to its `}`: return (byte after it, eval, clock), the first of each; -1 for a
+    comment that never ends.
 
-    A brace that opens another comment in it shows that it was not closed, and holds moves of the game.
+    A brace that opens another comment in it shows that it was not closed, and holds moves of the
+    game.
     """
     value, clock = NO_EVAL, NO_CLOCK
     at += 1
@@ -148,7 +157,9 @@ _SLASH = 2
 
 
 def _board_bytes() -> NDArray[np.uint8]:
-    """Return 1 for the bytes of a FEN's squares and of a break inside it, _SLASH for a slash, 0 for others, uint8[256]."""
+    """Return 1 for the bytes of a FEN's squares and of a break inside it, _SLASH for a slash, 0 for
+    others, uint8[256].
+    """
     table = np.zeros(256, dtype=np.uint8)
     table[[ord(char) for char in "pnbrqkPNBRQK12345678\\\r\n"]] = 1
     table[ord("/")] = _SLASH
@@ -161,7 +172,9 @@ _USUAL = np.frombuffer(b"rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR", dtype=np.
 
 @njit(**BORROWING)
 def holds_board(text: Any, at: Any, end: Any) -> Any:
-    """Return whether `text[at:end]` has the squares of a FEN other than the usual start: a run with seven slashes."""
+    """Return whether `text[at:end]` has the squares of a FEN other than the usual start: a run with
+    seven slashes.
+    """
     begin, slashes = at, 0
     while at <= end:
         kind = _BOARD_BYTES[text[at]] if at < end else 0

@@ -1,8 +1,9 @@
 """Characters of movetext that are not ASCII: translated where their meaning is certain.
 
-Figurines become letters, no-break and other spaces blanks, typographic dashes hyphens, a half `1/2`, and signs of evaluation
-`!`, which says nothing here. Zero-width characters between tokens are dropped. Everything else stays: the game is then
-dropped for an unreadable move. Comments are not changed.
+Figurines become letters, no-break and other spaces blanks, typographic dashes hyphens, a half
+`1/2`, and signs of evaluation `!`, which says nothing here. Zero-width characters between tokens
+are dropped. Everything else stays: the game is then dropped for an unreadable move. Comments are
+not changed.
 """
 
 import re
@@ -35,7 +36,9 @@ _COMMENTS = re.compile(rb"(\{[^}]*(?:\}|\Z)|;[^\r\n]*|(?<![^\r\n])%[^\r\n]*)")
 
 @njit(**BORROWING)
 def _mark_foreign(text: Any, movetext: Any, bounds: Any, marks: Any) -> None:
-    """Write to `marks` (bool[G]) whether each game's movetext has a byte outside braces that is not ASCII."""
+    """Write to `marks` (bool[G]) whether each game's movetext has a byte outside braces that is not
+    ASCII.
+    """
     for game in range(len(movetext)):
         seen = np.uint8(0)
         for at in range(movetext[game], bounds[game + 1]):
@@ -51,7 +54,8 @@ def _mark_foreign(text: Any, movetext: Any, bounds: Any, marks: Any) -> None:
 def translate_movetext(
     text: NDArray[np.uint8], movetext: NDArray[np.int64], bounds: NDArray[np.int64]
 ) -> NDArray[np.uint8]:
-    """Return the text with translated movetext, each game as long as before; the same array where nothing is foreign.
+    """Return the text with translated movetext, each game as long as before; the same array where
+    nothing is foreign.
 
     Game G is `text[bounds[G]:bounds[G + 1]]`, and its movetext begins at `movetext[G]`.
     """
@@ -67,7 +71,9 @@ def translate_movetext(
 
 
 def _translate(movetext: bytes) -> bytes:
-    """Return one game's movetext in ASCII outside comments where that is certain, padded with blanks."""
+    """Return one game's movetext in ASCII outside comments where that is certain, padded with
+    blanks.
+    """
     parts = _COMMENTS.split(movetext)  # movetext, comment, movetext, ...
     parts[::2] = [part if part.isascii() else _translate_part(part) for part in parts[::2]]
     new = b"".join(parts).rstrip()

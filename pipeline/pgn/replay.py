@@ -4,9 +4,10 @@ Two passes over a chunk of whole games (uint8 text and the games' starts):
   `scan_tags`  finds the values of the wanted tags, and where the movetext begins
   `replay`     turns movetext into rows, until the rows are full; every game gets a status
 
-Moves are those of python-chess (chess.pgn), with which the tests compare: comments, variations and NAGs are skipped, move
-numbers are optional, `e2-e4` and `e8Q` are moves, `0-0` castles, a promotion needs its piece, an ambiguous SAN is an error.
-A game with bytes of no known token is dropped, where python-chess skips these bytes; the README lists what differs.
+Moves are those of python-chess (chess.pgn), with which the tests compare: comments, variations and
+NAGs are skipped, move numbers are optional, `e2-e4` and `e8Q` are moves, `0-0` castles, a promotion
+needs its piece, an ambiguous SAN is an error. A game with bytes of no known token is dropped, where
+python-chess skips these bytes; the README lists what differs.
 
 Axes: G games, F tags, R rows, H earlier moves.
 """
@@ -185,7 +186,8 @@ def _write_row(rows: Any, row: Any, position: Any, planes: Any, ply: Any, move: 
 
 @njit(**BORROWING)
 def _read_comment(text: Any, at: Any, end: Any, position: Any, rows: Any, first: Any, ply: Any) -> Any:
-    """Read the values of a comment into the rows of the moves after it: return (byte after it or -1, whether it has a clock).
+    """Read the values of a comment into the rows of the moves after it: return (byte after it or
+    -1, whether it has a clock).
 
     Of several comments on a move the first with a value counts.
     """

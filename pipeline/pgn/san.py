@@ -1,7 +1,8 @@
 """The tokens of PGN movetext, compiled: moves, move numbers, marks, results.
 
-Every function takes the text (uint8), the byte to begin at and the byte the game ends at, and never reads past that. Moves
-are read as by python-chess; squares are in the mover's view. Unlike python-chess, no byte is skipped because it is unknown.
+Every function takes the text (uint8), the byte to begin at and the byte the game ends at, and never
+reads past that. Moves are read as by python-chess; squares are in the mover's view. Unlike
+python-chess, no byte is skipped because it is unknown.
 """
 
 from collections.abc import Sequence
@@ -144,7 +145,9 @@ def _read_san(text: Any, at: Any, end: Any, black: Any) -> Any:
 
 @njit(**BORROWING)
 def _score(text: Any, at: Any, end: Any) -> Any:
-    """Return (a player's points doubled, bytes) where `1`, `0`, `1/2` or `0.5` stands at `at`; (-9, 0) for anything else."""
+    """Return (a player's points doubled, bytes) where `1`, `0`, `1/2` or `0.5` stands at `at`; (-9,
+    0) for anything else.
+    """
     if at < end and (text[at] == 48 or text[at] == 49):
         if at + 3 <= end and text[at] == 49 and text[at + 1] == 47 and text[at + 2] == 50:
             return 1, 3
@@ -156,7 +159,8 @@ def _score(text: Any, at: Any, end: Any) -> Any:
 
 @njit(**BORROWING)
 def read_result(text: Any, at: Any, end: Any) -> Any:
-    """Return (White's result, bytes) where `1-0`, `0-1`, `1/2-1/2` or a variant begins; (UNKNOWN_RESULT, 0) elsewhere.
+    """Return (White's result, bytes) where `1-0`, `0-1`, `1/2-1/2` or a variant begins;
+    (UNKNOWN_RESULT, 0) elsewhere.
 
     Variants are `1:0`, `1/2`, `0.5-0.5`. `0-0` is castling.
     """
@@ -222,8 +226,9 @@ _SKIPPED, _BEGINS, _DIGIT, _NAG, _VARIATION, _LINE_COMMENT, _ESCAPE, _MARK, _OTH
 def _byte_kinds() -> NDArray[np.uint8]:
     """Return the kind of each byte between moves, uint8[256].
 
-    White space, the dots of numbers and the signs after moves are skipped. a-h BKNOPQRZ@ begin a move, { a comment, * is a
-    result, - and / belong to marks such as +/-. Other bytes belong to no token.
+    White space, the dots of numbers and the signs after moves are skipped. a-h BKNOPQRZ@ begin a
+    move, { a comment, * is a result, - and / belong to marks such as +/-. Other bytes belong to no
+    token.
     """
     kinds = np.full(256, _OTHER, dtype=np.uint8)
     kinds[[9, 10, 11, 12, 13, 28, 29, 30, 31, 32, *(ord(char) for char in ".!?+#=")]] = _SKIPPED
@@ -243,7 +248,9 @@ UNCLOSED_TOKEN, UNREADABLE_TOKEN = -1, -2
 
 @njit(**BORROWING)
 def word_length(text: Any, at: Any, end: Any) -> Any:
-    """Return the length of the word of _WORDS_AFTER_MOVES at `at`, 0 for none: `exd6 e.p.`, `Qh5mate`."""
+    """Return the length of the word of _WORDS_AFTER_MOVES at `at`, 0 for none: `exd6 e.p.`,
+    `Qh5mate`.
+    """
     for word in range(len(_WORD_BYTES)):
         length = 0
         while length < 4 and at + length < end and text[at + length] == _WORD_BYTES[word, length]:
@@ -256,7 +263,9 @@ def word_length(text: Any, at: Any, end: Any) -> Any:
 
 @njit(**BORROWING)
 def _mark_end(text: Any, at: Any, end: Any, begin: Any) -> Any:
-    """Return the byte after the mark (`+-`, `-/+`, `+/=`, `--+`) that has its `-` or `/` at `at`; -1 where it is none."""
+    """Return the byte after the mark (`+-`, `-/+`, `+/=`, `--+`) that has its `-` or `/` at `at`;
+    -1 where it is none.
+    """
     known = at > begin and (text[at - 1] == 43 or text[at - 1] == 61)  # + =
     while at < end and (text[at] == 43 or text[at] == 61 or text[at] == 45 or text[at] == 47):
         known = known or text[at] == 43 or text[at] == 61
@@ -266,7 +275,8 @@ def _mark_end(text: Any, at: Any, end: Any, begin: Any) -> Any:
 
 @njit(**BORROWING)
 def _number_end(text: Any, at: Any, end: Any, begin: Any, ply: Any, numbered: Any) -> Any:
-    """Return the byte after the move number at `at`; -1 for a number that is not the next move's, or part of a word.
+    """Return the byte after the move number at `at`; -1 for a number that is not the next move's,
+    or part of a word.
 
     `numbered`: whether the game begins at the usual position, where numbers are certain.
     """
@@ -288,9 +298,10 @@ def _number_end(text: Any, at: Any, end: Any, begin: Any, ply: Any, numbered: An
 def next_token(text: Any, at: Any, end: Any, begin: Any, ply: Any, numbered: Any) -> Any:
     """Skip what is neither move, comment nor result: return the byte where the next of these begins, or `end`.
 
-    Returns UNCLOSED_TOKEN for a variation or its comment that never ends, UNREADABLE_TOKEN for bytes of no known token.
-    `begin`: first byte of the movetext; `ply`: number of moves read; `numbered`: as in `_number_end`. Digits before a pawn's
-    move are its number (`1e4`), where python-chess reads a rank.
+    Returns UNCLOSED_TOKEN for a variation or its comment that never ends, UNREADABLE_TOKEN for
+    bytes of no known token. `begin`: first byte of the movetext; `ply`: number of moves read;
+    `numbered`: as in `_number_end`. Digits before a pawn's move are its number (`1e4`), where
+    python-chess reads a rank.
     """
     while at < end:
         char = text[at]

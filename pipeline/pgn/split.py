@@ -21,11 +21,20 @@ from numba import njit
 from engine.kernels import BORROWING
 from pipeline.pgn.comments import is_space
 from pipeline.pgn.san import read_result
-from pipeline.pgn.tags import is_event, is_line_end, is_tag, line_end, line_stop, skip_blanks, skip_marks, tags_end
+from pipeline.pgn.tags import (
+    is_event,
+    is_line_end,
+    is_tag,
+    line_end,
+    line_stop,
+    skip_blanks,
+    skip_marks,
+    tags_end,
+)
 
 BETWEEN, HEADERS, GAP, MOVETEXT, PAUSE, COMMENT = range(6)
-"""States of the splitter: between games, in tags, after the blank line behind them, in movetext, after a blank line behind
-movetext without a result, in a comment."""
+"""States of the splitter: between games, in tags, after the blank line behind them, in movetext,
+after a blank line behind movetext without a result, in a comment."""
 _STATE, _BEGUN, _FINISHED, _CANDIDATE, _UNTAGGED = range(5)
 
 LONGEST_GAME = 1 << 24
@@ -37,8 +46,8 @@ class Splitter:
 
     def __init__(self) -> None:
         self.state = np.array([BETWEEN, 0, 0, -1, 0], dtype=np.int64)
-        """State; where the open game began; whether the line before ended in a result; first tag in the open comment or -1;
-        whether the open game has no tags."""
+        """State; where the open game began; whether the line before ended in a result; first tag in
+        the open comment or -1; whether the open game has no tags."""
 
     def resume(self, scanned: int) -> int:
         """Return the byte that `split` may begin games from, when it goes on at `scanned`."""
@@ -66,7 +75,9 @@ def _ends_in_result(text: Any, at: Any, end: Any) -> Any:
 
 @njit(**BORROWING)
 def _walk_moves(text: Any, at: Any, end: Any, commented: Any) -> Any:
-    """Walk one line of movetext: return (first byte of the next line, whether a comment is open there)."""
+    """Walk one line of movetext: return (first byte of the next line, whether a comment is open
+    there).
+    """
     stop = line_stop(text, at, end)
     if stop < end and text[stop] == 59:
         return _walk_bytes(text, at, end, commented)
@@ -116,13 +127,16 @@ def _is_first_number(text: Any, at: Any, end: Any) -> Any:
 
 @njit(**BORROWING)
 def split(text: Any, at: Any, end: Any, final: Any, state: Any, starts: Any) -> Any:
-    """Find the games that begin in whole lines `text[at:end]`: fill `starts` (int64) and return how many.
+    """Find the games that begin in whole lines `text[at:end]`: fill `starts` (int64) and return how
+    many.
 
-    `state` (int64[5], of Splitter) carries over from block to block; `final`: whether no block follows. `starts` must have one
-    entry for each two bytes from `Splitter.resume` on, since no game is shorter: bounds are not checked.
+    `state` (int64[5], of Splitter) carries over from block to block; `final`: whether no block
+    follows. `starts` must have one entry for each two bytes from `Splitter.resume` on, since no
+    game is shorter: bounds are not checked.
     """
     count = 0
-    mode, begun, finished, candidate, untagged = state[0], state[1], state[2] != 0, state[3], state[4] != 0
+    mode, begun, candidate = state[_STATE], state[_BEGUN], state[_CANDIDATE]
+    finished, untagged = state[_FINISHED] != 0, state[_UNTAGGED] != 0
     while at < end or (final and candidate >= 0):
         if candidate >= 0 and (at >= end or at - begun > LONGEST_GAME):
             at, mode, candidate = candidate, BETWEEN, -1  # the comment was never closed
@@ -170,5 +184,6 @@ def split(text: Any, at: Any, end: Any, final: Any, state: Any, starts: Any) -> 
             begun, untagged = at, mode != HEADERS and movetext == at
             count += 1
         at = following
-    state[0], state[1], state[2], state[3], state[4] = mode, begun, int(finished), candidate, int(untagged)
+    state[_STATE], state[_BEGUN], state[_CANDIDATE] = mode, begun, candidate
+    state[_FINISHED], state[_UNTAGGED] = int(finished), int(untagged)
     return count

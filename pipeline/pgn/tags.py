@@ -1,7 +1,8 @@
 """The values of the tags of PGN games: compiled scans over bytes.
 
-A tag may be indented, stand beside others or moves on a line, have any case, blanks, quotes or none. A position that is
-visible among the tags and belongs to no FEN tag becomes the value of the FEN, which is then no FEN.
+A tag may be indented, stand beside others or moves on a line, have any case, blanks, quotes or
+none. A position that is visible among the tags and belongs to no FEN tag becomes the value of the
+FEN, which is then no FEN.
 
 Axes: G games, F tags.
 """
@@ -38,7 +39,9 @@ def skip_marks(text: Any, at: Any, end: Any) -> Any:
 
 @njit(**BORROWING)
 def skip_blanks(text: Any, at: Any, end: Any) -> Any:
-    """Return the first byte from `at` on that ends the line or is visible: no-break and zero-width spaces are skipped too."""
+    """Return the first byte from `at` on that ends the line or is visible: no-break and zero-width
+    spaces are skipped too.
+    """
     while at < end:
         char = text[at]
         if char < 128:
@@ -199,10 +202,11 @@ def _trim(text: Any, at: Any, end: Any) -> Any:
 
 @njit(**BORROWING)
 def _tag_close(text: Any, at: Any, end: Any) -> Any:
-    """Return the place of the `]` that closes the tag at `at` in the line that ends at `end`; `end` where none does.
+    """Return the place of the `]` that closes the tag at `at` in the line that ends at `end`; `end`
+    where none does.
 
-    It is the first `]`, or in a quoted value the first after a quotation mark behind which the line ends, another tag begins,
-    or no other such `]` follows.
+    It is the first `]`, or in a quoted value the first after a quotation mark behind which the line
+    ends, another tag begins, or no other such `]` follows.
     """
     close = at
     while close < end and text[close] != 93:
@@ -235,30 +239,29 @@ def tags_end(text: Any, at: Any, end: Any) -> Any:
 
 @njit(**BORROWING)
 def _has_word(text: Any, at: Any, end: Any, word: Any) -> Any:
-    """Return whether `word` (lower case, uint8) is part of `text[at:end]`, in any case."""
-    while at + len(word) <= end:
-        same = True
-        for offset in range(len(word)):
-            same &= text[at + offset] | 32 == word[offset]
-        if same:
-            return True
-        at += 1
-    return False
+    """Return whether `text[at:end]` begins or ends with `word` (lower case, uint8), in any case."""
+    if end - at < len(word):
+        return False
+    first = last = True
+    for offset in range(len(word)):
+        first &= text[at + offset] | 32 == word[offset]
+        last &= text[end - len(word) + offset] | 32 == word[offset]
+    return first or last
 
 
 _FEN_WORD = np.frombuffer(b"fen", dtype=np.uint8)
-_LATER_WORDS = np.array([list(word) for word in (b"curr", b"fina", b"last", b"endp", b"endf")], dtype=np.uint8)
+_FINAL_WORDS = np.array([list(word.encode()) for word in ["curr", "fina", "last", "endp", "endf"]], np.uint8)
 
 
 @njit(**BORROWING)
 def _is_start(text: Any, name: Any, value: Any, end: Any) -> Any:
-    """Return whether an unknown tag seems to hold the starting position; chess.com's CurrentPosition is the final one."""
-    if not (_has_word(text, name, value, _FEN_WORD) or holds_board(text, value, end)):
-        return False
-    later = False
-    for word in range(len(_LATER_WORDS)):
-        later |= _has_word(text, name, value, _LATER_WORDS[word])
-    return not later
+    """Return whether an unknown tag seems to hold the start; chess.com's CurrentPosition is the
+    end.
+    """
+    final = False
+    for word in range(len(_FINAL_WORDS)):
+        final |= _has_word(text, name, value, _FINAL_WORDS[word])
+    return not final and (_has_word(text, name, value, _FEN_WORD) or holds_board(text, value, end))
 
 
 @njit(**BORROWING)
@@ -287,12 +290,15 @@ def _store_tag(text: Any, at: Any, close: Any, spans: Any) -> None:
         if index >= 0 and index != FEN and first == last:
             return
     if index < 0:
-        if _is_start(text, name, value, close):
+        if spans[FEN, 1] == 0 and _is_start(text, name, value, close):
             spans[FEN, 0], spans[FEN, 1] = at, close  # no FEN begins with a bracket
-    elif index == FEN and spans[FEN, 1] > 0 and not _is_same(text, spans[FEN], first, last):
-        spans[FEN, 1] = last  # from one value to the other: no FEN
-    else:
-        spans[index, 0], spans[index, 1] = first, last
+        return
+    known = index == FEN and spans[FEN, 1] > 0 and text[spans[FEN, 0]] != 91
+    if not known:
+        spans[index, 0] = first
+    elif _is_same(text, spans[FEN], first, last):
+        return
+    spans[index, 1] = last  # of two FENs, the text from one to the other: no FEN
 
 
 @njit(**BORROWING)
@@ -327,8 +333,11 @@ def scan_tags(text: Any, starts: Any, spans: Any, movetext: Any) -> None:
             elif char == 37 or char == 59:  # % ;
                 if first > at:
                     break  # an indented line is movetext
-                if holds_board(text, first, following):
-                    spans[game, FEN, 0], spans[game, FEN, 1] = first, following  # no FEN begins with either
+                if spans[game, FEN, 1] == 0 and holds_board(text, first, following):
+                    spans[game, FEN, 0], spans[game, FEN, 1] = (
+                        first,
+                        following,
+                    )  # no FEN begins with either
             elif not is_line_end(text, first, following):
                 break
             at = following
