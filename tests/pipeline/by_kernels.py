@@ -29,6 +29,8 @@ class Game:
     moves: list[tuple[int, int]]
     evals: list[int | None]
     clocks: list[int | None]
+    movetext: bytes
+    tags: dict[str, bytes]
 
 
 @cache
@@ -69,5 +71,11 @@ def games(path: Path, chunk_bytes: int = 1 << 24) -> Iterator[Game]:
                 moves[row : row + used],
                 [None if value == NO_EVAL else value for value in rows.eval[row : row + used].tolist()],
                 [None if value == NO_CLOCK else value for value in rows.clock[row : row + used].tolist()],
+                chunk.text[int(seen.movetext[at]) : int(seen.start[at + 1])],
+                {
+                    name: bytes(chunk.text[slice(*span)])
+                    for name, span in zip(tags.TAGS, tagged.spans[at], strict=True)
+                    if span[1]
+                },
             )
             row += used
