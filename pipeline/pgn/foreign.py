@@ -17,18 +17,19 @@ from engine.kernels import BORROWING
 
 DASHES = dict.fromkeys(map(ord, "‐‑‒–—―−﹘﹣－"), "-")
 _SPACES = dict.fromkeys([0x85, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029, 0x202F, 0x205F, 0x3000], " ")
-_SIGNS = dict.fromkeys(map(ord, "±∓⩲⩱∞□⨀⟳⇆⇄‼⁇⁉⁈"), "!")
-_OTHERS = {ord("…"): "...", ord("×"): "x", ord("†"): "+", ord("‡"): "+"}
-_TABLE = DASHES | _SPACES | _SIGNS | _OTHERS
+_OTHERS = {ord("×"): "x"}
+_TABLE = DASHES | _SPACES | _OTHERS
+_SIGN = re.compile("[±∓⩲⩱∞□⨀⟳⇆⇄‼⁇⁉⁈†‡](?![A-Za-z0-9♔-♟])")
+_ELLIPSIS = re.compile(r"(?<=[\d.])…|…(?=\s)")
 # single bytes of Latin-1 and CP1252, as `surrogateescape` decodes them
-_BYTES = {0xDC00 + byte: char for byte, char in zip(b"\xa0\xbd\xb1\xd7\x96\x97\x85", " ½!x--.", strict=True)}
+_BYTES = {0xDC00 + byte: char for byte, char in zip(b"\xa0\xbd\xb1\xd7\x96\x97\x85", " ½±x--…", strict=True)}
 
 _PIECES = str.maketrans("♔♕♖♗♘♚♛♜♝♞", 2 * "KQRBN")
 _PIECE = re.compile("([♔-♘♚-♞])[\ufe0e\ufe0f]?")
 _PAWN = re.compile("(?:(?<=[\\s.{}()])|\\A)[♙♟][\ufe0e\ufe0f]?(?=[a-h])")
 _HALVES = re.compile("½ ?[-:] ?½")
 _HALF = re.compile(r"(?:(?<=\s)|\A)½(?=\s|\Z)")
-_ZERO_WIDTH = "[\u00ad\u200b-\u200f\u2060\ufeff\ufe0e\ufe0f]+"
+_ZERO_WIDTH = "[\u00ad\u200b-\u200f\u2060\ufeff]+"
 _BETWEEN = re.compile(rf"(?:(?<=[\s.{{}}()])|\A){_ZERO_WIDTH}|{_ZERO_WIDTH}(?=[\s!?+#$(){{}};]|\Z)")
 
 _COMMENTS = re.compile(rb"(\{[^}]*(?:\}|\Z)|;[^\r\n]*|(?<![^\r\n])%[^\r\n]*)")
@@ -83,6 +84,7 @@ def _translate(movetext: bytes) -> bytes:
 def _translate_part(part: bytes) -> bytes:
     """Return movetext between two comments in ASCII where that is certain."""
     text = part.decode("utf-8", "surrogateescape").translate(_BYTES).translate(_TABLE)
+    text = _ELLIPSIS.sub("...", _SIGN.sub("!", text))
     text = _PAWN.sub("", _PIECE.sub(lambda found: found[1].translate(_PIECES), text))
     text = _BETWEEN.sub("", _HALF.sub("1/2", _HALVES.sub("1/2", text)))
     return text.encode("utf-8", "surrogateescape")

@@ -272,6 +272,7 @@ def _plain_game(text: bytes) -> str:
     spans, begin = np.zeros((1, len(tags.TAGS), 2), dtype=np.int64), np.zeros(1, dtype=np.int64)
     tags.scan_tags(data, bounds, spans, begin)
     movetext = tag_value(translate_movetext(data, begin, bounds), np.array([begin[0], len(text)]))
+    movetext = re.sub(r"--+\+|\+--+", "", movetext)  # marks, where python-chess reads null moves
     moves = re.sub(r"(?<!\S)([01]):([01])(?!\S)", r"\1-\2", "\n".join(filter(str.strip, movetext.splitlines())))
     result = parse_result(tag_value(data, spans[0, tags.RESULT]))
     known = {"Result": RESULT_NAMES.get(result, ""), "FEN": tag_value(data, spans[0, tags.FEN])}

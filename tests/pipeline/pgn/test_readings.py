@@ -7,6 +7,7 @@ import pytest
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 from pipeline.ingest.tag_values import parse_result
+from pipeline.validation.verify import verify_dataset
 from tests.conftest import shared_data
 from tests.pipeline import by_kernels, by_python_chess, datasets
 from tests.pipeline.by_kernels import Game
@@ -193,11 +194,26 @@ def test_evals_only_keeps_the_games_whose_rows_have_evals(tmp_path: Path) -> Non
     assert {row["eval"] for row in datasets.table(tmp_path / "out").to_pylist()} == {-17}
 
 
+def test_verify_reads_what_ingest_reads(tmp_path: Path) -> None:
+    games = [f"{HEAD}{text} 1-0" for text in TRANSLATED.values()]
+    games += [f'[Event "a"]\n{tag}\n[Result "½-½"]\n\n1. e4 e5 2. d4 d5 1-0' for tag in POSITION]
+    path = tmp_path / "games.pgn"
+    path.write_text("\n\n".join(["1. d4 d5 1/2", *games]), encoding="utf-8")
+    ingest([str(path)], tmp_path / "out", IngestConfig(test_share=0, val_share=0), workers=1)
+    found = verify_dataset(tmp_path / "out", [str(path)], rows=10**6)
+    assert [*found["files"], *found["splits"], *found["rows"]] == []
+    assert found["compared"] == 2 + 16 * len(TRANSLATED) + 4 * len(POSITION)
+
+
 FOREIGN = (
     *"♔♕♖♗♘♙♚♛♜♝♞♟", *"–—−‑‐‒―", *"½¼⅓", *"±∓⩲∞□→", *"…×†‚“”’«»", *"КНФСеасВОо", *"ÄßéñŁδЖ中", "\u00a0", "\u2009", "\u3000",
     "\u200b", "\u200d", "\u2060", "\ufeff", "\u00ad", "\u202e", "\u0301", "\ufe0f", "\x00", "\x7f",
 )  # fmt: skip
-PIECES = str.maketrans("♔♕♖♗♘♚♛♜♝♞–—−‑‐‒―×", "KQRBNKQRBN-------x")
+MEANINGS = str.maketrans(
+    dict(zip("♔♕♖♗♘♚♛♜♝♞–—−‑‐‒―×", "KQRBNKQRBN-------x", strict=True))
+    | dict.fromkeys("♙♟\u200b\u200d\u2060\ufeff\u00ad", "")
+    | dict.fromkeys("\u00a0\u2009\u3000", " ")
+)
 ATTACKED = "1. e4 e5 2. Nf3 Nc6 3. Bb5 a6 4. Bxc6 dxc6 5. O-O f6 6. d4 exd4 7. Nxd4 c5 8. Nb3 Qxd1 9. Rxd1 {x} Bg4 1-0"
 
 
@@ -210,8 +226,8 @@ def test_a_foreign_character_anywhere_changes_no_move(char: str, tmp_path: Path)
     assert len(games) == len(texts)
     for game, text in zip(games, texts, strict=True):
         if game.status == "used" and game.moves != plain.moves:  # then it must be what the character means
-            (meant,) = by_python_chess.read(f"{HEAD}{text.translate(PIECES)}\n".encode())
-            assert char in "♔♕♖♗♘♚♛♜♝♞–—−‑‐‒―×{", text
+            assert ord(char) in MEANINGS, text
+            (meant,) = by_python_chess.read(f"{HEAD}{text.translate(MEANINGS)}\n".encode())
             assert (meant.verdict, len(meant.moves)) == ("used", game.plies), text
 
 
