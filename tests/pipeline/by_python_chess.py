@@ -228,11 +228,13 @@ def read_one(tags: dict[str, bytes], movetext: bytes) -> tuple[str, Reading]:
     and two decimals in an evaluation, a comma before its depth, `1/2-1/2` for other spellings of a draw.
     """
     text = movetext.decode("utf-8", "surrogateescape").replace("\r\n", "\n").replace("\r", "\n")
+    text = re.sub(r"(?m)^\ufeff+|\ufeff+(?=\s|\Z)", "", text)
     problem = find_problem(text, "FEN" not in tags)
     text = re.sub(r"\n[\s\x1c-\x1f]*\n", "\n", text).strip()
     text = _DECIMALS.sub(r"\1", _EVALS.sub(r"[%\1 ", text))
     text = re.sub(r"(\[%eval [^\]\s]*)/(\d+\])", r"\1,\2", text)
-    text = _SHORT_DRAW.sub("1/2-1/2", _GLUED_NUMBER.sub(r"\1 ", text)).replace("1:0", "1-0").replace("0:1", "0-1")
+    text = _SHORT_DRAW.sub("1/2-1/2", _GLUED_NUMBER.sub(r"\1 ", text))
+    text = re.sub(r"(?<!\S)([01]):([01])(?!\S)", r"\1-\2", text)
     head = "".join(f'[{name} "{value.decode("utf-8", "surrogateescape")}"]\n' for name, value in tags.items())
     data = f"{head}\n{text}\n\n".encode("utf-8", "surrogateescape")
     readings = read(data)
