@@ -16,7 +16,7 @@ from pipeline.dumps.archives import TrailingBytesError
 from pipeline.dumps.formats.text import Pieces
 from pipeline.dumps.source import BLOCK, Source, display_name
 from pipeline.errors import DumpError
-from pipeline.pgn.tags import LONGEST_GAME, Splitter, split
+from pipeline.pgn.split import LONGEST_GAME, Splitter, split
 
 MOST_GAMES = 1 << 18
 """Maximum number of games in a chunk: each costs some 600 bytes besides its text, and a bomb of `*` has one in three bytes."""
@@ -83,8 +83,8 @@ class _Window:
             found = self.scanned + np.concatenate([[0], newlines[:-1] + 1])[: len(newlines)]
             count = len(found)
         else:
-            found = np.empty((end - self.scanned) // 2 + 2, dtype=np.int64)
-            count = split(self.text, self.scanned, end, self.splitter.state, found)
+            found = np.empty((end - self.splitter.resume(self.scanned)) // 2 + 2, dtype=np.int64)
+            count = split(self.text, self.scanned, end, final, self.splitter.state, found)
         self.starts = np.concatenate([self.starts, found[:count]])
         self.scanned = end
         self.has_games = self.has_games or count > 0
@@ -108,7 +108,7 @@ class _Window:
     def _drop(self, end: int) -> None:
         rest = self.filled - end
         self.text[:rest] = self.text[end : self.filled].copy()
-        self.splitter.state[2] -= end
+        self.splitter.drop(end)
         self.filled, self.scanned = rest, self.scanned - end
 
     def take(self, end: int, games: int) -> tuple[bytes, NDArray[np.int64]]:

@@ -17,12 +17,11 @@ from dataclasses import asdict, dataclass
 from functools import cache, partial
 from typing import Any
 
-import chess
 import numpy as np
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from engine.board.position import WORDS, FenError, from_fen, parse_fen, playable
+from engine.board.position import WORDS
 from engine.encoding.views import LAST_MOVES
 from pipeline.dataset.files.columns import FORMS, Form
 from pipeline.dataset.files.permute import Records
@@ -52,13 +51,24 @@ from pipeline.ingest.filters import (
     apply_filters,
 )
 from pipeline.ingest.games_table import games_table, write_options
-from pipeline.ingest.tag_values import NO_LABELS, Tagged, count_names, find_players, matches, numbers, tag_value
+from pipeline.ingest.tag_values import (
+    NO_LABELS,
+    Tagged,
+    count_names,
+    find_players,
+    matches,
+    numbers,
+    read_fens,
+    read_results,
+)
 from pipeline.pgn import evaluation_rows, replay, tags
+from pipeline.pgn.comments import NO_EVAL
+from pipeline.pgn.foreign import translate_movetext
 from pipeline.pgn.san import UNKNOWN_RESULT
 from pipeline.storage.building import PARTS, files_folder, require_unused
 from pipeline.storage.stores import Publish, place, publish_behind
 
-ROWS_VERSION = 1
+ROWS_VERSION = 2
 """Raise it when the same dump and settings give other rows: datasets of another version are not continued or reused.
 tests/pipeline/ingest/test_rows_version.py fails if rows change and this does not."""
 
@@ -141,23 +151,6 @@ def part_name(index: int) -> str:
     return f"{index:05d}.json"
 
 
-def _read_fens(text: NDArray[np.uint8], spans: NDArray[np.int64], games: replay.Games) -> NDArray[np.uint64]:
-    """Return the starting positions, the usual one first, and set the games' index into them by their FEN tags."""
-    setups = [from_fen(chess.STARTING_FEN)]
-    for game in np.flatnonzero(spans[:, 1]):
-        fen = tag_value(text, spans[game])
-        try:
-            board = parse_fen(fen)
-            if board.has_chess960_castling_rights():
-                games.status[game] = replay.VARIANT
-                continue
-            setups.append(playable(board, fen))
-            games.setup[game] = len(setups) - 1
-        except FenError:
-            games.status[game] = replay.BAD_FEN
-    return np.array(setups, dtype=np.uint64)
-
-
 def _allocate_games(bounds: NDArray[np.int64]) -> replay.Games:
     """Return games of which nothing is known but where they begin, int64[G + 1]."""
     count = len(bounds) - 1
@@ -183,16 +176,16 @@ def read_evaluations(text: NDArray[np.uint8], starts: NDArray[np.int64], config:
     parity, depth = np.full(count, NO_LABELS, dtype=np.uint8), np.zeros(count, dtype=np.int32)
     setups = np.empty((0, WORDS), dtype=np.uint64)
     is_player = np.zeros((count, 2), dtype=np.bool_)
-    tagged = Tagged(games, spans, unrated, unrated, unknown, parity, setups, is_player, depth)
+    tagged = Tagged(text, games, spans, unrated, unrated, unknown, parity, setups, is_player, depth)
     apply_filters(GAME_FILTERS, GameColumns(text, tagged, config.seed), config, games.status, GAME_STATUS)
     return tagged
 
 
-def _read_rows(text: NDArray[np.uint8], tagged: Tagged, first: int, rows: replay.Rows) -> tuple[int, int]:
+def _read_rows(tagged: Tagged, first: int, rows: replay.Rows) -> tuple[int, int]:
     """Make rows of games or evaluated positions from `first` on: return (next game, rows filled)."""
     if tagged.depth is None:
-        return replay.replay(text, tagged.games, tagged.setups, first, rows)
-    last, filled = evaluation_rows.read_rows(text, tagged.games, tagged.depth, first, rows)
+        return replay.replay(tagged.text, tagged.games, tagged.setups, first, rows)
+    last, filled = evaluation_rows.read_rows(tagged.text, tagged.games, tagged.depth, first, rows)
     tagged.games.identity[first:last] = splitmix64(tagged.games.identity[first:last])
     return last, filled
 
@@ -204,7 +197,8 @@ def read_games(text: NDArray[np.uint8], starts: NDArray[np.int64], config: Inges
     spans = np.zeros((count, len(tags.TAGS), 2), dtype=np.int64)
     games = _allocate_games(bounds)
     tags.scan_tags(text, bounds, spans, games.movetext)
-    replay.read_results(text, spans[:, tags.RESULT], games.result)
+    text = translate_movetext(text, games.movetext, bounds)
+    read_results(text, spans[:, tags.RESULT], games)
     control = spans[:, tags.TIME_CONTROL]
     games.base[:] = numbers(text, control, -1)
     slashed = tags.spans_after(text, control, ord("/"))[:, 0] != control[:, 0]
@@ -215,12 +209,12 @@ def read_games(text: NDArray[np.uint8], starts: NDArray[np.int64], config: Inges
     increment[games.base < 0] = -1
     white = numbers(text, spans[:, tags.WHITE_ELO], 0)
     black = numbers(text, spans[:, tags.BLACK_ELO], 0)
-    setups = _read_fens(text, spans[:, tags.FEN], games)
+    setups = read_fens(text, spans, games)
     is_standard = matches(text, spans[:, tags.VARIANT], lambda variant: variant.strip().lower() in STANDARD)
     games.status[~is_standard] = replay.VARIANT
     parity = _read_parity(text, spans[:, tags.LABELS], games)
     is_player = find_players(text, spans, config.player)
-    tagged = Tagged(games, spans, white, black, increment, parity, setups, is_player)
+    tagged = Tagged(text, games, spans, white, black, increment, parity, setups, is_player)
     apply_filters(GAME_FILTERS, GameColumns(text, tagged, config.seed), config, games.status, GAME_STATUS)
     return tagged
 
@@ -248,6 +242,16 @@ def _identify_by_position(rows: replay.Rows, tagged: Tagged) -> None:
     games.identity[rows.game[first]] = splitmix64(rows.key[first])
 
 
+def _drop_games_without_evals(rows: replay.Rows, tagged: Tagged) -> None:
+    """Mark the games of these rows that have no evaluation on any of them; the filter of rows drops
+    their rows.
+    """
+    evaluated = np.zeros(len(tagged.games.status), dtype=np.bool_)
+    evaluated[rows.game[rows["eval"] != NO_EVAL]] = True
+    replayed = np.unique(rows.game)
+    tagged.games.status[replayed[~evaluated[replayed]]] = GAME_STATUS.index("filter: no evals")
+
+
 def _keep_rows(
     rows: replay.Rows, tagged: Tagged, config: IngestConfig
 ) -> tuple[NDArray[np.int64] | None, Counter[str]]:
@@ -256,6 +260,8 @@ def _keep_rows(
     if not has_labels and not active(ROW_FILTERS, config):
         return None, Counter()
     reason = np.full(len(rows), KEPT, dtype=np.uint8)
+    if config.evals_only:
+        _drop_games_without_evals(rows, tagged)
     if has_labels:
         wanted = tagged.parity[rows.game]
         reason[(wanted != NO_LABELS) & (rows.ply % 2 != wanted)] = NOT_LABELLED
@@ -359,7 +365,7 @@ def encode_chunk(task: ChunkTask) -> dict[str, Any]:
     total = collisions = game = block = 0
     with publish_behind() as publish:
         while game < len(task.chunk.starts):
-            game, filled = _read_rows(text, tagged, game, rows)
+            game, filled = _read_rows(tagged, game, rows)
             replayed: Any = rows[:filled]
             _identify_by_position(replayed, tagged)
             kept, refused = _keep_rows(replayed, tagged, task.config)

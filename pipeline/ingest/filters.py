@@ -27,7 +27,7 @@ from pipeline.dataset.strata import CLASSES, speed_class
 from pipeline.errors import ConfigError
 from pipeline.ingest.tag_values import NO_LABELS, Tagged, matches
 from pipeline.pgn import replay, tags
-from pipeline.pgn.san import NO_EVAL
+from pipeline.pgn.comments import NO_EVAL
 
 SPEEDS = (*(name.lower() for name in CLASSES[:-1]), "correspondence")
 """Classes of time control; the last is the TimeControl `-`, which Lichess writes for games without a clock."""
@@ -189,13 +189,13 @@ class GameColumns:
         return unit_interval(splitmix64(hashes, self.seed))
 
     def has_eval(self) -> NDArray[np.bool_]:
-        """Return whether the movetext has an evaluation; False for games that are already dropped."""
+        """Return whether the movetext may have an evaluation, as its rows show later; False for games that are dropped."""
         games, whole = self.tagged.games, self.text.tobytes()
         found = np.full(len(games.status), self.tagged.depth is not None)
         if self.tagged.depth is not None:
             return found
         for game in np.flatnonzero(games.status == replay.USED):
-            found[game] = whole.find(b"[%eval ", games.movetext[game], games.start[game + 1]) >= 0
+            found[game] = whole.find(b"[%eval", games.movetext[game], games.start[game + 1]) >= 0
         return found
 
     def _matches(self, tag: int, wanted: Callable[[str], bool]) -> NDArray[np.bool_]:

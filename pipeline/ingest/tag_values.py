@@ -8,18 +8,33 @@ from collections import Counter
 from collections.abc import Callable, Collection
 from typing import NamedTuple
 
+import chess
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.board.position import FenError, from_fen, parse_fen, playable
 from pipeline.pgn import replay, tags
+from pipeline.pgn.foreign import DASHES
+from pipeline.pgn.san import UNKNOWN_RESULT
 
 NO_LABELS = 255
 """Parity of a game whose moves are all labels."""
 
 
+_SCORES = {"1": 2, "0": 0, "1/2": 1, "½": 1, "0.5": 1, "0,5": 1, ".5": 1}
+"""Points of a player in a Result, doubled."""
+_SCORE = "|".join(map(re.escape, sorted(_SCORES, key=len, reverse=True)))
+_RESULT = re.compile(rf"({_SCORE})\s*[-:]\s*({_SCORE})(?![\d/.,])")
+_NO_SCORE = -2
+
+NO_SETUP = frozenset({"", "0", "?", "-"})
+"""Values of SetUp of a game from the usual position."""
+
+
 class Tagged(NamedTuple):
     """The games of a chunk with the values of their tags."""
 
+    text: NDArray[np.uint8]  # of the chunk, its movetext in ASCII where that is certain (pipeline.pgn.foreign)
     games: replay.Games
     spans: NDArray[np.int64]  # [G, F, 2]
     white_elo: NDArray[np.int32]  # 0: unknown
@@ -47,12 +62,65 @@ def tag_value(text: NDArray[np.uint8], span: NDArray[np.int64]) -> str:
         return data.decode("latin-1")
 
 
-def matches(text: NDArray[np.uint8], spans: NDArray[np.int64], wanted: Callable[[str], bool]) -> NDArray[np.bool_]:
-    """Return whether each span's text is `wanted`, bool[G]; each spelling is checked once."""
+def map_values(text: NDArray[np.uint8], spans: NDArray[np.int64], convert: Callable[[str], int]) -> NDArray[np.int64]:
+    """Return `convert` of each span's text, int64[G]; each spelling is converted once."""
     hashes = np.zeros(len(spans), dtype=np.uint64)
     tags.hash_spans(text, spans, hashes)
     _, first, back = np.unique(hashes, return_index=True, return_inverse=True)
-    return np.array([wanted(tag_value(text, spans[index])) for index in first], dtype=np.bool_)[back]
+    return np.array([convert(tag_value(text, spans[index])) for index in first], dtype=np.int64)[back]
+
+
+def parse_result(value: str) -> int:
+    """Return White's +1, 0 or -1 by a Result, UNKNOWN_RESULT where the movetext decides, -2 for an
+    outcome without a score.
+
+    `1-0 forfeit` is a result, `0-0` and `+/-` are none.
+    """
+    value = value.strip().translate(DASHES)
+    if found := _RESULT.match(value):
+        points = _SCORES[found[1]], _SCORES[found[2]]
+        return points[0] - 1 if sum(points) == 2 else _NO_SCORE
+    if value in ("1/2", "½", "0.5", "0,5", "=-="):
+        return 0
+    return _NO_SCORE if re.fullmatch(r"[-+=/:\d.,½\s]*[+\d½][-+=/:\d.,½\s]*", value) else UNKNOWN_RESULT
+
+
+def read_results(text: NDArray[np.uint8], spans: NDArray[np.int64], games: replay.Games) -> None:
+    """Set the games' results by their Result tags (int64[G, 2]); mark games whose outcome has no
+    score as unfinished.
+    """
+    result = map_values(text, spans, parse_result)
+    games.status[result == _NO_SCORE] = replay.UNFINISHED
+    games.result[:] = np.where(result == _NO_SCORE, UNKNOWN_RESULT, result)
+
+
+def matches(text: NDArray[np.uint8], spans: NDArray[np.int64], wanted: Callable[[str], bool]) -> NDArray[np.bool_]:
+    """Return whether each span's text is `wanted`, bool[G]; each spelling is checked once."""
+    return map_values(text, spans, wanted).astype(np.bool_)
+
+
+def read_fens(text: NDArray[np.uint8], spans: NDArray[np.int64], games: replay.Games) -> NDArray[np.uint64]:
+    """Return the starting positions, the usual one first, and set the games' index into them by
+    their FEN tags.
+
+    `spans` int64[G, F, 2]: a game whose SetUp announces a position has a bad FEN if it has none.
+    """
+    setups = [from_fen(chess.STARTING_FEN)]
+    set_up = matches(text, spans[:, tags.SETUP], lambda value: value.strip() not in NO_SETUP)
+    spans = spans[:, tags.FEN]
+    games.status[set_up & (spans[:, 1] == 0)] = replay.BAD_FEN
+    for game in np.flatnonzero(spans[:, 1]):
+        fen = tag_value(text, spans[game])
+        try:
+            board = parse_fen(fen)
+            if board.has_chess960_castling_rights():
+                games.status[game] = replay.VARIANT
+                continue
+            setups.append(playable(board, fen))
+            games.setup[game] = len(setups) - 1
+        except FenError:
+            games.status[game] = replay.BAD_FEN
+    return np.array(setups, dtype=np.uint64)
 
 
 def unescape(value: str) -> str:
@@ -65,7 +133,10 @@ def find_players(text: NDArray[np.uint8], spans: NDArray[np.int64], names: Colle
     if not names:
         return np.ones((len(spans), 2), dtype=np.bool_)
     sides = (tags.WHITE, tags.BLACK)
-    return np.stack([matches(text, spans[:, side], lambda name: unescape(name) in names) for side in sides], axis=1)
+    return np.stack(
+        [matches(text, spans[:, side], lambda name: unescape(name) in names) for side in sides],
+        axis=1,
+    )
 
 
 def count_names(text: NDArray[np.uint8], spans: NDArray[np.int64], most: int) -> dict[str, int]:

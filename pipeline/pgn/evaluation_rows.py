@@ -36,8 +36,8 @@ from engine.board.read_fen import CHESS960, MALFORMED, VALID, read_fen
 from engine.encoding.planes import ILLEGAL_TYPE, PLANES, type_table
 from engine.encoding.views import NO_LABEL, NO_LAST_MOVE
 from engine.kernels import BORROWING
+from pipeline.pgn.comments import MATE, NO_CLOCK, NO_EVAL
 from pipeline.pgn.replay import BAD_FEN, BAD_ROW, ILLEGAL_MOVE, NO_MOVES, ROW, USED, VARIANT, Games, Rows
-from pipeline.pgn.san import MATE, NO_CLOCK, NO_EVAL
 
 _TYPES = type_table()
 _TAB = 9

@@ -4,9 +4,10 @@ Two passes over a chunk of whole games (uint8 text and the games' starts):
   `scan_tags`  finds the values of the wanted tags, and where the movetext begins
   `replay`     turns movetext into rows, until the rows are full; every game gets a status
 
-Movetext is read as by python-chess (chess.pgn), with which the tests compare: comments, variations and NAGs are skipped, move
-numbers are optional, `e2-e4` and `e8Q` are moves, `0-0` castles, a promotion needs its piece, an ambiguous SAN is an error.
-A result does not end the moves; only a blank line does.
+Moves are those of python-chess (chess.pgn), with which the tests compare: comments, variations and
+NAGs are skipped, move numbers are optional, `e2-e4` and `e8Q` are moves, `0-0` castles, a promotion
+needs its piece, an ambiguous SAN is an error. A game with bytes of no known token is dropped, where
+python-chess skips these bytes; the README lists what differs.
 
 Axes: G games, F tags, R rows, H earlier moves.
 """
@@ -27,17 +28,17 @@ from engine.board.rng import GOLDEN
 from engine.encoding.planes import PLANES
 from engine.encoding.views import NO_LAST_MOVE, TURNED_SQUARES
 from engine.kernels import BORROWING
+from pipeline.pgn.comments import NO_CLOCK, NO_EVAL, holds_board, read_comment
 from pipeline.pgn.san import (
     AMBIGUOUS,
     ILLEGAL,
-    NO_CLOCK,
-    NO_EVAL,
     NO_MOVE,
+    UNCLOSED_TOKEN,
     UNKNOWN_RESULT,
     next_token,
-    read_comment,
     read_move,
     read_result,
+    word_length,
 )
 
 MAX_PLIES = 4096
@@ -45,12 +46,12 @@ MAX_PLIES = 4096
 
 STATUS = (
     "used", "variant", "bad FEN", "illegal move", "ambiguous move", "null move", "no moves", "unfinished",
-    "result contradicts board", "unclosed comment", "too long", "bad row",
+    "result contradicts board", "unclosed comment", "too long", "bad row", "unreadable move",
 )  # fmt: skip
 """Outcomes of a game, as in the manifest: used, or the reason for which it is dropped; filters add their own."""
 (
     USED, VARIANT, BAD_FEN, ILLEGAL_MOVE, AMBIGUOUS_MOVE, NULL_MOVE, NO_MOVES, UNFINISHED,
-    CONTRADICTION, UNCLOSED, TOO_LONG, BAD_ROW,
+    CONTRADICTION, UNCLOSED, TOO_LONG, BAD_ROW, UNREADABLE,
 ) = range(len(STATUS))  # fmt: skip
 
 NO_RESULT = 3
@@ -184,50 +185,74 @@ def _write_row(rows: Any, row: Any, position: Any, planes: Any, ply: Any, move: 
 
 
 @njit(**BORROWING)
+def _read_comment(text: Any, at: Any, end: Any, position: Any, rows: Any, first: Any, ply: Any) -> Any:
+    """Read the values of a comment into the rows of the moves after it: return (byte after it or
+    -1, whether it has a clock).
+
+    Of several comments on a move the first with a value counts.
+    """
+    at, value, clock = read_comment(text, at, end)
+    row = first + ply - 1  # the move that is commented on
+    if value != NO_EVAL and ply > 0 and rows.eval[row + 1] == NO_EVAL:
+        rows.eval[row + 1] = value if position[TURN] == EMPTY else -value
+    clocked = clock != NO_CLOCK and ply > 0 and rows.clock[row + 2] == NO_CLOCK
+    if clocked:
+        rows.clock[row + 2] = clock
+    return at, clocked
+
+
+@njit(**BORROWING)
 def _replay_game(text: Any, games: Any, game: Any, position: Any, planes: Any, rows: Any, first: Any) -> Any:
     """Replay one game into rows from `first` on: return (status, plies, result in the movetext, whether it has clocks).
 
     `planes` is scratch, uint64[77].
     """
     start, end = games.movetext[game], games.start[game + 1]
-    last_move = U(NO_LAST_MOVE)
-    at, ply, result, clocks = start, 0, UNKNOWN_RESULT, False
+    last_move, numbered = U(NO_LAST_MOVE), games.setup[game] == 0
+    at, ply, result, clocks, ended = start, 0, UNKNOWN_RESULT, False, False
     identity = key(position, U(1))
     rows.eval[first] = NO_EVAL
     rows.clock[first] = rows.clock[first + 1] = NO_CLOCK
     status = USED
     while True:
-        at = next_token(text, at, end, start, ply > 0)
+        at = next_token(text, at, end, start, ply, numbered)
         if at < 0:
-            status = UNCLOSED
+            status = UNCLOSED if at == UNCLOSED_TOKEN else UNREADABLE
             break
         if at >= end:
             break
         char = text[at]
         if char == 123:  # {
-            at, value, clock = read_comment(text, at, end)
+            before, (at, clocked) = at, _read_comment(text, at, end, position, rows, first, ply)
+            clocks = clocks or clocked
             if at < 0:
                 status = UNCLOSED
                 break
-            row = first + ply - 1  # the move that is commented on; of several comments the first with a value counts
-            if value != NO_EVAL and ply > 0 and rows.eval[row + 1] == NO_EVAL:
-                rows.eval[row + 1] = value if position[TURN] == EMPTY else -value
-            if clock != NO_CLOCK and ply > 0 and rows.clock[row + 2] == NO_CLOCK:
-                rows.clock[row + 2] = clock
-                clocks = True
+            if ply == 0 and numbered and holds_board(text, before, at):
+                status = BAD_FEN  # a position, and no FEN tag
+                break
             continue
         if char == 42:  # *
-            at += 1
+            at, ended = at + 1, True
             continue
-        found = read_result(text, at, end)
-        if found != UNKNOWN_RESULT:  # only a blank line ends a game, so moves may follow
-            result = found if result == UNKNOWN_RESULT else result
-            at += 7 if found == 0 else 3
-            continue
+        if char == 48 or char == 49:
+            found, length = read_result(text, at, end)
+            if length > 0:
+                result = found if result == UNKNOWN_RESULT else result
+                at, ended = at + length, True
+                continue
         row = first + ply
-        kind, source, target, promotion, at = read_move(text, at, end, position, planes)
+        kind, source, target, promotion, after = read_move(text, at, end, position, planes)
         if kind == NO_MOVE:
+            at += word_length(text, at, end)
+            if at < after:
+                status = UNREADABLE
+                break
             continue
+        at = after
+        if ended:
+            status = UNREADABLE  # a move behind the result: of this game or of another
+            break
         if kind < 0:
             status = ILLEGAL_MOVE if kind == ILLEGAL else AMBIGUOUS_MOVE if kind == AMBIGUOUS else NULL_MOVE
             break
@@ -307,12 +332,3 @@ def _replay(text: Any, games: Any, setups: Any, first_game: Any, rows: Any) -> A
                 filled += plies
         game += 1
     return game, filled
-
-
-@njit(**BORROWING)
-def read_results(text: Any, spans: Any, out: Any) -> None:
-    """Read each Result tag (spans int64[G, 2]) into White's +1 / 0 / -1 (int8[G]), UNKNOWN_RESULT for `*` or none."""
-    for game in range(len(spans)):
-        at, end = spans[game, 0], spans[game, 1]
-        result = read_result(text, at, end)
-        out[game] = result if end - at == (7 if result == 0 else 3) else UNKNOWN_RESULT

@@ -1,7 +1,8 @@
-"""The tokens of PGN movetext, compiled: SAN, comments with clocks and evals, variations, results.
+"""The tokens of PGN movetext, compiled: moves, move numbers, marks, results.
 
-Every function takes the text (uint8), the byte to begin at and the byte the game ends at, and never reads past that. The
-grammar is that of python-chess's reader; squares are in the mover's view.
+Every function takes the text (uint8), the byte to begin at and the byte the game ends at, and never
+reads past that. Moves are read as by python-chess; squares are in the mover's view. Unlike
+python-chess, no byte is skipped because it is unknown.
 """
 
 from collections.abc import Sequence
@@ -17,10 +18,8 @@ from engine.board.movers import legal_movers
 from engine.board.position import BISHOP, KING, KNIGHT, PAWN, QUEEN, ROOK, TURN
 from engine.encoding.planes import ILLEGAL_TYPE, type_table
 from engine.kernels import BORROWING
+from pipeline.pgn.comments import skip_digits, skip_variation
 
-NO_EVAL, NO_CLOCK = -32768, 65535
-MATE = 32000
-"""Centipawns of a forced mate; evals are clipped to it."""
 UNKNOWN_RESULT = 2
 
 NO_MOVE, NULL, AMBIGUOUS, ILLEGAL = -4, -3, -2, -1
@@ -30,12 +29,6 @@ ANY = -1
 """The piece of `e2e4` and `g1f3`, which name none."""
 
 _TYPES = type_table()  # numba freezes module tables into the machine code
-
-
-@njit(**BORROWING)
-def is_space(char: Any) -> Any:
-    """Return whether a byte is white space to Python, line ends included."""
-    return 9 <= char <= 13 or 28 <= char <= 32
 
 
 @njit(**BORROWING)
@@ -151,134 +144,40 @@ def _read_san(text: Any, at: Any, end: Any, black: Any) -> Any:
 
 
 @njit(**BORROWING)
-def _skip_variation(text: Any, at: Any, end: Any) -> Any:
-    """Return the byte after the `)` that closes the `(` at `at`, `end` if none does; -1 for a comment that never ends."""
-    depth = 0
-    while at < end:
-        char = text[at]
-        if char == 123:  # {
-            while at < end and text[at] != 125:
-                at += 1
-            if at == end:
-                return -1
-        elif char == 59 or (char == 37 and (text[at - 1] == 10 or text[at - 1] == 13)):  # ; or % at the start of a line
-            while at < end and text[at] != 10 and text[at] != 13:
-                at += 1
-        elif char == 40:
-            depth += 1
-        elif char == 41:
-            depth -= 1
-            if depth == 0:
-                return at + 1
-        at += 1
-    return end
-
-
-@njit(**BORROWING)
-def _skip_spaces(text: Any, at: Any, end: Any) -> Any:
-    """Return the first byte from `at` on that is not white space, or `end`."""
-    while at < end and is_space(text[at]):
-        at += 1
-    return at
-
-
-@njit(**BORROWING)
-def _skip_digits(text: Any, at: Any, end: Any) -> Any:
-    """Return the first byte from `at` on that is not a digit, or `end`."""
-    while at < end and 48 <= text[at] <= 57:
-        at += 1
-    return at
-
-
-@njit(**BORROWING)
-def _read_eval(text: Any, at: Any, end: Any) -> Any:
-    """Read ` 0.31]`, ` -0.31,22]` or ` #-3]` after `[%eval`; return (White's centipawns or NO_EVAL, byte after it).
-
-    Centipawns are clipped to +-MATE.
+def _score(text: Any, at: Any, end: Any) -> Any:
+    """Return (a player's points doubled, bytes) where `1`, `0`, `1/2` or `0.5` stands at `at`; (-9,
+    0) for anything else.
     """
-    begin = at
-    at = _skip_spaces(text, at, end)
-    spaced = at > begin
-    mate = at < end and text[at] == 35
-    at += mate
-    negative = at < end and text[at] == 45
-    at += negative or (at < end and text[at] == 43)
-    value, digits, decimals = 0, 0, -1
-    while at < end:
-        char = text[at]
-        if char == 46 and decimals < 0 and not mate:
-            decimals = 0
-        elif 48 <= char <= 57:
-            digits += 1
-            if decimals < 2 and value < 1_000_000:
-                value = value * 10 + int(char) - 48
-                decimals += decimals >= 0
-        else:
-            break
-        at += 1
-    if at + 1 < end and text[at] == 44 and 48 <= text[at + 1] <= 57:  # the depth
-        at = _skip_digits(text, at + 1, end)
-    if not spaced or digits == 0 or at >= end or text[at] != 93:
-        return NO_EVAL, at
-    if mate:
-        return (-MATE if negative or value == 0 else MATE), at  # #0: White is mated
-    for _ in range(2 - max(decimals, 0)):
-        value *= 10
-    value = min(value, MATE)
-    return (-value if negative else value), at
-
-
-@njit(**BORROWING)
-def _read_clock(text: Any, at: Any, end: Any) -> Any:
-    """Read ` H:MM:SS]` after `[%clk`, fractions dropped; return (seconds up to 65534 or NO_CLOCK, byte after it)."""
-    begin = at
-    at = _skip_spaces(text, at, end)
-    spaced = at > begin
-    total, part, digits, colons = 0, 0, 0, 0
-    while at < end and (48 <= text[at] <= 57 or (text[at] == 58 and digits > 0)):
-        if text[at] == 58:
-            total, part, digits, colons = min((total + part) * 60, 100_000_000), 0, 0, colons + 1
-        else:
-            part, digits = min(part * 10 + int(text[at]) - 48, 100_000), digits + 1
-        at += 1
-    if at < end and text[at] == 46 and digits > 0:
-        at = _skip_digits(text, at + 1, end)
-    if not spaced or colons != 2 or digits == 0 or at >= end or text[at] != 93:
-        return NO_CLOCK, at
-    return min(total + part, NO_CLOCK - 1), at
-
-
-@njit(**BORROWING)
-def read_comment(text: Any, at: Any, end: Any) -> Any:
-    """Read from `{` to its `}`: return (byte after it, eval, clock), the first of each; -1 for a comment that never ends."""
-    value, clock = NO_EVAL, NO_CLOCK
-    at += 1
-    while at < end:
-        char = text[at]
-        at += 1
-        if char == 125:
-            return at, value, clock
-        if char == 91 and at + 5 < end and text[at] == 37:  # [%
-            if text[at + 1] == 99 and text[at + 2] == 108 and text[at + 3] == 107:
-                found, at = _read_clock(text, at + 4, end)
-                clock = found if clock == NO_CLOCK else clock
-            elif text[at + 1] == 101 and text[at + 2] == 118 and text[at + 3] == 97 and text[at + 4] == 108:
-                found, at = _read_eval(text, at + 5, end)
-                value = found if value == NO_EVAL else value
-    return -1, value, clock
+    if at < end and (text[at] == 48 or text[at] == 49):
+        if at + 3 <= end and text[at] == 49 and text[at + 1] == 47 and text[at + 2] == 50:
+            return 1, 3
+        if at + 3 <= end and text[at] == 48 and (text[at + 1] == 46 or text[at + 1] == 44) and text[at + 2] == 53:
+            return 1, 3
+        return (2 if text[at] == 49 else 0), 1
+    return -9, 0
 
 
 @njit(**BORROWING)
 def read_result(text: Any, at: Any, end: Any) -> Any:
-    """Return White's result where `1-0`, `0-1` or `1/2-1/2` begins at `at`, UNKNOWN_RESULT elsewhere."""
-    if at + 3 <= end and text[at + 1] == 45:
-        if text[at] == 49 and text[at + 2] == 48:
-            return 1
-        if text[at] == 48 and text[at + 2] == 49:
-            return -1
-    if at + 7 <= end and text[at] == 49 and text[at + 1] == 47 and text[at + 2] == 50 and text[at + 3] == 45:
-        return 0 if text[at + 4] == 49 and text[at + 5] == 47 and text[at + 6] == 50 else UNKNOWN_RESULT
-    return UNKNOWN_RESULT
+    """Return (White's result, bytes) where `1-0`, `0-1`, `1/2-1/2` or a variant begins;
+    (UNKNOWN_RESULT, 0) elsewhere.
+
+    Variants are `1:0`, `1/2`, `0.5-0.5`. `0-0` is castling.
+    """
+    points, length = _score(text, at, end)
+    if length == 0:
+        return UNKNOWN_RESULT, 0
+    after = at + length
+    if after < end and (text[after] == 45 or text[after] == 58):  # - :
+        others, more = _score(text, after + 1, end)
+        after += 1 + more
+        if points + others != 2:
+            return UNKNOWN_RESULT, 0
+    elif points != 1 or text[at] == 48:  # `1/2` alone is a draw
+        return UNKNOWN_RESULT, 0
+    if after < end and 47 <= text[after] <= 57:  # a slash or a digit
+        return UNKNOWN_RESULT, 0
+    return points - 1, after - at
 
 
 @njit(**BORROWING)
@@ -310,6 +209,9 @@ def read_move(text: Any, at: Any, end: Any, position: Any, planes: Any) -> Any:
             if position[piece] & sources != EMPTY:
                 word = piece
     kind, source = _find_move(position, planes, word, U(square), sources)
+    by_pawn = kind >= 0 and char == 98 and word == PAWN and after == at + 3  # `bc4`
+    if by_pawn and legal_movers(position, BISHOP, bit(U(square)), ~EMPTY) != EMPTY:
+        kind = AMBIGUOUS
     if spelled == KING and kind > 7:  # castling is O-O or e1g1, never Kg1
         kind = ILLEGAL
     promotes = word == PAWN and square < 8
@@ -318,29 +220,88 @@ def read_move(text: Any, at: Any, end: Any, position: Any, planes: Any) -> Any:
     return kind, source, U(square), promotion, after
 
 
-_SKIPPED, _BEGINS, _DIGIT, _NAG, _VARIATION, _LINE_COMMENT, _ESCAPE = range(7)
+_SKIPPED, _BEGINS, _DIGIT, _NAG, _VARIATION, _LINE_COMMENT, _ESCAPE, _MARK, _OTHER = range(9)
 
 
 def _byte_kinds() -> NDArray[np.uint8]:
-    """Return the kind of each byte between moves, uint8[256]; a-h BKNOPQR Z - @ begin a move, { a comment, * a result."""
-    kinds = np.full(256, _SKIPPED, dtype=np.uint8)
-    kinds[[ord(char) for char in "abcdefghBKNOPQRZ-@{*"]] = _BEGINS
+    """Return the kind of each byte between moves, uint8[256].
+
+    White space, the dots of numbers and the signs after moves are skipped. a-h BKNOPQRZ@ begin a
+    move, { a comment, * is a result, - and / belong to marks such as +/-. Other bytes belong to no
+    token.
+    """
+    kinds = np.full(256, _OTHER, dtype=np.uint8)
+    kinds[[9, 10, 11, 12, 13, 28, 29, 30, 31, 32, *(ord(char) for char in ".!?+#=")]] = _SKIPPED
+    kinds[[ord(char) for char in "abcdefghBKNOPQRZ@{*"]] = _BEGINS
     kinds[48:58] = _DIGIT
-    for char, kind in zip("$(;%", (_NAG, _VARIATION, _LINE_COMMENT, _ESCAPE), strict=True):
+    for char, kind in zip("$(;%-/", (_NAG, _VARIATION, _LINE_COMMENT, _ESCAPE, _MARK, _MARK), strict=True):
         kinds[ord(char)] = kind
     return kinds
 
 
 _BYTES = _byte_kinds()
+_WORDS_AFTER_MOVES = ("e.p.", "ep", "mate", "ch")
+_WORD_BYTES = np.array([list(word.encode().ljust(4, b"\0")) for word in _WORDS_AFTER_MOVES], dtype=np.uint8)
+
+UNCLOSED_TOKEN, UNREADABLE_TOKEN = -1, -2
 
 
 @njit(**BORROWING)
-def next_token(text: Any, at: Any, end: Any, line_start: Any, moved: Any) -> Any:
+def word_length(text: Any, at: Any, end: Any) -> Any:
+    """Return the length of the word of _WORDS_AFTER_MOVES at `at`, 0 for none: `exd6 e.p.`,
+    `Qh5mate`.
+    """
+    for word in range(len(_WORD_BYTES)):
+        length = 0
+        while length < 4 and at + length < end and text[at + length] == _WORD_BYTES[word, length]:
+            length += 1
+        if length == 4 or _WORD_BYTES[word, length] == 0:
+            after = text[at + length] | 32 if at + length < end else 32
+            return 0 if 97 <= after <= 122 or after >= 128 or 48 <= after <= 57 else length
+    return 0
+
+
+@njit(**BORROWING)
+def _mark_end(text: Any, at: Any, end: Any, begin: Any) -> Any:
+    """Return the byte after the mark (`+-`, `-/+`, `+/=`, `--+`) that has its `-` or `/` at `at`;
+    -1 where it is none.
+    """
+    known = at > begin and (text[at - 1] == 43 or text[at - 1] == 61)  # + =
+    while at < end and (text[at] == 43 or text[at] == 61 or text[at] == 45 or text[at] == 47):
+        known = known or text[at] == 43 or text[at] == 61
+        at += 1
+    return at if known else -1
+
+
+@njit(**BORROWING)
+def _number_end(text: Any, at: Any, end: Any, begin: Any, ply: Any, numbered: Any) -> Any:
+    """Return the byte after the move number at `at`; -1 for a number that is not the next move's,
+    or part of a word.
+
+    `numbered`: whether the game begins at the usual position, where numbers are certain.
+    """
+    value, before = 0, text[at - 1] if at > begin else 32
+    while at < end and 48 <= text[at] <= 57:
+        value = min(value * 10 + int(text[at]) - 48, 1_000_000)
+        at += 1
+    if (at >= end or text[at] != 46) and (before | 32 >= 97 or 48 <= before <= 57):  # `Rf13` is no `Rf1`
+        return -1
+    if not numbered:
+        return at
+    if value != ply // 2 + 1:
+        return -1
+    of_black = at + 3 <= end and text[at] == 46 and text[at + 1] == 46 and text[at + 2] == 46
+    return -1 if of_black and ply % 2 == 0 else at
+
+
+@njit(**BORROWING)
+def next_token(text: Any, at: Any, end: Any, begin: Any, ply: Any, numbered: Any) -> Any:
     """Skip what is neither move, comment nor result: return the byte where the next of these begins, or `end`.
 
-    Returns -1 for a variation with a comment that never ends.
-    `moved`: whether a move was read; before the first one a parenthesis opens no variation. Digits before a pawn's move are
-    its number (`1e4`), where python-chess reads a rank.
+    Returns UNCLOSED_TOKEN for a variation or its comment that never ends, UNREADABLE_TOKEN for
+    bytes of no known token. `begin`: first byte of the movetext; `ply`: number of moves read;
+    `numbered`: as in `_number_end`. Digits before a pawn's move are its number (`1e4`), where
+    python-chess reads a rank.
     """
     while at < end:
         char = text[at]
@@ -352,18 +313,31 @@ def next_token(text: Any, at: Any, end: Any, line_start: Any, moved: Any) -> Any
         elif kind == _DIGIT:
             if char == 48 and (_castling_length(text, at, end) > 0 or _is_null_move(text, at, end)):
                 return at
-            if read_result(text, at, end) != UNKNOWN_RESULT:
+            if char <= 49 and read_result(text, at, end)[1] > 0:
                 return at
-            at += 1
+            at = _number_end(text, at, end, begin, ply, numbered)
         elif kind == _NAG:
-            at = _skip_digits(text, at + 1, end)
+            after = skip_digits(text, at + 1, end)
+            at = after if after > at + 1 else UNREADABLE_TOKEN
         elif kind == _VARIATION:
-            at = _skip_variation(text, at, end) if moved else at + 1
+            if ply == 0:
+                return UNREADABLE_TOKEN  # it has no move to be an alternative of
+            at = skip_variation(text, at, end)
             if at < 0:
+                return UNCLOSED_TOKEN
+        elif kind == _MARK:
+            after = _mark_end(text, at, end, begin)
+            if after < 0 and _is_null_move(text, at, end):
                 return at
-        elif kind == _ESCAPE and not (at == line_start or text[at - 1] == 10 or text[at - 1] == 13):
-            at += 1  # % has a meaning at the start of a line only
-        else:
+            at = after
+        elif kind == _LINE_COMMENT or (
+            kind == _ESCAPE and (at == begin or text[at - 1] == 10 or text[at - 1] == 13)  # only at the start of a line
+        ):
             while at < end and text[at] != 10 and text[at] != 13:
                 at += 1
+        else:
+            length = word_length(text, at, end)
+            at = at + length if length > 0 else UNREADABLE_TOKEN
+        if at < 0:
+            return UNREADABLE_TOKEN
     return end

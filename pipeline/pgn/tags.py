@@ -1,12 +1,8 @@
-"""The beginnings of games in PGN text, and the values of their tags: compiled scans over bytes.
+"""The values of the tags of PGN games: compiled scans over bytes.
 
-`split` finds the games of a stream, block by block; `scan_tags` finds the wanted tags of each game. Games and tags follow
-python-chess's reader: a blank line ends a game, a line that begins with `[` belongs to the tags only before the moves, a
-malformed tag is ignored. In three places more games are recovered:
-
-    `[Event` after a line that ends in a result begins a game, without a blank line too
-    `[Event` after a blank line inside a comment begins a game: that comment was never closed
-    a UTF-8 byte-order mark at the start of any line is ignored: joined files have one each
+A tag may be indented, stand beside others or moves on a line, have any case, blanks, quotes or
+none. A position that is visible among the tags and belongs to no FEN tag becomes the value of the
+FEN, which is then no FEN.
 
 Axes: G games, F tags.
 """
@@ -19,38 +15,54 @@ from numpy.typing import NDArray
 
 from engine.board.bitboard import U
 from engine.kernels import BORROWING
-from pipeline.pgn.san import UNKNOWN_RESULT, is_space, read_result
+from pipeline.pgn.comments import holds_board, is_space
 
 TAGS = (
     "Event", "Site", "Date", "White", "Black", "Result", "WhiteElo", "BlackElo",
     "TimeControl", "ECO", "Termination", "Variant", "FEN", "UTCDate", "UTCTime",
     "WhiteTitle", "BlackTitle", "FianchettoLabels", "PuzzleRating", "PuzzleThemes",
+    "SetUp",
 )  # fmt: skip
 """The wanted tags, in the order of the spans' second axis."""
 EVENT, SITE, DATE, WHITE, BLACK, RESULT, WHITE_ELO, BLACK_ELO = range(8)
 TIME_CONTROL, ECO, TERMINATION, VARIANT, FEN, UTC_DATE, UTC_TIME = range(8, 15)
-WHITE_TITLE, BLACK_TITLE, LABELS, PUZZLE_RATING, PUZZLE_THEMES = range(15, 20)
-
-BETWEEN, HEADERS, GAP, MOVETEXT, COMMENT = range(5)
-"""States of the splitter: between games, in tags, after the blank line behind them, in movetext, in a comment."""
-
-LONGEST_GAME = 1 << 24
-"""Bytes after which a game is cut, so that a comment that never ends takes bounded memory."""
-
-
-class Splitter:
-    """The state of `split` between two blocks of a stream."""
-
-    def __init__(self) -> None:
-        self.state = np.array([BETWEEN, 1, 0, 0], dtype=np.int64)
-        """State; whether the line before was blank; where the open game began; whether a movetext line ended in a result."""
+WHITE_TITLE, BLACK_TITLE, LABELS, PUZZLE_RATING, PUZZLE_THEMES, SETUP = range(15, 21)
 
 
 @njit(**BORROWING)
-def _skip_marks(text: Any, at: Any, end: Any) -> Any:
+def skip_marks(text: Any, at: Any, end: Any) -> Any:
     """Return the first byte from `at` on that begins no UTF-8 byte-order mark: joined files have one each."""
     while at + 3 <= end and text[at] == 0xEF and text[at + 1] == 0xBB and text[at + 2] == 0xBF:
         at += 3
+    return at
+
+
+@njit(**BORROWING)
+def skip_blanks(text: Any, at: Any, end: Any) -> Any:
+    """Return the first byte from `at` on that ends the line or is visible: no-break and zero-width
+    spaces are skipped too.
+    """
+    while at < end:
+        char = text[at]
+        if char < 128:
+            if char == 10 or char == 13 or not is_space(char):
+                break
+            at += 1
+        elif char == 0xA0:  # Latin-1
+            at += 1
+        elif char == 0xC2 and at + 1 < end and (text[at + 1] == 0xA0 or text[at + 1] == 0xAD):
+            at += 2
+        elif at + 2 >= end:
+            break
+        elif (
+            (char == 0xEF and text[at + 1] == 0xBB and text[at + 2] == 0xBF)
+            or (char == 0xE2 and text[at + 1] == 0x80 and (text[at + 2] <= 0x8F or text[at + 2] == 0xAF))
+            or (char == 0xE2 and text[at + 1] == 0x81 and 0x9F <= text[at + 2] <= 0xA4)
+            or (char == 0xE3 and text[at + 1] == 0x80 and text[at + 2] == 0x80)
+        ):
+            at += 3
+        else:
+            break
     return at
 
 
@@ -59,7 +71,7 @@ LOOK = 64
 
 
 @njit(**BORROWING)
-def _line_stop(text: Any, at: Any, end: Any) -> Any:
+def line_stop(text: Any, at: Any, end: Any) -> Any:
     """Return the first byte from `at` on that is LF, CR or a semicolon, or `end`."""
     while at + LOOK <= end:
         found, first = np.uint8(0), np.uint64(at)
@@ -75,132 +87,22 @@ def _line_stop(text: Any, at: Any, end: Any) -> Any:
 
 
 @njit(**BORROWING)
-def _line_end(text: Any, at: Any, end: Any) -> Any:
+def line_end(text: Any, at: Any, end: Any) -> Any:
     """Return the byte after the line end that follows `at` (LF, CR LF or CR alone), or `end`."""
-    at = _line_stop(text, at, end)
+    at = line_stop(text, at, end)
     while at < end and text[at] == 59:
-        at = _line_stop(text, at + 1, end)
+        at = line_stop(text, at + 1, end)
     if at < end and text[at] == 13 and at + 1 < end and text[at + 1] == 10:
         at += 1
     return min(at + 1, end)
 
 
-@njit(**BORROWING)
-def _is_event(text: Any, at: Any, end: Any) -> Any:
-    """Return whether `[Event ` begins at `at`."""
-    return (
-        at + 7 <= end
-        and text[at + 1] == 69
-        and text[at + 2] == 118
-        and text[at + 3] == 101
-        and text[at + 4] == 110
-        and text[at + 5] == 116
-        and is_space(text[at + 6])
-    )
-
-
-@njit(**BORROWING)
-def _ends_in_result(text: Any, at: Any, end: Any) -> Any:
-    """Return whether the last word of the line `text[at:end]` is `1-0`, `0-1`, `1/2-1/2` or `*`."""
-    while end > at and is_space(text[end - 1]):
-        end -= 1
-    if end > at and text[end - 1] == 42:
-        return True
-    if end - 3 >= at and read_result(text, end - 3, end) != UNKNOWN_RESULT:
-        return True
-    return end - 7 >= at and read_result(text, end - 7, end) == 0
-
-
-@njit(**BORROWING)
-def _walk_moves(text: Any, at: Any, end: Any, commented: Any) -> Any:
-    """Walk one line of movetext: return (first byte of the next line, whether a comment is open there)."""
-    stop = _line_stop(text, at, end)
-    if stop < end and text[stop] == 59:
-        return _walk_bytes(text, at, end, commented)
-    brace = stop - 1  # comments do not nest, so the last brace decides
-    while brace >= at and text[brace] != 123 and text[brace] != 125:
-        brace -= 1
-    if brace >= at:
-        commented = text[brace] == 123
-    return _line_end(text, stop, end), commented
-
-
-@njit(**BORROWING)
-def _walk_bytes(text: Any, at: Any, end: Any, commented: Any) -> Any:
-    """Walk a line with a semicolon, which may begin a comment, as `_walk_moves` does."""
-    while at < end:
-        char = text[at]
-        if char == 10 or char == 13:
-            return _line_end(text, at, end), commented
-        if commented:
-            commented = char != 125
-        elif char == 123:
-            commented = True
-        elif char == 59:
-            return _line_end(text, at, end), False
-        at += 1
-    return end, commented
-
-
-@njit(**BORROWING)
-def split(text: Any, at: Any, end: Any, state: Any, starts: Any) -> Any:
-    """Find the games that begin in whole lines `text[at:end]`: fill `starts` (int64) and return how many.
-
-    `state` (int64[4]) carries over from block to block; positions are of `text`, so the caller moves `state[2]` with it.
-    `starts` must have one entry for each two bytes of the block, since no game is shorter: bounds are not checked.
-    """
-    count = 0
-    mode, blank, begun, finished = state[0], state[1] != 0, state[2], state[3] != 0
-    while at < end:
-        at = _skip_marks(text, at, end)
-        if at == end:
-            break
-        first = at
-        while first < end and is_space(text[first]) and text[first] != 10 and text[first] != 13:
-            first += 1
-        empty = first >= end or text[first] == 10 or text[first] == 13
-        char = text[at]
-        event = char == 91 and _is_event(text, at, end)
-        fresh = False
-        following = at
-        if empty:
-            if mode == HEADERS:
-                mode = GAP
-            elif mode == MOVETEXT:
-                mode = BETWEEN
-            following = _line_end(text, at, end)
-        elif mode != COMMENT and (char == 37 or char == 59):  # a line that begins with % or ; is a remark
-            following = _line_end(text, at, end)
-        elif char == 91 and mode in (BETWEEN, HEADERS, GAP):
-            fresh = mode == BETWEEN or (mode == GAP and event)
-            mode = HEADERS
-            following = _line_end(text, at, end)
-        elif event and (blank if mode == COMMENT else finished):
-            fresh, mode = True, HEADERS
-            following = _line_end(text, at, end)
-        else:
-            fresh = mode == BETWEEN
-            following, commented = _walk_moves(text, at, end, mode == COMMENT)
-            mode = COMMENT if commented else MOVETEXT
-            finished = not commented and _ends_in_result(text, at, following)
-        if not fresh and mode != BETWEEN and at - begun > LONGEST_GAME:
-            fresh, mode = True, MOVETEXT
-        if fresh:
-            starts[count] = at
-            begun = at
-            count += 1
-        blank = empty
-        at = following
-    state[0], state[1], state[2], state[3] = mode, int(blank), begun, int(finished)
-    return count
-
-
 def _name_table() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Return the wanted tag names as one row of bytes each, and their lengths."""
+    """Return the wanted tag names in lower case as one row of bytes each, and their lengths."""
     width = max(len(name) for name in TAGS)
     table = np.zeros((len(TAGS), width), dtype=np.uint8)
     for row, name in enumerate(TAGS):
-        table[row, : len(name)] = np.frombuffer(name.encode(), dtype=np.uint8)
+        table[row, : len(name)] = np.frombuffer(name.lower().encode(), dtype=np.uint8)
     return table, np.array([len(name) for name in TAGS], dtype=np.int64)
 
 
@@ -209,12 +111,12 @@ _NAMES, _LENGTHS = _name_table()
 
 @njit(**BORROWING)
 def _tag_index(text: Any, at: Any, length: Any) -> Any:
-    """Return the index in TAGS of the name at `at`, -1 for another tag."""
+    """Return the index in TAGS of the name at `at`, in any case; -1 for another tag."""
     for index in range(len(_LENGTHS)):
-        if _LENGTHS[index] == length and text[at] == _NAMES[index, 0]:
+        if _LENGTHS[index] == length and text[at] | 32 == _NAMES[index, 0]:
             same = True
             for offset in range(1, length):
-                if text[at + offset] != _NAMES[index, offset]:
+                if text[at + offset] | 32 != _NAMES[index, offset]:
                     same = False
                     break
             if same:
@@ -223,24 +125,189 @@ def _tag_index(text: Any, at: Any, length: Any) -> Any:
 
 
 @njit(**BORROWING)
-def _scan_tag(text: Any, at: Any, end: Any, spans: Any) -> None:
-    """Read one line `[Name "value"]` and store the value's span if the tag is wanted; skip a malformed line."""
-    at += 1
-    name = at
-    while at < end and not is_space(text[at]) and text[at] != 34:
-        at += 1
-    length = at - name
-    while at < end and is_space(text[at]):
-        at += 1
-    last = end
-    while last > at and is_space(text[last - 1]):
+def _is_word(char: Any) -> Any:
+    """Return whether a byte is an ASCII letter, a digit or `_`."""
+    return 97 <= char | 32 <= 122 or 48 <= char <= 57 or char == 95
+
+
+@njit(**BORROWING)
+def is_line_end(text: Any, at: Any, end: Any) -> Any:
+    """Return whether the line ends at `at`."""
+    return at >= end or text[at] == 10 or text[at] == 13
+
+
+@njit(**BORROWING)
+def is_tag(text: Any, at: Any, end: Any) -> Any:
+    """Return whether `[` and a letter begin at `at`, perhaps with blanks between them."""
+    if at >= end or text[at] != 91:
+        return False
+    at = skip_blanks(text, at + 1, end)
+    return at < end and 97 <= text[at] | 32 <= 122
+
+
+@njit(**BORROWING)
+def is_event(text: Any, at: Any, end: Any) -> Any:
+    """Return whether the tag at `at` is `Event`, in any case."""
+    at = skip_blanks(text, at + 1, end)
+    return at + 5 <= end and _tag_index(text, at, 5) == EVENT and (at + 5 == end or not _is_word(text[at + 5]))
+
+
+@njit(**BORROWING)
+def _quote_length(text: Any, at: Any, end: Any) -> Any:
+    """Return the length of the quotation mark at `at`, of any kind, 0 for none."""
+    char = text[at]
+    if char == 34 or char == 39 or char == 96 or char == 92 or 0x91 <= char <= 0x94:  # " ' ` \\ and those of CP1252
+        return 1
+    if char == 0xC2 and at + 1 < end and (text[at + 1] == 0xAB or text[at + 1] == 0xBB):
+        return 2
+    if (
+        char == 0xE2
+        and at + 2 < end
+        and text[at + 1] == 0x80
+        and (0x98 <= text[at + 2] <= 0x9F or text[at + 2] >= 0xB2)
+    ):
+        return 3
+    entity = char == 38 and at + 5 < end and text[at + 1] == 113 and text[at + 2] == 117  # &quot;
+    return 6 if entity and text[at + 3] == 111 and text[at + 4] == 116 and text[at + 5] == 59 else 0
+
+
+@njit(**BORROWING)
+def _quote_before(text: Any, at: Any, end: Any) -> Any:
+    """Return the length of the quotation mark that ends `text[at:end]`, 0 for none."""
+    for length in (6, 3, 2, 1):
+        if end - length >= at and _quote_length(text, end - length, end) == length:
+            inside = length == 1 and text[end - 1] >= 128 and end - 2 >= at and text[end - 2] >= 128
+            return 0 if inside else length  # the last byte of a letter
+    return 0
+
+
+@njit(**BORROWING)
+def _trim_end(text: Any, at: Any, end: Any) -> Any:
+    """Return the end of `text[at:end]` without blanks."""
+    while end > at and is_space(text[end - 1]):
+        end -= 1
+    return end
+
+
+@njit(**BORROWING)
+def _trim(text: Any, at: Any, end: Any) -> Any:
+    """Return the bounds of a value without blanks and quotation marks around it."""
+    while at < end and (is_space(text[at]) or _quote_length(text, at, end) > 0):
+        at += max(_quote_length(text, at, end), 1)
+    end = _trim_end(text, at, end)
+    while _quote_before(text, at, end) > 0:
+        end = _trim_end(text, at, end - _quote_before(text, at, end))
+    return at, end
+
+
+@njit(**BORROWING)
+def _tag_close(text: Any, at: Any, end: Any) -> Any:
+    """Return the place of the `]` that closes the tag at `at` in the line that ends at `end`; `end`
+    where none does.
+
+    It is the first `]`, or in a quoted value the first after a quotation mark behind which the line
+    ends, another tag begins, or no other such `]` follows.
+    """
+    close = at
+    while close < end and text[close] != 93:
+        close += 1
+    if is_line_end(text, skip_blanks(text, min(close + 1, end), end), end):
+        return close
+    value = at + 1
+    while value < close and (_is_word(text[value]) or is_space(text[value])):
+        value += 1
+    value += _quote_length(text, value, end)
+    if _quote_before(text, at, value) == 0:
+        return close
+    found = -1
+    for place in range(value, end):
+        if text[place] == 93 and _quote_before(text, value, _trim_end(text, value, place)) > 0:
+            found = place
+            after = skip_blanks(text, place + 1, end)
+            if is_line_end(text, after, end) or is_tag(text, after, end):
+                break
+    return close if found < 0 else found
+
+
+@njit(**BORROWING)
+def tags_end(text: Any, at: Any, end: Any) -> Any:
+    """Return where movetext begins behind the tags of the line `text[at:end]`, or `end`."""
+    while at < end and text[at] == 91 and not (at + 1 < end and text[at + 1] == 37):
+        at = skip_blanks(text, min(_tag_close(text, at, end) + 1, end), end)
+    return end if is_line_end(text, at, end) else at
+
+
+@njit(**BORROWING)
+def _has_word(text: Any, at: Any, end: Any, word: Any) -> Any:
+    """Return whether `text[at:end]` begins or ends with `word` (lower case, uint8), in any case."""
+    if end - at < len(word):
+        return False
+    first = last = True
+    for offset in range(len(word)):
+        first &= text[at + offset] | 32 == word[offset]
+        last &= text[end - len(word) + offset] | 32 == word[offset]
+    return first or last
+
+
+_FEN_WORD = np.frombuffer(b"fen", dtype=np.uint8)
+_FINAL_WORDS = np.array([list(word.encode()) for word in ["curr", "fina", "last", "endp", "endf"]], np.uint8)
+
+
+@njit(**BORROWING)
+def _is_start(text: Any, name: Any, value: Any, end: Any) -> Any:
+    """Return whether an unknown tag seems to hold the start; chess.com's CurrentPosition is the
+    end.
+    """
+    final = False
+    for word in range(len(_FINAL_WORDS)):
+        final |= _has_word(text, name, value, _FINAL_WORDS[word])
+    return not final and (_has_word(text, name, value, _FEN_WORD) or holds_board(text, value, end))
+
+
+@njit(**BORROWING)
+def _store_tag(text: Any, at: Any, close: Any, spans: Any) -> None:
+    """Store the span of the value of the tag between `[` at `at` and `close`, if it is wanted."""
+    name = skip_blanks(text, at + 1, close)
+    value = name
+    while value < close and _is_word(text[value]):
+        value += 1
+    index = _tag_index(text, name, value - name)
+    if value < close and not (is_space(text[value]) or _quote_length(text, value, close) > 0):
+        equals = (text[value] == 58 or text[value] == 61) and value + 1 < close  # : =
+        if not (equals and (is_space(text[value + 1]) or _quote_length(text, value + 1, close) > 0)):
+            index = -1  # `White-Elo`
+    first, last = value, close
+    while first < close and is_space(text[first]):
+        first += 1
+    while last > first and is_space(text[last - 1]):
         last -= 1
-    last -= 2  # the quote before the bracket
-    if at > name + length and last > at and text[at] == 34 and text[last] == 34 and text[last + 1] == 93:
-        index = _tag_index(text, name, length)
-        if index >= 0:
-            spans[index, 0] = at + 1
-            spans[index, 1] = last
+    if first + 1 < last and text[first] == 34 and text[last - 1] == 34:
+        first, last = first + 1, last - 1
+    else:
+        if first < close and (text[first] == 58 or text[first] == 61):  # : =
+            first += 1
+        first, last = _trim(text, first, close)
+        if index >= 0 and index != FEN and first == last:
+            return
+    if index < 0:
+        if spans[FEN, 1] == 0 and _is_start(text, name, value, close):
+            spans[FEN, 0], spans[FEN, 1] = at, close  # no FEN begins with a bracket
+        return
+    known = index == FEN and spans[FEN, 1] > 0 and text[spans[FEN, 0]] != 91
+    if not known:
+        spans[index, 0] = first
+    elif _is_same(text, spans[FEN], first, last):
+        return
+    spans[index, 1] = last  # of two FENs, the text from one to the other: no FEN
+
+
+@njit(**BORROWING)
+def _is_same(text: Any, span: Any, first: Any, last: Any) -> Any:
+    """Return whether a span has the bytes of `text[first:last]`."""
+    same = span[1] - span[0] == last - first
+    for offset in range(last - first if same else 0):
+        same &= text[span[0] + offset] == text[first + offset]
+    return same
 
 
 @njit(**BORROWING)
@@ -250,17 +317,29 @@ def scan_tags(text: Any, starts: Any, spans: Any, movetext: Any) -> None:
         at, end = starts[game], starts[game + 1]
         spans[game] = 0
         while at < end:
-            following = _line_end(text, at, end)
-            at = _skip_marks(text, at, following)
-            char = text[at] if at < following else 10
+            following = line_end(text, at, end)
+            at = skip_marks(text, at, following)
+            first = skip_blanks(text, at, following)
+            char = text[first] if first < following else 10
             if char == 91:
-                _scan_tag(text, at, following, spans[game])
-            elif char != 37 and char != 59:  # % ;
-                first = at
-                while first < following and is_space(text[first]):
-                    first += 1
-                if first < following:
+                body = tags_end(text, first, following)
+                while first < body and text[first] == 91:
+                    close = min(_tag_close(text, first, following), body)
+                    _store_tag(text, first, close, spans[game])
+                    first = skip_blanks(text, min(close + 1, body), body)
+                if body < following:
+                    at = body
                     break
+            elif char == 37 or char == 59:  # % ;
+                if first > at:
+                    break  # an indented line is movetext
+                if spans[game, FEN, 1] == 0 and holds_board(text, first, following):
+                    spans[game, FEN, 0], spans[game, FEN, 1] = (
+                        first,
+                        following,
+                    )  # no FEN begins with either
+            elif not is_line_end(text, first, following):
+                break
             at = following
         movetext[game] = at
 

@@ -36,7 +36,10 @@ from pipeline.dumps.formats.evaluations import Sample
 from pipeline.dumps.source import is_same_file
 from pipeline.errors import DatasetError
 from pipeline.evaluation.game_texts import read_texts, text_of
-from pipeline.pgn.san import MATE
+from pipeline.ingest.tag_values import parse_result, tag_value
+from pipeline.pgn import tags
+from pipeline.pgn.comments import MATE
+from pipeline.pgn.foreign import translate_movetext
 from pipeline.storage.stores import open_for_arrow
 
 LIMIT = 1 << 30
@@ -46,6 +49,8 @@ BUT_PLANES = tuple(name for name in COLUMNS if name != "planes")
 """The columns that are read of every row, to check their values; planes are most of a shard, and checked in the sample."""
 
 Row = dict[str, Any]
+
+RESULT_NAMES = {1: "1-0", 0: "1/2-1/2", -1: "0-1"}
 
 
 def verify_dataset(
@@ -248,9 +253,9 @@ def _games_before(directory: Path, manifest: Mapping[str, Any], chunks: int | No
 
 def row_differs(row: Row, text: bytes) -> str:
     """Return how a stored row differs from the position that python-chess reaches in the game's text, or ""."""
-    if not text.startswith(b"["):
+    if re.match(rb"[1-8BKNPQRbknpqr/]+ [wb] [^\t\n]*\t", text):
         return _line_differs(row, text.decode("utf-8", "replace"))
-    game = chess.pgn.read_game(io.StringIO(text.decode("utf-8", "replace")))
+    game = chess.pgn.read_game(io.StringIO(_plain_game(text)))
     nodes = list(game.mainline()) if game is not None else []
     if game is None or row["ply"] >= len(nodes):
         return f"the dump's game has {len(nodes)} half-moves"
@@ -259,6 +264,19 @@ def row_differs(row: Row, text: bytes) -> str:
     white = {"1-0": 1, "0-1": -1}.get(game.headers.get("Result", "*"), 0)
     moved = {"label": label_of(move, board.turn), "promotion": move.promotion or 0}
     return _board_differs(row, board, moved | {"result": white if board.turn else -white})
+
+
+def _plain_game(text: bytes) -> str:
+    """Return a game's result, start and movetext in the spelling of python-chess (pipeline/pgn/README.md)."""
+    data, bounds = np.frombuffer(text, dtype=np.uint8), np.array([0, len(text)])
+    spans, begin = np.zeros((1, len(tags.TAGS), 2), dtype=np.int64), np.zeros(1, dtype=np.int64)
+    tags.scan_tags(data, bounds, spans, begin)
+    movetext = tag_value(translate_movetext(data, begin, bounds), np.array([begin[0], len(text)]))
+    movetext = re.sub(r"--+\+|\+--+", "", movetext)  # marks, where python-chess reads null moves
+    moves = re.sub(r"(?<!\S)([01]):([01])(?!\S)", r"\1-\2", "\n".join(filter(str.strip, movetext.splitlines())))
+    result = parse_result(tag_value(data, spans[0, tags.RESULT]))
+    known = {"Result": RESULT_NAMES.get(result, ""), "FEN": tag_value(data, spans[0, tags.FEN])}
+    return "".join(f'[{name} "{value}"]\n' for name, value in known.items() if value) + f"\n{moves}\n"
 
 
 def _line_differs(row: Row, line: str) -> str:

@@ -11,7 +11,7 @@ from pipeline.dumps.chunks import Chunk, read_chunks
 from pipeline.dumps.source import Source
 from pipeline.ingest.chunk import IngestConfig, Tagged, read_games
 from pipeline.pgn import replay, tags
-from pipeline.pgn.san import NO_CLOCK, NO_EVAL
+from pipeline.pgn.comments import NO_CLOCK, NO_EVAL
 
 CAPACITY = 1 << 15
 
@@ -29,6 +29,8 @@ class Game:
     moves: list[tuple[int, int]]
     evals: list[int | None]
     clocks: list[int | None]
+    movetext: bytes
+    tags: dict[str, bytes]
 
 
 @cache
@@ -44,7 +46,7 @@ def replay_chunk(chunk: Chunk, config: IngestConfig | None = None) -> tuple[Tagg
     parts: list[replay.Rows] = []
     game = 0
     while game < len(chunk.starts):
-        game, filled = replay.replay(text, tagged.games, tagged.setups, game, _memory())
+        game, filled = replay.replay(tagged.text, tagged.games, tagged.setups, game, _memory())
         parts.append(_memory()[:filled].copy())
     return tagged, np.concatenate(parts).view(np.recarray)
 
@@ -69,5 +71,11 @@ def games(path: Path, chunk_bytes: int = 1 << 24) -> Iterator[Game]:
                 moves[row : row + used],
                 [None if value == NO_EVAL else value for value in rows.eval[row : row + used].tolist()],
                 [None if value == NO_CLOCK else value for value in rows.clock[row : row + used].tolist()],
+                chunk.text[int(seen.movetext[at]) : int(seen.start[at + 1])],
+                {
+                    name: bytes(chunk.text[slice(*span)])
+                    for name, span in zip(tags.TAGS, tagged.spans[at], strict=True)
+                    if span[1]
+                },
             )
             row += used

@@ -1,7 +1,7 @@
 """What python-chess makes of PGN text: the independent reader that the pipeline's is compared with.
 
 It reads the main line with `chess.pgn`'s own tokens, board and errors, and gives each game the pipeline's words for what
-became of it. Nothing of the pipeline is imported.
+became of it. `find_problem` finds what python-chess skips without a word. Nothing of the pipeline is imported.
 """
 
 import io
@@ -164,3 +164,93 @@ def read(data: bytes, limit: int = 1 << 30) -> list[Reading]:
 def read_file(path: Path, limit: int = 1 << 30) -> list[Reading]:
     """Read the games of a plain PGN file."""
     return read(path.read_bytes(), limit)
+
+
+_GAPS = re.compile(r"\{[^{}]*\}|;[^\r\n]*|(?:(?<=[\r\n])|\A)%[^\r\n]*|[\s\x1c-\x1f]+|\.+|\$\d+|[!?+#=]+")
+_VARIATION = re.compile(r"\{[^{}]*\}|;[^\r\n]*|(?<=[\r\n])%[^\r\n]*|[(){]")
+_MARK = re.compile(r"(?<=[+=])[-/][-+/=]*|[-/]+[+=][-+/=]*|(?:e\.p\.|ep|mate|ch)(?![A-Za-z0-9\x80-\U0010ffff])")
+_NULL = re.compile(r"--|Z0|0000|@@@@")
+_SCORE = re.compile(r"(?:(?:1-0|0-1|1:0|0:1|1/2[-:]1/2|0[.,]5[-:]0[.,]5)(?![\d/])|1/2(?![-:/\d])|\*)")
+_MOVE = re.compile(
+    r"[PNBRQK]?@[a-h][1-8]|O-O(?:-O)?|0-0(?:-0)?"
+    r"|(?![-x])[NBKRQ]?[a-h]?[1-8]?[-x]?[a-h][1-8](?:=?[nbrqkNBRQK])?"
+)
+_NUMBER = re.compile(r"(\d+)(\.*)")
+
+
+def find_problem(movetext: str, numbered: bool) -> tuple[str, int] | None:
+    """Return the first problem that python-chess skips silently, and how many moves stand before it.
+
+    `numbered`: the game begins at the usual position, where the numbers of moves are certain.
+    """
+    at, moves, ended = 0, 0, False
+    while at < len(movetext):
+        before = movetext[at - 1] if at else " "
+        if movetext[at] == "(" and moves:
+            at = _variation_end(movetext, at)
+            if at < 0:
+                return "unclosed comment", moves
+        elif found := _NULL.match(movetext, at):
+            mark = _MARK.match(movetext, at)
+            if mark is None:
+                return "unreadable move" if ended else "null move", moves
+            at = mark.end()
+        elif found := _GAPS.match(movetext, at) or _SCORE.match(movetext, at):
+            ended = ended or _SCORE.match(movetext, at) is not None
+            at = found.end()
+        elif not movetext.startswith("0-0", at) and (found := _NUMBER.match(movetext, at)):
+            if (not found[2] and re.match(r"[A-Za-z0-9]", before)) or (
+                numbered and (int(found[1]) != moves // 2 + 1 or (len(found[2]) > 2 and moves % 2 == 0))
+            ):
+                return "unreadable move", moves
+            at = found.end()
+        elif found := _MOVE.match(movetext, at):
+            if ended:
+                return "unreadable move", moves
+            at, moves = found.end(), moves + 1
+        elif found := _MARK.match(movetext, at):
+            at = found.end()
+        else:
+            return "unclosed comment" if movetext[at] == "{" else "unreadable move", moves
+    return None
+
+
+_EVALS = re.compile(r"\[%(clk|eval)[\s\x1c-\x1f]+")
+_DECIMALS = re.compile(r"(\[%eval [+-]?\d*\.\d\d)\d+")
+_GLUED_NUMBER = re.compile(r"(?<![a-hNBKRQ0-9])(\d+)(?=[-x]?[a-h][1-8])")
+_SHORT_DRAW = re.compile(r"(?<!\S)(?:1/2|0[.,]5[-:]0[.,]5|1/2:1/2)(?!\S)")
+
+
+def read_one(tags: dict[str, bytes], movetext: bytes) -> tuple[str, Reading]:
+    """Return the verdict on one game and what python-chess reads of it, given its tags and movetext.
+
+    The text is first put into the words that python-chess knows: no blank lines, blanks behind glued move numbers, one blank
+    and two decimals in an evaluation, a comma before its depth, `1/2-1/2` for other spellings of a draw.
+    """
+    text = movetext.decode("utf-8", "surrogateescape").replace("\r\n", "\n").replace("\r", "\n")
+    text = re.sub(r"(?m)^\ufeff+|\ufeff+(?=\s|\Z)", "", text)
+    problem = find_problem(text, "FEN" not in tags)
+    text = re.sub(r"\n[\s\x1c-\x1f]*\n", "\n", text).strip()
+    text = _DECIMALS.sub(r"\1", _EVALS.sub(r"[%\1 ", text))
+    text = re.sub(r"(\[%eval [^\]\s]*)/(\d+\])", r"\1,\2", text)
+    text = _SHORT_DRAW.sub("1/2-1/2", _GLUED_NUMBER.sub(r"\1 ", text))
+    text = re.sub(r"(?<!\S)([01]):([01])(?!\S)", r"\1-\2", text)
+    head = "".join(f'[{name} "{value.decode("utf-8", "surrogateescape")}"]\n' for name, value in tags.items())
+    data = f"{head}\n{text}\n\n".encode("utf-8", "surrogateescape")
+    readings = read(data)
+    reading = readings[0] if readings else Reading()
+    if reading.verdict in ("bad FEN", "variant") or problem is None or problem[1] > len(reading.moves):
+        return reading.verdict, reading
+    return problem[0], reading
+
+
+def _variation_end(movetext: str, at: int) -> int:
+    """Return where the variation at `at` ends, -1 where it or a comment in it never does."""
+    depth = 0
+    for found in _VARIATION.finditer(movetext, at):
+        depth += (found[0] == "(") - (found[0] == ")")
+        if found[0] == "{":
+            return -1
+        if depth == 0 and found[0] == ")":
+            return found.end()
+    return -1

@@ -16,7 +16,7 @@ from pipeline.ingest.job import ingest
 from tests.pipeline import datasets
 
 SMALL = IngestConfig(chunk_mib=1, test_share=0.3, val_share=0.1)
-GOLDEN = {1: "aade37f3f29c2dd9f279aacd46711e468d05700200983bd17750778c561cf371"}
+GOLDEN = {2: "aade37f3f29c2dd9f279aacd46711e468d05700200983bd17750778c561cf371"}
 """Hash of all rows and games of DUMP by version."""
 
 DUMP = """\
@@ -95,7 +95,7 @@ def test_a_finished_dataset_of_another_version_is_left_as_it_is(
     assert ingest([str(dump)], out, SMALL, workers=1) == made
     before = datasets.content(out)
     raise_version(monkeypatch)
-    with pytest.raises(OtherDumpError, match=r"has rows of version 1, this program makes version 2.*choose another"):
+    with pytest.raises(OtherDumpError, match=rf"has rows of version {ROWS_VERSION}, .*choose another"):
         ingest([str(dump)], out, SMALL, workers=1)
     assert datasets.content(out) == before
     assert ingest([str(dump)], tmp_path / "beside", SMALL, workers=1)["rows_version"] == ROWS_VERSION + 1

@@ -1,14 +1,11 @@
-"""PGN with accidents: annotated games, ways to damage their text, and how the two readers may differ.
+"""PGN with accidents: annotated games, ways to damage their text, and how a game is compared with python-chess.
 
-`differ` names the documented reasons (`REASONS`) for which the two readers differ. Each reason is an edit of the text after
-which python-chess reads what the pipeline read before, so a reason explains a difference exactly or not at all.
+`differ` compares each game that the pipeline finds, by its tags and its movetext. Where the readers differ on purpose,
+`by_python_chess.find_problem` and `by_python_chess.read_one` say so in code; pipeline/pgn/README.md lists it in words.
 """
 
 import random
-import re
-from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable, Iterable
 
 import chess
 import chess.pgn
@@ -144,128 +141,33 @@ ACCIDENTS = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Fate:
-    """What became of a game; results, moves and values are of used games only."""
-
-    status: str
-    event: bytes
-    result: int | None = None
-    moves: tuple[tuple[int, int], ...] = ()
-    evals: tuple[int | None, ...] = ()
-    clocks: tuple[int | None, ...] = ()
-    """From each player's second move on."""
+Fate = tuple[str, int | None, list[tuple[int, int]], list[int | None], list[int | None]]
+"""Status of a game; of used games also the result, the moves as (label, promotion), the evals, and the clocks from each
+player's second move on."""
 
 
-def _theirs(data: bytes) -> list[Fate]:
-    """Return the fates of the games by python-chess."""
-    fates = []
-    for reading in by_python_chess.read(data):
-        event = reading.headers.get("Event", "").encode("utf-8", "surrogateescape")
-        if reading.verdict != "used" or reading.start is None:
-            fates.append(Fate(reading.verdict, event))
-            continue
-        moves, turn, plies = [], reading.start.turn, range(len(reading.moves))
-        for move in reading.moves:
-            moves.append((label(move, turn), move.promotion or 0))
-            turn = not turn
-        evals = tuple(by_python_chess.expected_eval(reading, ply) for ply in plies)
-        clocks = tuple(by_python_chess.expected_clock(reading, ply) for ply in plies[2:])
-        fates.append(Fate("used", event, reading.result, tuple(moves), evals, clocks))
-    return fates
+def _ours(game: by_kernels.Game) -> Fate:
+    """Return the fate of a game by the pipeline."""
+    if game.status != "used":
+        return game.status, None, [], [], []
+    return "used", game.result, game.moves, game.evals, game.clocks[2:]
 
 
-def _ours(games: list[by_kernels.Game]) -> list[Fate]:
-    """Return the fates of the games by the pipeline."""
-    return [
-        Fate("used", game.event, game.result, tuple(game.moves), tuple(game.evals), tuple(game.clocks[2:]))
-        if game.status == "used"
-        else Fate(game.status, game.event)
-        for game in games
-    ]
+def _theirs(game: by_kernels.Game) -> Fate:
+    """Return the fate of the same tags and movetext by python-chess."""
+    verdict, reading = by_python_chess.read_one(game.tags, game.movetext)
+    if verdict != "used" or reading.start is None:
+        return verdict, None, [], [], []
+    moves, turn, plies = [], reading.start.turn, range(len(reading.moves))
+    for move in reading.moves:
+        moves.append((label(move, turn), move.promotion or 0))
+        turn = not turn
+    evals = [by_python_chess.expected_eval(reading, ply) for ply in plies]
+    clocks = [by_python_chess.expected_clock(reading, ply) for ply in plies[2:]]
+    return "used", reading.result, moves, evals, clocks
 
 
-def _close_comments(text: bytes, games: list[by_kernels.Game], statuses: tuple[str, ...]) -> bytes:
-    """Close the comment that is open at the end of games with these statuses, and make those games illegal."""
-    for game in reversed(games):
-        end = game.offset + game.length
-        last = text[game.offset : end].rpartition(b"{")[2]
-        if game.status in statuses and b"}" not in last and len(last) < game.length:
-            before = text[:end].removesuffix(BOM)
-            assert end == len(text) or (text[end:].startswith(b"[Event") and not before.splitlines()[-1].strip())
-            text = text[:end] + b"}" + b")" * 50 + b" @a1\n\n" + text[end:]
-    return text
-
-
-def _separate_numbers(text: bytes, games: list[by_kernels.Game]) -> bytes:
-    """Put a blank behind a move number that a pawn's move follows at once."""
-    lines = re.split(rb"(?<=[\r\n])", text)
-    number = re.compile(rb"(?<![a-hNBKRQ0-9])(\d+)(?=[-x]?[a-h][1-8])")
-    return b"".join(line if line.startswith((b"[Event", b"[FEN")) else number.sub(rb"\1 ", line) for line in lines)
-
-
-def _edit(pattern: bytes, replacement: bytes) -> Callable[[bytes, list[by_kernels.Game]], bytes]:
-    """Return an edit by a regular expression."""
-    return lambda text, games: re.sub(pattern, replacement, text)
-
-
-IN_BAD_GAME = "comment that never ends in a bad game"
-_EOL = rb"(?>\r\n|\r|\n)"
-_BLANK = rb"(?:[ \t\x0b\x0c\x1c-\x1f]*" + _EOL + rb")"
-_REMARK = rb"(?:[%;][^\r\n]*" + _EOL + rb")"
-
-REASONS: dict[str, Callable[[bytes, list[by_kernels.Game]], bytes]] = {
-    # A comment that is open at a blank line before `[Event` was never closed: the games after it are saved, and its own is
-    # dropped. python-chess takes the rest of the file for the comment and uses the game.
-    "comment that never ends": lambda text, games: _close_comments(text, games, ("unclosed comment",)),
-    IN_BAD_GAME: lambda text, games: _close_comments(text, games, ("illegal move", "ambiguous move", "null move")),
-    # Joined files have a mark each. python-chess strips one from the first line of a game, and not behind two blank lines.
-    "byte-order mark": _edit(rb"(?m)(?<![^\r\n])(?:\xef\xbb\xbf)+", b""),
-    # Files joined without a blank line: python-chess reads the second game's tags as moves of the first.
-    "[Event after a result, no blank line": _edit(
-        rb"((?:1-0|0-1|1/2-1/2|\*)[ \t]*" + _EOL + rb")(?=\[Event\s)", rb"\1\r\n"
-    ),
-    # A game of tags alone: python-chess gives its tags to the next game.
-    "[Event after tags and a blank line": _edit(
-        rb"((?<![^\r\n])\[[^\r\n]*" + _EOL + _BLANK + rb")(?=\[Event\s)", rb"\1\r\n"
-    ),
-    # python-chess ends a game at the second blank line behind its tags, and begins one without tags.
-    "two blank lines after tags": _edit(
-        rb"(\[[^\r\n]*" + _EOL + _BLANK + rb")(?:" + _REMARK + rb"*" + _BLANK + rb")++(?!\[Event\s)", rb"\1"
-    ),
-    # `1e4` is a move with its number; python-chess reads a pawn from the first rank.
-    "move number without a blank": _separate_numbers,
-    # python-chess reads one blank before a value, at most two decimals and ten digits.
-    "value with more blanks or digits": lambda text, games: re.sub(
-        rb"\[%(clk|eval)[\s\x1c-\x1f]+", rb"[%\1 ", re.sub(rb"(\[%eval[\s\x1c-\x1f]+[+-]?\d*\.\d\d)\d+", rb"\1", text)
-    ),
-}
-
-
-def differ(text: bytes, path: Path) -> tuple[str, ...] | None:
-    """Return the reasons that explain how the readers differ, none where they agree, None where no reasons do."""
-    path.write_bytes(text)
-    games = list(by_kernels.games(path)) if text else []
-    found = _explain(text, games, [name for name in REASONS if name != IN_BAD_GAME])
-    return _explain(text, games, list(REASONS)) if found is None else found
-
-
-def _explain(text: bytes, games: list[by_kernels.Game], reasons: list[str]) -> tuple[str, ...] | None:
-    """Return those of the reasons after whose edits the readers agree, None where they never do."""
-    ours = [_plain(fate) for fate in _ours(games)]
-    found: list[str] = []
-    if [_plain(fate) for fate in _theirs(text)] == ours:
-        return ()
-    for name in reasons:
-        edited = REASONS[name](text, games)
-        if edited != text:
-            text = edited
-            found.append(name)
-            if [_plain(fate) for fate in _theirs(text)] == ours:
-                return tuple(found)
-    return None
-
-
-def _plain(fate: Fate) -> Fate:
-    """Return the fate in the words of both readers: python-chess knows no unclosed comment."""
-    return Fate("illegal move", fate.event) if fate.status == "unclosed comment" else fate
+def differ(games: Iterable[by_kernels.Game]) -> list[tuple[Fate, Fate, bytes]]:
+    """Return the games that python-chess reads otherwise: the pipeline's fate, python-chess's, the movetext."""
+    pairs = ((_ours(game), _theirs(game), game.movetext) for game in games)
+    return [pair for pair in pairs if pair[0] != pair[1]]

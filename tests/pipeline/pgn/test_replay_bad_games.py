@@ -8,9 +8,9 @@ import pytest
 from pipeline.dumps.chunks import read_chunks
 from pipeline.dumps.source import Source
 from pipeline.ingest.job import ingest
-from pipeline.pgn.san import NO_CLOCK, NO_EVAL
+from pipeline.pgn.comments import NO_CLOCK, NO_EVAL
 from tests.engine.board.test_position_many_moves import BEFORE, MANY
-from tests.pipeline import by_kernels, by_python_chess, datasets
+from tests.pipeline import by_kernels, datasets
 from tests.pipeline.by_kernels import Game
 
 MOVES = "1. e4 e5 2. Nf3 Nc6 3. Bb5 a6 4. Bxc6 dxc6 5. O-O f6 6. d4 exd4 7. Nxd4 c5 8. Nb3 Qxd1 9. Rxd1 Bg4 10. f3 Be6"
@@ -53,7 +53,7 @@ BAD = {
         f'[FEN "{BEFORE}"]\n\n1... gxh6 2. Qb1b2 1-0',
     ),
     "no moves": ("1-0", "{ nothing was played } 1-0"),
-    "unfinished": ("1. e4 e5 *", "1. e4 e5", '[Result "*"]\n\n1. e4 e5', '[Result "?"]\n\n1. e4 e5 1/2'),
+    "unfinished": ("1. e4 e5 *", "1. e4 e5", '[Result "*"]\n\n1. e4 e5', '[Result "?"]\n\n1. e4 e5'),
     "result contradicts board": (
         "1. f3 e5 2. g4 Qh4# 1-0",
         "1. f3 e5 2. g4 Qh4# 1/2-1/2",
@@ -198,29 +198,6 @@ NOTES = {
     "[%eval 0.5] [%eval 0.7] [%clk 0:00:05] [%clk 0:00:04]": (50, 5), "[%eval 0.5": (None, None), "%eval 0.5": (None, None),
     "[%clk 0:05]": (None, None), "[%clk 1:2:3:4]": (None, None), "[%eval 0.5 ]": (None, None), "[%eval #0]": (-32000, None),
 }  # fmt: skip
-
-
-JOINED = {
-    # movetext behind the tags, with the result 1-0: what python-chess replays, which ends a game at a blank line alone
-    "a result": ("1. e4 e5 1/2-1/2 2. Nf3 Nc6 1-0", ("used", 4)),
-    "an asterisk": ("1. e4 e5 * 2. Nf3 Nc6 1-0", ("used", 4)),
-    "a result on a line": ("1. e4 e5\n1-0\n2. Nf3 Nc6 1-0", ("used", 4)),
-    "a line of a bracket": ("1. e4 e5\n[x\n2. Nf3 Nc6 1-0", ("used", 4)),
-    "a clock's line": ("1. e4 e5\n[%clk 0:03:00]\n2. Nf3 Nc6 1-0", ("used", 4)),
-    "a tag": ('1. e4 e5\n[Site "?"]\n2. Nf3 Nc6 1-0', ("used", 4)),
-    "an Event tag": ('1. e4 e5\n[Event "x"]\n2. Nf3 Nc6 1-0', ("used", 4)),
-    "a second game": ("1. e4 e5 2. Nf3 1-0 1. e4 e5 2. Nf3 1-0", ("illegal move", 3)),
-}
-
-
-@pytest.mark.parametrize("inside", JOINED)
-def test_only_a_blank_line_ends_the_moves(inside: str, tmp_path: Path) -> None:
-    moves, expected = JOINED[inside]
-    text = f'[Event "a"]\n[Result "1-0"]\n\n{moves}\n\n'
-    (game,) = read(tmp_path, text)
-    assert (game.status, game.plies) == expected
-    (reading,) = by_python_chess.read(text.encode())
-    assert reading.verdict == game.status
 
 
 def test_joined_files_keep_their_first_tag_behind_a_byte_order_mark(tmp_path: Path) -> None:

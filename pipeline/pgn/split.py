@@ -1,0 +1,189 @@
+"""The beginnings of games in PGN text: a compiled scan over the lines of a stream, block by block.
+
+A game begins
+    at the first tag after movetext and a blank line
+    at `[Event` after tags and a blank line
+    at a tag after a line of movetext that ends in a result, without a blank line too
+    at movetext without tags after a result and a blank line
+    at the number `1.` after a blank line behind movetext that had no tags
+
+Otherwise a blank line ends no game that has no result yet. A comment may hold blank lines and tags:
+a tag in it begins a game only if the next brace opens another comment, or none follows, since then
+the first comment was never closed. A UTF-8 byte-order mark at the start of any line is ignored:
+joined files have one each.
+"""
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from engine.kernels import BORROWING
+from pipeline.pgn.comments import is_space
+from pipeline.pgn.san import read_result
+from pipeline.pgn.tags import (
+    is_event,
+    is_line_end,
+    is_tag,
+    line_end,
+    line_stop,
+    skip_blanks,
+    skip_marks,
+    tags_end,
+)
+
+BETWEEN, HEADERS, GAP, MOVETEXT, PAUSE, COMMENT = range(6)
+"""States of the splitter: between games, in tags, after the blank line behind them, in movetext,
+after a blank line behind movetext without a result, in a comment."""
+_STATE, _BEGUN, _FINISHED, _CANDIDATE, _UNTAGGED = range(5)
+
+LONGEST_GAME = 1 << 24
+"""Bytes after which a game is cut, so that a comment that never ends takes bounded memory."""
+
+
+class Splitter:
+    """The state of `split` between two blocks of a stream."""
+
+    def __init__(self) -> None:
+        self.state = np.array([BETWEEN, 0, 0, -1, 0], dtype=np.int64)
+        """State; where the open game began; whether the line before ended in a result; first tag in
+        the open comment or -1; whether the open game has no tags."""
+
+    def resume(self, scanned: int) -> int:
+        """Return the byte that `split` may begin games from, when it goes on at `scanned`."""
+        candidate = int(self.state[_CANDIDATE])
+        return scanned if candidate < 0 else min(candidate, scanned)
+
+    def drop(self, count: int) -> None:
+        """Move the positions after the first `count` bytes of the text were dropped."""
+        self.state[_BEGUN] -= count
+        self.state[_CANDIDATE] = max(self.state[_CANDIDATE] - count, -1)
+
+
+@njit(**BORROWING)
+def _ends_in_result(text: Any, at: Any, end: Any) -> Any:
+    """Return whether the last word of the line `text[at:end]` is a result or `*`."""
+    while end > at and is_space(text[end - 1]):
+        end -= 1
+    if end > at and (text[end - 1] == 42 or text[end - 1] == 0xBD):  # * and the last byte of a half
+        return True
+    word = end
+    while word > at and end - word < 8 and not is_space(text[word - 1]):
+        word -= 1
+    return end > word and read_result(text, word, end)[1] == end - word
+
+
+@njit(**BORROWING)
+def _walk_moves(text: Any, at: Any, end: Any, commented: Any) -> Any:
+    """Walk one line of movetext: return (first byte of the next line, whether a comment is open
+    there).
+    """
+    stop = line_stop(text, at, end)
+    if stop < end and text[stop] == 59:
+        return _walk_bytes(text, at, end, commented)
+    brace = stop - 1  # comments do not nest, so the last brace decides
+    while brace >= at and text[brace] != 123 and text[brace] != 125:
+        brace -= 1
+    if brace >= at:
+        commented = text[brace] == 123
+    return line_end(text, stop, end), commented
+
+
+@njit(**BORROWING)
+def _walk_bytes(text: Any, at: Any, end: Any, commented: Any) -> Any:
+    """Walk a line with a semicolon, which may begin a comment, as `_walk_moves` does."""
+    while at < end:
+        char = text[at]
+        if char == 10 or char == 13:
+            return line_end(text, at, end), commented
+        if commented:
+            commented = char != 125
+        elif char == 123:
+            commented = True
+        elif char == 59:
+            return line_end(text, at, end), False
+        at += 1
+    return end, commented
+
+
+@njit(**BORROWING)
+def _first_brace(text: Any, at: Any, end: Any) -> Any:
+    """Return the first brace of `text[at:end]`, 0 for none."""
+    while at < end:
+        if text[at] == 123 or text[at] == 125:
+            return int(text[at])
+        at += 1
+    return 0
+
+
+@njit(**BORROWING)
+def _is_first_number(text: Any, at: Any, end: Any) -> Any:
+    """Return whether `1.` is at `at`, and not `1...`."""
+    if at + 2 > end or text[at] != 49 or text[at + 1] != 46:
+        return False
+    at = skip_blanks(text, at + 2, end)
+    return at >= end or text[at] != 46
+
+
+@njit(**BORROWING)
+def split(text: Any, at: Any, end: Any, final: Any, state: Any, starts: Any) -> Any:
+    """Find the games that begin in whole lines `text[at:end]`: fill `starts` (int64) and return how
+    many.
+
+    `state` (int64[5], of Splitter) carries over from block to block; `final`: whether no block
+    follows. `starts` must have one entry for each two bytes from `Splitter.resume` on, since no
+    game is shorter: bounds are not checked.
+    """
+    count = 0
+    mode, begun, candidate = state[_STATE], state[_BEGUN], state[_CANDIDATE]
+    finished, untagged = state[_FINISHED] != 0, state[_UNTAGGED] != 0
+    while at < end or (final and candidate >= 0):
+        if candidate >= 0 and (at >= end or at - begun > LONGEST_GAME):
+            at, mode, candidate = candidate, BETWEEN, -1  # the comment was never closed
+        at = skip_marks(text, at, end)
+        if at == end:
+            break
+        first = skip_blanks(text, at, end)
+        empty = is_line_end(text, first, end)
+        bracket = not empty and text[first] == 91 and not (first + 1 < end and text[first + 1] == 37)
+        tagged = bracket and mode > GAP and is_tag(text, first, end)
+        fresh, movetext, following = False, -1, at
+        if empty:
+            if mode == HEADERS:
+                mode = GAP
+            elif mode == MOVETEXT:
+                mode = BETWEEN if finished else PAUSE
+            following = line_end(text, first, end)
+        elif mode != COMMENT and (text[at] == 37 or text[at] == 59):  # a line that begins with % or ; is a remark
+            following = line_end(text, at, end)
+        elif bracket and (mode <= GAP or (tagged and (mode == PAUSE or (mode == MOVETEXT and finished)))):
+            fresh = mode == BETWEEN or mode > GAP or (mode == GAP and is_event(text, first, end))
+            mode = HEADERS
+            following = line_end(text, first, end)
+            body = tags_end(text, first, following)
+            movetext = body if body < following else -1
+        else:
+            if mode == COMMENT and tagged and candidate < 0:
+                candidate = at
+            if candidate >= 0:
+                brace = _first_brace(text, at, line_end(text, at, end))
+                if brace == 123:
+                    at, mode, candidate = candidate, BETWEEN, -1
+                    continue
+                candidate = candidate if brace == 0 else -1
+            fresh = mode == BETWEEN or (mode == PAUSE and untagged and _is_first_number(text, first, end))
+            movetext = at
+        if movetext >= 0:
+            following, commented = _walk_moves(text, movetext, end, mode == COMMENT)
+            mode = COMMENT if commented else MOVETEXT
+            finished = not commented and _ends_in_result(text, movetext, following)
+        if not fresh and mode != BETWEEN and candidate < 0 and at - begun > LONGEST_GAME:
+            fresh, mode = True, MOVETEXT
+        if fresh:
+            starts[count] = at
+            begun, untagged = at, mode != HEADERS and movetext == at
+            count += 1
+        at = following
+    state[_STATE], state[_BEGUN], state[_CANDIDATE] = mode, begun, candidate
+    state[_FINISHED], state[_UNTAGGED] = int(finished), int(untagged)
+    return count
