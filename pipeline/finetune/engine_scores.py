@@ -26,7 +26,7 @@ from engine.board.position import to_fen
 from engine.board.rules import insufficient
 from engine.cores import cores
 from engine.json_files import parse_json
-from engine.match.players import Player
+from engine.match.players import Contestant
 from engine.match.uci_player import start
 from engine.progress import Progress, Stop, Tick
 from engine.temporaries import name_path
@@ -169,7 +169,9 @@ def _score_each(fens: Sequence[str], command: Sequence[str], stop: Stop) -> Iter
         if stop():
             return None
         if not hasattr(mine, "engine"):
-            mine.engine = start(Player(name="referee", command=tuple(command), options={"Threads": "1", "Hash": "16"}))
+            mine.engine = start(
+                Contestant(name="referee", command=tuple(command), options={"Threads": "1", "Hash": "16"})
+            )
             engines.append(mine.engine)
         return fen, _score_moves(mine.engine, fen, command[0])
 

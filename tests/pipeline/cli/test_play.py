@@ -11,8 +11,8 @@ from pathlib import Path
 import chess
 import chess.engine
 import pytest
-
 from engine.evaluation.policy_move import choose_by_policy, known_columns
+
 from engine.evaluation.score import centipawns
 from model.inference.onnx_evaluator import find_export
 from model.network.preset import Preset
