@@ -39,6 +39,8 @@ LEAST_SHARE = 0.2
 """Share of the soft bound before which no move is decided."""
 MOST_SIMULATIONS = 1_000_000_000
 """Maximum number of simulations of one tree, whose visits are 32 bits."""
+SLOWEST_DECAY = 0.99
+"""Decay of the slowest evaluation with each later one."""
 NEWEST_SHARE = 0.3
 """Weight of the newest evaluation in the estimate of their seconds."""
 
@@ -136,6 +138,8 @@ class Pace:
         """One position; follows the evaluations of the game."""
         self.fastest = 0.0
         """One position when it was measured on its own."""
+        self.slowest = 0.0
+        """The slowest batch lately: the next one may take as long."""
         self.longest_round = 0.0
         """The longest round so far, decaying."""
 
@@ -152,10 +156,20 @@ class Pace:
         """Adapt `evaluation` to a batch: one row takes its share at least, and all of it at most."""
         newest = min(max(self.evaluation, seconds / max(rows, 1)), seconds)
         self.evaluation += NEWEST_SHARE * (newest - self.evaluation)
+        self.slowest = max(seconds, SLOWEST_DECAY * self.slowest)
 
     def forget_slowly(self) -> None:
-        """Lower `evaluation` where none was made: the machine may be idle again."""
+        """Lower the estimates where nothing was evaluated: the machine may be idle again."""
         self.evaluation = max(DECAY * self.evaluation, self.fastest)
+        self.slowest = max(DECAY * self.slowest, self.fastest)
+
+    def budget(self, limits: Limits, overhead: float) -> Budget:
+        """Return the time of a move, so that the clock survives a batch as slow as the slowest."""
+        budget = divide_clock(limits, overhead)
+        if limits.left is None or budget.soft is None or budget.hard is None:
+            return budget
+        hard = min(budget.hard, max(limits.left - overhead - self.slowest, 0.0))
+        return Budget(min(budget.soft, hard), hard, budget.is_exact)
 
     def left(self, bound: float | None, control: Control) -> float:
         """Return the seconds until a bound of the budget, infinity where there is none."""

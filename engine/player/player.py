@@ -30,7 +30,6 @@ from engine.player.clock import (
     Limits,
     MoveTimer,
     Pace,
-    divide_clock,
 )
 from engine.player.lines import Line, Play, read_search
 from engine.player.policy import Answer, Conditions, evaluate, policy_of
@@ -156,7 +155,7 @@ class Player:
         control = control or Control(self.pace.clock())
         limits = [request.limits for request in requests]
         assert len(limits) == 1 or not any(one.timed for one in limits), "one game on a clock"
-        budget = divide_clock(limits[0], self.style.overhead)
+        budget = self.pace.budget(limits[0], self.style.overhead)
         if self.style.search is None:
             return self._play_policies(requests, budget, control)
         return self._play_searches(requests, self.style.search, budget, control)
@@ -329,7 +328,7 @@ class Player:
         usual = MOST_SIMULATIONS if request.limits.timed else config.simulations
         most = MOST_RESTRICTED if allowed else max(MOST_SIMULATIONS - before, 1)
         wanted = min(request.simulations or usual, most)
-        if is_over():  # a tree without simulations still gets one
+        if timer():  # a tree without simulations still gets one
             wanted = int(before == 0)
         if wanted:
             pairs = [(label_of(move, board.turn), move.promotion or 0) for move in allowed]

@@ -170,6 +170,7 @@ class Job(Control):
         rating = options.played_rating or None
         bounds = [MOST_SIMULATIONS, *([max(go.nodes, 1)] if go.nodes is not None else [])]
         bounds += [options.simulations] if options.simulations and not go.infinite else []
+        bounds += [1] if go.mate is not None and go.mate < 1 else []  # there is no such mate
         return Request(
             board=board,
             conditions=Conditions(rating=rating, clock=limits.left, increment=increment),

@@ -10,7 +10,7 @@
 Axes: A legal moves, R ratings.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import inf
 from operator import index
@@ -33,6 +33,8 @@ from model.inference.onnx_evaluator import OnnxEvaluator, find_export
 
 MOST_SIMULATIONS = 1_000_000
 """Simulations of one call at most: their tree is allocated at once."""
+COLUMNS = {"rating": "elo", "opponent_rating": "opponent_elo", "clock": "clock"}
+"""Columns of the conditions that `choose` takes."""
 
 
 class GameOverError(UserError):
@@ -90,9 +92,11 @@ class Player:
         simulations = _read_count("simulations", simulations)
         if aim not in get_args(Aim):
             raise UserError(f"aim must be one of {', '.join(get_args(Aim))}, not {aim!r}")
-        conditions = self._conditions(elo=rating, opponent_elo=opponent_rating, clock=clock)
+        conditions = self._conditions(rating=rating, opponent_rating=opponent_rating, clock=clock)
         correction = self._searched.corrections.get(aim) if simulations else None
         style = Style(correction=correction, simulations=simulations, temperature=temperature)
+        if not isinstance(random, np.random.Generator | None):
+            raise UserError(f"random must be a numpy.random.Generator, not {random!r}")
         random = random or np.random.default_rng()
         play = self._play(style, [Request(board=board, conditions=conditions, random=random)])[0]
         likely = sorted(play.moves, key=lambda line: -line.share)
@@ -109,7 +113,9 @@ class Player:
         """
         board = _read_board(board)
         moves = [move for move in board.legal_moves if move.promotion in (None, chess.QUEEN)]
-        conditions = [self._conditions(elo=rating) for rating in ratings]
+        if isinstance(ratings, str) or not isinstance(ratings, Iterable):
+            raise UserError(f"ratings must be a list of whole numbers, not {ratings!r}")
+        conditions = [self._conditions(rating=rating) for rating in ratings]
         if not conditions:
             return moves, np.empty((0, len(moves)))
         plays = self._play(Style(), [Request(board=board, conditions=one) for one in conditions])
@@ -132,12 +138,12 @@ class Player:
         player = EnginePlayer(self.evaluator, style, searched=self._searched)
         return player.play_all(requests)
 
-    def _conditions(self, *, elo: int | None, opponent_elo: int | None = None, clock: int | None = None) -> Conditions:
+    def _conditions(self, **given: Any) -> Conditions:
         """Return conditions that the network reads, or raise ConditionError."""
-        given = {"elo": elo, "opponent_elo": opponent_elo, "clock": clock}
-        known = {name: _read_whole(name, one) for name, one in given.items() if one is not None}
+        numbers = {name: _read_whole(name, one) for name, one in given.items() if one is not None}
+        known = {COLUMNS[name]: number for name, number in numbers.items()}
         check_conditions(f"the network {self.evaluator.preset.name}", self.evaluator.columns, known)
-        return Conditions(rating=known.get("elo"), opponent_rating=known.get("opponent_elo"), clock=known.get("clock"))
+        return Conditions(**numbers)
 
 
 def _read_board(board: chess.Board | str) -> chess.Board:

@@ -41,7 +41,9 @@ def stockfish(nodes: int) -> Contestant:
     path = shutil.which("stockfish", path="/usr/games:/usr/local/bin:/usr/bin") or shutil.which("stockfish")
     if path is None:
         pytest.skip("stockfish is not installed: apt-get install stockfish")
-    return Contestant(name="Stockfish", command=(path,), limit=Limit(nodes=nodes), options={"Hash": "1", "Threads": "1"})
+    return Contestant(
+        name="Stockfish", command=(path,), limit=Limit(nodes=nodes), options={"Hash": "1", "Threads": "1"}
+    )
 
 
 def match(a: Contestant, b: Contestant, openings: list[Opening], **config: object) -> list[GameRecord]:

@@ -4,11 +4,11 @@ import random
 
 import chess
 import pytest
-from engine.player.clock import MOVES_TO_GO, Budget, Control, Limits, MoveTimer, Pace, divide_clock
 from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.evaluation.evaluator import uniform
+from engine.player.clock import MOVES_TO_GO, Budget, Control, Limits, MoveTimer, Pace, divide_clock
 from engine.search import Search
 from engine.search.chess_rules import position_and_history
 from tests.engine.uci.uci_talk import FakeClock

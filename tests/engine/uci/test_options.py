@@ -106,6 +106,7 @@ class Listening:
 def test_policy_is_told_the_moves_of_the_game_and_the_clock_and_search_is_not() -> None:
     evaluator = Listening()
     with Talk(evaluator) as talk:
+        evaluator.given.clear()
         talk.best("position startpos moves e2e4 c7c5", "go nodes 4")
         assert all(not given for given in evaluator.given)
         talk.say("setoption name Style value policy")
