@@ -153,7 +153,7 @@ def _load() -> None:
     import pipeline.selfplay.job
     import pipeline.training.train  # noqa: F401
     from engine.evaluation import evaluator, handwritten
-    from engine.search.clock import warm_up
+    from engine.player.player import warm_up
 
     torch.set_num_threads(1)
     _encode_a_game()

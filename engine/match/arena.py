@@ -12,13 +12,11 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
-from numpy.typing import NDArray
 
 from engine.cores import cores
-from engine.evaluation.evaluator import Evaluator
 from engine.match.game import GameRecord, MatchGame
 from engine.match.openings import Opening
-from engine.match.players import HumanSide, Player, PolicySide, SearchSide, Side
+from engine.match.players import Contestant, OwnSide, Side
 from engine.match.sprt import SprtConfig, llr, pair_counts, verdict
 from engine.match.uci_player import UciSide
 from engine.progress import Stop, never
@@ -30,7 +28,7 @@ PATIENCE = 60.0
 
 
 def play(
-    players: tuple[Player, Player],
+    players: tuple[Contestant, Contestant],
     openings: Sequence[Opening],
     *,
     report: Callable[[GameRecord], None],
@@ -96,7 +94,7 @@ def play(
             gc.unfreeze()
 
 
-def _groups(players: tuple[Player, Player], concurrency: int, timed: bool, left: int) -> tuple[int, int]:
+def _groups(players: tuple[Contestant, Contestant], concurrency: int, timed: bool, left: int) -> tuple[int, int]:
     """Return the number of groups, and of games in each."""
     if timed:
         return min(left, concurrency or max(1, cores() - 1)), 1  # without a core, the referee would delay the engines
@@ -104,39 +102,23 @@ def _groups(players: tuple[Player, Player], concurrency: int, timed: bool, left:
     return 1, min(left, concurrency or (8 * cores() if engines else WIDTH))
 
 
-def make_side(player: Player, width: int, patience: float) -> Side:
+def make_side(contestant: Contestant, width: int, patience: float) -> Side:
     """Make a side of `width` slots; an engine loses when it exceeds its time by `patience` seconds."""
-    if player.evaluator is None:
-        return UciSide(player, width, patience)
-    if player.rating:
-        return HumanSide(player, player.evaluator, _never_alone(player.evaluator))
-    evaluator = player.evaluator if player.limit.timed else _never_alone(player.evaluator)
-    if player.search is None:
-        return PolicySide(evaluator)
-    return SearchSide(player, evaluator, player.search, width)
-
-
-def _never_alone(evaluator: Evaluator) -> Evaluator:
-    """Return an evaluator that evaluates a single position as a batch of two, itself twice.
-
-    A network's last bits differ between one row and several (vectors are multiplied by other kernels), and a game must not
-    depend on how many others are still being played; two rows and more were found to agree.
-    """
-
-    def evaluate(planes_BP: NDArray[np.uint64]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        if len(planes_BP) != 1:
-            return evaluator(planes_BP)
-        logits_BA, wdl_BW = evaluator(np.repeat(planes_BP, 2, axis=0))
-        return logits_BA[:1], wdl_BW[:1]
-
-    return evaluate
+    if contestant.evaluator is None:
+        return UciSide(contestant, width, patience)
+    return OwnSide(contestant, width)
 
 
 class _Group:
     """Up to `width` games side by side, and both players in them."""
 
     def __init__(
-        self, players: tuple[Player, Player], openings: Sequence[Opening], width: int, margin: float, max_plies: int
+        self,
+        players: tuple[Contestant, Contestant],
+        openings: Sequence[Opening],
+        width: int,
+        margin: float,
+        max_plies: int,
     ) -> None:
         self.openings, self.width, self.margin, self.max_plies = openings, width, margin, max_plies
         self.limits = (players[0].limit, players[1].limit)
@@ -181,19 +163,11 @@ class _Group:
             pool.submit(side.play, [self.games[slot].request(slot) for slot in slots]) if slots else None
             for side, slots in zip(self.sides, asked, strict=True)
         ]
-        moves = []
         for slots, future in zip(asked, futures, strict=True):
             for slot, result in zip(slots, future.result() if future else [], strict=True):
-                game = self.games[slot]
-                turn = game.board.turn
-                game.take(result, self.margin)
-                if game.end is None and result.move is not None:
-                    moves.append((slot, result.move, turn))
+                self.games[slot].take(result, self.margin)
         for slot in sorted(slot for slot, game in self.games.items() if game.end is not None):
             report(self.games.pop(slot).record())
-        if moves:
-            for side in self.sides:
-                side.push(moves)
 
 
 def pairs_to_decision(points: Sequence[float | None], config: SprtConfig) -> int | None:

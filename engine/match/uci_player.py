@@ -16,7 +16,7 @@ import chess.engine
 
 from engine.cores import cores
 from engine.match.config import Limit, PlayerError
-from engine.match.players import MoveRequest, Player, PlayResult, Side
+from engine.match.players import Contestant, MoveRequest, PlayResult, Side
 
 STARTING_SECONDS = 60.0
 """Timeout of an engine's start."""
@@ -24,7 +24,7 @@ ENDING_SECONDS = 5.0
 """Timeout of a killed process's end."""
 
 
-def start(player: Player) -> chess.engine.SimpleEngine:
+def start(player: Contestant) -> chess.engine.SimpleEngine:
     """Start an engine and set its options, or raise PlayerError."""
     command = " ".join(player.command)
     try:
@@ -41,7 +41,7 @@ def start(player: Player) -> chess.engine.SimpleEngine:
     return engine
 
 
-def probe(player: Player) -> str:
+def probe(player: Contestant) -> str:
     """Start an engine once and return its name; raise PlayerError if it does not work."""
     engine = start(player)
     try:
@@ -71,7 +71,7 @@ async def _new_game(engine: chess.engine.SimpleEngine, game: int) -> None:
 class UciSide(Side):
     """A UCI engine in `width` games."""
 
-    def __init__(self, player: Player, width: int, patience: float) -> None:
+    def __init__(self, player: Contestant, width: int, patience: float) -> None:
         self.player, self.patience = player, patience
         self.engines: list[chess.engine.SimpleEngine | None] = [None] * width
         self.games: list[int] = [0] * width

@@ -105,8 +105,8 @@ class SearchConfig:
             if getattr(self, name) < least:
                 raise SearchError(f"{name} must be at least {least}, not {getattr(self, name)}")
         for name in ("policy_temperature", "dirichlet_alpha", "c_base"):
-            if not getattr(self, name) > 0.0:
-                raise SearchError(f"{name} must be above 0, not {getattr(self, name)}")
+            if not 0.0 < getattr(self, name) < float("inf"):
+                raise SearchError(f"{name} must be above 0 and finite, not {getattr(self, name)}")
         for name in ("c_stdev", "dirichlet_fraction", "tail_mass", "dominance", "endgame_factor"):
             if not 0.0 <= getattr(self, name) <= 1.0:
                 raise SearchError(f"{name} must be between 0 and 1, not {getattr(self, name)}")
@@ -115,7 +115,7 @@ class SearchConfig:
             *("widening_factor", "repetition_penalty", "branching_exponent"),
         ):
             if not 0.0 <= getattr(self, name) < float("inf"):
-                raise SearchError(f"{name} must be 0 or more, not {getattr(self, name)}")
+                raise SearchError(f"{name} must be 0 or more and finite, not {getattr(self, name)}")
 
     @property
     def capacity(self) -> int:

@@ -13,15 +13,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-import chess
 import numpy as np
 from numpy.typing import NDArray
 
 from engine.board.position import Position
 from engine.encoding.planes import LABELS
-from engine.evaluation.evaluator import Evaluator
 from engine.progress import Stop
-from engine.search.chess_rules import position_and_history
 from engine.search.config import SearchConfig
 from engine.search.results import Root
 from engine.search.search import Search
@@ -73,26 +70,6 @@ def search_roots(search: Search, roots: Sequence[HumanRoot], simulations: int, s
     slots_N = np.arange(len(roots), dtype=np.int64)
     search.run(slots_N, simulations=simulations, noise=False, stop=stop)
     return [search.root(slot) for slot in range(len(roots))]
-
-
-def correct_policies(
-    evaluator: Evaluator,
-    boards: Sequence[chess.Board],
-    answer: tuple[NDArray[np.float32], NDArray[np.float32]],
-    ratings: Sequence[int],
-    correction: Correction,
-    simulations: int,
-    stop: Stop | None = None,
-) -> NDArray[np.float64]:
-    """Return the policies for boards, corrected by a search of all of them side by side, as logits float64[N, A].
-
-    `answer` are their policies and values, conditioned as wished; `ratings` are the movers', 0 for unknown. A search that is
-    ended by `stop`, called after every round, corrects by what it has found.
-    """
-    rows = zip(boards, *answer, strict=True)
-    roots = [HumanRoot(*position_and_history(board), logits_A, wdl_3) for board, logits_A, wdl_3 in rows]
-    search = Search(evaluator, human_config(simulations), games=len(roots))
-    return correct_logits(roots, search_roots(search, roots, simulations, stop), *correction.at(np.array(ratings)))
 
 
 def correct_logits(

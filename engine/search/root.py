@@ -121,7 +121,7 @@ def begin_run(
 
 @njit(cache=True, nogil=True)
 def _add_dirichlet(forest: Forest, slot: Int, params: SearchParams) -> None:
-    """Mix Dirichlet noise into the root's priors."""
+    """Mix Dirichlet noise into the root's priors, and sort its moves again."""
     root, fraction = forest.nodes[slot, 0], params.dirichlet_fraction
     moves = forest.edges[slot, root.first : root.first + root.count]
     drawn = np.zeros(len(moves), dtype=np.float64)
@@ -131,6 +131,10 @@ def _add_dirichlet(forest: Forest, slot: Int, params: SearchParams) -> None:
         moves[index].prior = (1.0 - fraction) * moves[index].prior + fraction * drawn[index]
         if moves[index].visits > 0:
             root.visited_policy += moves[index].prior
+        drawn[index] = -moves[index].prior
+    order, before = np.argsort(drawn, kind="mergesort"), moves.copy()  # stable, likeliest first
+    for index in range(len(moves)):
+        moves[index] = before[order[index]]
 
 
 @njit(cache=True, nogil=True)
@@ -204,7 +208,7 @@ def choose_edge(forest: Forest, slot: Int, temperature: float, params: SearchPar
         if move.proof == LOST:
             weights[index] = -np.inf
     if temperature > 0.0:
-        index = _draw(forest.rng[slot], weights[: root.count], temperature)
+        index = _draw(forest.rng[slot], weights[: root.count].copy(), temperature)
         if index >= 0:
             return first + index
     return first + _largest(forest, slot, weights)

@@ -172,7 +172,10 @@ class Search:
         self.simulations += int(done_N.sum())
 
     def _slots(self, slots: NDArray[np.int64] | None) -> NDArray[np.int64]:
+        """Return the slots of a call: each at most once, since a round has room for one game a slot."""
         slots_N = self._all if slots is None else np.asarray(slots, dtype=np.int64)
+        if ((slots_N < 0) | (slots_N >= self.games)).any() or len(np.unique(slots_N)) < len(slots_N):
+            raise SearchError(f"slots must be different numbers from 0 to {self.games - 1}, not {slots_N.tolist()}")
         if not self._started[slots_N].all():
             raise SearchError("a slot that was never started holds no game")
         return slots_N

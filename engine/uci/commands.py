@@ -9,7 +9,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from engine.errors import UserError
-from engine.search.clock import Limits
+from engine.player.clock import Limits
 
 COMMANDS = frozenset(
     ("uci", "isready", "ucinewgame", "position", "go", "stop", "ponderhit", "setoption", "quit", "debug", "register")

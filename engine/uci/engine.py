@@ -1,4 +1,4 @@
-"""The engine as a process: one thread reads commands, one thinks; neither ever waits long for the other.
+"""The engine as a process: one thread reads commands, one thinks; neither ever waits for the other.
 
 Commands take effect at once or are queued for the thinking thread; only `stop` and `ponderhit` act on a running search.
 `quit` and the end of the input wait for the last answer, even while the network is still loading or compiling, so every `go`
@@ -15,12 +15,11 @@ from engine.errors import UserError
 from engine.evaluation.evaluator import Evaluator
 from engine.evaluation.handwritten import evaluate
 from engine.jit_cache import are_compiled
-from engine.search.clock import warm_up
+from engine.player.player import Player, warm_up
 from engine.uci.commands import parse_go, parse_option, parse_position, quote, split
 from engine.uci.job import Job
 from engine.uci.options import Options, describe_options, set_option
 from engine.uci.position import GameState
-from engine.uci.thinking import Thinker
 
 LONGEST_LINE = 1 << 20
 """Longest line that is read, bytes; the longest game takes 40,000."""
@@ -59,13 +58,18 @@ class Engine:
         self._job: Job | None = None
         self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._loaded = threading.Event()
-        self._failure: UserError | None = None
+        self._failure: LoadError | None = None
+        """Why there is no player at all."""
+        self._ended = threading.Event()
+        self._error: Exception | None = None
+        """Why the engine ends before `quit`."""
         self._position_seconds = 0.0
         self._cold = False
         self._speaking = threading.Lock()
         self._gone: BrokenPipeError | None = None
         self._clock = clock
-        self._thinker = Thinker(self._say, clock=clock)
+        self._player: Player | None = None
+        self._debugging = False
         self._commands: dict[str, Callable[[str], None]] = {
             "uci": self._uci,
             "isready": self._isready,
@@ -88,17 +92,29 @@ class Engine:
         threading.Thread(target=warm_up, args=(evaluate,), name="kernels", daemon=True).start()  # beside torch's import
         self._thread.start()
         self._submit_load()
+        threading.Thread(target=self._read, args=(lines,), name="reading", daemon=True).start()
+        try:
+            self._ended.wait()
+            if self._error is None:
+                self._finish()
+        finally:
+            self._shut_down()
+        if self._error or self._gone:
+            raise self._error or self._gone  # type: ignore[misc]
+
+    def _read(self, lines: BinaryIO) -> None:
+        """Follow the commands until `quit` or the end of them, or the engine ends."""
         try:
             for line in _lines_of(lines):
                 if line is None:
+                    self._game.refuse()  # it may have been the position
                     self._say(f"info string a line of more than {LONGEST_LINE} bytes is skipped")
                 elif not self._follow(line) or self._gone:
                     break
-            self._finish()
+        except Exception as error:  # noqa: BLE001 - `serve` raises it
+            self._error = error
         finally:
-            self._shut_down()
-        if self._gone:
-            raise self._gone
+            self._ended.set()
 
     def _follow(self, line: str) -> bool:
         """Execute a line; False for `quit`. An error is reported, and the engine goes on."""
@@ -111,8 +127,6 @@ class Engine:
                 self._go(rest, begun - self._position_seconds)
             elif command:
                 self._commands[command](rest)
-        except LoadError:
-            raise
         except UserError as error:
             self._say(f"info string {error}")
             command = ""
@@ -127,37 +141,54 @@ class Engine:
         self._say("uciok")
 
     def _isready(self, rest: str) -> None:
-        if self._job is None or self._job.answered:
+        """Answer when the player is loaded, without keeping the next commands waiting."""
+        if self._loaded.is_set() or (self._job is not None and not self._job.answered):
+            self._say_ready()
+        else:
             self._report_compiling()
-            self._loaded.wait()
-            self._raise_failure()
-        self._say("readyok")
+            self._tasks.put(self._say_ready)
+
+    def _say_ready(self) -> None:
+        if self._failure is None:
+            self._say("readyok")
+        else:
+            self._end(self._failure)
 
     def _ucinewgame(self, rest: str) -> None:
         self._game = GameState()
-        self._tasks.put(self._thinker.forget)
+        self._tasks.put(self._forget)
+
+    def _forget(self) -> None:
+        if self._player is not None:
+            self._player.forget()
 
     def _position(self, rest: str) -> None:
-        wrong = self._game.update(*parse_position(rest))
-        if wrong:
-            self._say(f"info string {wrong}")
+        try:
+            note = self._game.update(*parse_position(rest))
+        except UserError:
+            self._game.refuse()
+            raise
+        if note:
+            self._say(f"info string {note}")
 
     def _go(self, rest: str, begun: float) -> None:
         """Queue a `go` that came at time `begun`; a running one is answered first, so each has its answer."""
         go = parse_go(rest)
         for problem in go.problems:
             self._say(f"info string {problem}")
-        if self._loaded.is_set():
-            self._raise_failure()
         self._report_compiling()
         if self._job is not None and not self._job.answered:
             self._say("info string go while thinking: the search before it is stopped")
             self._job.stop()
-        job = self._job = Job(go, self._options, self._game.board.copy(), self._game.start, begun)
+        board = self._game.board and self._game.board.copy()
+        job = self._job = Job(go, self._options, board, begun, self._say, self._clock)
 
         def think() -> None:
             try:
-                self._thinker.think(job)
+                if self._player is None:
+                    self._end(self._failure)
+                else:
+                    job.answer(self._player, self._debugging)
             finally:
                 job.over.set()
 
@@ -180,7 +211,7 @@ class Engine:
             self._submit_load()
 
     def _debug(self, rest: str) -> None:
-        self._thinker.debug = rest != "off"
+        self._debugging = rest != "off"
 
     def _submit_load(self) -> None:
         checkpoint, threads = _loaded(self._options)
@@ -188,8 +219,10 @@ class Engine:
 
         def load() -> None:
             try:
-                self._thinker.use(self._load(checkpoint or None, threads))
-                self._failure = None
+                evaluator = self._load(checkpoint or None, threads)
+                player = Player(evaluator, clock=self._clock, note=self._note)
+                player.prepare()
+                self._player, self._failure = player, None
             except Exception as error:  # noqa: BLE001 - the GUI must see any error of a checkpoint
                 self._report_failure(checkpoint, error)
             finally:
@@ -199,7 +232,7 @@ class Engine:
 
     def _report_failure(self, checkpoint: str, error: Exception) -> None:
         reason = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {quote(str(error), 300)}"
-        if self._thinker.evaluator is None:
+        if self._player is None:
             self._failure = LoadError(reason)
         else:
             self._say(f"info string {quote(checkpoint)} is not played with: {reason}")
@@ -210,10 +243,14 @@ class Engine:
             self._say(COMPILING)
         self._cold = False
 
-    def _raise_failure(self) -> None:
-        if self._failure is not None:
-            self._say(f"info string {self._failure}")
-            raise self._failure
+    def _note(self, text: str) -> None:
+        self._say(f"info string {text}")
+
+    def _end(self, failure: LoadError | None) -> None:
+        """End the engine, which has no player."""
+        self._say(f"info string {failure}")
+        self._error = failure
+        self._ended.set()
 
     def _say(self, line: str) -> None:
         """Write a whole line, from either thread; once the output is closed, nothing more is written."""
@@ -236,7 +273,6 @@ class Engine:
             self._job.stop()
         while not self._job.over.wait(POLL_SECONDS) and not self._gone:
             pass
-        self._raise_failure()
 
     def _shut_down(self) -> None:
         """End the thinking thread; loading or compiling is not waited for."""

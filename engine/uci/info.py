@@ -1,16 +1,15 @@
-"""The protocol's output: `info` lines of a search, made from its root."""
+"""The protocol's output: the `info` lines of a player's moves."""
 
-from collections.abc import Callable, Sequence
-
-import chess
-
-from engine.encoding.planes import move_of
 from engine.evaluation.score import centipawns
-from engine.search import Root
+from engine.player import Play
+from engine.player.lines import win_draw_loss
 
 
 def format_score(value: float, plies: int) -> str:
-    """Write a score: `mate` in moves if `plies` to a mate are proven (negative: the mover is mated), else `cp`."""
+    """Write a score: `mate` in moves if `plies` to a mate are proven, else `cp`.
+
+    Negative: the mover is mated.
+    """
     if plies:
         return f"mate {(plies + 1) // 2 if plies > 0 else -(-plies // 2)}"
     return f"cp {centipawns(value)}"
@@ -18,46 +17,28 @@ def format_score(value: float, plies: int) -> str:
 
 def format_wdl(value: float, draw: float) -> str:
     """Write win, draw and loss in thousandths that sum to 1000; `value` is win minus loss."""
-    draw = min(max(draw, 0.0), 1.0 - abs(value))
-    win = round(500 * (1 + value - draw))
-    drawn = min(round(1000 * draw), 1000 - win)
-    return f"{win} {drawn} {1000 - win - drawn}"
+    win, drawn, _ = win_draw_loss(value, draw)
+    wins = round(1000 * win)
+    draws = min(round(1000 * drawn), 1000 - wins)
+    return f"{wins} {draws} {1000 - wins - draws}"
 
 
-def format_effort(nodes: int, seconds: float) -> str:
-    """Write the cost of a search so far: simulations of this `go`, and seconds since it."""
-    return f"nodes {nodes} nps {round(nodes / max(seconds, 1e-3))} time {round(seconds * 1000)}"
+def format_play(play: Play, depth: int, seconds: float, lines: int, show_wdl: bool) -> list[str]:
+    """Write an `info` line for each of the best `lines` moves, all of one `depth`.
 
-
-def write_moves(line: Sequence[tuple[int, int]], board: chess.Board) -> list[str]:
-    """Write a line of (label, promotion) from a position as UCI moves."""
-    words, turn = [], board.turn
-    for label, promotion in line:
-        words.append(move_of(label, promotion, turn).uci())
-        turn = not turn
-    return words
-
-
-def format_info(
-    root: Root,
-    order: Sequence[int],
-    line_of: Callable[[int], list[str]],
-    cost: str,
-    *,
-    show_wdl: bool,
-) -> list[str]:
-    """Write an `info` line for each root move of `order`, best first; `line_of` returns a move's principal variation.
-
-    depth is the length of that variation (as in CrazyAra), since a tree has no single depth. `cost` is from `format_effort`.
+    A tree has no single depth. Programs show several lines only where their depth is the same and
+    does not fall, so the caller gives the length of the longest best variation so far (as in
+    CrazyAra, of each line).
     """
-    lines = []
-    for place, index in enumerate(order, 1):
-        value, draw = root.value_at(index), float(root.draws[index])
-        words = line_of(index)
-        parts = [f"info depth {len(words)} seldepth {max(root.seldepth, len(words))} multipv {place}"]
-        parts.append(f"score {format_score(value, int(root.mates[index]))}")
-        if show_wdl:
-            parts.append(f"wdl {format_wdl(value, draw)}")
-        parts.append(f"{cost} hashfull {min(round(1000 * root.full), 1000)} pv {' '.join(words)}")
-        lines.append(" ".join(parts))
-    return lines
+    nodes = max(play.simulations, 1)
+    cost = f"nodes {nodes} nps {round(nodes / max(seconds, 1e-3))} time {round(seconds * 1000)}"
+    full = f"hashfull {min(round(1000 * play.full), 1000)}"
+    said = []
+    for place, line in enumerate(play.moves[:lines], 1):
+        wdl = f" wdl {format_wdl(line.value, line.draw)}" if show_wdl else ""
+        pv = " ".join(move.uci() for move in line.variation)
+        said.append(
+            f"info depth {depth} seldepth {max(play.seldepth, depth)} multipv {place}"
+            f" score {format_score(line.value, line.mate)}{wdl} {cost} {full} pv {pv}"
+        )
+    return said

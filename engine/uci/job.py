@@ -1,33 +1,53 @@
-"""One `go`: its limits and position, how the reading thread stops it or ends its pondering, and when its search ends."""
+"""One `go`: asked of the player, steered by the reading thread, and answered by one `bestmove`."""
 
 import threading
+import traceback
 from collections.abc import Callable
 
 import chess
 
-from engine.search import Search
-from engine.search.clock import MoveTimer
-from engine.uci.commands import Go
+from engine.evaluation import handwritten
+from engine.player import Conditions, Play, Player, Request, Style
+from engine.player.clock import MOST_SIMULATIONS, Control
+from engine.uci.commands import Go, quote
+from engine.uci.info import format_play
 from engine.uci.options import Options
 
 FIRST_REPORT, LONGEST_WAIT = 0.25, 2.0
-"""Seconds before the first report, and the longest between reports; each wait is twice the one before."""
+"""Seconds before the first report, and the longest between two; each wait is twice the last."""
 PROBE_SECONDS = 0.01
 """Seconds between looks at the root where a depth or a mate is the limit."""
+NO_MOVE = "bestmove (none)"
+"""Where there is no position, or the game is over; Stockfish's words."""
 
 
-class Job:
-    """The thinking thread's task. The reading thread calls `stop` and `ponderhit`; nothing else changes it."""
+class Job(Control):
+    """The thinking thread's task. The reading thread calls `stop` and `ponderhit` alone."""
 
-    def __init__(self, go: Go, options: Options, board: chess.Board, start: str, begun: float) -> None:
-        """Take a `go` that came at time `begun`; `board` is the job's own copy, with the game's moves from the FEN `start`."""
-        self.go, self.options, self.board, self.start = go, options, board, start
-        self.begun = begun
+    def __init__(
+        self,
+        go: Go,
+        options: Options,
+        board: chess.Board | None,
+        begun: float,
+        say: Callable[[str], None],
+        clock: Callable[[], float],
+    ) -> None:
+        """Take a `go` that came at time `begun`.
+
+        `board` is the job's own copy of the game; None where the last position was refused.
+        """
+        super().__init__(begun)
+        self.go, self.options, self.board = go, options, board
         self.pondering = go.ponder
-        self.stopped = self.answered = False
+        self.answered = False
         self.over = threading.Event()
-        """Set when `bestmove` has been written, which is after `answered` is: a GUI may send the next `go` at once."""
+        """Set when `bestmove` has been written, after `answered`: the next `go` may be early."""
+        self._say, self._clock = say, clock
         self._wake = threading.Event()
+        self._depth = 0
+        self._wait = FIRST_REPORT
+        self._next_report, self._next_probe = begun + FIRST_REPORT, 0.0
 
     @property
     def is_held(self) -> bool:
@@ -40,8 +60,8 @@ class Job:
         go = self.go
         limits = (go.nodes, go.depth, go.mate, go.movetime, go.wtime, go.btime)
         quick = self.options.style != "search" or self.options.limit_strength
-        bound = any(limit is not None for limit in limits) or self.options.simulations > 0 or quick
-        return bound and not self.is_held
+        quick = quick or self.options.simulations > 0 or self.board is None
+        return (quick or any(limit is not None for limit in limits)) and not self.is_held
 
     def stop(self) -> None:
         """Ask for the answer now."""
@@ -54,43 +74,116 @@ class Job:
         self.pondering = False
         self._wake.set()
 
-    def wait(self) -> None:
-        """Sleep while the answer is held back."""
+    def answer(self, player: Player, debug: bool = False) -> None:
+        """Have the player choose a move, and write it when it may be written."""
+        board, last = self.board, NO_MOVE
+        if board is None:
+            self._say("info string there is no position: the last one was refused")
+        elif not any(board.legal_moves):
+            self._say(f"info depth 0 score {'mate 0' if board.is_check() else 'cp 0'}")
+        else:
+            last = f"bestmove {' ponder '.join(self._choose(player, board, debug))}"
         while self.is_held:
             self._wake.wait()
             self._wake.clear()
+        self.answered = True
+        self._say(last)
 
-
-class StopCondition:
-    """Called after every round of a job's search: True when it must end. Reports the search's state now and then."""
-
-    def __init__(self, job: Job, search: Search, timer: MoveTimer, report: Callable[[], object], now: float) -> None:
-        self._job, self._search, self._timer, self._report = job, search, timer, report
-        self._wait = FIRST_REPORT
-        self._next_report = now + self._wait
-        self._next_probe = 0.0
-
-    def __call__(self) -> bool:
-        """End a round; return whether it was the last."""
-        self._timer.begun = self._job.begun  # `ponderhit` moves it
-        now = self._timer.end_round()
-        if self._job.stopped or (not self._job.is_held and (self._timer.is_due(now) or self._is_found(now))):
-            return True
+    def end_round(self, look: Callable[[], Play]) -> bool:
+        """Report now and then; return whether the depth or mate that `go` asks for is reached."""
+        now = self._clock()
         if now >= self._next_report:
-            self._report()
+            self._report(look())
             self._wait = min(2 * self._wait, LONGEST_WAIT)
             self._next_report = now + self._wait
-        return False
-
-    def _is_found(self, now: float) -> bool:
-        """Return whether the depth or the mate that `go` asks for is reached, or out of reach in this memory."""
-        go = self._job.go
-        if (go.depth is None and go.mate is None) or now < self._next_probe:
+        go = self.go
+        if (go.depth is None and go.mate is None) or self.is_held or now < self._next_probe:
             return False
         self._next_probe = now + PROBE_SECONDS
-        root = self._search.root(0)
-        if go.depth is not None and len(self._search.line(0)) >= go.depth:
+        play = look()
+        best = play.moves[0]
+        if go.depth is not None and len(best.variation) >= go.depth:
             return True
-        if go.mate is not None and (go.mate < 1 or 0 < root.mate <= 2 * go.mate - 1):
+        if go.mate is not None and (go.mate < 1 or 0 < best.mate <= 2 * go.mate - 1):
             return True
-        return root.full >= 1.0
+        return play.full >= 1.0  # the depth may be out of reach in this memory
+
+    def _choose(self, player: Player, board: chess.Board, debug: bool) -> list[str]:
+        """Return the move and, where it is known, the expected reply.
+
+        An error must not lose the game: it is reported, and a simpler move is played.
+        """
+        spare = Player(handwritten.evaluate, clock=self._clock)
+        player.style = self._style(player)
+        request = self._request(board)
+        for one in (player, spare):
+            try:
+                play = one.play(request, self)
+                self._report(play)
+                return [move.uci() for move in play.moves[0].variation[:2]]
+            except Exception as error:  # noqa: BLE001 - a game is worth more than a traceback
+                one.reset()
+                reason = f"{type(error).__name__}: {quote(str(error), 300)}"
+                self._say(f"info string error, a simpler move is played: {reason}")
+                for line in traceback.format_exc().splitlines() if debug else ():
+                    self._say(f"info string {line}")
+        return [next(iter(board.legal_moves)).uci()]
+
+    def _style(self, player: Player) -> Style:
+        """Return the style that the options ask for, as far as the evaluator has it."""
+        options, evaluator = self.options, player.evaluator
+        overhead, seed = options.overhead / 1000, options.seed
+        aim = options.human
+        if aim is None and options.style == "search":
+            search, warm = options.search(), options.temperature
+            return Style(search=search, temperature=warm, seed=seed, overhead=overhead)
+        if options.played_rating and "elo" not in getattr(evaluator, "columns", {}):
+            rating = f"Rating {options.played_rating}"
+            self._say(f"info string {rating} changes no probabilities: the network reads no ratings")
+        if aim is None:
+            return Style(temperature=options.temperature, seed=seed, overhead=overhead)
+        correction = getattr(evaluator, "corrections", {}).get(aim)
+        if correction is None:
+            self._say(
+                "info string the policy alone is played: `fianchetto calibrate` fits human search to this network"
+            )
+        return Style(
+            correction=correction,
+            simulations=options.simulations,
+            temperature=1.0,
+            seed=seed,
+            overhead=overhead,
+        )
+
+    def _request(self, board: chess.Board) -> Request:
+        """Return what `go` and the options ask of the player."""
+        go, options, legal = self.go, self.options, list(board.legal_moves)
+        wanted = set()
+        for word in go.searchmoves:
+            try:
+                wanted.add(board.parse_uci(word.lower()))
+            except ValueError:
+                self._say(f"info string searchmoves: {quote(word)} is not legal here")
+        allowed = [move for move in legal if move in wanted]
+        limits = go.limits(board.turn == chess.WHITE)
+        increment = None if limits.left is None else limits.increment
+        rating = options.played_rating or None
+        bounds = [MOST_SIMULATIONS, *([max(go.nodes, 1)] if go.nodes is not None else [])]
+        bounds += [options.simulations] if options.simulations and not go.infinite else []
+        bounds += [1] if go.mate is not None and go.mate < 1 else []  # there is no such mate
+        return Request(
+            board=board,
+            conditions=Conditions(rating=rating, clock=limits.left, increment=increment),
+            limits=limits,
+            allowed=allowed if len(allowed) < len(legal) else (),
+            simulations=min(bounds),
+            leaves=1 if len(bounds) > 1 else 0,  # counted simulations are searched one by one
+            lines=max(options.multipv, 1),
+        )
+
+    def _report(self, play: Play) -> None:
+        """Write the lines of a report: all of one depth, which does not fall while searching."""
+        self._depth = max(self._depth, len(play.moves[0].variation))
+        options, seconds = self.options, self._clock() - self.begun
+        for line in format_play(play, self._depth, seconds, options.multipv, options.show_wdl):
+            self._say(line)

@@ -1,12 +1,12 @@
 """The engine's options: a frozen dataclass of their values, each with how the protocol shows it."""
 
 import math
-import os
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from engine.cores import cores
 from engine.errors import UserError
 from engine.search import SearchConfig
 from engine.search.human import Aim
@@ -84,18 +84,23 @@ class Options:
 
     @property
     def usable_threads(self) -> int:
-        """Threads for the network: no more than there are cores, since starting a thousand takes a minute."""
-        return min(self.threads, os.cpu_count() or 1)
+        """Threads for the network: no more than this process has cores; starting a thousand takes a minute."""
+        return min(self.threads, cores())
 
     @property
-    def human(self) -> tuple[Aim, int] | None:
-        """The objective of human moves and their rating (0 if unknown); None in the styles that do not imitate people."""
-        if self.limit_strength:
-            ratings, levels = zip(*LADDER, strict=True)
-            return "strength", round(float(np.interp(self.elo, levels, ratings)))
-        if self.style.startswith("human"):
-            return ("likelihood" if self.style == "human" else "strength"), self.rating
-        return None
+    def human(self) -> Aim | None:
+        """The objective of human moves; None in the styles that do not imitate people."""
+        if self.limit_strength or self.style == "human-strength":
+            return "strength"
+        return "likelihood" if self.style == "human" else None
+
+    @property
+    def played_rating(self) -> int:
+        """Rating of both players, which limited strength decides; 0 is unknown."""
+        if not self.limit_strength:
+            return self.rating
+        ratings, levels = zip(*LADDER, strict=True)
+        return round(float(np.interp(self.elo, levels, ratings)))
 
     def search(self) -> SearchConfig:
         """Return the configuration of a search; its `leaves` are the most that a round may have."""

@@ -7,30 +7,34 @@
     player.policies(chess.Board(), [1000, 2000])                     # what people of both ratings would play
     player.analyse(chess.Board(), 400).moves[0]                      # the best move by a search
 
-Axes: A legal moves, R ratings, L labels.
+Axes: A legal moves, R ratings.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import inf
+from operator import index
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import chess
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.board.movegen import legal_planes
-from engine.board.position import castling_bits, en_passant_file, from_board
-from engine.encoding.planes import PLANES, label_of
-from engine.encoding.views import LAST_MOVES, last_moves_of
 from engine.errors import UserError
-from engine.search import Search, SearchConfig
-from engine.search.chess_rules import position_and_history
-from engine.search.human import Aim, HumanRoot, correct_policies, search_roots
-from model.inference.analysis import Analysis, read_analysis
-from model.inference.columns import Answer, check_conditions
+from engine.player import Conditions, Play, Request, Style
+from engine.player import Player as EnginePlayer
+from engine.player.boards import check_board, parse_playable
+from engine.search import SearchConfig
+from engine.search.human import Aim
+from model.inference.columns import check_conditions
 from model.inference.evaluator import NetworkEvaluator, evaluator
 from model.inference.onnx_evaluator import OnnxEvaluator, find_export
+
+MOST_SIMULATIONS = 1_000_000
+"""Simulations of one call at most: their tree is allocated at once."""
+COLUMNS = {"rating": "elo", "opponent_rating": "opponent_elo", "clock": "clock"}
+"""Columns of the conditions that `choose` takes."""
 
 
 class GameOverError(UserError):
@@ -76,34 +80,28 @@ class Player:
     ) -> Choice:
         """Choose a move by the policy at a temperature: 1 samples by its probabilities, 0 takes the likeliest.
 
-        `board` is a python-chess board, a FEN, or "startpos". Ratings, and the mover's clock in seconds, are for networks that
-        read them (ConditionError for others); None is unknown. The board's move stack is used where the network reads the last
-        moves. With `simulations` the policy is corrected by a search (engine/search/human.py): `aim` is "likelihood" for the
-        moves that people of the rating play, "strength" for moves that are as good as theirs. Raises GameOverError.
+        `board` is a python-chess board, a FEN, or "startpos". Its move stack is used where the
+        network reads the last moves. Ratings, and the mover's clock in seconds, are for networks
+        that read them (ConditionError for others). None is unknown; without `opponent_rating` the
+        opponent has the same rating. With `simulations` the policy is corrected by a search
+        (engine/search/human.py): `aim` is "likelihood" for the moves that people of the rating
+        play, "strength" for moves that are as good as theirs. Raises GameOverError, FenError for a
+        position that UCI refuses too, and UserError for a value of a wrong type.
         """
-        board = _read_board(board)
-        moves = _list_moves(board)
-        if not 0 <= temperature < float("inf"):
-            raise UserError(f"temperature is {temperature}, and must be 0 or more")
-        if simulations < 0:
-            raise UserError(f"simulations is {simulations}, and must be 0 or more")
-        conditions = {"elo": rating, "opponent_elo": opponent_rating, "clock": clock}
-        known = {name: np.array([value]) for name, value in conditions.items() if value is not None}
-        logits_1L, wdl_13 = answer = self._evaluate(board, known, 1)
-        scores_1L, searched = logits_1L.astype(np.float64), 0
-        if simulations and (correction := self._searched.corrections.get(aim)):
-            scores_1L = correct_policies(self._searched, [board], answer, [rating or 0], correction, simulations)
-            searched = simulations
-        scores_A = scores_1L[0, _labels(board, moves)]
-        if temperature == 0:
-            chosen = int(scores_A.argmax())
-        else:
-            drawn_A = _softmax(scores_A / temperature)
-            chosen = int((random or np.random.default_rng()).choice(len(moves), p=drawn_A))
-        share_A = _softmax(scores_A)
-        likely = {moves[index]: float(share_A[index]) for index in np.argsort(-share_A, kind="stable").tolist()}
-        win, draw, loss = (float(part) for part in wdl_13[0])
-        return Choice(moves[chosen], likely, win - loss, (win, draw, loss), searched)
+        board, temperature = _read_board(board), _read_temperature(temperature)
+        simulations = _read_count("simulations", simulations)
+        if aim not in get_args(Aim):
+            raise UserError(f"aim must be one of {', '.join(get_args(Aim))}, not {aim!r}")
+        conditions = self._conditions(rating=rating, opponent_rating=opponent_rating, clock=clock)
+        correction = self._searched.corrections.get(aim) if simulations else None
+        style = Style(correction=correction, simulations=simulations, temperature=temperature)
+        if not isinstance(random, np.random.Generator | None):
+            raise UserError(f"random must be a numpy.random.Generator, not {random!r}")
+        random = random or np.random.default_rng()
+        play = self._play(style, [Request(board=board, conditions=conditions, random=random)])[0]
+        likely = sorted(play.moves, key=lambda line: -line.share)
+        shares = {line.move: line.share for line in likely}
+        return Choice(play.move, shares, play.value, play.wdl, play.simulations)
 
     def policies(
         self, board: chess.Board | str, ratings: Sequence[int]
@@ -114,77 +112,81 @@ class Player:
         network that reads no ratings.
         """
         board = _read_board(board)
-        moves, rated = _list_moves(board), np.array(ratings, dtype=np.int64)
-        if not len(rated):
+        moves = [move for move in board.legal_moves if move.promotion in (None, chess.QUEEN)]
+        if isinstance(ratings, str) or not isinstance(ratings, Iterable):
+            raise UserError(f"ratings must be a list of whole numbers, not {ratings!r}")
+        conditions = [self._conditions(rating=rating) for rating in ratings]
+        if not conditions:
             return moves, np.empty((0, len(moves)))
-        logits_RL, _ = self._evaluate(board, {"elo": rated, "opponent_elo": rated}, len(rated))
-        return moves, np.stack([_softmax(row) for row in logits_RL[:, _labels(board, moves)].astype(np.float64)])
+        plays = self._play(Style(), [Request(board=board, conditions=one) for one in conditions])
+        shares = [{line.move: line.share for line in play.moves} for play in plays]
+        return moves, np.array([[found[move] for move in moves] for found in shares])
 
-    def analyse(self, board: chess.Board | str, simulations: int, *, lines: int = 3) -> Analysis:
+    def analyse(self, board: chess.Board | str, simulations: int, *, lines: int = 3) -> Play:
         """Search a position for its best moves, and return them with the variations of the first `lines`.
 
         The search is not conditioned on ratings. The board's move stack is used for repetitions and for the last moves that
         the network reads. Raises GameOverError.
         """
-        board = _read_board(board)
-        _list_moves(board)
-        logits_1L, wdl_13 = self._evaluate(board, {}, 1)
-        search = Search(self._searched, SearchConfig(simulations=simulations))
-        search_roots(search, [HumanRoot(*position_and_history(board), logits_1L[0], wdl_13[0])], simulations)
-        return read_analysis(search, board, lines)
+        board, lines = _read_board(board), _read_count("lines", lines)
+        simulations = _read_count("simulations", simulations, least=1)
+        style = Style(search=SearchConfig(simulations=simulations), evaluates_root=True)
+        return self._play(style, [Request(board=board, lines=lines)])[0]
 
-    def _evaluate(self, board: chess.Board, conditions: dict[str, NDArray[np.int64]], count: int) -> Answer:
-        """Evaluate a board in `count` rows, which differ in their conditions."""
-        numbers = {name: values.tolist() for name, values in conditions.items()}
-        for row in zip(*numbers.values(), strict=True):
-            given = dict(zip(numbers, row, strict=True))
-            check_conditions(f"the network {self.evaluator.preset.name}", self.evaluator.columns, given)
-        columns = {name: np.repeat(column, count, axis=0) for name, column in self._columns(board).items()}
-        return self.evaluator(columns["planes"], columns | conditions)
+    def _play(self, style: Style, requests: Sequence[Request]) -> list[Play]:
+        """Have a player with a tree of its own make a move for each request."""
+        player = EnginePlayer(self.evaluator, style, searched=self._searched)
+        return player.play_all(requests)
 
-    def _columns(self, board: chess.Board) -> dict[str, NDArray[Any]]:
-        """Return a board as one row of a shard, with all columns that the network reads and a board determines."""
-        position = from_board(board)
-        planes_BP = np.zeros((1, PLANES), dtype=np.uint64)
-        legal_planes(position, planes_BP[0])
-        columns: dict[str, NDArray[Any]] = {
-            "planes": planes_BP,
-            "castling": np.array([castling_bits(position)], np.int64),
-            "ep_file": np.array([en_passant_file(position)], np.int64),
-            "halfmove": np.array([min(board.halfmove_clock, 255)], np.int64),
-        }
-        last = dict(zip(LAST_MOVES, last_moves_of(board, len(LAST_MOVES)), strict=True))
-        read = {name: np.array([move], np.int64) for name, move in last.items() if name in self.evaluator.columns}
-        return columns | read
+    def _conditions(self, **given: Any) -> Conditions:
+        """Return conditions that the network reads, or raise ConditionError."""
+        numbers = {name: _read_whole(name, one) for name, one in given.items() if one is not None}
+        known = {COLUMNS[name]: number for name, number in numbers.items()}
+        check_conditions(f"the network {self.evaluator.preset.name}", self.evaluator.columns, known)
+        return Conditions(**numbers)
 
 
 def _read_board(board: chess.Board | str) -> chess.Board:
-    """Return a board as it is, or make one of a FEN or "startpos"."""
+    """Return a board that can be played and has legal moves; "startpos" or a FEN makes one.
+
+    Raises FenError, UserError for another type, and GameOverError.
+    """
+    if not isinstance(board, chess.Board | str):
+        kind = type(board).__name__
+        raise UserError(f"board must be a chess.Board, a FEN or 'startpos', not {kind}")
     if isinstance(board, chess.Board):
-        return board
-    if board == "startpos":
-        return chess.Board()
-    try:
-        return chess.Board(board)
-    except ValueError as error:
-        raise UserError(f"{board!r} is neither a FEN nor 'startpos': {error}") from error
-
-
-def _list_moves(board: chess.Board) -> list[chess.Move]:
-    """Return the legal moves, of promotions the queen's alone, as labels have them. Raises GameOverError if there is none."""
-    moves = [move for move in board.legal_moves if move.promotion in (None, chess.QUEEN)]
-    if not moves:
+        board = check_board(board)
+    else:
+        board = parse_playable(chess.STARTING_FEN if board == "startpos" else board)
+    if not any(board.legal_moves):
         raise GameOverError(f"there is no legal move in {board.fen()}")
-    return moves
+    return board
 
 
-def _labels(board: chess.Board, moves: Sequence[chess.Move]) -> list[int]:
-    return [label_of(move, board.turn) for move in moves]
+def _read_whole(name: str, value: Any) -> int:
+    """Return a whole number, which may be NumPy's."""
+    try:
+        if not isinstance(value, bool):
+            return index(value)
+    except TypeError:
+        pass
+    raise UserError(f"{name} must be a whole number, not {value!r}")
 
 
-def _softmax(scores_A: NDArray[np.float64]) -> NDArray[np.float64]:
-    powers_A = np.exp(scores_A - scores_A.max())
-    return powers_A / powers_A.sum()  # type: ignore[no-any-return]
+def _read_count(name: str, value: Any, least: int = 0) -> int:
+    """Return a number of simulations or lines."""
+    count = _read_whole(name, value)
+    if not least <= count <= MOST_SIMULATIONS:
+        raise UserError(f"{name} is {count}, and must be from {least} to {MOST_SIMULATIONS}")
+    return count
+
+
+def _read_temperature(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float | np.number):
+        raise UserError(f"temperature must be a number, not {value!r}")
+    if not 0 <= value < inf:
+        raise UserError(f"temperature is {value}, and must be finite and 0 or more")
+    return float(value)
 
 
 def load(directory: str | Path, *, device: str = "auto", amp: str = "auto") -> Player:

@@ -9,7 +9,7 @@ import chess
 import numpy as np
 from numpy.typing import NDArray
 
-from model.inference.analysis import SearchedMove
+from engine.player import Line
 from model.inference.player import Player
 from pipeline.board.game import GameSoFar, number_moves
 from pipeline.board.play import SIMULATIONS, reads_ratings
@@ -58,7 +58,7 @@ def _read_policies(board: chess.Board, player: Player) -> tuple[list[chess.Move]
     return list(known), np.tile(list(known.values()), (len(RATINGS), 1))
 
 
-def _describe_line(found: SearchedMove, board: chess.Board) -> dict[str, Any]:
+def _describe_line(found: Line, board: chess.Board) -> dict[str, Any]:
     score = f"{(1 + found.value) / 2:.2f}"
     if found.mate:
         score = f"{'mates' if found.mate > 0 else 'is mated'} in {(abs(found.mate) + 1) // 2}"

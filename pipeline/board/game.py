@@ -10,7 +10,7 @@ import chess.pgn
 from pydantic import BaseModel, ConfigDict, Field
 
 from engine.errors import UserError
-from engine.uci.position import parse_playable
+from engine.player.boards import parse_playable
 
 MOST_PLIES = 2_000
 TAGS = ("White", "Black", "Result")

@@ -10,8 +10,8 @@ import chess.engine
 import chess.pgn
 from pydantic import BaseModel, ConfigDict, Field
 
+from engine.player import Play
 from engine.search.human import ASSUMED_RATING
-from model.inference.analysis import Analysis
 from model.inference.player import Player
 from pipeline.board import scores
 from pipeline.board.game import number_moves, rating_in, read_pgn
@@ -95,7 +95,7 @@ class _Scored:
     """A position of the game; its score is White's."""
 
     board: chess.Board
-    analysis: Analysis | None
+    analysis: Play | None
     score: float
     best: chess.Move | None
 
@@ -103,7 +103,7 @@ class _Scored:
 def _score(
     node: chess.pgn.GameNode,
     board: chess.Board,
-    analysis: Analysis | None,
+    analysis: Play | None,
     engine: chess.engine.SimpleEngine | None,
     source: str,
 ) -> tuple[float, chess.Move | None]:

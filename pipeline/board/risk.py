@@ -11,7 +11,7 @@ import chess
 import numpy as np
 from numpy.typing import NDArray
 
-from model.inference.analysis import Analysis
+from engine.player import Play
 from pipeline.board.scores import score_of_value
 
 BLUNDER = 0.1
@@ -38,7 +38,7 @@ def promote_to_queen(move: chess.Move) -> chess.Move:
     return move if move.promotion is None else chess.Move(move.from_square, move.to_square, chess.QUEEN)
 
 
-def policy_labels(policy: Mapping[chess.Move, float], analysis: Analysis) -> Labels:
+def policy_labels(policy: Mapping[chess.Move, float], analysis: Play) -> Labels:
     """Return the moves of a policy with their losses; a promotion has its best piece's."""
     best = score_of_value(analysis.moves[0].value)
     losses = dict.fromkeys(policy, math.nan)

@@ -19,7 +19,7 @@ from engine.match.arena import pairs_to_decision, play
 from engine.match.config import MatchError
 from engine.match.game import GameRecord
 from engine.match.openings import Opening, choose, generate, read_book
-from engine.match.players import Player
+from engine.match.players import Contestant
 from engine.match.sprt import Estimate, SprtConfig, estimate, llr, pair_counts, verdict
 from engine.progress import Progress, Stop, Tick, never, silent
 from pipeline.dataset.files.shards import publish_json
@@ -102,7 +102,7 @@ def _decided(games: dict[int, GameRecord], config: ArenaConfig) -> int | None:
 
 
 def _play_missing(
-    players: tuple[Player, Player],
+    players: tuple[Contestant, Contestant],
     openings: Sequence[Opening],
     config: ArenaConfig,
     out: Path,

@@ -10,7 +10,7 @@ from engine.evaluation.evaluator import Evaluator, uniform
 from engine.evaluation.handwritten import evaluate
 from engine.json_files import first_error
 from engine.match.config import Limit, PlayerError
-from engine.match.players import TIMED_NODES, Player
+from engine.match.players import TIMED_NODES, Contestant
 from engine.match.uci_player import probe
 from engine.search import SearchConfig
 from engine.search.human import human_config
@@ -20,7 +20,7 @@ from pipeline.storage.preflight import installed
 MOST_RATING = 4000
 
 
-def player_of(side: SideConfig, seed: int) -> tuple[Player, dict[str, Any]]:
+def player_of(side: SideConfig, seed: int) -> tuple[Contestant, dict[str, Any]]:
     """Return a player and its identity, which a resumed match compares; raises PlayerError, CheckpointError, OnnxError."""
     if side.who.startswith("uci:"):
         return _engine(side)
@@ -30,20 +30,20 @@ def player_of(side: SideConfig, seed: int) -> tuple[Player, dict[str, Any]]:
     if side.who.startswith("policy:"):
         if side.options:
             raise PlayerError(f"{side.who} does not search, so it has no options")
-        player = Player(name=f"{name} policy", limit=limit, evaluator=evaluator)
+        player = Contestant(name=f"{name} policy", limit=limit, evaluator=evaluator)
         return player, {**identity, "search": None, "limit": asdict(limit)}
     if any(option.startswith("rating=") for option in side.options):
         return _make_human_player(side, seed, evaluator, name, identity)
     search = search_of(side, limit)
     pace = f"{side.movetime} ms" if side.movetime else side.tc or str(search.simulations)
     name = " ".join([name, pace, *side.options])
-    player = Player(name=name, limit=limit, evaluator=evaluator, search=search, seed=seed)
+    player = Contestant(name=name, limit=limit, evaluator=evaluator, search=search, seed=seed)
     return player, {**identity, "search": asdict(search), "limit": asdict(limit)}
 
 
 def _make_human_player(
     side: SideConfig, seed: int, evaluator: Evaluator, name: str, identity: dict[str, Any]
-) -> tuple[Player, dict[str, Any]]:
+) -> tuple[Contestant, dict[str, Any]]:
     """Return a player at a rating and its identity. Raises PlayerError for other options, a clock, or no correction."""
     options = _options(side)
     aim, rating = options.pop("aim", "likelihood"), options.pop("rating")
@@ -56,7 +56,7 @@ def _make_human_player(
         raise PlayerError(f"{side.who}: rating must be 1 to {MOST_RATING}, and aim likelihood or strength")
     found, search = corrections[aim], human_config(side.simulations)
     name = f"{name} rated {rating} {aim}"
-    player = Player(name=name, evaluator=evaluator, search=search, seed=seed, rating=int(rating), correction=found)
+    player = Contestant(name=name, evaluator=evaluator, search=search, seed=seed, rating=int(rating), correction=found)
     return player, {**identity, "rating": int(rating), "correction": asdict(found), "search": asdict(search)}
 
 
@@ -79,7 +79,7 @@ def _evaluator(who: str, threads: int) -> tuple[Evaluator, str, dict[str, Any]]:
     return evaluator(directory), name, {"evaluator": "checkpoint", "weights": weights}
 
 
-def _engine(side: SideConfig) -> tuple[Player, dict[str, Any]]:
+def _engine(side: SideConfig) -> tuple[Contestant, dict[str, Any]]:
     """Return a UCI engine, after starting it once, and its identity."""
     command = tuple(shlex.split(side.who.removeprefix("uci:")))
     if not command:
@@ -88,7 +88,7 @@ def _engine(side: SideConfig) -> tuple[Player, dict[str, Any]]:
     if not limit.timed and limit.nodes is None:
         raise PlayerError(f"{side.who} needs a limit: nodes, a time per move, or a clock")
     options = _options(side)
-    player = Player(name="", limit=limit, command=installed(command), options=options)
+    player = Contestant(name="", limit=limit, command=installed(command), options=options)
     engine = probe(player)
     pace = f"{side.movetime} ms" if side.movetime else side.tc or f"{limit.nodes} nodes"
     level = f" {options['UCI_Elo']} Elo" if "UCI_Elo" in options else ""

@@ -61,7 +61,7 @@ def _ingest_and_read(folder: Path) -> None:
 def _search() -> None:
     from engine.evaluation.evaluator import uniform
     from engine.evaluation.handwritten import evaluate
-    from engine.search.clock import warm_up
+    from engine.player.player import warm_up
 
     for evaluator in (evaluate, uniform):  # their answers are different kinds of arrays
         warm_up(evaluator)

@@ -20,7 +20,7 @@ from engine.match.arena import pairs_to_decision, play
 from engine.match.config import Limit, PlayerError
 from engine.match.game import GameRecord, MatchGame
 from engine.match.openings import Opening, generate
-from engine.match.players import OVERHEAD, MoveRequest, Player, PlayResult, SearchSide
+from engine.match.players import OVERHEAD, Contestant, MoveRequest, OwnSide, PlayResult
 from engine.match.sprt import SprtConfig
 from engine.match.uci_player import probe
 from engine.search import SearchConfig
@@ -29,22 +29,24 @@ from tests.processes import command
 
 ROGUE = Path(__file__).parent / "rogue_engine.py"
 LINES = [Opening(chess.STARTING_FEN, moves) for moves in (("e2e4", "e7e5"), ("d2d4", "d7d5"), ("c2c4", "c7c5"))]
-GREEDY = Player(name="greedy", evaluator=uniform)
+GREEDY = Contestant(name="greedy", evaluator=uniform)
 
 
-def rogue(how: str, *words: str, limit: Limit | None = None, **options: str) -> Player:
+def rogue(how: str, *words: str, limit: Limit | None = None, **options: str) -> Contestant:
     command = (sys.executable, str(ROGUE), how, *words)
-    return Player(name=how, command=command, limit=limit or Limit(nodes=1), options=options)
+    return Contestant(name=how, command=command, limit=limit or Limit(nodes=1), options=options)
 
 
-def stockfish(nodes: int) -> Player:
+def stockfish(nodes: int) -> Contestant:
     path = shutil.which("stockfish", path="/usr/games:/usr/local/bin:/usr/bin") or shutil.which("stockfish")
     if path is None:
         pytest.skip("stockfish is not installed: apt-get install stockfish")
-    return Player(name="Stockfish", command=(path,), limit=Limit(nodes=nodes), options={"Hash": "1", "Threads": "1"})
+    return Contestant(
+        name="Stockfish", command=(path,), limit=Limit(nodes=nodes), options={"Hash": "1", "Threads": "1"}
+    )
 
 
-def match(a: Player, b: Player, openings: list[Opening], **config: object) -> list[GameRecord]:
+def match(a: Contestant, b: Contestant, openings: list[Opening], **config: object) -> list[GameRecord]:
     records: list[GameRecord] = []
     play((a, b), openings, report=records.append, **config)
     return sorted(records, key=lambda record: record.game)
@@ -68,9 +70,9 @@ def tenths(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("engine.match.uci_player.time", SimpleNamespace(perf_counter=lambda: next(ticks) / 10))
 
 
-def searching(simulations: int, evaluator: object = evaluate) -> Player:
+def searching(simulations: int, evaluator: object = evaluate) -> Contestant:
     search = SearchConfig(simulations=simulations)
-    return Player(name=f"searching {simulations}", evaluator=evaluator, search=search)
+    return Contestant(name=f"searching {simulations}", evaluator=evaluator, search=search)
 
 
 # --- engines that misbehave ---------------------------------------------------------------------------------------
@@ -150,11 +152,11 @@ def test_engines_are_told_the_moves_to_the_next_time_control(tmp_path: Path, ten
 @pytest.mark.parametrize("how", ["mute", "crash-at-once"])
 def test_an_engine_that_never_worked_is_the_users_mistake(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("engine.match.uci_player.STARTING_SECONDS", 1.0)
-    player = rogue("mute") if how == "mute" else Player(name="false", command=("false",))
+    player = rogue("mute") if how == "mute" else Contestant(name="false", command=("false",))
     with pytest.raises(PlayerError, match="cannot be started as a UCI engine"):
         probe(player)
     with pytest.raises(PlayerError, match="cannot be started"):
-        probe(Player(name="absent", command=("/nowhere/engine",)))
+        probe(Contestant(name="absent", command=("/nowhere/engine",)))
     assert not still_there()
 
 
@@ -201,7 +203,7 @@ def test_no_position_is_judged_alone_unless_time_is_measured() -> None:
     assert set(rows) == {2}
     assert alone == match(searching(3), GREEDY, LINES[:1], max_plies=6)
     rows.clear()
-    timed = Player(name="timed", evaluator=watched, search=SearchConfig(nodes=500), limit=Limit(movetime=0.02))
+    timed = Contestant(name="timed", evaluator=watched, search=SearchConfig(nodes=500), limit=Limit(movetime=0.02))
     records = match(timed, GREEDY, LINES[:1], concurrency=1, max_plies=6, margin=60.0)
     assert set(rows) == {1}
     assert [record.ending for record in records] == ["adjudication"] * 2
@@ -223,7 +225,8 @@ def test_ours_use_their_time_as_the_uci_engine_does(limit: Limit) -> None:
     """On a clock that only evaluations move, both search as many positions, in batches of one size, and play the same."""
     matched, spoken = Counting(0.002, evaluate), Counting(0.002, evaluate)
     config = SearchConfig(nodes=20_000, leaves=8)
-    side = SearchSide(Player(name="", limit=limit), matched, config, 1, clock=matched.clock)
+    contestant = Contestant(name="", limit=limit, evaluator=matched, search=config)
+    side = OwnSide(contestant, 1, clock=matched.clock)
     board = chess.Board()
     side.new_game(0, board, 0)
     clocks = None if limit.base is None else (limit.base, limit.base)
@@ -272,7 +275,7 @@ def test_a_sequential_match_begins_no_game_far_ahead_of_a_long_one() -> None:
 
 def test_a_search_beats_no_knowledge() -> None:
     records = match(
-        searching(16), Player(name="uniform", evaluator=uniform, search=SearchConfig(simulations=16)), LINES
+        searching(16), Contestant(name="uniform", evaluator=uniform, search=SearchConfig(simulations=16)), LINES
     )
     assert sum(record.points for record in records) >= 5
 

@@ -14,7 +14,7 @@ from engine.match.arena import play
 from engine.match.config import PlayerError
 from engine.match.game import GameRecord
 from engine.match.openings import generate
-from engine.match.players import HumanSide, MoveRequest, Player
+from engine.match.players import Contestant, MoveRequest, OwnSide
 from engine.search.human import Correction, human_config
 from pipeline.matches.config import SideConfig
 from pipeline.matches.players import player_of
@@ -38,9 +38,9 @@ class Rated:
         return uniform(planes_BP)[0], evaluate(planes_BP)[1]
 
 
-def rated(weight: float, seed: int = 0) -> Player:
+def rated(weight: float, seed: int = 0) -> Contestant:
     found = Correction([1000], [weight], [1.0], 12)
-    return Player(
+    return Contestant(
         name=f"rated {weight}",
         evaluator=Rated(),
         rating=1700,
@@ -51,14 +51,15 @@ def rated(weight: float, seed: int = 0) -> Player:
 
 
 def moves_of(weight: float, seed: int, boards: list[chess.Board], games: list[int]) -> list[chess.Move]:
-    player = rated(weight, seed)
-    assert player.evaluator is not None
-    side = HumanSide(player, player.evaluator, player.evaluator)
+    contestant = rated(weight, seed)
+    evaluator = contestant.evaluator
+    assert isinstance(evaluator, Rated)
+    side = OwnSide(contestant, len(boards))
     for slot, (board, game) in enumerate(zip(boards, games, strict=True)):
         side.new_game(slot, board, game)
     played = side.play([MoveRequest(slot, board, None) for slot, board in enumerate(boards)])
-    assert player.evaluator.given[0]["elo"] == [1700] * max(2, len(boards))
-    assert not any(player.evaluator.given[1:]), "the search knows no ratings"
+    assert evaluator.given[0] == dict.fromkeys(("elo", "opponent_elo"), [1700] * max(2, len(boards)))
+    assert not any(evaluator.given[1:]), "the search knows no ratings"
     return [one.move for one in played if one.move is not None]
 
 

@@ -50,6 +50,19 @@ def test_top_k_keeps_to_the_k_likeliest():
     assert not visits[5:].any()
 
 
+def test_top_k_takes_the_likeliest_after_noise():
+    """Noise changes the order of the root's moves: without a new one, moves that noise favors are never searched."""
+    changed = 0
+    for seed in range(20):
+        options = {"dirichlet_fraction": 0.9, "top_k": 3, "c_puct": 20.0, "fpu_reduction": 0.0}
+        _, root = searched(MIDDLE, Hashed(spread=2.0), simulations=100, seed=seed, **options)
+        assert (np.diff(root.priors) <= 0).all()
+        assert np.flatnonzero(root.visits).tolist() == [0, 1, 2]
+        _, plain = searched(MIDDLE, Hashed(spread=2.0), simulations=1)
+        changed += set(root.labels[:3].tolist()) != set(plain.labels[:3].tolist())
+    assert changed > 10
+
+
 def test_top_k_holds_below_the_root_too():
     _, below = searched(MIDDLE, Hashed(), simulations=600, top_k=3, path=first_choice(top_k=3))
     assert (below.visits > 0).sum() == 3

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from engine.search import Search, SearchConfig
-from tests.engine.search.stubs import Hashed, Laid, begin, by_uci, chosen, searched
+from tests.engine.search.stubs import Hashed, Laid, begin, board_of, by_uci, chosen, searched
 from tests.engine.search.test_puct import LAID, MIDDLE, MOVES, PLAIN, ROOT
 
 
@@ -42,6 +42,18 @@ def test_each_slot_may_have_its_own_temperature():
     labels, _ = search.choose(temperature=temperatures)
     assert len(set(labels[:200].tolist())) == 1
     assert len(set(labels[200:].tolist())) == 3
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_move_that_is_proven_lost_is_not_chosen_where_the_others_are_unvisited(temperature: float):
+    """Fool's mate: all simulations go to g2g4, so the only visits are those of a lost move."""
+    board = board_of(chess.STARTING_FEN, "f2f3 e7e5")
+    mate = board_of(board.fen(), "g2g4")
+    table = Laid({board.fen(): (0.0, {"g2g4": 1.0}), mate.fen(): (0.0, {"d8h4": 1.0})})
+    search, root = searched(board, table, simulations=2)
+    assert by_uci(root, chess.WHITE, "proven")["g2g4"] == -1
+    assert by_uci(root, chess.WHITE)["g2g4"] == root.visits.sum()
+    assert chosen(search, 0, chess.WHITE, temperature=temperature) != "g2g4"
 
 
 def test_gumbel_chooses_the_halving_s_winner():

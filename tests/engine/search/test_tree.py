@@ -70,6 +70,9 @@ def test_the_root_alone_is_a_tree():
         ({"c_stdev": 1.5}, "c_stdev must be between 0 and 1, not 1.5"),
         ({"dirichlet_fraction": 1.5}, "dirichlet_fraction must be between 0 and 1"),
         ({"c_puct": float("inf")}, "c_puct must be 0 or more"),
+        ({"c_base": float("inf")}, "c_base must be above 0 and finite"),
+        ({"dirichlet_alpha": float("inf")}, "dirichlet_alpha must be above 0 and finite"),
+        ({"policy_temperature": float("inf")}, "policy_temperature must be above 0 and finite"),
     ],
 )
 def test_settings_that_mean_nothing_are_refused_by_name(options: dict[str, object], said: str):
@@ -84,3 +87,6 @@ def test_questions_that_mean_nothing_are_refused():
     begin(search, 0, chess.Board())
     with pytest.raises(SearchError, match="never started"):
         search.run()
+    for slots in ([0, 0], [-1], [2]):  # a round has room for one row a slot
+        with pytest.raises(SearchError, match="different numbers from 0 to 1"):
+            search.run(np.array(slots))

@@ -8,11 +8,12 @@ from hypothesis import strategies as st
 
 from engine.board.position import FenError
 from engine.evaluation.score import centipawns
+from engine.player.boards import parse_playable
 from engine.search.tree import tree_bytes
 from engine.uci.commands import CommandError, Go, parse_go, parse_option, parse_position, split
 from engine.uci.info import format_score, format_wdl
 from engine.uci.options import ROWS, OptionError, Options, describe_options, nodes_in, set_option
-from engine.uci.position import GameState, parse_playable
+from engine.uci.position import GameState
 
 
 @pytest.mark.parametrize(
@@ -177,25 +178,42 @@ def test_win_draw_loss_are_thousandths(value: float, draw: float) -> None:
     assert abs((win - loss) / 1000 - value) <= 0.002
 
 
+def moves_of(game: GameState) -> list[str]:
+    assert game.board is not None
+    return [move.uci() for move in game.board.move_stack]
+
+
 def test_a_game_told_again_and_longer_is_followed_move_by_move() -> None:
     game = GameState()
     words = ["e2e4", "e7e5", "g1f3", "b8c6", "e1e2", "g8f6"]
     for told in range(len(words) + 1):
-        assert game.update(None, words[:told]) is None
-        assert [move.uci() for move in game.board.move_stack] == words[:told]
-    assert game.update(None, words[:2]) is None, "and taken back"
-    assert len(game.board.move_stack) == 2
-    assert game.update("4k3/8/8/8/8/8/8/4K2R w K - 0 1", ["e1g1"]) is None
+        assert game.update(None, words[:told]) == ""
+        assert moves_of(game) == words[:told]
+    game.update(None, words[:2])
+    assert moves_of(game) == words[:2], "and taken back"
+    game.update("4k3/8/8/8/8/8/8/4K2R w K - 0 1", ["e1g1"])
+    assert game.board is not None
     assert game.board.fen() == "4k3/8/8/8/8/8/8/5RK1 b - - 1 1"
 
 
 @pytest.mark.parametrize("word", ["e2e5", "0000", "e7e8q", "xyz", "e2", "e2e4e5", "\x00"])
-def test_an_illegal_move_ends_the_telling(word: str) -> None:
+def test_an_illegal_move_refuses_the_position(word: str) -> None:
     game = GameState()
-    wrong = game.update(None, ["e2e4", word, "e7e5"])
-    assert wrong is not None
-    assert wrong.startswith("illegal move")
-    assert [move.uci() for move in game.board.move_stack] == ["e2e4"]
+    with pytest.raises(CommandError, match="illegal move"):
+        game.update(None, ["e2e4", word, "e7e5"])
+
+
+def test_rights_of_chess960_are_refused_and_rights_without_a_rook_are_dropped_aloud() -> None:
+    game = GameState()
+    for rights in ("FBfb", "FB", "b"):
+        with pytest.raises(FenError, match="Chess960"):
+            game.update(f"nrbqkr1n/pppppppp/8/8/8/8/PPPPPPPP/NRBQKR1N w {rights} - 0 1", [])
+    note = game.update("4k3/8/8/8/8/8/8/4K2R w KQ - 0 1", [])
+    assert "castling" in note
+    assert game.board is not None
+    assert game.board.castling_xfen() == "K"
+    for rights in ("HAha", "KQkq", "-"):
+        assert game.update(f"r3k2r/8/8/8/8/8/8/R3K2R w {rights} - 0 1", []) == ""
 
 
 @pytest.mark.parametrize(
@@ -213,13 +231,11 @@ def test_an_illegal_move_ends_the_telling(word: str) -> None:
         "\x00" * 500,
     ],
 )
-def test_an_impossible_position_leaves_the_one_before(fen: str) -> None:
+def test_an_impossible_position_is_refused(fen: str) -> None:
     with pytest.raises(FenError):
         parse_playable(fen)
-    game = GameState()
-    game.update(None, ["e2e4"])
-    assert game.update(fen, ["e7e5"]) is not None
-    assert [move.uci() for move in game.board.move_stack] == ["e2e4"]
+    with pytest.raises(FenError):
+        GameState().update(fen, ["e7e5"])
 
 
 def test_a_position_with_as_many_queens_as_pawns_allow_is_possible() -> None:

@@ -1,6 +1,5 @@
 """The UCI engine's search and options: the tree kept between moves, what each option changes, what the memory bounds."""
 
-import os
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import ClassVar
@@ -107,6 +106,7 @@ class Listening:
 def test_policy_is_told_the_moves_of_the_game_and_the_clock_and_search_is_not() -> None:
     evaluator = Listening()
     with Talk(evaluator) as talk:
+        evaluator.given.clear()
         talk.best("position startpos moves e2e4 c7c5", "go nodes 4")
         assert all(not given for given in evaluator.given)
         talk.say("setoption name Style value policy")
@@ -156,7 +156,7 @@ def test_human_style_draws_from_the_policy_of_the_rating_after_a_search() -> Non
         assert len(evaluator.given) > 5
         assert not any(evaluator.given[1:]), "the search knows no ratings"
         talk.say("setoption name Simulations value 3")
-        assert last_info(talk.ask("position startpos", "go infinite", "stop"))["nodes"] == "3"
+        assert last_info(talk.ask("position startpos", "go"))["nodes"] == "3"
         drawn = []
         for seed in range(120):
             talk.say(f"setoption name Seed value {seed}")
@@ -288,7 +288,7 @@ def test_the_search_goes_on_with_a_full_hash(talk: Talk) -> None:
 
 
 def test_checkpoint_and_threads_load_a_player_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    monkeypatch.setattr("engine.uci.options.cores", lambda: 4)
     asked: list[tuple[str | None, int]] = []
 
     def load(checkpoint: str | None, threads: int) -> Evaluator:
@@ -329,7 +329,7 @@ def test_without_a_player_there_is_no_engine() -> None:
 
 
 def test_the_network_gets_no_more_threads_than_there_are_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    monkeypatch.setattr("engine.uci.options.cores", lambda: 4)
     given = []
 
     def load(_checkpoint: str | None, threads: int) -> Evaluator:

@@ -8,12 +8,16 @@ from functools import cache
 from pathlib import Path
 
 import chess
+import chess.variant
 import numpy as np
 import pytest
 import torch
 
 from engine.encoding.planes import label_of, legal_mask, planes_of
 from engine.errors import UserError
+from engine.match.players import Contestant, MoveRequest, OwnSide
+from engine.player import Conditions
+from engine.player.policy import read_columns
 from engine.search.human import Correction
 from model import load
 from model.data.playouts import playout_rows
@@ -26,6 +30,7 @@ from model.network.presets import presets
 from model.training.precision import DeviceError
 from pipeline.samples.shipped import EMBEDDED
 from tests.conftest import REPOSITORY
+from tests.engine.uci.uci_talk import Talk, last_info
 from tests.model.network.test_presets import small
 from tests.model.synthetic import TINY
 from tests.model.test_checkpoint import make
@@ -37,6 +42,11 @@ TOLD = replace(TINY, name="told", condition="ratings_clock", condition_width=8)
 @cache
 def player(row: Preset) -> Player:
     return Player(NetworkEvaluator(build(row, seed=4), device="cpu", amp="off"))
+
+
+def columns_of(row: Preset, board: chess.Board) -> dict[str, list[int]]:
+    columns = read_columns(player(row).evaluator, [board], [Conditions()])
+    return {name: column.tolist() for name, column in columns.items()}
 
 
 def test_importing_model_imports_no_torch_and_loading_a_checkpoint_no_compiler(tmp_path: Path) -> None:
@@ -89,9 +99,9 @@ def test_every_system_chooses_a_legal_move_for_both_sides(row: Preset) -> None:
 def test_probabilities_are_the_evaluators_by_label() -> None:
     board = chess.Board("r3k2r/p1ppqpb1/bn2pnp1/3PN3/1p2P3/2N2Q1p/PPPBBPPP/R3K2R b KQkq - 0 1")
     one = player(small(presets()["bishop"]))
-    columns = one._columns(board)
-    logits, wdl = one.evaluator(columns["planes"], columns)
-    legal = legal_mask(columns["planes"])[0]
+    columns, planes_BP = read_columns(one.evaluator, [board], [Conditions()]), planes_of([board])
+    logits, wdl = one.evaluator(planes_BP, columns)
+    legal = legal_mask(planes_BP)[0]
     total = np.exp(logits[0][legal]).sum()
     choice = one.choose(board)
     for move, share in choice.probabilities.items():
@@ -120,6 +130,119 @@ def test_ratings_and_clock_change_what_is_said_and_unknown_is_said_too() -> None
     assert wdl[0].tolist() == list(told.wdl)
 
 
+def test_the_opponents_rating_is_the_players_unless_it_is_given() -> None:
+    """Training hides both ratings or none, so a network never learned one alone."""
+    one, board = player(TOLD), chess.Board()
+    both = one.choose(board, 0.0, rating=1500, opponent_rating=1500)
+    assert one.choose(board, 0.0, rating=1500) == both
+    assert one.choose(board, 0.0, rating=1500, opponent_rating=2600) != both
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"rating": "1500"}, "rating must be a whole number"),
+        ({"rating": 1500.0}, "rating must be a whole number"),
+        ({"rating": True}, "rating must be a whole number"),
+        ({"opponent_rating": [1500]}, "opponent_rating must be a whole number"),
+        ({"clock": "60"}, "clock must be a whole number"),
+        ({"rating": -1}, "elo is -1"),
+        ({"simulations": 1.5}, "simulations must be a whole number"),
+        ({"simulations": 10**12}, "simulations is 1000000000000"),
+        ({"simulations": -1}, "simulations is -1"),
+        ({"temperature": "hot"}, "temperature must be a number"),
+        ({"temperature": float("nan")}, "temperature is nan"),
+        ({"temperature": -1.0}, "temperature is -1"),
+        ({"aim": "luck"}, "aim must be one of likelihood, strength"),
+        ({"random": 3}, "random must be a numpy.random.Generator"),
+    ],
+    ids=str,
+)
+def test_values_of_a_wrong_type_are_named(given: dict[str, object], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        player(TOLD).choose(chess.Board(), **given)  # type: ignore[arg-type]
+
+
+def test_numpy_numbers_are_numbers() -> None:
+    choice = player(TOLD).choose(chess.Board(), np.float32(0.0), rating=np.int64(1500), simulations=np.int8(0))  # type: ignore[arg-type]
+    assert choice == player(TOLD).choose(chess.Board(), 0.0, rating=1500)
+
+
+def test_wrong_arguments_of_policies_and_analyses_are_named() -> None:
+    one = player(TOLD)
+    for ratings in (["1500"], [1500.5], 1500):
+        with pytest.raises(UserError, match="rating"):
+            one.policies("startpos", ratings)  # type: ignore[arg-type]
+    for simulations in (0, "8", 1.5, None):
+        with pytest.raises(UserError, match="simulations"):
+            one.analyse("startpos", simulations)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="lines must be a whole number"):
+        one.analyse("startpos", 4, lines="3")  # type: ignore[arg-type]
+
+
+GAME = ["e4", "c5", "Nf3", "d6", "Bb5+", "Bd7", "O-O", "Bxb5", "Re1", "Nf6", "c4", "Bxc4", "Qa4+", "b5", "e5", "bxa4"]
+
+
+def test_matches_and_uci_and_the_api_choose_the_same_moves() -> None:
+    """All give the network the last moves, the rights and the clock: one place knows the columns."""
+    row = replace(small(presets()["bishop"]), view="planes18+last4", condition="ratings_clock", condition_width=8)
+    network, board = player(row), chess.Board()
+    side = OwnSide(Contestant(name="policy", evaluator=network.evaluator), 2)
+    side.new_game(0, board, 0)
+    with Talk(network.evaluator) as talk:
+        talk.say("setoption name Style value policy")
+        for san in GAME:
+            chosen = network.choose(board, 0.0).move
+            (played,) = side.play([MoveRequest(0, board, None)])
+            words = " ".join(move.uci() for move in board.move_stack)
+            assert played.move == chosen
+            assert talk.best(f"position startpos moves {words}", "go nodes 1") == chosen.uci()
+            board.push_san(san)
+        talk.say("setoption name Rating value 1800", "setoption name UCI_ShowWDL value true")
+        words = " ".join(move.uci() for move in board.move_stack)
+        heard = last_info(talk.ask(f"position startpos moves {words}", "go wtime 61900 btime 61900 winc 0"))
+    rated = dict.fromkeys(("elo", "opponent_elo"), 1800) | {"clock": 61, "increment": 0}
+    columns = read_columns(network.evaluator, [board], [Conditions(rating=1800, clock=61.9, increment=0)])
+    assert {name: columns[name].tolist() for name in rated} == {name: [one] for name, one in rated.items()}
+    win, draw, _ = network.evaluator(planes_of([board]), columns)[1][0].tolist()
+    assert [int(word) for word in heard["wdl"].split()[:2]] == pytest.approx([1000 * win, 1000 * draw], abs=1)
+
+
+KING_IN_CHECK = "4k3/4R3/8/8/8/8/8/4K3 w - - 0 1"
+
+
+@pytest.mark.parametrize(
+    ("board", "said"),
+    [
+        (None, "board must be a chess.Board, a FEN or 'startpos', not NoneType"),
+        (3, "not int"),
+        ("8/8", "not a FEN"),
+        (KING_IN_CHECK, "not a playable position"),
+        (chess.Board(KING_IN_CHECK), "not a playable position"),
+        ("4k3/8/8/8/8/8/PPPPPPPP/QQ2K3 w - - 0 1", "too many men"),
+        ("nrbqkr1n/pppppppp/8/8/8/8/PPPPPPPP/NRBQKR1N w FBfb - 0 1", "Chess960"),
+        (chess.Board(chess960=True), "only standard chess .* Chess960"),
+        (chess.variant.AtomicBoard(), "only standard chess .* AtomicBoard"),
+        (chess.variant.CrazyhouseBoard(), "only standard chess .* CrazyhouseBoard"),
+    ],
+    ids=str,
+)
+def test_boards_that_uci_refuses_are_refused(board: chess.Board, said: str) -> None:
+    one = player(TINY)
+    for ask in (one.choose, lambda board: one.policies(board, []), lambda board: one.analyse(board, 4)):
+        with pytest.raises(UserError, match=said):
+            ask(board)
+
+
+def test_a_dead_en_passant_square_changes_nothing() -> None:
+    """No pawn has just gone from d7 to d5, so e5d6 is no move."""
+    fen = "rnbqkbnr/ppp1pppp/8/4P3/8/8/PPPP1PPP/RNBQKBNR w KQkq {} 0 3"
+    one = player(TINY)
+    wanted = one.choose(fen.format("-"), 0.0).probabilities
+    for board in (fen.format("d6"), chess.Board(fen.format("d6"))):
+        assert one.choose(board, 0.0).probabilities == wanted
+
+
 def test_what_a_network_cannot_be_told_is_named() -> None:
     with pytest.raises(DeviceError, match="a device is auto, cpu or cuda, not 'onnx'"):
         load(EMBEDDED, device="onnx")
@@ -127,11 +250,9 @@ def test_what_a_network_cannot_be_told_is_named() -> None:
         player(TINY).choose(chess.Board(), rating=1500)
 
 
-def test_a_game_that_is_over_and_a_temperature_that_is_none_are_named() -> None:
+def test_a_game_that_is_over_is_named() -> None:
     with pytest.raises(GameOverError, match="no legal move"):
-        player(TINY).choose(chess.Board("7k/5QK1/8/8/8/8/8/8 b - - 0 1"))
-    with pytest.raises(ValueError, match="temperature is -1"):
-        player(TINY).choose(chess.Board(), -1.0)
+        player(TINY).choose(chess.Board("7k/6Q1/6K1/8/8/8/8/8 b - - 0 1"))
 
 
 def test_columns_of_a_batch_are_used_and_what_lacks_is_supposed() -> None:
@@ -150,17 +271,17 @@ def test_the_last_move_comes_from_the_boards_own_moves() -> None:
     board = chess.Board()
     for san in ("e4", "e5", "Bc4", "a6", "Bxf7"):  # for Black, who has rank 1 on top, c4 is bit 8 * 3 + 2, f7 8 * 6 + 5
         board.push_san(san)
-    assert player(row)._columns(board)["last_move"].tolist() == [26 * 64 + 53]
+    assert columns_of(row, board)["last_move"] == [26 * 64 + 53]
     fresh = chess.Board(board.fen())
-    assert player(row)._columns(fresh)["last_move"].tolist() == [65535]
+    assert columns_of(row, fresh)["last_move"] == [65535]
     same, other = (player(row).choose(it, 0.0) for it in (board, fresh))
     assert same.probabilities != other.probabilities
-    four = player(replace(row, view="marro77+last4"))
-    seen = {name: column.tolist() for name, column in four._columns(board).items() if "last" in name}
+    four = replace(row, view="marro77+last4")
+    seen = columns_of(four, board)
     a6, c4, e5 = 48 * 64 + 40, 5 * 64 + 26, 52 * 64 + 36  # Black's own moves are seen from his side too
     assert seen == {"last_move": [1717], "last_move_2": [a6], "last_move_3": [c4], "last_move_4": [e5]}
     board.push(chess.Move.null())
-    assert four._columns(board)["last_move"].tolist() == [65535]
+    assert columns_of(four, board)["last_move"] == [65535]
 
 
 @torch.inference_mode()
@@ -203,8 +324,6 @@ def test_without_a_correction_the_policy_is_played_and_the_choice_says_so() -> N
         one.choose(board, 0.0, rating=2000, simulations=64, aim="strength"),
     ):
         assert (choice.simulations, choice.probabilities) == (0, bare.probabilities)
-    with pytest.raises(UserError, match="simulations is -1"):
-        one.choose(board, simulations=-1)
 
 
 def test_policies_of_several_ratings_are_one_batch_and_each_ratings_own() -> None:
@@ -235,7 +354,7 @@ def test_an_analysis_has_all_moves_the_best_first_and_lines_that_can_be_played()
     assert line.is_checkmate()
     assert [bool(one.variation) for one in found.moves[:3]] == [True, True, False]
     with pytest.raises(GameOverError):
-        player(TINY).analyse(chess.Board("7k/5QK1/8/8/8/8/8/8 b - - 0 1"), 8)
+        player(TINY).analyse(chess.Board("7k/6Q1/6K1/8/8/8/8/8 b - - 0 1"), 8)
 
 
 def test_an_analysis_knows_the_games_repetitions() -> None:

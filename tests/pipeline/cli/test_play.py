@@ -12,8 +12,8 @@ import chess
 import chess.engine
 import pytest
 
-from engine.evaluation.policy_move import choose_by_policy, known_columns
 from engine.evaluation.score import centipawns
+from engine.player import Conditions, Player, Request
 from model.inference.onnx_evaluator import find_export
 from model.network.preset import Preset
 from tests import forked
@@ -163,8 +163,8 @@ def test_a_rating_changes_what_a_network_that_reads_ratings_expects() -> None:
     assert network is not None
     wanted = []
     for rating in ratings:
-        columns = known_columns(network, [board], elo=rating, opponent_elo=rating)
-        wanted.append(centipawns(choose_by_policy(network, [board], columns=columns)[0].value))
+        request = Request(board=board, conditions=Conditions(rating=rating))
+        wanted.append(centipawns(Player(network).play(request).value))
     assert scores == pytest.approx(wanted, abs=1)
     assert len(set(scores)) == 3
 

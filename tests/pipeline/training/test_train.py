@@ -15,8 +15,8 @@ import torch
 import pipeline.training.train
 from engine.evaluation.evaluator import uniform
 from engine.jit_cache import VARIABLE, are_compiled
+from engine.player.player import warm_up
 from engine.progress import Tick, silent
-from engine.search.clock import warm_up
 from model.checkpoint import load
 from model.inference.export import ExportError
 from model.network.preset import preset_from_row

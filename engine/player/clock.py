@@ -1,27 +1,23 @@
-"""The time policy of our players, over UCI and in matches: seconds for a move, and when its search stops.
+"""The time policy of a player: seconds for a move, and when its search stops.
 
-    Limits -> divide_clock -> Budget -> Pace.substitute   no time for a search: an evaluator whose likeliest move is played
-                                     -> Pace.leaves       positions that are evaluated together
-                                     -> MoveTimer         called after every round: is the move due?
+    Limits -> divide_clock -> Budget -> Pace.leaves   positions that are evaluated together
+                                     -> MoveTimer     called after every round: is the move due?
 
-Time is read by the function that a `Pace` is given, so tests can set it.
+A `Pace` follows how long evaluations take while a game goes on: a machine may become busy at any
+move. Time is read by the function that it is given, so tests can set it.
 """
 
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf
+from typing import Any
 
-import chess
 import numpy as np
+from numpy.typing import NDArray
 
-from engine.encoding.planes import planes_of
-from engine.evaluation import handwritten
 from engine.evaluation.evaluator import Evaluator
-from engine.evaluation.policy_move import choose_by_policy
-from engine.search.chess_rules import position_and_history
-from engine.search.config import SearchConfig
-from engine.search.results import Root
-from engine.search.search import Search
+from engine.search import Root, Search
 
 MOVES_TO_GO = 40
 """Moves that the rest of a game is assumed to last; longer time controls are planned as if they had this many moves."""
@@ -43,6 +39,10 @@ LEAST_SHARE = 0.2
 """Share of the soft bound before which no move is decided."""
 MOST_SIMULATIONS = 1_000_000_000
 """Maximum number of simulations of one tree, whose visits are 32 bits."""
+SLOWEST_DECAY = 0.99
+"""Decay of the slowest evaluation with each later one."""
+NEWEST_SHARE = 0.3
+"""Weight of the newest evaluation in the estimate of their seconds."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,6 +57,11 @@ class Limits:
     """Added after every move."""
     moves_to_go: int | None = None
     """Moves until the next time control, this one included; None where there is none."""
+
+    @property
+    def timed(self) -> bool:
+        """Whether time bounds the move."""
+        return self.movetime is not None or self.left is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,69 +107,127 @@ def _share(limits: Limits, left: float, overhead: float) -> tuple[float, float]:
     return soft, soft if scarce else min(STRETCH * soft, most)
 
 
+class Control:
+    """How the asker steers a move in progress, also from another thread."""
+
+    def __init__(self, begun: float) -> None:
+        self.begun = begun
+        """When the move was asked for, by the player's clock."""
+        self.stopped = False
+        """Whether to answer now."""
+
+    @property
+    def is_held(self) -> bool:
+        """Whether time limits do not count yet, as while pondering."""
+        return False
+
+    def end_round(self, look: Callable[[], Any]) -> bool:
+        """Note that a round of a search has ended; return whether it found what was asked for.
+
+        `look()` returns the Play as of now.
+        """
+        return False
+
+
 class Pace:
     """How long a player's evaluations and rounds take, seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
         self.evaluation = 0.0
-        """One position."""
+        """One position; follows the evaluations of the game."""
+        self.fastest = 0.0
+        """One position when it was measured on its own."""
+        self.slowest = 0.0
+        """The slowest batch lately: the next one may take as long."""
         self.longest_round = 0.0
         """The longest round so far, decaying."""
 
-    def measure(self, evaluator: Evaluator) -> None:
+    def measure(self, evaluator: Evaluator, planes_BP: NDArray[np.uint64]) -> None:
         """Time an evaluator on one position, the faster of two attempts."""
-        planes_BP = planes_of([chess.Board()])
         seconds = []
         for _ in range(2):
             begun = self.clock()
             evaluator(planes_BP)
             seconds.append(self.clock() - begun)
-        self.evaluation = self.longest_round = min(seconds)
+        self.evaluation = self.fastest = self.longest_round = min(seconds)
 
-    def substitute(self, evaluator: Evaluator, seconds: float) -> Evaluator | None:
-        """Return an evaluator to play from without search when `seconds` are too few for one; None when they suffice."""
-        if seconds >= 2 * self.evaluation:
-            return None
-        return evaluator if seconds > self.evaluation else handwritten.evaluate
+    def observe(self, rows: int, seconds: float) -> None:
+        """Adapt `evaluation` to a batch: one row takes its share at least, and all of it at most."""
+        newest = min(max(self.evaluation, seconds / max(rows, 1)), seconds)
+        self.evaluation += NEWEST_SHARE * (newest - self.evaluation)
+        self.slowest = max(seconds, SLOWEST_DECAY * self.slowest)
+
+    def forget_slowly(self) -> None:
+        """Lower the estimates where nothing was evaluated: the machine may be idle again."""
+        self.evaluation = max(DECAY * self.evaluation, self.fastest)
+        self.slowest = max(DECAY * self.slowest, self.fastest)
+
+    def budget(self, limits: Limits, overhead: float) -> Budget:
+        """Return the time of a move, so that the clock survives a batch as slow as the slowest."""
+        budget = divide_clock(limits, overhead)
+        if limits.left is None or budget.soft is None or budget.hard is None:
+            return budget
+        hard = min(budget.hard, max(limits.left - overhead - self.slowest, 0.0))
+        return Budget(min(budget.soft, hard), hard, budget.is_exact)
+
+    def left(self, bound: float | None, control: Control) -> float:
+        """Return the seconds until a bound of the budget, infinity where there is none."""
+        if bound is None or control.is_held:
+            return inf
+        return control.begun + bound - self.clock()
 
     def leaves(self, budget: Budget, most: int) -> int:
-        """Return how many leaves to evaluate together, at most `most`: the time must have room for several rounds."""
-        rounds = (budget.soft or 0.0) / max(self.evaluation, 1e-6)  # most moves end at the soft bound
+        """Return how many leaves to evaluate together, at most `most`.
+
+        The time must have room for several rounds.
+        """
+        rounds = (budget.soft or 0.0) / max(self.evaluation, 1e-6)  # most end at the soft bound
         return min(max(int(rounds / ROUNDS_WANTED), 1), most)
 
 
 class MoveTimer:
-    """Decides when the search of one move ends: called after every round, True when the move is due."""
+    """Decides when the search of one move ends.
+
+    It is called after every round, and returns True when the move is due or the asker stops it.
+    """
 
     def __init__(
-        self, pace: Pace, search: Search, slot: int, budget: Budget, *, begun: float, choices: int, leaves: int
+        self,
+        pace: Pace,
+        search: Search,
+        slot: int,
+        budget: Budget,
+        control: Control,
+        *,
+        choices: int,
+        leaves: int,
     ) -> None:
-        """Time a search for a request made at time `begun`, among `choices` moves (a new root may not be expanded yet)."""
-        self.begun = begun
-        self._pace, self._search, self._slot, self._budget = pace, search, slot, budget
+        """Time a search among `choices` moves (a new root may not be expanded yet)."""
+        self._pace, self._search, self._slot = pace, search, slot
+        self._budget, self._control = budget, control
         self._choices, self._before = choices, search.root(slot).simulations
         self._started = self._last = pace.clock()
         self._next_probe = 0.0
+        self.is_over = False
+        """Whether time or the asker ended the search."""
         # one slow round must not shorten the moves to come
         pace.longest_round = min(pace.longest_round, pace.evaluation * (1 + leaves))
 
     def __call__(self) -> bool:
         """End a round; return whether it was the last."""
-        return self.is_due(self.end_round())
-
-    def end_round(self) -> float:
-        """Note that a round has ended, and return the time."""
         now = self._pace.clock()
         self._pace.longest_round = max(now - self._last, DECAY * self._pace.longest_round)
         self._last = now
-        return now
+        due = not self._control.is_held and self._is_due(now)
+        self.is_over = self._control.stopped or due
+        return self.is_over
 
-    def is_due(self, now: float) -> bool:
+    def _is_due(self, now: float) -> bool:
         """Return whether another round could end too late, or the move is decided."""
         if self._budget.hard is None or self._budget.soft is None:
             return False
-        if now - self.begun + self._pace.longest_round > self._budget.hard:
+        if now - self._control.begun + self._pace.longest_round > self._budget.hard:
             return True
         if self._budget.is_exact or now < self._next_probe:
             return False
@@ -173,7 +236,7 @@ class MoveTimer:
 
     def _is_decided(self, root: Root, soft: float, now: float) -> bool:
         """Return whether the most visited move cannot be overtaken by the soft bound or, past it, is also best by value."""
-        spent = now - self.begun
+        spent = now - self._control.begun
         if spent < LEAST_SHARE * soft or root.simulations <= self._before:
             return False  # nothing is known before the first simulation of this search
         second, first = np.partition(root.visits, -2)[-2:]
@@ -181,34 +244,3 @@ class MoveTimer:
             return int(np.nan_to_num(root.values, nan=-2.0).argmax()) == int(root.visits.argmax())
         speed = (root.simulations - self._before) / max(now - self._started, 1e-3)  # pondering included
         return bool(first - second > speed * (soft - spent))
-
-
-def run_until(
-    search: Search,
-    slot: int,
-    stop: Callable[[], bool],
-    *,
-    simulations: int,
-    leaves: int,
-    allowed: list[tuple[int, int]] | None = None,
-) -> None:
-    """Search a slot until `stop()` returns True; if it does so at once, a tree without simulations still gets one."""
-    before = search.root(slot).simulations
-    wanted = max(min(simulations, MOST_SIMULATIONS - before), 1)
-    if stop():
-        wanted = int(before == 0)
-    if wanted:
-        slots_N = np.array([slot], dtype=np.int64)
-        search.run(slots_N, simulations=wanted, leaves=leaves, allowed=allowed, stop=stop)
-
-
-def warm_up(evaluator: Evaluator) -> None:
-    """Load every kernel that a move may need; compile those that this machine has never run."""
-    board = chess.Board()
-    search = Search(evaluator, SearchConfig(nodes=1024))
-    search.start(0, *position_and_history(board))
-    search.run(simulations=4)
-    search.root(0), search.line(0)
-    labels, promotions = search.choose(temperature=0.0)
-    search.play(0, int(labels[0]), int(promotions[0]))
-    choose_by_policy(handwritten.evaluate, [board])

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.evaluation.evaluator import uniform
+from engine.player.clock import MOVES_TO_GO, Budget, Control, Limits, MoveTimer, Pace, divide_clock
 from engine.search import Search
 from engine.search.chess_rules import position_and_history
-from engine.search.clock import MOVES_TO_GO, Budget, Limits, MoveTimer, Pace, divide_clock
 from tests.engine.uci.uci_talk import FakeClock
 
 LATENCY = 0.003
@@ -135,7 +135,8 @@ def timer(clock: FakeClock, hard: float) -> tuple[Pace, MoveTimer]:
     """Return a timer of a move that is due after `hard` seconds, asked for now."""
     pace, search = Pace(clock), Search(uniform)
     search.start(0, *position_and_history(chess.Board()))
-    return pace, MoveTimer(pace, search, 0, Budget(hard, hard, True), begun=clock.now, choices=20, leaves=1)
+    control = Control(clock.now)
+    return pace, MoveTimer(pace, search, 0, Budget(hard, hard, True), control, choices=20, leaves=1)
 
 
 def test_a_round_that_could_end_too_late_is_not_begun() -> None:

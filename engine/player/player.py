@@ -1,0 +1,369 @@
+"""The player behind UCI, matches, the board and the Python API: a position becomes a move.
+
+    Request -> Player.play -> Play
+      policy   one evaluation with all columns that the evaluator reads: policy.py
+      human    the same, corrected by a small search: engine/search/human.py
+      search   a tree that is kept while the game goes on
+
+On a clock each part is begun only where the time that is left has room for it: clock.py.
+
+Axes: B boards, A labels, N slots, W outcomes.
+"""
+
+import gc
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import chess
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.encoding.planes import label_of, planes_of
+from engine.evaluation import handwritten
+from engine.evaluation.evaluator import Evaluator
+from engine.player.clock import (
+    MOST_SIMULATIONS,
+    Budget,
+    Control,
+    Limits,
+    MoveTimer,
+    Pace,
+)
+from engine.player.lines import Line, Play, read_search
+from engine.player.policy import Answer, Conditions, evaluate, policy_of
+from engine.search import Search, SearchConfig
+from engine.search.chess_rules import position_and_history
+from engine.search.human import (
+    Correction,
+    HumanRoot,
+    correct_logits,
+    human_config,
+    search_roots,
+)
+
+MOST_RESTRICTED = 1_000_000
+"""Simulations of a search of some moves only, whose tree is not kept."""
+MOST_CORRECTING = 100_000
+"""Simulations that correct a policy at most; their tree is allocated at once."""
+SMALL_TREE = 100_000
+"""Positions of a tree where there is no room for a larger one."""
+LEAST_CORRECTING = 0.5
+"""Share of a correction's simulations that the time must have room for; else the policy plays."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Style:
+    """How a player finds its moves: by its policy, or by a search for the best one."""
+
+    search: SearchConfig | None = None
+    """Search for the best move so; None plays by the policy."""
+    correction: Correction | None = None
+    """Correct the policy by a search as far as this says, for the mover's rating (human search)."""
+    simulations: int = 0
+    """Simulations that correct the policy; 0 for as many as the correction was fitted for."""
+    temperature: float = 0.0
+    """0 plays the best move; 1 draws by the policy's probabilities, or by the search's visits."""
+    seed: int = 0
+    """Random seed of searches and of draws."""
+    evaluates_root: bool = False
+    """Evaluate the root of a new tree with all columns; below it an evaluator gets planes alone."""
+    overhead: float = 0.0
+    """Seconds of every timed move that are lost outside of the player."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Request:
+    """A position in which a move is to be made."""
+
+    board: chess.Board
+    """The game so far, with its moves; not to be changed."""
+    conditions: Conditions = field(default_factory=Conditions)
+    limits: Limits = field(default_factory=Limits)
+    """Time; only a request that is alone may have any."""
+    allowed: Sequence[chess.Move] = ()
+    """Legal moves to choose from; all where it is empty."""
+    simulations: int = 0
+    """Simulations at most; 0 for as many as the time allows, or without a limit the style's."""
+    leaves: int = 0
+    """Leaves of a tree that are evaluated together; 0 for as many as time and style allow."""
+    lines: int = 1
+    """Moves whose variations are wanted."""
+    slot: int = 0
+    """The game's tree, of those that the player holds."""
+    game: int = 0
+    """Number of the game, which with the seed determines draws and noise."""
+    random: np.random.Generator | None = None
+    """Source of a policy's draws instead of the seed, the game and the ply."""
+
+
+class Player:
+    """An evaluator that plays, and the trees of its games; not thread-safe."""
+
+    def __init__(
+        self,
+        evaluator: Evaluator,
+        style: Style | None = None,
+        *,
+        searched: Evaluator | None = None,
+        games: int = 1,
+        pairs: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+        note: Callable[[str], None] | None = None,
+    ) -> None:
+        """Play with an evaluator in `games` slots; `style` may be changed between moves.
+
+        `searched` is called below the root instead, such as a faster export of the same network.
+        With `pairs` a single row is evaluated as two, since the last bits of a network's answer
+        differ between one row and several, and a game must not depend on its neighbors. `note` is
+        called with sentences for the user.
+        """
+        self.evaluator = evaluator
+        self.style = style or Style()
+        self.pace = Pace(clock)
+        self._games, self._pairs = games, pairs
+        self._root = self._meter(evaluator)
+        self._searched = self._meter(searched or evaluator)
+        self._note = note or (lambda text: None)
+        self._search: Search | None = None
+        self._config: SearchConfig | None = None
+        self._played: dict[int, tuple[str, int, list[chess.Move]]] = {}
+        """FEN of the first position, number, and moves up to the root of each slot's tree."""
+
+    def prepare(self) -> None:
+        """Load all kernels and measure the pace, before a game on a clock."""
+        warm_up(self.evaluator)
+        gc.freeze()  # objects of libraries stay; scanning them again would cost a fast move 50 ms
+        self.pace.measure(self.evaluator, planes_of([chess.Board()]))
+
+    def forget(self) -> None:
+        """Begin new trees at the next moves, as in new games."""
+        self._played.clear()
+
+    def reset(self) -> None:
+        """Drop the trees with their memory, after an error."""
+        self._search = self._config = None
+        self.forget()
+
+    def play(self, request: Request, control: Control | None = None) -> Play:
+        """Return the move for a position that has legal ones; `control` steers and stops it."""
+        return self.play_all([request], control)[0]
+
+    def play_all(self, requests: Sequence[Request], control: Control | None = None) -> list[Play]:
+        """Return a move for each request; positions are evaluated together."""
+        control = control or Control(self.pace.clock())
+        limits = [request.limits for request in requests]
+        assert len(limits) == 1 or not any(one.timed for one in limits), "one game on a clock"
+        budget = self.pace.budget(limits[0], self.style.overhead)
+        if self.style.search is None:
+            return self._play_policies(requests, budget, control)
+        return self._play_searches(requests, self.style.search, budget, control)
+
+    def _meter(self, evaluator: Evaluator) -> Evaluator:
+        """Return an evaluator whose calls adapt the pace; with `pairs` it never gets one row."""
+        network: Any = evaluator
+
+        def measured(planes_BP: NDArray[np.uint64], columns: Any = None) -> Answer:
+            begun, rows = self.pace.clock(), len(planes_BP)
+            if self._pairs and rows == 1:
+                planes_BP = np.repeat(planes_BP, 2, axis=0)
+                columns = columns and {name: np.repeat(one, 2) for name, one in columns.items()}
+            answer = network(planes_BP, columns) if columns else evaluator(planes_BP)
+            self.pace.observe(rows, self.pace.clock() - begun)
+            return answer[0][:rows], answer[1][:rows]
+
+        measured.columns = getattr(evaluator, "columns", {})  # type: ignore[attr-defined]
+        return measured
+
+    # --- by the policy ----------------------------------------------------------------------------
+
+    def _play_policies(self, requests: Sequence[Request], budget: Budget, control: Control) -> list[Play]:
+        """Play by the policy, corrected by a search where the style asks for it and time is left."""
+        style = self.style
+        if self.pace.left(budget.hard, control) <= self.pace.evaluation:
+            return self._play_handwritten(requests)
+        answer = self._evaluate(requests, self._root)
+        if style.correction is None:
+            return self._play_answers(requests, answer, style.temperature)
+        correction = style.correction
+        wanted = min(style.simulations or correction.simulations, MOST_CORRECTING)
+        wanted = min(wanted, requests[0].simulations or wanted)
+        left = self.pace.left(budget.soft, control)
+        if self.pace.evaluation * LEAST_CORRECTING * wanted > left:
+            return self._play_answers(requests, answer, style.temperature)
+        rows = zip(requests, *answer, strict=True)
+        roots = [HumanRoot(*position_and_history(row[0].board), *row[1:]) for row in rows]
+        search = Search(self._searched, human_config(wanted), games=len(roots))
+        exact = Budget(budget.soft, budget.soft, is_exact=True)
+        timer = MoveTimer(self.pace, search, 0, exact, control, choices=2, leaves=1)
+        found = search_roots(search, roots, wanted, timer)
+        ratings_B = np.array([request.conditions.rating or 0 for request in requests])
+        logits_BA = correct_logits(roots, found, *correction.at(ratings_B))
+        done = [root.simulations if timer.is_over else wanted for root in found]
+        return self._play_answers(requests, (logits_BA, answer[1]), style.temperature, done)
+
+    def _play_handwritten(self, requests: Sequence[Request]) -> list[Play]:
+        """Play at once, where no evaluation has time."""
+        self.pace.forget_slowly()
+        return self._play_answers(requests, self._evaluate(requests, handwritten.evaluate), 0.0)
+
+    def _evaluate(self, requests: Sequence[Request], evaluator: Evaluator) -> Answer:
+        """Evaluate the positions with all columns that the evaluator reads."""
+        boards = [request.board for request in requests]
+        return evaluate(evaluator, boards, [request.conditions for request in requests])
+
+    def _play_answers(
+        self,
+        requests: Sequence[Request],
+        answer: tuple[NDArray[np.floating], NDArray[np.float32]],
+        temperature: float,
+        done: Sequence[int] | None = None,
+    ) -> list[Play]:
+        """Choose a move by each policy; seed, game and ply determine the draws."""
+        plays = []
+        for row, (request, logits_A, wdl_W) in enumerate(zip(requests, *answer, strict=True)):
+            policy = policy_of(request.board, logits_A, request.allowed)
+            seed = (self.style.seed, request.game, request.board.ply())
+            chosen = policy.pick(temperature, request.random or np.random.default_rng(seed))
+            win, draw, loss = (float(share) for share in wdl_W)
+            shares, order = policy.shares().tolist(), policy.ranked()
+            moves = tuple(
+                Line(
+                    policy.moves[index],
+                    win - loss,
+                    draw,
+                    share=shares[index],
+                    variation=(policy.moves[index],),
+                )
+                for index in (chosen, *(one for one in order if one != chosen))
+            )
+            simulations = done[row] if done else 0
+            plays.append(Play(moves, win - loss, (win, draw, loss), simulations))
+        return plays
+
+    # --- by a search ------------------------------------------------------------------------------
+
+    def _play_searches(
+        self,
+        requests: Sequence[Request],
+        config: SearchConfig,
+        budget: Budget,
+        control: Control,
+    ) -> list[Play]:
+        """Search the positions side by side, or one of them within its limits."""
+        search = self._search if self._config == config else None
+        search = search or self._make_search(config)
+        if search.seed != self.style.seed:
+            search.seed = self.style.seed
+            self.forget()
+        for request in requests:
+            self._advance(search, request)
+        if len(requests) > 1:
+            search.run(np.array([request.slot for request in requests], dtype=np.int64))
+        else:
+            request = requests[0]
+            first = search.root(request.slot).simulations == 0 or request.allowed
+            left = self.pace.left(budget.hard, control)
+            if first and left < 2 * self.pace.evaluation:  # no time for a root and a leaf
+                if left <= self.pace.evaluation:
+                    return self._play_handwritten(requests)
+                return self._play_answers(requests, self._evaluate(requests, self._root), 0.0)
+            return [self._search_one(search, request, config, budget, control)]
+        return [self._look(search, request, 0, self.style.temperature) for request in requests]
+
+    def _make_search(self, config: SearchConfig) -> Search:
+        """Allocate the trees, smaller ones where there is no room."""
+        self.reset()  # the memory of the last trees may be needed
+        try:
+            search = Search(self._searched, config, games=self._games, seed=self.style.seed)
+        except MemoryError:
+            self._note(f"no room for trees of {config.capacity} positions: smaller ones are used")
+            small = replace(config, nodes=min(config.capacity, SMALL_TREE))
+            search = Search(self._searched, small, games=self._games, seed=self.style.seed)
+        self._search, self._config = search, config
+        return search
+
+    def _advance(self, search: Search, request: Request) -> None:
+        """Move a slot's tree to the request's position, or begin one where the game is another."""
+        board, slot = request.board, request.slot
+        start, moves = board.root().fen(), list(board.move_stack)
+        begun, game, known = self._played.get(slot, ("", 0, []))
+        if (begun, game) != (start, request.game) or moves[: len(known)] != known:
+            answer = None
+            if self.style.evaluates_root:
+                logits_BA, wdl_BW = self._evaluate([request], self._root)
+                answer = logits_BA[0], wdl_BW[0]
+            search.start(slot, *position_and_history(board), game=request.game, answer=answer)
+        else:
+            new_moves = moves[len(known) :]
+            turn = board.turn if len(new_moves) % 2 == 0 else not board.turn
+            for move in new_moves:
+                search.play(slot, label_of(move, turn), move.promotion or 0)
+                turn = not turn
+        self._played[slot] = start, request.game, moves
+
+    def _search_one(
+        self,
+        search: Search,
+        request: Request,
+        config: SearchConfig,
+        budget: Budget,
+        control: Control,
+    ) -> Play:
+        """Search one position until its limits or its asker end it."""
+        slot, board, allowed = request.slot, request.board, request.allowed
+        if allowed:  # a tree of all moves answers no question about some of them
+            search.start(slot, *position_and_history(board), game=request.game)
+        before = search.root(slot).simulations
+        leaves = request.leaves or config.leaves
+        if budget.hard is not None and not control.is_held and not request.leaves:
+            leaves = self.pace.leaves(budget, config.leaves)
+        choices = len(allowed) or board.legal_moves.count()
+        timer = MoveTimer(self.pace, search, slot, budget, control, choices=choices, leaves=leaves)
+
+        def is_over() -> bool:
+            return timer() or control.end_round(lambda: self._look(search, request, before, 0.0))
+
+        usual = MOST_SIMULATIONS if request.limits.timed else config.simulations
+        most = MOST_RESTRICTED if allowed else max(MOST_SIMULATIONS - before, 1)
+        wanted = min(request.simulations or usual, most)
+        if timer():  # a tree without simulations still gets one
+            wanted = int(before == 0)
+        if wanted:
+            pairs = [(label_of(move, board.turn), move.promotion or 0) for move in allowed]
+            search.run(
+                np.array([slot], dtype=np.int64),
+                simulations=wanted,
+                leaves=leaves,
+                allowed=pairs or None,
+                stop=is_over,
+            )
+        play = self._look(search, request, before, self.style.temperature)
+        if allowed:
+            self._played.pop(slot, None)
+        return play
+
+    def _look(self, search: Search, request: Request, before: int, temperature: float) -> Play:
+        """Return what a search has found, and the move that it would play."""
+        slots_N = np.array([request.slot], dtype=np.int64)
+        labels_N, promotions_N = search.choose(slots_N, temperature=temperature)
+        chosen = int(labels_N[0]), int(promotions_N[0])
+        return read_search(
+            search,
+            request.board,
+            request.lines,
+            slot=request.slot,
+            before=before,
+            chosen=chosen,
+        )
+
+
+def warm_up(evaluator: Evaluator) -> None:
+    """Load every kernel that a move may need; compile those that this machine has never run."""
+    player = Player(evaluator, Style(search=SearchConfig(nodes=1024, simulations=4)))
+    board = chess.Board()
+    for _ in range(2):  # the second move advances the tree
+        board.push(player.play(Request(board=board)).move)
+    player.style = Style()
+    player.play(Request(board=board))

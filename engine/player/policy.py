@@ -1,0 +1,119 @@
+"""Policies of boards: the columns that an evaluator reads, its answer, and a move of it.
+
+This is the only place that knows which columns a position, its game and its players give.
+
+Axes: B boards, A labels, M legal moves by label, W outcomes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import chess
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.board.position import castling_bits, en_passant_file, from_board
+from engine.encoding.planes import label_of, planes_of
+from engine.encoding.views import LAST_MOVES, last_moves_of
+from engine.evaluation.evaluator import Evaluator
+
+Answer = tuple[NDArray[np.float32], NDArray[np.float32]]
+"""Logits float32[B, A] by the mover's labels, and win, draw, loss float32[B, W]."""
+MOST_CLOCK, MOST_INCREMENT, MOST_HALFMOVE = 65_534, 254, 255
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Conditions:
+    """What people's moves depend on beside the game; None is unknown."""
+
+    rating: int | None = None
+    """The mover's rating."""
+    opponent_rating: int | None = None
+    """The opponent's; by default the mover's, since training shows both or neither."""
+    clock: float | None = None
+    """Seconds on the mover's clock."""
+    increment: float | None = None
+    """Seconds that each move adds to it."""
+
+    def columns(self) -> dict[str, int]:
+        """Return the columns of what is known."""
+        opponent = self.rating if self.opponent_rating is None else self.opponent_rating
+        clock, increment = self.clock, self.increment
+        numbers = {
+            "elo": self.rating,
+            "opponent_elo": opponent,
+            "clock": None if clock is None else min(max(int(clock), 0), MOST_CLOCK),
+            "increment": None if increment is None else min(max(int(increment), 0), MOST_INCREMENT),
+        }
+        return {name: number for name, number in numbers.items() if number is not None}
+
+
+def read_columns(
+    evaluator: Evaluator, boards: Sequence[chess.Board], conditions: Sequence[Conditions]
+) -> dict[str, NDArray[np.integer]]:
+    """Return the columns besides planes that an evaluator reads and that are known, `[B]` each.
+
+    An evaluator names them in its `columns`, each with the value that stands for unknown.
+    """
+    unknown: dict[str, int] = getattr(evaluator, "columns", {})
+    if not unknown:
+        return {}
+    rows = []
+    for board, condition in zip(boards, conditions, strict=True):
+        position = from_board(board)
+        row: dict[str, Any] = {
+            "castling": castling_bits(position),
+            "ep_file": en_passant_file(position),
+            "halfmove": min(board.halfmove_clock, MOST_HALFMOVE),
+        }
+        row |= zip(LAST_MOVES, last_moves_of(board, len(LAST_MOVES)), strict=True)
+        rows.append(row | condition.columns())
+    names = [name for name in unknown if any(name in row for row in rows)]
+    return {name: np.array([row.get(name, unknown[name]) for row in rows], np.int64) for name in names}
+
+
+def evaluate(evaluator: Evaluator, boards: Sequence[chess.Board], conditions: Sequence[Conditions]) -> Answer:
+    """Evaluate boards in one batch, with all columns that the evaluator reads; fresh arrays."""
+    columns = read_columns(evaluator, boards, conditions)
+    network: Any = evaluator
+    planes_BP = planes_of(boards)
+    logits_BA, wdl_BW = network(planes_BP, columns) if columns else evaluator(planes_BP)
+    return np.array(logits_BA, np.float32), np.array(wdl_BW, np.float32)
+
+
+class Policy(NamedTuple):
+    """Moves of a board and the logarithms of their probabilities, up to a constant."""
+
+    moves: list[chess.Move]
+    """By label; a promotion is to the best piece that is allowed, as labels do not name it."""
+    labels: list[int]
+    logits: NDArray[np.float64]  # [M]
+
+    def shares(self, temperature: float = 1.0) -> NDArray[np.float64]:
+        """Return the probabilities at a temperature above 0, float64[M]."""
+        with np.errstate(over="ignore"):
+            powers_M = np.exp((self.logits - self.logits.max()) / temperature)
+        return powers_M / powers_M.sum()  # type: ignore[no-any-return]
+
+    def ranked(self) -> list[int]:
+        """Return the indices of the moves, likeliest first, among equals by label."""
+        order: list[int] = np.lexsort((np.array(self.labels), -self.logits)).tolist()
+        return order
+
+    def pick(self, temperature: float, random: np.random.Generator) -> int:
+        """Return the index of a move that is drawn at a temperature; at 0 of the likeliest."""
+        if temperature == 0:
+            return self.ranked()[0]
+        return int(random.choice(len(self.moves), p=self.shares(temperature)))
+
+
+def policy_of(board: chess.Board, logits_A: NDArray[np.floating], allowed: Sequence[chess.Move] = ()) -> Policy:
+    """Return the policy over a board's legal moves, or over those of `allowed`, from logits."""
+    found: dict[int, chess.Move] = {}
+    for move in allowed or board.legal_moves:
+        label = label_of(move, board.turn)
+        if label not in found or (move.promotion or 0) > (found[label].promotion or 0):
+            found[label] = move
+    labels = list(found)
+    return Policy(list(found.values()), labels, logits_A[labels].astype(np.float64))
