@@ -12,7 +12,7 @@ from pipeline.defs.launchpad.forms import Form, read_form
 from pipeline.defs.launchpad.options import ImitationOptions
 from pipeline.defs.pages.imitation_metadata import describe_imitation
 from pipeline.defs.pages.metadata import CODE_VERSION
-from pipeline.defs.progress import log_progress
+from pipeline.defs.progress import log_asset_progress
 from pipeline.defs.resources import SAMPLE, Datasets
 from pipeline.samples.shipped import EMBEDDED
 
@@ -46,7 +46,7 @@ def imitation(context: dg.AssetExecutionContext, config: Form[ImitationOptions],
             stranger=datasets.imitation(options.stranger) if options.stranger else None,
             report=datasets.path / "reports" / out.name,
         )
-        result = run_child(work, progress=log_progress(context), lock=out)
+        result = run_child(work, progress=log_asset_progress(context), lock=out)
     return Result(
         metadata=describe_imitation(out, datasets.path / "reports" / out.name, result),
         check_results=[checks.evaluate_imitation(result)],
