@@ -108,6 +108,15 @@ class CheckpointOptions:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class TrainOptions(CheckpointOptions):
+    """Options of the job `train`: those of its checkpoint, and the datasets to train on."""
+
+    positions: tuple[str, ...] = ()
+    """Datasets to train on, by partition; none for those of all dumps except the sample."""
+    training_set: str = field(default="", metadata=HIDDEN_FIELD)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ImitationOptions:
     """Options of `imitation`."""
 

@@ -14,10 +14,13 @@ from pipeline.defs.launchpad.forms import is_hidden, make_form
 from pipeline.defs.resources import Compute, Datasets
 from tests.pipeline.defs.launchpad.test_forms import ALL
 
-NAMES = {"base", "checkpoint", "games", "name", "positions", "remove", "stranger", "training_set", "tuned"}
+NAMES = {
+    *("base", "checkpoint", "games", "name", "positions", "remove", "start", "stranger"),
+    "training_set",
+}
 """Free texts that name a folder or a dump of datasets/; `Datasets` refuses all but plain names and known dumps."""
 WORDS = {
-    *("hold_out", "since", "speeds", "until"),  # dates, filters, classes
+    *("hold_out", "month", "since", "speeds", "until"),  # dates, filters, classes
     *("names", "player"),  # names in the tags of games
     "options",  # NAME=VALUE of our own search (pipeline/matches/players.py)
     *("log_level", "marker_to_close"),  # of Dagster itself
@@ -56,7 +59,6 @@ ANYTHING = {
         "dump",
         "io_manager",
         "leaderboard",
-        "lichess_month",
     ),
 }
 """Operations and resources without a form, whose configuration Dagster takes whatever it is."""

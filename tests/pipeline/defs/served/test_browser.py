@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 pytestmark = MARKS
 POSITIONS = "ops: {positions: {config: {workers: 1, ingest: {test_share: 0.2, val_share: 0.2}}}}"
-TRAIN = "ops: {checkpoint: {config: {name: %s, train: {minutes: %s, steps: 0, batch_size: 64, threads: 1}}}}"
+TRAIN = "ops: {checkpoint: {config: {name: %s, minutes: %s, train: {batch_size: 64, threads: 1}}}}"
 
 
 @pytest.fixture(scope="module")
