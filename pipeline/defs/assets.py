@@ -63,7 +63,7 @@ REMEDIES = {
 def dump(context: dg.AssetExecutionContext, datasets: Datasets) -> Result:
     """A PGN dump: each file in `datasets/dumps/` is a partition, listed within a minute.
 
-    The job `fetch_month` downloads a month of Lichess into this folder. No asset downloads anything.
+    The job `fetch_month` downloads a month of Lichess into this folder; no asset downloads.
     """
     with report_user_errors():
         source = datasets.source(context.partition_key)
@@ -258,6 +258,9 @@ def report_user_errors(taken: str = "") -> Iterator[None]:
     """
     try:
         yield
+    except dg.DagsterExecutionInterruptedError:
+        kept = "stopped: what was finished is kept; materialize it again to continue"
+        raise dg.DagsterExecutionInterruptedError(kept) from None
     except UserError as error:
         remedy = (REMEDIES | {"taken": taken}).get(error.code) or error.remedy
         message = f"{error.problem}: {remedy}" if remedy else error.problem

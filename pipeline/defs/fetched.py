@@ -20,7 +20,11 @@ FETCHED = "month"
 
 
 @dg.op(pool="network")
-def download(context: dg.OpExecutionContext, config: Form[FetchOptions], datasets: Datasets) -> None:
+def download(
+    context: dg.OpExecutionContext,
+    config: Form[FetchOptions],
+    datasets: Datasets,
+) -> None:
     """Download months of rated games from Lichess into `datasets/dumps/`, and verify them."""
     assert dumps.name is not None
     with report_user_errors():
@@ -30,12 +34,13 @@ def download(context: dg.OpExecutionContext, config: Form[FetchOptions], dataset
             key = f"{STEM}{month}"
             file = f"{key}.pgn.zst"
             if others := [each for each in datasets.dumps().get(key, []) if each.name != file]:
-                raise UserError(f"{others[0]} exists and is used as it is: remove it to download {file}")
+                found = f"{others[0]} exists and is used as it is"
+                raise UserError(f"{found}: remove it to download {file}")
             work = partial(fetch, [month], datasets.path / "dumps", datasets.fetching)
             progress = log_progress(context, dump.key, key)
-            found = run_child(work, progress=progress)["files"][file]
+            entry = run_child(work, progress=progress)["files"][file]
             context.instance.add_dynamic_partitions(dumps.name, [key])
-            context.log.info(f"{file}: {found['bytes']:,} bytes, SHA-256 {found['sha256']}")
+            context.log.info(f"{file}: {entry['bytes']:,} bytes, SHA-256 {entry['sha256']}")
 
 
 @dg.job
@@ -55,7 +60,10 @@ def fetch_month() -> None:
     default_status=dg.DefaultSensorStatus.RUNNING,
     description="Build positions of each month that `fetch_month` has downloaded.",
 )
-def fetched_months(context: dg.RunStatusSensorContext, datasets: Datasets) -> Iterator[dg.RunRequest]:
+def fetched_months(
+    context: dg.RunStatusSensorContext,
+    datasets: Datasets,
+) -> Iterator[dg.RunRequest]:
     """Request positions of the months of a run, except for those that are current."""
     for month in parse_months(context.dagster_run.tags[FETCHED]):
         key = f"{STEM}{month}"

@@ -46,8 +46,8 @@ train = dg.define_asset_job(
     "train",
     [training_set, checkpoint, accuracy_report, leaderboard],
     config=configure_training,
-    description="Train a network on the positions for 5 minutes, and measure it. For other minutes, "
-    "datasets and settings choose *Open launchpad* in the menu beside *Materialize all*.",
+    description="Train a network on the positions for 5 minutes, and measure it. To set minutes, "
+    "datasets and more, choose *Open launchpad* in the menu beside *Materialize all*.",
 )
 # No job mixes these with partitioned assets: a backfill over dumps would then train one network per dump.
 finetune = dg.define_asset_job(

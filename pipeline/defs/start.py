@@ -1,4 +1,4 @@
-"""The weights that a training starts from: the embedded network for few games, random ones for many."""
+"""The weights that a training starts from: the embedded network's for few games, else random."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -24,8 +24,9 @@ def choose_start(
     """Return the checkpoint to start from, None for random weights, the configuration, and why."""
     start, why = None, "start is set"
     if options.start == "auto":
-        games, own = count_games(training_set), parse_json((EMBEDDED / "checkpoint.json").read_bytes())
-        is_own = own["preset"]["name"] == options.preset
+        games = count_games(training_set)
+        card = parse_json((EMBEDDED / "checkpoint.json").read_bytes())
+        is_own = card["preset"]["name"] == options.preset
         start = EMBEDDED if is_own and games < FEW_GAMES else None
         why = f"{games:,} games" + ("" if is_own else f", and {options.preset} is another preset")
     elif options.start == "embedded":

@@ -81,7 +81,7 @@ class TrainDetails(TrainConfig):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CheckpointOptions:
-    """Options of `checkpoint`. A launchpad sorts them by name, so the usual ones precede `train`."""
+    """Options of `checkpoint`. A launchpad sorts them by name: the usual ones precede `train`."""
 
     minutes: float | None = 5.0
     """Minutes of training. Training from scratch on many games gains by an hour and more."""

@@ -32,7 +32,10 @@ def fetched(instance: dg.DagsterInstance, month: str) -> dg.ExecuteInProcessResu
     return execute("fetch_month", instance, {"download": {"month": month}})
 
 
-def requested(instance: dg.DagsterInstance, result: dg.ExecuteInProcessResult) -> list[dg.RunRequest]:
+def requested(
+    instance: dg.DagsterInstance,
+    result: dg.ExecuteInProcessResult,
+) -> list[dg.RunRequest]:
     """Give the runs that the sensor requests after a run."""
     run = instance.get_run_by_id(result.run_id)
     (end,) = [event for event in result.all_events if event.event_type_value == "PIPELINE_SUCCESS"]

@@ -247,7 +247,8 @@ def test_a_checkpoint_is_named_by_its_run_and_refused_when_unknown(copied: Path)
     assert re.fullmatch(r"fianchetto-human-[0-9a-f]{8}", folder.name)
     with dg.DagsterInstance.ephemeral() as instance:
         unaudited = {"training_set": {"audit": False}}
-        wrong = execute("train", instance, unaudited | {"checkpoint": {"minutes": 1.0, "train": {"steps": 5}}})
+        both = {"checkpoint": {"minutes": 1.0, "train": {"steps": 5}}}
+        wrong = execute("train", instance, unaudited | both)
         assert "exactly one of minutes" in failure(wrong, "checkpoint")
 
 

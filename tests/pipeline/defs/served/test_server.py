@@ -70,7 +70,8 @@ def test_a_backfill_over_two_dumps_trains_once(served: tuple[Path, Server]) -> N
     names = [node["assetKey"]["path"] for node in server.ask("{ assetNodes { assetKey { path } } }")["assetNodes"]]
     for name in ("tuned_checkpoint", "strength_report", "imitation"):
         names.remove([name])  # partitions by name: with names given, Dagster backfills one kind
-    ops = {"checkpoint": {"config": {"name": "once", "minutes": 0.0, "train": {"steps": 4, "batch_size": 16}}}}
+    steps = {"steps": 4, "batch_size": 16}
+    ops = {"checkpoint": {"config": {"name": "once", "minutes": 0.0, "train": steps}}}
     ops |= {"positions": {"config": {"workers": 1, "ingest": {"test_share": 0.2, "val_share": 0.2}, "replace": True}}}
     parameters = {"assetSelection": [{"path": path} for path in names], "partitionNames": ["small", "dropped"]}
     query = """mutation($it: LaunchBackfillParams!) { launchPartitionBackfill(backfillParams: $it) { __typename
