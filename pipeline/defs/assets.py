@@ -176,8 +176,7 @@ def accuracy_report(context: dg.AssetExecutionContext, config: Form[ReportOption
         report = run_child(work, progress=log_asset_progress(context))
         page = data / (TRAINING_SET if is_training_set(data) else MANIFEST)
         hashes = [file_hash(page), file_hash(network / "checkpoint.json")]
-    measured = f"{100 * report['top1']:.1f} % on the {options.split} split of {data.name}"
-    context.instance.add_run_tags(context.run_id, {"top1": measured})
+    context.instance.add_run_tags(context.run_id, {"top1": f"{100 * report['top1']:.1f} %"})
     return Result(
         metadata=metadata.describe_report(network, data, report, out),
         data_version=metadata.data_version(hashes, options.split, options.rule, CODE_VERSION),

@@ -1,3 +1,4 @@
+import functools
 import inspect
 import os
 import random
@@ -33,6 +34,12 @@ ROOT = Path(__file__).parents[3]
 CHAIN = (dump, positions, training_set, checkpoint, accuracy_report)
 """All assets but those of self-play."""
 STEPS = {"minutes": 0.0, "train": {"steps": 12, "batch_size": 16, "threads": 1}}
+
+
+@functools.cache
+def definitions() -> dg.Definitions:
+    """Load the definitions once: it takes longer than most runs of these tests."""
+    return defs()
 
 
 def random_pgn(games: int, seed: int = 0, plies: int = 40) -> str:
@@ -86,7 +93,7 @@ def execute(
     silent = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
     selections = {"everything": CHAIN, "train": (*CHAIN[2:], leaderboard)}
     chosen = [asset.key for asset in selections[job]] if job in selections else None
-    found = defs().resolve_job_def(job) if chosen is None else defs().resolve_implicit_global_asset_job_def()
+    found = definitions().resolve_job_def("__ASSET_JOB" if chosen else job)
     return found.execute_in_process(
         config | silent, instance=instance, partition_key=key, raise_on_error=False, asset_selection=chosen
     )

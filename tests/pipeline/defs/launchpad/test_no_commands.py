@@ -9,9 +9,9 @@ import dagster as dg
 import pytest
 
 from engine.errors import UserError
-from pipeline.definitions import defs
 from pipeline.defs.launchpad.forms import is_hidden, make_form
 from pipeline.defs.resources import Compute, Datasets
+from tests.pipeline.defs.conftest import definitions
 from tests.pipeline.defs.launchpad.test_forms import ALL
 
 NAMES = {
@@ -43,7 +43,7 @@ def leaves(kind: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, .
 
 def test_a_runs_free_texts_are_names_of_folders_and_words() -> None:
     found = set()
-    for job in defs().resolve_all_job_defs():
+    for job in definitions().resolve_all_job_defs():
         found |= set(leaves(job.run_config_schema.config_type))
     texts = {path for path, kind in found if kind == "String"}
     assert len(texts) > 15, "the walk has missed the forms"
@@ -65,9 +65,10 @@ ANYTHING = {
 
 
 def test_what_takes_any_configuration_reads_none() -> None:
-    job = defs().resolve_job_def("__ASSET_JOB")
+    job = definitions().resolve_job_def("__ASSET_JOB")
     assert job.resource_defs["io_manager"] is dg.mem_io_manager
-    ops = {op.name: op for op in (*job.all_node_defs, *defs().resolve_job_def("register_dumps").all_node_defs)}
+    others = definitions().resolve_job_def("register_dumps").all_node_defs
+    ops = {op.name: op for op in (*job.all_node_defs, *others)}
     for name in ANYTHING - {"io_manager"}:
         assert "config" not in ops[name].compute_fn.decorated_fn.__annotations__  # type: ignore[union-attr]
 
