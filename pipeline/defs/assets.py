@@ -45,6 +45,8 @@ DUMP_VERSION = "dump_version"
 """Metadata of positions: the version of their dump, from `version_of`."""
 REPLACE = "to build it again, set `replace: true` in the launchpad"
 RENAME = "choose another `name` in the launchpad"
+ADD_PARTITION = "add another partition"
+"""Remedy of assets whose partition names their folder."""
 REMEDIES = {
     "stopped": "materialize it again to continue",
     "damaged": "materialize `positions` again with `replace: true`",
@@ -258,7 +260,7 @@ def report_user_errors(taken: str = "") -> Iterator[None]:
     try:
         yield
     except dg.DagsterExecutionInterruptedError:
-        kept = "stopped: what was finished is kept; materialize it again to continue"
+        kept = "stopped: what was finished is kept; re-execute the run to continue"
         raise dg.DagsterExecutionInterruptedError(kept) from None
     except UserError as error:
         remedy = (REMEDIES | {"taken": taken}).get(error.code) or error.remedy

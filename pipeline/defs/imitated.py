@@ -6,7 +6,7 @@ import dagster as dg
 
 from pipeline.dataset.files.shards import file_hash
 from pipeline.defs import checks, tasks
-from pipeline.defs.assets import RENAME, Result, report_user_errors
+from pipeline.defs.assets import ADD_PARTITION, Result, report_user_errors
 from pipeline.defs.child import run_child
 from pipeline.defs.launchpad.forms import Form, read_form
 from pipeline.defs.launchpad.options import ImitationOptions
@@ -33,7 +33,7 @@ def imitation(context: dg.AssetExecutionContext, config: Form[ImitationOptions],
 
     The partition is the player's name, exactly as in the games: add it in the launch dialog.
     """
-    with report_user_errors(RENAME):
+    with report_user_errors(ADD_PARTITION):
         options = read_form(config)
         names = options.games or tuple(name for name in datasets.dumps() if name != SAMPLE)
         out = datasets.imitation(context.partition_key)

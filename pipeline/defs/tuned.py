@@ -10,7 +10,7 @@ from pipeline.dataset.files.shards import file_hash
 from pipeline.dataset.training_set import members
 from pipeline.defs import checks, tasks
 from pipeline.defs.assets import (
-    RENAME,
+    ADD_PARTITION,
     Result,
     checkpoint,
     find_input,
@@ -50,7 +50,7 @@ def tuned_checkpoint(
     It takes hours. The partition is a name of yours for it, the folder in `datasets/tuned/`: add it
     in the launch dialog of the job `finetune`. The same partition resumes.
     """
-    with report_user_errors(RENAME):
+    with report_user_errors(ADD_PARTITION):
         options = read_form(config)
         network = find_input(datasets.checkpoint, options.checkpoint, checkpoint.key, context)
         own = None if options.positions else find_own_set(context.instance, network)
@@ -83,9 +83,10 @@ def strength_report(
     with report_user_errors():
         options = read_form(config)
         tuned = datasets.tuned(context.partition_key)
-        if not tuned.is_dir():
-            raise UserError(f"{tuned} is missing: materialize `tuned_checkpoint` of this partition")
-        best = file_hash(tuned / "best" / "checkpoint.json")
+        card = tuned / "best" / "checkpoint.json"
+        if not card.is_file():
+            raise UserError(f"{card} is missing: materialize `tuned_checkpoint` of this partition")
+        best = file_hash(card)
         out = datasets.path / "reports" / f"{tuned.name}-strength-{best[:8]}"
         work = partial(strength, tuned, out, simulations=options.simulations, games=options.games)
         work = partial(work, hand_written=64, engine=compute.uci_engine, nodes=(100,))
