@@ -26,9 +26,9 @@ from pipeline.defs.launchpad.options import (
 )
 from pipeline.defs.pages import metadata
 from pipeline.defs.pages.metadata import CODE_VERSION
-from pipeline.defs.progress import log_progress
+from pipeline.defs.progress import log_asset_progress
 from pipeline.defs.resources import Compute, Datasets, version_of
-from pipeline.dumps.fetch import STEM, fetch
+from pipeline.defs.start import choose_start
 from pipeline.dumps.source import require
 from pipeline.ingest.chunk import ROWS_VERSION, IngestConfig
 from pipeline.training.train import train_on
@@ -39,14 +39,14 @@ else:
     Result = dg.MaterializeResult  # Dagster reads the annotation and does not know the generic form
 
 dumps = dg.DynamicPartitionsDefinition(name="dumps")
-months = dg.MonthlyPartitionsDefinition(start_date="2013-01", fmt="%Y-%m")
-"""The months that Lichess has published, so that a range of them can be backfilled."""
 TRAINED_ON = "trained_on"
 """Metadata of a checkpoint: the folder of its training set."""
 DUMP_VERSION = "dump_version"
 """Metadata of positions: the version of their dump, from `version_of`."""
 REPLACE = "to build it again, set `replace: true` in the launchpad"
 RENAME = "choose another `name` in the launchpad"
+ADD_PARTITION = "add another partition"
+"""Remedy of assets whose partition names their folder."""
 REMEDIES = {
     "stopped": "materialize it again to continue",
     "damaged": "materialize `positions` again with `replace: true`",
@@ -57,49 +57,22 @@ REMEDIES = {
 
 
 @dg.asset(
-    partitions_def=months,
-    group_name="datasets",
-    kinds={"file"},
-    pool="network",
-    code_version="1",
-)
-def lichess_month(context: dg.AssetExecutionContext, datasets: Datasets) -> Result:
-    """A month of rated games, downloaded from Lichess into `datasets/dumps/` and verified. It becomes a partition of `dump`.
-
-    A range of months can be materialized as a backfill. An interrupted download resumes. Recent months take about 30 GB each.
-    """
-    with report_user_errors():
-        key = f"{STEM}{context.partition_key}"
-        wanted = f"{key}.pgn.zst"
-        if others := [file for file in datasets.dumps().get(key, []) if file.name != wanted]:
-            raise UserError(f"{others[0]} exists and is used as it is: remove it to download {wanted} from Lichess")
-        folder = datasets.path / "dumps"
-        work = partial(fetch, [context.partition_key], folder, datasets.fetching)
-        fetched = run_child(work, progress=log_progress(context))["files"][wanted]
-        assert dumps.name is not None
-        context.instance.add_dynamic_partitions(dumps.name, [key])
-    return describe_file(folder / wanted, fetched["sha256"], dump=key)
-
-
-@dg.asset(
     partitions_def=dumps,
     group_name="datasets",
     kinds={"file"},
     code_version="1",
 )
 def dump(context: dg.AssetExecutionContext, datasets: Datasets) -> Result:
-    """A PGN dump: each file in `datasets/dumps/` is a partition, listed within a minute. Launch `build_positions` for it."""
+    """A PGN dump: each file in `datasets/dumps/` is a partition, listed within a minute.
+
+    The job `fetch_month` downloads a month of Lichess into this folder; no asset downloads.
+    """
     with report_user_errors():
         source = datasets.source(context.partition_key)
         require(str(source))
         digest = file_hash(source)
-    return describe_file(source, digest)
-
-
-def describe_file(path: Path, digest: str, **more: str) -> Result:
-    """Return the materialization of a file with the SHA-256 `digest`."""
-    facts: metadata.Metadata = {"path": dg.MetadataValue.path(path), "dagster/uri": path.as_uri()}
-    facts |= {"bytes": path.stat().st_size, "sha256": digest, **more}
+    facts = {"path": dg.MetadataValue.path(source), "dagster/uri": source.as_uri()}
+    facts |= {"bytes": source.stat().st_size, "sha256": digest}
     return Result(metadata=facts, data_version=dg.DataVersion(digest))
 
 
@@ -125,7 +98,7 @@ def positions(
         version = version_of(source)  # before reading it, so that a change during the read is noticed
         work = partial(tasks.ingest, source, out, options.ingest)
         work = partial(work, workers=options.workers, engine=compute.name, replace=options.replace)
-        manifest = run_child(work, progress=log_progress(context), lock=out)
+        manifest = run_child(work, progress=log_asset_progress(context), lock=out)
     hashes = [source["sha256"] for source in manifest["sources"]]
     return Result(
         metadata=metadata.describe_positions(out, manifest) | {DUMP_VERSION: version},
@@ -146,7 +119,7 @@ def training_set(context: dg.AssetExecutionContext, config: Form[TrainingSetOpti
         options = read_form(config)
         shards = find_inputs(context, datasets, options.positions)
         out = datasets.training_set(options.name or options.named_by(shards))
-        progress = log_progress(context)
+        progress = log_asset_progress(context)
         page = run_child(partial(join, shards, out, options.join, remove=options.remove), progress=progress, lock=out)
         folder = datasets.path / "reports" / "training_sets" / out.name
         work = partial(tasks.audit, [out], folder)
@@ -171,10 +144,13 @@ def checkpoint(context: dg.AssetExecutionContext, config: Form[CheckpointOptions
         joined = find_input(datasets.training_set, options.training_set, training_set.key, context)
         root = context.run.root_run_id or context.run.run_id
         out = datasets.checkpoint(options.name or f"{options.preset}-{root[:8]}")
-        work = partial(train_on, [joined], options.preset, options.train, out)
-        card = run_child(work, progress=log_progress(context), lock=out)
+        start, settings, why = choose_start(options, joined, datasets)
+        context.log.info(f"training starts from {why}")
+        work = partial(train_on, [joined], options.preset, settings, out, start=start)
+        card = run_child(work, progress=log_asset_progress(context), lock=out)
     return Result(
-        metadata=metadata.describe_checkpoint(out, card) | {TRAINED_ON: dg.MetadataValue.path(joined)},
+        metadata=metadata.describe_checkpoint(out, card)
+        | {TRAINED_ON: dg.MetadataValue.path(joined), "started_from": why},
         data_version=metadata.data_version(card["data"], card["config"], options.preset, CODE_VERSION),
     )
 
@@ -199,11 +175,10 @@ def accuracy_report(context: dg.AssetExecutionContext, config: Form[ReportOption
             data = find_input(datasets.training_set, options.positions, training_set.key, context)
         out = datasets.path / "reports" / network.name / data.name
         work = partial(tasks.report, network, data, options.split, options.rule, options.rating_rows, out)
-        report = run_child(work, progress=log_progress(context))
+        report = run_child(work, progress=log_asset_progress(context))
         page = data / (TRAINING_SET if is_training_set(data) else MANIFEST)
         hashes = [file_hash(page), file_hash(network / "checkpoint.json")]
-    measured = f"{100 * report['top1']:.1f} % on the {options.split} split of {data.name}"
-    context.instance.add_run_tags(context.run_id, {"top1": measured})
+    context.instance.add_run_tags(context.run_id, {"top1": f"{100 * report['top1']:.1f} %"})
     return Result(
         metadata=metadata.describe_report(network, data, report, out),
         data_version=metadata.data_version(hashes, options.split, options.rule, CODE_VERSION),
@@ -284,6 +259,9 @@ def report_user_errors(taken: str = "") -> Iterator[None]:
     """
     try:
         yield
+    except dg.DagsterExecutionInterruptedError:
+        kept = "stopped: what was finished is kept; re-execute the run to continue"
+        raise dg.DagsterExecutionInterruptedError(kept) from None
     except UserError as error:
         remedy = (REMEDIES | {"taken": taken}).get(error.code) or error.remedy
         message = f"{error.problem}: {remedy}" if remedy else error.problem

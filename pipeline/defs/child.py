@@ -78,6 +78,9 @@ def run_child(
     finally:
         answers.close()  # or a child that still sends would block on a full pipe
         code = _end(process, grace, interrupt=kind in ("", "tick"))
+        if lock and kind != "result":
+            with contextlib.suppress(OSError):  # it is missing, or holds files to resume from
+                lock.rmdir()
     if kind == "result" and code == 0:
         result: Mapping[str, Any] = value
         return result

@@ -1,7 +1,7 @@
 """ASGI middleware before Dagster's web server: requests that another web page made are refused.
 
-Dagster's web server runs GraphQL mutations that come by GET, and reads neither `Origin` nor `Host`, so any page that is open
-in a browser on this machine could launch runs (docs/dagster-csrf.md). The UI itself needs none of what is refused here.
+Dagster's web server does not check where a request comes from, so any page that is open in a
+browser on this machine could launch runs. The UI itself needs none of what is refused here.
 """
 
 from typing import Any

@@ -6,13 +6,13 @@ import dagster as dg
 
 from pipeline.dataset.files.shards import file_hash
 from pipeline.defs import checks, tasks
-from pipeline.defs.assets import RENAME, Result, report_user_errors
+from pipeline.defs.assets import ADD_PARTITION, Result, report_user_errors
 from pipeline.defs.child import run_child
 from pipeline.defs.launchpad.forms import Form, read_form
 from pipeline.defs.launchpad.options import ImitationOptions
 from pipeline.defs.pages.imitation_metadata import describe_imitation
 from pipeline.defs.pages.metadata import CODE_VERSION
-from pipeline.defs.progress import log_progress
+from pipeline.defs.progress import log_asset_progress
 from pipeline.defs.resources import SAMPLE, Datasets
 from pipeline.samples.shipped import EMBEDDED
 
@@ -33,7 +33,7 @@ def imitation(context: dg.AssetExecutionContext, config: Form[ImitationOptions],
 
     The partition is the player's name, exactly as in the games: add it in the launch dialog.
     """
-    with report_user_errors(RENAME):
+    with report_user_errors(ADD_PARTITION):
         options = read_form(config)
         names = options.games or tuple(name for name in datasets.dumps() if name != SAMPLE)
         out = datasets.imitation(context.partition_key)
@@ -46,7 +46,7 @@ def imitation(context: dg.AssetExecutionContext, config: Form[ImitationOptions],
             stranger=datasets.imitation(options.stranger) if options.stranger else None,
             report=datasets.path / "reports" / out.name,
         )
-        result = run_child(work, progress=log_progress(context), lock=out)
+        result = run_child(work, progress=log_asset_progress(context), lock=out)
     return Result(
         metadata=describe_imitation(out, datasets.path / "reports" / out.name, result),
         check_results=[checks.evaluate_imitation(result)],

@@ -15,6 +15,8 @@ from pipeline.defs.assets import (
     positions,
     training_set,
 )
+from pipeline.defs.launchpad.forms import make_form
+from pipeline.defs.launchpad.options import TrainOptions
 from pipeline.defs.resources import SAMPLE, Datasets, version_of
 from pipeline.defs.tuned import strength_report, tuned_checkpoint
 
@@ -30,10 +32,22 @@ build_positions = dg.define_asset_job(
     [dump, positions],
     description="Turn one dump into positions. Without options, with the settings of the positions that it already has.",
 )
+
+
+@dg.config_mapping
+def configure_training(config: make_form(TrainOptions)) -> dg.RunConfig:  # type: ignore[valid-type]
+    """Turn the short form of `train` into the configuration of its assets."""
+    values = config.model_dump()
+    joined = {"positions": values.pop("positions")}
+    return dg.RunConfig(ops={"training_set": {"config": joined}, "checkpoint": {"config": values}})
+
+
 train = dg.define_asset_job(
     "train",
     [training_set, checkpoint, accuracy_report, leaderboard],
-    description="Join the positions, train a network on them, and measure its accuracy.",
+    config=configure_training,
+    description="Train a network on the positions for 5 minutes, and measure it. To set minutes, "
+    "datasets and more, choose *Open launchpad* in the menu beside *Materialize all*.",
 )
 # No job mixes these with partitioned assets: a backfill over dumps would then train one network per dump.
 finetune = dg.define_asset_job(

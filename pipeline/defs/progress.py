@@ -8,9 +8,18 @@ import dagster as dg
 from engine.progress import Progress, Tick
 
 
-def log_progress(context: dg.AssetExecutionContext) -> Progress:
-    """Return a progress callback that logs observations of the asset, at intervals of `interval`."""
+def log_asset_progress(context: dg.AssetExecutionContext) -> Progress:
+    """Return a progress callback that logs observations of the asset that the step makes."""
     partition = context.partition_key if context.assets_def.partitions_def is not None else None
+    return log_progress(context, context.asset_key, partition)
+
+
+def log_progress(
+    context: dg.AssetExecutionContext | dg.OpExecutionContext,
+    asset: dg.AssetKey,
+    partition: str | None,
+) -> Progress:
+    """Return a progress callback that logs observations of an asset at intervals of `interval`."""
     began = due = started = time.monotonic()
     first: Tick | None = None
 
@@ -23,7 +32,8 @@ def log_progress(context: dg.AssetExecutionContext) -> Progress:
         if now >= due or (is_new and tick.stage):  # the name of a new stage is logged at once
             due = now + interval(now - began)
             values = describe_tick(tick, tick.done - first.done, now - started)
-            context.log_event(dg.AssetObservation(asset_key=context.asset_key, partition=partition, metadata=values))
+            seen = dg.AssetObservation(asset_key=asset, partition=partition, metadata=values)
+            context.log_event(seen)
 
     return progress
 

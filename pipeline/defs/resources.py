@@ -50,7 +50,8 @@ class Datasets(dg.ConfigurableResource[None]):
         """Return the file of a partition key; raises UserError unless there is exactly one."""
         files = self.dumps().get(key, [])
         if not files:
-            download = f", or materialize the partition {month} of `lichess_month`" if (month := month_of(key)) else ""
+            month = month_of(key)
+            download = f", or launch the job `fetch_month` with `month: {month}`" if month else ""
             raise UserError(
                 f"there is no dump {key!r}: put {key}.pgn[.zst|.bz2|.gz] into {self.path / 'dumps'}{download}"
             )

@@ -41,7 +41,7 @@ def main() -> int:
         except UserError as error:
             sys.stderr.write(f"{error}\n")
             return 2
-        network = {"preset": options.preset, "train": {"minutes": options.minutes}}
+        network = {"preset": options.preset, "minutes": options.minutes, "start": "scratch"}
         try:
             result = materialize(instance, options.dump, network)
         except dg.Failure as failure:

@@ -5,11 +5,12 @@ from functools import partial
 
 import dagster as dg
 
+from engine.errors import UserError
 from pipeline.dataset.files.shards import file_hash
 from pipeline.dataset.training_set import members
 from pipeline.defs import checks, tasks
 from pipeline.defs.assets import (
-    RENAME,
+    ADD_PARTITION,
     Result,
     checkpoint,
     find_input,
@@ -23,14 +24,18 @@ from pipeline.defs.launchpad.forms import Form, read_form
 from pipeline.defs.launchpad.options import StrengthOptions, TunedOptions
 from pipeline.defs.pages import metadata, tuned_metadata
 from pipeline.defs.pages.metadata import CODE_VERSION
-from pipeline.defs.progress import log_progress
+from pipeline.defs.progress import log_asset_progress
 from pipeline.defs.resources import Compute, Datasets
 from pipeline.finetune.loop import finetune
 from pipeline.finetune.strength import strength
 
+tunings = dg.DynamicPartitionsDefinition(name="tunings")
+"""A partition for each fine-tuning, the name of its folder; the launch dialog adds them."""
+
 
 @dg.asset(
-    deps=[checkpoint, positions],
+    partitions_def=tunings,
+    deps=[checkpoint, dg.AssetDep(positions, partition_mapping=dg.AllPartitionMapping())],
     group_name="selfplay",
     kinds={"pytorch"},
     pool="accelerator",
@@ -40,17 +45,20 @@ from pipeline.finetune.strength import strength
 def tuned_checkpoint(
     context: dg.AssetExecutionContext, config: Form[TunedOptions], datasets: Datasets, compute: Compute
 ) -> Result:
-    """A network improved by self-play, with curves by generation, verdicts and sample games. A retry resumes."""
-    with report_user_errors(RENAME):
+    """A network improved by self-play, with curves by generation, verdicts and sample games.
+
+    It takes hours. The partition is a name of yours for it, the folder in `datasets/tuned/`: add it
+    in the launch dialog of the job `finetune`. The same partition resumes.
+    """
+    with report_user_errors(ADD_PARTITION):
         options = read_form(config)
         network = find_input(datasets.checkpoint, options.checkpoint, checkpoint.key, context)
         own = None if options.positions else find_own_set(context.instance, network)
         human = find_inputs(context, datasets, options.positions) if own is None else [own]
-        root = context.run.root_run_id or context.run.run_id
-        out = datasets.tuned(options.name or f"{network.name}-{root[:8]}")
+        out = datasets.tuned(context.partition_key)
         loop = replace(options.finetune, engine=compute.name)
         work = partial(finetune, network, loop, out, human=human)
-        result = run_child(work, progress=log_progress(context), lock=out)
+        result = run_child(work, progress=log_asset_progress(context), lock=out)
         probe = run_child(partial(tasks.probe, out / "best", members(human[0])[0].directory, None, metadata.PROBED))
     return Result(
         metadata=tuned_metadata.describe_tuned(out, result),
@@ -60,6 +68,7 @@ def tuned_checkpoint(
 
 
 @dg.asset(
+    partitions_def=tunings,
     deps=[tuned_checkpoint],
     group_name="reports",
     kinds={"json"},
@@ -73,12 +82,15 @@ def strength_report(
     """Elo of the tuned network against the supervised checkpoint, the hand-written player and a chess engine."""
     with report_user_errors():
         options = read_form(config)
-        tuned = find_input(datasets.tuned, options.tuned, tuned_checkpoint.key, context)
-        best = file_hash(tuned / "best" / "checkpoint.json")
+        tuned = datasets.tuned(context.partition_key)
+        card = tuned / "best" / "checkpoint.json"
+        if not card.is_file():
+            raise UserError(f"{card} is missing: materialize `tuned_checkpoint` of this partition")
+        best = file_hash(card)
         out = datasets.path / "reports" / f"{tuned.name}-strength-{best[:8]}"
         work = partial(strength, tuned, out, simulations=options.simulations, games=options.games)
         work = partial(work, hand_written=64, engine=compute.uci_engine, nodes=(100,))
-        result = run_child(work, progress=log_progress(context), lock=out)
+        result = run_child(work, progress=log_asset_progress(context), lock=out)
     return Result(
         metadata=tuned_metadata.describe_strength(out, tuned, result),
         check_results=[checks.evaluate_strength(result["against_seed"])],

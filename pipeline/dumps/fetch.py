@@ -68,16 +68,25 @@ def parse_months(word: str) -> list[str]:
     for text in (first, last if dots else first):
         if not (found := _MONTH.fullmatch(text)):
             raise ConfigError(
-                f"{hide_secrets(word)!r} is no month (2013-01), no range of months (2013-01..2013-06) and no URL"
+                f"{hide_secrets(word)!r} is no month (2013-01), no range of months "
+                f"(2013-01..2013-06) and no URL; the newest months are {_list_newest()}"
             )
         ends.append(int(found[1]) * 12 + int(found[2]) - 1)
     begin, end = ends
     now = datetime.now(UTC)
     if not _FIRST <= begin <= end < now.year * 12 + now.month:
         raise ConfigError(
-            f"{word!r}: the first month is 2013-01, a range ascends, and months to come are not published"
+            f"{word!r}: the first month is 2013-01, a range ascends, and months to come are not "
+            f"published; the newest months are {_list_newest()}"
         )
     return [f"{month // 12}-{month % 12 + 1:02}" for month in range(begin, end + 1)]
+
+
+def _list_newest() -> str:
+    """Return the last three months that are over, the newest first."""
+    now = datetime.now(UTC)
+    months = [now.year * 12 + now.month - 1 - back for back in (1, 2, 3)]
+    return ", ".join(f"{month // 12}-{month % 12 + 1:02}" for month in months)
 
 
 def load_hashes(config: FetchConfig, stop: Stop = never) -> dict[str, str]:
@@ -139,8 +148,8 @@ def resolve_files(words: Sequence[str], out: Path, config: FetchConfig, stop: St
         if not name or name.startswith(".") or not name.isprintable() or set(name) & set("/\\") or len(name) > 200:
             raise ConfigError(f"{shown(url)} does not end in a file's name")
         if url in listed and name not in hashes:
-            names = sorted(hashes) or ["nothing"]
-            raise FetchError(f"{base} does not publish {name}: it has {names[0]} to {names[-1]}")
+            newest = ", ".join(sorted(hashes, reverse=True)[:3]) or "nothing"
+            raise FetchError(f"{base} does not publish {name}; the newest files are {newest}")
         file = _Download(url, out / name, config.sha256 or hashes.get(name, ""), stop)
         if files.setdefault(name, file).url != url:
             raise ConfigError(f"two of the URLs end in {name}: fetch them into different folders")

@@ -23,6 +23,8 @@ from pipeline.cli.settings import default_of, descriptions, split_optional
 T = TypeVar("T")
 HIDDEN = frozenset({"engine"})
 """Names of fields that hold the command of a chess engine, or the address of a Ray cluster."""
+HIDDEN_FIELD = {"hidden": True}
+"""Metadata of a dataclass's field that a form leaves out."""
 
 
 class Form(dg.Config, Generic[T]):
@@ -53,7 +55,7 @@ def make_form(cls: type[Any], example: Any = None) -> "type[Form[Any]]":
     fields = {
         field.name: _make_field(hints[field.name], default_of(field, example), sentences.get(field.name, ""))
         for field in dataclasses.fields(cls)
-        if not is_hidden(field.name, hints[field.name])
+        if not (field.metadata.get("hidden") or is_hidden(field.name, hints[field.name]))
     }
     made: type[Form[Any]] = create_model(cls.__name__, __base__=Form, __doc__=cls.__doc__, **fields)  # type: ignore[call-overload]
     made.made_from = cls

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -12,6 +12,8 @@ from model.network.presets import presets
 from model.training.config import DEFAULT_PRESET, TrainConfig
 from pipeline.dataset.files.shards import MANIFEST, file_hash, read_manifest
 from pipeline.dataset.join import JoinConfig
+from pipeline.defs.launchpad.forms import HIDDEN_FIELD
+from pipeline.dumps.fetch import parse_months
 from pipeline.errors import ConfigError, DatasetError
 from pipeline.evaluation.report import Rule
 from pipeline.finetune.config import FinetuneConfig
@@ -57,17 +59,61 @@ class TrainingSetOptions:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CheckpointOptions:
-    """Options of `checkpoint`."""
+class FetchOptions:
+    """Options of `fetch_month`."""
 
+    month: str = "2013-01"
+    """Month of Lichess to download, such as 2013-01, or a range of months, 2013-01..2013-06."""
+
+    def __post_init__(self) -> None:
+        parse_months(self.month)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainDetails(TrainConfig):
+    """Settings of a training besides its minutes; CheckpointOptions checks them."""
+
+    minutes: float | None = field(default=None, metadata=HIDDEN_FIELD)
+
+    def __post_init__(self) -> None:
+        pass
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CheckpointOptions:
+    """Options of `checkpoint`. A launchpad sorts them by name: the usual ones precede `train`."""
+
+    minutes: float | None = 5.0
+    """Minutes of training. Training from scratch on many games gains by an hour and more."""
+    start: str = "auto"
+    """Weights to start from: auto (the embedded network for fewer than 100,000 games and its own
+    preset, else scratch), embedded, scratch, or a folder in datasets/checkpoints. With a start, the
+    default learning rate is 0.0005."""
     preset: Annotated[str, presets] = DEFAULT_PRESET
     """Network to train; `fianchetto presets` describes them."""
     training_set: str = ""
     """Folder in datasets/training_sets; "" for that of this run, else the one materialized last."""
     name: str = ""
     """Folder in datasets/checkpoints; training resumes an existing one. "" derives a name from the preset and the run."""
-    train: TrainConfig = field(default_factory=lambda: TrainConfig(minutes=30.0))
-    """Length, batches and optimizer: the options of `fianchetto train`."""
+    train: TrainDetails = field(default_factory=TrainDetails)
+    """Batches, optimizer and losses: the options of `fianchetto train`."""
+
+    def __post_init__(self) -> None:
+        _ = self.config  # raises TrainConfigError for invalid values
+
+    @property
+    def config(self) -> TrainConfig:
+        """Return the configuration of the training."""
+        return TrainConfig(**asdict(self.train) | {"minutes": self.minutes})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainOptions(CheckpointOptions):
+    """Options of the job `train`: those of its checkpoint, and the datasets to train on."""
+
+    positions: tuple[str, ...] = ()
+    """Datasets to train on, by partition; none for those of all dumps except the sample."""
+    training_set: str = field(default="", metadata=HIDDEN_FIELD)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -110,8 +156,6 @@ class TunedOptions:
     positions: tuple[str, ...] = ()
     """Names of the human positions to mix in and to measure on; none for the training set of the checkpoint, which holds out
     the same games, or those of all dumps where Dagster did not train it."""
-    name: str = ""
-    """Folder in datasets/tuned; an existing one is resumed. "" derives a name from the checkpoint and the run."""
     finetune: FinetuneConfig = field(default_factory=lambda: FinetuneConfig(generations=8))
     """The options of `fianchetto finetune`."""
 
@@ -120,8 +164,6 @@ class TunedOptions:
 class StrengthOptions:
     """Options of `strength_report`."""
 
-    tuned: str = ""
-    """Folder in datasets/tuned; "" for that of this run, else the one materialized last."""
     simulations: tuple[int, ...] = (64,)
     """Simulations per move of the network, one row each; the supervised checkpoint plays with the first of them."""
     games: int = 200

@@ -140,6 +140,7 @@ def describe_report(network: Path, data: Path, report: Mapping[str, Any], folder
     """Return the metadata of a report, whose folder ui.py serves: its headline, a link, figures and pictures."""
     boards = [rows[0] for rows in report["details"]["boards"].values() if rows]
     return {
+        "top1": report["top1"],  # first, because a run's page cuts long lists off
         "headline": report["headline"],
         "compared": report["compared"],
         "measured_on": dg.MetadataValue.path(data),

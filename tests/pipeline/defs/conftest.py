@@ -1,3 +1,4 @@
+import functools
 import inspect
 import os
 import random
@@ -18,14 +19,27 @@ from filelock import FileLock
 
 from engine.progress import Progress, silent
 from pipeline.definitions import defs
-from pipeline.defs import assets, checks, tuned
-from pipeline.defs.assets import accuracy_report, checkpoint, dump, positions, training_set
+from pipeline.defs import assets, checks, fetched, tuned
+from pipeline.defs.assets import (
+    accuracy_report,
+    checkpoint,
+    dump,
+    leaderboard,
+    positions,
+    training_set,
+)
 from pipeline.defs.resources import Compute, Datasets
 
 ROOT = Path(__file__).parents[3]
 CHAIN = (dump, positions, training_set, checkpoint, accuracy_report)
 """All assets but those of self-play."""
-STEPS = {"train": {"minutes": 0.0, "steps": 12, "batch_size": 16, "threads": 1}}
+STEPS = {"minutes": 0.0, "train": {"steps": 12, "batch_size": 16, "threads": 1}}
+
+
+@functools.cache
+def definitions() -> dg.Definitions:
+    """Load the definitions once: it takes longer than most runs of these tests."""
+    return defs()
 
 
 def random_pgn(games: int, seed: int = 0, plies: int = 40) -> str:
@@ -71,11 +85,15 @@ def prepared(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def execute(
     job: str, instance: dg.DagsterInstance, ops: dict[str, object], key: str | None = None
 ) -> dg.ExecuteInProcessResult:
-    """Run a job in this process with the real definitions; `everything` is CHAIN, materialised as from the asset graph."""
+    """Run a job in this process with the real definitions.
+
+    `everything` is CHAIN, and `train` the assets of that job, materialised as from the asset graph.
+    """
     config = {"ops": {name: {"config": values} for name, values in ops.items()}}
     silent = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
-    chosen = [asset.key for asset in CHAIN] if job == "everything" else None
-    found = defs().resolve_job_def(job) if chosen is None else defs().resolve_implicit_global_asset_job_def()
+    selections = {"everything": CHAIN, "train": (*CHAIN[2:], leaderboard)}
+    chosen = [asset.key for asset in selections[job]] if job in selections else None
+    found = definitions().resolve_job_def("__ASSET_JOB" if chosen else job)
     return found.execute_in_process(
         config | silent, instance=instance, partition_key=key, raise_on_error=False, asset_selection=chosen
     )
@@ -121,12 +139,18 @@ def materialised(instance: dg.DagsterInstance, key: str) -> None:
     instance.report_runless_asset_event(dg.AssetMaterialization(positions.key, partition=key))
 
 
-def one(asset: dg.AssetsDefinition, instance: dg.DagsterInstance, options: dict[str, object]) -> str:
-    """Materialise one asset and give what it says when it fails."""
+def one(
+    asset: dg.AssetsDefinition,
+    instance: dg.DagsterInstance,
+    options: dict[str, object],
+    key: str | None = None,
+) -> str:
+    """Materialise one asset, of a partition, and give what it says when it fails."""
     (name,) = asset.key.path
     resources = {"datasets": Datasets(), "compute": Compute()}
     config = {"ops": {name: {"config": options}}}
-    result = dg.materialize([asset], instance=instance, resources=resources, run_config=config, raise_on_error=False)
+    ran = {"instance": instance, "resources": resources, "run_config": config}
+    result = dg.materialize([asset], partition_key=key, raise_on_error=False, **ran)
     return "" if result.success else failure(result, name)
 
 
@@ -164,7 +188,7 @@ def without_children(monkeypatch: pytest.MonkeyPatch) -> None:
         parameters = inspect.signature(work).parameters
         return work(**{name: value for name, value in offered.items() if name in parameters})
 
-    for module in (assets, checks, tuned):
+    for module in (assets, checks, fetched, tuned):
         monkeypatch.setattr(module, "run_child", run_here)
 
 

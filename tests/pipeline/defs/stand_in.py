@@ -27,6 +27,11 @@ def refuse() -> Mapping[str, Any]:
     raise UserError("that cannot be, do this")
 
 
+def refuse_late(out: Path) -> Mapping[str, Any]:
+    out.mkdir()
+    raise UserError("the games are no games")
+
+
 def crash() -> Mapping[str, Any]:
     raise ZeroDivisionError("a bug")
 

@@ -8,7 +8,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.dataset.files.shards import read_manifest
-from pipeline.definitions import defs
 from pipeline.defs import checks
 from pipeline.defs.assets import training_set
 from pipeline.defs.jobs import register
@@ -16,7 +15,16 @@ from pipeline.defs.resources import Datasets
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 from pipeline.validation import verify
-from tests.pipeline.defs.conftest import STEPS, Made, execute, materialised, one, random_pgn, verdicts
+from tests.pipeline.defs.conftest import (
+    STEPS,
+    Made,
+    definitions,
+    execute,
+    materialised,
+    one,
+    random_pgn,
+    verdicts,
+)
 
 pytestmark = pytest.mark.usefixtures("without_children")
 
@@ -27,7 +35,7 @@ def test_checks_run_alone_and_what_a_failed_one_forbids_it_forbids_later_runs(co
     whole = shard.read_bytes()
     with dg.DagsterInstance.ephemeral() as instance:
         materialised(instance, "small")
-        job = defs().resolve_job_def("verify")
+        job = definitions().resolve_job_def("verify")
 
         def verify_alone() -> dg.ExecuteInProcessResult:
             return job.execute_in_process(silent, instance=instance, raise_on_error=False)

@@ -52,6 +52,19 @@ def test_a_users_mistake_comes_back_as_one() -> None:
         run_child(stand_in.refuse)
 
 
+def test_a_failure_leaves_no_empty_output(tmp_path: Path) -> None:
+    for out in (tmp_path / "empty", tmp_path / "full"):
+        if out.name == "full":
+            work = partial(stand_in.refuse_late, out / "inner")
+            out.mkdir()
+        else:
+            work = partial(stand_in.refuse_late, out)
+        with pytest.raises(UserError, match="no games"):
+            run_child(work, lock=out)
+    assert not (tmp_path / "empty").exists()
+    assert (tmp_path / "full" / "inner").is_dir(), "what can be resumed stays"
+
+
 def test_a_bug_leaves_its_traceback_in_the_runs_output(capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ChildError, match="status 1"):
         run_child(stand_in.crash)

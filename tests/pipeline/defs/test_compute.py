@@ -9,7 +9,7 @@ from pipeline.defs.jobs import register
 from pipeline.defs.resources import Compute, Datasets
 from pipeline.defs.tuned import tuned_checkpoint
 from tests.model.test_checkpoint import make
-from tests.pipeline.defs.conftest import execute, failure
+from tests.pipeline.defs.conftest import execute, failure, one
 
 pytestmark = pytest.mark.usefixtures("without_children")
 
@@ -31,26 +31,14 @@ def test_positions_are_made_by_the_engine_that_is_named(root: Path, monkeypatch:
     assert not (root / "positions" / "small" / "manifest.json").exists()
 
 
-def said_of_abacus(monkeypatch: pytest.MonkeyPatch, asset: dg.AssetsDefinition, options: dict[str, object]) -> str:
-    """Make an asset by an engine that there is not, and give what it says."""
-    (name,) = asset.key.path
-    monkeypatch.setenv("FIANCHETTO_ENGINE", "abacus")
-    with dg.DagsterInstance.ephemeral() as instance:
-        result = dg.materialize(
-            [asset],
-            instance=instance,
-            resources={"datasets": Datasets(), "compute": Compute()},
-            run_config={"ops": {name: {"config": options}}},
-            raise_on_error=False,
-        )
-    assert not result.success
-    return failure(result, name)
-
-
 def test_games_are_played_by_the_engine_that_is_named(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (root / "checkpoints").mkdir(exist_ok=True)
     (root / "positions" / "some").mkdir(parents=True)
     (root / "positions" / "some" / "manifest.json").write_text("{}")
     make(root / "checkpoints" / "net")
-    options = {"checkpoint": "net", "positions": ["some"], "name": "tuned", "finetune": {"generations": 1}}
-    assert "an engine is local, ray" in said_of_abacus(monkeypatch, tuned_checkpoint, options)
+    options = {"checkpoint": "net", "positions": ["some"], "finetune": {"generations": 1}}
+    monkeypatch.setenv("FIANCHETTO_ENGINE", "abacus")
+    with dg.DagsterInstance.ephemeral() as instance:
+        instance.add_dynamic_partitions("tunings", ["first"])
+        said = one(tuned_checkpoint, instance, options, "first")
+    assert "an engine is local, ray" in said

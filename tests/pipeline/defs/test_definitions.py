@@ -15,10 +15,7 @@ from engine.errors import UserError
 from engine.progress import Tick
 from model.training.config import TrainConfig
 from pipeline.dataset.files.columns import FORMS, schema
-from pipeline.definitions import defs
 from pipeline.defs import jobs
-from pipeline.defs.assets import dumps, months
-from pipeline.defs.imitated import players
 from pipeline.defs.launchpad.forms import build_options
 from pipeline.defs.launchpad.options import (
     CheckpointOptions,
@@ -33,19 +30,18 @@ from pipeline.defs.progress import describe_tick, interval
 from pipeline.defs.resources import Datasets, key_of
 from pipeline.ingest.chunk import ROWS_VERSION
 from pipeline.samples.shipped import SAMPLE
-from tests.pipeline.defs.conftest import ROOT, Made, random_pgn
+from tests.pipeline.defs.conftest import ROOT, Made, definitions, random_pgn
 
 GRAPH = """\
 dump (datasets, by dumps) <- nothing
 imitation (model, by players) <- nothing
-lichess_month (datasets, by month) <- nothing
 positions (datasets, by dumps) <- dump
 training_set (datasets, whole) <- positions
 checkpoint (model, whole) <- training_set
 accuracy_report (reports, whole) <- checkpoint, training_set
-tuned_checkpoint (selfplay, whole) <- checkpoint, positions
+tuned_checkpoint (selfplay, by tunings) <- checkpoint, positions
 leaderboard (reports, whole) <- accuracy_report
-strength_report (reports, whole) <- tuned_checkpoint
+strength_report (reports, by tunings) <- tuned_checkpoint
 """
 
 CHECKS = """\
@@ -63,32 +59,51 @@ tuned_checkpoint: loads_with_finite_loss blocks
 
 
 def test_the_graph_is_this() -> None:
-    graph = defs().resolve_asset_graph()
+    graph = definitions().resolve_asset_graph()
     lines = []
     for key in graph.toposorted_asset_keys:
         node = graph.get(key)
-        by = {dumps: "by dumps", months: "by month", players: "by players", None: "whole"}[node.partitions_def]
+        by = "whole" if node.partitions_def is None else f"by {node.partitions_def.name}"
         parents = ", ".join(sorted(parent.to_user_string() for parent in node.parent_keys)) or "nothing"
         lines.append(f"{key.to_user_string()} ({node.group_name}, {by}) <- {parents}\n")
     assert "".join(lines) == GRAPH
 
 
+def test_materialize_all_makes_partitions_that_a_user_added_and_downloads_nothing() -> None:
+    """All of a fresh instance is the sample, its training set, a network and its report."""
+    found = definitions()
+    graph = found.resolve_asset_graph()
+    for key in graph.materializable_asset_keys:
+        kind = graph.get(key).partitions_def
+        assert kind is None or isinstance(kind, dg.DynamicPartitionsDefinition), key
+        assert found.resolve_assets_def(key).op.pool != "network", key
+    assert {op.pool for op in found.resolve_job_def("fetch_month").all_node_defs} == {"network"}
+
+
 def test_the_checks_are_these() -> None:
-    specs = [spec for asset in defs().resolve_asset_graph().assets_defs for spec in asset.check_specs]
+    assets = definitions().resolve_asset_graph().assets_defs
+    specs = [spec for asset in assets for spec in asset.check_specs]
     lines = [f"{it.asset_key.to_user_string()}: {it.name} {'blocks' if it.blocking else 'warns'}\n" for it in specs]
     assert "".join(sorted(lines)) == CHECKS
 
 
 def test_checks_are_executed_from_their_pages_without_materialising() -> None:
-    graph = defs().resolve_asset_graph()
+    graph = definitions().resolve_asset_graph()
     made_with = {key for key in graph.asset_check_keys if len(graph.get_execution_set_asset_and_check_keys(key)) > 1}
     assert {key.asset_key.to_user_string() for key in made_with} == {"tuned_checkpoint", "strength_report", "imitation"}
 
 
 def test_jobs_schedules_and_sensors() -> None:
-    found = defs()
+    found = definitions()
     names = {job.name for job in found.resolve_all_job_defs() if not job.name.startswith("__")}
-    assert names == {"build_positions", "train", "finetune", "register_dumps", "verify"}
+    assert names == {
+        "build_positions",
+        "fetch_month",
+        "finetune",
+        "register_dumps",
+        "train",
+        "verify",
+    }
     for switched in (found.get_sensor_def("new_dumps"), *(found.schedules or [])):
         assert switched.default_status.value == "STOPPED"
     listing = found.get_sensor_def("dumps_folder")
@@ -97,8 +112,8 @@ def test_jobs_schedules_and_sensors() -> None:
 
 
 def test_a_backfill_of_a_job_over_dumps_trains_nothing() -> None:
-    graph = defs().resolve_asset_graph()
-    for job in defs().resolve_all_job_defs():
+    graph = definitions().resolve_asset_graph()
+    for job in definitions().resolve_all_job_defs():
         kinds = {graph.get(key).partitions_def for key in job.asset_layer.executable_asset_keys}
         assert len(kinds) <= 1 or job.name == "__ASSET_JOB", job.name
 
@@ -118,11 +133,12 @@ def test_a_dump_that_is_not_there_is_named_and_heavy_libraries_stay_out_of_the_c
 
 def test_the_launchpad_is_filled_with_every_default() -> None:
     shown = {}
-    for name in ("build_positions", "train", "finetune"):
-        job = JobSnap.from_job_def(defs().resolve_job_def(name))
+    for name in ("build_positions", "fetch_month", "finetune", "__ASSET_JOB", "train"):
+        job = JobSnap.from_job_def(definitions().resolve_job_def(name))
         schema = job.config_schema_snapshot
         top = schema.get_config_snap(job.mode_def_snaps[0].root_config_key or "")
-        shown |= default_values_from_type_snap(top, schema)["ops"]
+        form = default_values_from_type_snap(top, schema)
+        shown |= form.get("ops", {})
     for asset, cls in (
         ("positions", PositionsOptions),
         ("training_set", TrainingSetOptions),
@@ -132,7 +148,13 @@ def test_the_launchpad_is_filled_with_every_default() -> None:
         ("strength_report", StrengthOptions),
     ):
         assert build_options(cls, shown[asset]["config"]) == cls()
-    assert set(shown["checkpoint"]["config"]["train"]) == {field.name for field in dataclasses.fields(TrainConfig)}
+    trained = shown["checkpoint"]["config"]
+    settings = {field.name for field in dataclasses.fields(TrainConfig)}
+    assert set(trained["train"]) == settings - {"minutes"}, "minutes come first, outside of it"
+    first = {"minutes": 5.0, "name": "", "positions": [], "preset": "fianchetto-human"}
+    assert dict(list(form.items())[:4]) == first, "the form of `train` begins with the usual"
+    assert next(iter(trained)) == "minutes"
+    assert shown["download"] == {"config": {"month": "2013-01"}}
 
 
 @pytest.mark.usefixtures("root")
@@ -198,16 +220,16 @@ def test_the_command_line_run_makes_all_and_prints_the_report(made: Made) -> Non
 
 
 def test_assets_are_out_of_date_when_their_version_changes() -> None:
-    graph = defs().resolve_asset_graph()
+    graph = definitions().resolve_asset_graph()
     versions = {key.to_user_string(): str(graph.get(key).code_version) for key in graph.materializable_asset_keys}
     assert versions["positions"].endswith(f", rows {ROWS_VERSION}")
     files = {name for name, version in versions.items() if version == "1"}
-    assert files == {"dump", "lichess_month", "leaderboard"}
+    assert files == {"dump", "leaderboard"}
     assert {versions[name] for name in versions.keys() - files - {"positions"}} == {CODE_VERSION}
 
 
 def test_everything_that_is_shown_has_its_words() -> None:
-    graph = defs().resolve_asset_graph()
+    graph = definitions().resolve_asset_graph()
     for key in graph.materializable_asset_keys:
         node = graph.get(key)
         assert node.description, key
@@ -215,9 +237,9 @@ def test_everything_that_is_shown_has_its_words() -> None:
     for asset in graph.assets_defs:
         for spec in asset.check_specs:
             assert spec.description, spec.name
-    for job in defs().resolve_all_job_defs():
+    for job in definitions().resolve_all_job_defs():
         assert job.name == "__ASSET_JOB" or job.description, job.name
-    for switched in (*(defs().sensors or []), *(defs().schedules or [])):
+    for switched in (*(definitions().sensors or []), *(definitions().schedules or [])):
         assert switched.description, switched.name
     for form in FORMS:
         made = {"planes": form, "config": {"history": 3}}
@@ -227,15 +249,15 @@ def test_everything_that_is_shown_has_its_words() -> None:
 
 
 def test_heavy_work_waits_in_a_pool() -> None:
-    graph = defs().resolve_asset_graph()
-    pools = {key.to_user_string(): defs().resolve_assets_def(key).op.pool for key in graph.materializable_asset_keys}
+    found = definitions()
+    keys = found.resolve_asset_graph().materializable_asset_keys
+    pools = {key.to_user_string(): found.resolve_assets_def(key).op.pool for key in keys}
     assert pools == {
         "accuracy_report": "accelerator",
         "checkpoint": "accelerator",
         "dump": None,
         "imitation": "accelerator",
         "leaderboard": None,
-        "lichess_month": "network",
         "positions": "processor",
         "strength_report": "accelerator",
         "training_set": "processor",

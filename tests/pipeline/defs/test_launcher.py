@@ -73,9 +73,10 @@ def test_an_interrupted_run_saves_its_checkpoint_and_leaves_no_process(copied: P
     code = (
         "import dagster as dg; from tests.pipeline.defs.conftest import execute\n"
         "from pipeline.defs.child import run_child; run_child.__kwdefaults__['grace'] = 240.0\n"
-        "train = {'minutes': 30.0, 'batch_size': 16, 'threads': 1}\n"
+        "train = {'batch_size': 16, 'threads': 1}\n"
         "with dg.DagsterInstance.get() as instance:\n"
-        "    network = {'name': 'long', 'preset': 'fianchetto-xs', 'train': train}\n"
+        "    network = {'name': 'long', 'preset': 'fianchetto-xs', 'minutes': 30.0}\n"
+        "    network['train'] = train\n"
         "    execute('train', instance, {'training_set': {'audit': False}, 'checkpoint': network})"
     )
     worker = subprocess.Popen([sys.executable, "-c", code])

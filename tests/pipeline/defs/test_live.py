@@ -13,7 +13,7 @@ def test_the_time_left_is_a_stages_own_and_its_name_is_shown_at_once(monkeypatch
 
     @dg.asset
     def work(context: dg.AssetExecutionContext) -> None:
-        log = progress.log_progress(context)
+        log = progress.log_asset_progress(context)
         for stage, total in (("generation 1: self-play", 20), ("generation 1: gate", 5)):
             for done in range(total + 1):
                 log(Tick(done, total, "games", {"generation": 1}, stage))

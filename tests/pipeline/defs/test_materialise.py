@@ -133,7 +133,8 @@ def test_the_report_has_one_headline_everywhere(made: Made) -> None:
     share = f"{100 * report['top1']:.1f} %"
     assert f"The network finds {share}" in report["headline"]
     (run,) = made[1].instance.get_runs()
-    assert run.tags["top1"] == f"{share} on the test split of {joined.parent.name}"
+    assert run.tags["top1"] == share
+    assert next(iter(said)) == "top1", "a run's page shows the first entries of it"
     (row,) = metadata(made[1], "leaderboard")["leaderboard"].records  # type: ignore[attr-defined]
     assert (row.data["top1"], row.data["dataset"]) == (round(report["top1"], 4), joined.parent.name)
     assert said["page"] == f"/reports/{path.parents[1].name}/{joined.parent.name}/report.html"
@@ -247,7 +248,8 @@ def test_a_checkpoint_is_named_by_its_run_and_refused_when_unknown(copied: Path)
     assert re.fullmatch(r"fianchetto-human-[0-9a-f]{8}", folder.name)
     with dg.DagsterInstance.ephemeral() as instance:
         unaudited = {"training_set": {"audit": False}}
-        wrong = execute("train", instance, unaudited | {"checkpoint": {"train": {"minutes": 1.0, "steps": 5}}})
+        both = {"checkpoint": {"minutes": 1.0, "train": {"steps": 5}}}
+        wrong = execute("train", instance, unaudited | both)
         assert "exactly one of minutes" in failure(wrong, "checkpoint")
         longer, shorter = ({"name": folder.name, "train": {**STEPS["train"], "steps": steps}} for steps in (14, 5))
         assert execute("train", instance, unaudited | {"checkpoint": longer}).success

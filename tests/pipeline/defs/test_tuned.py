@@ -54,9 +54,11 @@ def test_a_tuned_network_is_stronger_when_its_whole_interval_says_so() -> None:
 @pytest.mark.usefixtures("root")
 def test_self_play_without_a_network_says_so() -> None:
     with dg.DagsterInstance.ephemeral() as instance:
-        assert "no checkpoint has been materialized" in one(tuned_checkpoint, instance, {})
-        assert "no tuned_checkpoint has been materialized" in one(strength_report, instance, {})
-        assert "there is no tuned_checkpoint called 'typo'" in one(strength_report, instance, {"tuned": "typo"})
+        instance.add_dynamic_partitions("tunings", ["first"])
+        said = one(tuned_checkpoint, instance, {}, "first")
+        assert "no checkpoint has been materialized" in said
+        said = one(strength_report, instance, {}, "first")
+        assert "materialize `tuned_checkpoint` of this partition" in said
 
 
 def test_nothing_promoted_is_said_and_the_seed_does_not_play_itself(
@@ -113,11 +115,12 @@ def test_the_job_fine_tunes_and_measures(copied: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("FIANCHETTO_UCI_ENGINE", "")  # an engine would evaluate every move of 200 positions
     (network,) = (card.parent for card in copied.glob("checkpoints/*/checkpoint.json"))  # a lock lies there too
     ops: dict[str, object] = {
-        "tuned_checkpoint": {"checkpoint": network.name, "name": "first", "finetune": TINY},
+        "tuned_checkpoint": {"checkpoint": network.name, "finetune": TINY},
         "strength_report": {"games": 2, "simulations": [2]},
     }
     with dg.DagsterInstance.ephemeral() as instance:
-        result = execute("finetune", instance, ops)
+        instance.add_dynamic_partitions("tunings", ["first"])
+        result = execute("finetune", instance, ops, "first")
         assert result.success, [event.event_specific_data for event in result.get_step_failure_events()]
         (event,) = result.asset_materializations_for_node("tuned_checkpoint")
         said = {name: value.value for name, value in event.metadata.items()}
@@ -129,7 +132,7 @@ def test_the_job_fine_tunes_and_measures(copied: Path, monkeypatch: pytest.Monke
         promoted = NOTHING_PROMOTED not in str(event.metadata["text"].value)  # two games decide, by chance
         assert ("| best 2 | seed 2 |" in str(event.metadata["text"].value)) == promoted
         assert bool({"elo_low", "elo_high"} & set(event.metadata)) == promoted, "a clean sweep has a bound alone"
-        again = execute("finetune", instance, ops)
+        again = execute("finetune", instance, ops, "first")
         assert again.success
         found = {event.asset_key for event in again.get_asset_materialization_events()}
         assert found == {tuned_checkpoint.key, strength_report.key}

@@ -10,19 +10,21 @@ import dagster as dg
 import pytest
 
 from engine.errors import UserError
-from model.training.config import TrainConfig
 from pipeline.defs.launchpad.forms import descriptions, is_hidden, make_form, read_form
 from pipeline.defs.launchpad.options import (
     CheckpointOptions,
+    FetchOptions,
     PositionsOptions,
     ReportOptions,
     StrengthOptions,
+    TrainDetails,
     TrainingSetOptions,
     TunedOptions,
 )
 from pipeline.ingest.chunk import IngestConfig
 
 ALL = (
+    FetchOptions,
     PositionsOptions,
     TrainingSetOptions,
     CheckpointOptions,
@@ -101,10 +103,10 @@ def test_an_untouched_form_is_the_default(cls: type) -> None:
 
 
 def test_each_field_has_its_sentence_and_is_shown() -> None:
-    for cls in (*ALL, IngestConfig, TrainConfig):
+    for cls in (*ALL, IngestConfig, TrainDetails):
         fields = make_form(cls).model_fields
         hints = get_type_hints(cls, include_extras=True)
-        names = [field.name for field in dataclasses.fields(cls)]
+        names = [field.name for field in dataclasses.fields(cls) if "hidden" not in field.metadata]
         assert list(fields) == [name for name in names if not is_hidden(name, hints[name])]
         for name, shown in fields.items():
             assert (shown.description or "").startswith(descriptions(cls)[name]), name
@@ -139,6 +141,7 @@ def test_the_form_refuses(values: dict[str, object], words: str) -> None:
         (PositionsOptions, {"workers": 10**9}, "workers must be from 0 to 1024, got 1000000000"),
         (Outer, {"where": "/x", "inner": {"rate": -1.0}}, r"^rate must be positive, not -1.0$"),
         (CheckpointOptions, {"train": {"steps": 5}}, "exactly one of minutes"),
+        (CheckpointOptions, {"train": {"batch_size": 1}}, "batch_size is 1"),
     ],
 )
 def test_the_dataclass_refuses_what_the_form_cannot_know(cls: type, values: dict[str, object], words: str) -> None:

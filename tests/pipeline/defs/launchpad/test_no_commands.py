@@ -9,15 +9,18 @@ import dagster as dg
 import pytest
 
 from engine.errors import UserError
-from pipeline.definitions import defs
 from pipeline.defs.launchpad.forms import is_hidden, make_form
 from pipeline.defs.resources import Compute, Datasets
+from tests.pipeline.defs.conftest import definitions
 from tests.pipeline.defs.launchpad.test_forms import ALL
 
-NAMES = {"base", "checkpoint", "games", "name", "positions", "remove", "stranger", "training_set", "tuned"}
+NAMES = {
+    *("base", "checkpoint", "games", "name", "positions", "remove", "start", "stranger"),
+    "training_set",
+}
 """Free texts that name a folder or a dump of datasets/; `Datasets` refuses all but plain names and known dumps."""
 WORDS = {
-    *("hold_out", "since", "speeds", "until"),  # dates, filters, classes
+    *("hold_out", "month", "since", "speeds", "until"),  # dates, filters, classes
     *("names", "player"),  # names in the tags of games
     "options",  # NAME=VALUE of our own search (pipeline/matches/players.py)
     *("log_level", "marker_to_close"),  # of Dagster itself
@@ -40,7 +43,7 @@ def leaves(kind: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, .
 
 def test_a_runs_free_texts_are_names_of_folders_and_words() -> None:
     found = set()
-    for job in defs().resolve_all_job_defs():
+    for job in definitions().resolve_all_job_defs():
         found |= set(leaves(job.run_config_schema.config_type))
     texts = {path for path, kind in found if kind == "String"}
     assert len(texts) > 15, "the walk has missed the forms"
@@ -56,16 +59,16 @@ ANYTHING = {
         "dump",
         "io_manager",
         "leaderboard",
-        "lichess_month",
     ),
 }
 """Operations and resources without a form, whose configuration Dagster takes whatever it is."""
 
 
 def test_what_takes_any_configuration_reads_none() -> None:
-    job = defs().resolve_job_def("__ASSET_JOB")
+    job = definitions().resolve_job_def("__ASSET_JOB")
     assert job.resource_defs["io_manager"] is dg.mem_io_manager
-    ops = {op.name: op for op in (*job.all_node_defs, *defs().resolve_job_def("register_dumps").all_node_defs)}
+    others = definitions().resolve_job_def("register_dumps").all_node_defs
+    ops = {op.name: op for op in (*job.all_node_defs, *others)}
     for name in ANYTHING - {"io_manager"}:
         assert "config" not in ops[name].compute_fn.decorated_fn.__annotations__  # type: ignore[union-attr]
 

@@ -47,7 +47,7 @@ def take_first_hour(
     require_uncut(page)
     assert page.locator(f'li:has-text("{key}: games of") >> visible=true').count(), "the datasets that were joined"
 
-    network = f"preset: {preset}, name: mine, train: {{minutes: {minutes}, threads: 1}}"
+    network = f"preset: {preset}, name: mine, minutes: {minutes}, train: {{threads: 1}}"
     train = f"ops: {{checkpoint: {{config: {{{network}}}}}}}"
     ended(server, launch(page, server, "checkpoint", train), seconds=60 * minutes + 300)
     go(page, server, "/assets/checkpoint", "curves")

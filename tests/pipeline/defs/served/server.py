@@ -31,9 +31,21 @@ class Server:
         assert "errors" not in answer, answer["errors"]
         return answer["data"]
 
-    def launch(self, job: str, config: dict[str, Any], tags: dict[str, str] | None = None) -> str:
-        """Launch a job and give the run's id."""
-        selector = {"repositoryLocationName": self.location(), "repositoryName": "__repository__", "jobName": job}
+    def launch(
+        self,
+        job: str,
+        config: dict[str, Any],
+        tags: dict[str, str] | None = None,
+        assets: tuple[str, ...] = (),
+    ) -> str:
+        """Launch a job, or some assets of it, and give the run's id."""
+        selector: dict[str, Any] = {
+            "repositoryLocationName": self.location(),
+            "repositoryName": "__repository__",
+            "jobName": job,
+        }
+        if assets:
+            selector["assetSelection"] = [{"path": [name]} for name in assets]
         shown = [{"key": key, "value": value} for key, value in (tags or {}).items()]
         parameters = {"selector": selector, "runConfigData": config, "executionMetadata": {"tags": shown}}
         query = """mutation($it: ExecutionParams!) { launchRun(executionParams: $it) { __typename

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 pytestmark = MARKS
 POSITIONS = "ops: {positions: {config: {workers: 1, ingest: {test_share: 0.2, val_share: 0.2}}}}"
-TRAIN = "ops: {checkpoint: {config: {name: %s, train: {minutes: %s, steps: 0, batch_size: 64, threads: 1}}}}"
+TRAIN = "ops: {checkpoint: {config: {name: %s, minutes: %s, train: {batch_size: 64, threads: 1}}}}"
 
 
 @pytest.fixture(scope="module")
@@ -124,3 +124,38 @@ def test_the_graph_is_drawn(server: Server, page: "Page") -> None:
     page.goto(server.url + server.unfolded_graph(), wait_until="domcontentloaded")
     for node in server.ask("{ assetNodes { assetKey { path } } }")["assetNodes"]:
         visible(page, node["assetKey"]["path"][-1]).wait_for()
+
+
+def test_materialize_all_makes_what_is_there_and_downloads_nothing(
+    server: Server,
+    page: "Page",
+) -> None:
+    before = runs(server).keys()
+    page.goto(server.url + server.unfolded_graph(), wait_until="domcontentloaded")
+    visible(page, "accuracy_report").wait_for()
+    page.locator('button:has-text("Materialize all")').last.click()
+    page.locator('button:has-text("Launch backfill")').click()
+    wait(lambda: len(runs(server).keys() - before) == 2, 300)
+    queued = sorted(names for run, names in runs(server).items() if run not in before)
+    reported = ("accuracy_report", "checkpoint", "leaderboard", "training_set")
+    assert queued == [reported, ("dump", "positions", "small")]
+    query = "{ partitionBackfillsOrError { ... on PartitionBackfills { results { id } } } }"
+    (backfill,) = server.ask(query)["partitionBackfillsOrError"]["results"]
+    cancel = "mutation($id: String!) { cancelPartitionBackfill(backfillId: $id) { __typename } }"
+    server.ask(cancel, id=backfill["id"])
+
+
+def runs(server: Server) -> dict[str, tuple[str, ...]]:
+    """Give the assets and the partition of each run."""
+    query = """{ runsOrError { ... on Runs { results {
+        id assetSelection { path } tags { key value } } } } }"""
+    found = server.ask(query)["runsOrError"]["results"]
+    return {
+        run["id"]: tuple(
+            sorted(
+                [each["path"][-1] for each in run["assetSelection"] or []]
+                + [tag["value"] for tag in run["tags"] if tag["key"] == "dagster/partition"]
+            )
+        )
+        for run in found
+    }

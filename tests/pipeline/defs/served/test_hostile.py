@@ -325,15 +325,17 @@ def test_markup_in_names_stays_text_on_the_pages(server: Server, context: "Brows
     config = {"ops": {"positions": {"config": {"workers": 1, "ingest": {"test_share": 0.3, "val_share": 0.3}}}}}
     for key in keys:
         ended(server, server.launch("build_positions", config, {"dagster/partition": key}))
-    name, train = keys[0], {"minutes": 0.0, "steps": 2, "batch_size": 16, "threads": 1}
-    ops = {"training_set": {"config": {"name": name}}, "checkpoint": {"config": {"name": name, "train": train}}}
+    name, train = keys[0], {"steps": 2, "batch_size": 16, "threads": 1}
+    network = {"name": name, "minutes": 0.0, "train": train}
+    ops = {"training_set": {"config": {"name": name}}, "checkpoint": {"config": network}}
     (datasets / "reports" / name / "<b onclick=pwned=1>").mkdir(parents=True)
     (datasets / "reports" / name / "<b onclick=pwned=1>" / "report.json").write_text("{")
-    run = server.launch("train", {"ops": ops})
+    names = ("training_set", "checkpoint", "accuracy_report", "leaderboard")
+    run = server.launch("__ASSET_JOB", {"ops": ops}, assets=names)
     ended(server, run)
     places = [f"/assets/positions?view=partitions&partition={quote(key)}" for key in keys]
     places += [f"/assets/dump?view=partitions&partition={quote(key)}" for key in keys]
-    places += [f"/assets/{name}" for name in ("training_set", "checkpoint", "accuracy_report", "leaderboard")]
+    places += [f"/assets/{name}" for name in names]
     places += [f"/assets/{name}?view=checks" for name in ("positions", "training_set")] + [f"/runs/{run}", "/runs"]
     page, elsewhere = context.new_page(), []
     page.on("request", lambda asked: elsewhere.append(asked.url) if not _is_own(asked.url, server) else None)

@@ -18,7 +18,7 @@ from tests.pipeline.defs.conftest import prepared, random_pgn
 from tests.pipeline.defs.served.server import Server, serving, wait
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
-LONG = {"ops": {"checkpoint": {"config": {"name": "long", "train": {"minutes": 30.0, "batch_size": 32, "threads": 1}}}}}
+LONG = {"name": "long", "minutes": 30.0, "train": {"batch_size": 32, "threads": 1}}
 
 
 @pytest.fixture(scope="module")
@@ -68,11 +68,10 @@ def test_the_sensor_turns_a_new_file_into_positions(served: tuple[Path, Server])
 def test_a_backfill_over_two_dumps_trains_once(served: tuple[Path, Server]) -> None:
     _, server = served
     names = [node["assetKey"]["path"] for node in server.ask("{ assetNodes { assetKey { path } } }")["assetNodes"]]
-    for name in ("tuned_checkpoint", "strength_report"):
-        names.remove([name])
-    for name in ("lichess_month", "imitation"):  # partitions by month, by player: Dagster backfills one kind at a time
-        names.remove([name])
-    ops = {"checkpoint": {"config": {"name": "once", "train": {"minutes": 0.0, "steps": 4, "batch_size": 16}}}}
+    for name in ("tuned_checkpoint", "strength_report", "imitation"):
+        names.remove([name])  # partitions by name: with names given, Dagster backfills one kind
+    steps = {"steps": 4, "batch_size": 16}
+    ops = {"checkpoint": {"config": {"name": "once", "minutes": 0.0, "train": steps}}}
     ops |= {"positions": {"config": {"workers": 1, "ingest": {"test_share": 0.2, "val_share": 0.2}, "replace": True}}}
     parameters = {"assetSelection": [{"path": path} for path in names], "partitionNames": ["small", "dropped"]}
     query = """mutation($it: LaunchBackfillParams!) { launchPartitionBackfill(backfillParams: $it) { __typename

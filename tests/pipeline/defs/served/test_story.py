@@ -87,20 +87,19 @@ def test_a_dropped_file_is_listed_without_switching_anything_on(served: Served) 
     (datasets / "dumps" / "listed.pgn").unlink()
 
 
-def test_a_range_of_months_is_backfilled(served: Served, page: "Page") -> None:
+def test_a_month_is_chosen_in_a_form_and_becomes_positions(served: Served, page: "Page") -> None:
     datasets, server = served
-    go(page, server, "/assets/lichess_month", "lichess_month")
-    page.get_by_role("button", name="Materialize").first.click()
-    months = page.get_by_placeholder("ex: 2013-01")
-    months.fill("[2013-01...2013-02]")
-    months.press("Enter")
-    launched(page, server, "Launch")
-    files = [datasets / "dumps" / f"{STEM}2013-0{number}.pgn.zst" for number in (1, 2)]
-    wait(lambda: all(file.exists() for file in files), 180)
-    keys = '{ assetNodeOrError(assetKey: {path: ["dump"]}) { ... on AssetNode { partitionKeys } } }'
-    registered = {f"{STEM}2013-01", f"{STEM}2013-02"}
-    wait(lambda: registered <= set(server.ask(keys)["assetNodeOrError"]["partitionKeys"]), 60)
-    go(page, server, "/assets/lichess_month?view=partitions&partition=2013-02", "sha256")
+    launchpad = f"/locations/{server.location()}/jobs/fetch_month/playground"
+    go(page, server, launchpad, "No errors")
+    write(page, "ops: {download: {config: {month: 2013-1}}}")
+    run = launched(page, server, "Launch Run")
+    ended(server, run, "FAILURE")
+    assert "the newest months are" in server.failures(run)
+    go(page, server, launchpad, "No errors")
+    write(page, "ops: {download: {config: {month: 2013-02}}}")
+    ended(server, launched(page, server, "Launch Run"))
+    wait(lambda: made(datasets, f"{STEM}2013-02"), 180)
+    go(page, server, f"/assets/dump?view=partitions&partition={STEM}2013-02", "sha256")
 
 
 def test_a_failed_check_blocks_a_later_run_until_it_passes(served: Served, page: "Page") -> None:
@@ -134,9 +133,9 @@ def test_self_play_is_started_from_its_jobs_launchpad(served: Served, page: "Pag
         server,
         server.launch("build_positions", {"ops": {"positions": {"config": shares}}}, {"dagster/partition": "small"}),
     )
-    only, steps = {"config": {"positions": ["small"]}}, {"minutes": 0.0, "steps": 4, "batch_size": 16, "threads": 1}
-    ops = {"training_set": only, "checkpoint": {"config": {"train": steps}}}
-    ended(server, server.launch("train", {"ops": ops}))
+    steps = {"steps": 4, "batch_size": 16, "threads": 1}
+    network = {"minutes": 0.0, "positions": ["small"], "train": steps}
+    ended(server, server.launch("train", network))
     go(page, server, f"/locations/{server.location()}/jobs/finetune", "finetune")
     open_launchpad(page)
     matches = {"games": 2, "simulations": [2]}

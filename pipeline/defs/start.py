@@ -1,0 +1,49 @@
+"""The weights that a training starts from: the embedded network's for few games, else random."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from engine.errors import UserError
+from engine.json_files import parse_json
+from model.training.config import TrainConfig
+from pipeline.dataset.files.shards import read_manifest
+from pipeline.dataset.training_set import read_training_set
+from pipeline.defs.launchpad.options import CheckpointOptions
+from pipeline.defs.resources import Datasets
+from pipeline.samples.shipped import EMBEDDED
+
+FEW_GAMES = 100_000
+"""Games below which the embedded network is the better start (docs/guides/own_games.md)."""
+TUNING_RATE = 5e-4
+"""Learning rate of a training that starts from a network."""
+
+
+def choose_start(
+    options: CheckpointOptions, training_set: Path, datasets: Datasets
+) -> tuple[Path | None, TrainConfig, str]:
+    """Return the checkpoint to start from, None for random weights, the configuration, and why."""
+    start, why = None, "start is set"
+    if options.start == "auto":
+        games = count_games(training_set)
+        card = parse_json((EMBEDDED / "checkpoint.json").read_bytes())
+        is_own = card["preset"]["name"] == options.preset
+        start = EMBEDDED if is_own and games < FEW_GAMES else None
+        why = f"{games:,} games" + ("" if is_own else f", and {options.preset} is another preset")
+    elif options.start == "embedded":
+        start = EMBEDDED
+    elif options.start != "scratch":
+        start = datasets.checkpoint(options.start)
+        if not start.is_dir():
+            raise UserError(f"there is no checkpoint called {options.start!r} ({start})")
+    config = options.config
+    if start is None:
+        return None, config, f"random weights ({why})"
+    if config.learning_rate == TrainConfig(minutes=1.0).learning_rate:
+        config = replace(config, learning_rate=TUNING_RATE)
+    return start, config, f"{start.name} ({why}), learning rate {config.learning_rate:g}"
+
+
+def count_games(training_set: Path) -> int:
+    """Return the games of a training set."""
+    entries = read_training_set(training_set)["datasets"]
+    return sum(read_manifest(training_set / entry["path"])["games"]["used"] for entry in entries)

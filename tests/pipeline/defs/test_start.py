@@ -1,0 +1,45 @@
+"""Where a training starts: the embedded network for few games of its own preset."""
+
+from pathlib import Path
+
+import pytest
+
+from engine.errors import UserError
+from pipeline.defs import start
+from pipeline.defs.launchpad.options import CheckpointOptions, TrainDetails
+from pipeline.defs.resources import Datasets
+from pipeline.samples.shipped import EMBEDDED
+
+OWN = TrainDetails(learning_rate=0.002)
+
+
+@pytest.mark.parametrize(
+    ("games", "options", "begins", "rate"),
+    [
+        (2_000, CheckpointOptions(), EMBEDDED, 0.0005),
+        (2_000, CheckpointOptions(train=OWN), EMBEDDED, 0.002),
+        (200_000, CheckpointOptions(), None, 0.005),
+        (2_000, CheckpointOptions(preset="fianchetto-xs"), None, 0.005),
+        (2_000, CheckpointOptions(start="scratch"), None, 0.005),
+        (200_000, CheckpointOptions(start="embedded"), EMBEDDED, 0.0005),
+    ],
+)
+def test_few_games_start_from_the_embedded_network(
+    games: int,
+    options: CheckpointOptions,
+    begins: Path | None,
+    rate: float,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(start, "count_games", lambda training_set: games)
+    found, config, why = start.choose_start(options, Path("set"), Datasets())
+    assert (found, config.learning_rate) == (begins, rate)
+    assert (begins.name if begins else "random") in why
+
+
+def test_a_start_that_is_not_there_is_named(root: Path) -> None:
+    with pytest.raises(UserError, match="no checkpoint called 'typo'"):
+        start.choose_start(CheckpointOptions(start="typo"), root, Datasets())
+    (root / "checkpoints" / "mine").mkdir(parents=True)
+    chosen, *_ = start.choose_start(CheckpointOptions(start="mine"), root, Datasets())
+    assert chosen == root / "checkpoints" / "mine"
