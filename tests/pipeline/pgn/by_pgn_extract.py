@@ -9,9 +9,7 @@ import chess
 import pytest
 
 PROGRAM = shutil.which("pgn-extract") or shutil.which("pgn-extract", path="/usr/games")
-needs_pgn_extract = pytest.mark.skipif(
-    PROGRAM is None, reason="pgn-extract is absent: apt-get install pgn-extract"
-)
+needs_pgn_extract = pytest.mark.skipif(PROGRAM is None, reason="pgn-extract is absent: apt-get install pgn-extract")
 OPTIONS = ("-Wuci", "--nomovenumbers", "--nochecks", "-C", "-N", "-V", "-w99999", "-s")
 _TAG = re.compile(rb'\[(\w+) "(.*)"\]')
 

@@ -47,7 +47,7 @@ CHARACTERS = [
     *_same("dash", "\u2010\u2011\u2012\u2013\u2014\u2212\ufe63", "-"),
     *_each("quote", "“”„″", '""""'),
     *_same("quote", "‘’«»′", "'"),
-    *_same("ellipsis", "…", "..."),
+    *_same("ellipsis", "…", "...", " ... "),
     *_each("fullwidth", "ＮｆＯ３１－＝＋．［］", "NfO31-=+.[]"),
     *_same("capture", "×", "x"),
     *_same("accent", "\u0301\u0308\u20e3éÑ"),
@@ -55,8 +55,8 @@ CHARACTERS = [
     *_same("other digit", "٣३"),
     *_same("fraction", "½", "1/2"),
     *_same("fraction", "¼"),
-    *_same("sign", "±∓⩲∞□→△", SIGN),
-    *_same("sign", "†‡", "+", "#"),
+    *_same("sign", "±∓⩲∞□→△", SIGN, f" {SIGN} "),
+    *_same("sign", "†‡", "+", "#", f" {SIGN} "),
     *_same("symbol", "№●✓😀€"),
     *(Character("control byte", bytes([byte])) for byte in (*range(9), *range(14, 28), 127)),
     *(Character("control space", bytes([byte]), (" ", "\n")) for byte in (9, 10, 11, 12, 13, 28, 29, 30, 31)),
@@ -65,7 +65,7 @@ CHARACTERS = [
     Character("Latin-1", b"\xbd", ("1/2",)),
     Character("Windows-1252", b"\x96", ("-",)),
     Character("Windows-1252", b"\x92", ("'",)),
-    Character("Windows-1252", b"\x85", ("...", " ")),
+    Character("Windows-1252", b"\x85", ("...", " ... ", " ")),
     Character("Windows-1252", b"\x93", ('"',)),
     Character("UTF-16", b"\xff\xfe"),
     Character("UTF-16", b"\x00N"),
@@ -118,7 +118,7 @@ _TAG_SEGMENTS = re.compile(
       | (?P<tag_value>[^"\]\n]+)""",
     re.VERBOSE,
 )
-_TOUCHED = frozenset(("castling", "piece", "promotion", "capture", "file", "rank", "result", "FEN_value"))
+_TOUCHED = frozenset(("castling", "piece", "promotion", "capture", "file", "rank", "result"))
 
 
 def segments(text: str) -> list[tuple[str, int, int]]:
@@ -185,13 +185,14 @@ def alterations(name: str, characters: list[Character]) -> Iterator[Alteration]:
         place, first, last, alone = chance.choice(of_kind)
         blank = " " if alone else ""
         before, after = text[:first] + blank, blank + text[last:]
+        neighbours = {kinds.get(at, "") for at in (first - 1, *range(first, last), last)}
         yield Alteration(
             name,
             character,
             place,
             before.encode() + character.data + after.encode(),
             tuple(before + reading + after for reading in character.reads_as),
-            touches_move=any(kinds.get(at, "") in _TOUCHED for at in (first - 1, last)),
+            touches_move=not neighbours.isdisjoint(_TOUCHED) or neighbours == {"FEN_value"},
             in_tags=first < movetext,
             at_end=last >= len(text) - 2,
         )
@@ -207,14 +208,14 @@ class Reading:
     result: int
 
 
-RESULTS = {"1-0": 1, "0-1": -1, "1/2-1/2": 0}
+RESULTS = {"1-0": 1, "0-1": -1, "1/2-1/2": 0, "1/2": 0}
 _TAG = re.compile(r'\s*\[\s*(\w+)\s*"([^"\n]*)"\s*\]')
 _COMMENT = re.compile(r"\{[^}]*\}|;[^\n]*|(?m:^%[^\n]*)")
 _VARIATION = re.compile(r"\([^()]*\)")
 _WORD = re.compile(
-    r"""(?P<number>\d+\s*\.*|\.+) | (?P<result>1-0|0-1|1/2-1/2|\*)(?=\s|$) | (?P<nag>\$\d+|[!?]{1,2}(?=\s|\$|$))
+    r"""(?P<number>\d+\s*\.*|\.+) | (?P<mark>[+-]{2}|[+-]/[+-]|[+=]/?[+=]) | (?P<nag>\$\d+|[!?+\#]{1,2}(?=\s|\$|$))
       | (?P<san>(?:[Oo0]-[Oo0](?:-[Oo0])?|[PNBRQK]?[a-h]?[1-8]?[x-]?[a-h][1-8](?:=?[QRBNqrbn]|\([QRBN]\))?)
-        [+\#]{0,2}(?:[!?]{1,2})?(?=\s|\$|$|\.?$|[({]))""",
+        (?:[+\#]|-[+])?(?:[!?]{1,2})?(?=\s|\$|$|\.?$|[({]))""",
     re.VERBOSE,
 )
 
@@ -229,7 +230,7 @@ def _words(movetext: str) -> list[str] | None:
         if text[at].isspace():
             at += 1
             continue
-        result = re.compile(r"(1-0|0-1|1/2-1/2|\*)(?=\s|$)").match(text, at)
+        result = re.compile(r"(1-0|0-1|1/2(?:-1/2)?|\*)(?=\s|$)").match(text, at)
         match = result or _WORD.match(text, at)
         if match is None:
             return None

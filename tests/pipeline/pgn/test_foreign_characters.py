@@ -11,13 +11,11 @@ import chess
 import numpy as np
 import pytest
 
-from engine.board.piece_codes import piece_codes
+from engine.board.piece_codes import CODE_BITS, piece_codes
 from pipeline.dumps.chunks import read_chunks
 from pipeline.dumps.source import Source
-from pipeline.pgn import replay, tags
-from pipeline.pgn.san import NO_CLOCK, NO_EVAL
 from tests.engine import oracle
-from tests.pipeline.by_kernels import replay_chunk
+from tests.pipeline import by_kernels
 from tests.pipeline.pgn import foreign
 from tests.pipeline.pgn.foreign import Alteration, Reading
 
@@ -42,27 +40,31 @@ class Found:
     clocks: frozenset[int]
 
 
+def first_positions(path: Path) -> list[tuple[int, ...]]:
+    """Return the first position of each used game of a file: its pieces, castling rights, and whether Black moves."""
+    positions = []
+    for chunk in read_chunks([Source(str(path))], 1 << 24):
+        _, rows = by_kernels.replay_chunk(chunk)
+        for row in np.flatnonzero(rows.ply == 0):
+            codes = [int(rows[f"codes_{bit}"][row]) for bit in range(CODE_BITS)]
+            positions.append((*codes, int(rows.castling[row]), int(rows.black[row])))
+    return positions
+
+
 def used_games(path: Path) -> list[Found]:
     """Read the used games of a file as ingest does."""
-    games = []
-    for chunk in read_chunks([Source(str(path))], 1 << 24):
-        tagged, rows = replay_chunk(chunk)
-        seen, row = tagged.games, 0
-        codes = np.stack([rows[f"codes_{bit}"] for bit in range(4)], axis=1)
-        white_evals = np.where(rows.black == 1, -rows.eval, rows.eval)
-        for game in np.flatnonzero(seen.status == replay.USED).tolist():
-            last = row + int(seen.plies[game])
-            mine = slice(row, last)
-            position = (*codes[row].tolist(), int(rows.castling[row]), int(rows.black[row]))
-            moves = tuple(zip(rows.label[mine].tolist(), rows.promotion[mine].tolist(), strict=True))
-            event = bytes(chunk.text[slice(*tagged.spans[game, tags.EVENT])])
-            evals = white_evals[mine][rows.eval[mine] != NO_EVAL]
-            clocks = rows.clock[mine][rows.clock[mine] != NO_CLOCK]
-            rows_of_game: Rows = (position, moves, int(seen.result[game]))
-            offset = chunk.offset + int(chunk.starts[game])
-            games.append(Found(offset, event, rows_of_game, frozenset(evals.tolist()), frozenset(clocks.tolist())))
-            row = last
-    return games
+    found = []
+    games = (game for game in by_kernels.games(path) if game.status == "used")
+    for game, position in zip(games, first_positions(path), strict=True):
+        evals = {
+            value if (ply + position[-1]) % 2 == 0 else -value
+            for ply, value in enumerate(game.evals)
+            if value is not None
+        }
+        clocks = frozenset(game.clocks) - {None}
+        rows = position, tuple(game.moves), game.result
+        found.append(Found(game.offset, game.event, rows, frozenset(evals), frozenset(clocks)))
+    return found
 
 
 @cache

@@ -90,7 +90,7 @@ def test_no_mutant_is_used_with_moves_that_no_other_reader_reads(half: int, tmp_
             pair = by_chess[number], by_extract[number]
             table[pair] += 1
             assert SAME in pair, (pair, game.event, text)
-    print(table)
+    print(dict(table.most_common()))  # noqa: T201 - shown by `pytest -s`
 
 
 def compare_by_game(ours: list[Found], theirs: list[tuple[bytes, Moves]]) -> list[tuple[int, str]]:
