@@ -1,0 +1,43 @@
+"""What pgn-extract (Debian) makes of PGN text: a second reader that shares no code with python-chess or the pipeline."""
+
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+
+import chess
+import pytest
+
+PROGRAM = shutil.which("pgn-extract") or shutil.which("pgn-extract", path="/usr/games")
+needs_pgn_extract = pytest.mark.skipif(PROGRAM is None, reason="pgn-extract is absent: apt-get install pgn-extract")
+OPTIONS = ("-Wuci", "--nomovenumbers", "--nochecks", "-C", "-N", "-V", "-w99999", "-s")
+_TAG = re.compile(rb'\[(\w+) "(.*)"\]')
+
+
+@dataclass(frozen=True, slots=True)
+class Game:
+    """A game without errors."""
+
+    event: bytes
+    fen: str
+    moves: tuple[str, ...]
+    """UCI."""
+
+
+def read(data: bytes) -> list[Game]:
+    """Return the games that pgn-extract reads without an error, in the order of the file."""
+    assert PROGRAM is not None
+    done = subprocess.run([PROGRAM, *OPTIONS], input=data, capture_output=True, timeout=60, check=False)
+    assert done.returncode in (0, 1), done.stderr[-1000:]
+    games: list[Game] = []
+    tags: dict[bytes, bytes] = {}
+    for line in done.stdout.splitlines():
+        if match := _TAG.fullmatch(line):
+            tags[match[1]] = match[2]
+        elif line.strip():
+            *moves, _ = line.decode("ascii", "replace").lower().split()
+            fen = tags.get(b"FEN", chess.STARTING_FEN.encode()).decode("latin-1")
+            if moves:  # it writes a game with an error without its moves
+                games.append(Game(tags.get(b"Event", b"?"), fen, tuple(moves)))
+            tags = {}
+    return games

@@ -1,0 +1,99 @@
+"""Damaged games against two readers that share no code: python-chess and pgn-extract.
+
+A used game has exactly the moves that at least one of them reads. Where they differ, DIFFERENCES says why.
+"""
+
+import random
+from collections import Counter
+from pathlib import Path
+
+import chess
+import pytest
+
+from tests.pipeline import by_python_chess
+from tests.pipeline.pgn import by_pgn_extract, mutants
+from tests.pipeline.pgn.by_pgn_extract import needs_pgn_extract
+from tests.pipeline.pgn.foreign import Reading
+from tests.pipeline.pgn.test_foreign_characters import Found, Rows, rows_of, used_games
+
+Moves = tuple[tuple[int, ...], tuple[tuple[int, int], ...]]
+"""A position and the moves from it."""
+
+SAME, OURS_DROPPED, THEIRS_DROPPED = "same moves", "ours dropped", "theirs dropped"
+SHORTER, LONGER, OTHER = "theirs is longer", "theirs is shorter", "other moves"
+
+
+def moves_of(rows: Rows) -> Moves:
+    """Return the position and moves of a game, without its result."""
+    return rows[0], rows[1]
+
+
+def by_pgn_extract_moves(text: bytes) -> list[tuple[bytes, Moves]]:
+    """Return event and moves of the games that pgn-extract reads without an error."""
+    games = []
+    for game in by_pgn_extract.read(text):
+        try:
+            chess.Board(game.fen)
+        except ValueError:
+            continue
+        games.append((game.event, moves_of(rows_of(Reading(game.fen, game.moves, 0)))))
+    return games
+
+
+def by_python_chess_moves(text: bytes) -> list[tuple[bytes, Moves]]:
+    """Return event and moves of the games that python-chess reads without an error."""
+    games = []
+    for reading in by_python_chess.read(text):
+        if reading.verdict == "used" and reading.start is not None:
+            moves = tuple(move.uci() for move in reading.moves)
+            event = reading.headers.get("Event", "").encode("utf-8", "surrogateescape")
+            games.append((event, moves_of(rows_of(Reading(reading.start.fen(), moves, 0)))))
+    return games
+
+
+def compare(ours: list[Found], theirs: list[tuple[bytes, Moves]]) -> list[tuple[str, Found | None]]:
+    """Return how the games of two readers differ: a class for each of ours, then for theirs that are left."""
+    left, found = list(theirs), []
+    for game in sorted(ours, key=lambda game: all(moves != moves_of(game.rows) for _, moves in left)):
+        mine = moves_of(game.rows)
+        match = next((pair for pair in left if pair[1] == mine), None)
+        same_event = match or next((pair for pair in left if pair[0] == game.event), None)
+        if same_event is None:
+            found.append((THEIRS_DROPPED, game))
+            continue
+        left.remove(same_event)
+        position, moves = same_event[1]
+        shortest = min(len(moves), len(mine[1]))
+        if match:
+            found.append((SAME, game))
+        elif position == mine[0] and moves[:shortest] == mine[1][:shortest]:
+            found.append((SHORTER if len(moves) > shortest else LONGER, game))
+        else:
+            found.append((OTHER, game))
+    return found + [(OURS_DROPPED, None) for _ in left]
+
+
+@needs_pgn_extract
+@pytest.mark.slow
+@pytest.mark.parametrize("half", [0, 1])
+def test_no_mutant_is_used_with_moves_that_no_other_reader_reads(half: int, tmp_path: Path) -> None:
+    sources = [mutants.write_game(seed) + mutants.write_game(seed + 1) for seed in range(0, 400, 2)]
+    chance, path = random.Random(half), tmp_path / "mutant.pgn"
+    table = Counter[tuple[str, str]]()
+    for _ in range(5_000):
+        text = mutants.mutate(chance.choice(sources), chance)
+        path.write_bytes(text)
+        ours = used_games(path) if text else []
+        by_chess = dict(compare_by_game(ours, by_python_chess_moves(text)))
+        by_extract = dict(compare_by_game(ours, by_pgn_extract_moves(text)))
+        for number, game in enumerate(ours):
+            pair = by_chess[number], by_extract[number]
+            table[pair] += 1
+            assert SAME in pair, (pair, game.event, text)
+    print(dict(table.most_common()))  # noqa: T201 - shown by `pytest -s`
+
+
+def compare_by_game(ours: list[Found], theirs: list[tuple[bytes, Moves]]) -> list[tuple[int, str]]:
+    """Return the class of each of our games by its number."""
+    verdicts = {id(game): verdict for verdict, game in compare(ours, theirs) if game is not None}
+    return [(number, verdicts[id(game)]) for number, game in enumerate(ours)]
