@@ -18,14 +18,18 @@ def next_command(*words: object) -> str:
 
 
 def describe_dataset(manifest: Mapping[str, Any], out: object, already: bool) -> str:
-    """Describe a dataset in five lines."""
+    """Describe a dataset in five lines, and the first game of each reason for dropping."""
     games, positions = manifest["games"], manifest["positions"]
     dropped = ", ".join(f"{count:,} {reason}" for reason, count in games["dropped"].items())
     splits = ", ".join(f"{positions[name]:,} {name}" for name in ("train", "val", "test"))
     shards = sum(entry["split"] is not None for entry in manifest["files"])
+    examples = [
+        f"  first {reason}: {first['where']}: {first['text']}" for reason, first in manifest.get("examples", {}).items()
+    ]
     lines = [
         f"{out} is complete already: nothing was done" if already else f"{out} is complete",
         f"{games['used']:,} of {games['read']:,} games are used" + (f"; dropped: {dropped}" if dropped else ""),
+        *examples,
         f"{positions['total']:,} positions: {splits}",
         f"{shards:,} shards, {manifest['bytes_per_position']:.1f} bytes per position; {out}/CARD.md describes them",
     ]

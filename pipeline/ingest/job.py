@@ -51,7 +51,7 @@ CHUNK_SIZES = (8, 16, 32, 64)
 """MiB of text of a chunk that the size of the dumps chooses from."""
 MOST_CHUNKS = 2_000
 """Chunks above which larger ones are chosen: three shards each, so some 6,000 files; a month of 200 GB has 9,400."""
-UNPACKED = {".zst": 6, ".gz": 5, ".bz2": 6}
+UNPACKED = {".zst": 6, ".gz": 5, ".bz2": 6, ".zip": 5}
 """Bytes of PGN text per byte of an archive, about, by the ending of its name."""
 
 

@@ -6,13 +6,22 @@ Axes: G games, F tags, S starting positions.
 import re
 from collections import Counter
 from collections.abc import Callable, Collection
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.pgn import replay, tags
 
+TIME_CONTROL = re.compile(r" *(\d{1,9})(?:\+(\d{1,9}))? *", re.ASCII)
+"""`B` or `B+I`, which the PGN standard (9.6.1) counts in seconds, as Lichess writes it.
+
+The standard's other forms are no base and increment of a whole game: `40/7200:3600` gives a new
+period after 40 moves, `1/86400` a day for each move, `*180` is a sandclock. Minutes, days, hours
+and fractions are other programs' spellings, whose unit is a guess.
+"""
+MAX_BASE, MAX_INCREMENT = 65_534, 254
+"""Seconds that the columns of a row can hold; a control with more is unknown."""
 NO_LABELS = 255
 """Parity of a game whose moves are all labels."""
 
@@ -47,12 +56,27 @@ def tag_value(text: NDArray[np.uint8], span: NDArray[np.int64]) -> str:
         return data.decode("latin-1")
 
 
-def matches(text: NDArray[np.uint8], spans: NDArray[np.int64], wanted: Callable[[str], bool]) -> NDArray[np.bool_]:
-    """Return whether each span's text is `wanted`, bool[G]; each spelling is checked once."""
+def map_values(
+    text: NDArray[np.uint8], spans: NDArray[np.int64], read: Callable[[str], Any], dtype: Any
+) -> NDArray[Any]:
+    """Return what `read` makes of each span's text, [G, ...]; each spelling is read once."""
     hashes = np.zeros(len(spans), dtype=np.uint64)
     tags.hash_spans(text, spans, hashes)
     _, first, back = np.unique(hashes, return_index=True, return_inverse=True)
-    return np.array([wanted(tag_value(text, spans[index])) for index in first], dtype=np.bool_)[back]
+    return np.array([read(tag_value(text, spans[index])) for index in first], dtype=dtype)[back]
+
+
+def matches(text: NDArray[np.uint8], spans: NDArray[np.int64], wanted: Callable[[str], bool]) -> NDArray[np.bool_]:
+    """Return whether each span's text is `wanted`, bool[G]."""
+    return map_values(text, spans, wanted, np.bool_)
+
+
+def read_time_control(value: str) -> tuple[int, int]:
+    """Return base and increment in seconds, (-1, -1) unless the text certainly states both."""
+    found = TIME_CONTROL.fullmatch(value)
+    base, increment = (int(part or 0) for part in found.groups()) if found else (0, 0)
+    is_certain = (base or increment) and base <= MAX_BASE and increment <= MAX_INCREMENT
+    return (base, increment) if is_certain else (-1, -1)
 
 
 def unescape(value: str) -> str:
