@@ -1,12 +1,12 @@
 """The engine's options: a frozen dataclass of their values, each with how the protocol shows it."""
 
 import math
-import os
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from engine.cores import cores
 from engine.errors import UserError
 from engine.search import SearchConfig
 from engine.search.human import Aim
@@ -85,7 +85,7 @@ class Options:
     @property
     def usable_threads(self) -> int:
         """Threads for the network: no more than there are cores, since starting a thousand takes a minute."""
-        return min(self.threads, os.cpu_count() or 1)
+        return min(self.threads, cores())
 
     @property
     def human(self) -> tuple[Aim, int] | None:

@@ -1,5 +1,6 @@
 """The closing lines of commands: the result in a few figures, and the next command."""
 
+import logging
 import shlex
 import shutil
 import sys
@@ -8,6 +9,10 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any
 
+from pipeline.samples.shipped import EMBEDDED
+
+SCRATCH_POSITIONS = 7_000_000
+"""Train positions from which on training from scratch is proposed: those of about 100,000 games."""
 WIDTH = 80
 """Line width of sentences."""
 
@@ -33,12 +38,36 @@ def describe_dataset(manifest: Mapping[str, Any], out: object, already: bool) ->
         f"{positions['total']:,} positions: {splits}",
         f"{shards:,} shards, {manifest['bytes_per_position']:.1f} bytes per position; {out}/CARD.md describes them",
     ]
-    return "\n".join([*lines, next_training(out)])
+    return "\n".join([*lines, next_training(out, positions["train"])])
 
 
-def next_training(positions: object) -> str:
-    """Return a line with the command that trains on a dataset."""
-    return next_command("train", "--positions", positions, "--minutes", 15, "--out", "datasets/checkpoints/first")
+def next_training(positions: object, count: int) -> str:
+    """Return a line with the command that trains on a dataset with so many train positions.
+
+    With few, it starts from the embedded network (docs/guides/own_games.md).
+    """
+    how: tuple[object, ...] = ("--minutes", 15)
+    if count < SCRATCH_POSITIONS:
+        how = ("--start", _from_here(EMBEDDED), "--minutes", 5, "--learning-rate", "0.0005")
+    return next_command("train", "--positions", positions, *how, "--out", "datasets/checkpoints/first")
+
+
+def warn_of_few(count: int) -> None:
+    """Log a warning that so many train positions are few to train from scratch on."""
+    if count < SCRATCH_POSITIONS:
+        start = shlex.join(["--start", str(_from_here(EMBEDDED)), "--learning-rate", "0.0005"])
+        logging.getLogger(__name__).warning(
+            "%s positions are few to train from scratch on: %s starts from the embedded network and "
+            "learns more from them",
+            f"{count:,}",
+            start,
+        )
+
+
+def _from_here(folder: Path) -> Path:
+    """Return a folder relative to the current one, if it lies in it."""
+    here = Path.cwd()
+    return folder.relative_to(here) if folder.is_relative_to(here) else folder
 
 
 def describe_downloads(files: Mapping[str, Mapping[str, Any]], out: Path) -> str:

@@ -172,6 +172,8 @@ def evaluate_checkpoint(probe: Mapping[str, Any]) -> dg.AssetCheckResult:
     """Return the check result for the result of the task `probe`."""
     loss = probe["loss"]
     said = f"the loss is {'not finite' if loss is None else format(loss, '.4f')} on {probe['rows']} rows"
+    if not probe["rows"]:
+        return _result(LOSS, True, "the loss was not measured: no drawn row has a move", rows=0)
     values = {"rows": probe["rows"]} | ({} if loss is None else {"loss": loss})
     return _result(LOSS, loss is not None, said, warns=False, **values)
 

@@ -104,11 +104,15 @@ def probe(checkpoint: Path, positions: Path, split: str | None, count: int) -> M
     import torch
 
     from engine.encoding.planes import legal_mask
+    from engine.encoding.views import NO_LABEL
     from model.inference.evaluator import evaluator
     from pipeline.dataset.files.shards import read_manifest
     from pipeline.validation.verify import sample_rows
 
-    rows = sample_rows(positions, read_manifest(positions), count, split)
+    drawn = sample_rows(positions, read_manifest(positions), count, split)
+    rows = [row for row in drawn if row["label"] != NO_LABEL]
+    if not rows:
+        return {"loss": None, "rows": 0}
     planes_RP = np.stack([np.frombuffer(row["planes"], "<u8") for row in rows])
     logits_RA, _ = evaluator(checkpoint)(planes_RP)
     masked_RA = np.where(legal_mask(planes_RP), logits_RA.astype(np.float64), -np.inf)

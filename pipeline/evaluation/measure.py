@@ -89,10 +89,11 @@ def measure_rows(
     from model.metrics import rows as measured
     from pipeline.evaluation.moves import move_columns
 
-    tables, boards, done = [], BoardSelection(), 0
+    tables, boards, done, labelled = [], BoardSelection(), 0, 0
     for raw in batches:
-        keep = (raw["ply"] >= rule.min_ply) & (raw["label"] != NO_LABEL)
-        done += len(keep)
+        has_move = raw["label"] != NO_LABEL
+        keep = has_move & (raw["ply"] >= rule.min_ply)
+        done, labelled = done + len(keep), labelled + int(has_move.sum())
         if not keep.any():
             continue
         batch = raw if keep.all() else {name: values[keep] for name, values in raw.items()}
@@ -116,6 +117,11 @@ def measure_rows(
         tables.append(pl.DataFrame(columns))
         top1 = float((figures["rank"] == 1).mean())
         progress(Tick(done, rows, "positions", {"top1": top1}))
+    if done and not labelled:
+        raise ConfigError(
+            f"none of the {done:,} positions read has a move, with which a network's choice could be "
+            "compared: report on a dataset of games or of positions with moves"
+        )
     if not tables:
         hint = ", or raise limit" if rule.limit else ""
         raise ConfigError(f"no position counts under this rule: lower min_ply{hint}")

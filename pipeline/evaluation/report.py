@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from engine.cores import cores
+from engine.encoding.views import NO_LABEL
 from engine.progress import Progress, silent
 from pipeline.dataset.batches import Batches
 from pipeline.dataset.files.columns import BATCH_SENTINELS
@@ -225,12 +226,18 @@ def choose_network(
     if exported is None:
         return network, "torch"
     gained = count = 0
-    for batch in batches:
+    for whole in batches:
+        known = whole["label"] != NO_LABEL
+        if not known.any():
+            continue
+        batch = {name: values[known] for name, values in whole.items()}
         count += len(batch["planes"])
         ranks = [
             measured(*answer, batch)["rank"] for answer in (f(batch["planes"], batch) for f in (network, exported))
         ]
         gained += int((ranks[1] == 1).sum()) - int((ranks[0] == 1).sum())
+    if not count:
+        return network, "torch (the exported network was not compared: no position has a move)"
     difference = gained / count
     if abs(difference) > TOLERANCE:
         return network, f"torch (the exported network's top-1 differs by {difference:+.4f} on {count:,} positions)"

@@ -39,6 +39,14 @@ TERMINATIONS = (
 )
 """Values of the tag Termination: PGN standard, 9.8.1. Lichess writes them with a capital letter."""
 
+TYPES = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "a text",
+    tuple: "a list of texts",
+}
+
 NAMES_HOLD_COMMAS = {"commas": False}
 """Metadata of a setting with names, as "Carlsen, Magnus": the command line does not split it at commas."""
 
@@ -89,6 +97,7 @@ class Filters:
 
     def __post_init__(self) -> None:
         """Validate the settings."""
+        check_types(self)
         counts = (
             "min_elo",
             "max_elo",
@@ -114,6 +123,19 @@ class Filters:
         first, last = day(self.since, "since"), day(self.until, "until")
         if first and last and last < first:
             raise ConfigError(f"until {self.until} is before since {self.since}")
+
+
+def check_types(settings: Any) -> None:
+    """Raise ConfigError for a setting of another type than its default: a name for a list of names, text for a number."""
+    for one in fields(settings):
+        value, kind = getattr(settings, one.name), type(one.default)
+        if kind is tuple:
+            is_valid = isinstance(value, (tuple, list)) and all(isinstance(word, str) for word in value)
+        else:
+            numbers = (int, float) if kind is float else kind
+            is_valid = isinstance(value, numbers) and isinstance(value, bool) == (kind is bool)
+        if not is_valid:
+            raise ConfigError(f"{one.name} must be {TYPES[kind]}, got {value!r}")
 
 
 def day(text: str, name: str) -> int:

@@ -8,7 +8,7 @@ again at any time, end with the same bytes. Finished chunks stay in `.building/`
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -42,7 +42,15 @@ from pipeline.storage.building import BUILDING, PARTS, RUN, begin, discard, requ
 from pipeline.storage.objects import look
 from pipeline.storage.ownership import DATASET, require_own
 from pipeline.storage.preflight import require_utf8
-from pipeline.storage.stores import alone, catch_store_errors, is_url, make_folder, temporaries
+from pipeline.storage.stores import (
+    LOCK,
+    alone,
+    catch_store_errors,
+    is_local,
+    is_url,
+    make_folder,
+    temporaries,
+)
 
 ELSEWHERE = "choose another --out"
 MOST_SOURCES = 1 << 16
@@ -82,12 +90,14 @@ def ingest(
         require_utf8(name)
     for name in sources:
         require(name)
+    made = [path for path in (out, *out.parents) if not path.exists()] if is_local(out) else []
     try:
         with catch_store_errors(out):
             require_own(out, DATASET, DatasetError)
             make_folder(out)
     except OSError as error:
         raise IngestError(f"{out} cannot be made: {error.strerror or error}") from error
+    is_made = False
     try:
         busy = IngestError(f"another ingest is writing {out}: wait for it, or choose another --out")
         with alone(out, busy), catch_store_errors(out):
@@ -95,14 +105,28 @@ def ingest(
             manifest = _finished(out, sources, config) or _ingest(
                 sources, out, config, engine or LocalEngine(workers), progress, stop
             )
+        is_made = True
     except StoreError as error:
         raise IngestError(f"{error}: what was finished is kept, run again to continue") from error
+    finally:
+        if not is_made:
+            _remove_unused(out, made)
     damage = [f"{source['name']}: {source['damage']}" for source in manifest["sources"] if source["damage"]]
     if damage:
         raise DamagedError(
             f"damaged archive ({'; '.join(damage)}): {manifest['games']['used']:,} games before the damage are in {out}"
         )
     return manifest
+
+
+def _remove_unused(out: Path, made: Sequence[Path]) -> None:
+    """Delete the folders that an ingest has made, innermost first, if no chunk was finished."""
+    if made and not any((out / PARTS).glob("[0-9]*.json")):
+        with suppress(OSError):
+            discard(out)
+            (out / LOCK).unlink(missing_ok=True)
+            for folder in made:
+                folder.rmdir()
 
 
 def choose_chunk_size(config: IngestConfig, sources: Sequence[str], out: Path | None = None) -> IngestConfig:

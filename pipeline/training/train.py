@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from engine.encoding.views import NO_LABEL
 from engine.progress import Progress, Stop, never, silent
-from pipeline.dataset.batches import HUMAN_COLUMNS, Batches
+from pipeline.dataset.batches import HUMAN_COLUMNS, Batches, require_distinct
 from pipeline.dataset.files.shards import MANIFEST, Batch, file_hash
 from pipeline.dataset.mixture import Shares
 from pipeline.dataset.training_set import TRAINING_SET, Member, is_training_set, members, read_training_set
@@ -193,6 +193,8 @@ def _open_batches(
         batches = open_stream(positions, place.rank, place.size)
         return batches.from_step, batches.rows
     streams = [open_stream([directory], 0, 1) for directory in positions]
+    used = [dict.fromkeys(group.shard.path for group in stream.groups) for stream in streams]
+    require_distinct(path for paths in used for path in paths)
     mixed = Shares(streams, shares)
     return lambda step: mixed.from_step(step, place.rank, place.size), sum(stream.rows for stream in streams)
 

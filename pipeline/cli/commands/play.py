@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal
 from engine.evaluation.evaluator import Evaluator
 from engine.json_files import shown
 from engine.uci.options import Options
+from model.card import CARD
 from model.inference.imitated import read_player
 from pipeline.cli.commands.base import Common
 from pipeline.errors import ConfigError
@@ -45,6 +46,8 @@ class Uci(Common):
             raise ConfigError("give --checkpoint or --evaluator, not both")
         logging.getLogger("engine.compiling").disabled = True  # the engine reports it in its protocol
         network = self.checkpoint or (EMBEDDED if self.evaluator is None and EMBEDDED.is_dir() else None)
+        if network is not None and not (network / CARD).is_file():
+            raise ConfigError(f"{network} holds no checkpoint: there is no {CARD} in it")
         player = f"network in {network}" if network else f"{self.evaluator or 'hand-written'} evaluator"
         options, like = default_options(network)
         name = f"Fianchetto {version('fianchetto')}"

@@ -108,7 +108,8 @@ def _cast_to_texts(name: str, column: str, values: pa.Array) -> list[str]:
             return ["" if at is None else words[at] or "" for at in values.indices.to_pylist()]
         if pa.types.is_floating(values.type):
             values = pc.if_else(pc.is_finite(values), values, None)
-        if pa.types.is_list(values.type) or pa.types.is_large_list(values.type):  # themes of puzzles
+        is_list = pa.types.is_list(values.type) or pa.types.is_large_list(values.type)
+        if is_list and is_text(values.type.value_type):  # themes of puzzles
             values = pc.binary_join(values.cast(pa.list_(pa.string())), " ")
         return values.cast(pa.string()).fill_null("").to_pylist()  # type: ignore[no-any-return]
     except pa.ArrowException as error:

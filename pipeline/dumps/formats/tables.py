@@ -25,7 +25,7 @@ PUZZLE = (
 )
 """Columns of Lichess's puzzles in the order of its file."""
 FEN_NAMES = ("fen", "position", "fenoriginal", "epd")
-BEST_NAMES = ("best", "bestmove", "bestuci", "bm", "move", "uci", "san")
+BEST_NAMES = ("bestuci", "best", "bestmove", "bm", "move", "uci", "san")
 MOVES_NAMES = ("movetext", "moves", "an")
 LICHESS_TAGS = tuple(name for name in tags.TAGS if not name.startswith(("Fianchetto", "Puzzle")))
 OTHER_NAMES = {
