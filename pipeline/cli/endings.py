@@ -1,6 +1,5 @@
 """The closing lines of commands: the result in a few figures, and the next command."""
 
-import logging
 import shlex
 import shutil
 import sys
@@ -9,10 +8,8 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any
 
-from pipeline.samples.shipped import EMBEDDED
+from pipeline.samples.shipped import EMBEDDED, SCRATCH_POSITIONS, from_here
 
-SCRATCH_POSITIONS = 7_000_000
-"""Train positions from which on training from scratch is proposed: those of about 100,000 games."""
 WIDTH = 80
 """Line width of sentences."""
 
@@ -48,26 +45,8 @@ def next_training(positions: object, count: int) -> str:
     """
     how: tuple[object, ...] = ("--minutes", 15)
     if count < SCRATCH_POSITIONS:
-        how = ("--start", _from_here(EMBEDDED), "--minutes", 5, "--learning-rate", "0.0005")
+        how = ("--start", from_here(EMBEDDED), "--minutes", 5, "--learning-rate", "0.0005")
     return next_command("train", "--positions", positions, *how, "--out", "datasets/checkpoints/first")
-
-
-def warn_of_few(count: int) -> None:
-    """Log a warning that so many train positions are few to train from scratch on."""
-    if count < SCRATCH_POSITIONS:
-        start = shlex.join(["--start", str(_from_here(EMBEDDED)), "--learning-rate", "0.0005"])
-        logging.getLogger(__name__).warning(
-            "%s positions are few to train from scratch on: %s starts from the embedded network and "
-            "learns more from them",
-            f"{count:,}",
-            start,
-        )
-
-
-def _from_here(folder: Path) -> Path:
-    """Return a folder relative to the current one, if it lies in it."""
-    here = Path.cwd()
-    return folder.relative_to(here) if folder.is_relative_to(here) else folder
 
 
 def describe_downloads(files: Mapping[str, Mapping[str, Any]], out: Path) -> str:

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal
 
 from model.training.config import DEFAULT_PRESET, TrainConfig
 from pipeline.cli.commands.base import Common, Interrupt, require_output
-from pipeline.cli.endings import describe_checkpoint, describe_report, warn_of_few
+from pipeline.cli.endings import describe_checkpoint, describe_report
 from pipeline.cli.progress import bar
 from pipeline.errors import ConfigError, Stopped
 from pipeline.evaluation.report import Rule
@@ -39,20 +39,15 @@ class Train(Common):
 
     def run(self) -> dict[str, Any]:
         """Train and return the checkpoint's card; under torchrun, only process 0 returns it."""
-        from model.checkpoint import CARD, read_card
+        from model.checkpoint import read_card
         from model.training.distributed import read_world
         from model.training.save import TrainingMismatchError
-        from pipeline.dataset.training_set import members
         from pipeline.storage.stores import place
         from pipeline.training.train import train_on
 
         stop, positions = Interrupt(), [place(name) for name in self.positions]
         preset = self.preset or self._default_preset()
-        is_fresh = self.start is None and not (self.out / CARD).exists() and read_world().first
         with bar("train") as progress:
-            if is_fresh:
-                found = [member for path in positions for member in members(path, progress, stop)]
-                warn_of_few(sum(member.positions("train") for member in found))
             try:
                 card = train_on(positions, preset, self.train, self.out, progress, stop, self.start, shares=self.shares)
             except TrainingMismatchError as error:

@@ -95,7 +95,7 @@ def test_a_finished_dataset_of_another_version_is_left_as_it_is(
     assert ingest([str(dump)], out, SMALL, workers=1) == made
     before = datasets.content(out)
     raise_version(monkeypatch)
-    with pytest.raises(OtherDumpError, match=r"has rows of version 1, this program makes version 2.*choose another"):
+    with pytest.raises(OtherDumpError, match=r"has rows of version 2, this program makes version 3.*choose another"):
         ingest([str(dump)], out, SMALL, workers=1)
     assert datasets.content(out) == before
     assert ingest([str(dump)], tmp_path / "beside", SMALL, workers=1)["rows_version"] == ROWS_VERSION + 1
