@@ -99,7 +99,7 @@ TEXTS = {
     "large_string": pa.large_string(),
     "string_view": pa.string_view(),
     "dictionary": pa.dictionary(pa.int32(), pa.string()),
-    "dictionary of views": pa.dictionary(pa.int8(), pa.string_view()),
+    "dictionary of large strings": pa.dictionary(pa.int8(), pa.large_string()),
 }
 
 

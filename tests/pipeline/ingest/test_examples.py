@@ -65,7 +65,7 @@ def test_examples_are_the_same_for_any_workers_and_after_a_stop(dump: Path, tmp_
 
 
 def test_foreign_text_is_cut_and_escaped(tmp_path: Path) -> None:
-    moves = b"1. e4 \x1b[31m\x07 \xff\xe2\x80\xae {" + b"long | <b> " * 999 + b"} e9 1-0"
+    moves = b"1. e4 \x1b[31m\x07 \xff\xe2\x80\xae {" + b"long | <b> " * 999 + b"} Ke4 1-0"
     game = b'[Event "\x1b]0;x\x07"]\n[Result "1-0"]\n\n' + moves + b"\n\n"
     (tmp_path / "games.pgn").write_bytes(game + GOOD.encode())
     made = ingest([str(tmp_path / "games.pgn")], tmp_path / "out", IngestConfig(), workers=1)
