@@ -8,7 +8,7 @@ again at any time, end with the same bytes. Finished chunks stay in `.building/`
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -97,20 +97,15 @@ def ingest(
             make_folder(out)
     except OSError as error:
         raise IngestError(f"{out} cannot be made: {error.strerror or error}") from error
-    is_made = False
     try:
         busy = IngestError(f"another ingest is writing {out}: wait for it, or choose another --out")
-        with alone(out, busy), catch_store_errors(out):
+        with alone(out, busy), catch_store_errors(out), _removing_unused(out, made):
             config = choose_chunk_size(config, sources, out)
             manifest = _finished(out, sources, config) or _ingest(
                 sources, out, config, engine or LocalEngine(workers), progress, stop
             )
-        is_made = True
     except StoreError as error:
         raise IngestError(f"{error}: what was finished is kept, run again to continue") from error
-    finally:
-        if not is_made:
-            _remove_unused(out, made)
     damage = [f"{source['name']}: {source['damage']}" for source in manifest["sources"] if source["damage"]]
     if damage:
         raise DamagedError(
@@ -119,14 +114,22 @@ def ingest(
     return manifest
 
 
-def _remove_unused(out: Path, made: Sequence[Path]) -> None:
-    """Delete the folders that an ingest has made, innermost first, if no chunk was finished."""
-    if made and not any((out / PARTS).glob("[0-9]*.json")):
-        with suppress(OSError):
-            discard(out)
-            (out / LOCK).unlink(missing_ok=True)
-            for folder in made:
-                folder.rmdir()
+@contextmanager
+def _removing_unused(out: Path, made: Sequence[Path]) -> Iterator[None]:
+    """Delete the folders that an ingest has made, innermost first, if it fails before its first chunk.
+
+    Used while the folder is locked, so that nobody else's build is deleted.
+    """
+    try:
+        yield
+    except BaseException:
+        if made and not any((out / PARTS).glob("[0-9]*.json")):
+            with suppress(OSError):
+                discard(out)
+                (out / LOCK).unlink(missing_ok=True)
+                for folder in made:
+                    folder.rmdir()
+        raise
 
 
 def choose_chunk_size(config: IngestConfig, sources: Sequence[str], out: Path | None = None) -> IngestConfig:
