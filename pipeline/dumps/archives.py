@@ -1,4 +1,6 @@
-"""The text of zstd, gzip, bzip2 and zip archives, up to the first damaged byte; other archives are refused by name.
+"""The text of zstd, gzip, bzip2 and zip archives, up to the first damaged byte.
+
+Other archives are refused by name.
 
 `decompress` yields the text of everything before the damage and then raises OSError, so an archive is read once and standard
 input loses no more than a file. Zero bytes after the archive are padding, as for gzip(1); others raise TrailingBytesError.
@@ -62,9 +64,9 @@ def compression_of(head: bytes) -> str | None:
 
 
 def refuse_archives(first: bytes, inside: str | None) -> None:
-    """Raise DumpError, without the file's name, for an archive or a database, by the first bytes of the text.
+    """Raise DumpError, without the file's name, for an archive or a database.
 
-    `inside` is the archive that the text was unpacked from.
+    It is recognised by the first bytes of the text. `inside` is the archive that the text was unpacked from.
     """
     held = f"holds, inside a {inside} archive, " if inside else "is "
     if first[TAR_AT : TAR_AT + len(TAR)] == TAR:
@@ -78,9 +80,10 @@ def refuse_archives(first: bytes, inside: str | None) -> None:
 
 
 def read_zip(path: str) -> Iterator[tuple[bytes, float]]:
-    """Yield the text of the only file in a zip archive in pieces, each with the share that was read.
+    """Yield the text of the only file in a zip archive in pieces, each with the share read.
 
-    Raises DumpError, without the archive's name, unless one file can be read; OSError for damage, after all text before it.
+    Raises DumpError, without the archive's name, unless one file can be read; OSError for damage,
+    after all text before it.
     """
     try:
         archive = zipfile.ZipFile(path)

@@ -1,7 +1,8 @@
-"""Tables as Parquet: those of tables.py, such as Lichess's published games and puzzles, and ChessMarro's positions.
+"""Tables as Parquet: those of tables.py, such as Lichess's games and puzzles.
 
-ChessMarro's 77 x 8 x 8 booleans are not read: the planes are made of the FEN. Text may be stored as string, large_string,
-string_view or dictionary. Parquet is read from a file only, since its index lies at its end.
+ChessMarro's 77 x 8 x 8 booleans are not read: the planes are made of the FEN. Text may be stored as
+string, large_string, string_view or dictionary. Parquet is read from a file only, since its index
+lies at its end.
 """
 
 import hashlib
@@ -101,7 +102,10 @@ def _convert_rows(name: str, file: pq.ParquetFile, table: Table, on_share: Calla
 
 
 def _cast_to_texts(name: str, column: str, values: pa.Array) -> list[str]:
-    """Return a column of numbers, dates, texts or lists of texts as texts; raises DumpError for another type."""
+    """Return a column of numbers, dates, texts or lists of texts as texts.
+
+    Raises DumpError for another type.
+    """
     try:
         if pa.types.is_dictionary(values.type):
             words = values.dictionary.cast(pa.string()).to_pylist()

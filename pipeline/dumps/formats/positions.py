@@ -1,9 +1,9 @@
 """Text that is not PGN: tables as CSV, EPD, and what is refused by name.
 
-    PuzzleId,FEN,Moves,Rating,...          tables.py has the tables; with or without a line of names, quotes, an index column
+    PuzzleId,FEN,Moves,Rating,...          tables.py has the tables
     ... w KQkq - bm Nf3; id "WAC.001";     EPD; of several best moves the first is the label
 
-A file is recognised by its first lines, never by its name. The id of a puzzle or an EPD line goes to `site`.
+A file is recognised by its first lines, never by its name. The id of an EPD line goes to `site`.
 """
 
 import csv
@@ -33,8 +33,8 @@ Convert = Callable[[Readable], Iterator[str]]
 def recognize(first: bytes) -> tuple[str, Convert | None] | None:
     """Return an input's name and its converter, by its first bytes; None for PGN and anything else.
 
-    Evaluated positions as JSON lines have no converter: they do not become PGN. Raises DumpError, without the file's name,
-    for a known kind of file that cannot be read.
+    Evaluated positions as JSON lines have no converter: they do not become PGN. Raises DumpError,
+    without the file's name, for a known kind of file that cannot be read.
     """
     text = first.decode("utf-8", "replace").removeprefix("\ufeff")
     whole = re.split(r"\r\n|\n|\r", text)

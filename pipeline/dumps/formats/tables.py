@@ -5,8 +5,8 @@
     movetext and tags                       Lichess's published games
     moves, winner, white_rating ...         Kaggle's table of Lichess's games: SAN without numbers
 
-A column's name is compared without case, spaces and underscores. Rating and themes of a puzzle go to `puzzle_rating` and
-`puzzle_themes` of `games.parquet`, its id to `site`.
+A column's name is compared without case, spaces and underscores. Rating and themes of a puzzle go
+to `puzzle_rating` and `puzzle_themes` of `games.parquet`, its id to `site`.
 """
 
 import re
@@ -44,7 +44,7 @@ LONGEST_MOVETEXT = 1 << 20
 """Bytes of one game's movetext; a longer one is dropped, as a game without moves."""
 READABLE = (
     f"games have a column {' or '.join(MOVES_NAMES[:2])}, puzzles {', '.join(PUZZLE[:3])}, "
-    f"positions {' or '.join(FEN_NAMES[:2])} and one of {', '.join(BEST_NAMES)}, "
+    f"positions {' or '.join(FEN_NAMES[:2])} and one of best, bestmove, best_uci, bm, move, uci, san, "
     "evaluations fen, cp, mate, move; a column of PGN belongs into a file of its own"
 )
 
@@ -65,7 +65,7 @@ class Table(NamedTuple):
 def recognize_columns(header: Sequence[str]) -> Table | None:
     """Return what a table with these columns is; None for one without known columns.
 
-    Raises DumpError, without the file's name, for a table of games or positions that lacks a column.
+    Raises DumpError, without the file's name, for a table that lacks a column.
     """
     places: dict[str, int] = {}
     for at, name in enumerate(header):
@@ -92,7 +92,7 @@ def plain_name(name: str) -> str:
 
 
 def guess_header(fields: Sequence[str]) -> list[str]:
-    """Return names for the columns of a table that begins with this row and has none; [] for another row."""
+    """Return names for the columns of a table without names by its first row; [] for other text."""
     at = next((at for at, field in enumerate(fields[:-1]) if FEN.fullmatch(field)), -1)
     moves = fields[at + 1].split() if at >= 0 else []
     if not moves or not all(UCI.fullmatch(move) or SAN.fullmatch(move) for move in moves):
@@ -159,7 +159,8 @@ def _write_game(place: str, row: Row, moves: str) -> str:
     }
     every = derived | known
     every["Site"] = every["Site"] or place
-    # A space before it keeps hostile movetext from beginning a tag; a blank line behind it closes what it left open.
+    # A space before it keeps hostile movetext from beginning a tag; a blank line behind it closes
+    # what it left open.
     text = movetext if len(movetext) <= LONGEST_MOVETEXT else ""
     return f"{write_tags(every)}\n {text} {every['Result']}\n\n"
 

@@ -309,7 +309,7 @@ def test_what_cannot_be_read_is_refused_by_name(name: str, tmp_path: Path) -> No
 
 def test_an_unknown_table_as_parquet_says_what_is_read(tmp_path: Path) -> None:
     pq.write_table(pa.table({"fen": [START], "depth": [3]}), tmp_path / "x.parquet")
-    with pytest.raises(DumpError, match="table of fen, depth.*puzzles PuzzleId"):
+    with pytest.raises(DumpError, match=r"table of fen, depth.*puzzles PuzzleId"):
         ingest([str(tmp_path / "x.parquet")], tmp_path / "out", ALL_TRAIN, workers=1)
 
 

@@ -234,7 +234,7 @@ def test_verify_says_what_it_did_not_check(
 
 def test_datasets_of_the_same_name_and_one_below_the_root_are_verified(original: Path, tmp_path: Path) -> None:
     for folder in ("a", "b"):
-        shutil.copytree(original, tmp_path / folder / "same")
+        shutil.copytree(original / "positions" / "games", tmp_path / folder / "same")
     command = Verify(datasets=(tmp_path / "a" / "same", tmp_path / "b" / "same"), sample=0)
     assert len(command.run()["datasets"]) == 2
     assert dumps_of(Path("/positions"), {"sources": [{"name": "not-there.pgn"}]}) is None
