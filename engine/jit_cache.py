@@ -7,7 +7,10 @@ without kernels, such as `engine/evaluation/piece_squares.py`. Numba's own index
 
 import hashlib
 import os
+import stat
 import sys
+import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 VARIABLE = "NUMBA_CACHE_DIR"
@@ -34,16 +37,47 @@ def key_cache_by_sources() -> None:
     """Point Numba's cache at the folder of these sources, unless the user has set another one."""
     if os.environ.get(VARIABLE) != os.environ.get(OURS):
         return
+    provide_caches()
     here = Path(__file__).parent
     folder = here / "__pycache__"
     if not os.access(folder if folder.is_dir() else here, os.W_OK):
-        try:
-            folder = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "fianchetto"
-        except RuntimeError:  # a user without a home
-            return
+        folder = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "fianchetto"
     os.environ[VARIABLE] = os.environ[OURS] = str(folder / f"kernels-{sources_hash(here.parent)}")
     if "numba" in sys.modules:  # it has read its environment already
         sys.modules["numba"].config.CACHE_DIR = os.environ[VARIABLE]
+
+
+def provide_caches() -> None:
+    """Let libraries cache below the temporary folder where this user has no home to write to.
+
+    matplotlib and Numba fail without one: containers run as users without a name or a home.
+    """
+    if not _is_writable(os.environ.get("XDG_CACHE_HOME") or "~/.cache"):
+        with suppress(OSError):  # there may be no temporary folder either
+            folder = _temporary_cache()
+            os.environ["XDG_CACHE_HOME"] = folder
+            os.environ.setdefault("MPLCONFIGDIR", f"{folder}/matplotlib")
+
+
+def _is_writable(name: str) -> bool:
+    """Return whether files can be made in a folder, or in the one in which it can be made."""
+    try:
+        folder = Path(name).expanduser()
+    except RuntimeError:  # a user without a home
+        return False
+    above = next(path for path in (folder, *folder.parents) if path.exists())
+    return above.is_dir() and os.access(above, os.W_OK | os.X_OK)
+
+
+def _temporary_cache() -> str:
+    """Return a folder that only this user can write to: caches hold code."""
+    folder = Path(tempfile.gettempdir()) / f"fianchetto-cache-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    about = folder.lstat()
+    is_ours = stat.S_ISDIR(about.st_mode) and about.st_uid == os.getuid()
+    if is_ours and not about.st_mode & 0o022:
+        return str(folder)
+    return tempfile.mkdtemp(prefix="fianchetto-cache-")
 
 
 def are_compiled(module: str) -> bool:

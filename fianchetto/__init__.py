@@ -14,10 +14,11 @@
 docs/first_steps.ipynb runs such lines on the games of `fianchetto.sample()`. Heavy packages are imported on first use.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
 from importlib.metadata import version
 from importlib.util import find_spec
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -79,7 +80,7 @@ def load(directory: str | Path | None = None, *, device: str = "auto", amp: str 
 
 
 def open_dataset(
-    *directories: str | Path,
+    *directories: str | Path | Sequence[str | Path],
     split: str = "train",
     batch_size: int = 512,
     seed: int = 0,
@@ -89,24 +90,44 @@ def open_dataset(
 
     Iterating gives one shuffled epoch of batches, and `len` their number; `from_step(step)` gives batches without end. A batch
     is a dict of numpy arrays by column: `planes` uint64 `[batch, 77]`, and the columns that datasets/README.md lists. The
-    default columns are those of human games.
+    default columns are those of human games. A list of directories is taken too. Raises ConfigError
+    for a dataset that is named twice.
     """
     from pipeline.dataset.batches import HUMAN_COLUMNS, Batches
     from pipeline.storage.stores import place
 
     names = HUMAN_COLUMNS if columns is None else columns
-    places = [place(str(name)) for name in directories]
+    named = [name for one in directories for name in _list_paths("directories", one)]
+    places = [place(name) for name in named]
     return Batches(places, split, batch_size=batch_size, seed=seed, columns=names)
 
 
 def rows(directory: str | Path, split: str = "", *, count: int = 10) -> "pa.Table":
-    """Return the first rows of a dataset: `fen`, the move `uci`, ratings, clock and more; null where unknown."""
+    """Return the first rows of a dataset: `fen`, the move `uci`, ratings, clock and more; null where unknown.
+
+    `count` is 1 or more. Raises ConfigError.
+    """
     import pyarrow as pa
 
     from pipeline.dataset.fen_rows import fen_rows
+    from pipeline.errors import ConfigError
     from pipeline.storage.stores import place
 
+    if isinstance(count, int) and count < 1:
+        raise ConfigError(f"count must be 1 or more, got {count}")
     return pa.concat_tables(fen_rows(place(str(directory)), split, count))
+
+
+def _list_paths(name: str, given: object) -> list[str]:
+    """Return one path, or each of several, as texts; raises ConfigError for anything else."""
+    from pipeline.errors import ConfigError
+
+    found = [given] if isinstance(given, (str, PathLike)) else given
+    if isinstance(found, Iterable) and not isinstance(found, (bytes, Mapping)):
+        paths = list(found)
+        if all(isinstance(path, (str, PathLike)) for path in paths):
+            return [str(path) for path in paths]
+    raise ConfigError(f"{name} must be a path or a list of paths, got {given!r}")
 
 
 def sample() -> Path:
@@ -125,16 +146,24 @@ def read_manifest(directory: str | Path) -> dict[str, Any]:
 
 
 def ingest(
-    sources: Sequence[str | Path], out: str | Path, config: "IngestConfig | None" = None, *, workers: int = 0
+    sources: str | Path | Sequence[str | Path],
+    out: str | Path,
+    config: "IngestConfig | None" = None,
+    *,
+    workers: int = 0,
 ) -> dict[str, Any]:
     """Turn dumps into a dataset and return its manifest; the same call continues an unfinished dataset.
 
-    `sources` are paths or addresses. `workers` is the number of processes, 0 for one per core.
+    `sources` are paths or addresses, or one of them. `workers` is the number of processes, 0 for one per core.
     """
+    from pipeline.errors import ConfigError
+    from pipeline.ingest.chunk import IngestConfig
     from pipeline.ingest.job import ingest as run
     from pipeline.storage.stores import place
 
-    return run([str(source) for source in sources], place(str(out)), config, workers=workers)
+    if config is not None and not isinstance(config, IngestConfig):
+        raise ConfigError(f"config must be a fianchetto.IngestConfig, got {type(config).__name__}")
+    return run(_list_paths("sources", sources), place(str(out)), config, workers=workers)
 
 
 def train(
@@ -153,9 +182,8 @@ def train(
     from pipeline.storage.stores import place
     from pipeline.training.train import train_on
 
-    names = [positions] if isinstance(positions, str | Path) else positions
     begin = None if start is None else Path(start)
-    places = [place(str(name)) for name in names]
+    places = [place(name) for name in _list_paths("positions", positions)]
     return train_on(places, preset or DEFAULT_PRESET, config or TrainConfig(), Path(out), start=begin)
 
 

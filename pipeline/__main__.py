@@ -10,7 +10,11 @@ import sys
 def main() -> None:
     """Run the command line."""
     # malloc, in workers too: pyarrow's own allocator holds some 40 MiB that were freed. It is chosen when pyarrow is imported.
+    from engine.cores import container_quota, cores
+
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
+    if container_quota() < (os.cpu_count() or 1):  # torch counts the machine's cores
+        os.environ.setdefault("OMP_NUM_THREADS", str(cores()))
     try:
         from pipeline.cli.main import main as command
     except KeyboardInterrupt:  # before the command has set its own handlers

@@ -47,14 +47,22 @@ def final_score(board: chess.Board) -> float | None:
     return None if outcome is None else 0.5 if outcome.winner is None else float(outcome.winner)
 
 
+def _read_eval(node: chess.pgn.GameNode) -> chess.engine.PovScore | None:
+    """Return the evaluation in a move's comment, or None; python-chess raises for thousands of digits."""
+    try:
+        return node.eval()
+    except ValueError:
+        return None
+
+
 def has_scores(game: chess.pgn.Game) -> bool:
     """Return whether a game has an evaluation after every move but a last one that ends it."""
-    return all(node.eval() is not None or final_score(node.board()) is not None for node in game.mainline())
+    return all(_read_eval(node) is not None or final_score(node.board()) is not None for node in game.mainline())
 
 
 def score_in_game(node: chess.pgn.GameNode) -> float:
     """Return the score that a game's own comment gives after a move; at the start, of START."""
-    found = node.eval()
+    found = _read_eval(node)
     return expected_score(START) if found is None else _score_of(found)
 
 

@@ -8,6 +8,8 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any
 
+from pipeline.samples.shipped import EMBEDDED, SCRATCH_POSITIONS, from_here
+
 WIDTH = 80
 """Line width of sentences."""
 
@@ -18,23 +20,33 @@ def next_command(*words: object) -> str:
 
 
 def describe_dataset(manifest: Mapping[str, Any], out: object, already: bool) -> str:
-    """Describe a dataset in five lines."""
+    """Describe a dataset in five lines, and the first game of each reason for dropping."""
     games, positions = manifest["games"], manifest["positions"]
     dropped = ", ".join(f"{count:,} {reason}" for reason, count in games["dropped"].items())
     splits = ", ".join(f"{positions[name]:,} {name}" for name in ("train", "val", "test"))
     shards = sum(entry["split"] is not None for entry in manifest["files"])
+    examples = [
+        f"  first {reason}: {first['where']}: {first['text']}" for reason, first in manifest.get("examples", {}).items()
+    ]
     lines = [
         f"{out} is complete already: nothing was done" if already else f"{out} is complete",
         f"{games['used']:,} of {games['read']:,} games are used" + (f"; dropped: {dropped}" if dropped else ""),
+        *examples,
         f"{positions['total']:,} positions: {splits}",
         f"{shards:,} shards, {manifest['bytes_per_position']:.1f} bytes per position; {out}/CARD.md describes them",
     ]
-    return "\n".join([*lines, next_training(out)])
+    return "\n".join([*lines, next_training(out, positions["train"])])
 
 
-def next_training(positions: object) -> str:
-    """Return a line with the command that trains on a dataset."""
-    return next_command("train", "--positions", positions, "--minutes", 15, "--out", "datasets/checkpoints/first")
+def next_training(positions: object, count: int) -> str:
+    """Return a line with the command that trains on a dataset with so many train positions.
+
+    With few, it starts from the embedded network (docs/guides/own_games.md).
+    """
+    how: tuple[object, ...] = ("--minutes", 15)
+    if count < SCRATCH_POSITIONS:
+        how = ("--start", from_here(EMBEDDED), "--minutes", 5, "--learning-rate", "0.0005")
+    return next_command("train", "--positions", positions, *how, "--out", "datasets/checkpoints/first")
 
 
 def describe_downloads(files: Mapping[str, Mapping[str, Any]], out: Path) -> str:

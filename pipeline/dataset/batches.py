@@ -10,7 +10,7 @@ A batch is a dict of numpy arrays by column, as `pipeline.dataset.files.shards.b
 """
 
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -31,6 +31,7 @@ from pipeline.dataset.files.shards import Batch
 from pipeline.dataset.files.stored_planes import InvalidRowError, unpack
 from pipeline.dataset.training_set import Shard, split_shards
 from pipeline.errors import ConfigError, DatasetError
+from pipeline.storage.stores import is_local
 
 BLOCK_ROWS = 1 << 18
 """Rows that are shuffled together: 161 MB of planes, or 10 MB of packed positions; one of two blocks is read ahead."""
@@ -134,6 +135,16 @@ class _Block:
             ) from error
 
 
+def require_distinct(paths: Iterable[Path]) -> None:
+    """Raise ConfigError if a shard would be read twice, its dataset being named twice or joined too."""
+    found: set[str] = set()
+    for path in paths:
+        place = str(path.resolve()) if is_local(path) else str(path)
+        if place in found:
+            raise ConfigError(f"{path.parent} is named twice, perhaps within a training set: name each dataset once")
+        found.add(place)
+
+
 def _concatenate(parts: Sequence[Batch]) -> Batch:
     """Return the rows of several batches as one."""
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]} if len(parts) > 1 else parts[0]
@@ -166,6 +177,7 @@ class Batches:
                 f"a batch of {batch_size} cannot be divided among {world} processes (this is number {rank})"
             )
         shards = [shard for directory in directories for shard in split_shards(directory, split)]
+        require_distinct(shard.path for shard in shards)
         self.groups = [_Group(shard, index, rows) for shard in shards for index, rows in enumerate(shard.groups)]
         self.rows = sum(group.rows for group in self.groups)
         """Rows of one epoch."""

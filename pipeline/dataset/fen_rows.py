@@ -39,6 +39,8 @@ def fen_rows(directory: Path, split: str = "", count: int = 0) -> Iterator[pa.Ta
 
     They come in the order of the files. The FEN's counters are the row's `halfmove` and `ply`. Raises DatasetError.
     """
+    if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+        raise ConfigError(f"count must be a whole number of rows, or 0 for all, got {count!r}")
     if split and split not in ALL_SPLITS:
         raise ConfigError(f"no split {split!r}: there are {', '.join(ALL_SPLITS)}")
     for member in members(directory):
@@ -88,7 +90,9 @@ def write_fen_rows(
         raise ConfigError(f"{out.name}: rows are written as {' or '.join(SUFFIXES)}")
     if not is_local(out) or out.exists():
         raise ConfigError(f"{out}: --out must be a new file on this machine")
-    total = count or sum(member.positions(name) for member in members(directory) for name in ALL_SPLITS)
+    names = (split,) if split else ALL_SPLITS
+    total = sum(member.positions(name) for member in members(directory) for name in names)
+    total = min(count, total) if count else total
     done = 0
 
     def write(target: Any) -> None:

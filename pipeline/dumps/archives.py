@@ -1,4 +1,6 @@
-"""The text of zstd, gzip and bzip2 archives, up to the first damaged byte.
+"""The text of zstd, gzip, bzip2 and zip archives, up to the first damaged byte.
+
+Other archives are refused by name.
 
 `decompress` yields the text of everything before the damage and then raises OSError, so an archive is read once and standard
 input loses no more than a file. Zero bytes after the archive are padding, as for gzip(1); others raise TrailingBytesError.
@@ -6,6 +8,8 @@ Source of the zstd format: RFC 8878, section 3.1.
 """
 
 import bz2
+import lzma
+import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -13,13 +17,34 @@ from typing import Any
 
 import zstandard
 
+from pipeline.errors import DumpError
+
 ZSTD = b"\x28\xb5\x2f\xfd"
 GZIP = b"\x1f\x8b"
 BZIP2 = b"BZh"
+ZIP = b"PK\x03\x04"
+REFUSED = {
+    b"\xfd7zXZ\x00": ("an xz archive", "unpack it by `xz -d`"),
+    b"\x5d\x00\x00": ("an lzma archive", "unpack it by `xz -d`"),
+    b"7z\xbc\xaf\x27\x1c": ("a 7z archive", "unpack it by `7z x`"),
+    b"Rar!\x1a\x07": ("a RAR archive", "unpack it by `unrar x`"),
+    b"\x04\x22\x4d\x18": ("an lz4 archive", "unpack it by `lz4 -d`"),
+    b"LZIP": ("an lzip archive", "unpack it by `lzip -d`"),
+    b"\x1f\x9d": ("a compress archive", "unpack it by `gzip -d`"),
+    b"PK\x05\x06": ("an empty zip archive", "name a file with games"),
+    b"PK\x07\x08": ("a part of a zip archive", "join and unpack its parts"),
+    b"SQLite format 3\x00": ("an SQLite database", "export the games as PGN"),
+    b"\x89HDF": ("an HDF5 file", "export the games as PGN"),
+    b"ARROW1": ("an Arrow file", "save it as Parquet"),
+    b"%PDF": ("a PDF document", "name a PGN file"),
+}
+"""What cannot be read, by its first bytes: its name, and what to do."""
+TAR, TAR_AT = b"ustar", 257
 
 _READ = 1 << 14
 """Raw bytes of gzip and bzip2 that are decompressed at a time: a bomb makes 16 MiB of them."""
 _READ_ZSTD = 1 << 20
+_READ_ZIP = 1 << 16
 _LONGEST_HEADER = 18
 
 Read = Callable[[int], bytes]
@@ -31,10 +56,60 @@ class TrailingBytesError(OSError):
 
 
 def compression_of(head: bytes) -> str | None:
-    """Return zstd, gzip or bz2 by the first bytes of a file, None for anything else."""
+    """Return zstd, gzip, bz2 or zip by the first bytes of a file, None for anything else."""
     if head.startswith(ZSTD) or _is_skippable(head):
         return "zstd"
-    return "gzip" if head.startswith(GZIP) else "bz2" if head.startswith(BZIP2) else None
+    found = (name for name, magic in (("gzip", GZIP), ("bz2", BZIP2), ("zip", ZIP)) if head.startswith(magic))
+    return next(found, None)
+
+
+def refuse_archives(first: bytes, inside: str | None) -> None:
+    """Raise DumpError, without the file's name, for an archive or a database.
+
+    It is recognised by the first bytes of the text. `inside` is the archive that the text was unpacked from.
+    """
+    held = f"holds, inside a {inside} archive, " if inside else "is "
+    if first[TAR_AT : TAR_AT + len(TAR)] == TAR:
+        raise DumpError(f"{held}a tar archive: unpack it by `tar -xf`, and name the files in it")
+    for magic, (what, remedy) in REFUSED.items():
+        if first.startswith(magic):
+            raise DumpError(f"{held}{what}: {remedy}, and name what was in it")
+    packed = compression_of(first) if inside else None
+    if packed:
+        raise DumpError(f"{held}a {packed} archive: unpack it, and name the file in it")
+
+
+def read_zip(path: str) -> Iterator[tuple[bytes, float]]:
+    """Yield the text of the only file in a zip archive in pieces, each with the share read.
+
+    Raises DumpError, without the archive's name, unless one file can be read; OSError for damage,
+    after all text before it.
+    """
+    try:
+        archive = zipfile.ZipFile(path)
+    except (zipfile.BadZipFile, OSError, ValueError) as error:
+        raise DumpError(f"is a damaged or incomplete zip archive ({error}): fetch it again, or unpack it") from error
+    with archive:
+        hidden = ("__MACOSX/", ".")
+        files = [file for file in archive.infolist() if not (file.is_dir() or file.filename.startswith(hidden))]
+        if len(files) != 1:
+            names = ", ".join(file.filename for file in files[:3])
+            more = ", ..." if len(files) > 3 else ""
+            raise DumpError(
+                f"is a zip archive of {len(files)} files ({names}{more}): unpack it, and name those with games"
+            )
+        if files[0].flag_bits & 1:
+            raise DumpError("is an encrypted zip archive: unpack it with its password")
+        try:
+            with archive.open(files[0]) as member:
+                read = 0
+                while text := member.read(_READ_ZIP):
+                    read += len(text)
+                    yield text, read / max(files[0].file_size, read)
+        except NotImplementedError as error:
+            raise DumpError(f"is a zip archive that cannot be read ({error}): unpack it") from error
+        except (zipfile.BadZipFile, zlib.error, EOFError, lzma.LZMAError, ValueError) as error:
+            raise OSError(f"the zip archive is damaged: {error}") from error
 
 
 def decompress(read: Read, compression: str) -> Iterator[bytes]:

@@ -19,7 +19,7 @@ def dumps_of(directory: Path, manifest: Mapping[str, Any], given: Sequence[Path]
     if len(names) == len(given) == 1:
         by_name = {names[0]: given[0]}
     home = directory.resolve()
-    folders = [home, *(home.parents[1] / kind for kind in ("dumps", "sample"))] if not given else []
+    folders = [home, *(home.parent.parent / kind for kind in ("dumps", "sample"))] if not given else []
     found = []
     for name in names:
         bare = Path(name).name == name  # a name with a folder in it is not looked up

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, Any, TextIO
 
 from engine.progress import Stop, never
-from pipeline.dumps.archives import compression_of, decompress
+from pipeline.dumps.archives import compression_of, decompress, read_zip, refuse_archives
 from pipeline.dumps.formats import evaluations, parquet
 from pipeline.dumps.formats.positions import recognize
 from pipeline.dumps.formats.text import FIRST, HEAD, PIECE, Pieces, gather
@@ -28,7 +28,7 @@ QUIET_BYTES = 1 << 22
 QUIET_MILLISECONDS = 200
 """How often `stop` is polled while a pipe or a terminal gives nothing."""
 
-_SUFFIXES = {".zst": "zstd", ".gz": "gzip", ".bz2": "bz2"}
+_SUFFIXES = {".zst": "zstd", ".gz": "gzip", ".bz2": "bz2", ".zip": "zip"}
 STDIN = "-"
 
 
@@ -86,24 +86,56 @@ class Source:
         if not self._head:
             raise DumpError(f"{name} is empty: there are no games to read")
         self.compression = compression = compression_of(self._head)
+        if compression == "zip" and (self.name == STDIN or is_url(self.name)):
+            raise DumpError(f"{name} is a zip archive, which is read from files only: save it first")
         expected = _SUFFIXES.get(Path(short_name(self.name)).suffix)
         if expected is not None and compression != expected:
             raise DumpError(f"{name} is named like a {expected} archive but does not begin like one")
-        first = _first_text(self._head, compression)
+        try:
+            first = self._first_text()
+            refuse_archives(first, compression)
+            found = None if self.plain or first.startswith(parquet.MAGIC) else recognize(first)
+        except DumpError as error:
+            raise DumpError(f"{name} {error}") from error
         if first.startswith(parquet.MAGIC):
             return self._open_parquet(name)
         if first.count(0) * 10 > len(first):
             raise DumpError(f"{name} is not PGN text: it begins with zero bytes (convert UTF-16 to UTF-8 first)")
-        plain = iter(lambda: self.read(BLOCK), b"")
-        stream = Pieces(self._poll_while_quiet(decompress(self.read, compression) if compression else plain), self)
-        found = None if self.plain else recognize(first)
+        text: Iterator[bytes]
+        if compression == "zip":
+            text = self._unzip()
+        elif compression:
+            text = decompress(self.read, compression)
+        else:
+            text = iter(lambda: self.read(BLOCK), b"")
+        stream = Pieces(self._poll_while_quiet(text), self)
         if found is None:
             return stream
         self.input, convert = found
         if convert is None:
             self.is_evaluations = True
             return Pieces(evaluations.read_json_lines(short_name(self.name), stream, self.sample), stream)
-        return Pieces(gather(convert(name, stream)), stream)
+        return Pieces(gather(convert(stream)), stream)
+
+    def _first_text(self) -> bytes:
+        """Return the beginning of the text; damage is reported when the rest is read."""
+        if self.compression is None:
+            return self._head[:FIRST]
+        pieces: Iterator[bytes]
+        if self.compression == "zip":
+            pieces = (piece for piece, _ in read_zip(self.name))
+        else:
+            pieces = decompress(io.BytesIO(self._head).read, self.compression)
+        try:
+            return Pieces(pieces).read(FIRST) or b""
+        except OSError:
+            return b""
+
+    def _unzip(self) -> Iterator[bytes]:
+        """Yield the text of a zip archive, whose own bytes are hashed beside it."""
+        for piece, share in read_zip(self.name):
+            self._hash_share(share)
+            yield piece
 
     def _open_parquet(self, name: str) -> Pieces:
         """Return a stream of a table's text: evaluated positions from anywhere, other tables from a file on this machine."""
@@ -189,17 +221,6 @@ class Source:
             **({"input": self.input} if self.input else {}),
         }
         return entry if self.version is None else entry | {"version": self.version.name}
-
-
-def _first_text(head: bytes, compression: str | None) -> bytes:
-    """Decompress the beginning of an archive; damage is reported when the rest is read."""
-    if compression is None:
-        return head[:FIRST]
-    stream = Pieces(decompress(io.BytesIO(head).read, compression))
-    try:
-        return stream.read(FIRST) or b""
-    except OSError:
-        return b""
 
 
 def _file_number(file: Any) -> int | None:

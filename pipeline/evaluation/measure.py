@@ -118,7 +118,10 @@ def measure_rows(
         top1 = float((figures["rank"] == 1).mean())
         progress(Tick(done, rows, "positions", {"top1": top1}))
     if not labelled:
-        raise ConfigError(f"none of the {done:,} positions has a known move to be predicted: name other positions")
+        raise ConfigError(
+            f"none of the {done:,} positions has a known move, with which a network's choice could be "
+            "compared: report on a dataset of games, or of positions with moves"
+        )
     if not tables:
         hint = ", or raise limit" if rule.limit else ""
         raise ConfigError(f"no position counts under this rule: lower min_ply{hint}")

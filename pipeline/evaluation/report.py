@@ -248,7 +248,9 @@ def choose_network(
             measured(*answer, batch)["rank"] for answer in (f(batch["planes"], batch) for f in (network, exported))
         ]
         gained += int((ranks[1] == 1).sum()) - int((ranks[0] == 1).sum())
-    difference = gained / max(count, 1)
+    if not count:
+        return network, "torch (the exported network was not compared: no position has a move)"
+    difference = gained / count
     if abs(difference) > TOLERANCE:
         return network, f"torch (the exported network's top-1 differs by {difference:+.4f} on {count:,} positions)"
     arithmetic = exported.card["arithmetic"]

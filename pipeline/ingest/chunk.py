@@ -37,6 +37,7 @@ from pipeline.dataset.files.shards import (
 from pipeline.dataset.hashing import splitmix64, unit_interval
 from pipeline.dumps.chunks import Chunk
 from pipeline.errors import ConfigError, DatasetError, OtherDumpError
+from pipeline.ingest.examples import find_examples
 from pipeline.ingest.filters import (
     GAME_FILTERS,
     GAME_STATUS,
@@ -56,10 +57,12 @@ from pipeline.ingest.tag_values import (
     Tagged,
     count_names,
     find_players,
+    map_values,
     matches,
     numbers,
     read_fens,
     read_results,
+    read_time_control,
 )
 from pipeline.pgn import evaluation_rows, replay, tags
 from pipeline.pgn.comments import NO_EVAL
@@ -199,14 +202,8 @@ def read_games(text: NDArray[np.uint8], starts: NDArray[np.int64], config: Inges
     tags.scan_tags(text, bounds, spans, games.movetext)
     text = translate_movetext(text, games.movetext, bounds)
     read_results(text, spans[:, tags.RESULT], games)
-    control = spans[:, tags.TIME_CONTROL]
-    games.base[:] = numbers(text, control, -1)
-    slashed = tags.spans_after(text, control, ord("/"))[:, 0] != control[:, 0]
-    games.base[slashed] = -1  # "40/9000" and "1/259200": moves or days, not seconds for the game
-    plus = tags.spans_after(text, control, ord("+"))
-    increment = numbers(text, plus, -1)
-    increment[plus[:, 0] == control[:, 0]] = 0  # "300" is 300+0
-    increment[games.base < 0] = -1
+    control = map_values(text, spans[:, tags.TIME_CONTROL], read_time_control, np.int32)
+    games.base[:], increment = control.reshape(-1, 2).T
     white = numbers(text, spans[:, tags.WHITE_ELO], 0)
     black = numbers(text, spans[:, tags.BLACK_ELO], 0)
     setups = read_fens(text, spans, games)
@@ -300,8 +297,8 @@ def _columns(tagged: Tagged, rows: Mapping[str, NDArray[Any]], first_game: int) 
     columns["game"] = game_numbers(game, first_game)
     columns["elo"] = elo_2G[mover]
     columns["opponent_elo"] = elo_2G[mover ^ 1]
-    columns["base"] = np.where((base < 0) | (base > 65534), 65535, base).astype(np.uint16)[game]
-    columns["increment"] = np.where((increment < 0) | (increment > 254), 255, increment).astype(np.uint8)[game]
+    columns["base"] = base.astype(np.uint16)[game]  # -1 becomes 65535, which stands for null
+    columns["increment"] = increment.astype(np.uint8)[game]
     return columns
 
 
@@ -385,6 +382,7 @@ def encode_chunk(task: ChunkTask) -> dict[str, Any]:
         **made_by,
         "games": len(task.chunk.starts),
         "status": {name: int(count) for name, count in zip(GAME_STATUS, counts, strict=True) if count},
+        "examples": find_examples(tagged, text, task.chunk),
         "rows": total,
         "rows_dropped": dict(dropped),
         "label_collisions": collisions,

@@ -85,7 +85,13 @@ def data_card(manifest: Mapping[str, Any], games: GameCounts) -> str:
         for quantile, rating, plies in zip(QUANTILES, games.quantiles("rating"), games.quantiles("plies"), strict=True)
     ]
     reasons = sorted(manifest["games"]["dropped"].items(), key=lambda item: -item[1])
-    dropped = [{"dropped": reason, "games": count} for reason, count in reasons]
+    examples = manifest.get("examples", {})
+    nothing = {"where": "", "text": ""}
+    dropped = [
+        {"dropped": reason, "games": count, "first at": first["where"], "text": first["text"]}
+        for reason, count in reasons
+        for first in (examples.get(reason, nothing),)
+    ]
     refused = ", ".join(f"{count:,} by {reason}" for reason, count in manifest.get("positions_dropped", {}).items())
     parts = [
         f"# {manifest['positions']['total']:,} positions of {manifest['games']['used']:,} games",

@@ -25,13 +25,27 @@ from engine.board.piece_codes import CODE_BITS
 from pipeline.dataset.hashing import splitmix64, unit_interval
 from pipeline.dataset.strata import CLASSES, speed_class
 from pipeline.errors import ConfigError
-from pipeline.ingest.tag_values import NO_LABELS, Tagged, matches
+from pipeline.ingest.tag_values import NO_LABELS, Tagged, map_values, matches
 from pipeline.pgn import replay, tags
 from pipeline.pgn.comments import NO_EVAL
 
 SPEEDS = (*(name.lower() for name in CLASSES[:-1]), "correspondence")
 """Classes of time control; the last is the TimeControl `-`, which Lichess writes for games without a clock."""
 
+
+TERMINATIONS = (
+    *("normal", "time forfeit", "abandoned", "adjudication"),
+    *("death", "emergency", "rules infraction", "unterminated"),
+)
+"""Values of the tag Termination: PGN standard, 9.8.1. Lichess writes them with a capital letter."""
+
+TYPES = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "a text",
+    tuple: "a list of texts",
+}
 
 NAMES_HOLD_COMMAS = {"commas": False}
 """Metadata of a setting with names, as "Carlsen, Magnus": the command line does not split it at commas."""
@@ -60,6 +74,9 @@ class Filters:
     """Last day to keep, as 2024-01-31; games without a complete date are then dropped. Empty for no limit."""
     evals_only: bool = False
     """Keep only positions with an engine's evaluation ([%eval]); games without any are dropped before replay."""
+    terminations: tuple[str, ...] = ()
+    """Keep games whose Termination is one of these, as `normal,time forfeit`; also abandoned, adjudication, death,
+    emergency, rules infraction, unterminated. Games with another text or none are then dropped; none for all."""
     skip_plies: int = 0
     """Half-moves at the beginning of a game that do not become rows: openings are mostly duplicates of each other."""
     min_clock: int = 0
@@ -80,6 +97,7 @@ class Filters:
 
     def __post_init__(self) -> None:
         """Validate the settings."""
+        check_types(self)
         counts = (
             "min_elo",
             "max_elo",
@@ -96,6 +114,8 @@ class Filters:
             raise ConfigError(f"max_elo {self.max_elo} is below min_elo {self.min_elo}")
         if wrong := [word for word in self.speeds if word not in SPEEDS]:
             raise ConfigError(f"speeds: {wrong[0]!r} is none of {', '.join(SPEEDS)}")
+        if wrong := [word for word in self.terminations if word not in TERMINATIONS]:
+            raise ConfigError(f"terminations: {wrong[0]!r} is none of {', '.join(TERMINATIONS)}")
         if not max(2, self.min_pieces) <= self.max_pieces <= 32:
             raise ConfigError(f"max_pieces is from 2 to 32, and at least min_pieces, not {self.max_pieces}")
         if not 0 < self.sample <= 1:
@@ -103,6 +123,19 @@ class Filters:
         first, last = day(self.since, "since"), day(self.until, "until")
         if first and last and last < first:
             raise ConfigError(f"until {self.until} is before since {self.since}")
+
+
+def check_types(settings: Any) -> None:
+    """Raise ConfigError for a setting of another type than its default: a name for a list of names, text for a number."""
+    for one in fields(settings):
+        value, kind = getattr(settings, one.name), type(one.default)
+        if kind is tuple:
+            is_valid = isinstance(value, (tuple, list)) and all(isinstance(word, str) for word in value)
+        else:
+            numbers = (int, float) if kind is float else kind
+            is_valid = isinstance(value, numbers) and isinstance(value, bool) == (kind is bool)
+        if not is_valid:
+            raise ConfigError(f"{one.name} must be {TYPES[kind]}, got {value!r}")
 
 
 def day(text: str, name: str) -> int:
@@ -158,6 +191,15 @@ class GameColumns:
         base = self.tagged.games.base
         unclocked = self._matches(tags.TIME_CONTROL, lambda control: control.strip() == "-")
         return np.where(base >= 0, speed_class(base, self.tagged.increment), np.where(unclocked, len(SPEEDS) - 1, -1))
+
+    def termination(self) -> NDArray[np.int64]:
+        """Return the index of the Termination in TERMINATIONS, -1 for another text or none."""
+
+        def number(text: str) -> int:
+            word = text.strip().lower()
+            return TERMINATIONS.index(word) if word in TERMINATIONS else -1
+
+        return map_values(self.text, self.tagged.spans[:, tags.TERMINATION], number, np.int64)
 
     def date(self) -> NDArray[np.int64]:
         """Return the date as YYYYMMDD, 0 if a part of it is unknown."""
@@ -282,6 +324,12 @@ GAME_FILTERS = (
     Filter("exclude_bots", ("has_bot",), lambda its, bot: bot, "filter: bot"),
     Filter(
         "speeds", ("speed",), lambda its, speed: ~np.isin(speed, list(map(SPEEDS.index, its.speeds))), "filter: speed"
+    ),
+    Filter(
+        "terminations",
+        ("termination",),
+        lambda its, end: ~np.isin(end, list(map(TERMINATIONS.index, its.terminations))),
+        "filter: termination",
     ),
     Filter("since", ("date",), lambda its, date: date < day(its.since, "since"), "filter: date"),
     Filter("until", ("date",), lambda its, date: (date == 0) | (date > day(its.until, "until")), "filter: date"),

@@ -8,7 +8,7 @@ again at any time, end with the same bytes. Finished chunks stay in `.building/`
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -42,7 +42,15 @@ from pipeline.storage.building import BUILDING, PARTS, RUN, begin, discard, requ
 from pipeline.storage.objects import look
 from pipeline.storage.ownership import DATASET, require_own
 from pipeline.storage.preflight import require_utf8
-from pipeline.storage.stores import alone, catch_store_errors, is_url, make_folder, temporaries
+from pipeline.storage.stores import (
+    LOCK,
+    alone,
+    catch_store_errors,
+    is_local,
+    is_url,
+    make_folder,
+    temporaries,
+)
 
 ELSEWHERE = "choose another --out"
 MOST_SOURCES = 1 << 16
@@ -51,7 +59,7 @@ CHUNK_SIZES = (8, 16, 32, 64)
 """MiB of text of a chunk that the size of the dumps chooses from."""
 MOST_CHUNKS = 2_000
 """Chunks above which larger ones are chosen: three shards each, so some 6,000 files; a month of 200 GB has 9,400."""
-UNPACKED = {".zst": 6, ".gz": 5, ".bz2": 6}
+UNPACKED = {".zst": 6, ".gz": 5, ".bz2": 6, ".zip": 5}
 """Bytes of PGN text per byte of an archive, about, by the ending of its name."""
 
 
@@ -82,6 +90,7 @@ def ingest(
         require_utf8(name)
     for name in sources:
         require(name)
+    made = [path for path in (out, *out.parents) if not path.exists()] if is_local(out) else []
     try:
         with catch_store_errors(out):
             require_own(out, DATASET, DatasetError)
@@ -90,7 +99,7 @@ def ingest(
         raise IngestError(f"{out} cannot be made: {error.strerror or error}") from error
     try:
         busy = IngestError(f"another ingest is writing {out}: wait for it, or choose another --out")
-        with alone(out, busy), catch_store_errors(out):
+        with alone(out, busy), catch_store_errors(out), _removing_unused(out, made):
             config = choose_chunk_size(config, sources, out)
             manifest = _finished(out, sources, config) or _ingest(
                 sources, out, config, engine or LocalEngine(workers), progress, stop
@@ -103,6 +112,24 @@ def ingest(
             f"damaged archive ({'; '.join(damage)}): {manifest['games']['used']:,} games before the damage are in {out}"
         )
     return manifest
+
+
+@contextmanager
+def _removing_unused(out: Path, made: Sequence[Path]) -> Iterator[None]:
+    """Delete the folders that an ingest has made, innermost first, if it fails before its first chunk.
+
+    Used while the folder is locked, so that nobody else's build is deleted.
+    """
+    try:
+        yield
+    except BaseException:
+        if made and not any((out / PARTS).glob("[0-9]*.json")):
+            with suppress(OSError):
+                discard(out)
+                (out / LOCK).unlink(missing_ok=True)
+                for folder in made:
+                    folder.rmdir()
+        raise
 
 
 def choose_chunk_size(config: IngestConfig, sources: Sequence[str], out: Path | None = None) -> IngestConfig:

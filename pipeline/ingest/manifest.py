@@ -22,6 +22,7 @@ from pipeline.dataset.files.shards import GAMES, SPLITS, publish, publish_datase
 from pipeline.errors import DatasetError
 from pipeline.ingest.chunk import OTHERS, ROWS_VERSION, IngestConfig, config_digest, part_name
 from pipeline.ingest.data_card import GameCounts, write_card
+from pipeline.ingest.examples import merge_examples
 from pipeline.ingest.filters import GAME_STATUS, ROW_STATUS
 from pipeline.ingest.games_table import write_options
 from pipeline.storage.building import PARTS, files_folder
@@ -104,6 +105,7 @@ def build_manifest(
     read = sum(note["games"] for note in notes)
     rows = sum(note["rows"] for note in notes)
     dropped = {name: status[name] for name in GAME_STATUS[1:] if status[name]}
+    examples = merge_examples(notes, sources)
     counted = _count_names(notes)
     if not rows and config.player and counted and not counted.keys() & set(config.player):
         names = ", ".join(f"{name!r} ({games:,})" for name, games in counted.most_common(5))
@@ -116,7 +118,9 @@ def build_manifest(
         damage = "; ".join(source["damage"] for source in sources if source["damage"])
         reasons = "; ".join(f"{name}: {count}" for name, count in (*dropped.items(), *rows_dropped.items()))
         counts = reasons or damage or "no game was found"
-        raise DatasetError(f"no positions in {named}: {read} games read ({counts})")
+        first = next(iter(examples.values()), None)
+        shown = f"; the first is at {first['where']}: {first['text']}" if first else ""
+        raise DatasetError(f"no positions in {named}: {read} games read ({counts}){shown}")
     files = [entry for note in notes for entry in note["files"]]
     positions = {split: sum(entry["rows"] for entry in files if entry["split"] == split) for split in SPLITS}
     shard_bytes = sum(entry["bytes"] for entry in files)
@@ -131,6 +135,7 @@ def build_manifest(
         "sources": list(sources),
         "config": plain_config(config),
         "games": {"read": read, "used": status["used"], "dropped": dropped},
+        "examples": examples,
         "positions": {"total": rows, **positions},
         "positions_dropped": {name: rows_dropped[name] for name in ROW_STATUS if rows_dropped[name]},
         "bytes_per_position": round(shard_bytes / rows, 2),

@@ -6,7 +6,7 @@ Axes: G games, F tags, S starting positions.
 import re
 from collections import Counter
 from collections.abc import Callable, Collection
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import chess
 import numpy as np
@@ -17,6 +17,15 @@ from pipeline.pgn import replay, tags
 from pipeline.pgn.foreign import DASHES
 from pipeline.pgn.san import UNKNOWN_RESULT
 
+TIME_CONTROL = re.compile(r" *(\d{1,9})(?:\+(\d{1,9}))? *", re.ASCII)
+"""`B` or `B+I`, which the PGN standard (9.6.1) counts in seconds, as Lichess writes it.
+
+The standard's other forms are no base and increment of a whole game: `40/7200:3600` gives a new
+period after 40 moves, `1/86400` a day for each move, `*180` is a sandclock. Minutes, days, hours
+and fractions are other programs' spellings, whose unit is a guess.
+"""
+MAX_BASE, MAX_INCREMENT = 65_534, 254
+"""Seconds that the columns of a row can hold; a control with more is unknown."""
 NO_LABELS = 255
 """Parity of a game whose moves are all labels."""
 
@@ -62,12 +71,27 @@ def tag_value(text: NDArray[np.uint8], span: NDArray[np.int64]) -> str:
         return data.decode("latin-1")
 
 
-def map_values(text: NDArray[np.uint8], spans: NDArray[np.int64], convert: Callable[[str], int]) -> NDArray[np.int64]:
-    """Return `convert` of each span's text, int64[G]; each spelling is converted once."""
+def map_values(
+    text: NDArray[np.uint8], spans: NDArray[np.int64], read: Callable[[str], Any], dtype: Any
+) -> NDArray[Any]:
+    """Return what `read` makes of each span's text, [G, ...]; each spelling is read once."""
     hashes = np.zeros(len(spans), dtype=np.uint64)
     tags.hash_spans(text, spans, hashes)
     _, first, back = np.unique(hashes, return_index=True, return_inverse=True)
-    return np.array([convert(tag_value(text, spans[index])) for index in first], dtype=np.int64)[back]
+    return np.array([read(tag_value(text, spans[index])) for index in first], dtype=dtype)[back]
+
+
+def matches(text: NDArray[np.uint8], spans: NDArray[np.int64], wanted: Callable[[str], bool]) -> NDArray[np.bool_]:
+    """Return whether each span's text is `wanted`, bool[G]."""
+    return map_values(text, spans, wanted, np.bool_)
+
+
+def read_time_control(value: str) -> tuple[int, int]:
+    """Return base and increment in seconds, (-1, -1) unless the text certainly states both."""
+    found = TIME_CONTROL.fullmatch(value)
+    base, increment = (int(part or 0) for part in found.groups()) if found else (0, 0)
+    is_certain = (base or increment) and base <= MAX_BASE and increment <= MAX_INCREMENT
+    return (base, increment) if is_certain else (-1, -1)
 
 
 def parse_result(value: str) -> int:
@@ -89,14 +113,9 @@ def read_results(text: NDArray[np.uint8], spans: NDArray[np.int64], games: repla
     """Set the games' results by their Result tags (int64[G, 2]); mark games whose outcome has no
     score as unfinished.
     """
-    result = map_values(text, spans, parse_result)
+    result = map_values(text, spans, parse_result, np.int64)
     games.status[result == _NO_SCORE] = replay.UNFINISHED
     games.result[:] = np.where(result == _NO_SCORE, UNKNOWN_RESULT, result)
-
-
-def matches(text: NDArray[np.uint8], spans: NDArray[np.int64], wanted: Callable[[str], bool]) -> NDArray[np.bool_]:
-    """Return whether each span's text is `wanted`, bool[G]; each spelling is checked once."""
-    return map_values(text, spans, wanted).astype(np.bool_)
 
 
 def read_fens(text: NDArray[np.uint8], spans: NDArray[np.int64], games: replay.Games) -> NDArray[np.uint64]:

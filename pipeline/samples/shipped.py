@@ -16,3 +16,12 @@ EMBEDDED = shipped("embedded")
 """A checkpoint: the network that plays by default."""
 SAMPLE = shipped("sample") / "fianchetto_sample_2000.pgn.zst"
 """The sample dump."""
+SCRATCH_POSITIONS = 7_000_000
+"""Train positions from which on a new network does well from scratch: about 100,000 games. With fewer,
+training from EMBEDDED gives a better one (docs/guides/own_games.md)."""
+
+
+def from_here(folder: Path) -> Path:
+    """Return a folder relative to the current one, if it lies in it."""
+    here = Path.cwd()
+    return folder.relative_to(here) if folder.is_relative_to(here) else folder

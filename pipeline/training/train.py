@@ -1,5 +1,6 @@
 """Train on datasets: joins the batches of `pipeline.dataset.batches` and the loop of `model.training.loop`."""
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -7,13 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from engine.encoding.views import NO_LABEL
 from engine.progress import Progress, Stop, never, silent
-from pipeline.dataset.batches import HUMAN_COLUMNS, Batches
+from pipeline.dataset.batches import HUMAN_COLUMNS, Batches, require_distinct
 from pipeline.dataset.files.shards import MANIFEST, Batch, file_hash
 from pipeline.dataset.mixture import Shares
 from pipeline.dataset.training_set import TRAINING_SET, Member, is_training_set, members, read_training_set
 from pipeline.errors import ConfigError, DatasetError
+from pipeline.samples.shipped import EMBEDDED, SCRATCH_POSITIONS, from_here
 from pipeline.storage.ownership import CHECKPOINT, require_apart, require_own
 
+LOG = logging.getLogger(__name__)
 JOURNAL = "metrics.jsonl"
 """Name of a run's metrics (model/training/metrics_log.py), which are empty until the first save."""
 
@@ -126,14 +129,17 @@ def train_on(
     its share of each batch, and all of them read the datasets and `out`. Raises UnknownPresetError, DatasetError, and the
     errors of `model.training.loop.train`.
     """
+    from model.card import CARD
     from model.training.distributed import read_world
     from model.training.loop import train
 
     row = find_preset(preset_name, out, start)
     if not positions:
         raise ConfigError("name at least one dataset to train on")
-    for directory in positions:
-        members(directory, progress, stop)  # hashes new files, with progress, and can be stopped
+    # hashes new files, with progress, and can be stopped
+    found = [member for directory in positions for member in members(directory, progress, stop)]
+    if start is None and not out.joinpath(CARD).exists() and read_world().first:
+        _warn_of_few(sum(member.positions("train") for member in found))
     data = describe_data(positions) | ({} if start is None else {"start": describe_start(start)})
     data |= {} if player is None else {"player": player}
     data |= {"shares": list(shares)} if shares else {}
@@ -152,6 +158,16 @@ def train_on(
         start=start,
         check_output=lambda: check_output(out, [*positions, *([] if start is None else [start])]),
     )
+
+
+def _warn_of_few(count: int) -> None:
+    """Warn that so many positions are few to train from scratch on, and say what is better."""
+    if count < SCRATCH_POSITIONS:
+        LOG.warning(
+            "%s positions are few to train from scratch on: `--start %s --learning-rate 0.0005` gives a better network",
+            f"{count:,}",
+            from_here(EMBEDDED),
+        )
 
 
 def _open_batches(
@@ -189,6 +205,8 @@ def _open_batches(
         batches = open_stream(positions, place.rank, place.size)
         return batches.from_step, batches.rows
     streams = [open_stream([directory], 0, 1) for directory in positions]
+    used = [dict.fromkeys(group.shard.path for group in stream.groups) for stream in streams]
+    require_distinct(path for paths in used for path in paths)
     mixed = Shares(streams, shares)
     return lambda step: mixed.from_step(step, place.rank, place.size), sum(stream.rows for stream in streams)
 

@@ -87,6 +87,32 @@ def test_kernels_of_these_sources_are_found_by_a_program_that_imports_numba_firs
     assert done.stdout.strip() == "True"
 
 
+@pytest.mark.parametrize("home", [None, "/dev/null"])
+def test_without_a_home_caches_lie_in_a_folder_of_ones_own(home: str | None, tmp_path: Path):
+    """For matplotlib, hashes and kernels; a folder there that others can write to is not used."""
+    program = (
+        "import engine, os, stat; folder = os.environ['XDG_CACHE_HOME']; about = os.stat(folder); "
+        "import matplotlib; matplotlib.get_cachedir(); "
+        "print(folder, about.st_uid == os.getuid(), stat.S_IMODE(about.st_mode) & 0o022)"
+    )
+    hidden = ("HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "MPLCONFIGDIR")
+    environment = {name: value for name, value in os.environ.items() if name not in hidden}
+    environment |= {"TMPDIR": str(tmp_path)} | ({} if home is None else {"HOME": home})
+    if home is None and os.access(Path("~").expanduser(), os.W_OK):
+        pytest.skip("this user has a home without HOME")
+    ours = tmp_path / f"fianchetto-cache-{os.getuid()}"
+    for shared in (False, True):
+        if shared:
+            ours.chmod(0o777)
+        done = subprocess.run(
+            [sys.executable, "-c", program], cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=True
+        )
+        folder, is_ours, writable = done.stdout.split()
+        assert (folder == str(ours), is_ours, writable) == (not shared, "True", "0")
+        assert folder.startswith(str(tmp_path))
+        assert done.stderr == ""
+
+
 TINY = """
 from numba import njit
 from engine.evaluation.piece_squares import FULL_PHASE, PHASE

@@ -101,6 +101,48 @@ def test_a_plain_program_needs_no_guard(way: str, tmp_path: Path) -> None:
         ["rows", "measured"] if way == "script" else ["rows"]
     )
     assert "Error" not in done.stderr
+def test_one_path_is_taken_for_a_list_and_nothing_else_is(tmp_path: Path) -> None:
+    dump = tmp_path / "dump.pgn"
+    dump.write_text("\n".join(random_game(seed) for seed in range(8)))
+    made = [
+        fianchetto.ingest(given, tmp_path / name, workers=1)
+        for name, given in (("text", str(dump)), ("path", dump), ("list", [dump]), ("tuple", (str(dump),)))
+    ]
+    assert all(one == made[0] for one in made)
+    one, two = tmp_path / "text", tmp_path / "path"
+    assert len(fianchetto.open_dataset([one, two], batch_size=16)) == len(
+        fianchetto.open_dataset(one, two, batch_size=16)
+    )
+    for wrong in (5, None, [5], {"a": 1}, b"x"):
+        with pytest.raises(UserError, match="sources must be a path or a list of paths"):
+            fianchetto.ingest(wrong, tmp_path / "wrong")  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="IngestConfig"):
+        fianchetto.ingest(dump, tmp_path / "wrong", {"min_elo": 1500})  # type: ignore[arg-type]
+    for count in (-1, 0, 1.5, "3", True):
+        with pytest.raises(UserError, match="count must be"):
+            fianchetto.rows(one, count=count)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="named twice"):
+        fianchetto.open_dataset(one, tmp_path / "." / "text")
+    with pytest.raises(UserError, match="named twice"):
+        fianchetto.train([one, one], tmp_path / "network", fianchetto.TrainConfig(steps=1, batch_size=4))
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"player": "me"}, "player must be a list of texts"),
+        ({"speeds": "blitz"}, "speeds must be a list of texts"),
+        ({"min_elo": "1500"}, "min_elo must be a whole number"),
+        ({"min_elo": 1500.5}, "min_elo must be a whole number"),
+        ({"seed": True}, "seed must be a whole number"),
+        ({"sample": "0.5"}, "sample must be a number"),
+        ({"rated_only": 1}, "rated_only must be true or false"),
+        ({"terminations": ("resigned",)}, "terminations: 'resigned' is none of normal"),
+    ],
+)
+def test_settings_of_another_type_are_refused(settings: dict[str, object], problem: str) -> None:
+    with pytest.raises(UserError, match=problem):
+        fianchetto.IngestConfig(**settings)  # type: ignore[arg-type]
 
 
 def test_only_the_api_is_listed() -> None:

@@ -1,5 +1,6 @@
 """Commands on finished datasets: join, audit, verify, rows."""
 
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -47,7 +48,10 @@ class Join(Common):
         result = {"out": str(self.out)} | {key: made[key] for key in ("positions", "games_on_both_sides")}
         held_out = {entry["name"]: f"{entry['held_out']} ({entry['why']})" for entry in datasets}
         shown_text = plain_text(result | {"held_out": held_out})
-        return result | {"datasets": datasets, "text": f"{shown_text}\n{next_training(self.out)}"}
+        return result | {
+            "datasets": datasets,
+            "text": f"{shown_text}\n{next_training(self.out, made['positions']['train'])}",
+        }
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -114,9 +118,11 @@ class Verify(Common):
             directories |= dict.fromkeys(directory.resolve() for directory in found)
             differences += [f"{path.name}: {problem}" for problem in problems]
         summaries: dict[str, Any] = {}
+        names = Counter(directory.name for directory in directories)
         for directory in directories:
-            problems, summaries[directory.name] = self._verify(directory)
-            differences += [f"{directory.name}: {problem}" for problem in problems]
+            name = directory.name if names[directory.name] == 1 else str(directory)
+            problems, summaries[name] = self._verify(directory)
+            differences += [f"{name}: {problem}" for problem in problems]
         unread = [name for name, summary in summaries.items() if "rows" in summary["not_checked"]]
         end = f"not compared with a dump: the rows of {', '.join(unread)}" if unread else "rows match their dumps"
         end = f"{len(differences)} differences" if differences else f"files and splits are correct; {end}"

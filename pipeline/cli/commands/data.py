@@ -13,17 +13,18 @@ from pipeline.ingest.chunk import IngestConfig
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ingest(Common):
-    """Turn PGN dumps (plain, .zst, .bz2, .gz, or - for standard input) into shards of packed positions.
+    """Turn PGN dumps (plain, .zst, .bz2, .gz, .zip, or - for standard input) into shards of packed positions.
 
     Dumps may be addresses (https://, s3://, gs://), which are streamed and not kept; --out may be one too (s3://, gs://).
-    Lichess's Parquet games, puzzles and evaluated positions (also hf://datasets/..., and folders of Parquet), `fen,best`
-    tables, EPD and ChessMarro's Parquet are recognised by their content.
+    Tables (CSV, Parquet) of games, puzzles and best moves, evaluated positions (also hf://datasets/..., and folders of
+    Parquet) and EPD are recognised by their content.
     Run the same command again to continue an interrupted run; a finished dataset is not changed.
     """
 
     arguments: ClassVar = {"sources": "DUMP..."}
     basic: ClassVar = (
-        "out estimate workers engine planes player min_elo max_elo rated_only speeds since until skip_plies sample"
+        "out estimate workers engine planes player min_elo max_elo rated_only speeds terminations since until "
+        "skip_plies sample"
     )
 
     sources: tuple[str, ...]

@@ -70,6 +70,13 @@ class GameCounts(Schema):
     dropped: dict[str, Count]
 
 
+class Example(Schema):
+    """The first game that was dropped for a reason; `text` is cut and escaped."""
+
+    where: Text
+    text: Text
+
+
 class PositionCounts(Schema):
     """Positions by split."""
 
@@ -89,6 +96,7 @@ class Manifest(Schema):
     sources: list[SourceEntry]
     config: dict[str, Any]
     games: GameCounts
+    examples: dict[str, Example] = {}
     positions: PositionCounts
     positions_dropped: dict[str, Count] = {}
     bytes_per_position: Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
@@ -121,6 +129,15 @@ class Manifest(Schema):
         return self
 
 
+class NotedExample(Schema):
+    """The first game of a chunk that was dropped for a reason."""
+
+    source: Count
+    offset: Count
+    site: Text
+    text: Text
+
+
 class ChunkNote(Schema):
     """.building/parts/00000.json: what a finished chunk of an ingest gave."""
 
@@ -129,6 +146,7 @@ class ChunkNote(Schema):
     """A generation of self-play has one writer and leaves it out."""
     games: Annotated[int, Field(ge=0, le=MOST_GAMES)]
     status: dict[str, Count]
+    examples: dict[str, NotedExample] = {}
     rows: Count
     rows_dropped: dict[str, Count]
     label_collisions: Count

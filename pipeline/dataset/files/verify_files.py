@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
+from engine.cores import cores
 from engine.json_files import read_json
 from engine.progress import Progress, Stop, Tick, never, silent
 from engine.temporaries import new_file
@@ -136,7 +137,7 @@ def _hash_files(directory: Path, entries: Sequence[Entry], progress: Progress, s
         return ended or (time.monotonic() - began > PATIENCE and stop())
 
     found: dict[str, str] = {}
-    with ThreadPoolExecutor(min(THREADS, os.cpu_count() or 1), "hash") as pool:
+    with ThreadPoolExecutor(min(THREADS, cores()), "hash") as pool:
         waiting = [pool.submit(_hash_file, directory / entry["name"], should_stop) for entry in entries]
         try:
             for entry, future in zip(entries, waiting, strict=True):

@@ -64,15 +64,21 @@ def recognize(schema: pa.Schema) -> str | None:
     return next((name for name in (POSITIONS, FISHNET) if set(COLUMNS[name]) <= set(schema.names)), None)
 
 
+def is_text(kind: pa.DataType) -> bool:
+    """Return whether a column's type is text: as string, large_string, string_view or a dictionary of them."""
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
 def check_types(name: str, schema: pa.Schema, columns: tuple[str, ...]) -> None:
     """Raise DumpError where a column is neither text nor, for numbers, whole numbers or floats, or occurs twice."""
     for column in columns:
         if len(schema.get_all_field_indices(column)) > 1:
             raise DumpError(f"{name}: the column {column} occurs twice")
-        kind, is_text = schema.field(column).type, column in TEXTS
-        valid = pa.types.is_string(kind) or pa.types.is_large_string(kind) if is_text else pa.types.is_integer(kind)
-        if not (valid or pa.types.is_null(kind) or (not is_text and pa.types.is_floating(kind))):
-            wanted = "text" if is_text else "a whole number"
+        kind, has_text = schema.field(column).type, column in TEXTS
+        valid = is_text(kind) if has_text else pa.types.is_integer(kind)
+        if not (valid or pa.types.is_null(kind) or (not has_text and pa.types.is_floating(kind))):
+            wanted = "text" if has_text else "a whole number"
             raise DumpError(f"{name}: the column {column} is {kind}, and must be {wanted}")
 
 
@@ -92,6 +98,7 @@ def read_parquet(
             size = _batch_size(file, source, group, [column for column in COLUMNS[kind] if column in TEXTS])
             for batch in file.iter_batches(size, row_groups=[group], columns=COLUMNS[kind], use_threads=False):
                 done += len(batch)
+                batch = _decode_texts(batch)
                 if kind == POSITIONS:
                     batch, rest = _deepest(batch, rest)
                 yield _lines(batch)
@@ -100,6 +107,14 @@ def read_parquet(
         raise OSError(" ".join(str(error).split())[:200]) from error
     if rest is not None:
         yield _lines(rest)
+
+
+def _decode_texts(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return a batch whose texts are strings, however the file stores them."""
+    for at, field in enumerate(batch.schema):
+        if field.name in TEXTS:
+            batch = batch.set_column(at, field.name, batch.column(at).cast(pa.string()))
+    return batch
 
 
 def _batch_size(file: pq.ParquetFile, source: Any, group: int, texts: list[str]) -> int:

@@ -1,107 +1,98 @@
-"""Positions with their moves as text: Lichess's puzzles, tables of best moves, and EPD.
+"""Text that is not PGN: tables as CSV, EPD, and what is refused by name.
 
-    PuzzleId,FEN,Moves,Rating,...          the solver's moves are the labels; the first move is the opponent's
-    fen,best  or  position,bestmove        a line a position; of several moves, as in ['e2e4', 'd2d4'], the first is the label
+    PuzzleId,FEN,Moves,Rating,...          tables.py has the tables
     ... w KQkq - bm Nf3; id "WAC.001";     EPD; of several best moves the first is the label
 
-A file is recognised by its first line, never by its name. Rating and themes of a puzzle go to `puzzle_rating` and
-`puzzle_themes` of `games.parquet`, the id of a puzzle or an EPD line to `site`.
+A file is recognised by its first lines, never by its name. The id of an EPD line goes to `site`.
 """
 
 import csv
 import re
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 
 from pipeline.dumps.formats.evaluations import JSON_LINES
-from pipeline.dumps.formats.text import Readable, broken_row, clean, position_row, read_lines
+from pipeline.dumps.formats.tables import READABLE, SAN, UCI, Table, guess_header, recognize_columns
+from pipeline.dumps.formats.text import FIRST, Readable, broken_row, clean, position_row, read_lines
 from pipeline.errors import DumpError
 
-UCI = re.compile(r"[a-h][1-8][a-h][1-8][nbrqNBRQ]?")
-SAN = re.compile(r"O-O(?:-O)?|[NBRQK]?[a-h]?[1-8]?x?[a-h][1-8](?:=?[NBRQnbrq])?")
-PUZZLE_COLUMNS = ("PuzzleId", "FEN", "Moves")
-FEN_NAMES = ("fen", "position", "fen_original", "epd")
-BEST_NAMES = ("best", "bestmove", "best_move", "best_uci", "bm", "move", "uci", "san")
+DELIMITERS = ",\t;|"
+JSON = re.compile(r'\s*[\[{]\s*\{?\s*"\w+"\s*:')
+LOOKED_AT = 20
+"""Lines by which a table of unknown columns is told from PGN."""
 EPD = re.compile(
     r"\s*((?:[pnbrqkPNBRQK1-8]+/){7}[pnbrqkPNBRQK1-8]+\s+[wb]\s+\S+\s+\S+)(?:\s+(\d+)\s+(\d+))?(?:\s+(.*))?\s*"
 )
 OPERATION = re.compile(r'\s*(\w+)((?:"[^"]*"?|[^;"])*)(?:;|$)')
 """An operation: its name and its operands, in which a semicolon may stand between quotes."""
 
-Convert = Callable[[str, Readable], Iterator[str]]
-"""(name of the file, its decompressed bytes) to games of PGN."""
+Convert = Callable[[Readable], Iterator[str]]
+"""Decompressed bytes to games of PGN."""
 
 
 def recognize(first: bytes) -> tuple[str, Convert | None] | None:
     """Return an input's name and its converter, by its first bytes; None for PGN and anything else.
 
-    Evaluated positions as JSON lines have no converter: they do not become PGN.
+    Evaluated positions as JSON lines have no converter: they do not become PGN. Raises DumpError,
+    without the file's name, for a known kind of file that cannot be read.
     """
     text = first.decode("utf-8", "replace").removeprefix("\ufeff")
-    line = next((line for line in text.splitlines() if line.strip()), "")
-    if line.startswith("{") and '"fen"' in line and '"evals"' in line:
-        return JSON_LINES, None
-    if line.lower().startswith("puzzleid,"):
-        return "Lichess puzzles (CSV)", _convert_puzzles
-    names = _column_names(line)
-    if len(names) > 1 and any(name in names for name in FEN_NAMES):
-        return "best moves (CSV)", _convert_best_moves
-    return ("EPD", _convert_epd) if EPD.fullmatch(line) else None
+    whole = re.split(r"\r\n|\n|\r", text)
+    whole = whole[:-1] if len(first) >= FIRST and len(whole) > 1 else whole  # the last one is cut
+    lines = list(islice((line for line in whole if line.strip()), LOOKED_AT))
+    line = lines[0] if lines else ""
+    if JSON.match(text):
+        if line.lstrip()[0] == "{" and any('"fen"' in each and '"evals"' in each for each in lines):
+            return JSON_LINES, None
+        raise DumpError('is JSON, of which only lines {"fen": ..., "evals": ...} are read: export games as PGN')
+    if re.match(r"\s*<(!doctype|html)\b", text, re.IGNORECASE):
+        raise DumpError("is a web page: download the file that it links to")
+    if line.startswith(("[", "{", "%")):
+        return None
+    for delimiter in DELIMITERS:
+        fields = _split_fields(line, delimiter)
+        if len(fields) > 1 and (found := _recognize_table(fields, delimiter)):
+            return found
+    if EPD.fullmatch(line):
+        return "EPD", _convert_epd
+    if any(_is_table(lines, delimiter) for delimiter in DELIMITERS):
+        raise DumpError(f"is a table of {line[:200]}, which cannot be read: {READABLE}")
+    return None
 
 
-def find_first_move(field: str) -> str:
-    """Return the first move in a field, UCI or SAN, "" if there is none."""
-    found = UCI.search(field) or SAN.search(field)
-    return found[0] if found else ""
+def _recognize_table(fields: Sequence[str], delimiter: str) -> tuple[str, Convert] | None:
+    """Return the name and the converter of a table by its first line; None for other text."""
+    table, has_header = recognize_columns(fields), True
+    if table is None and (guessed := guess_header(fields)):
+        table, has_header = recognize_columns(guessed), False
+    if table is None:
+        return None
+    made, width = table, len(fields)
+
+    def convert(stream: Readable) -> Iterator[str]:
+        return _convert_table(stream, made, delimiter, width, has_header)
+
+    return f"{table.name} ({'TSV' if delimiter == chr(9) else 'CSV'})", convert
 
 
-def _convert_puzzles(name: str, stream: Readable) -> Iterator[str]:
-    """Yield the games of a puzzle CSV; raises DumpError when a column that is needed is missing."""
-    lines = read_lines(stream)
-    _, header = next(lines, (1, ""))
-    columns = _split_fields(header)
-    if missing := [column for column in PUZZLE_COLUMNS if column not in columns]:
-        raise DumpError(f"{name} begins like Lichess's puzzles but has no column {', '.join(missing)}")
-    for number, line in lines:
-        if line is None or line.strip():
-            yield _write_puzzle(number, _split_fields(line), columns)
+def _is_table(lines: Sequence[str], delimiter: str) -> bool:
+    """Return whether lines all have the same number of fields, at least three."""
+    counts = {len(_split_fields(line, delimiter)) for line in lines}
+    return len(lines) > 1 and len(counts) == 1 and counts.pop() > 2 and not any(line.startswith("[") for line in lines)
 
 
-def _write_puzzle(number: int, fields: Sequence[str], columns: Sequence[str]) -> str:
-    event, site = "Lichess puzzle", f"line-{number}"
-    row = dict(zip(columns, fields, strict=False))
-    if len(fields) != len(columns) or not all(UCI.fullmatch(move) for move in row["Moves"].split()):
-        return broken_row(event=event, site=site)
-    rating = row.get("Rating", "")
-    tags = {
-        "PuzzleRating": rating if rating.isascii() and rating.isdigit() else "",
-        "PuzzleThemes": row.get("Themes", ""),
-    }
-    puzzle = clean(row["PuzzleId"]).replace("/", "-")
-    return position_row(row["FEN"], row["Moves"], event=event, site=puzzle or site, first_label=1, tags=tags)
+def _convert_table(stream: Readable, table: Table, delimiter: str, width: int, has_header: bool) -> Iterator[str]:
+    """Yield the games of a table as CSV."""
+    lines = ((number, line) for number, line in read_lines(stream) if line is None or line.strip())
+    for number, line in islice(lines, int(has_header), None):
+        fields, place = _split_fields(line, delimiter), f"line-{number}"
+        if len(fields) == width:
+            yield table.write(place, {name: fields[at] for name, at in table.columns.items()})
+        else:
+            yield broken_row(event=table.name, site=place)
 
 
-def _convert_best_moves(name: str, stream: Readable) -> Iterator[str]:
-    """Yield the games of a table of best moves; raises DumpError when no column is the move's."""
-    lines = read_lines(stream)
-    _, header = next(lines, (1, ""))
-    names = _column_names(header or "")
-    fen = next((names.index(column) for column in FEN_NAMES if column in names), -1)
-    best = next((names.index(column) for column in BEST_NAMES if column in names), -1)
-    if min(fen, best) < 0:
-        raise DumpError(
-            f"{name} is a table of {', '.join(names)[:200]}: it needs a column fen or position, and one of "
-            f"{', '.join(BEST_NAMES)}"
-        )
-    for number, line in lines:
-        if line is None or line.strip():
-            fields, event, site = _split_fields(line), "best move", f"line-{number}"
-            if len(fields) == len(names):
-                yield position_row(fields[fen], find_first_move(fields[best]), event=event, site=site)
-            else:
-                yield broken_row(event=event, site=site)
-
-
-def _convert_epd(name: str, stream: Readable) -> Iterator[str]:
+def _convert_epd(stream: Readable) -> Iterator[str]:
     """Yield the games of an EPD file; positions without a best move (`bm #4` of mate collections) have no moves."""
     for number, line in read_lines(stream):
         if line is None or (line.strip() and not line.startswith("#")):
@@ -127,13 +118,9 @@ def _write_epd(number: int, line: str | None) -> str:
     return position_row(" ".join([*fields.split(), *counters]), move, event="EPD", site=site)
 
 
-def _column_names(header: str) -> list[str]:
-    return [field.strip().lower() for field in next(csv.reader([header]), [])]
-
-
-def _split_fields(line: str | None) -> list[str]:
-    """Split a line of CSV; a broken one has no fields."""
+def _split_fields(line: str | None, delimiter: str) -> list[str]:
+    """Split a line of a table; a broken one has no fields."""
     try:
-        return [] if line is None else next(csv.reader([line], strict=True), [])
+        return [] if line is None else next(csv.reader([line], strict=True, delimiter=delimiter), [])
     except csv.Error:
         return []

@@ -53,6 +53,13 @@ def test_probabilities_are_those_of_the_movers_rating(rows: list[dict]) -> None:
     assert rows[6]["best_probability"] > 0.5
 
 
+def test_an_evaluation_of_thousands_of_digits_is_none() -> None:
+    for comment in (f"[%eval #{'9' * 5000}]", f"[%eval {'9' * 5000}]"):
+        game = read_pgn(f"1. e4 {{ {comment} }} *")
+        assert scores.has_scores(game) in (True, False)
+        assert 0 < scores.score_in_game(game.end()) <= 1
+
+
 def test_mates_and_promotions_are_reviewed() -> None:
     pgn = '[FEN "8/P5k1/8/8/8/8/8/7K w - - 0 1"]\n\n1. a8=N *'
     header, first, *_ = review(ReviewRequest(pgn=pgn, source="search"), model.load(EMBEDDED, device="cpu"))

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.cli.endings import describe_downloads, describe_first_run, describe_report, next_command
+from pipeline.cli.endings import describe_downloads, describe_first_run, describe_report, next_command, next_training
 from pipeline.cli.parsing import parse
 from pipeline.dataset import join
 from pipeline.errors import Stopped
+from pipeline.samples.shipped import EMBEDDED
 from tests.pipeline.months import month
 
 FIGURES = {
@@ -49,6 +50,13 @@ def test_the_next_command_can_be_copied() -> None:
     line = next_command("train", "--positions", "a b", "--minutes", 15, "--out", "x")
     assert line == "next: fianchetto train --positions 'a b' --minutes 15 --out x"
     assert parse(shlex.split(line)[2:]).positions == ("a b",)
+
+
+def test_few_games_are_trained_from_the_embedded_network_and_many_from_scratch() -> None:
+    few, many = (parse(shlex.split(next_training("d", count))[2:]) for count in (5_000, 8_000_000))
+    assert few.start.resolve() == EMBEDDED
+    assert many.start is None
+    assert few.train.minutes == 5
 
 
 def test_of_fetched_files_it_is_said_which_were_there() -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from engine.progress import Tick
 from pipeline.dataset.batches import Batches
 from pipeline.dataset.fen_rows import fen_rows, write_fen_rows
 from pipeline.dataset.files.columns import FORMS
@@ -51,6 +52,15 @@ def test_members_of_several_forms_make_one_training_set(made: dict[str, Path], t
     assert len(next(rows.from_step(2))["planes"]) == 40
     found = audit([tmp_path / "set"])
     assert found["copies"]["distinct"] * 2 <= found["copies"]["positions"]
+
+
+def test_progress_counts_the_rows_of_the_split_that_is_written(made: dict[str, Path], tmp_path: Path) -> None:
+    rows = read_manifest(made["all"])["positions"]["test"]
+    for count, total in ((0, rows), (5, 5), (10**6, rows)):
+        ticks: list[Tick] = []
+        out = tmp_path / f"{count}.csv"
+        assert write_fen_rows(made["all"], out, split="test", count=count, progress=ticks.append) == total
+        assert (ticks[-1].done, {tick.total for tick in ticks}) == (total, {total})
 
 
 @pytest.mark.parametrize("form", FORMS)

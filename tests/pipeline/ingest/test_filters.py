@@ -2,6 +2,7 @@
 
 import io
 import random
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
@@ -30,7 +31,8 @@ EVENTS = (
     "",
 )
 CONTROLS = ("15+0", "29+0", "30+0", "60+1", "179+0", "180+0", "120+9", "479+0", "480+0", "1499+0", "1500+0", "0+1", "-", "?",
-            "40/9000", "")  # fmt: skip
+            "40/9000", "", "10|5", "15 min", "5 3", "90+0.5", "1 in 5 days", "*180", "-180", "99999999999")  # fmt: skip
+ENDS = ("Normal", "Time forfeit", "time forfeit", "Abandoned", "x won by resignation", "")
 DATES = ("2013.01.31", "2020.02.29", "2020.03.01", "2024.12.31", "2020.??.??", "????.??.??", "2020.02.3", "")
 TITLED = ("", "", "GM", "IM", "BOT", "CM", "gm")
 PLAYERS = ("ann", "bob", "lichess AI level 3", "")
@@ -45,7 +47,7 @@ def tagged(seed: int) -> str:
     tags = {
         "Event": chance.choice(EVENTS), "White": chance.choice(PLAYERS), "Black": chance.choice(PLAYERS),
         "WhiteTitle": chance.choice(TITLED), "BlackTitle": chance.choice(TITLED),
-        "TimeControl": chance.choice(CONTROLS),
+        "TimeControl": chance.choice(CONTROLS), "Termination": chance.choice(ENDS),
         chance.choice(("UTCDate", "Date")): chance.choice(DATES),
     }  # fmt: skip
     kept = [line for line in head.split("\n") if line.split('"')[0].strip("[ ") not in tags]
@@ -77,7 +79,7 @@ def speed(tags: Headers) -> str:
     base, _, increment = tags.get("TimeControl", "").partition("+")
     if base == "-":
         return "correspondence"
-    if not base.isdigit():
+    if not re.fullmatch(r"\d{1,5}(\+\d{1,3})?", tags.get("TimeControl", "")):
         return "unknown"
     seconds = int(base) + 40 * int(increment or 0)
     return next(
@@ -110,6 +112,11 @@ FILTERS: dict[str, tuple[dict[str, Any], str, Callable[[Headers], bool]]] = {
         {"speeds": ("blitz", "rapid", "classical", "correspondence")},
         "filter: speed",
         lambda tags: speed(tags) in ("blitz", "rapid", "classical", "correspondence"),
+    ),
+    "ends": (
+        {"terminations": ("normal", "time forfeit")},
+        "filter: termination",
+        lambda tags: tags.get("Termination", "").lower() in ("normal", "time forfeit"),
     ),
     "dates": (
         {"since": "2020-02-29", "until": "2020-12-31"},

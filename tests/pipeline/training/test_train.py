@@ -86,9 +86,32 @@ def test_the_card_names_the_data_by_hash_and_not_by_place(positions: Path, tmp_p
 
 
 def test_another_dataset_does_not_continue_a_run(positions: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    ingest([str(positions.parent / "dump.pgn")], other, IngestConfig(test_share=0.1, val_share=0.3), workers=1)
     train_on([positions], "fianchetto-xs", STEPS, tmp_path / "net", stop=lambda: True)
     with pytest.raises(ValueError, match="data"):
-        train_on([positions, positions], "fianchetto-xs", STEPS, tmp_path / "net")
+        train_on([other], "fianchetto-xs", STEPS, tmp_path / "net")
+
+
+@pytest.mark.parametrize("shares", [(), (0.5, 0.5)])
+def test_a_dataset_that_is_named_twice_is_refused(shares: tuple[float, ...], positions: Path, tmp_path: Path) -> None:
+    joined = tmp_path / "set"
+    join([positions], joined, JoinConfig(hold_out="none"))
+    for twice in ([positions, positions.parent / "." / positions.name], [joined, positions]):
+        with pytest.raises(ConfigError, match="named twice"):
+            train_on(twice, "fianchetto-xs", STEPS, tmp_path / "net", shares=shares)
+
+
+def test_training_from_scratch_on_few_games_names_the_better_command(
+    positions: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    train_on([positions], "fianchetto-xs", STEPS, tmp_path / "net")
+    (warning,) = [record.getMessage() for record in caplog.records if "scratch" in record.getMessage()]
+    assert "--start" in warning
+    caplog.clear()
+    train_on([positions], "fianchetto-xs", STEPS, tmp_path / "more", start=tmp_path / "net")
+    train_on([positions], "fianchetto-xs", STEPS, tmp_path / "net")
+    assert "scratch" not in caplog.text
 
 
 def test_too_few_positions_are_refused_before_any_time_is_spent(positions: Path, tmp_path: Path) -> None:

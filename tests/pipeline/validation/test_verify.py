@@ -11,9 +11,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from pipeline.cli.commands.audit import Verify
 from pipeline.cli.main import main
 from pipeline.dataset.files.shards import file_hash, read_manifest, write_rows
 from pipeline.dataset.join import join
+from pipeline.dumps.paths import dumps_of
 from pipeline.errors import DatasetError
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
@@ -228,3 +230,11 @@ def test_verify_says_what_it_did_not_check(
     assert said.endswith("files and splits are correct; not compared with a dump: the rows of games\n")
     for words in ([], ["--sample", "0"]):
         assert json.loads(call(*words, "--json"))["datasets"]["games"]["not_checked"] == ["source", "rows"]
+
+
+def test_datasets_of_the_same_name_and_one_below_the_root_are_verified(original: Path, tmp_path: Path) -> None:
+    for folder in ("a", "b"):
+        shutil.copytree(original / "positions" / "games", tmp_path / folder / "same")
+    command = Verify(datasets=(tmp_path / "a" / "same", tmp_path / "b" / "same"), sample=0)
+    assert len(command.run()["datasets"]) == 2
+    assert dumps_of(Path("/positions"), {"sources": [{"name": "not-there.pgn"}]}) is None

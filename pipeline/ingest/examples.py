@@ -1,0 +1,107 @@
+"""The first game of each reason for which games are dropped: where it is, and a bit of its text.
+
+The text is foreign: it is cut, and its control characters are escaped.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.dumps.chunks import Chunk
+from pipeline.ingest.filters import GAME_STATUS
+from pipeline.ingest.tag_values import Tagged
+from pipeline.pgn import replay, tags
+
+LENGTH = 60
+"""Characters of an example."""
+READ = 4 * LENGTH
+"""Bytes of the dump that an example is made of."""
+SEARCHED = 1 << 16
+"""Bytes of movetext in which the move is looked for that ended a game's replay."""
+BEFORE = 20
+"""Bytes that are shown before that move."""
+SHOWN_TAGS = {
+    replay.VARIANT: (tags.VARIANT, tags.FEN),  # castling rights of Chess960 make a variant too
+    replay.BAD_FEN: (tags.FEN,),
+}
+"""The tags that a reason is about: the first that the game has is shown."""
+WHOLE = (replay.BAD_ROW, *range(len(replay.STATUS), len(GAME_STATUS)))
+"""Reasons that show the beginning of the game: broken rows and filters."""
+TOKEN = re.compile(rb"\{[^}]*\}?|;[^\n]*|[()]|[^\s{}();]+")
+IS_MOVE = re.compile(rb"(?!1-0|0-1|1/2|0\.5)[^$*!?\d.].*|0-0.*|O-O.*", re.DOTALL)
+
+
+def find_examples(tagged: Tagged, text: NDArray[np.uint8], chunk: Chunk) -> dict[str, dict[str, Any]]:
+    """Return the first dropped game of each reason: `source`, byte `offset`, `site` and `text`."""
+    found = {}
+    statuses, first = np.unique(tagged.games.status, return_index=True)
+    for status, game in zip(statuses.tolist(), first.tolist(), strict=True):
+        if status == replay.USED:
+            continue
+        start, end = _find_excerpt(tagged, text, game, status)
+        if not text[start:end].tobytes().strip():
+            start = int(tagged.games.start[game])
+        found[GAME_STATUS[status]] = {
+            "source": chunk.source,
+            "offset": chunk.offset + int(tagged.games.start[game]),
+            "site": _escape(text, *tagged.spans[game, tags.SITE].tolist()),
+            "text": _escape(text, start, end),
+        }
+    return found
+
+
+def _find_excerpt(tagged: Tagged, text: NDArray[np.uint8], game: int, status: int) -> tuple[int, int]:
+    """Return the bytes of a dropped game that show why."""
+    start, end = (int(tagged.games.start[at]) for at in (game, game + 1))
+    if tagged.depth is not None or status in WHOLE:
+        return start, end
+    for tag in SHOWN_TAGS.get(status, ()):
+        if tagged.spans[game, tag, 1]:
+            first, last = tagged.spans[game, tag].tolist()
+            return first, last
+    movetext = int(tagged.games.movetext[game])
+    shown = text[movetext : min(end, movetext + SEARCHED)].tobytes()
+    at = _find_move(shown, int(tagged.games.plies[game]))
+    return movetext + max(at - BEFORE, 0), end
+
+
+def _find_move(movetext: bytes, plies: int) -> int:
+    """Return the byte at which the move after so many others begins, else the last token."""
+    depth = at = 0
+    for token in TOKEN.finditer(movetext):
+        word = token[0]
+        depth += (word == b"(") - (word == b")")
+        if depth > 0 or word[0] in b"{;()":
+            continue
+        number = re.match(rb"\d+\.+", word)
+        at = token.start()
+        if IS_MOVE.fullmatch(word[number.end() if number else 0 :]):
+            if plies == 0:
+                break
+            plies -= 1
+    return at
+
+
+def _escape(text: NDArray[np.uint8], start: int, end: int) -> str:
+    """Return a bit of foreign text on one line."""
+    words = text[start : min(end, start + READ)].tobytes().decode("utf-8", "backslashreplace")
+    line = " ".join(words[: 2 * LENGTH].split())
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in line)[:LENGTH]
+
+
+def merge_examples(
+    notes: Iterable[Mapping[str, Any]], sources: Sequence[Mapping[str, Any]]
+) -> dict[str, dict[str, Any]]:
+    """Return the first example of each reason in the notes of all chunks, with its dump's name."""
+    found: dict[str, dict[str, Any]] = {}
+    for note in notes:
+        for reason, example in note.get("examples", {}).items():
+            source = sources[example["source"]]
+            row = example["site"] if source.get("input") else ""  # the offset is of the PGN made
+            where = f"{row} of" if row else f"byte {example['offset']:,} of"
+            here = {"where": f"{where} {source['name']}"}
+            found.setdefault(reason, here | {**example, "source": source["name"]})
+    return {name: found[name] for name in GAME_STATUS if name in found}

@@ -1,0 +1,91 @@
+"""The first game of each reason for dropping: shown with its place and text, the same for any workers and after a stop."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.cli.endings import describe_dataset
+from pipeline.errors import DatasetError
+from pipeline.ingest.chunk import IngestConfig
+from pipeline.ingest.job import ingest
+from tests.pipeline import datasets
+
+CONFIG = IngestConfig(chunk_mib=1, min_elo=1, test_share=0.0, val_share=0.0)
+RATED = '[WhiteElo "1500"]\n[BlackElo "1500"]\n'
+GOOD = f'[Event "good"]\n{RATED}[Result "1-0"]\n\n1. e4 e5 2. Nf3 1-0\n\n'
+BAD = {
+    "illegal move": (
+        f'[Event "a"]\n{RATED}[Result "1-0"]\n\n1. e4 {{so (far}} e5 2. d4 (2. f4 Nf6) Ke6 1-0\n\n',
+        "Ke6",
+    ),
+    "bad FEN": (f'[Event "a"]\n{RATED}[FEN "no|thing"]\n[Result "1-0"]\n\n1. e4 1-0\n\n', "no|thing"),
+    "variant": (f'[Event "a"]\n{RATED}[Variant "Atomic"]\n[Result "1-0"]\n\n1. e4 1-0\n\n', "Atomic"),
+    "unfinished": (f'[Event "a"]\n{RATED}[Result "*"]\n\n1. e4 c5 *\n\n', "c5 *"),
+    "no moves": (f'[Event "empty"]\n{RATED}[Result "1-0"]\n\n\n', "empty"),
+    "filter: elo": ('[Event "unrated"]\n[Result "1-0"]\n\n1. e4 1-0\n\n', "unrated"),
+}
+
+
+@pytest.fixture(scope="module")
+def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Give 3 MB of games, in which every reason occurs three times, in other chunks too."""
+    filler = "".join(datasets.random_game(seed).replace("[Result", f"{RATED}[Result") for seed in range(400))
+    bad = "".join(text for text, _ in BAD.values())
+    path = tmp_path_factory.mktemp("examples") / "games.pgn"
+    path.write_text(GOOD + bad + filler + GOOD + bad + filler + bad)
+    assert path.stat().st_size > 2 << 20
+    return path
+
+
+def test_each_reason_has_its_first_game_with_place_and_text(dump: Path, tmp_path: Path) -> None:
+    made = ingest([str(dump)], tmp_path / "out", CONFIG, workers=1)
+    text, card = dump.read_bytes(), (tmp_path / "out" / "CARD.md").read_text()
+    shown = describe_dataset(made, tmp_path / "out", False)
+    assert made["examples"].keys() == made["games"]["dropped"].keys() == BAD.keys()
+    for reason, (game, part) in BAD.items():
+        example = made["examples"][reason]
+        assert example["offset"] == text.index(game.encode())
+        assert part in example["text"]
+        assert f"{example['offset']:,}" in shown
+        assert f"{example['offset']:,}" in card
+        assert example["text"] in shown
+
+
+def test_examples_are_the_same_for_any_workers_and_after_a_stop(dump: Path, tmp_path: Path) -> None:
+    made: dict[str, Any] = {
+        str(workers): ingest([str(dump)], tmp_path / str(workers), CONFIG, workers=workers) for workers in (1, 2)
+    }
+    with pytest.raises(ValueError, match="stopped"):
+        ingest([str(dump)], tmp_path / "stopped", CONFIG, workers=1, stop=lambda: True)
+    made["stopped"] = ingest([str(dump)], tmp_path / "stopped", CONFIG, workers=2)
+    assert made["1"] == made["2"] == made["stopped"]
+    cards = {(tmp_path / name / "CARD.md").read_bytes() for name in made}
+    assert len(cards) == 1
+
+
+def test_foreign_text_is_cut_and_escaped(tmp_path: Path) -> None:
+    moves = b"1. e4 \x1b[31m\x07 \xff\xe2\x80\xae {" + b"long | <b> " * 999 + b"} Ke4 1-0"
+    game = b'[Event "\x1b]0;x\x07"]\n[Result "1-0"]\n\n' + moves + b"\n\n"
+    (tmp_path / "games.pgn").write_bytes(game + GOOD.encode())
+    made = ingest([str(tmp_path / "games.pgn")], tmp_path / "out", IngestConfig(), workers=1)
+    (example,) = made["examples"].values()
+    card = (tmp_path / "out" / "CARD.md").read_text()
+    assert len(example["text"]) <= 60
+    assert example["text"].isprintable()
+    assert all(char == "\n" or char.isprintable() for char in card)
+    assert "<b>" not in card
+
+
+def test_an_ingest_without_positions_shows_the_first_game(tmp_path: Path) -> None:
+    (tmp_path / "games.pgn").write_text(BAD["illegal move"][0])
+    with pytest.raises(DatasetError, match=r"illegal move: 1.*byte 0 of games.pgn.*Ke6"):
+        ingest([str(tmp_path / "games.pgn")], tmp_path / "deep" / "out", IngestConfig(), workers=1)
+    assert not (tmp_path / "deep").exists()
+
+
+def test_the_place_in_a_table_is_its_line(tmp_path: Path) -> None:
+    start = "rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1"
+    (tmp_path / "best.csv").write_text(f"fen,best\n{start},e2e4\n{start},e2e5\n")
+    made = ingest([str(tmp_path / "best.csv")], tmp_path / "out", IngestConfig(), workers=1)
+    assert made["examples"]["illegal move"]["where"] == "line-3 of best.csv"
