@@ -101,6 +101,8 @@ def test_a_plain_program_needs_no_guard(way: str, tmp_path: Path) -> None:
         ["rows", "measured"] if way == "script" else ["rows"]
     )
     assert "Error" not in done.stderr
+
+
 def test_one_path_is_taken_for_a_list_and_nothing_else_is(tmp_path: Path) -> None:
     dump = tmp_path / "dump.pgn"
     dump.write_text("\n".join(random_game(seed) for seed in range(8)))
