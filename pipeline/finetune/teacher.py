@@ -282,7 +282,8 @@ def calibrate_halves(
     half_N = np.unique(games_N, return_inverse=True)[1] % 2 == 0
     found_N = np.empty(len(values_N))
     for mine_N in (half_N, ~half_N):
-        factor = fit_factor(*map(torch.from_numpy, (wdl[~mine_N], target[~mine_N])), games_N[~mine_N])
+        seen = torch.from_numpy(wdl[~mine_N]), torch.from_numpy(target[~mine_N])
+        factor = fit_factor(*seen, games_N[~mine_N])
         found_N[mine_N] = scale_wdl(torch.from_numpy(wdl[mine_N]), factor)[:, 0].numpy()
     return found_N
 
