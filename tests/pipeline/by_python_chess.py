@@ -230,6 +230,11 @@ def read_one(tags: dict[str, bytes], movetext: bytes) -> tuple[str, Reading]:
     text = movetext.decode("utf-8", "surrogateescape").replace("\r\n", "\n").replace("\r", "\n")
     text = re.sub(r"(?m)^\ufeff+|\ufeff+(?=\s|\Z)", "", text)
     problem = find_problem(text, "FEN" not in tags)
+    if "FEN" not in tags and tags.get("SetUp", b"0") not in (b"0", b"", b"?", b"-"):
+        return "bad FEN", Reading()
+    result = tags.get("Result", b"*").strip().decode("latin-1")
+    if result not in RESULTS and re.fullmatch(r"[-+=/:\d., ]*[+\d][-+=/:\d., ]*", result):
+        return "unfinished", Reading()
     text = re.sub(r"\n[\s\x1c-\x1f]*\n", "\n", text).strip()
     text = _DECIMALS.sub(r"\1", _EVALS.sub(r"[%\1 ", text))
     text = re.sub(r"(\[%eval [^\]\s]*)/(\d+\])", r"\1,\2", text)

@@ -168,6 +168,9 @@ def _theirs(game: by_kernels.Game) -> Fate:
 
 
 def differ(games: Iterable[by_kernels.Game]) -> list[tuple[Fate, Fate, bytes]]:
-    """Return the games that python-chess reads otherwise: the pipeline's fate, python-chess's, the movetext."""
+    """Return the games that python-chess reads otherwise: the pipeline's fate, python-chess's, the movetext.
+
+    Of several reasons to drop a game either may be named.
+    """
     pairs = ((_ours(game), _theirs(game), game.movetext) for game in games)
-    return [pair for pair in pairs if pair[0] != pair[1]]
+    return [pair for pair in pairs if pair[0] != pair[1] and "used" in (pair[0][0], pair[1][0])]

@@ -21,19 +21,17 @@ FATES = {
     # What becomes of the games of a folder. python-chess can read on through null moves, and plays variants; it says
     # nothing of a checkmate with the wrong result. None of these is standard chess, so none is used.
     "": {"used": 395},
-    "chess-library": {"used": 16, "illegal move": 1, "no moves": 14, "unfinished": 1},
-    "chess.js": {"no moves": 1, "used": 2, "unfinished": 1},
-    "chesslablab-unit": {"no moves": 48, "unfinished": 103, "used": 7160, "null move": 4, "illegal move": 1},
+    "chess-library": {
+        "used": 15, "illegal move": 1, "unreadable move": 1, "no moves": 12, "bad FEN": 2, "unfinished": 1,
+    },
+    "chess.js": {"unreadable move": 1, "used": 2, "unfinished": 1},
+    "chesslablab-unit": {"unreadable move": 14, "unfinished": 103, "used": 7159},
     "crazyara": {"variant": 1333},
     "fastchess": {"variant": 4, "used": 9, "no moves": 3, "illegal move": 1},
     "kdave": {"used": 4, "unfinished": 3},
     "pgn-extract": {
-        "no moves": 23,
-        "used": 278,
-        "null move": 3,
-        "result contradicts board": 5,
+        "used": 287, "unclosed comment": 1, "null move": 2, "result contradicts board": 5, "unreadable move": 1,
         "unfinished": 6,
-        "illegal move": 1,
     },
     "python-chess": {"null move": 1, "variant": 8, "used": 11, "no moves": 2},
     "yacai": {"used": 34, "unfinished": 41},
