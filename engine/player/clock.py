@@ -146,7 +146,8 @@ class Pace:
         """What a move costs between program and player, as the clocks of a game show; decaying."""
         self.longest_round = 0.0
         """The longest round so far, decaying."""
-        self._expected: tuple[int, float] | None = None
+        self._expected: dict[int, tuple[int, float]] = {}
+        """Ply of the next move and seconds on its clock, for White (0) and Black (1)."""
 
     def measure(self, evaluator: Evaluator, planes_BP: NDArray[np.uint64]) -> None:
         """Time an evaluator on one position, the faster of two attempts."""
@@ -172,7 +173,7 @@ class Pace:
         """Note what the clock will show at `ply` if only the player's seconds are taken from it."""
         if limits.left is not None:
             spent = self.clock() - control.begun
-            self._expected = ply, limits.left - spent + limits.increment
+            self._expected[ply % 2] = ply, limits.left - spent + limits.increment
 
     def budget(self, limits: Limits, ply: int, overhead: float) -> Budget:
         """Return the time of a move at `ply`.
@@ -180,8 +181,9 @@ class Pace:
         What the clock lost beside the last move is lost again, and it survives a batch as slow as
         the slowest.
         """
-        if limits.left is not None and self._expected is not None and self._expected[0] == ply:
-            self.lag = max(min(self._expected[1] - limits.left, MOST_LAG), DECAY * self.lag)
+        expected_ply, expected = self._expected.get(ply % 2, (-1, 0.0))
+        if limits.left is not None and expected_ply == ply:
+            self.lag = max(min(expected - limits.left, MOST_LAG), DECAY * self.lag)
         overhead = max(overhead, self.lag)
         budget = divide_clock(limits, overhead)
         if limits.left is None or budget.soft is None or budget.hard is None:
