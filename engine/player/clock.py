@@ -39,6 +39,8 @@ LEAST_SHARE = 0.2
 """Share of the soft bound before which no move is decided."""
 MOST_SIMULATIONS = 1_000_000_000
 """Maximum number of simulations of one tree, whose visits are 32 bits."""
+MOST_LAG = 1.0
+"""Largest lag in seconds that is believed: a clock may have been set otherwise."""
 SLOWEST_DECAY = 0.99
 """Decay of the slowest evaluation with each later one."""
 NEWEST_SHARE = 0.3
@@ -140,8 +142,12 @@ class Pace:
         """One position when it was measured on its own."""
         self.slowest = 0.0
         """The slowest batch lately: the next one may take as long."""
+        self.lag = 0.0
+        """What a move costs between program and player, as the clocks of a game show; decaying."""
         self.longest_round = 0.0
         """The longest round so far, decaying."""
+        self._expected: dict[int, tuple[int, float]] = {}
+        """Ply of the next move and seconds on its clock, for White (0) and Black (1)."""
 
     def measure(self, evaluator: Evaluator, planes_BP: NDArray[np.uint64]) -> None:
         """Time an evaluator on one position, the faster of two attempts."""
@@ -163,8 +169,22 @@ class Pace:
         self.evaluation = max(DECAY * self.evaluation, self.fastest)
         self.slowest = max(DECAY * self.slowest, self.fastest)
 
-    def budget(self, limits: Limits, overhead: float) -> Budget:
-        """Return the time of a move, so that the clock survives a batch as slow as the slowest."""
+    def end_move(self, limits: Limits, ply: int, control: Control) -> None:
+        """Note what the clock will show at `ply` if only the player's seconds are taken from it."""
+        if limits.left is not None:
+            spent = self.clock() - control.begun
+            self._expected[ply % 2] = ply, limits.left - spent + limits.increment
+
+    def budget(self, limits: Limits, ply: int, overhead: float) -> Budget:
+        """Return the time of a move at `ply`.
+
+        What the clock lost beside the last move is lost again, and it survives a batch as slow as
+        the slowest.
+        """
+        expected_ply, expected = self._expected.get(ply % 2, (-1, 0.0))
+        if limits.left is not None and expected_ply == ply:
+            self.lag = max(min(expected - limits.left, MOST_LAG), DECAY * self.lag)
+        overhead = max(overhead, self.lag)
         budget = divide_clock(limits, overhead)
         if limits.left is None or budget.soft is None or budget.hard is None:
             return budget

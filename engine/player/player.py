@@ -155,10 +155,14 @@ class Player:
         control = control or Control(self.pace.clock())
         limits = [request.limits for request in requests]
         assert len(limits) == 1 or not any(one.timed for one in limits), "one game on a clock"
-        budget = self.pace.budget(limits[0], self.style.overhead)
+        ply = requests[0].board.ply()
+        budget = self.pace.budget(limits[0], ply, self.style.overhead)
         if self.style.search is None:
-            return self._play_policies(requests, budget, control)
-        return self._play_searches(requests, self.style.search, budget, control)
+            plays = self._play_policies(requests, budget, control)
+        else:
+            plays = self._play_searches(requests, self.style.search, budget, control)
+        self.pace.end_move(limits[0], ply + 2, control)
+        return plays
 
     def _meter(self, evaluator: Evaluator) -> Evaluator:
         """Return an evaluator whose calls adapt the pace; with `pairs` it never gets one row."""

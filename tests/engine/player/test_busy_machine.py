@@ -43,7 +43,7 @@ class Busy:
         return evaluate(planes_BP)
 
 
-def play_game(style: Style, control: tuple[float, float], seed: int) -> tuple[float, list[int]]:
+def play_game(style: Style, control: tuple[float, float], seed: int, lag: float = OVERHEAD) -> tuple[float, list[int]]:
     """Make moves on a clock and return its least seconds, and the evaluations of each move."""
     evaluator = Busy(seed)
     player = Player(evaluator, style, clock=evaluator.clock)
@@ -55,7 +55,7 @@ def play_game(style: Style, control: tuple[float, float], seed: int) -> tuple[fl
         begun, before = evaluator.clock.now, evaluator.calls
         request = Request(board=board, limits=Limits(left=left, increment=increment), game=seed)
         board.push(player.play(request, Control(begun)).move)
-        evaluator.clock.now += random.uniform(0.0, OVERHEAD)  # between program and player
+        evaluator.clock.now += random.uniform(lag / 2, lag)  # between program and player
         left -= evaluator.clock.now - begun
         least, left = min(least, left), left + increment
         calls.append(evaluator.calls - before)
@@ -75,6 +75,13 @@ def test_a_machine_that_becomes_busy_costs_no_game(style: str, control: tuple[fl
     if style == "human":
         assert calls[0] > CORRECTION.simulations / 2, "and the search while the machine is idle"
     assert sum(count > 0 for count in calls) > MOVES / 2, "and not the hand-written evaluator"
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_a_lag_beyond_the_move_overhead_is_seen_by_the_clock(style: str) -> None:
+    """Each move loses 60 to 120 ms between program and player, and gains 100."""
+    least, _ = play_game(STYLES[style], CONTROLS["10+0.1"], 1, lag=0.12)
+    assert least > 0.0
 
 
 def test_the_pace_recovers_from_a_pause_of_the_machine() -> None:
