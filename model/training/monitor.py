@@ -111,7 +111,8 @@ def _fit_calibration(values: list[list[Tensor]], games: list[NDArray[np.integer]
         return {}
     wdl_N3, target_N3, results_N = (torch.cat(column) for column in zip(*values, strict=True))
     factor = fit_factor(wdl_N3, target_N3, np.concatenate(games))
-    wdl_N3 = scale_wdl(wdl_N3, factor)
-    figures = value_figures(wdl_N3, results_N)
+    before, figures = (value_figures(scale_wdl(wdl_N3, scale), results_N) for scale in (1.0, factor))
+    if figures["brier"].mean() > before["brier"].mean():  # evaluations ask for what people's results do not show
+        factor, figures = 1.0, before
     briers = {f"{CALIBRATED}value_brier": figures["brier"], f"{CALIBRATED}wdl_brier": figures["wdl_brier"]}
     return {"value_factor": factor} | {name: float(column.mean()) for name, column in briers.items()}

@@ -51,7 +51,7 @@ class Trained(NamedTuple):
 def tune(
     training_set: Path, base: Path, out: Path, player: Mapping[str, Any], progress: Progress, stop: Stop
 ) -> dict[str, Any]:
-    """Train below `out`/imitation, choose how far to go, and save the network in `out`.
+    """Train beside the training set, choose how far to go, and save the network in `out`.
 
     Returns `share`, `games` and `tried`: figures of each share on games that training did not see, as
     `measure.compare` has them. Raises Stopped, and the errors of `model.training.loop.train`.
@@ -60,7 +60,7 @@ def tune(
 
     start, started = load(base)
     columns = select_columns(recipe(1), start.preset)
-    folders = [out / "imitation" / "trained" / str(fold) for fold in range(FOLDS)]
+    folders = [training_set.parent / "trained" / str(fold) for fold in range(FOLDS)]
     preset, folded = started["preset"]["name"], list[Batch]()
     if (count := measure.count_rows(training_set, "train")) >= FOLDED_ROWS:
         card = train_on([training_set], preset, recipe(count), folders[0], progress, stop, base, dict(player))
