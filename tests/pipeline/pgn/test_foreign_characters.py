@@ -33,6 +33,7 @@ class Found:
     """A used game of the pipeline."""
 
     offset: int
+    length: int
     event: bytes
     rows: Rows
     evals: frozenset[int]
@@ -63,7 +64,7 @@ def used_games(path: Path) -> list[Found]:
         }
         clocks = frozenset(game.clocks) - {None}
         rows = position, tuple(game.moves), game.result
-        found.append(Found(game.offset, game.event, rows, frozenset(evals), frozenset(clocks)))
+        found.append(Found(game.offset, game.length, game.event, rows, frozenset(evals), frozenset(clocks)))
     return found
 
 
