@@ -60,9 +60,9 @@ class Filters:
     min_elo: int = 0
     """Lowest rating of either player; 0 also keeps games without ratings."""
     max_elo: int = 0
-    """Maximum rating of either player; 0 for no limit."""
+    """Highest rating of either player; 0 for any."""
     rated_only: bool = False
-    """Keep only games whose Event begins with "Rated", as Lichess writes it. Casual games are often not played to win."""
+    """Keep only games whose Event begins with "Rated". Casual games are often not played to win."""
     exclude_bots: bool = False
     """Drop games in which a player has the title BOT or is called lichess AI."""
     speeds: tuple[str, ...] = ()
