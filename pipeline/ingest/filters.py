@@ -60,23 +60,23 @@ class Filters:
     min_elo: int = 0
     """Lowest rating of either player; 0 also keeps games without ratings."""
     max_elo: int = 0
-    """Maximum rating of either player; 0 for no limit."""
+    """Highest rating of either player; 0 for any."""
     rated_only: bool = False
-    """Keep only games whose Event begins with "Rated", as Lichess writes it. Casual games are often not played to win."""
+    """Keep only games whose Event begins with "Rated". Casual games are often not played to win."""
     exclude_bots: bool = False
     """Drop games in which a player has the title BOT or is called lichess AI."""
     speeds: tuple[str, ...] = ()
-    """Keep these time controls by base + 40 x increment, as `blitz,rapid`: ultrabullet (below 30 s), bullet (180), blitz
-    (480), rapid (1500), classical, correspondence; none for all."""
+    """Keep these time controls by base + 40 x increment, as `blitz,rapid`. There are ultrabullet (below
+    30 s), bullet (180), blitz (480), rapid (1500), classical and correspondence; none for all."""
     since: str = ""
-    """First day to keep, as 2024-01-31; games without a complete date are then dropped. Empty for no limit."""
+    """First day to keep, as 2024-01-31. Games without a complete date are then dropped."""
     until: str = ""
-    """Last day to keep, as 2024-01-31; games without a complete date are then dropped. Empty for no limit."""
+    """Last day to keep, as 2024-01-31. Games without a complete date are then dropped."""
     evals_only: bool = False
     """Keep only positions with an engine's evaluation ([%eval]); games without any are dropped before replay."""
     terminations: tuple[str, ...] = ()
-    """Keep games whose Termination is one of these, as `normal,time forfeit`; also abandoned, adjudication, death,
-    emergency, rules infraction, unterminated. Games with another text or none are then dropped; none for all."""
+    """Keep games that ended so, as `normal,time forfeit`. Other endings are abandoned, adjudication,
+    death, emergency, rules infraction and unterminated. Games with another text or none are dropped."""
     skip_plies: int = 0
     """Half-moves at the beginning of a game that do not become rows: openings are mostly duplicates of each other."""
     min_clock: int = 0

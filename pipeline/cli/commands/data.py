@@ -16,8 +16,7 @@ class Ingest(Common):
     """Turn PGN dumps (plain, .zst, .bz2, .gz, .zip, or - for standard input) into shards of packed positions.
 
     Dumps may be addresses (https://, s3://, gs://), which are streamed and not kept; --out may be one too (s3://, gs://).
-    Tables (CSV, Parquet) of games, puzzles and best moves, evaluated positions (also hf://datasets/..., and folders of
-    Parquet) and EPD are recognised by their content.
+    Tables of games, puzzles and positions (CSV, Parquet) and EPD are recognised by content.
     Run the same command again to continue an interrupted run; a finished dataset is not changed.
     """
 
