@@ -71,7 +71,10 @@ def dump(context: dg.AssetExecutionContext, datasets: Datasets) -> Result:
         source = datasets.source(context.partition_key)
         require(str(source))
         digest = file_hash(source)
-    facts = {"path": dg.MetadataValue.path(source), "dagster/uri": source.as_uri()}
+    facts: metadata.Metadata = {
+        "path": dg.MetadataValue.path(source),
+        "dagster/uri": source.as_uri(),
+    }
     facts |= {"bytes": source.stat().st_size, "sha256": digest}
     return Result(metadata=facts, data_version=dg.DataVersion(digest))
 
