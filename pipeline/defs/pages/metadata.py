@@ -55,6 +55,12 @@ LONGEST_TABLE = 200
 """Maximum number of rows of a table; longer ones make the page slow."""
 
 
+def _format_example(manifest: Mapping[str, Any], reason: str) -> str:
+    """Return where the first game of a reason begins and a bit of its text, "" where none is known."""
+    first = manifest.get("examples", {}).get(reason)
+    return f"{first['where']}: {first['text']}" if first else ""
+
+
 def describe_positions(directory: Path, manifest: Mapping[str, Any]) -> Metadata:
     """Return the metadata of positions: counts, drops by reason, shards, ratings and sample boards."""
     games, dropped = manifest["games"], manifest["games"]["dropped"] or {"none": 0}
@@ -72,7 +78,12 @@ def describe_positions(directory: Path, manifest: Mapping[str, Any]) -> Metadata
         "dagster/column_schema": column_schema(manifest),
         "games_read": games["read"],
         "games_used": games["used"],
-        "dropped_games": table([{"reason": name, "games": count} for name, count in dropped.items()]),
+        "dropped_games": table(
+            [
+                {"reason": name, "games": count, "first example": _format_example(manifest, name)}
+                for name, count in dropped.items()
+            ]
+        ),
         "positions": table([{"split": name, "positions": count} for name, count in manifest["positions"].items()]),
         "bytes_per_position": manifest["bytes_per_position"],
         "shards": table([{name: file[name] for name in SHARD_COLUMNS} for file in files]),

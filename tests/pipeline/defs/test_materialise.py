@@ -297,13 +297,15 @@ def test_materialised_positions_that_are_not_there_are_named(copied: Path, asset
     shutil.move(copied / "positions" / "small", copied / "positions" / "other")
     (network,) = (card.parent.name for card in copied.glob("checkpoints/*/checkpoint.json"))
     options: dict[str, object] = {} if asset is training_set else {"checkpoint": network}
+    key = None if asset is training_set else "first"
     with dg.DagsterInstance.ephemeral() as instance:
+        instance.add_dynamic_partitions("tunings", ["first"])
         materialised(instance, "small")
         materialised(instance, "other")
-        said = one(asset, instance, options)
+        said = one(asset, instance, options, key)
         assert said.startswith("positions of small are materialized but missing in"), said
         assert "materialize them again, or wipe" in said
-        assert one(asset, instance, options | {"positions": ["small"]}) == said
+        assert one(asset, instance, options | {"positions": ["small"]}, key) == said
         if asset is training_set:
             assert one(asset, instance, {"positions": ["other"], "audit": False}) == ""
             instance.delete_dynamic_partition("dumps", "small")
