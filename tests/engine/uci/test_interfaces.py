@@ -1,4 +1,4 @@
-"""What graphical programs say and expect: positions that are refused, reports of several lines, and En Croissant's way."""
+"""What graphical programs say and expect: refused positions, reports of several lines."""
 
 import threading
 
@@ -52,7 +52,10 @@ def test_a_dead_en_passant_square_changes_no_answer() -> None:
 
 
 class EnCroissant:
-    """Shows reports as that program does (src-tauri/src/chess.rs): complete, of one depth that does not fall."""
+    """Shows reports as that program does (src-tauri/src/chess.rs).
+
+    They are complete, and of one depth that does not fall.
+    """
 
     def __init__(self, talk: Talk) -> None:
         self.talk, self.multipv = talk, 1
