@@ -141,6 +141,18 @@ def test_isready_keeps_nothing_waiting_while_kernels_compile() -> None:
         loaded.set()
 
 
+def test_the_end_of_the_input_waits_for_readyok_and_tells_a_failure() -> None:
+    def fail(checkpoint: str | None, threads: int) -> Evaluator:
+        raise UserError("there is no network")
+
+    for load, error in ((lambda checkpoint, threads: uniform, "None"), (fail, "there is no network")):
+        with Talk(load=load, ready=False) as talk:
+            talk.say("isready")
+            talk.end()
+            assert ("readyok" in talk.drain()) == (load is not fail)
+            assert str(talk.error) == error
+
+
 def test_readyok_waits_for_the_player_and_comes_before_the_first_answer() -> None:
     loaded = threading.Event()
 
