@@ -1,8 +1,8 @@
-"""The contestants of a match: this project's players, and engines that speak UCI, behind one interface.
+"""The contestants of a match: this project's players, and UCI engines, behind one interface.
 
-A match holds `width` games at a time in slots. A *side* is one contestant in all of them. It is asked
-for its moves in several games at once, so a player makes one batch of them. Scores are centipawns,
-or moves to mate, from the mover's view.
+A match holds `width` games at a time in slots. A *side* is one contestant in all of them. It is
+asked for its moves in several games at once, so a player makes one batch of them. Scores are
+centipawns, or moves to mate, from the mover's view.
 """
 
 import time

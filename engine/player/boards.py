@@ -1,4 +1,4 @@
-"""Check the boards that a player is asked about: standard chess, and a position that a game can lead to."""
+"""Check the boards that a player is asked about: standard chess, a position of a possible game."""
 
 import chess
 

@@ -159,7 +159,7 @@ class Pace:
         self.evaluation = self.fastest = self.longest_round = min(seconds)
 
     def observe(self, rows: int, seconds: float) -> None:
-        """Adapt `evaluation` to a batch: one row takes its share at least, and all of it at most."""
+        """Adapt the estimates to a batch: one row takes its share at least, all of it at most."""
         newest = min(max(self.evaluation, seconds / max(rows, 1)), seconds)
         self.evaluation += NEWEST_SHARE * (newest - self.evaluation)
         self.slowest = max(seconds, SLOWEST_DECAY * self.slowest)

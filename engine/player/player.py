@@ -183,7 +183,7 @@ class Player:
     # --- by the policy ----------------------------------------------------------------------------
 
     def _play_policies(self, requests: Sequence[Request], budget: Budget, control: Control) -> list[Play]:
-        """Play by the policy, corrected by a search where the style asks for it and time is left."""
+        """Play by the policy, corrected by a search where style and time allow it."""
         style = self.style
         if self.pace.left(budget.hard, control) <= self.pace.evaluation:
             return self._play_handwritten(requests)

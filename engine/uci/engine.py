@@ -1,8 +1,9 @@
 """The engine as a process: one thread reads commands, one thinks; neither ever waits for the other.
 
 Commands take effect at once or are queued for the thinking thread; only `stop` and `ponderhit` act on a running search.
-`quit` and the end of the input wait for the last answer, even while the network is still loading or compiling, so every `go`
-is answered. They stop a search without limits.
+`quit` and the end of the input wait for the last move, even while the network is loading or
+compiling, so every `go` is answered; they stop a search without limits. Only the end of the input
+waits for a `readyok`.
 """
 
 import queue
@@ -61,6 +62,10 @@ class Engine:
         self._failure: LoadError | None = None
         """Why there is no player at all."""
         self._ended = threading.Event()
+        self._quit = False
+        self._ready = threading.Event()
+        """Whether no `isready` waits for the player."""
+        self._ready.set()
         self._error: Exception | None = None
         """Why the engine ends before `quit`."""
         self._position_seconds = 0.0
@@ -109,7 +114,10 @@ class Engine:
                 if line is None:
                     self._game.refuse()  # it may have been the position
                     self._say(f"info string a line of more than {LONGEST_LINE} bytes is skipped")
-                elif not self._follow(line) or self._gone:
+                elif not self._follow(line):
+                    self._quit = True
+                    break
+                elif self._gone:
                     break
         except Exception as error:  # noqa: BLE001 - `serve` raises it
             self._error = error
@@ -146,6 +154,7 @@ class Engine:
             self._say_ready()
         else:
             self._report_compiling()
+            self._ready.clear()
             self._tasks.put(self._say_ready)
 
     def _say_ready(self) -> None:
@@ -153,6 +162,7 @@ class Engine:
             self._say("readyok")
         else:
             self._end(self._failure)
+        self._ready.set()
 
     def _ucinewgame(self, rest: str) -> None:
         self._game = GameState()
@@ -267,6 +277,8 @@ class Engine:
 
     def _finish(self) -> None:
         """Wait until the last `go` is answered or the output is closed; a search without an end is stopped."""
+        while not (self._quit or self._ready.wait(POLL_SECONDS) or self._gone):
+            pass
         if self._job is None:
             return
         if not self._job.is_bounded:

@@ -84,7 +84,7 @@ class Options:
 
     @property
     def usable_threads(self) -> int:
-        """Threads for the network: no more than this process has cores; starting a thousand takes a minute."""
+        """Threads for the network, at most the process's cores: a thousand take a minute."""
         return min(self.threads, cores())
 
     @property

@@ -30,7 +30,7 @@ MOVES = 80
 
 
 class Busy:
-    """An evaluator on a fake clock: 2 ms on an idle machine, 3 to 30 times as long on a busy one."""
+    """An evaluator on a fake clock: 2 ms on an idle machine, 3 to 30 times that on a busy one."""
 
     def __init__(self, seed: int) -> None:
         self.clock, self.random, self.busy = FakeClock(), Random(seed), False
@@ -85,7 +85,7 @@ def test_a_lag_beyond_the_move_overhead_is_seen_by_the_clock(style: str) -> None
 
 
 def test_the_pace_recovers_from_a_pause_of_the_machine() -> None:
-    """A machine that slept for a minute within an evaluation is not slow for the rest of the game."""
+    """A machine that slept for a minute within an evaluation is not slow for ever."""
     evaluator = Busy(1)
     player = Player(evaluator, STYLES["policy"], clock=evaluator.clock)
     player.prepare()

@@ -51,7 +51,7 @@ def test_top_k_keeps_to_the_k_likeliest():
 
 
 def test_top_k_takes_the_likeliest_after_noise():
-    """Noise changes the order of the root's moves: without a new one, moves that noise favors are never searched."""
+    """Noise changes the order: in the old one, moves that it favors are never searched."""
     changed = 0
     for seed in range(20):
         options = {"dirichlet_fraction": 0.9, "top_k": 3, "c_puct": 20.0, "fpu_reduction": 0.0}

@@ -1,4 +1,4 @@
-"""What graphical programs say and expect: positions that are refused, reports of several lines, and En Croissant's way."""
+"""What graphical programs say and expect: refused positions, reports of several lines."""
 
 import threading
 
@@ -52,7 +52,10 @@ def test_a_dead_en_passant_square_changes_no_answer() -> None:
 
 
 class EnCroissant:
-    """Shows reports as that program does (src-tauri/src/chess.rs): complete, of one depth that does not fall."""
+    """Shows reports as that program does (src-tauri/src/chess.rs).
+
+    They are complete, and of one depth that does not fall.
+    """
 
     def __init__(self, talk: Talk) -> None:
         self.talk, self.multipv = talk, 1
@@ -136,6 +139,18 @@ def test_isready_keeps_nothing_waiting_while_kernels_compile() -> None:
         talk.end()
         assert talk.error is None
         loaded.set()
+
+
+def test_the_end_of_the_input_waits_for_readyok_and_tells_a_failure() -> None:
+    def fail(checkpoint: str | None, threads: int) -> Evaluator:
+        raise UserError("there is no network")
+
+    for load, error in ((lambda checkpoint, threads: uniform, "None"), (fail, "there is no network")):
+        with Talk(load=load, ready=False) as talk:
+            talk.say("isready")
+            talk.end()
+            assert ("readyok" in talk.drain()) == (load is not fail)
+            assert str(talk.error) == error
 
 
 def test_readyok_waits_for_the_player_and_comes_before_the_first_answer() -> None:

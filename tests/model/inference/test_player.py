@@ -184,7 +184,7 @@ GAME = ["e4", "c5", "Nf3", "d6", "Bb5+", "Bd7", "O-O", "Bxb5", "Re1", "Nf6", "c4
 
 
 def test_matches_and_uci_and_the_api_choose_the_same_moves() -> None:
-    """All give the network the last moves, the rights and the clock: one place knows the columns."""
+    """All give the network the last moves, rights and clock: one place knows the columns."""
     row = replace(small(presets()["bishop"]), view="planes18+last4", condition="ratings_clock", condition_width=8)
     network, board = player(row), chess.Board()
     side = OwnSide(Contestant(name="policy", evaluator=network.evaluator), 2)
