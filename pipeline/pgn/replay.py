@@ -209,7 +209,8 @@ def _replay_game(text: Any, games: Any, game: Any, position: Any, planes: Any, r
     """
     start, end = games.movetext[game], games.start[game + 1]
     last_move, numbered = U(NO_LAST_MOVE), games.setup[game] == 0
-    at, ply, result, clocks, ended = start, 0, UNKNOWN_RESULT, False, False
+    at, ply, result, clocks = start, 0, UNKNOWN_RESULT, False
+    ended, contradicted = False, False
     identity = key(position, U(1))
     rows.eval[first] = NO_EVAL
     rows.clock[first] = rows.clock[first + 1] = NO_CLOCK
@@ -223,13 +224,10 @@ def _replay_game(text: Any, games: Any, game: Any, position: Any, planes: Any, r
             break
         char = text[at]
         if char == 123:  # {
-            before, (at, clocked) = at, _read_comment(text, at, end, position, rows, first, ply)
+            at, clocked = _read_comment(text, at, end, position, rows, first, ply)
             clocks = clocks or clocked
             if at < 0:
                 status = UNCLOSED
-                break
-            if ply == 0 and numbered and holds_board(text, before, at):
-                status = BAD_FEN  # a position, and no FEN tag
                 break
             continue
         if char == 42:  # *
@@ -238,7 +236,10 @@ def _replay_game(text: Any, games: Any, game: Any, position: Any, planes: Any, r
         if char == 48 or char == 49:
             found, length = read_result(text, at, end)
             if length > 0:
-                result = found if result == UNKNOWN_RESULT else result
+                if result == UNKNOWN_RESULT and not contradicted:
+                    result = found
+                elif found != result:
+                    result, contradicted = UNKNOWN_RESULT, True
                 at, ended = at + length, True
                 continue
         row = first + ply
@@ -249,6 +250,9 @@ def _replay_game(text: Any, games: Any, game: Any, position: Any, planes: Any, r
                 status = UNREADABLE
                 break
             continue
+        if ply == 0 and numbered and holds_board(text, start, at):
+            status = BAD_FEN  # a position before the moves, and no FEN tag
+            break
         at = after
         if ended:
             status = UNREADABLE  # a move behind the result: of this game or of another

@@ -7,7 +7,9 @@ A game begins
     at movetext without tags after a result and a blank line
     at the number `1.` after a blank line behind movetext that had no tags
 
-Otherwise a blank line ends no game that has no result yet. A comment may hold blank lines and tags:
+A result ends a game only behind its moves: behind tags alone, what follows is of the same game, which
+is then dropped. A line with a bracket makes movetext without tags one game with what follows, since
+it may be a position. Otherwise a blank line ends no game that has no result yet. A comment may hold blank lines and tags:
 a tag in it begins a game only if the next brace opens another comment, or none follows, since then
 the first comment was never closed. A UTF-8 byte-order mark at the start of any line is ignored:
 joined files have one each.
@@ -35,7 +37,7 @@ from pipeline.pgn.tags import (
 BETWEEN, HEADERS, GAP, MOVETEXT, PAUSE, COMMENT = range(6)
 """States of the splitter: between games, in tags, after the blank line behind them, in movetext,
 after a blank line behind movetext without a result, in a comment."""
-_STATE, _BEGUN, _FINISHED, _CANDIDATE, _UNTAGGED = range(5)
+_STATE, _BEGUN, _FINISHED, _CANDIDATE, _UNTAGGED, _MOVED = range(6)
 
 LONGEST_GAME = 1 << 24
 """Bytes after which a game is cut, so that a comment that never ends takes bounded memory."""
@@ -45,9 +47,9 @@ class Splitter:
     """The state of `split` between two blocks of a stream."""
 
     def __init__(self) -> None:
-        self.state = np.array([BETWEEN, 0, 0, -1, 0], dtype=np.int64)
+        self.state = np.array([BETWEEN, 0, 0, -1, 0, 0], dtype=np.int64)
         """State; where the open game began; whether the line before ended in a result; first tag in
-        the open comment or -1; whether the open game has no tags."""
+        the open comment or -1; whether the open game has no tags; whether it has moves."""
 
     def resume(self, scanned: int) -> int:
         """Return the byte that `split` may begin games from, when it goes on at `scanned`."""
@@ -117,6 +119,27 @@ def _first_brace(text: Any, at: Any, end: Any) -> Any:
 
 
 @njit(**BORROWING)
+def _has_moves(text: Any, at: Any, end: Any) -> Any:
+    """Return whether a line of movetext holds more than comments and results."""
+    commented = False
+    while at < end:
+        char = text[at]
+        if commented or char == 123:
+            commented = char != 125
+            at += 1
+        elif is_space(char) or char == 42:  # *
+            at += 1
+        elif char == 0xC2 and at + 1 < end and text[at + 1] == 0xBD:  # a half
+            at += 2
+        else:
+            length = read_result(text, at, end)[1]
+            if length == 0:
+                return char != 45  # the dash between two halves
+            at += length
+    return False
+
+
+@njit(**BORROWING)
 def _is_first_number(text: Any, at: Any, end: Any) -> Any:
     """Return whether `1.` is at `at`, and not `1...`."""
     if at + 2 > end or text[at] != 49 or text[at + 1] != 46:
@@ -130,13 +153,13 @@ def split(text: Any, at: Any, end: Any, final: Any, state: Any, starts: Any) -> 
     """Find the games that begin in whole lines `text[at:end]`: fill `starts` (int64) and return how
     many.
 
-    `state` (int64[5], of Splitter) carries over from block to block; `final`: whether no block
+    `state` (int64[6], of Splitter) carries over from block to block; `final`: whether no block
     follows. `starts` must have one entry for each two bytes from `Splitter.resume` on, since no
     game is shorter: bounds are not checked.
     """
     count = 0
     mode, begun, candidate = state[_STATE], state[_BEGUN], state[_CANDIDATE]
-    finished, untagged = state[_FINISHED] != 0, state[_UNTAGGED] != 0
+    finished, untagged, moved = state[_FINISHED] != 0, state[_UNTAGGED] != 0, state[_MOVED] != 0
     while at < end or (final and candidate >= 0):
         if candidate >= 0 and (at >= end or at - begun > LONGEST_GAME):
             at, mode, candidate = candidate, BETWEEN, -1  # the comment was never closed
@@ -172,11 +195,17 @@ def split(text: Any, at: Any, end: Any, final: Any, state: Any, starts: Any) -> 
                     continue
                 candidate = candidate if brace == 0 else -1
             fresh = mode == BETWEEN or (mode == PAUSE and untagged and _is_first_number(text, first, end))
+            untagged = untagged and not tagged
             movetext = at
         if movetext >= 0:
-            following, commented = _walk_moves(text, movetext, end, mode == COMMENT)
+            was_commented = mode == COMMENT
+            following, commented = _walk_moves(text, movetext, end, was_commented)
             mode = COMMENT if commented else MOVETEXT
             finished = not commented and _ends_in_result(text, movetext, following)
+            if fresh:
+                moved = movetext == at  # a result without tags is a game
+            moved = moved or was_commented or _has_moves(text, movetext, following)
+            finished = finished and moved
         if not fresh and mode != BETWEEN and candidate < 0 and at - begun > LONGEST_GAME:
             fresh, mode = True, MOVETEXT
         if fresh:
@@ -185,5 +214,5 @@ def split(text: Any, at: Any, end: Any, final: Any, state: Any, starts: Any) -> 
             count += 1
         at = following
     state[_STATE], state[_BEGUN], state[_CANDIDATE] = mode, begun, candidate
-    state[_FINISHED], state[_UNTAGGED] = int(finished), int(untagged)
+    state[_FINISHED], state[_UNTAGGED], state[_MOVED] = int(finished), int(untagged), int(moved)
     return count

@@ -274,7 +274,8 @@ def _store_tag(text: Any, at: Any, close: Any, spans: Any) -> None:
     index = _tag_index(text, name, value - name)
     if value < close and not (is_space(text[value]) or _quote_length(text, value, close) > 0):
         equals = (text[value] == 58 or text[value] == 61) and value + 1 < close  # : =
-        if not (equals and (is_space(text[value + 1]) or _quote_length(text, value + 1, close) > 0)):
+        separated = equals and (is_space(text[value + 1]) or _quote_length(text, value + 1, close) > 0)
+        if not separated and not (equals and index == SETUP):  # `SetUp=1`
             index = -1  # `White-Elo`
     first, last = value, close
     while first < close and is_space(text[first]):
