@@ -28,8 +28,10 @@ from pipeline.training.train import (
 )
 
 if TYPE_CHECKING:
+    import polars as pl
     from torch import Tensor
 
+    from model.network.network import Network
     from model.training.config import TrainConfig
 
 SHARES = (0.25, 0.5, 0.75, 1.0)
@@ -74,17 +76,19 @@ def tune(
     trained = [Trained(weights, unseen) for weights, unseen in zip(networks, folded, strict=False)]
     if has_split([training_set], "val"):
         trained.append(Trained(mean, measure.read_rows(training_set, "val", columns)))
-    tried = _try_shares(base, trained, progress, stop)
+    tables = _measure_shares(base, trained, progress, stop)
+    tried = [{"share": share, **measure.compare("imitation", tables[0.0], tables[share])} for share in SHARES]
     share = choose_share(tried)
     data = {**cards[0]["data"], "player": {**player, "share": share}}
     data.pop("fold", None)
     if not (out / CARD).exists() or read_card(out)["data"] != data:
         totals = {name: sum(card[name] for card in cards) for name in ("step", "positions", "seconds")}
-        left_out = ("files", "superseded", "monitor", "calibration")  # of a network that was not mixed
+        left_out = ("files", "superseded", "monitor")  # of a network that was not mixed
         kept = {name: value for name, value in cards[0].items() if name not in left_out}
+        start.load_state_dict(interpolate(start.state_dict(), mean, share))
+        totals |= {"calibration": calibrate_value(start, tables[share]) if share else None}
         with lock_directory(out):
-            weights = interpolate(start.state_dict(), mean, share)
-            save(out, {**kept, **totals, "metrics": {}, "data": data}, {"weights": weights})
+            save(out, {**kept, **totals, "metrics": {}, "data": data}, {"weights": start.state_dict()})
     games = len(np.unique(np.concatenate([one.unseen["game"] for one in trained])))
     seconds = sum(card["seconds"] for card in cards)
     return {"share": share, "games": games, "tried": tried, "seconds": seconds}
@@ -162,8 +166,10 @@ def interpolate(base: "Mapping[str, Tensor]", trained: "Mapping[str, Tensor]", s
     }
 
 
-def _try_shares(base: Path, trained: Sequence[Trained], progress: Progress, stop: Stop) -> list[dict[str, Any]]:
-    """Compare each share with the base on the rows that its training did not see."""
+def _measure_shares(
+    base: Path, trained: Sequence[Trained], progress: Progress, stop: Stop
+) -> "dict[float, pl.DataFrame]":
+    """Measure the base (0) and each share on the rows that its training did not see."""
     import polars as pl
 
     from model.checkpoint import load
@@ -181,8 +187,24 @@ def _try_shares(base: Path, trained: Sequence[Trained], progress: Progress, stop
             tables.append(measure.measure(NetworkEvaluator(network), one.unseen, progress))
         return pl.concat(tables)
 
-    before = measure_share(0.0)
-    return [{"share": share, **measure.compare("imitation", before, measure_share(share))} for share in SHARES]
+    return {share: measure_share(share) for share in (0.0, *SHARES)}
+
+
+def calibrate_value(network: "Network", unseen: "pl.DataFrame") -> dict[str, float]:
+    """Calibrate a network's value by its answers on unseen games, in place, and return the card's entry."""
+    import torch
+
+    from model.metrics import value_figures
+    from model.training.calibration import fit_factor, scale_value, scale_wdl
+
+    wdl_N3 = torch.from_numpy(unseen.select("win", "draw", "loss").to_numpy().copy())
+    results_N = torch.from_numpy(unseen["result"].to_numpy().astype(np.int64))
+    factor = fit_factor(wdl_N3, torch.eye(3)[1 - results_N], unseen["game"].to_numpy())
+    scale_value(network, factor)
+    before, after = (
+        float(value_figures(scale_wdl(wdl_N3, scale), results_N)["brier"].mean()) for scale in (1.0, factor)
+    )
+    return {"factor": factor, "value_brier_before": round(before, 6), "value_brier": round(after, 6)}
 
 
 def choose_share(tried: Sequence[Mapping[str, Any]]) -> float:
