@@ -45,7 +45,7 @@ def count_rows(positions: Path, split: str) -> int:
 
 
 def measure(network: "NetworkEvaluator", rows: Batch, progress: Progress) -> "pl.DataFrame":
-    """Return a table of rows: the network's `rank nll choice choice_probability win draw loss`, and `key game ply result`."""
+    """Return a table with the network's `rank nll choice choice_probability` in each row, and its `key game ply`."""
     import polars as pl
 
     from model.metrics import rows as measured
@@ -60,7 +60,6 @@ def measure(network: "NetworkEvaluator", rows: Batch, progress: Progress) -> "pl
         figures |= first_choice(logits_BL, figures["nll"], batch) | {
             name: batch[name] for name in ("game", "ply", "result")
         }
-        figures |= dict(zip(("win", "draw", "loss"), wdl_B3.T, strict=True))
         tables.append(pl.DataFrame(figures | {"key": position_keys(batch["planes"], batch["castling"])}))
         progress(Tick(at + len(batch["ply"]), count, "positions", {"top1": float((figures["rank"] == 1).mean())}))
     return pl.concat(tables)

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     import polars as pl
     from torch import Tensor
 
-    from model.network.network import Network
     from model.training.config import TrainConfig
 
 SHARES = (0.25, 0.5, 0.75, 1.0)
@@ -83,10 +82,9 @@ def tune(
     data.pop("fold", None)
     if not (out / CARD).exists() or read_card(out)["data"] != data:
         totals = {name: sum(card[name] for card in cards) for name in ("step", "positions", "seconds")}
-        left_out = ("files", "superseded", "monitor")  # of a network that was not mixed
+        left_out = ("files", "superseded", "monitor", "calibration")  # of a network that was not mixed
         kept = {name: value for name, value in cards[0].items() if name not in left_out}
         start.load_state_dict(interpolate(start.state_dict(), mean, share))
-        totals |= {"calibration": calibrate_value(start, tables[share]) if share else None}
         with lock_directory(out):
             save(out, {**kept, **totals, "metrics": {}, "data": data}, {"weights": start.state_dict()})
     games = len(np.unique(np.concatenate([one.unseen["game"] for one in trained])))
@@ -190,23 +188,6 @@ def _measure_shares(
     return {share: measure_share(share) for share in (0.0, *SHARES)}
 
 
-def calibrate_value(network: "Network", unseen: "pl.DataFrame") -> dict[str, float]:
-    """Calibrate a network's value by its answers on unseen games, in place, and return the card's entry."""
-    import torch
-
-    from model.metrics import value_figures
-    from model.training.calibration import fit_factor, scale_value, scale_wdl
-
-    wdl_N3 = torch.from_numpy(unseen.select("win", "draw", "loss").to_numpy().copy())
-    results_N = torch.from_numpy(unseen["result"].to_numpy().astype(np.int64))
-    factor = fit_factor(wdl_N3, torch.eye(3)[1 - results_N], unseen["game"].to_numpy())
-    scale_value(network, factor)
-    before, after = (
-        float(value_figures(scale_wdl(wdl_N3, scale), results_N)["brier"].mean()) for scale in (1.0, factor)
-    )
-    return {"factor": factor, "value_brier_before": round(before, 6), "value_brier": round(after, 6)}
-
-
 def choose_share(tried: Sequence[Mapping[str, Any]]) -> float:
     """Return the share that surely gains most on late moves, of those that gain on all moves; 0 without one.
 
@@ -246,7 +227,8 @@ def recipe(rows: int) -> "TrainConfig":
         optimizer="muon",
         learning_rate=rate,
         warmup=0.05,
-        value_weight=0.25,
+        value_weight=0.0,  # trained on one person's results, the value got worse, and the moves no better
+        results=False,
         frozen_norms=True,
         ema=max(0.0, min(0.999, 1 - 10 / steps)),
         validation_every_steps=steps,

@@ -8,10 +8,8 @@ import polars as pl
 import pytest
 import torch
 
-from model.network.network import build
 from pipeline.imitation.measure import LATE_PLY, compare
-from pipeline.imitation.tune import SHARES, average, calibrate_value, choose_share, interpolate, open_batches
-from tests.model.synthetic import TINY
+from pipeline.imitation.tune import SHARES, average, choose_share, interpolate, open_batches
 
 MOVES = 30
 
@@ -74,22 +72,6 @@ def test_a_mixture_begins_at_the_base_and_ends_at_the_mean_of_the_networks() -> 
     torch.testing.assert_close(interpolate(base, mean, 0.5)["a"], torch.tensor([0.3, 1.25]))
     torch.testing.assert_close(interpolate(base, mean, 1.0)["a"], mean["a"])
     assert interpolate(base, mean, 0.5)["count"] == 7
-
-
-def test_a_value_that_is_too_sure_on_unseen_games_is_calibrated() -> None:
-    random = np.random.default_rng(0)
-    result = np.repeat(random.integers(-1, 2, 200), 5)
-    sure = np.where(np.repeat(random.random(200) < 0.5, 5), result, -result)  # right half of the time, and sure
-    columns = {"win": np.where(sure == 1, 0.98, 0.01), "draw": np.where(sure == 0, 0.98, 0.01)}
-    columns["loss"] = 1 - columns["win"] - columns["draw"]
-    unseen = pl.DataFrame({**columns, "result": result.astype(np.int8), "game": np.repeat(np.arange(200), 5)})
-    network = build(TINY, 0)
-    (before,) = [layer.weight.clone() for layer in network.value.modules() if isinstance(layer, torch.nn.Linear)][-1:]
-    found = calibrate_value(network, unseen)
-    (after,) = [layer.weight for layer in network.value.modules() if isinstance(layer, torch.nn.Linear)][-1:]
-    assert found["factor"] < 0.5
-    assert found["value_brier"] < found["value_brier_before"] - 0.05
-    torch.testing.assert_close(after, found["factor"] * before)
 
 
 @pytest.mark.parametrize("size", [3, 10, 25])
