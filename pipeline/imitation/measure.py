@@ -57,7 +57,9 @@ def measure(network: "NetworkEvaluator", rows: Batch, progress: Progress) -> "pl
         figures = {
             name: values for name, values in measured(logits_BL, wdl_B3, batch).items() if name in ("rank", "nll")
         }
-        figures |= first_choice(logits_BL, figures["nll"], batch) | {name: batch[name] for name in ("game", "ply")}
+        figures |= first_choice(logits_BL, figures["nll"], batch) | {
+            name: batch[name] for name in ("game", "ply", "result")
+        }
         tables.append(pl.DataFrame(figures | {"key": position_keys(batch["planes"], batch["castling"])}))
         progress(Tick(at + len(batch["ply"]), count, "positions", {"top1": float((figures["rank"] == 1).mean())}))
     return pl.concat(tables)

@@ -28,6 +28,7 @@ from pipeline.training.train import (
 )
 
 if TYPE_CHECKING:
+    import polars as pl
     from torch import Tensor
 
     from model.training.config import TrainConfig
@@ -74,7 +75,8 @@ def tune(
     trained = [Trained(weights, unseen) for weights, unseen in zip(networks, folded, strict=False)]
     if has_split([training_set], "val"):
         trained.append(Trained(mean, measure.read_rows(training_set, "val", columns)))
-    tried = _try_shares(base, trained, progress, stop)
+    tables = _measure_shares(base, trained, progress, stop)
+    tried = [{"share": share, **measure.compare("imitation", tables[0.0], tables[share])} for share in SHARES]
     share = choose_share(tried)
     data = {**cards[0]["data"], "player": {**player, "share": share}}
     data.pop("fold", None)
@@ -82,9 +84,9 @@ def tune(
         totals = {name: sum(card[name] for card in cards) for name in ("step", "positions", "seconds")}
         left_out = ("files", "superseded", "monitor", "calibration")  # of a network that was not mixed
         kept = {name: value for name, value in cards[0].items() if name not in left_out}
+        start.load_state_dict(interpolate(start.state_dict(), mean, share))
         with lock_directory(out):
-            weights = interpolate(start.state_dict(), mean, share)
-            save(out, {**kept, **totals, "metrics": {}, "data": data}, {"weights": weights})
+            save(out, {**kept, **totals, "metrics": {}, "data": data}, {"weights": start.state_dict()})
     games = len(np.unique(np.concatenate([one.unseen["game"] for one in trained])))
     seconds = sum(card["seconds"] for card in cards)
     return {"share": share, "games": games, "tried": tried, "seconds": seconds}
@@ -162,8 +164,10 @@ def interpolate(base: "Mapping[str, Tensor]", trained: "Mapping[str, Tensor]", s
     }
 
 
-def _try_shares(base: Path, trained: Sequence[Trained], progress: Progress, stop: Stop) -> list[dict[str, Any]]:
-    """Compare each share with the base on the rows that its training did not see."""
+def _measure_shares(
+    base: Path, trained: Sequence[Trained], progress: Progress, stop: Stop
+) -> "dict[float, pl.DataFrame]":
+    """Measure the base (0) and each share on the rows that its training did not see."""
     import polars as pl
 
     from model.checkpoint import load
@@ -181,8 +185,7 @@ def _try_shares(base: Path, trained: Sequence[Trained], progress: Progress, stop
             tables.append(measure.measure(NetworkEvaluator(network), one.unseen, progress))
         return pl.concat(tables)
 
-    before = measure_share(0.0)
-    return [{"share": share, **measure.compare("imitation", before, measure_share(share))} for share in SHARES]
+    return {share: measure_share(share) for share in (0.0, *SHARES)}
 
 
 def choose_share(tried: Sequence[Mapping[str, Any]]) -> float:
@@ -224,7 +227,8 @@ def recipe(rows: int) -> "TrainConfig":
         optimizer="muon",
         learning_rate=rate,
         warmup=0.05,
-        value_weight=0.25,
+        value_weight=0.0,  # trained on one person's results, the value got worse, and the moves no better
+        results=False,
         frozen_norms=True,
         ema=max(0.0, min(0.999, 1 - 10 / steps)),
         validation_every_steps=steps,
