@@ -22,8 +22,7 @@ class Ingest(Common):
 
     arguments: ClassVar = {"sources": "DUMP..."}
     basic: ClassVar = (
-        "out estimate workers engine planes player min_elo max_elo rated_only speeds terminations since until "
-        "skip_plies sample"
+        "out estimate workers engine planes player min_elo max_elo rated_only speeds terminations since until sample"
     )
 
     sources: tuple[str, ...]
