@@ -182,14 +182,14 @@ def alterations(name: str, characters: list[Character]) -> Iterator[Alteration]:
     for place in _places(text):
         places[place[0]].append(place)
     for character, of_kind in product(characters, places.values()):
-        place, first, last, alone = chance.choice(of_kind)
+        kind, first, last, alone = chance.choice(of_kind)
         blank = " " if alone else ""
         before, after = text[:first] + blank, blank + text[last:]
         neighbours = {kinds.get(at, "") for at in (first - 1, *range(first, last), last)}
         yield Alteration(
             name,
             character,
-            place,
+            kind,
             before.encode() + character.data + after.encode(),
             tuple(before + reading + after for reading in character.reads_as),
             touches_move=not neighbours.isdisjoint(_TOUCHED) or neighbours == {"FEN_value"},

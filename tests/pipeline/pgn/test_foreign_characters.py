@@ -62,7 +62,7 @@ def used_games(path: Path) -> list[Found]:
             for ply, value in enumerate(game.evals)
             if value is not None
         }
-        clocks = frozenset(game.clocks) - {None}
+        clocks = frozenset(clock for clock in game.clocks if clock is not None)
         rows = position, tuple(game.moves), game.result
         found.append(Found(game.offset, game.length, game.event, rows, frozenset(evals), frozenset(clocks)))
     return found
