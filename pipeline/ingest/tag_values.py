@@ -103,7 +103,8 @@ def parse_result(value: str) -> int:
     value = value.strip().translate(DASHES)
     if found := _RESULT.match(value):
         points = _SCORES[found[1]], _SCORES[found[2]]
-        return points[0] - 1 if sum(points) == 2 else _NO_SCORE
+        one_score = sum(points) == 2 and not _RESULT.search(value, found.end())
+        return points[0] - 1 if one_score else _NO_SCORE
     if value in ("1/2", "½", "0.5", "0,5", "=-="):
         return 0
     return _NO_SCORE if re.fullmatch(r"[-+=/:\d.,½\s]*[+\d½][-+=/:\d.,½\s]*", value) else UNKNOWN_RESULT

@@ -249,6 +249,9 @@ def _has_word(text: Any, at: Any, end: Any, word: Any) -> Any:
     return first or last
 
 
+LONG_VALUE = 40
+"""Length from which the value of a wanted tag is searched for a position: several tags on a line,
+with something between them, may seem to be one."""
 _FEN_WORD = np.frombuffer(b"fen", dtype=np.uint8)
 _FINAL_WORDS = np.array([list(word.encode()) for word in ["curr", "fina", "last", "endp", "endf"]], np.uint8)
 
@@ -290,8 +293,9 @@ def _store_tag(text: Any, at: Any, close: Any, spans: Any) -> None:
         first, last = _trim(text, first, close)
         if index >= 0 and index != FEN and first == last:
             return
-    if index < 0:
-        if spans[FEN, 1] == 0 and _is_start(text, name, value, close):
+    hidden = index >= 0 and index != FEN and last - first >= LONG_VALUE and holds_board(text, first, last)
+    if index < 0 or hidden:
+        if spans[FEN, 1] == 0 and (hidden or _is_start(text, name, value, close)):
             spans[FEN, 0], spans[FEN, 1] = at, close  # no FEN begins with a bracket
         return
     known = index == FEN and spans[FEN, 1] > 0 and text[spans[FEN, 0]] != 91
