@@ -139,7 +139,7 @@ def train_on(
     # hashes new files, with progress, and can be stopped
     found = [member for directory in positions for member in members(directory, progress, stop)]
     if start is None and not out.joinpath(CARD).exists() and read_world().first:
-        _warn_of_few(sum(member.positions("train") for member in found))
+        _advise_start(sum(member.positions("train") for member in found))
     data = describe_data(positions) | ({} if start is None else {"start": describe_start(start)})
     data |= {} if player is None else {"player": player}
     data |= {"shares": list(shares)} if shares else {}
@@ -160,10 +160,10 @@ def train_on(
     )
 
 
-def _warn_of_few(count: int) -> None:
-    """Warn that so many positions are few to train from scratch on, and say what is better."""
+def _advise_start(count: int) -> None:
+    """Say on a terminal that so many positions are few to train from scratch on, and what is better."""
     if count < SCRATCH_POSITIONS:
-        LOG.warning(
+        LOG.info(
             "%s positions are few to train from scratch on: `--start %s --learning-rate 0.0005` gives a better network",
             f"{count:,}",
             from_here(EMBEDDED),

@@ -41,7 +41,7 @@ def test_a_dataset_is_made_opened_and_played_from(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("board", "elo", "problem"),
-    [("startpos", -5, "elo is -5, and must be from 0"), ("e4", None, "'e4' is neither a FEN nor 'startpos'")],
+    [("startpos", -5, "elo is -5, and must be from 0"), ("e4", None, "not a FEN: 'e4'")],
 )
 def test_what_cannot_be_played_is_a_clear_error(board: str, elo: int | None, problem: str) -> None:
     with pytest.raises(UserError, match=problem):

@@ -46,14 +46,12 @@ class Uci(Common):
             raise ConfigError("give --checkpoint or --evaluator, not both")
         logging.getLogger("engine.compiling").disabled = True  # the engine reports it in its protocol
         network = self.checkpoint or (EMBEDDED if self.evaluator is None and EMBEDDED.is_dir() else None)
-        if network is not None and not (network / CARD).is_file():
-            raise ConfigError(f"{network} holds no checkpoint: there is no {CARD} in it")
+        if network is not None:
+            require_card(network)
         player = f"network in {network}" if network else f"{self.evaluator or 'hand-written'} evaluator"
         options, like = default_options(network)
         name = f"Fianchetto {version('fianchetto')}"
         engine = Engine(loader(network, self.evaluator), _write, options=options, name=name)
-        if network is not None:
-            require_card(network)
         _write(f"info string plays by the {player}{like}\n")
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # exits at once, for the reason below
         try:

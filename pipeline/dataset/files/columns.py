@@ -96,8 +96,11 @@ ROW_COLUMNS = (
     ),
     Column(name="elo", type=pa.uint16(), null=0, meaning="The mover's rating."),
     Column(name="opponent_elo", type=pa.uint16(), null=0, meaning="The opponent's rating."),
-    Column(name="base", type=pa.uint16(), null=65535, meaning="Time control: seconds at the start."),
-    Column(name="increment", type=pa.uint8(), null=255, meaning="Time control: seconds added per move."),
+    Column(
+        name="base", type=pa.uint16(), null=65535,
+        meaning="Time control: seconds at the start; null unless the tag is `B` or `B+I` in seconds.",
+    ),  # fmt: skip
+    Column(name="increment", type=pa.uint8(), null=255, meaning="Time control: seconds added per move; null where `base` is."),
     Column(
         name="visits", type=VISITS, null=NAN, codec="zstd", encoding="", source=SEARCH,
         meaning="Policy of the search: labels and their shares; null without a search.",

@@ -128,6 +128,8 @@ def test_a_run_stopped_in_its_last_validation_is_killed_before_each_file_operati
         return train(config, TINY, stream(), out, validation=validate_slowly, data={}, progress=silent, stop=stop)
 
     monkeypatch.setattr("model.training.stopping.POLL_SECONDS", 0.0)
+    factor = {"value_factor": 0.5, "calibrated_value_brier": 0.0, "calibrated_wdl_brier": 0.0}
+    monkeypatch.setattr("model.training.monitor._fit_calibration", lambda *_: factor)  # few games leave it at 1
     whole = run(tmp_path / "whole")
     asked.clear()
     stopped = run(tmp_path / "stopped", asked.is_set)

@@ -336,7 +336,7 @@ def test_positions_without_moves_train_the_value_and_what_measures_moves_says_so
         assert "validation_top1" not in card["metrics"]
         with pytest.raises(ConfigError, match="positions has a known move"):
             report(net, positions=out)
-        with pytest.raises(ConfigError, match="known move"):
+        with pytest.raises(ConfigError, match="nothing can be fitted"):
             calibrate(net, out, rows=20, simulations=2)
         probed = probe(net, out, None, 20)
         assert probed == {"loss": None, "rows": 0}

@@ -135,7 +135,7 @@ def test_what_is_no_dump_is_said(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "message"), [(b"\n\n  \n", "no game was found"), (b"just a letter\n", "no moves: 1")]
+    ("content", "message"), [(b"\n\n  \n", "no game was found"), (b"just a letter\n", "unreadable move: 1")]
 )
 def test_text_without_games_is_said(content: bytes, message: str, tmp_path: Path) -> None:
     (tmp_path / "a.pgn").write_bytes(content)

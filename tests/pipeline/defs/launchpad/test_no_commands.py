@@ -20,7 +20,7 @@ NAMES = {
 }
 """Free texts that name a folder or a dump of datasets/; `Datasets` refuses all but plain names and known dumps."""
 WORDS = {
-    *("hold_out", "month", "since", "speeds", "until"),  # dates, filters, classes
+    *("hold_out", "month", "since", "speeds", "terminations", "until"),  # dates, filters, classes
     *("names", "player"),  # names in the tags of games
     "options",  # NAME=VALUE of our own search (pipeline/matches/players.py)
     *("log_level", "marker_to_close"),  # of Dagster itself
