@@ -42,8 +42,8 @@ def _mark_foreign(text: Any, movetext: Any, bounds: Any, marks: Any) -> None:
     """
     for game in range(len(movetext)):
         seen = np.uint8(0)
-        for at in range(movetext[game], bounds[game + 1]):
-            seen |= text[at]
+        for at in range(np.uint64(movetext[game]), np.uint64(bounds[game + 1])):
+            seen |= text[at]  # unsigned: the compiler makes vector instructions of it
         marks[game] = False
         commented = False
         for at in range(movetext[game], bounds[game + 1] if seen >= 128 else 0):
