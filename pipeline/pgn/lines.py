@@ -76,7 +76,9 @@ def is_line_end(text: Any, at: Any, end: Any) -> Any:
 
 @njit(**BORROWING)
 def skip_marks(text: Any, at: Any, end: Any) -> Any:
-    """Return the first byte from `at` on that begins no UTF-8 byte-order mark: joined files have one each."""
+    """Return the first byte from `at` on that begins no UTF-8 byte-order mark: joined files have
+    one each.
+    """
     while at + 3 <= end and text[at] == 0xEF and text[at + 1] == 0xBB and text[at + 2] == 0xBF:
         at += 3
     return at
@@ -101,7 +103,8 @@ def skip_blanks(text: Any, at: Any, end: Any) -> Any:
             break
         elif (
             (char == 0xEF and text[at + 1] == 0xBB and text[at + 2] == 0xBF)
-            or (char == 0xE2 and text[at + 1] == 0x80 and (text[at + 2] <= 0x8F or text[at + 2] == 0xAF))
+            or (char == 0xE2 and text[at + 1] == 0x80 and text[at + 2] <= 0x8F)
+            or (char == 0xE2 and text[at + 1] == 0x80 and text[at + 2] == 0xAF)
             or (char == 0xE2 and text[at + 1] == 0x81 and 0x9F <= text[at + 2] <= 0xA4)
             or (char == 0xE3 and text[at + 1] == 0x80 and text[at + 2] == 0x80)
         ):
