@@ -126,9 +126,11 @@ def read_fens(text: NDArray[np.uint8], spans: NDArray[np.int64], games: replay.G
     `spans` int64[G, F, 2]: a game whose SetUp announces a position has a bad FEN if it has none.
     """
     setups = [from_fen(chess.STARTING_FEN)]
-    set_up = matches(text, spans[:, tags.SETUP], lambda value: value.strip() not in NO_SETUP)
+    announced = np.flatnonzero((spans[:, tags.SETUP, 1] > 0) & (spans[:, tags.FEN, 1] == 0))
+    setup = spans[announced][:, tags.SETUP]
+    is_position = matches(text, setup, lambda value: value.strip() not in NO_SETUP)
+    games.status[announced[is_position]] = replay.BAD_FEN
     spans = spans[:, tags.FEN]
-    games.status[set_up & (spans[:, 1] == 0)] = replay.BAD_FEN
     for game in np.flatnonzero(spans[:, 1]):
         fen = tag_value(text, spans[game])
         try:

@@ -14,6 +14,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from engine.kernels import BORROWING
+from pipeline.pgn.lines import LOOK, last_brace
 
 DASHES = dict.fromkeys(map(ord, "‐‑‒–—―−﹘﹣－"), "-")
 _SPACES = dict.fromkeys([0x85, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029, 0x202F, 0x205F, 0x3000], " ")
@@ -36,20 +37,33 @@ _COMMENTS = re.compile(rb"(\{[^}]*(?:\}|\Z)|;[^\r\n]*|(?<![^\r\n])%[^\r\n]*)")
 
 
 @njit(**BORROWING)
+def _first_foreign(text: Any, at: Any, end: Any) -> Any:
+    """Return the first byte from `at` on that is not ASCII, or `end`."""
+    while at + LOOK <= end:
+        seen, first = np.uint8(0), np.uint64(at)
+        for offset in range(LOOK):
+            seen |= text[first + np.uint64(offset)]
+        if seen >= 128:
+            break
+        at += LOOK
+    while at < end and text[at] < 128:
+        at += 1
+    return at
+
+
+@njit(**BORROWING)
 def _mark_foreign(text: Any, movetext: Any, bounds: Any, marks: Any) -> None:
     """Write to `marks` (bool[G]) whether each game's movetext has a byte outside braces that is not
     ASCII.
     """
     for game in range(len(movetext)):
-        seen = np.uint8(0)
-        for at in range(movetext[game], bounds[game + 1]):
-            seen |= text[at]
-        marks[game] = False
-        commented = False
-        for at in range(movetext[game], bounds[game + 1] if seen >= 128 else 0):
-            char = text[at]
-            commented = char == 123 or (commented and char != 125)
-            marks[game] |= char >= 128 and not commented
+        begin, end = movetext[game], bounds[game + 1]
+        at, marks[game] = _first_foreign(text, begin, end), False
+        while at < end and not marks[game]:
+            marks[game] = last_brace(text, begin, at) != 123
+            while at < end and text[at] != 125:
+                at += 1
+            at = _first_foreign(text, at, end)
 
 
 def translate_movetext(

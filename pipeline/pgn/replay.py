@@ -184,7 +184,7 @@ def _write_row(rows: Any, row: Any, position: Any, planes: Any, ply: Any, move: 
     rows.ply[row] = ply
 
 
-@njit(**BORROWING)
+@njit(**BORROWING, forceinline=True)  # once per comment, as `next_token` is per token
 def _read_comment(text: Any, at: Any, end: Any, position: Any, rows: Any, first: Any, ply: Any) -> Any:
     """Read the values of a comment into the rows of the moves after it: return (byte after it or
     -1, whether it has a clock).

@@ -273,7 +273,8 @@ def _mark_end(text: Any, at: Any, end: Any, begin: Any) -> Any:
     return at if known else -1
 
 
-@njit(**BORROWING)
+# once per token: a call, which passes the text as seven words, would cost more than the work
+@njit(**BORROWING, forceinline=True)
 def _number_end(text: Any, at: Any, end: Any, begin: Any, ply: Any, numbered: Any) -> Any:
     """Return the byte after the move number at `at`; -1 for a number that is not the next move's,
     or part of a word.
@@ -294,7 +295,8 @@ def _number_end(text: Any, at: Any, end: Any, begin: Any, ply: Any, numbered: An
     return -1 if of_black and ply % 2 == 0 else at
 
 
-@njit(**BORROWING)
+# once per token: a call, which passes the text as seven words, would cost more than the work
+@njit(**BORROWING, forceinline=True)
 def next_token(text: Any, at: Any, end: Any, begin: Any, ply: Any, numbered: Any) -> Any:
     """Skip what is neither move, comment nor result: return the byte where the next of these begins, or `end`.
 

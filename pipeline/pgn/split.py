@@ -22,17 +22,17 @@ from numba import njit
 
 from engine.kernels import BORROWING
 from pipeline.pgn.comments import is_space
-from pipeline.pgn.san import read_result
-from pipeline.pgn.tags import (
-    is_event,
+from pipeline.pgn.lines import (
     is_line_end,
-    is_tag,
+    last_brace,
     line_end,
     line_stop,
+    next_line,
     skip_blanks,
     skip_marks,
-    tags_end,
 )
+from pipeline.pgn.san import read_result
+from pipeline.pgn.tags import is_event, is_tag, plain_close, tags_end
 
 BETWEEN, HEADERS, GAP, MOVETEXT, PAUSE, COMMENT = range(6)
 """States of the splitter: between games, in tags, after the blank line behind them, in movetext,
@@ -80,15 +80,11 @@ def _walk_moves(text: Any, at: Any, end: Any, commented: Any) -> Any:
     """Walk one line of movetext: return (first byte of the next line, whether a comment is open
     there).
     """
-    stop = line_stop(text, at, end)
+    stop = line_stop(text, at, end, 59)
     if stop < end and text[stop] == 59:
         return _walk_bytes(text, at, end, commented)
-    brace = stop - 1  # comments do not nest, so the last brace decides
-    while brace >= at and text[brace] != 123 and text[brace] != 125:
-        brace -= 1
-    if brace >= at:
-        commented = text[brace] == 123
-    return line_end(text, stop, end), commented
+    brace = last_brace(text, at, stop)  # comments do not nest
+    return next_line(text, stop, end), brace == 123 or (commented and brace == 0)
 
 
 @njit(**BORROWING)
@@ -182,9 +178,13 @@ def split(text: Any, at: Any, end: Any, final: Any, state: Any, starts: Any) -> 
         elif bracket and (mode <= GAP or (tagged and (mode == PAUSE or (mode == MOVETEXT and finished)))):
             fresh = mode == BETWEEN or mode > GAP or (mode == GAP and is_event(text, first, end))
             mode = HEADERS
-            following = line_end(text, first, end)
-            body = tags_end(text, first, following)
-            movetext = body if body < following else -1
+            close = plain_close(text, first, end)
+            if close >= 0:
+                following = next_line(text, close + 1, end)
+            else:
+                following = line_end(text, first, end)
+                body = tags_end(text, first, following)
+                movetext = body if body < following else -1
         else:
             if mode == COMMENT and tagged and candidate < 0:
                 candidate = at

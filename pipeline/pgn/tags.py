@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from engine.board.bitboard import U
 from engine.kernels import BORROWING
 from pipeline.pgn.comments import holds_board, is_space
+from pipeline.pgn.lines import is_line_end, line_end, line_stop, next_line, skip_blanks, skip_marks
 
 TAGS = (
     "Event", "Site", "Date", "White", "Black", "Result", "WhiteElo", "BlackElo",
@@ -29,98 +30,32 @@ TIME_CONTROL, ECO, TERMINATION, VARIANT, FEN, UTC_DATE, UTC_TIME = range(8, 15)
 WHITE_TITLE, BLACK_TITLE, LABELS, PUZZLE_RATING, PUZZLE_THEMES, SETUP = range(15, 21)
 
 
-@njit(**BORROWING)
-def skip_marks(text: Any, at: Any, end: Any) -> Any:
-    """Return the first byte from `at` on that begins no UTF-8 byte-order mark: joined files have one each."""
-    while at + 3 <= end and text[at] == 0xEF and text[at + 1] == 0xBB and text[at + 2] == 0xBF:
-        at += 3
-    return at
-
-
-@njit(**BORROWING)
-def skip_blanks(text: Any, at: Any, end: Any) -> Any:
-    """Return the first byte from `at` on that ends the line or is visible: no-break and zero-width
-    spaces are skipped too.
+def _name_tables() -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]:
+    """Return the wanted tag names in lower case as one row of bytes each, their indices in the
+    order of their lengths, and where each length begins in these.
     """
-    while at < end:
-        char = text[at]
-        if char < 128:
-            if char == 10 or char == 13 or not is_space(char):
-                break
-            at += 1
-        elif char == 0xA0:  # Latin-1
-            at += 1
-        elif char == 0xC2 and at + 1 < end and (text[at + 1] == 0xA0 or text[at + 1] == 0xAD):
-            at += 2
-        elif at + 2 >= end:
-            break
-        elif (
-            (char == 0xEF and text[at + 1] == 0xBB and text[at + 2] == 0xBF)
-            or (char == 0xE2 and text[at + 1] == 0x80 and (text[at + 2] <= 0x8F or text[at + 2] == 0xAF))
-            or (char == 0xE2 and text[at + 1] == 0x81 and 0x9F <= text[at + 2] <= 0xA4)
-            or (char == 0xE3 and text[at + 1] == 0x80 and text[at + 2] == 0x80)
-        ):
-            at += 3
-        else:
-            break
-    return at
-
-
-LOOK = 64
-"""Bytes that are compared at a time: the compiler makes vector instructions of it, and few lines are shorter."""
-
-
-@njit(**BORROWING)
-def line_stop(text: Any, at: Any, end: Any) -> Any:
-    """Return the first byte from `at` on that is LF, CR or a semicolon, or `end`."""
-    while at + LOOK <= end:
-        found, first = np.uint8(0), np.uint64(at)
-        for offset in range(LOOK):  # without break and negative indices, which would prevent vector instructions
-            char = text[first + np.uint64(offset)]
-            found |= np.uint8((char == 10) | (char == 13) | (char == 59))
-        if found:
-            break
-        at += LOOK
-    while at < end and text[at] != 10 and text[at] != 13 and text[at] != 59:
-        at += 1
-    return at
-
-
-@njit(**BORROWING)
-def line_end(text: Any, at: Any, end: Any) -> Any:
-    """Return the byte after the line end that follows `at` (LF, CR LF or CR alone), or `end`."""
-    at = line_stop(text, at, end)
-    while at < end and text[at] == 59:
-        at = line_stop(text, at + 1, end)
-    if at < end and text[at] == 13 and at + 1 < end and text[at + 1] == 10:
-        at += 1
-    return min(at + 1, end)
-
-
-def _name_table() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Return the wanted tag names in lower case as one row of bytes each, and their lengths."""
-    width = max(len(name) for name in TAGS)
-    table = np.zeros((len(TAGS), width), dtype=np.uint8)
+    lengths = np.array([len(name) for name in TAGS])
+    table = np.zeros((len(TAGS), lengths.max()), dtype=np.uint8)
     for row, name in enumerate(TAGS):
         table[row, : len(name)] = np.frombuffer(name.lower().encode(), dtype=np.uint8)
-    return table, np.array([len(name) for name in TAGS], dtype=np.int64)
+    by_length = np.argsort(lengths)
+    return table, by_length, np.searchsorted(lengths[by_length], np.arange(lengths.max() + 2))
 
 
-_NAMES, _LENGTHS = _name_table()
+_NAMES, _BY_LENGTH, _FIRST = _name_tables()
 
 
 @njit(**BORROWING)
 def _tag_index(text: Any, at: Any, length: Any) -> Any:
     """Return the index in TAGS of the name at `at`, in any case; -1 for another tag."""
-    for index in range(len(_LENGTHS)):
-        if _LENGTHS[index] == length and text[at] | 32 == _NAMES[index, 0]:
-            same = True
-            for offset in range(1, length):
-                if text[at + offset] | 32 != _NAMES[index, offset]:
-                    same = False
-                    break
-            if same:
-                return index
+    if length + 1 >= len(_FIRST):
+        return -1
+    for place in range(_FIRST[length], _FIRST[length + 1]):
+        index, offset = _BY_LENGTH[place], 0
+        while offset < length and text[at + offset] | 32 == _NAMES[index, offset]:
+            offset += 1
+        if offset == length:
+            return index
     return -1
 
 
@@ -128,12 +63,6 @@ def _tag_index(text: Any, at: Any, length: Any) -> Any:
 def _is_word(char: Any) -> Any:
     """Return whether a byte is an ASCII letter, a digit or `_`."""
     return 97 <= char | 32 <= 122 or 48 <= char <= 57 or char == 95
-
-
-@njit(**BORROWING)
-def is_line_end(text: Any, at: Any, end: Any) -> Any:
-    """Return whether the line ends at `at`."""
-    return at >= end or text[at] == 10 or text[at] == 13
 
 
 @njit(**BORROWING)
@@ -230,6 +159,20 @@ def _tag_close(text: Any, at: Any, end: Any) -> Any:
 
 
 @njit(**BORROWING)
+def plain_close(text: Any, at: Any, end: Any) -> Any:
+    """Return the `]` of the tag at `at` if it is the first in its line and nothing stands behind
+    it; -1 otherwise, and where no tag begins.
+
+    Most tags are such. Only for others the slow search for the end of the value is needed.
+    """
+    if at + 1 >= end or text[at] != 91 or text[at + 1] == 37:
+        return -1
+    close = line_stop(text, at, end, 93)
+    closes = close < end and text[close] == 93 and is_line_end(text, close + 1, end)
+    return close if closes else -1
+
+
+@njit(**BORROWING)
 def tags_end(text: Any, at: Any, end: Any) -> Any:
     """Return where movetext begins behind the tags of the line `text[at:end]`, or `end`."""
     while at < end and text[at] == 91 and not (at + 1 < end and text[at + 1] == 37):
@@ -261,10 +204,12 @@ def _is_start(text: Any, name: Any, value: Any, end: Any) -> Any:
     """Return whether an unknown tag seems to hold the start; chess.com's CurrentPosition is the
     end.
     """
+    if not _has_word(text, name, value, _FEN_WORD) and not holds_board(text, value, end):
+        return False
     final = False
     for word in range(len(_FINAL_WORDS)):
         final |= _has_word(text, name, value, _FINAL_WORDS[word])
-    return not final and (_has_word(text, name, value, _FEN_WORD) or holds_board(text, value, end))
+    return not final
 
 
 @njit(**BORROWING)
@@ -322,9 +267,14 @@ def scan_tags(text: Any, starts: Any, spans: Any, movetext: Any) -> None:
         at, end = starts[game], starts[game + 1]
         spans[game] = 0
         while at < end:
-            following = line_end(text, at, end)
-            at = skip_marks(text, at, following)
-            first = skip_blanks(text, at, following)
+            at = skip_marks(text, at, end)
+            first = skip_blanks(text, at, end)
+            close = plain_close(text, first, end)
+            if close >= 0:
+                _store_tag(text, first, close, spans[game])
+                at = next_line(text, close + 1, end)
+                continue
+            following = line_end(text, first, end)
             char = text[first] if first < following else 10
             if char == 91:
                 body = tags_end(text, first, following)

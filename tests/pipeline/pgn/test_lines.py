@@ -1,0 +1,41 @@
+"""The scans over lines find what a search byte by byte finds, wherever the blocks begin."""
+
+import random
+import re
+
+import numpy as np
+
+from pipeline.pgn import foreign, lines, tags
+
+
+def test_scans_over_lines_find_what_a_search_byte_by_byte_finds() -> None:
+    rng = random.Random(1)
+    for _ in range(300):
+        density = rng.choice([0.0, 0.01, 0.2])
+        data = bytes(
+            rng.choice(b"\n\r;{}[]\xe2") if rng.random() < density else rng.choice(b"a1 .")
+            for _ in range(rng.randrange(200))
+        )
+        text = np.frombuffer(data, dtype=np.uint8)
+        for at in range(0, len(data) + 1, 7):
+            end = rng.randint(at, len(data))
+            part = data[at:end]
+            stop = re.search(rb"[\n\r;]", part)
+            assert lines.line_stop(text, at, end, ord(";")) == (at + stop.start() if stop else end)
+            line = re.search(rb"\r\n|\r|\n", part)
+            assert lines.line_end(text, at, end) == (at + line.end() if line else end)
+            braces = re.findall(rb"[{}]", part)
+            assert lines.last_brace(text, at, end) == (ord(braces[-1]) if braces else 0)
+            tag = re.match(rb"\[[^%\]\r\n][^\]\r\n]*\](?=[\r\n]|\Z)|\[\](?=[\r\n]|\Z)", part)
+            assert tags.plain_close(text, at, end) == (at + tag.end() - 1 if tag else -1)
+
+
+def test_movetext_is_foreign_only_outside_comments() -> None:
+    braces = 70 * "{a}"
+    commented = [(f"{braces}{{é é}}", ""), ("{é", "")]
+    for comment, outside in [*commented, (braces, "é"), ("{é}", "é"), ("é", "{")]:
+        data = (comment + 70 * " " + outside).encode()
+        text, mark = np.frombuffer(data, dtype=np.uint8), np.zeros(1, dtype=np.bool_)
+        foreign._mark_foreign(text, np.array([0]), np.array([0, len(data)]), mark)
+        is_foreign = not re.sub(r"\{[^}]*(\}|\Z)", "", data.decode()).isascii()
+        assert mark[0] == is_foreign, data
