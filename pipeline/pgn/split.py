@@ -4,6 +4,7 @@ A game begins
     at the first tag after movetext and a blank line
     at `[Event` after tags and a blank line
     at a tag after a line of movetext that ends in a result, without a blank line too
+    at `[Event` after movetext that had no tags, without a blank line too
     at movetext without tags after a result and a blank line
     at the number `1.` after a blank line behind movetext that had no tags
 
@@ -145,6 +146,14 @@ def _is_first_number(text: Any, at: Any, end: Any) -> Any:
 
 
 @njit(**BORROWING)
+def _may_begin(text: Any, at: Any, end: Any, mode: Any, finished: Any, untagged: Any) -> Any:
+    """Return whether a tag at `at` behind movetext may begin a game: after a blank line or a result,
+    or if it is `Event` behind a line that is no game.
+    """
+    return mode == PAUSE or (mode == MOVETEXT and (finished or (untagged and is_event(text, at, end))))
+
+
+@njit(**BORROWING)
 def split(text: Any, at: Any, end: Any, final: Any, state: Any, starts: Any) -> Any:
     """Find the games that begin in whole lines `text[at:end]`: fill `starts` (int64) and return how
     many.
@@ -175,7 +184,7 @@ def split(text: Any, at: Any, end: Any, final: Any, state: Any, starts: Any) -> 
             following = line_end(text, first, end)
         elif mode != COMMENT and (text[at] == 37 or text[at] == 59):  # a line that begins with % or ; is a remark
             following = line_end(text, at, end)
-        elif bracket and (mode <= GAP or (tagged and (mode == PAUSE or (mode == MOVETEXT and finished)))):
+        elif bracket and (mode <= GAP or (tagged and _may_begin(text, first, end, mode, finished, untagged))):
             fresh = mode == BETWEEN or mode > GAP or (mode == GAP and is_event(text, first, end))
             mode = HEADERS
             close = plain_close(text, first, end)
@@ -197,13 +206,13 @@ def split(text: Any, at: Any, end: Any, final: Any, state: Any, starts: Any) -> 
             fresh = mode == BETWEEN or (mode == PAUSE and untagged and _is_first_number(text, first, end))
             untagged = untagged and not tagged
             movetext = at
+        if fresh:
+            moved = movetext == at  # a result without tags is a game
         if movetext >= 0:
             was_commented = mode == COMMENT
             following, commented = _walk_moves(text, movetext, end, was_commented)
             mode = COMMENT if commented else MOVETEXT
             finished = not commented and _ends_in_result(text, movetext, following)
-            if fresh:
-                moved = movetext == at  # a result without tags is a game
             moved = moved or was_commented or _has_moves(text, movetext, following)
             finished = finished and moved
         if not fresh and mode != BETWEEN and candidate < 0 and at - begun > LONGEST_GAME:

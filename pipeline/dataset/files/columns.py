@@ -99,7 +99,7 @@ ROW_COLUMNS = (
     Column(
         name="base", type=pa.uint16(), null=65535,
         meaning="Time control: seconds at the start; null unless the tag is `B` or `B+I` in seconds.",
-    ),  # fmt: skip
+    ),
     Column(name="increment", type=pa.uint8(), null=255, meaning="Time control: seconds added per move; null where `base` is."),
     Column(
         name="visits", type=VISITS, null=NAN, codec="zstd", encoding="", source=SEARCH,

@@ -182,7 +182,6 @@ def test_of_several_processes_one_prints(
         (["train", "--positions", "x", "--out", "y", "--steps", "1", "--preset", "fianchetto-sx"], "fianchetto-xs"),
         (["report", "--checkpoint", "x", "--positions", "y"], "x"),
         (["report", "--checkpoint", "x"], "give either a dataset (positions) or a PGN file"),
-        (["uci", "--checkpoint", "nowhere"], "nowhere holds no checkpoint"),
         (["show", "8/8/8/8/8/8/8/8 w - - 0 1"], "king"),
         (["show", "startpos", "--view", "maro77"], "did you mean 'marro77'"),
         (["frobnicate"], "frobnicate"),

@@ -116,7 +116,8 @@ def judge(case: Alteration, found: list[Found]) -> str:
         return AS_WRITTEN if game.rows == rows_of(original) else TRANSLATED
     if game.rows != rows_of(original) or (human and not case.in_tags):
         return OTHER_MOVES
-    return IGNORED_AT_MOVE if case.touches_move else IGNORED
+    is_mark = case.character.kind == "dash" and case.character.data + b"+" in case.data  # `-+`
+    return IGNORED_AT_MOVE if case.touches_move and not is_mark else IGNORED
 
 
 def judge_all(cases: Iterable[Alteration], path: Path) -> dict[str, list[Alteration]]:
@@ -175,7 +176,7 @@ def test_the_games_are_read_as_written(tmp_path: Path) -> None:
 def test_some_foreign_characters_never_change_a_move(tmp_path: Path) -> None:
     chance = random.Random(0)
     cases = [case for name in foreign.GAMES for case in foreign.alterations(name, chance.sample(foreign.CHARACTERS, 3))]
-    assert_sound(judge_all(chance.sample(cases, 3000), tmp_path / "games.pgn"))
+    assert_sound(judge_all(chance.sample(cases, min(3000, len(cases))), tmp_path / "games.pgn"))
 
 
 @pytest.mark.slow

@@ -222,7 +222,7 @@ def test_clocks_and_evals_are_read_however_odd(comment: str, tmp_path: Path) -> 
 
 CONTROLS = {
     "600+5": (600, 5), "300": (300, 0), "-": (None, None), "?": (None, None), "40/9000": (None, None),
-    "1/259200": (None, None), "0+1": (0, 1), "99999+0": (None, 0), "60+300": (60, None), "": (None, None),
+    "1/259200": (None, None), "0+1": (0, 1), "99999+0": (None, None), "60+300": (None, None), "": (None, None),
 }  # fmt: skip
 
 
