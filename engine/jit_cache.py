@@ -65,7 +65,7 @@ def _is_writable(name: str) -> bool:
         folder = Path(name).expanduser()
     except RuntimeError:  # a user without a home
         return False
-    above = next(path for path in (folder, *folder.parents) if path.exists())
+    above = next(path for path in (folder, *folder.parents) if os.path.exists(path))  # noqa: PTH110 - Path.exists raises where a parent may not be entered
     return above.is_dir() and os.access(above, os.W_OK | os.X_OK)
 
 

@@ -134,6 +134,7 @@ class Player:
     def prepare(self) -> None:
         """Load all kernels and measure the pace, before a game on a clock."""
         warm_up(self.evaluator)
+        gc.collect()
         gc.freeze()  # objects of libraries stay; scanning them again would cost a fast move 50 ms
         self.pace.measure(self.evaluator, planes_of([chess.Board()]))
 
@@ -167,14 +168,15 @@ class Player:
     def _meter(self, evaluator: Evaluator) -> Evaluator:
         """Return an evaluator whose calls adapt the pace; with `pairs` it never gets one row."""
         network: Any = evaluator
+        pace, pairs = self.pace, self._pairs  # not self: a cycle would keep the trees in memory
 
         def measured(planes_BP: NDArray[np.uint64], columns: Any = None) -> Answer:
-            begun, rows = self.pace.clock(), len(planes_BP)
-            if self._pairs and rows == 1:
+            begun, rows = pace.clock(), len(planes_BP)
+            if pairs and rows == 1:
                 planes_BP = np.repeat(planes_BP, 2, axis=0)
-                columns = columns and {name: np.repeat(one, 2) for name, one in columns.items()}
+                columns = columns and {name: np.repeat(one, 2, 0) for name, one in columns.items()}
             answer = network(planes_BP, columns) if columns else evaluator(planes_BP)
-            self.pace.observe(rows, self.pace.clock() - begun)
+            pace.observe(rows, pace.clock() - begun)
             return answer[0][:rows], answer[1][:rows]
 
         measured.columns = getattr(evaluator, "columns", {})  # type: ignore[attr-defined]

@@ -17,7 +17,7 @@ from pipeline.dumps.fetch import LICHESS, FetchConfig, month_of
 from pipeline.executors.by_name import LOCAL
 from pipeline.samples.shipped import SAMPLE as SAMPLE_FILE
 
-ENDINGS = (".pgn", ".pgn.zst", ".pgn.bz2", ".pgn.gz")
+ENDINGS = (".pgn", ".pgn.zst", ".pgn.bz2", ".pgn.gz", ".pgn.zip")
 SAMPLE = "sample"
 """Partition key of the embedded sample dump."""
 
@@ -53,7 +53,7 @@ class Datasets(dg.ConfigurableResource[None]):
             month = month_of(key)
             download = f", or launch the job `fetch_month` with `month: {month}`" if month else ""
             raise UserError(
-                f"there is no dump {key!r}: put {key}.pgn[.zst|.bz2|.gz] into {self.path / 'dumps'}{download}"
+                f"there is no dump {key!r}: put {key}.pgn[.zst|.bz2|.gz|.zip] into {self.path / 'dumps'}{download}"
             )
         if len(files) > 1:
             names = " and ".join(str(file.relative_to(self.path)) for file in files)

@@ -6,14 +6,11 @@ from pathlib import Path
 from engine.errors import UserError
 from engine.json_files import parse_json
 from model.training.config import TrainConfig
-from pipeline.dataset.files.shards import read_manifest
-from pipeline.dataset.training_set import read_training_set
+from pipeline.dataset.training_set import members
 from pipeline.defs.launchpad.options import CheckpointOptions
 from pipeline.defs.resources import Datasets
-from pipeline.samples.shipped import EMBEDDED
+from pipeline.samples.shipped import EMBEDDED, SCRATCH_POSITIONS
 
-FEW_GAMES = 100_000
-"""Games below which the embedded network is the better start (docs/guides/own_games.md)."""
 TUNING_RATE = 5e-4
 """Learning rate of a training that starts from a network."""
 
@@ -24,11 +21,11 @@ def choose_start(
     """Return the checkpoint to start from, None for random weights, the configuration, and why."""
     start, why = None, "start is set"
     if options.start == "auto":
-        games = count_games(training_set)
+        count = count_positions(training_set)
         card = parse_json((EMBEDDED / "checkpoint.json").read_bytes())
         is_own = card["preset"]["name"] == options.preset
-        start = EMBEDDED if is_own and games < FEW_GAMES else None
-        why = f"{games:,} games" + ("" if is_own else f", and {options.preset} is another preset")
+        start = EMBEDDED if is_own and count < SCRATCH_POSITIONS else None
+        why = f"{count:,} positions" + ("" if is_own else f", and {options.preset} is another preset")
     elif options.start == "embedded":
         start = EMBEDDED
     elif options.start != "scratch":
@@ -43,7 +40,6 @@ def choose_start(
     return start, config, f"{start.name} ({why}), learning rate {config.learning_rate:g}"
 
 
-def count_games(training_set: Path) -> int:
-    """Return the games of a training set."""
-    entries = read_training_set(training_set)["datasets"]
-    return sum(read_manifest(training_set / entry["path"])["games"]["used"] for entry in entries)
+def count_positions(training_set: Path) -> int:
+    """Return the train positions of a training set."""
+    return sum(member.positions("train") for member in members(training_set))

@@ -87,7 +87,7 @@ def read_zip(path: str) -> Iterator[tuple[bytes, float]]:
     """
     try:
         archive = zipfile.ZipFile(path)
-    except (zipfile.BadZipFile, OSError, ValueError) as error:
+    except (zipfile.BadZipFile, NotImplementedError, OSError, ValueError) as error:
         raise DumpError(f"is a damaged or incomplete zip archive ({error}): fetch it again, or unpack it") from error
     with archive:
         hidden = ("__MACOSX/", ".")

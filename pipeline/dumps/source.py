@@ -86,7 +86,7 @@ class Source:
         if not self._head:
             raise DumpError(f"{name} is empty: there are no games to read")
         self.compression = compression = compression_of(self._head)
-        if compression == "zip" and (self.name == STDIN or is_url(self.name)):
+        if compression == "zip" and (is_url(self.name) or not Path(self.name).is_file()):
             raise DumpError(f"{name} is a zip archive, which is read from files only: save it first")
         expected = _SUFFIXES.get(Path(short_name(self.name)).suffix)
         if expected is not None and compression != expected:

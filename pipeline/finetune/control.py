@@ -57,8 +57,10 @@ def write_seed(checkpoint: Path, human: Sequence[Path], target: Path, origin: Ma
     briers = {"value_brier_before": figures["value_brier"], "value_brier": figures[f"{CALIBRATED}value_brier"]}
     written = {**card, "finished": True, "finetune": dict(origin)}
     written["calibration"] = {"factor": figures["value_factor"], **briers}
-    for name in ("files", "superseded", "human_search"):  # a search's correction was fitted to the other value
+    for name in ("files", "superseded"):
         written.pop(name, None)
+    if figures["value_factor"] != 1.0:
+        written.pop("human_search", None)  # a search's correction was fitted to the other value
     target.mkdir(parents=True, exist_ok=True)
     save(target, written, {"weights": network.state_dict()})
 

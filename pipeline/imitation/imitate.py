@@ -29,7 +29,7 @@ from pipeline.dataset.batches import Batches
 from pipeline.dataset.files.shards import read_manifest
 from pipeline.dataset.join import join
 from pipeline.dataset.training_set import LATEST, NONE
-from pipeline.errors import ConfigError, DamagedError, DatasetError, Stopped
+from pipeline.errors import ConfigError, DamagedError, DatasetError
 from pipeline.imitation.page import write_imitation
 from pipeline.imitation.report import report_imitation
 from pipeline.imitation.tune import tune
@@ -47,6 +47,10 @@ FEWEST = 20
 """Games below which no network is trained."""
 FEW = 100
 """Games below which the command says what to expect."""
+
+
+class UnusableGamesError(DatasetError):
+    """The person's games are too few, or none of them can be held out."""
 
 
 def imitate(
@@ -86,11 +90,14 @@ def imitate(
     new = not out.exists()
     try:
         page = _hold_out(sources, config, work, at("games"), stop)
-    except Stopped:
+    except UnusableGamesError:
+        if new:  # they are no reason to refuse others in the same place
+            shutil.rmtree(out, ignore_errors=True)
         raise
     except (OSError, UserError):
-        if new:  # games that cannot be used are no reason to refuse others in the same place
-            shutil.rmtree(out, ignore_errors=True)
+        for folder in (work, out):  # those that hold nothing to continue
+            with suppress(OSError):
+                folder.rmdir()
         raise
     player = _describe_player(players, work)
     if player["games"] < FEW:
@@ -127,11 +134,13 @@ def _hold_out(
     positions, training_set = work / "positions", work / "training_set"
     _ingest(sources, positions, config, progress, stop)
     if (games := read_manifest(positions)["games"]["used"]) < FEWEST:
-        raise DatasetError(f"{games} games of {_join_names(config.player)} are too few: at least {FEWEST} are needed")
+        raise UnusableGamesError(
+            f"{games} games of {_join_names(config.player)} are too few: at least {FEWEST} are needed"
+        )
     page = join([positions], training_set, progress=progress, stop=stop)
     (entry,) = page["datasets"]
     if entry["held_out"] == NONE:
-        raise DatasetError(f"the newest games cannot be held out: {entry['why'].partition(':')[0]}")
+        raise UnusableGamesError(f"the newest games cannot be held out: {entry['why'].partition(':')[0]}")
     return dict(entry)
 
 

@@ -82,7 +82,7 @@ def tune(
     data.pop("fold", None)
     if not (out / CARD).exists() or read_card(out)["data"] != data:
         totals = {name: sum(card[name] for card in cards) for name in ("step", "positions", "seconds")}
-        left_out = ("files", "superseded", "monitor", "calibration")  # of a network that was not mixed
+        left_out = ("files", "superseded", "monitor", "calibration", "message")  # of a network that was not mixed
         kept = {name: value for name, value in cards[0].items() if name not in left_out}
         start.load_state_dict(interpolate(start.state_dict(), mean, share))
         with lock_directory(out):

@@ -23,7 +23,7 @@ _TABLE = DASHES | _SPACES | _OTHERS
 _SIGN = re.compile("[±∓⩲⩱∞□⨀⟳⇆⇄‼⁇⁉⁈†‡](?![A-Za-z0-9♔-♟])")
 _ELLIPSIS = re.compile(r"(?<=[\d.])…|…(?=\s)")
 # single bytes of Latin-1 and CP1252, as `surrogateescape` decodes them
-_BYTES = {0xDC00 + byte: char for byte, char in zip(b"\xa0\xbd\xb1\xd7\x96\x97\x85", " ½±x--…", strict=True)}
+_BYTES = {0xDC00 + byte: char for byte, char in zip(b"\xa0\xbd\xb1\xd7\x96\x97\x85", " ½±x--.", strict=True)}
 
 _PIECES = str.maketrans("♔♕♖♗♘♚♛♜♝♞", 2 * "KQRBN")
 _PIECE = re.compile("([♔-♘♚-♞])[\ufe0e\ufe0f]?")

@@ -1,7 +1,7 @@
 """The beginnings of games in PGN text: a compiled scan over the lines of a stream, block by block.
 
 A game begins
-    at the first tag after movetext and a blank line
+    at the first tag with a value in quotes after movetext and a blank line
     at `[Event` after tags and a blank line
     at a tag after a line of movetext that ends in a result, without a blank line too
     at `[Event` after movetext that had no tags, without a blank line too
@@ -33,7 +33,7 @@ from pipeline.pgn.lines import (
     skip_marks,
 )
 from pipeline.pgn.san import read_result
-from pipeline.pgn.tags import is_event, is_tag, plain_close, tags_end
+from pipeline.pgn.tags import has_quoted_value, is_event, is_tag, plain_close, tags_end
 
 BETWEEN, HEADERS, GAP, MOVETEXT, PAUSE, COMMENT = range(6)
 """States of the splitter: between games, in tags, after the blank line behind them, in movetext,
@@ -68,8 +68,10 @@ def _ends_in_result(text: Any, at: Any, end: Any) -> Any:
     """Return whether the last word of the line `text[at:end]` is a result or `*`."""
     while end > at and is_space(text[end - 1]):
         end -= 1
-    if end > at and (text[end - 1] == 42 or text[end - 1] == 0xBD):  # * and the last byte of a half
+    if end > at and text[end - 1] == 42:  # *
         return True
+    if end > at and text[end - 1] == 0xBD:  # a half, in UTF-8 or Latin-1
+        return end - 2 < at or text[end - 2] == 0xC2 or text[end - 2] < 128
     word = end
     while word > at and end - word < 8 and not is_space(text[word - 1]):
         word -= 1
@@ -79,18 +81,21 @@ def _ends_in_result(text: Any, at: Any, end: Any) -> Any:
 @njit(**BORROWING)
 def _walk_moves(text: Any, at: Any, end: Any, commented: Any) -> Any:
     """Walk one line of movetext: return (first byte of the next line, whether a comment is open
-    there).
+    there, whether the line ends in a result).
     """
     stop = line_stop(text, at, end, 59)
     if stop < end and text[stop] == 59:
-        return _walk_bytes(text, at, end, commented)
+        following, commented = _walk_bytes(text, at, end, commented)
+        return following, commented, False  # the last word may be of a remark
     brace = last_brace(text, at, stop)  # comments do not nest
-    return next_line(text, stop, end), brace == 123 or (commented and brace == 0)
+    commented = brace == 123 or (commented and brace == 0)
+    following = next_line(text, stop, end)
+    return following, commented, not commented and _ends_in_result(text, at, following)
 
 
 @njit(**BORROWING)
 def _walk_bytes(text: Any, at: Any, end: Any, commented: Any) -> Any:
-    """Walk a line with a semicolon, which may begin a comment, as `_walk_moves` does."""
+    """Walk a line with a semicolon, which may begin a comment: return the first two of `_walk_moves`."""
     while at < end:
         char = text[at]
         if char == 10 or char == 13:
@@ -146,11 +151,16 @@ def _is_first_number(text: Any, at: Any, end: Any) -> Any:
 
 
 @njit(**BORROWING)
-def _may_begin(text: Any, at: Any, end: Any, mode: Any, finished: Any, untagged: Any) -> Any:
-    """Return whether a tag at `at` behind movetext may begin a game: after a blank line or a result,
-    or if it is `Event` behind a line that is no game.
+def _may_begin(text: Any, at: Any, end: Any, mode: Any, finished: Any, moved: Any, untagged: Any) -> Any:
+    """Return whether a tag at `at` behind movetext may begin a game: after moves and their result,
+    after a blank line if it has a value in quotes, or if it is `Event` behind a blank line, a result,
+    or movetext without tags.
     """
-    return mode == PAUSE or (mode == MOVETEXT and (finished or (untagged and is_event(text, at, end))))
+    if is_event(text, at, end):
+        return mode == PAUSE or (mode == MOVETEXT and (finished or untagged))
+    if mode == PAUSE:
+        return has_quoted_value(text, at, end)
+    return mode == MOVETEXT and finished and moved
 
 
 @njit(**BORROWING)
@@ -170,7 +180,7 @@ def split(text: Any, at: Any, end: Any, final: Any, state: Any, starts: Any) -> 
             at, mode, candidate = candidate, BETWEEN, -1  # the comment was never closed
         at = skip_marks(text, at, end)
         if at == end:
-            break
+            continue  # an unclosed comment is still to be ended
         first = skip_blanks(text, at, end)
         empty = is_line_end(text, first, end)
         bracket = not empty and text[first] == 91 and not (first + 1 < end and text[first + 1] == 37)
@@ -180,11 +190,11 @@ def split(text: Any, at: Any, end: Any, final: Any, state: Any, starts: Any) -> 
             if mode == HEADERS:
                 mode = GAP
             elif mode == MOVETEXT:
-                mode = BETWEEN if finished else PAUSE
+                mode = BETWEEN if finished and moved else PAUSE
             following = line_end(text, first, end)
         elif mode != COMMENT and (text[at] == 37 or text[at] == 59):  # a line that begins with % or ; is a remark
             following = line_end(text, at, end)
-        elif bracket and (mode <= GAP or (tagged and _may_begin(text, first, end, mode, finished, untagged))):
+        elif bracket and (mode <= GAP or (tagged and _may_begin(text, first, end, mode, finished, moved, untagged))):
             fresh = mode == BETWEEN or mode > GAP or (mode == GAP and is_event(text, first, end))
             mode = HEADERS
             close = plain_close(text, first, end)
@@ -210,11 +220,9 @@ def split(text: Any, at: Any, end: Any, final: Any, state: Any, starts: Any) -> 
             moved = movetext == at  # a result without tags is a game
         if movetext >= 0:
             was_commented = mode == COMMENT
-            following, commented = _walk_moves(text, movetext, end, was_commented)
+            following, commented, finished = _walk_moves(text, movetext, end, was_commented)
             mode = COMMENT if commented else MOVETEXT
-            finished = not commented and _ends_in_result(text, movetext, following)
             moved = moved or was_commented or _has_moves(text, movetext, following)
-            finished = finished and moved
         if not fresh and mode != BETWEEN and candidate < 0 and at - begun > LONGEST_GAME:
             fresh, mode = True, MOVETEXT
         if fresh:

@@ -101,6 +101,17 @@ def _quote_length(text: Any, at: Any, end: Any) -> Any:
 
 
 @njit(**BORROWING)
+def has_quoted_value(text: Any, at: Any, end: Any) -> Any:
+    """Return whether the tag at `at` has a quotation mark behind its name, unlike `[Diagram 1]`."""
+    at = skip_blanks(text, at + 1, end)
+    while at < end and _is_word(text[at]):
+        at += 1
+    while at < end and (text[at] == 58 or text[at] == 61 or text[at] == 32 or text[at] == 9):  # : =
+        at += 1
+    return at < end and _quote_length(text, at, end) > 0
+
+
+@njit(**BORROWING)
 def _quote_before(text: Any, at: Any, end: Any) -> Any:
     """Return the length of the quotation mark that ends `text[at:end]`, 0 for none."""
     for length in (6, 3, 2, 1):
@@ -149,7 +160,7 @@ def _tag_close(text: Any, at: Any, end: Any) -> Any:
     if _quote_before(text, at, value) == 0:
         return close
     found = -1
-    for place in range(value, end):
+    for place in range(value, min(end, value + LONGEST_VALUE)):
         if text[place] == 93 and _quote_before(text, value, _trim_end(text, value, place)) > 0:
             found = place
             after = skip_blanks(text, place + 1, end)
@@ -192,6 +203,8 @@ def _has_word(text: Any, at: Any, end: Any, word: Any) -> Any:
     return first or last
 
 
+LONGEST_VALUE = 1 << 12
+"""Bytes in which the end of a quoted value is looked for, so that hostile lines take linear time."""
 LONG_VALUE = 40
 """Length from which the value of a wanted tag is searched for a position: several tags on a line,
 with something between them, may seem to be one."""

@@ -273,6 +273,7 @@ def _plain_game(text: bytes) -> str:
     tags.scan_tags(data, bounds, spans, begin)
     movetext = tag_value(translate_movetext(data, begin, bounds), np.array([begin[0], len(text)]))
     movetext = re.sub(r"--+\+|\+--+", "", movetext)  # marks, where python-chess reads null moves
+    movetext = re.sub(r"(?<!\S)(\d+)(?=[a-h][1-8x])", r"\1. ", movetext)  # `1e4` is no rank
     moves = re.sub(r"(?<!\S)([01]):([01])(?!\S)", r"\1-\2", "\n".join(filter(str.strip, movetext.splitlines())))
     result = parse_result(tag_value(data, spans[0, tags.RESULT]))
     known = {"Result": RESULT_NAMES.get(result, ""), "FEN": tag_value(data, spans[0, tags.FEN])}

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+from engine.errors import UserError
 from engine.evaluation.evaluator import Evaluator
 from engine.json_files import check, read_json, shown
 from engine.uci.options import Options
@@ -58,6 +59,10 @@ class Uci(Common):
             engine.serve(sys.stdin.buffer)
         except KeyboardInterrupt:
             os._exit(130)
+        except UserError as error:  # a thread waits for input, which would make an ordinary exit fail
+            print(f"fianchetto: {error}", file=sys.stderr, flush=True)  # noqa: T201
+            sys.stdout.flush()
+            os._exit(2)
         sys.stdout.flush()
         # Unloading torch takes 0.8 s, a compiling thread cannot be ended, and a GUI expects nothing after the last answer.
         os._exit(0)

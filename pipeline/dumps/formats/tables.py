@@ -159,10 +159,10 @@ def _write_game(place: str, row: Row, moves: str) -> str:
     }
     every = derived | known
     every["Site"] = every["Site"] or place
-    # A space before it keeps hostile movetext from beginning a tag; a blank line behind it closes
+    # A comment before it keeps hostile movetext from beginning a tag; a blank line behind it closes
     # what it left open.
     text = movetext if len(movetext) <= LONGEST_MOVETEXT else ""
-    return f"{write_tags(every)}\n {text} {every['Result']}\n\n"
+    return f"{write_tags(every)}\n{{}} {text} {every['Result']}\n\n"
 
 
 def find_first_move(field: str) -> str:

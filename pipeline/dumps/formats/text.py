@@ -102,7 +102,7 @@ def _decode_line(line: bytes) -> str | None:
 
 def clean(value: str) -> str:
     """Return a text as a tag's value: one line, no longer than LONGEST_VALUE."""
-    return value[:LONGEST_VALUE].translate(_CONTROLS).strip()
+    return value[:LONGEST_VALUE].translate(_CONTROLS).replace('"]', "']").strip()
 
 
 def write_tags(tags: Mapping[str, str]) -> str:

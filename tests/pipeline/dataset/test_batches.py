@@ -1,5 +1,6 @@
 """Batches: a permutation of the rows each epoch, the same from any step, shared out by rank."""
 
+import shutil
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -227,8 +228,9 @@ def test_once_gives_every_row_in_the_order_of_the_files(dataset: Path) -> None:
     assert np.array_equal(np.concatenate([batch["game"] for batch in held_out.read_rows()]), np.arange(5000, 5070))
 
 
-def test_several_datasets_are_one_stream(dataset: Path) -> None:
-    both = Batches([dataset, dataset], batch_size=100)
+def test_several_datasets_are_one_stream(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    other = shutil.copytree(dataset, tmp_path_factory.mktemp("other") / "copy")
+    both = Batches([dataset, other], batch_size=100)
     rows = np.concatenate([batch["game"] for batch in islice(both.from_step(0), 20)])
     assert np.array_equal(np.sort(rows), np.repeat(np.arange(1000), 2))
 

@@ -14,24 +14,24 @@ OWN = TrainDetails(learning_rate=0.002)
 
 
 @pytest.mark.parametrize(
-    ("games", "options", "begins", "rate"),
+    ("positions", "options", "begins", "rate"),
     [
-        (2_000, CheckpointOptions(), EMBEDDED, 0.0005),
-        (2_000, CheckpointOptions(train=OWN), EMBEDDED, 0.002),
-        (200_000, CheckpointOptions(), None, 0.005),
-        (2_000, CheckpointOptions(preset="fianchetto-xs"), None, 0.005),
-        (2_000, CheckpointOptions(start="scratch"), None, 0.005),
-        (200_000, CheckpointOptions(start="embedded"), EMBEDDED, 0.0005),
+        (150_000, CheckpointOptions(), EMBEDDED, 0.0005),
+        (150_000, CheckpointOptions(train=OWN), EMBEDDED, 0.002),
+        (15_000_000, CheckpointOptions(), None, 0.005),
+        (150_000, CheckpointOptions(preset="fianchetto-xs"), None, 0.005),
+        (150_000, CheckpointOptions(start="scratch"), None, 0.005),
+        (15_000_000, CheckpointOptions(start="embedded"), EMBEDDED, 0.0005),
     ],
 )
 def test_few_games_start_from_the_embedded_network(
-    games: int,
+    positions: int,
     options: CheckpointOptions,
     begins: Path | None,
     rate: float,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(start, "count_games", lambda training_set: games)
+    monkeypatch.setattr(start, "count_positions", lambda training_set: positions)
     found, config, why = start.choose_start(options, Path("set"), Datasets())
     assert (found, config.learning_rate) == (begins, rate)
     assert (begins.name if begins else "random") in why

@@ -136,8 +136,9 @@ def nll_by_player(network: Path, positions: Path) -> float:
         for row, position in enumerate(row_positions(batch)):
             board = to_board(position)
             columns = {name: np.array([batch[name][row]]) for name in player.evaluator.columns}
-            player._columns = lambda _, planes=batch["planes"][row : row + 1], more=columns: {"planes": planes, **more}
-            shares = player.choose(board, simulations=8).probabilities
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr("engine.player.policy.read_columns", lambda *_, known=columns: known)
+                shares = player.choose(board, simulations=8).probabilities
             label = int(batch["label"][row])
             lost.append(-np.log(next(share for move, share in shares.items() if label_of(move, board.turn) == label)))
     return float(np.mean(lost))

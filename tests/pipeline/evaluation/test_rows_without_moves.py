@@ -42,7 +42,7 @@ def positions_of(moves: list[str | None], folder: Path) -> Path:
 
 def test_a_report_says_that_positions_have_no_moves(tmp_path: Path) -> None:
     made = positions_of([None] * 12, tmp_path / "none")
-    with pytest.raises(ConfigError, match=r"none of the .* positions read has a move"):
+    with pytest.raises(ConfigError, match=r"none of the .* positions has a known move"):
         report(EMBEDDED, positions=made, split="test")
     assert probe(EMBEDDED, made, "test", 64) == {"loss": None, "rows": 0}
 
