@@ -143,7 +143,7 @@ class Pace:
         self.slowest = 0.0
         """The slowest batch lately: the next one may take as long."""
         self.lag = 0.0
-        """What a move costs between program and player, as the clocks of a game show; decaying."""
+        """Seconds that a move loses between program and player, read off the game's clocks; decaying."""
         self.longest_round = 0.0
         """The longest round so far, decaying."""
         self._expected: dict[int, tuple[int, float]] = {}

@@ -25,7 +25,7 @@ MOST_CLOCK, MOST_INCREMENT, MOST_HALFMOVE = 65_534, 254, 255
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Conditions:
-    """What people's moves depend on beside the game; None is unknown."""
+    """Inputs of a policy besides the game: ratings and clocks; None is unknown."""
 
     rating: int | None = None
     """The mover's rating."""

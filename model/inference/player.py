@@ -134,7 +134,7 @@ class Player:
         return self._play(style, [Request(board=board, lines=lines)])[0]
 
     def _play(self, style: Style, requests: Sequence[Request]) -> list[Play]:
-        """Have a player with a tree of its own make a move for each request."""
+        """Play a move for each request with a new engine player, whose trees end with it."""
         player = EnginePlayer(self.evaluator, style, searched=self._searched)
         return player.play_all(requests)
 

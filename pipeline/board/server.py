@@ -102,7 +102,7 @@ class _Server(uvicorn.Server):
     """A server that ends quietly."""
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Stop, and say nothing of the requests that are cut short by it."""
+        """Stop without log lines about the requests that it cuts short."""
         logging.getLogger("uvicorn.error").disabled = True
         super().handle_exit(sig, frame)
 

@@ -38,7 +38,7 @@ REFUSED = {
     b"ARROW1": ("an Arrow file", "save it as Parquet"),
     b"%PDF": ("a PDF document", "name a PGN file"),
 }
-"""What cannot be read, by its first bytes: its name, and what to do."""
+"""Formats that are refused, by their first bytes: name and remedy."""
 TAR, TAR_AT = b"ustar", 257
 
 _READ = 1 << 14

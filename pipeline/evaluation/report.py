@@ -60,8 +60,7 @@ class _Where(NamedTuple):
     dumps: Sequence[str]
     """Dumps of the only dataset, for links to games; empty if they are gone."""
     found: "list[NDArray[np.bool_]]"
-    """Which measured positions `train` has, once looked up: the rows of all networks are the
-    same."""
+    """Whether `train` holds each measured position, for all networks, once looked up."""
 
     def look_up(self, keys_R: "NDArray[np.uint64]", progress: Progress) -> "NDArray[np.bool_] | None":
         """Return which keys of measured positions are in `train`, bool[R]; None without train shards."""

@@ -127,7 +127,7 @@ class _Worker:
             self.pipe.send(work)
 
     def stop(self) -> int:
-        """Kill the process, and return its exit status: that of its own end if it came first."""
+        """Kill the process if it still runs, and return its exit status."""
         self.process.kill()
         self.pipe.close()
         return self.process.wait()

@@ -1,5 +1,4 @@
-"""What stands between the moves of PGN movetext, compiled: comments with clocks and evaluations,
-variations.
+"""Compiled readers of PGN comments, with their clocks and evaluations, and of variations.
 
 Every function takes the text (uint8), the byte to begin at and the byte the game ends at, and never
 reads past that.

@@ -1,7 +1,7 @@
 """Characters of movetext that are not ASCII: translated where their meaning is certain.
 
 Figurines become letters, no-break and other spaces blanks, typographic dashes hyphens, a half
-`1/2`, and signs of evaluation `!`, which says nothing here. Zero-width characters between tokens
+`1/2`, and signs of evaluation `!`, which is ignored. Zero-width characters between tokens
 are dropped. Everything else stays: the game is then dropped for an unreadable move. Comments are
 not changed.
 """

@@ -19,7 +19,7 @@ from pipeline.errors import DumpError
 DELIMITERS = ",\t;|"
 JSON = re.compile(r'\s*[\[{]\s*\{?\s*"\w+"\s*:')
 LOOKED_AT = 20
-"""Lines by which a table of unknown columns is told from PGN."""
+"""Lines that are read to distinguish a table of unknown columns from PGN."""
 EPD = re.compile(
     r"\s*((?:[pnbrqkPNBRQK1-8]+/){7}[pnbrqkPNBRQK1-8]+\s+[wb]\s+\S+\s+\S+)(?:\s+(\d+)\s+(\d+))?(?:\s+(.*))?\s*"
 )
