@@ -251,7 +251,7 @@ def test_a_checkpoint_is_named_by_its_run_and_refused_when_unknown(copied: Path)
         both = {"checkpoint": {"minutes": 1.0, "train": {"steps": 5}}}
         wrong = execute("train", instance, unaudited | both)
         assert "exactly one of minutes" in failure(wrong, "checkpoint")
-        longer = {"name": folder.name, "minutes": 0.03}
+        longer = {"name": folder.name, "minutes": 0.03, "start": "scratch"}
         grown = execute("train", instance, unaudited | {"checkpoint": longer})
         assert grown.success, failure(grown, "checkpoint")
         assert json.loads((folder / "checkpoint.json").read_text())["config"]["minutes"] == 0.03
