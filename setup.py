@@ -1,4 +1,6 @@
-"""The packages, and with them the checkpoint and the sample dump, which the repository keeps in `datasets/`."""
+"""The packages, and with them the checkpoint and the sample dump, which the repository keeps in
+`datasets/`.
+"""
 
 from setuptools import find_packages, setup
 
@@ -8,5 +10,9 @@ setup(
     packages=[*find_packages(include=["engine*", "fianchetto*", "model*", "pipeline*"]), *DATA],
     package_dir=DATA,
     package_data={name: ["*"] for name in DATA}
-    | {"pipeline.evaluation.page": ["*.css", "*.html"], "pipeline": ["recipes/*.yaml"], "pipeline.board": ["static/*"]},
+    | {
+        "pipeline.evaluation.page": ["*.css", "*.html"],
+        "pipeline": ["recipes/*.yaml"],
+        "pipeline.board": ["static/*"],
+    },
 )

@@ -17,12 +17,25 @@ Measure = Callable[..., dict[str, Any]]
 
 @click.command(context_settings={"show_default": True})
 @click.argument("what", type=click.Choice(["ingest", "batches", "search", "report", "scale"]))
-@click.option("--pgn", type=click.Path(exists=True, path_type=Path), default=SAMPLE, help="Dump to measure on.")
-@click.option("--planes", type=click.Choice(["all", "compact"]), default="all", help="How planes are stored.")
-@click.option("--history", type=click.IntRange(1, 8), default=8, help="Previous half-moves that a row keeps.")
-@click.option("--largest", default=1_000_000_000, help="scale: bytes of the long stream, which is not stored.")
+@click.option(
+    "--pgn",
+    type=click.Path(exists=True, path_type=Path),
+    default=SAMPLE,
+    help="Dump to measure on.",
+)
+@click.option(
+    "--planes", type=click.Choice(["all", "compact"]), default="all", help="How planes are stored."
+)
+@click.option(
+    "--history", type=click.IntRange(1, 8), default=8, help="Previous half-moves that a row keeps."
+)
+@click.option(
+    "--largest", default=1_000_000_000, help="scale: bytes of the long stream, which is not stored."
+)
 def main(what: str, pgn: Path, planes: Any, history: int, largest: int) -> None:
-    """Measure ingest, batches, search, a report, or the memory of ingest on a long stream (scale)."""
+    """Measure ingest, batches, search, a report, or the memory of ingest on a long stream
+    (scale).
+    """
     config = IngestConfig(planes=planes, history=history)
     measures: dict[str, tuple[Measure, tuple[Any, ...]]] = {
         "ingest": (ingest.measure, (pgn, config)),
@@ -34,7 +47,8 @@ def main(what: str, pgn: Path, planes: Any, history: int, largest: int) -> None:
     measure, arguments = measures[what]
     with bar(what) as progress:
         result = measure(*arguments, progress=progress)
-    print(plain_text({name: value for name, value in result.items() if not isinstance(value, list)}))  # noqa: T201
+    values = {name: value for name, value in result.items() if not isinstance(value, list)}
+    print(plain_text(values))  # noqa: T201
     for rows in (value for value in result.values() if isinstance(value, list)):
         print(f"\n{text_table(rows)}")  # noqa: T201
 

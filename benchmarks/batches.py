@@ -22,7 +22,8 @@ TURNS = 2
 def _stream_rate(positions: Path) -> float:
     """Read shuffled batches of an epoch or ROWS_AT_LEAST; return rows per second.
 
-    The clock starts when both blocks of memory have been filled: a training run touches new memory only once.
+    The clock starts when both blocks of memory have been filled: a training run touches new memory
+    only once.
     """
     batches = Batches([positions], "train", batch_size=BATCH)
     wanted = max(batches.rows, ROWS_AT_LEAST)

@@ -26,7 +26,8 @@ from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 
 BESIDE_BYTES = 16 << 20
-"""Text of the games that both read: two chunks, 7,000 games with evals, 530,000 positions; a minute or two of python-chess."""
+"""Text of the games that both read: two chunks, 7,000 games with evals, 530,000 positions; a minute
+or two of python-chess."""
 TURNS = 3
 """Runs of each kind, in turns; the fastest counts, since machines are shared."""
 
@@ -40,7 +41,9 @@ def _timed(pgn: Path, config: IngestConfig) -> tuple[float, dict[str, Any]]:
 
 
 def _planes_by_loops(board: chess.Board) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """Build the 77 planes as one would from python-chess: a loop over pieces and a loop over legal moves."""
+    """Build the 77 planes as one would from python-chess: a loop over pieces and a loop over legal
+    moves.
+    """
     planes = np.zeros((77, 8, 8), dtype=np.uint8)
     mover = board.turn
     for piece_type in chess.PIECE_TYPES:
@@ -60,7 +63,10 @@ def _rows_of_game(game: chess.pgn.Game, number: int) -> Iterator[dict[str, Any]]
     headers, board = game.headers, game.board()
     result = {"1-0": 1, "0-1": -1}.get(headers.get("Result", "*"), 0)
     base, _, increment = headers.get("TimeControl", "-").partition("+")
-    elos = [int(elo) if elo.isdigit() else None for elo in (headers.get("WhiteElo", ""), headers.get("BlackElo", ""))]
+    elos = [
+        int(elo) if elo.isdigit() else None
+        for elo in (headers.get("WhiteElo", ""), headers.get("BlackElo", ""))
+    ]
     nodes = list(game.mainline())
     seen: Counter[str] = Counter()
     squares: list[int] = []
@@ -70,7 +76,9 @@ def _rows_of_game(game: chess.pgn.Game, number: int) -> Iterator[dict[str, Any]]
         white = board.turn == chess.WHITE
         place = board.epd()
         yield {
-            "planes": np.packbits(_planes_by_loops(board).reshape(77, 64), axis=-1, bitorder="little").tobytes(),
+            "planes": np.packbits(
+                _planes_by_loops(board).reshape(77, 64), axis=-1, bitorder="little"
+            ).tobytes(),
             "label": label_of(node.move, board.turn),
             "promotion": node.move.promotion or 0,
             "castling": board.castling_rights.bit_count(),
@@ -79,7 +87,9 @@ def _rows_of_game(game: chess.pgn.Game, number: int) -> Iterator[dict[str, Any]]
             "halfmove": min(board.halfmove_clock, 255),
             "repetition": seen[place],
             "result": result if white else -result,
-            "eval": None if score is None else max(-32000, min(32000, score.pov(board.turn).score(mate_score=32000))),
+            "eval": None
+            if score is None
+            else max(-32000, min(32000, score.pov(board.turn).score(mate_score=32000))),
             "clock": None if (clock := clocks[not white]) is None else int(clock),
             "ply": ply,
             "plies": len(nodes),
@@ -97,7 +107,9 @@ def _rows_of_game(game: chess.pgn.Game, number: int) -> Iterator[dict[str, Any]]
 
 
 def beside_schema(history: int) -> pa.Schema:
-    """Return the columns that `_python_chess` writes: those of a shard, with the planes as one column of bytes."""
+    """Return the columns that `_python_chess` writes: those of a shard, with the planes as one
+    column of bytes.
+    """
     stored = len(PLANE_COLUMNS["all"])
     fields = list(schema("all", LAST_MOVES[:history]))[stored:]
     return pa.schema([pa.field("planes", pa.binary(PLANE_BYTES), False), *fields])
@@ -106,7 +118,8 @@ def beside_schema(history: int) -> pa.Schema:
 def _python_chess(text: bytes, out: Path, history: int) -> tuple[float, int]:
     """Make the same columns the straightforward way: read_game, planes by loops, pyarrow.
 
-    Return seconds and positions. (Castling is stored as a count, and moves of both sides in one view: simpler and faster.)
+    Return seconds and positions. (Castling is stored as a count, and moves of both sides in one
+    view: simpler and faster.)
     """
     began = time.perf_counter()
     rows: list[dict[str, Any]] = []
@@ -126,7 +139,8 @@ def _python_chess(text: bytes, out: Path, history: int) -> tuple[float, int]:
 def measure(pgn: Path, config: IngestConfig, progress: Progress = silent) -> dict[str, Any]:
     """Measure one process on one core, and python-chess on the first games of the dump.
 
-    `ratio_python_chess` compares both on the same games; `positions_per_second` covers the whole dump.
+    `ratio_python_chess` compares both on the same games; `positions_per_second` covers the whole
+    dump.
     """
     beside = bytes(next(read_chunks([Source(str(pgn))], BESIDE_BYTES)).text)
     with tempfile.TemporaryDirectory(prefix="fianchetto-bench-") as folder, one_core():
@@ -134,13 +148,18 @@ def measure(pgn: Path, config: IngestConfig, progress: Progress = silent) -> dic
         same.write_bytes(beside)
         _timed(same, config)  # compiles, or loads what was compiled
         progress(Tick(1, 3, "stages"))
-        same_seconds, same_manifest = min((_timed(same, config) for _ in range(TURNS)), key=lambda run: run[0])
+        same_seconds, same_manifest = min(
+            (_timed(same, config) for _ in range(TURNS)), key=lambda run: run[0]
+        )
         seconds, manifest = min((_timed(pgn, config) for _ in range(2)), key=lambda run: run[0])
         progress(Tick(2, 3, "stages"))
         chess_seconds, chess_positions = _python_chess(beside, Path(folder), config.history)
     progress(Tick(3, 3, "stages"))
     positions = manifest["positions"]["total"]
-    same_rate, chess_rate = same_manifest["positions"]["total"] / same_seconds, chess_positions / chess_seconds
+    same_rate, chess_rate = (
+        same_manifest["positions"]["total"] / same_seconds,
+        chess_positions / chess_seconds,
+    )
     return {
         "games": manifest["games"]["read"],
         "positions": positions,

@@ -7,10 +7,15 @@ from contextlib import contextmanager
 
 @contextmanager
 def one_core() -> Iterator[None]:
-    """Pin this process, the threads that it starts and arrow's pool to one core, where the system can."""
+    """Pin this process, the threads that it starts and arrow's pool to one core, where the system
+    can.
+    """
     import pyarrow as pa
 
-    threads, cores = pa.cpu_count(), os.sched_getaffinity(0) if hasattr(os, "sched_setaffinity") else None
+    threads, cores = (
+        pa.cpu_count(),
+        os.sched_getaffinity(0) if hasattr(os, "sched_setaffinity") else None,
+    )
     pa.set_cpu_count(1)
     if cores is not None:
         os.sched_setaffinity(0, {min(cores)})

@@ -1,4 +1,6 @@
-"""A report of the embedded network, from positions on disk to its page: by the exported network, and by torch without it."""
+"""A report of the embedded network, from positions on disk to its page: by the exported network,
+and by torch without it.
+"""
 
 import shutil
 import tempfile
@@ -16,9 +18,11 @@ from pipeline.samples.shipped import EMBEDDED
 
 
 def measure(pgn: Path, progress: Progress = silent) -> dict[str, Any]:
-    """Time a report of the default size on half of the dump's games, with imports and the page, without the ingest.
+    """Time a report of the default size on half of the dump's games, with imports and the page,
+    without the ingest.
 
-    `torch_seconds` is the time for a checkpoint without an exported network, as training leaves it, in the same process.
+    `torch_seconds` is the time for a checkpoint without an exported network, as training leaves it,
+    in the same process.
     """
     with tempfile.TemporaryDirectory(prefix="fianchetto-bench-") as name:
         folder = Path(name)

@@ -1,7 +1,8 @@
-"""Memory and time of the command `ingest` on 10 MB and on many gigabytes, and the speed-up by a second worker.
+"""Memory and time of the command `ingest` on 10 MB and on many gigabytes, and the speed-up by a
+second worker.
 
-A stream is the first games of a dump, or the first rows of a Parquet file, repeated. Ingest keeps no record of games that it
-has read, so repeats cost it what new games do.
+A stream is the first games of a dump, or the first rows of a Parquet file, repeated. Ingest keeps
+no record of games that it has read, so repeats cost it what new games do.
 """
 
 import json
@@ -38,18 +39,36 @@ TURNS = 3
 POLL_SECONDS = 0.2
 
 Run = dict[str, Any]
-"""`run` (its name), games, positions, seconds from start to exit, and cpu_seconds and peak_mib of the command and its workers
-together."""
+"""`run` (its name), games, positions, seconds from start to exit, and cpu_seconds and peak_mib of
+the command and its workers together."""
 
 
-def run_ingest(name: str, source: str, config: IngestConfig, workers: int, stream: Iterable[bytes] = ()) -> Run:
+def run_ingest(
+    name: str, source: str, config: IngestConfig, workers: int, stream: Iterable[bytes] = ()
+) -> Run:
     """Run `fianchetto ingest` on a file, or on a stream if the source is `-`, and measure it.
 
     Finished shards are deleted at once, so that a stream of any length needs no disk.
     """
     with tempfile.TemporaryDirectory(prefix="fianchetto-bench-") as folder:
-        command = [sys.executable, "-m", "pipeline", "ingest", source, "--out", f"{folder}/out", "--json"]
-        command += ["--planes", config.planes, "--set", f"history={config.history}", "--workers", str(workers)]
+        command = [
+            sys.executable,
+            "-m",
+            "pipeline",
+            "ingest",
+            source,
+            "--out",
+            f"{folder}/out",
+            "--json",
+        ]
+        command += [
+            "--planes",
+            config.planes,
+            "--set",
+            f"history={config.history}",
+            "--workers",
+            str(workers),
+        ]
         over, peaks, began, before = threading.Event(), [0], time.perf_counter(), os.times()
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
             assert process.stdin is not None
@@ -67,7 +86,8 @@ def run_ingest(name: str, source: str, config: IngestConfig, workers: int, strea
             watcher = threading.Thread(target=watch)
             watcher.start()
             try:
-                with suppress(BrokenPipeError):  # the command ended early; its exit status is checked below
+                # the command ended early; its exit status is checked below
+                with suppress(BrokenPipeError):
                     for piece in stream:
                         process.stdin.write(piece)
                     process.stdin.close()
@@ -99,22 +119,31 @@ def repeat_games(games: list[bytes], size: int) -> Iterator[bytes]:
 
 
 def repeat_rows(table: Path, out: Path, size: int) -> str:
-    """Write a Parquet file's first row group again and again, to about `size` bytes, or one row for 0; return the path."""
+    """Write a Parquet file's first row group again and again, to about `size` bytes, or one row for
+    0; return the path.
+    """
     with pq.ParquetFile(table) as file:
         rows = file.read_row_group(0)
-    with out.open("wb") as raw, pq.ParquetWriter(raw, rows.schema, compression="zstd", use_dictionary=False) as writer:
+    with (
+        out.open("wb") as raw,
+        pq.ParquetWriter(raw, rows.schema, compression="zstd", use_dictionary=False) as writer,
+    ):
         writer.write_table(rows.slice(0, None if size else 1))
         while raw.tell() < size:
             writer.write_table(rows)
     return str(out)
 
 
-def measure(pgn: Path, config: IngestConfig, largest: int, progress: Progress = silent) -> dict[str, Any]:
-    """Measure one worker on a stream of 10 MB and on one of `largest` bytes, then one worker and two on a file.
+def measure(
+    pgn: Path, config: IngestConfig, largest: int, progress: Progress = silent
+) -> dict[str, Any]:
+    """Measure one worker on a stream of 10 MB and on one of `largest` bytes, then one worker and
+    two on a file.
 
-    Parquet cannot be read from a stream, so files of these sizes are written instead. Seconds are those of whole
-    commands; `start_seconds`, of a stream of one game, are subtracted where times are compared. `memory_ratio` and
-    `time_ratio` (seconds per position) compare the largest stream with the smallest.
+    Parquet cannot be read from a stream, so files of these sizes are written instead. Seconds are
+    those of whole commands; `start_seconds`, of a stream of one game, are subtracted where times
+    are compared. `memory_ratio` and `time_ratio` (seconds per position) compare the largest stream
+    with the smallest.
     """
     if largest < SMALLEST:
         raise ConfigError(f"--largest must be at least {SMALLEST:,} bytes, got {largest:,}")
@@ -127,9 +156,13 @@ def measure(pgn: Path, config: IngestConfig, largest: int, progress: Progress = 
 
     def run_stream(size: int) -> Run:
         if not is_table:
-            return run_ingest(f"{size:,} bytes", "-", config, 1, repeat_games(games, size or len(games[0])))
+            return run_ingest(
+                f"{size:,} bytes", "-", config, 1, repeat_games(games, size or len(games[0]))
+            )
         with tempfile.TemporaryDirectory(prefix="fianchetto-bench-") as folder:
-            return run_ingest(f"{size:,} bytes", repeat_rows(pgn, Path(folder) / "table.parquet", size), config, 1)
+            return run_ingest(
+                f"{size:,} bytes", repeat_rows(pgn, Path(folder) / "table.parquet", size), config, 1
+            )
 
     start = fastest(run_stream(0) for _ in range(TURNS))["seconds"]
     small, large = fastest(run_stream(SMALLEST) for _ in range(TURNS)), run_stream(largest)
@@ -141,7 +174,9 @@ def measure(pgn: Path, config: IngestConfig, largest: int, progress: Progress = 
         else:  # feeding a pipe would take time from two workers on two cores
             with dump.open("wb") as file:
                 file.writelines(repeat_games(games, size))
-        turns = [[run_ingest(f"{n} workers", str(dump), config, n) for n in (1, 2)] for _ in range(TURNS)]
+        turns = [
+            [run_ingest(f"{n} workers", str(dump), config, n) for n in (1, 2)] for _ in range(TURNS)
+        ]
     one, two = (fastest(runs) for runs in zip(*turns, strict=True))
     progress(Tick(2, 2, "stages"))
     per_position = [(run["seconds"] - start) / run["positions"] for run in (small, large)]

@@ -26,15 +26,21 @@ SELFPLAY_GAMES = 128
 SELFPLAY_WIDTH, SELFPLAY_BLOCKS = 32, 2
 """Channels and residual blocks of the network that plays itself."""
 SELFPLAY_PLIES = 40
-"""Half-moves after which a self-play game is stopped, so that all games are in progress all the time."""
+"""Half-moves after which a self-play game is stopped, so that all games are in progress all the
+time."""
 
 
 class _Play:
-    """Games that are searched and played move by move; one that ends or gets long is replaced by a new one."""
+    """Games that are searched and played move by move; one that ends or gets long is replaced by a
+    new one.
+    """
 
     def __init__(self, evaluator: Evaluator, games: int) -> None:
-        # the uniform evaluator's values hardly differ: without c_stdev the trees are as broad as those of OpenSpiel
-        self.search = Search(evaluator, SearchConfig(simulations=SIMULATIONS, c_stdev=0.0), games=games, seed=1)
+        # the uniform evaluator's values hardly differ: without c_stdev the trees are as broad as
+        # those of OpenSpiel
+        self.search = Search(
+            evaluator, SearchConfig(simulations=SIMULATIONS, c_stdev=0.0), games=games, seed=1
+        )
         self.begun = 0
         self.plies_G = np.zeros(games, dtype=np.int64)
         for slot in range(games):
@@ -58,7 +64,9 @@ class _Play:
 
 
 def tree_rate(moves: int, games: int = TREE_GAMES) -> float:
-    """Return simulations per CPU-second with the uniform evaluator; move generation and tree reuse are included."""
+    """Return simulations per CPU-second with the uniform evaluator; move generation and tree reuse
+    are included.
+    """
     play = _Play(uniform, games)
     for _ in range(10):  # compiles, touches the memory, spreads the games
         play.move()
@@ -69,7 +77,9 @@ def tree_rate(moves: int, games: int = TREE_GAMES) -> float:
 
 
 def network_evaluator() -> Evaluator:
-    """Return a network of SELFPLAY_BLOCKS and SELFPLAY_WIDTH, with random weights on one CPU thread."""
+    """Return a network of SELFPLAY_BLOCKS and SELFPLAY_WIDTH, with random weights on one CPU
+    thread.
+    """
     from dataclasses import replace
 
     import torch
@@ -79,7 +89,12 @@ def network_evaluator() -> Evaluator:
     from model.network.presets import preset
 
     torch.set_num_threads(1)
-    row = replace(preset("fianchetto-xs"), name="fianchetto-2x32", width=SELFPLAY_WIDTH, blocks=SELFPLAY_BLOCKS)
+    row = replace(
+        preset("fianchetto-xs"),
+        name="fianchetto-2x32",
+        width=SELFPLAY_WIDTH,
+        blocks=SELFPLAY_BLOCKS,
+    )
     return NetworkEvaluator(build(row, seed=0), device="cpu", amp="off")
 
 

@@ -1,4 +1,5 @@
-"""Announce and interrupt Numba's compilation, which happens at a kernel's first call on a machine, a minute or two in all.
+"""Announce and interrupt Numba's compilation, which happens at a kernel's first call on a machine,
+a minute or two in all.
 
 The message is a warning of this module's logger, which is shown by default.
 """
@@ -42,7 +43,9 @@ class _Starts(event.Listener):
 
 
 def compilations(call: Callable[[], None]) -> AbstractContextManager[None]:
-    """Call `call` when a kernel is compiled inside the block; loading a cached one does not count."""
+    """Call `call` when a kernel is compiled inside the block; loading a cached one does not
+    count.
+    """
     return event.install_listener("numba:compile", _Starts(call))
 
 
@@ -52,7 +55,8 @@ def announce_compiling() -> AbstractContextManager[None]:
 
 
 def interruptible(check: Callable[[], None]) -> AbstractContextManager[None]:
-    """Call `check` at each compiler pass inside the block; an exception that it raises ends the compilation.
+    """Call `check` at each compiler pass inside the block; an exception that it raises ends the
+    compilation.
 
     It must not be an `Exception`, which Numba would report as an error of the kernel.
     """

@@ -17,8 +17,8 @@ def cores() -> int:
 def container_quota(root: Path = Path("/")) -> float:
     """Return the least quota of this process's control groups, in cores; infinity for none.
 
-    A group above may grant less than the process's own. Both versions of cgroup are read: `cpu.max`,
-    and `cpu.cfs_quota_us`. `root` is the root of the file system.
+    A group above may grant less than the process's own. Both versions of cgroup are read:
+    `cpu.max`, and `cpu.cfs_quota_us`. `root` is the root of the file system.
     """
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()

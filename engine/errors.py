@@ -4,10 +4,11 @@ from collections.abc import Iterable
 
 
 class UserError(ValueError):
-    """An error that the user can correct: the message says in one line what is wrong and what to do.
+    """An error that the user can correct: the message says in one line what is wrong and what to
+    do.
 
-    The command line prints it and exits with 2; any other exception is a bug in this program. `remedy` is what to do on the
-    command line; Dagster finds its own remedy by `code`.
+    The command line prints it and exits with 2; any other exception is a bug in this program.
+    `remedy` is what to do on the command line; Dagster finds its own remedy by `code`.
     """
 
     code = ""
@@ -18,8 +19,13 @@ class UserError(ValueError):
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return the end of an error message about an unknown name: the nearest known one, and all of them."""
+    """Return the end of an error message about an unknown name: the nearest known one, and all of
+    them.
+    """
     from difflib import get_close_matches
 
     names = list(known)
-    return f"did you mean {get_close_matches(name, names, n=1, cutoff=0.0)[0]!r}? There are {', '.join(names)}"
+    return (
+        f"did you mean {get_close_matches(name, names, n=1, cutoff=0.0)[0]!r}? There are "
+        f"{', '.join(names)}"
+    )

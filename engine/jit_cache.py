@@ -1,8 +1,10 @@
-"""The cache of compiled kernels: a folder named by the hash of every source that they may depend on.
+"""The cache of compiled kernels: a folder named by the hash of every source that they may depend
+on.
 
-Numba's cache checks only the file of the cached function. After an edit of `engine/board/movegen.py` (or a `git pull`) the
-cached `pipeline/pgn/replay.py` would silently run the old move generator. Machine code also contains constants of modules
-without kernels, such as `engine/evaluation/piece_squares.py`. Numba's own index covers its version and the processor.
+Numba's cache checks only the file of the cached function. After an edit of
+`engine/board/movegen.py` (or a `git pull`) the cached `pipeline/pgn/replay.py` would silently run
+the old move generator. Machine code also contains constants of modules without kernels, such as
+`engine/evaluation/piece_squares.py`. Numba's own index covers its version and the processor.
 """
 
 import hashlib
@@ -15,13 +17,25 @@ from pathlib import Path
 
 VARIABLE = "NUMBA_CACHE_DIR"
 OURS = "FIANCHETTO_KERNELS"
-"""Holds the value of VARIABLE that this module set, so that a subprocess does not take it for the user's."""
+"""Holds the value of VARIABLE that this module set, so that a subprocess does not take it for the
+user's."""
 
 SOURCES = (
-    *("engine/*.py", "engine/board/*.py", "engine/encoding/*.py", "engine/evaluation/*.py", "engine/search/*.py"),
-    *("pipeline/pgn/*.py", "pipeline/dataset/files/permute.py", "pipeline/dataset/files/plane_kernels.py"),
+    *(
+        "engine/*.py",
+        "engine/board/*.py",
+        "engine/encoding/*.py",
+        "engine/evaluation/*.py",
+        "engine/search/*.py",
+    ),
+    *(
+        "pipeline/pgn/*.py",
+        "pipeline/dataset/files/permute.py",
+        "pipeline/dataset/files/plane_kernels.py",
+    ),
 )
-"""The modules with kernels, and all of this project that they import; an edit of another one recompiles nothing."""
+"""The modules with kernels, and all of this project that they import; an edit of another one
+recompiles nothing."""
 
 
 def sources_hash(root: Path) -> str:
@@ -81,6 +95,8 @@ def _temporary_cache() -> str:
 
 
 def are_compiled(module: str) -> bool:
-    """Return whether kernels of a module are cached for these sources; `module` is its name without its packages."""
+    """Return whether kernels of a module are cached for these sources; `module` is its name without
+    its packages.
+    """
     folder = os.environ.get(VARIABLE)
     return folder is not None and any(Path(folder).glob(f"*/{module}.*.nbi"))

@@ -1,7 +1,8 @@
-"""JSON files from unknown sources: parsed strictly, checked against a schema; errors are one line with the path.
+"""JSON files from unknown sources: parsed strictly, checked against a schema; errors are one line
+with the path.
 
-Schemas are pydantic models, which stand beside the files that they describe (`pipeline/dataset/files/schemas.py`,
-`model/card.py`).
+Schemas are pydantic models, which stand beside the files that they describe
+(`pipeline/dataset/files/schemas.py`, `model/card.py`).
 """
 
 import math
@@ -20,9 +21,11 @@ SHOWN = 80
 
 
 def parse_json(data: bytes | str) -> Any:
-    """Return the value of a JSON text; raise ValueError for one that is not strict JSON in UTF-8, at most 200 levels deep.
+    """Return the value of a JSON text; raise ValueError for one that is not strict JSON in UTF-8,
+    at most 200 levels deep.
 
-    NaN, infinities and integers beyond 64 bits are refused: they would cause errors far from the file.
+    NaN, infinities and integers beyond 64 bits are refused: they would cause errors far from the
+    file.
     """
     from pydantic_core import from_json
 
@@ -42,7 +45,8 @@ def _check_numbers(value: Any) -> None:
 
 
 def read_json(path: Path, refusal: type[UserError], *, largest: int = LARGEST) -> Any:
-    """Return the value of a JSON file, local or in a store. Raises FileNotFoundError, and `refusal` for other errors.
+    """Return the value of a JSON file, local or in a store. Raises FileNotFoundError, and `refusal`
+    for other errors.
 
     A file larger than `largest` bytes is refused before it is read.
     """
@@ -60,8 +64,12 @@ def read_json(path: Path, refusal: type[UserError], *, largest: int = LARGEST) -
         raise refusal(f"{path} is not JSON: {shown(str(error), 200, quote=False)}") from error
 
 
-def check(path: Path, value: Any, schema: "type[BaseModel]", refusal: type[UserError], hint: str = "") -> None:
-    """Check the value of `path` against a schema, or raise `refusal` with the first error; `hint` says what to do."""
+def check(
+    path: Path, value: Any, schema: "type[BaseModel]", refusal: type[UserError], hint: str = ""
+) -> None:
+    """Check the value of `path` against a schema, or raise `refusal` with the first error; `hint`
+    says what to do.
+    """
     from pydantic import ValidationError
 
     try:
@@ -79,12 +87,22 @@ def first_error(error: "ValidationError") -> str:
     reason = reason[:1].lower() + reason[1:]
     given = first["input"]
     is_short = given is None or isinstance(given, (str, int, float))
-    value = f", and is {shown(given)}" if first["type"] not in ("missing", "value_error") and is_short else ""
+    value = (
+        f", and is {shown(given)}"
+        if first["type"] not in ("missing", "value_error") and is_short
+        else ""
+    )
     more = f" ({len(found) - 1} more)" if len(found) > 1 else ""
     return shown(f"{field}: {reason}" if field else reason, 300, quote=False) + value + more
 
 
 def shown(value: Any, most: int = SHOWN, *, quote: bool = True) -> str:
-    """Return an untrusted value as text for one line of a terminal: shortened, and without control characters."""
-    text = repr(value) if quote else "".join(char if char.isprintable() else "?" for char in str(value))
+    """Return an untrusted value as text for one line of a terminal: shortened, and without control
+    characters.
+    """
+    text = (
+        repr(value)
+        if quote
+        else "".join(char if char.isprintable() else "?" for char in str(value))
+    )
     return text if len(text) <= most else text[: most - 3] + "..."

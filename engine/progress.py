@@ -24,7 +24,8 @@ Progress = Callable[[Tick], None]
 
 
 Stop = Callable[[], bool]
-"""Returns True when the work should end early; polled often. Stopped work leaves no partial files."""
+"""Returns True when the work should end early; polled often. Stopped work leaves no partial
+files."""
 
 
 def silent(tick: Tick) -> None:

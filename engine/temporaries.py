@@ -2,9 +2,10 @@
 
     .train-00000-0.parquet.fianchetto-5f0e11c2-4711-9d0c27aa.tmp
 
-A temporary name holds the file's name, the project's, the machine, the process and a random part, so it is unique. The file is
-abandoned when its process is gone, or after a day without a write. Whether a process is gone is known on its own machine only:
-one boot of one host and one namespace of process ids, so a container does not delete the files of another one.
+A temporary name holds the file's name, the project's, the machine, the process and a random part,
+so it is unique. The file is abandoned when its process is gone, or after a day without a write.
+Whether a process is gone is known on its own machine only: one boot of one host and one namespace
+of process ids, so a container does not delete the files of another one.
 """
 
 import hashlib
@@ -32,8 +33,13 @@ DAY = 86_400.0
 
 @cache
 def machine() -> str:
-    """Return a hash of what makes process ids unique (host, boot, process namespace), 8 hex digits."""
-    parts = [platform.node(), str(psutil.boot_time() // 60) if not _BOOT.exists() else _BOOT.read_text().strip()]
+    """Return a hash of what makes process ids unique (host, boot, process namespace), 8 hex
+    digits.
+    """
+    parts = [
+        platform.node(),
+        str(psutil.boot_time() // 60) if not _BOOT.exists() else _BOOT.read_text().strip(),
+    ]
     if _NAMESPACE.exists():  # Linux: each container numbers its own processes
         parts.append(str(_NAMESPACE.stat().st_ino))
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:8]
@@ -83,7 +89,9 @@ def _sweep_once(folder: Path) -> None:
 
 @contextmanager
 def name_path(path: Path) -> Iterator[None]:
-    """Put a path into OSErrors of the block that have none, such as those of `write` and `fsync` on a full disk."""
+    """Put a path into OSErrors of the block that have none, such as those of `write` and `fsync` on
+    a full disk.
+    """
     try:
         yield
     except OSError as error:
@@ -94,10 +102,11 @@ def name_path(path: Path) -> Iterator[None]:
 
 @contextmanager
 def new_file(path: Path, *, sync: bool = True, buffering: int = -1) -> Iterator[IO[bytes]]:
-    """Yield an open temporary file, which is renamed to `path` when the block ends and deleted when it raises.
+    """Yield an open temporary file, which is renamed to `path` when the block ends and deleted when
+    it raises.
 
-    The folder's abandoned files are deleted first. `sync`: flush the bytes to the disk before the rename; a power cut may
-    still undo the rename, see `sync_directory`.
+    The folder's abandoned files are deleted first. `sync`: flush the bytes to the disk before the
+    rename; a power cut may still undo the rename, see `sync_directory`.
     """
     _sweep_once(path.parent)
     temporary = path.with_name(temporary_name(path.name))
@@ -118,7 +127,9 @@ def new_file(path: Path, *, sync: bool = True, buffering: int = -1) -> Iterator[
 
 
 def sync_directory(directory: Path) -> None:
-    """Flush a directory's renames to the disk, so they survive a power cut; a no-op on systems without this call."""
+    """Flush a directory's renames to the disk, so they survive a power cut; a no-op on systems
+    without this call.
+    """
     with suppress(OSError):
         handle = os.open(directory, os.O_RDONLY)
         try:

@@ -5,13 +5,16 @@
     fianchetto.load().choose("startpos").move              # the network that comes with the package
 
     fianchetto.ingest(["games.pgn"], "positions")          # games become a dataset
-    for batch in fianchetto.open_dataset("positions"):     # one shuffled epoch; a batch is a dict of numpy arrays
+    for batch in fianchetto.open_dataset("positions"):     # one shuffled epoch; a batch is a dict
+    of numpy arrays
         ...
-    fianchetto.rows("positions", count=10)                 # rows as FEN and UCI move, a pyarrow table
+    fianchetto.rows("positions", count=10)                 # rows as FEN and UCI move, a pyarrow
+    table
     fianchetto.train("positions", "network", fianchetto.TrainConfig(minutes=5))
     fianchetto.report("network", "positions")["top1"]
 
-docs/first_steps.ipynb runs such lines on the games of `fianchetto.sample()`. Heavy packages are imported on first use.
+docs/first_steps.ipynb runs such lines on the games of `fianchetto.sample()`. Heavy packages are
+imported on first use.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -36,22 +39,38 @@ _CLASSES = {
     "Rule": "pipeline.evaluation.measure",
     "TrainConfig": "model.training.config",
 }
-_FUNCTIONS = ("ingest", "load", "open_dataset", "read_manifest", "report", "rows", "sample", "train")
+_FUNCTIONS = (
+    "ingest",
+    "load",
+    "open_dataset",
+    "read_manifest",
+    "report",
+    "rows",
+    "sample",
+    "train",
+)
 __all__ = ["__version__", *_CLASSES, *_FUNCTIONS]
 __version__ = version("fianchetto")
 
 
 def _require_own_packages() -> None:
-    """Raise ImportError if another package or file of the same name hides a package of this project."""
+    """Raise ImportError if another package or file of the same name hides a package of this
+    project.
+    """
     ours = Path(__file__).resolve().parents[1]
     for name in ("engine", "model", "pipeline"):
         spec = find_spec(name)
         places = [] if spec is None else [spec.origin, *(spec.submodule_search_locations or [])]
         found = next((Path(place).resolve() for place in places if place is not None), None)
         if found is None:
-            raise ImportError(f"Fianchetto's package {name!r} is not installed: install the project again")
+            raise ImportError(
+                f"Fianchetto's package {name!r} is not installed: install the project again"
+            )
         if found != ours / name / "__init__.py":
-            raise ImportError(f"{found} hides Fianchetto's package {name!r}: rename it, or work from another folder")
+            raise ImportError(
+                f"{found} hides Fianchetto's package {name!r}: rename it, or work from another "
+                f"folder"
+            )
 
 
 _require_own_packages()
@@ -68,7 +87,9 @@ def __getattr__(name: str) -> Any:
     return getattr(import_module(_CLASSES[name]), name)
 
 
-def load(directory: str | Path | None = None, *, device: str = "auto", amp: str = "auto") -> "Player":
+def load(
+    directory: str | Path | None = None, *, device: str = "auto", amp: str = "auto"
+) -> "Player":
     """Load a checkpoint that chooses moves; by default the embedded network.
 
     `device` is "auto", "cpu" or "cuda". `amp` is the arithmetic: "auto", "off" or "bf16".
@@ -88,10 +109,10 @@ def open_dataset(
 ) -> "Batches":
     """Open one split of datasets or training sets (folders or addresses).
 
-    Iterating gives one shuffled epoch of batches, and `len` their number; `from_step(step)` gives batches without end. A batch
-    is a dict of numpy arrays by column: `planes` uint64 `[batch, 77]`, and the columns that datasets/README.md lists. The
-    default columns are those of human games. A list of directories is taken too. Raises ConfigError
-    for a dataset that is named twice.
+    Iterating gives one shuffled epoch of batches, and `len` their number; `from_step(step)` gives
+    batches without end. A batch is a dict of numpy arrays by column: `planes` uint64 `[batch, 77]`,
+    and the columns that datasets/README.md lists. The default columns are those of human games. A
+    list of directories is taken too. Raises ConfigError for a dataset that is named twice.
     """
     from pipeline.dataset.batches import HUMAN_COLUMNS, Batches
     from pipeline.storage.stores import place
@@ -103,7 +124,8 @@ def open_dataset(
 
 
 def rows(directory: str | Path, split: str = "", *, count: int = 10) -> "pa.Table":
-    """Return the first rows of a dataset: `fen`, the move `uci`, ratings, clock and more; null where unknown.
+    """Return the first rows of a dataset: `fen`, the move `uci`, ratings, clock and more; null
+    where unknown.
 
     `count` is 1 or more. Raises ConfigError.
     """
@@ -131,7 +153,9 @@ def _list_paths(name: str, given: object) -> list[str]:
 
 
 def sample() -> Path:
-    """Return the path of the dump that comes with the package: 2,000 games that the embedded network played."""
+    """Return the path of the dump that comes with the package: 2,000 games that the embedded
+    network played.
+    """
     from pipeline.samples.shipped import SAMPLE
 
     return SAMPLE
@@ -152,9 +176,11 @@ def ingest(
     *,
     workers: int = 0,
 ) -> dict[str, Any]:
-    """Turn dumps into a dataset and return its manifest; the same call continues an unfinished dataset.
+    """Turn dumps into a dataset and return its manifest; the same call continues an unfinished
+    dataset.
 
-    `sources` are paths or addresses, or one of them. `workers` is the number of processes, 0 for one per core.
+    `sources` are paths or addresses, or one of them. `workers` is the number of processes, 0 for
+    one per core.
     """
     from pipeline.errors import ConfigError
     from pipeline.ingest.chunk import IngestConfig
@@ -174,9 +200,11 @@ def train(
     preset: str | None = None,
     start: str | Path | None = None,
 ) -> dict[str, Any]:
-    """Train a network on datasets or training sets and return its card; the same call continues a stopped run.
+    """Train a network on datasets or training sets and return its card; the same call continues a
+    stopped run.
 
-    `preset` is a name that `fianchetto presets` lists. `start` is a checkpoint whose weights the run begins with.
+    `preset` is a name that `fianchetto presets` lists. `start` is a checkpoint whose weights the
+    run begins with.
     """
     from model.training.config import DEFAULT_PRESET, TrainConfig
     from pipeline.storage.stores import place
@@ -184,15 +212,23 @@ def train(
 
     begin = None if start is None else Path(start)
     places = [place(name) for name in _list_paths("positions", positions)]
-    return train_on(places, preset or DEFAULT_PRESET, config or TrainConfig(), Path(out), start=begin)
+    return train_on(
+        places, preset or DEFAULT_PRESET, config or TrainConfig(), Path(out), start=begin
+    )
 
 
 def report(
-    checkpoint: str | Path, positions: str | Path, *, split: str = "test", rule: "Rule | None" = None
+    checkpoint: str | Path,
+    positions: str | Path,
+    *,
+    split: str = "test",
+    rule: "Rule | None" = None,
 ) -> dict[str, Any]:
-    """Measure a checkpoint on a split of a dataset or training set: `top1`, its interval, baselines, slices and more.
+    """Measure a checkpoint on a split of a dataset or training set: `top1`, its interval,
+    baselines, slices and more.
 
-    `rule` says which positions count, `fianchetto.Rule(limit=0)` for all; the default is 20,000 at random.
+    `rule` says which positions count, `fianchetto.Rule(limit=0)` for all; the default is 20,000 at
+    random.
     """
     from pipeline.evaluation.report import report as run
     from pipeline.storage.stores import place

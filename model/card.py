@@ -1,4 +1,6 @@
-"""Schemas of a checkpoint's card and of an exported network's metadata, either of which may be hostile."""
+"""Schemas of a checkpoint's card and of an exported network's metadata, either of which may be
+hostile.
+"""
 
 import re
 from itertools import pairwise
@@ -70,7 +72,9 @@ class Preset(Schema):
 
 
 class Monitor(BaseModel):
-    """State of spike detection and early stopping, saved so that a resumed run decides as an uninterrupted one would."""
+    """State of spike detection and early stopping, saved so that a resumed run decides as an
+    uninterrupted one would.
+    """
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
@@ -91,7 +95,9 @@ class Curve(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
-    ratings: Annotated[list[Annotated[int, Field(ge=1, le=65535)]], Field(min_length=1, max_length=64)]
+    ratings: Annotated[
+        list[Annotated[int, Field(ge=1, le=65535)]], Field(min_length=1, max_length=64)
+    ]
     weights: list[Annotated[float, Field(ge=0.0, le=1000.0)]]
     sharpness: list[Annotated[float, Field(ge=0.01, le=100.0)]]
 
@@ -118,7 +124,9 @@ class HumanSearch(BaseModel):
 
 
 class Calibration(Schema):
-    """Calibration of a finished run's value (model.training.calibration); the saved weights already include it."""
+    """Calibration of a finished run's value (model.training.calibration); the saved weights already
+    include it.
+    """
 
     factor: Annotated[float, Field(ge=0.01, le=100.0)]
     """Number that the logits of the value were multiplied by."""

@@ -4,12 +4,13 @@ checkpoint.json                     the card: network, training, and the files' 
 weights-<step>-<hash>.safetensors   averaged weights and buffers, for use
 training-<step>-<hash>.safetensors  raw weights, buffers and optimizer state; none in a finished run
 metrics.jsonl, curves.png           written by the trainer
-model.onnx                          written by `fianchetto export`; a new save drops it from the card
+model.onnx                          written by `fianchetto export`; a new save drops it from the
+card
 .lock                               held while a trainer or an export writes
 
 Stability: FORMAT_VERSION 2. A tensor file's name carries its content's hash (older names do not),
-so that a save never changes a file that the card names. New files appear, then the card is replaced,
-then old files are deleted: a process killed at any point leaves a checkpoint that loads.
+so that a save never changes a file that the card names. New files appear, then the card is
+replaced, then old files are deleted: a process killed at any point leaves a checkpoint that loads.
 """
 
 import hashlib
@@ -44,7 +45,8 @@ LARGEST_CARD = 4 << 20
 LARGEST_HEADER = 1 << 20
 """Largest header of a tensor file in bytes; the networks here have less than 40 kB."""
 LARGEST_TRAINING = 6
-"""Largest training file in multiples of the weights: raw and best ones, and an optimizer's two moments."""
+"""Largest training file in multiples of the weights: raw and best ones, and an optimizer's two
+moments."""
 
 
 class CheckpointError(UserError):
@@ -93,7 +95,9 @@ def lock_directory(directory: Path) -> Iterator[None]:
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise CheckpointError(f"{directory} cannot be made into a directory: {error.strerror}") from error
+        raise CheckpointError(
+            f"{directory} cannot be made into a directory: {error.strerror}"
+        ) from error
     lock = FileLock(directory / ".lock", timeout=0)
     try:
         lock.acquire()
@@ -109,8 +113,12 @@ def lock_directory(directory: Path) -> Iterator[None]:
         lock.release()
 
 
-def save(directory: Path, card: Mapping[str, Any], tensors: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Any]:
-    """Save tensors by kind (`weights`, `training`) and then the card that names them; return the card as written."""
+def save(
+    directory: Path, card: Mapping[str, Any], tensors: Mapping[str, Mapping[str, Tensor]]
+) -> dict[str, Any]:
+    """Save tensors by kind (`weights`, `training`) and then the card that names them; return the
+    card as written.
+    """
     versions = {
         "format_version": FORMAT_VERSION,
         "encoding_version": ENCODING_VERSION,
@@ -125,8 +133,12 @@ def _contiguous(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
 
 
-def save_files(directory: Path, card: Mapping[str, Any], files: Iterable[tuple[str, bytes]]) -> dict[str, Any]:
-    """Write tensor files by kind, then their card, then delete older files; return the card as written."""
+def save_files(
+    directory: Path, card: Mapping[str, Any], files: Iterable[tuple[str, bytes]]
+) -> dict[str, Any]:
+    """Write tensor files by kind, then their card, then delete older files; return the card as
+    written.
+    """
     former = _read_former(directory)
     entries: dict[str, Any] = {}
     for kind, data in files:
@@ -134,7 +146,9 @@ def save_files(directory: Path, card: Mapping[str, Any], files: Iterable[tuple[s
         name = f"{kind}-{card['step']}-{digest[:16]}.safetensors"
         write_atomically(directory / name, data)
         entries[kind] = {"name": name, "bytes": len(data), "sha256": digest}
-    written = {name: value for name, value in card.items() if name != "superseded"} | {"files": entries}
+    written = {name: value for name, value in card.items() if name != "superseded"} | {
+        "files": entries
+    }
     kept = {entry["name"] for entry in entries.values()}
     if superseded := [name for name in _find_superseded(directory, former) if name not in kept]:
         written["superseded"] = superseded
@@ -144,26 +158,36 @@ def save_files(directory: Path, card: Mapping[str, Any], files: Iterable[tuple[s
 
 
 def delete_superseded(directory: Path, card: Mapping[str, Any]) -> None:
-    """Delete the files that a card supersedes and abandoned temporary files; may be repeated after a killed save."""
+    """Delete the files that a card supersedes and abandoned temporary files; may be repeated after
+    a killed save.
+    """
     kept = {entry.get("name") for entry in card["files"].values() if isinstance(entry, dict)}
-    names = [name for name in card.get("superseded", []) if name not in kept and TENSORS.fullmatch(name)]
+    names = [
+        name for name in card.get("superseded", []) if name not in kept and TENSORS.fullmatch(name)
+    ]
     for path in [*(directory / name for name in names), *abandoned(directory)]:
         path.unlink(missing_ok=True)
 
 
 def _write_card(directory: Path, card: Mapping[str, Any]) -> None:
-    write_atomically(directory / CARD, (json.dumps(card, indent=2, allow_nan=False) + "\n").encode())
+    write_atomically(
+        directory / CARD, (json.dumps(card, indent=2, allow_nan=False) + "\n").encode()
+    )
 
 
 def save_export(directory: Path, weights_sha256: str, data: bytes) -> None:
-    """Write the exported network beside the card and record its hash there; CheckpointError when the weights are others now.
+    """Write the exported network beside the card and record its hash there; CheckpointError when
+    the weights are others now.
 
     The old entry goes first, so that a process killed in between leaves a card without an export.
     """
     with lock_directory(directory):
         card = read_card(directory)
         if card["files"]["weights"]["sha256"] != weights_sha256:
-            raise CheckpointError(f"{directory} was saved anew while its former weights were exported: export it again")
+            raise CheckpointError(
+                f"{directory} was saved anew while its former weights were exported: export it "
+                f"again"
+            )
         if card["files"].pop("onnx", None) is not None:
             _write_card(directory, card)
         write_atomically(directory / ONNX, data)
@@ -172,19 +196,24 @@ def save_export(directory: Path, weights_sha256: str, data: bytes) -> None:
 
 
 def save_human_search(directory: Path, weights_sha256: str, entry: Mapping[str, Any]) -> None:
-    """Store corrections by search (model.card.HumanSearch) in a card; CheckpointError when the weights are others now."""
+    """Store corrections by search (model.card.HumanSearch) in a card; CheckpointError when the
+    weights are others now.
+    """
     check(directory / CARD, dict(entry), HumanSearch, CardError)
     with lock_directory(directory):
         card = read_card(directory)
         if card["files"]["weights"]["sha256"] != weights_sha256:
             raise CheckpointError(
-                f"{directory} was saved anew while its former weights were calibrated: calibrate again"
+                f"{directory} was saved anew while its former weights were calibrated: calibrate "
+                f"again"
             )
         _write_card(directory, {**card, "human_search": dict(entry)})
 
 
 def _read_former(directory: Path) -> Mapping[str, Any]:
-    """Return the card that a save is about to replace, {} where there is none or it cannot be read."""
+    """Return the card that a save is about to replace, {} where there is none or it cannot be
+    read.
+    """
     try:
         found = json.loads((directory / CARD).read_bytes())
     except (OSError, ValueError, RecursionError):
@@ -193,9 +222,11 @@ def _read_former(directory: Path) -> Mapping[str, Any]:
 
 
 def _find_superseded(directory: Path, former: Mapping[str, Any]) -> list[str]:
-    """Return the tensor files that a new card supersedes: those of the former one, and of saves that were killed.
+    """Return the tensor files that a new card supersedes: those of the former one, and of saves
+    that were killed.
 
-    A file of another name, or of an earlier step that the former card does not name, is a user's copy and stays.
+    A file of another name, or of an earlier step that the former card does not name, is a user's
+    copy and stays.
     """
     files, step = former.get("files"), former.get("step")
     named: set[str] = set()
@@ -230,7 +261,9 @@ def read_card(directory: Path) -> dict[str, Any]:
 
 
 def _find_entry(directory: Path, card: Mapping[str, Any], kind: str) -> dict[str, Any]:
-    """Return a card's entry of its `weights` or `training` file; DamagedFileError where it has none."""
+    """Return a card's entry of its `weights` or `training` file; DamagedFileError where it has
+    none.
+    """
     entry = card["files"].get(kind)
     found = TENSORS.fullmatch(str(entry.get("name"))) if isinstance(entry, dict) else None
     if found is None or found[1] != kind:
@@ -243,24 +276,31 @@ def _check_card(path: Path, card: object) -> None:
         raise CardError(f"{path} is not a checkpoint's card: it is not a JSON object")
     if "format_version" in card and card["format_version"] != FORMAT_VERSION:
         raise CardError(
-            f"{path} has format version {shown(card['format_version'])}, and this version reads {FORMAT_VERSION}"
+            f"{path} has format version {shown(card['format_version'])}, and this version reads "
+            f"{FORMAT_VERSION}"
         )
     check(path, card, Card, CardError, hint=": this is not a checkpoint's card")
     if (card["encoding_version"], card["moves_hash"]) != (ENCODING_VERSION, moves_hash()):
         raise EncodingMismatchError(
-            f"{path.parent} was trained on encoding {card['encoding_version']} ({shown(card['moves_hash'], quote=False)}), "
-            f"and this is {ENCODING_VERSION} ({moves_hash()}): its planes or labels mean something else; train it again"
+            f"{path.parent} was trained on encoding {card['encoding_version']} "
+            f"({shown(card['moves_hash'], quote=False)}), "
+            f"and this is {ENCODING_VERSION} ({moves_hash()}): its planes or labels mean something "
+            f"else; train it again"
         )
     move_features_version = card["move_features_version"]
     if card["preset"].get("move_features_width") and move_features_version != FEATURES_VERSION:
         raise EncodingMismatchError(
-            f"{path.parent} was trained on version {move_features_version} of the move features, and this is "
+            f"{path.parent} was trained on version {move_features_version} of the move features, "
+            f"and this is "
             f"{FEATURES_VERSION}: train it again"
         )
 
 
-def read_tensors(directory: Path, card: Mapping[str, Any], kind: str, largest: int) -> dict[str, Tensor]:
-    """Read a card's `weights` or `training` file of at most `largest` bytes, or raise DamagedFileError.
+def read_tensors(
+    directory: Path, card: Mapping[str, Any], kind: str, largest: int
+) -> dict[str, Tensor]:
+    """Read a card's `weights` or `training` file of at most `largest` bytes, or raise
+    DamagedFileError.
 
     The file's size and hash are compared before anything of it is used.
     """
@@ -274,29 +314,35 @@ def read_tensors(directory: Path, card: Mapping[str, Any], kind: str, largest: i
         raise DamagedFileError(f"{path} cannot be read: {error.strerror}") from error
     if hashlib.sha256(data).hexdigest() != entry.get("sha256"):
         raise DamagedFileError(
-            f"{path} is not the file that the card describes (its hash differs): copy the checkpoint again"
+            f"{path} is not the file that the card describes (its hash differs): copy the "
+            f"checkpoint again"
         )
     try:
         return safetensors.torch.load(data)
     except (safetensors.SafetensorError, struct.error, KeyError) as error:
-        raise DamagedFileError(f"{path} is not a safetensors file: {shown(str(error), 200, quote=False)}") from error
+        raise DamagedFileError(
+            f"{path} is not a safetensors file: {shown(str(error), 200, quote=False)}"
+        ) from error
 
 
 def copy_tensors(target: Mapping[str, Tensor], tensors: Mapping[str, Tensor], what: str) -> None:
-    """Copy tensors into those of a network or optimizer, in place, or raise TensorMismatchError by name.
+    """Copy tensors into those of a network or optimizer, in place, or raise TensorMismatchError by
+    name.
 
     Meta tensors are compared only.
     """
     strange = sorted(target.keys() ^ tensors.keys())
     if strange:
         raise TensorMismatchError(
-            f"{what}: tensors missing or unknown: {shown(', '.join(strange[:5]), 200, quote=False)} ({len(strange)} in all)"
+            f"{what}: tensors missing or unknown: "
+            f"{shown(', '.join(strange[:5]), 200, quote=False)} ({len(strange)} in all)"
         )
     for name, tensor in target.items():
         found = tensors[name]
         if found.shape != tensor.shape or found.dtype != tensor.dtype:
             raise TensorMismatchError(
-                f"{what}: {name} is {found.dtype} {shown(list(found.shape))}, and must be {tensor.dtype} {list(tensor.shape)}"
+                f"{what}: {name} is {found.dtype} {shown(list(found.shape))}, and must be "
+                f"{tensor.dtype} {list(tensor.shape)}"
             )
     with torch.no_grad():
         for name, tensor in target.items():
@@ -305,21 +351,32 @@ def copy_tensors(target: Mapping[str, Tensor], tensors: Mapping[str, Tensor], wh
 
 
 class _Uninitialised(TorchFunctionMode):
-    """Skip `torch.nn.init`, which fills nothing on `meta`, and whose `normal_` imports torch's compiler for a second."""
+    """Skip `torch.nn.init`, which fills nothing on `meta`, and whose `normal_` imports torch's
+    compiler for a second.
+    """
 
     def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: Any = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         """Return the tensor as it is where an initialiser is called."""
         kwargs = kwargs or {}
-        return kwargs["tensor"] if getattr(func, "__module__", "") == "torch.nn.init" else func(*args, **kwargs)
+        return (
+            kwargs["tensor"]
+            if getattr(func, "__module__", "") == "torch.nn.init"
+            else func(*args, **kwargs)
+        )
 
 
 def read_weights(directory: Path, card: Mapping[str, Any]) -> tuple[Preset, dict[str, Tensor]]:
-    """Read a card's preset and weights, and check that they fit the preset's network and are finite.
+    """Read a card's preset and weights, and check that they fit the preset's network and are
+    finite.
 
-    Shapes are compared on the meta device before a network is built, so that false sizes in a card cost no memory. Raises
-    CardError, DamagedFileError, TensorMismatchError.
+    Shapes are compared on the meta device before a network is built, so that false sizes in a card
+    cost no memory. Raises CardError, DamagedFileError, TensorMismatchError.
     """
     try:
         preset = preset_from_row(card["preset"])
@@ -332,7 +389,8 @@ def read_weights(directory: Path, card: Mapping[str, Any]) -> tuple[Preset, dict
     for name, tensor in tensors.items():
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
             raise DamagedFileError(
-                f"{directory}: {name} holds NaN or infinity: its training diverged, or it is damaged"
+                f"{directory}: {name} holds NaN or infinity: its training diverged, or it is "
+                f"damaged"
             )
     return preset, tensors
 
@@ -343,7 +401,9 @@ def total_bytes(tensors: Mapping[str, Tensor]) -> int:
 
 
 def load(directory: Path) -> tuple[Network, dict[str, Any]]:
-    """Load a checkpoint for use: the network with its averaged weights in eval mode on the CPU, and its card."""
+    """Load a checkpoint for use: the network with its averaged weights in eval mode on the CPU, and
+    its card.
+    """
     card = read_card(directory)
     preset, tensors = read_weights(directory, card)
     with memory_errors(f"the network of {directory}", "free some"):

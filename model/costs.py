@@ -28,7 +28,8 @@ def blank(preset: Preset) -> NetworkInput:
 
 
 def size(preset: Preset) -> dict[str, int]:
-    """Return a preset's `parameters`, and `flops` of a forward pass for one position (a multiply-add is two).
+    """Return a preset's `parameters`, and `flops` of a forward pass for one position (a
+    multiply-add is two).
 
     Only convolutions and matrix products count; nothing is computed.
     """

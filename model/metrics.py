@@ -2,14 +2,17 @@
 
 Axes: B batch, A label. Win, draw, loss in that order, for the side to move; score is 1, 1/2 or 0.
 
-rank           1 when the human's move is the network's first choice among legal moves; equal logits go by label, lowest
+rank           1 when the human's move is the network's first choice among legal moves; equal logits
+go by label, lowest
                first, so that a constant policy gets no credit
 nll            minus the log of the human move's probability among legal moves, nats
 legal_mass     probability that the policy puts on legal moves before it is masked
 expected       the value as an expected score, win + draw / 2
-brier          (expected - score)^2, the two-outcome form of the literature (ChessMimic's 0.1753); its mean is
+brier          (expected - score)^2, the two-outcome form of the literature (ChessMimic's 0.1753);
+its mean is
                `value_brier`
-wdl_brier      the sum over win, draw and loss of (probability - outcome)^2, 0 to 2: Brier's original
+wdl_brier      the sum over win, draw and loss of (probability - outcome)^2, 0 to 2: Brier's
+original
 
 score, brier and wdl_brier are NaN in rows without a game, and means leave these out.
 """
@@ -38,8 +41,8 @@ def row_figures(
 ) -> dict[str, Tensor]:
     """Measure each row: float32 `[B]` by the names above, and int64 `rank` and `legal_moves`.
 
-    Logits, legality and labels are of one view; results are +1, 0, -1 for the side to move. `has_game_B`: False for rows
-    without a game; None for all True.
+    Logits, legality and labels are of one view; results are +1, 0, -1 for the side to move.
+    `has_game_B`: False for rows without a game; None for all True.
     """
     logits_BA = logits_BA.float()
     masked_BA = logits_BA.masked_fill(~legal_BA, float("-inf"))
@@ -74,7 +77,9 @@ def value_figures(wdl_B3: Tensor, results_B: Tensor) -> dict[str, Tensor]:
 
 
 def rows(logits_BA: NDArray[np.float32], wdl_B3: NDArray[np.float32], batch: Batch) -> Rows:
-    """Measure an evaluator's answer row by row: arrays `[B]`, to be sliced by any column of the batch."""
+    """Measure an evaluator's answer row by row: arrays `[B]`, to be sliced by any column of the
+    batch.
+    """
     figures = row_figures(
         tensor(logits_BA),
         tensor(wdl_B3),
@@ -110,12 +115,16 @@ class Totals:
         return self
 
     def summary(self) -> dict[str, float]:
-        """Return `positions`, `top1`, `top3`, `top5`, `cross_entropy`, `legal_mass`, `value_brier` and `wdl_brier`.
+        """Return `positions`, `top1`, `top3`, `top5`, `cross_entropy`, `legal_mass`, `value_brier`
+        and `wdl_brier`.
 
-        Without rows there is only `positions`, and without rows of games no `value_brier` and `wdl_brier`.
+        Without rows there is only `positions`, and without rows of games no `value_brier` and
+        `wdl_brier`.
         """
         over = {name: self.games if name.endswith("brier") else self.count for name in self.sums}
-        return {"positions": self.count} | {name: total / over[name] for name, total in self.sums.items() if over[name]}
+        return {"positions": self.count} | {
+            name: total / over[name] for name, total in self.sums.items() if over[name]
+        }
 
 
 def summary(figures: Mapping[str, NDArray[Any]]) -> dict[str, float]:

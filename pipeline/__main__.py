@@ -1,6 +1,7 @@
 """The commands `fianchetto` and `fianchetto-uci`, and `python -m pipeline`.
 
-Nothing is imported until `main` is called: a spawned process imports its parent's main module again before it works.
+Nothing is imported until `main` is called: a spawned process imports its parent's main module again
+before it works.
 """
 
 import os
@@ -9,7 +10,8 @@ import sys
 
 def main() -> None:
     """Run the command line."""
-    # malloc, in workers too: pyarrow's own allocator holds some 40 MiB that were freed. It is chosen when pyarrow is imported.
+    # malloc, in workers too: pyarrow's own allocator holds some 40 MiB that were freed. It is
+    # chosen when pyarrow is imported.
     from engine.cores import container_quota, cores
 
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
@@ -33,6 +35,6 @@ if __name__ == "__main__":
     try:
         main()
     finally:
-        # Under -m, Python kills itself by SIGINT whatever the exit status, if Ctrl-C came while a string was executed, as
-        # dataclasses do; it forgets this when it executes another string.
+        # Under -m, Python kills itself by SIGINT whatever the exit status, if Ctrl-C came while a
+        # string was executed, as dataclasses do; it forgets this when it executes another string.
         exec("")  # noqa: S102

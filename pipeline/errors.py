@@ -23,7 +23,9 @@ class DatasetError(UserError):
 
 
 class OtherDumpError(DatasetError):
-    """A dataset, complete or not, whose dump has changed, is another one, or was read by other code."""
+    """A dataset, complete or not, whose dump has changed, is another one, or was read by other
+    code.
+    """
 
     code = "taken"
 
@@ -39,7 +41,9 @@ class IngestError(UserError):
 
 
 class FetchError(UserError):
-    """A file of the web or of an object store that cannot be fetched; the bytes received are kept."""
+    """A file of the web or of an object store that cannot be fetched; the bytes received are
+    kept.
+    """
 
 
 class ChangedError(FetchError):

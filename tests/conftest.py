@@ -1,12 +1,14 @@
-"""What every test shares: where the real games and truth tables lie, how hypothesis runs, how workers share the tests."""
+"""What every test shares: where the real games and truth tables lie, how hypothesis runs, how
+workers share the tests."""
 
 import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-# Two tests run side by side, and the processes that they start too: threads that wait for each other actively would take
-# many times as long (docs/log/2026-11-20.md, "Busy neighbours"). Before anything imports torch.
+# Two tests run side by side, and the processes that they start too: threads that wait for each
+# other actively would take many times as long (docs/log/2026-11-20.md, "Busy neighbours"). Before
+# anything imports torch.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
@@ -32,7 +34,8 @@ settings.load_profile("fianchetto")
 
 
 class Scheduling(LoadScopeScheduling):
-    """Give a worker whole files, so that what a module's tests share is made once, in the order of collection."""
+    """Give a worker whole files, so that what a module's tests share is made once, in the order of
+    collection."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
@@ -50,7 +53,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the longest files first; the order within a file stays."""
     items.sort(
-        key=lambda item: next((at for at, name in enumerate(LONGEST) if item.nodeid.startswith(name)), len(LONGEST))
+        key=lambda item: next(
+            (at for at, name in enumerate(LONGEST) if item.nodeid.startswith(name)), len(LONGEST)
+        )
     )
 
 
@@ -74,7 +79,8 @@ def store_in_memory() -> Iterator[None]:
 
 @pytest.fixture
 def asked_before_steps_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have a training ask whether to stop before each step and never within one, so that tests can count steps by questions.
+    """Have a training ask whether to stop before each step and never within one, so that tests can
+    count steps by questions.
 
     How often it asks within a step depends on the machine's speed.
     """
@@ -84,10 +90,14 @@ def asked_before_steps_only(monkeypatch: pytest.MonkeyPatch) -> None:
 def shared_data(relative: str) -> Path:
     """Give the path of a file of real games or truth tables; skip the test when it is absent.
 
-    They lie beside the repository, in ../shared/data, or where FIANCHETTO_SHARED_DATA says; they are never part of it.
+    They lie beside the repository, in ../shared/data, or where FIANCHETTO_SHARED_DATA says; they
+    are never part of it.
     """
     root = Path(os.environ.get("FIANCHETTO_SHARED_DATA") or REPOSITORY.parent / "shared" / "data")
     path = root / relative
     if not path.exists():
-        pytest.skip(f"{path} is absent: put the shared data there, or name its folder in FIANCHETTO_SHARED_DATA")
+        pytest.skip(
+            f"{path} is absent: put the shared data there, or name its folder in "
+            f"FIANCHETTO_SHARED_DATA"
+        )
     return path

@@ -1,13 +1,17 @@
-"""Processes of the product that begin at once: each is forked off one that has imported torch and loaded the kernels.
+"""Processes of the product that begin at once: each is forked off one that has imported torch and
+loaded the kernels.
 
-A fresh Python spends one to three seconds of a processor on that, and what a test asks mostly comes after it: what a command
-answers, what a kill leaves. `Popen` and `run` are subprocess's, for commands `[sys.executable, "-m", MODULE, ...]` and
-`[sys.executable, "-c", CODE, ...]`. Tests of a start itself, of imports and of compiling need a fresh Python.
+A fresh Python spends one to three seconds of a processor on that, and what a test asks mostly comes
+after it: what a command answers, what a kill leaves. `Popen` and `run` are subprocess's, for
+commands `[sys.executable, "-m", MODULE, ...]` and `[sys.executable, "-c", CODE, ...]`. Tests of a
+start itself, of imports and of compiling need a fresh Python.
 
-    a test -> `Popen` -- command, folder, environment, streams --> the server, `python -m tests.forked SOCKET`, one for each
+    a test -> `Popen` -- command, folder, environment, streams --> the server, `python -m
+    tests.forked SOCKET`, one for each
     worker of pytest -> os.fork() -> the child runs the command as `__main__`, and ends
 
-The server has no threads, which a fork would lose: it has written Parquet and never read it, and has not trained.
+The server has no threads, which a fork would lose: it has written Parquet and never read it, and
+has not trained.
 """
 
 import atexit
@@ -31,13 +35,17 @@ from typing import Any, NoReturn
 from tests.conftest import REPOSITORY
 
 KILL_AT = "FIANCHETTO_TESTS_KILL_AT"
-"""Variable of a process's environment: it kills itself before its file operation of this number, from 1."""
+"""Variable of a process's environment: it kills itself before its file operation of this number,
+from 1."""
 FILE_OPERATIONS = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate"}
 """Audit events that `KILL_AT` counts, besides `open` for writing; `os.replace` is a rename."""
 POLL_SECONDS = 0.01
 RUNNING = -1
 """In place of an exit status."""
-GAME = b'[Event "Rated"]\n[Site "https://lichess.org/fianchet"]\n[Result "1-0"]\n\n1. e4 f6 2. d4 g5 3. Qh5# 1-0\n'
+GAME = (
+    b'[Event "Rated"]\n[Site "https://lichess.org/fianchet"]\n[Result "1-0"]\n\n1. e4 f6 2. d4 '
+    b"g5 3. Qh5# 1-0\n"
+)
 ARGUMENTS = inspect.signature(subprocess.Popen._execute_child)  # type: ignore[attr-defined]
 PIPES = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
 
@@ -109,11 +117,14 @@ class Server:
         with theirs:
             words = [sys.executable, "-m", "tests.forked", str(theirs.fileno())]
             # a session of its own: Ctrl-C in pytest's terminal is not meant for it
-            self.process = subprocess.Popen(words, cwd=REPOSITORY, pass_fds=[theirs.fileno()], start_new_session=True)
+            self.process = subprocess.Popen(
+                words, cwd=REPOSITORY, pass_fds=[theirs.fileno()], start_new_session=True
+            )
         self.answers = self.socket.makefile("r")
 
     def ask(self, request: dict[str, Any], streams: list[int] | None = None) -> int:
-        """Send a request, and with it what shall be the process's standard streams; give the answer."""
+        """Send a request, and with it what shall be the process's standard streams; give the
+        answer."""
         socket.send_fds(self.socket, [json.dumps(request).encode() + b"\n"], streams or [])
         return int(self.answers.readline())
 
@@ -174,7 +185,9 @@ def _encode_a_game() -> None:
 
     with tempfile.TemporaryDirectory(prefix="fianchetto-") as folder:
         (Path(folder) / PARTS).mkdir(parents=True)
-        encode_chunk(ChunkTask(Chunk(0, 0, 0, 0, GAME, np.zeros(1, dtype=np.int64)), folder, IngestConfig()))
+        encode_chunk(
+            ChunkTask(Chunk(0, 0, 0, 0, GAME, np.zeros(1, dtype=np.int64)), folder, IngestConfig())
+        )
     release_buffers()
 
 
@@ -210,7 +223,8 @@ def _status(asked: dict[str, Any], streams: list[int]) -> int:
 
 
 def _end(status: int) -> NoReturn:
-    """End this process as Python does, but leave its memory to the system: to take all modules apart takes 1.5 s."""
+    """End this process as Python does, but leave its memory to the system: to take all modules
+    apart takes 1.5 s."""
     threading._shutdown()  # type: ignore[attr-defined]  # waits for threads
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
@@ -244,7 +258,8 @@ def _become(asked: dict[str, Any], streams: list[int]) -> None:
 
 
 def _kill_before(operation: int) -> None:
-    """Kill this process before its file operation of this number: a moment that does not depend on the machine's speed."""
+    """Kill this process before its file operation of this number: a moment that does not depend on
+    the machine's speed."""
     numbers = itertools.count(1)
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:

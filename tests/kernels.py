@@ -1,7 +1,8 @@
-"""Compile what the suite will run, once, while the linters have the other core: `python -m tests.kernels`.
+"""Compile what the suite will run, once, while the linters have the other core: `python -m
+tests.kernels`.
 
-Processes that start together with nothing compiled would each compile all of it: the kernels, and Python's modules where the
-environment forbids to keep what an import compiles.
+Processes that start together with nothing compiled would each compile all of it: the kernels, and
+Python's modules where the environment forbids to keep what an import compiles.
 """
 
 import compileall

@@ -1,4 +1,5 @@
-"""The lowest versions that pyproject.toml admits, as a list of constraints for pip: `python -m tests.lowest`."""
+"""The lowest versions that pyproject.toml admits, as a list of constraints for pip: `python -m
+tests.lowest`."""
 
 import sys
 import tomllib
@@ -22,7 +23,11 @@ def lowest(project: dict[str, Any]) -> Iterator[str]:
     for line in [*project["dependencies"], *(line for extra in EXTRAS for line in extras[extra])]:
         requirement = Requirement(line)
         name = canonicalize_name(requirement.name)
-        bounds = [Version(bound.version) for bound in requirement.specifier if bound.operator in (">=", "==", "~=")]
+        bounds = [
+            Version(bound.version)
+            for bound in requirement.specifier
+            if bound.operator in (">=", "==", "~=")
+        ]
         if name in EXCEPT:
             yield f"{name}=={EXCEPT[name]}"
         elif bounds:

@@ -1,7 +1,8 @@
-"""Runs docs/first_steps.ipynb: `python -m tests.notebook` writes the outputs of its cells into it anew.
+"""Runs docs/first_steps.ipynb: `python -m tests.notebook` writes the outputs of its cells into it
+anew.
 
-A cell is executed as Jupyter does, its last expression shown, without a kernel; so the notebook needs nothing that is not
-installed with the project. It works in a temporary folder.
+A cell is executed as Jupyter does, its last expression shown, without a kernel; so the notebook
+needs nothing that is not installed with the project. It works in a temporary folder.
 """
 
 import ast
@@ -18,8 +19,11 @@ from tests.conftest import REPOSITORY
 NOTEBOOK = REPOSITORY / "docs" / "first_steps.ipynb"
 
 
-def run(cells: list[dict[str, Any]], folder: Path) -> tuple[dict[str, Any], list[list[dict[str, Any]]]]:
-    """Execute the code of a notebook in a folder; give its variables, and the outputs of each cell of code."""
+def run(
+    cells: list[dict[str, Any]], folder: Path
+) -> tuple[dict[str, Any], list[list[dict[str, Any]]]]:
+    """Execute the code of a notebook in a folder; give its variables, and the outputs of each cell
+    of code."""
     names: dict[str, Any] = {"__name__": "__main__"}
     outputs = []
     with contextlib.chdir(folder):
@@ -40,7 +44,9 @@ def execute(code: str, names: dict[str, Any]) -> list[dict[str, Any]]:
             value = eval(compile(ast.Expression(last.value), "<cell>", "eval"), names)
     shown: list[dict[str, Any]] = []
     if printed.getvalue():
-        shown.append({"output_type": "stream", "name": "stdout", "text": printed.getvalue().splitlines(True)})
+        shown.append(
+            {"output_type": "stream", "name": "stdout", "text": printed.getvalue().splitlines(True)}
+        )
     if value is not None:
         svg = value._repr_svg_() if hasattr(value, "_repr_svg_") else None
         data = (
@@ -58,7 +64,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         _, outputs = run(page["cells"], Path(folder))
     for number, (cell, shown) in enumerate(
-        zip((cell for cell in page["cells"] if cell["cell_type"] == "code"), outputs, strict=True), 1
+        zip((cell for cell in page["cells"] if cell["cell_type"] == "code"), outputs, strict=True),
+        1,
     ):
         cell |= {"execution_count": number, "outputs": shown}
     NOTEBOOK.write_text(json.dumps(page, indent=1, ensure_ascii=False) + "\n")

@@ -1,8 +1,10 @@
-"""The pictures of the README, taken anew: `python -m tests.pictures [--games PGN] [--minutes M]`, or `make pictures`.
+"""The pictures of the README, taken anew: `python -m tests.pictures [--games PGN] [--minutes M]`,
+or `make pictures`.
 
-Dagster's UI runs on an instance of its own, in a temporary folder, after the embedded sample has gone from dump to report
-in it; Chromium takes the games given through it as docs/guides/own_games.md says, then the asset graph and a run's page.
-The report is of datasets/embedded on these games.
+Dagster's UI runs on an instance of its own, in a temporary folder, after the embedded sample has
+gone from dump to report in it; Chromium takes the games given through it as
+docs/guides/own_games.md says, then the asset graph and a run's page. The report is of
+datasets/embedded on these games.
 """
 
 import argparse
@@ -45,8 +47,15 @@ def main() -> None:
     from playwright.sync_api import sync_playwright
 
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--games", type=Path, default=SAMPLE, help="games that the embedded network has not seen (PGN)")
-    parser.add_argument("--minutes", type=float, default=1.5, help="minutes of training in the run that is shown")
+    parser.add_argument(
+        "--games",
+        type=Path,
+        default=SAMPLE,
+        help="games that the embedded network has not seen (PGN)",
+    )
+    parser.add_argument(
+        "--minutes", type=float, default=1.5, help="minutes of training in the run that is shown"
+    )
     parser.add_argument("--limit", type=int, default=20_000, help="most positions of the report")
     options = parser.parse_args()
     games = options.games.resolve()
@@ -55,14 +64,18 @@ def main() -> None:
         folder = Path(name)
         command("show", POSITION, "--out", str(folder / "planes.png"))
         keep("planes.png", (folder / "planes.png").read_bytes())
-        browser = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox", "--disable-gpu"])
+        browser = playwright.chromium.launch(
+            executable_path=chromium(), args=["--no-sandbox", "--disable-gpu"]
+        )
         try:
             take_report(browser, folder / "report", games, options.limit)
             take_board(browser, games)
             with materialised(folder, options.minutes) as server:
                 page = browser.new_page()
                 page.set_default_timeout(60_000)
-                take_first_hour(page, server, folder / "datasets", games, DEFAULT_PRESET, options.minutes, keep)
+                take_first_hour(
+                    page, server, folder / "datasets", games, DEFAULT_PRESET, options.minutes, keep
+                )
                 page.set_viewport_size({"width": 2300, "height": 1350})
                 take_graph(page, server)
                 take_run(page, server)
@@ -71,16 +84,28 @@ def main() -> None:
 
 
 def take_report(browser: "Browser", out: Path, games: Path, limit: int) -> None:
-    """Report on the embedded network, and keep the first screen of the page that `fianchetto report` writes."""
+    """Report on the embedded network, and keep the first screen of the page that `fianchetto
+    report` writes."""
     checkpoint = str(REPOSITORY / "datasets" / "embedded")
-    command("report", "--checkpoint", checkpoint, "--pgn", str(games), "--limit", str(limit), "--out", str(out))
+    command(
+        "report",
+        "--checkpoint",
+        checkpoint,
+        "--pgn",
+        str(games),
+        "--limit",
+        str(limit),
+        "--out",
+        str(out),
+    )
     page = browser.new_page(viewport={"width": 1300, "height": 1380})
     page.goto((out / "report.html").as_uri())
     keep("report.png", page.screenshot())
 
 
 def take_board(browser: "Browser", games: Path) -> None:
-    """Keep the page of `fianchetto play`: a game being played, a position asked about, the first of the games reviewed."""
+    """Keep the page of `fianchetto play`: a game being played, a position asked about, the first of
+    the games reviewed."""
     port = free_port()
     first = chess.pgn.read_game(io.StringIO(next(text_of(str(games))).decode("utf-8", "replace")))
     with serving_board(port):
@@ -114,7 +139,8 @@ def take_graph(page: "Page", server: Server) -> None:
     """Keep the asset graph, all groups unfolded."""
     page.goto(server.url + server.unfolded_graph(), wait_until="domcontentloaded")
     page.locator('text="Hide navigation" >> visible=true').last.click()
-    page.reload(wait_until="domcontentloaded")  # a new visit shows all of it in the room that there is now
+    # a new visit shows all of it in the room that there is now
+    page.reload(wait_until="domcontentloaded")
     page.wait_for_timeout(4000)
     for node in server.ask("{ assetNodes { assetKey { path } } }")["assetNodes"]:
         page.locator(f'text="{node["assetKey"]["path"][-1]}" >> visible=true').last.wait_for()
@@ -125,13 +151,22 @@ def take_graph(page: "Page", server: Server) -> None:
     edge = left["x"] + left["width"] + 28  # of the list of groups beside the graph
     keep(
         "asset-graph.png",
-        page.screenshot(clip={"x": edge, "y": 110, "width": size["width"] - edge - 50, "height": size["height"] - 120}),
+        page.screenshot(
+            clip={
+                "x": edge,
+                "y": 110,
+                "width": size["width"] - edge - 50,
+                "height": size["height"] - 120,
+            }
+        ),
     )
 
 
 def take_run(page: "Page", server: Server) -> None:
     """Keep the page of the newest run, which made a report."""
-    run = server.ask("{ runsOrError(limit: 1) { ... on Runs { results { id } } } }")["runsOrError"]["results"][0]["id"]
+    run = server.ask("{ runsOrError(limit: 1) { ... on Runs { results { id } } } }")["runsOrError"][
+        "results"
+    ][0]["id"]
     page.set_viewport_size({"width": 1400, "height": 800})
     page.goto(f"{server.url}/runs/{run}", wait_until="domcontentloaded")
     page.locator('text="accuracy_report" >> visible=true').first.wait_for()
@@ -149,14 +184,23 @@ def materialised(folder: Path, minutes: float) -> Iterator[Server]:
     shutil.copy(REPOSITORY / "dagster_home" / "dagster.yaml", home)
     shutil.copy(SAMPLE, datasets / "sample")
     os.environ |= {"DAGSTER_HOME": str(home), "FIANCHETTO_DATASETS": str(datasets)}
-    subprocess.run([sys.executable, "-m", "pipeline.defs.run", "--minutes", str(minutes)], cwd=REPOSITORY, check=True)
+    subprocess.run(
+        [sys.executable, "-m", "pipeline.defs.run", "--minutes", str(minutes)],
+        cwd=REPOSITORY,
+        check=True,
+    )
     with serving() as server:
         yield server
 
 
 def command(*words: str) -> None:
     """Run the command line."""
-    subprocess.run([sys.executable, "-m", "pipeline", *words], cwd=REPOSITORY, check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(
+        [sys.executable, "-m", "pipeline", *words],
+        cwd=REPOSITORY,
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
 
 
 def chromium() -> str:

@@ -9,7 +9,8 @@ NOBODY = 2**31 - 1
 
 
 def command(process: psutil.Process) -> str:
-    """Give a command line; that of a process that has ended meanwhile is empty, and says nothing of its brothers."""
+    """Give a command line; that of a process that has ended meanwhile is empty, and says nothing of
+    its brothers."""
     with suppress(psutil.NoSuchProcess):
         return " ".join(process.cmdline())
     return ""

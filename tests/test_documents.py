@@ -1,4 +1,5 @@
-"""The documents: links lead somewhere, commands can be parsed, pictures are shown, the README and the log keep their form."""
+"""The documents: links lead somewhere, commands can be parsed, pictures are shown, the README and
+the log keep their form."""
 
 import re
 import shlex
@@ -31,7 +32,11 @@ def documents() -> list[Path]:
         text=True,
         check=False,
     )
-    names = listed.stdout.split() if listed.returncode == 0 else [str(path) for path in REPOSITORY.glob("*.md")]
+    names = (
+        listed.stdout.split()
+        if listed.returncode == 0
+        else [str(path) for path in REPOSITORY.glob("*.md")]
+    )
     return [REPOSITORY / name for name in names if (REPOSITORY / name).exists()]
 
 
@@ -48,12 +53,21 @@ def anchors(text: str) -> set[str]:
 
 
 def commands(text: str, pattern: re.Pattern[str]) -> list[list[str]]:
-    """Split the commands that a document shows whole, without `...`: in blocks of shell, or in inline code."""
+    """Split the commands that a document shows whole, without `...`: in blocks of shell, or in
+    inline code."""
     if pattern is FENCED:
-        lines = [line for block in FENCED.findall(text) for line in block.replace("\\\n", " ").splitlines()]
+        lines = [
+            line
+            for block in FENCED.findall(text)
+            for line in block.replace("\\\n", " ").splitlines()
+        ]
     else:
         lines = pattern.findall(" ".join(text.split()).replace("\\|", "|"))
-    split = (shlex.split(line.partition("|")[0], comments=True) for line in lines if line.startswith("fianchetto "))
+    split = (
+        shlex.split(line.partition("|")[0], comments=True)
+        for line in lines
+        if line.startswith("fianchetto ")
+    )
     return [words[1:] for words in split if "..." not in words]
 
 
@@ -62,8 +76,14 @@ def test_links_lead_somewhere(document: Path) -> None:
     links = [link for link in LINK.findall(document.read_text()) if not link[0].startswith(BROWSED)]
     missing = [target for target, _ in links if not (document.parent / target).exists()]
     assert not missing
-    linked = [((document.parent / target) if target else document, anchor) for target, anchor in links if anchor]
-    assert not [(path.name, anchor) for path, anchor in linked if anchor not in anchors(path.read_text())]
+    linked = [
+        ((document.parent / target) if target else document, anchor)
+        for target, anchor in links
+        if anchor
+    ]
+    assert not [
+        (path.name, anchor) for path, anchor in linked if anchor not in anchors(path.read_text())
+    ]
 
 
 @each_document
@@ -72,7 +92,9 @@ def test_commands_can_be_parsed(document: Path) -> None:
         pytest.skip("the commands of log entries are of their day")
     text = document.read_text()
     mentioned = commands(text, INLINE)
-    assert not [words for words in mentioned if words[0] not in COMMANDS and not words[0].startswith("-")]
+    assert not [
+        words for words in mentioned if words[0] not in COMMANDS and not words[0].startswith("-")
+    ]
     whole = commands(text, FENCED) + (mentioned if document.name == "benchmarks.md" else [])
     for verb, *rest in whole:
         try:
@@ -86,14 +108,23 @@ def test_options_in_inline_code_are_options_of_one_command(document: Path) -> No
     if document.parent.name == "log":
         pytest.skip("the commands of log entries are of their day")
     known = [{flag for option in Command(name).params for flag in option.opts} for name in COMMANDS]
-    mentioned = [set(OPTION.findall(code)) - OF_OTHERS for code in OPTIONS.findall(document.read_text())]
+    mentioned = [
+        set(OPTION.findall(code)) - OF_OTHERS for code in OPTIONS.findall(document.read_text())
+    ]
     assert not [options for options in mentioned if not any(options <= flags for flags in known)]
 
 
 def test_the_readme_is_short_and_shows_how_to_begin() -> None:
     text = (REPOSITORY / "README.md").read_text()
     assert len(text.splitlines()) <= 110
-    assert {words[0] for words in commands(text, FENCED)} >= {"fetch", "ingest", "train", "report", "finetune", "arena"}
+    assert {words[0] for words in commands(text, FENCED)} >= {
+        "fetch",
+        "ingest",
+        "train",
+        "report",
+        "finetune",
+        "arena",
+    }
 
 
 @each_document
@@ -101,7 +132,9 @@ def test_make_targets_exist(document: Path) -> None:
     makefile = (REPOSITORY / "Makefile").read_text()
     text = document.read_text()
     shown = set(re.findall(r"`make (\w[\w-]*)|^make (\w[\w-]*)", text, re.MULTILINE))
-    missing = [target for pair in shown for target in pair if target and f"\n{target}:" not in makefile]
+    missing = [
+        target for pair in shown for target in pair if target and f"\n{target}:" not in makefile
+    ]
     assert not missing
     if document == REPOSITORY / "README.md":
         assert {"run", "test"} <= {target for pair in shown for target in pair}
@@ -121,7 +154,15 @@ def test_every_picture_is_shown_somewhere_and_small() -> None:
 
 def test_each_experiment_of_the_log_asks_and_answers() -> None:
     days = sorted((REPOSITORY / "docs" / "log").glob("20*.md"))
-    entries = [entry for day in days for entry in re.split(r"^### ", day.read_text(), flags=re.MULTILINE)[1:]]
+    entries = [
+        entry
+        for day in days
+        for entry in re.split(r"^### ", day.read_text(), flags=re.MULTILINE)[1:]
+    ]
     assert len(entries) > 40
     asked = [(entry.splitlines()[0], " ".join(entry.split("\n\n")[1].split())) for entry in entries]
-    assert not [heading for heading, first in asked if not re.match(r"[^*]*\?\s+(\([^)]*\)\s+)?\*\*.+\*\*", first)]
+    assert not [
+        heading
+        for heading, first in asked
+        if not re.match(r"[^*]*\?\s+(\([^)]*\)\s+)?\*\*.+\*\*", first)
+    ]

@@ -1,4 +1,5 @@
-"""The commands of the guides, run one after the other on a small file of games, with smaller numbers."""
+"""The commands of the guides, run one after the other on a small file of games, with smaller
+numbers."""
 
 import os
 import re
@@ -55,16 +56,27 @@ def test_its_commands_work_in_their_order(guide: str, tmp_path: Path) -> None:
             (tmp_path / f"{month}.pgn").write_text(dated)
             shown.insert(0, ["ingest", f"{month}.pgn", "--out", f"datasets/positions/{month}"])
     if guide == "imitate":  # all games are one person's, a day each, and a friend has a network
-        tags = (f'\n[White "me"]\n[Date "2024.{1 + seed // 28:02}.{1 + seed % 28:02}"]\n' for seed in range(60))
+        tags = (
+            f'\n[White "me"]\n[Date "2024.{1 + seed // 28:02}.{1 + seed % 28:02}"]\n'
+            for seed in range(60)
+        )
         games = (random_game(seed).replace("\n", more, 1) for seed, more in enumerate(tags))
         (tmp_path / "games.pgn").write_text("\n".join(games))
         shutil.copytree(EMBEDDED, tmp_path / "datasets" / "checkpoints" / "friend")
     environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
     for words in shown:
-        if words[0] in LEFT_OUT or (any("stockfish" in word for word in words) and not shutil.which("stockfish")):
+        if words[0] in LEFT_OUT or (
+            any("stockfish" in word for word in words) and not shutil.which("stockfish")
+        ):
             continue
         command = [sys.executable, "-m", "pipeline", *shrink(words)]
         done = subprocess.run(
-            command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=480
+            command,
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=480,
         )
         assert done.returncode == 0, f"{shlex.join(words)}: {done.stderr[-500:]}"

@@ -1,4 +1,5 @@
-"""No module, and no package, is imported by what it imports itself: neither at the top, nor in a function, nor for types."""
+"""No module, and no package, is imported by what it imports itself: neither at the top, nor in a
+function, nor for types."""
 
 from collections.abc import Iterable, Mapping
 
@@ -47,7 +48,13 @@ def graph() -> grimp.ImportGraph:
 
 def test_no_modules_import_each_other(graph: grimp.ImportGraph) -> None:
     assert (
-        circles({name: sorted(graph.find_modules_directly_imported_by(name)) for name in sorted(graph.modules)}) == []
+        circles(
+            {
+                name: sorted(graph.find_modules_directly_imported_by(name))
+                for name in sorted(graph.modules)
+            }
+        )
+        == []
     )
 
 
@@ -60,7 +67,10 @@ def test_no_packages_import_each_other(graph: grimp.ImportGraph) -> None:
                 other
                 for other in children
                 if other != name
-                and any(graph.find_modules_directly_imported_by(one) & below[other] for one in below[name])
+                and any(
+                    graph.find_modules_directly_imported_by(one) & below[other]
+                    for one in below[name]
+                )
             ]
             for name in children
         }

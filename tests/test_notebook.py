@@ -1,4 +1,5 @@
-"""The notebook of first steps runs, and shows what its text says; the wheel's test runs it where only a wheel is installed."""
+"""The notebook of first steps runs, and shows what its text says; the wheel's test runs it where
+only a wheel is installed."""
 
 import json
 from pathlib import Path
@@ -17,7 +18,9 @@ def test_the_notebook_leads_from_a_row_to_a_board_to_a_prediction(tmp_path: Path
     assert names["choice"].move in board.legal_moves
     assert (names["pictures"].sum(axis=(2, 3))[:, 10:12] == 1).all(), "each side has one king"
     stored = [cell["outputs"] for cell in cells if cell["cell_type"] == "code"]
-    assert [list(map(kind, shown)) for shown in stored] == [list(map(kind, shown)) for shown in outputs]
+    assert [list(map(kind, shown)) for shown in stored] == [
+        list(map(kind, shown)) for shown in outputs
+    ]
     assert outputs[:3] == stored[:3], "run `python -m tests.notebook`"
 
 

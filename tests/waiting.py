@@ -22,6 +22,7 @@ SLOW = re.compile(r"fianchetto: (.* \d+ %\||compiling kernels|a step of )")
 def drop_slow_lines(stderr: str) -> str:
     """Return what a command wrote but for lines that slow machines cause.
 
-    They are progress every 45 s, the compilation of kernels, and a training step of more than five seconds.
+    They are progress every 45 s, the compilation of kernels, and a training step of more than five
+    seconds.
     """
     return "".join(line for line in stderr.splitlines(keepends=True) if not SLOW.match(line))

@@ -1,7 +1,7 @@
 """Bitboards: 64 squares as the bits of one uint64, seen by the side to move.
 
-Bit order (of the whole project): bit k is row k // 8, column k % 8 of the picture; row 0 is the mover's eighth rank,
-column 0 the a-file. With White to move:
+Bit order (of the whole project): bit k is row k // 8, column k % 8 of the picture; row 0 is the
+mover's eighth rank, column 0 the a-file. With White to move:
 
       a  b  c  d  e  f  g  h
   8   0  1  2  3  4  5  6  7      N  = -8   NE = -7
@@ -10,11 +10,12 @@ column 0 the a-file. With White to move:
   ...                             W  = -1   NW = -9
   1  56 57 58 59 60 61 62 63
 
-With Black to move the board is mirrored top to bottom (files stay), so the mover's pawns always go up, to lower bits.
+With Black to move the board is mirrored top to bottom (files stay), so the mover's pawns always go
+up, to lower bits.
 
-Everything here is unsigned 64-bit. Numba makes int64 of a mix of signed and unsigned 64-bit integers (float64 where
-branches meet), so every constant is `np.uint64` and every shift count is too; tests/engine/board/test_bitboard.py walks the
-compiled types.
+Everything here is unsigned 64-bit. Numba makes int64 of a mix of signed and unsigned 64-bit
+integers (float64 where branches meet), so every constant is `np.uint64` and every shift count is
+too; tests/engine/board/test_bitboard.py walks the compiled types.
 """
 
 from typing import Any
@@ -54,7 +55,9 @@ KNIGHT_STEPS = ((1, 2), (2, 1), (2, -1), (1, -2), (-1, -2), (-2, -1), (-2, 1), (
 
 
 def _unary(name: str) -> Any:
-    """Make a Numba intrinsic of the LLVM operation `name` on uint64 (there is no public one for these)."""
+    """Make a Numba intrinsic of the LLVM operation `name` on uint64 (there is no public one for
+    these).
+    """
 
     @intrinsic
     def operation(typing_context: Any, value: Any) -> Any:

@@ -1,8 +1,10 @@
-"""Legal moves set-wise: 64 planes of from-squares, one per (direction, distance), with no move list.
+"""Legal moves set-wise: 64 planes of from-squares, one per (direction, distance), with no move
+list.
 
-For each direction all sliders are shifted at once. The pieces that land on allowed squares, shifted back, form a plane of
-from-squares. Pins and checks come from rays out of the king; king steps avoid the squares the opponent attacks with the king
-taken off the board. Legend: plane 13 + t holds the from-squares of legal moves of type t (engine/encoding/planes.py's table).
+For each direction all sliders are shifted at once. The pieces that land on allowed squares, shifted
+back, form a plane of from-squares. Pins and checks come from rays out of the king; king steps avoid
+the squares the opponent attacks with the king taken off the board. Legend: plane 13 + t holds the
+from-squares of legal moves of type t (engine/encoding/planes.py's table).
 """
 
 from typing import Any
@@ -26,7 +28,18 @@ from engine.board.bitboard import (
     lowest,
     popcount,
 )
-from engine.board.position import BISHOP, CASTLING, EN_PASSANT, KING, KNIGHT, PAWN, QUEEN, ROOK, key, push
+from engine.board.position import (
+    BISHOP,
+    CASTLING,
+    EN_PASSANT,
+    KING,
+    KNIGHT,
+    PAWN,
+    QUEEN,
+    ROOK,
+    key,
+    push,
+)
 from engine.board.simd import (
     alternate,
     any_lane,
@@ -51,7 +64,9 @@ CASTLE_EAST, CASTLE_WEST = 10, 14
 """Types of the king's two-square moves: distance 2, directions E and W."""
 
 NORTH, NORTH_EAST, NORTH_WEST = 0, 1, 7
-_STEPS = [distance * turn % 64 for distance in range(1, 8) for turn in turns(DIRECTIONS)] + turns(KNIGHT_STEPS)
+_STEPS = [distance * turn % 64 for distance in range(1, 8) for turn in turns(DIRECTIONS)] + turns(
+    KNIGHT_STEPS
+)
 _TURNS = np.array(_STEPS, dtype=np.uint64)
 _CASTLE_EAST_ROOK, _CASTLE_WEST_ROOK = U(1 << 63), U(1 << 56)
 _CASTLE_EAST_EMPTY, _CASTLE_WEST_EMPTY = U(0b110 << 60), U(0b1110 << 56)
@@ -60,7 +75,8 @@ _CASTLE_EAST_SAFE, _CASTLE_WEST_SAFE = U(0b110 << 60), U(0b1100 << 56)
 
 @njit(**BORROWING)
 def attacked_by(position: Any, side: Any, pawns: Any, occupied: Any) -> Any:
-    """Return every square that `side` (0 mover, 1 opponent) attacks when the board holds `occupied`, uint64.
+    """Return every square that `side` (0 mover, 1 opponent) attacks when the board holds
+    `occupied`, uint64.
 
     `pawns` are the squares that its pawns attack, which depend on the direction they move in.
     """
@@ -72,7 +88,12 @@ def attacked_by(position: Any, side: Any, pawns: Any, occupied: Any) -> Any:
     for _ in range(6):
         current = step(current & empty)
         found = found | current
-    return pawns | knight_attacks(position[KNIGHT + side]) | king_attacks(position[KING + side]) | any_lane(found)
+    return (
+        pawns
+        | knight_attacks(position[KNIGHT + side])
+        | king_attacks(position[KING + side])
+        | any_lane(found)
+    )
 
 
 @njit(**BORROWING, inline="always")
@@ -91,10 +112,13 @@ def pawn_attacks_up(pawns: Any) -> Any:
 def rays(position: Any, own: Any, occupied: Any) -> Any:
     """Walk the eight rays out of the king: return (check mask, checkers, pinned), boards and Lanes.
 
-    The check mask holds the squares that answer a sliding check: those between, and the checker. Pinned pieces of a lane (own
-    pieces between the king and a slider) may move only along that line.
+    The check mask holds the squares that answer a sliding check: those between, and the checker.
+    Pinned pieces of a lane (own pieces between the king and a slider) may move only along that
+    line.
     """
-    sliders = alternate(position[ROOK + 1] | position[QUEEN + 1], position[BISHOP + 1] | position[QUEEN + 1])
+    sliders = alternate(
+        position[ROOK + 1] | position[QUEEN + 1], position[BISHOP + 1] | position[QUEEN + 1]
+    )
     empty, mine = everywhere(~occupied), everywhere(own)
     near = ray = step(everywhere(position[KING]))  # up to the first piece
     far = behind = everywhere(EMPTY)  # past an own piece, up to the next
@@ -112,8 +136,8 @@ def rays(position: Any, own: Any, occupied: Any) -> Any:
 def _en_passant(position: Any, occupied: Any, planes: Any, direction: Any) -> None:
     """Add the en-passant capture in one direction (NE or NW) if the king is not left in check.
 
-    Both pawns leave their squares at once, so the capture is tried on the board: it can uncover an attack along the rank that
-    no pin shows.
+    Both pawns leave their squares at once, so the capture is tried on the board: it can uncover an
+    attack along the rank that no pin shows.
     """
     target = position[EN_PASSANT]
     captured = target << U(8)
@@ -122,13 +146,19 @@ def _en_passant(position: Any, occupied: Any, planes: Any, direction: Any) -> No
     if source == EMPTY:
         return
     after = (occupied ^ source ^ captured) | target
-    if attacked_by(position, 1, pawn_attacks_down(position[PAWN + 1] ^ captured), after) & position[KING] == EMPTY:
+    if (
+        attacked_by(position, 1, pawn_attacks_down(position[PAWN + 1] ^ captured), after)
+        & position[KING]
+        == EMPTY
+    ):
         planes[MOVE_PLANES + direction] |= source
 
 
 @njit(**BORROWING)
 def _pawns(position: Any, planes: Any, empty: Any, captures: Any, target: Any, stuck: Any) -> None:
-    """Add pushes and captures of the mover's pawns; those in `stuck` (Lanes) may not move in the lane's direction."""
+    """Add pushes and captures of the mover's pawns; those in `stuck` (Lanes) may not move in the
+    lane's direction.
+    """
     pawns = position[PAWN]
     one = ((pawns & ~lane(stuck, NORTH)) >> U(8)) & empty
     two = ((one & RANK_3) >> U(8)) & empty
@@ -142,7 +172,9 @@ def _pawns(position: Any, planes: Any, empty: Any, captures: Any, target: Any, s
 
 @njit(**BORROWING)
 def _pieces(position: Any, planes: Any, empty: Any, target: Any, stuck: Any, king_to: Any) -> None:
-    """Write all move planes: bishops, rooks, queens and knights to `target`, the king to squares of `king_to`."""
+    """Write all move planes: bishops, rooks, queens and knights to `target`, the king to squares of
+    `king_to`.
+    """
     straight = position[ROOK] | position[QUEEN]
     diagonal = position[BISHOP] | position[QUEEN]
     wanted, passable = everywhere(target), everywhere(empty)
@@ -175,7 +207,8 @@ def _castling(position: Any, planes: Any, occupied: Any, attacked: Any) -> None:
 
 @njit(**BORROWING)
 def legal_planes(position: Any, planes: Any) -> Any:
-    """Write planes 0..76 of a position into `planes` (uint64[77]) and return the number of checkers (0, 1, 2).
+    """Write planes 0..76 of a position into `planes` (uint64[77]) and return the number of checkers
+    (0, 1, 2).
 
     Mover's view. The position must be playable: `from_fen` refuses those that are not.
     """
@@ -218,7 +251,9 @@ def en_passant_legal(position: Any, planes: Any) -> Any:
 
 @njit(**BORROWING)
 def legal_key(position: Any, planes: Any) -> Any:
-    """Return engine.board.position.key (uint64) of a position whose planes (uint64[77]) are filled."""
+    """Return engine.board.position.key (uint64) of a position whose planes (uint64[77]) are
+    filled.
+    """
     return key(position, U(en_passant_legal(position, planes)))
 
 
@@ -251,7 +286,9 @@ def step_target(kind: Any, source: Any) -> Any:
 
 @njit(cache=True, nogil=True)
 def perft(position: Any, depth: Any) -> Any:
-    """Count the leaves of the legal move tree `depth` plies deep, int64 (promotions count as four moves)."""
+    """Count the leaves of the legal move tree `depth` plies deep, int64 (promotions count as four
+    moves).
+    """
     planes = np.empty(MOVE_PLANES + TYPES, dtype=np.uint64)
     legal_planes(position, planes)
     if depth <= 1:

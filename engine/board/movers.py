@@ -1,7 +1,8 @@
-"""Find the pieces that may move to one square, which reading SAN needs, in a quarter of the time of all legal moves.
+"""Find the pieces that may move to one square, which reading SAN needs, in a quarter of the time of
+all legal moves.
 
-Lines from the square find the pieces that reach it; lines from the king, on the board after the move, show whether the move is
-legal. Castling and en passant are left to `legal_planes`.
+Lines from the square find the pieces that reach it; lines from the king, on the board after the
+move, show whether the move is legal. Castling and en passant are left to `legal_planes`.
 """
 
 from typing import Any
@@ -9,7 +10,13 @@ from typing import Any
 from numba import njit
 
 from engine.board.bitboard import EMPTY, RANK_2, U, king_attacks, knight_attacks
-from engine.board.movegen import en_passant_legal, legal_planes, pawn_attacks_down, pawn_attacks_up, rays
+from engine.board.movegen import (
+    en_passant_legal,
+    legal_planes,
+    pawn_attacks_down,
+    pawn_attacks_up,
+    rays,
+)
 from engine.board.position import BISHOP, EN_PASSANT, KING, KNIGHT, PAWN, QUEEN, ROOK
 from engine.board.simd import alternate, any_lane, everywhere, step
 from engine.kernels import BORROWING
@@ -17,7 +24,9 @@ from engine.kernels import BORROWING
 
 @njit(**BORROWING)
 def _sliders_to(square: Any, occupied: Any, straight: Any, diagonal: Any) -> Any:
-    """Return which pieces of two boards of sliders attack a square (a board with one bit), uint64."""
+    """Return which pieces of two boards of sliders attack a square (a board with one bit),
+    uint64.
+    """
     empty = everywhere(~occupied)
     line = seen = step(everywhere(square))
     for _ in range(6):
@@ -28,7 +37,9 @@ def _sliders_to(square: Any, occupied: Any, straight: Any, diagonal: Any) -> Any
 
 @njit(**BORROWING)
 def _reaching(position: Any, word: Any, square: Any, occupied: Any) -> Any:
-    """Return the mover's pieces of kind `word` that reach a square without an own piece, ignoring pins and checks, uint64."""
+    """Return the mover's pieces of kind `word` that reach a square without an own piece, ignoring
+    pins and checks, uint64.
+    """
     pieces = position[word]
     if word == PAWN:
         if square & occupied != EMPTY:
@@ -40,12 +51,16 @@ def _reaching(position: Any, word: Any, square: Any, occupied: Any) -> Any:
         return knight_attacks(square) & pieces
     if word == KING:
         return king_attacks(square) & pieces
-    return _sliders_to(square, occupied, EMPTY if word == BISHOP else pieces, EMPTY if word == ROOK else pieces)
+    return _sliders_to(
+        square, occupied, EMPTY if word == BISHOP else pieces, EMPTY if word == ROOK else pieces
+    )
 
 
 @njit(**BORROWING)
 def _attackers(position: Any, square: Any, occupied: Any) -> Any:
-    """Return the opponent's pieces that attack a square (a board with one bit) when the board holds `occupied`, uint64."""
+    """Return the opponent's pieces that attack a square (a board with one bit) when the board holds
+    `occupied`, uint64.
+    """
     queens = position[QUEEN + 1]
     return (
         _sliders_to(square, occupied, position[ROOK + 1] | queens, position[BISHOP + 1] | queens)
@@ -57,7 +72,8 @@ def _attackers(position: Any, square: Any, occupied: Any) -> Any:
 
 @njit(**BORROWING)
 def legal_movers(position: Any, word: Any, square: Any, sources: Any) -> Any:
-    """Return which of the mover's pieces of a word, on `sources`, may move to a square (a board with one bit), uint64.
+    """Return which of the mover's pieces of a word, on `sources`, may move to a square (a board
+    with one bit), uint64.
 
     Castling and en passant are not considered. The position must be playable.
     """
@@ -69,7 +85,9 @@ def legal_movers(position: Any, word: Any, square: Any, sources: Any) -> Any:
         return EMPTY
     occupied, king = own | opponent, position[KING]
     _, checkers, pinned = rays(position, own, occupied)
-    checkers |= (knight_attacks(king) & position[KNIGHT + 1]) | (pawn_attacks_up(king) & position[PAWN + 1])
+    checkers |= (knight_attacks(king) & position[KNIGHT + 1]) | (
+        pawn_attacks_up(king) & position[PAWN + 1]
+    )
     left = _reaching(position, word, square, occupied) & sources
     if word != KING and checkers | (any_lane(pinned) & left) == EMPTY:
         return left
@@ -77,7 +95,11 @@ def legal_movers(position: Any, word: Any, square: Any, sources: Any) -> Any:
     while left != EMPTY:
         rest = left & (left - U(1))
         start = left ^ rest
-        if _attackers(position, square if word == KING else king, (occupied ^ start) | square) & ~square == EMPTY:
+        if (
+            _attackers(position, square if word == KING else king, (occupied ^ start) | square)
+            & ~square
+            == EMPTY
+        ):
             legal |= start
         left = rest
     return legal

@@ -1,14 +1,17 @@
-"""A position as sixteen uint64 words in the mover's view; FEN in and out; push; mirror; the key of a position.
+"""A position as sixteen uint64 words in the mover's view; FEN in and out; push; mirror; the key of
+a position.
 
 word    meaning                                              seen by
-0..11   own pawns, opponent's pawns, own knights, ...        mover (order of planes 0..11: P p N n B b R r Q q K k)
+0..11   own pawns, opponent's pawns, own knights, ...        mover (order of planes 0..11: P p N n B
+b R r Q q K k)
 12      turn: zero with White to move, all ones with Black   absolute;
-13      castling: home squares of rooks that may still castle mover (own on row 7, the opponent's on row 0);
+13      castling: home squares of rooks that may still castle mover (own on row 7, the opponent's on
+row 0);
 14      en-passant target square, after every double push    mover (row 2), zero for none;
-15      halfmove clock | ply << 16                           ply counts from 0; fullmove number = ply // 2 + 1
+15      halfmove clock | ply << 16                           ply from 0; fullmove = ply // 2 + 1
 
-The first thirteen words are planes 0..12 of the encoding as they stand. After a push the board is mirrored and the colours
-swap, so the words are always those of the side that is now to move.
+The first thirteen words are planes 0..12 of the encoding as they stand. After a push the board is
+mirrored and the colours swap, so the words are always those of the side that is now to move.
 """
 
 from typing import Any
@@ -35,7 +38,8 @@ PAWN, KNIGHT, BISHOP, ROOK, QUEEN, KING = 0, 2, 4, 6, 8, 10
 HALFMOVE_MASK = U(0xFFFF)
 
 MAX_MOVES = 256
-"""Maximum number of legal moves of a position, promotions as four: games lead to 218 at most, and arrays have this size."""
+"""Maximum number of legal moves of a position, promotions as four: games lead to 218 at most, and
+arrays have this size."""
 _MOST_STEPS = (12, 8, 13, 14, 27, 10)
 """Maximum number of moves of one piece, pawn to king, castling and promotions included."""
 
@@ -56,22 +60,31 @@ class FenError(UserError):
 
 
 def from_board(board: chess.Board) -> Position:
-    """Make a position (uint64[16]) from a python-chess board; castling rights and en passant as the board states them.
+    """Make a position (uint64[16]) from a python-chess board; castling rights and en passant as the
+    board states them.
 
     Raises FenError where there are more than MAX_MOVES legal moves.
     """
     position = np.zeros(WORDS, dtype=np.uint64)
     white = board.turn == chess.WHITE
     own, opponent = board.occupied_co[board.turn], board.occupied_co[not board.turn]
-    # python-chess counts from a1, so its boards are already upside down: that is the mover's view of Black.
+    # python-chess counts from a1, so its boards are already upside down: that is the mover's view
+    # of Black.
     kinds = (board.pawns, board.knights, board.bishops, board.rooks, board.queens, board.kings)
     words = [side & kind for kind in kinds for side in (own, opponent)]
-    most = sum(steps * word.bit_count() for steps, word in zip(_MOST_STEPS, words[::2], strict=True))
+    most = sum(
+        steps * word.bit_count() for steps, word in zip(_MOST_STEPS, words[::2], strict=True)
+    )
     if most > MAX_MOVES and (moves := board.legal_moves.count()) > MAX_MOVES:
         raise FenError(
-            f"no game leads to {board.fen()!r}: it has {moves} legal moves, and at most {MAX_MOVES} are supported"
+            f"no game leads to {board.fen()!r}: it has {moves} legal moves, and at most "
+            f"{MAX_MOVES} are supported"
         )
-    words += [0, int(board.clean_castling_rights()), 0 if board.ep_square is None else 1 << board.ep_square]
+    words += [
+        0,
+        int(board.clean_castling_rights()),
+        0 if board.ep_square is None else 1 << board.ep_square,
+    ]
     for index, word in enumerate(words):
         position[index] = chess.flip_vertical(word) if white else word
     position[TURN] = 0 if white else ALL
@@ -92,10 +105,11 @@ def parse_fen(fen: str) -> chess.Board:
 def from_fen(fen: str) -> Position:
     """Make a position (uint64[16]) from a FEN.
 
-    Raises FenError when the text is malformed, or when standard chess cannot be played from it: not one king per side, the
-    side that has moved in check, pawns on a last rank, more than MAX_MOVES legal moves. Castling rights without king and rook
-    at home are dropped, as are en-passant squares that no double push can have left. Impossible material (nine queens, ten
-    pawns) is accepted.
+    Raises FenError when the text is malformed, or when standard chess cannot be played from it: not
+    one king per side, the side that has moved in check, pawns on a last rank, more than MAX_MOVES
+    legal moves. Castling rights without king and rook at home are dropped, as are en-passant
+    squares that no double push can have left. Impossible material (nine queens, ten pawns) is
+    accepted.
     """
     return playable(parse_fen(fen), fen)
 
@@ -115,7 +129,9 @@ def playable(board: chess.Board, fen: str) -> Position:
 def to_board(position: Position) -> chess.Board:
     """Make a python-chess board from a position; its move stack is empty."""
     white = bool(position[TURN] == 0)
-    words = [int(word) if not white else chess.flip_vertical(int(word)) for word in position[:COUNTERS]]
+    words = [
+        int(word) if not white else chess.flip_vertical(int(word)) for word in position[:COUNTERS]
+    ]
     board = chess.Board(None)
     for index, word in enumerate(words[:12]):
         kind, own = chess.PIECE_TYPES[index // 2], index % 2 == 0
@@ -131,13 +147,17 @@ def to_board(position: Position) -> chess.Board:
 
 
 def to_fen(position: Position) -> str:
-    """Write a position as a FEN, with the en-passant square after every double push (python-chess's `en_passant="fen"`)."""
+    """Write a position as a FEN, with the en-passant square after every double push (python-chess's
+    `en_passant="fen"`).
+    """
     return to_board(position).fen(en_passant="fen")
 
 
 @njit(**BORROWING)
 def mirror(position: Any) -> None:
-    """Mirror the position in place: flip top to bottom, swap the colors, give the other side the move."""
+    """Mirror the position in place: flip top to bottom, swap the colors, give the other side the
+    move.
+    """
     for index in range(0, 12, 2):
         own = flip(position[index])
         position[index] = flip(position[index + 1])
@@ -149,7 +169,9 @@ def mirror(position: Any) -> None:
 
 @njit(**BORROWING)
 def occupied_squares(board: Any) -> Any:
-    """Return the squares with a piece, uint64, of twelve piece boards (words 0..11 of a position or of planes)."""
+    """Return the squares with a piece, uint64, of twelve piece boards (words 0..11 of a position or
+    of planes).
+    """
     occupied = EMPTY
     for word in range(TURN):
         occupied |= board[word]
@@ -158,7 +180,9 @@ def occupied_squares(board: Any) -> Any:
 
 @njit(**BORROWING)
 def word_on(board: Any, square: Any, side: Any) -> Any:
-    """Return the word of the piece of `side` (0 mover, 1 opponent) on a square (a board with one bit); -1 for none."""
+    """Return the word of the piece of `side` (0 mover, 1 opponent) on a square (a board with one
+    bit); -1 for none.
+    """
     for word in range(side, TURN, 2):
         if board[word] & square != EMPTY:
             return word
@@ -169,8 +193,9 @@ def word_on(board: Any, square: Any, side: Any) -> Any:
 def push(position: Any, source: Any, target: Any, promotion: Any) -> None:
     """Play a legal move in place; the position is the opponent's view after it.
 
-    `source` and `target` are bit indices in the mover's view; castling is the king's two-square move; `promotion` is a
-    python-chess piece type (2 knight .. 5 queen), 0 for none. An illegal move gives a meaningless position.
+    `source` and `target` are bit indices in the mover's view; castling is the king's two-square
+    move; `promotion` is a python-chess piece type (2 knight .. 5 queen), 0 for none. An illegal
+    move gives a meaningless position.
     """
     start, end = bit(source), bit(target)
     word = 0
@@ -196,7 +221,8 @@ def push(position: Any, source: Any, target: Any, promotion: Any) -> None:
             position[EN_PASSANT] = end << U(8)
         elif end & RANK_8 != EMPTY:
             position[PAWN] ^= end
-            piece = U(promotion) if U(2) <= U(promotion) < U(5) else U(5)  # an unnamed promotion is a queen
+            # an unnamed promotion is a queen
+            piece = U(promotion) if U(2) <= U(promotion) < U(5) else U(5)
             position[U(2) * (piece - U(1))] |= end
     elif word == KING:
         position[CASTLING] &= ~RANK_1
@@ -211,18 +237,21 @@ def push(position: Any, source: Any, target: Any, promotion: Any) -> None:
 
 @njit(**BORROWING, inline="always")
 def _mix(total: Any, word: Any) -> Any:
-    """Add a word to a running hash: a bijection of `total` for each word (splitmix64's multiplier)."""
+    """Add a word to a running hash: a bijection of `total` for each word (splitmix64's
+    multiplier).
+    """
     total = (total ^ word) * FIRST_FACTOR
     return total ^ (total >> U(29))
 
 
 @njit(**BORROWING)
 def key(position: Any, en_passant_legal: Any) -> Any:
-    """Hash what makes two positions the same: pieces, turn, castling rights and a *legal* en-passant capture, uint64.
+    """Hash what makes two positions the same: pieces, turn, castling rights and a *legal*
+    en-passant capture, uint64.
 
-    `en_passant_legal` is 1 or 0, uint64: as a bool it cost replay a quarter of its speed. Words are mixed in four independent
-    lanes, because the processor would stall on one chain of fifteen multiplications. The finalizer is splitmix64's (Steele,
-    Lea and Flood 2014).
+    `en_passant_legal` is 1 or 0, uint64: as a bool it cost replay a quarter of its speed. Words are
+    mixed in four independent lanes, because the processor would stall on one chain of fifteen
+    multiplications. The finalizer is splitmix64's (Steele, Lea and Flood 2014).
     """
     first, second = GOLDEN, U(0xD1B5_4A32_D192_ED03)
     third, fourth = U(0xABC9_8388_FB8F_AC03), U(0x8CB9_2BA7_2F3D_8DD7)
@@ -241,7 +270,9 @@ def key(position: Any, en_passant_legal: Any) -> Any:
 
 @njit(**BORROWING)
 def castling_bits(position: Any) -> Any:
-    """Pack the rights into four bits, uint64: 1 own king's side, 2 own queen's, 4 opponent's king's, 8 opponent's queen's."""
+    """Pack the rights into four bits, uint64: 1 own king's side, 2 own queen's, 4 opponent's
+    king's, 8 opponent's queen's.
+    """
     rights = position[CASTLING]
     return (
         (rights >> U(63))
@@ -253,6 +284,8 @@ def castling_bits(position: Any) -> Any:
 
 @njit(**BORROWING)
 def en_passant_file(position: Any) -> Any:
-    """Return the file (0 = a) of the en-passant square after a double push, uint64; 255 for none."""
+    """Return the file (0 = a) of the en-passant square after a double push, uint64; 255 for
+    none.
+    """
     board = position[EN_PASSANT]
     return U(255) if board == U(0) else lowest(board) & U(7)

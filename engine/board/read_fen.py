@@ -1,7 +1,8 @@
-"""Parse FENs in compiled code: the positions of `engine.board.position.from_fen`, for millions of rows.
+"""Parse FENs in compiled code: the positions of `engine.board.position.from_fen`, for millions of
+rows.
 
-It accepts only FENs as programs write them: four fields or six, separated by one space. `from_fen` is for text typed by
-people: it is more lenient and explains what is wrong. A test compares the two.
+It accepts only FENs as programs write them: four fields or six, separated by one space. `from_fen`
+is for text typed by people: it is more lenient and explains what is wrong. A test compares the two.
 """
 
 from typing import Any
@@ -12,7 +13,17 @@ from numpy.typing import NDArray
 
 from engine.board.bitboard import EMPTY, FILE_A, ONE, RANK_1, RANK_8, U, bit, popcount
 from engine.board.movegen import attacked_by, pawn_attacks_up
-from engine.board.position import CASTLING, COUNTERS, EN_PASSANT, KING, PAWN, ROOK, WORDS, mirror, occupied_squares
+from engine.board.position import (
+    CASTLING,
+    COUNTERS,
+    EN_PASSANT,
+    KING,
+    PAWN,
+    ROOK,
+    WORDS,
+    mirror,
+    occupied_squares,
+)
 from engine.kernels import BORROWING
 
 VALID, MALFORMED, UNPLAYABLE, CHESS960 = range(4)
@@ -29,9 +40,10 @@ _DIGIT, _SLASH = 1 << 4, -1 << 16
 def _board_chars() -> NDArray[np.int64]:
     """Return what each character of a FEN's squares means, int64[256].
 
-    Bits 0 to 3 are the word of the position in which it sets a square, with White to move; bits 8 to 15 are the number of
-    squares that it takes, and the rest is its mark. Characters other than pieces set a square in COUNTERS, which is written
-    later. Unknown characters take 255 squares, which no row has.
+    Bits 0 to 3 are the word of the position in which it sets a square, with White to move; bits 8
+    to 15 are the number of squares that it takes, and the rest is its mark. Characters other than
+    pieces set a square in COUNTERS, which is written later. Unknown characters take 255 squares,
+    which no row has.
     """
     table = np.full(256, 255 << 8 | COUNTERS, dtype=np.int64)
     for word, letter in enumerate("PpNnBbRrQqKk"):
@@ -70,7 +82,9 @@ def _read_board(text: Any, at: Any, end: Any, position: Any) -> Any:
 
 @njit(**BORROWING)
 def _find_rook(position: Any, side: Any, back: Any, char: Any) -> Any:
-    """Return the rook that a lower-case castling letter names, EMPTY if it or its king is not on the rank `back`."""
+    """Return the rook that a lower-case castling letter names, EMPTY if it or its king is not on
+    the rank `back`.
+    """
     king, rooks = position[KING + side] & back, position[ROOK + side] & back
     if popcount(king) != ONE:
         return EMPTY
@@ -97,7 +111,11 @@ def _read_castling(text: Any, at: Any, end: Any, position: Any) -> Any:
         char = int(text[at])
         side = 1 if char >= 97 else 0
         char |= 32
-        if not (97 <= char <= 104 or char == 107 or char == 113) or text[at] < 65 or (side == 0 and black > 0):
+        if (
+            not (97 <= char <= 104 or char == 107 or char == 113)
+            or text[at] < 65
+            or (side == 0 and black > 0)
+        ):
             return at, MALFORMED
         white, black = white + 1 - side, black + side
         back = RANK_8 if side else RANK_1
@@ -112,7 +130,9 @@ def _read_castling(text: Any, at: Any, end: Any, position: Any) -> Any:
 
 @njit(**BORROWING)
 def _read_en_passant(text: Any, at: Any, end: Any, black: Any, position: Any) -> Any:
-    """Read the en-passant square, and drop one that no double push has left; return the byte behind it, -1 if malformed."""
+    """Read the en-passant square, and drop one that no double push has left; return the byte behind
+    it, -1 if malformed.
+    """
     if at < end and text[at] == _DASH:
         return at + 1
     if at + 1 >= end or not 97 <= text[at] <= 104 or (text[at + 1] != 51 and text[at + 1] != 54):
@@ -122,14 +142,19 @@ def _read_en_passant(text: Any, at: Any, end: Any, black: Any, position: Any) ->
         pawn, behind = (file + U(24), file + U(8)) if sixth else (file + U(32), file + U(48))
         target = file + U(16) if sixth else file + U(40)
         pushed = position[PAWN + 1] if sixth else position[PAWN]
-        if pushed & bit(pawn) != EMPTY and occupied_squares(position) & (bit(target) | bit(behind)) == EMPTY:
+        if (
+            pushed & bit(pawn) != EMPTY
+            and occupied_squares(position) & (bit(target) | bit(behind)) == EMPTY
+        ):
             position[EN_PASSANT] = bit(target)
     return at + 2
 
 
 @njit(**BORROWING)
 def _read_counter(text: Any, at: Any, end: Any) -> Any:
-    """Read a space and a number of up to four digits; return (number, byte behind it), the byte -1 if malformed."""
+    """Read a space and a number of up to four digits; return (number, byte behind it), the byte -1
+    if malformed.
+    """
     if at >= end or text[at] != _SPACE:
         return 0, -1
     at += 1
@@ -142,9 +167,11 @@ def _read_counter(text: Any, at: Any, end: Any) -> Any:
 
 @njit(**BORROWING)
 def read_fen(text: Any, at: Any, end: Any, position: Any) -> Any:
-    """Read the FEN at `text[at:end]` (uint8) into `position` (uint64[16]); return VALID or what is wrong.
+    """Read the FEN at `text[at:end]` (uint8) into `position` (uint64[16]); return VALID or what is
+    wrong.
 
-    The number of legal moves is not checked (MAX_MOVES). Missing counters are read as halfmove clock 0 and move number 1.
+    The number of legal moves is not checked (MAX_MOVES). Missing counters are read as halfmove
+    clock 0 and move number 1.
     """
     for word in range(WORDS):
         position[word] = U(0)
@@ -176,7 +203,9 @@ def read_fen(text: Any, at: Any, end: Any, position: Any) -> Any:
 
 @njit(**BORROWING)
 def _is_playable(position: Any) -> Any:
-    """Return whether each side has one king, no pawn stands on a last rank, and the side that has moved is not in check."""
+    """Return whether each side has one king, no pawn stands on a last rank, and the side that has
+    moved is not in check.
+    """
     if popcount(position[KING]) != ONE or popcount(position[KING + 1]) != ONE:
         return False
     if (position[PAWN] | position[PAWN + 1]) & (RANK_1 | RANK_8) != EMPTY:

@@ -1,7 +1,8 @@
-"""Random numbers inside compiled code: one stream for each game, so that a game does not depend on its neighbours in a batch.
+"""Random numbers inside compiled code: one stream for each game, so that a game does not depend on
+its neighbours in a batch.
 
-A stream is a uint64[1] that splitmix64 advances (Steele, Lea and Flood 2014). Integers are the same on every machine; numbers
-that go through logarithms differ as much as the machines' logarithms do.
+A stream is a uint64[1] that splitmix64 advances (Steele, Lea and Flood 2014). Integers are the same
+on every machine; numbers that go through logarithms differ as much as the machines' logarithms do.
 """
 
 from math import cos, log, pi, sqrt
@@ -19,7 +20,9 @@ _TINY = 2.0**-53
 
 
 def mix(word: Any) -> Any:
-    """Return splitmix64's hash of a word or of each word of an array, uint64 -> uint64: a bijection."""
+    """Return splitmix64's hash of a word or of each word of an array, uint64 -> uint64: a
+    bijection.
+    """
     word = (word ^ (word >> U(30))) * FIRST_FACTOR
     word = (word ^ (word >> U(27))) * SECOND_FACTOR
     return word ^ (word >> U(31))
@@ -56,7 +59,9 @@ def _normal(state: Any) -> Any:
 
 @njit(**BORROWING)
 def gamma(state: Any, alpha: Any) -> Any:
-    """Return a Gamma(alpha, 1) number, float64 (Marsaglia and Tsang 2000; below 1 by their power of a uniform)."""
+    """Return a Gamma(alpha, 1) number, float64 (Marsaglia and Tsang 2000; below 1 by their power of
+    a uniform).
+    """
     boost = 1.0
     if alpha < 1.0:
         boost = uniform(state) ** (1.0 / alpha)
@@ -66,7 +71,9 @@ def gamma(state: Any, alpha: Any) -> Any:
     while True:
         normal = _normal(state)
         cube = (1.0 + scale * normal) ** 3
-        if cube > 0.0 and log(uniform(state)) < 0.5 * normal * normal + wide - wide * cube + wide * log(cube):
+        if cube > 0.0 and log(
+            uniform(state)
+        ) < 0.5 * normal * normal + wide - wide * cube + wide * log(cube):
             return boost * wide * cube
 
 

@@ -23,14 +23,17 @@ ENDINGS = {
 """Names of these endings in game records."""
 
 FIFTY_MOVES = 100
-"""Half-moves without capture or pawn move after which a game is drawn (players may claim this; ours always do)."""
+"""Half-moves without capture or pawn move after which a game is drawn (players may claim this; ours
+always do)."""
 
 _LIGHT = U(0xAA55_AA55_AA55_AA55)
 
 
 @njit(**BORROWING)
 def insufficient(position: Any) -> Any:
-    """Return whether neither side can mate: bare kings, one minor piece, or bishops on squares of one colour only."""
+    """Return whether neither side can mate: bare kings, one minor piece, or bishops on squares of
+    one colour only.
+    """
     bishops = position[BISHOP] | position[BISHOP + 1]
     knights = position[KNIGHT] | position[KNIGHT + 1]
     for word in (PAWN, ROOK, QUEEN):
@@ -43,10 +46,12 @@ def insufficient(position: Any) -> Any:
 
 @njit(**BORROWING)
 def ending_of_position(position: Any, planes: Any, checkers: Any) -> Any:
-    """Return how the rules end the game here, or GOES_ON; repetition, which needs the game's history, is left to the caller.
+    """Return how the rules end the game here, or GOES_ON; repetition, which needs the game's
+    history, is left to the caller.
 
-    `planes` (uint64[77]) and `checkers` are what `legal_planes` gives of the position (uint64[16]). Where several rules
-    apply, the order is python-chess's: mate or stalemate, material, fifty moves, and repetition last.
+    `planes` (uint64[77]) and `checkers` are what `legal_planes` gives of the position (uint64[16]).
+    Where several rules apply, the order is python-chess's: mate or stalemate, material, fifty
+    moves, and repetition last.
     """
     if no_moves(planes):
         return MATE if checkers > 0 else STALEMATE

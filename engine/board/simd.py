@@ -1,11 +1,13 @@
-"""Eight bitboards side by side, one per direction, so that legal moves are computed in eight directions at a time.
+"""Eight bitboards side by side, one per direction, so that legal moves are computed in eight
+directions at a time.
 
-`Lanes` is a Numba type for compiled code only: an LLVM vector of eight uint64, which is one register where the processor
-has AVX-512 and a few elsewhere. Lane i belongs to direction i (N NE E SE S SW W NW), or to knight step i: as the move
-planes are distance-major, the lanes of one distance are eight planes that follow each other in memory.
+`Lanes` is a Numba type for compiled code only: an LLVM vector of eight uint64, which is one
+register where the processor has AVX-512 and a few elsewhere. Lane i belongs to direction i (N NE E
+SE S SW W NW), or to knight step i: as the move planes are distance-major, the lanes of one distance
+are eight planes that follow each other in memory.
 
-A step is a rotation and a mask, so that all directions take the same instruction. Lanes support `&`, `|` and `~` between
-lanes; everything here is unsigned, as in engine/board/bitboard.py.
+A step is a rotation and a mask, so that all directions take the same instruction. Lanes support
+`&`, `|` and `~` between lanes; everything here is unsigned, as in engine/board/bitboard.py.
 """
 
 import operator
@@ -47,9 +49,14 @@ def turns(steps: tuple[tuple[int, int], ...]) -> list[int]:
 
 
 def _landing(steps: tuple[tuple[int, int], ...]) -> list[int]:
-    """Return the squares that each step may land on, without those that it reaches by wrapping round the edge."""
+    """Return the squares that each step may land on, without those that it reaches by wrapping
+    round the edge.
+    """
     files = {-2: NOT_GH, -1: NOT_H, 0: ALL, 1: NOT_A, 2: NOT_AB}
-    rows = {rank: sum(0xFF << 8 * row for row in range(8) if 0 <= row + rank < 8) for rank in range(-2, 3)}
+    rows = {
+        rank: sum(0xFF << 8 * row for row in range(8) if 0 <= row + rank < 8)
+        for rank in range(-2, 3)
+    }
     return [int(files[file]) & rows[rank] for file, rank in steps]
 
 
@@ -69,7 +76,12 @@ def _call(builder: Any, name: str, kind: Any, values: tuple[Any, ...]) -> Any:
 
 def _rotate(builder: Any, name: str, lanes: Any, amounts: Any) -> Any:
     """Rotate each lane by its own amount: `name` is fshl (to the left) or fshr."""
-    return _call(builder, f"llvm.{name}.v8i64", ir.FunctionType(_VECTOR, [_VECTOR] * 3), (lanes, lanes, amounts))
+    return _call(
+        builder,
+        f"llvm.{name}.v8i64",
+        ir.FunctionType(_VECTOR, [_VECTOR] * 3),
+        (lanes, lanes, amounts),
+    )
 
 
 def _broadcast(builder: Any, words: tuple[Any, ...], order: list[int]) -> Any:
@@ -99,13 +111,17 @@ def _binary(argument: types.Type, result: types.Type, build: Callable[..., Any])
 
     @intrinsic
     def operation(typing_context: Any, first: Any, second: Any) -> Any:
-        return result(argument, argument), lambda context, builder, signature, values: build(builder, *values)
+        return result(argument, argument), lambda context, builder, signature, values: build(
+            builder, *values
+        )
 
     return operation
 
 
 def _stepper(steps: tuple[tuple[int, int], ...], name: str) -> Any:
-    """Make the intrinsic that takes a step in every lane (fshl, dropping what leaves the board), or takes it back (fshr)."""
+    """Make the intrinsic that takes a step in every lane (fshl, dropping what leaves the board), or
+    takes it back (fshr).
+    """
     amounts, landing = _constant(turns(steps)), _constant(_landing(steps))
 
     def build(builder: Any, lanes: Any) -> Any:
@@ -116,18 +132,27 @@ def _stepper(steps: tuple[tuple[int, int], ...], name: str) -> Any:
 
 
 def _back(builder: Any, lanes: Any, distance: Any) -> Any:
-    amounts = builder.mul(_broadcast(builder, (distance,), [0] * WIDTH), _constant(turns(DIRECTIONS)))
+    amounts = builder.mul(
+        _broadcast(builder, (distance,), [0] * WIDTH), _constant(turns(DIRECTIONS))
+    )
     return _rotate(builder, "fshr", lanes, amounts)
 
 
 def _any(builder: Any, lanes: Any) -> Any:
-    return _call(builder, "llvm.vector.reduce.or.v8i64", ir.FunctionType(_WORD, [_VECTOR]), (lanes,))
+    return _call(
+        builder, "llvm.vector.reduce.or.v8i64", ir.FunctionType(_WORD, [_VECTOR]), (lanes,)
+    )
 
 
-everywhere = _unary(types.uint64, LANES, lambda builder, word: _broadcast(builder, (word,), [0] * WIDTH))
+everywhere = _unary(
+    types.uint64, LANES, lambda builder, word: _broadcast(builder, (word,), [0] * WIDTH)
+)
 """The same board in all lanes, uint64 -> Lanes."""
-alternate = _binary(types.uint64, LANES, lambda builder, *words: _broadcast(builder, words, [0, 1] * 4))
-"""One board in the straight directions' lanes and one in the diagonals', (uint64, uint64) -> Lanes."""
+alternate = _binary(
+    types.uint64, LANES, lambda builder, *words: _broadcast(builder, words, [0, 1] * 4)
+)
+"""One board in the straight directions' lanes and one in the diagonals', (uint64, uint64) ->
+Lanes."""
 step = _stepper(DIRECTIONS, "fshl")
 """Move each lane one step in its direction; what leaves the board is dropped, Lanes -> Lanes."""
 knight_step = _stepper(KNIGHT_STEPS, "fshl")
@@ -137,31 +162,39 @@ knight_step_back = _stepper(KNIGHT_STEPS, "fshr")
 any_lane = _unary(LANES, types.uint64, _any)
 """The squares that are set in any lane, Lanes -> uint64."""
 both_ways = _unary(
-    LANES, LANES, lambda builder, lanes: builder.or_(lanes, _shuffle(builder, lanes, [4, 5, 6, 7, 0, 1, 2, 3]))
+    LANES,
+    LANES,
+    lambda builder, lanes: builder.or_(lanes, _shuffle(builder, lanes, [4, 5, 6, 7, 0, 1, 2, 3])),
 )
 """Combine each lane with that of the opposite direction, Lanes -> Lanes."""
 where = _binary(
     LANES,
     LANES,
-    lambda builder, test, lanes: builder.select(builder.icmp_unsigned("!=", test, _ZEROS), lanes, _ZEROS),
+    lambda builder, test, lanes: builder.select(
+        builder.icmp_unsigned("!=", test, _ZEROS), lanes, _ZEROS
+    ),
 )
 """Clear the lanes whose test is empty, (test, Lanes) -> Lanes."""
 
 
 def _steps_back(typing_context: Any, lanes: Any, distance: Any) -> Any:
     """Undo `distance` (uint64) steps of each lane, Lanes -> Lanes."""
-    return LANES(LANES, types.uint64), lambda context, builder, signature, values: _back(builder, *values)
+    return LANES(LANES, types.uint64), lambda context, builder, signature, values: _back(
+        builder, *values
+    )
 
 
 def _lane(typing_context: Any, lanes: Any, index: Any) -> Any:
     """Take one lane out, (Lanes, index) -> uint64."""
-    return types.uint64(LANES, types.int32), lambda context, builder, signature, values: builder.extract_element(
-        *values
-    )
+    return types.uint64(
+        LANES, types.int32
+    ), lambda context, builder, signature, values: builder.extract_element(*values)
 
 
 def _store(typing_context: Any, boards: Any, first: Any, lanes: Any) -> Any:
-    """Write eight lanes to boards (uint64[n], contiguous) from index `first` on, without a bounds check."""
+    """Write eight lanes to boards (uint64[n], contiguous) from index `first` on, without a bounds
+    check.
+    """
     if not isinstance(boards, types.Array) or boards.layout != "C" or boards.dtype != types.uint64:
         raise TypingError(f"lanes are stored in contiguous uint64[n], not in {boards}")
 

@@ -1,7 +1,9 @@
-"""Estimate castling and en-passant columns from the planes, where nothing else of a position is known.
+"""Estimate castling and en-passant columns from the planes, where nothing else of a position is
+known.
 
 column       estimate
-castling     a right for each king and rook at home: planes do not show whether one of them has moved and come back
+castling     a right for each king and rook at home: planes do not show whether one of them has
+moved and come back
 ep_file      the file of a legal en-passant capture; a double push that no pawn can take is not seen
 halfmove     0
 
@@ -29,7 +31,9 @@ INFERRED = ("castling", "ep_file", "halfmove")
 def _castling(planes_BP: NDArray[np.uint64]) -> NDArray[np.uint8]:
     rights_B = np.zeros(len(planes_BP), dtype=np.uint8)
     for side, king, rook, right in _HOME:
-        home_B = (planes_BP[:, KING + side] >> np.uint64(king)) & (planes_BP[:, ROOK + side] >> np.uint64(rook))
+        home_B = (planes_BP[:, KING + side] >> np.uint64(king)) & (
+            planes_BP[:, ROOK + side] >> np.uint64(rook)
+        )
         rights_B |= ((home_B & np.uint64(1)) * np.uint64(right)).astype(np.uint8)
     return rights_B
 
@@ -37,7 +41,9 @@ def _castling(planes_BP: NDArray[np.uint64]) -> NDArray[np.uint8]:
 def _ep_file(planes_BP: NDArray[np.uint64]) -> NDArray[np.uint8]:
     pawns_B = planes_BP[:, PAWN]
     opponent_B = np.bitwise_or.reduce(planes_BP[:, 1:PIECE_PLANES:2], axis=1)
-    reached_B = (planes_BP[:, _NE] & pawns_B) >> np.uint64(7) | (planes_BP[:, _NW] & pawns_B) >> np.uint64(9)
+    reached_B = (planes_BP[:, _NE] & pawns_B) >> np.uint64(7) | (
+        planes_BP[:, _NW] & pawns_B
+    ) >> np.uint64(9)
     taken_B = reached_B & ~opponent_B & _THIRD_FROM_TOP  # a diagonal pawn move to an empty square
     row_B = (taken_B >> np.uint64(16)).astype(np.uint8)
     files_B = np.log2(np.maximum(row_B, 1)).astype(np.uint8)
@@ -47,4 +53,8 @@ def _ep_file(planes_BP: NDArray[np.uint64]) -> NDArray[np.uint8]:
 def infer_columns(planes_BP: NDArray[np.uint64]) -> dict[str, NDArray[Any]]:
     """Return the columns of INFERRED, `[B]`, of stored planes uint64[B, 77]."""
     halfmove_B = np.zeros(len(planes_BP), dtype=np.uint8)
-    return {"castling": _castling(planes_BP), "ep_file": _ep_file(planes_BP), "halfmove": halfmove_B}
+    return {
+        "castling": _castling(planes_BP),
+        "ep_file": _ep_file(planes_BP),
+        "halfmove": halfmove_B,
+    }

@@ -1,4 +1,5 @@
-"""Move vocabularies: how systems number their moves, as tables between an index and (label, promotion).
+"""Move vocabularies: how systems number their moves, as tables between an index and (label,
+promotion).
 
 name         index                                        size   under-promotions
 marro4096    type * 64 + from: this project's labels      4096   share the queen's index.
@@ -6,17 +7,20 @@ fromto4096   from * 64 + to                               4096   likewise.
 factored     the same, predicted as from (64) and to given from (64 x 64).
 az4672       plane * 64 + from, 73 planes                 4672   each have an index.
 
-The 73 planes are AlphaZero's (Silver et al. 2017, arXiv:1712.01815, "Representation"): 56 queen-like moves (a number of
-squares in a direction), 8 knight moves, 9 under-promotions; every other promotion is a queen's. The paper gives no order
-within each kind. Here the first 64 planes are this project's move types, which have that form. Plane
-64 + 3 * piece + direction is an under-promotion to knight, bishop, rook (piece 0, 1, 2). Its step is -1, 0, +1 files
-(direction 0, 1, 2; -1 is towards the a-file for both sides).
+The 73 planes are AlphaZero's (Silver et al. 2017, arXiv:1712.01815, "Representation"): 56
+queen-like moves (a number of squares in a direction), 8 knight moves, 9 under-promotions; every
+other promotion is a queen's. The paper gives no order within each kind. Here the first 64 planes
+are this project's move types, which have that form. Plane 64 + 3 * piece + direction is an
+under-promotion to knight, bishop, rook (piece 0, 1, 2). Its step is -1, 0, +1 files (direction 0,
+1, 2; -1 is towards the a-file for both sides).
 
-Squares and types are those of the mover's view, or of an absolute board (`engine.encoding.views`). Functions take labels in
-the mover's view. Their argument `turned_B` marks the rows whose board is flipped top to bottom relative to that view: Black
-to move, in an absolute view. None of these tables marks a promotion to a queen; planes show it.
+Squares and types are those of the mover's view, or of an absolute board (`engine.encoding.views`).
+Functions take labels in the mover's view. Their argument `turned_B` marks the rows whose board is
+flipped top to bottom relative to that view: Black to move, in an absolute view. None of these
+tables marks a promotion to a queen; planes show it.
 
-Axes: B rows, A index of the vocabulary, L label, P promotion piece (python-chess piece type, 0 for none).
+Axes: B rows, A index of the vocabulary, L label, P promotion piece (python-chess piece type, 0 for
+none).
 """
 
 from dataclasses import dataclass, replace
@@ -52,7 +56,8 @@ class Vocabulary:
     labels: NDArray[np.int64]
     """[A] label of each index in the same view, NONE where the step leaves the board."""
     promotions: NDArray[np.int64]
-    """[A] piece of an under-promotion's index, 0 elsewhere (a pawn on the last rank becomes a queen)."""
+    """[A] piece of an under-promotion's index, 0 elsewhere (a pawn on the last rank becomes a
+    queen)."""
     index: NDArray[np.int64]
     """[L, P] index of each label and promotion (0 to 5); those to a queen are the same as 0."""
     turned: NDArray[np.int64]
@@ -74,7 +79,9 @@ class Vocabulary:
 
 
 def _indices(labels_A: NDArray[np.int64], promotions_A: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Invert a vocabulary's tables, int64[L, 6]; under-promotions without an index share the queen's."""
+    """Invert a vocabulary's tables, int64[L, 6]; under-promotions without an index share the
+    queen's.
+    """
     table = np.full((LABELS, 6), NONE, dtype=np.int64)
     plain = np.flatnonzero((labels_A != NONE) & (promotions_A == 0))
     special = np.flatnonzero(promotions_A)
@@ -94,7 +101,8 @@ def _square_pairs() -> NDArray[np.int64]:
 
 
 def _under_promotion_labels() -> NDArray[np.int64]:
-    """Return the label of each under-promotion's index, int64[9 * 64], NONE except for pawns one step before a last rank.
+    """Return the label of each under-promotion's index, int64[9 * 64], NONE except for pawns one
+    step before a last rank.
 
     In an absolute frame Black's pawns promote on row 7, from row 6, going south.
     """
@@ -115,13 +123,23 @@ def vocabularies() -> dict[str, Vocabulary]:
     turned_labels = view("chessmarro77").black_labels
     assert turned_labels is not None
     pairs = _square_pairs()
-    turned_pairs = ((np.arange(64) ^ 56)[:, None] * 64 + (np.arange(64) ^ 56)[None, :]).reshape(-1).astype(np.int64)
+    turned_pairs = (
+        ((np.arange(64) ^ 56)[:, None] * 64 + (np.arange(64) ^ 56)[None, :])
+        .reshape(-1)
+        .astype(np.int64)
+    )
     squares = Vocabulary(
-        name="fromto4096", labels=pairs, promotions=none, index=_indices(pairs, none), turned=turned_pairs
+        name="fromto4096",
+        labels=pairs,
+        promotions=none,
+        index=_indices(pairs, none),
+        turned=turned_pairs,
     )
     under = _under_promotion_labels()
     az_labels = np.concatenate([labels, under])
-    az_promotions = np.concatenate([none, np.where(under != NONE, np.repeat(UNDER_PROMOTIONS, 3 * 64), 0)])
+    az_promotions = np.concatenate(
+        [none, np.where(under != NONE, np.repeat(UNDER_PROMOTIONS, 3 * 64), 0)]
+    )
     turned_under = LABELS + np.arange(len(under)) // 64 * 64 + (np.arange(len(under)) % 64 ^ 56)
     rows = (
         Vocabulary(
@@ -150,7 +168,9 @@ def vocabularies() -> dict[str, Vocabulary]:
 def vocabulary(name: str) -> Vocabulary:
     """Return the vocabulary of that name; raises UnknownVocabularyError with the nearest one."""
     if name not in vocabularies():
-        raise UnknownVocabularyError(f"no move vocabulary {name[:40]!r}: {did_you_mean(name, vocabularies())}")
+        raise UnknownVocabularyError(
+            f"no move vocabulary {name[:40]!r}: {did_you_mean(name, vocabularies())}"
+        )
     return vocabularies()[name]
 
 
@@ -160,9 +180,11 @@ def index_of(
     labels_B: NDArray[np.integer],
     promotions_B: NDArray[np.integer],
 ) -> NDArray[np.int64]:
-    """Return the index of each move, int64[B], from labels in the mover's view and promotion pieces.
+    """Return the index of each move, int64[B], from labels in the mover's view and promotion
+    pieces.
 
-    Raises MoveIndexError for a label outside 0..4095, a promotion outside 0..5, or a move that is not in the vocabulary.
+    Raises MoveIndexError for a label outside 0..4095, a promotion outside 0..5, or a move that is
+    not in the vocabulary.
     """
     labels, promotions = labels_B.astype(np.int64), promotions_B.astype(np.int64)
     wrong_B = (labels < 0) | (labels >= LABELS) | (promotions < 0) | (promotions > chess.QUEEN)
@@ -171,5 +193,7 @@ def index_of(
         wrong_B = index_B == NONE
     if wrong_B.any():
         at = int(np.flatnonzero(wrong_B)[0])
-        raise MoveIndexError(f"label {labels[at]} with promotion {promotions[at]} is no move of {moves.name}")
+        raise MoveIndexError(
+            f"label {labels[at]} with promotion {promotions[at]} is no move of {moves.name}"
+        )
     return np.where(turned_B, moves.turned[index_B], index_B)

@@ -1,17 +1,23 @@
-"""The 77 planes and the 4096 labels: tables computed from the rules of chess, pinned by a version and a hash.
+"""The 77 planes and the 4096 labels: tables computed from the rules of chess, pinned by a version
+and a hash.
 
 planes    meaning (mover's view)
-0..11     own pawns, opponent's pawns, own knights, opponent's, bishops, rooks, queens, kings likewise;
+0..11     own pawns, opponent's pawns, own knights, opponent's, bishops, rooks, queens, kings
+likewise;
 12        all ones when Black is to move, zeros when White is;
 13..76    plane 13 + t holds the from-squares that have a legal move of type t.
 
-type t    distance-major: t = (distance - 1) * 8 + direction, distance 1..7, directions N NE E SE S SW W NW;
-          56..63 the knight moves (file, rank): (1,2) (2,1) (2,-1) (1,-2) (-1,-2) (-2,-1) (-2,1) (-1,2)
+type t    distance-major: t = (distance - 1) * 8 + direction, distance 1..7,
+          directions N NE E SE S SW W NW;
+          56..63 the knight moves (file, rank): (1,2) (2,1) (2,-1) (1,-2) (-1,-2) (-2,-1) (-2,1)
+          (-1,2)
 label     t * 64 + k, k the from-square's bit: legal exactly when bit k of plane 13 + t is set.
-          Castling is the king's two-square move; a promotion is its pawn move (the piece is stored beside it).
+          Castling is the king's two-square move; a promotion is its pawn move (the piece is stored
+          beside it).
 
-Stability: ENCODING_VERSION and `moves_hash()` travel in every manifest and checkpoint. A changed bit is a new version.
-The move types are ChessMarro's; the mover's view and the bit order are this project's.
+Stability: ENCODING_VERSION and `moves_hash()` travel in every manifest and checkpoint. A changed
+bit is a new version. The move types are ChessMarro's; the mover's view and the bit order are this
+project's.
 
 Axes: B rows, P planes, K squares.
 """
@@ -56,7 +62,9 @@ class LabelError(UserError):
 @cache
 def steps() -> tuple[tuple[int, int], ...]:
     """Return the (file, rank) step of each of the 64 move types; north is the mover's way up."""
-    straight = [(file * distance, rank * distance) for distance in range(1, 8) for file, rank in DIRECTIONS]
+    straight = [
+        (file * distance, rank * distance) for distance in range(1, 8) for file, rank in DIRECTIONS
+    ]
     return (*straight, *KNIGHT_STEPS)
 
 
@@ -75,7 +83,9 @@ def target_table() -> NDArray[np.int8]:
 
 @cache
 def type_table() -> NDArray[np.uint8]:
-    """Return the move type from square to square, uint8[64 from, 64 to]; ILLEGAL_TYPE where there is none."""
+    """Return the move type from square to square, uint8[64 from, 64 to]; ILLEGAL_TYPE where there
+    is none.
+    """
     table = np.full((64, 64), ILLEGAL_TYPE, dtype=np.uint8)
     for label, target in enumerate(target_table()):
         if target >= 0:
@@ -93,7 +103,9 @@ def moves_hash() -> str:
 
 
 def label_of(move: chess.Move, turn: chess.Color) -> int:
-    """Return the label (0..4095) of a python-chess move of the side `turn`; LabelError for Chess960 castling."""
+    """Return the label (0..4095) of a python-chess move of the side `turn`; LabelError for Chess960
+    castling.
+    """
     flip = 56 if turn == chess.WHITE else 0
     source, target = move.from_square ^ flip, move.to_square ^ flip
     kind = int(type_table()[source, target])
@@ -103,7 +115,9 @@ def label_of(move: chess.Move, turn: chess.Color) -> int:
 
 
 def move_of(label: int, promotion: int, turn: chess.Color) -> chess.Move:
-    """Return the python-chess move of a label for the side `turn`; `promotion` is a python-chess piece type or 0."""
+    """Return the python-chess move of a label for the side `turn`; `promotion` is a python-chess
+    piece type or 0.
+    """
     target = int(target_table()[label]) if 0 <= label < LABELS else -1
     if target < 0:
         raise LabelError(f"label {label} leaves the board")
@@ -113,7 +127,9 @@ def move_of(label: int, promotion: int, turn: chess.Color) -> chess.Move:
 
 @njit(**BORROWING)
 def _first_invalid_row(planes_BP: Any) -> Any:
-    """Return the first row (int64) without one king per side or with more moves than a position can have; -1 for none."""
+    """Return the first row (int64) without one king per side or with more moves than a position can
+    have; -1 for none.
+    """
     for row in range(len(planes_BP)):
         moves = U(0)
         for index in range(MOVE_PLANES, MOVE_PLANES + TYPES):
@@ -125,7 +141,8 @@ def _first_invalid_row(planes_BP: Any) -> Any:
 
 
 def check_planes(planes_BP: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return planes as contiguous uint64[B, 77]; raises PlanesError for another shape or a row that is no position.
+    """Return planes as contiguous uint64[B, 77]; raises PlanesError for another shape or a row that
+    is no position.
 
     Compiled code does not check bounds, so planes from files must pass here before it reads them.
     """
@@ -135,7 +152,8 @@ def check_planes(planes_BP: NDArray[np.uint64]) -> NDArray[np.uint64]:
     row = int(_first_invalid_row(planes_BP))
     if row >= 0:
         raise PlanesError(
-            f"row {row} is not a position: each side needs one king, and at most {MAX_MOVES} moves are possible"
+            f"row {row} is not a position: each side needs one king, and at most {MAX_MOVES} moves "
+            f"are possible"
         )
     return planes_BP
 
@@ -150,7 +168,9 @@ def planes_of(boards: Sequence[chess.Board]) -> NDArray[np.uint64]:
 
 def unpack(planes_BP: NDArray[np.uint64]) -> NDArray[np.uint8]:
     """Unpack planes uint64[B, 77] into pictures uint8[B, 77, 8, 8] of zeros and ones."""
-    bits = np.unpackbits(np.ascontiguousarray(planes_BP, dtype="<u8").view(np.uint8), axis=-1, bitorder="little")
+    bits = np.unpackbits(
+        np.ascontiguousarray(planes_BP, dtype="<u8").view(np.uint8), axis=-1, bitorder="little"
+    )
     return bits.reshape(*planes_BP.shape, 8, 8)
 
 

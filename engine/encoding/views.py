@@ -1,23 +1,28 @@
 """Views: the input planes of other systems, made from the stored rows by tables.
 
-A view is a row of a table: the stored planes that it shows (mirrored top to bottom where Black is to move), the planes that it
-makes from other columns, and the new label of each label. Views are made batch by batch and not stored.
+A view is a row of a table: the stored planes that it shows (mirrored top to bottom where Black is
+to move), the planes that it makes from other columns, and the new label of each label. Views are
+made batch by batch and not stored.
 
 view           planes, in this order
 marro77        as stored: 12 pieces, turn, 64 move types; the mover's view
 chessmarro77   the same of an absolute board; turn is all ones when *White* is to move
 marro13        the first 13 of marro77
-planes18       absolute board: white P N B R Q K, black likewise; all ones when White is to move; castling K Q k q;
+planes18       absolute board: white P N B R Q K, black likewise; all ones when White is to move;
+castling K Q k q;
                the en-passant file as a full column (after every double push).
 planes19       planes18 and the halfmove clock.
 
 option         adds planes after those:
-+last          where the opponent's last move began and where it ended, a plane each; zeros where it is unknown
-+lastN         the same of the last N half-moves (2 to 8), the last one first: the opponent's and the mover's own in turn
-+attacks       the squares that each of the 12 piece planes' pieces attack (engine.encoding.attacks), in the same order
++last          where the opponent's last move began and where it ended, a plane each; zeros where it
+is unknown
++lastN         the same of the last N half-moves (2 to 8), the last one first: the opponent's and
+the mover's own in turn
++attacks       the squares that each of the 12 piece planes' pieces attack
+(engine.encoding.attacks), in the same order
 
-Options are added to a name: `marro13+last8+attacks`. Counters (the halfmove clock / 100, at most 1) are constant planes and
-come last. A row needs the columns that `View.columns` names.
+Options are added to a name: `marro13+last8+attacks`. Counters (the halfmove clock / 100, at most 1)
+are constant planes and come last. A row needs the columns that `View.columns` names.
 
 Axes: B rows, P planes, Y rows of a board, C counters.
 """
@@ -43,9 +48,11 @@ COUNTERS: Mapping[str, float] = {"halfmove": 100.0}
 """Columns that are constant planes, and what each is divided by."""
 LAST_PLANES = 2
 LAST_MOVES = ("last_move", *(f"last_move_{back}" for back in range(2, 9)))
-"""Columns of the half-moves before a row, the last one first; each as `last_move` is, in the view of the row's mover."""
+"""Columns of the half-moves before a row, the last one first; each as `last_move` is, in the view
+of the row's mover."""
 NO_LAST_MOVE = 65535
-"""Value of a LAST_MOVES column without a known move; otherwise it is from * 64 + to in the view of the row's mover."""
+"""Value of a LAST_MOVES column without a known move; otherwise it is from * 64 + to in the view of
+the row's mover."""
 NO_LABEL = 65535
 """The label of a row whose move is not known: positions that were only evaluated."""
 PAST_LENGTHS = tuple(str(length) for length in range(2, len(LAST_MOVES) + 1))
@@ -68,11 +75,13 @@ class View:
     name: str
     """Its name, options and all."""
     white_planes: NDArray[np.int64] | None
-    """Stored plane for each shown plane of a row with White to move; None shows them as they are stored."""
+    """Stored plane for each shown plane of a row with White to move; None shows them as they are
+    stored."""
     black_planes: NDArray[np.int64] | None
     """The same of a row with Black to move, read top to bottom; None keeps the mover's view."""
     black_labels: NDArray[np.int64] | None
-    """[4096] label in the view of each stored label of a row with Black to move, its own inverse; None as above."""
+    """[4096] label in the view of each stored label of a row with Black to move, its own inverse;
+    None as above."""
     turn_inverted: bool = False
     """Whether plane 12 is all ones when *White* is to move."""
     state: bool = False
@@ -112,7 +121,9 @@ class View:
 
 
 def _mirrored_types() -> NDArray[np.int64]:
-    """Return the move type that each type becomes when the board is turned top to bottom, int64[64]."""
+    """Return the move type that each type becomes when the board is turned top to bottom,
+    int64[64].
+    """
     index = {step: kind for kind, step in enumerate(steps())}
     return np.array([index[file, -rank] for file, rank in steps()], dtype=np.int64)
 
@@ -124,15 +135,35 @@ def views() -> dict[str, View]:
     others = np.arange(PIECE_PLANES, dtype=np.int64) ^ 1  # own and opponent's change places
     planes = np.concatenate([others, [TURN_PLANE], MOVE_PLANES + kinds]).astype(np.int64)
     labels = (kinds[:, None] * 64 + (np.arange(64) ^ 56)[None, :]).reshape(LABELS)
-    white = np.array([*range(0, PIECE_PLANES, 2), *range(1, PIECE_PLANES, 2), TURN_PLANE], dtype=np.int64)
-    black = np.array([*range(1, PIECE_PLANES, 2), *range(0, PIECE_PLANES, 2), TURN_PLANE], dtype=np.int64)
+    white = np.array(
+        [*range(0, PIECE_PLANES, 2), *range(1, PIECE_PLANES, 2), TURN_PLANE], dtype=np.int64
+    )
+    black = np.array(
+        [*range(1, PIECE_PLANES, 2), *range(0, PIECE_PLANES, 2), TURN_PLANE], dtype=np.int64
+    )
     planes18 = View(
-        name="planes18", white_planes=white, black_planes=black, black_labels=labels, turn_inverted=True, state=True
+        name="planes18",
+        white_planes=white,
+        black_planes=black,
+        black_labels=labels,
+        turn_inverted=True,
+        state=True,
     )
     rows = (
         View(name="marro77", white_planes=None, black_planes=None, black_labels=None),
-        View(name="chessmarro77", white_planes=None, black_planes=planes, black_labels=labels, turn_inverted=True),
-        View(name="marro13", white_planes=np.arange(MOVE_PLANES), black_planes=None, black_labels=None),
+        View(
+            name="chessmarro77",
+            white_planes=None,
+            black_planes=planes,
+            black_labels=labels,
+            turn_inverted=True,
+        ),
+        View(
+            name="marro13",
+            white_planes=np.arange(MOVE_PLANES),
+            black_planes=None,
+            black_labels=None,
+        ),
         planes18,
         replace(planes18, name="planes19", counters=("halfmove",)),
     )
@@ -141,7 +172,9 @@ def views() -> dict[str, View]:
 
 @cache
 def view(name: str) -> View:
-    """Return the view of that name, with its options; raises UnknownViewError with the nearest one."""
+    """Return the view of that name, with its options; raises UnknownViewError with the nearest
+    one.
+    """
     base, *options = name.split("+")
     if base not in views():
         raise UnknownViewError(f"no view {base[:40]!r}: {did_you_mean(base, views())}")
@@ -168,12 +201,14 @@ def require(needed: tuple[str, ...], columns: Mapping[str, Any], who: str) -> No
     for name in needed:
         if name not in columns:
             raise MissingColumnError(
-                f"{who} needs the column {name!r}, which this dataset does not have: use one that has it"
+                f"{who} needs the column {name!r}, which this dataset does not have: use one that "
+                f"has it"
             )
 
 
 def last_moves_of(board: chess.Board, count: int) -> NDArray[np.uint16]:
-    """Return the last `count` moves of a board's stack as the columns LAST_MOVES have them, uint16[count], the last one first.
+    """Return the last `count` moves of a board's stack as the columns LAST_MOVES have them,
+    uint16[count], the last one first.
 
     NO_LAST_MOVE stands for what is before the stack, and for null moves.
     """
@@ -186,10 +221,12 @@ def last_moves_of(board: chess.Board, count: int) -> NDArray[np.uint16]:
 
 
 def packed(shown: View, columns: Mapping[str, Any], xp: Any, table: Callable[[str], Any]) -> Any:
-    """Return the view's planes, all but its counters, as bytes: uint8[B, P, Y], of which bit X of byte Y is column X of row Y.
+    """Return the view's planes, all but its counters, as bytes: uint8[B, P, Y], of which bit X of
+    byte Y is column X of row Y.
 
-    One implementation for NumPy and torch: `xp` is the module, `columns` are its arrays (`planes` and `attacks` as bytes), and
-    `table` returns the View's array of a name as one of `xp`, on the device of the columns.
+    One implementation for NumPy and torch: `xp` is the module, `columns` are its arrays (`planes`
+    and `attacks` as bytes), and `table` returns the View's array of a name as one of `xp`, on the
+    device of the columns.
     """
     black_B = columns["planes"][:, TURN_PLANE, 0] != 0
     turned_B = black_B & shown.absolute
@@ -197,14 +234,18 @@ def packed(shown: View, columns: Mapping[str, Any], xp: Any, table: Callable[[st
     if shown.state:
         parts.append(_state(columns, turned_B, xp))
     if shown.last:
-        parts += [_last(columns[name], turned_B, xp, table("rows")) for name in LAST_MOVES[: shown.last]]
+        parts += [
+            _last(columns[name], turned_B, xp, table("rows")) for name in LAST_MOVES[: shown.last]
+        ]
     if shown.attacks:
         parts.append(_arranged(shown, columns["attacks"], black_B, PIECE_PLANES, xp, table))
     return parts[0] if len(parts) == 1 else xp.concatenate(parts, 1)
 
 
 def stored_planes(shown: View, planes_BPY: Any, xp: Any, table: Callable[[str], Any]) -> Any:
-    """Return those of the view's planes that are stored ones, uint8[B, P, Y]; arguments as those of `packed`."""
+    """Return those of the view's planes that are stored ones, uint8[B, P, Y]; arguments as those of
+    `packed`.
+    """
     out = _arranged(shown, planes_BPY, planes_BPY[:, TURN_PLANE, 0] != 0, PLANES, xp, table)
     if shown.turn_inverted:
         assert out is not planes_BPY, "a view that inverts the turn mirrors Black's planes too"
@@ -212,8 +253,12 @@ def stored_planes(shown: View, planes_BPY: Any, xp: Any, table: Callable[[str], 
     return out
 
 
-def _arranged(shown: View, planes_BPY: Any, black_B: Any, most: int, xp: Any, table: Callable[[str], Any]) -> Any:
-    """Return the first `most` of the view's planes, uint8[B, P, Y], of stored ones: mirrored where Black is to move."""
+def _arranged(
+    shown: View, planes_BPY: Any, black_B: Any, most: int, xp: Any, table: Callable[[str], Any]
+) -> Any:
+    """Return the first `most` of the view's planes, uint8[B, P, Y], of stored ones: mirrored where
+    Black is to move.
+    """
     out = planes_BPY
     if shown.white_planes is not None:
         out = planes_BPY[:, table("white_planes")[:most]]
@@ -234,7 +279,9 @@ def _state(columns: Mapping[str, Any], turned_B: Any, xp: Any) -> Any:
 
 
 def _last(moves_B: Any, turned_B: Any, xp: Any, rows_Y: Any) -> Any:
-    """Return where a last move began and where it ended, uint8[B, 2, Y]; zeros where it is unknown."""
+    """Return where a last move began and where it ended, uint8[B, 2, Y]; zeros where it is
+    unknown.
+    """
     squares_B2 = xp.stack((moves_B // 64, moves_B), 1) % 64 ^ xp.where(turned_B, 56, 0)[:, None]
     bits_B2 = xp.where(moves_B[:, None] < LABELS, 1 << squares_B2 % 8, 0)
     planes_B2Y = xp.where(squares_B2[:, :, None] // 8 == rows_Y, bits_B2[:, :, None], 0)
@@ -244,9 +291,11 @@ def _last(moves_B: Any, turned_B: Any, xp: Any, rows_Y: Any) -> Any:
 def apply(
     shown: View, planes_BP: NDArray[np.uint64], columns: Mapping[str, NDArray[Any]] | None = None
 ) -> NDArray[np.uint64]:
-    """Return the view's packed planes, uint64[B, all but its counters], of stored planes uint64[B, 77].
+    """Return the view's packed planes, uint64[B, all but its counters], of stored planes uint64[B,
+    77].
 
-    `columns` are the row's other columns; raises MissingColumnError where the view needs one that is not there.
+    `columns` are the row's other columns; raises MissingColumnError where the view needs one that
+    is not there.
     """
     columns = columns or {}
     require(shown.columns, columns, f"the view {shown.name!r}")
@@ -254,17 +303,23 @@ def apply(
     if shown.attacks:
         found["attacks"] = attack_planes(planes_BP)
     for name in {"planes", "attacks"} & found.keys():
-        found[name] = np.ascontiguousarray(found[name], "<u8").view(np.uint8).reshape(*found[name].shape, 8)
+        found[name] = (
+            np.ascontiguousarray(found[name], "<u8").view(np.uint8).reshape(*found[name].shape, 8)
+        )
     out_BPY = packed(shown, found, np, partial(getattr, shown))
     return np.ascontiguousarray(out_BPY).view("<u8")[..., 0].astype(np.uint64, copy=False)
 
 
 def counters(shown: View, columns: Mapping[str, Any], xp: Any = np) -> Any:
-    """Return the view's constant planes as one number each from 0 to 1, [B, C]; `xp` and its arrays as in `packed`."""
+    """Return the view's constant planes as one number each from 0 to 1, [B, C]; `xp` and its arrays
+    as in `packed`.
+    """
     return xp.stack([(columns[name] / COUNTERS[name]).clip(max=1.0) for name in shown.counters], 1)
 
 
-def apply_labels(shown: View, black_B: NDArray[np.bool_], labels_B: NDArray[np.integer]) -> NDArray[np.int64]:
+def apply_labels(
+    shown: View, black_B: NDArray[np.bool_], labels_B: NDArray[np.integer]
+) -> NDArray[np.int64]:
     """Turn stored labels into the view's (or back: the mapping is its own inverse), int64[B]."""
     labels = labels_B.astype(np.int64)
     if shown.black_labels is None:

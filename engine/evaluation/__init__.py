@@ -1,1 +1,3 @@
-"""Evaluators, from planes to logits and win, draw and loss; the hand-written one; features of moves."""
+"""Evaluators, from planes to logits and win, draw and loss; the hand-written one; features of
+moves.
+"""

@@ -1,7 +1,7 @@
 """A cache in front of an evaluator: the least recently used positions are dropped when it is full.
 
-The key is a hash of 128 bits of the evaluator's whole input, the 77 planes. The record holds win, draw and loss, and the
-logits of the legal labels.
+The key is a hash of 128 bits of the evaluator's whole input, the 77 planes. The record holds win,
+draw and loss, and the logits of the legal labels.
 
 Axes: B rows, M rows that missed, P planes, A labels, W outcomes.
 """
@@ -18,7 +18,8 @@ from engine.evaluation.evaluator import Evaluator
 KEY_BYTES = 16
 WDL_BYTES = 12
 RECORD_BYTES = 350
-"""Memory of one position: a record of 37 legal moves (games have fewer on average), the key, and Python's overhead."""
+"""Memory of one position: a record of 37 legal moves (games have fewer on average), the key, and
+Python's overhead."""
 
 
 class CachedEvaluator:
@@ -32,13 +33,19 @@ class CachedEvaluator:
         self._records: OrderedDict[bytes, bytes] = OrderedDict()
         self._logits_BA = np.zeros((0, LABELS), dtype=np.float32)
 
-    def __call__(self, planes_BP: NDArray[np.uint64]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Return logits float32[B, 4096] and wdl float32[B, 3], mover's view: bit-identical to the evaluator's.
+    def __call__(
+        self, planes_BP: NDArray[np.uint64]
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Return logits float32[B, 4096] and wdl float32[B, 3], mover's view: bit-identical to the
+        evaluator's.
 
-        The logits are valid until the next call, which reuses their memory (fresh memory costs more than the look-up). Only
-        those of legal labels are defined.
+        The logits are valid until the next call, which reuses their memory (fresh memory costs more
+        than the look-up). Only those of legal labels are defined.
         """
-        keys = [blake2b(row, digest_size=KEY_BYTES).digest() for row in np.ascontiguousarray(planes_BP, dtype="<u8")]
+        keys = [
+            blake2b(row, digest_size=KEY_BYTES).digest()
+            for row in np.ascontiguousarray(planes_BP, dtype="<u8")
+        ]
         missing: dict[bytes, int] = {}
         for row, key in enumerate(keys):
             if key in self._records:
@@ -48,19 +55,27 @@ class CachedEvaluator:
         legal_BA = legal_mask(planes_BP)
         if missing:
             rows = list(missing.values())
-            self._records.update(zip(missing, self._evaluate(planes_BP[rows], legal_BA[rows]), strict=True))
+            self._records.update(
+                zip(missing, self._evaluate(planes_BP[rows], legal_BA[rows]), strict=True)
+            )
         records = [self._records[key] for key in keys]
         while len(self._records) > self.capacity:
             self._records.popitem(last=False)
         if len(keys) > len(self._logits_BA):
             self._logits_BA = np.zeros((len(keys), LABELS), dtype=np.float32)
         logits_BA = self._logits_BA[: len(keys)]
-        logits_BA[legal_BA] = np.frombuffer(b"".join(record[WDL_BYTES:] for record in records), dtype=np.float32)
-        wdl_BW = np.frombuffer(b"".join(record[:WDL_BYTES] for record in records), dtype=np.float32).reshape(-1, 3)
+        logits_BA[legal_BA] = np.frombuffer(
+            b"".join(record[WDL_BYTES:] for record in records), dtype=np.float32
+        )
+        wdl_BW = np.frombuffer(
+            b"".join(record[:WDL_BYTES] for record in records), dtype=np.float32
+        ).reshape(-1, 3)
         return logits_BA, wdl_BW
 
     def _evaluate(self, planes_MP: NDArray[np.uint64], legal_MA: NDArray[np.bool_]) -> list[bytes]:
-        """Return the records of rows: their win, draw and loss and the logits of their legal labels."""
+        """Return the records of rows: their win, draw and loss and the logits of their legal
+        labels.
+        """
         logits_MA, wdl_MW = self.evaluator(planes_MP)
         wdl = np.asarray(wdl_MW, dtype=np.float32).tobytes()
         logits = np.asarray(logits_MA, dtype=np.float32)[legal_MA].tobytes()

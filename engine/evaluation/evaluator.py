@@ -16,19 +16,22 @@ from engine.encoding.planes import LABELS
 Evaluator = Callable[[NDArray[np.uint64]], tuple[NDArray[np.float32], NDArray[np.float32]]]
 """planes uint64[B, 77] -> (policy logits float32[B, 4096], wdl float32[B, 3]).
 
-Mover's view. Logits of illegal labels are undefined (they may be -inf): callers mask them by the planes. wdl is the
-probabilities of win, draw and loss, in that order, which sum to one. Both may be read-only or reused memory: read them before
-the next call, and copy before changing them.
+Mover's view. Logits of illegal labels are undefined (they may be -inf): callers mask them by the
+planes. wdl is the probabilities of win, draw and loss, in that order, which sum to one. Both may be
+read-only or reused memory: read them before the next call, and copy before changing them.
 """
 
 
 def uniform(planes_BP: NDArray[np.uint64]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Return logits 0 for every move and 1/3 for every outcome. An Evaluator.
 
-    Every row is the same read-only memory: filling 16 kB per row would take longer than the rest of a search's round.
+    Every row is the same read-only memory: filling 16 kB per row would take longer than the rest of
+    a search's round.
     """
     zeros_A, thirds_W = _uniform_row()
-    return np.broadcast_to(zeros_A, (len(planes_BP), LABELS)), np.broadcast_to(thirds_W, (len(planes_BP), 3))
+    return np.broadcast_to(zeros_A, (len(planes_BP), LABELS)), np.broadcast_to(
+        thirds_W, (len(planes_BP), 3)
+    )
 
 
 @cache

@@ -1,10 +1,13 @@
-"""The hand-written evaluator: classical chess knowledge as priors over moves and a value, from planes alone.
+"""The hand-written evaluator: classical chess knowledge as priors over moves and a value, from
+planes alone.
 
-Priors: for each legal move, the change on the piece-square tables, the exchanges that it wins or leaves hanging, threats,
-checks, mates, castling, promotion. Value: the static evaluation, through a logistic curve.
+Priors: for each legal move, the change on the piece-square tables, the exchanges that it wins or
+leaves hanging, threats, checks, mates, castling, promotion. Value: the static evaluation, through a
+logistic curve.
 
-Scores are integers in centipawns up to the last division, so they are the same on every machine. Boards are unsigned
-64-bit (engine/board/bitboard.py), scores int64; the two never meet in one operation.
+Scores are integers in centipawns up to the last division, so they are the same on every machine.
+Boards are unsigned 64-bit (engine/board/bitboard.py), scores int64; the two never meet in one
+operation.
 
 Axes: B rows, P planes, A labels, M legal moves, W outcomes.
 """
@@ -26,7 +29,18 @@ from engine.board.movegen import (
     no_moves,
     step_target,
 )
-from engine.board.position import EN_PASSANT, KING, MAX_MOVES, PAWN, QUEEN, ROOK, WORDS, occupied_squares, push, word_on
+from engine.board.position import (
+    EN_PASSANT,
+    KING,
+    MAX_MOVES,
+    PAWN,
+    QUEEN,
+    ROOK,
+    WORDS,
+    occupied_squares,
+    push,
+    word_on,
+)
 from engine.encoding.planes import LABELS, check_planes
 from engine.evaluation.piece_squares import ENDGAME, FULL_PHASE, MIDDLEGAME
 from engine.evaluation.static_evaluation import (
@@ -76,7 +90,9 @@ def _mates(planes: Any, word: Any, source: Any, target: Any, scratch: Any) -> An
 
 @njit(cache=True, nogil=True)
 def _make(board: Any, word: Any, victim: Any, kind: Any, start: Any, end: Any) -> None:
-    """Play a move and keep the mover's view; `start`, `end` are boards, `victim` the word taken or -1."""
+    """Play a move and keep the mover's view; `start`, `end` are boards, `victim` the word taken or
+    -1.
+    """
     board[word] ^= start | end
     if victim >= 0:
         taken = end
@@ -94,14 +110,18 @@ def _make(board: Any, word: Any, victim: Any, kind: Any, start: Any, end: Any) -
 
 @njit(cache=True, nogil=True)
 def _danger(board: Any, targets: Any, occupied: Any, gains: Any) -> Any:
-    """Return the most that the opponent wins by an exchange on one of `targets`, plus a quarter of the second most, int64."""
+    """Return the most that the opponent wins by an exchange on one of `targets`, plus a quarter of
+    the second most, int64.
+    """
     most, second = best_exchanges(board, 1, targets, occupied, gains)
     return most + second // np.int64(4)
 
 
 @njit(cache=True, nogil=True)
 def _score_move(planes: Any, move: Any, state: Any, work: Any) -> Any:
-    """Score one legal move, int64 centipawns; the board in `state` is a copy of the planes' and is left as it was."""
+    """Score one legal move, int64 centipawns; the board in `state` is a copy of the planes' and is
+    left as it was.
+    """
     word, kind, source, target = move
     board, answers, phase, passed = state
     gains, scratch = work
@@ -145,7 +165,8 @@ def _score_move(planes: Any, move: Any, state: Any, work: Any) -> Any:
 
 @njit(cache=True, nogil=True)
 def score_moves(planes: Any, labels: Any, scores: Any, work: Any) -> Any:
-    """Score every legal move of planes uint64[77]: labels int64[MAX_MOVES], scores int64[MAX_MOVES]; return their number.
+    """Score every legal move of planes uint64[77]: labels int64[MAX_MOVES], scores
+    int64[MAX_MOVES]; return their number.
 
     Moves come in the order of their labels; `work` is scratch: (int64[MAX_EXCHANGE], uint64[77]).
     """
@@ -155,7 +176,12 @@ def score_moves(planes: Any, labels: Any, scores: Any, work: Any) -> Any:
     mirrored = np.empty(PIECE_WORDS, dtype=np.uint64)
     mirror_boards(board, mirrored)
     phase = game_phase(board)
-    state = (board, flip(all_attacks(mirrored, flip(occupied))), phase, passed_pawns(board[PAWN], board[PAWN + 1]))
+    state = (
+        board,
+        flip(all_attacks(mirrored, flip(occupied))),
+        phase,
+        passed_pawns(board[PAWN], board[PAWN + 1]),
+    )
     count = 0
     for kind in range(TYPES):
         sources = planes[MOVE_PLANES + kind]
@@ -186,10 +212,11 @@ def _score_rows(planes_BP: Any, logits_BA: Any, values_B: Any, temperature: Any)
 
 
 def evaluate(planes_BP: NDArray[np.uint64]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Evaluate positions by hand-written rules: (logits float32[B, 4096], wdl float32[B, 3]), mover's view. An Evaluator.
+    """Evaluate positions by hand-written rules: (logits float32[B, 4096], wdl float32[B, 3]),
+    mover's view. An Evaluator.
 
-    Logits are finite on legal labels and -inf elsewhere. Mate is a certain loss, stalemate a certain draw. Raises PlanesError
-    for a row that is not a position.
+    Logits are finite on legal labels and -inf elsewhere. Mate is a certain loss, stalemate a
+    certain draw. Raises PlanesError for a row that is not a position.
     """
     planes_BP = check_planes(planes_BP)
     logits_BA = np.full((len(planes_BP), LABELS), -np.inf, dtype=np.float32)
@@ -200,9 +227,13 @@ def evaluate(planes_BP: NDArray[np.uint64]) -> tuple[NDArray[np.float32], NDArra
 
 
 def wdl_of(values_B: NDArray[np.int64], over_B: NDArray[np.bool_]) -> NDArray[np.float32]:
-    """Turn centipawns into (win, draw, loss), float32[B, 3]; where the game is over, 0 is a draw and -MATE a loss."""
+    """Turn centipawns into (win, draw, loss), float32[B, 3]; where the game is over, 0 is a draw
+    and -MATE a loss.
+    """
     expected_B = 1.0 / (1.0 + np.exp(-values_B / VALUE_SCALE))
     draw_B = 4.0 * DRAW_SHARE * expected_B * (1.0 - expected_B)
     draw_B = np.where(over_B, (values_B == 0).astype(np.float64), draw_B)
     expected_B = np.where(over_B, draw_B / 2.0, expected_B)
-    return np.stack([expected_B - draw_B / 2.0, draw_B, 1.0 - expected_B - draw_B / 2.0], axis=1).astype(np.float32)
+    return np.stack(
+        [expected_B - draw_B / 2.0, draw_B, 1.0 - expected_B - draw_B / 2.0], axis=1
+    ).astype(np.float32)

@@ -1,8 +1,10 @@
-"""Move features: what each legal move wins, risks, leaves hanging and threatens at once, as inputs of a network.
+"""Move features: what each legal move wins, risks, leaves hanging and threatens at once, as inputs
+of a network.
 
-A convolution would have to learn attacks; computing them is cheap. AlphaGo's first networks had similar inputs: what each move
-captures and endangers (Silver et al. 2016, doi:10.1038/nature16961, extended data table 2). Exchanges are those of
-`engine.evaluation.static_exchange`, which ignores pins and checks.
+A convolution would have to learn attacks; computing them is cheap. AlphaGo's first networks had
+similar inputs: what each move captures and endangers (Silver et al. 2016, doi:10.1038/nature16961,
+extended data table 2). Exchanges are those of `engine.evaluation.static_exchange`, which ignores
+pins and checks.
 
 feature          in tens of centipawns, 0 to 255, on the board after the move unless noted.
 takes            value of the captured piece, and the gain of a promotion (to a queen).
@@ -35,16 +37,38 @@ from engine.board.movegen import (
     pawn_attacks_up,
     step_target,
 )
-from engine.board.position import EN_PASSANT, KING, PAWN, QUEEN, WORDS, occupied_squares, push, word_on
+from engine.board.position import (
+    EN_PASSANT,
+    KING,
+    PAWN,
+    QUEEN,
+    WORDS,
+    occupied_squares,
+    push,
+    word_on,
+)
 from engine.encoding.planes import LABELS, check_planes
 from engine.evaluation.static_evaluation import best_exchanges
 from engine.evaluation.static_exchange import MAX_EXCHANGE, WORTH, see
 from engine.kernels import BORROWING
 
 FEATURES_VERSION = 1
-"""Version of these features and of their encoding in `model.network.move_head`: a network of another version is refused."""
-FEATURES = ("takes", "risks", "leaves", "leaves_next", "threatens", "threatens_next", "stands", "check", "target")
-TAKES, RISKS, LEAVES, LEAVES_NEXT, THREATENS, THREATENS_NEXT, STANDS, CHECK, TARGET = range(len(FEATURES))
+"""Version of these features and of their encoding in `model.network.move_head`: a network of
+another version is refused."""
+FEATURES = (
+    "takes",
+    "risks",
+    "leaves",
+    "leaves_next",
+    "threatens",
+    "threatens_next",
+    "stands",
+    "check",
+    "target",
+)
+TAKES, RISKS, LEAVES, LEAVES_NEXT, THREATENS, THREATENS_NEXT, STANDS, CHECK, TARGET = range(
+    len(FEATURES)
+)
 UNIT = 10
 """Centipawns of one step of an amount."""
 
@@ -55,8 +79,12 @@ def _amount(centipawns: Any) -> Any:
 
 
 @njit(**BORROWING)
-def _write_features(position: Any, child: Any, kind: Any, source: Any, planes: Any, gains: Any, features: Any) -> None:
-    """Write the features of one legal move of `position`; `child`, `planes` and `gains` are scratch."""
+def _write_features(
+    position: Any, child: Any, kind: Any, source: Any, planes: Any, gains: Any, features: Any
+) -> None:
+    """Write the features of one legal move of `position`; `child`, `planes` and `gains` are
+    scratch.
+    """
     target = step_target(kind, source)
     start, end = bit(source), bit(target)
     taken = word_on(position, end, 1)
@@ -101,8 +129,18 @@ def _count(planes_BP: Any) -> Any:
 
 
 @njit(**BORROWING)
-def _fill(planes_BP: Any, position: Any, child: Any, answers: Any, gains: Any, moves_M: Any, features_MF: Any) -> None:
-    """Write all rows' moves and features; `position`, `child` (uint64[16]), `answers` (uint64[77]) and `gains` are scratch."""
+def _fill(
+    planes_BP: Any,
+    position: Any,
+    child: Any,
+    answers: Any,
+    gains: Any,
+    moves_M: Any,
+    features_MF: Any,
+) -> None:
+    """Write all rows' moves and features; `position`, `child` (uint64[16]), `answers` (uint64[77])
+    and `gains` are scratch.
+    """
     count = 0
     for row in range(len(planes_BP)):
         for word in range(MOVE_PLANES):
@@ -122,14 +160,19 @@ def _fill(planes_BP: Any, position: Any, child: Any, answers: Any, gains: Any, m
 
 
 def legal_move_features(planes_BP: NDArray[np.uint64]) -> dict[str, NDArray[Any]]:
-    """Return all legal moves of some rows, `moves` int64[M] as row * 4096 + label, and their `move_features` uint8[M, F].
+    """Return all legal moves of some rows, `moves` int64[M] as row * 4096 + label, and their
+    `move_features` uint8[M, F].
 
-    `planes_BP` is uint64[B, 77]; moves are in the order of rows, and of labels in a row. Raises PlanesError.
+    `planes_BP` is uint64[B, 77]; moves are in the order of rows, and of labels in a row. Raises
+    PlanesError.
     """
     planes_BP = check_planes(planes_BP)
     moves_M = np.empty(_count(planes_BP), dtype=np.int64)
     features_MF = np.empty((len(moves_M), len(FEATURES)), dtype=np.uint8)
     position, child = np.zeros(WORDS, dtype=np.uint64), np.zeros(WORDS, dtype=np.uint64)
-    answers, gains = np.zeros(MOVE_PLANES + TYPES, dtype=np.uint64), np.zeros(MAX_EXCHANGE, dtype=np.int64)
+    answers, gains = (
+        np.zeros(MOVE_PLANES + TYPES, dtype=np.uint64),
+        np.zeros(MAX_EXCHANGE, dtype=np.int64),
+    )
     _fill(planes_BP, position, child, answers, gains, moves_M, features_MF)
     return {"moves": moves_M, "move_features": features_MF}

@@ -1,7 +1,9 @@
-"""Piece values and piece-square tables of the hand-written evaluator, for the middlegame and the endgame.
+"""Piece values and piece-square tables of the hand-written evaluator, for the middlegame and the
+endgame.
 
-Source: PeSTO's evaluation function by Ronald Friederich (RofChade), as published on the Chess Programming Wiki. Each
-table is drawn as its player sees the board, eighth rank on top, which is the order of the bits of a mover's-view board.
+Source: PeSTO's evaluation function by Ronald Friederich (RofChade), as published on the Chess
+Programming Wiki. Each table is drawn as its player sees the board, eighth rank on top, which is the
+order of the bits of a mover's-view board.
 """
 
 import numpy as np
@@ -130,10 +132,14 @@ _ENDGAME = """
 
 def _table(drawn: str, values: tuple[int, ...]) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
     """Add piece values to a drawn table, int64[6 kinds, 64 squares]."""
-    return np.array(drawn.split(), dtype=np.int64).reshape(6, 64) + np.array(values, dtype=np.int64)[:, None]
+    return (
+        np.array(drawn.split(), dtype=np.int64).reshape(6, 64)
+        + np.array(values, dtype=np.int64)[:, None]
+    )
 
 
 MIDDLEGAME = _table(_MIDDLEGAME, _MIDDLEGAME_VALUE)
-"""[6 kinds, 64 squares] centipawns of a mover's piece on a square, its value included, with all pieces on the board."""
+"""[6 kinds, 64 squares] centipawns of a mover's piece on a square, its value included, with all
+pieces on the board."""
 ENDGAME = _table(_ENDGAME, _ENDGAME_VALUE)
 """The same with pawns and kings only."""

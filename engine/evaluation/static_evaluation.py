@@ -1,12 +1,14 @@
-"""Static evaluation: the value of a position in centipawns by classical chess knowledge, without search.
+"""Static evaluation: the value of a position in centipawns by classical chess knowledge, without
+search.
 
-Terms are piece-square tables between middlegame and endgame, mobility, pressure on the king and its shelter, pawn structure
-and the bishop pair. Hanging pieces of both sides count too, and with a large lead how near a bare king is to mate. Each term
-is written for the mover's pieces; the opponent's are scored on the mirrored board.
+Terms are piece-square tables between middlegame and endgame, mobility, pressure on the king and its
+shelter, pawn structure and the bishop pair. Hanging pieces of both sides count too, and with a
+large lead how near a bare king is to mate. Each term is written for the mover's pieces; the
+opponent's are scored on the mirrored board.
 
-Arithmetic is on integers, so results are the same on every machine. Boards are unsigned 64-bit (engine/board/bitboard.py),
-scores int64; the two never meet in one operation. A *board* is twelve uint64 words as words 0..11 of a position or
-of planes.
+Arithmetic is on integers, so results are the same on every machine. Boards are unsigned 64-bit
+(engine/board/bitboard.py), scores int64; the two never meet in one operation. A *board* is twelve
+uint64 words as words 0..11 of a position or of planes.
 """
 
 from typing import Any
@@ -30,7 +32,13 @@ from engine.board.bitboard import (
 from engine.board.movegen import no_moves, pawn_attacks_down, pawn_attacks_up
 from engine.board.position import BISHOP, KING, KNIGHT, PAWN, QUEEN, ROOK, occupied_squares
 from engine.evaluation.piece_squares import ENDGAME, FULL_PHASE, MIDDLEGAME, PHASE
-from engine.evaluation.static_exchange import WORTH, attackers, diagonal_attacks, see, straight_attacks
+from engine.evaluation.static_exchange import (
+    WORTH,
+    attackers,
+    diagonal_attacks,
+    see,
+    straight_attacks,
+)
 from engine.kernels import BORROWING
 
 PIECE_WORDS = 12
@@ -72,7 +80,9 @@ def all_attacks(board: Any, occupied: Any) -> Any:
 
 @njit(**BORROWING)
 def game_phase(board: Any) -> Any:
-    """Return the game phase, int64: 24 with all pieces on the board, 0 with pawns and kings only."""
+    """Return the game phase, int64: 24 with all pieces on the board, 0 with pawns and kings
+    only.
+    """
     phase = np.int64(0)
     for word in range(PIECE_WORDS):
         phase += PHASE[word >> 1] * _count(board[word])
@@ -120,7 +130,9 @@ def _evaluate_pawns(board: Any, phase: Any) -> Any:
 
 @njit(**BORROWING)
 def _evaluate_side(board: Any, occupied: Any, phase: Any) -> Any:
-    """Score the mover's pieces alone (int64 centipawns) and return the squares they attack (uint64)."""
+    """Score the mover's pieces alone (int64 centipawns) and return the squares they attack
+    (uint64).
+    """
     own = EMPTY
     for word in range(0, PIECE_WORDS, 2):
         own |= board[word]
@@ -153,7 +165,9 @@ def _evaluate_side(board: Any, occupied: Any, phase: Any) -> Any:
 
 @njit(**BORROWING)
 def _mating_bonus(board: Any, attacks: Any) -> Any:
-    """Return the bonus (int64 >= 0) for mating a bare king: near the edge, short of squares, our king near."""
+    """Return the bonus (int64 >= 0) for mating a bare king: near the edge, short of squares, our
+    king near.
+    """
     for word in range(KNIGHT + 1, KING, 2):
         if board[word] != EMPTY:
             return np.int64(0)
@@ -173,14 +187,18 @@ def _shrink_drawish_lead(board: Any, score: Any) -> Any:
     lead = np.int64(0)
     for word in range(KNIGHT, KING, 2):
         lead += WORTH[word] * (_count(board[word]) - _count(board[word + 1]))
-    if (score > 0 and board[PAWN] == EMPTY and lead < 400) or (score < 0 and board[PAWN + 1] == EMPTY and lead > -400):
+    if (score > 0 and board[PAWN] == EMPTY and lead < 400) or (
+        score < 0 and board[PAWN + 1] == EMPTY and lead > -400
+    ):
         return score // np.int64(8)
     return score
 
 
 @njit(**BORROWING)
 def best_exchanges(board: Any, side: Any, attacked: Any, occupied: Any, gains: Any) -> Any:
-    """Return the best and second best gain (int64 both) of `side` by one exchange on a square of `attacked`."""
+    """Return the best and second best gain (int64 both) of `side` by one exchange on a square of
+    `attacked`.
+    """
     most = second = np.int64(0)
     for word in range(1 - side, KING, 2):
         victims = board[word] & attacked
@@ -196,7 +214,8 @@ def best_exchanges(board: Any, side: Any, attacked: Any, occupied: Any, gains: A
 
 @njit(cache=True, nogil=True)
 def static_evaluation(planes: Any, gains: Any) -> Any:
-    """Return the value for the mover, int64 centipawns; -MATE when mated, 0 when there is no move otherwise.
+    """Return the value for the mover, int64 centipawns; -MATE when mated, 0 when there is no move
+    otherwise.
 
     `planes` is uint64[77] with the move planes filled, `gains` scratch int64[MAX_EXCHANGE].
     """

@@ -1,9 +1,10 @@
-"""Static exchange evaluation (SEE): the gain on a square if both sides capture with their least valuable piece.
+"""Static exchange evaluation (SEE): the gain on a square if both sides capture with their least
+valuable piece.
 
-A *board* here is twelve uint64 words in the mover's view, as words 0..11 of a position or of planes. Sliding attacks
-along files and diagonals use the subtraction trick o ^ (o - 2r) both ways, the way back on the board turned top to
-bottom ("hyperbola quintessence", Aleks Peshkov); a rank is looked up. Pins are ignored, and pawns do not promote
-inside an exchange.
+A *board* here is twelve uint64 words in the mover's view, as words 0..11 of a position or of
+planes. Sliding attacks along files and diagonals use the subtraction trick o ^ (o - 2r) both ways,
+the way back on the board turned top to bottom ("hyperbola quintessence", Aleks Peshkov); a rank is
+looked up. Pins are ignored, and pawns do not promote inside an exchange.
 """
 
 from typing import Any
@@ -22,7 +23,9 @@ MAX_EXCHANGE = 32
 
 
 def _lines(file: int, rank: int) -> np.ndarray[tuple[int, ...], np.dtype[np.uint64]]:
-    """Return, for each square, the other squares on its line in direction +-(file, rank), uint64[64]."""
+    """Return, for each square, the other squares on its line in direction +-(file, rank),
+    uint64[64].
+    """
     boards = [0] * 64
     for square in range(64):
         for sign in (1, -1):
@@ -34,7 +37,9 @@ def _lines(file: int, rank: int) -> np.ndarray[tuple[int, ...], np.dtype[np.uint
 
 
 def _rank_table() -> np.ndarray[tuple[int, ...], np.dtype[np.uint64]]:
-    """Return the attacks along row 0 from each column for each occupancy of the six inner squares, uint64[8, 64]."""
+    """Return the attacks along row 0 from each column for each occupancy of the six inner squares,
+    uint64[8, 64].
+    """
     table = np.zeros((8, 64), dtype=np.uint64)
     for col in range(8):
         for inner in range(64):
@@ -70,19 +75,25 @@ def straight_attacks(square: Any, occupied: Any) -> Any:
     """Return the squares a rook on bit index `square` (uint64) attacks, uint64."""
     row = square & U(56)
     inner = (occupied >> (row + U(1))) & U(63)
-    return _line_attacks(bit(square), _FILE[square], occupied) | (_RANK[square & U(7), inner] << row)
+    return _line_attacks(bit(square), _FILE[square], occupied) | (
+        _RANK[square & U(7), inner] << row
+    )
 
 
 @njit(**BORROWING)
 def diagonal_attacks(square: Any, occupied: Any) -> Any:
     """Return the squares a bishop on bit index `square` (uint64) attacks, uint64."""
     start = bit(square)
-    return _line_attacks(start, _RISING[square], occupied) | _line_attacks(start, _FALLING[square], occupied)
+    return _line_attacks(start, _RISING[square], occupied) | _line_attacks(
+        start, _FALLING[square], occupied
+    )
 
 
 @njit(**BORROWING)
 def attackers(board: Any, square: Any, occupied: Any) -> Any:
-    """Return the pieces of both sides that attack bit index `square` (uint64) when the board holds `occupied`, uint64."""
+    """Return the pieces of both sides that attack bit index `square` (uint64) when the board holds
+    `occupied`, uint64.
+    """
     target = bit(square)
     east, west = target & NOT_A, target & NOT_H
     found = ((east << U(7)) | (west << U(9))) & board[PAWN]
@@ -97,7 +108,9 @@ def attackers(board: Any, square: Any, occupied: Any) -> Any:
 
 @njit(**BORROWING, inline="always")
 def _least_valuable(board: Any, reach: Any, side: Any) -> Any:
-    """Return the word index (without the side) of the least valuable piece of `side` in `reach`; -1 for none."""
+    """Return the word index (without the side) of the least valuable piece of `side` in `reach`; -1
+    for none.
+    """
     for word in range(0, 12, 2):
         if reach & board[word + side] != EMPTY:
             return word
@@ -106,7 +119,8 @@ def _least_valuable(board: Any, reach: Any, side: Any) -> Any:
 
 @njit(**BORROWING)
 def see(board: Any, square: Any, victim: Any, side: Any, occupied: Any, gains: Any) -> Any:
-    """Return the centipawns (int64, >= 0) that `side` (0 mover, 1 opponent) wins by capturing first on `square` (SEE).
+    """Return the centipawns (int64, >= 0) that `side` (0 mover, 1 opponent) wins by capturing first
+    on `square` (SEE).
 
     `victim` is the worth of the piece there; `gains` is scratch, int64[MAX_EXCHANGE].
     """

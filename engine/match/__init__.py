@@ -1,1 +1,3 @@
-"""Matches in opening pairs between evaluators, searches and UCI engines, and statistics of their results."""
+"""Matches in opening pairs between evaluators, searches and UCI engines, and statistics of their
+results.
+"""

@@ -1,8 +1,9 @@
-"""A match: games in pairs, each opening once with either colour, played side by side until they are over.
+"""A match: games in pairs, each opening once with either colour, played side by side until they are
+over.
 
-Without time limits, one group holds many games, and a player is asked for its moves in all of them at once: our search is one
-batch, engines think in parallel. With time limits, every group holds one game, and there are only as many groups as can think
-at once without taking each other's time.
+Without time limits, one group holds many games, and a player is asked for its moves in all of them
+at once: our search is one batch, engines think in parallel. With time limits, every group holds one
+game, and there are only as many groups as can think at once without taking each other's time.
 """
 
 import gc
@@ -39,17 +40,20 @@ def play(
     sequential: bool = False,
     stop: Stop = never,
 ) -> None:
-    """Play two games of every opening except those in `done`, and report each as it ends, one at a time.
+    """Play two games of every opening except those in `done`, and report each as it ends, one at a
+    time.
 
-    Games begin in the order of their numbers. With `sequential`, the numbers of the games in play are less than `concurrency`
-    apart (on a clock they may be more): a sequential test counts pairs in order and would ignore games far after a long one.
+    Games begin in the order of their numbers. With `sequential`, the numbers of the games in play
+    are less than `concurrency` apart (on a clock they may be more): a sequential test counts pairs
+    in order and would ignore games far after a long one.
 
-    When `stop` returns True (it is polled between moves), unfinished games are discarded. An engine's fault loses it the
-    game (engine/match/uci_player.py); an error of our players is raised.
+    When `stop` returns True (it is polled between moves), unfinished games are discarded. An
+    engine's fault loses it the game (engine/match/uci_player.py); an error of our players is
+    raised.
 
-    `concurrency` is the number of games at a time; 0: 64 between networks and evaluators, 8 for each core with UCI engines;
-    on a clock, one fewer than cores. A move may be `margin` seconds late. After `max_plies` half-moves, the opening's
-    included, a game is a draw.
+    `concurrency` is the number of games at a time; 0: 64 between networks and evaluators, 8 for
+    each core with UCI engines; on a clock, one fewer than cores. A move may be `margin` seconds
+    late. After `max_plies` half-moves, the opening's included, a game is a draw.
     """
     finished = set(done)
     numbers = deque(number for number in range(2 * len(openings)) if number not in finished)
@@ -94,16 +98,21 @@ def play(
             gc.unfreeze()
 
 
-def _groups(players: tuple[Contestant, Contestant], concurrency: int, timed: bool, left: int) -> tuple[int, int]:
+def _groups(
+    players: tuple[Contestant, Contestant], concurrency: int, timed: bool, left: int
+) -> tuple[int, int]:
     """Return the number of groups, and of games in each."""
     if timed:
-        return min(left, concurrency or max(1, cores() - 1)), 1  # without a core, the referee would delay the engines
+        # without a core, the referee would delay the engines
+        return min(left, concurrency or max(1, cores() - 1)), 1
     engines = any(player.evaluator is None for player in players)
     return 1, min(left, concurrency or (8 * cores() if engines else WIDTH))
 
 
 def make_side(contestant: Contestant, width: int, patience: float) -> Side:
-    """Make a side of `width` slots; an engine loses when it exceeds its time by `patience` seconds."""
+    """Make a side of `width` slots; an engine loses when it exceeds its time by `patience`
+    seconds.
+    """
     if contestant.evaluator is None:
         return UciSide(contestant, width, patience)
     return OwnSide(contestant, width)
@@ -129,7 +138,10 @@ class _Group:
         self.games: dict[int, MatchGame] = {}
 
     def play(
-        self, next_number: Callable[[int | None], int | None], report: Callable[[GameRecord], None], stop: Stop
+        self,
+        next_number: Callable[[int | None], int | None],
+        report: Callable[[GameRecord], None],
+        stop: Stop,
     ) -> None:
         """Play until there are no more games, or `stop` returns True."""
         with ThreadPoolExecutor(2, thread_name_prefix="side") as pool:
@@ -158,9 +170,13 @@ class _Group:
 
     def _round(self, pool: ThreadPoolExecutor, report: Callable[[GameRecord], None]) -> None:
         """Have a move made in every game."""
-        asked = [[slot for slot, game in self.games.items() if game.mover == player] for player in (0, 1)]
+        asked = [
+            [slot for slot, game in self.games.items() if game.mover == player] for player in (0, 1)
+        ]
         futures = [
-            pool.submit(side.play, [self.games[slot].request(slot) for slot in slots]) if slots else None
+            pool.submit(side.play, [self.games[slot].request(slot) for slot in slots])
+            if slots
+            else None
             for side, slots in zip(self.sides, asked, strict=True)
         ]
         for slots, future in zip(asked, futures, strict=True):
@@ -173,8 +189,8 @@ class _Group:
 def pairs_to_decision(points: Sequence[float | None], config: SprtConfig) -> int | None:
     """Return after how many pairs the test accepts H0 or H1, None if it is undecided.
 
-    `points` are A's of games 0, 1, 2 ..., None for an unfinished one. Pairs count in the order of their numbers, not of their
-    ends, since short games are not a fair sample of all.
+    `points` are A's of games 0, 1, 2 ..., None for an unfinished one. Pairs count in the order of
+    their numbers, not of their ends, since short games are not a fair sample of all.
     """
     counts = np.zeros(5, dtype=np.int64)
     for pair in range(len(points) // 2):

@@ -15,7 +15,9 @@ class MatchError(UserError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limit:
-    """Limit of a player's moves. Without a time limit, our search takes its simulations and an engine its nodes."""
+    """Limit of a player's moves. Without a time limit, our search takes its simulations and an
+    engine its nodes.
+    """
 
     nodes: int | None = None
     """Nodes of an engine's move."""
@@ -26,7 +28,8 @@ class Limit:
     increment: float = 0.0
     """Seconds added to the clock after every move."""
     moves: int | None = None
-    """Moves per time control; the clock gains `base` after each control. None for one time control for the whole game."""
+    """Moves per time control; the clock gains `base` after each control. None for one time control
+    for the whole game."""
 
     @property
     def clock(self) -> str | None:

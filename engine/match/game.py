@@ -15,7 +15,9 @@ DRAW = "1/2-1/2"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GameRecord:
-    """A finished game, as one line of games.jsonl; lists hold the players' moves, without the book's."""
+    """A finished game, as one line of games.jsonl; lists hold the players' moves, without the
+    book's.
+    """
 
     game: int
     """Number from 0: games 2k and 2k + 1 share opening k; A is White in the even ones."""
@@ -32,7 +34,8 @@ class GameRecord:
     result: str
     """1-0, 0-1 or 1/2-1/2."""
     ending: str
-    """checkmate, stalemate, material, repetition, fifty moves, adjudication; of forfeits: crash, timeout, illegal move."""
+    """checkmate, stalemate, material, repetition, fifty moves, adjudication; of forfeits: crash,
+    timeout, illegal move."""
     forfeit: str | None
     """The player that lost by forfeit, `a` or `b`."""
     detail: str
@@ -49,7 +52,9 @@ class GameRecord:
 class MatchGame:
     """A game in progress. Players are 0 (A) and 1 (B)."""
 
-    def __init__(self, number: int, opening: Opening, limits: tuple[Limit, Limit], max_plies: int = 0) -> None:
+    def __init__(
+        self, number: int, opening: Opening, limits: tuple[Limit, Limit], max_plies: int = 0
+    ) -> None:
         self.number, self.opening, self.limits, self.max_plies = number, opening, limits, max_plies
         self.board = opening.board()
         self.moves: list[str] = []
@@ -72,17 +77,28 @@ class MatchGame:
         """Return the request for the mover's next move."""
         white = self.number % 2
         clocks = (
-            (self.left[white] or 0.0, self.left[1 - white] or 0.0) if any(limit.base for limit in self.limits) else None
+            (self.left[white] or 0.0, self.left[1 - white] or 0.0)
+            if any(limit.base for limit in self.limits)
+            else None
         )
         moves = self.limits[self.mover].moves
-        return MoveRequest(slot, self.board, clocks, None if moves is None else moves - self.made[self.mover] % moves)
+        return MoveRequest(
+            slot,
+            self.board,
+            clocks,
+            None if moves is None else moves - self.made[self.mover] % moves,
+        )
 
     def take(self, result: PlayResult, margin: float) -> None:
-        """Apply the mover's result: play its move, or end the game; being late by up to `margin` seconds is forgiven."""
+        """Apply the mover's result: play its move, or end the game; being late by up to `margin`
+        seconds is forgiven.
+        """
         player, limit = self.mover, self.limits[self.mover]
         allowed = limit.movetime if limit.movetime is not None else self.left[player]
         if result.fault is None and allowed is not None and result.seconds > allowed + margin:
-            result = PlayResult(None, None, result.seconds, "timeout", f"{result.seconds:.3f} s of {allowed:.3f}")
+            result = PlayResult(
+                None, None, result.seconds, "timeout", f"{result.seconds:.3f} s of {allowed:.3f}"
+            )
         if result.move is None:
             self._forfeit(result)
             return
@@ -92,7 +108,11 @@ class MatchGame:
         if (left := self.left[player]) is not None:
             self.left[player] = max(0.0, left - result.seconds) + limit.increment
         self.made[player] += 1
-        if limit.base is not None and limit.moves is not None and self.made[player] % limit.moves == 0:
+        if (
+            limit.base is not None
+            and limit.moves is not None
+            and self.made[player] % limit.moves == 0
+        ):
             self.left[player] = (self.left[player] or 0.0) + limit.base
         self.clocks.append(round(self.left[player] or 0.0, 3))
         white = self.board.turn == chess.WHITE

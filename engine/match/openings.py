@@ -1,8 +1,9 @@
 """Openings of a match: a book generated from a seed, or the positions of an EPD or PGN file.
 
-A generated opening is a short line from the initial position, as a person might play it. Its moves are drawn by an evaluator's
-policy and the value after each, and the evaluator finds its end balanced. No end position occurs twice. Each opening is played
-with both colors, so the remaining imbalance affects both players alike.
+A generated opening is a short line from the initial position, as a person might play it. Its moves
+are drawn by an evaluator's policy and the value after each, and the evaluator finds its end
+balanced. No end position occurs twice. Each opening is played with both colors, so the remaining
+imbalance affects both players alike.
 
 Axes: B lines, P planes, A labels.
 """
@@ -54,7 +55,8 @@ class Opening:
 
 
 def generate(count: int, evaluator: Evaluator, *, seed: int = 0, plies: int = 8) -> list[Opening]:
-    """Make `count` different openings of `plies` half-moves; a longer book begins with the shorter one.
+    """Make `count` different openings of `plies` half-moves; a longer book begins with the shorter
+    one.
 
     Raises BookError if the evaluator finds too few balanced openings.
     """
@@ -67,23 +69,32 @@ def generate(count: int, evaluator: Evaluator, *, seed: int = 0, plies: int = 8)
         before = len(found)
         for board, balance in _grow_lines(evaluator, chance, plies):
             if abs(balance) <= IMBALANCE and any(board.legal_moves) and not board.is_check():
-                opening = Opening(chess.STARTING_FEN, tuple(move.uci() for move in board.move_stack))
+                opening = Opening(
+                    chess.STARTING_FEN, tuple(move.uci() for move in board.move_stack)
+                )
                 found.setdefault(board.epd(), opening)
         fruitless = 0 if len(found) > before else fruitless + 1
         if fruitless >= (PATIENCE if plies else 1):
             raise BookError(
-                f"only {len(found)} balanced openings of {plies} plies were found, and {count} are needed: ask for more plies"
+                f"only {len(found)} balanced openings of {plies} plies were found, and {count} are "
+                f"needed: ask for more plies"
             )
     return list(found.values())[:count]
 
 
-def _grow_lines(evaluator: Evaluator, chance: np.random.Generator, plies: int) -> Iterator[tuple[chess.Board, float]]:
-    """Generate LINES lines; yield those that did not end early, with win - loss of the side to move."""
+def _grow_lines(
+    evaluator: Evaluator, chance: np.random.Generator, plies: int
+) -> Iterator[tuple[chess.Board, float]]:
+    """Generate LINES lines; yield those that did not end early, with win - loss of the side to
+    move.
+    """
     boards = [chess.Board() for _ in range(LINES)]
     for _ in range(plies):
         boards = [board for board in boards if any(board.legal_moves)]
         drawn_B = chance.random(LINES)[: len(boards)]
-        for board, (moves, scores_M), drawn in zip(boards, _score_moves(evaluator, boards), drawn_B, strict=True):
+        for board, (moves, scores_M), drawn in zip(
+            boards, _score_moves(evaluator, boards), drawn_B, strict=True
+        ):
             weights_M = np.exp(scores_M - scores_M.max())
             passed_M = np.cumsum(weights_M / weights_M.sum())
             board.push(moves[min(int(np.searchsorted(passed_M, drawn)), len(moves) - 1)])
@@ -93,9 +104,15 @@ def _grow_lines(evaluator: Evaluator, chance: np.random.Generator, plies: int) -
 def _score_moves(
     evaluator: Evaluator, boards: list[chess.Board]
 ) -> Iterator[tuple[list[chess.Move], NDArray[np.float64]]]:
-    """Yield the moves of each board and their scores: log-policy plus the mover's expected score / TEMPERATURE."""
-    logits_BA = np.array(evaluator(planes_of(boards))[0], dtype=np.float64)  # a copy: the evaluator reuses its memory
-    lists = [[move for move in board.legal_moves if move.promotion in (None, chess.QUEEN)] for board in boards]
+    """Yield the moves of each board and their scores: log-policy plus the mover's expected score /
+    TEMPERATURE.
+    """
+    # a copy: the evaluator reuses its memory
+    logits_BA = np.array(evaluator(planes_of(boards))[0], dtype=np.float64)
+    lists = [
+        [move for move in board.legal_moves if move.promotion in (None, chess.QUEEN)]
+        for board in boards
+    ]
     after = []
     for board, moves in zip(boards, lists, strict=True):
         for move in moves:
@@ -120,11 +137,14 @@ def _open(path: Path) -> TextIO:
     return path.open(encoding="utf-8-sig", errors="replace")
 
 
-def read_book(path: Path, *, plies: int = 0, open_text: Callable[[Path], TextIO] = _open) -> list[Opening]:
-    """Read the openings of a file: PGN (.pgn, games up to `plies` half-moves, 0 for all), else EPD or FEN, one per line.
+def read_book(
+    path: Path, *, plies: int = 0, open_text: Callable[[Path], TextIO] = _open
+) -> list[Opening]:
+    """Read the openings of a file: PGN (.pgn, games up to `plies` half-moves, 0 for all), else EPD
+    or FEN, one per line.
 
-    `open_text` opens the file and may decompress it (.pgn.zst). Raises BookError with the line or game that is unreadable,
-    illegal or already over.
+    `open_text` opens the file and may decompress it (.pgn.zst). Raises BookError with the line or
+    game that is unreadable, illegal or already over.
     """
     pgn = ".pgn" in (suffix.lower() for suffix in path.suffixes[-2:])
     try:
@@ -133,9 +153,13 @@ def read_book(path: Path, *, plies: int = 0, open_text: Callable[[Path], TextIO]
     except BookError:
         raise
     except (OSError, UserError) as error:
-        raise BookError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+        raise BookError(
+            f"{path} cannot be read: {getattr(error, 'strerror', None) or error}"
+        ) from error
     if not openings:
-        raise BookError(f"{path} has no openings: it should be PGN (.pgn), or EPD with one position a line")
+        raise BookError(
+            f"{path} has no openings: it should be PGN (.pgn), or EPD with one position a line"
+        )
     return openings
 
 
@@ -145,7 +169,11 @@ def _parse_epd(path: Path, text: str) -> Iterator[Opening]:
         words = line.split()
         if not words or words[0].startswith("#"):
             continue
-        counters = words[4:6] if len(words) >= 6 and words[4].isdigit() and words[5].isdigit() else ["0", "1"]
+        counters = (
+            words[4:6]
+            if len(words) >= 6 and words[4].isdigit() and words[5].isdigit()
+            else ["0", "1"]
+        )
         yield _check(Opening(" ".join(words[:4] + counters)), f"{path}, line {number}")
 
 
@@ -177,11 +205,13 @@ def _check(opening: Opening, where: str) -> Opening:
 def choose(openings: list[Opening], count: int, *, seed: int = 0) -> list[Opening]:
     """Return `count` openings of a book in random order.
 
-    Raises BookError for a book that is too short, since deterministic players would play the same games again.
+    Raises BookError for a book that is too short, since deterministic players would play the same
+    games again.
     """
     if count > len(openings):
         raise BookError(
-            f"the book has {len(openings)} openings and {count} pairs are to be played: play fewer games, or take a"
+            f"the book has {len(openings)} openings and {count} pairs are to be played: play fewer "
+            f"games, or take a"
             " larger book"
         )
     order = np.random.Generator(np.random.PCG64(seed)).permutation(len(openings))

@@ -42,7 +42,8 @@ class Contestant:
     seed: int = 0
     """Random seed of an evaluator's search."""
     rating: int = 0
-    """Rating at which an evaluator's moves are sampled, by human search (engine/search/human.py); 0 plays the best moves."""
+    """Rating at which an evaluator's moves are sampled, by human search (engine/search/human.py); 0
+    plays the best moves."""
     correction: Correction | None = None
     """How far the search corrects the policy, if `rating` is set."""
     command: tuple[str, ...] = ()
@@ -60,7 +61,8 @@ class MoveRequest(NamedTuple):
     clocks: tuple[float, float] | None
     """Seconds left of White and Black, None without clocks."""
     moves_to_go: int | None = None
-    """Moves until the mover's clock gains time, this one included; None where it only gains increments."""
+    """Moves until the mover's clock gains time, this one included; None where it only gains
+    increments."""
 
     @property
     def left(self) -> float | None:
@@ -116,7 +118,9 @@ class OwnSide(Side):
             seed=contestant.seed,
             overhead=OVERHEAD,
         )
-        self.player = Player(contestant.evaluator, style, games=width, pairs=not self.limit.timed, clock=clock)
+        self.player = Player(
+            contestant.evaluator, style, games=width, pairs=not self.limit.timed, clock=clock
+        )
         self.games: dict[int, int] = {}
         if self.limit.timed:
             self.player.prepare()

@@ -1,11 +1,13 @@
-"""Statistics of a match: Elo with a 95 % interval, the likelihood of superiority, and a sequential test (SPRT).
+"""Statistics of a match: Elo with a 95 % interval, the likelihood of superiority, and a sequential
+test (SPRT).
 
-Games come in pairs from one opening with the colors reversed, and the two results of a pair depend on each other. So
-statistics count pairs: `(LL, LD, DD or WL, WD, WW)`, the pentanomial model of fishtest and fastchess. Three counts of single
-games (losses, draws, wins) work as well.
+Games come in pairs from one opening with the colors reversed, and the two results of a pair depend
+on each other. So statistics count pairs: `(LL, LD, DD or WL, WD, WW)`, the pentanomial model of
+fishtest and fastchess. Three counts of single games (losses, draws, wins) work as well.
 
-Elo is logistic: 400 * log10(s / (1 - s)) of the score s. The generalized likelihood ratio is exact, after Van den Bergh,
-"Comments on normalized Elo" (cantate.be/Fishtest/normalized_elo_practical.pdf), as in fishtest's LLRcalc.py.
+Elo is logistic: 400 * log10(s / (1 - s)) of the score s. The generalized likelihood ratio is exact,
+after Van den Bergh, "Comments on normalized Elo"
+(cantate.be/Fishtest/normalized_elo_practical.pdf), as in fishtest's LLRcalc.py.
 """
 
 import math
@@ -17,7 +19,8 @@ from typing import Literal, NamedTuple
 from engine.errors import UserError
 
 RAREST = 1e-3
-"""Value of an empty count, and the least distance of a score from 0 and 1 (so Elo is at most 1200), as in fishtest."""
+"""Value of an empty count, and the least distance of a score from 0 and 1 (so Elo is at most 1200),
+as in fishtest."""
 _NORMAL = NormalDist()
 _TOLERANCE = 1e-12
 
@@ -58,7 +61,10 @@ class SprtConfig:
         if not -math.inf < self.elo0 < self.elo1 < math.inf:
             raise SprtError(f"elo0 = {self.elo0:g} is not below elo1 = {self.elo1:g} and finite")
         if not (0 < self.alpha < 1 and 0 < self.beta < 1 and self.alpha + self.beta < 1):
-            raise SprtError(f"alpha = {self.alpha:g} and beta = {self.beta:g} must be above 0, and below 1 together")
+            raise SprtError(
+                f"alpha = {self.alpha:g} and beta = {self.beta:g} must be above 0, and below 1 "
+                f"together"
+            )
         if not -1000 < self.elo0 < self.elo1 < 1000:
             raise SprtError("elo0 and elo1 must lie between -1000 and 1000")
 
@@ -87,9 +93,10 @@ def score_of(elo: float) -> float:
 def estimate(counts: Sequence[int]) -> Estimate:
     """Estimate Elo from counts.
 
-    The interval holds the scores that a likelihood-ratio test at 5 % does not reject (Owen 1988), with the likelihood of the
-    SPRT; LOS is that test's signed root. For many pairs both agree with the normal formulas of fishtest and fastchess, and
-    they stay valid when every game was won. No counts: Elo 0, -1200..1200.
+    The interval holds the scores that a likelihood-ratio test at 5 % does not reject (Owen 1988),
+    with the likelihood of the SPRT; LOS is that test's signed root. For many pairs both agree with
+    the normal formulas of fishtest and fastchess, and they stay valid when every game was won. No
+    counts: Elo 0, -1200..1200.
     """
     if not any(counts):
         return Estimate(0.5, 0.0, elo_of(0.0), elo_of(1.0), 0.5)
@@ -111,7 +118,9 @@ def llr(counts: Sequence[int], config: SprtConfig) -> float:
         return 0.0
     total, values, shares = _distribution(counts)
     zeros, ones = (_fit_mean(values, shares, score_of(elo)) for elo in (config.elo0, config.elo1))
-    return total * sum(share * math.log(one / zero) for share, zero, one in zip(shares, zeros, ones, strict=True))
+    return total * sum(
+        share * math.log(one / zero) for share, zero, one in zip(shares, zeros, ones, strict=True)
+    )
 
 
 def verdict(ratio: float, config: SprtConfig) -> Literal["H0", "H1", "undecided"]:
@@ -122,7 +131,9 @@ def verdict(ratio: float, config: SprtConfig) -> Literal["H0", "H1", "undecided"
 
 
 def pair_counts(scores: Sequence[float]) -> tuple[int, int, int, int, int]:
-    """Count pairs by their points; `scores` holds games 2k and 2k + 1 in turn, 0, 0.5 or 1. An odd last one is ignored."""
+    """Count pairs by their points; `scores` holds games 2k and 2k + 1 in turn, 0, 0.5 or 1. An odd
+    last one is ignored.
+    """
     counts = [0] * 5
     for first, second in zip(scores[::2], scores[1::2], strict=False):
         counts[round(2 * (first + second))] += 1
@@ -131,18 +142,26 @@ def pair_counts(scores: Sequence[float]) -> tuple[int, int, int, int, int]:
 
 def _plain_score(counts: Sequence[int]) -> float:
     """Return the points per game."""
-    return sum(index * count for index, count in enumerate(counts)) / (sum(counts) * (len(counts) - 1))
+    return sum(index * count for index, count in enumerate(counts)) / (
+        sum(counts) * (len(counts) - 1)
+    )
 
 
 def _distribution(counts: Sequence[int]) -> tuple[float, list[float], list[float]]:
     """Return total, values (points per game) and shares, with RAREST in place of empty counts."""
     filled = [float(count) or RAREST for count in counts]
     total = sum(filled)
-    return total, [index / (len(filled) - 1) for index in range(len(filled))], [count / total for count in filled]
+    return (
+        total,
+        [index / (len(filled) - 1) for index in range(len(filled))],
+        [count / total for count in filled],
+    )
 
 
 def _multiplier(gaps: Sequence[float], shares: Sequence[float]) -> float:
-    """Solve sum of share * gap / (1 + x * gap) = 0, which falls in x, by Newton's method inside a bracket."""
+    """Solve sum of share * gap / (1 + x * gap) = 0, which falls in x, by Newton's method inside a
+    bracket.
+    """
     low, high = -1.0 / max(gaps), -1.0 / min(gaps)
     x = 0.0
     for _ in range(200):
@@ -162,7 +181,9 @@ def _multiplier(gaps: Sequence[float], shares: Sequence[float]) -> float:
 
 
 def _fit_mean(values: Sequence[float], shares: Sequence[float], mean: float) -> list[float]:
-    """Return the likeliest probabilities with this mean, given the shares (Van den Bergh, proposition 1.1)."""
+    """Return the likeliest probabilities with this mean, given the shares (Van den Bergh,
+    proposition 1.1).
+    """
     gaps = [value - mean for value in values]
     x = _multiplier(gaps, shares)
     return [share / (1.0 + x * gap) for gap, share in zip(gaps, shares, strict=True)]
@@ -171,11 +192,17 @@ def _fit_mean(values: Sequence[float], shares: Sequence[float], mean: float) -> 
 def _misfit(values: Sequence[float], shares: Sequence[float], score: float) -> float:
     """Return the log-likelihood per count that the shares lose when their mean must be `score`."""
     likely = _fit_mean(values, shares, score)
-    return sum(share * math.log(share / chance) for share, chance in zip(shares, likely, strict=True))
+    return sum(
+        share * math.log(share / chance) for share, chance in zip(shares, likely, strict=True)
+    )
 
 
-def _limit(total: float, values: Sequence[float], shares: Sequence[float], end: float, mean: float) -> float:
-    """Return the score between the mean and `end` at which a likelihood-ratio test at 5 % rejects."""
+def _limit(
+    total: float, values: Sequence[float], shares: Sequence[float], end: float, mean: float
+) -> float:
+    """Return the score between the mean and `end` at which a likelihood-ratio test at 5 %
+    rejects.
+    """
     allowed = _NORMAL.inv_cdf(0.975) ** 2 / 2
 
     if (end - mean) * (end - 0.5) <= 0:

@@ -1,7 +1,7 @@
 """UCI engines as a side of a match, one process per slot. A hang or crash forfeits that game only.
 
-An engine that crashes, does not answer in time or answers with an illegal move has lost that game. It is killed, and a new
-process is started for the slot's next game.
+An engine that crashes, does not answer in time or answers with an illegal move has lost that game.
+It is killed, and a new process is started for the slot's next game.
 """
 
 import asyncio
@@ -32,7 +32,9 @@ def start(player: Contestant) -> chess.engine.SimpleEngine:
             list(player.command), timeout=STARTING_SECONDS, setpgrp=True, stderr=subprocess.DEVNULL
         )
     except (OSError, chess.engine.EngineError, TimeoutError) as error:
-        raise PlayerError(f"{command} cannot be started as a UCI engine: {error or 'no answer'}") from error
+        raise PlayerError(
+            f"{command} cannot be started as a UCI engine: {error or 'no answer'}"
+        ) from error
     try:
         engine.configure(dict(player.options))
     except (chess.engine.EngineError, TimeoutError) as error:
@@ -60,7 +62,9 @@ def _kill(engine: chess.engine.SimpleEngine) -> None:
 
 
 async def _new_game(engine: chess.engine.SimpleEngine, game: int) -> None:
-    """Send `ucinewgame` and wait until the engine is ready; chess.engine would do so on the engine's clock."""
+    """Send `ucinewgame` and wait until the engine is ready; chess.engine would do so on the
+    engine's clock.
+    """
     protocol = engine.protocol
     assert isinstance(protocol, chess.engine.UciProtocol), "engines are started as UCI engines"
     protocol.send_line("ucinewgame")
@@ -121,20 +125,26 @@ class UciSide(Side):
         else:
             seconds = time.perf_counter() - begun
             if played.move and request.board.is_legal(played.move):
-                score = played.info["score"].pov(request.board.turn) if "score" in played.info else None
+                score = (
+                    played.info["score"].pov(request.board.turn) if "score" in played.info else None
+                )
                 return PlayResult(played.move, score, seconds)
             fault, detail = "illegal move", "no move in its answer"
         future.cancel()
         return self._failed(request.slot, time.perf_counter() - begun, fault, detail)
 
     def _engine_of(self, slot: int) -> chess.engine.SimpleEngine:
-        """Return the slot's engine, started and ready for its game, which does not count on its clock."""
+        """Return the slot's engine, started and ready for its game, which does not count on its
+        clock.
+        """
         engine = self.engines[slot]
         if engine is None:
             engine = self.engines[slot] = start(self.player)
             self.ready[slot] = None
         if self.ready[slot] != self.games[slot]:
-            asked = asyncio.run_coroutine_threadsafe(_new_game(engine, self.games[slot]), engine.protocol.loop)
+            asked = asyncio.run_coroutine_threadsafe(
+                _new_game(engine, self.games[slot]), engine.protocol.loop
+            )
             asked.result(STARTING_SECONDS)
             self.ready[slot] = self.games[slot]
         return engine

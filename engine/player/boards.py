@@ -23,7 +23,8 @@ def parse_playable(fen: str) -> chess.Board:
     rights = " ".join(fen.split()[2:3])
     if set(rights.lower()) & set("abcdefgh") and parse_fen(fen).has_chess960_castling_rights():
         raise FenError(
-            f"{fen[:100]!r} has castling rights of Chess960 ({rights[:10]}), and only standard chess"
+            f"{fen[:100]!r} has castling rights of Chess960 ({rights[:10]}), and only standard "
+            f"chess"
             " is played: write - for no rights"
         )
     board = to_board(from_fen(fen))
@@ -58,7 +59,9 @@ def _check_men(board: chess.Board, fen: str) -> None:
     """Raise FenError for men that no promotions make; they would overflow the arrays of moves."""
     for side in chess.COLORS:
         men = {kind: len(board.pieces(kind, side)) for kind in MOST_MEN}
-        promoted = sum(max(men[kind] - most, 0) for kind, most in MOST_MEN.items() if kind != chess.PAWN)
+        promoted = sum(
+            max(men[kind] - most, 0) for kind, most in MOST_MEN.items() if kind != chess.PAWN
+        )
         if men[chess.PAWN] + promoted > MOST_MEN[chess.PAWN]:
             side_name = chess.COLOR_NAMES[side]
             raise FenError(f"no game leads to {fen[:100]!r}: too many men of {side_name}")

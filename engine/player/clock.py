@@ -20,9 +20,11 @@ from engine.evaluation.evaluator import Evaluator
 from engine.search import Root, Search
 
 MOVES_TO_GO = 40
-"""Moves that the rest of a game is assumed to last; longer time controls are planned as if they had this many moves."""
+"""Moves that the rest of a game is assumed to last; longer time controls are planned as if they had
+this many moves."""
 STRETCH = 4.0
-"""A move may take this many times its share of the clock while the most visited move is not the best by value."""
+"""A move may take this many times its share of the clock while the most visited move is not the
+best by value."""
 LARGEST_SHARE = 0.5
 """Largest share of the clock for one move..."""
 LAST_SHARE = 0.8
@@ -81,8 +83,9 @@ class Budget:
 def divide_clock(limits: Limits, overhead: float) -> Budget:
     """Return the time of a move; `overhead` seconds of every move are lost outside the search.
 
-    The clock above a reserve is divided evenly among the moves to come (as in Stockfish), so the shares shrink with the clock
-    and never add up to more than it. `movetime` keeps at least half of itself after the overhead.
+    The clock above a reserve is divided evenly among the moves to come (as in Stockfish), so the
+    shares shrink with the clock and never add up to more than it. `movetime` keeps at least half of
+    itself after the overhead.
     """
     bounds = []
     if limits.movetime is not None:
@@ -143,7 +146,8 @@ class Pace:
         self.slowest = 0.0
         """The slowest batch lately: the next one may take as long."""
         self.lag = 0.0
-        """Seconds that a move loses between program and player, read off the game's clocks; decaying."""
+        """Seconds that a move loses between program and player, read off the game's clocks;
+        decaying."""
         self.longest_round = 0.0
         """The longest round so far, decaying."""
         self._expected: dict[int, tuple[int, float]] = {}
@@ -252,15 +256,20 @@ class MoveTimer:
         if self._budget.is_exact or now < self._next_probe:
             return False
         self._next_probe = now + self._budget.soft / PROBES
-        return self._choices < 2 or self._is_decided(self._search.root(self._slot), self._budget.soft, now)
+        return self._choices < 2 or self._is_decided(
+            self._search.root(self._slot), self._budget.soft, now
+        )
 
     def _is_decided(self, root: Root, soft: float, now: float) -> bool:
-        """Return whether the most visited move cannot be overtaken by the soft bound or, past it, is also best by value."""
+        """Return whether the most visited move cannot be overtaken by the soft bound or, past it,
+        is also best by value.
+        """
         spent = now - self._control.begun
         if spent < LEAST_SHARE * soft or root.simulations <= self._before:
             return False  # nothing is known before the first simulation of this search
         second, first = np.partition(root.visits, -2)[-2:]
         if spent >= soft:
             return int(np.nan_to_num(root.values, nan=-2.0).argmax()) == int(root.visits.argmax())
-        speed = (root.simulations - self._before) / max(now - self._started, 1e-3)  # pondering included
+        # pondering included
+        speed = (root.simulations - self._before) / max(now - self._started, 1e-3)
         return bool(first - second > speed * (soft - spent))

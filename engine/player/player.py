@@ -184,7 +184,9 @@ class Player:
 
     # --- by the policy ----------------------------------------------------------------------------
 
-    def _play_policies(self, requests: Sequence[Request], budget: Budget, control: Control) -> list[Play]:
+    def _play_policies(
+        self, requests: Sequence[Request], budget: Budget, control: Control
+    ) -> list[Play]:
         """Play by the policy, corrected by a search where style and time allow it."""
         style = self.style
         if self.pace.left(budget.hard, control) <= self.pace.evaluation:

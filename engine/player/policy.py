@@ -70,10 +70,14 @@ def read_columns(
         row |= zip(LAST_MOVES, last_moves_of(board, len(LAST_MOVES)), strict=True)
         rows.append(row | condition.columns())
     names = [name for name in unknown if any(name in row for row in rows)]
-    return {name: np.array([row.get(name, unknown[name]) for row in rows], np.int64) for name in names}
+    return {
+        name: np.array([row.get(name, unknown[name]) for row in rows], np.int64) for name in names
+    }
 
 
-def evaluate(evaluator: Evaluator, boards: Sequence[chess.Board], conditions: Sequence[Conditions]) -> Answer:
+def evaluate(
+    evaluator: Evaluator, boards: Sequence[chess.Board], conditions: Sequence[Conditions]
+) -> Answer:
     """Evaluate boards in one batch, with all columns that the evaluator reads; fresh arrays."""
     columns = read_columns(evaluator, boards, conditions)
     network: Any = evaluator
@@ -108,7 +112,9 @@ class Policy(NamedTuple):
         return int(random.choice(len(self.moves), p=self.shares(temperature)))
 
 
-def policy_of(board: chess.Board, logits_A: NDArray[np.floating], allowed: Sequence[chess.Move] = ()) -> Policy:
+def policy_of(
+    board: chess.Board, logits_A: NDArray[np.floating], allowed: Sequence[chess.Move] = ()
+) -> Policy:
     """Return the policy over a board's legal moves, or over those of `allowed`, from logits."""
     found: dict[int, chess.Move] = {}
     for move in allowed or board.legal_moves:

@@ -1,4 +1,5 @@
-"""The rules of chess that a search needs: playing a move, the end of a game on a path, repetition, mate in one.
+"""The rules of chess that a search needs: playing a move, the end of a game on a path, repetition,
+mate in one.
 
 Axes: D depth of a path.
 """
@@ -28,8 +29,11 @@ def play(position: Position, label: Int, promotion: Int) -> None:
 
 
 @njit(cache=True, nogil=True)
-def examine(forest: Forest, slot: Int, position: Position, path: Any, planes: NDArray[np.uint64]) -> Any:
-    """Write a position's planes (uint64[77]) and return (how the game ends there or GOES_ON, its key).
+def examine(
+    forest: Forest, slot: Int, position: Position, path: Any, planes: NDArray[np.uint64]
+) -> Any:
+    """Write a position's planes (uint64[77]) and return (how the game ends there or GOES_ON, its
+    key).
 
     `path` int32[D] are the nodes before it, the root first; for a root it is empty.
     """
@@ -44,7 +48,8 @@ def examine(forest: Forest, slot: Int, position: Position, path: Any, planes: ND
 
 @njit(cache=True, nogil=True)
 def _repetition(forest: Forest, slot: Int, key: Any, path: Any, reversible: Int) -> Any:
-    """Return REPETITION for a third occurrence, TWOFOLD for a second one on this path, else GOES_ON.
+    """Return REPETITION for a third occurrence, TWOFOLD for a second one on this path, else
+    GOES_ON.
 
     Nothing before the last `reversible` plies can occur again.
     """
@@ -90,7 +95,9 @@ def mark_mates_in_one(forest: Forest, slot: Int, planes: NDArray[np.uint64]) -> 
 
 
 def is_legal(position: Position, label: int, promotion: int) -> bool:
-    """Return whether a label with a promotion (python-chess piece type or 0) is a legal move of a position."""
+    """Return whether a label with a promotion (python-chess piece type or 0) is a legal move of a
+    position.
+    """
     if not 0 <= label < LABELS:
         return False
     planes = np.empty(PLANES, dtype=np.uint64)
@@ -102,7 +109,9 @@ def is_legal(position: Position, label: int, promotion: int) -> bool:
 
 
 def position_and_history(board: chess.Board) -> tuple[Position, list[int]]:
-    """Return a board's position (uint64[16]) and the keys of those before it that may occur again, oldest first."""
+    """Return a board's position (uint64[16]) and the keys of those before it that may occur again,
+    oldest first.
+    """
     back, planes = board.copy(), np.empty(PLANES, dtype=np.uint64)
     keys: list[int] = []
     while back.move_stack and len(keys) < board.halfmove_clock:

@@ -40,7 +40,8 @@ class SearchParams(NamedTuple):
 class SearchConfig:
     """How to search.
 
-    Defaults follow lc0 (c_puct, first-play urgency), KataGo (c_stdev) and mctx (Gumbel); everything else is off by default.
+    Defaults follow lc0 (c_puct, first-play urgency), KataGo (c_stdev) and mctx (Gumbel); everything
+    else is off by default.
     """
 
     algorithm: Literal["puct", "gumbel"] = "puct"
@@ -50,7 +51,8 @@ class SearchConfig:
     nodes: int = 0
     """Maximum number of positions in a game's tree; 0 for three times the simulations."""
     leaves: int = 1
-    """Leaves of one tree that are evaluated together: more fill larger batches but cost strength at equal simulations."""
+    """Leaves of one tree that are evaluated together: more fill larger batches but cost strength at
+    equal simulations."""
     c_puct: float = 1.745
     """Weight of exploration by priors (puct)."""
     c_base: float = 38739.0
@@ -58,13 +60,14 @@ class SearchConfig:
     c_factor: float = 3.894
     """Weight of the logarithmic growth of exploration; 0 for none (puct)."""
     c_stdev: float = 0.85
-    """How far exploration follows the standard deviation of a position's values; 0 explores all positions alike (puct;
-    KataGo's cpuctUtilityStdevScale)."""
+    """How far exploration follows the standard deviation of a position's values; 0 explores all
+    positions alike (puct; KataGo's cpuctUtilityStdevScale)."""
     fpu_reduction: float = 0.33
-    """First-play urgency: an unvisited move's value is its parent's minus this factor * sqrt(sum of visited moves' priors)
-    (puct)."""
+    """First-play urgency: an unvisited move's value is its parent's minus this factor * sqrt(sum of
+    visited moves' priors) (puct)."""
     policy_temperature: float = 1.4
-    """Temperature of the evaluator's policy everywhere in the tree; above 1 is flatter (lc0: 1.36)."""
+    """Temperature of the evaluator's policy everywhere in the tree; above 1 is flatter (lc0:
+    1.36)."""
     dirichlet_fraction: float = 0.0
     """Fraction of Dirichlet noise in the root's priors (puct; AlphaZero's self-play: 0.25)."""
     dirichlet_alpha: float = 0.3
@@ -76,13 +79,14 @@ class SearchConfig:
     value_scale: float = 0.1
     """Weight of completed Q-values against logits (gumbel; as in mctx)."""
     rescale_values: bool = True
-    """Rescale a position's Q-values to 0..1 first, as mctx does (gumbel). Otherwise they stay expected scores, and moves of
-    equal value leave the policy unchanged."""
+    """Rescale a position's Q-values to 0..1 first, as mctx does (gumbel). Otherwise they stay
+    expected scores, and moves of equal value leave the policy unchanged."""
     widening_factor: float = 0.0
-    """Progressive widening: search only the likeliest `widening_factor * sqrt(visits)` moves by prior; 0 searches all
-    (puct)."""
+    """Progressive widening: search only the likeliest `widening_factor * sqrt(visits)` moves by
+    prior; 0 searches all (puct)."""
     top_k: int = 0
-    """Number of moves to search, the likeliest by prior, unless all of them lose; 0 searches all (puct)."""
+    """Number of moves to search, the likeliest by prior, unless all of them lose; 0 searches all
+    (puct)."""
     tail_mass: float = 0.0
     """Leave out the least likely moves, up to this sum of priors, unless all others lose (puct)."""
     repetition_penalty: float = 0.0
@@ -90,11 +94,14 @@ class SearchConfig:
     early_stop: bool = False
     """Stop when the most visited root move can no longer be overtaken (puct)."""
     dominance: float = 0.0
-    """Share of the visits at which a root move ends the search, after half the budget at the earliest; 0 for never (puct)."""
+    """Share of the visits at which a root move ends the search, after half the budget at the
+    earliest; 0 for never (puct)."""
     branching_exponent: float = 0.0
-    """Exponent of the factor (legal moves / 30) ** exponent on a move's simulations, kept between 0.25 and 2; 0 is off."""
+    """Exponent of the factor (legal moves / 30) ** exponent on a move's simulations, kept between
+    0.25 and 2; 0 is off."""
     endgame_factor: float = 1.0
-    """Factor on a move's simulations when only the kings are left; it is 1 with all pieces and changes linearly between."""
+    """Factor on a move's simulations when only the kings are left; it is 1 with all pieces and
+    changes linearly between."""
 
     def __post_init__(self) -> None:
         """Raise SearchError for values out of range."""
@@ -124,6 +131,8 @@ class SearchConfig:
 
     def params(self) -> SearchParams:
         """Return the settings for compiled code."""
-        given = {name: getattr(self, name, self.algorithm == "gumbel") for name in SearchParams._fields}
+        given = {
+            name: getattr(self, name, self.algorithm == "gumbel") for name in SearchParams._fields
+        }
         kinds = SearchParams.__annotations__  # int settings may hold floats and vice versa
         return SearchParams(**{name: kinds[name](value) for name, value in given.items()})

@@ -2,9 +2,10 @@
 
     policy(a) ~ p(a | ratings, history) ** sharpness * exp(weight * Q(a))
 
-p is a policy of human moves and Q the search's value of each move, mover's view, -1..1. With weight 0 it is the policy alone;
-with a large one, the search's best move. The weight grows with the rating: stronger people see more of what a search sees.
-Source: piKL, Jacob et al. 2022, "Modeling strong and human-like gameplay with KL-regularized search" (arXiv:2112.07544).
+p is a policy of human moves and Q the search's value of each move, mover's view, -1..1. With weight
+0 it is the policy alone; with a large one, the search's best move. The weight grows with the
+rating: stronger people see more of what a search sees. Source: piKL, Jacob et al. 2022, "Modeling
+strong and human-like gameplay with KL-regularized search" (arXiv:2112.07544).
 
 Axes: N positions, A labels, M root moves, W words of a position, K ratings of a curve.
 """
@@ -24,14 +25,17 @@ from engine.search.results import Root
 from engine.search.search import Search
 
 Aim = Literal["likelihood", "strength"]
-"""Objective of the fit: predict the moves that people of a rating play, or lose as much expected score per move as they do."""
+"""Objective of the fit: predict the moves that people of a rating play, or lose as much expected
+score per move as they do."""
 ASSUMED_RATING = 1500
 """Rating of a player whose rating is unknown: Lichess's first one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """How far a search corrects the policy, by the mover's rating: numbers at some ratings, interpolated between them."""
+    """How far a search corrects the policy, by the mover's rating: numbers at some ratings,
+    interpolated between them.
+    """
 
     ratings: Sequence[float]  # [K] ascending
     weights: Sequence[float]  # [K] weight of Q, 0 or more
@@ -40,9 +44,13 @@ class Correction:
     """Simulations that it was fitted for."""
 
     def at(self, ratings_N: NDArray[np.integer]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return weight and sharpness, float64[N] each, at ratings; 0 is unknown. Outside, the outermost numbers hold."""
+        """Return weight and sharpness, float64[N] each, at ratings; 0 is unknown. Outside, the
+        outermost numbers hold.
+        """
         known_N = np.where(ratings_N > 0, ratings_N, ASSUMED_RATING)
-        return np.interp(known_N, self.ratings, self.weights), np.interp(known_N, self.ratings, self.sharpness)
+        return np.interp(known_N, self.ratings, self.weights), np.interp(
+            known_N, self.ratings, self.sharpness
+        )
 
 
 class HumanRoot(NamedTuple):
@@ -56,14 +64,20 @@ class HumanRoot(NamedTuple):
 
 
 def human_config(simulations: int) -> SearchConfig:
-    """Return the configuration of human search, with the c_stdev of 0 that its corrections and the ladder were fitted with."""
+    """Return the configuration of human search, with the c_stdev of 0 that its corrections and the
+    ladder were fitted with.
+    """
     return SearchConfig(simulations=simulations, c_stdev=0.0)
 
 
-def search_roots(search: Search, roots: Sequence[HumanRoot], simulations: int, stop: Stop | None = None) -> list[Root]:
-    """Search positions side by side, from the slots 0..N-1 on; their own policies are the priors of the root moves.
+def search_roots(
+    search: Search, roots: Sequence[HumanRoot], simulations: int, stop: Stop | None = None
+) -> list[Root]:
+    """Search positions side by side, from the slots 0..N-1 on; their own policies are the priors of
+    the root moves.
 
-    Below the root the evaluator gets planes alone, so positions of any ratings make one batch. `stop` is as in `Search.run`.
+    Below the root the evaluator gets planes alone, so positions of any ratings make one batch.
+    `stop` is as in `Search.run`.
     """
     for slot, root in enumerate(roots):
         search.start(slot, root.position, root.history, answer=(root.logits, root.wdl))
@@ -78,18 +92,24 @@ def correct_logits(
     weight_N: NDArray[np.float64],
     sharpness_N: NDArray[np.float64],
 ) -> NDArray[np.float64]:
-    """Return the roots' policies corrected by their searches, logits float64[N, A], minus infinity for illegal labels."""
+    """Return the roots' policies corrected by their searches, logits float64[N, A], minus infinity
+    for illegal labels.
+    """
     corrected_NA = np.full((len(roots), LABELS), -np.inf)
     for row, (root, result) in enumerate(zip(roots, found, strict=True)):
         labels, values_A = np.unique(result.labels), move_values(root, result)
-        corrected_NA[row, labels] = sharpness_N[row] * root.logits[labels] + weight_N[row] * values_A[labels]
+        corrected_NA[row, labels] = (
+            sharpness_N[row] * root.logits[labels] + weight_N[row] * values_A[labels]
+        )
     return corrected_NA
 
 
 def move_values(root: HumanRoot, found: Root) -> NDArray[np.float64]:
-    """Return the value of each label, float64[A], minus infinity for illegal ones; a promotion has its best piece's.
+    """Return the value of each label, float64[A], minus infinity for illegal ones; a promotion has
+    its best piece's.
 
-    A move without a visit takes the mean value of all visits, or the evaluator's where a proof left nothing to visit.
+    A move without a visit takes the mean value of all visits, or the evaluator's where a proof left
+    nothing to visit.
     """
     visits = int(found.visits.sum())
     known_M = np.nan_to_num(found.values.astype(np.float64))

@@ -17,16 +17,21 @@ from engine.search.tree import LOST, UNKNOWN, WON, Forest
 
 @dataclass(frozen=True, slots=True)
 class Root:
-    """Result of a search at a root: M legal moves, likeliest by prior first; promotions are four moves. The mover's view."""
+    """Result of a search at a root: M legal moves, likeliest by prior first; promotions are four
+    moves. The mover's view.
+    """
 
     labels: NDArray[np.uint16]  # [M]
     promotions: NDArray[np.uint8]  # [M] python-chess piece type, 0 for none
     visits: NDArray[np.int32]  # [M]
-    values: NDArray[np.float32]  # [M] mean value in [-1, 1], proven ones exact; nan where there is no visit
-    draws: NDArray[np.float32]  # [M] mean probability of a draw; the root's where there is no visit or was no room
+    # [M] mean value in [-1, 1], proven ones exact; nan where there is no visit
+    values: NDArray[np.float32]
+    # [M] mean probability of a draw; the root's where there is no visit or was no room
+    draws: NDArray[np.float32]
     priors: NDArray[np.float32]  # [M] as searched: with temperature and noise
     improved: NDArray[np.float32]  # [M] puct: shares of visits; gumbel: the improved policy
-    mates: NDArray[np.int16]  # [M] plies to a proven mate, the move included: + the mover mates, - is mated; 0 none
+    # [M] plies to a proven mate, the move included: + the mover mates, - is mated; 0 none
+    mates: NDArray[np.int16]
     proven: NDArray[np.int8]  # [M] 2 unknown, 1 won, 0 drawn, -1 lost
     value: float
     draw: float
@@ -45,7 +50,9 @@ class Root:
         return int(np.flatnonzero((self.labels == label) & (self.promotions == promotion))[0])
 
     def ranked(self, best: int) -> list[int]:
-        """Return the indices of the moves, best first: `best`, then by proof, visits, value and prior."""
+        """Return the indices of the moves, best first: `best`, then by proof, visits, value and
+        prior.
+        """
         values_M = np.nan_to_num(self.values, nan=-2.0)
         proven_M = np.where(self.proven == UNKNOWN, 0, self.proven)
         order_M = np.lexsort((-self.priors, -values_M, -self.visits, -proven_M))
@@ -69,7 +76,13 @@ def read_root(forest: Forest, slot: int, params: SearchParams) -> Root:
     values = np.full(count, np.nan, dtype=np.float32)
     np.divide(edges["value_sum"], visits, out=values, where=visits > 0, casting="unsafe")
     draws = np.full(count, draw, dtype=np.float32)
-    np.divide(children["draw_sum"], children["visits"], out=draws, where=has_child & (visits > 0), casting="unsafe")
+    np.divide(
+        children["draw_sum"],
+        children["visits"],
+        out=draws,
+        where=has_child & (visits > 0),
+        casting="unsafe",
+    )
     values[proven != UNKNOWN] = proven[proven != UNKNOWN]
     draws[proven != UNKNOWN] = proven[proven != UNKNOWN] == 0
     plies = 1 + np.where(has_child, children["distance"], 0)
@@ -94,18 +107,25 @@ def read_root(forest: Forest, slot: int, params: SearchParams) -> Root:
         simulations=int(visits.sum()),
         nodes=int(game["nodes"]),
         seldepth=int(game["deepest"]),
-        full=max(int(game["nodes"]) / forest.nodes.shape[1], int(game["edges"]) / forest.edges.shape[1]),
+        full=max(
+            int(game["nodes"]) / forest.nodes.shape[1], int(game["edges"]) / forest.edges.shape[1]
+        ),
     )
 
 
 def edges_of(forest: Forest, slot: int, node: int) -> NDArray[np.void]:
     """Return the edges of a node, EDGE[M]."""
-    first, count = int(forest.nodes["first"][slot, node]), max(int(forest.nodes["count"][slot, node]), 0)
+    first, count = (
+        int(forest.nodes["first"][slot, node]),
+        max(int(forest.nodes["count"][slot, node]), 0),
+    )
     return forest.edges[slot, first : first + count]
 
 
 def principal_variation(forest: Forest, slot: int, edge: int) -> list[tuple[int, int]]:
-    """Return a root's edge and the most visited moves after it, (label, promotion); a proven mate is played out."""
+    """Return a root's edge and the most visited moves after it, (label, promotion); a proven mate
+    is played out.
+    """
     moves = []
     while edge >= 0:
         move = forest.edges[slot, edge]
@@ -116,8 +136,14 @@ def principal_variation(forest: Forest, slot: int, edge: int) -> list[tuple[int,
         node = forest.nodes[slot, int(move["child"])]
         wanted = edges["visits"].astype(np.float64)
         if node["proof"] in (WON, LOST):
-            plies = np.where(edges["child"] >= 0, forest.nodes["distance"][slot, np.maximum(edges["child"], 0)], 0)
-            wanted = np.where(edges["proof"] == node["proof"], 2e9 - int(node["proof"]) * plies, wanted)
+            plies = np.where(
+                edges["child"] >= 0,
+                forest.nodes["distance"][slot, np.maximum(edges["child"], 0)],
+                0,
+            )
+            wanted = np.where(
+                edges["proof"] == node["proof"], 2e9 - int(node["proof"]) * plies, wanted
+            )
         if wanted.max() <= 0:
             break
         edge = int(node["first"]) + int(wanted.argmax())

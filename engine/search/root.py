@@ -1,4 +1,5 @@
-"""The root: priors, noise, the plan of Sequential Halving, the choice of a move, the step to the next position.
+"""The root: priors, noise, the plan of Sequential Halving, the choice of a move, the step to the
+next position.
 
 Axes: G slots, N slots of this run, M root moves.
 """
@@ -36,10 +37,11 @@ from engine.search.tree import (
 
 @njit(cache=True, nogil=True)
 def expand_roots(forest: Forest, slots: Any, batch: Round, blank: Any, allowed: Any) -> Any:
-    """Check the slots' roots; those that need an evaluation become rows of `batch`. Return their number.
+    """Check the slots' roots; those that need an evaluation become rows of `batch`. Return their
+    number.
 
-    `allowed` int64[N, 2] are the (label, promotion) that new roots will be restricted to, empty for all; `blank` float32[A]
-    is zeros.
+    `allowed` int64[N, 2] are the (label, promotion) that new roots will be restricted to, empty for
+    all; `blank` float32[A] is zeros.
     """
     rows = 0
     for slot in slots:
@@ -47,7 +49,9 @@ def expand_roots(forest: Forest, slots: Any, batch: Round, blank: Any, allowed: 
         if root.count >= 0:
             if root.count > 0 and root.proof == UNKNOWN:
                 mark_mates_in_one(forest, slot, batch.planes[rows])
-        elif root.proof == UNKNOWN and _needs_evaluation(forest, slot, batch.planes[rows], blank, allowed):
+        elif root.proof == UNKNOWN and _needs_evaluation(
+            forest, slot, batch.planes[rows], blank, allowed
+        ):
             batch.slots[rows], batch.leaves[rows], batch.depths[rows] = slot, 0, 0
             rows += 1
     return rows
@@ -55,7 +59,9 @@ def expand_roots(forest: Forest, slots: Any, batch: Round, blank: Any, allowed: 
 
 @njit(cache=True, nogil=True)
 def _needs_evaluation(forest: Forest, slot: Int, planes: Any, blank: Any, allowed: Any) -> Any:
-    """Write a new root's planes; return whether it needs an evaluation: not if it has no move or a mate in one."""
+    """Write a new root's planes; return whether it needs an evaluation: not if it has no move or a
+    mate in one.
+    """
     root = forest.nodes[slot, 0]
     checkers = legal_planes(forest.roots[slot], planes)
     root.key = legal_key(forest.roots[slot], planes)
@@ -76,7 +82,9 @@ def _needs_evaluation(forest: Forest, slot: Int, planes: Any, blank: Any, allowe
 
 @njit(cache=True, nogil=True)
 def restrict_root(forest: Forest, slot: Int, allowed: Any) -> None:
-    """Keep only the `allowed` moves of an expanded root and rescale their priors; int64[N, 2], all if it is empty."""
+    """Keep only the `allowed` moves of an expanded root and rescale their priors; int64[N, 2], all
+    if it is empty.
+    """
     root, kept, total = forest.nodes[slot, 0], np.int64(0), 0.0
     if len(allowed) == 0 or root.count < 1:
         return
@@ -90,16 +98,26 @@ def restrict_root(forest: Forest, slot: Int, allowed: Any) -> None:
                 break
     root.count = kept
     for edge in range(root.first, root.first + kept):
-        forest.edges[slot, edge].prior = forest.edges[slot, edge].prior / total if total > 0.0 else 1.0 / kept
+        forest.edges[slot, edge].prior = (
+            forest.edges[slot, edge].prior / total if total > 0.0 else 1.0 / kept
+        )
 
 
 @njit(cache=True, nogil=True)
 def begin_run(
-    forest: Forest, slots: Any, wanted: Any, noise: Any, allowed: Any, fresh: Any, params: SearchParams
+    forest: Forest,
+    slots: Any,
+    wanted: Any,
+    noise: Any,
+    allowed: Any,
+    fresh: Any,
+    params: SearchParams,
 ) -> None:
-    """Prepare expanded roots; `wanted` int64[N] is overwritten with the simulations that each root gets, 0 for none.
+    """Prepare expanded roots; `wanted` int64[N] is overwritten with the simulations that each root
+    gets, 0 for none.
 
-    `noise` bool[N] selects the roots that get noise, `fresh` bool[G] those not searched yet; `allowed` as in `expand_roots`.
+    `noise` bool[N] selects the roots that get noise, `fresh` bool[G] those not searched yet;
+    `allowed` as in `expand_roots`.
     """
     for index in range(len(slots)):
         slot = slots[index]
@@ -159,7 +177,10 @@ def _allotted(forest: Forest, slot: Int, simulations: Int, params: SearchParams)
 def _set_root_moves(forest: Forest, slot: Int, noise: bool, params: SearchParams) -> None:
     """Set the MOVE records of a run: visits so far, Gumbel noise, repetition penalty."""
     root = forest.nodes[slot, 0]
-    position, planes = np.empty_like(forest.roots[slot]), np.empty(MOVE_PLANES + TYPES, dtype=np.uint64)
+    position, planes = (
+        np.empty_like(forest.roots[slot]),
+        np.empty(MOVE_PLANES + TYPES, dtype=np.uint64),
+    )
     scale = params.gumbel_scale if noise else 0.0
     assert root.count <= forest.moves.shape[1]
     for index in range(root.count):
@@ -177,8 +198,12 @@ def _set_root_moves(forest: Forest, slot: Int, noise: bool, params: SearchParams
 
 
 @njit(cache=True, nogil=True)
-def choose_all(forest: Forest, slots: Any, temperatures: Any, params: SearchParams, out: Any) -> None:
-    """Choose a move for each slot into `out` (int64[N, 2]: label, promotion); (-1, 0) where there is none."""
+def choose_all(
+    forest: Forest, slots: Any, temperatures: Any, params: SearchParams, out: Any
+) -> None:
+    """Choose a move for each slot into `out` (int64[N, 2]: label, promotion); (-1, 0) where there
+    is none.
+    """
     for index in range(len(slots)):
         edge = choose_edge(forest, slots[index], temperatures[index], params)
         out[index, 0], out[index, 1] = -1, 0
@@ -189,7 +214,9 @@ def choose_all(forest: Forest, slots: Any, temperatures: Any, params: SearchPara
 
 @njit(cache=True, nogil=True)
 def choose_edge(forest: Forest, slot: Int, temperature: float, params: SearchParams) -> Any:
-    """Choose a root move by its visits or (gumbel) the improved policy, int64 edge; NO_NODE where there is none."""
+    """Choose a root move by its visits or (gumbel) the improved policy, int64 edge; NO_NODE where
+    there is none.
+    """
     root = forest.nodes[slot, 0]
     first = np.int64(root.first)
     if root.count < 1:
@@ -216,7 +243,9 @@ def choose_edge(forest: Forest, slot: Int, temperature: float, params: SearchPar
 
 @njit(cache=True, nogil=True)
 def _proven_edge(forest: Forest, slot: Int) -> Any:
-    """Return the quickest won move of a won root, the slowest lost one of a lost root, int64 edge."""
+    """Return the quickest won move of a won root, the slowest lost one of a lost root, int64
+    edge.
+    """
     root, best, choice = forest.nodes[slot, 0], np.int64(0), np.int64(NO_NODE)
     for edge in range(root.first, root.first + root.count):
         if forest.edges[slot, edge].proof == root.proof:
@@ -228,7 +257,9 @@ def _proven_edge(forest: Forest, slot: Int) -> Any:
 
 @njit(cache=True, nogil=True)
 def _draw(rng: Any, weights: NDArray[np.float64], temperature: float) -> Any:
-    """Draw an index with probability proportional to weight ** (1 / temperature), int64; the weights are overwritten."""
+    """Draw an index with probability proportional to weight ** (1 / temperature), int64; the
+    weights are overwritten.
+    """
     most, total = max(weights.max(), 0.0), 0.0
     for index in range(len(weights)):
         if weights[index] > 0.0:
@@ -248,7 +279,9 @@ def _draw(rng: Any, weights: NDArray[np.float64], temperature: float) -> Any:
 
 @njit(cache=True, nogil=True)
 def _largest(forest: Forest, slot: Int, weights: NDArray[np.float64]) -> Any:
-    """Return the index of the largest weight, int64; among equals the better value, then the likelier move."""
+    """Return the index of the largest weight, int64; among equals the better value, then the
+    likelier move.
+    """
     root, choice, best, best_mean = forest.nodes[slot, 0], np.int64(0), -np.inf, -np.inf
     for index in range(root.count):
         move = forest.edges[slot, root.first + index]
@@ -276,7 +309,10 @@ def advance(forest: Forest, slot: Int, label: Int, promotion: Int, spare: Any) -
     game.history_length += 1
     child = np.int64(NO_NODE)
     for edge in range(root.first, root.first + max(np.int64(root.count), np.int64(0))):
-        if forest.edges[slot, edge].label == label and forest.edges[slot, edge].promotion == promotion:
+        if (
+            forest.edges[slot, edge].label == label
+            and forest.edges[slot, edge].promotion == promotion
+        ):
             child = np.int64(forest.edges[slot, edge].child)
     play(forest.roots[slot], label, promotion)
     if forest.roots[slot, COUNTERS] & HALFMOVE_MASK == U(0):

@@ -1,7 +1,8 @@
-"""The search that self-play, matches and the UCI player share: many games side by side, one batch to the evaluator per round.
+"""The search that self-play, matches and the UCI player share: many games side by side, one batch
+to the evaluator per round.
 
-A game's search depends on the seed, its number and its tree alone. Other games in the batch do not change it, provided that
-they do not change the evaluator's answer for a position.
+A game's search depends on the seed, its number and its tree alone. Other games in the batch do not
+change it, provided that they do not change the evaluator's answer for a position.
 
 Axes: G slots, N slots of a call, P planes, A labels.
 """
@@ -39,7 +40,12 @@ class Search:
     """
 
     def __init__(
-        self, evaluator: Evaluator, config: SearchConfig | None = None, *, games: int = 1, seed: int = 0
+        self,
+        evaluator: Evaluator,
+        config: SearchConfig | None = None,
+        *,
+        games: int = 1,
+        seed: int = 0,
     ) -> None:
         if games < 1:
             raise SearchError(f"a search needs at least one game, not {games}")
@@ -67,7 +73,9 @@ class Search:
 
     @property
     def config(self) -> SearchConfig:
-        """The configuration that the arrays were made for; make another Search to search with another one."""
+        """The configuration that the arrays were made for; make another Search to search with
+        another one.
+        """
         return self._config
 
     def start(
@@ -81,10 +89,11 @@ class Search:
     ) -> None:
         """Begin a game's tree at a position (uint64[16]).
 
-        `history` are the keys (engine.search.chess_rules) of the game's positions since the last capture or pawn move, oldest
-        first. `game` is the number that with the search's seed decides the slot's random numbers; the slot's own by default.
-        `answer` is used as the evaluator's for this position: logits float32[A] and win, draw, loss float32[3], for example
-        conditioned on the mover's rating and the moves before.
+        `history` are the keys (engine.search.chess_rules) of the game's positions since the last
+        capture or pawn move, oldest first. `game` is the number that with the search's seed decides
+        the slot's random numbers; the slot's own by default. `answer` is used as the evaluator's
+        for this position: logits float32[A] and win, draw, loss float32[3], for example conditioned
+        on the mover's rating and the moves before.
         """
         self._started[slot] = False
         past = list(history)[-HISTORY:]
@@ -92,7 +101,11 @@ class Search:
         self._forest.history[slot, : len(past)] = past
         self._forest.slots["history_length"][slot] = len(past)
         self._refuse_too_many_moves(slot)
-        seed_stream(self._forest.rng[slot], U(self.seed % 2**64), U((slot if game is None else game) % 2**64))
+        seed_stream(
+            self._forest.rng[slot],
+            U(self.seed % 2**64),
+            U((slot if game is None else game) % 2**64),
+        )
         reset_tree(self._forest, slot)
         self._fresh[slot] = self._started[slot] = True
         self._restricted[slot] = False
@@ -105,7 +118,9 @@ class Search:
         return np.array(self._forest.roots[slot])
 
     def play(self, slot: int, label: int, promotion: int) -> bool:
-        """Play a move and keep its subtree; return whether there was one. Raises LabelError if it is illegal."""
+        """Play a move and keep its subtree; return whether there was one. Raises LabelError if it
+        is illegal.
+        """
         if not is_legal(self._forest.roots[slot], label, promotion):
             raise LabelError(f"label {label} with promotion {promotion} is no legal move here")
         self._fresh[slot], self._restricted[slot] = True, False
@@ -115,13 +130,17 @@ class Search:
         return kept
 
     def _refuse_too_many_moves(self, slot: int) -> None:
-        """Raise SearchError where a slot's root has more moves than there is room for: no game of chess leads there."""
+        """Raise SearchError where a slot's root has more moves than there is room for: no game of
+        chess leads there.
+        """
         root = self._forest.roots[slot]
         legal_planes(root, self._planes)
         moves = int(count_moves(root, self._planes))
         if moves > MAX_MOVES:
             self._started[slot] = False
-            raise SearchError(f"a position with {moves} legal moves cannot be searched: {MAX_MOVES} are the most")
+            raise SearchError(
+                f"a position with {moves} legal moves cannot be searched: {MAX_MOVES} are the most"
+            )
 
     def run(
         self,
@@ -135,21 +154,27 @@ class Search:
     ) -> None:
         """Search the slots (all by default).
 
-        Each root gets `simulations` more simulations (the configuration's by default, or int64[N]; 0 only expands it), unless
-        it is proven, decided by an option, or `stop()` returns True, which is called after every round. `leaves` lowers the
-        configuration's leaves for this run. `noise` (or bool[N]) selects the roots that get Dirichlet or Gumbel noise.
-        `allowed` restricts the roots to some (label, promotion); such a tree is reset, here and at the next run. Expanding a
-        root is no simulation.
+        Each root gets `simulations` more simulations (the configuration's by default, or int64[N];
+        0 only expands it), unless it is proven, decided by an option, or `stop()` returns True,
+        which is called after every round. `leaves` lowers the configuration's leaves for this run.
+        `noise` (or bool[N]) selects the roots that get Dirichlet or Gumbel noise. `allowed`
+        restricts the roots to some (label, promotion); such a tree is reset, here and at the next
+        run. Expanding a root is no simulation.
 
-        If the evaluator raises, or answers with NaN or infinity (SearchError), the round is undone and the exception is
-        raised; the next run continues from the rounds before it.
+        If the evaluator raises, or answers with NaN or infinity (SearchError), the round is undone
+        and the exception is raised; the next run continues from the rounds before it.
         """
         slots_N = self._slots(slots)
         leaves = self.config.leaves if leaves is None else leaves
         if not 1 <= leaves <= self.config.leaves:
-            raise SearchError(f"leaves must be between 1 and the configuration's {self.config.leaves}, not {leaves}")
+            raise SearchError(
+                f"leaves must be between 1 and the configuration's {self.config.leaves}, not "
+                f"{leaves}"
+            )
         wanted_N = np.full(
-            len(slots_N), self.config.simulations if simulations is None else simulations, dtype=np.int64
+            len(slots_N),
+            self.config.simulations if simulations is None else simulations,
+            dtype=np.int64,
         )
         if (wanted_N < 0).any():
             raise SearchError(f"simulations must be 0 or more, not {wanted_N.min()}")
@@ -162,7 +187,9 @@ class Search:
             self._evaluate(rows, self._evaluate_roots)
         begin_run(self._forest, slots_N, wanted_N, noise_N, moves, self._fresh, self._params)
         while True:
-            rows = select_leaves(self._forest, slots_N, wanted_N, done_N, leaves, self._params, self._round)
+            rows = select_leaves(
+                self._forest, slots_N, wanted_N, done_N, leaves, self._params, self._round
+            )
             if rows:
                 self._evaluate(rows, self.evaluator)
             elif not (done_N < wanted_N).any():
@@ -172,10 +199,17 @@ class Search:
         self.simulations += int(done_N.sum())
 
     def _slots(self, slots: NDArray[np.int64] | None) -> NDArray[np.int64]:
-        """Return the slots of a call: each at most once, since a round has room for one game a slot."""
+        """Return the slots of a call: each at most once, since a round has room for one game a
+        slot.
+        """
         slots_N = self._all if slots is None else np.asarray(slots, dtype=np.int64)
-        if ((slots_N < 0) | (slots_N >= self.games)).any() or len(np.unique(slots_N)) < len(slots_N):
-            raise SearchError(f"slots must be different numbers from 0 to {self.games - 1}, not {slots_N.tolist()}")
+        if ((slots_N < 0) | (slots_N >= self.games)).any() or len(np.unique(slots_N)) < len(
+            slots_N
+        ):
+            raise SearchError(
+                f"slots must be different numbers from 0 to {self.games - 1}, not "
+                f"{slots_N.tolist()}"
+            )
         if not self._started[slots_N].all():
             raise SearchError("a slot that was never started holds no game")
         return slots_N
@@ -188,13 +222,18 @@ class Search:
             self._fresh[slot] = True
         self._restricted[slots_N] = restricts
 
-    def _evaluate_roots(self, planes_BP: NDArray[np.uint64]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    def _evaluate_roots(
+        self, planes_BP: NDArray[np.uint64]
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Evaluate a round's roots: by the answers given to `start`, else by the evaluator."""
         given = [self._answers.get(int(slot)) for slot in self._round.slots[: len(planes_BP)]]
         asked_B = np.array([answer is None for answer in given])
         if asked_B.all():
             return self.evaluator(planes_BP)
-        logits_BA, wdl_B3 = np.empty((len(given), LABELS), np.float32), np.empty((len(given), 3), np.float32)
+        logits_BA, wdl_B3 = (
+            np.empty((len(given), LABELS), np.float32),
+            np.empty((len(given), 3), np.float32),
+        )
         if asked_B.any():
             logits_BA[asked_B], wdl_B3[asked_B] = self.evaluator(planes_BP[asked_B])
         for row, answer in enumerate(given):
@@ -203,15 +242,23 @@ class Search:
         return logits_BA, wdl_B3
 
     def _evaluate(self, rows: int, evaluator: Evaluator) -> None:
-        """Evaluate a round's leaves, expand them and back their values up; undo the round if that fails."""
+        """Evaluate a round's leaves, expand them and back their values up; undo the round if that
+        fails.
+        """
         done = 0
         try:
             logits, wdl = evaluator(self._round.planes[:rows])
             if logits.shape != (rows, LABELS) or wdl.shape != (rows, 3):
-                raise SearchError(f"the evaluator gave shapes {logits.shape} and {wdl.shape} for {rows} rows")
-            done = int(expand_and_backup(self._forest, rows, self._round, logits, wdl, self._params))
+                raise SearchError(
+                    f"the evaluator gave shapes {logits.shape} and {wdl.shape} for {rows} rows"
+                )
+            done = int(
+                expand_and_backup(self._forest, rows, self._round, logits, wdl, self._params)
+            )
             if done < rows:
-                raise SearchError("the evaluator gave NaN or infinity: is the network's file damaged?")
+                raise SearchError(
+                    "the evaluator gave NaN or infinity: is the network's file damaged?"
+                )
         finally:
             if done < rows:
                 undo_round(self._forest, done, rows, self._round)
@@ -219,13 +266,18 @@ class Search:
         self.batches += 1
 
     def choose(
-        self, slots: NDArray[np.int64] | None = None, *, temperature: float | NDArray[np.float64] = 0.0
+        self,
+        slots: NDArray[np.int64] | None = None,
+        *,
+        temperature: float | NDArray[np.float64] = 0.0,
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Choose a move for each slot, (labels int64[N], promotions int64[N]); (-1, 0) where there is none.
+        """Choose a move for each slot, (labels int64[N], promotions int64[N]); (-1, 0) where there
+        is none.
 
-        The quickest proven win first; a proven loss only where there is nothing else, and then the slowest. `temperature`
-        is one number or float64[N]. 0 takes the most visited move, or Sequential Halving's winner (gumbel). Above it, moves
-        are drawn by their visits, or by the improved policy (gumbel), to the power of 1 / temperature.
+        The quickest proven win first; a proven loss only where there is nothing else, and then the
+        slowest. `temperature` is one number or float64[N]. 0 takes the most visited move, or
+        Sequential Halving's winner (gumbel). Above it, moves are drawn by their visits, or by the
+        improved policy (gumbel), to the power of 1 / temperature.
         """
         slots_N = self._slots(slots)
         temperatures = np.full(len(slots_N), temperature, dtype=np.float64)
@@ -238,7 +290,9 @@ class Search:
         return read_root(self._forest, slot, self._params)
 
     def line(self, slot: int = 0, first: int | None = None) -> list[tuple[int, int]]:
-        """Return the principal variation as (label, promotion), from the root's move number `first` (the best by default)."""
+        """Return the principal variation as (label, promotion), from the root's move number `first`
+        (the best by default).
+        """
         if first is not None:
             edge = int(self._forest.nodes["first"][slot, 0]) + first
         else:
@@ -246,6 +300,8 @@ class Search:
         return principal_variation(self._forest, slot, edge)
 
     def outcome(self, slot: int = 0) -> int | None:
-        """Return how the rules end the game at a slot's root (engine.board.rules), None while it goes on."""
+        """Return how the rules end the game at a slot's root (engine.board.rules), None while it
+        goes on.
+        """
         ending, _ = examine(self._forest, slot, self._forest.roots[slot], _NO_PATH, self._planes)
         return None if ending == GOES_ON else int(ending)

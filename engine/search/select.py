@@ -1,21 +1,25 @@
 """Select the move of a descent: PUCT, or Gumbel with Sequential Halving at the root.
 
-**PUCT** (Silver et al. 2018), with lc0's growth of exploration and first-play urgency, and KataGo's scaling by variance:
+**PUCT** (Silver et al. 2018), with lc0's growth of exploration and first-play urgency, and KataGo's
+scaling by variance:
 
     score = Q + c * prior * sqrt(visits of all moves) / (1 + visits of this one);
-    c     = (c_puct + c_factor * log((visits of all + 1 + c_base) / c_base)) * (1 + c_stdev * (stdev / STDEV_PRIOR - 1)).
+    c     = (c_puct + c_factor * log((visits of all + 1 + c_base) / c_base))
+            * (1 + c_stdev * (stdev / STDEV_PRIOR - 1)).
 
-stdev is the standard deviation of the values found below the node. Where they are much alike, small differences in Q
-decide earlier.
+stdev is the standard deviation of the values found below the node. Where they are much alike, small
+differences in Q decide earlier.
 
-Each visit in flight counts in Q as a loss (virtual loss). An unvisited move has the node's mean of finished visits, less
-fpu_reduction * sqrt(sum of the priors of moves with a finished visit), as in lc0's GetFpu.
+Each visit in flight counts in Q as a loss (virtual loss). An unvisited move has the node's mean of
+finished visits, less fpu_reduction * sqrt(sum of the priors of moves with a finished visit), as in
+lc0's GetFpu.
 
-**Gumbel** (Danihelka et al. 2022, "Policy improvement by planning with Gumbel"). Numbers and tie-breaks follow mctx
-(gumbel_muzero_policy, qtransform_completed_by_mix_value), so its defaults mean the same here. Visits in flight do
-not change Q.
+**Gumbel** (Danihelka et al. 2022, "Policy improvement by planning with Gumbel"). Numbers and
+tie-breaks follow mctx (gumbel_muzero_policy, qtransform_completed_by_mix_value), so its defaults
+mean the same here. Visits in flight do not change Q.
 
-All values are seen by the mover at the node. Moves that are proven lost are left out unless all are.
+All values are seen by the mover at the node. Moves that are proven lost are left out unless all
+are.
 
 Axes: M moves of a node, S simulations.
 """
@@ -50,7 +54,9 @@ def next_edge(forest: Forest, slot: Int, node: Int, simulation: Int, params: Sea
 
 @njit(cache=True, nogil=True)
 def selectable_moves(forest: Forest, slot: Int, index: Int, params: SearchParams) -> Any:
-    """Count the moves, likeliest first, that may be selected now, int64: top-k, tail filter and progressive widening."""
+    """Count the moves, likeliest first, that may be selected now, int64: top-k, tail filter and
+    progressive widening.
+    """
     node = forest.nodes[slot, index]
     allowed = count = np.int64(node.count)
     if params.top_k > 0:
@@ -71,7 +77,9 @@ def selectable_moves(forest: Forest, slot: Int, index: Int, params: SearchParams
 
 @njit(cache=True, nogil=True)
 def estimate_stdev(node: Any) -> Any:
-    """Return the standard deviation of a node's finished values, shrunk towards STDEV_PRIOR as in KataGo, float64."""
+    """Return the standard deviation of a node's finished values, shrunk towards STDEV_PRIOR as in
+    KataGo, float64.
+    """
     visits = max(np.float64(node.visits - node.in_flight), 1.0)
     mean = node.value_sum / visits
     squares = max(node.square_sum, mean * mean * visits)
@@ -119,8 +127,9 @@ def puct_edge(forest: Forest, slot: Int, index: Int, params: SearchParams) -> An
 def plan_halving(considered: Int, simulations: Int, out: NDArray[np.int32]) -> None:
     """Write the plan of Sequential Halving (Karnin et al. 2013) into `out` (int32[S]).
 
-    Entry s is how often the move of simulation s has been visited before it: rounds of equal visits for `considered` moves,
-    then for half as many, down to two, as mctx's `get_sequence_of_considered_visits`.
+    Entry s is how often the move of simulation s has been visited before it: rounds of equal visits
+    for `considered` moves, then for half as many, down to two, as mctx's
+    `get_sequence_of_considered_visits`.
     """
     if considered <= 1:
         for index in range(simulations):
@@ -140,7 +149,9 @@ def plan_halving(considered: Int, simulations: Int, out: NDArray[np.int32]) -> N
 
 @njit(cache=True, nogil=True)
 def _mixed_value(forest: Forest, slot: Int, index: Int) -> Any:
-    """Return v_mix (appendix D): the evaluator's value and the visited moves' mean by prior, weighted 1 to visits."""
+    """Return v_mix (appendix D): the evaluator's value and the visited moves' mean by prior,
+    weighted 1 to visits.
+    """
     node = forest.nodes[slot, index]
     total, priors, weighted = 0.0, 0.0, 0.0
     for edge in range(node.first, node.first + node.count):
@@ -154,11 +165,14 @@ def _mixed_value(forest: Forest, slot: Int, index: Int) -> Any:
 
 
 @njit(cache=True, nogil=True)
-def completed_values(forest: Forest, slot: Int, index: Int, params: SearchParams, out: NDArray[np.float64]) -> None:
+def completed_values(
+    forest: Forest, slot: Int, index: Int, params: SearchParams, out: NDArray[np.float64]
+) -> None:
     """Write sigma(completed Q) of a node's moves into `out` (float64[M]).
 
-    sigma(Q) = (Q - min Q) * (MAXVISIT_INIT + max N) * value_scale / span. The span is max Q - min Q as in mctx; without
-    `rescale_values` it is 2, the range of values. Unvisited moves have Q = v_mix.
+    sigma(Q) = (Q - min Q) * (MAXVISIT_INIT + max N) * value_scale / span. The span is max Q - min Q
+    as in mctx; without `rescale_values` it is 2, the range of values. Unvisited moves have Q =
+    v_mix.
     """
     first, count = forest.nodes[slot, index].first, np.int64(forest.nodes[slot, index].count)
     assert count <= len(out)
@@ -172,7 +186,11 @@ def completed_values(forest: Forest, slot: Int, index: Int, params: SearchParams
             out[place] = np.float64(move.proof)
         if index == 0:
             out[place] += forest.moves[slot, place].bias
-        least, most, most_visits = min(least, out[place]), max(most, out[place]), max(most_visits, visits)
+        least, most, most_visits = (
+            min(least, out[place]),
+            max(most, out[place]),
+            max(most_visits, visits),
+        )
     span = max(most - least, 1e-8) if params.rescale_values else 2.0
     scale = (MAXVISIT_INIT + most_visits) * params.value_scale / span
     for place in range(count):
@@ -180,7 +198,9 @@ def completed_values(forest: Forest, slot: Int, index: Int, params: SearchParams
 
 
 @njit(cache=True, nogil=True)
-def improved_policy(forest: Forest, slot: Int, index: Int, params: SearchParams, out: NDArray[np.float64]) -> None:
+def improved_policy(
+    forest: Forest, slot: Int, index: Int, params: SearchParams, out: NDArray[np.float64]
+) -> None:
     """Write softmax(logits + sigma(completed Q)) of a node's moves into `out` (float64[M])."""
     first, count = forest.nodes[slot, index].first, np.int64(forest.nodes[slot, index].count)
     completed_values(forest, slot, index, params, out)
@@ -213,10 +233,12 @@ def improved_policy_edge(forest: Forest, slot: Int, index: Int, params: SearchPa
 
 @njit(cache=True, nogil=True)
 def halving_edge(forest: Forest, slot: Int, simulation: Int, params: SearchParams) -> Any:
-    """Return the root's edge for a simulation of this run, int64; past the plan's end, the winner of the halving.
+    """Return the root's edge for a simulation of this run, int64; past the plan's end, the winner
+    of the halving.
 
-    Among the moves visited as often as the plan says, the one with the largest noise + logit + sigma(completed Q). A proof
-    can leave the plan without such a move: then the least visited of those that are not lost.
+    Among the moves visited as often as the plan says, the one with the largest noise + logit +
+    sigma(completed Q). A proof can leave the plan without such a move: then the least visited of
+    those that are not lost.
     """
     values = np.empty(MAX_MOVES, dtype=np.float64)
     completed_values(forest, slot, 0, params, values)
@@ -227,7 +249,11 @@ def halving_edge(forest: Forest, slot: Int, simulation: Int, params: SearchParam
         if move.proof != LOST:
             visits = np.int64(move.visits - forest.moves[slot, place].visits_before)
             most, least = max(most, visits), min(least, visits)
-    wanted = np.int64(forest.schedule[slot, simulation]) if simulation < forest.schedule.shape[1] else most
+    wanted = (
+        np.int64(forest.schedule[slot, simulation])
+        if simulation < forest.schedule.shape[1]
+        else most
+    )
     for attempt in (wanted, least):
         best, choice = -np.inf, np.int64(-1)
         for place in range(count):

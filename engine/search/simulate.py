@@ -1,12 +1,15 @@
-"""A round of simulations: descend to leaves, expand those that were evaluated, back their values up.
+"""A round of simulations: descend to leaves, expand those that were evaluated, back their values
+up.
 
-    select_leaves            each game descends to its leaves, whose planes make one batch for the evaluator;
+    select_leaves            each game descends to its leaves, whose planes make one batch for the
+    evaluator;
       descend                from the root to a position without a value;
     expand_and_backup        after the evaluator;
       expand                 the leaf's legal moves become edges, likeliest first;
       backup                 the value goes up the path, its sign changed at each ply.
 
-Axes: G slots, N slots of this run, B rows of the batch, P planes, A labels, D depth of a path, M moves of a node, W outcomes.
+Axes: G slots, N slots of this run, B rows of the batch, P planes, A labels, D depth of a path, M
+moves of a node, W outcomes.
 """
 
 from math import exp, isfinite
@@ -24,18 +27,33 @@ from engine.encoding.planes import PLANES
 from engine.search.chess_rules import examine, play
 from engine.search.config import SearchParams
 from engine.search.select import next_edge
-from engine.search.tree import LOST, MAX_DEPTH, NEW, NO_NODE, UNKNOWN, WAITING, WON, Forest, Int, new_node, set_ending
+from engine.search.tree import (
+    LOST,
+    MAX_DEPTH,
+    NEW,
+    NO_NODE,
+    UNKNOWN,
+    WAITING,
+    WON,
+    Forest,
+    Int,
+    new_node,
+    set_ending,
+)
 
 BACKED_UP, EVALUATE, COLLISION = 0, 1, 2
-"""Results of `descend`: its value was known and is backed up; it needs an evaluation; the leaf's evaluation is in flight."""
+"""Results of `descend`: its value was known and is backed up; it needs an evaluation; the leaf's
+evaluation is in flight."""
 EXPANDED, NO_ROOM, NOT_FINITE = 0, 1, 2
 """Results of `expand`. A node that was not expanded is unchanged."""
 MOST_KNOWN = 256
-"""Maximum number of descents to known values of one slot in a round, so that `stop` is polled regularly."""
+"""Maximum number of descents to known values of one slot in a round, so that `stop` is polled
+regularly."""
 
 _QUEEN = 5
 _PROMOTION_SHARES = np.array([0.0, 0.0, 0.0084, 0.0036, 0.0185, 0.9695])
-"""Share of a promotion's prior by python-chess piece type: measured on 13,645 promotions of rapid games."""
+"""Share of a promotion's prior by python-chess piece type: measured on 13,645 promotions of rapid
+games."""
 _LOWEST_LOGIT = -1e30
 
 
@@ -64,12 +82,19 @@ def empty_round(rows: int) -> Round:
 
 @njit(cache=True, nogil=True)
 def select_leaves(
-    forest: Forest, slots: Any, wanted: Any, done: Any, leaves: Int, params: SearchParams, batch: Round
+    forest: Forest,
+    slots: Any,
+    wanted: Any,
+    done: Any,
+    leaves: Int,
+    params: SearchParams,
+    batch: Round,
 ) -> Any:
-    """Descend each slot's tree to up to `leaves` positions without a value; return the number of rows in `batch`.
+    """Descend each slot's tree to up to `leaves` positions without a value; return the number of
+    rows in `batch`.
 
-    `wanted` and `done` (int64[N]) count simulations. A descent whose value is known is backed up at once, and the next one
-    begins. A slot whose root is proven or decided gets `wanted` = `done`.
+    `wanted` and `done` (int64[N]) count simulations. A descent whose value is known is backed up at
+    once, and the next one begins. A slot whose root is proven or decided gets `wanted` = `done`.
     """
     position = np.empty(WORDS, dtype=np.uint64)
     rows = 0
@@ -77,11 +102,15 @@ def select_leaves(
         slot, taken, known = slots[index], 0, 0
         game = forest.slots[slot]
         while taken < leaves and known < MOST_KNOWN and done[index] < wanted[index]:
-            if forest.nodes[slot, 0].proof != UNKNOWN or _is_decided(forest, slot, wanted[index], done[index], params):
+            if forest.nodes[slot, 0].proof != UNKNOWN or _is_decided(
+                forest, slot, wanted[index], done[index], params
+            ):
                 wanted[index] = done[index]
                 break
             path = (batch.nodes[rows], batch.edges[rows])
-            how, depth, leaf = descend(forest, slot, done[index], params, path, position, batch.planes[rows])
+            how, depth, leaf = descend(
+                forest, slot, done[index], params, path, position, batch.planes[rows]
+            )
             if how == COLLISION:
                 break
             done[index] += 1
@@ -111,17 +140,28 @@ def _is_decided(forest: Forest, slot: Int, wanted: Int, done: Int, params: Searc
             second = visits
     if params.early_stop and most - second > wanted - done:
         return True
-    return params.dominance > 0.0 and 2 * done >= wanted and np.float64(most) >= params.dominance * np.float64(total)
+    return (
+        params.dominance > 0.0
+        and 2 * done >= wanted
+        and np.float64(most) >= params.dominance * np.float64(total)
+    )
 
 
 @njit(cache=True, nogil=True)
 def descend(
-    forest: Forest, slot: Int, simulation: Int, params: SearchParams, path: Any, position: Position, planes: Any
+    forest: Forest,
+    slot: Int,
+    simulation: Int,
+    params: SearchParams,
+    path: Any,
+    position: Position,
+    planes: Any,
 ) -> Any:
-    """Go from the root to a position without a value; return (how it ended, depth, leaf or NO_NODE).
+    """Go from the root to a position without a value; return (how it ended, depth, leaf or
+    NO_NODE).
 
-    Fills `path` = (nodes, edges) int32[D] and, for EVALUATE, `planes` (uint64[77]). `position` (uint64[16]) is scratch. The
-    nodes and edges of the path count the visit, and have it in flight.
+    Fills `path` = (nodes, edges) int32[D] and, for EVALUATE, `planes` (uint64[77]). `position`
+    (uint64[16]) is scratch. The nodes and edges of the path count the visit, and have it in flight.
     """
     nodes, edges = path
     position[:] = forest.roots[slot]
@@ -130,7 +170,15 @@ def descend(
         node = forest.nodes[slot, index]
         if node.proof != UNKNOWN or node.ending != GOES_ON:
             won_or_lost = node.proof in (WON, LOST)
-            backup(forest, slot, path, depth, index, np.float64(node.proof) if won_or_lost else 0.0, 1.0 - won_or_lost)
+            backup(
+                forest,
+                slot,
+                path,
+                depth,
+                index,
+                np.float64(node.proof) if won_or_lost else 0.0,
+                1.0 - won_or_lost,
+            )
             return BACKED_UP, depth, index
         if node.count == WAITING:
             undo_path(forest, slot, path, depth)
@@ -154,7 +202,15 @@ def descend(
         forest.nodes[slot, index].key = key
         set_ending(forest.nodes[slot, index], ending)
     if ending != GOES_ON:
-        backup(forest, slot, path, depth, index, -1.0 if ending == MATE else 0.0, 0.0 if ending == MATE else 1.0)
+        backup(
+            forest,
+            slot,
+            path,
+            depth,
+            index,
+            -1.0 if ending == MATE else 0.0,
+            0.0 if ending == MATE else 1.0,
+        )
         return BACKED_UP, depth, index
     if index >= 0 and forest.nodes[slot, index].count == NEW:
         forest.nodes[slot, index].count = WAITING
@@ -184,8 +240,11 @@ def undo_round(forest: Forest, first: Int, rows: Int, batch: Round) -> None:
 
 
 @njit(cache=True, nogil=True)
-def expand_and_backup(forest: Forest, rows: Int, batch: Round, logits: Any, wdl: Any, params: SearchParams) -> Any:
-    """Expand the round's leaves with their evaluations, logits float32[B, A] and wdl float32[B, W], and back the values up.
+def expand_and_backup(
+    forest: Forest, rows: Int, batch: Round, logits: Any, wdl: Any, params: SearchParams
+) -> Any:
+    """Expand the round's leaves with their evaluations, logits float32[B, A] and wdl float32[B, W],
+    and back the values up.
 
     Return the number of rows done: fewer than `rows` where the next one's evaluation is not finite.
     """
@@ -197,7 +256,12 @@ def expand_and_backup(forest: Forest, rows: Int, batch: Round, logits: Any, wdl:
         draw = min(max(np.float64(wdl[row, 1]), 0.0), 1.0)
         if leaf >= 0 and forest.nodes[slot, leaf].count == WAITING:
             forest.nodes[slot, leaf].count = NEW
-            if expand(forest, slot, leaf, batch.planes[row], logits[row], params.policy_temperature) == NOT_FINITE:
+            if (
+                expand(
+                    forest, slot, leaf, batch.planes[row], logits[row], params.policy_temperature
+                )
+                == NOT_FINITE
+            ):
                 return row
             forest.nodes[slot, leaf].value = value
         backup(forest, slot, (batch.nodes[row], batch.edges[row]), depth, leaf, value, draw)
@@ -205,8 +269,11 @@ def expand_and_backup(forest: Forest, rows: Int, batch: Round, logits: Any, wdl:
 
 
 @njit(cache=True, nogil=True)
-def expand(forest: Forest, slot: Int, node: Int, planes: Any, logits: Any, temperature: float) -> Any:
-    """Add the edges of a node; return EXPANDED, NO_ROOM (as for more than MAX_MOVES moves) or NOT_FINITE.
+def expand(
+    forest: Forest, slot: Int, node: Int, planes: Any, logits: Any, temperature: float
+) -> Any:
+    """Add the edges of a node; return EXPANDED, NO_ROOM (as for more than MAX_MOVES moves) or
+    NOT_FINITE.
 
     `planes` uint64[77] and `logits` float32[A] are of the node's position, its mover's view.
     """
@@ -247,7 +314,8 @@ def _list_moves(planes: Any, moves: Any) -> None:
 
 @njit(cache=True, nogil=True)
 def _set_priors(logits: Any, moves: Any, temperature: float) -> Any:
-    """Set the priors of edges: softmax of their logits (float32[A]), a promotion's divided among its four pieces.
+    """Set the priors of edges: softmax of their logits (float32[A]), a promotion's divided among
+    its four pieces.
 
     Return whether they are finite: NaN and infinity are not, and -inf is a prior of 0.
     """
@@ -270,7 +338,9 @@ def _set_priors(logits: Any, moves: Any, temperature: float) -> Any:
 
 @njit(cache=True, nogil=True)
 def _sort_by_prior(moves: Any) -> None:
-    """Sort new edges (EDGE[M]) by prior, likeliest first; equal ones stay in order. Insertion, since lists are short."""
+    """Sort new edges (EDGE[M]) by prior, likeliest first; equal ones stay in order. Insertion,
+    since lists are short.
+    """
     for index in range(1, len(moves)):
         prior = moves[index].prior
         if prior <= moves[index - 1].prior:
@@ -285,10 +355,14 @@ def _sort_by_prior(moves: Any) -> None:
 
 
 @njit(cache=True, nogil=True)
-def backup(forest: Forest, slot: Int, path: Any, depth: Int, leaf: Int, value: float, draw: float) -> None:
-    """Add a value and draw probability (view of the leaf's mover) along a path, in the view of each node's own mover.
+def backup(
+    forest: Forest, slot: Int, path: Any, depth: Int, leaf: Int, value: float, draw: float
+) -> None:
+    """Add a value and draw probability (view of the leaf's mover) along a path, in the view of each
+    node's own mover.
 
-    `path` = (nodes int32[D], edges int32[D]); `leaf` is the node it ended at, or NO_NODE. Proofs are propagated upwards.
+    `path` = (nodes int32[D], edges int32[D]); `leaf` is the node it ended at, or NO_NODE. Proofs
+    are propagated upwards.
     """
     nodes, edges = path
     proven = False
@@ -327,7 +401,8 @@ def backup(forest: Forest, slot: Int, path: Any, depth: Int, leaf: Int, value: f
 def propagate_proof(forest: Forest, slot: Int, index: Int) -> Any:
     """Prove a node by its moves' proofs if they suffice; return whether it is proven now.
 
-    One won move proves a win; otherwise all must be proven. The winner takes the shortest way, the loser the longest.
+    One won move proves a win; otherwise all must be proven. The winner takes the shortest way, the
+    loser the longest.
     """
     node = forest.nodes[slot, index]
     best, distance, complete = np.int64(LOST), np.int64(-1), True
@@ -351,4 +426,6 @@ def propagate_proof(forest: Forest, slot: Int, index: Int) -> Any:
 def plies_to_end(forest: Forest, slot: Int, edge: Int) -> Any:
     """Return the plies from a node to the proven end by one of its moves, int64."""
     child = forest.edges[slot, edge].child
-    return np.int64(1) + (np.int64(forest.nodes[slot, child].distance) if child >= 0 else np.int64(0))
+    return np.int64(1) + (
+        np.int64(forest.nodes[slot, child].distance) if child >= 0 else np.int64(0)
+    )

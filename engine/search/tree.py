@@ -1,21 +1,26 @@
 """The trees of many games side by side, as records in flat arrays: one slot for each game.
 
-A node is a position, seen by its mover; node 0 of a slot is the root. Its edges are its legal moves, likeliest first, a
-promotion as four. Positions are not stored: a descent plays the moves again from the root. Slots share nothing, so a tree does
-not depend on its neighbours. A record holds all fields of a node because a descent reads several of them at a time: an array
-for each field took twice the time.
+A node is a position, seen by its mover; node 0 of a slot is the root. Its edges are its legal
+moves, likeliest first, a promotion as four. Positions are not stored: a descent plays the moves
+again from the root. Slots share nothing, so a tree does not depend on its neighbours. A record
+holds all fields of a node because a descent reads several of them at a time: an array for each
+field took twice the time.
 
-A simulation that ends at a node, because the position is new or the game is over there, counts in `ended`:
+A simulation that ends at a node, because the position is new or the game is over there, counts in
+`ended`:
 
     node.visits = node.ended + the sum of visits over its edges
-    edge.visits = visits of its child; a move without room for a child has its simulations at the edge alone.
+    edge.visits = visits of its child; a move without room for a child has its
+                  simulations at the edge alone.
 
-A descent counts at once in `visits` and `in_flight` of its nodes and edges, so the next ones of a round go elsewhere, and in
-`value_sum` when its value is known. Mean values are of finished visits, visits - in_flight, as in lc0.
+A descent counts at once in `visits` and `in_flight` of its nodes and edges, so the next ones of a
+round go elsewhere, and in `value_sum` when its value is known. Mean values are of finished visits,
+visits - in_flight, as in lc0.
 
 Values are win minus loss in [-1, 1], draws are probabilities, both seen by the node's mover.
 
-Axes: G slots, C nodes and E edges of a slot, H positions of the history, M root moves, S simulations, W words of a position.
+Axes: G slots, C nodes and E edges of a slot, H positions of the history, M root moves, S
+simulations, W words of a position.
 """
 
 from typing import Any, NamedTuple
@@ -34,7 +39,8 @@ NEW, WAITING = -1, -2
 NO_NODE = -1
 """In `child`: the move leads to no node yet."""
 TWOFOLD = 5
-"""In `ending`, beside those of engine.board.rules: the position occurs twice on this path. A draw, but no proof."""
+"""In `ending`, beside those of engine.board.rules: the position occurs twice on this path. A draw,
+but no proof."""
 
 HISTORY = 128
 """Positions before the root that are kept: more than fifty moves of both sides."""
@@ -49,26 +55,33 @@ Int = int | np.int64
 
 def _record(fields: str) -> np.dtype[np.void]:
     """Make the dtype of a record from "type name, type name"."""
-    return np.dtype([(name, kind) for kind, name in (field.split() for field in fields.split(","))], align=True)
+    return np.dtype(
+        [(name, kind) for kind, name in (field.split() for field in fields.split(","))], align=True
+    )
 
 
 SLOT = _record("i4 history_length, i4 nodes, i4 edges, i4 deepest")
 """A game: length of its history; nodes and edges in use; longest path since the last move."""
 
 NODE = _record(
-    "f8 value_sum, f8 square_sum, f8 draw_sum, u8 key, i4 first, i4 count, i4 visits, i4 ended, i4 in_flight,"
+    "f8 value_sum, f8 square_sum, f8 draw_sum, u8 key, i4 first, i4 count, i4 visits, i4 ended, i4 "
+    "in_flight,"
     "f4 visited_policy, f4 value, i2 distance, i1 proof, i1 ending"
 )
-"""A position: sums of values, of their squares, and of draws; engine.board.position.key; first edge, number of edges (or NEW,
-WAITING); simulations, those that ended here, those in flight below; sum of the priors of moves with a finished visit; the
-evaluator's value; plies to a proven end; proof; how the game ends here (engine.board.rules or TWOFOLD)."""
+"""A position: sums of values, of their squares, and of draws; engine.board.position.key; first
+edge, number of edges (or NEW, WAITING); simulations, those that ended here, those in flight below;
+sum of the priors of moves with a finished visit; the evaluator's value; plies to a proven end;
+proof; how the game ends here (engine.board.rules or TWOFOLD)."""
 
-EDGE = _record("f8 value_sum, f4 prior, i4 child, i4 visits, i4 in_flight, u2 label, u1 promotion, i1 proof")
-"""A move, seen by its node's mover: sum of values, prior, child (or NO_NODE), simulations, those in flight, label, promotion,
-proof."""
+EDGE = _record(
+    "f8 value_sum, f4 prior, i4 child, i4 visits, i4 in_flight, u2 label, u1 promotion, i1 proof"
+)
+"""A move, seen by its node's mover: sum of values, prior, child (or NO_NODE), simulations, those in
+flight, label, promotion, proof."""
 
 MOVE = _record("f4 bias, f4 noise, i4 visits_before")
-"""A root move's further fields: a number added to its value, its Gumbel noise, its visits when this run began."""
+"""A root move's further fields: a number added to its value, its Gumbel noise, its visits when this
+run began."""
 
 
 class Forest(NamedTuple):
@@ -81,11 +94,14 @@ class Forest(NamedTuple):
     roots: NDArray[np.uint64]  # [G, W] the roots' positions
     history: NDArray[np.uint64]  # [G, H] keys of the game's earlier positions that may occur again
     rng: NDArray[np.uint64]  # [G, 1] the slot's random stream
-    schedule: NDArray[np.int32]  # [G, S] Sequential Halving: visits of the moves considered, by simulation
+    # [G, S] Sequential Halving: visits of the moves considered, by simulation
+    schedule: NDArray[np.int32]
 
 
 def empty_forest(games: int, capacity: int, schedule: int) -> Forest:
-    """Allocate `games` trees of `capacity` nodes and schedules of `schedule` simulations (0: none)."""
+    """Allocate `games` trees of `capacity` nodes and schedules of `schedule` simulations (0:
+    none).
+    """
     return Forest(
         slots=np.zeros(games, dtype=SLOT),
         nodes=np.zeros((games, capacity), dtype=NODE),
@@ -137,11 +153,13 @@ def reset_tree(forest: Forest, slot: Int) -> None:
 
 @njit(cache=True, nogil=True)
 def keep_subtree(forest: Forest, slot: Int, child: Int, spare: Any) -> None:
-    """Make `child` the root and move its subtree to the front; `spare` = (int32[C], EDGE[E]) is scratch.
+    """Make `child` the root and move its subtree to the front; `spare` = (int32[C], EDGE[E]) is
+    scratch.
 
-    A child has a larger number than its parent, so one pass finds the subtree, and nodes only move down. Edges lie in the
-    order in which their nodes were expanded and go through `spare`. A draw by a second occurrence is undone: the first
-    occurrence may now lie before the root, where it takes two.
+    A child has a larger number than its parent, so one pass finds the subtree, and nodes only move
+    down. Edges lie in the order in which their nodes were expanded and go through `spare`. A draw
+    by a second occurrence is undone: the first occurrence may now lie before the root, where it
+    takes two.
     """
     order, room = spare
     nodes, kept, edges = forest.slots[slot].nodes, np.int64(0), np.int64(0)

@@ -1,7 +1,8 @@
 """A game of self-play, with the result of each search.
 
-Each game draws random numbers from its own generator, seeded by the seed and its number, in a fixed order: first those that
-apply to the whole game, then one per half-move. So a game does not depend on the games beside it.
+Each game draws random numbers from its own generator, seeded by the seed and its number, in a fixed
+order: first those that apply to the whole game, then one per half-move. So a game does not depend
+on the games beside it.
 
 Axes: M moves of a position.
 """
@@ -17,8 +18,8 @@ from engine.board.rules import MATE
 from engine.search import Root
 
 TOO_LONG, RESIGNED, UNEVENTFUL = 64, 65, 66
-"""Endings beside those of engine.board.rules: stopped at `most_plies`, resigned by the side to move, stopped at
-`draw_halfmoves`."""
+"""Endings beside those of engine.board.rules: stopped at `most_plies`, resigned by the side to
+move, stopped at `draw_halfmoves`."""
 
 ENDINGS = {
     **rules.ENDINGS,
@@ -34,7 +35,9 @@ SAMPLED_TEMPERATURE = 0.7
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """The result of a search: moves with a share of the improved policy, likeliest by prior first."""
+    """The result of a search: moves with a share of the improved policy, likeliest by prior
+    first.
+    """
 
     labels: NDArray[np.uint16]  # [M]
     promotions: NDArray[np.uint8]  # [M] python-chess piece type, 0 for none
@@ -67,7 +70,8 @@ class Game:
     lost_in_a_row: list[int] = field(default_factory=lambda: [0, 0])
     """Consecutive moves that seemed lost: of the side that began, and of the other."""
     resign_ply: int | None = None
-    """Half-moves after which the side to move would have resigned, if resigning is off in this game."""
+    """Half-moves after which the side to move would have resigned, if resigning is off in this
+    game."""
     ending: int | None = None
     """A code of ENDINGS; None while the game goes on."""
     result: int = 0
@@ -90,7 +94,9 @@ class Game:
         self.searches.append(searched)
 
     def seems_lost(self, value: float, threshold: float, moves: int) -> bool:
-        """Record the mover's value; return whether it was below minus `threshold` at its last `moves` moves."""
+        """Record the mover's value; return whether it was below minus `threshold` at its last
+        `moves` moves.
+        """
         side = self.plies % 2
         self.lost_in_a_row[side] = self.lost_in_a_row[side] + 1 if -value > threshold else 0
         return self.lost_in_a_row[side] >= moves
@@ -110,11 +116,13 @@ class Game:
 def read_search(root: Root, label: int, promotion: int) -> SearchResult:
     """Return the result of the search of a root where (label, promotion) was chosen.
 
-    Proven losses get no share, whatever their visits, unless all moves lose. Without any share, as at a mate found without a
-    simulation, the chosen move gets all of it.
+    Proven losses get no share, whatever their visits, unless all moves lose. Without any share, as
+    at a mate found without a simulation, the chosen move gets all of it.
     """
     lost_M = root.proven == -1
-    shares_M = np.where(lost_M, np.float32(0.0), root.improved) if not lost_M.all() else root.improved
+    shares_M = (
+        np.where(lost_M, np.float32(0.0), root.improved) if not lost_M.all() else root.improved
+    )
     chosen_M = (root.labels == label) & (root.promotions == promotion)
     if root.mate > 0 or not shares_M.sum() > 0.0:
         shares_M = chosen_M.astype(np.float32)
@@ -130,9 +138,15 @@ def read_search(root: Root, label: int, promotion: int) -> SearchResult:
 
 
 def sample_move(root: Root, drawn: float) -> tuple[int, int]:
-    """Sample (label, promotion) from a root's priors at SAMPLED_TEMPERATURE, by a number in 0..1; avoid proven losses."""
+    """Sample (label, promotion) from a root's priors at SAMPLED_TEMPERATURE, by a number in 0..1;
+    avoid proven losses.
+    """
     open_M = root.proven != -1
-    weights_M = root.priors.astype(np.float64) ** (1.0 / SAMPLED_TEMPERATURE) * (open_M | ~open_M.any())
+    weights_M = root.priors.astype(np.float64) ** (1.0 / SAMPLED_TEMPERATURE) * (
+        open_M | ~open_M.any()
+    )
     passed_M = np.cumsum(weights_M)
-    index = min(int(np.searchsorted(passed_M, drawn * passed_M[-1], side="right")), len(passed_M) - 1)
+    index = min(
+        int(np.searchsorted(passed_M, drawn * passed_M[-1], side="right")), len(passed_M) - 1
+    )
     return int(root.labels[index]), int(root.promotions[index])

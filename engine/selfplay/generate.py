@@ -1,7 +1,8 @@
 """Self-play: many games side by side, each to its end, with the result of the search of every move.
 
-A game that ends hands its slot to the next game number, so that the evaluator's batches stay full. A game depends on the
-seed, its number, the settings and the evaluator alone: it is the same at any width.
+A game that ends hands its slot to the next game number, so that the evaluator's batches stay full.
+A game depends on the seed, its number, the settings and the evaluator alone: it is the same at any
+width.
 
 Axes: N slots.
 """
@@ -40,17 +41,22 @@ class SelfPlayConfig:
     width: int = 64
     """Games or positions searched side by side in each process: 64 suits a core, 1024 a GPU."""
     sampled_plies: int = 0
-    """Maximum number of opening half-moves sampled from the policy without search; each game draws its own number."""
+    """Maximum number of opening half-moves sampled from the policy without search; each game draws
+    its own number."""
     opening_plies: int = 16
-    """Half-moves of the opening, in which moves are sampled by visits (gumbel: by the improved policy) at temperature 1."""
+    """Half-moves of the opening, in which moves are sampled by visits (gumbel: by the improved
+    policy) at temperature 1."""
     cooling_plies: float = 8.0
-    """Half-life of the temperature after the opening, in half-moves; 0 plays the best move at once."""
+    """Half-life of the temperature after the opening, in half-moves; 0 plays the best move at
+    once."""
     most_plies: int = 512
     """Half-moves after which a game is stopped and counts as a draw."""
     draw_halfmoves: int = 0
-    """Stop a game as a draw after this many half-moves without capture or pawn move; 0 leaves it to the rules (100)."""
+    """Stop a game as a draw after this many half-moves without capture or pawn move; 0 leaves it to
+    the rules (100)."""
     resign: float = 0.0
-    """Threshold from 0 to 1: a player resigns when its values stay below minus this threshold; 0 never resigns."""
+    """Threshold from 0 to 1: a player resigns when its values stay below minus this threshold; 0
+    never resigns."""
 
     def __post_init__(self) -> None:
         """Raise SelfPlayError for values out of range."""
@@ -69,7 +75,9 @@ class SelfPlayConfig:
             raise SelfPlayError(f"resign must be 0 or more and below 1, not {self.resign}")
 
     def temperature_at(self, ply: int) -> float:
-        """Return the temperature of the move after `ply` half-moves: 1 in the opening, then falling, at last 0."""
+        """Return the temperature of the move after `ply` half-moves: 1 in the opening, then
+        falling, at last 0.
+        """
         late = ply - self.opening_plies
         if late < 0:
             return 1.0
@@ -89,12 +97,14 @@ def play_games(
 ) -> Iterator[Game]:
     """Play games number 0 .. `games - 1`, or those of the given numbers, and yield each as it ends.
 
-    Game number n begins at `starts[n % len(starts)]`, by default at the initial position. The order in which games end
-    depends on the width; the games do not. `stop` is polled before every move; when it returns True, unfinished games are
-    dropped.
+    Game number n begins at `starts[n % len(starts)]`, by default at the initial position. The order
+    in which games end depends on the width; the games do not. `stop` is polled before every move;
+    when it returns True, unfinished games are dropped.
     """
     numbers = list(range(games) if isinstance(games, int) else games)
-    search = Search(evaluator, search_config, games=min(config.width, max(len(numbers), 1)), seed=seed)
+    search = Search(
+        evaluator, search_config, games=min(config.width, max(len(numbers), 1)), seed=seed
+    )
     slots = _Slots(search, config, starts or [from_fen(chess.STARTING_FEN)], seed)
     waiting = iter(numbers)
     for slot in range(search.games):
@@ -108,12 +118,16 @@ def play_games(
 class _Slots:
     """The games in progress, by slot of the search."""
 
-    def __init__(self, search: Search, config: SelfPlayConfig, starts: Sequence[Position], seed: int) -> None:
+    def __init__(
+        self, search: Search, config: SelfPlayConfig, starts: Sequence[Position], seed: int
+    ) -> None:
         self.search, self.config, self.starts, self.seed = search, config, starts, seed
         self.games: dict[int, Game] = {}
 
     def begin(self, slot: int, numbers: Iterator[int]) -> Iterator[Game]:
-        """Begin the next game in a slot, if there is one; yield games that are over before their first move."""
+        """Begin the next game in a slot, if there is one; yield games that are over before their
+        first move.
+        """
         for number in numbers:
             start = self.starts[number % len(self.starts)]
             rng = np.random.Generator(np.random.PCG64((self.seed % 2**64, number)))
@@ -135,7 +149,9 @@ class _Slots:
         games = [self.games[slot] for slot in slots.tolist()]
         samples = np.array([game.plies < game.sampled for game in games], dtype=np.bool_)
         temperatures = np.array([self.config.temperature_at(game.plies) for game in games])
-        self.search.run(slots, simulations=np.where(samples, 1, self.search.config.simulations), noise=~samples)
+        self.search.run(
+            slots, simulations=np.where(samples, 1, self.search.config.simulations), noise=~samples
+        )
         labels, promotions = self.search.choose(slots, temperature=temperatures)
         for index, game in enumerate(games):
             slot, label, promotion = int(slots[index]), int(labels[index]), int(promotions[index])

@@ -1,7 +1,7 @@
 """The protocol's input: parse one line of text into a command, and report unreadable parts.
 
-As the protocol asks, unknown words before a command are skipped. A number that cannot be read counts as 0, so a damaged `go`
-is answered at once.
+As the protocol asks, unknown words before a command are skipped. A number that cannot be read
+counts as 0, so a damaged `go` is answered at once.
 """
 
 import re
@@ -12,7 +12,19 @@ from engine.errors import UserError
 from engine.player.clock import Limits
 
 COMMANDS = frozenset(
-    ("uci", "isready", "ucinewgame", "position", "go", "stop", "ponderhit", "setoption", "quit", "debug", "register")
+    (
+        "uci",
+        "isready",
+        "ucinewgame",
+        "position",
+        "go",
+        "stop",
+        "ponderhit",
+        "setoption",
+        "quit",
+        "debug",
+        "register",
+    )
 )
 _MOVE = re.compile(r"[a-h][1-8][a-h][1-8][nbrqNBRQ]?|0000")
 _OPTION = re.compile(r"name\s+(?P<name>.*?)(?:\s+value(?:\s+(?P<value>.*))?)?", re.DOTALL)
@@ -56,7 +68,9 @@ class Go:
     """One message for each unreadable part."""
 
     def limits(self, white: bool) -> Limits:
-        """Return the mover's limits in seconds; if only the opponent's clock is given, it is used."""
+        """Return the mover's limits in seconds; if only the opponent's clock is given, it is
+        used.
+        """
         sides = ((self.wtime, self.winc), (self.btime, self.binc))
         left, increment = sides[0 if white else 1]
         if left is None:
@@ -75,7 +89,9 @@ def quote(text: str, most: int = 80) -> str:
 
 
 def split(line: str) -> tuple[str, str]:
-    """Return a line's command and its arguments; `("", "")` for a blank line. Raises CommandError without a command."""
+    """Return a line's command and its arguments; `("", "")` for a blank line. Raises CommandError
+    without a command.
+    """
     for word in re.finditer(r"\S+", line):
         if word[0] in COMMANDS:
             return word[0], line[word.end() :].strip()
@@ -116,7 +132,9 @@ def parse_go(rest: str) -> Go:
 
 
 def parse_position(rest: str) -> tuple[str | None, list[str]]:
-    """Parse the arguments of `position`: the FEN (None for the starting position) and the moves as words."""
+    """Parse the arguments of `position`: the FEN (None for the starting position) and the moves as
+    words.
+    """
     setup, found, moves = re.sub(r"\s+", " ", rest).partition(" moves ")
     if not found and setup.endswith(" moves"):
         setup = setup.removesuffix(" moves")

@@ -1,9 +1,9 @@
 """The engine as a process: one thread reads commands, one thinks; neither ever waits for the other.
 
-Commands take effect at once or are queued for the thinking thread; only `stop` and `ponderhit` act on a running search.
-`quit` and the end of the input wait for the last move, even while the network is loading or
-compiling, so every `go` is answered; they stop a search without limits. Only the end of the input
-waits for a `readyok`.
+Commands take effect at once or are queued for the thinking thread; only `stop` and `ponderhit` act
+on a running search. `quit` and the end of the input wait for the last move, even while the network
+is loading or compiling, so every `go` is answered; they stop a search without limits. Only the end
+of the input waits for a `readyok`.
 """
 
 import queue
@@ -52,7 +52,9 @@ class Engine:
         name: str = "Fianchetto",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Answer by `write`, which takes a line and its newline; `clock` returns the time in seconds."""
+        """Answer by `write`, which takes a line and its newline; `clock` returns the time in
+        seconds.
+        """
         self._load, self._write, self._name = load, write, name
         self._defaults = self._options = options or Options()
         self._game = GameState()
@@ -91,10 +93,12 @@ class Engine:
     def serve(self, lines: BinaryIO) -> None:
         """Follow the commands until `quit` or the end of them.
 
-        Raises LoadError when no player can be loaded, and BrokenPipeError when the output is closed.
+        Raises LoadError when no player can be loaded, and BrokenPipeError when the output is
+        closed.
         """
         self._cold = not are_compiled("simulate")
-        threading.Thread(target=warm_up, args=(evaluate,), name="kernels", daemon=True).start()  # beside torch's import
+        # beside torch's import
+        threading.Thread(target=warm_up, args=(evaluate,), name="kernels", daemon=True).start()
         self._thread.start()
         self._submit_load()
         threading.Thread(target=self._read, args=(lines,), name="reading", daemon=True).start()
@@ -182,7 +186,9 @@ class Engine:
             self._say(f"info string {note}")
 
     def _go(self, rest: str, begun: float) -> None:
-        """Queue a `go` that came at time `begun`; a running one is answered first, so each has its answer."""
+        """Queue a `go` that came at time `begun`; a running one is answered first, so each has its
+        answer.
+        """
         go = parse_go(rest)
         for problem in go.problems:
             self._say(f"info string {problem}")
@@ -233,7 +239,7 @@ class Engine:
                 player = Player(evaluator, clock=self._clock, note=self._note)
                 player.prepare()
                 self._player, self._failure = player, None
-            except Exception as error:  # noqa: BLE001 - the GUI must see any error of a checkpoint
+            except Exception as error:  # noqa: BLE001 - `serve` raises it
                 self._report_failure(checkpoint, error)
             finally:
                 done.set()
@@ -241,7 +247,11 @@ class Engine:
         self._tasks.put(load)
 
     def _report_failure(self, checkpoint: str, error: Exception) -> None:
-        reason = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {quote(str(error), 300)}"
+        reason = (
+            str(error)
+            if isinstance(error, UserError)
+            else f"{type(error).__name__}: {quote(str(error), 300)}"
+        )
         if self._player is None:
             self._failure = LoadError(reason)
         else:
@@ -263,7 +273,9 @@ class Engine:
         self._ended.set()
 
     def _say(self, line: str) -> None:
-        """Write a whole line, from either thread; once the output is closed, nothing more is written."""
+        """Write a whole line, from either thread; once the output is closed, nothing more is
+        written.
+        """
         with self._speaking:
             if self._gone is None:
                 try:
@@ -276,7 +288,9 @@ class Engine:
             task()
 
     def _finish(self) -> None:
-        """Wait until the last `go` is answered or the output is closed; a search without an end is stopped."""
+        """Wait until the last `go` is answered or the output is closed; a search without an end is
+        stopped.
+        """
         while not (self._quit or self._ready.wait(POLL_SECONDS) or self._gone):
             pass
         if self._job is None:

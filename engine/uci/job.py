@@ -139,13 +139,16 @@ class Job(Control):
             return Style(search=search, temperature=warm, seed=seed, overhead=overhead)
         if options.played_rating and "elo" not in getattr(evaluator, "columns", {}):
             rating = f"Rating {options.played_rating}"
-            self._say(f"info string {rating} changes no probabilities: the network reads no ratings")
+            self._say(
+                f"info string {rating} changes no probabilities: the network reads no ratings"
+            )
         if aim is None:
             return Style(temperature=options.temperature, seed=seed, overhead=overhead)
         correction = getattr(evaluator, "corrections", {}).get(aim)
         if correction is None:
             self._say(
-                "info string the policy alone is played: `fianchetto calibrate` fits human search to this network"
+                "info string the policy alone is played: `fianchetto calibrate` fits human search "
+                "to this network"
             )
         return Style(
             correction=correction,

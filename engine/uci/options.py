@@ -19,7 +19,8 @@ MEGABYTE = 1 << 20
 
 
 LADDER = ((1000, 900), (1400, 1120), (1800, 1320), (2200, 1700), (2600, 1860))
-"""Ratings in the style human-strength, and their strength on the scale of Stockfish's UCI_Elo (docs/playing.md)."""
+"""Ratings in the style human-strength, and their strength on the scale of Stockfish's UCI_Elo
+(docs/playing.md)."""
 ELO_BOUNDS = (LADDER[0][1], LADDER[-1][1])
 
 
@@ -28,7 +29,9 @@ class OptionError(UserError):
 
 
 class Row(NamedTuple):
-    """One option as the protocol shows it; a fraction is a string to the protocol, which has none."""
+    """One option as the protocol shows it; a fraction is a string to the protocol, which has
+    none.
+    """
 
     name: str
     least: float = 0
@@ -55,32 +58,40 @@ class Options:
     multipv: int = _option(1, "MultiPV", 1, 218)
     """Lines that are shown."""
     ponder: bool = _option(False, "Ponder")
-    """Whether the GUI may ponder; every `go` says whether it does, so nothing here depends on it."""
+    """Whether the GUI may ponder; every `go` says whether it does, so nothing here depends on
+    it."""
     show_wdl: bool = _option(False, "UCI_ShowWDL")
     """Show win, draw and loss in permille with every score."""
     style: str = _option("search", "Style", 0, 0, ("search", "human", "human-strength", "policy"))
-    """How moves are found: by search; as people of `rating` play, or as well as they play, by the policy and a small search
-    (engine/search/human.py); or by the policy alone, the likeliest or one drawn at `temperature`."""
+    """How moves are found: by search; as people of `rating` play, or as well as they play, by the
+    policy and a small search (engine/search/human.py); or by the policy alone, the likeliest or one
+    drawn at `temperature`."""
     rating: int = _option(0, "Rating", 0, 4000)
-    """Rating of both players in the other styles, on the scale of the games a network has learned from; 0 is unknown."""
+    """Rating of both players in the other styles, on the scale of the games a network has learned
+    from; 0 is unknown."""
     limit_strength: bool = _option(False, "UCI_LimitStrength")
     """Play at `elo`, in the style human-strength, whatever the other options say."""
     elo: int = _option(1500, "UCI_Elo", *ELO_BOUNDS)
-    """Strength on the scale of Stockfish's UCI_Elo, as the embedded network was measured (docs/playing.md)."""
+    """Strength on the scale of Stockfish's UCI_Elo, as the embedded network was measured
+    (docs/playing.md)."""
     simulations: int = _option(0, "Simulations", 0, 1_000_000_000)
-    """Simulations of a move at most, 0 for no such bound; in human styles 0 is the number that they were fitted for."""
+    """Simulations of a move at most, 0 for no such bound; in human styles 0 is the number that they
+    were fitted for."""
     c_puct: float = _option(SearchConfig().c_puct, "CPuct", 0, 100)
     """Weight of exploration by priors."""
     temperature: float = _option(0.0, "Temperature", 0, 100)
-    """0 plays the best move, 1 in proportion to the search's visits, or by the policy's probabilities."""
+    """0 plays the best move, 1 in proportion to the search's visits, or by the policy's
+    probabilities."""
     seed: int = _option(0, "Seed", 0, 2**31 - 1)
     """Random seed of searches and of moves drawn from the policy."""
     leaves: int = _option(8, "Leaves", 1, 256)
-    """Positions that go to the evaluator at once where time is the limit; fixed nodes are searched one by one."""
+    """Positions that go to the evaluator at once where time is the limit; fixed nodes are searched
+    one by one."""
     overhead: int = _option(20, "Move Overhead", 0, 10_000)
     """Milliseconds of every move that are lost between engine and GUI."""
     checkpoint: str = _option("", "Checkpoint")
-    """Directory of a checkpoint to play with instead of the one that the engine was started with."""
+    """Directory of a checkpoint to play with instead of the one that the engine was started
+    with."""
 
     @property
     def usable_threads(self) -> int:
@@ -104,11 +115,15 @@ class Options:
 
     def search(self) -> SearchConfig:
         """Return the configuration of a search; its `leaves` are the most that a round may have."""
-        return SearchConfig(nodes=nodes_in(self.hash * MEGABYTE), c_puct=self.c_puct, leaves=self.leaves)
+        return SearchConfig(
+            nodes=nodes_in(self.hash * MEGABYTE), c_puct=self.c_puct, leaves=self.leaves
+        )
 
 
 def nodes_in(memory: int) -> int:
-    """Return how many nodes a tree of so many bytes holds, with the scratch space for advancing it; at least 256."""
+    """Return how many nodes a tree of so many bytes holds, with the scratch space for advancing it;
+    at least 256.
+    """
     fixed = 2 * tree_bytes(0)
     return max((memory - fixed) // (2 * tree_bytes(1) - fixed), 256)
 
@@ -132,10 +147,15 @@ def _line(row: Row, value: Any) -> str:
 
 
 def set_option(options: Options, name: str, value: str | None) -> Options:
-    """Return the options with one of them set as a GUI sent it, or raise OptionError; case matters in paths only."""
+    """Return the options with one of them set as a GUI sent it, or raise OptionError; case matters
+    in paths only.
+    """
     for field_name, row in ROWS.items():
         if row.name.lower() == name.lower():
-            return replace(options, **{field_name: _parse(row, type(getattr(options, field_name)), value or "")})
+            return replace(
+                options,
+                **{field_name: _parse(row, type(getattr(options, field_name)), value or "")},
+            )
     raise OptionError(f"no such option: {quote(name)}")
 
 
@@ -155,5 +175,7 @@ def _parse(row: Row, kind: type, text: str) -> Any:
     except ValueError:
         number = math.nan
     if not row.least <= number <= row.most:
-        raise OptionError(f"{row.name} is between {row.least:.0f} and {row.most:.0f}, not {quote(text)}")
+        raise OptionError(
+            f"{row.name} is between {row.least:.0f} and {row.most:.0f}, not {quote(text)}"
+        )
     return number

@@ -15,7 +15,9 @@ from model.network.preset import Preset
 
 
 def flatten_policy(policy: Policy) -> Tensor:
-    """Return logits `[B, A]`; for a factored pair, log p(from) + log p(to | from) of each pair of squares."""
+    """Return logits `[B, A]`; for a factored pair, log p(from) + log p(to | from) of each pair of
+    squares.
+    """
     if isinstance(policy, Tensor):
         return policy.float()
     from_BF, to_BFT = policy
@@ -23,10 +25,12 @@ def flatten_policy(policy: Policy) -> Tensor:
 
 
 def marro_logits(preset: Preset, policy: Policy, bytes_BPY: Tensor) -> Tensor:
-    """Return logits float32 `[B, L]` by the labels of the mover's view, from the stored planes' bytes `[B, 77, Y]`.
+    """Return logits float32 `[B, L]` by the labels of the mover's view, from the stored planes'
+    bytes `[B, 77, Y]`.
 
-    A label means a promotion to any piece, so where its pawn can promote, its logit is the log-sum-exp over the pieces.
-    Labels that leave the board are minus infinity where the vocabulary has no index for them.
+    A label means a promotion to any piece, so where its pawn can promote, its logit is the
+    log-sum-exp over the pieces. Labels that leave the board are minus infinity where the vocabulary
+    has no index for them.
     """
     moves, logits_BA = vocabulary(preset.moves), flatten_policy(policy)
     if view(preset.view).absolute:
@@ -36,10 +40,16 @@ def marro_logits(preset: Preset, policy: Policy, bytes_BPY: Tensor) -> Tensor:
         return logits_BA
     index_L = table("index", moves.name, logits_BA.device)[:, 0]
     logits_BL = logits_BA[:, index_L.clamp(min=0)].masked_fill(index_L == NONE, float("-inf"))
-    return _add_under_promotions(moves, logits_BL, logits_BA, bytes_BPY) if moves.under_promotions else logits_BL
+    return (
+        _add_under_promotions(moves, logits_BL, logits_BA, bytes_BPY)
+        if moves.under_promotions
+        else logits_BL
+    )
 
 
-def _add_under_promotions(moves: Vocabulary, logits_BL: Tensor, logits_BA: Tensor, bytes_BPY: Tensor) -> Tensor:
+def _add_under_promotions(
+    moves: Vocabulary, logits_BL: Tensor, logits_BA: Tensor, bytes_BPY: Tensor
+) -> Tensor:
     """Add each label's under-promotions to its logit, where an own pawn can make them."""
     every_L = torch.arange(LABELS, device=logits_BL.device)
     can_BL = promoting(bytes_BPY, every_L)

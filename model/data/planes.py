@@ -1,7 +1,7 @@
 """Packed planes on the device: arranged for a view, unpacked into pictures, and as a legality mask.
 
-Axes: B batch, P plane, T move type, Y row, X column, A index of the move vocabulary, L label (4096). A
-plane's byte j is its row j, and bit i of it column i.
+Axes: B batch, P plane, T move type, Y row, X column, A index of the move vocabulary, L label
+(4096). A plane's byte j is its row j, and bit i of it column i.
 """
 
 from collections.abc import Callable, Mapping
@@ -38,7 +38,9 @@ def _bits(device: torch.device) -> Tensor:
 @cache
 def table(array: str, name: str, device: torch.device) -> Tensor:
     """Return a table of a view or a vocabulary on a device, int64; cached."""
-    rows: Any = vocabulary(name) if array in ("labels", "index", "turned", "promotions") else view(name)
+    rows: Any = (
+        vocabulary(name) if array in ("labels", "index", "turned", "promotions") else view(name)
+    )
     return tensor(getattr(rows, array)).to(device, torch.int64)
 
 
@@ -66,22 +68,30 @@ def unpack_planes(bytes_BPY: Tensor, dtype: torch.dtype) -> Tensor:
 
 def pictures(shown: View, columns: Mapping[str, Tensor], dtype: torch.dtype) -> Tensor:
     """Return all planes of a view as pictures `[B, P, Y, X]`, channels last."""
-    pictures_BPYX = unpack_planes(packed(shown, columns, torch, _tables(shown, columns["planes"].device)), dtype)
+    pictures_BPYX = unpack_planes(
+        packed(shown, columns, torch, _tables(shown, columns["planes"].device)), dtype
+    )
     if not shown.counters:
         return pictures_BPYX
     constant_BPYX = counters(shown, columns, torch).to(dtype)[:, :, None, None].expand(-1, -1, 8, 8)
-    return torch.cat((pictures_BPYX, constant_BPYX), 1).contiguous(memory_format=torch.channels_last)
+    return torch.cat((pictures_BPYX, constant_BPYX), 1).contiguous(
+        memory_format=torch.channels_last
+    )
 
 
 def legal_mask(bytes_BPY: Tensor) -> Tensor:
-    """Return the legal labels from the move planes: bool `[B, L]`, True where legal, in the frame of the planes."""
+    """Return the legal labels from the move planes: bool `[B, L]`, True where legal, in the frame
+    of the planes.
+    """
     moves_BTY = bytes_BPY[:, MOVE_PLANES:].contiguous()
     bits_BTYX = (moves_BTY[..., None] >> _bits(bytes_BPY.device)) & 1
     return bits_BTYX.view(torch.bool).view(-1, LABELS)
 
 
 def promoting(bytes_BPY: Tensor, labels_A: Tensor) -> Tensor:
-    """Return for each label whether an own pawn on the seventh rank makes the move, bool `[B, A]`; the mover's view."""
+    """Return for each label whether an own pawn on the seventh rank makes the move, bool `[B, A]`;
+    the mover's view.
+    """
     bits_BX = (bytes_BPY[:, PAWN, 1, None] >> _bits(bytes_BPY.device)) & 1
     squares_A = labels_A % 64
     return bits_BX.bool()[:, squares_A % 8] & (squares_A // 8 == 1)

@@ -17,8 +17,9 @@ PROMOTING = "r3k2r/1P4P1/8/8/8/8/1p4p1/R3K2R w KQkq - 0 1"
 def playout_rows(count: int, seed: int = 0) -> dict[str, Any]:
     """Return rows of games of random moves, players and clocks, as shards hold them.
 
-    Half the moves are captures or promotions where there are any, and every other game starts from PROMOTING, so that every
-    type of move occurs. One row in four has no ratings, one in four no clock. The result is that of the material on the board.
+    Half the moves are captures or promotions where there are any, and every other game starts from
+    PROMOTING, so that every type of move occurs. One row in four has no ratings, one in four no
+    clock. The result is that of the material on the board.
     """
     random = np.random.default_rng(seed)
     rows: dict[str, list[Any]] = {}
@@ -37,11 +38,16 @@ def playout_rows(count: int, seed: int = 0) -> dict[str, Any]:
     return {name: np.array(values) for name, values in rows.items()}
 
 
-def _row(board: chess.Board, move: chess.Move, game: int, ply: int, random: np.random.Generator) -> dict[str, Any]:
+def _row(
+    board: chess.Board, move: chess.Move, game: int, ply: int, random: np.random.Generator
+) -> dict[str, Any]:
     position = from_board(board)
     planes_P = np.zeros(PLANES, dtype=np.uint64)
     legal_planes(position, planes_P)
-    own, theirs = board.occupied_co[board.turn].bit_count(), board.occupied_co[not board.turn].bit_count()
+    own, theirs = (
+        board.occupied_co[board.turn].bit_count(),
+        board.occupied_co[not board.turn].bit_count(),
+    )
     rated, timed = random.random() < 0.75, random.random() < 0.75
     return {
         "planes": planes_P,

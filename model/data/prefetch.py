@@ -1,4 +1,6 @@
-"""Prefetching: batches are prepared on another thread, and copied to a GPU, while the step before them runs."""
+"""Prefetching: batches are prepared on another thread, and copied to a GPU, while the step before
+them runs.
+"""
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -28,11 +30,13 @@ class Ready:
 class Prefetcher:
     """Prepares batches of an iterator on one thread, in order, at most AHEAD before they are taken.
 
-    It keeps no position in the stream: a run knows the batches it used by its steps. As a context manager it waits at the end
-    for the batch in preparation, and starts no other.
+    It keeps no position in the stream: a run knows the batches it used by its steps. As a context
+    manager it waits at the end for the batch in preparation, and starts no other.
     """
 
-    def __init__(self, batches: Iterator[Batch], prepare: Callable[[Batch], Parts], device: torch.device) -> None:
+    def __init__(
+        self, batches: Iterator[Batch], prepare: Callable[[Batch], Parts], device: torch.device
+    ) -> None:
         """Start nothing before the first batch is taken."""
         self.batches, self.prepare = batches, prepare
         self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
@@ -52,7 +56,8 @@ class Prefetcher:
     ) -> Parts | None:
         """Return the next batch and start preparing another; None at the end.
 
-        `wait` waits for a future, and may give up by raising. Raises what the iterator or `prepare` raised for this batch.
+        `wait` waits for a future, and may give up by raising. Raises what the iterator or `prepare`
+        raised for this batch.
         """
         while len(self.futures) <= AHEAD:
             self.futures.append(self.thread.submit(self._make))
@@ -64,7 +69,8 @@ class Prefetcher:
             here.wait_event(ready.copied)
             for columns in ready.parts:
                 for column in columns.values():
-                    column.record_stream(here)  # its memory is the copying stream's, which must not reuse it before
+                    # its memory is the copying stream's, which must not reuse it before
+                    column.record_stream(here)
         return ready.parts
 
     def _make(self) -> Ready | None:

@@ -1,4 +1,5 @@
-"""Columns of an evaluator's call, and its batches; shared by torch and ONNX, so torch is not imported.
+"""Columns of an evaluator's call, and its batches; shared by torch and ONNX, so torch is not
+imported.
 
 A column that a network reads comes from the first that has it: an argument of the call; the planes
 (engine/encoding/inferred.py); a value set for all rows, such as a rating to play at; unknown.
@@ -18,7 +19,8 @@ from engine.errors import UserError
 
 Rows = dict[str, NDArray[Any]]
 Answer = tuple[NDArray[np.float32], NDArray[np.float32]]
-"""Logits float32 `[B, 4096]` by the labels of the mover's view, and win, draw, loss float32 `[B, 3]`."""
+"""Logits float32 `[B, 4096]` by the labels of the mover's view, and win, draw, loss float32 `[B,
+3]`."""
 
 LARGEST_BATCH = 2048
 """Rows of one batch; more are evaluated batch by batch, so that memory is bounded."""
@@ -29,7 +31,9 @@ LARGEST_CONDITION = 65_535
 
 
 class ConditionError(UserError):
-    """The network does not read the column that it is to be conditioned on, or the value is out of range."""
+    """The network does not read the column that it is to be conditioned on, or the value is out of
+    range.
+    """
 
 
 class AnswerError(UserError):
@@ -37,19 +41,28 @@ class AnswerError(UserError):
 
 
 def check_conditions(name: str, columns: Mapping[str, int], conditions: Mapping[str, int]) -> None:
-    """Raise ConditionError for a condition that the network called `name` does not read, or whose value is out of range.
+    """Raise ConditionError for a condition that the network called `name` does not read, or whose
+    value is out of range.
 
     `columns` are those that the network reads.
     """
     for column in conditions:
         if column not in columns:
-            raise ConditionError(f"{name} does not read {column!r}: it reads {', '.join(columns) or 'planes alone'}")
+            raise ConditionError(
+                f"{name} does not read {column!r}: it reads {', '.join(columns) or 'planes alone'}"
+            )
         if not 0 <= conditions[column] <= LARGEST_CONDITION:
-            raise ConditionError(f"{column} is {conditions[column]}, and must be from 0 to {LARGEST_CONDITION}")
+            raise ConditionError(
+                f"{column} is {conditions[column]}, and must be from 0 to {LARGEST_CONDITION}"
+            )
 
 
-def fill_columns(planes_BP: NDArray[np.uint64], given: Mapping[str, NDArray[Any]], defaults: Mapping[str, int]) -> Rows:
-    """Return `planes` and all columns that a network reads; `defaults` has the value of each where nothing is given."""
+def fill_columns(
+    planes_BP: NDArray[np.uint64], given: Mapping[str, NDArray[Any]], defaults: Mapping[str, int]
+) -> Rows:
+    """Return `planes` and all columns that a network reads; `defaults` has the value of each where
+    nothing is given.
+    """
     rows: Rows = {"planes": planes_BP}
     if any(name in INFERRED and name not in given for name in defaults):
         given = infer_columns(planes_BP) | dict(given)
@@ -62,7 +75,9 @@ def fill_columns(planes_BP: NDArray[np.uint64], given: Mapping[str, NDArray[Any]
 
 
 def evaluate_in_batches(evaluate: Callable[[Rows], Answer], rows: Rows, name: str) -> Answer:
-    """Evaluate all rows by the network called `name`, at most LARGEST_BATCH of them at once; AnswerError as `check_answer`."""
+    """Evaluate all rows by the network called `name`, at most LARGEST_BATCH of them at once;
+    AnswerError as `check_answer`.
+    """
     answers = []
     for start in range(0, len(rows["planes"]), LARGEST_BATCH):
         batch = {column: values[start : start + LARGEST_BATCH] for column, values in rows.items()}
@@ -72,18 +87,26 @@ def evaluate_in_batches(evaluate: Callable[[Rows], Answer], rows: Rows, name: st
         return np.empty((0, LABELS), np.float32), np.empty((0, 3), np.float32)
     if len(answers) == 1:
         return answers[0]
-    return np.concatenate([logits_BL for logits_BL, _ in answers]), np.concatenate([wdl_B3 for _, wdl_B3 in answers])
+    return np.concatenate([logits_BL for logits_BL, _ in answers]), np.concatenate(
+        [wdl_B3 for _, wdl_B3 in answers]
+    )
 
 
 def check_answer(answer: Answer, planes_BP: NDArray[np.uint64], name: str) -> None:
-    """Raise AnswerError unless an answer has the right shapes and is finite; logits of illegal moves may be -inf."""
+    """Raise AnswerError unless an answer has the right shapes and is finite; logits of illegal
+    moves may be -inf.
+    """
     logits_BL, wdl_B3 = answer
     if logits_BL.shape != (len(planes_BP), LABELS) or wdl_B3.shape != (len(planes_BP), 3):
-        raise AnswerError(f"{name} answers with arrays of shapes {logits_BL.shape} and {wdl_B3.shape}: export it again")
+        raise AnswerError(
+            f"{name} answers with arrays of shapes {logits_BL.shape} and {wdl_B3.shape}: export it "
+            f"again"
+        )
     finite_BL = np.isfinite(logits_BL)
     if not finite_BL.all():  # of the usual network all are
         finite_BL |= np.isneginf(logits_BL) & ~legal_mask(planes_BP)
     if not (finite_BL.all() and np.isfinite(wdl_B3).all()):
         raise AnswerError(
-            f"{name} answers with NaN or infinity: its training diverged, or it is damaged; train or copy it again"
+            f"{name} answers with NaN or infinity: its training diverged, or it is damaged; train "
+            f"or copy it again"
         )

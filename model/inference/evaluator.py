@@ -34,11 +34,13 @@ class NetworkEvaluator:
         """How a search corrects the policy (engine/search/human.py)."""
 
     def __call__(self, planes_BP: NDArray[np.uint64], columns: Batch | None = None) -> Answer:
-        """Return logits float32 `[B, 4096]` by the labels of the mover's view, and float32 `[B, 3]` win, draw, loss.
+        """Return logits float32 `[B, 4096]` by the labels of the mover's view, and float32 `[B, 3]`
+        win, draw, loss.
 
-        `columns` may be a whole batch of a shard. Illegal labels have logits too, some minus infinity. A value that is one
-        number v in -1..1 is read as (1 + v) / 2, 0, (1 - v) / 2; without a value head each is a third. Raises AnswerError
-        for an answer that is not finite, and OutOfMemoryError.
+        `columns` may be a whole batch of a shard. Illegal labels have logits too, some minus
+        infinity. A value that is one number v in -1..1 is read as (1 + v) / 2, 0, (1 - v) / 2;
+        without a value head each is a third. Raises AnswerError for an answer that is not finite,
+        and OutOfMemoryError.
         """
         rows = fill_columns(planes_BP, columns or {}, self.columns)
         return evaluate_in_batches(self._evaluate, rows, f"the network {self.preset.name}")

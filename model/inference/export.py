@@ -1,9 +1,11 @@
-"""Export a checkpoint to ONNX: from packed planes to logits by the mover's labels, to be run without torch.
+"""Export a checkpoint to ONNX: from packed planes to logits by the mover's labels, to be run
+without torch.
 
-The graph is the whole evaluator in float32: unpacking, the view, the network with its averaged weights, the labels, win,
-draw and loss. Its inputs follow from the preset (`example_inputs`); the number of rows, and of legal moves, is dynamic. A file
-is published only when onnxruntime answers on given positions as torch does: to rounding in float32, and nearly so where
-convolutions are in 8-bit integers (model.inference.quantization).
+The graph is the whole evaluator in float32: unpacking, the view, the network with its averaged
+weights, the labels, win, draw and loss. Its inputs follow from the preset (`example_inputs`); the
+number of rows, and of legal moves, is dynamic. A file is published only when onnxruntime answers on
+given positions as torch does: to rounding in float32, and nearly so where convolutions are in 8-bit
+integers (model.inference.quantization).
 
 Axes: B batch, L label (4096), M legal move, F feature.
 """
@@ -40,9 +42,11 @@ from model.training.objective import VALUE_FORMS
 OPSET = 18
 UINT64 = 13  # onnx.TensorProto.UINT64
 TOLERANCE = 1e-3
-"""Largest difference in float32, of a legal move's log-probability in nats and of a probability of win, draw or loss."""
+"""Largest difference in float32, of a legal move's log-probability in nats and of a probability of
+win, draw or loss."""
 INT8_DIVERGENCE, INT8_VALUE = 0.02, 0.03
-"""Largest differences in integers: mean KL divergence of the policies in nats, root mean square of the expected score."""
+"""Largest differences in integers: mean KL divergence of the policies in nats, root mean square of
+the expected score."""
 
 
 class ExportError(UserError):
@@ -77,7 +81,9 @@ def example_inputs(preset: Preset) -> dict[str, Tensor]:
 
 
 def _shifts() -> dict[Any, Any]:
-    """Translate shifts, which torch's exporter does not know; ONNX has them for unsigned integers."""
+    """Translate shifts, which torch's exporter does not know; ONNX has them for unsigned
+    integers.
+    """
     import onnxscript
 
     op: Any = onnxscript.opset18
@@ -85,7 +91,9 @@ def _shifts() -> dict[Any, Any]:
     def shift(direction: str) -> Any:
         def translate(word: Any, by: Any) -> Any:
             unsigned = op.Cast(word, to=UINT64)
-            return op.CastLike(op.BitShift(unsigned, op.Cast(by, to=UINT64), direction=direction), word)
+            return op.CastLike(
+                op.BitShift(unsigned, op.Cast(by, to=UINT64), direction=direction), word
+            )
 
         return translate
 
@@ -102,7 +110,8 @@ def _graph(network: Network, card: Mapping[str, Any], path: Path) -> None:
 
     examples = example_inputs(network.preset)
     whole = _Whole(network, tuple(examples)).eval()
-    whole(*examples.values())  # fills the caches of tables with real tensors, not with those of the tracing
+    # fills the caches of tables with real tensors, not with those of the tracing
+    whole(*examples.values())
     batch, moves = torch.export.Dim("batch", min=1), torch.export.Dim("moves", min=1)
     sizes = tuple({0: moves if name in ("moves", "move_features") else batch} for name in examples)
     with quiet(), torch.inference_mode(False):
@@ -134,12 +143,14 @@ def export(
     calibration: Batch | None = None,
     progress: Progress = silent,
 ) -> dict[str, Any]:
-    """Export a checkpoint to `out` (or model.onnx beside its card) and return what was written and how far it differs.
+    """Export a checkpoint to `out` (or model.onnx beside its card) and return what was written and
+    how far it differs.
 
-    `rows` are the positions to compare on: `planes`, and columns for networks that read them. With `calibration`, rows of
-    the same kind, convolutions are in 8-bit integers that are scaled on these. Raises ExportError when the answers differ by
-    more than TOLERANCE, or those of integers by more than INT8_DIVERGENCE or INT8_VALUE (nothing is written then), or a
-    package is missing; CheckpointError.
+    `rows` are the positions to compare on: `planes`, and columns for networks that read them. With
+    `calibration`, rows of the same kind, convolutions are in 8-bit integers that are scaled on
+    these. Raises ExportError when the answers differ by more than TOLERANCE, or those of integers
+    by more than INT8_DIVERGENCE or INT8_VALUE (nothing is written then), or a package is missing;
+    CheckpointError.
     """
     for package in ("onnx", "onnxscript"):
         if importlib.util.find_spec(package) is None:
@@ -176,25 +187,38 @@ def export(
     else:
         out.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(out, data)
-    written = {"out": str(out), "bytes": len(data), "arithmetic": card["arithmetic"], "positions": len(rows["planes"])}
+    written = {
+        "out": str(out),
+        "bytes": len(data),
+        "arithmetic": card["arithmetic"],
+        "positions": len(rows["planes"]),
+    }
     return written | differences
 
 
 def _quantize_graph(network: Network, path: Path, calibration: Batch) -> Path:
-    """Write the network in `path` with convolutions in integers to a file beside it, and return its path.
+    """Write the network in `path` with convolutions in integers to a file beside it, and return its
+    path.
 
-    Float32 layers stay in float32, and so does the first convolution: in integers it made half of the expected score's error.
+    Float32 layers stay in float32, and so does the first convolution: in integers it made half of
+    the expected score's error.
     """
     evaluator, out = OnnxEvaluator(path), path.with_suffix(".int8.onnx")
-    exact = {f"network.{name}.layer.weight" for name, layer in network.named_modules() if isinstance(layer, Float32)}
+    exact = {
+        f"network.{name}.layer.weight"
+        for name, layer in network.named_modules()
+        if isinstance(layer, Float32)
+    }
     exact |= {f"network.{name}.0.weight" for name in ("stem", "value_stem")}
     try:
         quantize(path, out, evaluator.inputs, calibration, exact)
-    except (UserError, OSError, MemoryError):  # a full disk or memory has nothing to do with the integers
+    # a full disk or memory has nothing to do with the integers
+    except (UserError, OSError, MemoryError):
         raise
     except Exception as error:  # onnxruntime and onnx raise many kinds
         raise ExportError(
-            f"onnxruntime cannot write this network in 8-bit integers ({type(error).__name__}: {error}): export it without "
+            f"onnxruntime cannot write this network in 8-bit integers ({type(error).__name__}: "
+            f"{error}): export it without "
             "--int8"
         ) from error
     return out
@@ -203,34 +227,47 @@ def _quantize_graph(network: Network, path: Path, calibration: Batch) -> Path:
 def _differences(one: OnnxEvaluator, other: NetworkEvaluator, rows: Batch) -> dict[str, float]:
     """Return the largest and mean differences of the answers of `one` from those of `other`.
 
-    Policies are compared by legal moves' log-probabilities in nats and by the KL divergence from `other`'s; values by the
-    probabilities of win, draw and loss, and by the root mean square of the expected score's difference.
+    Policies are compared by legal moves' log-probabilities in nats and by the KL divergence from
+    `other`'s; values by the probabilities of win, draw and loss, and by the root mean square of the
+    expected score's difference.
     """
     legal_BL = legal_mask(rows["planes"])
     answers = [evaluate(rows["planes"], rows) for evaluate in (one, other)]
     # not minus infinity, so that rows without a legal move stay finite
     masked = [np.where(legal_BL, logits_BL.astype(np.float64), -1e30) for logits_BL, _ in answers]
-    mine_BL, wanted_BL = (torch.from_numpy(masked_BL).log_softmax(1).numpy() for masked_BL in masked)
+    mine_BL, wanted_BL = (
+        torch.from_numpy(masked_BL).log_softmax(1).numpy() for masked_BL in masked
+    )
     apart_BL = np.where(legal_BL, wanted_BL - mine_BL, 0.0)
     score_B, wanted_B = ((wdl_B3[:, 0] - wdl_B3[:, 2]) / 2 for _, wdl_B3 in answers)
     return {
         "largest_policy_difference": float(np.abs(apart_BL).max(initial=0.0)),
         "largest_value_difference": float(np.abs(answers[0][1] - answers[1][1]).max(initial=0.0)),
         "policy_divergence": float((np.exp(wanted_BL) * apart_BL).sum() / max(len(legal_BL), 1)),
-        "score_difference": float(np.sqrt(np.square(score_B - wanted_B).sum() / max(len(score_B), 1))),
+        "score_difference": float(
+            np.sqrt(np.square(score_B - wanted_B).sum() / max(len(score_B), 1))
+        ),
     }
 
 
 def _check(differences: Mapping[str, float], directory: Path, *, integers: bool) -> None:
     """Raise ExportError for answers that differ too much from the checkpoint's."""
     if not integers:
-        worst = np.max([differences["largest_policy_difference"], differences["largest_value_difference"]])  # NaN stays
+        # NaN stays
+        worst = np.max(
+            [differences["largest_policy_difference"], differences["largest_value_difference"]]
+        )
         if not worst <= TOLERANCE:
-            raise ExportError(f"the exported network differs from {directory} by {worst:.2g}, more than {TOLERANCE}")
+            raise ExportError(
+                f"the exported network differs from {directory} by {worst:.2g}, more than "
+                f"{TOLERANCE}"
+            )
         return
     policy, score = differences["policy_divergence"], differences["score_difference"]
     if not (policy <= INT8_DIVERGENCE and score <= INT8_VALUE):
         raise ExportError(
-            f"{directory} in 8-bit integers: the policy is off by {policy:.2g} nats (at most {INT8_DIVERGENCE}), the expected "
-            f"score by {score:.2g} (at most {INT8_VALUE}): export it without --int8, or give other --positions"
+            f"{directory} in 8-bit integers: the policy is off by {policy:.2g} nats (at most "
+            f"{INT8_DIVERGENCE}), the expected "
+            f"score by {score:.2g} (at most {INT8_VALUE}): export it without --int8, or give other "
+            f"--positions"
         )

@@ -14,7 +14,9 @@ Corrections = dict[Aim, Correction]
 
 
 def read_corrections(path: Path, card: Mapping[str, Any], refusal: type[UserError]) -> Corrections:
-    """Return the corrections in the card at `path`; raises `refusal` for an entry that does not fit its schema."""
+    """Return the corrections in the card at `path`; raises `refusal` for an entry that does not fit
+    its schema.
+    """
     entry = card.get("human_search")
     if entry is None:
         return {}

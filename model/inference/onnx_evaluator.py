@@ -1,7 +1,9 @@
-"""An exported network as an evaluator, run by onnxruntime; torch is not imported, so a player is ready in a second.
+"""An exported network as an evaluator, run by onnxruntime; torch is not imported, so a player is
+ready in a second.
 
-The file's metadata name the columns that it reads besides planes, each with its value for unknown; the encoding; the version
-of the move features, if it reads them (they are computed here); the hash of the checkpoint's weights.
+The file's metadata name the columns that it reads besides planes, each with its value for unknown;
+the encoding; the version of the move features, if it reads them (they are computed here); the hash
+of the checkpoint's weights.
 
 Axes: B batch, P plane (77).
 """
@@ -41,8 +43,9 @@ class OnnxEvaluator:
     def __init__(self, path: Path, *, threads: int = 1, sha256: str | None = None) -> None:
         """Open a file that `fianchetto export` wrote. Raises OnnxError.
 
-        With `sha256`, a file of another hash is refused before onnxruntime reads it. With move features, each thread evaluates
-        a part of a batch; in other networks the threads share each operation.
+        With `sha256`, a file of another hash is refused before onnxruntime reads it. With move
+        features, each thread evaluates a part of a batch; in other networks the threads share each
+        operation.
         """
         import onnxruntime
         from onnxruntime.capi import onnxruntime_pybind11_state as native
@@ -62,9 +65,13 @@ class OnnxEvaluator:
             options = onnxruntime.SessionOptions()
             options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
             try:
-                return onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+                return onnxruntime.InferenceSession(
+                    data, options, providers=["CPUExecutionProvider"]
+                )
             except refusals as error:
-                raise OnnxError(f"{path} cannot be opened as an ONNX network: {shown(str(error), 200)}") from error
+                raise OnnxError(
+                    f"{path} cannot be opened as an ONNX network: {shown(str(error), 200)}"
+                ) from error
 
         self.session = open_session(threads)
         metadata = self.session.get_modelmeta().custom_metadata_map.get(METADATA)
@@ -73,16 +80,27 @@ class OnnxEvaluator:
         try:
             self.card: dict[str, Any] = parse_json(metadata)
         except ValueError as error:
-            raise OnnxError(f"{path} has metadata that are not JSON: {shown(str(error), 200)}") from error
+            raise OnnxError(
+                f"{path} has metadata that are not JSON: {shown(str(error), 200)}"
+            ) from error
         check(path, self.card, Exported, OnnxError, hint=": export it again")
-        if (self.card["encoding_version"], self.card["moves_hash"]) != (ENCODING_VERSION, moves_hash()):
-            raise OnnxError(f"{path} was exported for other planes or labels than this version's: export it again")
+        if (self.card["encoding_version"], self.card["moves_hash"]) != (
+            ENCODING_VERSION,
+            moves_hash(),
+        ):
+            raise OnnxError(
+                f"{path} was exported for other planes or labels than this version's: export it "
+                f"again"
+            )
         if self.card["move_features_version"] not in (0, FEATURES_VERSION):
-            raise OnnxError(f"{path} was exported for other move features than this version's: train it again")
+            raise OnnxError(
+                f"{path} was exported for other move features than this version's: train it again"
+            )
         self.pool: ThreadPoolExecutor | None = None
         self.names = {given.name for given in self.session.get_inputs()}
         if "moves" in self.names and threads > 1:
-            # onnxruntime's own threads race when they add to one square: microsoft/onnxruntime#18048
+            # onnxruntime's own threads race when they add to one square:
+            # microsoft/onnxruntime#18048
             self.session, self.pool = open_session(1), ThreadPoolExecutor(threads, "rows")
         self.threads = threads
         self.columns: dict[str, int] = dict(self.card["columns"])
@@ -90,17 +108,29 @@ class OnnxEvaluator:
         self.corrections: Corrections = {}
         """How a search corrects the policy (engine/search/human.py)."""
 
-    def __call__(self, planes_BP: NDArray[np.uint64], columns: Mapping[str, NDArray[Any]] | None = None) -> Answer:
-        """Return logits float32 `[B, 4096]` by the labels of the mover's view, and float32 `[B, 3]` win, draw, loss.
+    def __call__(
+        self, planes_BP: NDArray[np.uint64], columns: Mapping[str, NDArray[Any]] | None = None
+    ) -> Answer:
+        """Return logits float32 `[B, 4096]` by the labels of the mover's view, and float32 `[B, 3]`
+        win, draw, loss.
 
-        Columns that are read and not given follow from the planes, or are unknown. Raises OnnxError, AnswerError.
+        Columns that are read and not given follow from the planes, or are unknown. Raises
+        OnnxError, AnswerError.
         """
-        return evaluate_in_batches(self._run, fill_columns(planes_BP, columns or {}, self.columns), str(self._path))
+        return evaluate_in_batches(
+            self._run, fill_columns(planes_BP, columns or {}, self.columns), str(self._path)
+        )
 
     def inputs(self, rows: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """Return the graph's inputs of one batch by name: planes and attacks as bytes, other columns as int64."""
+        """Return the graph's inputs of one batch by name: planes and attacks as bytes, other
+        columns as int64.
+        """
         columns = fill_columns(rows["planes"], rows, self.columns)
-        read: Rows = {name: np.asarray(column, dtype=np.int64) for name, column in columns.items() if name != "planes"}
+        read: Rows = {
+            name: np.asarray(column, dtype=np.int64)
+            for name, column in columns.items()
+            if name != "planes"
+        }
         read["planes"] = _bytes(rows["planes"])
         if "attacks" in self.names:
             read["attacks"] = _bytes(attack_planes(rows["planes"]))
@@ -109,18 +139,23 @@ class OnnxEvaluator:
     def _run(self, rows: Rows) -> Any:
         """Run the network on one batch."""
         count = len(rows["planes"])
-        share = min(self.threads, count // 2)  # of two rows or more: a single row may round differently
+        # of two rows or more: a single row may round differently
+        share = min(self.threads, count // 2)
         if self.pool is None or share < 2:
             return self._on_one_thread(rows)
         bounds = [count * part // share for part in range(share + 1)]
-        parts = [{name: column[first:last] for name, column in rows.items()} for first, last in pairwise(bounds)]
+        parts = [
+            {name: column[first:last] for name, column in rows.items()}
+            for first, last in pairwise(bounds)
+        ]
         answers = list(self.pool.map(self._on_one_thread, parts))
         return tuple(np.concatenate(columns) for columns in zip(*answers, strict=True))
 
     def _on_one_thread(self, rows: Rows) -> Any:
         try:
             logits_BL, wdl_B3 = self.session.run(None, self.inputs(rows))
-        except (*self._refusals, ValueError) as error:  # ValueError: other inputs or outputs than an export's
+        # ValueError: other inputs or outputs than an export's
+        except (*self._refusals, ValueError) as error:
             raise OnnxError(f"{self._path} cannot be run: {shown(str(error), 200)}") from error
         return logits_BL, wdl_B3
 
@@ -129,12 +164,17 @@ def _read(path: Path, sha256: str | None) -> bytes:
     """Return a file's bytes, or raise OnnxError where it is too large or has another hash."""
     try:
         if path.stat().st_size > LARGEST_FILE:
-            raise OnnxError(f"{path} is too large: over {LARGEST_FILE >> 20} MiB, which no exported network is")
+            raise OnnxError(
+                f"{path} is too large: over {LARGEST_FILE >> 20} MiB, which no exported network is"
+            )
         data = path.read_bytes()
     except OSError as error:
         raise OnnxError(f"{path} cannot be opened as an ONNX network: {error.strerror}") from error
     if sha256 is not None and hashlib.sha256(data).hexdigest() != sha256:
-        raise OnnxError(f"{path} is not the file that {CARD} describes (its hash differs): copy or export it again")
+        raise OnnxError(
+            f"{path} is not the file that {CARD} describes (its hash differs): copy or export it "
+            f"again"
+        )
     return data
 
 
@@ -144,12 +184,19 @@ def _bytes(words: NDArray[np.uint64]) -> NDArray[np.uint8]:
 
 
 def open_export(directory: Path, *, threads: int = 1) -> OnnxEvaluator:
-    """Open the exported network beside a checkpoint's card, or raise an OnnxError that says what to do."""
+    """Open the exported network beside a checkpoint's card, or raise an OnnxError that says what to
+    do.
+    """
     found = find_export(directory, threads=threads)
     if found is None:
-        why = f"{CARD} names no {ONNX} of these weights" if (directory / ONNX).exists() else f"there is no {ONNX}"
+        why = (
+            f"{CARD} names no {ONNX} of these weights"
+            if (directory / ONNX).exists()
+            else f"there is no {ONNX}"
+        )
         raise OnnxError(
-            f"{directory}: {why}; `fianchetto export --int8 --checkpoint {directory} --positions DATASET` makes one"
+            f"{directory}: {why}; `fianchetto export --int8 --checkpoint {directory} --positions "
+            f"DATASET` makes one"
         )
     return found
 
@@ -157,21 +204,25 @@ def open_export(directory: Path, *, threads: int = 1) -> OnnxEvaluator:
 def find_export(directory: Path, *, threads: int = 1) -> OnnxEvaluator | None:
     """Open the exported network beside a checkpoint's card.
 
-    None when the card names none or there is none; OnnxError when the file is not the one that the card names. It starts
-    five times as fast as torch and is faster on small batches: one row takes 0.7 ms on a core, with torch 2.5 ms
-    (fianchetto-xs in float32). From 64 rows on, torch in bf16 is faster than a float32 export, on a processor that gains by
-    bf16; an 8-bit export is faster than both.
+    None when the card names none or there is none; OnnxError when the file is not the one that the
+    card names. It starts five times as fast as torch and is faster on small batches: one row takes
+    0.7 ms on a core, with torch 2.5 ms (fianchetto-xs in float32). From 64 rows on, torch in bf16
+    is faster than a float32 export, on a processor that gains by bf16; an 8-bit export is faster
+    than both.
     """
     if not (directory / ONNX).exists():
         return None
     try:
         card = read_json(directory / CARD, OnnxError)
         weights, entry = card["files"]["weights"]["sha256"], card["files"]["onnx"]
-    except (OnnxError, OSError, KeyError, TypeError):  # loading the checkpoint reports what is wrong with its card
+    # loading the checkpoint reports what is wrong with its card
+    except (OnnxError, OSError, KeyError, TypeError):
         return None
     check(directory / CARD, entry, FileEntry, OnnxError)
     found = OnnxEvaluator(directory / ONNX, threads=threads, sha256=entry["sha256"])
     if found.card["weights_sha256"] != weights:
-        raise OnnxError(f"{directory / ONNX} is of other weights than {CARD} names: export it again")
+        raise OnnxError(
+            f"{directory / ONNX} is of other weights than {CARD} names: export it again"
+        )
     found.corrections = read_corrections(directory / CARD, card, OnnxError)
     return found

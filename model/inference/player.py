@@ -4,7 +4,8 @@
 
     player = load("datasets/checkpoints/xs")
     player.choose(chess.Board(), rating=1800, simulations=64).move   # as people rated 1800 play
-    player.policies(chess.Board(), [1000, 2000])                     # what people of both ratings would play
+    player.policies(chess.Board(), [1000, 2000])                     # what people of both ratings
+    would play
     player.analyse(chess.Board(), 400).moves[0]                      # the best move by a search
 
 Axes: A legal moves, R ratings.
@@ -48,21 +49,25 @@ class Choice:
     move: chess.Move
     """The chosen move; a promotion is to a queen, since labels do not name the piece."""
     probabilities: dict[chess.Move, float]
-    """The policy over legal moves, likeliest first, at temperature 1; under-promotions are part of the queen's."""
+    """The policy over legal moves, likeliest first, at temperature 1; under-promotions are part of
+    the queen's."""
     value: float
     """Win minus loss for the side to move by the network alone, -1 to 1."""
     wdl: tuple[float, float, float]
     """Probabilities of win, draw, loss for the side to move, by the network alone."""
     simulations: int = 0
-    """Simulations of the search that corrected the policy. 0 for the network's own policy: no search was asked for, or the
-    checkpoint's card holds no correction (`fianchetto calibrate` fits one)."""
+    """Simulations of the search that corrected the policy. 0 for the network's own policy: no
+    search was asked for, or the checkpoint's card holds no correction (`fianchetto calibrate` fits
+    one)."""
 
 
 class Player:
     """A network that plays on boards."""
 
     def __init__(self, network: NetworkEvaluator, exported: OnnxEvaluator | None = None) -> None:
-        """Take policies from `network`; searches use its export where there is one, since it is faster."""
+        """Take policies from `network`; searches use its export where there is one, since it is
+        faster.
+        """
         self.evaluator = network
         self._searched = exported or network
 
@@ -78,7 +83,8 @@ class Player:
         aim: Aim = "likelihood",
         random: np.random.Generator | None = None,
     ) -> Choice:
-        """Choose a move by the policy at a temperature: 1 samples by its probabilities, 0 takes the likeliest.
+        """Choose a move by the policy at a temperature: 1 samples by its probabilities, 0 takes the
+        likeliest.
 
         `board` is a python-chess board, a FEN, or "startpos". Its move stack is used where the
         network reads the last moves. Ratings, and the mover's clock in seconds, are for networks
@@ -106,10 +112,11 @@ class Player:
     def policies(
         self, board: chess.Board | str, ratings: Sequence[int]
     ) -> tuple[list[chess.Move], NDArray[np.float64]]:
-        """Return the legal moves, and their probabilities float64[R, A] when both players have each of these ratings.
+        """Return the legal moves, and their probabilities float64[R, A] when both players have each
+        of these ratings.
 
-        All ratings are one batch. A promotion is to a queen, as in `choose`. Raises GameOverError, and ConditionError for a
-        network that reads no ratings.
+        All ratings are one batch. A promotion is to a queen, as in `choose`. Raises GameOverError,
+        and ConditionError for a network that reads no ratings.
         """
         board = _read_board(board)
         moves = [move for move in board.legal_moves if move.promotion in (None, chess.QUEEN)]
@@ -123,10 +130,11 @@ class Player:
         return moves, np.array([[found[move] for move in moves] for found in shares])
 
     def analyse(self, board: chess.Board | str, simulations: int, *, lines: int = 3) -> Play:
-        """Search a position for its best moves, and return them with the variations of the first `lines`.
+        """Search a position for its best moves, and return them with the variations of the first
+        `lines`.
 
-        The search is not conditioned on ratings. The board's move stack is used for repetitions and for the last moves that
-        the network reads. Raises GameOverError.
+        The search is not conditioned on ratings. The board's move stack is used for repetitions and
+        for the last moves that the network reads. Raises GameOverError.
         """
         board, lines = _read_board(board), _read_count("lines", lines)
         simulations = _read_count("simulations", simulations, least=1)
@@ -190,6 +198,8 @@ def _read_temperature(value: Any) -> float:
 
 
 def load(directory: str | Path, *, device: str = "auto", amp: str = "auto") -> Player:
-    """Load a checkpoint as a player; raises the CheckpointErrors of `model.checkpoint.load`, and OnnxError."""
+    """Load a checkpoint as a player; raises the CheckpointErrors of `model.checkpoint.load`, and
+    OnnxError.
+    """
     network = evaluator(Path(directory), device=device, amp=amp)
     return Player(network, find_export(Path(directory)) if network.device.type == "cpu" else None)

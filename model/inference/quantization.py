@@ -1,8 +1,9 @@
-"""An exported network with its convolutions in 8-bit integers: more evaluations per second, nearly the same answers.
+"""An exported network with its convolutions in 8-bit integers: more evaluations per second, nearly
+the same answers.
 
-Post-training static quantization (Jacob et al. 2018, arXiv:1712.05877) by onnxruntime: each layer's activations are scaled on
-some positions, weights per channel. Weights have 7 bits: a processor without VNNI adds two products in 16 bits, which 8-bit
-weights would overflow.
+Post-training static quantization (Jacob et al. 2018, arXiv:1712.05877) by onnxruntime: each layer's
+activations are scaled on some positions, weights per channel. Weights have 7 bits: a processor
+without VNNI adds two products in 16 bits, which 8-bit weights would overflow.
 """
 
 import io
@@ -23,12 +24,17 @@ AT_ONCE = 64
 
 
 def quantize(
-    path: Path, out: Path, inputs: Callable[[Batch], dict[str, NDArray[Any]]], rows: Batch, exact: Collection[str]
+    path: Path,
+    out: Path,
+    inputs: Callable[[Batch], dict[str, NDArray[Any]]],
+    rows: Batch,
+    exact: Collection[str],
 ) -> None:
-    """Write the network in `path` with its convolutions in integers to `out`, their activations scaled on `rows`.
+    """Write the network in `path` with its convolutions in integers to `out`, their activations
+    scaled on `rows`.
 
-    `inputs` turns rows into the graph's inputs; convolutions whose weights are in `exact` stay in float32, and metadata are
-    kept. Raises what onnxruntime raises.
+    `inputs` turns rows into the graph's inputs; convolutions whose weights are in `exact` stay in
+    float32, and metadata are kept. Raises what onnxruntime raises.
     """
     import onnx
     from onnxruntime.quantization import (
@@ -56,7 +62,8 @@ def quantize(
             str(path),
             str(out),
             Reader(),
-            calibrate_method=CalibrationMethod.Percentile,  # a few extreme rows would double the value's error
+            # a few extreme rows would double the value's error
+            calibrate_method=CalibrationMethod.Percentile,
             quant_format=QuantFormat.QDQ,
             op_types_to_quantize=["Conv"],
             nodes_to_exclude=[node.name for node in convolutions if node.input[1] in exact],
@@ -77,7 +84,9 @@ def _batches(rows: Batch) -> Iterator[Batch]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Silence the logging, warnings and prints of torch's exporter and of onnxruntime, which would spoil a command's JSON."""
+    """Silence the logging, warnings and prints of torch's exporter and of onnxruntime, which would
+    spoil a command's JSON.
+    """
     before = logging.root.manager.disable
     logging.disable(max(before, logging.WARNING))
     try:
@@ -90,7 +99,9 @@ def quiet() -> Iterator[None]:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Calibrate on one thread: several race when they add to one square (microsoft/onnxruntime#18048)."""
+    """Calibrate on one thread: several race when they add to one square
+    (microsoft/onnxruntime#18048).
+    """
     import onnxruntime
     from onnxruntime.quantization.calibrate import CalibraterBase
 

@@ -1,8 +1,10 @@
 """Parts of networks: activations, gates, convolutional residual blocks.
 
-A new kind of part is a new row in one of the tables here or in `model.network.network`, and a preset names it.
+A new kind of part is a new row in one of the tables here or in `model.network.network`, and a
+preset names it.
 
-Axes: B batch, C channels, Y row (0 = the 8th rank, seen from the view's side), X column (0 = a-file).
+Axes: B batch, C channels, Y row (0 = the 8th rank, seen from the view's side), X column (0 =
+a-file).
 """
 
 from collections.abc import Callable, Mapping
@@ -22,7 +24,9 @@ class Gate(nn.Module):
     Source: squeeze-and-excitation, Hu et al. 2018, arXiv:1709.01507; the shift is Leela's.
     """
 
-    def __init__(self, width: int, hidden: int, activation: Callable[[], nn.Module], *, bias: bool) -> None:
+    def __init__(
+        self, width: int, hidden: int, activation: Callable[[], nn.Module], *, bias: bool
+    ) -> None:
         super().__init__()
         self.squeeze = nn.Linear(width, hidden)
         self.activation = activation()
@@ -35,13 +39,16 @@ class Gate(nn.Module):
         if not self.bias:
             return x_BCYX * torch.sigmoid(gate_BC)[:, :, None, None]
         scale_BC, shift_BC = gate_BC.chunk(2, 1)
-        return torch.addcmul(shift_BC[:, :, None, None], x_BCYX, torch.sigmoid(scale_BC)[:, :, None, None])
+        return torch.addcmul(
+            shift_BC[:, :, None, None], x_BCYX, torch.sigmoid(scale_BC)[:, :, None, None]
+        )
 
 
 def board_mean(x_BCYX: Tensor) -> Tensor:
     """Average each channel over the board, `[B, C]`.
 
-    As a matrix product: on a processor, `mean` and its gradient take four times as long in channels-last bf16.
+    As a matrix product: on a processor, `mean` and its gradient take four times as long in
+    channels-last bf16.
     """
     x_BSC = x_BCYX.permute(0, 2, 3, 1).flatten(1, 2)
     weights_B1S = x_BSC.new_full((1, 1, SQUARES), 1 / SQUARES).expand(x_BSC.shape[0], -1, -1)
@@ -49,9 +56,11 @@ def board_mean(x_BCYX: Tensor) -> Tensor:
 
 
 class Norm(nn.BatchNorm2d):
-    """Batch norm in which each group of rows has its own statistics in training; row i belongs to group i modulo `groups`.
+    """Batch norm in which each group of rows has its own statistics in training; row i belongs to
+    group i modulo `groups`.
 
-    One call normalizes all groups, so that a GPU gets few large kernels. The running statistics move towards the groups' mean.
+    One call normalizes all groups, so that a GPU gets few large kernels. The running statistics
+    move towards the groups' mean.
     """
 
     groups = 1
@@ -67,10 +76,14 @@ class Norm(nn.BatchNorm2d):
             return super().forward(x_BCYX)
         batch, channels, *board = x_BCYX.shape
         mean, var, weight, bias = (
-            one.repeat(self.groups) for one in (self.running_mean, self.running_var, self.weight, self.bias)
+            one.repeat(self.groups)
+            for one in (self.running_mean, self.running_var, self.weight, self.bias)
         )
-        grouped = x_BCYX.reshape(batch // self.groups, self.groups * channels, *board)  # groups become channels
-        y = F.batch_norm(grouped, mean, var, weight, bias, training=True, momentum=self.momentum, eps=self.eps)
+        # groups become channels
+        grouped = x_BCYX.reshape(batch // self.groups, self.groups * channels, *board)
+        y = F.batch_norm(
+            grouped, mean, var, weight, bias, training=True, momentum=self.momentum, eps=self.eps
+        )
         with torch.no_grad():
             self.running_mean.copy_(mean.view(self.groups, channels).mean(0))
             self.running_var.copy_(var.view(self.groups, channels).mean(0))
@@ -84,7 +97,9 @@ def conv3(channels_in: int, channels_out: int) -> nn.Conv2d:
 
 
 class PostBlock(nn.Module):
-    """Convolve, norm, activate, convolve, norm, gate, add, activate (He et al. 2015, arXiv:1512.03385)."""
+    """Convolve, norm, activate, convolve, norm, gate, add, activate (He et al. 2015,
+    arXiv:1512.03385).
+    """
 
     def __init__(self, row: Preset) -> None:
         super().__init__()
@@ -95,7 +110,8 @@ class PostBlock(nn.Module):
         self.norm2 = Norm(row.width)
         self.gate = GATES[row.gate](row)
         self.act2 = ACTIVATIONS[row.activation]()
-        nn.init.zeros_(self.norm2.weight)  # the block starts as the identity, which makes the first steps steeper
+        # the block starts as the identity, which makes the first steps steeper
+        nn.init.zeros_(self.norm2.weight)
 
     def forward(self, x_BCYX: Tensor) -> Tensor:
         """Transform `[B, C, Y, X]`."""

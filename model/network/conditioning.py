@@ -1,7 +1,7 @@
 """Conditioning on both players' ratings and the mover's clock, any of which may be unknown.
 
-Each number is interpolated between two of its fixed steps, and one more entry stands for unknown. So the network treats a
-rating between two steps as a mix of both.
+Each number is interpolated between two of its fixed steps, and one more entry stands for unknown.
+So the network treats a rating between two steps as a mix of both.
 
 column                    steps                                             unknown
 elo, opponent_elo         600, 750 ... 3000 (17)                            0
@@ -26,7 +26,8 @@ from engine.board.rng import GOLDEN, mix
 from engine.encoding.views import LAST_MOVES, NO_LAST_MOVE
 
 HIDE_ONE_IN = 8
-"""In training one row in this many has its ratings hidden, one its clock, one its last moves, so that unknown is learned."""
+"""In training one row in this many has its ratings hidden, one its clock, one its last moves, so
+that unknown is learned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,11 @@ STEPS: Mapping[str, Steps] = {
 }
 RATINGS = ("elo", "opponent_elo")
 CLOCKS = ("clock", "base", "increment")
-CONDITIONS: Mapping[str, tuple[str, ...]] = {"none": (), "ratings": RATINGS, "ratings_clock": (*RATINGS, *CLOCKS)}
+CONDITIONS: Mapping[str, tuple[str, ...]] = {
+    "none": (),
+    "ratings": RATINGS,
+    "ratings_clock": (*RATINGS, *CLOCKS),
+}
 """Columns that are read, by a preset's `condition`."""
 
 
@@ -65,7 +70,9 @@ UNKNOWN: Mapping[str, int] = {name: steps.unknown for name, steps in STEPS.items
 
 
 def encode_conditions(columns: Mapping[str, Tensor], names: tuple[str, ...]) -> Tensor:
-    """Encode columns `[B]` as interpolation weights (a soft one-hot), float32 `[B, N]`; each column's weights sum to one."""
+    """Encode columns `[B]` as interpolation weights (a soft one-hot), float32 `[B, N]`; each
+    column's weights sum to one.
+    """
     return torch.cat([_memberships(columns[name], STEPS[name]) for name in names], 1)
 
 
@@ -86,7 +93,8 @@ def _memberships(column_B: Tensor, steps: Steps) -> Tensor:
 
 
 def draw_of(seed: int, step: int) -> int:
-    """Return the random number that selects a step's hidden rows, 32 bits, by splitmix64 (Steele et al. 2014).
+    """Return the random number that selects a step's hidden rows, 32 bits, by splitmix64 (Steele et
+    al. 2014).
 
     It depends on seed and step only, so that a resumed run hides what an uninterrupted one would.
     """
@@ -97,13 +105,17 @@ def draw_of(seed: int, step: int) -> int:
 
 
 def hide(columns: Mapping[str, Tensor], names: tuple[str, ...], draw: int) -> dict[str, Tensor]:
-    """Return columns with the ratings of some rows, the clocks of others and the last moves of others set to unknown.
+    """Return columns with the ratings of some rows, the clocks of others and the last moves of
+    others set to unknown.
 
-    The rows are selected by a hash of (game, ply, draw), 32 bits, with the finalizer of MurmurHash3, and not by their place in
-    a batch: microbatches and processes hide what one batch would.
+    The rows are selected by a hash of (game, ply, draw), 32 bits, with the finalizer of
+    MurmurHash3, and not by their place in a batch: microbatches and processes hide what one batch
+    would.
     """
     out = dict(columns)
-    mixed_B = (columns["game"].long() * 0x9E3779B1 + columns["ply"].long() * 0x85EBCA77 + draw) & 0xFFFFFFFF
+    mixed_B = (
+        columns["game"].long() * 0x9E3779B1 + columns["ply"].long() * 0x85EBCA77 + draw
+    ) & 0xFFFFFFFF
     for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
         mixed_B = ((mixed_B ^ (mixed_B >> shift)) * factor) & 0xFFFFFFFF
     mixed_B ^= mixed_B >> 16
@@ -111,12 +123,16 @@ def hide(columns: Mapping[str, Tensor], names: tuple[str, ...], draw: int) -> di
         hidden_B = (mixed_B >> shift) % HIDE_ONE_IN == 0
         for name in group:
             if name in names:
-                out[name] = torch.where(hidden_B, torch.full_like(columns[name], UNKNOWN[name]), columns[name])
+                out[name] = torch.where(
+                    hidden_B, torch.full_like(columns[name], UNKNOWN[name]), columns[name]
+                )
     return out
 
 
 class Condition(nn.Module):
-    """Scale and shift each channel by the conditions (FiLM: Perez et al. 2018, arXiv:1709.07871)."""
+    """Scale and shift each channel by the conditions (FiLM: Perez et al. 2018,
+    arXiv:1709.07871).
+    """
 
     def __init__(self, names: tuple[str, ...], hidden: int, channels: int, places: int) -> None:
         super().__init__()

@@ -1,6 +1,7 @@
 """Heads for the policy, the value and the half-moves left.
 
-Axes: B batch, C channels, Y row, X column, A index of the preset's move vocabulary, F from-square, T to-square.
+Axes: B batch, C channels, Y row, X column, A index of the preset's move vocabulary, F from-square,
+T to-square.
 """
 
 import torch
@@ -12,27 +13,38 @@ from model.network.blocks import ACTIVATIONS, SQUARES, Float32, Norm, board_mean
 from model.network.preset import Preset
 
 Policy = Tensor | tuple[Tensor, Tensor]
-"""Logits `[B, A]`, or for a factored head from-logits `[B, F]` and to-given-from logits `[B, F, T]`."""
+"""Logits `[B, A]`, or for a factored head from-logits `[B, F]` and to-given-from logits `[B, F,
+T]`."""
 
 
 def _hidden(row: Preset) -> list[nn.Module]:
     """Return the hidden 3x3 convolution of a policy head, if any."""
     if not row.policy_width:
         return []
-    return [conv3(row.width, row.policy_width), Norm(row.policy_width), ACTIVATIONS[row.activation]()]
+    return [
+        conv3(row.width, row.policy_width),
+        Norm(row.policy_width),
+        ACTIVATIONS[row.activation](),
+    ]
 
 
 def planes_policy(row: Preset) -> nn.Module:
-    """Build a head with a plane of from-squares for each type of move; flattened, index = plane * 64 + from."""
+    """Build a head with a plane of from-squares for each type of move; flattened, index = plane *
+    64 + from.
+    """
     planes = vocabulary(row.moves).planes
-    return nn.Sequential(*_hidden(row), Float32(nn.Conv2d(row.policy_width or row.width, planes, 1)), nn.Flatten())
+    return nn.Sequential(
+        *_hidden(row), Float32(nn.Conv2d(row.policy_width or row.width, planes, 1)), nn.Flatten()
+    )
 
 
 def linear_policy(row: Preset) -> nn.Module:
     """Build a 1x1 bottleneck and one linear layer to all indices."""
     size = row.policy_width * SQUARES
     return nn.Sequential(
-        *_bottleneck(row, row.policy_width), nn.Flatten(), Float32(nn.Linear(size, vocabulary(row.moves).size))
+        *_bottleneck(row, row.policy_width),
+        nn.Flatten(),
+        Float32(nn.Linear(size, vocabulary(row.moves).size)),
     )
 
 
@@ -76,12 +88,22 @@ class NoValue(nn.Module):
 
 def _bottleneck(row: Preset, channels: int) -> list[nn.Module]:
     """Return a 1x1 convolution to `channels`, its norm and activation."""
-    return [nn.Conv2d(row.width, channels, 1, bias=False), Norm(channels), ACTIVATIONS[row.activation]()]
+    return [
+        nn.Conv2d(row.width, channels, 1, bias=False),
+        Norm(channels),
+        ACTIVATIONS[row.activation](),
+    ]
 
 
 def value_head(row: Preset, outputs: int, last: nn.Module) -> nn.Module:
-    """Build a 1x1 convolution, the preset's neck, a hidden layer, a layer of `outputs` and a last function."""
-    neck, size = (Pool(), row.value_width) if row.value_neck == "pool" else (nn.Flatten(), row.value_width * SQUARES)
+    """Build a 1x1 convolution, the preset's neck, a hidden layer, a layer of `outputs` and a last
+    function.
+    """
+    neck, size = (
+        (Pool(), row.value_width)
+        if row.value_neck == "pool"
+        else (nn.Flatten(), row.value_width * SQUARES)
+    )
     return nn.Sequential(
         *_bottleneck(row, row.value_width),
         neck,
@@ -95,4 +117,6 @@ def value_head(row: Preset, outputs: int, last: nn.Module) -> nn.Module:
 def moves_left_head(row: Preset) -> nn.Module:
     """Build a head for the half-moves left in the game, `[B, 1]`."""
     size = row.moves_left * SQUARES
-    return nn.Sequential(*_bottleneck(row, row.moves_left), nn.Flatten(), Float32(nn.Linear(size, 1)), PliesLeft())
+    return nn.Sequential(
+        *_bottleneck(row, row.moves_left), nn.Flatten(), Float32(nn.Linear(size, 1)), PliesLeft()
+    )

@@ -1,7 +1,7 @@
 """The network: a preset's stem, blocks and heads put together, and the tables of each kind of part.
 
-Axes: B batch, P plane, C channels, Y row, X column, A index of the move vocabulary, V value outputs, N memberships of
-conditions, M legal moves, F features.
+Axes: B batch, P plane, C channels, Y row, X column, A index of the move vocabulary, V value
+outputs, N memberships of conditions, M legal moves, F features.
 """
 
 from collections.abc import Callable, Mapping
@@ -76,25 +76,34 @@ class Network(nn.Module):
             self.moves_left = moves_left_head(preset)
         if CONDITIONS[preset.condition]:
             names = CONDITIONS[preset.condition]
-            self.condition = Condition(names, preset.condition_width, preset.width, 2 * preset.towers)
+            self.condition = Condition(
+                names, preset.condition_width, preset.width, 2 * preset.towers
+            )
         if preset.init == "kaiming":
             self.apply(_kaiming)
 
     def forward(self, read: Tensor | Mapping[str, Tensor]) -> Outputs:
-        """Return the policy in the preset's vocabulary and view, the value, and the moves left where the preset has them.
+        """Return the policy in the preset's vocabulary and view, the value, and the moves left
+        where the preset has them.
 
-        `read` is planes `[B, P, Y, X]`, or a dict of `planes` and the preset's other inputs: `conditions` `[B, N]`; `moves`
-        `[M]` and `move_features` `[M, F]` (engine.evaluation.move_features). Policy logits are `[B, A]` (of a factored
-        head a pair, see `model.network.heads.Policy`). The value is the mover's: `[B, 3]` logits of win, draw and loss,
-        `[B, 1]` in -1..1, or `[B, 0]`, as the preset says. Moves left are half-moves, `[B, 1]`.
+        `read` is planes `[B, P, Y, X]`, or a dict of `planes` and the preset's other inputs:
+        `conditions` `[B, N]`; `moves` `[M]` and `move_features` `[M, F]`
+        (engine.evaluation.move_features). Policy logits are `[B, A]` (of a factored head a pair,
+        see `model.network.heads.Policy`). The value is the mover's: `[B, 3]` logits of win, draw
+        and loss, `[B, 1]` in -1..1, or `[B, 0]`, as the preset says. Moves left are half-moves,
+        `[B, 1]`.
         """
         inputs = {"planes": read} if isinstance(read, Tensor) else read
-        assert inputs.keys() == set(input_names(self.preset)), "the inputs are not those that the preset reads"
+        assert inputs.keys() == set(input_names(self.preset)), (
+            "the inputs are not those that the preset reads"
+        )
         films = self.condition(inputs["conditions"]) if "conditions" in inputs else ()
         moves = Moves(inputs) if self.preset.move_features_width else None
         x_BCYX = v_BCYX = self._trunk(self.stem, self.blocks, inputs["planes"], films[:4], moves)
         if self.preset.towers == 2:
-            v_BCYX = self._trunk(self.value_stem, self.value_blocks, inputs["planes"], films[4:], moves)
+            v_BCYX = self._trunk(
+                self.value_stem, self.value_blocks, inputs["planes"], films[4:], moves
+            )
         policy = self.policy(x_BCYX)
         if moves:
             policy = self.move_head(policy, x_BCYX, moves)
@@ -109,7 +118,9 @@ class Network(nn.Module):
         films: tuple[Tensor, ...],
         moves: Moves | None,
     ) -> Tensor:
-        """Run one tower; move features are added after its stem, conditions after its stem and after its blocks."""
+        """Run one tower; move features are added after its stem, conditions after its stem and
+        after its blocks.
+        """
         x_BCYX: Tensor = stem(planes_BPYX)
         if moves:
             x_BCYX = self.move_feature_stem(x_BCYX, moves)

@@ -1,4 +1,6 @@
-"""A preset: one frozen, validated row that defines a network; `model.network.presets` has the rows."""
+"""A preset: one frozen, validated row that defines a network; `model.network.presets` has the
+rows.
+"""
 
 from dataclasses import MISSING, asdict, dataclass, fields
 from functools import cache
@@ -15,7 +17,8 @@ class PresetError(UserError):
 
 
 LARGEST = 4096
-"""Largest size of a layer; larger ones are refused, since a row may come from a hostile checkpoint."""
+"""Largest size of a layer; larger ones are refused, since a row may come from a hostile
+checkpoint."""
 MOST_BLOCKS = 128
 """Largest number of blocks; each takes about 7 ms to build, whatever its size."""
 
@@ -24,8 +27,8 @@ MOST_BLOCKS = 128
 class Preset:
     """A network: its view, trunk and heads, and their sizes.
 
-    The words in `block`, `activation`, `gate`, `policy`, `value` and the like are keys of the tables that
-    `model.network.network` builds from.
+    The words in `block`, `activation`, `gate`, `policy`, `value` and the like are keys of the
+    tables that `model.network.network` builds from.
     """
 
     name: str
@@ -33,7 +36,8 @@ class Preset:
     view: str
     """Planes that the network reads, a view of `engine.encoding.views` with its options."""
     moves: str = "marro4096"
-    """Move vocabulary of the policy, of `engine.encoding.move_vocabularies`, in the frame of the view."""
+    """Move vocabulary of the policy, of `engine.encoding.move_vocabularies`, in the frame of the
+    view."""
     width: int
     """Channels of the trunk."""
     blocks: int
@@ -45,15 +49,18 @@ class Preset:
     activation: Literal["relu", "mish"]
     """Nonlinearity everywhere but in the value's last layer: `relu` or `mish`."""
     gate: Literal["none", "scale", "affine"]
-    """End of each residual branch: `none`, `scale` (squeeze-and-excitation) or `affine` (the same, with a shift)."""
+    """End of each residual branch: `none`, `scale` (squeeze-and-excitation) or `affine` (the same,
+    with a shift)."""
     squeeze: int
     """Hidden units of the gate, 0 with none."""
     policy: Literal["planes", "linear", "factored"]
     """Policy head: `planes` (one for each type of move), `linear` or `factored`."""
     policy_width: int
-    """Channels of the policy head's hidden convolution or bottleneck; 0 for no hidden convolution."""
+    """Channels of the policy head's hidden convolution or bottleneck; 0 for no hidden
+    convolution."""
     value: Literal["wdl", "tanh", "none"]
-    """Value head: `wdl` (logits of win, draw, loss), `tanh` (one expected score from -1 to 1) or `none`."""
+    """Value head: `wdl` (logits of win, draw, loss), `tanh` (one expected score from -1 to 1) or
+    `none`."""
     value_neck: Literal["flat", "pool"] = "flat"
     """Input of the value head's hidden layer: `flat` (all squares) or `pool` (their mean)."""
     value_width: int
@@ -61,13 +68,16 @@ class Preset:
     value_hidden: int
     """Hidden units of the value head."""
     moves_left: int = 0
-    """Channels of the moves-left head, which predicts the half-moves to the game's end; 0 for none."""
+    """Channels of the moves-left head, which predicts the half-moves to the game's end; 0 for
+    none."""
     condition: Literal["none", "ratings", "ratings_clock"] = "none"
-    """Conditioning: `none`, `ratings` (both players') or `ratings_clock` (and the mover's clock)."""
+    """Conditioning: `none`, `ratings` (both players') or `ratings_clock` (and the mover's
+    clock)."""
     condition_width: int = 0
     """Hidden units of the conditioning, 0 with none."""
     move_features_width: int = 0
-    """Hidden units that score each legal move by its features (engine.evaluation.move_features), 0 for none."""
+    """Hidden units that score each legal move by its features (engine.evaluation.move_features), 0
+    for none."""
     init: Literal["torch", "kaiming"] = "torch"
     """Initialization: `torch` (its defaults, residual branches from zero) or `kaiming`."""
 
@@ -77,12 +87,18 @@ class Preset:
             value, kind = getattr(self, field.name), str if field.name in choices else field.type
             assert isinstance(kind, type)
             if not isinstance(value, kind) or isinstance(value, bool):
-                raise PresetError(f"preset field {field.name} is {shown(value)}, and must be of type {kind.__name__}")
+                raise PresetError(
+                    f"preset field {field.name} is {shown(value)}, and must be of type "
+                    f"{kind.__name__}"
+                )
         label = shown(self.name, quote=False)
         for name, known in choices.items():
             if getattr(self, name) not in known:
                 there = ", ".join(sorted(known))
-                raise PresetError(f"preset {label}: {name} must be one of {there}, got {shown(getattr(self, name))}")
+                raise PresetError(
+                    f"preset {label}: {name} must be one of {there}, got "
+                    f"{shown(getattr(self, name))}"
+                )
         view(self.view)
         self._check_sizes()
         self._check_policy()
@@ -102,11 +118,17 @@ class Preset:
             ("move_features_width", 0, LARGEST),
         ):
             if not low <= getattr(self, name) <= high:
-                raise PresetError(f"preset {label}: {name} is {getattr(self, name)}, and must be in {low}..{high}")
+                raise PresetError(
+                    f"preset {label}: {name} is {getattr(self, name)}, and must be in {low}..{high}"
+                )
         if self.gate != "none" and not self.squeeze:
-            raise PresetError(f"preset {label}: a gate of kind {self.gate} needs squeeze, its hidden units")
+            raise PresetError(
+                f"preset {label}: a gate of kind {self.gate} needs squeeze, its hidden units"
+            )
         if self.condition != "none" and not self.condition_width:
-            raise PresetError(f"preset {label}: a condition needs condition_width, its hidden units")
+            raise PresetError(
+                f"preset {label}: a condition needs condition_width, its hidden units"
+            )
 
     def _check_policy(self) -> None:
         label = shown(self.name, quote=False)
@@ -114,14 +136,18 @@ class Preset:
         if self.policy == "linear" and not self.policy_width:
             raise PresetError(f"preset {label}: a linear policy needs policy_width")
         if self.move_features_width and (moves.name != "marro4096" or view(self.view).absolute):
-            raise PresetError(f"preset {label}: move features are of moves in marro4096 and the mover's view")
+            raise PresetError(
+                f"preset {label}: move features are of moves in marro4096 and the mover's view"
+            )
         answers = {
             "planes": moves.planes > 0,
             "linear": not moves.factored,
             "factored": moves.factored,
         }
         if not answers[self.policy]:
-            raise PresetError(f"preset {label}: a {self.policy} policy cannot answer in {moves.name}")
+            raise PresetError(
+                f"preset {label}: a {self.policy} policy cannot answer in {moves.name}"
+            )
 
 
 @cache
@@ -136,7 +162,8 @@ def preset_row(row: Preset) -> dict[str, Any]:
 
 
 def preset_from_row(row: object) -> Preset:
-    """Return the preset of a card's values, which may be hostile; PresetError when they are no preset.
+    """Return the preset of a card's values, which may be hostile; PresetError when they are no
+    preset.
 
     Fields with a default may be missing: a new field must have one, by which older checkpoints
     load.
@@ -148,12 +175,19 @@ def preset_from_row(row: object) -> Preset:
     strange = sorted(map(str, unknown | (required - row.keys())))
     if strange:
         raise PresetError(
-            f"the preset's fields are not this version's; missing or unknown: {shown(', '.join(strange), 200, quote=False)}"
+            f"the preset's fields are not this version's; missing or unknown: "
+            f"{shown(', '.join(strange), 200, quote=False)}"
         )
     return Preset(**row)
 
 
 def changed_fields(mine: Preset, row: object) -> list[str]:
-    """Return the fields in which a preset differs from a card's; PresetError when the card's is no preset."""
+    """Return the fields in which a preset differs from a card's; PresetError when the card's is no
+    preset.
+    """
     theirs = preset_from_row(row)
-    return [field.name for field in fields(Preset) if getattr(mine, field.name) != getattr(theirs, field.name)]
+    return [
+        field.name
+        for field in fields(Preset)
+        if getattr(mine, field.name) != getattr(theirs, field.name)
+    ]

@@ -1,7 +1,9 @@
-"""The table of networks: one row for each system that this project reproduces, and this project's own family.
+"""The table of networks: one row for each system that this project reproduces, and this project's
+own family.
 
-The reproduced systems follow their descriptions; where those leave a size open, the row's comment names our choice. Rows of
-the family that are larger than xs have not been trained yet: their sizes are for a GPU.
+The reproduced systems follow their descriptions; where those leave a size open, the row's comment
+names our choice. Rows of the family that are larger than xs have not been trained yet: their sizes
+are for a GPU.
 """
 
 import difflib
@@ -32,14 +34,19 @@ def _fianchetto() -> tuple[Preset, ...]:
         value_width=16,
         value_hidden=64,
     )
-    # xs conditioned on both players' ratings, with a plainer trunk: at this size, in an hour on two cores, the gate's share of
-    # the time (13 %) is better spent on more positions. In search the ratings are unknown, which training has covered.
-    rated = replace(xs, name="fianchetto-rated", gate="none", squeeze=0, condition="ratings", condition_width=32)
-    # The same for predicting people: it reads the last eight half-moves, and move features in place of the move planes; each
-    # legal move is scored beside the position's others.
-    human = replace(rated, name="fianchetto-human", view="marro13+last8+attacks", move_features_width=128)
-    # Ratings are worth 0.067 nats in the literature, clocks 0.007. Castling rights and the en-passant file are left out: the
-    # 77 planes hold every legal castling and capture.
+    # xs conditioned on both players' ratings, with a plainer trunk: at this size, in an hour on two
+    # cores, the gate's share of the time (13 %) is better spent on more positions. In search the
+    # ratings are unknown, which training has covered.
+    rated = replace(
+        xs, name="fianchetto-rated", gate="none", squeeze=0, condition="ratings", condition_width=32
+    )
+    # The same for predicting people: it reads the last eight half-moves, and move features in place
+    # of the move planes; each legal move is scored beside the position's others.
+    human = replace(
+        rated, name="fianchetto-human", view="marro13+last8+attacks", move_features_width=128
+    )
+    # Ratings are worth 0.067 nats in the literature, clocks 0.007. Castling rights and the
+    # en-passant file are left out: the 77 planes hold every legal castling and capture.
     s = replace(
         xs,
         name="fianchetto-s",
@@ -52,7 +59,15 @@ def _fianchetto() -> tuple[Preset, ...]:
         condition="ratings_clock",
         condition_width=64,
     )
-    m = replace(s, name="fianchetto-m", width=192, blocks=12, squeeze=48, value_hidden=256, condition_width=128)
+    m = replace(
+        s,
+        name="fianchetto-m",
+        width=192,
+        blocks=12,
+        squeeze=48,
+        value_hidden=256,
+        condition_width=128,
+    )
     large = replace(m, name="fianchetto-l", width=320, blocks=15, squeeze=64)
     return xs, rated, human, s, m, large
 
@@ -78,8 +93,11 @@ def _chessmarro() -> tuple[Preset, ...]:
 
 
 def _plane_systems() -> tuple[Preset, ...]:
-    """Return the systems of 18 and 19 planes: all post-activation with ReLU and a value in -1..1."""
-    # Two networks, policy 64 x 64 and value. Our choice: width and blocks, the bottleneck, the value's hidden units.
+    """Return the systems of 18 and 19 planes: all post-activation with ReLU and a value in
+    -1..1.
+    """
+    # Two networks, policy 64 x 64 and value. Our choice: width and blocks, the bottleneck, the
+    # value's hidden units.
     bishop = Preset(
         name="bishop",
         view="planes18",
@@ -97,7 +115,8 @@ def _plane_systems() -> tuple[Preset, ...]:
         value_width=16,
         value_hidden=128,
     )
-    # A convolution, 19 blocks and AlphaZero's heads: a convolution before the 73 planes, one channel and 256 for the value.
+    # A convolution, 19 blocks and AlphaZero's heads: a convolution before the 73 planes, one
+    # channel and 256 for the value.
     alphazero = replace(
         bishop,
         name="alphazero19",
@@ -111,8 +130,8 @@ def _plane_systems() -> tuple[Preset, ...]:
         value_width=1,
         value_hidden=256,
     )
-    # 64 x 8 with bare 1x1 heads has 0.6 million parameters, and the system states 1 to 2 million; our choice to make up the
-    # difference is a hidden 3x3 convolution before the 73 planes.
+    # 64 x 8 with bare 1x1 heads has 0.6 million parameters, and the system states 1 to 2 million;
+    # our choice to make up the difference is a hidden 3x3 convolution before the 73 planes.
     chess_policy = replace(
         alphazero,
         name="chess-policy",
@@ -153,4 +172,6 @@ def preset(name: str) -> Preset:
     if name in rows:
         return rows[name]
     near = difflib.get_close_matches(name, rows, n=1, cutoff=0.0)
-    raise UnknownPresetError(f"there is no preset {name[:60]!r}; did you mean {near[0]}? (presets: {', '.join(rows)})")
+    raise UnknownPresetError(
+        f"there is no preset {name[:60]!r}; did you mean {near[0]}? (presets: {', '.join(rows)})"
+    )

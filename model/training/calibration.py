@@ -1,10 +1,11 @@
-"""Calibrate the value: one factor for its logits, fitted on held-out games, multiplied into the weights.
+"""Calibrate the value: one factor for its logits, fitted on held-out games, multiplied into the
+weights.
 
 With few games the value memorizes results and becomes far too sure. Temperature scaling (Guo et al.
-2017, arXiv:1706.04599) repairs most of that; the factor is 1 / temperature. A head for win, draw and
-loss has its three logits multiplied. A tanh head has the number before its tanh multiplied, which is
-half the log-odds of win against loss. Either is the head's last layer, so the saved weights are
-calibrated: torch, exports, search, reports and UCI use them without knowing.
+2017, arXiv:1706.04599) repairs most of that; the factor is 1 / temperature. A head for win, draw
+and loss has its three logits multiplied. A tanh head has the number before its tanh multiplied,
+which is half the log-odds of win against loss. Either is the head's last layer, so the saved
+weights are calibrated: torch, exports, search, reports and UCI use them without knowing.
 
 The positions of a game share its result, so games are the unit of every uncertainty here.
 
@@ -25,8 +26,8 @@ LEAST, MOST = 0.05, 4.0
 FEWEST_GAMES = 15
 """Games below which the value keeps its scale: a standard error needs more."""
 ERRORS, FEW_GAMES_ERRORS = 1.96, 20.0
-"""Standard errors from 1 up to which the value keeps its scale: ERRORS + FEW_GAMES_ERRORS / games, since few games understate
-their spread."""
+"""Standard errors from 1 up to which the value keeps its scale: ERRORS + FEW_GAMES_ERRORS / games,
+since few games understate their spread."""
 PRIOR = 0.5
 """Standard deviation of the logarithm of factors, for shrinking a fit by its uncertainty."""
 FOLDS = 5
@@ -39,11 +40,13 @@ Floats = NDArray[np.float64]
 
 
 def fit_factor(wdl_N3: Tensor, target_N3: Tensor, game_N: NDArray[np.integer]) -> float:
-    """Return the factor of the value's logits that fits the targets, or 1 where the games do not show one.
+    """Return the factor of the value's logits that fits the targets, or 1 where the games do not
+    show one.
 
-    `wdl_N3` and `target_N3` are distributions over win, draw, loss, and `game_N` are the games' numbers.
-    Draws without any probability (a tanh head) count as half a win and half a loss. The factor is shrunk
-    towards 1 by its uncertainty, and is 1 if factors fitted on some games do not help on the others.
+    `wdl_N3` and `target_N3` are distributions over win, draw, loss, and `game_N` are the games'
+    numbers. Draws without any probability (a tanh head) count as half a win and half a loss. The
+    factor is shrunk towards 1 by its uncertainty, and is 1 if factors fitted on some games do not
+    help on the others.
     """
     logits_NO = np.log(np.maximum(wdl_N3.double().numpy(), 1e-30))
     target_NO = target_N3.double().numpy()
@@ -64,7 +67,9 @@ def fit_factor(wdl_N3: Tensor, target_N3: Tensor, game_N: NDArray[np.integer]) -
 
 
 def _fit_shrunk(logits_NO: Floats, target_NO: Floats, place_N: NDArray[np.integer]) -> float:
-    """Return the likeliest factor, shrunk by its standard error; 1 with few games or if the interval holds 1."""
+    """Return the likeliest factor, shrunk by its standard error; 1 with few games or if the
+    interval holds 1.
+    """
     _, place_N = np.unique(place_N, return_inverse=True)
     games = int(place_N.max(initial=-1)) + 1
     if games < FEWEST_GAMES:
@@ -100,7 +105,9 @@ def _losses(factor: float, logits_NO: Floats, target_NO: Floats) -> Floats:
 
 
 def scale_wdl(wdl_N3: Tensor, factor: float) -> Tensor:
-    """Return probabilities of win, draw, loss whose logits are multiplied by a factor; 1 / factor undoes it."""
+    """Return probabilities of win, draw, loss whose logits are multiplied by a factor; 1 / factor
+    undoes it.
+    """
     return (factor * wdl_N3.double().log()).softmax(1)
 
 
@@ -113,10 +120,14 @@ def scale_value(network: Network, factor: float) -> None:
 
 
 def describe_memorizing(before: float, after: float, factor: float) -> str | None:
-    """Return a warning when calibration has lowered the value's Brier score by MEMORIZED or more, else None."""
+    """Return a warning when calibration has lowered the value's Brier score by MEMORIZED or more,
+    else None.
+    """
     if before - after < MEMORIZED:
         return None
     return (
-        f"the value memorizes results: its Brier score on validation games is {before:.3f}, and {after:.3f} once its logits "
-        f"are multiplied by {factor:.2f}, as they are in the checkpoint; more games or evaluations help, or fewer steps"
+        f"the value memorizes results: its Brier score on validation games is {before:.3f}, and "
+        f"{after:.3f} once its logits "
+        f"are multiplied by {factor:.2f}, as they are in the checkpoint; more games or evaluations "
+        f"help, or fewer steps"
     )

@@ -1,4 +1,6 @@
-"""Settings of a training run; `model.training.schedules` turns them into rates and weights at each step."""
+"""Settings of a training run; `model.training.schedules` turns them into rates and weights at each
+step.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
@@ -47,16 +49,19 @@ class TrainConfig:
     batch_size: int = 256
     """Positions in one step, over all processes."""
     norm_rows: int = 128
-    """Rows of a batch norm's statistics: a batch is cut into equal microbatches of at least this many rows."""
+    """Rows of a batch norm's statistics: a batch is cut into equal microbatches of at least this
+    many rows."""
     optimizer: OptimizerName = "auto"
-    """Optimizer: adamw, sgd (Nesterov momentum), muon (for convolutions and linear layers, and AdamW for the rest), or auto:
-    muon for fianchetto-human and fianchetto-rated, adamw for other networks."""
+    """Optimizer: adamw, sgd (Nesterov momentum), muon (for convolutions and linear layers, and
+    AdamW for the rest), or auto: muon for fianchetto-human and fianchetto-rated, adamw for other
+    networks."""
     learning_rate: float = 5e-3
     """Highest learning rate, reached at the end of the warm-up; muon's is scaled to fit AdamW's."""
     momentum: float = 0.95
     """Momentum of sgd and muon."""
     weight_decay: float = 0.05
-    """Decay of convolution and linear weights, decoupled except for sgd; norms, biases and embeddings have none."""
+    """Decay of convolution and linear weights, decoupled except for sgd; norms, biases and
+    embeddings have none."""
     warmup: float = 0.02
     """Share of the run in which the learning rate rises from zero."""
     decay: Decay = "linear"
@@ -66,33 +71,40 @@ class TrainConfig:
     final_rate: float = 0.002
     """Learning rate at the end of the run as a share of the highest."""
     ema: float = 0.999
-    """Decay per step of the averaged weights, which a checkpoint keeps for use; 0 keeps the last weights."""
+    """Decay per step of the averaged weights, which a checkpoint keeps for use; 0 keeps the last
+    weights."""
     label_smoothing: float = 0.0
     """Share of the policy's target that is spread evenly over all legal moves."""
     visits_temperature: float = 1.0
-    """Temperature of a search's visits, the policy's target in searched rows; below 1 sharpens them."""
+    """Temperature of a search's visits, the policy's target in searched rows; below 1 sharpens
+    them."""
     legality_weight: float = 0.02
-    """Weight of minus the log of the legal moves' total probability; 1 makes the policy's loss the unmasked cross-entropy."""
+    """Weight of minus the log of the legal moves' total probability; 1 makes the policy's loss the
+    unmasked cross-entropy."""
     value_weight: float = 0.25
     """Weight of the value loss beside the policy's cross-entropy among legal moves."""
     value_loss: ValueLoss = "auto"
-    """Value loss: mse or huber of the score, or auto: cross-entropy for win, draw and loss, squared error for one number."""
+    """Value loss: mse or huber of the score, or auto: cross-entropy for win, draw and loss, squared
+    error for one number."""
     eval_blend: float = 0.5
-    """Share of the engine's evaluation in the value's target, where a row has one; the rest is the game's result. Positions
-    without a game use the evaluation alone; at 0 they do not train the value."""
+    """Share of the engine's evaluation in the value's target, where a row has one; the rest is the
+    game's result. Positions without a game use the evaluation alone; at 0 they do not train the
+    value."""
     engine_moves: bool = False
     """Also train the policy on positions that have an engine's move in place of a person's."""
     teach: Teach = "policy"
     """Targets of searched rows: policy (their visits), value (the best move's value), or both."""
     keep_policy: bool = True
-    """With teach=value, train the policy in searched rows towards that of the checkpoint that training starts from. If false,
-    train it on the move that a person played, and towards the starting policy only where no move is known."""
+    """With teach=value, train the policy in searched rows towards that of the checkpoint that
+    training starts from. If false, train it on the move that a person played, and towards the
+    starting policy only where no move is known."""
     search_value_share: float = 1.0
-    """Share of the search's value in the value's target of searched rows, with teach=value or both; the rest is the target of
-    other rows. Searched rows without a game use the search's value alone."""
+    """Share of the search's value in the value's target of searched rows, with teach=value or both;
+    the rest is the target of other rows. Searched rows without a game use the search's value
+    alone."""
     results: bool = True
-    """Use results of games as targets of the value; without them, rows that have neither an evaluation (by eval_blend) nor
-    a search's value do not train it."""
+    """Use results of games as targets of the value; without them, rows that have neither an
+    evaluation (by eval_blend) nor a search's value do not train it."""
     frozen_norms: bool = False
     """Keep the batch norms' running statistics fixed, for short fine-tuning on unusual rows."""
     seed: int = 0
@@ -106,31 +118,41 @@ class TrainConfig:
     save_seconds: float = 60.0
     """Seconds between saves: a killed run loses at most this much; 0 saves after each step."""
     validation_every_steps: int = 0
-    """Steps between validations; 0 spends 2 % of the training time on them, with at least five in a run in minutes."""
+    """Steps between validations; 0 spends 2 % of the training time on them, with at least five in a
+    run in minutes."""
     patience: int = 0
-    """Stop after this many validations without a lower sum of cross-entropy and the calibrated value's Brier score, and keep
-    the best weights; 0 never stops early."""
+    """Stop after this many validations without a lower sum of cross-entropy and the calibrated
+    value's Brier score, and keep the best weights; 0 never stops early."""
 
     def __post_init__(self) -> None:
         if sum(length is not None for length in (self.minutes, self.steps, self.epochs)) != 1:
-            raise TrainConfigError("set the length of the run by exactly one of minutes, steps and epochs")
+            raise TrainConfigError(
+                "set the length of the run by exactly one of minutes, steps and epochs"
+            )
         for name, choices in words().items():
             if getattr(self, name) not in choices:
-                raise TrainConfigError(f"{name} is {getattr(self, name)!r}, and must be one of {', '.join(choices)}")
+                raise TrainConfigError(
+                    f"{name} is {getattr(self, name)!r}, and must be one of {', '.join(choices)}"
+                )
         for name, (low, high) in LIMITS.items():
             value = getattr(self, name)
             if value is not None and not low <= value <= high:  # false for NaN too
                 raise TrainConfigError(f"{name} is {value}, and must be from {low} to {high}")
         if self.teach == "policy" and self.search_value_share != 1.0:
             raise TrainConfigError(
-                "search_value_share has no effect while searches teach the policy: set teach=both or value"
+                "search_value_share has no effect while searches teach the policy: set teach=both "
+                "or value"
             )
         if self.patience and not self.validation_every_steps:
-            raise TrainConfigError("patience counts validations: set validation_every_steps, so that they are regular")
+            raise TrainConfigError(
+                "patience counts validations: set validation_every_steps, so that they are regular"
+            )
 
     @property
     def microbatches(self) -> int:
-        """Number of equal microbatches of a batch, of at least `norm_rows` rows each unless the batch has fewer."""
+        """Number of equal microbatches of a batch, of at least `norm_rows` rows each unless the
+        batch has fewer.
+        """
         most = max(1, self.batch_size // self.norm_rows)
         return max(count for count in range(1, most + 1) if self.batch_size % count == 0)
 
@@ -184,7 +206,11 @@ def changed_settings(config: TrainConfig, row: Mapping[str, Any]) -> list[str]:
     """
     changes = []
     for field in (field for field in fields(TrainConfig) if field.name not in FREE_TO_CHANGE):
-        name, mine, was = field.name, getattr(config, field.name), row.get(field.name, field.default)
+        name, mine, was = (
+            field.name,
+            getattr(config, field.name),
+            row.get(field.name, field.default),
+        )
         if was != mine and (name not in LENGTHS or None in (was, mine)):
             changes.append(f"{name} was {was}, is {mine}")
     return changes

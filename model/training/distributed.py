@@ -1,8 +1,9 @@
 """Several processes that train one network: their ranks, and how they agree.
 
-`torchrun` starts the processes, on one machine or on several, and sets each one's rank in environment variables. Each process
-gets its share of every batch, and torch's DistributedDataParallel averages their gradients. Process 0 keeps the time,
-writes the checkpoint and decides when to stop; the others follow.
+`torchrun` starts the processes, on one machine or on several, and sets each one's rank in
+environment variables. Each process gets its share of every batch, and torch's
+DistributedDataParallel averages their gradients. Process 0 keeps the time, writes the checkpoint
+and decides when to stop; the others follow.
 """
 
 import gc
@@ -43,13 +44,19 @@ class World:
 
 
 def read_world() -> World:
-    """Read this process's rank from the environment, as torchrun sets it; one process without it."""
+    """Read this process's rank from the environment, as torchrun sets it; one process without
+    it.
+    """
     if "WORLD_SIZE" not in os.environ:
         return World()
     try:
-        rank, size, local = (int(os.environ.get(name, "0")) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
+        rank, size, local = (
+            int(os.environ.get(name, "0")) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK")
+        )
     except ValueError as error:
-        raise WorldError(f"RANK, WORLD_SIZE and LOCAL_RANK must be numbers, as torchrun sets them ({error})") from error
+        raise WorldError(
+            f"RANK, WORLD_SIZE and LOCAL_RANK must be numbers, as torchrun sets them ({error})"
+        ) from error
     if not 0 <= rank < size:
         raise WorldError(f"RANK is {rank} and WORLD_SIZE {size}: start the processes with torchrun")
     return World(rank, size, local)
@@ -59,8 +66,8 @@ def read_world() -> World:
 def process_group(place: World, device: torch.device) -> Iterator[None]:
     """Join the process group: gloo on processors, nccl on GPUs, with gloo beside it for decisions.
 
-    Release DistributedDataParallel inside the block. If it holds the last reference to the group, the group's threads are
-    joined while the GIL is held: a thread that waits for the GIL deadlocks.
+    Release DistributedDataParallel inside the block. If it holds the last reference to the group,
+    the group's threads are joined while the GIL is held: a thread that waits for the GIL deadlocks.
     """
     if place.size == 1:
         yield
@@ -87,12 +94,16 @@ def average_over_processes(tensors: Sequence[Tensor], size: int) -> None:
     if size == 1 or not tensors:
         return
     total = all_reduce(torch.cat([tensor.flatten() for tensor in tensors])) / size
-    for tensor, flat in zip(tensors, torch.split(total, [tensor.numel() for tensor in tensors]), strict=True):
+    for tensor, flat in zip(
+        tensors, torch.split(total, [tensor.numel() for tensor in tensors]), strict=True
+    ):
         tensor.copy_(flat.view(tensor.shape))
 
 
 def run_on_first(place: World, work: Callable[[], T]) -> T:
-    """Call `work` in process 0 only and return its result in all; a UserError there is a WorldError in the others."""
+    """Call `work` in process 0 only and return its result in all; a UserError there is a WorldError
+    in the others.
+    """
     if place.size == 1:
         return work()
     sent: list[Any] = [None, None]

@@ -1,7 +1,7 @@
 """The training loop: steps, and when to report, validate, save and stop.
 
-It reads no dataset files: the caller passes a function that opens batches at a step. Under torchrun, each process is passed
-its share of each batch.
+It reads no dataset files: the caller passes a function that opens batches at a step. Under
+torchrun, each process is passed its share of each batch.
 """
 
 import logging
@@ -29,9 +29,26 @@ from model.training.distributed import process_group, read_world, run_on_first
 from model.training.metrics_log import MetricsLog, draw
 from model.training.monitor import CALIBRATED, RunMonitor, mean_figures, validate
 from model.training.precision import device_for, keep_freed_memory
-from model.training.save import find_run, hold_directory, is_finished, load_start, read_run, restore, save_run
+from model.training.save import (
+    find_run,
+    hold_directory,
+    is_finished,
+    load_start,
+    read_run,
+    restore,
+    save_run,
+)
 from model.training.schedules import fraction_done, learning_rate, total_steps
-from model.training.step import COLUMNS, DivergedError, Run, check_finite, keep_policy, new_run, prepare, take_step
+from model.training.step import (
+    COLUMNS,
+    DivergedError,
+    Run,
+    check_finite,
+    keep_policy,
+    new_run,
+    prepare,
+    take_step,
+)
 from model.training.stopping import NEVER_STOP, StopCheck, WorkInterrupted, check_in_layers
 
 LOG = logging.getLogger(__name__)
@@ -47,7 +64,8 @@ REPORT_LINES = 20
 VALIDATION_POSITIONS = 16384
 """Unseen positions of each validation."""
 VALIDATIONS, VALIDATION_POSITIONS_PER_MINUTE = 5, 1024
-"""Minimum number of validations of a run in minutes; runs of less than 16 minutes validate on fewer positions."""
+"""Minimum number of validations of a run in minutes; runs of less than 16 minutes validate on fewer
+positions."""
 VALIDATION_SHARE = 0.02
 """Largest share of the training time that validations take; the last one is not counted."""
 GO, DONE, STOPPED, EXHAUSTED = range(4)
@@ -72,15 +90,16 @@ def train(
     start: Path | None = None,
     check_output: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
-    """Train a preset until its minutes, steps or epochs are over and return the checkpoint's card, with a `message`.
+    """Train a preset until its minutes, steps or epochs are over and return the checkpoint's card,
+    with a `message`.
 
     A run found in `out` continues from its last save, and a finished one is returned as it is. Its
     length may change, to no less than what is done; the learning rate follows the share of the new.
     `stop` is polled before each step and inside it; when it says True, the run is saved as of its
     last whole step and returned unfinished. Minutes exclude the first step, which compiles kernels.
-    `epoch_rows` is the number of training rows of an epoch, in all processes.
-    A new run begins with the weights of the checkpoint `start`, if any. `check_output` is called before anything is written,
-    and raises where `out` belongs to something else.
+    `epoch_rows` is the number of training rows of an epoch, in all processes. A new run begins with
+    the weights of the checkpoint `start`, if any. `check_output` is called before anything is
+    written, and raises where `out` belongs to something else.
 
     Raises:
         TrainingMismatchError: `out` holds another run, or `start` is of another preset.
@@ -97,7 +116,9 @@ def train(
     config = resolve_optimizer(config, preset.name)
     place = read_world()
     device = device_for(config.device, place.local if place.size > 1 else None)
-    memory = memory_errors(f"training {preset.name}", "choose a smaller norm_rows or batch_size, or free some")
+    memory = memory_errors(
+        f"training {preset.name}", "choose a smaller norm_rows or batch_size, or free some"
+    )
     with memory, process_group(place, device), hold_directory(out, place, check_output):
         steps = total_steps(config, epoch_rows)
         card = run_on_first(place, lambda: find_run(config, preset, out, data, steps))
@@ -111,10 +132,15 @@ def train(
                 torch.set_num_threads(config.threads)
             if device.type == "cpu":
                 keep_freed_memory()
-            # Files are compared with the preset before a network is built, which would need memory for whatever a card says
+            # Files are compared with the preset before a network is built, which would need memory
+            # for whatever a card says
             tensors = None if card is None else read_run(out, card)
             keeps_policy = config.teach == "value"
-            weights = load_start(start, preset) if start is not None and (card is None or keeps_policy) else None
+            weights = (
+                load_start(start, preset)
+                if start is not None and (card is None or keeps_policy)
+                else None
+            )
             run = new_run(config, preset, place)
             try:
                 if card is not None and tensors is not None:
@@ -126,16 +152,22 @@ def train(
                         network.load_state_dict(weights)
                 if weights is not None and keeps_policy:
                     keep_policy(run, weights)
-                run_on_first(place, lambda: None)  # all have read the files that process 0 is about to replace
-                return Loop(run, out, card, validation, data, progress, steps).go(open_batches, stop)
+                # all have read the files that process 0 is about to replace
+                run_on_first(place, lambda: None)
+                return Loop(run, out, card, validation, data, progress, steps).go(
+                    open_batches, stop
+                )
             finally:
-                run.model = run.network  # drops torch's wrapper before its process group (`process_group` says why)
+                # drops torch's wrapper before its process group (`process_group` says why)
+                run.model = run.network
         finally:
             torch.set_num_threads(threads)
 
 
 class Loop:
-    """A run and its directory. Process 0 decides, reports, validates and saves; its errors end all."""
+    """A run and its directory. Process 0 decides, reports, validates and saves; its errors end
+    all.
+    """
 
     def __init__(
         self,
@@ -180,14 +212,22 @@ class Loop:
                     reason = self._step_until_over(feed)
                 except WorkInterrupted:
                     reason = STOPPED
-                # inside, so that the run is saved before a thread that still reads rows is waited for
+                # inside, so that the run is saved before a thread that still reads rows is waited
+                # for
                 verdict, card = run_on_first(run.world, lambda: self._end(reason))
         except DivergedError as error:
             raise DivergedError(f"{error}; {self.out} keeps the state of its last save") from None
         if verdict == STOPPED:
-            message = f"stopped at step {run.step} and saved; train again with the same settings to continue"
+            message = (
+                f"stopped at step {run.step} and saved; train again with the same settings "
+                f"to continue"
+            )
         else:
-            why = "finished" if verdict == DONE else f"finished early, best at step {self.monitor.best_step}"
+            why = (
+                "finished"
+                if verdict == DONE
+                else f"finished early, best at step {self.monitor.best_step}"
+            )
             message = f"{why}: {run.step} steps, {run.positions} positions in {run.seconds:.0f} s"
             message += "" if self.warning is None else f"\nwarning: {self.warning}"
         return {**card, "message": message}
@@ -204,7 +244,9 @@ class Loop:
     def _step_until_over(self, feed: Prefetcher) -> int:
         run, first, fraction = self.run, True, 0.0
         while True:
-            fraction, verdict = run_on_first(run.world, partial(self._decide, None if first else fraction))
+            fraction, verdict = run_on_first(
+                run.world, partial(self._decide, None if first else fraction)
+            )
             if verdict != GO:
                 return verdict
             with interruptible(self.stop_check.check) if first else nullcontext():
@@ -212,7 +254,8 @@ class Loop:
             if parts is None:
                 run_on_first(run.world, lambda: self._save(finished=False))
                 raise TrainingDataError(
-                    f"the batches ended at step {run.step}, before the run did; is the training split empty?"
+                    f"the batches ended at step {run.step}, before the run did; is the training "
+                    f"split empty?"
                 )
             before = run.seconds
             self.sums += take_step(run, parts, fraction, self.stop_check)
@@ -222,7 +265,8 @@ class Loop:
             self.unsaved = True
 
     def _decide(self, before: float | None) -> tuple[float, int]:
-        """Do the work that is due after a step; return the share of the run that is done, and what to do next.
+        """Do the work that is due after a step; return the share of the run that is done, and what
+        to do next.
 
         `before` is the share before that step, None before the first one. The time until then is
         not counted, so that a slow machine takes a step.
@@ -256,15 +300,20 @@ class Loop:
             self._save(finished=False)
 
     def _end(self, verdict: int) -> tuple[int, dict[str, Any]]:
-        """Validate and save a run that is over, or save one that is stopped; return which it is, and the card."""
+        """Validate and save a run that is over, or save one that is stopped; return which it is,
+        and the card.
+        """
         run = self.run
         if verdict != STOPPED:
             self._validate()
-            if self.stop_check.stopped:  # during the validation, which is done when the run is continued
+            # during the validation, which is done when the run is continued
+            if self.stop_check.stopped:
                 verdict = STOPPED
             elif run.best and self.monitor.best:
                 run.ema.load_state_dict(run.best)
-                self.metrics |= {f"validation_{name}": value for name, value in self.monitor.best.items()}
+                self.metrics |= {
+                    f"validation_{name}": value for name, value in self.monitor.best.items()
+                }
         if verdict != STOPPED:
             self._calibrate()
         card = self._save(finished=verdict != STOPPED)
@@ -273,10 +322,12 @@ class Loop:
         return verdict, card
 
     def _calibrate(self) -> None:
-        """Scale a finished run's value by the factor of the last validation, and report the Brier scores after it.
+        """Scale a finished run's value by the factor of the last validation, and report the Brier
+        scores after it.
 
-        A value that is not trained on results keeps the scale of its targets, an engine's or a search's. People convert less
-        of an advantage than these expect: fitting such a value to people's results lost 60 Elo (docs/log/2026-11-25.md).
+        A value that is not trained on results keeps the scale of its targets, an engine's or a
+        search's. People convert less of an advantage than these expect: fitting such a value to
+        people's results lost 60 Elo (docs/log/2026-11-25.md).
         """
         factor = self.metrics.pop("validation_value_factor", None)
         if factor is None:  # no validation, no value, or no positions of games
@@ -291,7 +342,11 @@ class Loop:
         before = self.metrics["validation_value_brier"]
         self.metrics |= calibrated
         after = self.metrics["validation_value_brier"]
-        self.calibration = {"factor": factor, "value_brier_before": round(before, 6), "value_brier": round(after, 6)}
+        self.calibration = {
+            "factor": factor,
+            "value_brier_before": round(before, 6),
+            "value_brier": round(after, 6),
+        }
         self.warning = describe_memorizing(before, after, factor)
 
     def _is_validation_due(self) -> bool:
@@ -303,7 +358,9 @@ class Loop:
         return self.validated + self.cost <= VALIDATION_SHARE * self.run.seconds
 
     def _validate(self) -> None:
-        """Validate the averaged weights, once a step; a validation that is stopped does not count."""
+        """Validate the averaged weights, once a step; a validation that is stopped does not
+        count.
+        """
         run = self.run
         if self.validation is None or self.monitor.validated_step == run.step:
             return
@@ -311,12 +368,16 @@ class Loop:
         before = time.perf_counter()
         affordable = max(1.0, run.config.minutes or math.inf) * VALIDATION_POSITIONS_PER_MINUTE
         try:
-            figures = validate(run, self.validation(), int(min(VALIDATION_POSITIONS, affordable)), self.stop_check)
+            figures = validate(
+                run, self.validation(), int(min(VALIDATION_POSITIONS, affordable)), self.stop_check
+            )
         except WorkInterrupted:  # the loop stops before the next step
             return
         if not figures["positions"]:
             if run.config.patience:
-                raise TrainConfigError("patience needs validations, and none of their positions has a known move")
+                raise TrainConfigError(
+                    "patience needs validations, and none of their positions has a known move"
+                )
             self.validation = None
             return
         self.unsaved = True
@@ -339,14 +400,17 @@ class Loop:
         if rows == 0:
             return {}
         means, timed = mean_figures(self.sums, rows), rows - self.untimed
-        return means | ({"positions_per_second": timed / max(1e-9, run.seconds - seconds)} if timed else {})
+        return means | (
+            {"positions_per_second": timed / max(1e-9, run.seconds - seconds)} if timed else {}
+        )
 
     def _report(self, rate: float) -> None:
         """Write a line of metrics and begin the next; DivergedError when its loss is a spike."""
         if figures := self._figures():
             if trouble := self.monitor.find_spike(figures["loss"]):
                 raise DivergedError(
-                    f"{trouble} in steps {self.mark[0]} to {self.run.step}; train again with a lower learning rate"
+                    f"{trouble} in steps {self.mark[0]} to {self.run.step}; train again with a "
+                    f"lower learning rate"
                 )
             self.metrics |= figures
             self._write({**figures, "learning_rate": rate})
@@ -364,7 +428,9 @@ class Loop:
         """Report progress; `validating=1` marks a validation."""
         run, config = self.run, self.run.config
         figures = self._figures() or self.metrics
-        shown: dict[str, float] = {name: figures[name] for name in ("loss", "top1") if name in figures}
+        shown: dict[str, float] = {
+            name: figures[name] for name in ("loss", "top1") if name in figures
+        }
         shown["learning_rate"] = learning_rate(config, self._fraction())
         if "positions_per_second" in figures:
             shown["positions_per_second"] = figures["positions_per_second"]
@@ -373,11 +439,15 @@ class Loop:
             self.progress(Tick(run.step, self.steps, "steps", shown))
         elif config.minutes is not None:
             total = round(60 * config.minutes)
-            self.progress(Tick(min(total, int(run.seconds)), total, "s", {"step": run.step, **shown}))
+            self.progress(
+                Tick(min(total, int(run.seconds)), total, "s", {"step": run.step, **shown})
+            )
         self.ticked = time.perf_counter()
 
     def _save(self, *, finished: bool) -> dict[str, Any]:
-        """Save the run; its averages since the last line are written first, so that lines and saves agree."""
+        """Save the run; its averages since the last line are written first, so that lines and saves
+        agree.
+        """
         run, config = self.run, self.run.config
         if self.card is not None and not finished and not self.unsaved:
             return self.card

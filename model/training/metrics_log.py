@@ -1,4 +1,6 @@
-"""metrics.jsonl, a JSON object per line that is consistent with the last save, and its curves as a picture."""
+"""metrics.jsonl, a JSON object per line that is consistent with the last save, and its curves as a
+picture.
+"""
 
 import json
 import os
@@ -18,7 +20,9 @@ PANELS = (
 
 
 def read_metrics(directory: Path) -> list[dict[str, Any]]:
-    """Return a run's metrics without a truncated last line and lines that the trainer did not write."""
+    """Return a run's metrics without a truncated last line and lines that the trainer did not
+    write.
+    """
     try:
         text = (directory / NAME).read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
@@ -41,12 +45,17 @@ def _figures(entry: object) -> bool:
     return (
         isinstance(entry, dict)
         and isinstance(entry.get("step"), int)
-        and all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in entry.values())
+        and all(
+            isinstance(value, (int, float)) and not isinstance(value, bool)
+            for value in entry.values()
+        )
     )
 
 
 class MetricsLog:
-    """The metrics file of a run at `step`, last validated at `validated_step`, without later lines, of lost work."""
+    """The metrics file of a run at `step`, last validated at `validated_step`, without later lines,
+    of lost work.
+    """
 
     def __init__(self, directory: Path, step: int, validated_step: int) -> None:
         self.path = directory / NAME
@@ -77,21 +86,28 @@ class MetricsLog:
 def draw(directory: Path) -> None:
     """Draw a run's curves beside its metrics, if it has any yet."""
     if entries := read_metrics(directory):
-        write_atomically(directory / PICTURE, draw_curves({"validation (averaged weights)": entries}))
+        write_atomically(
+            directory / PICTURE, draw_curves({"validation (averaged weights)": entries})
+        )
 
 
 def draw_curves(runs: Mapping[str, list[dict[str, Any]]]) -> bytes:
-    """Return the curves of runs by label as a PNG: training as a faint line, validation as dots of the same color."""
+    """Return the curves of runs by label as a PNG: training as a faint line, validation as dots of
+    the same color.
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(4.8, 6.8), dpi=80, layout="constrained")  # as wide as a page in Dagster shows
+    # as wide as a page in Dagster shows
+    figure = Figure(figsize=(4.8, 6.8), dpi=80, layout="constrained")
     canvas = FigureCanvasAgg(figure)
     for axes, (training, validation, title) in zip(figure.subplots(2, 1), PANELS, strict=True):
         for number, (label, entries) in enumerate(runs.items()):
             color = f"C{number}"
             axes.plot(*_series(entries, training), color=color, alpha=0.4, linewidth=1)
-            axes.plot(*_series(entries, validation), color=color, marker="o", markersize=3, label=label)
+            axes.plot(
+                *_series(entries, validation), color=color, marker="o", markersize=3, label=label
+            )
         axes.set_xlabel("positions seen (faint: training batches)")
         axes.locator_params(axis="x", nbins=5)  # so that long numbers do not touch
         axes.set_title(title, fontsize=9)
@@ -103,5 +119,9 @@ def draw_curves(runs: Mapping[str, list[dict[str, Any]]]) -> bytes:
 
 
 def _series(entries: list[dict[str, Any]], name: str) -> tuple[list[float], list[float]]:
-    points = [(entry["positions"], entry[name]) for entry in entries if name in entry and "positions" in entry]
+    points = [
+        (entry["positions"], entry[name])
+        for entry in entries
+        if name in entry and "positions" in entry
+    ]
     return [x for x, _ in points], [y for _, y in points]

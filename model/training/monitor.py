@@ -25,15 +25,19 @@ from model.training.stopping import NEVER_STOP, StopCheck
 from model.training.targets import inputs_and_targets, step_columns
 
 CALIBRATED = "calibrated_"
-"""Prefix of a validation's Brier scores after the value's logits are multiplied by its `value_factor`."""
+"""Prefix of a validation's Brier scores after the value's logits are multiplied by its
+`value_factor`."""
 BEST_BY = ("cross_entropy", f"{CALIBRATED}value_brier")
-"""Validation figures whose sum `patience` watches; lower is better. The value counts as calibrated, as it is saved."""
+"""Validation figures whose sum `patience` watches; lower is better. The value counts as calibrated,
+as it is saved."""
 SPIKE = 3.0
 """A run stops when the mean loss of a line of metrics is this many nats above the lowest one."""
 
 
 def mean_figures(sums: Tensor, rows: int) -> dict[str, float]:
-    """Return the means of COLUMNS over rows; `top1` and `legal_mass` over those whose move is a target, if there are any."""
+    """Return the means of COLUMNS over rows; `top1` and `legal_mass` over those whose move is a
+    target, if there are any.
+    """
     means: dict[str, float] = dict(zip(COLUMNS, (sums / rows).tolist(), strict=True))
     known = means.pop("known")
     for name in ("top1", "legal_mass"):
@@ -70,20 +74,26 @@ class RunMonitor(Monitor):
 
 
 def _total(figures: Mapping[str, float]) -> float:
-    return sum(figures.get(name, 0.0) for name in BEST_BY)  # a network without a value, or rows without a game
+    # a network without a value, or rows without a game
+    return sum(figures.get(name, 0.0) for name in BEST_BY)
 
 
 @torch.inference_mode()
-def validate(run: Run, batches: Iterable[Batch], limit: int, stop_check: StopCheck = NEVER_STOP) -> dict[str, float]:
-    """Return the figures of the averaged weights on the first `limit` positions; WorkInterrupted as in `take_step`.
+def validate(
+    run: Run, batches: Iterable[Batch], limit: int, stop_check: StopCheck = NEVER_STOP
+) -> dict[str, float]:
+    """Return the figures of the averaged weights on the first `limit` positions; WorkInterrupted as
+    in `take_step`.
 
-    Besides the figures of `model.metrics` there are `value_factor`, fitted to calibrate the value on these positions'
-    evaluations and results, and the Brier scores after that calibration. Without rows, `positions`
-    is 0.
+    Besides the figures of `model.metrics` there are `value_factor`, fitted to calibrate the value
+    on these positions' evaluations and results, and the Brier scores after that calibration.
+    Without rows, `positions` is 0.
     """
     totals, values, games = Totals(), [], []
     form = VALUE_FORMS[run.preset.value]
-    config = replace(run.config, eval_blend=1.0, teach="policy", search_value_share=1.0, results=True)
+    config = replace(
+        run.config, eval_blend=1.0, teach="policy", search_value_share=1.0, results=True
+    )
     for batch in batches:
         if totals.count >= limit:
             break
@@ -95,24 +105,43 @@ def validate(run: Run, batches: Iterable[Batch], limit: int, stop_check: StopChe
             policy, value_BV, *_ = run.ema(read)
         wdl_B3 = form.wdl(value_BV)
         figures = row_figures(
-            flatten_policy(policy), wdl_B3, targets.legal, targets.labels, targets.results, targets.has_game
+            flatten_policy(policy),
+            wdl_B3,
+            targets.legal,
+            targets.labels,
+            targets.results,
+            targets.has_game,
         )
         totals.add({name: column.cpu() for name, column in figures.items()})
         known_B = ~figures["brier"].isnan()
         columns_B = (wdl_B3, value_target(config, targets), targets.results)
         values.append([column[known_B].cpu() for column in columns_B])
         games.append(rows["game"][known_B.cpu().numpy()])
-    return totals.summary() | (_fit_calibration(values, games) if run.preset.value != "none" else {})
+    return totals.summary() | (
+        _fit_calibration(values, games) if run.preset.value != "none" else {}
+    )
 
 
-def _fit_calibration(values: list[list[Tensor]], games: list[NDArray[np.integer]]) -> dict[str, float]:
-    """Return the factor for the value's logits and the Brier scores after it; {} without positions of games."""
+def _fit_calibration(
+    values: list[list[Tensor]], games: list[NDArray[np.integer]]
+) -> dict[str, float]:
+    """Return the factor for the value's logits and the Brier scores after it; {} without positions
+    of games.
+    """
     if not any(len(wdl_B3) for wdl_B3, _, _ in values):
         return {}
     wdl_N3, target_N3, results_N = (torch.cat(column) for column in zip(*values, strict=True))
     factor = fit_factor(wdl_N3, target_N3, np.concatenate(games))
-    before, figures = (value_figures(scale_wdl(wdl_N3, scale), results_N) for scale in (1.0, factor))
-    if figures["brier"].mean() > before["brier"].mean():  # evaluations ask for what people's results do not show
+    before, figures = (
+        value_figures(scale_wdl(wdl_N3, scale), results_N) for scale in (1.0, factor)
+    )
+    # evaluations ask for what people's results do not show
+    if figures["brier"].mean() > before["brier"].mean():
         factor, figures = 1.0, before
-    briers = {f"{CALIBRATED}value_brier": figures["brier"], f"{CALIBRATED}wdl_brier": figures["wdl_brier"]}
-    return {"value_factor": factor} | {name: float(column.mean()) for name, column in briers.items()}
+    briers = {
+        f"{CALIBRATED}value_brier": figures["brier"],
+        f"{CALIBRATED}wdl_brier": figures["wdl_brier"],
+    }
+    return {"value_factor": factor} | {
+        name: float(column.mean()) for name, column in briers.items()
+    }

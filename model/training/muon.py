@@ -1,11 +1,13 @@
 """Muon by iterations on small Gram matrices, many at a time.
 
-torch's optimizer steps one matrix after the other, and multiplies by the whole matrix X in each of five iterations. But these
-iterations are polynomials of the Gram matrix `G = X X^T`. Here they run on G, for all matrices with a G of the same size at
-once, and X is multiplied only twice. That takes half of the time for a small network of wide matrices on a processor. Products
-are in float32; TF32, which this program leaves off, would make the steps of ill-conditioned matrices wrong by a tenth.
+torch's optimizer steps one matrix after the other, and multiplies by the whole matrix X in each of
+five iterations. But these iterations are polynomials of the Gram matrix `G = X X^T`. Here they run
+on G, for all matrices with a G of the same size at once, and X is multiplied only twice. That takes
+half of the time for a small network of wide matrices on a processor. Products are in float32; TF32,
+which this program leaves off, would make the steps of ill-conditioned matrices wrong by a tenth.
 
-Sources: kellerjordan.github.io/posts/muon; steps as long as AdamW's: Liu et al. 2025, arXiv:2502.16982.
+Sources: kellerjordan.github.io/posts/muon; steps as long as AdamW's: Liu et al. 2025,
+arXiv:2502.16982.
 
 Axes: N matrices, R rows, C columns, S the smaller of the two.
 """
@@ -26,9 +28,13 @@ RMS = 0.2
 
 
 class Muon(torch.optim.Optimizer):
-    """Muon with Nesterov momentum; the caller must put a `momentum_buffer` (torch's name) into the state of each matrix."""
+    """Muon with Nesterov momentum; the caller must put a `momentum_buffer` (torch's name) into the
+    state of each matrix.
+    """
 
-    def __init__(self, groups: list[dict[str, Any]], *, lr: float, momentum: float, weight_decay: float) -> None:
+    def __init__(
+        self, groups: list[dict[str, Any]], *, lr: float, momentum: float, weight_decay: float
+    ) -> None:
         super().__init__(groups, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
 
     @torch.no_grad()
@@ -40,7 +46,9 @@ class Muon(torch.optim.Optimizer):
                 if weight.grad is not None:
                     by_size[min(weight.shape)].append(weight)
             for same in by_size.values():
-                self._step(same, **{name: group[name] for name in ("lr", "momentum", "weight_decay")})
+                self._step(
+                    same, **{name: group[name] for name in ("lr", "momentum", "weight_decay")}
+                )
 
     def _step(self, weights: list[Tensor], lr: float, momentum: float, weight_decay: float) -> None:
         """Step matrices whose smaller side is the same."""
@@ -54,7 +62,8 @@ class Muon(torch.optim.Optimizer):
 
 
 def orthogonalize(matrices: list[Tensor]) -> list[Tensor]:
-    """Return matrices with the same singular vectors, and singular values of 0.68 to 1.14 where they were not tiny.
+    """Return matrices with the same singular vectors, and singular values of 0.68 to 1.14 where
+    they were not tiny.
 
     The smaller sides of all, float32 `[R, C]`, are equal.
     """
@@ -65,7 +74,8 @@ def orthogonalize(matrices: list[Tensor]) -> list[Tensor]:
     factor_NSS = _factor(gram_NSS)
     product_NSS = factor_NSS / squared_N11.sqrt()
     for _ in range(ITERATIONS - 1):
-        gram_NSS = factor_NSS @ (factor_NSS @ gram_NSS)  # all are polynomials of the first, so they commute
+        # all are polynomials of the first, so they commute
+        gram_NSS = factor_NSS @ (factor_NSS @ gram_NSS)
         factor_NSS = _factor(gram_NSS)
         product_NSS = factor_NSS @ product_NSS
     steps = [product_SS @ x_SC for product_SS, x_SC in zip(product_NSS, wide, strict=True)]

@@ -1,6 +1,8 @@
-"""The training loss: the policy's, the value's by the form of its head, and moves left, as the configuration weighs them.
+"""The training loss: the policy's, the value's by the form of its head, and moves left, as the
+configuration weighs them.
 
-Axes: B batch, A label, V value outputs. Win, draw, loss are in that order, for the side to move; the score is win - loss.
+Axes: B batch, A label, V value outputs. Win, draw, loss are in that order, for the side to move;
+the score is win - loss.
 """
 
 import math
@@ -19,10 +21,12 @@ from model.training.policy_loss import Visits, policy_terms, reference_loss, sof
 NO_EVAL = -32768
 """Value of a batch's column `eval` in rows without an evaluation."""
 EVAL_LIMIT = 1000
-"""Evaluations are clipped to this many centipawns: beyond it, and for mates, people's chances no longer rise."""
+"""Evaluations are clipped to this many centipawns: beyond it, and for mates, people's chances no
+longer rise."""
 EVAL_MARGIN, EVAL_SLOPE = 98.0, 517.0
-"""Centipawns; fitted by likelihood to 724,000 positions of rapid games of all ratings: Brier score 0.182, while the formula
-of lichess.org/page/accuracy, which has no draws and one slope of 272, has 0.190 there."""
+"""Centipawns; fitted by likelihood to 724,000 positions of rapid games of all ratings: Brier score
+0.182, while the formula of lichess.org/page/accuracy, which has no draws and one slope of 272, has
+0.190 there."""
 HUBER_DELTA = 0.5
 """Error of the score (from -1 to 1) beyond which the Huber loss grows linearly."""
 PLIES_A_UNIT = 20.0
@@ -42,27 +46,38 @@ class Targets:
     evals: Tensor | None = None  # [B] int, centipawns for the side to move, or NO_EVAL
     search_values: Tensor | None = None  # [B] float32, -1..1 for the side to move, or NaN
     plies_left: Tensor | None = None  # [B] float32, half-moves to the game's end
-    has_game: Tensor | None = None  # [B] bool, False for positions without a game and its result; None: all True
-    has_label: Tensor | None = None  # [B] bool, False where the move is not known or no target; None: all True
-    reference: Tensor | None = None  # [B, A] logits of the policy that is kept in rows without a move or visits
+    # [B] bool, False for positions without a game and its result; None: all True
+    has_game: Tensor | None = None
+    # [B] bool, False where the move is not known or no target; None: all True
+    has_label: Tensor | None = None
+    # [B, A] logits of the policy that is kept in rows without a move or visits
+    reference: Tensor | None = None
 
 
-def row_losses(config: TrainConfig, form: "ValueForm", outputs: Outputs, targets: Targets) -> dict[str, Tensor]:
+def row_losses(
+    config: TrainConfig, form: "ValueForm", outputs: Outputs, targets: Targets
+) -> dict[str, Tensor]:
     """Return each row's `loss`, as the configuration weighs it, and its parts, float32 `[B]`.
 
-    The parts `policy_loss`, `value_loss` and `moves_left_loss` are before any weight, `illegal` is minus the log of the
-    legal mass.
+    The parts `policy_loss`, `value_loss` and `moves_left_loss` are before any weight, `illegal` is
+    minus the log of the legal mass.
     """
     policy, value_BV, *left = outputs
     policy_B, illegal_B = _policy_loss(config, flatten_policy(policy), targets)
     value_B = _value_loss(config, form, value_BV, targets)
-    has_value_B = _has_result(config, targets) | _has_eval(config, targets) | _has_search_value(config, targets)
+    has_value_B = (
+        _has_result(config, targets)
+        | _has_eval(config, targets)
+        | _has_search_value(config, targets)
+    )
     value_B = value_B.masked_fill(~has_value_B, 0.0)
     loss_B = policy_B + config.legality_weight * illegal_B + config.value_weight * value_B
     parts = {"policy_loss": policy_B, "value_loss": value_B, "illegal": illegal_B}
     if left and targets.plies_left is not None:
         left_B = moves_left_loss(left[0][:, 0], targets.plies_left)
-        parts["moves_left_loss"] = left_B if targets.has_game is None else left_B.masked_fill(~targets.has_game, 0.0)
+        parts["moves_left_loss"] = (
+            left_B if targets.has_game is None else left_B.masked_fill(~targets.has_game, 0.0)
+        )
         loss_B = loss_B + MOVES_LEFT_WEIGHT * parts["moves_left_loss"]
     return {"loss": loss_B, **parts}
 
@@ -70,8 +85,8 @@ def row_losses(config: TrainConfig, form: "ValueForm", outputs: Outputs, targets
 def _policy_loss(config: TrainConfig, logits_BA: Tensor, targets: Targets) -> tuple[Tensor, Tensor]:
     """Return the policy's loss and minus the log of its legal mass.
 
-    In rows without a move or visits the first is the cross-entropy against the reference's policy, zero without one, and the
-    second is zero.
+    In rows without a move or visits the first is the cross-entropy against the reference's policy,
+    zero without one, and the second is zero.
     """
     if not config.label_smoothing and targets.visits is None:
         terms = policy_terms(logits_BA, targets.legal, targets.labels)
@@ -95,7 +110,9 @@ def _policy_loss(config: TrainConfig, logits_BA: Tensor, targets: Targets) -> tu
     return torch.where(known_B, terms[0], kept_B), terms[1].masked_fill(~known_B, 0.0)
 
 
-def _value_loss(config: TrainConfig, form: "ValueForm", value_BV: Tensor, targets: Targets) -> Tensor:
+def _value_loss(
+    config: TrainConfig, form: "ValueForm", value_BV: Tensor, targets: Targets
+) -> Tensor:
     """Return the value's loss by the form's own rule, or by the score's error."""
     target_B3 = value_target(config, targets)
     if config.value_loss == "auto" or form.loss is no_loss:
@@ -107,7 +124,8 @@ def _value_loss(config: TrainConfig, form: "ValueForm", value_BV: Tensor, target
 
 
 def value_target(config: TrainConfig, targets: Targets) -> Tensor:
-    """Return the value's targets over win, draw, loss `[B, 3]`: results, evaluations and search values by their shares.
+    """Return the value's targets over win, draw, loss `[B, 3]`: results, evaluations and search
+    values by their shares.
 
     Rows without any target, which have no value loss, get their result.
     """
@@ -122,7 +140,9 @@ def value_target(config: TrainConfig, targets: Targets) -> Tensor:
     share_B = config.search_value_share * searched_B.float()
     beside_B = _has_game(targets) & (_has_result(config, targets) | _has_eval(config, targets))
     share_B1 = torch.where(beside_B, share_B, searched_B.float())[:, None]
-    return (1 - share_B1) * target_B3 + share_B1 * wdl_from_score(targets.search_values.nan_to_num())
+    return (1 - share_B1) * target_B3 + share_B1 * wdl_from_score(
+        targets.search_values.nan_to_num()
+    )
 
 
 def _has_search_value(config: TrainConfig, targets: Targets) -> Tensor:
@@ -141,7 +161,11 @@ def _has_eval(config: TrainConfig, targets: Targets) -> Tensor:
 
 def _has_game(targets: Targets) -> Tensor:
     """Return the rows of a game, bool `[B]`."""
-    return torch.ones_like(targets.results, dtype=torch.bool) if targets.has_game is None else targets.has_game
+    return (
+        torch.ones_like(targets.results, dtype=torch.bool)
+        if targets.has_game is None
+        else targets.has_game
+    )
 
 
 def _has_result(config: TrainConfig, targets: Targets) -> Tensor:
@@ -151,16 +175,19 @@ def _has_result(config: TrainConfig, targets: Targets) -> Tensor:
 
 
 def moves_left_loss(plies_B: Tensor, plies_left_B: Tensor) -> Tensor:
-    """Return each row's Huber loss of the half-moves left, in units of PLIES_A_UNIT, linear from half a unit."""
+    """Return each row's Huber loss of the half-moves left, in units of PLIES_A_UNIT, linear from
+    half a unit.
+    """
     error_B = (plies_B.float() - plies_left_B) / PLIES_A_UNIT
     return F.huber_loss(error_B, torch.zeros_like(error_B), reduction="none", delta=0.5)
 
 
 def wdl_from_centipawns(evals_B: Tensor) -> Tensor:
-    """Return probabilities of win, draw, loss `[B, 3]` of an evaluation in centipawns for the side to move.
+    """Return probabilities of win, draw, loss `[B, 3]` of an evaluation in centipawns for the side
+    to move.
 
-    The form is Stockfish's (github.com/official-stockfish/WDL_model): win is 1 / (1 + exp((margin - cp) / slope)), loss
-    the same of -cp, draw the rest.
+    The form is Stockfish's (github.com/official-stockfish/WDL_model): win is 1 / (1 + exp((margin -
+    cp) / slope)), loss the same of -cp, draw the rest.
     """
     cp_B = evals_B.float().clamp(-EVAL_LIMIT, EVAL_LIMIT)
     win_B = torch.sigmoid((cp_B - EVAL_MARGIN) / EVAL_SLOPE)
@@ -169,15 +196,19 @@ def wdl_from_centipawns(evals_B: Tensor) -> Tensor:
 
 
 def wdl_from_score(scores_B: Tensor) -> Tensor:
-    """Return probabilities of win, draw, loss `[B, 3]` of a score, win - loss, in -1..1, by the evaluations' curve.
+    """Return probabilities of win, draw, loss `[B, 3]` of a score, win - loss, in -1..1, by the
+    evaluations' curve.
 
-    With x = cp / slope and c = cosh(margin / slope) the curve of `wdl_from_centipawns` has the score
-    sinh x / (cosh x + c), a quadratic equation in exp x. Its root is taken for the better side, where nothing cancels.
+    With x = cp / slope and c = cosh(margin / slope) the curve of `wdl_from_centipawns` has the
+    score sinh x / (cosh x + c), a quadratic equation in exp x. Its root is taken for the better
+    side, where nothing cancels.
     """
     margin = EVAL_MARGIN / EVAL_SLOPE
     sizes_B = scores_B.float().abs().clamp(max=1 - 1e-6)
     shifted_B = sizes_B * math.cosh(margin)
-    x_B = torch.log((shifted_B + (shifted_B.square() + 1 - sizes_B.square()).sqrt()) / (1 - sizes_B))
+    x_B = torch.log(
+        (shifted_B + (shifted_B.square() + 1 - sizes_B.square()).sqrt()) / (1 - sizes_B)
+    )
     better_B, worse_B = torch.sigmoid(x_B - margin), torch.sigmoid(-x_B - margin)
     ahead_B = scores_B >= 0
     win_B, loss_B = torch.where(ahead_B, better_B, worse_B), torch.where(ahead_B, worse_B, better_B)
@@ -194,12 +225,16 @@ def _score(wdl_B3: Tensor) -> Tensor:
 
 
 def wdl_loss(value_B3: Tensor, target_B3: Tensor) -> Tensor:
-    """Return each row's cross-entropy of win, draw, loss against a distribution over them, `[B]`."""
+    """Return each row's cross-entropy of win, draw, loss against a distribution over them,
+    `[B]`.
+    """
     return F.cross_entropy(value_B3.float(), target_B3, reduction="none")
 
 
 def tanh_loss(value_B1: Tensor, target_B3: Tensor) -> Tensor:
-    """Return each row's squared error of the value in -1..1 against a distribution's score, `[B]`."""
+    """Return each row's squared error of the value in -1..1 against a distribution's score,
+    `[B]`.
+    """
     return (value_B1.float()[:, 0] - _score(target_B3)).square()
 
 

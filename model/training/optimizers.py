@@ -1,8 +1,9 @@
 """Optimizers as rows of a table, and one object that runs the chosen ones.
 
-Weights are of two kinds: those of convolutions and linear layers decay; norms, biases and embeddings do not. A row says how
-each kind is stepped, and which state a rule keeps of a weight between steps. That state is made at once and not at the first
-step, so that a run can be saved and restored at any step.
+Weights are of two kinds: those of convolutions and linear layers decay; norms, biases and
+embeddings do not. A row says how each kind is stepped, and which state a rule keeps of a weight
+between steps. That state is made at once and not at the first step, so that a run can be saved and
+restored at any step.
 """
 
 from collections.abc import Callable, Mapping
@@ -27,29 +28,41 @@ def _adamw(config: TrainConfig, groups: list[Group]) -> torch.optim.Optimizer:
 
 def _sgd(config: TrainConfig, groups: list[Group]) -> torch.optim.Optimizer:
     nesterov = config.momentum > 0
-    return torch.optim.SGD(groups, lr=config.learning_rate, momentum=config.momentum, nesterov=nesterov)
+    return torch.optim.SGD(
+        groups, lr=config.learning_rate, momentum=config.momentum, nesterov=nesterov
+    )
 
 
 def _muon(config: TrainConfig, groups: list[Group]) -> torch.optim.Optimizer:
     return Muon(groups, lr=config.learning_rate, momentum=config.momentum, weight_decay=0.0)
 
 
-OPTIMIZERS: Mapping[str, tuple[Rule, Rule]] = {"adamw": (_adamw, _adamw), "sgd": (_sgd, _sgd), "muon": (_muon, _adamw)}
-"""By the setting `optimizer`: the rule of convolutions and linear layers, and that of all other weights."""
+OPTIMIZERS: Mapping[str, tuple[Rule, Rule]] = {
+    "adamw": (_adamw, _adamw),
+    "sgd": (_sgd, _sgd),
+    "muon": (_muon, _adamw),
+}
+"""By the setting `optimizer`: the rule of convolutions and linear layers, and that of all other
+weights."""
 
 
 def _initial_state(optimizer: torch.optim.Optimizer, weight: Tensor) -> dict[str, Tensor]:
     """Return the state that an optimizer keeps of a weight, by torch's names."""
     if isinstance(optimizer, torch.optim.AdamW):
         step = torch.zeros((), device=weight.device)
-        return {"step": step, "exp_avg": torch.zeros_like(weight), "exp_avg_sq": torch.zeros_like(weight)}
+        return {
+            "step": step,
+            "exp_avg": torch.zeros_like(weight),
+            "exp_avg_sq": torch.zeros_like(weight),
+        }
     return {"momentum_buffer": torch.zeros_like(weight)}
 
 
 def flatten_to_matrix(weight: Tensor) -> Tensor:
     """Show a weight of two or more axes as a matrix `[outputs, inputs]` over the same memory.
 
-    A channels-last convolution keeps its inputs in the order of that memory, which makes no difference to Muon.
+    A channels-last convolution keeps its inputs in the order of that memory, which makes no
+    difference to Muon.
     """
     if weight.ndim == 4 and not weight.is_contiguous():
         weight = weight.permute(0, 2, 3, 1)
@@ -59,7 +72,9 @@ def flatten_to_matrix(weight: Tensor) -> Tensor:
 def _decayed(network: nn.Module) -> set[str]:
     """Return the names of the weights of convolutions and linear layers."""
     layers = (nn.Conv2d, nn.Linear)
-    return {f"{name}.weight" for name, layer in network.named_modules() if isinstance(layer, layers)}
+    return {
+        f"{name}.weight" for name, layer in network.named_modules() if isinstance(layer, layers)
+    }
 
 
 class CombinedOptimizer:
@@ -67,7 +82,8 @@ class CombinedOptimizer:
 
     def __init__(self, config: TrainConfig, network: nn.Module) -> None:
         decayed = _decayed(network)
-        self.stepped: dict[str, Tensor] = {}  # by name: the weight, or the matrix that stands for it
+        # by name: the weight, or the matrix that stands for it
+        self.stepped: dict[str, Tensor] = {}
         self.matrices: list[tuple[Tensor, Tensor]] = []
         rules = OPTIMIZERS[config.optimizer]
         groups: tuple[Group, Group] = (
@@ -84,7 +100,9 @@ class CombinedOptimizer:
         if rules[0] is rules[1]:
             self.optimizers = [rules[0](config, list(groups))]
         else:
-            self.optimizers = [rule(config, [group]) for rule, group in zip(rules, groups, strict=True)]
+            self.optimizers = [
+                rule(config, [group]) for rule, group in zip(rules, groups, strict=True)
+            ]
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
                 for weight in group["params"]:
@@ -100,7 +118,9 @@ class CombinedOptimizer:
         """Step every weight."""
         for weight, matrix in self.matrices:
             if weight.grad is not None:
-                layout = torch.channels_last if not weight.is_contiguous() else torch.contiguous_format
+                layout = (
+                    torch.channels_last if not weight.is_contiguous() else torch.contiguous_format
+                )
                 matrix.grad = flatten_to_matrix(weight.grad.contiguous(memory_format=layout))
         for optimizer in self.optimizers:
             optimizer.step()
@@ -108,7 +128,9 @@ class CombinedOptimizer:
             matrix.grad = None
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the state between steps by `<weight>.<name>`; writing to these tensors restores it."""
+        """Return the state between steps by `<weight>.<name>`; writing to these tensors restores
+        it.
+        """
         states: dict[Tensor, dict[str, Tensor]] = {}
         for optimizer in self.optimizers:
             states |= optimizer.state

@@ -115,12 +115,16 @@ def find_run(
         if wanted is None:
             done, wanted, unit = round(card["seconds"] / 60, 3), config.minutes or 0.0, "minutes"
         if done > wanted:
-            raise TrainingMismatchError(f"{out} has done {done:,} {unit}, more than {wanted:,}: ask for more")
+            raise TrainingMismatchError(
+                f"{out} has done {done:,} {unit}, more than {wanted:,}: ask for more"
+            )
     return card
 
 
 def is_finished(config: TrainConfig, card: Mapping[str, Any], steps: int | None) -> bool:
-    """Return whether a run is finished: of this length, with nothing left to do, or ended by `patience`."""
+    """Return whether a run is finished: of this length, with nothing left to do, or ended by
+    `patience`.
+    """
     if not card["finished"] or not has_other_length(config, card["config"]):
         return bool(card["finished"])
     exhausted = RunMonitor(**(card.get("monitor") or {})).is_exhausted(config)
@@ -165,7 +169,9 @@ def load_start(start: Path, preset: Preset) -> dict[str, Tensor]:
 
 @cache
 def commit(root: Path = ROOT) -> str | None:
-    """Return a checkout's commit, with `-dirty` when tracked files were changed; None without a checkout or git."""
+    """Return a checkout's commit, with `-dirty` when tracked files were changed; None without a
+    checkout or git.
+    """
     git = shutil.which("git")
     if git is None or not (root / ".git").exists():
         return None

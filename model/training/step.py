@@ -1,12 +1,14 @@
 """One step of training: batch -> inputs -> loss -> update.
 
     rows in NumPy -> `prepare`: parts of the batch, all that a step needs of them on the device
-                  -> `take_step`: their gradients are added up and clipped -> weights -> averaged weights
+                  -> `take_step`: their gradients are added up and clipped -> weights -> averaged
+                  weights
 
-Batch norms take their statistics from one microbatch at a time (Hoffer et al. 2017, arXiv:1705.08741), so what is learned
-depends on `norm_rows` and not on the device or the number of processes. A part of a batch is what is computed at once: one
-microbatch on a processor, several on a GPU, where launching the kernels takes longer than running them. A step draws no random
-numbers: the order of batches, and which rows are shown without ratings, follow from seed and step.
+Batch norms take their statistics from one microbatch at a time (Hoffer et al. 2017,
+arXiv:1705.08741), so what is learned depends on `norm_rows` and not on the device or the number of
+processes. A part of a batch is what is computed at once: one microbatch on a processor, several on
+a GPU, where launching the kernels takes longer than running them. A step draws no random numbers:
+the order of batches, and which rows are shown without ratings, follow from seed and step.
 
 Axes: B batch, A label.
 """
@@ -37,8 +39,8 @@ from model.training.stopping import NEVER_STOP, StopCheck
 from model.training.targets import inputs_and_targets, step_columns
 
 COLUMNS = ("loss", "policy_loss", "value_loss", "top1", "legal_mass", "known")
-"""Figures that are summed over the rows of each step; `known` counts those whose move is a target, `top1` and `legal_mass` are
-sums over these."""
+"""Figures that are summed over the rows of each step; `known` counts those whose move is a target,
+`top1` and `legal_mass` are sums over these."""
 PASS_ROWS = 2048
 """Maximum number of rows in a part of several microbatches, for a GPU's memory."""
 CHECK_STEPS = {"cpu": 1, "cuda": 16}
@@ -69,7 +71,8 @@ class Run:
     parts: int
     """Number of parts of this process's share of a batch, computed one after the other."""
     reference: Network | None = None
-    """The network that the run began with, where its policy is kept in searched rows that teach the value alone."""
+    """The network that the run began with, where its policy is kept in searched rows that teach the
+    value alone."""
     best: dict[str, Tensor] = field(default_factory=dict)
     """The averaged weights of the best validation, kept where `patience` may return to them."""
     step: int = 0
@@ -78,12 +81,15 @@ class Run:
 
 
 def new_run(config: TrainConfig, preset: Preset, world: World | None = None) -> Run:
-    """Make a run at step 0; WorldError where the processes cannot share the microbatches of a batch equally."""
+    """Make a run at step 0; WorldError where the processes cannot share the microbatches of a batch
+    equally.
+    """
     config = resolve_optimizer(config, preset.name)
     world = world or World()
     if config.microbatches % world.size:
         raise WorldError(
-            f"a batch of {config.batch_size} is {config.microbatches} microbatches of at least {config.norm_rows} rows, which "
+            f"a batch of {config.batch_size} is {config.microbatches} microbatches of at least "
+            f"{config.norm_rows} rows, which "
             f"{world.size} processes cannot share equally: change norm_rows or batch_size"
         )
     device = device_for(config.device, world.local if world.size > 1 else None)
@@ -101,11 +107,15 @@ def new_run(config: TrainConfig, preset: Preset, world: World | None = None) -> 
         dtype=dtype_for(config.amp, device),
         world=world,
         network=network,
-        model=network if world.size == 1 else nn.parallel.DistributedDataParallel(network, broadcast_buffers=False),
+        model=network
+        if world.size == 1
+        else nn.parallel.DistributedDataParallel(network, broadcast_buffers=False),
         ema=ema,
         optimizer=CombinedOptimizer(config, network),
         parts=config.microbatches // world.size // groups,
-        best={name: tensor.clone() for name, tensor in ema.state_dict().items()} if config.patience else {},
+        best={name: tensor.clone() for name, tensor in ema.state_dict().items()}
+        if config.patience
+        else {},
     )
 
 
@@ -117,27 +127,39 @@ def _count_groups(config: TrainConfig, world: World, device: torch.device) -> in
 
 
 def keep_policy(run: Run, weights: Mapping[str, Tensor]) -> None:
-    """Keep the policy of a network's weights in rows that have no move as target (arXiv:1606.09282)."""
+    """Keep the policy of a network's weights in rows that have no move as target
+    (arXiv:1606.09282).
+    """
     run.reference = copy.deepcopy(run.ema)
     run.reference.load_state_dict(weights)
 
 
 def prepare(run: Run, batch: Batch) -> list[DeviceBatch]:
-    """Return the parts of this process's share of a batch, all that a step needs of them on the run's device.
+    """Return the parts of this process's share of a batch, all that a step needs of them on the
+    run's device.
 
     It reads nothing of the run's state that a step changes, so it may run on another thread.
     """
-    return [step_columns(run.config, run.preset, rows, run.device) for rows in _deal(batch, run.parts)]
+    return [
+        step_columns(run.config, run.preset, rows, run.device) for rows in _deal(batch, run.parts)
+    ]
 
 
 def _deal(batch: Batch, count: int) -> Iterator[Batch]:
-    """Deal a batch's rows to parts in turn, as they are dealt to processes and to a part's microbatches."""
+    """Deal a batch's rows to parts in turn, as they are dealt to processes and to a part's
+    microbatches.
+    """
     for number in range(count):
-        yield {name: column[number::count] for name, column in batch.items()} if count > 1 else batch
+        yield (
+            {name: column[number::count] for name, column in batch.items()} if count > 1 else batch
+        )
 
 
-def take_step(run: Run, parts: Sequence[DeviceBatch], fraction: float, stop_check: StopCheck = NEVER_STOP) -> Tensor:
-    """Do one optimizer step and return the sums of COLUMNS over its rows; DivergedError if it would not be finite.
+def take_step(
+    run: Run, parts: Sequence[DeviceBatch], fraction: float, stop_check: StopCheck = NEVER_STOP
+) -> Tensor:
+    """Do one optimizer step and return the sums of COLUMNS over its rows; DivergedError if it would
+    not be finite.
 
     Raises WorkInterrupted when `stop_check` says so; the run is then as it was before the step.
     """
@@ -159,7 +181,8 @@ def take_step(run: Run, parts: Sequence[DeviceBatch], fraction: float, stop_chec
 def _add_gradients(run: Run, parts: Sequence[DeviceBatch], stop_check: StopCheck) -> Tensor:
     """Add up the gradients of all parts and return the sums of COLUMNS over their rows.
 
-    The norms' running statistics become the mean over the parts. Whatever is raised leaves the run as it was.
+    The norms' running statistics become the mean over the parts. Whatever is raised leaves the run
+    as it was.
     """
     run.network.zero_grad()
     buffers = list(run.network.buffers())
@@ -213,7 +236,11 @@ def _backward(run: Run, columns: DeviceBatch) -> Tensor:
     loss.backward()  # type: ignore[no-untyped-call]
     with torch.no_grad():
         best_B = flatten_policy(outputs[0]).masked_fill(~targets.legal, float("-inf")).argmax(1)
-        known_B = torch.ones_like(losses["loss"]) if targets.has_label is None else targets.has_label.float()
+        known_B = (
+            torch.ones_like(losses["loss"])
+            if targets.has_label is None
+            else targets.has_label.float()
+        )
         figures = losses | {
             "top1": (best_B == targets.labels) * known_B,
             "legal_mass": torch.exp(-losses["illegal"]) * known_B,
@@ -229,7 +256,10 @@ def _why_not_finite(run: Run, parts: Sequence[DeviceBatch]) -> str:
         illegal += int((~targets.legal.gather(1, targets.labels[:, None])).sum())
         rows += len(targets.labels)
     if illegal:
-        return f"step {run.step}: {illegal} of {rows} labels are no legal move of their position; ingest the data again"
+        return (
+            f"step {run.step}: {illegal} of {rows} labels are no legal move of their position; "
+            f"ingest the data again"
+        )
     return f"the loss is not finite at step {run.step}; train again with a lower learning rate"
 
 
@@ -246,5 +276,9 @@ def _average(run: Run) -> None:
 
 def check_finite(run: Run) -> None:
     """Raise DivergedError for weights that are not finite; a GPU's loss is checked less often."""
-    if not bool(torch.stack([weight.isfinite().all() for weight in run.network.parameters()]).all()):
-        raise DivergedError(f"the weights are not finite at step {run.step}; train again with a lower learning rate")
+    if not bool(
+        torch.stack([weight.isfinite().all() for weight in run.network.parameters()]).all()
+    ):
+        raise DivergedError(
+            f"the weights are not finite at step {run.step}; train again with a lower learning rate"
+        )

@@ -1,7 +1,7 @@
 """Cooperative cancellation, polled inside a step, a validation, a compilation or a wait for rows.
 
-A step may take minutes on a slow machine, and a run that is asked to stop has seconds. Work that is left half-done changes
-nothing: weights, averages and statistics change only at the end of a step.
+A step may take minutes on a slow machine, and a run that is asked to stop has seconds. Work that is
+left half-done changes nothing: weights, averages and statistics change only at the end of a step.
 """
 
 import threading
@@ -23,14 +23,18 @@ WAIT_SECONDS = 0.1
 
 
 class WorkInterrupted(BaseException):
-    """Work was left because the run is to stop; a BaseException, so that `except Exception` cannot swallow it."""
+    """Work was left because the run is to stop; a BaseException, so that `except Exception` cannot
+    swallow it.
+    """
 
 
 class StopCheck:
     """Polls whether to stop, on the thread that made it; other threads see the last answer."""
 
     def __init__(self, stop: Stop, *, inside: bool = True) -> None:
-        """Poll `stop`; without `inside`, between steps only, since processes that share a step must leave it together."""
+        """Poll `stop`; without `inside`, between steps only, since processes that share a step must
+        leave it together.
+        """
         self.stop, self.inside, self.stopped = stop, inside, False
         self.thread, self.polled = threading.get_ident(), time.monotonic()
 
@@ -50,7 +54,9 @@ class StopCheck:
             raise WorkInterrupted
 
     def result(self, future: Future[T]) -> T:
-        """Return the result of another thread or raise its error; WorkInterrupted instead of waiting on."""
+        """Return the result of another thread or raise its error; WorkInterrupted instead of
+        waiting on.
+        """
         while not wait([future], WAIT_SECONDS).done:
             self.check()
         return future.result()
@@ -61,11 +67,15 @@ NEVER_STOP = StopCheck(lambda: False, inside=False)
 
 
 def check_in_layers(network: nn.Module, check: Callable[[], None]) -> None:
-    """Make every layer of a network call `check` before it runs, forward and backward, so that a pass can be left."""
+    """Make every layer of a network call `check` before it runs, forward and backward, so that a
+    pass can be left.
+    """
     for layer in network.modules():
         if not any(True for _ in layer.children()):
             layer.register_forward_pre_hook(lambda *_: check())
-            layer.register_forward_hook(lambda _layer, _inputs, output: _check_in_backward(output, check))
+            layer.register_forward_hook(
+                lambda _layer, _inputs, output: _check_in_backward(output, check)
+            )
 
 
 def _check_in_backward(output: object, check: Callable[[], None]) -> None:

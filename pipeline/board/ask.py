@@ -24,9 +24,11 @@ LONGEST = 7
 
 
 def ask(request: GameSoFar, player: Player) -> dict[str, Any]:
-    """Return the likeliest moves with their probabilities by rating, the search's best lines, and the network's planes.
+    """Return the likeliest moves with their probabilities by rating, the search's best lines, and
+    the network's planes.
 
-    Scores are expected scores of the player to move. Curves of networks without ratings are flat. Raises GameOverError.
+    Scores are expected scores of the player to move. Curves of networks without ratings are flat.
+    Raises GameOverError.
     """
     board = request.board()
     moves, policies_RA = _read_policies(board, player)
@@ -35,22 +37,35 @@ def ask(request: GameSoFar, player: Player) -> dict[str, Any]:
     win, draw, _ = analysis.wdl
     side, view = chess.COLOR_NAMES[board.turn], player.evaluator.preset.view
     planes = planes_of_view(board, view)
-    text = f"Expected score for {side}: {win + draw / 2:.2f} (a win is 1), by {analysis.simulations} simulations."
+    text = (
+        f"Expected score for {side}: {win + draw / 2:.2f} (a win is 1), by "
+        f"{analysis.simulations} simulations."
+    )
     text += "" if reads_ratings(player) else " This network does not read ratings."
     return {
         "ratings": RATINGS,
         "curves": [
-            {"uci": moves[at].uci(), "san": board.san(moves[at]), "share": policies_RA[:, at].round(4).tolist()}
+            {
+                "uci": moves[at].uci(),
+                "san": board.san(moves[at]),
+                "share": policies_RA[:, at].round(4).tolist(),
+            }
             for at in likeliest
         ],
         "text": text,
-        "lines": [_describe_line(found, board) for found in analysis.moves[:LINES] if found.visits or found.mate],
+        "lines": [
+            _describe_line(found, board)
+            for found in analysis.moves[:LINES]
+            if found.visits or found.mate
+        ],
         "view": f"{len(planes)} planes of 8 x 8 bits ({view}).",
         "planes": [(title, draw_plane(bits)) for title, bits in planes],
     }
 
 
-def _read_policies(board: chess.Board, player: Player) -> tuple[list[chess.Move], NDArray[np.float64]]:
+def _read_policies(
+    board: chess.Board, player: Player
+) -> tuple[list[chess.Move], NDArray[np.float64]]:
     """Return the legal moves and their probabilities float64[R, A]."""
     if reads_ratings(player):
         return player.policies(board, RATINGS)

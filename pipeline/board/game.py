@@ -1,4 +1,6 @@
-"""A game as the page sends it, a start position and moves in UCI: checked, described, and written as PGN."""
+"""A game as the page sends it, a start position and moves in UCI: checked, described, and written
+as PGN.
+"""
 
 import io
 from collections.abc import Mapping, Sequence
@@ -45,7 +47,9 @@ class GameSoFar(BaseModel):
         return board
 
     def board(self) -> chess.Board:
-        """Return the position that is asked about, with the moves that led to it. Raises FenError, GameError."""
+        """Return the position that is asked about, with the moves that led to it. Raises FenError,
+        GameError.
+        """
         board = self.replay()
         while self.at is not None and len(board.move_stack) > self.at:
             board.pop()
@@ -54,7 +58,11 @@ class GameSoFar(BaseModel):
 
 def _parse_move(board: chess.Board, word: str) -> chess.Move:
     """Read a move in UCI or SAN, whose piece may be a small letter."""
-    for read, text in ((board.parse_uci, word), (board.parse_san, word), (board.parse_san, word.capitalize())):
+    for read, text in (
+        (board.parse_uci, word),
+        (board.parse_san, word),
+        (board.parse_san, word.capitalize()),
+    ):
         with suppress(ValueError):
             if move := read(text):
                 return move
@@ -62,11 +70,16 @@ def _parse_move(board: chess.Board, word: str) -> chess.Move:
 
 
 def describe(game: GameSoFar) -> dict[str, Any]:
-    """Return what the page shows of a position: pieces, legal moves, all moves of the game, and how it ended."""
+    """Return what the page shows of a position: pieces, legal moves, all moves of the game, and how
+    it ended.
+    """
     whole, board = game.replay(), game.board()
     ending, king = end_of(board), board.king(board.turn)
     return {
-        "pieces": {chess.square_name(square): name_piece(piece) for square, piece in board.piece_map().items()},
+        "pieces": {
+            chess.square_name(square): name_piece(piece)
+            for square, piece in board.piece_map().items()
+        },
         "turn": "w" if board.turn else "b",
         "legal": {} if ending else {move.uci(): board.san(move) for move in board.legal_moves},
         "moves": [move.uci() for move in whole.move_stack],
@@ -82,7 +95,9 @@ def name_piece(piece: chess.Piece) -> str:
 
 
 def end_of(board: chess.Board) -> str:
-    """Return how a game has ended, such as `1-0, checkmate`, or "" while it goes on; draws need no claim."""
+    """Return how a game has ended, such as `1-0, checkmate`, or "" while it goes on; draws need no
+    claim.
+    """
     if outcome := board.outcome():
         return f"{outcome.result()}, {outcome.termination.name.lower().replace('_', ' ')}"
     if board.is_repetition(3):
@@ -91,10 +106,14 @@ def end_of(board: chess.Board) -> str:
 
 
 def write_pgn(board: chess.Board, tags: Mapping[str, str]) -> str:
-    """Return a game as PGN, with those `tags` that are in TAGS; characters that would end a tag are removed."""
+    """Return a game as PGN, with those `tags` that are in TAGS; characters that would end a tag are
+    removed.
+    """
     game = chess.pgn.Game.from_board(board)
     for name in TAGS:
-        if value := "".join(char for char in tags.get(name, "")[:80] if char.isprintable() and char not in '"\\'):
+        if value := "".join(
+            char for char in tags.get(name, "")[:80] if char.isprintable() and char not in '"\\'
+        ):
             game.headers[name] = value
     return f"{game}\n"
 
@@ -108,7 +127,9 @@ class _Builder(chess.pgn.GameBuilder[chess.pgn.Game]):
 
 
 def read_pgn(text: str) -> chess.pgn.Game:
-    """Return the first game of a text. Raises GameError where there is none, or a move cannot be read."""
+    """Return the first game of a text. Raises GameError where there is none, or a move cannot be
+    read.
+    """
     game = chess.pgn.read_game(io.StringIO(text.lstrip("\ufeff \n\r\t")), Visitor=_Builder)
     if game is None:
         raise GameError("there is no game in this text: paste one in PGN")
@@ -132,11 +153,17 @@ def rating_in(game: chess.pgn.Game, side: str) -> int | None:
 
 
 def number_moves(moves: Sequence[chess.Move], board: chess.Board) -> list[str]:
-    """Return a variation from a position as SAN, White's moves and a first one with their number."""
+    """Return a variation from a position as SAN, White's moves and a first one with their
+    number.
+    """
     after = board.copy(stack=False)
     sans: list[str] = []
     for move in moves:
-        number = f"{after.fullmove_number}{'.' if after.turn else '...'} " if after.turn or not sans else ""
+        number = (
+            f"{after.fullmove_number}{'.' if after.turn else '...'} "
+            if after.turn or not sans
+            else ""
+        )
         sans.append(number + after.san(move))
         after.push(move)
     return sans

@@ -1,6 +1,8 @@
-"""Bind a port of 127.0.0.1, and refuse requests that another web page made: shared by all web servers here.
+"""Bind a port of 127.0.0.1, and refuse requests that another web page made: shared by all web
+servers here.
 
-Any page that is open in a browser on this machine can send requests to a local port, and an attacker's name may resolve to it.
+Any page that is open in a browser on this machine can send requests to a local port, and an
+attacker's name may resolve to it.
 """
 
 import socket
@@ -15,11 +17,14 @@ from engine.errors import UserError
 
 HOST = "127.0.0.1"
 LOCAL_NAMES = (HOST, "localhost")
-"""Host names that a server answers to. With any other, a name may point at this machine (DNS rebinding)."""
+"""Host names that a server answers to. With any other, a name may point at this machine (DNS
+rebinding)."""
 OWN_PAGES = ("same-origin", "none")
-"""Values of `Sec-Fetch-Site` for requests of the server's own pages, and for addresses that the user typed."""
+"""Values of `Sec-Fetch-Site` for requests of the server's own pages, and for addresses that the
+user typed."""
 NO_FRAMES = {"X-Frame-Options": "SAMEORIGIN"}
-"""Header that keeps other sites from showing a page in a frame, for browsers without `Sec-Fetch-Site`."""
+"""Header that keeps other sites from showing a page in a frame, for browsers without
+`Sec-Fetch-Site`."""
 POLICY_VIOLATION = 1008
 """Code of RFC 6455 to close a websocket with; before the handshake it becomes the status 403."""
 
@@ -27,7 +32,8 @@ POLICY_VIOLATION = 1008
 def refuse_foreign(scope: Scope) -> str:
     """Return why a request or a websocket is refused, or "" if it is not.
 
-    Programs other than browsers send neither `Origin` nor `Sec-Fetch-Site`, and are let in: they run on this machine.
+    Programs other than browsers send neither `Origin` nor `Sec-Fetch-Site`, and are let in: they
+    run on this machine.
     """
     headers = Headers(scope=scope)
     hosts = headers.getlist("host")
@@ -43,10 +49,15 @@ def refuse_foreign(scope: Scope) -> str:
 
 
 class Guard:
-    """Pass on the requests that `refuse` has no reason to refuse, adding headers; answer all others with 403."""
+    """Pass on the requests that `refuse` has no reason to refuse, adding headers; answer all others
+    with 403.
+    """
 
     def __init__(
-        self, app: ASGIApp, refuse: Callable[[Scope], str] = refuse_foreign, headers: Mapping[str, str] = NO_FRAMES
+        self,
+        app: ASGIApp,
+        refuse: Callable[[Scope], str] = refuse_foreign,
+        headers: Mapping[str, str] = NO_FRAMES,
     ) -> None:
         self.app, self.refuse, self.headers = app, refuse, headers
 
@@ -71,7 +82,11 @@ class Guard:
 async def _refuse(reason: str, scope: Scope, receive: Receive, send: Send) -> None:
     """Refuse a request with 403, or a websocket before its handshake."""
     if scope["type"] == "http":
-        page = f'<!doctype html><title>Refused</title><p>Refused: {reason}.</p><p><a href="/">Open the UI</a></p>'
+        page = (
+            f"<!doctype html><title>Refused</title><p>Refused: {reason}.</p><p><a "
+            f'href="/">Open '
+            f"the UI</a></p>"
+        )
         await HTMLResponse(page, status_code=403)(scope, receive, send)
     else:
         await send({"type": "websocket.close", "code": POLICY_VIOLATION, "reason": reason})
@@ -79,14 +94,19 @@ async def _refuse(reason: str, scope: Scope, receive: Receive, send: Send) -> No
 
 @contextmanager
 def listen(port: int, hint: str) -> Iterator[socket.socket]:
-    """Open a port of 127.0.0.1 before anything starts, to fail at once if it is in use; `hint` says how to choose another."""
+    """Open a port of 127.0.0.1 before anything starts, to fail at once if it is in use; `hint` says
+    how to choose another.
+    """
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((HOST, port))
-            listener.listen()  # so that a second server fails here too while this one is still loading
+            # so that a second server fails here too while this one is still loading
+            listener.listen()
         except OSError as error:
             raise UserError(f"port {port}: {error.strerror}; choose another with {hint}") from error
         except OverflowError as error:
-            raise UserError(f"port {port}: ports are 0 to 65535; choose another with {hint}") from error
+            raise UserError(
+                f"port {port}: ports are 0 to 65535; choose another with {hint}"
+            ) from error
         yield listener

@@ -17,32 +17,47 @@ if TYPE_CHECKING:
 MOST_LOADED = 2
 """Networks that stay in memory, the last that were chosen."""
 CHECKPOINTS = Path("datasets/checkpoints")
-"""Folder whose checkpoints are offered beside those that were named, below the working directory."""
+"""Folder whose checkpoints are offered beside those that were named, below the working
+directory."""
 
 
 class Networks:
-    """Networks by name. Take a turn to compute with one, so that requests run one after another at full speed."""
+    """Networks by name. Take a turn to compute with one, so that requests run one after another at
+    full speed.
+    """
 
     def __init__(self, named: Sequence[Path] = ()) -> None:
         self.named, self.turns, self._loading = named, Turns(), Lock()
         self._players: dict[Path, Player] = {}
 
     def places(self) -> Mapping[str, Path]:
-        """Return the folder of each network: those that were named, the embedded one, those of CHECKPOINTS."""
+        """Return the folder of each network: those that were named, the embedded one, those of
+        CHECKPOINTS.
+        """
         found: dict[str, Path] = {}
         for place in (*self.named, EMBEDDED, *sorted(CHECKPOINTS.glob("*"))):
-            if (place / CARD).is_file() and place.resolve() not in [path.resolve() for path in found.values()]:
+            if (place / CARD).is_file() and place.resolve() not in [
+                path.resolve() for path in found.values()
+            ]:
                 name = place.resolve().name
                 found[name if name not in found else str(place)] = place
         return found
 
     def ratings(self) -> Mapping[str, int]:
-        """Return the imitated person's rating by network, for networks that imitate a person of known rating."""
+        """Return the imitated person's rating by network, for networks that imitate a person of
+        known rating.
+        """
         found = {name: read_player(place) for name, place in self.places().items()}
-        return {name: player.rating for name, player in found.items() if player is not None and player.rating}
+        return {
+            name: player.rating
+            for name, player in found.items()
+            if player is not None and player.rating
+        }
 
     def load(self, name: str) -> "Player":
-        """Return a network's player. Raises UserError for an unknown name, and those of `model.load`."""
+        """Return a network's player. Raises UserError for an unknown name, and those of
+        `model.load`.
+        """
         import model
 
         place = self.places().get(name)

@@ -16,7 +16,8 @@ class PlayRequest(GameSoFar):
     """A position in which the network is to move."""
 
     style: Literal["policy", "human", "strongest"] = "policy"
-    """policy draws a move from the rating's policy, human from that policy corrected by a search; strongest only searches."""
+    """policy draws a move from the rating's policy, human from that policy corrected by a search;
+    strongest only searches."""
     rating: Annotated[int, Field(ge=400, le=3200)] = 1500
     clock: Annotated[int, Field(ge=0, le=65_535)] | None = None
     """Seconds that the network has left, for networks that read it."""
@@ -30,7 +31,9 @@ def answer(request: PlayRequest, player: Player) -> dict[str, Any]:
     return {"move": move.uci(), "said": f"It played {board.san(move)}{people}."}
 
 
-def _choose(request: PlayRequest, player: Player, board: chess.Board) -> tuple[chess.Move, float | None]:
+def _choose(
+    request: PlayRequest, player: Player, board: chess.Board
+) -> tuple[chess.Move, float | None]:
     if request.style == "strongest":
         return player.analyse(board, SIMULATIONS, lines=0).moves[0].move, None
     rating = request.rating if reads_ratings(player) else None

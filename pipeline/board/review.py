@@ -16,15 +16,26 @@ from model.inference.player import Player
 from pipeline.board import scores
 from pipeline.board.game import number_moves, rating_in, read_pgn
 from pipeline.board.play import SIMULATIONS, reads_ratings
-from pipeline.board.risk import BLUNDER, expected_loss, policy_labels, predict_risk, promote_to_queen
+from pipeline.board.risk import (
+    BLUNDER,
+    expected_loss,
+    policy_labels,
+    predict_risk,
+    promote_to_queen,
+)
 from pipeline.errors import ConfigError
 from pipeline.storage.preflight import is_installed
 
 MOMENTS, LEAST_SURPRISE = 6, 0.05
-"""Maximum number of moments, and the minimum difference between a moment's loss and the expected loss."""
+"""Maximum number of moments, and the minimum difference between a moment's loss and the expected
+loss."""
 LONGEST, MOST_TEXT = 8, 100
 """Half-moves of a line, and characters of a tag, that are shown."""
-SOURCES = {"game": "the game's own evaluations", "stockfish": "Stockfish", "search": "the network's search"}
+SOURCES = {
+    "game": "the game's own evaluations",
+    "stockfish": "Stockfish",
+    "search": "the network's search",
+}
 MEANS = ("loss", "found", "best_probability", "blunder", "risk")
 """Columns of rows whose means are a side's figures."""
 Rating = Annotated[int, Field(ge=100, le=4000)]
@@ -45,10 +56,11 @@ class ReviewRequest(BaseModel):
 
 
 def review(request: ReviewRequest, player: Player) -> Generator[Row, None, None]:
-    """Yield `{"header"}`, a `{"row"}` for each move, and `{"summary"}`. Raises GameError, ConfigError.
+    """Yield `{"header"}`, a `{"row"}` for each move, and `{"summary"}`. Raises GameError,
+    ConfigError.
 
-    Scores are White's expected scores after the move, losses the mover's. A row comes one position later than its move, since
-    its loss needs the score that follows.
+    Scores are White's expected scores after the move, losses the mover's. A row comes one position
+    later than its move, since its loss needs the score that follows.
     """
     game = read_pgn(request.pgn)
     header = _make_header(game, request)
@@ -59,9 +71,12 @@ def review(request: ReviewRequest, player: Player) -> Generator[Row, None, None]
         for node in (game, *game.mainline()):
             if node.move is not None:
                 board.push(node.move)
-            over = not any(board.legal_moves)  # games go on after a draw by the rules, such as one for lack of material
+            # games go on after a draw by the rules, such as one for lack of material
+            over = not any(board.legal_moves)
             analysis = None if over else player.analyse(board, SIMULATIONS, lines=1)
-            here = _Scored(board.copy(), analysis, *_score(node, board, analysis, engine, header["source"]))
+            here = _Scored(
+                board.copy(), analysis, *_score(node, board, analysis, engine, header["source"])
+            )
             if before is not None:
                 rows.append(_make_row(before, here, player, header))
                 yield {"row": rows[-1]}
@@ -70,18 +85,27 @@ def review(request: ReviewRequest, player: Player) -> Generator[Row, None, None]
 
 
 def _make_header(game: chess.pgn.Game, request: ReviewRequest) -> Row:
-    """Return what is known before the review: players, start, moves, ratings, and where scores come from."""
+    """Return what is known before the review: players, start, moves, ratings, and where scores come
+    from.
+    """
     ratings = {side: getattr(request, side) or rating_in(game, side) for side in ("white", "black")}
     source, own = request.source, scores.has_scores(game)
     if source == "auto":
         source = "game" if own else "stockfish" if is_installed("stockfish") else "search"
     if source == "game" and not own:
-        raise ConfigError("the game has no evaluations, as [%eval] comments: choose another source of scores")
+        raise ConfigError(
+            "the game has no evaluations, as [%eval] comments: choose another source of scores"
+        )
     tags = {name: text[:MOST_TEXT] for name, text in game.headers.items() if text.strip("?.*")}
     about = [tags.get("Event"), tags.get("Date"), f"scores by {SOURCES[source]}"]
-    about += [f"{side}'s rating is unknown: {ASSUMED_RATING} assumed" for side in ratings if not ratings[side]]
+    about += [
+        f"{side}'s rating is unknown: {ASSUMED_RATING} assumed"
+        for side in ratings
+        if not ratings[side]
+    ]
     return {
-        "title": f"{tags.get('White', 'White')} - {tags.get('Black', 'Black')} {tags.get('Result', '')}",
+        "title": f"{tags.get('White', 'White')} - {tags.get('Black', 'Black')} "
+        f"{tags.get('Result', '')}",
         "about": "; ".join(text for text in about if text),
         "start": game.board().fen(),
         "moves": [move.uci() for move in game.mainline_moves()],
@@ -130,10 +154,16 @@ def _make_row(before: _Scored, after: _Scored, player: Player, header: Row) -> R
     assert analysis is not None and best is not None  # noqa: PT018 - the game went on
     side, other = chess.COLOR_NAMES[board.turn], chess.COLOR_NAMES[not board.turn]
     ratings = header["ratings"] if reads_ratings(player) else {side: None, other: None}
-    policy = player.choose(board, temperature=0, rating=ratings[side], opponent_rating=ratings[other]).probabilities
+    policy = player.choose(
+        board, temperature=0, rating=ratings[side], opponent_rating=ratings[other]
+    ).probabilities
     labels = policy_labels(policy, analysis)
     found, sign, usual = move == best, 1 if board.turn else -1, expected_loss(labels)
-    loss = 0.0 if found and header["source"] != "game" else max((before.score - after.score) * sign, 0.0)
+    loss = (
+        0.0
+        if found and header["source"] != "game"
+        else max((before.score - after.score) * sign, 0.0)
+    )
     bounded = (scores.bound(before.score) - scores.bound(after.score)) * sign
     row: Row = {
         "ply": after.board.ply(),
@@ -160,15 +190,27 @@ def _make_row(before: _Scored, after: _Scored, player: Player, header: Row) -> R
 
 def _describe(row: Row, rating: int, line: str) -> str:
     """Return a move's figures as sentences; `line` is the search's best variation instead."""
-    verdict = "the best move" if row["found"] and row["loss"] < 0.02 else f"lost {row['loss']:.2f} of expected score"
-    text = f"{row['name']}: {verdict}. {row['probability']:.0%} of people rated {rating} would play it."
+    verdict = (
+        "the best move"
+        if row["found"] and row["loss"] < 0.02
+        else f"lost {row['loss']:.2f} of expected score"
+    )
+    text = (
+        f"{row['name']}: {verdict}. {row['probability']:.0%} of people rated {rating} would "
+        f"play it."
+    )
     if not row["found"]:
-        text += f" Best was {row['best']}, which {row['best_probability']:.0%} would find; the search's line is {line}."
+        text += (
+            f" Best was {row['best']}, which {row['best_probability']:.0%} would find; the "
+            f"search's line is {line}."
+        )
     return f"{text} Before the move, the risk of a blunder was {row['risk']:.0%}."
 
 
 def _pick_moments(rows: Sequence[Row]) -> list[int]:
-    """Return the indices of the moves whose loss differs most from the average loss of people of that rating."""
+    """Return the indices of the moves whose loss differs most from the average loss of people of
+    that rating.
+    """
     surprises = [abs(row["loss"] - row["expected_loss"]) for row in rows]
     found = [index for index, surprise in enumerate(surprises) if surprise >= LEAST_SURPRISE]
     return sorted(sorted(found, key=lambda index: surprises[index], reverse=True)[:MOMENTS])
@@ -176,7 +218,10 @@ def _pick_moments(rows: Sequence[Row]) -> list[int]:
 
 def _summarize(rows: Sequence[Row], ratings: Mapping[str, int]) -> Row:
     """Return each side's means, a table of predicted and observed figures, and the moments."""
-    sides, table = {}, [["", "moves", "lost per move", "best moves", "predicted", "blunders", "predicted"]]
+    sides, table = (
+        {},
+        [["", "moves", "lost per move", "best moves", "predicted", "blunders", "predicted"]],
+    )
     for side, rating in ratings.items():
         own = [row for row in rows if row["side"] == side]
         mean = {name: sum(row[name] for row in own) / max(len(own), 1) for name in MEANS}

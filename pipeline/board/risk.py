@@ -19,7 +19,8 @@ BLUNDER = 0.1
 SOFTNESS = 0.02
 """Error of a search's loss, as a logistic scale: a loss near BLUNDER counts by half."""
 WEIGHTS = (-1.867, 0.578, 3.996, -0.517, 1.852, -0.831)
-"""Logistic regression on `compute_features`, fitted to 23,731 moves of 1,188 games (embedded network, 64 simulations)."""
+"""Logistic regression on `compute_features`, fitted to 23,731 moves of 1,188 games (embedded
+network, 64 simulations)."""
 BEND = 1500
 """Rating from which on blunders become rarer more quickly."""
 
@@ -35,7 +36,11 @@ class Labels(NamedTuple):
 
 def promote_to_queen(move: chess.Move) -> chess.Move:
     """Return a move as policies name it: every promotion is a queen's."""
-    return move if move.promotion is None else chess.Move(move.from_square, move.to_square, chess.QUEEN)
+    return (
+        move
+        if move.promotion is None
+        else chess.Move(move.from_square, move.to_square, chess.QUEEN)
+    )
 
 
 def policy_labels(policy: Mapping[chess.Move, float], analysis: Play) -> Labels:
@@ -51,23 +56,31 @@ def policy_labels(policy: Mapping[chess.Move, float], analysis: Play) -> Labels:
 
 
 def expected_loss(labels: Labels) -> float:
-    """Return the expected score that people lose on average, over the moves that the search visited."""
+    """Return the expected score that people lose on average, over the moves that the search
+    visited.
+    """
     seen = ~np.isnan(labels.loss)
     weight = labels.policy[seen].sum()
     return float(labels.policy[seen] @ labels.loss[seen] / weight) if weight else 0.0
 
 
 def compute_features(labels: Labels, rating: int) -> NDArray[np.float64]:
-    """Return the regression's inputs, float64[F]: 1, policy on blunders (logit), on unvisited moves, rating, closeness."""
+    """Return the regression's inputs, float64[F]: 1, policy on blunders (logit), on unvisited
+    moves, rating, closeness.
+    """
     seen = ~np.isnan(labels.loss)
     over = float(labels.policy[seen] @ _sigmoid((labels.loss[seen] - BLUNDER) / SOFTNESS))
     unseen = float(labels.policy[~seen].sum())
     closeness = 4 * labels.best * (1 - labels.best)
-    return np.array([1.0, _logit(over), unseen, rating / 1000, closeness, max(rating - BEND, 0) / 1000])
+    return np.array(
+        [1.0, _logit(over), unseen, rating / 1000, closeness, max(rating - BEND, 0) / 1000]
+    )
 
 
 def predict_risk(labels: Labels, rating: int) -> float:
-    """Return the probability that a player of this rating loses more than BLUNDER with the move to come."""
+    """Return the probability that a player of this rating loses more than BLUNDER with the move to
+    come.
+    """
     return float(_sigmoid(compute_features(labels, rating) @ np.array(WEIGHTS)))
 
 

@@ -1,7 +1,8 @@
-"""Expected scores of a game's positions: from its own evaluations, from Stockfish, or from a network's search.
+"""Expected scores of a game's positions: from its own evaluations, from Stockfish, or from a
+network's search.
 
-All are for White, 0 to 1, on one curve: the chance of a win and half of that of a draw for people who play rapid games
-(model.training.objective), which networks learn too.
+All are for White, 0 to 1, on one curve: the chance of a win and half of that of a draw for people
+who play rapid games (model.training.objective), which networks learn too.
 """
 
 from collections.abc import Iterator
@@ -35,7 +36,9 @@ def expected_score(centipawns: int) -> float:
 def open_stockfish() -> Iterator[chess.engine.SimpleEngine]:
     """Start Stockfish with one thread. Raises ConfigError where it is not installed."""
     if not is_installed("stockfish"):
-        raise ConfigError("Stockfish is not installed: its program is neither on PATH nor in /usr/games")
+        raise ConfigError(
+            "Stockfish is not installed: its program is neither on PATH nor in /usr/games"
+        )
     with chess.engine.SimpleEngine.popen_uci([*installed(("stockfish",))]) as engine:
         engine.configure({"Threads": 1})
         yield engine
@@ -48,7 +51,9 @@ def final_score(board: chess.Board) -> float | None:
 
 
 def _read_eval(node: chess.pgn.GameNode) -> chess.engine.PovScore | None:
-    """Return the evaluation in a move's comment, or None; python-chess raises for thousands of digits."""
+    """Return the evaluation in a move's comment, or None; python-chess raises for thousands of
+    digits.
+    """
     try:
         return node.eval()
     except ValueError:
@@ -57,7 +62,10 @@ def _read_eval(node: chess.pgn.GameNode) -> chess.engine.PovScore | None:
 
 def has_scores(game: chess.pgn.Game) -> bool:
     """Return whether a game has an evaluation after every move but a last one that ends it."""
-    return all(_read_eval(node) is not None or final_score(node.board()) is not None for node in game.mainline())
+    return all(
+        _read_eval(node) is not None or final_score(node.board()) is not None
+        for node in game.mainline()
+    )
 
 
 def score_in_game(node: chess.pgn.GameNode) -> float:
@@ -66,23 +74,31 @@ def score_in_game(node: chess.pgn.GameNode) -> float:
     return expected_score(START) if found is None else _score_of(found)
 
 
-def score_by_stockfish(engine: chess.engine.SimpleEngine, board: chess.Board) -> tuple[float, chess.Move | None]:
+def score_by_stockfish(
+    engine: chess.engine.SimpleEngine, board: chess.Board
+) -> tuple[float, chess.Move | None]:
     """Return a position's score and Stockfish's best move."""
     info = engine.analyse(board, chess.engine.Limit(nodes=NODES))
     return _score_of(info["score"]), info.get("pv", [None])[0]
 
 
 def score_of_value(value: float) -> float:
-    """Return the expected score of a search's value (-1 to 1), within the bounds that evaluations have."""
+    """Return the expected score of a search's value (-1 to 1), within the bounds that evaluations
+    have.
+    """
     return bound((1 + value) / 2)
 
 
 def bound(score: float) -> float:
-    """Clip a score to the range of evaluations without a mate; blunders are measured on clipped scores."""
+    """Clip a score to the range of evaluations without a mate; blunders are measured on clipped
+    scores.
+    """
     most = expected_score(EVAL_LIMIT)
     return min(max(score, 1 - most), most)
 
 
 def _score_of(found: chess.engine.PovScore) -> float:
     score = found.white()
-    return float(score > chess.engine.Cp(0)) if score.is_mate() else expected_score(score.score() or 0)
+    return (
+        float(score > chess.engine.Cp(0)) if score.is_mate() else expected_score(score.score() or 0)
+    )

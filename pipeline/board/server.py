@@ -1,6 +1,8 @@
-"""The web server of the page: requests hold the whole game, so tabs share nothing and a restart loses nothing.
+"""The web server of the page: requests hold the whole game, so tabs share nothing and a restart
+loses nothing.
 
-Every request to compute is JSON by POST; answers are JSON, errors `{"error": text}`. A review streams a JSON object a line.
+Every request to compute is JSON by POST; answers are JSON, errors `{"error": text}`. A review
+streams a JSON object a line.
 """
 
 import json
@@ -45,7 +47,8 @@ REVIEWS = 2
 MOST_BODY = 1 << 20
 """Bytes of a request's body; the longest PGN."""
 HEADERS = {
-    "Content-Security-Policy": "default-src 'self'; frame-ancestors 'none'; form-action 'none'; base-uri 'none'",
+    "Content-Security-Policy": "default-src 'self'; frame-ancestors 'none'; form-action 'none'; "
+    "base-uri 'none'",
     "X-Content-Type-Options": "nosniff",
     "Cache-Control": "no-cache",
     "Referrer-Policy": "no-referrer",
@@ -53,7 +56,9 @@ HEADERS = {
 
 
 def make_app(networks: Networks, stop: Stop = never) -> Guard:
-    """Return the application, behind the guard that refuses other sites' requests; reviews end once `stop` is true."""
+    """Return the application, behind the guard that refuses other sites' requests; reviews end once
+    `stop` is true.
+    """
     places = Semaphore(REVIEWS)
 
     def compute(work: Callable[[Any, Player], Any]) -> Callable[[Any], Any]:
@@ -76,24 +81,31 @@ def make_app(networks: Networks, stop: Stop = never) -> Guard:
         _post("/api/play", PlayRequest, compute(answer)),
         _post("/api/ask", GameSoFar, compute(ask)),
         _post("/api/save", GameSoFar, lambda body: {"pgn": write_pgn(body.replay(), body.tags)}),
-        _post("/api/review", ReviewRequest, lambda body: _stream_review(body, networks, places, stop)),
+        _post(
+            "/api/review", ReviewRequest, lambda body: _stream_review(body, networks, places, stop)
+        ),
         Mount("/static", StaticFiles(directory=STATIC)),
     ]
-    refused = dict.fromkeys((UserError, HTTPException, ClientDisconnect), _refuse)  # nobody reads the last one's
+    # nobody reads the last one's
+    refused = dict.fromkeys((UserError, HTTPException, ClientDisconnect), _refuse)
     handlers: Any = {**refused, Exception: _fail}
     return Guard(Starlette(routes=routes, exception_handlers=handlers), headers=HEADERS)
 
 
 def serve(networks: Networks, port: int) -> None:
-    """Serve the page on 127.0.0.1 until a signal arrives, whose handler then runs. Raises UserError for a bad port.
+    """Serve the page on 127.0.0.1 until a signal arrives, whose handler then runs. Raises UserError
+    for a bad port.
 
     The first network searches before the page opens: kernels compile then, and not during a game.
     """
     with listen(port, "--port N") as listener:
         networks.load(next(iter(networks.places()))).analyse(chess.Board(), 1)
         app = make_app(networks, lambda: server.should_exit)
-        config = uvicorn.Config(app, log_level="warning", proxy_headers=False, timeout_graceful_shutdown=2)
-        print(f"The board is on http://{HOST}:{listener.getsockname()[1]} (Ctrl-C ends it)", flush=True)  # noqa: T201
+        config = uvicorn.Config(
+            app, log_level="warning", proxy_headers=False, timeout_graceful_shutdown=2
+        )
+        address = f"http://{HOST}:{listener.getsockname()[1]}"
+        print(f"The board is on {address} (Ctrl-C ends it)", flush=True)  # noqa: T201
         server = _Server(config)
         server.run([listener])
 
@@ -108,7 +120,9 @@ class _Server(uvicorn.Server):
 
 
 def _post(path: str, form: type[Any], work: Callable[[Any], Any]) -> Route:
-    """Return a route that reads JSON of a form and answers with the work's result, which a thread computes."""
+    """Return a route that reads JSON of a form and answers with the work's result, which a thread
+    computes.
+    """
 
     async def handle(request: Request) -> Response:
         if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
@@ -118,7 +132,9 @@ def _post(path: str, form: type[Any], work: Callable[[Any], Any]) -> Route:
             body = form.model_validate_json(data)
         except ValidationError as error:
             first = error.errors()[0]
-            raise HTTPException(400, f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+            raise HTTPException(
+                400, f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+            ) from error
         result = await run_in_threadpool(work, body)
         return result if isinstance(result, Response) else JSONResponse(result)
 
@@ -136,7 +152,9 @@ async def _read(request: Request) -> bytes:
 
 
 class _Stream(StreamingResponse):
-    """A response that closes its content when the client leaves, at once and not when memory is next tidied up."""
+    """A response that closes its content when the client leaves, at once and not when memory is
+    next tidied up.
+    """
 
     async def stream_response(self, send: Send) -> None:
         """Send the content."""
@@ -144,8 +162,11 @@ class _Stream(StreamingResponse):
             await super().stream_response(send)
 
 
-def _stream_review(body: ReviewRequest, networks: Networks, places: Semaphore, stop: Stop) -> Response:
-    """Return the parts of a review, a JSON object a line; errors in the game are raised before the stream begins.
+def _stream_review(
+    body: ReviewRequest, networks: Networks, places: Semaphore, stop: Stop
+) -> Response:
+    """Return the parts of a review, a JSON object a line; errors in the game are raised before the
+    stream begins.
 
     Ends with the client: its Stockfish too.
     """
@@ -186,13 +207,17 @@ def _line(part: dict[str, Any]) -> str:
 
 def _refuse(_: Request, error: Exception) -> Response:
     """Answer with an error's text."""
-    status, text = (error.status_code, error.detail) if isinstance(error, HTTPException) else (400, str(error))
+    status, text = (
+        (error.status_code, error.detail) if isinstance(error, HTTPException) else (400, str(error))
+    )
     return JSONResponse({"error": text}, status)
 
 
 def _fail(_: Request, error: Exception) -> Response:
     """Answer an error of this program, which the terminal shows whole."""
-    return JSONResponse({"error": f"an internal error, {type(error).__name__}: the terminal shows it"}, 500)
+    return JSONResponse(
+        {"error": f"an internal error, {type(error).__name__}: the terminal shows it"}, 500
+    )
 
 
 def _draw_piece(request: Request) -> Response:
@@ -200,6 +225,8 @@ def _draw_piece(request: Request) -> Response:
     for piece in map(chess.Piece.from_symbol, "PNBRQKpnbrqk"):
         if name_piece(piece) == request.path_params["name"]:
             return Response(
-                chess.svg.piece(piece), media_type="image/svg+xml", headers={"Cache-Control": "max-age=86400"}
+                chess.svg.piece(piece),
+                media_type="image/svg+xml",
+                headers={"Cache-Control": "max-age=86400"},
             )
     raise HTTPException(404, "there is no such piece")

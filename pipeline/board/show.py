@@ -31,25 +31,46 @@ class ShowError(UserError):
 
 
 def titles(shown: View) -> list[str]:
-    """Return the names of a view's planes, counters aside: `own pawns`, `turn`, `N1`, `knight (1,2)`, `move -1 to`."""
+    """Return the names of a view's planes, counters aside: `own pawns`, `turn`, `N1`, `knight
+    (1,2)`, `move -1 to`.
+    """
     sides = ("own", "opp.") if shown.black_planes is None else ("white", "black")
     pieces = [f"{side} {name}" for name in _NAMES for side in sides]
-    rays = [f"{_COMPASS[kind % len(DIRECTIONS)]}{kind // len(DIRECTIONS) + 1}" for kind in range(KNIGHT_TYPES)]
+    rays = [
+        f"{_COMPASS[kind % len(DIRECTIONS)]}{kind // len(DIRECTIONS) + 1}"
+        for kind in range(KNIGHT_TYPES)
+    ]
     knights = [f"knight ({file},{rank})" for file, rank in steps()[KNIGHT_TYPES:]]
     stored = [*pieces, "turn", *rays, *knights]
-    names = stored if shown.white_planes is None else [stored[plane] for plane in shown.white_planes]
-    state = ["castling K", "castling Q", "castling k", "castling q", "en passant"] if shown.state else []
+    names = (
+        stored if shown.white_planes is None else [stored[plane] for plane in shown.white_planes]
+    )
+    state = (
+        ["castling K", "castling Q", "castling k", "castling q", "en passant"]
+        if shown.state
+        else []
+    )
     last = [f"move -{back + 1} {end}" for back in range(shown.last) for end in ("from", "to")]
-    return [*names, *state, *last, *([f"{name} attack" for name in names[:PIECE_PLANES]] if shown.attacks else [])]
+    return [
+        *names,
+        *state,
+        *last,
+        *([f"{name} attack" for name in names[:PIECE_PLANES]] if shown.attacks else []),
+    ]
 
 
 def planes_of_view(board: chess.Board, view: str) -> list[tuple[str, NDArray[np.uint8]]]:
-    """Return the title and the picture, uint8[8, 8], of each plane that a network of this view reads, counters aside.
+    """Return the title and the picture, uint8[8, 8], of each plane that a network of this view
+    reads, counters aside.
 
     Row 0 is on top: in the mover's view the mover's eighth rank.
     """
     shown, position = find_view(view), from_board(board)
-    numbers = {"castling": castling_bits(position), "ep_file": en_passant_file(position), "halfmove": 0}
+    numbers = {
+        "castling": castling_bits(position),
+        "ep_file": en_passant_file(position),
+        "halfmove": 0,
+    }
     numbers |= dict(zip(LAST_MOVES, last_moves_of(board, len(LAST_MOVES)).tolist(), strict=True))
     columns = {name: np.array([number], dtype=np.int64) for name, number in numbers.items()}
     pictures = unpack(apply(shown, planes_of([board]), columns))[0]
@@ -60,7 +81,10 @@ def _planes(fen: str, view: str) -> tuple[View, chess.Board, NDArray[np.uint64]]
     """Return the view, the position, and the view's planes uint64[1, 77]."""
     shown = find_view(view)
     if shown.planes != PLANES:
-        raise ShowError(f"the view {view!r} has {shown.planes} planes; only views of {PLANES} planes can be shown")
+        raise ShowError(
+            f"the view {view!r} has {shown.planes} planes; only views of {PLANES} planes can be "
+            f"shown"
+        )
     position = from_fen(fen)
     stored_BP = np.zeros((1, PLANES), dtype=np.uint64)
     legal_planes(position, stored_BP[0])
@@ -83,7 +107,11 @@ def _grid(cells: list[tuple[str, NDArray[np.uint8]]], across: int = 6) -> list[s
         row = cells[start : start + across]
         lines.append("  ".join(f"{title:<15}" for title, _ in row).rstrip())
         for rank in range(8):
-            lines.append("  ".join(" ".join("x" if bit else "." for bit in picture[rank]) for _, picture in row))
+            lines.append(
+                "  ".join(
+                    " ".join("x" if bit else "." for bit in picture[rank]) for _, picture in row
+                )
+            )
         lines.append("")
     return lines
 
@@ -91,11 +119,14 @@ def _grid(cells: list[tuple[str, NDArray[np.uint8]]], across: int = 6) -> list[s
 def show(fen: str, view: str = "marro77") -> str:
     """Return a position, its planes that are not empty, and its legal moves as text.
 
-    Raises FenError and UnknownViewError. Row 0 of each plane is on top: in `marro77` the mover's eighth rank.
+    Raises FenError and UnknownViewError. Row 0 of each plane is on top: in `marro77` the mover's
+    eighth rank.
     """
     shown, board, planes_BP = _planes(fen, view)
     pictures = unpack(planes_BP)[0]
-    filled = [(f"{i} {title}", pictures[i]) for i, title in enumerate(titles(shown)) if pictures[i].any()]
+    filled = [
+        (f"{i} {title}", pictures[i]) for i, title in enumerate(titles(shown)) if pictures[i].any()
+    ]
     legal = moves(fen, view)
     words = [f"{label:>4} {uci:<5}" for label, uci in legal]
     listed = ["   ".join(words[i : i + 8]).rstrip() for i in range(0, len(words), 8)]
@@ -106,7 +137,8 @@ def show(fen: str, view: str = "marro77") -> str:
             "",
             str(board),
             "",
-            f"{mover} to move; view {shown.name}; {len(filled)} of {shown.planes} planes are not empty",
+            f"{mover} to move; view {shown.name}; {len(filled)} of {shown.planes} planes are not "
+            f"empty",
             "",
             *_grid(filled),
             f"{len(legal)} legal labels (label, move)",
@@ -116,7 +148,9 @@ def show(fen: str, view: str = "marro77") -> str:
 
 
 def picture(fen: str, view: str = "marro77", out: Path = Path("planes.png")) -> Path:
-    """Draw the planes, eleven across and seven down, into the file `out`; its suffix is the format."""
+    """Draw the planes, eleven across and seven down, into the file `out`; its suffix is the
+    format.
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

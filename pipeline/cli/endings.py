@@ -26,14 +26,17 @@ def describe_dataset(manifest: Mapping[str, Any], out: object, already: bool) ->
     splits = ", ".join(f"{positions[name]:,} {name}" for name in ("train", "val", "test"))
     shards = sum(entry["split"] is not None for entry in manifest["files"])
     examples = [
-        f"  first {reason}: {first['where']}: {first['text']}" for reason, first in manifest.get("examples", {}).items()
+        f"  first {reason}: {first['where']}: {first['text']}"
+        for reason, first in manifest.get("examples", {}).items()
     ]
     lines = [
         f"{out} is complete already: nothing was done" if already else f"{out} is complete",
-        f"{games['used']:,} of {games['read']:,} games are used" + (f"; dropped: {dropped}" if dropped else ""),
+        f"{games['used']:,} of {games['read']:,} games are used"
+        + (f"; dropped: {dropped}" if dropped else ""),
         *examples,
         f"{positions['total']:,} positions: {splits}",
-        f"{shards:,} shards, {manifest['bytes_per_position']:.1f} bytes per position; {out}/CARD.md describes them",
+        f"{shards:,} shards, {manifest['bytes_per_position']:.1f} bytes per position; "
+        f"{out}/CARD.md describes them",
     ]
     return "\n".join([*lines, next_training(out, positions["train"])])
 
@@ -46,7 +49,9 @@ def next_training(positions: object, count: int) -> str:
     how: tuple[object, ...] = ("--minutes", 15)
     if count < SCRATCH_POSITIONS:
         how = ("--start", from_here(EMBEDDED), "--minutes", 5, "--learning-rate", "0.0005")
-    return next_command("train", "--positions", positions, *how, "--out", "datasets/checkpoints/first")
+    return next_command(
+        "train", "--positions", positions, *how, "--out", "datasets/checkpoints/first"
+    )
 
 
 def describe_downloads(files: Mapping[str, Mapping[str, Any]], out: Path) -> str:
@@ -72,12 +77,16 @@ def describe_checkpoint(card: Mapping[str, Any], out: Path, positions: Sequence[
         if "validation_cross_entropy" in metrics:
             measured += f", cross-entropy {metrics['validation_cross_entropy']:.3f}"
     lines = [
-        f"{out} is complete already: nothing was done" if "finished already" in message else message,
+        f"{out} is complete already: nothing was done"
+        if "finished already" in message
+        else message,
         f"{card['preset']['name']}: {card['parameters']:,} parameters, {card['step']:,} steps",
         measured,
         f"checkpoint: {out} (curves: {out}/metrics.jsonl)",
     ]
-    return "\n".join([*lines, next_command("report", "--checkpoint", out, "--positions", positions[0])])
+    return "\n".join(
+        [*lines, next_command("report", "--checkpoint", out, "--positions", positions[0])]
+    )
 
 
 def describe_report(report: Mapping[str, Any], checkpoint: Path, out: Path | None) -> str:
@@ -97,15 +106,24 @@ def describe_report(report: Mapping[str, Any], checkpoint: Path, out: Path | Non
     return "\n".join([*lines, next_command("uci", "--checkpoint", checkpoint)])
 
 
-def describe_first_run(figures: Mapping[str, Any], sample: bool, report: Path, checkpoint: Path) -> str:
+def describe_first_run(
+    figures: Mapping[str, Any], sample: bool, report: Path, checkpoint: Path
+) -> str:
     """Describe the result of `make run`.
 
-    `figures` are those of the accuracy report; `sample` says whether the games were the embedded sample.
+    `figures` are those of the accuracy report; `sample` says whether the games were the embedded
+    sample.
     """
     sentences = f"{figures['headline']} {figures['compared']}"
     if sample:
-        sentences += " The games are the embedded sample: 2,000 games that the embedded network played."
-    activate = [] if shutil.which("fianchetto") else [f"first:      source {Path(sys.prefix) / 'bin' / 'activate'}"]
+        sentences += (
+            " The games are the embedded sample: 2,000 games that the embedded network played."
+        )
+    activate = (
+        []
+        if shutil.which("fianchetto")
+        else [f"first:      source {Path(sys.prefix) / 'bin' / 'activate'}"]
+    )
     lines = [
         fill(sentences, WIDTH),
         "",

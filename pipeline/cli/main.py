@@ -1,6 +1,8 @@
-"""The command `fianchetto`: parses, runs one of pipeline/cli/commands, prints its result, and turns errors into one line.
+"""The command `fianchetto`: parses, runs one of pipeline/cli/commands, prints its result, and turns
+errors into one line.
 
-Progress goes to standard error, the result to standard output. With `--json` its last line is one JSON object.
+Progress goes to standard error, the result to standard output. With `--json` its last line is one
+JSON object.
 """
 
 import json
@@ -23,7 +25,9 @@ SIGNALLED = 128
 def _print(result: dict[str, Any], as_json: bool) -> None:
     """Print a result as JSON without its text, or as its text."""
     if as_json:
-        text = json.dumps({name: value for name, value in result.items() if name != "text"}, allow_nan=False)
+        text = json.dumps(
+            {name: value for name, value in result.items() if name != "text"}, allow_nan=False
+        )
     elif "text" in result:
         text = str(result["text"])
     else:
@@ -34,12 +38,16 @@ def _print(result: dict[str, Any], as_json: bool) -> None:
 
 
 def printable(text: str) -> str:
-    """Replace control characters, which names of files, players and engines may hold to write into the terminal."""
+    """Replace control characters, which names of files, players and engines may hold to write into
+    the terminal.
+    """
     return "".join(char if char.isprintable() or char in "\n\t" else "?" for char in text)
 
 
 def guarded(work: Callable[[], object]) -> int:
-    """Do the work and return the exit status; a UserError or OSError becomes one line on standard error."""
+    """Do the work and return the exit status; a UserError or OSError becomes one line on standard
+    error.
+    """
     try:
         work()
         return 0
@@ -47,13 +55,17 @@ def guarded(work: Callable[[], object]) -> int:
         sys.stderr.close()  # the reader of our output is gone
         return 1
     except KeyboardInterrupt as error:
-        line, status = "interrupted", SIGNALLED + (signal.SIGTERM if isinstance(error, Terminated) else signal.SIGINT)
+        line, status = (
+            "interrupted",
+            SIGNALLED + (signal.SIGTERM if isinstance(error, Terminated) else signal.SIGINT),
+        )
     except UserError as error:
         line, status = str(error), 1 if isinstance(error, (DamagedError, DifferenceError)) else 2
         if isinstance(error, Stopped):
             status = SIGNALLED + Interrupt.received_signal if Interrupt.received_signal else 1
     except (MemoryError, RuntimeError) as error:
-        if not isinstance(error, MemoryError) and "allocate memory" not in str(error):  # torch's message
+        # torch's message
+        if not isinstance(error, MemoryError) and "allocate memory" not in str(error):
             raise
         reason = str(error).splitlines()[0][:200] if str(error) else "try smaller settings"
         line, status = f"not enough memory: {reason}", 2

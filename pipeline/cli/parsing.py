@@ -18,8 +18,9 @@ from engine.errors import UserError
 if TYPE_CHECKING:
     from pipeline.cli.settings import Given, Setting
 
-EXITS = """Exit status: 0 success; 1 an incomplete result (a damaged archive, a difference found); 2 an error, explained in \
-one line; 130 stopped by Ctrl-C, 143 by SIGTERM. Run the same command again to continue work that was stopped."""
+EXITS = """Exit status: 0 success; 1 an incomplete result (a damaged archive, a difference found); \
+2 an error, explained in one line; 130 stopped by Ctrl-C, 143 by SIGTERM. \
+Run the same command again to continue work that was stopped."""
 
 COMMANDS = {
     "fetch": ("fetch:Fetch", "download dumps: months of Lichess, or any URL"),
@@ -37,7 +38,10 @@ COMMANDS = {
     "presets": ("networks:Presets", "list the networks"),
     "export": ("networks:Export", "export a network to ONNX"),
     "calibrate": ("networks:Calibrate", "fit how far a search corrects a network's human moves"),
-    "selfplay": ("selfplay:SelfPlay", "make a dataset of games against itself or of searched positions"),
+    "selfplay": (
+        "selfplay:SelfPlay",
+        "make a dataset of games against itself or of searched positions",
+    ),
     "imitate": ("imitate:Imitate", "make a network that plays like one person"),
     "finetune": ("selfplay:Finetune", "make a network stronger by search and self-play"),
     "arena": ("arena:Arena", "play matches between players"),
@@ -63,8 +67,13 @@ def parse(words: Sequence[str]) -> Any:
 
     Raises SystemExit after printing help, and UserError with one sentence for a mistake.
     """
-    epilog = f'{EXITS}\n\nShell completion: eval "$({COMPLETE}=bash_source fianchetto)"; zsh likewise.'
-    about = "Turn chess game databases into trained players. fianchetto COMMAND --help explains a command."
+    epilog = (
+        f'{EXITS}\n\nShell completion: eval "$({COMPLETE}=bash_source fianchetto)"; zsh likewise.'
+    )
+    about = (
+        "Turn chess game databases into trained players. fianchetto COMMAND --help explains a "
+        "command."
+    )
     commands = click.version_option(package_name="fianchetto", message="fianchetto %(version)s")(
         Commands("fianchetto", help=about, epilog=epilog, context_settings=CONTEXT)
     )
@@ -76,7 +85,11 @@ def parse(words: Sequence[str]) -> Any:
     except click.exceptions.Exit as ended:
         raise SystemExit(ended.exit_code) from None
     except (click.ClickException, UserError) as error:
-        text = error.format_message().rstrip(".") if isinstance(error, click.ClickException) else str(error)
+        text = (
+            error.format_message().rstrip(".")
+            if isinstance(error, click.ClickException)
+            else str(error)
+        )
         name = f"{words[0]} " if words[0] in COMMANDS else ""
         raise UserError(f"{text} (see fianchetto {name}--help)") from error
 
@@ -89,10 +102,14 @@ class Commands(click.Group):
         return Command(name) if name in COMMANDS else None
 
     def resolve_command(self, context: click.Context, words: list[str]) -> Any:
-        """Return the name, the command and its words; raises UserError with the nearest name for an unknown one."""
+        """Return the name, the command and its words; raises UserError with the nearest name for an
+        unknown one.
+        """
         if words[0] not in COMMANDS and not words[0].startswith("-"):
             near = get_close_matches(words[0], COMMANDS, n=1)
-            raise UserError(f"there is no command {words[0]!r}" + (f"; did you mean {near[0]}?" if near else ""))
+            raise UserError(
+                f"there is no command {words[0]!r}" + (f"; did you mean {near[0]}?" if near else "")
+            )
         return super().resolve_command(context, words)
 
     def format_commands(self, _: click.Context, formatter: click.HelpFormatter) -> None:
@@ -104,7 +121,11 @@ class Commands(click.Group):
 
     def shell_complete(self, _: click.Context, text: str) -> list[CompletionItem]:
         """Complete names without importing the commands."""
-        return [CompletionItem(name, help=does) for name, (_, does) in COMMANDS.items() if name.startswith(text)]
+        return [
+            CompletionItem(name, help=does)
+            for name, (_, does) in COMMANDS.items()
+            if name.startswith(text)
+        ]
 
 
 class Command(click.Command):
@@ -122,17 +143,39 @@ class Command(click.Command):
         others = len(self.settings) - len(self.keys)
         shown = [_option(name, self.settings[key]) for name, key in options.items()]
         more = [
-            click.Option(["--set"], multiple=True, metavar="KEY=VALUE", hidden=not others, help="Set any setting."),
-            click.Option(["--config"], metavar="FILE", hidden=not others, help="Read settings from a YAML file."),
-            click.Option(["--help-all"], is_flag=True, is_eager=True, hidden=True, callback=self._print_all),
+            click.Option(
+                ["--set"],
+                multiple=True,
+                metavar="KEY=VALUE",
+                hidden=not others,
+                help="Set any setting.",
+            ),
+            click.Option(
+                ["--config"],
+                metavar="FILE",
+                hidden=not others,
+                help="Read settings from a YAML file.",
+            ),
+            click.Option(
+                ["--help-all"], is_flag=True, is_eager=True, hidden=True, callback=self._print_all
+            ),
         ]
         summary, *_ = (self.cls.__doc__ or "").split("\n\n")
-        arguments = [f"{metavar}: {self.settings[key].text}" for key, metavar in self.cls.arguments.items()]
+        arguments = [
+            f"{metavar}: {self.settings[key].text}" for key, metavar in self.cls.arguments.items()
+        ]
         super().__init__(
             name,
-            params=[*(self._argument(key) for key in self.cls.arguments), *shown[:-1], *more, shown[-1]],
+            params=[
+                *(self._argument(key) for key in self.cls.arguments),
+                *shown[:-1],
+                *more,
+                shown[-1],
+            ],
             help="\n\n".join([" ".join(summary.split()), *arguments]),
-            epilog=f"{others} more settings: --help-all lists them, --set and --config set them." if others else None,
+            epilog=f"{others} more settings: --help-all lists them, --set and --config set them."
+            if others
+            else None,
             context_settings=CONTEXT,
         )
 
@@ -141,21 +184,31 @@ class Command(click.Command):
         from pipeline.cli.settings import build
 
         given = self._collect_values(context.params)
-        missing = [key for key, setting in self.settings.items() if setting.required and key not in given]
+        missing = [
+            key for key, setting in self.settings.items() if setting.required and key not in given
+        ]
         if missing:
             raise UserError(f"{' and '.join(map(self._label, missing))} must be given")
         return build(self.cls, given, self.settings)
 
     def make_context(self, *words: Any, **extra: Any) -> click.Context:
-        """Parse the words of the command line; the error for an unknown option names the setting of this name."""
+        """Parse the words of the command line; the error for an unknown option names the setting of
+        this name.
+        """
         try:
             return super().make_context(*words, **extra)
         except click.NoSuchOption as error:
             name = error.option_name.lstrip("-").replace("-", "_")
-            found = [f"--set {key}=VALUE" for key in self.settings if name in (key, key.rpartition(".")[2])]
+            found = [
+                f"--set {key}=VALUE"
+                for key in self.settings
+                if name in (key, key.rpartition(".")[2])
+            ]
             if not found:
                 raise
-            raise UserError(f"{error.option_name} is not an option; use {' or '.join(found)}") from error
+            raise UserError(
+                f"{error.option_name} is not an option; use {' or '.join(found)}"
+            ) from error
 
     def _collect_values(self, params: dict[str, Any]) -> "dict[str, Given]":
         """Return the given values: options override --set, which overrides the YAML file."""
@@ -173,12 +226,16 @@ class Command(click.Command):
                 value = [item for text in value for item in split(text)]
             given[key] = Given(list(value) if isinstance(value, tuple) else value, self._label(key))
         if given.keys() & set(self.cls.one_of):
-            from_file = {key: value for key, value in from_file.items() if key not in self.cls.one_of}
+            from_file = {
+                key: value for key, value in from_file.items() if key not in self.cls.one_of
+            }
         return from_file | given
 
     def _argument(self, key: str) -> click.Argument:
         several = self.settings[key].several
-        return click.Argument([key], nargs=-1 if several else 1, required=False, metavar=self.cls.arguments[key])
+        return click.Argument(
+            [key], nargs=-1 if several else 1, required=False, metavar=self.cls.arguments[key]
+        )
 
     def _label(self, key: str) -> str:
         """Return how a command line names a setting: DATASET, --min-elo, or --set and its key."""
@@ -188,17 +245,23 @@ class Command(click.Command):
         return f"--{names[0].replace('_', '-')}" if names else f"--set {key}"
 
     def _print_all(self, context: click.Context, _: Any, wanted: bool) -> None:
-        """Print the whole docstring and every setting with its type, default and description, and end."""
+        """Print the whole docstring and every setting with its type, default and description, and
+        end.
+        """
         if not wanted:
             return
         page = context.make_formatter()
         for paragraph in (self.cls.__doc__ or "").split("\n\n"):
             page.write_text(" ".join(paragraph.split()))
             page.write_paragraph()
-        page.write_text(f"Set by fianchetto {self.name} --set KEY=VALUE, or nested in a YAML file by --config FILE.")
+        page.write_text(
+            f"Set by fianchetto {self.name} --set KEY=VALUE, or nested in a YAML file by --config "
+            f"FILE."
+        )
         page.write_paragraph()
         rows = [
-            (f"{key} {_metavar(one)}", f"{one.text} {one.shown_default}".strip()) for key, one in self.settings.items()
+            (f"{key} {_metavar(one)}", f"{one.text} {one.shown_default}".strip())
+            for key, one in self.settings.items()
         ]
         page.write_dl(rows, col_max=34)
         click.echo(page.getvalue().rstrip())
@@ -207,7 +270,9 @@ class Command(click.Command):
 
 def _metavar(setting: "Setting") -> str:
     """Return the word for a setting's values in a help text."""
-    return "|".join(setting.choices) or METAVARS[setting.item] + (",..." if setting.several and setting.commas else "")
+    return "|".join(setting.choices) or METAVARS[setting.item] + (
+        ",..." if setting.several and setting.commas else ""
+    )
 
 
 def _option(name: str, setting: "Setting") -> click.Option:
@@ -216,5 +281,13 @@ def _option(name: str, setting: "Setting") -> click.Option:
     if setting.kind is bool:
         both = f"{flag}/--no-{name.replace('_', '-')}" if setting.default else flag
         return click.Option([both, name], is_flag=True, default=None, help=text)
-    kind: Any = click.Choice(setting.choices) if setting.choices else click.Path() if setting.item is Path else str
-    return click.Option([flag, name], type=kind, multiple=setting.several, metavar=_metavar(setting), help=text)
+    kind: Any = (
+        click.Choice(setting.choices)
+        if setting.choices
+        else click.Path()
+        if setting.item is Path
+        else str
+    )
+    return click.Option(
+        [flag, name], type=kind, multiple=setting.several, metavar=_metavar(setting), help=text
+    )

@@ -1,6 +1,7 @@
 """Progress of commands on standard error, and the project's log lines.
 
-On a terminal each stage has a bar, which stays when the stage ends. Elsewhere a line is printed now and then.
+On a terminal each stage has a bar, which stays when the stage ends. Elsewhere a line is printed now
+and then.
 """
 
 import io
@@ -73,11 +74,18 @@ class _Bars:
         assert self.bar is not None
         validating = "validating" in tick.values
         figures = {
-            name: _short(value) for name, value in tick.values.items() if name not in ("generation", "validating")
+            name: _short(value)
+            for name, value in tick.values.items()
+            if name not in ("generation", "validating")
         }
         self.bar.set_description_str(f"{title} validating" if validating else title, refresh=False)
         self.bar.set_postfix(figures, refresh=False)
-        self.bar.n, self.bar.total, self.updated, self.title = tick.done, tick.total, time.time(), title
+        self.bar.n, self.bar.total, self.updated, self.title = (
+            tick.done,
+            tick.total,
+            time.time(),
+            title,
+        )
         waited = time.monotonic() - self.shown
         if self.terminal and (begins or validating or waited >= DRAW_SECONDS):
             self.bar.refresh()

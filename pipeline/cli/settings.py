@@ -4,9 +4,9 @@
       -> {"train.learning_rate": "0.001", "train.minutes": "5"}
       -> Train(train=TrainConfig(learning_rate=0.001, minutes=5.0), ...)
 
-A setting has a dotted key, such as `train.learning_rate`. The end of a key suffices, here `learning_rate`; where several keys
-end alike, the least nested one is meant. A YAML file nests the same keys, as Dagster's launchpad does, and may hold settings
-of several commands (`SHARED`).
+A setting has a dotted key, such as `train.learning_rate`. The end of a key suffices, here
+`learning_rate`; where several keys end alike, the least nested one is meant. A YAML file nests the
+same keys, as Dagster's launchpad does, and may hold settings of several commands (`SHARED`).
 """
 
 import ast
@@ -19,7 +19,17 @@ import types
 from collections.abc import Collection, Iterable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import (
+    Any,
+    Literal,
+    NamedTuple,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from engine.errors import UserError
 
@@ -92,7 +102,9 @@ class Given(NamedTuple):
 
 
 def settings_of(cls: type[Any], example: Any = None, prefix: str = "") -> dict[str, Setting]:
-    """Return the settings of a dataclass by key, nested ones included; defaults are those of `example`."""
+    """Return the settings of a dataclass by key, nested ones included; defaults are those of
+    `example`.
+    """
     found: dict[str, Setting] = {}
     hints, texts = get_type_hints(cls), descriptions(cls)
     for field in dataclasses.fields(cls):
@@ -114,13 +126,19 @@ def descriptions(cls: type[Any]) -> dict[str, str]:
         (body,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
         assert isinstance(body, ast.ClassDef)
         for field, text in zip(body.body, body.body[1:], strict=False):
-            if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
+            if (
+                isinstance(field, ast.AnnAssign)
+                and isinstance(text, ast.Expr)
+                and isinstance(text.value, ast.Constant)
+            ):
                 found[ast.unparse(field.target)] = inspect.cleandoc(str(text.value.value))
     return found
 
 
 def find_key(name: str, keys: Collection[str], place: str) -> str:
-    """Return the key `name`, or the least nested key that ends in it; raises SettingError with the nearest key."""
+    """Return the key `name`, or the least nested key that ends in it; raises SettingError with the
+    nearest key.
+    """
     if name in keys:
         return name
     found = [key for key in keys if key.endswith(f".{name}")]
@@ -133,9 +151,15 @@ def find_key(name: str, keys: Collection[str], place: str) -> str:
 
 
 def _suggest(name: str, keys: Collection[str]) -> str:
-    """Return the end of an error about an unknown key: the nearest key or block of keys, if one is near."""
+    """Return the end of an error about an unknown key: the nearest key or block of keys, if one is
+    near.
+    """
     blocks = {key.rpartition(".")[0] for key in keys} - {""}
-    ends = {".".join(key.split(".")[start:]): key for key in (*keys, *blocks) for start in range(key.count(".") + 1)}
+    ends = {
+        ".".join(key.split(".")[start:]): key
+        for key in (*keys, *blocks)
+        for start in range(key.count(".") + 1)
+    }
     near = get_close_matches(name, ends, n=1)
     return f"; did you mean {ends[near[0]]}?" if near else ""
 
@@ -145,7 +169,8 @@ def read_config(path: Path, known: Mapping[str, Setting]) -> dict[str, Given]:
     import yaml
 
     try:
-        # BaseLoader makes texts, lists and mappings only: `amp: off` stays the word "off", and no tag creates an object.
+        # BaseLoader makes texts, lists and mappings only: `amp: off` stays the word "off", and no
+        # tag creates an object.
         held = yaml.load(path.read_text(encoding="utf-8"), Loader=yaml.BaseLoader)  # noqa: S506
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise SettingError(f"{path}: not a YAML file: {' '.join(str(error).split())}") from error
@@ -163,14 +188,17 @@ def read_assignment(text: str, known: Mapping[str, Setting]) -> tuple[str, Given
 def build(cls: type[T], given: Mapping[str, Given], known: Mapping[str, Setting]) -> T:
     """Build a command from values by key and its defaults.
 
-    Raises SettingError for a value of the wrong type, and UserError for a value that the dataclass refuses.
+    Raises SettingError for a value of the wrong type, and UserError for a value that the dataclass
+    refuses.
     """
     values = {key: setting.default for key, setting in known.items()}
     values |= {key: _convert(known[key], one) for key, one in given.items()}
     return cast("T", _make(cls, values, ""))
 
 
-def _flatten(held: Any, prefix: str, known: Mapping[str, Setting], path: str) -> Iterable[tuple[str, Given]]:
+def _flatten(
+    held: Any, prefix: str, known: Mapping[str, Setting], path: str
+) -> Iterable[tuple[str, Given]]:
     """Yield the values of a nested mapping by dotted key."""
     if not isinstance(held, Mapping):
         name = prefix.rstrip(".") or "the file"
@@ -207,7 +235,9 @@ def _convert(setting: Setting, given: Given) -> Any:
 
 
 def split_list(text: str) -> list[str]:
-    """Split `a,b` at its commas, except for the name of an existing file and commas in the value of NAME=VALUE."""
+    """Split `a,b` at its commas, except for the name of an existing file and commas in the value of
+    NAME=VALUE.
+    """
     with contextlib.suppress(OSError):  # the system refuses very long names
         if text and Path(text).exists():
             return [text]
@@ -229,10 +259,14 @@ def _make(cls: type[Any], values: Mapping[str, Any], prefix: str) -> Any:
 
 
 def default_of(field: "dataclasses.Field[Any]", example: Any = None) -> Any:
-    """Return a field's default, that of `example` if there is one; `dataclasses.MISSING` if it has none."""
+    """Return a field's default, that of `example` if there is one; `dataclasses.MISSING` if it has
+    none.
+    """
     if example is not None:
         return getattr(example, field.name)
-    return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+    return (
+        field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+    )
 
 
 def split_optional(hint: Any) -> tuple[Any, bool]:

@@ -1,4 +1,5 @@
-"""Rows for people and other programs: the position as FEN, the move as UCI, and columns of the game.
+"""Rows for people and other programs: the position as FEN, the move as UCI, and columns of the
+game.
 
 Axes: R rows.
 """
@@ -28,16 +29,24 @@ STORED = ("game", "ply", "result", "eval", "clock", "elo", "opponent_elo", "base
 """Columns of a shard that rows are given; `result`, `eval`, `clock` and `elo` are the mover's."""
 READ = ("planes", "castling", "ep_file", "halfmove", "label", "promotion", "plies", *STORED)
 SCHEMA = pa.schema(
-    [("split", pa.string()), ("game", pa.uint32()), ("ply", pa.uint16()), ("fen", pa.string()), ("uci", pa.string())]
+    [
+        ("split", pa.string()),
+        ("game", pa.uint32()),
+        ("ply", pa.uint16()),
+        ("fen", pa.string()),
+        ("uci", pa.string()),
+    ]
     + [(name, BY_NAME[name].type) for name in STORED[2:]]
 )
 SUFFIXES = (".csv", ".parquet")
 
 
 def fen_rows(directory: Path, split: str = "", count: int = 0) -> Iterator[pa.Table]:
-    """Yield the first `count` rows of a dataset or training set, or all for 0, of all splits or of one, as tables of SCHEMA.
+    """Yield the first `count` rows of a dataset or training set, or all for 0, of all splits or of
+    one, as tables of SCHEMA.
 
-    They come in the order of the files. The FEN's counters are the row's `halfmove` and `ply`. Raises DatasetError.
+    They come in the order of the files. The FEN's counters are the row's `halfmove` and `ply`.
+    Raises DatasetError.
     """
     if isinstance(count, bool) or not isinstance(count, int) or count < 0:
         raise ConfigError(f"count must be a whole number of rows, or 0 for all, got {count!r}")
@@ -56,14 +65,17 @@ def fen_rows(directory: Path, split: str = "", count: int = 0) -> Iterator[pa.Ta
 def _table(rows: dict[str, Any], split: str) -> pa.Table:
     """Return the rows of a batch as a table of SCHEMA."""
     positions = to_positions(pack(rows["planes"], rows))
-    positions[:, COUNTERS] = rows["halfmove"].astype(np.uint64) | rows["ply"].astype(np.uint64) << np.uint64(16)
+    positions[:, COUNTERS] = rows["halfmove"].astype(np.uint64) | rows["ply"].astype(
+        np.uint64
+    ) << np.uint64(16)
     colors = np.where(rows["planes"][:, TURN_PLANE] == 0, chess.WHITE, chess.BLACK).tolist()
     moves = zip(rows["label"].tolist(), rows["promotion"].tolist(), colors, strict=True)
     columns: dict[str, Any] = {
         "split": [split] * len(positions),
         "fen": [to_fen(position) for position in positions],
         "uci": [
-            None if label == NO_LABEL else move_of(label, promotion, color).uci() for label, promotion, color in moves
+            None if label == NO_LABEL else move_of(label, promotion, color).uci()
+            for label, promotion, color in moves
         ],
     }
     for name in STORED:
@@ -82,9 +94,11 @@ def write_fen_rows(
     progress: Progress = silent,
     stop: Stop = never,
 ) -> int:
-    """Write the first `count` rows, or all for 0, as CSV or Parquet by the name's ending; return how many.
+    """Write the first `count` rows, or all for 0, as CSV or Parquet by the name's ending; return
+    how many.
 
-    Memory is bounded. Raises ConfigError for another ending or a file that exists, DatasetError and Stopped.
+    Memory is bounded. Raises ConfigError for another ending or a file that exists, DatasetError and
+    Stopped.
     """
     if out.suffix not in SUFFIXES:
         raise ConfigError(f"{out.name}: rows are written as {' or '.join(SUFFIXES)}")

@@ -1,6 +1,8 @@
-"""Join datasets into a training set: choose what is held out of each, and count games that are on both sides.
+"""Join datasets into a training set: choose what is held out of each, and count games that are on
+both sides.
 
-Joining again adds datasets to the set. No dataset is written to, and none leaves the set unless it is named.
+Joining again adds datasets to the set. No dataset is written to, and none leaves the set unless it
+is named.
 """
 
 import logging
@@ -44,17 +46,20 @@ LOG = logging.getLogger(__name__)
 
 NEWEST = "newest"
 NEWEST_SHARE = 0.1
-"""Share of a dataset's dated games that NEWEST holds out at most, in whole days and at least one."""
+"""Share of a dataset's dated games that NEWEST holds out at most, in whole days and at least
+one."""
 WITHOUT = "only its val and test splits are held out"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JoinConfig:
-    """Settings of a training set; its page records them, and a join with other settings is refused."""
+    """Settings of a training set; its page records them, and a join with other settings is
+    refused.
+    """
 
     hold_out: str = NEWEST
-    """Games kept from training: newest (the last days of each dataset, about a tenth of its games), none, or the name of a
-    dataset, which is held out whole."""
+    """Games kept from training: newest (the last days of each dataset, about a tenth of its games),
+    none, or the name of a dataset, which is held out whole."""
 
 
 def join(
@@ -66,10 +71,12 @@ def join(
     progress: Progress = silent,
     stop: Stop = never,
 ) -> dict[str, Any]:
-    """Add datasets to the training set in `out`, which may be new, and return its page; `remove` names those that leave it.
+    """Add datasets to the training set in `out`, which may be new, and return its page; `remove`
+    names those that leave it.
 
     Raises:
-        DatasetError: no dataset, one that has changed since it was joined, other settings, nothing left to train on.
+        DatasetError: no dataset, one that has changed since it was joined, other settings, nothing
+        left to train on.
         ConfigError: two datasets of one name or of one manifest, an unknown name.
         Stopped: `stop` returned true.
 
@@ -85,7 +92,10 @@ def join(
         read_manifest(directory)
     new = not out.exists()
     try:
-        with alone(out, DatasetError(f"another join is writing {out}: wait for it, or choose another --out")):
+        with alone(
+            out,
+            DatasetError(f"another join is writing {out}: wait for it, or choose another --out"),
+        ):
             return _join(datasets, out, config, remove, progress, stop)
     finally:
         if new and not is_training_set(out):  # it failed: leave nothing behind
@@ -95,7 +105,12 @@ def join(
 
 
 def _join(
-    datasets: Sequence[Path], out: Path, config: JoinConfig, remove: Sequence[str], progress: Progress, stop: Stop
+    datasets: Sequence[Path],
+    out: Path,
+    config: JoinConfig,
+    remove: Sequence[str],
+    progress: Progress,
+    stop: Stop,
 ) -> dict[str, Any]:
     """Join under the lock."""
     entries = _entries(datasets, out, config, remove)
@@ -105,11 +120,15 @@ def _join(
         verify_files(member.directory, member.manifest, progress, stop)
         used.append(_hold_out(entry, member, config, stop))
     if not any(member.positions("train") for member in used):
-        raise DatasetError("no positions to train on are left: all datasets are held out, or have no train split")
+        raise DatasetError(
+            "no positions to train on are left: all datasets are held out, or have no train split"
+        )
     page = {
         "training_set_version": TRAINING_SET_VERSION,
         "config": asdict(config),
-        "positions": {split: sum(member.positions(split) for member in used) for split in ALL_SPLITS},
+        "positions": {
+            split: sum(member.positions(split) for member in used) for split in ALL_SPLITS
+        },
         "games_on_both_sides": _both_sides(used, stop),
         "datasets": entries,
     }
@@ -120,8 +139,12 @@ def _join(
     return page
 
 
-def _entries(datasets: Sequence[Path], out: Path, config: JoinConfig, remove: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the set's datasets, old ones first; raises if one has changed, or two have the same name."""
+def _entries(
+    datasets: Sequence[Path], out: Path, config: JoinConfig, remove: Sequence[str]
+) -> list[dict[str, Any]]:
+    """Return the set's datasets, old ones first; raises if one has changed, or two have the same
+    name.
+    """
     old: list[dict[str, Any]] = []
     if is_training_set(out):
         page = read_training_set(out)
@@ -136,12 +159,15 @@ def _entries(datasets: Sequence[Path], out: Path, config: JoinConfig, remove: Se
     if unknown := sorted(set(remove) - {entry["name"] for entry in old}):
         raise ConfigError(f"{out} holds no dataset {unknown[0]!r} to remove")
     kept = [{key: entry[key] for key in ("name", "path", "manifest_sha256")} for entry in old]
-    found = {(out / entry["path"]).resolve(): entry for entry in kept if entry["name"] not in remove}
+    found = {
+        (out / entry["path"]).resolve(): entry for entry in kept if entry["name"] not in remove
+    }
     for directory in dict.fromkeys(path.resolve() for path in datasets):
         if directory not in found:
             found[directory] = {
                 "name": directory.name,
-                "path": Path(os.path.relpath(directory, out.resolve())).as_posix(),  # both can be moved together
+                # both can be moved together
+                "path": Path(os.path.relpath(directory, out.resolve())).as_posix(),
                 "manifest_sha256": file_hash(directory / MANIFEST),
             }
     entries = list(found.values())
@@ -149,12 +175,16 @@ def _entries(datasets: Sequence[Path], out: Path, config: JoinConfig, remove: Se
     if twice := [name for name in names if names.count(name) > 1]:
         raise ConfigError(f"two datasets are called {twice[0]!r}: rename the folder of one")
     if config.hold_out not in (NEWEST, NONE, *names):
-        raise ConfigError(f"hold_out is newest, none or a dataset's name, and no dataset is called {config.hold_out!r}")
+        raise ConfigError(
+            f"hold_out is newest, none or a dataset's name, and no dataset is called "
+            f"{config.hold_out!r}"
+        )
     by_hash: dict[str, Path] = {}
     for directory, entry in found.items():
         if (other := by_hash.setdefault(entry["manifest_sha256"], directory)) != directory:
             raise ConfigError(
-                f"{other} and {directory} have the same manifest: one dump was ingested twice, so join only one of the two"
+                f"{other} and {directory} have the same manifest: one dump was ingested twice, so "
+                f"join only one of the two"
             )
     if not entries:
         raise ConfigError("name at least one dataset to join")
@@ -177,14 +207,25 @@ def _hold_out(entry: dict[str, Any], member: Member, config: JoinConfig, stop: S
     member = replace(member, held_out=first)
     if first not in (ALL, NONE):
         member = replace(member, held_rows=_count_held_rows(member, stop))
-    entry |= {"first_date": min(days, default=None), "last_date": max(days, default=None), "held_out": first}
+    entry |= {
+        "first_date": min(days, default=None),
+        "last_date": max(days, default=None),
+        "held_out": first,
+    }
     entry |= {"why": why, "held_rows": member.held_rows}
-    LOG.info("held out of %s: %s (%s)", entry["name"], first if first in (ALL, NONE) else f"games from {first} on", why)
+    LOG.info(
+        "held out of %s: %s (%s)",
+        entry["name"],
+        first if first in (ALL, NONE) else f"games from {first} on",
+        why,
+    )
     return member
 
 
 def _count_days(member: Member) -> Mapping[str, int]:
-    """Return how many used games there are of each day, as PGN writes it; games without a complete date are left out."""
+    """Return how many used games there are of each day, as PGN writes it; games without a complete
+    date are left out.
+    """
     days: Counter[str] = Counter()
     for _, games in games_tables(member.directory, member.manifest, ["date", "split"]):
         dates = games.filter(games["split"].is_valid())["date"]
@@ -209,7 +250,9 @@ def _choose_games(days: Mapping[str, int], name: str, config: JoinConfig) -> tup
 
 
 def _count_held_rows(member: Member, stop: Stop) -> dict[str, list[int]]:
-    """Return the rows of games that are held out in each row group, by file, without files that have none."""
+    """Return the rows of games that are held out in each row group, by file, without files that
+    have none.
+    """
     held_games, found = member.held_games(), {}
     for entry in member.manifest["files"]:
         if entry["split"] is None:
@@ -217,7 +260,10 @@ def _count_held_rows(member: Member, stop: Stop) -> dict[str, list[int]]:
         if stop():
             raise Stopped("stopped; nothing was written")
         with open_shard(member.directory / entry["name"], entry["rows"]) as reader:
-            games = [reader.read(group, ["game"], len(held_games))["game"] for group in range(len(reader.groups))]
+            games = [
+                reader.read(group, ["game"], len(held_games))["game"]
+                for group in range(len(reader.groups))
+            ]
         if any(counts := [int(held_games[game_R].sum()) for game_R in games]):
             found[entry["name"]] = counts
     return found
@@ -244,12 +290,19 @@ def _both_sides(used: Sequence[Member], stop: Stop) -> dict[str, int]:
 
 
 def game_splits(member: Member) -> "Iterator[pl.DataFrame]":
-    """Yield the used games of a dataset: `key`, the hash of their moves, and `split`, an index into ALL_SPLITS."""
+    """Yield the used games of a dataset: `key`, the hash of their moves, and `split`, an index into
+    ALL_SPLITS.
+    """
     import polars as pl
 
     for _, table in games_tables(member.directory, member.manifest, ["identity", "split", "date"]):
         held = pl.Series("held", member.is_held(table["date"]))
-        games = pl.DataFrame(pl.from_arrow(table)).with_columns(held).drop_nulls("split").rename({"identity": "key"})
+        games = (
+            pl.DataFrame(pl.from_arrow(table))
+            .with_columns(held)
+            .drop_nulls("split")
+            .rename({"identity": "key"})
+        )
         index = pl.col("split").replace_strict(SPLITS, range(len(SPLITS)), return_dtype=pl.UInt8)
         latest = pl.lit(ALL_SPLITS.index(LATEST), pl.UInt8)
         yield games.select("key", split=pl.when("held").then(latest).otherwise(index))

@@ -1,15 +1,17 @@
 """Mix rows of several sources in one stream of batches, in fixed shares; resumes at any step.
 
-`Shares` mixes endless streams, such as games and evaluated positions. `Mixture` mixes human and self-play rows, each of
-which is used a fixed number of times:
+`Shares` mixes endless streams, such as games and evaluated positions. `Mixture` mixes human and
+self-play rows, each of which is used a fixed number of times:
 
     human datasets          -> Batches, from row 7,000 -+
-    self-play, generation 4 -> Batches, from row 0     -+-> a number of rows from each -> permuted -> a batch
+    self-play, generation 4 -> Batches, from row 0     -+-> a number of rows from each -> permuted
+    -> a batch
     self-play, generation 5 -> Batches, from row 0     -+
 
-Each source is an endless stream of shuffled rows, from which every batch takes the next ones. Batches 0 to k hold
-floor((k + 1) * batch_size * human_share) human rows in all. The source of each self-play row is drawn without replacement from
-tickets, as many per source as the run takes rows of it.
+Each source is an endless stream of shuffled rows, from which every batch takes the next ones.
+Batches 0 to k hold floor((k + 1) * batch_size * human_share) human rows in all. The source of each
+self-play row is drawn without replacement from tickets, as many per source as the run takes rows of
+it.
 """
 
 import math
@@ -48,7 +50,9 @@ def human_rows(batches: int, batch_size: int, share: Fraction) -> int:
 
 
 class Mixture:
-    """The batches of one run: as many as the self-play rows fill, together with the share of human rows."""
+    """The batches of one run: as many as the self-play rows fill, together with the share of human
+    rows.
+    """
 
     def __init__(
         self,
@@ -61,17 +65,21 @@ class Mixture:
         rank: int = 0,
         world: int = 1,
     ) -> None:
-        """Draw the source of each row; process `rank` of `world` gets its equal part of every batch.
+        """Draw the source of each row; process `rank` of `world` gets its equal part of every
+        batch.
 
-        Raises ConfigError for a batch that cannot be divided, or a share that is out of range or lacks human datasets.
+        Raises ConfigError for a batch that cannot be divided, or a share that is out of range or
+        lacks human datasets.
         """
         if batch_size < 1 or not 0 <= rank < world or batch_size % world:
             raise ConfigError(
-                f"a batch of {batch_size} cannot be divided among {world} processes (this is number {rank})"
+                f"a batch of {batch_size} cannot be divided among {world} processes (this is "
+                f"number {rank})"
             )
         if not 0 <= human_share < 1 or (human_share > 0) != (human is not None):
             raise ConfigError(
-                "human_share is from 0 to below 1; it is above 0 where there are human datasets, and only there"
+                "human_share is from 0 to below 1; it is above 0 where there are human datasets, "
+                "and only there"
             )
         self.sources: list[Source] = [*([human] if human is not None else []), *selfplay]
         self.humans = len(self.sources) - len(selfplay)
@@ -84,8 +92,12 @@ class Mixture:
         """Number of whole batches."""
 
     def counts(self, first: int, last: int) -> NDArray[np.int64]:
-        """Return the number of rows of each source, the human one first, in the batches from `first` to before `last`."""
-        before, until = (human_rows(step, self.batch_size, self.human_share) for step in (first, last))
+        """Return the number of rows of each source, the human one first, in the batches from
+        `first` to before `last`.
+        """
+        before, until = (
+            human_rows(step, self.batch_size, self.human_share) for step in (first, last)
+        )
         mine = self.tickets_S[first * self.batch_size - before : last * self.batch_size - until]
         counts = np.bincount(mine, minlength=len(self.sources)).astype(np.int64)
         if self.humans:
@@ -105,23 +117,30 @@ class Mixture:
                 parts += readers[index].take(count) if count else []
             rng = np.random.Generator(np.random.PCG64((self.seed, PLACES, number)))
             places = rng.permutation(self.batch_size)[self.rank :: self.world]
-            yield {name: np.concatenate([part[name] for part in parts])[places] for name in parts[0]}
+            yield {
+                name: np.concatenate([part[name] for part in parts])[places] for name in parts[0]
+            }
 
 
 class Shares:
     """Endless batches with a fixed share of rows from each stream."""
 
     def __init__(self, streams: Sequence[Batches], shares: Sequence[float]) -> None:
-        """Mix streams of one batch size, each made for one process; every process of the first one's world reads all of them.
+        """Mix streams of one batch size, each made for one process; every process of the first
+        one's world reads all of them.
 
         Raises ConfigError unless there is a positive share for each stream.
         """
         if len(shares) != len(streams) or not all(0 < share < math.inf for share in shares):
             raise ConfigError(
-                f"shares are positive numbers, one for each of {len(streams)} datasets, not {list(shares)}"
+                f"shares are positive numbers, one for each of {len(streams)} datasets, not "
+                f"{list(shares)}"
             )
         self.streams = streams
-        self.ends = [Fraction(share).limit_denominator(10**6) for share in accumulate(s / sum(shares) for s in shares)]
+        self.ends = [
+            Fraction(share).limit_denominator(10**6)
+            for share in accumulate(s / sum(shares) for s in shares)
+        ]
 
     def counts(self, steps: int, size: int) -> NDArray[np.int64]:
         """Return the rows of each stream in the first `steps` batches of `size` rows."""
@@ -132,13 +151,23 @@ class Shares:
         """Yield batches without end from `step` on: the part of process `rank` of `world`."""
         size, seed = self.streams[0].batch_size, self.streams[0].seed
         taken = self.counts(step, size)
-        readers = [_Reader(stream, int(first)) for stream, first in zip(self.streams, taken, strict=True)]
+        readers = [
+            _Reader(stream, int(first)) for stream, first in zip(self.streams, taken, strict=True)
+        ]
         for number in count_from(step):
             until = self.counts(number + 1, size)
             wanted, taken = (until - taken).tolist(), until
-            parts = [part for reader, rows in zip(readers, wanted, strict=True) for part in reader.take(rows)]
-            places = np.random.Generator(np.random.PCG64((seed, PLACES, number))).permutation(size)[rank::world]
-            yield {name: np.concatenate([part[name] for part in parts])[places] for name in parts[0]}
+            parts = [
+                part
+                for reader, rows in zip(readers, wanted, strict=True)
+                for part in reader.take(rows)
+            ]
+            places = np.random.Generator(np.random.PCG64((seed, PLACES, number))).permutation(size)[
+                rank::world
+            ]
+            yield {
+                name: np.concatenate([part[name] for part in parts])[places] for name in parts[0]
+            }
 
 
 class _Reader:

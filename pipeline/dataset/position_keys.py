@@ -1,7 +1,8 @@
 """64-bit keys of stored positions, and which keys occur in shards.
 
-Two rows have the same key if their planes and castling rights are the same: pieces, turn, rights, and a legal en-passant
-capture, which is a move plane. The rules of threefold repetition compare positions in the same way.
+Two rows have the same key if their planes and castling rights are the same: pieces, turn, rights,
+and a legal en-passant capture, which is a move plane. The rules of threefold repetition compare
+positions in the same way.
 
 Axes: R rows, P planes.
 """
@@ -32,7 +33,9 @@ def _salts() -> NDArray[np.uint64]:
 
 
 def position_keys(planes_RP: NDArray[np.uint64], castling_R: NDArray[Any]) -> NDArray[np.uint64]:
-    """Return the keys of positions, uint64[R]: a hash of the sum of the planes' hashes, each with its own salt."""
+    """Return the keys of positions, uint64[R]: a hash of the sum of the planes' hashes, each with
+    its own salt.
+    """
     keys = np.empty(len(planes_RP), dtype=np.uint64)
     salts = _salts()
     for begin in range(0, len(planes_RP), BLOCK):
@@ -46,7 +49,9 @@ def position_keys(planes_RP: NDArray[np.uint64], castling_R: NDArray[Any]) -> ND
     return splitmix64(keys ^ splitmix64(castling_R.astype(np.uint64) ^ salts[PLANES]))
 
 
-def find_keys(keys_R: NDArray[np.uint64], shards: Sequence[Shard], progress: Progress = silent) -> NDArray[np.bool_]:
+def find_keys(
+    keys_R: NDArray[np.uint64], shards: Sequence[Shard], progress: Progress = silent
+) -> NDArray[np.bool_]:
     """Return which keys are of positions in the shards, bool[R], reading each shard once."""
     wanted, places = np.unique(keys_R, return_inverse=True)
     found = np.zeros(len(wanted), dtype=np.bool_)

@@ -42,7 +42,9 @@ class Scratch:
             self._flush()
 
     def parts(self) -> "Iterator[pl.LazyFrame]":
-        """Yield all rows in parts, after which none can be added; raises ConfigError as `add` does."""
+        """Yield all rows in parts, after which none can be added; raises ConfigError as `add`
+        does.
+        """
         import polars as pl
 
         self._flush()
@@ -73,5 +75,6 @@ class Scratch:
             yield
         except OSError as error:
             raise ConfigError(
-                f"temporary files cannot be written in {self.folder.parent} ({error}): make room there, or set TMPDIR"
+                f"temporary files cannot be written in {self.folder.parent} ({error}): make room "
+                f"there, or set TMPDIR"
             ) from error

@@ -1,4 +1,5 @@
-"""Bands of the mover's rating and classes of time control, by which positions and games are counted.
+"""Bands of the mover's rating and classes of time control, by which positions and games are
+counted.
 
 Axes: R rows.
 """
@@ -15,23 +16,30 @@ from pipeline.dataset.files.columns import BATCH_SENTINELS
 CLASSES = ("ultraBullet", "bullet", "blitz", "rapid", "classical", "unknown")
 """Lichess's classes of time control."""
 CLASS_EDGES = (30, 180, 480, 1500)
-"""Seconds of base + 40 x increment at which the second and later classes begin: lichess.org/faq#time-controls."""
+"""Seconds of base + 40 x increment at which the second and later classes begin:
+lichess.org/faq#time-controls."""
 RATING_EDGES = (1200, 1600, 2000, 2400)
 
 
 def speed_class(base: NDArray[Any], increment: NDArray[Any]) -> NDArray[np.int64]:
     """Return the index into CLASSES of time controls in seconds, all of them known."""
-    return np.searchsorted(CLASS_EDGES, base.astype(np.int64) + 40 * increment.astype(np.int64), side="right")
+    return np.searchsorted(
+        CLASS_EDGES, base.astype(np.int64) + 40 * increment.astype(np.int64), side="right"
+    )
 
 
 def time_class(base_R: NDArray[Any], increment_R: NDArray[Any]) -> NDArray[np.int64]:
-    """Return each row's index into CLASSES from its time control in seconds, with a batch's sentinels for unknown."""
+    """Return each row's index into CLASSES from its time control in seconds, with a batch's
+    sentinels for unknown.
+    """
     known = (base_R != BATCH_SENTINELS["base"]) & (increment_R != BATCH_SENTINELS["increment"])
     return np.where(known, speed_class(base_R, increment_R), len(CLASSES) - 1)
 
 
 def rating_band(elo_R: NDArray[Any], edges: Sequence[int]) -> NDArray[np.int64]:
-    """Return each row's band: 0 below the first edge, then between edges, from the last edge on; unknown ratings come last."""
+    """Return each row's band: 0 below the first edge, then between edges, from the last edge on;
+    unknown ratings come last.
+    """
     band = np.searchsorted(np.asarray(edges), elo_R, side="right")
     return np.where(elo_R == BATCH_SENTINELS["elo"], len(edges) + 1, band)
 

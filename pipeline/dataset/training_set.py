@@ -1,11 +1,13 @@
-"""Training sets: datasets (months, for example) joined by a page that names them. No row is copied or moved.
+"""Training sets: datasets (months, for example) joined by a page that names them. No row is copied
+or moved.
 
-`training_set.json` names each dataset by its folder, relative to the set's, and by the hash of its manifest. Every function
-that takes a dataset's folder takes a training set's too: `members` is the one place that knows the difference.
+`training_set.json` names each dataset by its folder, relative to the set's, and by the hash of its
+manifest. Every function that takes a dataset's folder takes a training set's too: `members` is the
+one place that knows the difference.
 
-Splits: `train`, `val` and `test` are those of the datasets, by game, without the games that are held out: their rows, of
-whatever split, are the split `latest`.
-Stability: TRAINING_SET_VERSION stands in the page; a changed meaning is a new version.
+Splits: `train`, `val` and `test` are those of the datasets, by game, without the games that are
+held out: their rows, of whatever split, are the split `latest`. Stability: TRAINING_SET_VERSION
+stands in the page; a changed meaning is a new version.
 """
 
 import operator
@@ -80,10 +82,13 @@ class Member:
     held_out: str = NONE
     """The first day of the games that are held out, ALL or NONE."""
     held_rows: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    """The rows held out of each row group, by file, where `held_out` is a day; other files have none."""
+    """The rows held out of each row group, by file, where `held_out` is a day; other files have
+    none."""
 
     def shards(self, split: str) -> list[Shard]:
-        """Return the shards of a split, which may be none; reads the dates of games if some are held out."""
+        """Return the shards of a split, which may be none; reads the dates of games if some are
+        held out.
+        """
         wanted: NDArray[np.bool_] | None = None
         found = []
         for entry in self.manifest["files"]:
@@ -92,9 +97,25 @@ class Member:
             divided = sum(groups) < entry["rows"]
             if divided and wanted is None:
                 wanted = self.held_games() if split == LATEST else ~self.held_games()
-            path, games, form = self.directory / entry["name"], self.manifest["games"]["read"], self.manifest["planes"]
-            by_engine = self.manifest.get("moves_by") == "engine" or "games" in self.manifest.get("selfplay", {})
-            found.append(Shard(path, entry["rows"], games, form, tuple(groups), by_engine, wanted if divided else None))
+            path, games, form = (
+                self.directory / entry["name"],
+                self.manifest["games"]["read"],
+                self.manifest["planes"],
+            )
+            by_engine = self.manifest.get("moves_by") == "engine" or "games" in self.manifest.get(
+                "selfplay", {}
+            )
+            found.append(
+                Shard(
+                    path,
+                    entry["rows"],
+                    games,
+                    form,
+                    tuple(groups),
+                    by_engine,
+                    wanted if divided else None,
+                )
+            )
         return found
 
     def positions(self, split: str) -> int:
@@ -105,7 +126,9 @@ class Member:
         """Return whether games of these dates are held out, bool[G]."""
         if self.held_out in (ALL, NONE):
             return np.full(len(dates), self.held_out == ALL)
-        later = pc.and_(pc.match_substring_regex(dates, DAY), pc.greater_equal(dates, self.held_out))
+        later = pc.and_(
+            pc.match_substring_regex(dates, DAY), pc.greater_equal(dates, self.held_out)
+        )
         return np.asarray(pc.fill_null(later, False))
 
     def held_games(self) -> NDArray[np.bool_]:
@@ -118,8 +141,14 @@ class Member:
         if entry["split"] is None or split not in (entry["split"], LATEST):
             return []
         stored = _stored_groups(self.manifest, entry)
-        held = stored if self.held_out == ALL else self.held_rows.get(entry["name"], [0] * len(stored))
-        return list(held) if split == LATEST else [rows - out for rows, out in zip(stored, held, strict=True)]
+        held = (
+            stored if self.held_out == ALL else self.held_rows.get(entry["name"], [0] * len(stored))
+        )
+        return (
+            list(held)
+            if split == LATEST
+            else [rows - out for rows, out in zip(stored, held, strict=True)]
+        )
 
 
 def _stored_groups(manifest: Mapping[str, Any], entry: Mapping[str, Any]) -> list[int]:
@@ -134,33 +163,42 @@ def is_training_set(directory: Path) -> bool:
 
 
 def read_training_set(directory: Path) -> dict[str, Any]:
-    """Read and check a training set's page; raises DatasetError for one that is damaged or of another version."""
+    """Read and check a training set's page; raises DatasetError for one that is damaged or of
+    another version.
+    """
     path = directory / TRAINING_SET
     if not path.exists():
-        raise DatasetError(f"{directory} is no training set: `fianchetto join DATASET... --out DIR` makes one")
+        raise DatasetError(
+            f"{directory} is no training set: `fianchetto join DATASET... --out DIR` makes one"
+        )
     page = read_json(path, DatasetError, largest=LARGEST_MANIFEST)
     if not isinstance(page, dict) or page.get("training_set_version") != TRAINING_SET_VERSION:
         found = page.get("training_set_version") if isinstance(page, dict) else None
         raise DatasetError(
-            f"{path} has version {shown(found)}, this program {TRAINING_SET_VERSION}: join the datasets again"
+            f"{path} has version {shown(found)}, this program {TRAINING_SET_VERSION}: join the "
+            f"datasets again"
         )
     check(path, page, TrainingSet, DatasetError, hint=": join the datasets again")
     return page
 
 
 def members(directory: Path, progress: Progress = silent, stop: Stop = never) -> list[Member]:
-    """Return the datasets of a training set, or the one dataset of a folder, with their files verified.
+    """Return the datasets of a training set, or the one dataset of a folder, with their files
+    verified.
 
-    Raises DatasetError for a dataset that is missing, has changed since it was joined, or differs from its manifest, and
-    Stopped. Hashing files for the first time reports progress in bytes.
+    Raises DatasetError for a dataset that is missing, has changed since it was joined, or differs
+    from its manifest, and Stopped. Hashing files for the first time reports progress in bytes.
     """
     if is_training_set(directory):
         page = read_training_set(directory)
         found = [_read_member(directory, entry) for entry in page["datasets"]]
         for split in ALL_SPLITS:
-            if (rows := page["positions"].get(split)) != (total := sum(member.positions(split) for member in found)):
+            if (rows := page["positions"].get(split)) != (
+                total := sum(member.positions(split) for member in found)
+            ):
                 raise DatasetError(
-                    f"{directory / TRAINING_SET}: positions.{split} is {rows}, and its datasets have {total}: join them again"
+                    f"{directory / TRAINING_SET}: positions.{split} is {rows}, and its datasets "
+                    f"have {total}: join them again"
                 )
     else:
         found = [Member(directory, read_manifest(directory))]
@@ -176,7 +214,8 @@ def _read_member(directory: Path, entry: Mapping[str, Any]) -> Member:
     if file_hash(folder / MANIFEST) != entry["manifest_sha256"]:
         raise DatasetError(
             f"{folder} has changed since it was joined",
-            remedy=f"`fianchetto join --out {directory} --remove {entry['name']}` removes it; then join it again",
+            remedy=f"`fianchetto join --out {directory} --remove {entry['name']}` removes it; then "
+            f"join it again",
             code="member-changed",
         )
     for file in manifest["files"]:
@@ -184,17 +223,21 @@ def _read_member(directory: Path, entry: Mapping[str, Any]) -> Member:
         held = entry["held_rows"].get(file["name"], stored)
         if len(held) != len(stored) or any(map(operator.gt, held, stored)):
             raise DatasetError(
-                f"{directory / TRAINING_SET}: held_rows of {file['name']} do not fit the file: join the datasets again"
+                f"{directory / TRAINING_SET}: held_rows of {file['name']} do not fit the file: "
+                f"join the datasets again"
             )
     return Member(folder, manifest, entry["held_out"], entry["held_rows"])
 
 
 def split_shards(directory: Path, split: str) -> list[Shard]:
-    """Return the shards of a split of a dataset or a training set; raises DatasetError if the split is empty or unknown."""
+    """Return the shards of a split of a dataset or a training set; raises DatasetError if the split
+    is empty or unknown.
+    """
     joined = is_training_set(directory)
     if not joined and split == LATEST:
         raise DatasetError(
-            f"{directory} is a dataset, and `latest` is a split of training sets only: name another split"
+            f"{directory} is a dataset, and `latest` is a split of training sets only: name "
+            f"another split"
         )
     splits = ALL_SPLITS if joined else SPLITS
     used = members(directory)

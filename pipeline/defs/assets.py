@@ -1,4 +1,6 @@
-"""The assets from dump to leaderboard: options -> one library call in a child process -> metadata."""
+"""The assets from dump to leaderboard: options -> one library call in a child process ->
+metadata.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -50,7 +52,8 @@ ADD_PARTITION = "add another partition"
 REMEDIES = {
     "stopped": "materialize it again to continue",
     "damaged": "materialize `positions` again with `replace: true`",
-    "member-changed": "materialize `training_set` again; an entry in `remove` takes the dataset out first",
+    "member-changed": "materialize `training_set` again; an entry in `remove` takes the dataset "
+    "out first",
     "workers": "set fewer `workers` in the launchpad",
 }
 """Remedies for a Dagster user by error code; the command line has other ones."""
@@ -89,24 +92,38 @@ def dump(context: dg.AssetExecutionContext, datasets: Datasets) -> Result:
     code_version=f"{CODE_VERSION}, rows {ROWS_VERSION}",  # the same dump may give other rows
 )
 def positions(
-    context: dg.AssetExecutionContext, config: Form[PositionsOptions], datasets: Datasets, compute: Compute
+    context: dg.AssetExecutionContext,
+    config: Form[PositionsOptions],
+    datasets: Datasets,
+    compute: Compute,
 ) -> Result:
-    """Packed positions and move labels of a dump: Parquet shards, split by game, with a manifest."""
+    """Packed positions and move labels of a dump: Parquet shards, split by game, with a
+    manifest.
+    """
     with report_user_errors(REPLACE):
         options = read_form(config)
-        source, out = datasets.source(context.partition_key), datasets.positions(context.partition_key)
-        asked: Any = context.run.run_config.get("ops", {})  # the sensor and a plain click ask for no options
+        source, out = (
+            datasets.source(context.partition_key),
+            datasets.positions(context.partition_key),
+        )
+        # the sensor and a plain click ask for no options
+        asked: Any = context.run.run_config.get("ops", {})
         if "positions" not in asked and (before := saved_settings(out)):
             options = replace(options, ingest=build_options(IngestConfig, before))
-            context.log.info(f"the run has no options: using those of the existing positions, {before}")
-        version = version_of(source)  # before reading it, so that a change during the read is noticed
+            context.log.info(
+                f"the run has no options: using those of the existing positions, {before}"
+            )
+        # before reading it, so that a change during the read is noticed
+        version = version_of(source)
         work = partial(tasks.ingest, source, out, options.ingest)
         work = partial(work, workers=options.workers, engine=compute.name, replace=options.replace)
         manifest = run_child(work, progress=log_asset_progress(context), lock=out)
     hashes = [source["sha256"] for source in manifest["sources"]]
     return Result(
         metadata=metadata.describe_positions(out, manifest) | {DUMP_VERSION: version},
-        data_version=metadata.data_version(hashes, manifest["config"], CODE_VERSION, manifest["rows_version"]),
+        data_version=metadata.data_version(
+            hashes, manifest["config"], CODE_VERSION, manifest["rows_version"]
+        ),
     )
 
 
@@ -117,14 +134,22 @@ def positions(
     pool="processor",
     code_version=CODE_VERSION,
 )
-def training_set(context: dg.AssetExecutionContext, config: Form[TrainingSetOptions], datasets: Datasets) -> Result:
-    """Datasets joined for training without copying them: the newest games of each are held out, and all are audited."""
+def training_set(
+    context: dg.AssetExecutionContext, config: Form[TrainingSetOptions], datasets: Datasets
+) -> Result:
+    """Datasets joined for training without copying them: the newest games of each are held out, and
+    all are audited.
+    """
     with report_user_errors(RENAME):
         options = read_form(config)
         shards = find_inputs(context, datasets, options.positions)
         out = datasets.training_set(options.name or options.named_by(shards))
         progress = log_asset_progress(context)
-        page = run_child(partial(join, shards, out, options.join, remove=options.remove), progress=progress, lock=out)
+        page = run_child(
+            partial(join, shards, out, options.join, remove=options.remove),
+            progress=progress,
+            lock=out,
+        )
         folder = datasets.path / "reports" / "training_sets" / out.name
         work = partial(tasks.audit, [out], folder)
         audit = run_child(work, progress=progress) if options.audit else None
@@ -141,8 +166,12 @@ def training_set(context: dg.AssetExecutionContext, config: Form[TrainingSetOpti
     pool="accelerator",
     code_version=CODE_VERSION,
 )
-def checkpoint(context: dg.AssetExecutionContext, config: Form[CheckpointOptions], datasets: Datasets) -> Result:
-    """A trained policy-value network: safetensors and a card, with its training curves. A retry resumes training."""
+def checkpoint(
+    context: dg.AssetExecutionContext, config: Form[CheckpointOptions], datasets: Datasets
+) -> Result:
+    """A trained policy-value network: safetensors and a card, with its training curves. A retry
+    resumes training.
+    """
     with report_user_errors(RENAME):
         options = read_form(config)
         joined = find_input(datasets.training_set, options.training_set, training_set.key, context)
@@ -155,7 +184,9 @@ def checkpoint(context: dg.AssetExecutionContext, config: Form[CheckpointOptions
     return Result(
         metadata=metadata.describe_checkpoint(out, card)
         | {TRAINED_ON: dg.MetadataValue.path(joined), "started_from": why},
-        data_version=metadata.data_version(card["data"], card["config"], options.preset, CODE_VERSION),
+        data_version=metadata.data_version(
+            card["data"], card["config"], options.preset, CODE_VERSION
+        ),
     )
 
 
@@ -166,19 +197,29 @@ def checkpoint(context: dg.AssetExecutionContext, config: Form[CheckpointOptions
     pool="accelerator",
     code_version=CODE_VERSION,
 )
-def accuracy_report(context: dg.AssetExecutionContext, config: Form[ReportOptions], datasets: Datasets) -> Result:
-    """How often the network's first choice is the move that was played, on games it was not trained on."""
+def accuracy_report(
+    context: dg.AssetExecutionContext, config: Form[ReportOptions], datasets: Datasets
+) -> Result:
+    """How often the network's first choice is the move that was played, on games it was not trained
+    on.
+    """
     with report_user_errors():
         options = read_form(config)
         network = find_input(datasets.checkpoint, options.checkpoint, checkpoint.key, context)
         if options.positions and not is_training_set(datasets.training_set(options.positions)):
             (data,) = find_inputs(context, datasets, (options.positions,))
-        elif options.checkpoint and not options.positions and (own := find_own_set(context.instance, network)):
+        elif (
+            options.checkpoint
+            and not options.positions
+            and (own := find_own_set(context.instance, network))
+        ):
             data = own
         else:
             data = find_input(datasets.training_set, options.positions, training_set.key, context)
         out = datasets.path / "reports" / network.name / data.name
-        work = partial(tasks.report, network, data, options.split, options.rule, options.rating_rows, out)
+        work = partial(
+            tasks.report, network, data, options.split, options.rule, options.rating_rows, out
+        )
         report = run_child(work, progress=log_asset_progress(context))
         page = data / (TRAINING_SET if is_training_set(data) else MANIFEST)
         hashes = [file_hash(page), file_hash(network / "checkpoint.json")]
@@ -196,12 +237,18 @@ def accuracy_report(context: dg.AssetExecutionContext, config: Form[ReportOption
     code_version="1",
 )
 def leaderboard(datasets: Datasets) -> Result:
-    """All measured checkpoints by dataset and top-1, and the best of each preset. Compare figures under the same rule."""
+    """All measured checkpoints by dataset and top-1, and the best of each preset. Compare figures
+    under the same rule.
+    """
     found = metadata.describe_leaderboard(datasets.path / "reports")
-    return Result(metadata=found, data_version=metadata.data_version(str(found["leaderboard"].records)))
+    return Result(
+        metadata=found, data_version=metadata.data_version(str(found["leaderboard"].records))
+    )
 
 
-def find_inputs(context: dg.AssetExecutionContext, datasets: Datasets, names: tuple[str, ...]) -> list[Path]:
+def find_inputs(
+    context: dg.AssetExecutionContext, datasets: Datasets, names: tuple[str, ...]
+) -> list[Path]:
     """Return the positions to work on, those named or all.
 
     Raises UserError if materialized ones are missing, or failed a blocking check.
@@ -212,7 +259,10 @@ def find_inputs(context: dg.AssetExecutionContext, datasets: Datasets, names: tu
 
 
 def find_input(
-    folder_of: Callable[[str], Path], named: str, key: dg.AssetKey, context: dg.AssetExecutionContext
+    folder_of: Callable[[str], Path],
+    named: str,
+    key: dg.AssetKey,
+    context: dg.AssetExecutionContext,
 ) -> Path:
     """Return the folder that the options name, or that from `find_folder`.
 
@@ -225,14 +275,17 @@ def find_input(
     folder, name = find_folder(key, context.instance, context.run), key.to_user_string()
     if not folder.is_dir():
         raise UserError(
-            f"{folder}, the {name} that was materialized last, is missing: materialize it again, or name one"
+            f"{folder}, the {name} that was materialized last, is missing: materialize it again, "
+            f"or name one"
         )
     require_no_failed_check(context.instance, key)
     return folder
 
 
 def find_own_set(instance: dg.DagsterInstance, network: Path) -> Path | None:
-    """Return the training set of a checkpoint, None if Dagster did not train it or the set is gone."""
+    """Return the training set of a checkpoint, None if Dagster did not train it or the set is
+    gone.
+    """
     records = instance.fetch_materializations(checkpoint.key, limit=1000).records
     for found in (record.asset_materialization for record in records):
         if found is not None and found.metadata["path"].value == str(network):
@@ -241,17 +294,27 @@ def find_own_set(instance: dg.DagsterInstance, network: Path) -> Path | None:
     return None
 
 
-def find_folder(key: dg.AssetKey, instance: dg.DagsterInstance, run: dg.DagsterRun, name: str = "path") -> Path:
-    """Return the folder, metadata `name`, of the asset that this run materialized, or one that it retries; else the newest."""
+def find_folder(
+    key: dg.AssetKey, instance: dg.DagsterInstance, run: dg.DagsterRun, name: str = "path"
+) -> Path:
+    """Return the folder, metadata `name`, of the asset that this run materialized, or one that it
+    retries; else the newest.
+    """
     kind = dg.DagsterEventType.ASSET_MATERIALIZATION
     runs = [id_ for id_ in (run.run_id, run.parent_run_id, run.root_run_id) if id_]
-    events = [entry.asset_materialization for id_ in runs for entry in reversed(instance.all_logs(id_, of_type=kind))]
+    events = [
+        entry.asset_materialization
+        for id_ in runs
+        for entry in reversed(instance.all_logs(id_, of_type=kind))
+    ]
     event = instance.get_latest_materialization_event(key)
     events.append(event.asset_materialization if event else None)
     found = next((one for one in events if one is not None and one.asset_key == key), None)
     if found is None:
         asset = key.to_user_string()
-        raise UserError(f"no {asset} has been materialized: materialize one, or name one in datasets/{asset}s")
+        raise UserError(
+            f"no {asset} has been materialized: materialize one, or name one in datasets/{asset}s"
+        )
     return Path(str(found.metadata[name].value))
 
 

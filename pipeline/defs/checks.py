@@ -1,4 +1,5 @@
-"""Checks of the assets. A check runs after its asset, or alone: from its page, or by the job `verify`.
+"""Checks of the assets. A check runs after its asset, or alone: from its page, or by the job
+`verify`.
 
 A blocking check that fails keeps downstream assets from running, in its own run and in later ones
 (`blocking.require_no_failed_check`), until the asset is materialized again or the check passes.
@@ -46,10 +47,18 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", dg.PreviewWarning)  # partitioned checks, which tests cover
     POSITIONS = [
         dg.AssetCheckSpec(
-            name, asset="positions", description=text, blocking=name in BLOCKING["positions"], partitions_def=dumps
+            name,
+            asset="positions",
+            description=text,
+            blocking=name in BLOCKING["positions"],
+            partitions_def=dumps,
         )
         for name, text in (
-            (FILES, "The shards have the sizes, SHA-256 and rows of the manifest, which lists them all."),
+            (
+                FILES,
+                "The shards have the sizes, SHA-256 and rows of the manifest, which lists them "
+                "all.",
+            ),
             (SPLITS, "No game has positions in two splits."),
             (ROWS, "Random rows equal those replayed from the dump with python-chess."),
             (WHOLE, "The dump was read to its end, without damage."),
@@ -79,7 +88,9 @@ FIELDS = ("passed", "severity", "metadata", "description")
 def check_positions(
     context: dg.AssetCheckExecutionContext, datasets: Datasets
 ) -> Iterator[dg.AssetCheckResult | dg.AssetCheckEvaluation | dg.Output[None]]:
-    """Verify the run's partition against its manifest and the dump; in a run without partition, all materialized ones."""
+    """Verify the run's partition against its manifest and the dump; in a run without partition, all
+    materialized ones.
+    """
     op = context.op_execution_context
     if op.has_partition_key:
         yield from select(context, _verify(datasets, op.partition_key))
@@ -87,14 +98,19 @@ def check_positions(
     for key in sorted(materialized_dumps(op.instance)):
         for result in select(context, _verify(datasets, key)):
             name, values = str(result.check_name), {each: getattr(result, each) for each in FIELDS}
-            yield dg.AssetCheckEvaluation(positions.key, name, partition=key, blocking=name != WHOLE, **values)
-    # An AssetCheckResult, from which Dagster makes these outputs, cannot name another partition than the run's.
+            yield dg.AssetCheckEvaluation(
+                positions.key, name, partition=key, blocking=name != WHOLE, **values
+            )
+    # An AssetCheckResult, from which Dagster makes these outputs, cannot name another partition
+    # than the run's.
     for check in sorted(op.selected_asset_check_keys):
         yield dg.Output(None, op.job_def.asset_layer.get_op_output_name(check) or check.name)
 
 
 def select(context: dg.AssetCheckExecutionContext, results: list[dg.AssetCheckResult]) -> Results:
-    """Yield the results of the checks that the run selects: each can be executed alone, from the asset's page."""
+    """Yield the results of the checks that the run selects: each can be executed alone, from the
+    asset's page.
+    """
     names = {check.name for check in context.op_execution_context.selected_asset_check_keys}
     yield from (result for result in results if result.check_name in names)
 
@@ -114,13 +130,17 @@ def _verify(datasets: Datasets, key: str) -> list[dg.AssetCheckResult]:
     description="No game in train has the same moves as a held-out game, in any dataset.",
 )
 def check_training_set(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
-    """Read the counts of equal games from the training set; a warning, since short games coincide."""
+    """Read the counts of equal games from the training set; a warning, since short games
+    coincide.
+    """
     op = context.op_execution_context
     with report_user_errors():
         page = read_training_set(find_folder(training_set.key, op.instance, op.run))
     counts = page["games_on_both_sides"]
     problems = [
-        f"{count} games in {name} have the same moves as a game in train" for name, count in counts.items() if count
+        f"{count} games in {name} have the same moves as a game in train"
+        for name, count in counts.items()
+        if count
     ]
     return _list_problems(SIDES, problems, warns=True, **counts)
 
@@ -136,17 +156,25 @@ def check_checkpoint(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckRes
     """Measure the checkpoint's loss on positions from its training set."""
     op = context.op_execution_context
     with report_user_errors():
-        folder, joined = (find_folder(checkpoint.key, op.instance, op.run, name) for name in ("path", TRAINED_ON))
+        folder, joined = (
+            find_folder(checkpoint.key, op.instance, op.run, name) for name in ("path", TRAINED_ON)
+        )
         probe = run_child(partial(tasks.probe, folder, members(joined)[0].directory, None, PROBED))
     return evaluate_checkpoint(probe)
 
 
 @dg.asset_check(
-    asset="accuracy_report", name=CLASSICAL, description="Top-1 is above that of the hand-written evaluator."
+    asset="accuracy_report",
+    name=CLASSICAL,
+    description="Top-1 is above that of the hand-written evaluator.",
 )
 def check_report(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
-    """Compare top-1 with the baseline on the same positions; a warning, since a network trained for a minute may lose."""
-    event = context.op_execution_context.instance.get_latest_materialization_event(accuracy_report.key)
+    """Compare top-1 with the baseline on the same positions; a warning, since a network trained for
+    a minute may lose.
+    """
+    event = context.op_execution_context.instance.get_latest_materialization_event(
+        accuracy_report.key
+    )
     assert event is not None
     assert event.asset_materialization is not None
     found = event.asset_materialization.metadata
@@ -156,14 +184,22 @@ def check_report(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
 
 
 def evaluate_positions(found: Mapping[str, Any], wanted: int) -> list[dg.AssetCheckResult]:
-    """Return the check results for the result of `verify_dataset`, which was asked to compare `wanted` rows."""
+    """Return the check results for the result of `verify_dataset`, which was asked to compare
+    `wanted` rows.
+    """
     files, compared = found["files"], found["compared"]
     unread = ["not checked, because files differ from the manifest"] if files else []
-    none = ["no row was compared: none is in the readable part of the dump"] if wanted and not compared else []
+    none = (
+        ["no row was compared: none is in the readable part of the dump"]
+        if wanted and not compared
+        else []
+    )
     return [
         _list_problems(FILES, files),
         _list_problems(SPLITS, unread or found["splits"]),
-        _list_problems(ROWS, unread or found["rows"] or none, rows_compared=compared, rows_wanted=wanted),
+        _list_problems(
+            ROWS, unread or found["rows"] or none, rows_compared=compared, rows_wanted=wanted
+        ),
         _list_problems(WHOLE, found["damage"], warns=True),
     ]
 
@@ -174,13 +210,18 @@ def evaluate_checkpoint(probe: Mapping[str, Any]) -> dg.AssetCheckResult:
     if not probe["rows"]:
         said = "the loss was not measured: no sampled row has a known move"
         return _result(LOSS, True, said, warns=False, rows=0)
-    said = f"the loss is {'not finite' if loss is None else format(loss, '.4f')} on {probe['rows']} rows"
+    said = (
+        f"the loss is {'not finite' if loss is None else format(loss, '.4f')} on "
+        f"{probe['rows']} rows"
+    )
     values = {"rows": probe["rows"]} | ({} if loss is None else {"loss": loss})
     return _result(LOSS, loss is not None, said, warns=False, **values)
 
 
 def evaluate_strength(row: Mapping[str, Any] | None) -> dg.AssetCheckResult:
-    """Return the check result for the match against the supervised checkpoint; None, if nothing was promoted, fails."""
+    """Return the check result for the match against the supervised checkpoint; None, if nothing was
+    promoted, fails.
+    """
     if row is None:
         return _result(STRONGER, False, NOTHING_PROMOTED)
     said = f"Elo {format_elo(row)} in {row['games']} games"
@@ -195,14 +236,22 @@ def evaluate_imitation(result: Mapping[str, Any]) -> dg.AssetCheckResult:
     return _result(PERSONAL, low is not None and low > 0, result["headline"], **values)
 
 
-def _list_problems(name: str, problems: Sequence[str], *, warns: bool = False, **values: Any) -> dg.AssetCheckResult:
+def _list_problems(
+    name: str, problems: Sequence[str], *, warns: bool = False, **values: Any
+) -> dg.AssetCheckResult:
     """Return a result that lists problems; it passes if there are none."""
     if problems:
-        values["problems"] = dg.MetadataValue.md("\n".join(f"- {problem}" for problem in problems[:50]))
+        values["problems"] = dg.MetadataValue.md(
+            "\n".join(f"- {problem}" for problem in problems[:50])
+        )
     first = problems[0] if problems else None
     return _result(name, not problems, first, warns=warns, problems_found=len(problems), **values)
 
 
-def _result(name: str, passed: bool, said: str | None, *, warns: bool = True, **values: Any) -> dg.AssetCheckResult:
+def _result(
+    name: str, passed: bool, said: str | None, *, warns: bool = True, **values: Any
+) -> dg.AssetCheckResult:
     severity = dg.AssetCheckSeverity.WARN if warns else dg.AssetCheckSeverity.ERROR
-    return dg.AssetCheckResult(check_name=name, passed=passed, severity=severity, description=said, metadata=values)
+    return dg.AssetCheckResult(
+        check_name=name, passed=passed, severity=severity, description=said, metadata=values
+    )

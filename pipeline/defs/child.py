@@ -1,15 +1,18 @@
 """Heavy work in a child process that stops when asked and never outlives its run.
 
-`run_child(work)` starts `python -m pipeline.defs.child` and sends it the work. The child sends back pairs of a kind and a
-value: ("tick", Tick) while it works, then ("result", RESULT) or ("error", ARGUMENTS), those of a UserError. What it prints and
-logs is in the run's output, which Dagster captures.
+`run_child(work)` starts `python -m pipeline.defs.child` and sends it the work. The child sends back
+pairs of a kind and a value: ("tick", Tick) while it works, then ("result", RESULT) or ("error",
+ARGUMENTS), those of a UserError. What it prints and logs is in the run's output, which Dagster
+captures.
 
-Stopping. Terminate raises in the run's process: `run_child` sends SIGTERM to the child, waits for a grace period, and kills
-its process group, pool workers included. In the child, SIGTERM makes `stop()` return True, so that work saves and returns;
-work without a parameter `stop` is interrupted. If the run's process is killed, the child notices that it has another parent
-and does the same to itself.
+Stopping. Terminate raises in the run's process: `run_child` sends SIGTERM to the child, waits for a
+grace period, and kills its process group, pool workers included. In the child, SIGTERM makes
+`stop()` return True, so that work saves and returns; work without a parameter `stop` is
+interrupted. If the run's process is killed, the child notices that it has another parent and does
+the same to itself.
 
-Dagster's Pipes client cannot do this: its child survives a killed run, and its pool workers survive the child.
+Dagster's Pipes client cannot do this: its child survives a killed run, and its pool workers survive
+the child.
 """
 
 import contextlib
@@ -56,15 +59,19 @@ def run_child(
     lock: Path | None = None,
     grace: float = GRACE,
 ) -> Mapping[str, Any]:
-    """Call `work`, a module's function or a `functools.partial` of one, in a child process and return its result.
+    """Call `work`, a module's function or a `functools.partial` of one, in a child process and
+    return its result.
 
-    `work` also gets `progress` and `stop`, if it has parameters of these names. `lock` is an output that one child at a time
-    writes. Raises UserError with the child's message for mistakes that a user can correct, ChildError for the rest. When it
-    raises, the child and all its workers are gone.
+    `work` also gets `progress` and `stop`, if it has parameters of these names. `lock` is an output
+    that one child at a time writes. Raises UserError with the child's message for mistakes that a
+    user can correct, ChildError for the rest. When it raises, the child and all its workers are
+    gone.
     """
     answers, of_child = Pipe()
     command = [sys.executable, "-m", "pipeline.defs.child", str(of_child.fileno())]
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[of_child.fileno()], start_new_session=True)
+    process = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, pass_fds=[of_child.fileno()], start_new_session=True
+    )
     of_child.close()
     kind, value = "", None  # type: tuple[str, Any]
     try:
@@ -86,7 +93,9 @@ def run_child(
         return result
     if kind == "error":
         raise UserError(**value)
-    raise ChildError(f"the child process ended with status {code}: see the error output of the run (stderr)")
+    raise ChildError(
+        f"the child process ended with status {code}: see the error output of the run (stderr)"
+    )
 
 
 def _end(process: "subprocess.Popen[bytes]", grace: float, *, interrupt: bool) -> int:
@@ -104,7 +113,8 @@ def _end(process: "subprocess.Popen[bytes]", grace: float, *, interrupt: bool) -
 
 def kill_group(group: int) -> None:
     """Kill every process of a group."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS: EPERM for a group of zombies
+    # macOS: EPERM for a group of zombies
+    with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(group, signal.SIGKILL)
 
 
@@ -117,7 +127,8 @@ def main() -> None:
 
     answers = Connection(int(sys.argv[1]))
     os.set_inheritable(answers.fileno(), False)
-    os.register_at_fork(after_in_child=answers.close)  # so that the run's process sees the end of this one
+    # so that the run's process sees the end of this one
+    os.register_at_fork(after_in_child=answers.close)
     work, lock, parent, grace = answers.recv()
     logging.basicConfig(format="%(message)s")
     for room in ROOMS:
@@ -128,7 +139,8 @@ def main() -> None:
     offered = {"progress": lambda tick: send("tick", tick), "stop": lambda: bool(stops)}
     _handle_signals(stops, interrupt="stop" not in parameters)
     _watch_parent(parent, grace)
-    held = contextlib.ExitStack()  # not closed before exit: the lock is held until the workers are gone
+    # not closed before exit: the lock is held until the workers are gone
+    held = contextlib.ExitStack()
     try:
         if lock:
             _lock(held, lock, grace)
@@ -151,7 +163,9 @@ def main() -> None:
 
 
 def _open_answers(answers: "Connection[Any, Any]", stops: list[bool]) -> Send:
-    """Return a function that sends a message, or requests a stop if the run's process no longer reads."""
+    """Return a function that sends a message, or requests a stop if the run's process no longer
+    reads.
+    """
     lock = threading.Lock()
 
     def send(kind: str, value: Any) -> None:
@@ -180,7 +194,9 @@ def _handle_signals(stops: list[bool], *, interrupt: bool) -> None:
 
 
 def _watch_parent(parent: int, grace: float) -> None:
-    """Request a stop when the process `parent` dies, and kill the own group `grace` seconds later."""
+    """Request a stop when the process `parent` dies, and kill the own group `grace` seconds
+    later.
+    """
 
     def watch() -> None:
         while os.getppid() == parent:

@@ -14,12 +14,17 @@ from starlette.types import Scope
 
 from pipeline.board.local_server import refuse_foreign
 
-POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; form-action 'none'; base-uri 'none'"
+POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; img-src data:; form-action 'none'; "
+    "base-uri 'none'"
+)
 """Content-Security-Policy of reports."""
 
 
 class Reports(StaticFiles):
-    """The folder of reports, to be read; its pages run no scripts and load nothing, whatever they contain."""
+    """The folder of reports, to be read; its pages run no scripts and load nothing, whatever they
+    contain.
+    """
 
     def file_response(self, *args: Any, **options: Any) -> Response:
         """Return a file with the headers that say so."""
@@ -40,12 +45,16 @@ def find_refusal(scope: Scope) -> str:
 
 
 def _refuse_graphql(method: str, types: list[str], query: bytes) -> str:
-    """Return why a GraphQL request is refused: the UI sends its queries as JSON by POST, never in the address.
+    """Return why a GraphQL request is refused: the UI sends its queries as JSON by POST, never in
+    the address.
 
-    No page of another origin can send JSON without asking the server first (CORS), which Dagster's never allows.
+    No page of another origin can send JSON without asking the server first (CORS), which Dagster's
+    never allows.
     """
     if "query" in parse_qs(query.decode("latin-1"), keep_blank_values=True):
         return "GraphQL in the address is not executed: send it as JSON by POST"
-    if method == "POST" and [kind.partition(";")[0].strip().lower() for kind in types] != ["application/json"]:
+    if method == "POST" and [kind.partition(";")[0].strip().lower() for kind in types] != [
+        "application/json"
+    ]:
         return "GraphQL by POST must be application/json"
     return ""

@@ -17,7 +17,8 @@ from pipeline.defs.resources import SAMPLE, Datasets
 from pipeline.samples.shipped import EMBEDDED
 
 players = dg.DynamicPartitionsDefinition(name="players")
-"""A partition for each player, named exactly as in the tags White and Black; the launch dialog adds them."""
+"""A partition for each player, named exactly as in the tags White and Black; the launch dialog adds
+them."""
 
 
 @dg.asset(
@@ -28,8 +29,11 @@ players = dg.DynamicPartitionsDefinition(name="players")
     code_version=CODE_VERSION,
     check_specs=[checks.IMITATION],
 )
-def imitation(context: dg.AssetExecutionContext, config: Form[ImitationOptions], datasets: Datasets) -> Result:
-    """A network that plays like one player, trained on their games in the dumps, and its report. A retry resumes.
+def imitation(
+    context: dg.AssetExecutionContext, config: Form[ImitationOptions], datasets: Datasets
+) -> Result:
+    """A network that plays like one player, trained on their games in the dumps, and its report. A
+    retry resumes.
 
     The partition is the player's name, exactly as in the games: add it in the launch dialog.
     """

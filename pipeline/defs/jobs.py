@@ -30,7 +30,8 @@ RETRIES = {"dagster/max_retries": "2"}
 build_positions = dg.define_asset_job(
     "build_positions",
     [dump, positions],
-    description="Turn one dump into positions. Without options, with the settings of the positions that it already has.",
+    description="Turn one dump into positions. Without options, with the settings of the positions "
+    "that it already has.",
 )
 
 
@@ -49,7 +50,8 @@ train = dg.define_asset_job(
     description="Train a network on the positions for 5 minutes, and measure it. To set minutes, "
     "datasets and more, choose *Open launchpad* in the menu beside *Materialize all*.",
 )
-# No job mixes these with partitioned assets: a backfill over dumps would then train one network per dump.
+# No job mixes these with partitioned assets: a backfill over dumps would then train one network per
+# dump.
 finetune = dg.define_asset_job(
     "finetune",
     [tuned_checkpoint, strength_report],
@@ -81,7 +83,8 @@ def register_dumps() -> None:
 @dg.sensor(
     minimum_interval_seconds=20,
     default_status=dg.DefaultSensorStatus.RUNNING,
-    description="List each file that is put into datasets/dumps/ as a partition of `dump`. It launches nothing.",
+    description="List each file that is put into datasets/dumps/ as a partition of `dump`. It "
+    "launches nothing.",
 )
 def dumps_folder(context: dg.SensorEvaluationContext, datasets: Datasets) -> dg.SkipReason:
     """Add a partition for each dump that has none."""
@@ -96,19 +99,24 @@ verify = dg.define_asset_job(
 nightly_verify = dg.ScheduleDefinition(
     job=verify,
     cron_schedule="0 2 * * *",
-    description="Daily at 2:00 UTC: check positions again. Runs do not use positions that failed a blocking check.",
+    description="Daily at 2:00 UTC: check positions again. Runs do not use positions that failed a "
+    "blocking check.",
 )
 
 
 @dg.sensor(
     job=build_positions,
     minimum_interval_seconds=30,
-    description="Build positions of each file in datasets/dumps/ that has none, or has changed since they were made.",
+    description="Build positions of each file in datasets/dumps/ that has none, or has changed "
+    "since they were made.",
 )
-def new_dumps(context: dg.SensorEvaluationContext, datasets: Datasets) -> dg.SensorResult | dg.SkipReason:
+def new_dumps(
+    context: dg.SensorEvaluationContext, datasets: Datasets
+) -> dg.SensorResult | dg.SkipReason:
     """Request positions of each dump without current ones, once per version of the file.
 
-    Files that arrived while nothing ran are found too. A run that failed is not requested again until the file changes.
+    Files that arrived while nothing ran are found too. A run that failed is not requested again
+    until the file changes.
     """
     assert dumps.name is not None
     requests, changing = [], 0
@@ -122,22 +130,32 @@ def new_dumps(context: dg.SensorEvaluationContext, datasets: Datasets) -> dg.Sen
         if newest > time.time() - SETTLED:
             changing += 1
         elif is_wanted(context.instance, datasets, key, version):
-            requests.append(dg.RunRequest(run_key=f"{key}, {version}", partition_key=key, tags=RETRIES))
+            requests.append(
+                dg.RunRequest(run_key=f"{key}, {version}", partition_key=key, tags=RETRIES)
+            )
     if not requests:
-        return dg.SkipReason(f"{datasets.path / 'dumps'} has no new dumps; {changing} of its files are changing")
+        return dg.SkipReason(
+            f"{datasets.path / 'dumps'} has no new dumps; {changing} of its files are changing"
+        )
     known = set(context.instance.get_dynamic_partitions(dumps.name))
     new = [str(request.partition_key) for request in requests if request.partition_key not in known]
     return dg.SensorResult(
-        run_requests=requests, dynamic_partitions_requests=[dumps.build_add_request(new)] if new else []
+        run_requests=requests,
+        dynamic_partitions_requests=[dumps.build_add_request(new)] if new else [],
     )
 
 
 def is_wanted(instance: dg.DagsterInstance, datasets: Datasets, key: str, version: str) -> bool:
     """Return whether a dump has no positions of its version, and no run is making them."""
-    if instance.get_run_records(dg.RunsFilter(tags={"dagster/partition": key}, statuses=UNFINISHED), limit=1):
+    if instance.get_run_records(
+        dg.RunsFilter(tags={"dagster/partition": key}, statuses=UNFINISHED), limit=1
+    ):
         return False
     query = dg.AssetRecordsFilter(asset_key=positions.key, asset_partitions=[key])
-    found = [record.asset_materialization for record in instance.fetch_materializations(query, limit=1).records]
+    found = [
+        record.asset_materialization
+        for record in instance.fetch_materializations(query, limit=1).records
+    ]
     if not (datasets.positions(key) / MANIFEST).is_file() or not found or found[0] is None:
         return True
     recorded = found[0].metadata.get(DUMP_VERSION)

@@ -1,12 +1,15 @@
 """A run launcher that notices when the process of a run has died.
 
-With Dagster's default launcher such a run stays STARTED and blocks its pool (dagster#4319). This launcher lets the daemon's
-run monitoring check the process that the run's first event names. `dagster_home/dagster.yaml` selects it.
+With Dagster's default launcher such a run stays STARTED and blocks its pool (dagster#4319). This
+launcher lets the daemon's run monitoring check the process that the run's first event names.
+`dagster_home/dagster.yaml` selects it.
 """
 
 import psutil
 from dagster import DagsterEventType, DagsterRun, DefaultRunLauncher
-from dagster._core.launcher import CheckRunHealthResult, WorkerStatus  # the types of this interface are not public
+
+# the types of this interface are not public
+from dagster._core.launcher import CheckRunHealthResult, WorkerStatus
 
 
 class WatchfulRunLauncher(DefaultRunLauncher):
@@ -18,25 +21,38 @@ class WatchfulRunLauncher(DefaultRunLauncher):
         return True
 
     def check_run_worker_health(self, run: DagsterRun) -> CheckRunHealthResult:
-        """Return whether the process of a run is alive: the process itself is checked, since code servers may restart."""
+        """Return whether the process of a run is alive: the process itself is checked, since code
+        servers may restart.
+        """
         for entry in self._instance.all_logs(run.run_id, of_type=DagsterEventType.ENGINE_EVENT):
-            named = entry.dagster_event.engine_event_data.metadata.get("pid") if entry.dagster_event else None
+            named = (
+                entry.dagster_event.engine_event_data.metadata.get("pid")
+                if entry.dagster_event
+                else None
+            )
             if named is not None:
                 pid = int(str(named.value))
                 if is_alive(pid, entry.timestamp):
                     return CheckRunHealthResult(WorkerStatus.RUNNING, run_worker_id=str(pid))
-                return CheckRunHealthResult(WorkerStatus.FAILED, f"process {pid} of the run has died")
-        return CheckRunHealthResult(WorkerStatus.RUNNING, "the process of the run has not started yet")
+                return CheckRunHealthResult(
+                    WorkerStatus.FAILED, f"process {pid} of the run has died"
+                )
+        return CheckRunHealthResult(
+            WorkerStatus.RUNNING, "the process of the run has not started yet"
+        )
 
 
 def is_alive(pid: int, before: float) -> bool:
-    """Return whether `pid` is a running process that started before the time `before`, in seconds since 1970.
+    """Return whether `pid` is a running process that started before the time `before`, in seconds
+    since 1970.
 
     A process that may not be inspected counts as alive, so that no healthy run is failed.
     """
     try:
         process = psutil.Process(pid)
-        return bool(process.status() != psutil.STATUS_ZOMBIE and process.create_time() <= before + 1.0)
+        return bool(
+            process.status() != psutil.STATUS_ZOMBIE and process.create_time() <= before + 1.0
+        )
     except psutil.NoSuchProcess:
         return False
     except psutil.AccessDenied:

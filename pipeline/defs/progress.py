@@ -26,7 +26,11 @@ def log_progress(
     def progress(tick: Tick) -> None:
         nonlocal due, first, started
         now = time.monotonic()
-        is_new = first is None or (first.stage, first.unit) != (tick.stage, tick.unit) or tick.done < first.done
+        is_new = (
+            first is None
+            or (first.stage, first.unit) != (tick.stage, tick.unit)
+            or tick.done < first.done
+        )
         if first is None or is_new:
             first, started = tick, now
         if now >= due or (is_new and tick.stage):  # the name of a new stage is logged at once
@@ -39,9 +43,11 @@ def log_progress(
 
 
 def interval(elapsed: float) -> float:
-    """Return the seconds until the next observation: 2 at first, then a tenth of the elapsed time, 60 at most.
+    """Return the seconds until the next observation: 2 at first, then a tenth of the elapsed time,
+    60 at most.
 
-    That is about 100 observations in the first hour and 60 in each later one: a curve, and a log that can be read.
+    That is about 100 observations in the first hour and 60 in each later one: a curve, and a log
+    that can be read.
     """
     return min(60.0, max(2.0, elapsed / 10))
 
@@ -49,12 +55,16 @@ def interval(elapsed: float) -> float:
 def describe_tick(tick: Tick, gained: int, seconds: float) -> dict[str, Any]:
     """Return the metadata of an observation; `gained` is how much was done in the last `seconds`.
 
-    Stage, percent and remaining minutes come first, because a run's page cuts long observations off.
+    Stage, percent and remaining minutes come first, because a run's page cuts long observations
+    off.
     """
     values: dict[str, Any] = {"stage": tick.stage} if tick.stage else {}
     if tick.total:
         values["percent"] = round(100 * tick.done / tick.total, 1)
         if gained > 0:
             values["minutes_left"] = round(seconds / 60 * (tick.total - tick.done) / gained, 1)
-    values |= {name: value if isinstance(value, int) else float(f"{value:.4g}") for name, value in tick.values.items()}
+    values |= {
+        name: value if isinstance(value, int) else float(f"{value:.4g}")
+        for name, value in tick.values.items()
+    }
     return values | {{"B": "bytes", "s": "seconds"}.get(tick.unit, tick.unit): int(tick.done)}

@@ -1,6 +1,8 @@
-"""Settings of the instance, from environment variables: the data folder, where work runs, and the chess engine.
+"""Settings of the instance, from environment variables: the data folder, where work runs, and the
+chess engine.
 
-They are not part of a run's configuration, so a launched run cannot choose a program, a server or a folder.
+They are not part of a run's configuration, so a launched run cannot choose a program, a server or a
+folder.
 """
 
 import hashlib
@@ -23,16 +25,22 @@ SAMPLE = "sample"
 
 
 class Datasets(dg.ConfigurableResource[None]):
-    """The folder of datasets: `dumps/ positions/ training_sets/ checkpoints/ tuned/ reports/` and the embedded `sample/`."""
+    """The folder of datasets: `dumps/ positions/ training_sets/ checkpoints/ tuned/ reports/` and
+    the embedded `sample/`.
+    """
 
     @property
     def fetching(self) -> FetchConfig:
-        """The server to download months from: the environment variable FIANCHETTO_LICHESS, or Lichess."""
+        """The server to download months from: the environment variable FIANCHETTO_LICHESS, or
+        Lichess.
+        """
         return FetchConfig(base=os.environ.get("FIANCHETTO_LICHESS") or LICHESS)
 
     @property
     def path(self) -> Path:
-        """The folder as an absolute path: the environment variable FIANCHETTO_DATASETS, or `datasets/` beside the packages."""
+        """The folder as an absolute path: the environment variable FIANCHETTO_DATASETS, or
+        `datasets/` beside the packages.
+        """
         return Path(os.environ.get("FIANCHETTO_DATASETS") or SAMPLE_FILE.parents[1]).resolve()
 
     def dumps(self) -> dict[str, list[Path]]:
@@ -53,7 +61,8 @@ class Datasets(dg.ConfigurableResource[None]):
             month = month_of(key)
             download = f", or launch the job `fetch_month` with `month: {month}`" if month else ""
             raise UserError(
-                f"there is no dump {key!r}: put {key}.pgn[.zst|.bz2|.gz|.zip] into {self.path / 'dumps'}{download}"
+                f"there is no dump {key!r}: put {key}.pgn[.zst|.bz2|.gz|.zip] into "
+                f"{self.path / 'dumps'}{download}"
             )
         if len(files) > 1:
             names = " and ".join(str(file.relative_to(self.path)) for file in files)
@@ -64,17 +73,22 @@ class Datasets(dg.ConfigurableResource[None]):
         """Return the folder of a dump's positions."""
         return self.path / "positions" / _require_plain("positions dataset", key)
 
-    def find_positions(self, names: tuple[str, ...] = (), expected: Collection[str] = ()) -> list[Path]:
+    def find_positions(
+        self, names: tuple[str, ...] = (), expected: Collection[str] = ()
+    ) -> list[Path]:
         """Return the complete positions in `names`, or those of all dumps, sorted by name.
 
-        The sample is one of all dumps only if there is no other. `expected` are the partitions that Dagster lists as
-        materialized. Raises UserError if wanted positions are missing.
+        The sample is one of all dumps only if there is no other. `expected` are the partitions that
+        Dagster lists as materialized. Raises UserError if wanted positions are missing.
         """
         folder = self.path / "positions"
-        missing = sorted(name for name in names or expected if not (self.positions(name) / MANIFEST).is_file())
+        missing = sorted(
+            name for name in names or expected if not (self.positions(name) / MANIFEST).is_file()
+        )
         if lost := [name for name in missing if name in expected]:
             raise UserError(
-                f"positions of {', '.join(lost)} are materialized but missing in {folder}: materialize them again, or wipe "
+                f"positions of {', '.join(lost)} are materialized but missing in {folder}: "
+                f"materialize them again, or wipe "
                 "their materializations"
             )
         if missing:
@@ -82,9 +96,16 @@ class Datasets(dg.ConfigurableResource[None]):
         if names:
             return [folder / name for name in sorted(set(names))]
         wanted = {*self.dumps(), *expected}
-        found = [path.parent for path in sorted(folder.glob(f"*/{MANIFEST}")) if path.parent.name in wanted]
+        found = [
+            path.parent
+            for path in sorted(folder.glob(f"*/{MANIFEST}"))
+            if path.parent.name in wanted
+        ]
         if not found:
-            raise UserError(f"{folder} has no complete dataset of a dump: materialize `positions`, or name datasets")
+            raise UserError(
+                f"{folder} has no complete dataset of a dump: materialize `positions`, or name "
+                f"datasets"
+            )
         return [path for path in found if path.name != SAMPLE] or found
 
     def checkpoint(self, name: str) -> Path:
@@ -92,7 +113,9 @@ class Datasets(dg.ConfigurableResource[None]):
         return self.path / "checkpoints" / _require_plain("checkpoint", name)
 
     def imitation(self, player: str) -> Path:
-        """Return the folder of a player's network; names of other characters than A-Z, a-z, 0-9, - and _ get a hash."""
+        """Return the folder of a player's network; names of other characters than A-Z, a-z, 0-9, -
+        and _ get a hash.
+        """
         plain = re.sub(r"[^A-Za-z0-9_-]", "_", player)[:60]
         digest = "" if plain == player else f"-{hashlib.sha256(player.encode()).hexdigest()[:8]}"
         return self.checkpoint(f"imitation-{plain}{digest}")
@@ -109,7 +132,9 @@ class Datasets(dg.ConfigurableResource[None]):
 def _require_plain(what: str, name: str) -> str:
     """Return the name; raises UserError unless it is the name of a plain folder."""
     if not name or name.startswith(".") or not name.isprintable() or set(name) & set("/\\"):
-        raise UserError(f"the name of a {what} must be a plain folder name without a leading dot, got {name!r}")
+        raise UserError(
+            f"the name of a {what} must be a plain folder name without a leading dot, got {name!r}"
+        )
     return name
 
 
@@ -118,12 +143,16 @@ class Compute(dg.ConfigurableResource[None]):
 
     @property
     def name(self) -> str:
-        """The executor, named as on the command line: the environment variable FIANCHETTO_ENGINE, or `local`."""
+        """The executor, named as on the command line: the environment variable FIANCHETTO_ENGINE,
+        or `local`.
+        """
         return os.environ.get("FIANCHETTO_ENGINE") or LOCAL
 
     @property
     def uci_engine(self) -> str:
-        """The command of a UCI engine: the environment variable FIANCHETTO_UCI_ENGINE ("" for none), or stockfish."""
+        """The command of a UCI engine: the environment variable FIANCHETTO_UCI_ENGINE ("" for
+        none), or stockfish.
+        """
         return os.environ.get("FIANCHETTO_UCI_ENGINE", "stockfish")
 
 
@@ -134,9 +163,17 @@ def version_of(file: Path) -> str:
 
 
 def key_of(path: Path) -> str | None:
-    """Return the partition key of a dump file, its name without the extension; None for other and hidden files."""
+    """Return the partition key of a dump file, its name without the extension; None for other and
+    hidden files.
+    """
     for ending in sorted(ENDINGS, key=len, reverse=True):
         key = path.name.removesuffix(ending)
-        if path.name.endswith(ending) and key and not key.startswith(".") and "..." not in key and key.isprintable():
+        if (
+            path.name.endswith(ending)
+            and key
+            and not key.startswith(".")
+            and "..." not in key
+            and key.isprintable()
+        ):
             return key
     return None

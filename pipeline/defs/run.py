@@ -1,6 +1,8 @@
-"""`python -m pipeline.defs.run`, which `make run` calls: materialize every asset from one dump and print the results.
+"""`python -m pipeline.defs.run`, which `make run` calls: materialize every asset from one dump and
+print the results.
 
-The run is stored in the instance at DAGSTER_HOME (`dagster_home/` if unset), so that the UI shows it later.
+The run is stored in the instance at DAGSTER_HOME (`dagster_home/` if unset), so that the UI shows
+it later.
 """
 
 import argparse
@@ -23,15 +25,23 @@ SECONDS = 10.0
 
 
 def main() -> int:
-    """Materialize the assets; the exit status is 0 if every asset was materialized and no blocking check failed."""
-    parser = argparse.ArgumentParser(description="Materialize all assets, from dump to accuracy report, of one dump.")
+    """Materialize the assets; the exit status is 0 if every asset was materialized and no blocking
+    check failed.
+    """
+    parser = argparse.ArgumentParser(
+        description="Materialize all assets, from dump to accuracy report, of one dump."
+    )
     parser.add_argument(
-        "--dump", default=SAMPLE, help="name of a file in datasets/dumps/ without extension, or `sample`"
+        "--dump",
+        default=SAMPLE,
+        help="name of a file in datasets/dumps/ without extension, or `sample`",
     )
     parser.add_argument("--preset", default=DEFAULT_PRESET, help="network to train")
     parser.add_argument("--minutes", type=float, default=1.5, help="minutes of training")
     options = parser.parse_args()
-    os.environ.setdefault("DAGSTER_HOME", str(Path(pipeline.__file__).resolve().parents[1] / "dagster_home"))
+    os.environ.setdefault(
+        "DAGSTER_HOME", str(Path(pipeline.__file__).resolve().parents[1] / "dagster_home")
+    )
     from pipeline.defs.jobs import register
 
     with dg.DagsterInstance.get() as instance:
@@ -57,7 +67,9 @@ def main() -> int:
     return 0
 
 
-def materialize(instance: dg.DagsterInstance, dump: str, network: dict[str, Any]) -> dg.ExecuteInProcessResult:
+def materialize(
+    instance: dg.DagsterInstance, dump: str, network: dict[str, Any]
+) -> dg.ExecuteInProcessResult:
     """Materialize all assets but those of self-play, and print the progress.
 
     `network` are the options of `checkpoint`. Other datasets than `dump` are not used.
@@ -97,10 +109,14 @@ class Printer:
             case dg.DagsterEventType.ASSET_OBSERVATION if entry.timestamp - self.printed >= SECONDS:
                 self.printed = entry.timestamp
                 metadata = event.asset_observation_data.asset_observation.metadata
-                _print("    " + "  ".join(f"{name} {value.value}" for name, value in metadata.items()))
+                _print(
+                    "    " + "  ".join(f"{name} {value.value}" for name, value in metadata.items())
+                )
             case dg.DagsterEventType.ASSET_CHECK_EVALUATION:
                 check = event.asset_check_evaluation_data
-                outcome = "passed" if check.passed else f"{check.severity.value}: {check.description}"
+                outcome = (
+                    "passed" if check.passed else f"{check.severity.value}: {check.description}"
+                )
                 _print(f"    check {check.check_name}: {outcome}")
 
 

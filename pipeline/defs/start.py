@@ -25,7 +25,9 @@ def choose_start(
         card = parse_json((EMBEDDED / "checkpoint.json").read_bytes())
         is_own = card["preset"]["name"] == options.preset
         start = EMBEDDED if is_own and count < SCRATCH_POSITIONS else None
-        why = f"{count:,} positions" + ("" if is_own else f", and {options.preset} is another preset")
+        why = f"{count:,} positions" + (
+            "" if is_own else f", and {options.preset} is another preset"
+        )
     elif options.start == "embedded":
         start = EMBEDDED
     elif options.start != "scratch":

@@ -1,6 +1,8 @@
-"""Functions that child processes run (pipeline/defs/child.py): each calls the library once and returns JSON values.
+"""Functions that child processes run (pipeline/defs/child.py): each calls the library once and
+returns JSON values.
 
-Work that can be resumed takes `stop`. Heavy libraries are imported inside the functions, so that only the child loads them.
+Work that can be resumed takes `stop`. Heavy libraries are imported inside the functions, so that
+only the child loads them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,8 +28,8 @@ def ingest(
 ) -> Mapping[str, Any]:
     """Turn a dump into positions in `out` and return the manifest.
 
-    With `replace`, or if the dump has changed, new positions are built beside the old ones and then replace them
-    (pipeline/ingest/replacing.py).
+    With `replace`, or if the dump has changed, new positions are built beside the old ones and then
+    replace them (pipeline/ingest/replacing.py).
     """
     from pipeline.dataset.files.shards import read_manifest
     from pipeline.errors import DamagedError, OtherDumpError
@@ -36,7 +38,9 @@ def ingest(
     from pipeline.ingest.job import ingest as library
 
     runner = engine_of(engine, workers)
-    anew = partial(replacing.replace, source, out, config, engine=runner, progress=progress, stop=stop)
+    anew = partial(
+        replacing.replace, source, out, config, engine=runner, progress=progress, stop=stop
+    )
     replacing.recover(out)
     try:
         if replace:
@@ -45,12 +49,15 @@ def ingest(
             return library([str(source)], out, config, engine=runner, progress=progress, stop=stop)
         except OtherDumpError:  # the dump of the old positions has been replaced
             return anew()
-    except DamagedError:  # the games before the damage are a complete dataset, and a check reports the damage
+    # the games before the damage are a complete dataset, and a check reports the damage
+    except DamagedError:
         return read_manifest(out)
 
 
 def audit(positions: Sequence[Path], out: Path, *, progress: Progress) -> Mapping[str, Any]:
-    """Audit datasets or training sets together, and write the audit to `out` as JSON, Markdown and picture."""
+    """Audit datasets or training sets together, and write the audit to `out` as JSON, Markdown and
+    picture.
+    """
     from pipeline.validation.audit import audit as library
     from pipeline.validation.render import write_audit
 
@@ -70,11 +77,22 @@ def imitate(
     progress: Progress,
     stop: Stop,
 ) -> Mapping[str, Any]:
-    """Train a network that plays like the players, write its report, and return the report with its headline."""
+    """Train a network that plays like the players, write its report, and return the report with its
+    headline.
+    """
     from pipeline.imitation.imitate import imitate as library
     from pipeline.imitation.page import headline
 
-    result = library(sources, players, out, base=base, stranger=stranger, report=report, progress=progress, stop=stop)
+    result = library(
+        sources,
+        players,
+        out,
+        base=base,
+        stranger=stranger,
+        report=report,
+        progress=progress,
+        stop=stop,
+    )
     return {**result, "headline": headline(result)}
 
 
@@ -88,7 +106,9 @@ def report(
     *,
     progress: Progress,
 ) -> Mapping[str, Any]:
-    """Measure a checkpoint on a split of a dataset or training set, and write the report to `out` as page, text and JSON."""
+    """Measure a checkpoint on a split of a dataset or training set, and write the report to `out`
+    as page, text and JSON.
+    """
     from pipeline.evaluation.render import write_report
     from pipeline.evaluation.report import report as library
 

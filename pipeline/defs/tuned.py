@@ -1,4 +1,6 @@
-"""The assets of self-play: a network improved by fine-tuning, and its strength. Fine-tuning takes hours or days."""
+"""The assets of self-play: a network improved by fine-tuning, and its strength. Fine-tuning takes
+hours or days.
+"""
 
 from dataclasses import replace
 from functools import partial
@@ -43,7 +45,10 @@ tunings = dg.DynamicPartitionsDefinition(name="tunings")
     check_specs=[checks.TUNED],
 )
 def tuned_checkpoint(
-    context: dg.AssetExecutionContext, config: Form[TunedOptions], datasets: Datasets, compute: Compute
+    context: dg.AssetExecutionContext,
+    config: Form[TunedOptions],
+    datasets: Datasets,
+    compute: Compute,
 ) -> Result:
     """A network improved by self-play, with curves by generation, verdicts and sample games.
 
@@ -59,11 +64,17 @@ def tuned_checkpoint(
         loop = replace(options.finetune, engine=compute.name)
         work = partial(finetune, network, loop, out, human=human)
         result = run_child(work, progress=log_asset_progress(context), lock=out)
-        probe = run_child(partial(tasks.probe, out / "best", members(human[0])[0].directory, None, metadata.PROBED))
+        probe = run_child(
+            partial(
+                tasks.probe, out / "best", members(human[0])[0].directory, None, metadata.PROBED
+            )
+        )
     return Result(
         metadata=tuned_metadata.describe_tuned(out, result),
         check_results=[checks.evaluate_checkpoint(probe)],
-        data_version=metadata.data_version(file_hash(out / "best" / "checkpoint.json"), CODE_VERSION),
+        data_version=metadata.data_version(
+            file_hash(out / "best" / "checkpoint.json"), CODE_VERSION
+        ),
     )
 
 
@@ -77,9 +88,14 @@ def tuned_checkpoint(
     check_specs=[checks.STRENGTH],
 )
 def strength_report(
-    context: dg.AssetExecutionContext, config: Form[StrengthOptions], datasets: Datasets, compute: Compute
+    context: dg.AssetExecutionContext,
+    config: Form[StrengthOptions],
+    datasets: Datasets,
+    compute: Compute,
 ) -> Result:
-    """Elo of the tuned network against the supervised checkpoint, the hand-written player and a chess engine."""
+    """Elo of the tuned network against the supervised checkpoint, the hand-written player and a
+    chess engine.
+    """
     with report_user_errors():
         options = read_form(config)
         tuned = datasets.tuned(context.partition_key)

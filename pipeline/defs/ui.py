@@ -1,8 +1,9 @@
-"""`python -m pipeline.defs.ui`: Dagster's web UI behind `guard.py`, with its daemon and its code server.
+"""`python -m pipeline.defs.ui`: Dagster's web UI behind `guard.py`, with its daemon and its code
+server.
 
-`dg dev` starts the same three, but its web server answers any web page that is open in a browser on this machine. Only the
-web server listens on a port, and only on 127.0.0.1; the code server listens on a Unix socket in a folder that no other user
-can enter.
+`dg dev` starts the same three, but its web server answers any web page that is open in a browser on
+this machine. Only the web server listens on a port, and only on 127.0.0.1; the code server listens
+on a Unix socket in a folder that no other user can enter.
 """
 
 import argparse
@@ -33,12 +34,17 @@ if TYPE_CHECKING:
 LOCATION = "fianchetto"
 """Name of the code location."""
 PATIENCE = 40.0
-"""Seconds that the daemon and the code server have to end; a run's work has 20 to save (child.py)."""
+"""Seconds that the daemon and the code server have to end; a run's work has 20 to save
+(child.py)."""
 
 
 def main() -> int:
-    """Serve the UI; the exit status is 0 after Ctrl-C or SIGTERM, 1 if one of the processes died."""
-    parser = argparse.ArgumentParser(description="Serve Dagster's web UI on this machine until Ctrl-C.")
+    """Serve the UI; the exit status is 0 after Ctrl-C or SIGTERM, 1 if one of the processes
+    died.
+    """
+    parser = argparse.ArgumentParser(
+        description="Serve Dagster's web UI on this machine until Ctrl-C."
+    )
     parser.add_argument("--port", type=int, default=3000, help="port of 127.0.0.1")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -55,7 +61,8 @@ def main() -> int:
 
 def serve(listener: socket.socket) -> None:
     """Serve the UI until a signal arrives or a process dies, then stop all processes."""
-    # Private modules, since Dagster has no public way to create its web application. Its version is pinned.
+    # Private modules, since Dagster has no public way to create its web application. Its version is
+    # pinned.
     import uvicorn
     from dagster._core.workspace.context import WorkspaceProcessContext
     from dagster._core.workspace.load_target import WorkspaceFileTarget
@@ -74,24 +81,45 @@ def serve(listener: socket.socket) -> None:
         )  # as dagster-webserver
         register(instance, Datasets())
         address, workspace = folder / "code-server", folder / "workspace.yaml"
-        workspace.write_text(f"load_from: [{{grpc_server: {{socket: {address}, location_name: {LOCATION}}}}}]")
-        module = ("-m", "pipeline.definitions", "--location-name", LOCATION, "--log-level", "warning")
-        code_server = stack.enter_context(running("dagster", "code-server", "start", "-s", str(address), *module))
+        workspace.write_text(
+            f"load_from: [{{grpc_server: {{socket: {address}, location_name: {LOCATION}}}}}]"
+        )
+        module = (
+            "-m",
+            "pipeline.definitions",
+            "--location-name",
+            LOCATION,
+            "--log-level",
+            "warning",
+        )
+        code_server = stack.enter_context(
+            running("dagster", "code-server", "start", "-s", str(address), *module)
+        )
         while not address.exists():
             if code_server.poll() is not None:
                 return
             time.sleep(0.1)
-        daemon = stack.enter_context(running("dagster-daemon", "run", "--workspace", str(workspace)))
-        context = stack.enter_context(WorkspaceProcessContext(instance, WorkspaceFileTarget([str(workspace)])))
+        daemon = stack.enter_context(
+            running("dagster-daemon", "run", "--workspace", str(workspace))
+        )
+        context = stack.enter_context(
+            WorkspaceProcessContext(instance, WorkspaceFileTarget([str(workspace)]))
+        )
         reports = Datasets().path / "reports"
         reports.mkdir(parents=True, exist_ok=True)
         app = create_app_from_workspace_process_context(context)
         app.routes.insert(0, Mount("/reports", Reports(directory=reports)))
         guarded = Guard(app, find_refusal)
-        config = uvicorn.Config(guarded, log_level="warning", proxy_headers=False, timeout_graceful_shutdown=5)
+        config = uvicorn.Config(
+            guarded, log_level="warning", proxy_headers=False, timeout_graceful_shutdown=5
+        )
         server = uvicorn.Server(config)
-        threading.Thread(target=_stop_with, args=(server, (code_server, daemon)), daemon=True).start()
-        sys.stdout.write(f"Dagster is on http://{HOST}:{listener.getsockname()[1]} (Ctrl-C ends it)\n")
+        threading.Thread(
+            target=_stop_with, args=(server, (code_server, daemon)), daemon=True
+        ).start()
+        sys.stdout.write(
+            f"Dagster is on http://{HOST}:{listener.getsockname()[1]} (Ctrl-C ends it)\n"
+        )
         sys.stdout.flush()
         server.run([listener])
 
@@ -105,15 +133,20 @@ def _stop_with(server: "Server", processes: Sequence["subprocess.Popen[bytes]"])
 
 @contextmanager
 def running(program: str, *arguments: str) -> Iterator["subprocess.Popen[bytes]"]:
-    """Run a program of this environment; on exit, send SIGTERM to it and to its runs, and kill it if it does not end."""
-    process = subprocess.Popen([str(Path(sys.executable).with_name(program)), *arguments], preexec_fn=_die_with_parent)
+    """Run a program of this environment; on exit, send SIGTERM to it and to its runs, and kill it
+    if it does not end.
+    """
+    process = subprocess.Popen(
+        [str(Path(sys.executable).with_name(program)), *arguments], preexec_fn=_die_with_parent
+    )
     try:
         yield process
     finally:
         with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
             tree = [*psutil.Process(process.pid).children(recursive=True), process]
             for each in tree:
-                if os.getsid(each.pid) == os.getsid(0):  # the work of a run has its own session: its run stops it
+                # the work of a run has its own session: its run stops it
+                if os.getsid(each.pid) == os.getsid(0):
                     each.terminate()
         try:
             process.wait(PATIENCE)

@@ -2,9 +2,9 @@
 
 Other archives are refused by name.
 
-`decompress` yields the text of everything before the damage and then raises OSError, so an archive is read once and standard
-input loses no more than a file. Zero bytes after the archive are padding, as for gzip(1); others raise TrailingBytesError.
-Source of the zstd format: RFC 8878, section 3.1.
+`decompress` yields the text of everything before the damage and then raises OSError, so an archive
+is read once and standard input loses no more than a file. Zero bytes after the archive are padding,
+as for gzip(1); others raise TrailingBytesError. Source of the zstd format: RFC 8878, section 3.1.
 """
 
 import bz2
@@ -59,14 +59,19 @@ def compression_of(head: bytes) -> str | None:
     """Return zstd, gzip, bz2 or zip by the first bytes of a file, None for anything else."""
     if head.startswith(ZSTD) or _is_skippable(head):
         return "zstd"
-    found = (name for name, magic in (("gzip", GZIP), ("bz2", BZIP2), ("zip", ZIP)) if head.startswith(magic))
+    found = (
+        name
+        for name, magic in (("gzip", GZIP), ("bz2", BZIP2), ("zip", ZIP))
+        if head.startswith(magic)
+    )
     return next(found, None)
 
 
 def refuse_archives(first: bytes, inside: str | None) -> None:
     """Raise DumpError, without the file's name, for an archive or a database.
 
-    It is recognised by the first bytes of the text. `inside` is the archive that the text was unpacked from.
+    It is recognised by the first bytes of the text. `inside` is the archive that the text was
+    unpacked from.
     """
     held = f"holds, inside a {inside} archive, " if inside else "is "
     if first[TAR_AT : TAR_AT + len(TAR)] == TAR:
@@ -88,15 +93,22 @@ def read_zip(path: str) -> Iterator[tuple[bytes, float]]:
     try:
         archive = zipfile.ZipFile(path)
     except (zipfile.BadZipFile, NotImplementedError, OSError, ValueError) as error:
-        raise DumpError(f"is a damaged or incomplete zip archive ({error}): fetch it again, or unpack it") from error
+        raise DumpError(
+            f"is a damaged or incomplete zip archive ({error}): fetch it again, or unpack it"
+        ) from error
     with archive:
         hidden = ("__MACOSX/", ".")
-        files = [file for file in archive.infolist() if not (file.is_dir() or file.filename.startswith(hidden))]
+        files = [
+            file
+            for file in archive.infolist()
+            if not (file.is_dir() or file.filename.startswith(hidden))
+        ]
         if len(files) != 1:
             names = ", ".join(file.filename for file in files[:3])
             more = ", ..." if len(files) > 3 else ""
             raise DumpError(
-                f"is a zip archive of {len(files)} files ({names}{more}): unpack it, and name those with games"
+                f"is a zip archive of {len(files)} files ({names}{more}): unpack it, and name "
+                f"those with games"
             )
         if files[0].flag_bits & 1:
             raise DumpError("is an encrypted zip archive: unpack it with its password")
@@ -113,15 +125,24 @@ def read_zip(path: str) -> Iterator[tuple[bytes, float]]:
 
 
 def decompress(read: Read, compression: str) -> Iterator[bytes]:
-    """Yield the text of an archive in pieces; raises OSError and what `read` raises, after all text before it."""
-    return _decompress_zstd(read) if compression == "zstd" else _decompress_members(read, compression)
+    """Yield the text of an archive in pieces; raises OSError and what `read` raises, after all text
+    before it.
+    """
+    return (
+        _decompress_zstd(read) if compression == "zstd" else _decompress_members(read, compression)
+    )
 
 
 def _decompress_members(read: Read, compression: str) -> Iterator[bytes]:
     """Yield the text of gzip or bzip2 members, one after another."""
-    magic, make = (GZIP, lambda: zlib.decompressobj(31)) if compression == "gzip" else (BZIP2, bz2.BZ2Decompressor)
-    # An error loses what its call had decompressed. zlib's state can be copied, to repeat the call byte by byte; bzip2 gives
-    # a block's text when it has all of its bytes, so short pieces lose next to nothing.
+    magic, make = (
+        (GZIP, lambda: zlib.decompressobj(31))
+        if compression == "gzip"
+        else (BZIP2, bz2.BZ2Decompressor)
+    )
+    # An error loses what its call had decompressed. zlib's state can be copied, to repeat the call
+    # byte by byte; bzip2 gives a block's text when it has all of its bytes, so short pieces lose
+    # next to nothing.
     length = _READ if compression == "gzip" else 64
     rest = read(_READ)
     while rest:
@@ -180,7 +201,9 @@ class _Buffer:
 
 
 def _is_skippable(head: bytes) -> bool:
-    """Return whether a skippable frame begins here (magic 0x184D2A50 to 5F); pzstd writes one before each frame."""
+    """Return whether a skippable frame begins here (magic 0x184D2A50 to 5F); pzstd writes one
+    before each frame.
+    """
     return head[1:4] == b"\x2a\x4d\x18" and head[0] >> 4 == 5
 
 

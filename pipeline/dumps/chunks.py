@@ -1,7 +1,8 @@
 """Cut the text of dumps into chunks of whole games, in bounded memory.
 
-A chunk holds about `chunk_bytes` of text and at most MOST_GAMES games, so memory is bounded by these and by LONGEST_GAME,
-whatever the dump. A damaged archive gives every whole game before the damage, which its source describes.
+A chunk holds about `chunk_bytes` of text and at most MOST_GAMES games, so memory is bounded by
+these and by LONGEST_GAME, whatever the dump. A damaged archive gives every whole game before the
+damage, which its source describes.
 
 Axes: G games of a chunk.
 """
@@ -19,7 +20,8 @@ from pipeline.errors import DumpError
 from pipeline.pgn.split import LONGEST_GAME, Splitter, split
 
 MOST_GAMES = 1 << 18
-"""Maximum number of games in a chunk: each costs some 600 bytes besides its text, and a bomb of `*` has one in three bytes."""
+"""Maximum number of games in a chunk: each costs some 600 bytes besides its text, and a bomb of `*`
+has one in three bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,9 @@ class _Window:
         self.starts = np.empty(0, dtype=np.int64)
 
     def read_block(self) -> bool:
-        """Read up to BLOCK more bytes; return False at the end. Damage is an end, and noted in the source."""
+        """Read up to BLOCK more bytes; return False at the end. Damage is an end, and noted in the
+        source.
+        """
         try:
             count = self.stream.readinto(self.text.data[self.filled : self.filled + BLOCK])
         except OSError as error:
@@ -75,7 +79,8 @@ class _Window:
             if end == self.scanned and self.filled - self.scanned > LONGEST_GAME:
                 if not self.has_games:
                     raise DumpError(
-                        f"{display_name(self.source.name)} is not PGN text: no line break in {LONGEST_GAME >> 20} MiB"
+                        f"{display_name(self.source.name)} is not PGN text: no line break in "
+                        f"{LONGEST_GAME >> 20} MiB"
                     )
                 end = self.filled  # the line is cut, as the game that it belongs to will be
         if self.source.is_evaluations:
@@ -100,7 +105,9 @@ class _Window:
         self.starts = self.starts[:-1]
 
     def drop_scanned(self) -> int:
-        """Drop the text that was scanned while no game is open (blank lines, remarks) and return its length."""
+        """Drop the text that was scanned while no game is open (blank lines, remarks) and return
+        its length.
+        """
         dropped = self.scanned
         self._drop(dropped)
         return dropped
@@ -147,7 +154,8 @@ def _source_chunks(source: Source, number: int, chunk_bytes: int) -> Iterator[Ch
     if source.is_parquet_evaluations:
         source.bytes_read = source.size or 0  # recognised by its footer
     else:
-        while source.read(BLOCK):  # the bytes behind damage are hashed too: the manifest has the hash of the file
+        # the bytes behind damage are hashed too: the manifest has the hash of the file
+        while source.read(BLOCK):
             pass
     source.close()
 
@@ -157,8 +165,8 @@ def read_chunks(
 ) -> Iterator[Chunk]:
     """Yield the chunks of all sources in order; `on_read` is called with the raw bytes read so far.
 
-    Raises DumpError for a source that cannot be read, before its first chunk, and Stopped. Damage ends a source and is noted
-    in its `damage`.
+    Raises DumpError for a source that cannot be read, before its first chunk, and Stopped. Damage
+    ends a source and is noted in its `damage`.
     """
     index = game = done = 0
     for number, source in enumerate(sources):

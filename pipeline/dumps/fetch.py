@@ -3,9 +3,10 @@
     2013-01 -> name, URL, published sha256 -> NAME.part -> sha256 -> NAME
                                               NAME.part.json: URL, version, bytes that are on disk
 
-A fetch that was stopped, killed or cut off resumes from `NAME.part` if the server still has the same version. After
-a power cut the part may hold zeros where the system had not written yet, so it is synchronised at intervals, and
-what came after the last one is fetched again. The file gets its name when it is on disk and has the published hash.
+A fetch that was stopped, killed or cut off resumes from `NAME.part` if the server still has the
+same version. After a power cut the part may hold zeros where the system had not written yet, so it
+is synchronised at intervals, and what came after the last one is fetched again. The file gets its
+name when it is on disk and has the published hash.
 """
 
 import hashlib
@@ -24,7 +25,15 @@ from filelock import FileLock
 from engine.json_files import parse_json
 from engine.progress import Progress, Stop, Tick, never, silent
 from pipeline.errors import ChangedError, ConfigError, FetchError
-from pipeline.storage.http import BLOCK, RemoteVersion, WebFile, file_name, hide_secrets, is_web, shown
+from pipeline.storage.http import (
+    BLOCK,
+    RemoteVersion,
+    WebFile,
+    file_name,
+    hide_secrets,
+    is_web,
+    shown,
+)
 from pipeline.storage.stores import file_hash, locked, publish_json, sync_directory
 
 LICHESS = "https://database.lichess.org/standard"
@@ -43,14 +52,17 @@ class FetchConfig:
     """Where files come from, and what they must be."""
 
     base: str = LICHESS
-    """Address of the folder with the months' files and `sha256sums.txt`: Lichess's, or a mirror's."""
+    """Address of the folder with the months' files and `sha256sums.txt`: Lichess's, or a
+    mirror's."""
     sha256: str = ""
     """SHA-256 that a file named by its URL must have; "" for any."""
 
     def __post_init__(self) -> None:
         """Validate the configuration."""
         if not is_web(self.base):
-            raise ConfigError(f"base is an address that begins with https:// or http://, not {self.base!r}")
+            raise ConfigError(
+                f"base is an address that begins with https:// or http://, not {self.base!r}"
+            )
         if self.sha256 and not re.fullmatch("[0-9a-f]{64}", self.sha256):
             raise ConfigError("sha256 is 64 hexadecimal digits in lower case")
 
@@ -114,7 +126,8 @@ def fetch(
     progress: Progress = silent,
     stop: Stop = never,
 ) -> dict[str, Any]:
-    """Fetch months, ranges of months and URLs into `out`, one after another, and return what became of each file.
+    """Fetch months, ranges of months and URLs into `out`, one after another, and return what became
+    of each file.
 
     Raises ConfigError, FetchError, Stopped.
     """
@@ -125,27 +138,44 @@ def fetch(
         done = {file.path.name: file.fetch(meter) for file in files}
     except OSError as error:
         raise FetchError(
-            f"{error.strerror or error} ({out}): the bytes received are kept; run the same command to continue"
+            f"{error.strerror or error} ({out}): the bytes received are kept; run the same command "
+            f"to continue"
         ) from error
     return {"out": str(out), "fetched": meter.fetched, "files": done}
 
 
-def resolve_files(words: Sequence[str], out: Path, config: FetchConfig, stop: Stop = never) -> list["_Download"]:
+def resolve_files(
+    words: Sequence[str], out: Path, config: FetchConfig, stop: Stop = never
+) -> list["_Download"]:
     """Return the files of months, ranges of months and URLs, with their published hashes."""
     if not words:
-        raise ConfigError("name a month such as 2013-01, a range such as 2013-01..2013-06, or a URL")
+        raise ConfigError(
+            "name a month such as 2013-01, a range such as 2013-01..2013-06, or a URL"
+        )
     base = config.base.rstrip("/")
     urls = []
     for word in words:
-        urls += [word] if is_web(word) else [f"{base}/{STEM}{month}.pgn.zst" for month in parse_months(word)]
+        urls += (
+            [word]
+            if is_web(word)
+            else [f"{base}/{STEM}{month}.pgn.zst" for month in parse_months(word)]
+        )
     if config.sha256 and (len(urls) > 1 or not is_web(words[0])):
-        raise ConfigError("sha256 is for one file that is named by its URL: the hashes of months are published")
+        raise ConfigError(
+            "sha256 is for one file that is named by its URL: the hashes of months are published"
+        )
     listed = [url for url in urls if url.startswith(f"{base}/") and not config.sha256]
     hashes = load_hashes(config, stop) if listed else {}
     files: dict[str, _Download] = {}
     for url in urls:
         name = file_name(url)
-        if not name or name.startswith(".") or not name.isprintable() or set(name) & set("/\\") or len(name) > 200:
+        if (
+            not name
+            or name.startswith(".")
+            or not name.isprintable()
+            or set(name) & set("/\\")
+            or len(name) > 200
+        ):
             raise ConfigError(f"{shown(url)} does not end in a file's name")
         if url in listed and name not in hashes:
             newest = ", ".join(sorted(hashes, reverse=True)[:3]) or "nothing"
@@ -157,7 +187,9 @@ def resolve_files(words: Sequence[str], out: Path, config: FetchConfig, stop: St
 
 
 class _Meter:
-    """Counts the bytes of all files into one progress, whose total is that of the files that were begun."""
+    """Counts the bytes of all files into one progress, whose total is that of the files that were
+    begun.
+    """
 
     def __init__(self, progress: Progress) -> None:
         self.progress, self.fetched, self.began = progress, 0, time.monotonic()
@@ -199,14 +231,27 @@ class _Download:
             if self._load_state() is not None and not self.part.exists():
                 self.state.unlink()  # killed after the file got its name
         if self.sha256 and sha256 != self.sha256:
-            raise FetchError(f"{self.path} is here and differs from the published file (by its sha256): move it away")
+            raise FetchError(
+                f"{self.path} is here and differs from the published file (by its sha256): move it "
+                f"away"
+            )
         size = self.path.stat().st_size
-        return {"bytes": size, "sha256": sha256, "verified": bool(self.sha256), "fetched": not is_here}
+        return {
+            "bytes": size,
+            "sha256": sha256,
+            "verified": bool(self.sha256),
+            "fetched": not is_here,
+        }
 
     def _complete(self, meter: _Meter) -> str:
-        """Fetch what is missing, from the beginning if the server has another version, and return the sha256."""
+        """Fetch what is missing, from the beginning if the server has another version, and return
+        the sha256.
+        """
         if not self.state.exists() and self.part.exists():
-            raise FetchError(f"{self.part} belongs to another program: move it away, or fetch into another folder")
+            raise FetchError(
+                f"{self.part} belongs to another program: move it away, or fetch into another "
+                f"folder"
+            )
         for attempt in range(3):
             version, synced = self._load_state() or (None, 0)
             kept, digest = 0, hashlib.sha256()
@@ -236,12 +281,15 @@ class _Download:
         self.state.unlink()
         if not is_right:
             raise FetchError(
-                f"{shown(self.url)} has the sha256 {sha256}, not the published {self.sha256}: it was not kept"
+                f"{shown(self.url)} has the sha256 {sha256}, not the published {self.sha256}: it "
+                f"was not kept"
             )
         return sha256
 
     def _load_state(self) -> tuple[RemoteVersion, int] | None:
-        """Return the unfinished file's version and its bytes on disk; None if it is not of this URL and hash."""
+        """Return the unfinished file's version and its bytes on disk; None if it is not of this URL
+        and hash.
+        """
         try:
             state = parse_json(self.state.read_bytes())
             version, synced = RemoteVersion(**state["version"]), int(state["synced"])
@@ -249,10 +297,19 @@ class _Download:
             return None
         if version.size is not None and synced > version.size:
             return None
-        return (version, synced) if (state.get("url"), state.get("sha256")) == (self.url, self.sha256) else None
+        return (
+            (version, synced)
+            if (state.get("url"), state.get("sha256")) == (self.url, self.sha256)
+            else None
+        )
 
     def _publish_state(self, version: RemoteVersion, synced: int) -> None:
-        state = {"url": self.url, "sha256": self.sha256, "version": asdict(version), "synced": synced}
+        state = {
+            "url": self.url,
+            "sha256": self.sha256,
+            "version": asdict(version),
+            "synced": synced,
+        }
         publish_json(self.path.parent, self.state.name, state)
 
     def _sync(self, part: IO[bytes], version: RemoteVersion) -> int:
@@ -268,7 +325,8 @@ class _Download:
         left = None if version.size is None else version.size - web.position
         if (free := shutil.disk_usage(self.path.parent).free) < (left or 0):
             raise FetchError(
-                f"{self.path.parent} has {free:,} bytes free, and {left:,} are left to fetch of {self.path.name}"
+                f"{self.path.parent} has {free:,} bytes free, and {left:,} are left to fetch of "
+                f"{self.path.name}"
             )
         meter.total = None if left is None else meter.fetched + left
         self._publish_state(version, web.position)

@@ -1,4 +1,6 @@
-"""Dumps as streams of text: a file, an address or standard input, opened, recognised, decompressed and hashed."""
+"""Dumps as streams of text: a file, an address or standard input, opened, recognised, decompressed
+and hashed.
+"""
 
 import hashlib
 import io
@@ -24,7 +26,8 @@ from pipeline.storage.stores import file_hash, is_url
 BLOCK = 1 << 22
 """Bytes that are read at a time."""
 QUIET_BYTES = 1 << 22
-"""Bytes of text without a chunk (blank lines, a bomb) from which on `stop` is polled; after each chunk, its taker polls."""
+"""Bytes of text without a chunk (blank lines, a bomb) from which on `stop` is polled; after each
+chunk, its taker polls."""
 QUIET_MILLISECONDS = 200
 """How often `stop` is polled while a pipe or a terminal gives nothing."""
 
@@ -33,15 +36,21 @@ STDIN = "-"
 
 
 class Source:
-    """One dump: a path, an address or `-` for standard input, with its hash and how far it was read.
+    """One dump: a path, an address or `-` for standard input, with its hash and how far it was
+    read.
 
-    Remote files are streamed, not stored. Reading raises Stopped when `stop` asks for it while no chunk comes. Inputs other
-    than PGN are converted to it, unless `plain` asks for the text as it is; evaluated positions become lines, of which
-    `sample` takes a share.
+    Remote files are streamed, not stored. Reading raises Stopped when `stop` asks for it while no
+    chunk comes. Inputs other than PGN are converted to it, unless `plain` asks for the text as it
+    is; evaluated positions become lines, of which `sample` takes a share.
     """
 
     def __init__(
-        self, name: str, stop: Stop = never, *, plain: bool = False, sample: evaluations.Sample = evaluations.ALL
+        self,
+        name: str,
+        stop: Stop = never,
+        *,
+        plain: bool = False,
+        sample: evaluations.Sample = evaluations.ALL,
     ) -> None:
         self.name, self.stop, self.plain, self.sample = name, stop, plain, sample
         self.hash = hashlib.sha256()
@@ -61,12 +70,16 @@ class Source:
 
     @property
     def is_parquet_evaluations(self) -> bool:
-        """Return whether only parts of the file are read; it is then recognised by its footer, not by all of its bytes."""
+        """Return whether only parts of the file are read; it is then recognised by its footer, not
+        by all of its bytes.
+        """
         return self.input in evaluations.COLUMNS
 
     @cached_property
     def size(self) -> int | None:
-        """Bytes of the file, compressed; None for standard input and where a server does not say."""
+        """Bytes of the file, compressed; None for standard input and where a server does not
+        say.
+        """
         if is_url(self.name):
             return look(self.name, self.stop).size
         return None if self.name == STDIN else Path(self.name).stat().st_size
@@ -87,10 +100,14 @@ class Source:
             raise DumpError(f"{name} is empty: there are no games to read")
         self.compression = compression = compression_of(self._head)
         if compression == "zip" and (is_url(self.name) or not Path(self.name).is_file()):
-            raise DumpError(f"{name} is a zip archive, which is read from files only: save it first")
+            raise DumpError(
+                f"{name} is a zip archive, which is read from files only: save it first"
+            )
         expected = _SUFFIXES.get(Path(short_name(self.name)).suffix)
         if expected is not None and compression != expected:
-            raise DumpError(f"{name} is named like a {expected} archive but does not begin like one")
+            raise DumpError(
+                f"{name} is named like a {expected} archive but does not begin like one"
+            )
         try:
             first = self._first_text()
             refuse_archives(first, compression)
@@ -100,7 +117,9 @@ class Source:
         if first.startswith(parquet.MAGIC):
             return self._open_parquet(name)
         if first.count(0) * 10 > len(first):
-            raise DumpError(f"{name} is not PGN text: it begins with zero bytes (convert UTF-16 to UTF-8 first)")
+            raise DumpError(
+                f"{name} is not PGN text: it begins with zero bytes (convert UTF-16 to UTF-8 first)"
+            )
         text: Iterator[bytes]
         if compression == "zip":
             text = self._unzip()
@@ -114,7 +133,9 @@ class Source:
         self.input, convert = found
         if convert is None:
             self.is_evaluations = True
-            return Pieces(evaluations.read_json_lines(short_name(self.name), stream, self.sample), stream)
+            return Pieces(
+                evaluations.read_json_lines(short_name(self.name), stream, self.sample), stream
+            )
         return Pieces(gather(convert(stream)), stream)
 
     def _first_text(self) -> bytes:
@@ -138,22 +159,34 @@ class Source:
             yield piece
 
     def _open_parquet(self, name: str) -> Pieces:
-        """Return a stream of a table's text: evaluated positions from anywhere, other tables from a file on this machine."""
+        """Return a stream of a table's text: evaluated positions from anywhere, other tables from a
+        file on this machine.
+        """
         if self.plain:
-            raise DumpError(f"{name} is Parquet, but PGN text is expected: name a PGN file, compressed or not")
+            raise DumpError(
+                f"{name} is Parquet, but PGN text is expected: name a PGN file, compressed or not"
+            )
         if self.name == STDIN or self.compression is not None:
-            raise DumpError(f"{name} is Parquet inside an archive or on standard input: save and unpack it first")
+            raise DumpError(
+                f"{name} is Parquet inside an archive or on standard input: save and unpack it "
+                f"first"
+            )
         opened = parquet.open_evaluations(name, self._ranges() if is_url(self.name) else self.name)
         if opened is None and is_url(self.name):
             raise DumpError(
-                f"{name} is Parquet, and from an address only evaluated positions can be read: download it first"
+                f"{name} is Parquet, and from an address only evaluated positions can be read: "
+                f"download it first"
             )
         if opened is None:
             self.input, games = parquet.convert_parquet(self.name, self._hash_share)
             return Pieces(gather(games))
         self.input, file, self.hash = opened
         self.is_evaluations = True
-        return Pieces(evaluations.read_parquet(short_name(self.name), file, self.input, self.sample, self._note_share))
+        return Pieces(
+            evaluations.read_parquet(
+                short_name(self.name), file, self.input, self.sample, self._note_share
+            )
+        )
 
     def _ranges(self) -> RangeFile:
         """Return the remote file for reading at any place."""
@@ -167,7 +200,9 @@ class Source:
         self._raise_if_stopped()
 
     def _poll_while_quiet(self, pieces: Iterator[bytes]) -> Iterator[memoryview]:
-        """Yield the pieces, long ones in parts; raises Stopped where `stop` asks for it while no chunk comes."""
+        """Yield the pieces, long ones in parts; raises Stopped where `stop` asks for it while no
+        chunk comes.
+        """
         for piece in pieces:
             for at in range(0, len(piece), PIECE):
                 part = memoryview(piece)[at : at + PIECE]
@@ -191,7 +226,9 @@ class Source:
         return data
 
     def _read_file(self, count: int) -> bytes:
-        """Return up to `count` bytes of the file; raises Stopped, also while a pipe gives nothing."""
+        """Return up to `count` bytes of the file; raises Stopped, also while a pipe gives
+        nothing.
+        """
         assert self._file is not None
         if (number := _file_number(self._file)) is not None:
             poll = select.poll()
@@ -203,7 +240,9 @@ class Source:
     def _raise_if_stopped(self) -> None:
         """Raise Stopped where `stop` asks for it."""
         if self.stop():
-            raise Stopped(f"stopped while reading {display_name(self.name)}: run the same command to continue")
+            raise Stopped(
+                f"stopped while reading {display_name(self.name)}: run the same command to continue"
+            )
 
     def close(self) -> None:
         """Close the file; standard input stays open."""
@@ -211,7 +250,9 @@ class Source:
             self._file.close()
 
     def describe(self) -> dict[str, Any]:
-        """Return the source's entry in the manifest; complete only when the stream was read to its end."""
+        """Return the source's entry in the manifest; complete only when the stream was read to its
+        end.
+        """
         entry = {
             "name": short_name(self.name),
             "bytes": self.bytes_read,
@@ -232,7 +273,9 @@ def _file_number(file: Any) -> int | None:
 
 
 def short_name(name: str) -> str:
-    """Return a dump's name without its folder; of an address without its query, which may hold a secret."""
+    """Return a dump's name without its folder; of an address without its query, which may hold a
+    secret.
+    """
     return file_name(name) if is_url(name) else STDIN if name == STDIN else Path(name).name
 
 
@@ -246,9 +289,13 @@ def _open(path: Path) -> IO[bytes]:
     require_utf8(str(path))
     try:
         if path.is_dir():
-            raise DumpError(f"{path} is a directory: name the dump files in it, such as {path}/*.pgn.zst")
+            raise DumpError(
+                f"{path} is a directory: name the dump files in it, such as {path}/*.pgn.zst"
+            )
         # so that a named pipe is polled, and `stop` with it, while nothing writes to it
-        return open(path, "rb", buffering=0, opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))
+        return open(
+            path, "rb", buffering=0, opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)
+        )
     except FileNotFoundError as error:
         raise DumpError(f"{path} does not exist") from error
     except PermissionError as error:
@@ -258,12 +305,16 @@ def _open(path: Path) -> IO[bytes]:
 
 
 def expand(names: Sequence[str]) -> list[str]:
-    """Return the inputs with the Parquet files of each folder in its place, in the order of their names."""
+    """Return the inputs with the Parquet files of each folder in its place, in the order of their
+    names.
+    """
     found = []
     for name in names:
         is_folder = not is_url(name) and name != STDIN and Path(name).is_dir()
         below = Path(name).glob("**/*.parquet") if is_folder else ()
-        inside = sorted(str(path) for path in below if path.is_file()) or list_files(name, ".parquet")
+        inside = sorted(str(path) for path in below if path.is_file()) or list_files(
+            name, ".parquet"
+        )
         found += inside or [name]
     return found
 
@@ -278,7 +329,9 @@ def is_same_file(entry: Mapping[str, Any], path: Path) -> bool:
 
 
 def require(name: str) -> None:
-    """Raise DumpError or FetchError if a dump cannot be opened; a pipe's writer must not see it opened and closed."""
+    """Raise DumpError or FetchError if a dump cannot be opened; a pipe's writer must not see it
+    opened and closed.
+    """
     if is_url(name):
         look(name)
     elif name != STDIN and not Path(name).is_fifo():

@@ -1,4 +1,5 @@
-"""Fit how far a search corrects a network's policy at each rating, on positions that the network did not learn from.
+"""Fit how far a search corrects a network's policy at each rating, on positions that the network
+did not learn from.
 
 Axes: R rows, M legal moves of a row, K ratings of a curve.
 """
@@ -20,10 +21,12 @@ from pipeline.errors import ConfigError, Stopped
 from pipeline.evaluation.human_search import search_rows
 
 RATINGS = (1100, 1400, 1800, 2200, 2600)
-"""Ratings of a curve. At the first, and so below it, the policy is left alone: a search did not help there."""
+"""Ratings of a curve. At the first, and so below it, the policy is left alone: a search did not
+help there."""
 STRENGTH_FACTORS = (1.0, 1.1, 1.6, 3.3, 5.4)
 STRENGTH_SHARPNESS = (1.1, 1.05, 1.05, 1.3, 1.8)
-"""Factors on the weights and powers of the policy at RATINGS with which drawn moves lose as much as people's, by Stockfish."""
+"""Factors on the weights and powers of the policy at RATINGS with which drawn moves lose as much as
+people's, by Stockfish."""
 BATCH = 256
 LEAST_POWER = 0.01
 """Least power of the policy: a few positions of random games may ask for none."""
@@ -41,11 +44,25 @@ class Fit(NamedTuple):
 
 
 def collect(
-    evaluator: Any, positions: Path, split: str, rows: int, simulations: int, progress: Progress, stop: Stop
+    evaluator: Any,
+    positions: Path,
+    split: str,
+    rows: int,
+    simulations: int,
+    progress: Progress,
+    stop: Stop,
 ) -> Fit:
-    """Search `rows` random positions of a split; return the inputs of those with a known rating and move."""
-    batches = Batches([positions], split, batch_size=BATCH, columns=(*HUMAN_COLUMNS, *EARLIER_MOVES))
-    wanted, done, found = min(rows, batches.rows), 0, list[tuple[int, NDArray[Any], NDArray[Any], int]]()
+    """Search `rows` random positions of a split; return the inputs of those with a known rating and
+    move.
+    """
+    batches = Batches(
+        [positions], split, batch_size=BATCH, columns=(*HUMAN_COLUMNS, *EARLIER_MOVES)
+    )
+    wanted, done, found = (
+        min(rows, batches.rows),
+        0,
+        list[tuple[int, NDArray[Any], NDArray[Any], int]](),
+    )
     for batch in batches.sample(wanted):
         logits_BA, wdl_B3 = evaluator(batch["planes"], batch)
         for part, roots, results in search_rows(evaluator, batch, logits_BA, wdl_B3, simulations):
@@ -60,12 +77,18 @@ def collect(
         if stop():
             raise Stopped(f"stopped after {done:,} positions; nothing is stored before the fit")
     if not found:
-        raise ConfigError(f"no position of {positions} has a known rating and move: nothing can be fitted")
+        raise ConfigError(
+            f"no position of {positions} has a known rating and move: nothing can be fitted"
+        )
     return _pad(found)
 
 
-def _row(rating: int, label: int, root: HumanRoot, found: Root) -> tuple[int, NDArray[Any], NDArray[Any], int]:
-    """Return a row's rating, its moves' log-probabilities and values, and the index of the move played."""
+def _row(
+    rating: int, label: int, root: HumanRoot, found: Root
+) -> tuple[int, NDArray[Any], NDArray[Any], int]:
+    """Return a row's rating, its moves' log-probabilities and values, and the index of the move
+    played.
+    """
     labels = np.unique(found.labels)
     logits = root.logits[labels].astype(np.float64)
     logits -= logits.max()
@@ -78,18 +101,24 @@ def _pad(rows: list[tuple[int, NDArray[Any], NDArray[Any], int]]) -> Fit:
     policy_RM, values_RM = np.full((len(rows), most), UNPLAYED), np.zeros((len(rows), most))
     for row, (_, policy, values, _) in enumerate(rows):
         policy_RM[row, : len(policy)], values_RM[row, : len(values)] = policy, values
-    return Fit(np.array([row[0] for row in rows]), policy_RM, values_RM, np.array([row[3] for row in rows]))
+    return Fit(
+        np.array([row[0] for row in rows]), policy_RM, values_RM, np.array([row[3] for row in rows])
+    )
 
 
 def fit_correction(fit: Fit) -> tuple[list[float], list[float]]:
-    """Return the weights at RATINGS, 0 or more, and the powers of the policy that make people's moves likeliest.
+    """Return the weights at RATINGS, 0 or more, and the powers of the policy that make people's
+    moves likeliest.
 
-    The first weight is 0. The likelihood is concave in weights and powers. A weight is the square of what is fitted, so that
-    it stays at 0 or above, and a power is its exponential. Ratings beyond those of the positions get the nearest ones'.
+    The first weight is 0. The likelihood is concave in weights and powers. A weight is the square
+    of what is fitted, so that it stays at 0 or above, and a power is its exponential. Ratings
+    beyond those of the positions get the nearest ones'.
     """
     import torch
 
-    shares_RK = torch.from_numpy(np.stack([np.interp(fit.ratings, RATINGS, one) for one in np.eye(len(RATINGS))], 1))
+    shares_RK = torch.from_numpy(
+        np.stack([np.interp(fit.ratings, RATINGS, one) for one in np.eye(len(RATINGS))], 1)
+    )
     policy_RM, values_RM, played_R = (torch.from_numpy(part) for part in fit[1:])
     roots_K = torch.ones(len(RATINGS) - 1, dtype=torch.float64, requires_grad=True)
     logs_K = torch.zeros(len(RATINGS), dtype=torch.float64, requires_grad=True)
@@ -108,7 +137,9 @@ def fit_correction(fit: Fit) -> tuple[list[float], list[float]]:
     powers_K = [max(LEAST_POWER, round(float(power), 3)) for power in logs_K.detach().exp()]
     fitted = np.flatnonzero((shares_RK.sum(0) > 0).numpy())
     nearest_K = [int(fitted[np.abs(fitted - knot).argmin()]) for knot in range(len(RATINGS))]
-    return [0.0, *(weights_K[knot] for knot in nearest_K[1:])], [powers_K[knot] for knot in nearest_K]
+    return [0.0, *(weights_K[knot] for knot in nearest_K[1:])], [
+        powers_K[knot] for knot in nearest_K
+    ]
 
 
 def calibrate(
@@ -121,10 +152,12 @@ def calibrate(
     progress: Progress = silent,
     stop: Stop = never,
 ) -> dict[str, Any]:
-    """Fit the corrections of a checkpoint on a split that it did not learn from, and store them in its card.
+    """Fit the corrections of a checkpoint on a split that it did not learn from, and store them in
+    its card.
 
-    Returns what is stored and the cross-entropy on the same rows, in nats, without and with the search. Raises
-    CheckpointError, DatasetError, ConfigError, and Stopped before anything is stored.
+    Returns what is stored and the cross-entropy on the same rows, in nats, without and with the
+    search. Raises CheckpointError, DatasetError, ConfigError, and Stopped before anything is
+    stored.
     """
     from model.checkpoint import read_card, save_human_search
     from model.inference.evaluator import evaluator
@@ -139,21 +172,35 @@ def calibrate(
     entry = {
         "simulations": simulations,
         "likelihood": _curve(weights_K, sharpness_K),
-        "strength": _curve([w * f for w, f in zip(weights_K, STRENGTH_FACTORS, strict=True)], STRENGTH_SHARPNESS),
+        "strength": _curve(
+            [w * f for w, f in zip(weights_K, STRENGTH_FACTORS, strict=True)], STRENGTH_SHARPNESS
+        ),
     }
     save_human_search(checkpoint, weights, entry)
     bare = cross_entropy(fit, [0.0] * len(RATINGS), [1.0] * len(RATINGS))
     searched = cross_entropy(fit, weights_K, sharpness_K)
-    return entry | {"positions": len(fit.ratings), "cross_entropy": bare, "searched_cross_entropy": searched}
+    return entry | {
+        "positions": len(fit.ratings),
+        "cross_entropy": bare,
+        "searched_cross_entropy": searched,
+    }
 
 
 def _curve(weights: Sequence[float], sharpness: Sequence[float]) -> dict[str, list[float]]:
-    return {"ratings": list(RATINGS), "weights": [round(one, 3) for one in weights], "sharpness": list(sharpness)}
+    return {
+        "ratings": list(RATINGS),
+        "weights": [round(one, 3) for one in weights],
+        "sharpness": list(sharpness),
+    }
 
 
 def cross_entropy(fit: Fit, weights_K: Sequence[float], sharpness_K: Sequence[float]) -> float:
-    """Return minus the mean log-probability of people's moves under policies corrected as given at RATINGS, nats."""
-    weight_R, sharpness_R = (np.interp(fit.ratings, RATINGS, numbers) for numbers in (weights_K, sharpness_K))
+    """Return minus the mean log-probability of people's moves under policies corrected as given at
+    RATINGS, nats.
+    """
+    weight_R, sharpness_R = (
+        np.interp(fit.ratings, RATINGS, numbers) for numbers in (weights_K, sharpness_K)
+    )
     logits_RM = sharpness_R[:, None] * fit.policies + weight_R[:, None] * fit.values
     logits_RM -= logits_RM.max(axis=1, keepdims=True)
     chosen_R = np.take_along_axis(logits_RM, fit.played[:, None], axis=1)[:, 0]

@@ -1,8 +1,10 @@
-"""The figures of a report, from a table of measured rows: headline, slices, calibration, baselines, paired differences.
+"""The figures of a report, from a table of measured rows: headline, slices, calibration, baselines,
+paired differences.
 
-A row of the table is a position. The network's columns are `rank nll legal_mass brier wdl_brier expected score legal_moves`
-(model/metrics.py) and `choice_probability`, of its first choice. The hand-written player's are `classical_*`. The others
-are what slices go by. Scores are the mover's: 1, 1/2 or 0.
+A row of the table is a position. The network's columns are `rank nll legal_mass brier wdl_brier
+expected score legal_moves` (model/metrics.py) and `choice_probability`, of its first choice. The
+hand-written player's are `classical_*`. The others are what slices go by. Scores are the mover's:
+1, 1/2 or 0.
 
 Axes: R rows.
 """
@@ -51,9 +53,11 @@ def add_strata(table: pl.DataFrame) -> pl.DataFrame:
 
 
 def slices(table: pl.DataFrame, in_train: NDArray[np.bool_] | None = None) -> dict[str, Rows]:
-    """Return the figures by rating, time control, phase, ply, clock, piece moved, number of legal moves and kind of move.
+    """Return the figures by rating, time control, phase, ply, clock, piece moved, number of legal
+    moves and kind of move.
 
-    With `in_train`, bool[R], also for positions that the train split holds and those that it does not.
+    With `in_train`, bool[R], also for positions that the train split holds and those that it does
+    not.
     """
     found = {
         "rating": _slice_by_number(table, "band", band_names(RATING_EDGES)),
@@ -61,7 +65,9 @@ def slices(table: pl.DataFrame, in_train: NDArray[np.bool_] | None = None) -> di
         "phase": _slice_by_number(table, "phase", PHASES),
         **{name: _slice_by_band(table, *band) for name, band in BANDED.items()},
         "piece moved": _slice_by_number(table, "piece", PIECES),
-        "kind of move": [group_figures(kind, rows) for kind in KINDS if len(rows := table.filter(pl.col(kind)))],
+        "kind of move": [
+            group_figures(kind, rows) for kind in KINDS if len(rows := table.filter(pl.col(kind)))
+        ],
     }
     if in_train is not None:
         found["in train"] = _slice_by_number(
@@ -110,20 +116,31 @@ def _name_interval(name: str, mean: Sequence[float | None]) -> dict[str, float |
 
 
 def policy_reliability(table: pl.DataFrame) -> Rows:
-    """Return, for each bin of the first choice's probability, its mean and the share of hits with its interval."""
+    """Return, for each bin of the first choice's probability, its mean and the share of hits with
+    its interval.
+    """
     return _reliability(table, pl.col("choice_probability"), pl.col("rank") == 1)
 
 
 def value_reliability(table: pl.DataFrame, expected: str = "expected") -> Rows:
-    """Return, for each bin of the value's expected score, its mean and the mean score with its interval."""
-    return _reliability(table.filter(pl.col("score").is_not_null()), pl.col(expected), pl.col("score"))
+    """Return, for each bin of the value's expected score, its mean and the mean score with its
+    interval.
+    """
+    return _reliability(
+        table.filter(pl.col("score").is_not_null()), pl.col(expected), pl.col("score")
+    )
 
 
 def _reliability(table: pl.DataFrame, expected: pl.Expr, observed: pl.Expr) -> Rows:
-    """Return the rows of a reliability diagram: the means `expected` and `score` of each `tenth`."""
+    """Return the rows of a reliability diagram: the means `expected` and `score` of each
+    `tenth`.
+    """
     tenth = (expected * BINS).floor().clip(0, BINS - 1).cast(pl.Int8)
     frame = table.select(
-        expected.alias("expected"), observed.cast(pl.Float64).alias("observed"), "game", tenth.alias("tenth")
+        expected.alias("expected"),
+        observed.cast(pl.Float64).alias("observed"),
+        "game",
+        tenth.alias("tenth"),
     )
     rows = []
     for key, group in sorted(frame.partition_by("tenth", as_dict=True).items()):
@@ -132,24 +149,43 @@ def _reliability(table: pl.DataFrame, expected: pl.Expr, observed: pl.Expr) -> R
         if bool(((score == 0) | (score == 1)).all()):  # Wilson's interval stays within 0..1
             low, high = clustered_interval(score == 1, game) or (None, None)
         expected_mean = float(group["expected"].to_numpy().mean())
-        row: dict[str, Any] = {"tenth": int(key[0]), "positions": len(group), "expected": expected_mean}
+        row: dict[str, Any] = {
+            "tenth": int(key[0]),
+            "positions": len(group),
+            "expected": expected_mean,
+        }
         rows.append(row | {"score": mean, "low": low, "high": high})
     return rows
 
 
 def calibration_error(rows: Rows) -> float:
-    """Return the expected calibration error of a reliability diagram: mean distance from the diagonal (Naeini 2015)."""
+    """Return the expected calibration error of a reliability diagram: mean distance from the
+    diagonal (Naeini 2015).
+    """
     total = sum(row["positions"] for row in rows)
-    return float(sum(row["positions"] * abs(row["expected"] - row["score"]) for row in rows) / max(total, 1))
+    return float(
+        sum(row["positions"] * abs(row["expected"] - row["score"]) for row in rows) / max(total, 1)
+    )
 
 
 def headline(table: pl.DataFrame) -> dict[str, Any]:
-    """Return the headline figures: the network's means, the interval of top-1, and the baselines on the same rows."""
+    """Return the headline figures: the network's means, the interval of top-1, and the baselines on
+    the same rows.
+    """
     from model.metrics import summary
 
-    interval, games, calibration = top1_interval(table), table["game"].n_unique(), value_reliability(table)
+    interval, games, calibration = (
+        top1_interval(table),
+        table["game"].n_unique(),
+        value_reliability(table),
+    )
     low, high = interval or (None, None)
-    means = summary({name: table[name].to_numpy() for name in ("rank", "nll", "legal_mass", "brier", "wdl_brier")})
+    means = summary(
+        {
+            name: table[name].to_numpy()
+            for name in ("rank", "nll", "legal_mass", "brier", "wdl_brier")
+        }
+    )
     return {
         **means,
         **({} if calibration else {"value_brier": None, "wdl_brier": None}),
@@ -171,34 +207,49 @@ def headline(table: pl.DataFrame) -> dict[str, Any]:
 def describe_accuracy(
     figures: dict[str, Any], where: str, seen: str, published: tuple[str, float] | None
 ) -> dict[str, str]:
-    """Return a report's `headline`, the sentence that is shown everywhere, and `compared`, the baselines' figures in words.
+    """Return a report's `headline`, the sentence that is shown everywhere, and `compared`, the
+    baselines' figures in words.
 
-    `figures` are those of `headline`; `published` is another network's name and its top-1 on its own games.
+    `figures` are those of `headline`; `published` is another network's name and its top-1 on its
+    own games.
     """
-    shares = {name: f"{100 * figures[name]:.1f} %" for name in ("top1", "hand_written_top1", "chance_top1")}
+    shares = {
+        name: f"{100 * figures[name]:.1f} %"
+        for name in ("top1", "hand_written_top1", "chance_top1")
+    }
     low, high = figures["top1_low"], figures["top1_high"]
     interval = "" if low is None else f" (95 %: {100 * low:.1f} to {100 * high:.1f} %)"
-    other = "" if published is None else f"; {published[0]} published {100 * published[1]:.1f} % on its own games"
+    other = (
+        ""
+        if published is None
+        else f"; {published[0]} published {100 * published[1]:.1f} % on its own games"
+    )
     return {
-        "headline": f"The network finds {shares['top1']}{interval} of the moves in {figures['positions']:,} positions of "
+        "headline": f"The network finds {shares['top1']}{interval} of the moves in "
+        f"{figures['positions']:,} positions of "
         f"{where}, {SEEN.get(seen, 'which it was not trained on')}.",
-        "compared": f"On the same positions the hand-written player finds {shares['hand_written_top1']}, and chance "
+        "compared": f"On the same positions the hand-written player finds "
+        f"{shares['hand_written_top1']}, and chance "
         f"{shares['chance_top1']}{other}.",
     }
 
 
 def value_baselines(table: pl.DataFrame) -> dict[str, float | None]:
-    """Return the Brier scores of values that see no board: one constant for all rows, and the players' ratings alone.
+    """Return the Brier scores of values that see no board: one constant for all rows, and the
+    players' ratings alone.
 
-    The constant is the mean score of these rows, the best of all constants. Ratings predict by Elo's formula (Elo 1978),
-    1 / (1 + 10^(-difference / 400)); the constant stands in for unknown ratings.
+    The constant is the mean score of these rows, the best of all constants. Ratings predict by
+    Elo's formula (Elo 1978), 1 / (1 + 10^(-difference / 400)); the constant stands in for unknown
+    ratings.
     """
     table = table.filter(pl.col("score").is_not_null())
     if not len(table):
         return {"constant_value_brier": None, "rating_value_brier": None}
     score = table["score"].to_numpy().astype(float)
     elo, other = (table[name].to_numpy().astype(float) for name in ("elo", "opponent_elo"))
-    expected = np.where((elo > 0) & (other > 0), 1 / (1 + 10 ** ((other - elo) / 400)), score.mean())
+    expected = np.where(
+        (elo > 0) & (other > 0), 1 / (1 + 10 ** ((other - elo) / 400)), score.mean()
+    )
     return {
         "constant_value_brier": float(score.var()),
         "rating_value_brier": float(np.square(expected - score).mean()),
@@ -206,7 +257,9 @@ def value_baselines(table: pl.DataFrame) -> dict[str, float | None]:
 
 
 def baseline_rows(table: pl.DataFrame) -> Rows:
-    """Return the network and its baselines on the same rows; a figure that a baseline lacks is None."""
+    """Return the network and its baselines on the same rows; a figure that a baseline lacks is
+    None.
+    """
     legal = table["legal_moves"].to_numpy()
     rows = [_ranked("network", table, ""), _ranked("hand-written player", table, "classical_")]
     uniform = {f"top{k}": float(np.minimum(k / legal, 1).mean()) for k in (1, 3, 5)}
@@ -229,21 +282,28 @@ def _ranked(name: str, table: pl.DataFrame, prefix: str) -> dict[str, Any]:
 
 
 def paired_difference(first: pl.DataFrame, other: pl.DataFrame) -> dict[str, Any]:
-    """Return `other` less `first` on the same rows, in top-1 and cross-entropy, with intervals by game."""
+    """Return `other` less `first` on the same rows, in top-1 and cross-entropy, with intervals by
+    game.
+    """
     assert first["key"].equals(other["key"]), "both tables are of the same rows in the same order"
     game = first["game"].to_numpy()
     hits = [(table["rank"] == 1).to_numpy().astype(float) for table in (first, other)]
     top1, low, high = clustered_mean(hits[1] - hits[0], game)
     nll, nll_low, nll_high = clustered_mean(other["nll"].to_numpy() - first["nll"].to_numpy(), game)
     gain = {"top1_difference": top1, "top1_low": low, "top1_high": high}
-    return {**gain, "cross_entropy_difference": nll, "cross_entropy_low": nll_low, "cross_entropy_high": nll_high}
+    return {
+        **gain,
+        "cross_entropy_difference": nll,
+        "cross_entropy_low": nll_low,
+        "cross_entropy_high": nll_high,
+    }
 
 
 def page_details(table: pl.DataFrame) -> dict[str, Any]:
     """Return what only the page shows; `table` has the columns of `add_strata`.
 
-    `value_reliability_before` and `value_brier_before` are the value's before its network was calibrated, empty and None for
-    one that was not.
+    `value_reliability_before` and `value_brier_before` are the value's before its network was
+    calibrated, empty and None for one that was not.
     """
     policy = policy_reliability(table)
     before, brier = [], None

@@ -1,4 +1,5 @@
-"""Human search measured: the policy of each row's rating with and without its correction by a search, on the same rows.
+"""Human search measured: the policy of each row's rating with and without its correction by a
+search, on the same rows.
 
 Axes: B rows of a batch, A labels.
 """
@@ -39,22 +40,36 @@ def search_rows(
     wdl_B3: NDArray[np.float32],
     simulations: int,
 ) -> Iterator[tuple[slice, list[HumanRoot], list[Root]]]:
-    """Search the positions of a batch, whose policies are `logits_BA`: yield some rows, their roots, and what was found."""
+    """Search the positions of a batch, whose policies are `logits_BA`: yield some rows, their
+    roots, and what was found.
+    """
     positions_BW = row_positions(batch)
     config = human_config(simulations)
     for first in range(0, len(positions_BW), SIDE_BY_SIDE):
         rows = slice(first, min(first + SIDE_BY_SIDE, len(positions_BW)))
-        roots = [HumanRoot(positions_BW[row], (), logits_BA[row], wdl_B3[row]) for row in range(rows.start, rows.stop)]
-        yield rows, roots, search_roots(Search(evaluator, config, games=len(roots)), roots, simulations)
+        roots = [
+            HumanRoot(positions_BW[row], (), logits_BA[row], wdl_B3[row])
+            for row in range(rows.start, rows.stop)
+        ]
+        yield (
+            rows,
+            roots,
+            search_roots(Search(evaluator, config, games=len(roots)), roots, simulations),
+        )
 
 
 class SearchedRows:
-    """The measured rows of a report with the policy corrected by a search, collected batch by batch."""
+    """The measured rows of a report with the policy corrected by a search, collected batch by
+    batch.
+    """
 
     def __init__(self, evaluator: "NetworkEvaluator | OnnxEvaluator", simulations: int) -> None:
         """Raise ConfigError for a checkpoint whose card holds no correction."""
         if "likelihood" not in evaluator.corrections:
-            raise ConfigError("the checkpoint's card holds no correction by search: run `fianchetto calibrate` first")
+            raise ConfigError(
+                "the checkpoint's card holds no correction by search: run `fianchetto calibrate` "
+                "first"
+            )
         self.evaluator, self.simulations = evaluator, simulations
         self.correction: Correction = evaluator.corrections["likelihood"]
         self.parts: list[dict[str, NDArray[Any]]] = []
@@ -66,7 +81,9 @@ class SearchedRows:
         ratings_B: NDArray[np.integer],
         columns: dict[str, NDArray[Any]],
     ) -> None:
-        """Search a batch with its answer; `ratings_B` may be hidden (0), `columns` are the measured ones."""
+        """Search a batch with its answer; `ratings_B` may be hidden (0), `columns` are the measured
+        ones.
+        """
         from model.metrics import rows as measured
 
         weight_B, sharpness_B = self.correction.at(ratings_B)
@@ -78,11 +95,15 @@ class SearchedRows:
         self.parts.append(part | {f"searched_{name}": searched[name] for name in ("rank", "nll")})
 
     def compare_by_rating(self) -> Rows:
-        """Return top-1 and cross-entropy without and with search, and their paired differences, by the mover's rating.
+        """Return top-1 and cross-entropy without and with search, and their paired differences, by
+        the mover's rating.
 
-        A row is a band of ratings, all from STRONG on, or all positions. Intervals are by game, None for too few.
+        A row is a band of ratings, all from STRONG on, or all positions. Intervals are by game,
+        None for too few.
         """
-        columns = {name: np.concatenate([part[name] for part in self.parts]) for name in self.parts[0]}
+        columns = {
+            name: np.concatenate([part[name] for part in self.parts]) for name in self.parts[0]
+        }
         elo, band = columns["elo"], rating_band(columns["elo"], EDGES)
         groups = [(name, band == number) for number, name in enumerate(band_names(EDGES))]
         groups += [(f"{STRONG} and on", elo >= STRONG), ("all", np.ones(len(elo), dtype=np.bool_))]

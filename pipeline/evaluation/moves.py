@@ -1,4 +1,5 @@
-"""The kind of move that was played in a row, and the phase of the game: columns that a report is sliced by.
+"""The kind of move that was played in a row, and the phase of the game: columns that a report is
+sliced by.
 
 Axes: B rows, P planes, K piece types (pawn to king).
 """
@@ -16,16 +17,20 @@ from pipeline.dataset.files.shards import Batch
 PIECES = ("pawn", "knight", "bishop", "rook", "queen", "king")
 PAWN, KING = 0, 5
 KINDS = ("capture", "recapture", "check", "castling", "promotion", "quiet")
-"""A move can have several kinds; `recapture` takes the piece that moved last, `quiet` is none of the others."""
+"""A move can have several kinds; `recapture` takes the piece that moved last, `quiet` is none of
+the others."""
 PHASES = ("opening", "middlegame", "endgame")
 PHASE_PIECES = (10, 6)
-"""Maximum number of knights, bishops, rooks and queens in a middlegame and in an endgame, as in Lichess's divider."""
+"""Maximum number of knights, bishops, rooks and queens in a middlegame and in an endgame, as in
+Lichess's divider."""
 
 
 def move_columns(batch: Batch) -> dict[str, NDArray[Any]]:
-    """Return `piece` (index into PIECES), `phase` (into PHASES) and a boolean column for each of KINDS, `[B]` each.
+    """Return `piece` (index into PIECES), `phase` (into PHASES) and a boolean column for each of
+    KINDS, `[B]` each.
 
-    They describe the move that was played (`label`) on the board before it. Needs the columns planes, label and last_move.
+    They describe the move that was played (`label`) on the board before it. Needs the columns
+    planes, label and last_move.
     """
     planes_BP, label_B = batch["planes"], batch["label"].astype(np.int64)
     start_B, target_B = label_B % 64, target_table()[label_B].astype(np.int64)
@@ -48,4 +53,9 @@ def move_columns(batch: Batch) -> dict[str, NDArray[Any]]:
     officers_B = np.bitwise_count(planes_BP[:, 2:10]).sum(axis=1, dtype=np.int64)
     phase_B = (officers_B <= PHASE_PIECES[0]).astype(np.int8) + (officers_B <= PHASE_PIECES[1])
     quiet_B = ~np.logical_or.reduce(list(kinds.values()))
-    return {"piece": piece_B.astype(np.int8), "phase": phase_B.astype(np.int8), **kinds, "quiet": quiet_B}
+    return {
+        "piece": piece_B.astype(np.int8),
+        "phase": phase_B.astype(np.int8),
+        **kinds,
+        "quiet": quiet_B,
+    }

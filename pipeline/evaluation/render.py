@@ -26,13 +26,20 @@ NUMBER = re.compile(r"-|[-+]?[\d,]+(\.\d+)?( %)?")
 
 
 def plain_text(result: dict[str, Any], indent: int = 0) -> str:
-    """Return a result as aligned lines without what only the page shows; nested objects are indented, slices are tables."""
+    """Return a result as aligned lines without what only the page shows; nested objects are
+    indented, slices are tables.
+    """
     lines = []
     result = {name: value for name, value in result.items() if name != "details"}
-    width = max((len(name) for name, value in result.items() if not isinstance(value, dict)), default=0)
+    width = max(
+        (len(name) for name, value in result.items() if not isinstance(value, dict)), default=0
+    )
     for name, value in result.items():
         if name == "slices":
-            shown = {title: [{key: row[key] for key in SLICED} for row in rows] for title, rows in value.items()}
+            shown = {
+                title: [{key: row[key] for key in SLICED} for row in rows]
+                for title, rows in value.items()
+            }
             lines += [f"\nby {title}\n{text_table(rows)}" for title, rows in shown.items()]
         elif name == "human_search":
             lines.append(human_search_text(value))
@@ -55,7 +62,9 @@ def _shown(value: Any, places: int = 4) -> str:
 
 
 def human_search_text(found: dict[str, Any]) -> str:
-    """Return the policy without and with search by the mover's rating as a table, differences with 95 % intervals."""
+    """Return the policy without and with search by the mover's rating as a table, differences with
+    95 % intervals.
+    """
     rows = [
         {
             "mover": row["band"],
@@ -67,7 +76,10 @@ def human_search_text(found: dict[str, Any]) -> str:
         }
         for row in found["rows"]
     ]
-    return f"policy corrected by {found['simulations']} simulations, by the mover's rating\n{text_table(rows)}"
+    return (
+        f"policy corrected by {found['simulations']} simulations, by the mover's "
+        f"rating\n{text_table(rows)}"
+    )
 
 
 def format_points(row: Mapping[str, Any]) -> str:
@@ -82,7 +94,11 @@ def format_nats(row: Mapping[str, Any]) -> str:
 
 def _format_difference(row: Mapping[str, Any], figure: str, scale: float, places: int) -> str:
     middle, low, high = (row[f"{figure}_{end}"] for end in ("difference", "low", "high"))
-    interval = "too few games" if low is None else f"{scale * low:+.{places}f} to {scale * high:+.{places}f}"
+    interval = (
+        "too few games"
+        if low is None
+        else f"{scale * low:+.{places}f} to {scale * high:+.{places}f}"
+    )
     return f"{scale * middle:+.{places}f} ({interval})"
 
 
@@ -94,19 +110,26 @@ def text_table(rows: list[dict[str, Any]]) -> str:
 
 
 def aligned(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return columns two spaces apart: numbers to the right, words to the left; nothing is cut off."""
+    """Return columns two spaces apart: numbers to the right, words to the left; nothing is cut
+    off.
+    """
     columns = list(zip(header, *rows, strict=True))
     widths = [max(map(len, column)) for column in columns]
     right = [all(NUMBER.fullmatch(cell) for cell in column[1:]) for column in columns]
     lines = (
-        "  ".join(cell.rjust(w) if r else cell.ljust(w) for cell, w, r in zip(line, widths, right, strict=True))
+        "  ".join(
+            cell.rjust(w) if r else cell.ljust(w)
+            for cell, w, r in zip(line, widths, right, strict=True)
+        )
         for line in (header, *rows)
     )
     return "\n".join(line.rstrip() for line in lines)
 
 
 def write_report(result: dict[str, Any], out: Path) -> None:
-    """Publish `report.json`, `.txt` and `.html` in a directory; ConfigError for a folder of another kind."""
+    """Publish `report.json`, `.txt` and `.html` in a directory; ConfigError for a folder of another
+    kind.
+    """
     from pipeline.evaluation.page.page import report_page
 
     require_own(out, REPORT, ConfigError)
@@ -114,12 +137,16 @@ def write_report(result: dict[str, Any], out: Path) -> None:
 
 
 def write_reports(found: dict[str, Any], out: Path) -> None:
-    """Publish `report.json`, `.txt` and `.html` of several checkpoints, as `reports` returns them; raises ConfigError."""
+    """Publish `report.json`, `.txt` and `.html` of several checkpoints, as `reports` returns them;
+    raises ConfigError.
+    """
     from pipeline.evaluation.page.page import report_page
 
     require_own(out, REPORT, ConfigError)
     page = report_page(found["names"], found["reports"], found["differences"])
-    _publish_report({"common_rule": found["reports"][0]["common_rule"], **found}, reports_text(found), page, out)
+    _publish_report(
+        {"common_rule": found["reports"][0]["common_rule"], **found}, reports_text(found), page, out
+    )
 
 
 def _publish_report(result: dict[str, Any], text: str, page: bytes, out: Path) -> None:
@@ -130,7 +157,9 @@ def _publish_report(result: dict[str, Any], text: str, page: bytes, out: Path) -
 
 
 def reports_text(found: dict[str, Any]) -> str:
-    """Return several reports as a Markdown table: figures, and differences from the first checkpoint by games."""
+    """Return several reports as a Markdown table: figures, and differences from the first
+    checkpoint by games.
+    """
     gains = [None, *found["differences"]]
     return markdown(
         "checkpoint|top-1 (95 %)|top-3|top-5|cross-entropy|Brier|top-1 less the first's (95 %)",
@@ -140,7 +169,9 @@ def reports_text(found: dict[str, Any]) -> str:
                 f"{row['top1']:.4f} ({interval_text(row, 'games')})",
                 *(f"{row[figure]:.4f}" for figure in ("top3", "top5", "cross_entropy")),
                 "-" if row["value_brier"] is None else f"{row['value_brier']:.4f}",
-                "" if gain is None else f"{gain['top1_difference']:+.4f} ({interval_text(gain, 'games', '+')})",
+                ""
+                if gain is None
+                else f"{gain['top1_difference']:+.4f} ({interval_text(gain, 'games', '+')})",
             )
             for name, row, gain in zip(found["names"], found["reports"], gains, strict=True)
         ),
@@ -160,6 +191,12 @@ def publish_bytes(out: Path, name: str, content: bytes) -> None:
 
 
 def markdown(columns: str, rows: Iterable[Sequence[str]]) -> str:
-    """Return a Markdown table; `columns` are the titles, separated by `|`. Cells are not escaped."""
+    """Return a Markdown table; `columns` are the titles, separated by `|`. Cells are not
+    escaped.
+    """
     lines = [columns.split("|"), ["---"] * (columns.count("|") + 1), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines).replace("| --- ", "|---").replace("--- |", "---|")
+    return (
+        "\n".join(f"| {' | '.join(line)} |" for line in lines)
+        .replace("| --- ", "|---")
+        .replace("--- |", "---|")
+    )

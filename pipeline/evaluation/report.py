@@ -1,7 +1,8 @@
-"""Measure a checkpoint: how often its first choice is the human's move on unseen games, by a stated rule.
+"""Measure a checkpoint: how often its first choice is the human's move on unseen games, by a stated
+rule.
 
-Every figure is a mean over the counted positions. Intervals treat a game as the sampling unit, since the positions of one game
-are alike. The baselines are measured on the same rows.
+Every figure is a mean over the counted positions. Intervals treat a game as the sampling unit,
+since the positions of one game are alike. The baselines are measured on the same rows.
 """
 
 import tempfile
@@ -43,7 +44,8 @@ if TYPE_CHECKING:
 CURVES = ("positions", "top1", "validation_top1")
 """Columns of a training run's metrics that the page shows as curves over the first."""
 CHECKED, TOLERANCE = 4 * BATCH, 0.001
-"""Positions on which the exported network is compared with torch's, and the largest difference in top-1."""
+"""Positions on which the exported network is compared with torch's, and the largest difference in
+top-1."""
 PUBLISHED = ("Maia-2", 0.533)
 """A published top-1 on people's games, its own ones (docs/benchmarks.md)."""
 
@@ -62,8 +64,12 @@ class _Where(NamedTuple):
     found: "list[NDArray[np.bool_]]"
     """Whether `train` holds each measured position, for all networks, once looked up."""
 
-    def look_up(self, keys_R: "NDArray[np.uint64]", progress: Progress) -> "NDArray[np.bool_] | None":
-        """Return which keys of measured positions are in `train`, bool[R]; None without train shards."""
+    def look_up(
+        self, keys_R: "NDArray[np.uint64]", progress: Progress
+    ) -> "NDArray[np.bool_] | None":
+        """Return which keys of measured positions are in `train`, bool[R]; None without train
+        shards.
+        """
         if self.train and not self.found:
             self.found.append(find_keys(keys_R, self.train, progress))
         return self.found[0] if self.train else None
@@ -76,13 +82,18 @@ class _How(NamedTuple):
     players: bool
     rating_rows: int
     fast: bool = True
-    """Whether the exported network may be used: top-1 may differ by TOLERANCE, which hides small differences of networks."""
+    """Whether the exported network may be used: top-1 may differ by TOLERANCE, which hides small
+    differences of networks."""
     simulations: int = 0
 
 
 @contextmanager
 def _rows_of(
-    positions: Path | None, split: str, pgn: Path | None, against: Sequence[Path], progress: Progress
+    positions: Path | None,
+    split: str,
+    pgn: Path | None,
+    against: Sequence[Path],
+    progress: Progress,
 ) -> Iterator[_Where]:
     """Return the rows of a dataset's split, or ingest a PGN file into a temporary folder."""
     if positions is not None:
@@ -101,20 +112,25 @@ def _rows_of(
         try:
             ingest([str(pgn)], Path(folder), IngestConfig(test_share=0.0, val_share=0.0), workers=1)
         except DamagedError:  # the games before the damage are measured, and the report says so
-            damage = f", up to where the archive is damaged ({read_manifest(Path(folder))['sources'][0]['damage']})"
+            damage = (
+                f", up to where the archive is damaged "
+                f"({read_manifest(Path(folder))['sources'][0]['damage']})"
+            )
         words, found = f"all games of {pgn.name}{damage}", members(Path(folder))
         yield _Where(Path(folder), "train", words, _train_shards(against), found, [str(pgn)], [])
 
 
 def report(checkpoint: Path, **options: Any) -> dict[str, Any]:
-    """Measure a checkpoint on a split of a dataset or training set, or on all games of a PGN file, as `reports` does.
+    """Measure a checkpoint on a split of a dataset or training set, or on all games of a PGN file,
+    as `reports` does.
 
-    Returns the sentences `headline` and `compared`, `positions top1 top3 top5 cross_entropy legal_mass value_brier`
-    (model/metrics.py) and the interval `top1_low top1_high`, None for too few games. Beside them are baselines, `rule`
-    in words, `common_rule` (the same figures by that rule) and `slices` (figures.slices). `top1_not_in_train` and
-    `top1_in_train` count positions by whether train has them, `rating_matrix` and `evaluated_by` are in words, and only the
-    page shows `details`. `human_search` is there with `simulations` only. `cross_entropy` is in nats; values and clocks are
-    the mover's.
+    Returns the sentences `headline` and `compared`, `positions top1 top3 top5 cross_entropy
+    legal_mass value_brier` (model/metrics.py) and the interval `top1_low top1_high`, None for too
+    few games. Beside them are baselines, `rule` in words, `common_rule` (the same figures by that
+    rule) and `slices` (figures.slices). `top1_not_in_train` and `top1_in_train` count positions by
+    whether train has them, `rating_matrix` and `evaluated_by` are in words, and only the page shows
+    `details`. `human_search` is there with `simulations` only. `cross_entropy` is in nats; values
+    and clocks are the mover's.
     """
     return dict(reports([checkpoint], **options)["reports"][0])
 
@@ -132,12 +148,15 @@ def reports(
     simulations: int = 0,
     progress: Progress = silent,
 ) -> dict[str, Any]:
-    """Measure several checkpoints on the same rows: `reports` as `report` returns them, and `differences` from the first.
+    """Measure several checkpoints on the same rows: `reports` as `report` returns them, and
+    `differences` from the first.
 
-    `against` are datasets whose train split is searched for the measured positions; the default is that of `positions`.
-    Without `players`, ratings and clocks are hidden from networks that read them. `rating_rows` positions of each rating band
-    are evaluated under each rating. `simulations` searches every counted position, to compare the policy corrected by it with
-    the policy alone (`human_search`). A difference is paired: both networks on the same positions, with the interval by games.
+    `against` are datasets whose train split is searched for the measured positions; the default is
+    that of `positions`. Without `players`, ratings and clocks are hidden from networks that read
+    them. `rating_rows` positions of each rating band are evaluated under each rating. `simulations`
+    searches every counted position, to compare the policy corrected by it with the policy alone
+    (`human_search`). A difference is paired: both networks on the same positions, with the interval
+    by games.
     """
     from model.checkpoint import read_card
     from pipeline.evaluation.figures import paired_difference
@@ -150,18 +169,30 @@ def reports(
     for path in checkpoints:  # before minutes of ingest
         read_card(path)
     with _rows_of(positions, split, pgn, against, progress) as where:
-        how = _How(rule or Rule(), players, rating_rows, fast=len(checkpoints) == 1, simulations=simulations)
+        how = _How(
+            rule or Rule(),
+            players,
+            rating_rows,
+            fast=len(checkpoints) == 1,
+            simulations=simulations,
+        )
         measured = [_measure(path, where, how, progress) for path in checkpoints]
     names, first = _names(checkpoints), measured[0][1]
     differences = [
         {"name": name, "against": names[0], **paired_difference(first, table)}
         for name, (_, table) in list(zip(names, measured, strict=True))[1:]
     ]
-    return {"names": names, "reports": [result for result, _ in measured], "differences": differences}
+    return {
+        "names": names,
+        "reports": [result for result, _ in measured],
+        "differences": differences,
+    }
 
 
 def _names(checkpoints: Sequence[Path]) -> list[str]:
-    """Return a name for each checkpoint: its folder's, with the folder above where two are alike."""
+    """Return a name for each checkpoint: its folder's, with the folder above where two are
+    alike.
+    """
     plain = [path.resolve().name for path in checkpoints]
     return [
         name if plain.count(name) == 1 else f"{path.resolve().parent.name}/{name}"
@@ -171,12 +202,21 @@ def _names(checkpoints: Sequence[Path]) -> list[str]:
 
 def _train_shards(directories: Sequence[Path]) -> list[Shard]:
     """Return the train shards of datasets and training sets."""
-    return [shard for path in directories for member in members(path) for shard in member.shards("train")]
+    return [
+        shard
+        for path in directories
+        for member in members(path)
+        for shard in member.shards("train")
+    ]
 
 
 def _seen(card: dict[str, Any], positions: Path, split: str) -> str:
-    """Return whether the network was trained on these games, by the hashes in its card: yes, unknown or no."""
-    answers = {_seen_dataset(card, member, split) for member in members(positions) if member.shards(split)}
+    """Return whether the network was trained on these games, by the hashes in its card: yes,
+    unknown or no.
+    """
+    answers = {
+        _seen_dataset(card, member, split) for member in members(positions) if member.shards(split)
+    }
     return next((word for word in ("yes", "unknown", "no") if word in answers), "no, another dump")
 
 
@@ -187,10 +227,15 @@ def _seen_dataset(card: dict[str, Any], member: Member, split: str) -> str:
     digest = file_hash(positions / MANIFEST)
     if same := [dataset for dataset in trained if dataset.get("manifest_sha256") == digest]:
         if split == LATEST:  # unless every training held out the same games
-            return "yes" if {dataset.get("held_out") for dataset in same} != {member.held_out} else "no"
+            return (
+                "yes"
+                if {dataset.get("held_out") for dataset in same} != {member.held_out}
+                else "no"
+            )
         return "yes" if split == "train" else "no"
     sources = {source.get("sha256") for dataset in trained for source in dataset.get("sources", [])}
-    # Other settings of the same dump move games between the splits; another dump may hold the same games.
+    # Other settings of the same dump move games between the splits; another dump may hold the same
+    # games.
     return (
         "unknown"
         if sources & {source["sha256"] for source in manifest["sources"]} or not trained
@@ -199,16 +244,23 @@ def _seen_dataset(card: dict[str, Any], member: Member, split: str) -> str:
 
 
 def _measure_common_rule(table: "pl.DataFrame", rule: Rule, where: str) -> dict[str, Any]:
-    """Return the headline figures of the counted rows that the usual rule of the literature counts too."""
+    """Return the headline figures of the counted rows that the usual rule of the literature counts
+    too.
+    """
     import polars as pl
 
     from pipeline.evaluation.figures import headline
 
     kept = table.filter((pl.col("ply") >= COMMON_PLY) & (pl.col("clock") >= COMMON_CLOCK))
-    return {"rule": rule.describe(where, common=True), **(headline(kept) if len(kept) else {"positions": 0})}
+    return {
+        "rule": rule.describe(where, common=True),
+        **(headline(kept) if len(kept) else {"positions": 0}),
+    }
 
 
-def _measure_matrix(network: "NetworkEvaluator", sample: BandSample, how: _How, progress: Progress) -> dict[str, Any]:
+def _measure_matrix(
+    network: "NetworkEvaluator", sample: BandSample, how: _How, progress: Progress
+) -> dict[str, Any]:
     """Return the matrix of ratings, or the reason why there is none, in words under `words`."""
     from model.data.inputs import input_columns
 
@@ -223,9 +275,11 @@ def _measure_matrix(network: "NetworkEvaluator", sample: BandSample, how: _How, 
 def choose_network(
     checkpoint: Path, network: "NetworkEvaluator", batches: Iterable[Batch]
 ) -> "tuple[NetworkEvaluator | OnnxEvaluator, str]":
-    """Return the exported network on all cores if it agrees with torch's in top-1 on these batches, else torch's; and why.
+    """Return the exported network on all cores if it agrees with torch's in top-1 on these batches,
+    else torch's; and why.
 
-    With bfloat16 torch is about as fast as 8-bit integers with this check, so it is worth it only where torch uses float32.
+    With bfloat16 torch is about as fast as 8-bit integers with this check, so it is worth it only
+    where torch uses float32.
     """
     from model.inference.onnx_evaluator import OnnxError, find_export
     from model.metrics import rows as measured
@@ -244,19 +298,29 @@ def choose_network(
             continue
         count += len(batch["planes"])
         ranks = [
-            measured(*answer, batch)["rank"] for answer in (f(batch["planes"], batch) for f in (network, exported))
+            measured(*answer, batch)["rank"]
+            for answer in (f(batch["planes"], batch) for f in (network, exported))
         ]
         gained += int((ranks[1] == 1).sum()) - int((ranks[0] == 1).sum())
     if not count:
         return network, "torch (the exported network was not compared: no position has a move)"
     difference = gained / count
     if abs(difference) > TOLERANCE:
-        return network, f"torch (the exported network's top-1 differs by {difference:+.4f} on {count:,} positions)"
+        return (
+            network,
+            f"torch (the exported network's top-1 differs by {difference:+.4f} on {count:,} "
+            f"positions)",
+        )
     arithmetic = exported.card["arithmetic"]
-    return exported, f"the exported network in {arithmetic} (top-1 {difference:+.4f} on {count:,} positions)"
+    return (
+        exported,
+        f"the exported network in {arithmetic} (top-1 {difference:+.4f} on {count:,} positions)",
+    )
 
 
-def _measure(checkpoint: Path, where: _Where, how: _How, progress: Progress) -> tuple[dict[str, Any], "pl.DataFrame"]:
+def _measure(
+    checkpoint: Path, where: _Where, how: _How, progress: Progress
+) -> tuple[dict[str, Any], "pl.DataFrame"]:
     """Return one checkpoint's report, and the rows that it was counted from."""
     import torch
 
@@ -266,24 +330,43 @@ def _measure(checkpoint: Path, where: _Where, how: _How, progress: Progress) -> 
     from model.inference.onnx_evaluator import find_export
     from model.network.conditioning import STEPS
     from model.training.metrics_log import read_metrics
-    from pipeline.evaluation.figures import IN_TRAIN, add_strata, describe_accuracy, headline, page_details, slices
+    from pipeline.evaluation.figures import (
+        IN_TRAIN,
+        add_strata,
+        describe_accuracy,
+        headline,
+        page_details,
+        slices,
+    )
     from pipeline.evaluation.page.links import add_game_tags
 
     card = read_card(checkpoint)
     network = evaluator(checkpoint)
     read = input_columns(network.preset)
     names = (*COLUMNS, *read, *(SEARCHED if how.simulations else ()))
-    batches = Batches([where.positions], where.split, batch_size=BATCH, columns=tuple(dict.fromkeys(names)))
+    batches = Batches(
+        [where.positions], where.split, batch_size=BATCH, columns=tuple(dict.fromkeys(names))
+    )
     rows = min(how.rule.limit, batches.rows) if how.rule.limit else batches.rows
     stream = batches.sample(rows) if rows < batches.rows else batches.read_rows()
     sample = BandSample(how.rating_rows)
     fastest: NetworkEvaluator | OnnxEvaluator = network
     evaluated_by = "torch"
-    if how.fast and rows > 2 * CHECKED and (network.device.type, network.dtype) == ("cpu", torch.float32):
+    if (
+        how.fast
+        and rows > 2 * CHECKED
+        and (network.device.type, network.dtype) == ("cpu", torch.float32)
+    ):
         fastest, evaluated_by = choose_network(checkpoint, network, batches.sample(CHECKED))
     factor = (card.get("calibration") or {}).get("factor")
-    searched = SearchedRows(find_export(checkpoint) or network, how.simulations) if how.simulations else None
-    table, boards = measure_rows(stream, fastest, how.rule, rows, how.players, sample, progress, factor, searched)
+    searched = (
+        SearchedRows(find_export(checkpoint) or network, how.simulations)
+        if how.simulations
+        else None
+    )
+    table, boards = measure_rows(
+        stream, fastest, how.rule, rows, how.players, sample, progress, factor, searched
+    )
     table = add_strata(table)
     cut = slices(table, where.look_up(table["key"].to_numpy(), progress))
     top1 = {row["band"]: row["top1"] for row in cut.get("in train", [])}
@@ -304,20 +387,26 @@ def _measure(checkpoint: Path, where: _Where, how: _How, progress: Progress) -> 
         "reads": [name for name in read if name in STEPS] if how.players else [],
         **({"rating_matrix": matrix["words"]} if matrix else {}),
         **(
-            {"human_search": {"simulations": how.simulations, "rows": searched.compare_by_rating()}} if searched else {}
+            {"human_search": {"simulations": how.simulations, "rows": searched.compare_by_rating()}}
+            if searched
+            else {}
         ),
         "seen_in_training": seen,
         "published": published,
         "preset": card["preset"]["name"],
         "step": card["step"],
         "trained_on_positions": count_positions(card),
-        "trained_on": list(dict.fromkeys(dataset["name"] for dataset in list_datasets(card["data"]))),
+        "trained_on": list(
+            dict.fromkeys(dataset["name"] for dataset in list_datasets(card["data"]))
+        ),
         "slices": cut,
         "details": {
             **page_details(table),
             **({"rating_matrix": matrix} if "rows" in matrix else {}),
             "boards": add_game_tags(boards.rows(), where.members[0].directory, where.dumps),
-            "training": [{name: entry.get(name) for name in CURVES} for entry in read_metrics(checkpoint)],
+            "training": [
+                {name: entry.get(name) for name in CURVES} for entry in read_metrics(checkpoint)
+            ],
         },
     }
     return result, table

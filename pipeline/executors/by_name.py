@@ -17,12 +17,16 @@ LOCAL = "local"
 
 
 def engine_of(name: str, workers: int = 0) -> Engine:
-    """Return the engine of a name, using at most `workers` cores (0: all); raises ConfigError if there is none."""
+    """Return the engine of a name, using at most `workers` cores (0: all); raises ConfigError if
+    there is none.
+    """
     if name == LOCAL:
         return LocalEngine(workers)
     kind, colon, address = name.partition(":")
     if kind != "ray" or (colon and not address.strip("/")):
-        raise ConfigError(f"an engine is local, ray, ray:HOST:PORT or ray://HOST:PORT, not {name!r}")
+        raise ConfigError(
+            f"an engine is local, ray, ray:HOST:PORT or ray://HOST:PORT, not {name!r}"
+        )
     from pipeline.executors.ray import RayEngine
 
     return RayEngine(name if address.startswith("//") else address, workers)

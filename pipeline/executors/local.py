@@ -1,11 +1,14 @@
-"""The interface for distributed work, `Engine.map`, and its implementation by processes on this machine.
+"""The interface for distributed work, `Engine.map`, and its implementation by processes on this
+machine.
 
-The standard library's pool loses everything when one worker is killed; this one repeats the item that the worker had. Each
-item is tried at most ATTEMPTS times, each result is returned once, lost items are reported, and closing the iterator stops
-the workers. Functions are top-level and do not know the engine; items may be lazy, and only a few are taken ahead.
+The standard library's pool loses everything when one worker is killed; this one repeats the item
+that the worker had. Each item is tried at most ATTEMPTS times, each result is returned once, lost
+items are reported, and closing the iterator stops the workers. Functions are top-level and do not
+know the engine; items may be lazy, and only a few are taken ahead.
 
-Workers are fresh processes and not forked: the locks of this process's threads (pyarrow's, torch's) would stay held in a
-copy. multiprocessing's own fresh processes run the user's script again, unless it has a `__main__` guard; these do not.
+Workers are fresh processes and not forked: the locks of this process's threads (pyarrow's, torch's)
+would stay held in a copy. multiprocessing's own fresh processes run the user's script again, unless
+it has a `__main__` guard; these do not.
 """
 
 import os
@@ -30,7 +33,10 @@ ATTEMPTS = 3
 POLL_SECONDS = 0.5
 """Interval at which a `map` that waits for a result polls `cancelled`."""
 ONE_THREAD = {
-    **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"), "1"),
+    **dict.fromkeys(
+        ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"),
+        "1",
+    ),
     "JE_ARROW_MALLOC_CONF": "background_thread:false",  # an allocator that pyarrow does not use
 }
 """Environment of workers: there is one process per core, so libraries use one thread."""
@@ -56,7 +62,9 @@ Result = tuple[int, Status, Any]
 
 
 class WorkerError(UserError):
-    """A worker that exited by itself: it cannot be started here, and another try would end alike."""
+    """A worker that exited by itself: it cannot be started here, and another try would end
+    alike.
+    """
 
 
 class Engine(Protocol):
@@ -67,7 +75,8 @@ class Engine(Protocol):
     ) -> Generator[Result, None, None]:
         """Yield a result for each item, in the order of completion.
 
-        The work stops when the generator is closed or `cancelled`, polled twice a second, returns true.
+        The work stops when the generator is closed or `cancelled`, polled twice a second, returns
+        true.
         """
         ...
 
@@ -86,10 +95,15 @@ def run_item(function: Callable[[Any], Any], item: Any) -> tuple[Status, Any]:
         return "ok", function(item)
     except Exception as error:  # noqa: BLE001 - reported to the caller, who decides
         system, mistake = isinstance(error, OSError), isinstance(error, UserError)
-        return "error", Failure(type(error).__name__, str(error), traceback.format_exc(), system, mistake)
+        return "error", Failure(
+            type(error).__name__, str(error), traceback.format_exc(), system, mistake
+        )
 
 
-START = "import sys; sys.path[:] = sys.argv[2:]; from pipeline.executors.local import serve; serve(int(sys.argv[1]))"
+START = (
+    "import sys; sys.path[:] = sys.argv[2:]; from pipeline.executors.local import serve; "
+    "serve(int(sys.argv[1]))"
+)
 
 
 def serve(descriptor: int) -> None:
@@ -143,7 +157,9 @@ class LocalEngine:
     def map(
         self, function: Callable[[Any], Any], items: Iterable[Any], cancelled: Stop = never
     ) -> Generator[Result, None, None]:
-        """Yield a result for each item, in the order of completion; closing the generator stops all workers."""
+        """Yield a result for each item, in the order of completion; closing the generator stops all
+        workers.
+        """
         if self.workers == 1:
             for index, item in enumerate(items):
                 if cancelled():
@@ -176,7 +192,9 @@ class LocalEngine:
         items: Iterator[tuple[int, Any]],
         cancelled: Stop,
     ) -> Iterator[Result]:
-        """Keep every worker busy until all items have results; one item is taken ahead while they work."""
+        """Keep every worker busy until all items have results; one item is taken ahead while they
+        work.
+        """
         waiting: deque[tuple[int, Any]] = deque()
         given: dict[int, Any] = {}
         tries: dict[int, int] = {}
@@ -215,7 +233,8 @@ class LocalEngine:
                 except (EOFError, ConnectionResetError):
                     if (code := worker.stop()) > 0:  # not killed by a signal
                         raise WorkerError(
-                            f"a worker process ended by itself (exit status {code}): its own lines are above"
+                            f"a worker process ended by itself (exit status {code}): its own lines "
+                            f"are above"
                         ) from None
                     workers[place] = worker = _Worker()
                     if tries[index] < ATTEMPTS:
@@ -224,5 +243,6 @@ class LocalEngine:
                     status, value = "lost", None
                 del given[index], tries[index]
                 done.append((index, status, value))
-                assign(worker)  # before the results are yielded: it may be long until the next one is requested
+                # before the results are yielded: it may be long until the next one is requested
+                assign(worker)
             yield from done

@@ -1,11 +1,14 @@
-"""`Engine.map` on more than one machine: Ray tasks, with the guarantees of pipeline/executors/local.py.
+"""`Engine.map` on more than one machine: Ray tasks, with the guarantees of
+pipeline/executors/local.py.
 
-Ray retries nothing itself: a task whose worker or node died is submitted again here, at most ATTEMPTS times, whatever killed
-it (Ray's own retries are endless when its memory monitor kills). Items are put into Ray's object store once, a window of them
-at a time, and read from there by every attempt.
+Ray retries nothing itself: a task whose worker or node died is submitted again here, at most
+ATTEMPTS times, whatever killed it (Ray's own retries are endless when its memory monitor kills).
+Items are put into Ray's object store once, a window of them at a time, and read from there by every
+attempt.
 
-On a cluster every node has the same Fianchetto and sees `--out` under the same name; a node with other kernels is refused.
-A cluster belongs on a private network, with RAY_AUTH_MODE=token everywhere; the embedded Ray listens on loopback.
+On a cluster every node has the same Fianchetto and sees `--out` under the same name; a node with
+other kernels is refused. A cluster belongs on a private network, with RAY_AUTH_MODE=token
+everywhere; the embedded Ray listens on loopback.
 """
 
 import importlib
@@ -26,7 +29,15 @@ from engine.cores import cores
 from engine.jit_cache import sources_hash
 from engine.progress import Stop, never
 from pipeline.errors import ConfigError, IngestError
-from pipeline.executors.local import ATTEMPTS, ONE_THREAD, POLL_SECONDS, Failure, Result, Status, run_item
+from pipeline.executors.local import (
+    ATTEMPTS,
+    ONE_THREAD,
+    POLL_SECONDS,
+    Failure,
+    Result,
+    Status,
+    run_item,
+)
 
 AHEAD = 2
 """Tasks submitted for each core: one that runs, and one that waits for it."""
@@ -46,14 +57,19 @@ _LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 
 @cache
 def _version() -> str:
-    """Return the hash of the kernels' sources, which all nodes must share for the same bytes; takes 20 ms."""
+    """Return the hash of the kernels' sources, which all nodes must share for the same bytes; takes
+    20 ms.
+    """
     return sources_hash(Path(__file__).resolve().parents[2])
 
 
 def _work(function: Callable[[Any], Any], item: Any, version: str) -> tuple[Status, Any]:
     """Run an item on a worker, unless its kernels differ from the driver's."""
     if (ours := _version()) != version:
-        message = f"node {socket.gethostname()} has another Fianchetto ({ours}, the driver {version}): install the same"
+        message = (
+            f"node {socket.gethostname()} has another Fianchetto ({ours}, the driver "
+            f"{version}): install the same"
+        )
         return "error", Failure(IngestError.__name__, message, "", system=False, mistake=True)
     return run_item(function, item)
 
@@ -62,9 +78,11 @@ class RayEngine:
     """Ray core tasks: on this machine, or on a cluster."""
 
     def __init__(self, address: str = "", workers: int = 0) -> None:
-        """Use the cluster at an address, or for "" a new Ray with `workers` cores (0: all of this machine).
+        """Use the cluster at an address, or for "" a new Ray with `workers` cores (0: all of this
+        machine).
 
-        On a cluster `workers` bounds the tasks at a time; 0 uses all cores. Raises ConfigError if Ray is not installed.
+        On a cluster `workers` bounds the tasks at a time; 0 uses all cores. Raises ConfigError if
+        Ray is not installed.
         """
         if workers < 0:
             raise ConfigError("workers must be 0 or more")
@@ -78,7 +96,8 @@ class RayEngine:
     def map(
         self, function: Callable[[Any], Any], items: Iterable[Any], cancelled: Stop = never
     ) -> Generator[Result, None, None]:
-        """Yield a result for each item, in the order of completion; closing the generator cancels all tasks.
+        """Yield a result for each item, in the order of completion; closing the generator cancels
+        all tasks.
 
         Raises IngestError if the cluster cannot be reached or is lost.
         """
@@ -86,8 +105,11 @@ class RayEngine:
         with self.connected():
             try:
                 yield from self._distribute(running, function, enumerate(items), cancelled)
-            except self._ray.exceptions.RayError as error:  # not of one task: the store is full, the cluster is gone
-                raise IngestError(f"Ray was lost ({first_line(error)}): run the same command to continue") from error
+            # not of one task: the store is full, the cluster is gone
+            except self._ray.exceptions.RayError as error:
+                raise IngestError(
+                    f"Ray was lost ({first_line(error)}): run the same command to continue"
+                ) from error
             finally:
                 self._cancel(list(running))
 
@@ -134,13 +156,21 @@ class RayEngine:
     def _outcome(self, task: Any) -> tuple[Status, Any] | None:
         """Return a task's status and value; None if its worker, its node or its item was lost."""
         errors = self._ray.exceptions
-        lost = (errors.WorkerCrashedError, errors.NodeDiedError, errors.OutOfMemoryError, errors.ObjectLostError)
+        lost = (
+            errors.WorkerCrashedError,
+            errors.NodeDiedError,
+            errors.OutOfMemoryError,
+            errors.ObjectLostError,
+        )
         try:
             answer: tuple[Status, Any] = self._ray.get(task)
-        except errors.RayTaskError as error:  # for example, Fianchetto is not installed on that node
+        # for example, Fianchetto is not installed on that node
+        except errors.RayTaskError as error:
             cause = error.cause or error
             message = f"a node cannot run this: {type(cause).__name__}: {first_line(cause)}"
-            return "error", Failure(type(cause).__name__, message, str(error), system=False, mistake=True)
+            return "error", Failure(
+                type(cause).__name__, message, str(error), system=False, mistake=True
+            )
         except (*lost, errors.LocalRayletDiedError):
             return None
         return answer
@@ -161,29 +191,44 @@ class RayEngine:
             return
         if self.address not in ("", "auto"):
             self._require_listener()
-        settings: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": False}
+        settings: dict[str, Any] = {
+            "log_to_driver": False,
+            "logging_level": logging.ERROR,
+            "configure_logging": False,
+        }
         with ExitStack() as stack:
             if not self.address:
-                folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True))
+                folder = stack.enter_context(
+                    tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True)
+                )
                 count = self.workers or cores()
                 settings |= {"num_cpus": count, "include_dashboard": False, "_temp_dir": folder}
             stack.callback(self._ray.shutdown)
             try:
                 with _signal_handlers_kept(), _one_thread_each():
                     self._ray.init(address=self.address or "local", **settings)
-            except Exception as error:  # Ray also raises a bare Exception, for example if a node starts too slowly
+            # Ray also raises a bare Exception, for example if a node starts too slowly
+            except Exception as error:
                 where = self.address or "on this machine"
                 # a client without a token gets no answer
-                tokenless = self.address.startswith("ray://") and os.environ.get("RAY_AUTH_MODE") != "token"
+                tokenless = (
+                    self.address.startswith("ray://") and os.environ.get("RAY_AUTH_MODE") != "token"
+                )
                 hint = "; set RAY_AUTH_MODE=token here as on the cluster" if tokenless else ""
-                raise IngestError(f"Ray {where} cannot be reached or started: {first_line(error)}{hint}") from error
+                raise IngestError(
+                    f"Ray {where} cannot be reached or started: {first_line(error)}{hint}"
+                ) from error
             yield
 
     def _require_listener(self) -> None:
         """Raise IngestError if nothing listens at the address: Ray would retry for minutes."""
         host, _, port = self.address.removeprefix("ray://").rpartition(":")
         # on its own machine Ray listens on one of the two
-        hosts = [host, self._ray.util.get_node_ip_address()] if host in ("127.0.0.1", "localhost") else [host]
+        hosts = (
+            [host, self._ray.util.get_node_ip_address()]
+            if host in ("127.0.0.1", "localhost")
+            else [host]
+        )
         reason = "an address is HOST:PORT"
         for one in hosts if host and port.isdecimal() else []:
             try:
@@ -230,4 +275,6 @@ def _signal_handlers_kept() -> Iterator[None]:
 
 def first_line(error: BaseException) -> str:
     """Return the first line of an error's message that is not blank."""
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    return next(
+        (line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__
+    )

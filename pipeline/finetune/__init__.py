@@ -1,1 +1,3 @@
-"""The self-play fine-tuning loop: EXPLORE -> TRAIN -> ARENA -> EVAL, generation by generation, and who is promoted."""
+"""The self-play fine-tuning loop: EXPLORE -> TRAIN -> ARENA -> EVAL, generation by generation, and
+who is promoted.
+"""

@@ -1,4 +1,6 @@
-"""Settings of the fine-tuning loop. Imports little: the command line and the launchpad make their forms from it."""
+"""Settings of the fine-tuning loop. Imports little: the command line and the launchpad make their
+forms from it.
+"""
 
 import math
 from dataclasses import asdict, dataclass, field, replace
@@ -20,7 +22,8 @@ LoopTeach = Literal["auto", "policy", "value", "both", "none"]
 def default_explore() -> ExploreConfig:
     """Return the default settings of EXPLORE.
 
-    Positions are searched with four times the simulations of a match, because 16 weakened the network (docs/findings.md).
+    Positions are searched with four times the simulations of a match, because 16 weakened the
+    network (docs/findings.md).
     """
     search = SearchConfig(
         algorithm="gumbel",
@@ -38,11 +41,13 @@ class TuneConfig:
     """Training of one generation."""
 
     epochs: float = 1.6
-    """Passes over the searched rows of the last generations; training ends earlier where `most_uses` is reached."""
+    """Passes over the searched rows of the last generations; training ends earlier where
+    `most_uses` is reached."""
     batch_size: int = 256
     """Positions in one step."""
     optimizer: OptimizerName = "auto"
-    """Optimizer: adamw, sgd, muon, or auto: muon for fianchetto-human and fianchetto-rated, adamw for other networks."""
+    """Optimizer: adamw, sgd, muon, or auto: muon for fianchetto-human and fianchetto-rated, adamw
+    for other networks."""
     learning_rate: float = 7e-4
     """Highest learning rate."""
     momentum: float = 0.95
@@ -52,20 +57,24 @@ class TuneConfig:
     value_weight: float = 2.0
     """Weight of the value loss beside the policy's cross-entropy."""
     eval_blend: float = 1.0
-    """Share of the value's target that is the engine's evaluation, in rows that have one; the rest is the game's result."""
+    """Share of the value's target that is the engine's evaluation, in rows that have one; the rest
+    is the game's result."""
     teach: LoopTeach = "auto"
-    """Targets of searched rows: policy (their visits), value (the best move's value), or both; none trains on human
-    rows alone. auto compares the network's search with the hand-written player's on held-out positions: value by the
-    hand-written player where that one errs less, else none. It means value where the hand-written player was set to
-    search, and policy where the network plays games."""
+    """Targets of searched rows: policy (their visits), value (the best move's value), or both; none
+    trains on human rows alone. auto compares the network's search with the hand-written player's on
+    held-out positions: value by the hand-written player where that one errs less, else none. It
+    means value where the hand-written player was set to search, and policy where the network plays
+    games."""
     keep_policy: bool = True
-    """Policy target of rows whose search teaches the value alone: true keeps the policy of the generation's best network,
-    false uses the move that a person played, and keeps the policy only where no move is known."""
+    """Policy target of rows whose search teaches the value alone: true keeps the policy of the
+    generation's best network, false uses the move that a person played, and keeps the policy only
+    where no move is known."""
     search_value_share: float = 1.0
-    """Share of a search's value in the value's target where it teaches the value; the rest is as in other rows."""
+    """Share of a search's value in the value's target where it teaches the value; the rest is as in
+    other rows."""
     results: bool = True
-    """Use results of games as targets of the value; without them, rows that have neither an evaluation nor a search's value
-    do not train it."""
+    """Use results of games as targets of the value; without them, rows that have neither an
+    evaluation nor a search's value do not train it."""
     frozen_norms: bool = True
     """Use the batch norms' running statistics and leave them unchanged."""
     threads: int = 0
@@ -76,41 +85,50 @@ class TuneConfig:
     def __post_init__(self) -> None:
         if self.teach == "auto" and self.search_value_share != 1.0:
             raise ConfigError(
-                "teach auto decides what searches teach: with search_value_share, set teach to value or both"
+                "teach auto decides what searches teach: with search_value_share, set teach to "
+                "value or both"
             )
         self.train_config(seed=0)
 
     def train_config(self, *, seed: int) -> TrainConfig:
-        """Return the configuration of a generation's training; raises TrainConfigError for values out of range."""
+        """Return the configuration of a generation's training; raises TrainConfigError for values
+        out of range.
+        """
         teach = "policy" if self.teach in ("auto", "none") else self.teach
         return TrainConfig(**asdict(self) | {"teach": teach}, ema=0.995, warmup=0.05, seed=seed)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GateConfig:
-    """Matches and thresholds of a promotion: SPRT against the best network, then matches against both controls.
+    """Matches and thresholds of a promotion: SPRT against the best network, then matches against
+    both controls.
 
-    By the default test a network 20 Elo worse passes less than once in 20 times (tests/pipeline/finetune/test_gate.py).
+    By the default test a network 20 Elo worse passes less than once in 20 times
+    (tests/pipeline/finetune/test_gate.py).
     """
 
     games: int = 400
-    """Maximum number of games against the best network; a candidate is rejected if the test is undecided after them."""
+    """Maximum number of games against the best network; a candidate is rejected if the test is
+    undecided after them."""
     simulations: int = 64
     """Simulations per move of both players."""
     seed_games: int = 100
-    """Games against each control: the supervised checkpoint, and a network trained on human rows alone for as many steps.
-    Candidates that the test accepts play all of them."""
+    """Games against each control: the supervised checkpoint, and a network trained on human rows
+    alone for as many steps. Candidates that the test accepts play all of them."""
     elo0: float = -15.0
     """Elo difference of the sequential test's H0; a candidate is rejected when H0 is accepted."""
     elo1: float = 35.0
     """Elo difference of the sequential test's H1; a candidate passes when H1 is accepted."""
     max_top1_drop: float = 0.015
-    """Human top-1 that a candidate may lose against the supervised checkpoint; one that loses more is not promoted."""
+    """Human top-1 that a candidate may lose against the supervised checkpoint; one that loses more
+    is not promoted."""
 
     def __post_init__(self) -> None:
         for name in ("games", "seed_games"):
             if getattr(self, name) < 2 or getattr(self, name) % 2:
-                raise ConfigError(f"{name} of the gate come in pairs: 2, 4, 6 ..., not {getattr(self, name)}")
+                raise ConfigError(
+                    f"{name} of the gate come in pairs: 2, 4, 6 ..., not {getattr(self, name)}"
+                )
         if self.simulations < 1:
             raise ConfigError("simulations of the gate must be 1 or more")
         if not 0.0 <= self.max_top1_drop <= 1.0:
@@ -130,17 +148,20 @@ class FinetuneConfig:
     generations: int | None = None
     """Number of generations; a later start may ask for more."""
     minutes: float | None = None
-    """Minutes in all, summed over every start of the loop; the stage in progress then stops and can be resumed."""
+    """Minutes in all, summed over every start of the loop; the stage in progress then stops and can
+    be resumed."""
     seed: int = 0
-    """Random seed of games, searches, order of training rows and openings; each generation derives its own."""
+    """Random seed of games, searches, order of training rows and openings; each generation derives
+    its own."""
     buffer: int = 4
-    """Number of recent generations whose searched rows are trained on, the new one included; only those of the same explorer
-    and targets count."""
+    """Number of recent generations whose searched rows are trained on, the new one included; only
+    those of the same explorer and targets count."""
     human_share: float = 0.5
-    """Share of human rows in a training batch; 0 without --positions, and once all human rows were used where searched rows
-    keep the policy."""
+    """Share of human rows in a training batch; 0 without --positions, and once all human rows were
+    used where searched rows keep the policy."""
     most_uses: float = 2.0
-    """Maximum number of uses of a searched row, on average, over all trainings that led to a network."""
+    """Maximum number of uses of a searched row, on average, over all trainings that led to a
+    network."""
     workers: int = 0
     """Processes that play or search; 0 for one per core."""
     engine: str = "local"
@@ -150,7 +171,8 @@ class FinetuneConfig:
     near_share: float = 0.0
     """Share of `explore.count` that is searched one to four random moves off people's positions."""
     explore: ExploreConfig = field(default_factory=default_explore)
-    """EXPLORE: how many positions are searched, how, and by whom; the shares decide on the source."""
+    """EXPLORE: how many positions are searched, how, and by whom; the shares decide on the
+    source."""
     train: TuneConfig = field(default_factory=TuneConfig)
     """TRAIN: the training of one generation."""
     gate: GateConfig = field(default_factory=GateConfig)
@@ -168,14 +190,20 @@ class FinetuneConfig:
         if self.buffer < 1:
             raise ConfigError("buffer must be 1 generation or more")
         if not 0.0 <= self.human_share < 1.0 or not 0.0 < self.most_uses <= MOST_USES:
-            raise ConfigError(f"human_share must be from 0 to below 1, most_uses above 0 and up to {MOST_USES:,}")
+            raise ConfigError(
+                f"human_share must be from 0 to below 1, most_uses above 0 and up to {MOST_USES:,}"
+            )
         shares = (self.games_share, self.near_share, self.games_share + self.near_share)
         if not all(0.0 <= share <= 1.0 for share in shares):
-            raise ConfigError("games_share and near_share must be 0 or more, and 1 at most together")
+            raise ConfigError(
+                "games_share and near_share must be 0 or more, and 1 at most together"
+            )
 
     @property
     def sources(self) -> dict[str, ExploreConfig]:
-        """Return what a generation searches, by source; people's positions are what the other shares leave."""
+        """Return what a generation searches, by source; people's positions are what the other
+        shares leave.
+        """
         shares: dict[SourceName, float] = {
             "people": 1.0 - self.games_share - self.near_share,
             "near": self.near_share,
@@ -193,5 +221,7 @@ class FinetuneConfig:
         }
 
 
-FREE_TO_CHANGE = frozenset({"generations", "minutes", "workers", "engine", "train.device", "train.threads"})
+FREE_TO_CHANGE = frozenset(
+    {"generations", "minutes", "workers", "engine", "train.device", "train.threads"}
+)
 """Settings that a resumed loop may change: how long it runs and where it is computed."""

@@ -1,8 +1,10 @@
-"""The two controls of a loop: its seed with a calibrated value, and a network trained on human rows alone.
+"""The two controls of a loop: its seed with a calibrated value, and a network trained on human rows
+alone.
 
-A gain that a control also shows does not come from search. The control of a generation starts from the control of the best
-network, at first from the seed, and has as many steps as the candidate. So controls and best networks were trained equally
-long, but a control keeps the weights of its best validation.
+A gain that a control also shows does not come from search. The control of a generation starts from
+the control of the best network, at first from the seed, and has as many steps as the candidate. So
+controls and best networks were trained equally long, but a control keeps the weights of its best
+validation.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,11 +23,15 @@ from pipeline.training.train import find_validated, open_validation, select_colu
 CONTROL = "control"
 """Folder of a generation's control."""
 VALIDATIONS = 5
-"""Validations of a control. It keeps the weights of the best one, because it overfits where human rows are few."""
+"""Validations of a control. It keeps the weights of the best one, because it overfits where human
+rows are few."""
 
 
-def write_seed(checkpoint: Path, human: Sequence[Path], target: Path, origin: Mapping[str, Any]) -> None:
-    """Copy the supervised checkpoint, and calibrate its value on the human validation games if its training did not.
+def write_seed(
+    checkpoint: Path, human: Sequence[Path], target: Path, origin: Mapping[str, Any]
+) -> None:
+    """Copy the supervised checkpoint, and calibrate its value on the human validation games if its
+    training did not.
 
     A value that did not learn results keeps its scale, as in `model.training.loop`.
     """
@@ -54,7 +60,10 @@ def write_seed(checkpoint: Path, human: Sequence[Path], target: Path, origin: Ma
         promote(checkpoint, target, origin)
         return
     scale_value(network, figures["value_factor"])
-    briers = {"value_brier_before": figures["value_brier"], "value_brier": figures[f"{CALIBRATED}value_brier"]}
+    briers = {
+        "value_brier_before": figures["value_brier"],
+        "value_brier": figures[f"{CALIBRATED}value_brier"],
+    }
     written = {**card, "finished": True, "finetune": dict(origin)}
     written["calibration"] = {"factor": figures["value_factor"], **briers}
     for name in ("files", "superseded"):
@@ -66,10 +75,12 @@ def write_seed(checkpoint: Path, human: Sequence[Path], target: Path, origin: Ma
 
 
 def train_control(context: StageContext, progress: Progress, stop: Stop) -> Path:
-    """Train a generation's control for as many steps as its candidate and return its folder; raises Stopped.
+    """Train a generation's control for as many steps as its candidate and return its folder; raises
+    Stopped.
 
-    It uses the requested settings: those that suit the chosen teacher, such as a value without results, would weaken it. Its
-    batch norms follow the human rows, as in `fianchetto train`: frozen, they cost 0.008 nats (docs/log/2026-11-26.md).
+    It uses the requested settings: those that suit the chosen teacher, such as a value without
+    results, would weaken it. Its batch norms follow the human rows, as in `fianchetto train`:
+    frozen, they cost 0.008 nats (docs/log/2026-11-26.md).
     """
     from model.checkpoint import read_card
 
@@ -77,7 +88,9 @@ def train_control(context: StageContext, progress: Progress, stop: Stop) -> Path
     settings = context.requested.train.train_config(seed=context.requested.seed + context.number)
     config = replace(settings, epochs=None, steps=card["step"], frozen_norms=False)
     if find_validated(context.human, config):
-        config = replace(config, validation_every_steps=-(-card["step"] // VALIDATIONS), patience=VALIDATIONS)
+        config = replace(
+            config, validation_every_steps=-(-card["step"] // VALIDATIONS), patience=VALIDATIONS
+        )
     start = find_control(context.best) or context.best
     done = train_on(context.human, card["preset"]["name"], config, out, progress, stop, start)
     if not done["finished"]:
@@ -86,7 +99,8 @@ def train_control(context: StageContext, progress: Progress, stop: Stop) -> Path
 
 
 def find_control(checkpoint: Path) -> Path | None:
-    """Return the control beside a generation's network, None where there is none or its training was not finished.
+    """Return the control beside a generation's network, None where there is none or its training
+    was not finished.
 
     The seed has none, and neither has a network that was trained on human rows alone.
     """
@@ -106,12 +120,21 @@ def train_people(context: StageContext, progress: Progress, stop: Stop) -> dict[
     settings = context.config
     rows = settings.explore.count * settings.train.epochs / (1.0 - settings.human_share)
     config = settings.train.train_config(seed=settings.seed + context.number)
-    config = replace(config, epochs=None, steps=max(1, round(rows / config.batch_size)), frozen_norms=False)
+    config = replace(
+        config, epochs=None, steps=max(1, round(rows / config.batch_size)), frozen_norms=False
+    )
     preset = read_card(context.best)["preset"]["name"]
     card = train_on(context.human, preset, config, context.candidate, progress, stop, context.best)
     if not card["finished"]:
         raise Stopped(f"stopped at step {card['step']}")
     found = {"step": card["step"], "positions": card["positions"], **card["metrics"]}
-    passes = card["positions"] / sum(member.positions("train") for one in context.human for member in members(one))
+    passes = card["positions"] / sum(
+        member.positions("train") for one in context.human for member in members(one)
+    )
     hashes = [entry["manifest_sha256"] for entry in identify_datasets(context.human)]
-    return found | {"spent": {**context.spent, **{name: context.spent.get(name, 0.0) + passes for name in hashes}}}
+    return found | {
+        "spent": {
+            **context.spent,
+            **{name: context.spent.get(name, 0.0) + passes for name in hashes},
+        }
+    }

@@ -18,26 +18,36 @@ FIGURES = ("top1", "top3", "cross_entropy", "value_brier")
 
 
 def eval_stage(context: StageContext, progress: Progress, stop: Stop) -> dict[str, Any]:
-    """EVAL: return the candidate's figures on the test positions of the human datasets, {} without any.
+    """EVAL: return the candidate's figures on the test positions of the human datasets, {} without
+    any.
 
-    Each dataset has a report in `eval/`; those of engines' moves are left out. The same positions are measured for every
-    candidate. Raises Stopped, and what `report` raises.
+    Each dataset has a report in `eval/`; those of engines' moves are left out. The same positions
+    are measured for every candidate. Raises Stopped, and what `report` raises.
     """
-    measured = [path for path in context.human if has_split([path], "test") and not has_engine_moves(path)]
+    measured = [
+        path for path in context.human if has_split([path], "test") and not has_engine_moves(path)
+    ]
     if not measured:
         return {}
     limit, reports = max(1, POSITIONS // len(measured)), []
     for directory in measured:
         if stop():
             raise Stopped("stopped while measuring")
-        result = report(context.candidate, positions=directory, rule=Rule(limit=limit), progress=progress)
+        result = report(
+            context.candidate, positions=directory, rule=Rule(limit=limit), progress=progress
+        )
         write_report(result, context.folder / "eval" / directory.resolve().name)
         reports.append(result)
     found: dict[str, Any] = {"positions": sum(result["positions"] for result in reports)}
     for name in FIGURES:
-        known = [(result[name], result["positions"]) for result in reports if result[name] is not None]
+        known = [
+            (result[name], result["positions"]) for result in reports if result[name] is not None
+        ]
         if known:
             found[name] = round(
-                float(np.average([value for value, _ in known], weights=[rows for _, rows in known])), 6
+                float(
+                    np.average([value for value, _ in known], weights=[rows for _, rows in known])
+                ),
+                6,
             )
     return found

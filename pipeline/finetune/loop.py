@@ -1,7 +1,9 @@
-"""The loop: EXPLORE -> TRAIN -> ARENA -> EVAL and a verdict, generation by generation; it resumes after a kill at any moment.
+"""The loop: EXPLORE -> TRAIN -> ARENA -> EVAL and a verdict, generation by generation; it resumes
+after a kill at any moment.
 
-It is a small machine over `State`: find the first stage that is not done, run it, record it. The stages are functions
-(pipeline/finetune/stages.py), so that tests can run the machine without a network.
+It is a small machine over `State`: find the first stage that is not done, run it, record it. The
+stages are functions (pipeline/finetune/stages.py), so that tests can run the machine without a
+network.
 """
 
 import logging
@@ -36,7 +38,14 @@ from pipeline.finetune.state import (
     publish_state,
     read_state,
 )
-from pipeline.finetune.teacher import Teacher, apply, choose_teacher, latest_teacher, read_teacher, teach_by_hand
+from pipeline.finetune.teacher import (
+    Teacher,
+    apply,
+    choose_teacher,
+    latest_teacher,
+    read_teacher,
+    teach_by_hand,
+)
 from pipeline.selfplay.draw import identify_datasets
 from pipeline.selfplay.worker import ONNX
 from pipeline.storage import ownership
@@ -60,19 +69,22 @@ def finetune(
     progress: Progress = silent,
     stop: Stop = never,
 ) -> dict[str, Any]:
-    """Fine-tune a supervised checkpoint in `out` and return the result; `out/best` is the best network.
+    """Fine-tune a supervised checkpoint in `out` and return the result; `out/best` is the best
+    network.
 
     `human` are datasets or training sets to search, to mix into training and to measure on; without
-    any, nothing limits the loss of human top-1. A loop in `out` is resumed. Raises FinetuneError for
-    another loop's directory, for one in which another process runs, and for a full disk; Stopped when
-    `stop` returns True, or the minutes end before a candidate was trained and measured; and what the
-    stages raise.
+    any, nothing limits the loss of human top-1. A loop in `out` is resumed. Raises FinetuneError
+    for another loop's directory, for one in which another process runs, and for a full disk;
+    Stopped when `stop` returns True, or the minutes end before a candidate was trained and
+    measured; and what the stages raise.
     """
     require(config, human)
     ownership.require_apart(out, [checkpoint, *human], FinetuneError)
     identity = identify(checkpoint, human, config)
     ownership.require_own(out, ownership.FINETUNING, FinetuneError)
-    busy = FinetuneError(f"another fine-tuning is at work in {out}: wait for it, or choose a new --out")
+    busy = FinetuneError(
+        f"another fine-tuning is at work in {out}: wait for it, or choose a new --out"
+    )
     try:
         with alone(out, busy):
             for left in temporaries(out):  # of a process that was killed while it wrote
@@ -82,27 +94,38 @@ def finetune(
             return _Loop(config, out, tuple(human), stages, progress, stop).run()
     except OSError as error:
         why = f"{error.strerror or error} ({error.filename or out})"
-        raise FinetuneError(f"{why}: what was finished is kept, run the same command to continue") from error
+        raise FinetuneError(
+            f"{why}: what was finished is kept, run the same command to continue"
+        ) from error
 
 
 def require(config: FinetuneConfig, human: Sequence[Path]) -> None:
     """Raise ConfigError for settings that a later stage would reject."""
     if not config.explore.plays:
-        raise ConfigError("a loop has no explore.source: --games-share and --near-share say what is searched")
+        raise ConfigError(
+            "a loop has no explore.source: --games-share and --near-share say what is searched"
+        )
     if config.sources.keys() - {"games"} and not human:
         raise ConfigError(
-            "people's positions are searched: name datasets with --positions, or play games alone with --games-share 1"
+            "people's positions are searched: name datasets with --positions, or play games alone "
+            "with --games-share 1"
         )
     if config.train.teach == "none" and not human:
         raise ConfigError("teach none trains on human rows alone: name datasets with --positions")
-    if config.explore.device == ONNX and any(find_spec(package) is None for package in ("onnx", "onnxscript")):
-        raise ConfigError("the device onnx needs the packages of an export: pip install 'fianchetto[onnx]'")
+    if config.explore.device == ONNX and any(
+        find_spec(package) is None for package in ("onnx", "onnxscript")
+    ):
+        raise ConfigError(
+            "the device onnx needs the packages of an export: pip install 'fianchetto[onnx]'"
+        )
     if config.engine != LOCAL:
         engine_of(config.engine, config.workers)
 
 
 def identify(checkpoint: Path, human: Sequence[Path], config: FinetuneConfig) -> dict[str, Any]:
-    """Return what identifies a loop: the supervised weights, the human datasets, the settings that must not change."""
+    """Return what identifies a loop: the supervised weights, the human datasets, the settings that
+    must not change.
+    """
     weights = _read_weights_hash(checkpoint)
     for directory in human:
         if not has_split([directory], "train"):
@@ -157,7 +180,9 @@ class _Loop:
         except Stopped:
             if self.stop():
                 best = self.out / BEST
-                raise Stopped(f"stopped; {best} is the best so far: run the same command to continue") from None
+                raise Stopped(
+                    f"stopped; {best} is the best so far: run the same command to continue"
+                ) from None
             why = "its minutes are over"
             if len(self.state.decided) < 2:
                 raise self._nothing_gained() from None
@@ -166,23 +191,30 @@ class _Loop:
         return self._result(why)
 
     def _nothing_gained(self) -> Stopped:
-        """Return the error of a loop whose minutes ended before a candidate was trained and measured."""
+        """Return the error of a loop whose minutes ended before a candidate was trained and
+        measured.
+        """
         is_trained = any("train" in one.stages for one in self.state.generations)
         done = "one candidate was trained and not measured" if is_trained else "nothing was trained"
         return Stopped(
-            f"{done} in {self.config.minutes:g} minutes; {self.out / BEST} is the supervised network",
+            f"{done} in {self.config.minutes:g} minutes; {self.out / BEST} is the supervised "
+            f"network",
             remedy="add minutes, and run the same again to continue",
             code="too-short",
         )
 
     def _resolve_settings(self, number: int) -> FinetuneConfig:
-        """Return a generation's settings; with `teach` auto, a comparison of two players decides on them."""
+        """Return a generation's settings; with `teach` auto, a comparison of two players decides on
+        them.
+        """
         if number not in self.settings:
             self.settings[number] = self._choose(number)
         return self.settings[number]
 
     def _choose(self, number: int) -> FinetuneConfig:
-        """Return a generation's settings by the network that it starts from, which is compared once."""
+        """Return a generation's settings by the network that it starts from, which is compared
+        once.
+        """
         teach, explore = self.config.train.teach, self.config.explore
         if teach in ("auto", "value") and not explore.uses_network:
             return teach_by_hand(self.config, self._count_rows())
@@ -195,10 +227,14 @@ class _Loop:
     def _count_rows(self) -> int:
         """Return the number of human rows; an engine's analyses are none."""
         games = (directory for directory in self.human if not has_engine_moves(directory))
-        return sum(member.positions("train") for directory in games for member in members(directory))
+        return sum(
+            member.positions("train") for directory in games for member in members(directory)
+        )
 
     def _compare_players(self, number: int, best: int) -> Teacher:
-        """Compare generation `best` with the hand-written player for another generation, and count the time."""
+        """Compare generation `best` with the hand-written player for another generation, and count
+        the time.
+        """
 
         def tick(one: Tick) -> None:
             self.progress(replace(one, stage=f"generation {number}: teacher"))
@@ -236,7 +272,9 @@ class _Loop:
             context.folder.mkdir(parents=True, exist_ok=True)
             self.mark = time.monotonic()
             try:
-                figures = self.stages[name](context, self._ticks(context.number, name), self._halted)
+                figures = self.stages[name](
+                    context, self._ticks(context.number, name), self._halted
+                )
             finally:
                 spent = time.monotonic() - self.mark
                 self.mark += spent
@@ -271,7 +309,9 @@ class _Loop:
         )
 
     def _buffer(self, number: int) -> tuple[Path, ...]:
-        """Return the self-play datasets of recent generations with the same explorer and targets."""
+        """Return the self-play datasets of recent generations with the same explorer and
+        targets.
+        """
         mine, first = self._resolve_settings(number), max(1, number - self.config.buffer + 1)
         alike = (
             one
@@ -280,7 +320,9 @@ class _Loop:
             and theirs.explore.explorer == mine.explore.explorer
         )
         return tuple(
-            folder_of(self.out, one) / source for one in alike for source in self._resolve_settings(one).sources
+            folder_of(self.out, one) / source
+            for one in alike
+            for source in self._resolve_settings(one).sources
         )
 
     def _ticks(self, number: int, stage: str) -> Progress:
@@ -288,12 +330,16 @@ class _Loop:
         name = f"generation {number}: {STAGE_NAMES[stage]}"
 
         def tick(one: Tick) -> None:
-            self.progress(Tick(one.done, one.total, one.unit, {"generation": number, **one.values}, name))
+            self.progress(
+                Tick(one.done, one.total, one.unit, {"generation": number, **one.values}, name)
+            )
 
         return tick
 
     def _result(self, why: str) -> dict[str, Any]:
-        """Return the figures of the best network, a row per generation, and a text for the terminal."""
+        """Return the figures of the best network, a row per generation, and a text for the
+        terminal.
+        """
         state = self.state
         rows = [row(one) for one in state.decided]
         found = latest_teacher(self.out)
@@ -306,11 +352,15 @@ class _Loop:
             "generations": max(0, len(rows) - 1),
             "against_seed": lineage(state)["against_seed"],
             "against_control": lineage(state)["against_control"],
-            "eval": state.generations[state.best].stages.get("eval", {}) if state.generations else {},
+            "eval": state.generations[state.best].stages.get("eval", {})
+            if state.generations
+            else {},
             "seed_eval": state.generations[0].stages.get("eval", {}) if state.generations else {},
             "rows": rows,
             "teacher": None if found is None else to_jsonable_python(found),
             "minutes": round(state.seconds / 60, 2),
             "ended": why,
-            "text": "\n".join([*decision, table(rows), "", *(f"- {line}" for line in reasons(rows)), "", best]),
+            "text": "\n".join(
+                [*decision, table(rows), "", *(f"- {line}" for line in reasons(rows)), "", best]
+            ),
         }

@@ -19,7 +19,15 @@ from pipeline.matches.match import format_elo
 from pipeline.storage.csv_text import csv_text
 
 CSV, CURVES, BEST = "generations.csv", "curves.png", "best"
-GAMES = ("games", "positions", "decisive_share", "mean_plies", "resignations", "played_on", "false_resignations")
+GAMES = (
+    "games",
+    "positions",
+    "decisive_share",
+    "mean_plies",
+    "resignations",
+    "played_on",
+    "false_resignations",
+)
 MATCH = ("games", "score", "elo", "elo_low", "elo_high")
 HUMAN = ("top1", "top3", "cross_entropy", "value_brier")
 
@@ -35,7 +43,9 @@ def refresh(out: Path, state: State) -> None:
 
 
 def lineage(state: State) -> dict[str, Any]:
-    """Return where the best network comes from, and its matches against the supervised one and against human rows alone."""
+    """Return where the best network comes from, and its matches against the supervised one and
+    against human rows alone.
+    """
     promoted = [one.number for one in state.decided if one.word == "promoted"] or [0]
     arena = state.generations[state.best].stages.get("arena", {}) if state.generations else {}
     strength = {
@@ -46,7 +56,8 @@ def lineage(state: State) -> dict[str, Any]:
 
 
 def promote(source: Path, target: Path, origin: Mapping[str, Any]) -> None:
-    """Replace the checkpoint `target` by a copy of `source`, in the order of model/checkpoint.py: it always loads.
+    """Replace the checkpoint `target` by a copy of `source`, in the order of model/checkpoint.py:
+    it always loads.
 
     `origin` goes into its card. Raises CheckpointError.
     """
@@ -70,7 +81,9 @@ def row(generation: Generation) -> dict[str, Any]:
     """Return a generation's row of generations.csv; None where a figure is unknown."""
     stages = generation.stages
     games, training, human = (stages.get(name, {}) for name in ("explore", "train", "eval"))
-    gate, seed, control = (stages.get("arena", {}).get(name) or {} for name in ("best", "seed", "control"))
+    gate, seed, control = (
+        stages.get("arena", {}).get(name) or {} for name in ("best", "seed", "control")
+    )
     found: dict[str, Any] = {"generation": generation.number, "verdict": generation.word}
     found |= {name: games.get(name) for name in GAMES}
     found |= {f"train_{name}": training.get(name) for name in ("step", "loss")}
@@ -91,11 +104,19 @@ def table(rows: list[dict[str, Any]]) -> str:
     for one in rows:
         gains = [format_elo(one, name) for name in ("seed_", "control_")]
         top1 = "" if one["top1"] is None else f"{one['top1']:.4f}"
-        shown.append([str(one["generation"]), one["verdict"], str(one["games"] or ""), *gains, top1])
+        shown.append(
+            [str(one["generation"]), one["verdict"], str(one["games"] or ""), *gains, top1]
+        )
     titles = "Elo against the seed (95 %)|against human rows alone (95 %)"
     return markdown(f"generation|verdict|games|{titles}|human top-1", shown)
 
 
 def reasons(rows: list[dict[str, Any]]) -> list[str]:
-    """Return a line for each verdict on a candidate: `generation 1: rejected: it is not better than the best ...`."""
-    return [f"generation {one['generation']}: {one['verdict']}: {one['reason']}" for one in rows if one["generation"]]
+    """Return a line for each verdict on a candidate: `generation 1: rejected: it is not better than
+    the best ...`.
+    """
+    return [
+        f"generation {one['generation']}: {one['verdict']}: {one['reason']}"
+        for one in rows
+        if one["generation"]
+    ]

@@ -1,7 +1,7 @@
 """EXPLORE and TRAIN, and the table of the four stages.
 
-A stage works in the generation's folder, continues there after a kill, and returns figures. It raises Stopped
-when it was asked to stop.
+A stage works in the generation's folder, continues there after a kill, and returns figures. It
+raises Stopped when it was asked to stop.
 """
 
 import zlib
@@ -21,16 +21,18 @@ from pipeline.selfplay.worker import ONNX
 from pipeline.training.export import export_once
 
 HUMAN_USES = 1.0
-"""Human rows are left out once a loop has used them this often, where searched rows keep the policy."""
+"""Human rows are left out once a loop has used them this often, where searched rows keep the
+policy."""
 
 Stage = Callable[[StageContext, Progress, Stop], dict[str, Any]]
 
 
 def explore_stage(context: StageContext, progress: Progress, stop: Stop) -> dict[str, Any]:
-    """EXPLORE: search positions of the human datasets and near them, and play games, each source in a separate folder.
+    """EXPLORE: search positions of the human datasets and near them, and play games, each source in
+    a separate folder.
 
-    Returns the number of rows, the figures of the games, and in `sources` those of each source. Nothing is done where no
-    search teaches.
+    Returns the number of rows, the figures of the games, and in `sources` those of each source.
+    Nothing is done where no search teaches.
     """
     if context.config.train.teach == "none":
         return {}
@@ -58,15 +60,18 @@ def explore_stage(context: StageContext, progress: Progress, stop: Stop) -> dict
 
 
 def _derive_seed(context: StageContext, config: ExploreConfig, source: str) -> int:
-    """Return the random seed of a source; its name makes `near` start from other positions than `people` searches."""
+    """Return the random seed of a source; its name makes `near` start from other positions than
+    `people` searches.
+    """
     return zlib.crc32(f"{context.config.seed} {config.seed} {context.number} {source}".encode())
 
 
 def train_stage(context: StageContext, progress: Progress, stop: Stop) -> dict[str, Any]:
-    """TRAIN: train the candidate from the best network on self-play and human rows; one that diverged is `failed`.
+    """TRAIN: train the candidate from the best network on self-play and human rows; one that
+    diverged is `failed`.
 
-    Only trainings that led to the best network count as uses of a row: a rejected candidate's are forgotten with it. Where no
-    search teaches, human rows alone are trained on, for as many steps.
+    Only trainings that led to the best network count as uses of a row: a rejected candidate's are
+    forgotten with it. Where no search teaches, human rows alone are trained on, for as many steps.
     """
     from model.training.step import DivergedError
     from pipeline.training.tune import add_uses, tune_on
@@ -96,13 +101,18 @@ def train_stage(context: StageContext, progress: Progress, stop: Stop) -> dict[s
 
 
 def _human_share(context: StageContext) -> float:
-    """Return the share of human rows in a batch: 0 without any, and where the network would only memorize them.
+    """Return the share of human rows in a batch: 0 without any, and where the network would only
+    memorize them.
 
-    Where searched rows keep the policy it does not need human rows. Few of them are memorized when they are used again: the
-    second pass of a loop over 1,000 games made both the policy and the value worse (docs/log/2026-11-26.md).
+    Where searched rows keep the policy it does not need human rows. Few of them are memorized when
+    they are used again: the second pass of a loop over 1,000 games made both the policy and the
+    value worse (docs/log/2026-11-26.md).
     """
     train = context.config.train
-    uses = [context.spent.get(entry["manifest_sha256"], 0.0) for entry in identify_datasets(context.human)]
+    uses = [
+        context.spent.get(entry["manifest_sha256"], 0.0)
+        for entry in identify_datasets(context.human)
+    ]
     used_up = train.teach == "value" and train.keep_policy and min(uses, default=0.0) >= HUMAN_USES
     return context.config.human_share if context.human and not used_up else 0.0
 

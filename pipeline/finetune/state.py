@@ -1,12 +1,16 @@
-"""The loop's progress: one JSON file, replaced whole when a stage is done, from which every other file is made.
+"""The loop's progress: one JSON file, replaced whole when a stage is done, from which every other
+file is made.
 
-state.json      {format_version, seconds, generations: [{number, stages: {explore, train, arena, eval}, seconds: {stage: ...},
+state.json      {format_version, seconds, generations: [{number, stages: {explore, train, arena,
+eval}, seconds: {stage: ...},
                 verdict: {promoted, undone, reason}}, ...]}
 
-Generation 0 is the supervised checkpoint: its only stage is eval, and it counts as promoted. A stage that is in `stages` is
-done; the first that is not comes next. The best network follows from the verdicts.
+Generation 0 is the supervised checkpoint: its only stage is eval, and it counts as promoted. A
+stage that is in `stages` is done; the first that is not comes next. The best network follows from
+the verdicts.
 
-Stability: FORMAT_VERSION 2. Two runs of one loop differ in `seconds` and the timing in `explore` only.
+Stability: FORMAT_VERSION 2. Two runs of one loop differ in `seconds` and the timing in `explore`
+only.
 """
 
 from collections.abc import Mapping
@@ -27,7 +31,9 @@ FORMAT_VERSION: Literal[2] = 2
 STATE, GENERATIONS = "state.json", "generations"
 STAGES = ("explore", "train", "arena", "eval")
 """The stages of a generation in their order."""
-NOTHING_PROMOTED = "Nothing was promoted: the best network is the supervised one, so they did not play each other."
+NOTHING_PROMOTED = (
+    "Nothing was promoted: the best network is the supervised one, so they did not play each other."
+)
 
 
 class FinetuneError(UserError):
@@ -56,7 +62,9 @@ class Generation(Schema):
         """Return the verdict as one word."""
         if self.verdict is None:
             return "under way"
-        return "promoted" if self.verdict.promoted else "undone" if self.verdict.undone else "rejected"
+        return (
+            "promoted" if self.verdict.promoted else "undone" if self.verdict.undone else "rejected"
+        )
 
     @property
     def next_stage(self) -> str | None:
@@ -93,10 +101,14 @@ class State(Schema):
 
     def best_before(self, number: int) -> int:
         """Return the best of the generations before one, which that one was made from."""
-        return max((one.number for one in self.decided[:number] if one.word == "promoted"), default=0)
+        return max(
+            (one.number for one in self.decided[:number] if one.word == "promoted"), default=0
+        )
 
     def current(self, most: int | None) -> Generation | None:
-        """Return the generation under way, or begin one; None when `most` generations are done, or one more is under way."""
+        """Return the generation under way, or begin one; None when `most` generations are done, or
+        one more is under way.
+        """
         number = len(self.decided)
         if most is not None and number > most:
             return None
@@ -106,7 +118,9 @@ class State(Schema):
 
 
 def read_state(out: Path) -> State:
-    """Return the state of the loop in `out`, a new one if there is none; raises FinetuneError for an invalid file."""
+    """Return the state of the loop in `out`, a new one if there is none; raises FinetuneError for
+    an invalid file.
+    """
     path = out / STATE
     if not path.exists():
         return State(format_version=FORMAT_VERSION, seconds=0.0, generations=[])
@@ -126,7 +140,9 @@ def folder_of(out: Path, number: int) -> Path:
 
 
 def checkpoint_of(out: Path, number: int) -> Path:
-    """Return the folder of a generation's network; that of generation 0 is the supervised checkpoint."""
+    """Return the folder of a generation's network; that of generation 0 is the supervised
+    checkpoint.
+    """
     return folder_of(out, number) / "checkpoint" if number else out / "seed"
 
 
@@ -155,4 +171,5 @@ class StageContext:
     lineage: Mapping[str, Any]
     """Origin of the data, for the manifest of the self-play dataset."""
     spent: Mapping[str, float]
-    """How often the trainings that led to the best network have used each dataset's rows, by the manifest's hash."""
+    """How often the trainings that led to the best network have used each dataset's rows, by the
+    manifest's hash."""

@@ -1,4 +1,6 @@
-"""Measure the strength of a loop's best network in matches against its supervised checkpoint and against other players."""
+"""Measure the strength of a loop's best network in matches against its supervised checkpoint and
+against other players.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,18 +27,22 @@ def strength(
     progress: Progress = silent,
     stop: Stop = never,
 ) -> dict[str, Any]:
-    """Play `tuned/best` at every simulation count against both controls, the hand-written player and an engine.
+    """Play `tuned/best` at every simulation count against both controls, the hand-written player
+    and an engine.
 
-    The controls are the supervised network and the one trained on human rows alone, where there is one. Matches are written
-    to `out`. The engine plays if it is installed, at each number of nodes.
+    The controls are the supervised network and the one trained on human rows alone, where there is
+    one. Matches are written to `out`. The engine plays if it is installed, at each number of nodes.
 
-    Returns `rows` and `text` of `play_matches`, and `against_seed`, the first row, at equal simulations. If nothing was
-    promoted, the best network is the supervised one: that match is not played, `against_seed` is None, and the text begins
-    with NOTHING_PROMOTED. Raises what `play_matches` raises.
+    Returns `rows` and `text` of `play_matches`, and `against_seed`, the first row, at equal
+    simulations. If nothing was promoted, the best network is the supervised one: that match is not
+    played, `against_seed` is None, and the text begins with NOTHING_PROMOTED. Raises what
+    `play_matches` raises.
     """
     from model.checkpoint import read_card
 
-    supervised, promoted = (read_card(tuned / name)["files"]["weights"]["sha256"] for name in ("seed", BEST))
+    supervised, promoted = (
+        read_card(tuned / name)["files"]["weights"]["sha256"] for name in ("seed", BEST)
+    )
     alike = supervised == promoted
     control = find_control(checkpoint_of(tuned, read_state(tuned).best))
     controls = [] if alike else [tuned / "seed", *([] if control is None else [control])]
@@ -45,11 +51,15 @@ def strength(
         against.append(SideConfig(who="hand-written", simulations=hand_written))
     if engine and is_installed(engine):
         options = ("Threads=1", "Hash=16") if "stockfish" in engine.lower() else ()
-        against += [SideConfig(who=f"uci:{engine}", nodes=count, options=options) for count in nodes]
+        against += [
+            SideConfig(who=f"uci:{engine}", nodes=count, options=options) for count in nodes
+        ]
     best = [SideConfig(who=str(tuned / BEST), simulations=count) for count in simulations]
     pairings = [(one, other) for one in best for other in against]
     result: dict[str, Any] = {"out": str(out), "rows": [], "text": ""}
     if pairings:
         result = play_matches(pairings, ArenaConfig(games=games), out, progress=progress, stop=stop)
     result["against_seed"] = None if alike else result["rows"][0]
-    return result | {"text": f"{NOTHING_PROMOTED}\n\n{result['text']}".rstrip()} if alike else result
+    return (
+        result | {"text": f"{NOTHING_PROMOTED}\n\n{result['text']}".rstrip()} if alike else result
+    )

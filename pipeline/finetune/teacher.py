@@ -1,13 +1,17 @@
-"""Decide whether the hand-written player teaches a network's value, by both searches of held-out positions.
+"""Decide whether the hand-written player teaches a network's value, by both searches of held-out
+positions.
 
-    held-out positions --64 simulations each--> values --evaluations or results--> errors --> Teacher
+    held-out positions --64 simulations each--> values --evaluations or results--> errors -->
+    Teacher
 
-Of all teachers that were tried, this one made networks stronger, and only those of few games (docs/findings.md). So a loop
-compares the network's own search with the hand-written player's. It learns from the hand-written player where that one errs
-less beyond chance, and otherwise trains on human rows alone.
+Of all teachers that were tried, this one made networks stronger, and only those of few games
+(docs/findings.md). So a loop compares the network's own search with the hand-written player's. It
+learns from the hand-written player where that one errs less beyond chance, and otherwise trains on
+human rows alone.
 
-Errors are squared errors of the expected score, after one factor on the value's logits was fitted on the other half of the
-games: the value is calibrated once it is trained, so a teacher's scale must not count.
+Errors are squared errors of the expected score, after one factor on the value's logits was fitted
+on the other half of the games: the value is calibrated once it is trained, so a teacher's scale
+must not count.
 
 Axes: N positions, R rows, W words of a position.
 """
@@ -54,11 +58,13 @@ SIDE_BY_SIDE = 64
 SIMULATIONS = 64
 """Simulations of a position: 1,024 of the hand-written player err hardly less."""
 EVALUATED = 0.95
-"""Share of the positions from which on the datasets' evaluations are the truth, in place of results."""
+"""Share of the positions from which on the datasets' evaluations are the truth, in place of
+results."""
 FIFTY_MOVES = 100
 """Half-moves without a capture or a pawn's move that end a game."""
 CURVE = 0.00368208
-"""Slope of Lichess's logistic curve from centipawns to expected scores (lichess.org/page/accuracy)."""
+"""Slope of Lichess's logistic curve from centipawns to expected scores
+(lichess.org/page/accuracy)."""
 
 SETTINGS: Mapping[str, Any] = {
     "human_share": 0.15,
@@ -67,16 +73,20 @@ SETTINGS: Mapping[str, Any] = {
     "train.value_weight": 1.0,
     "train.results": False,
 }
-"""Settings with which the hand-written player teaches, where they have their defaults (docs/log/2026-11-25.md)."""
+"""Settings with which the hand-written player teaches, where they have their defaults
+(docs/log/2026-11-25.md)."""
 MANY_ROWS = 500_000
 MANY_ROWS_SETTINGS: Mapping[str, Any] = {"train.keep_policy": False, "train.learning_rate": 1e-3}
 """Settings that differ from MANY_ROWS human rows on, since these rows still teach the policy."""
 NEAR_SHARE, NEAR_SHARE_OF_MANY = 2 / 3, 0.3
-"""Share of near positions among the searched ones, games excluded: by default, and from MANY_ROWS human rows on."""
+"""Share of near positions among the searched ones, games excluded: by default, and from MANY_ROWS
+human rows on."""
 MAX_POSITIONS, POSITIONS_PER_ROW = 500_000, 2
-"""Maximum number of positions that the hand-written player searches by default, in all and per human row."""
+"""Maximum number of positions that the hand-written player searches by default, in all and per
+human row."""
 HUMAN_POSITIONS_PER_ROW = 2 / 3
-"""Maximum number of human positions that it searches by default, per human row: some repeat, some are too early."""
+"""Maximum number of human positions that it searches by default, per human row: some repeat, some
+are too early."""
 
 TEACHER = "teacher.json"
 FORMAT_VERSION: Literal[2] = 2
@@ -106,7 +116,11 @@ class Teacher(Schema):
     @property
     def text(self) -> str:
         """Return the decision and its reason in two sentences."""
-        interval = "too few games for an interval" if self.low is None else f"{self.low:+.4f} to {self.high:+.4f}"
+        interval = (
+            "too few games for an interval"
+            if self.low is None
+            else f"{self.low:+.4f} to {self.high:+.4f}"
+        )
         done = (
             "The hand-written player teaches the value"
             if self.teaches
@@ -114,9 +128,12 @@ class Teacher(Schema):
         )
         truth = "the datasets' evaluations" if self.truth == "evaluations" else "the games' results"
         return (
-            f"{done}. On {self.positions:,} held-out positions of {self.games:,} games, after {SIMULATIONS} "
-            f"simulations,\nits squared error of the expected score is {self.hand_written:.4f}, the network's "
-            f"{self.network:.4f} (difference\n{self.hand_written - self.network:+.4f}, {interval}), by {truth}."
+            f"{done}. On {self.positions:,} held-out positions of {self.games:,} games, after "
+            f"{SIMULATIONS} "
+            f"simulations,\nits squared error of the expected score is {self.hand_written:.4f}, "
+            f"the network's "
+            f"{self.network:.4f} (difference\n{self.hand_written - self.network:+.4f}, "
+            f"{interval}), by {truth}."
         )
 
 
@@ -159,7 +176,9 @@ def read_teacher(out: Path) -> Teacher | None:
 
 
 def latest_teacher(loop: Path) -> Teacher | None:
-    """Read a loop's last comparison, None where there was none; raises FinetuneError for an invalid file."""
+    """Read a loop's last comparison, None where there was none; raises FinetuneError for an invalid
+    file.
+    """
     found = sorted((loop / GENERATIONS).glob(f"*/{TEACHER}"))
     return read_teacher(found[-1].parent) if found else None
 
@@ -175,16 +194,22 @@ class HeldOut:
 
 
 def draw_held_out(human: Sequence[Path], count: int = POSITIONS, seed: int = 0) -> HeldOut:
-    """Draw positions of the validation splits, or of the test splits where a dataset has no validation split.
+    """Draw positions of the validation splits, or of the test splits where a dataset has no
+    validation split.
 
-    Positions belong to games, have at least two legal moves, and occur from half-move FIRST_PLY on. Raises ConfigError where
-    no dataset has any.
+    Positions belong to games, have at least two legal moves, and occur from half-move FIRST_PLY on.
+    Raises ConfigError where no dataset has any.
     """
-    parts = [part for number, folder in enumerate(human) for part in _sample(folder, number, count, seed)]
-    rows = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]} if parts else {}
+    parts = [
+        part for number, folder in enumerate(human) for part in _sample(folder, number, count, seed)
+    ]
+    rows = (
+        {name: np.concatenate([part[name] for part in parts]) for name in parts[0]} if parts else {}
+    )
     if not rows or not len(rows["game"]):
         raise ConfigError(
-            "no held-out positions to choose a teacher by: ingest with a validation or test split, or set --teach"
+            "no held-out positions to choose a teacher by: ingest with a validation or test split, "
+            "or set --teach"
         )
     order_R = np.random.Generator(np.random.PCG64(seed)).permutation(len(rows["game"]))
     by_game_R = order_R[np.argsort(rows["game"][order_R], kind="stable")]
@@ -211,7 +236,9 @@ def _sample(directory: Path, number: int, count: int, seed: int) -> Iterator[Bat
 
 
 def _open(checkpoint: Path, human: Sequence[Path], device: str, progress: Progress) -> Evaluator:
-    """Return the network's evaluator; on a CPU in 8-bit integers, if it can be exported, which is fastest."""
+    """Return the network's evaluator; on a CPU in 8-bit integers, if it can be exported, which is
+    fastest.
+    """
     import torch
 
     from model.inference.evaluator import evaluator
@@ -231,7 +258,9 @@ def _open(checkpoint: Path, human: Sequence[Path], device: str, progress: Progre
 def search_values(
     evaluator: Evaluator, positions_NW: NDArray[np.uint64], tick: Callable[[int], None], stop: Stop
 ) -> NDArray[np.float64]:
-    """Return the expected scores of each search's best move, for the mover, float64[N] in 0..1; raises Stopped."""
+    """Return the expected scores of each search's best move, for the mover, float64[N] in 0..1;
+    raises Stopped.
+    """
     found = list[float]()
     for first in range(0, len(positions_NW), SIDE_BY_SIDE):
         part = positions_NW[first : first + SIDE_BY_SIDE]
@@ -242,13 +271,19 @@ def search_values(
         if stop():
             raise Stopped("stopped while the hand-written player was compared with the network")
         moves = zip(*map(np.ndarray.tolist, search.choose()), strict=True)
-        found += [read_search(search.root(slot), *move).best_value for slot, move in enumerate(moves)]
+        found += [
+            read_search(search.root(slot), *move).best_value for slot, move in enumerate(moves)
+        ]
         tick(len(found))
     return (np.array(found) + 1.0) / 2.0
 
 
-def compare_values(network_N: NDArray[np.float64], by_hand_N: NDArray[np.float64], held: HeldOut) -> Teacher:
-    """Compare the expected scores of two players with the evaluations, or where these are few with the results."""
+def compare_values(
+    network_N: NDArray[np.float64], by_hand_N: NDArray[np.float64], held: HeldOut
+) -> Teacher:
+    """Compare the expected scores of two players with the evaluations, or where these are few with
+    the results.
+    """
     known_N = held.evals != BATCH_SENTINELS["eval"]
     if evaluated := bool(known_N.mean() >= EVALUATED):
         truth_N = 1.0 / (1.0 + np.exp(-CURVE * held.evals[known_N].astype(np.float64)))
@@ -256,7 +291,10 @@ def compare_values(network_N: NDArray[np.float64], by_hand_N: NDArray[np.float64
         known_N = np.ones(len(known_N), dtype=np.bool_)
         truth_N = (held.results + 1.0) / 2.0
     games_N = held.games[known_N]
-    errors = [np.square(calibrate_halves(one[known_N], truth_N, games_N) - truth_N) for one in (network_N, by_hand_N)]
+    errors = [
+        np.square(calibrate_halves(one[known_N], truth_N, games_N) - truth_N)
+        for one in (network_N, by_hand_N)
+    ]
     _, low, high = clustered_mean(errors[1] - errors[0], games_N)
     return Teacher(
         format_version=FORMAT_VERSION,
@@ -273,12 +311,16 @@ def compare_values(network_N: NDArray[np.float64], by_hand_N: NDArray[np.float64
 def calibrate_halves(
     values_N: NDArray[np.float64], truth_N: NDArray[np.float64], games_N: NDArray[np.uint64]
 ) -> NDArray[np.float64]:
-    """Return expected scores where each half of the games is calibrated by the factor of the other half."""
+    """Return expected scores where each half of the games is calibrated by the factor of the other
+    half.
+    """
     import torch
 
     from model.training.calibration import fit_factor, scale_wdl
 
-    wdl, target = (np.stack([one, np.zeros_like(one), 1 - one], axis=1) for one in (values_N, truth_N))
+    wdl, target = (
+        np.stack([one, np.zeros_like(one), 1 - one], axis=1) for one in (values_N, truth_N)
+    )
     half_N = np.unique(games_N, return_inverse=True)[1] % 2 == 0
     found_N = np.empty(len(values_N))
     for mine_N in (half_N, ~half_N):
@@ -298,8 +340,8 @@ def apply(teacher: Teacher, config: FinetuneConfig, rows: int) -> FinetuneConfig
 def teach_by_hand(config: FinetuneConfig, rows: int) -> FinetuneConfig:
     """Return the settings with which the hand-written player teaches the value.
 
-    Settings that differ from the defaults stay. It searches with the search that was set, or with its own in place of the
-    loop's default. The policy is left as it is.
+    Settings that differ from the defaults stay. It searches with the search that was set, or with
+    its own in place of the loop's default. The policy is left as it is.
     """
     usual, explore, train = FinetuneConfig(generations=1), config.explore, config.train
     search = explore.search
@@ -312,7 +354,9 @@ def teach_by_hand(config: FinetuneConfig, rows: int) -> FinetuneConfig:
         config = replace(config, near_share=near_share * (1.0 - config.games_share))
     if explore.count == usual.explore.count:
         people = max(1.0 - config.near_share - config.games_share, SMALLEST_SHARE)
-        count = min(MAX_POSITIONS, POSITIONS_PER_ROW * rows, round(HUMAN_POSITIONS_PER_ROW * rows / people))
+        count = min(
+            MAX_POSITIONS, POSITIONS_PER_ROW * rows, round(HUMAN_POSITIONS_PER_ROW * rows / people)
+        )
         explore = replace(explore, count=max(1, count))
     train = replace(train, teach="value")
     for path, value in {**SETTINGS, **(MANY_ROWS_SETTINGS if many else {})}.items():

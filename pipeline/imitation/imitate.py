@@ -64,13 +64,14 @@ def imitate(
     progress: Progress = silent,
     stop: Stop = never,
 ) -> dict[str, Any]:
-    """Train a network on the moves of `players`, the names of one person, into `out`, and return its report.
+    """Train a network on the moves of `players`, the names of one person, into `out`, and return
+    its report.
 
-    `stranger` is a network of another person, to be measured on the same games. The report goes to `report`, by default
-    OUT/report. The card names the players, with their typical rating.
+    `stranger` is a network of another person, to be measured on the same games. The report goes to
+    `report`, by default OUT/report. The card names the players, with their typical rating.
 
-    Raises DatasetError (no move of theirs, too few games, none with a date to hold out), ConfigError, Stopped, and the errors
-    of `ingest`, `join` and `train_on`.
+    Raises DatasetError (no move of theirs, too few games, none with a date to hold out),
+    ConfigError, Stopped, and the errors of `ingest`, `join` and `train_on`.
     """
     from model.checkpoint import CARD, read_card
 
@@ -83,10 +84,16 @@ def imitate(
             require_apart(out, [network], ConfigError)
     require_own(out, CHECKPOINT, ConfigError, ours=lambda entry: entry == work)
     if (out / CARD).exists() and not work.exists():
-        raise ConfigError(f"{out} holds another network", remedy="choose a new directory, or remove it", code="taken")
+        raise ConfigError(
+            f"{out} holds another network",
+            remedy="choose a new directory, or remove it",
+            code="taken",
+        )
     require_own(report, IMITATION_REPORT, ConfigError)
     at = partial(_stage, progress)
-    config = IngestConfig(player=tuple(players), test_share=0.0, val_share=VALIDATION_SHARE, planes="compact")
+    config = IngestConfig(
+        player=tuple(players), test_share=0.0, val_share=VALIDATION_SHARE, planes="compact"
+    )
     new = not out.exists()
     try:
         page = _hold_out(sources, config, work, at("games"), stop)
@@ -102,12 +109,21 @@ def imitate(
     player = _describe_player(players, work)
     if player["games"] < FEW:
         LOG.warning(
-            "%d games are few: expect some of the openings, and hardly more (docs/guides/imitate.md)", player["games"]
+            "%d games are few: expect some of the openings, and hardly more "
+            "(docs/guides/imitate.md)",
+            player["games"],
         )
     chosen = tune(work / "training_set", base, out, player, at("training"), stop)
-    networks = {"base": base, "imitation": out} | ({} if stranger is None else {"stranger": stranger})
+    networks = {"base": base, "imitation": out} | (
+        {} if stranger is None else {"stranger": stranger}
+    )
     result = report_imitation(networks, work / "training_set", list(sources), at("report"), stop)
-    result |= {"player": player, "held_out": page["held_out"], "chosen": chosen, "seconds": chosen.pop("seconds")}
+    result |= {
+        "player": player,
+        "held_out": page["held_out"],
+        "chosen": chosen,
+        "seconds": chosen.pop("seconds"),
+    }
     write_imitation(result, report)
     return result
 
@@ -121,7 +137,9 @@ def _stage(progress: Progress, name: str) -> Progress:
     return show
 
 
-def _ingest(sources: Sequence[str], out: Path, config: IngestConfig, progress: Progress, stop: Stop) -> None:
+def _ingest(
+    sources: Sequence[str], out: Path, config: IngestConfig, progress: Progress, stop: Stop
+) -> None:
     """Ingest the games; those before the damage of an archive are used."""
     with suppress(DamagedError):
         ingest(sources, out, config, workers=1, progress=progress, stop=stop)
@@ -135,17 +153,22 @@ def _hold_out(
     _ingest(sources, positions, config, progress, stop)
     if (games := read_manifest(positions)["games"]["used"]) < FEWEST:
         raise UnusableGamesError(
-            f"{games} games of {_join_names(config.player)} are too few: at least {FEWEST} are needed"
+            f"{games} games of {_join_names(config.player)} are too few: at least {FEWEST} are "
+            f"needed"
         )
     page = join([positions], training_set, progress=progress, stop=stop)
     (entry,) = page["datasets"]
     if entry["held_out"] == NONE:
-        raise UnusableGamesError(f"the newest games cannot be held out: {entry['why'].partition(':')[0]}")
+        raise UnusableGamesError(
+            f"the newest games cannot be held out: {entry['why'].partition(':')[0]}"
+        )
     return dict(entry)
 
 
 def _describe_player(players: Sequence[str], work: Path) -> dict[str, Any]:
-    """Return the card's entry: names, the median rating in the newest games (0 for unknown), and the games learned from."""
+    """Return the card's entry: names, the median rating in the newest games (0 for unknown), and
+    the games learned from.
+    """
     rows = Batches([work / "training_set"], LATEST, batch_size=4096, columns=("elo",))
     ratings = np.concatenate([batch["elo"] for batch in rows.read_rows()])
     known = ratings[ratings > 0]

@@ -1,4 +1,5 @@
-"""Measure networks on the same positions of a player's newest games, which none of them was trained on.
+"""Measure networks on the same positions of a player's newest games, which none of them was trained
+on.
 
 Axes: R rows, L labels (4096).
 """
@@ -33,8 +34,12 @@ OPENING_PLIES, OPENINGS, MOVES_SHOWN = 16, 8, 3
 
 
 def read_rows(positions: Path, split: str, columns: Sequence[str]) -> Batch:
-    """Return a split's rows, or MOST_ROWS random ones, with the columns and those that are measured."""
-    batches = Batches([positions], split, batch_size=BATCH, columns=tuple(dict.fromkeys((*COLUMNS, *columns))))
+    """Return a split's rows, or MOST_ROWS random ones, with the columns and those that are
+    measured.
+    """
+    batches = Batches(
+        [positions], split, batch_size=BATCH, columns=tuple(dict.fromkeys((*COLUMNS, *columns)))
+    )
     parts = list(batches.sample(MOST_ROWS) if batches.rows > MOST_ROWS else batches.read_rows())
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
@@ -45,7 +50,9 @@ def count_rows(positions: Path, split: str) -> int:
 
 
 def measure(network: "NetworkEvaluator", rows: Batch, progress: Progress) -> "pl.DataFrame":
-    """Return a table with the network's `rank nll choice choice_probability` in each row, and its `key game ply`."""
+    """Return a table with the network's `rank nll choice choice_probability` in each row, and its
+    `key game ply`.
+    """
     import polars as pl
 
     from model.metrics import rows as measured
@@ -55,18 +62,31 @@ def measure(network: "NetworkEvaluator", rows: Batch, progress: Progress) -> "pl
         batch = {name: values[at : at + BATCH] for name, values in rows.items()}
         logits_BL, wdl_B3 = network(batch["planes"], batch)
         figures = {
-            name: values for name, values in measured(logits_BL, wdl_B3, batch).items() if name in ("rank", "nll")
+            name: values
+            for name, values in measured(logits_BL, wdl_B3, batch).items()
+            if name in ("rank", "nll")
         }
         figures |= first_choice(logits_BL, figures["nll"], batch) | {
             name: batch[name] for name in ("game", "ply", "result")
         }
-        tables.append(pl.DataFrame(figures | {"key": position_keys(batch["planes"], batch["castling"])}))
-        progress(Tick(at + len(batch["ply"]), count, "positions", {"top1": float((figures["rank"] == 1).mean())}))
+        tables.append(
+            pl.DataFrame(figures | {"key": position_keys(batch["planes"], batch["castling"])})
+        )
+        progress(
+            Tick(
+                at + len(batch["ply"]),
+                count,
+                "positions",
+                {"top1": float((figures["rank"] == 1).mean())},
+            )
+        )
     return pl.concat(tables)
 
 
 def compare(name: str, base: "pl.DataFrame", table: "pl.DataFrame") -> dict[str, Any]:
-    """Return a network's figures, and its paired differences from the base: on `all` plies, and `late`, from LATE_PLY on."""
+    """Return a network's figures, and its paired differences from the base: on `all` plies, and
+    `late`, from LATE_PLY on.
+    """
     import polars as pl
 
     found: dict[str, Any] = {"name": name}
@@ -74,25 +94,35 @@ def compare(name: str, base: "pl.DataFrame", table: "pl.DataFrame") -> dict[str,
         before, after = (one.filter(pl.col("ply") >= first) for one in (base, table))
         if len(after):
             figures = {"positions": len(after), "games": after["game"].n_unique()}
-            means = {"top1": float((after["rank"] == 1).to_numpy().mean()), "cross_entropy": after["nll"].mean()}
+            means = {
+                "top1": float((after["rank"] == 1).to_numpy().mean()),
+                "cross_entropy": after["nll"].mean(),
+            }
             found[part] = figures | means | paired_difference(before, after)
     return found
 
 
-def find_boards(rows: Batch, base: "pl.DataFrame", imitation: "pl.DataFrame") -> list[dict[str, Any]]:
-    """Return the person's moves, from LATE_PLY on, that the imitation expects first and the base least: one per game at most.
+def find_boards(
+    rows: Batch, base: "pl.DataFrame", imitation: "pl.DataFrame"
+) -> list[dict[str, Any]]:
+    """Return the person's moves, from LATE_PLY on, that the imitation expects first and the base
+    least: one per game at most.
 
-    As on the report's boards, `chosen` is the first choice of the base; `imitated_probability` is the imitation's of the move.
+    As on the report's boards, `chosen` is the first choice of the base; `imitated_probability` is
+    the imitation's of the move.
     """
     late = imitation["ply"] >= LATE_PLY
     found_R = ((imitation["rank"] == 1) & (base["rank"] > 1) & late).to_numpy()
     gain_R = np.where(found_R, (base["nll"] - imitation["nll"]).to_numpy(), -1.0)
-    columns = {name: base[name].to_numpy() for name in ("rank", "nll", "choice", "choice_probability")}
+    columns = {
+        name: base[name].to_numpy() for name in ("rank", "nll", "choice", "choice_probability")
+    }
     likely_R = np.exp(-imitation["nll"].to_numpy())
     order = np.argsort(-gain_R, kind="stable")[: 4 * BOARDS].tolist()
     return best_boards(
         [
-            board_row(rows, columns, at, float(gain_R[at])) | {"imitated_probability": float(likely_R[at])}
+            board_row(rows, columns, at, float(gain_R[at]))
+            | {"imitated_probability": float(likely_R[at])}
             for at in order
             if gain_R[at] > 0
         ]
@@ -102,27 +132,37 @@ def find_boards(rows: Batch, base: "pl.DataFrame", imitation: "pl.DataFrame") ->
 def find_openings(
     rows: Batch, base: "NetworkEvaluator", imitation: "NetworkEvaluator", keys_R: NDArray[np.uint64]
 ) -> list[dict[str, Any]]:
-    """Return the positions that the person had most often, with the shares of their moves and what both networks expect."""
+    """Return the positions that the person had most often, with the shares of their moves and what
+    both networks expect.
+    """
     early_R = np.flatnonzero(rows["ply"] < OPENING_PLIES)
     keys, counts = np.unique(keys_R[early_R], return_counts=True)
     found = []
     for key in keys[np.argsort(-counts, kind="stable")][:OPENINGS]:
         at = early_R[keys_R[early_R] == key]
         batch = {name: values[at] for name, values in rows.items()}
-        found.append(_describe_opening(batch, _mean_policy(imitation, batch), _mean_policy(base, batch)))
+        found.append(
+            _describe_opening(batch, _mean_policy(imitation, batch), _mean_policy(base, batch))
+        )
     return found
 
 
 def _mean_policy(network: "NetworkEvaluator", batch: Batch) -> NDArray[np.float64]:
     """Return the network's mean policy over rows of one position, float64[L]."""
-    logits_RL = np.where(legal_mask(batch["planes"]), network(batch["planes"], batch)[0].astype(np.float64), -np.inf)
+    logits_RL = np.where(
+        legal_mask(batch["planes"]), network(batch["planes"], batch)[0].astype(np.float64), -np.inf
+    )
     powers_RL = np.exp(logits_RL - logits_RL.max(axis=1, keepdims=True))
     mean_L: NDArray[np.float64] = (powers_RL / powers_RL.sum(axis=1, keepdims=True)).mean(axis=0)
     return mean_L
 
 
-def _describe_opening(batch: Batch, imitation_L: NDArray[np.float64], base_L: NDArray[np.float64]) -> dict[str, Any]:
-    """Return one position as JSON; its arrows are `played`, the main move, and `chosen`, the imitation's first choice."""
+def _describe_opening(
+    batch: Batch, imitation_L: NDArray[np.float64], base_L: NDArray[np.float64]
+) -> dict[str, Any]:
+    """Return one position as JSON; its arrows are `played`, the main move, and `chosen`, the
+    imitation's first choice.
+    """
     board = board_of(*(batch[name][0] for name in ("planes", "castling", "ep_file", "ply")))
     labels, times = np.unique(batch["label"], return_counts=True)
     order = np.argsort(-times, kind="stable")[:MOVES_SHOWN].tolist()
@@ -135,6 +175,8 @@ def _describe_opening(batch: Batch, imitation_L: NDArray[np.float64], base_L: ND
         }
         for at in order
     ]
-    main, first = (move_on(board, int(label)).uci() for label in (labels[order[0]], imitation_L.argmax()))
+    main, first = (
+        move_on(board, int(label)).uci() for label in (labels[order[0]], imitation_L.argmax())
+    )
     arrows = {"played": main, "chosen": first, "rank": 1 + (main != first)}
     return {"fen": board.fen(), "times": len(batch["label"]), "moves": moves, **arrows}

@@ -42,13 +42,16 @@ def headline(result: Result) -> str:
     row = next(row for row in result["networks"] if row["name"] == "imitation")
     if not (chosen := result["chosen"])["share"]:
         return (
-            f"The games of {person(result)} did not improve the network: in {chosen['games']:,} of them, networks "
-            "that were not trained on these do not surely gain both on all moves and from the 12th on, so this is "
+            f"The games of {person(result)} did not improve the network: in {chosen['games']:,} of "
+            f"them, networks "
+            "that were not trained on these do not surely gain both on all moves and from the 12th "
+            "on, so this is "
             "the network that training started from, at the person's rating."
         )
     late = f", and {format_points(row['late'])} on {PARTS['late']}" if "late" in row else ""
     return (
-        f"Against the network that it started from, the imitation of {person(result)} gains {format_points(row['all'])} "
+        f"Against the network that it started from, the imitation of {person(result)} gains "
+        f"{format_points(row['all'])} "
         f"points of top-1 in the {row['all']['games']:,} newest games{late}."
     )
 
@@ -57,13 +60,15 @@ def explain(result: Result) -> str:
     """Return what was measured, and how far the imitation goes."""
     row = next(row for row in result["networks"] if row["name"] == "imitation")["all"]
     measured = (
-        f"Its first choice is the move played in {100 * row['top1']:.1f} % of {row['positions']:,} moves "
+        f"Its first choice is the move played in {100 * row['top1']:.1f} % of {row['positions']:,} "
+        f"moves "
         "that no training saw."
     )
     if not (chosen := result["chosen"])["share"]:
         return measured
     return (
-        f"{measured} It goes {chosen['share']:.0%} of the way that training took, which surely gains most from the 12th move "
+        f"{measured} It goes {chosen['share']:.0%} of the way that training took, which surely "
+        f"gains most from the 12th move "
         f"on in {chosen['games']:,} other games that this training did not see."
     )
 
@@ -123,7 +128,8 @@ def _board(row: Mapping[str, Any]) -> dict[str, Any]:
     played, chosen = (san(board, chess.Move.from_uci(row[name])) for name in ("played", "chosen"))
     number = f"{board.fullmove_number}{'.' if board.turn else '...'}"
     caption = (
-        f"{number} {played}: imitation {row['imitated_probability']:.0%}, before {row['played_probability']:.0%}; "
+        f"{number} {played}: imitation {row['imitated_probability']:.0%}, before "
+        f"{row['played_probability']:.0%}; "
         f"before, first choice {chosen} {row['chosen_probability']:.0%}"
     )
     return {"svg": _draw_position(row), "caption": caption, "row": {**UNKNOWN, **row}}

@@ -39,6 +39,8 @@ def report_imitation(
     boards = {"found": measure.find_boards(rows, base, imitation)}
     return {
         "networks": [measure.compare(name, base, table) for name, table in tables.items()],
-        "openings": measure.find_openings(rows, opened["base"], opened["imitation"], base["key"].to_numpy()),
+        "openings": measure.find_openings(
+            rows, opened["base"], opened["imitation"], base["key"].to_numpy()
+        ),
         "boards": add_game_tags(boards, training_set.parent / "positions", sources)["found"],
     }

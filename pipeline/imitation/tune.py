@@ -1,9 +1,9 @@
 """Train on a person's moves, and go from the base towards them only as far as unseen games gain.
 
 With few games, FOLDS networks each learn from all but a part of the games, so that every game is
-unseen by one of them, and their mean is used. With many games one network learns, and the validation
-split is unseen. The result's weights are base + share * (trained - base) (WiSE-FT, arXiv:2109.01903):
-a single network, which costs nothing more when it plays.
+unseen by one of them, and their mean is used. With many games one network learns, and the
+validation split is unseen. The result's weights are base + share * (trained - base) (WiSE-FT,
+arXiv:2109.01903): a single network, which costs nothing more when it plays.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -50,12 +50,17 @@ class Trained(NamedTuple):
 
 
 def tune(
-    training_set: Path, base: Path, out: Path, player: Mapping[str, Any], progress: Progress, stop: Stop
+    training_set: Path,
+    base: Path,
+    out: Path,
+    player: Mapping[str, Any],
+    progress: Progress,
+    stop: Stop,
 ) -> dict[str, Any]:
     """Train beside the training set, choose how far to go, and save the network in `out`.
 
-    Returns `share`, `games` and `tried`: figures of each share on games that training did not see, as
-    `measure.compare` has them. Raises Stopped, and the errors of `model.training.loop.train`.
+    Returns `share`, `games` and `tried`: figures of each share on games that training did not see,
+    as `measure.compare` has them. Raises Stopped, and the errors of `model.training.loop.train`.
     """
     from model.checkpoint import CARD, load, lock_directory, read_card, save
 
@@ -64,11 +69,16 @@ def tune(
     folders = [training_set.parent / "trained" / str(fold) for fold in range(FOLDS)]
     preset, folded = started["preset"]["name"], list[Batch]()
     if (count := measure.count_rows(training_set, "train")) >= FOLDED_ROWS:
-        card = train_on([training_set], preset, recipe(count), folders[0], progress, stop, base, dict(player))
+        card = train_on(
+            [training_set], preset, recipe(count), folders[0], progress, stop, base, dict(player)
+        )
         cards = [_finish(card)]
     else:
         rows = measure.read_rows(training_set, "train", columns)
-        data = describe_data([training_set]) | {"start": describe_start(base), "player": dict(player)}
+        data = describe_data([training_set]) | {
+            "start": describe_start(base),
+            "player": dict(player),
+        }
         cards, folded = _train_folds(rows, preset, base, folders, data, progress, stop)
     networks = [load(folder)[0].state_dict() for folder in folders[: len(cards)]]
     mean = average(networks)
@@ -76,17 +86,27 @@ def tune(
     if has_split([training_set], "val"):
         trained.append(Trained(mean, measure.read_rows(training_set, "val", columns)))
     tables = _measure_shares(base, trained, progress, stop)
-    tried = [{"share": share, **measure.compare("imitation", tables[0.0], tables[share])} for share in SHARES]
+    tried = [
+        {"share": share, **measure.compare("imitation", tables[0.0], tables[share])}
+        for share in SHARES
+    ]
     share = choose_share(tried)
     data = {**cards[0]["data"], "player": {**player, "share": share}}
     data.pop("fold", None)
     if not (out / CARD).exists() or read_card(out)["data"] != data:
-        totals = {name: sum(card[name] for card in cards) for name in ("step", "positions", "seconds")}
-        left_out = ("files", "superseded", "monitor", "calibration", "message")  # of a network that was not mixed
+        totals = {
+            name: sum(card[name] for card in cards) for name in ("step", "positions", "seconds")
+        }
+        # of a network that was not mixed
+        left_out = ("files", "superseded", "monitor", "calibration", "message")
         kept = {name: value for name, value in cards[0].items() if name not in left_out}
         start.load_state_dict(interpolate(start.state_dict(), mean, share))
         with lock_directory(out):
-            save(out, {**kept, **totals, "metrics": {}, "data": data}, {"weights": start.state_dict()})
+            save(
+                out,
+                {**kept, **totals, "metrics": {}, "data": data},
+                {"weights": start.state_dict()},
+            )
     games = len(np.unique(np.concatenate([one.unseen["game"] for one in trained])))
     seconds = sum(card["seconds"] for card in cards)
     return {"share": share, "games": games, "tried": tried, "seconds": seconds}
@@ -101,7 +121,9 @@ def _train_folds(
     progress: Progress,
     stop: Stop,
 ) -> tuple[list[dict[str, Any]], list[Batch]]:
-    """Train a network on all but one part of the games for each part; return the cards and the parts' rows."""
+    """Train a network on all but one part of the games for each part; return the cards and the
+    parts' rows.
+    """
     from model.training.loop import train
 
     part_R = np.unique(rows["game"], return_inverse=True)[1] % len(folders)
@@ -133,7 +155,9 @@ def _finish(card: dict[str, Any]) -> dict[str, Any]:
 
 
 def open_batches(rows: Batch, size: int, seed: int, step: int) -> Iterator[Batch]:
-    """Yield batches of `rows` without end from a step on: each row once in an epoch, in a random order."""
+    """Yield batches of `rows` without end from a step on: each row once in an epoch, in a random
+    order.
+    """
     count = len(rows["ply"])
     epoch, left = divmod(step * size, count)
     order = np.empty(0, dtype=np.int64)
@@ -151,13 +175,19 @@ def average(networks: "Sequence[Mapping[str, Tensor]]") -> "dict[str, Tensor]":
 
     first = networks[0]
     return {
-        name: torch.stack([one[name] for one in networks]).mean(0) if tensor.is_floating_point() else tensor
+        name: torch.stack([one[name] for one in networks]).mean(0)
+        if tensor.is_floating_point()
+        else tensor
         for name, tensor in first.items()
     }
 
 
-def interpolate(base: "Mapping[str, Tensor]", trained: "Mapping[str, Tensor]", share: float) -> "dict[str, Tensor]":
-    """Return the weights at a share of the way from the base to the trained ones; at 0 exactly the base's."""
+def interpolate(
+    base: "Mapping[str, Tensor]", trained: "Mapping[str, Tensor]", share: float
+) -> "dict[str, Tensor]":
+    """Return the weights at a share of the way from the base to the trained ones; at 0 exactly the
+    base's.
+    """
     return {
         name: tensor + share * (trained[name] - tensor) if tensor.is_floating_point() else tensor
         for name, tensor in base.items()
@@ -189,7 +219,8 @@ def _measure_shares(
 
 
 def choose_share(tried: Sequence[Mapping[str, Any]]) -> float:
-    """Return the share that surely gains most on late moves, of those that gain on all moves; 0 without one.
+    """Return the share that surely gains most on late moves, of those that gain on all moves; 0
+    without one.
 
     Gains are of cross-entropy, which needs far fewer games than top-1 to be seen, less one standard
     error: the fewer games, the less far.
@@ -211,7 +242,8 @@ def _cautious_gain(figures: Mapping[str, Any] | None) -> float:
 
 
 def recipe(rows: int) -> "TrainConfig":
-    """Return the settings for `rows` moves of a person; fewer moves take smaller batches, for enough steps.
+    """Return the settings for `rows` moves of a person; fewer moves take smaller batches, for
+    enough steps.
 
     docs/log/2026-11-24.md lists the settings that were compared.
     """
@@ -227,7 +259,8 @@ def recipe(rows: int) -> "TrainConfig":
         optimizer="muon",
         learning_rate=rate,
         warmup=0.05,
-        value_weight=0.0,  # trained on one person's results, the value got worse, and the moves no better
+        # trained on one person's results, the value got worse, and the moves no better
+        value_weight=0.0,
         results=False,
         frozen_norms=True,
         ema=max(0.0, min(0.999, 1 - 10 / steps)),

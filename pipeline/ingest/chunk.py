@@ -3,8 +3,8 @@
     text -> tags -> filters -> replay -> filters of rows -> splits -> shuffle -> shards.
     The games' table and a note of what was done follow.
 
-The result depends on the chunk and the configuration alone. The note (`.building/parts/00007.json`) appears last: a chunk with
-a note is done, one without is done again, to the same bytes.
+The result depends on the chunk and the configuration alone. The note (`.building/parts/00007.json`)
+appears last: a chunk with a note is done, one without is done again, to the same bytes.
 
 Axes: G games, R rows.
 """
@@ -72,16 +72,22 @@ from pipeline.storage.building import PARTS, files_folder, require_unused
 from pipeline.storage.stores import Publish, place, publish_behind
 
 ROWS_VERSION = 2
-"""Raise it when the same dump and settings give other rows: datasets of another version are not continued or reused.
-tests/pipeline/ingest/test_rows_version.py fails if rows change and this does not."""
+"""Raise it when the same dump and settings give other rows: datasets of another version are not
+continued or reused. tests/pipeline/ingest/test_rows_version.py fails if rows change and this does
+not."""
 
 BLOCK_ROWS = 1 << 19
 """Maximum number of rows that are replayed, shuffled and written together: 34 MB."""
 
 NAMES = 50
-"""Number of player names, the most frequent ones, that a chunk notes if it has no move of the wanted players."""
+"""Number of player names, the most frequent ones, that a chunk notes if it has no move of the
+wanted players."""
 
-OTHERS = "{out} is written by another ingest with other settings or code: stop that, delete it, or choose another --out"
+OTHERS = (
+    "{out} is written by another ingest with other settings or code: stop that, delete it, "
+    "or "
+    "choose another --out"
+)
 """Error if two machines write to one store, whose locks neither sees."""
 
 # Lichess and python-chess both call standard chess from a set-up position "From Position".
@@ -90,35 +96,48 @@ STANDARD = frozenset({"", "standard", "chess", "classical", "normal", "illegal",
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class IngestConfig(Filters):
-    """Settings of a dataset; the manifest records them, and a dataset with other settings is not continued."""
+    """Settings of a dataset; the manifest records them, and a dataset with other settings is not
+    continued.
+    """
 
     test_share: float = 0.05
     """Share of games held out for the test split, by a hash of their moves."""
     val_share: float = 0.02
     """Share of games held out for validation while training, by a hash of their moves."""
     planes: Form = "all"
-    """How shards hold positions: all (77 planes, for any reader) or compact (the board, from which this program makes the
-    planes). Compact takes half the bytes, and its batches are several times as fast."""
+    """How shards hold positions: all (77 planes, for any reader) or compact (the board, from which
+    this program makes the planes). Compact takes half the bytes, and its batches are several times
+    as fast."""
     history: int = 8
-    """Previous half-moves that a row keeps, 1 to 8, for networks that read them (fianchetto-human); each after the first
-    takes 1.6 bytes per row."""
+    """Previous half-moves that a row keeps, 1 to 8, for networks that read them (fianchetto-human);
+    each after the first takes 1.6 bytes per row."""
     seed: int = 0
     """Random seed of the shuffle and of the choice of games."""
     chunk_mib: int = 0
-    """MiB of PGN text that a worker encodes at a time, into a shard for each split; 0 chooses 8 to 64 by the dumps' size."""
+    """MiB of PGN text that a worker encodes at a time, into a shard for each split; 0 chooses 8 to
+    64 by the dumps' size."""
 
     def __post_init__(self) -> None:
         """Validate the settings."""
         Filters.__post_init__(self)  # super() does not work in a dataclass with slots
-        if not (0 <= self.test_share < 1 and 0 <= self.val_share < 1 and self.test_share + self.val_share < 1):
-            raise ConfigError("test_share and val_share are shares: each from 0 to 1, and together below 1")
+        if not (
+            0 <= self.test_share < 1
+            and 0 <= self.val_share < 1
+            and self.test_share + self.val_share < 1
+        ):
+            raise ConfigError(
+                "test_share and val_share are shares: each from 0 to 1, and together below 1"
+            )
         if self.planes not in FORMS:
             raise ConfigError(f"planes are all or compact, not {self.planes!r}")
         if not 1 <= self.history <= len(LAST_MOVES):
-            raise ConfigError(f"history is from 1 to {len(LAST_MOVES)} half-moves, not {self.history}")
+            raise ConfigError(
+                f"history is from 1 to {len(LAST_MOVES)} half-moves, not {self.history}"
+            )
         if not 0 <= self.chunk_mib <= 256:
             raise ConfigError(
-                f"chunk_mib is from 1 to 256, or 0 to choose by the size of the dumps, not {self.chunk_mib}"
+                f"chunk_mib is from 1 to 256, or 0 to choose by the size of the dumps, not "
+                f"{self.chunk_mib}"
             )
         if self.seed < 0:
             raise ConfigError(f"seed is at least 0, not {self.seed}")
@@ -140,7 +159,9 @@ class ChunkTask:
 
 @cache
 def _row_buffer() -> replay.Rows:
-    """Return a buffer for rows, kept from chunk to chunk: fresh pages cost more than writing to them."""
+    """Return a buffer for rows, kept from chunk to chunk: fresh pages cost more than writing to
+    them.
+    """
     return replay.allocate_rows(BLOCK_ROWS + replay.MAX_PLIES + 2)
 
 
@@ -169,23 +190,32 @@ def _allocate_games(bounds: NDArray[np.int64]) -> replay.Games:
     )
 
 
-def read_evaluations(text: NDArray[np.uint8], starts: NDArray[np.int64], config: IngestConfig) -> Tagged:
-    """Return the lines of evaluated positions at `starts` as games without tags, and apply the filters of games."""
+def read_evaluations(
+    text: NDArray[np.uint8], starts: NDArray[np.int64], config: IngestConfig
+) -> Tagged:
+    """Return the lines of evaluated positions at `starts` as games without tags, and apply the
+    filters of games.
+    """
     games, count = _allocate_games(np.append(starts, len(text))), len(starts)
     games.result[:] = replay.NO_RESULT
     unrated, unknown = np.zeros(count, dtype=np.int32), np.full(count, -1, dtype=np.int32)
-    # no tags: one zero, broadcast, since reading 33 MB of them would take longer than a chunk's FENs
+    # no tags: one zero, broadcast, since reading 33 MB of them would take longer than a chunk's
+    # FENs
     spans = np.broadcast_to(np.int64(0), (count, len(tags.TAGS), 2))
     parity, depth = np.full(count, NO_LABELS, dtype=np.uint8), np.zeros(count, dtype=np.int32)
     setups = np.empty((0, WORDS), dtype=np.uint64)
     is_player = np.zeros((count, 2), dtype=np.bool_)
     tagged = Tagged(text, games, spans, unrated, unrated, unknown, parity, setups, is_player, depth)
-    apply_filters(GAME_FILTERS, GameColumns(text, tagged, config.seed), config, games.status, GAME_STATUS)
+    apply_filters(
+        GAME_FILTERS, GameColumns(text, tagged, config.seed), config, games.status, GAME_STATUS
+    )
     return tagged
 
 
 def _read_rows(tagged: Tagged, first: int, rows: replay.Rows) -> tuple[int, int]:
-    """Make rows of games or evaluated positions from `first` on: return (next game, rows filled)."""
+    """Make rows of games or evaluated positions from `first` on: return (next game, rows
+    filled).
+    """
     if tagged.depth is None:
         return replay.replay(tagged.text, tagged.games, tagged.setups, first, rows)
     last, filled = evaluation_rows.read_rows(tagged.text, tagged.games, tagged.depth, first, rows)
@@ -207,17 +237,24 @@ def read_games(text: NDArray[np.uint8], starts: NDArray[np.int64], config: Inges
     white = numbers(text, spans[:, tags.WHITE_ELO], 0)
     black = numbers(text, spans[:, tags.BLACK_ELO], 0)
     setups = read_fens(text, spans, games)
-    is_standard = matches(text, spans[:, tags.VARIANT], lambda variant: variant.strip().lower() in STANDARD)
+    is_standard = matches(
+        text, spans[:, tags.VARIANT], lambda variant: variant.strip().lower() in STANDARD
+    )
     games.status[~is_standard] = replay.VARIANT
     parity = _read_parity(text, spans[:, tags.LABELS], games)
     is_player = find_players(text, spans, config.player)
     tagged = Tagged(text, games, spans, white, black, increment, parity, setups, is_player)
-    apply_filters(GAME_FILTERS, GameColumns(text, tagged, config.seed), config, games.status, GAME_STATUS)
+    apply_filters(
+        GAME_FILTERS, GameColumns(text, tagged, config.seed), config, games.status, GAME_STATUS
+    )
     return tagged
 
 
-def _read_parity(text: NDArray[np.uint8], spans: NDArray[np.int64], games: replay.Games) -> NDArray[np.uint8]:
-    """Return which plies are labels in entries that are not games, by a tag that pipeline/dumps/formats writes, uint8[G].
+def _read_parity(
+    text: NDArray[np.uint8], spans: NDArray[np.int64], games: replay.Games
+) -> NDArray[np.uint8]:
+    """Return which plies are labels in entries that are not games, by a tag that
+    pipeline/dumps/formats writes, uint8[G].
 
     Marks entries that could not be converted.
     """
@@ -229,12 +266,15 @@ def _read_parity(text: NDArray[np.uint8], spans: NDArray[np.int64], games: repla
 
 
 def _identify_by_position(rows: replay.Rows, tagged: Tagged) -> None:
-    """Set the identity of entries that are not games to their first position, so that its duplicates share a split."""
+    """Set the identity of entries that are not games to their first position, so that its
+    duplicates share a split.
+    """
     games, parity = tagged.games, tagged.parity
     if (parity == NO_LABELS).all():
         return
     replayed = (games.status == replay.USED) & (games.plies > 0)
-    games.status[replayed & (games.plies <= parity) & (parity != NO_LABELS)] = replay.NO_MOVES  # none that is a label
+    # none that is a label
+    games.status[replayed & (games.plies <= parity) & (parity != NO_LABELS)] = replay.NO_MOVES
     first = np.flatnonzero((rows.ply == parity[rows.game]) & (parity[rows.game] != NO_LABELS))
     games.identity[rows.game[first]] = splitmix64(rows.key[first])
 
@@ -252,7 +292,9 @@ def _drop_games_without_evals(rows: replay.Rows, tagged: Tagged) -> None:
 def _keep_rows(
     rows: replay.Rows, tagged: Tagged, config: IngestConfig
 ) -> tuple[NDArray[np.int64] | None, Counter[str]]:
-    """Return the rows to keep (int64, ascending; None for all), and the numbers of dropped rows by reason."""
+    """Return the rows to keep (int64, ascending; None for all), and the numbers of dropped rows by
+    reason.
+    """
     has_labels = bool((tagged.parity != NO_LABELS).any())
     if not has_labels and not active(ROW_FILTERS, config):
         return None, Counter()
@@ -262,21 +304,29 @@ def _keep_rows(
     if has_labels:
         wanted = tagged.parity[rows.game]
         reason[(wanted != NO_LABELS) & (rows.ply % 2 != wanted)] = NOT_LABELLED
-    apply_filters(ROW_FILTERS, RowColumns(rows, tagged, config.seed, reason), config, reason, ROW_STATUS)
+    apply_filters(
+        ROW_FILTERS, RowColumns(rows, tagged, config.seed, reason), config, reason, ROW_STATUS
+    )
     counts = np.bincount(reason, minlength=len(ROW_STATUS)).tolist()
-    return np.flatnonzero(reason == KEPT), +Counter(dict(zip(ROW_STATUS[1:], counts[1:], strict=True)))
-
-
-def split_of(identity: NDArray[np.uint64], config: IngestConfig) -> NDArray[np.uint8]:
-    """Return each game's split as an index into SPLITS, by the hash of its moves: copies of a game share a split."""
-    share = unit_interval(identity)
-    return np.where(share < config.test_share, 2, np.where(share < config.test_share + config.val_share, 1, 0)).astype(
-        np.uint8
+    return np.flatnonzero(reason == KEPT), +Counter(
+        dict(zip(ROW_STATUS[1:], counts[1:], strict=True))
     )
 
 
+def split_of(identity: NDArray[np.uint64], config: IngestConfig) -> NDArray[np.uint8]:
+    """Return each game's split as an index into SPLITS, by the hash of its moves: copies of a game
+    share a split.
+    """
+    share = unit_interval(identity)
+    return np.where(
+        share < config.test_share, 2, np.where(share < config.test_share + config.val_share, 1, 0)
+    ).astype(np.uint8)
+
+
 def packed_of(rows: Mapping[str, NDArray[Any]]) -> NDArray[np.uint64]:
-    """Return packed positions uint64[R, W] (`pipeline.dataset.files.stored_planes`) of rows by column."""
+    """Return packed positions uint64[R, W] (`pipeline.dataset.files.stored_planes`) of rows by
+    column.
+    """
     out_WR = np.empty((PACKED, len(rows["black"])), dtype=np.uint64)
     for bit in range(BOARDS):
         out_WR[bit] = rows[f"codes_{bit}"]
@@ -287,11 +337,18 @@ def packed_of(rows: Mapping[str, NDArray[Any]]) -> NDArray[np.uint64]:
     return out_WR.T
 
 
-def _columns(tagged: Tagged, rows: Mapping[str, NDArray[Any]], first_game: int) -> dict[str, NDArray[Any]]:
+def _columns(
+    tagged: Tagged, rows: Mapping[str, NDArray[Any]], first_game: int
+) -> dict[str, NDArray[Any]]:
     """Return the columns of rows, with those that come from their games."""
     columns = replay.select_columns(rows)
     game = rows["game"].astype(np.int64)
-    elo_2G = np.stack([tagged.white_elo, tagged.black_elo], axis=1).clip(0, 65535).astype(np.uint16).reshape(-1)
+    elo_2G = (
+        np.stack([tagged.white_elo, tagged.black_elo], axis=1)
+        .clip(0, 65535)
+        .astype(np.uint16)
+        .reshape(-1)
+    )
     mover = 2 * game + rows["black"]
     base, increment = tagged.games.base, tagged.increment
     columns["game"] = game_numbers(game, first_game)
@@ -311,7 +368,9 @@ def _write_block(
     kept: NDArray[np.int64] | None,
     block: int,
 ) -> list[dict[str, Any]]:
-    """Write the rows of a block that are `kept` (None: all), a shard for each split; return the manifest's entries."""
+    """Write the rows of a block that are `kept` (None: all), a shard for each split; return the
+    manifest's entries.
+    """
     splits = split_of(tagged.games.identity, task.config)[rows.game[:filled]]
     if kept is not None:
         splits[np.delete(np.arange(filled), kept)] = len(SPLITS)
@@ -325,17 +384,28 @@ def _write_block(
         seed = (task.config.seed, task.chunk.index, block, number)
         picked = np.random.Generator(np.random.PCG64(seed)).permutation(picked)
         taken = Records(rows.view(replay.ROW, np.ndarray)).take(picked)
-        columns = _columns(tagged, taken, task.chunk.first_game) | earlier_columns(earlier_RH, picked)
+        columns = _columns(tagged, taken, task.chunk.first_game) | earlier_columns(
+            earlier_RH, picked
+        )
         name = f"{split}-{task.chunk.index:05d}-{block}.parquet"
         require_unused(out, [name], DatasetError)
         write = partial(write_packed, packed_of(taken), columns, task.config.planes)
         done = publish(files_folder(out), name, len(picked), write)
-        entries.append({"name": name, "split": split, "rows": done.rows, "bytes": done.bytes, "sha256": done.sha256})
+        entries.append(
+            {
+                "name": name,
+                "split": split,
+                "rows": done.rows,
+                "bytes": done.bytes,
+                "sha256": done.sha256,
+            }
+        )
     return entries
 
 
 def encode_chunk(task: ChunkTask) -> dict[str, Any]:
-    """Turn a chunk into shards and a note; return the note with `fresh_rows`, 0 if the chunk was done before.
+    """Turn a chunk into shards and a note; return the note with `fresh_rows`, 0 if the chunk was
+    done before.
 
     Raises OtherDumpError if it was done from other text, and DatasetError if with other settings.
     """
@@ -368,12 +438,17 @@ def encode_chunk(task: ChunkTask) -> dict[str, Any]:
             kept, refused = _keep_rows(replayed, tagged, task.config)
             dropped += refused
             files += _write_block(publish, task, tagged, rows, filled, kept, block)
-            collisions += int(np.isin(rows.promotion[slice(filled) if kept is None else kept], (2, 3, 4)).sum())
+            collisions += int(
+                np.isin(rows.promotion[slice(filled) if kept is None else kept], (2, 3, 4)).sum()
+            )
             total, block = total + (filled if kept is None else len(kept)), block + 1
         table = games_table(tagged, text, task.chunk, split_of(tagged.games.identity, task.config))
         games_name = f"games-{task.chunk.index:05d}.parquet"
         publish(
-            parts, games_name, len(table), lambda target: pq.write_table(table, target, **write_options(table.schema))
+            parts,
+            games_name,
+            len(table),
+            lambda target: pq.write_table(table, target, **write_options(table.schema)),
         )
     counts = np.bincount(tagged.games.status, minlength=len(GAME_STATUS))
     result = {
@@ -381,7 +456,9 @@ def encode_chunk(task: ChunkTask) -> dict[str, Any]:
         "text_sha256": digest,
         **made_by,
         "games": len(task.chunk.starts),
-        "status": {name: int(count) for name, count in zip(GAME_STATUS, counts, strict=True) if count},
+        "status": {
+            name: int(count) for name, count in zip(GAME_STATUS, counts, strict=True) if count
+        },
         "examples": find_examples(tagged, text, task.chunk),
         "rows": total,
         "rows_dropped": dict(dropped),

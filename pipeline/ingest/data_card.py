@@ -19,7 +19,8 @@ COUNTED = ("split", "result", "time_control", "termination")
 MEASURED = {"rating": ("white_elo", "black_elo"), "plies": ("plies",)}
 """Numbers of 16 bits whose quantiles are shown, with their columns in the games' table."""
 MOST_VALUES = 1 << 16
-"""Values of a column that are counted; of more, which only a hostile dump has, the most frequent are kept."""
+"""Values of a column that are counted; of more, which only a hostile dump has, the most frequent
+are kept."""
 
 
 class GameCounts:
@@ -27,14 +28,18 @@ class GameCounts:
 
     def __init__(self) -> None:
         self.values: dict[str, Counter[Any]] = {name: Counter() for name in COUNTED}
-        self.numbers: dict[str, NDArray[np.int64]] = {name: np.zeros(1 << 16, dtype=np.int64) for name in MEASURED}
+        self.numbers: dict[str, NDArray[np.int64]] = {
+            name: np.zeros(1 << 16, dtype=np.int64) for name in MEASURED
+        }
 
     def add(self, games: pa.Table) -> None:
         """Count the used games of a table."""
         if games["dropped"].null_count < len(games):
             games = games.filter(pc.is_null(games["dropped"]))
         for name, counter in self.values.items():
-            for value, count in (pair.values() for pair in pc.value_counts(games[name]).to_pylist()):
+            for value, count in (
+                pair.values() for pair in pc.value_counts(games[name]).to_pylist()
+            ):
                 counter[value] += count
             if len(counter) > MOST_VALUES:
                 self.values[name] = Counter(dict(counter.most_common(MOST_VALUES // 2)))
@@ -49,7 +54,10 @@ class GameCounts:
         counter = self.values[name]
         ordered = sorted(counter.items(), key=lambda item: (-item[1], item[0] is not None, item[0]))
         total = counter.total()
-        return [{name: value, "games": count, "%": round(count * 100 / total, 1)} for value, count in ordered[:rows]]
+        return [
+            {name: value, "games": count, "%": round(count * 100 / total, 1)}
+            for value, count in ordered[:rows]
+        ]
 
     def quantiles(self, name: str) -> list[int | None]:
         """Return the QUANTILES of a number, each the nearest value; None without any."""
@@ -61,9 +69,15 @@ class GameCounts:
 
 
 def _cell(value: object) -> str:
-    """Return a value as text without markup, cut to 60 characters: tags of a dump and its name may hold anything."""
+    """Return a value as text without markup, cut to 60 characters: tags of a dump and its name may
+    hold anything.
+    """
     text = "" if value is None else f"{value}"
-    return "".join(f"&#{ord(char)};" if char in "|<>&[]`*\\" else char for char in text[:60] if char.isprintable())
+    return "".join(
+        f"&#{ord(char)};" if char in "|<>&[]`*\\" else char
+        for char in text[:60]
+        if char.isprintable()
+    )
 
 
 def markdown_table(rows: Sequence[Mapping[str, object]]) -> str:
@@ -75,14 +89,18 @@ def markdown_table(rows: Sequence[Mapping[str, object]]) -> str:
 
 
 def data_card(manifest: Mapping[str, Any], games: GameCounts) -> str:
-    """Return a description of a dataset in Markdown: counts, splits, ratings, time controls, results, dropped games."""
+    """Return a description of a dataset in Markdown: counts, splits, ratings, time controls,
+    results, dropped games.
+    """
     splits = [
         {"split": split, "games": count, "positions": manifest["positions"][split]}
         for split, count in sorted(games.values["split"].items())
     ]
     spread = [
         {"quantile": quantile, "rating": rating, "plies": plies}
-        for quantile, rating, plies in zip(QUANTILES, games.quantiles("rating"), games.quantiles("plies"), strict=True)
+        for quantile, rating, plies in zip(
+            QUANTILES, games.quantiles("rating"), games.quantiles("plies"), strict=True
+        )
     ]
     reasons = sorted(manifest["games"]["dropped"].items(), key=lambda item: -item[1])
     examples = manifest.get("examples", {})
@@ -92,13 +110,21 @@ def data_card(manifest: Mapping[str, Any], games: GameCounts) -> str:
         for reason, count in reasons
         for first in (examples.get(reason, nothing),)
     ]
-    refused = ", ".join(f"{count:,} by {reason}" for reason, count in manifest.get("positions_dropped", {}).items())
+    refused = ", ".join(
+        f"{count:,} by {reason}" for reason, count in manifest.get("positions_dropped", {}).items()
+    )
     parts = [
         f"# {manifest['positions']['total']:,} positions of {manifest['games']['used']:,} games",
-        "\n".join(f"- {_cell(source['name'])}, sha256 `{source['sha256']}`" for source in manifest["sources"]),
-        f"Encoding {manifest['encoding_version']} (`{manifest['moves_hash']}`), shard format {manifest['format_version']}. "
-        f"Of {manifest['games']['read']:,} games read, {sum(manifest['games']['dropped'].values()):,} were dropped.",
-        f"{manifest['label_collisions']:,} moves are under-promotions, which share the label of the queen's. `fianchetto "
+        "\n".join(
+            f"- {_cell(source['name'])}, sha256 `{source['sha256']}`"
+            for source in manifest["sources"]
+        ),
+        f"Encoding {manifest['encoding_version']} (`{manifest['moves_hash']}`), shard format "
+        f"{manifest['format_version']}. "
+        f"Of {manifest['games']['read']:,} games read, "
+        f"{sum(manifest['games']['dropped'].values()):,} were dropped.",
+        f"{manifest['label_collisions']:,} moves are under-promotions, which share the label of "
+        f"the queen's. `fianchetto "
         "audit` counts duplicate positions, and those of a test that train holds too.",
         "## Splits, by a hash of each game's moves\n\n" + markdown_table(splits),
         "## Ratings of players, lengths of games\n\n" + markdown_table(spread),

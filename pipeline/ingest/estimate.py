@@ -1,6 +1,7 @@
 """Estimate an ingest from the beginning of the dumps: games, positions, bytes and minutes.
 
-    first megabytes of text -> the same ingest, into a temporary folder -> its figures x the length of the whole text
+    first megabytes of text -> the same ingest, into a temporary folder -> its figures x the length
+    of the whole text
 
 The rest of a dump is assumed to be like its beginning.
 """
@@ -34,11 +35,13 @@ def estimate(
     progress: Progress = silent,
     stop: Stop = never,
 ) -> dict[str, Any]:
-    """Estimate what `ingest` of the same sources and configuration will make; nothing is kept on disk.
+    """Estimate what `ingest` of the same sources and configuration will make; nothing is kept on
+    disk.
 
-    Returns `games_read`, `games_kept`, `positions`, `gigabytes` and `minutes`; `dropped` and `positions_dropped`, shares by
-    reason; and `basis`, the share of the text that was read. Raises DumpError, ConfigError for evaluated positions, and
-    DatasetError if the filters keep nothing of what was read.
+    Returns `games_read`, `games_kept`, `positions`, `gigabytes` and `minutes`; `dropped` and
+    `positions_dropped`, shares by reason; and `basis`, the share of the text that was read. Raises
+    DumpError, ConfigError for evaluated positions, and DatasetError if the filters keep nothing of
+    what was read.
     """
     config = config or IngestConfig()
     if not sources:
@@ -49,7 +52,11 @@ def estimate(
         lengths = [_copy_head(name, path, stop) for name, path in zip(sources, paths, strict=True)]
         taken, whole = sum(path.stat().st_size for path in paths), sum(lengths)
         manifest, seconds = _ingest_heads(paths, Path(folder), config, progress, stop)
-    basis = "all of the text" if taken >= whole else f"the first {taken / whole:.1%} of the text: the rest may differ"
+    basis = (
+        "all of the text"
+        if taken >= whole
+        else f"the first {taken / whole:.1%} of the text: the rest may differ"
+    )
     factor, games, positions = whole / taken, manifest["games"], manifest["positions"]["total"]
     dropped = manifest["positions_dropped"]
     return {
@@ -60,18 +67,23 @@ def estimate(
         "gigabytes": sum(entry["bytes"] for entry in manifest["files"]) * factor / 1e9,
         "minutes": seconds * factor / 60 / (1 + SPEED_UP * (workers - 1)),
         "dropped": {name: count / games["read"] for name, count in games["dropped"].items()},
-        "positions_dropped": {name: count / (positions + sum(dropped.values())) for name, count in dropped.items()},
+        "positions_dropped": {
+            name: count / (positions + sum(dropped.values())) for name, count in dropped.items()
+        },
     }
 
 
 def _copy_head(name: str, path: Path, stop: Stop) -> float:
-    """Write the first games of a dump to `path`, and return the bytes of its whole text, by the bytes per raw byte."""
+    """Write the first games of a dump to `path`, and return the bytes of its whole text, by the
+    bytes per raw byte.
+    """
     source = Source(name, stop)
     stream = source.open()
     if source.is_evaluations:
         source.close()
         raise ConfigError(
-            f"{name} holds evaluated positions, which cannot be estimated: ingest a part, by --sample 0.01"
+            f"{name} holds evaluated positions, which cannot be estimated: ingest a part, by "
+            f"--sample 0.01"
         )
     text, block = bytearray(), b"-"
     is_packed = bool(source.compression or source.input)
@@ -95,14 +107,28 @@ def _copy_head(name: str, path: Path, stop: Stop) -> float:
 def _ingest_heads(
     paths: Sequence[Path], folder: Path, config: IngestConfig, progress: Progress, stop: Stop
 ) -> tuple[Mapping[str, Any], float]:
-    """Ingest the beginnings with one process; return the manifest and the seconds without loading kernels."""
+    """Ingest the beginnings with one process; return the manifest and the seconds without loading
+    kernels.
+    """
     (folder / "warm.pgn").write_text(WARM_UP)
-    ingest([str(folder / "warm.pgn")], folder / "warm", IngestConfig(test_share=0.0, val_share=0.0), workers=1)
+    ingest(
+        [str(folder / "warm.pgn")],
+        folder / "warm",
+        IngestConfig(test_share=0.0, val_share=0.0),
+        workers=1,
+    )
     began = time.perf_counter()
     try:
         manifest = ingest(
-            [str(path) for path in paths], folder / "out", config, workers=1, progress=progress, stop=stop
+            [str(path) for path in paths],
+            folder / "out",
+            config,
+            workers=1,
+            progress=progress,
+            stop=stop,
         )
     except DatasetError as error:
-        raise DatasetError(f"nothing of what was read would be kept: {str(error).partition(': ')[2]}") from error
+        raise DatasetError(
+            f"nothing of what was read would be kept: {str(error).partition(': ')[2]}"
+        ) from error
     return manifest, time.perf_counter() - began

@@ -34,7 +34,9 @@ TOKEN = re.compile(rb"\{[^}]*\}?|;[^\n]*|[()]|[^\s{}();]+")
 IS_MOVE = re.compile(rb"(?!1-0|0-1|1/2|0\.5)[^$*!?\d.].*|0-0.*|O-O.*", re.DOTALL)
 
 
-def find_examples(tagged: Tagged, text: NDArray[np.uint8], chunk: Chunk) -> dict[str, dict[str, Any]]:
+def find_examples(
+    tagged: Tagged, text: NDArray[np.uint8], chunk: Chunk
+) -> dict[str, dict[str, Any]]:
     """Return the first dropped game of each reason: `source`, byte `offset`, `site` and `text`."""
     found = {}
     statuses, first = np.unique(tagged.games.status, return_index=True)
@@ -53,7 +55,9 @@ def find_examples(tagged: Tagged, text: NDArray[np.uint8], chunk: Chunk) -> dict
     return found
 
 
-def _find_excerpt(tagged: Tagged, text: NDArray[np.uint8], game: int, status: int) -> tuple[int, int]:
+def _find_excerpt(
+    tagged: Tagged, text: NDArray[np.uint8], game: int, status: int
+) -> tuple[int, int]:
     """Return the bytes of a dropped game that show why."""
     start, end = (int(tagged.games.start[at]) for at in (game, game + 1))
     if tagged.depth is not None or status in WHOLE:
@@ -89,7 +93,9 @@ def _escape(text: NDArray[np.uint8], start: int, end: int) -> str:
     """Return a bit of foreign text on one line."""
     words = text[start : min(end, start + READ)].tobytes().decode("utf-8", "backslashreplace")
     line = " ".join(words[: 2 * LENGTH].split())
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in line)[:LENGTH]
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode() for char in line
+    )[:LENGTH]
 
 
 def merge_examples(

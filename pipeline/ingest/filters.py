@@ -4,10 +4,12 @@
 
 To add a filter:
 1. Add its setting to Filters; the default keeps everything.
-2. Add a row to FILTERS. If it needs a column that no filter reads yet, add a method to GameColumns or RowColumns.
+2. Add a row to FILTERS. If it needs a column that no filter reads yet, add a method to GameColumns
+  or RowColumns.
 
-Filters are applied in the order of the table, and what is dropped is counted under the first reason. A game's own text and the
-configuration decide, so the number of workers and the cut into chunks change nothing.
+Filters are applied in the order of the table, and what is dropped is counted under the first
+reason. A game's own text and the configuration decide, so the number of workers and the cut into
+chunks change nothing.
 
 Axes: G games, R rows of the games that were replayed.
 """
@@ -30,7 +32,8 @@ from pipeline.pgn import replay, tags
 from pipeline.pgn.comments import NO_EVAL
 
 SPEEDS = (*(name.lower() for name in CLASSES[:-1]), "correspondence")
-"""Classes of time control; the last is the TimeControl `-`, which Lichess writes for games without a clock."""
+"""Classes of time control; the last is the TimeControl `-`, which Lichess writes for games without
+a clock."""
 
 
 TERMINATIONS = (
@@ -48,15 +51,19 @@ TYPES = {
 }
 
 NAMES_HOLD_COMMAS = {"commas": False}
-"""Metadata of a setting with names, as "Carlsen, Magnus": the command line does not split it at commas."""
+"""Metadata of a setting with names, as "Carlsen, Magnus": the command line does not split it at
+commas."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Filters:
-    """Settings of the filters; every default keeps all. The manifest counts what each filter dropped."""
+    """Settings of the filters; every default keeps all. The manifest counts what each filter
+    dropped.
+    """
 
     player: tuple[str, ...] = field(default=(), metadata=NAMES_HOLD_COMMAS)
-    """Keep only moves of this player, named exactly as in the tags. Several names keep several players, none keeps all."""
+    """Keep only moves of this player, named exactly as in the tags. Several names keep several
+    players, none keeps all."""
     min_elo: int = 0
     """Lowest rating of either player; 0 also keeps games without ratings."""
     max_elo: int = 0
@@ -66,34 +73,42 @@ class Filters:
     exclude_bots: bool = False
     """Drop games in which a player has the title BOT or is called lichess AI."""
     speeds: tuple[str, ...] = ()
-    """Keep these time controls by base + 40 x increment, as `blitz,rapid`. There are ultrabullet (below
-    30 s), bullet (180), blitz (480), rapid (1500), classical and correspondence; none for all."""
+    """Keep these time controls by base + 40 x increment, as `blitz,rapid`. There are ultrabullet
+    (below 30 s), bullet (180), blitz (480), rapid (1500), classical and correspondence; none for
+    all."""
     since: str = ""
     """First day to keep, as 2024-01-31. Games without a complete date are then dropped."""
     until: str = ""
     """Last day to keep, as 2024-01-31. Games without a complete date are then dropped."""
     evals_only: bool = False
-    """Keep only positions with an engine's evaluation ([%eval]); games without any are dropped before replay."""
+    """Keep only positions with an engine's evaluation ([%eval]); games without any are dropped
+    before replay."""
     terminations: tuple[str, ...] = ()
-    """Keep games that ended so, as `normal,time forfeit`. Other endings are abandoned, adjudication,
-    death, emergency, rules infraction and unterminated. Games with another text or none are dropped."""
+    """Keep games that ended so, as `normal,time forfeit`. Other endings are abandoned,
+    adjudication, death, emergency, rules infraction and unterminated. Games with another text or
+    none are dropped."""
     skip_plies: int = 0
-    """Half-moves at the beginning of a game that do not become rows: openings are mostly duplicates of each other."""
+    """Half-moves at the beginning of a game that do not become rows: openings are mostly duplicates
+    of each other."""
     min_clock: int = 0
-    """Minimum number of seconds on the mover's clock, if it is known; moves in time trouble teach little. 0 for all."""
+    """Minimum number of seconds on the mover's clock, if it is known; moves in time trouble teach
+    little. 0 for all."""
     sample: float = 1.0
-    """Share of games to keep, by a hash of their movetext and the seed. A smaller share is a subset of a larger one. Of
-    evaluated positions, share of the row groups to read."""
+    """Share of games to keep, by a hash of their movetext and the seed. A smaller share is a subset
+    of a larger one. Of evaluated positions, share of the row groups to read."""
     positions_per_game: int = 0
-    """Maximum number of rows of a game, drawn by a hash, since neighbours are nearly duplicates; 0 for all."""
+    """Maximum number of rows of a game, drawn by a hash, since neighbours are nearly duplicates; 0
+    for all."""
     min_pieces: int = 0
     """Minimum number of pieces on the board, kings and pawns included."""
     max_pieces: int = 32
     """Maximum number of pieces on the board, kings and pawns included."""
     min_depth: int = 0
-    """Minimum depth of an engine's analysis, which only Lichess's position evaluations state; 0 for all."""
+    """Minimum depth of an engine's analysis, which only Lichess's position evaluations state; 0 for
+    all."""
     max_score: int = 0
-    """Greatest evaluation in centipawns of either side, mates being 32000; rows without one are kept. 0 for all."""
+    """Greatest evaluation in centipawns of either side, mates being 32000; rows without one are
+    kept. 0 for all."""
 
     def __post_init__(self) -> None:
         """Validate the settings."""
@@ -117,7 +132,9 @@ class Filters:
         if wrong := [word for word in self.terminations if word not in TERMINATIONS]:
             raise ConfigError(f"terminations: {wrong[0]!r} is none of {', '.join(TERMINATIONS)}")
         if not max(2, self.min_pieces) <= self.max_pieces <= 32:
-            raise ConfigError(f"max_pieces is from 2 to 32, and at least min_pieces, not {self.max_pieces}")
+            raise ConfigError(
+                f"max_pieces is from 2 to 32, and at least min_pieces, not {self.max_pieces}"
+            )
         if not 0 < self.sample <= 1:
             raise ConfigError(f"sample is a share of games above 0 and up to 1, not {self.sample}")
         first, last = day(self.since, "since"), day(self.until, "until")
@@ -126,11 +143,15 @@ class Filters:
 
 
 def check_types(settings: Any) -> None:
-    """Raise ConfigError for a setting of another type than its default: a name for a list of names, text for a number."""
+    """Raise ConfigError for a setting of another type than its default: a name for a list of names,
+    text for a number.
+    """
     for one in fields(settings):
         value, kind = getattr(settings, one.name), type(one.default)
         if kind is tuple:
-            is_valid = isinstance(value, (tuple, list)) and all(isinstance(word, str) for word in value)
+            is_valid = isinstance(value, (tuple, list)) and all(
+                isinstance(word, str) for word in value
+            )
         else:
             numbers = (int, float) if kind is float else kind
             is_valid = isinstance(value, numbers) and isinstance(value, bool) == (kind is bool)
@@ -139,7 +160,9 @@ def check_types(settings: Any) -> None:
 
 
 def day(text: str, name: str) -> int:
-    """Return YYYY-MM-DD as the number YYYYMMDD, 0 for ""; raises ConfigError that names the option."""
+    """Return YYYY-MM-DD as the number YYYYMMDD, 0 for ""; raises ConfigError that names the
+    option.
+    """
     if not text:
         return 0
     try:
@@ -179,9 +202,13 @@ class GameColumns:
 
     def has_bot(self) -> NDArray[np.bool_]:
         """Return whether a player is a bot."""
-        titled = [self._matches(tag, lambda title: title == "BOT") for tag in (tags.WHITE_TITLE, tags.BLACK_TITLE)]
+        titled = [
+            self._matches(tag, lambda title: title == "BOT")
+            for tag in (tags.WHITE_TITLE, tags.BLACK_TITLE)
+        ]
         named = [
-            self._matches(tag, lambda name: name.lower().startswith("lichess ai")) for tag in (tags.WHITE, tags.BLACK)
+            self._matches(tag, lambda name: name.lower().startswith("lichess ai"))
+            for tag in (tags.WHITE, tags.BLACK)
         ]
         found: NDArray[np.bool_] = np.logical_or.reduce([*titled, *named])
         return found
@@ -190,7 +217,11 @@ class GameColumns:
         """Return the index of the time control in SPEEDS, -1 for unknown."""
         base = self.tagged.games.base
         unclocked = self._matches(tags.TIME_CONTROL, lambda control: control.strip() == "-")
-        return np.where(base >= 0, speed_class(base, self.tagged.increment), np.where(unclocked, len(SPEEDS) - 1, -1))
+        return np.where(
+            base >= 0,
+            speed_class(base, self.tagged.increment),
+            np.where(unclocked, len(SPEEDS) - 1, -1),
+        )
 
     def termination(self) -> NDArray[np.int64]:
         """Return the index of the Termination in TERMINATIONS, -1 for another text or none."""
@@ -204,7 +235,9 @@ class GameColumns:
     def date(self) -> NDArray[np.int64]:
         """Return the date as YYYYMMDD, 0 if a part of it is unknown."""
         spans = self.tagged.spans
-        spans = np.where(spans[:, [tags.UTC_DATE], 1] > 0, spans[:, tags.UTC_DATE], spans[:, tags.DATE])
+        spans = np.where(
+            spans[:, [tags.UTC_DATE], 1] > 0, spans[:, tags.UTC_DATE], spans[:, tags.DATE]
+        )
         parts = []
         for first, last in ((0, 4), (5, 7), (8, 10)):  # YYYY.MM.DD
             part = np.stack([spans[:, 0] + first, spans[:, 0] + last], axis=1)
@@ -213,10 +246,13 @@ class GameColumns:
             tags.read_integers(self.text, part, 0, number)
             parts.append(number.astype(np.int64))
         year, month, date = parts
-        return np.where((year > 0) & (month > 0) & (date > 0), year * 10_000 + month * 100 + date, 0)
+        return np.where(
+            (year > 0) & (month > 0) & (date > 0), year * 10_000 + month * 100 + date, 0
+        )
 
     def draw(self) -> NDArray[np.float64]:
-        """Return a number in [0, 1): a hash of the movetext without trailing white space, and of the seed.
+        """Return a number in [0, 1): a hash of the movetext without trailing white space, and of
+        the seed.
 
         0 for evaluated positions, of which a sample was read.
         """
@@ -231,7 +267,9 @@ class GameColumns:
         return unit_interval(splitmix64(hashes, self.seed))
 
     def has_eval(self) -> NDArray[np.bool_]:
-        """Return whether the movetext may have an evaluation, as its rows show later; False for games that are dropped."""
+        """Return whether the movetext may have an evaluation, as its rows show later; False for
+        games that are dropped.
+        """
         games, whole = self.tagged.games, self.text.tobytes()
         found = np.full(len(games.status), self.tagged.depth is not None)
         if self.tagged.depth is not None:
@@ -256,11 +294,15 @@ class RowColumns:
 
     def is_players(self) -> NDArray[np.bool_]:
         """Return whether the mover is one of the wanted players."""
-        own: NDArray[np.bool_] = self.tagged.is_player[self.rows.game, self.rows["black"].astype(np.int64)]
+        own: NDArray[np.bool_] = self.tagged.is_player[
+            self.rows.game, self.rows["black"].astype(np.int64)
+        ]
         return own
 
     def game_ply(self) -> NDArray[np.int64]:
-        """Return the half-moves before this one, the largest number for positions without a game."""
+        """Return the half-moves before this one, the largest number for positions without a
+        game.
+        """
         no_game = self.tagged.parity[self.rows.game] != NO_LABELS
         return np.where(no_game, np.iinfo(np.int64).max, self.rows.ply)
 
@@ -274,14 +316,20 @@ class RowColumns:
 
     def pieces(self) -> NDArray[np.int64]:
         """Return the number of pieces on the board."""
-        occupied: NDArray[Any] = np.bitwise_or.reduce([self.rows[f"codes_{bit}"] for bit in range(CODE_BITS)])
+        occupied: NDArray[Any] = np.bitwise_or.reduce(
+            [self.rows[f"codes_{bit}"] for bit in range(CODE_BITS)]
+        )
         count: NDArray[np.int64] = np.bitwise_count(occupied).astype(np.int64)
         return count
 
     def depth(self) -> NDArray[np.int64]:
         """Return the depth of the analysis, 0 for unknown."""
         depth = self.tagged.depth
-        return np.zeros(len(self.rows), dtype=np.int64) if depth is None else depth[self.rows.game].astype(np.int64)
+        return (
+            np.zeros(len(self.rows), dtype=np.int64)
+            if depth is None
+            else depth[self.rows.game].astype(np.int64)
+        )
 
     def score(self) -> NDArray[np.int64]:
         """Return the evaluation without its sign, 0 for none."""
@@ -289,7 +337,9 @@ class RowColumns:
         return np.where(value == NO_EVAL, 0, np.abs(value))
 
     def rank_in_game(self) -> NDArray[np.int64]:
-        """Return each row's rank, from 0, in a random order of those rows of its game that are kept so far."""
+        """Return each row's rank, from 0, in a random order of those rows of its game that are kept
+        so far.
+        """
         game, ply = self.rows.game, self.rows.ply.astype(np.uint64)
         drawn = splitmix64(self.tagged.games.identity[game] ^ (ply << np.uint64(48)), self.seed)
         rank, kept = np.full(len(game), -1), np.flatnonzero(self.reason == KEPT)
@@ -323,7 +373,10 @@ GAME_FILTERS = (
     Filter("rated_only", ("is_rated",), lambda its, rated: ~rated, "filter: casual"),
     Filter("exclude_bots", ("has_bot",), lambda its, bot: bot, "filter: bot"),
     Filter(
-        "speeds", ("speed",), lambda its, speed: ~np.isin(speed, list(map(SPEEDS.index, its.speeds))), "filter: speed"
+        "speeds",
+        ("speed",),
+        lambda its, speed: ~np.isin(speed, list(map(SPEEDS.index, its.speeds))),
+        "filter: speed",
     ),
     Filter(
         "terminations",
@@ -332,7 +385,12 @@ GAME_FILTERS = (
         "filter: termination",
     ),
     Filter("since", ("date",), lambda its, date: date < day(its.since, "since"), "filter: date"),
-    Filter("until", ("date",), lambda its, date: (date == 0) | (date > day(its.until, "until")), "filter: date"),
+    Filter(
+        "until",
+        ("date",),
+        lambda its, date: (date == 0) | (date > day(its.until, "until")),
+        "filter: date",
+    ),
     Filter("sample", ("draw",), lambda its, draw: draw >= its.sample, "filter: sample"),
     Filter("evals_only", ("has_eval",), lambda its, found: ~found, "filter: no evals"),
 )
@@ -341,8 +399,12 @@ ROW_FILTERS = (
     Filter("skip_plies", ("game_ply",), lambda its, ply: ply < its.skip_plies, "filter: opening"),
     Filter("min_clock", ("clock",), lambda its, clock: clock < its.min_clock, "filter: clock"),
     Filter("evals_only", ("eval",), lambda its, value: value == NO_EVAL, "filter: no eval"),
-    Filter("min_pieces", ("pieces",), lambda its, pieces: pieces < its.min_pieces, "filter: pieces"),
-    Filter("max_pieces", ("pieces",), lambda its, pieces: pieces > its.max_pieces, "filter: pieces"),
+    Filter(
+        "min_pieces", ("pieces",), lambda its, pieces: pieces < its.min_pieces, "filter: pieces"
+    ),
+    Filter(
+        "max_pieces", ("pieces",), lambda its, pieces: pieces > its.max_pieces, "filter: pieces"
+    ),
     Filter("min_depth", ("depth",), lambda its, depth: depth < its.min_depth, "filter: depth"),
     Filter("max_score", ("score",), lambda its, score: score > its.max_score, "filter: score"),
     Filter(
@@ -363,7 +425,11 @@ def active(table: tuple[Filter, ...], settings: Filters) -> list[Filter]:
     """Return the filters whose settings differ from the defaults."""
     defaults: dict[str, Any] = {one.name: one.default for one in fields(Filters)}
     # an empty list, as JSON has it, is no filter either
-    return [row for row in table if (getattr(settings, row.setting) or None) != (defaults[row.setting] or None)]
+    return [
+        row
+        for row in table
+        if (getattr(settings, row.setting) or None) != (defaults[row.setting] or None)
+    ]
 
 
 def apply_filters(
@@ -373,7 +439,9 @@ def apply_filters(
     status: NDArray[np.uint8],
     names: tuple[str, ...],
 ) -> None:
-    """Mark games or rows in `status`, an index into `names`, that filters drop; those that are dropped keep their reason."""
+    """Mark games or rows in `status`, an index into `names`, that filters drop; those that are
+    dropped keep their reason.
+    """
     for row in active(table, settings):
         refused = row.refuses(settings, *(getattr(columns, name)() for name in row.columns))
         status[(status == KEPT) & refused] = names.index(row.reason)

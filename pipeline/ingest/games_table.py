@@ -27,9 +27,13 @@ def _strings(text: NDArray[np.uint8], spans: NDArray[np.int64]) -> pa.Array:
     offsets = np.empty(len(spans) + 1, dtype=np.int32)
     tags.copy_spans(text, spans, data, offsets)
     if data.size and data.max() >= 128:
-        return pa.array([tag_value(text, span) if span[1] else None for span in spans], type=pa.string())
+        return pa.array(
+            [tag_value(text, span) if span[1] else None for span in spans], type=pa.string()
+        )
     present = pa.py_buffer(np.packbits(spans[:, 1] > 0, bitorder="little"))
-    return pa.StringArray.from_buffers(len(spans), pa.py_buffer(offsets), pa.py_buffer(data), present)
+    return pa.StringArray.from_buffers(
+        len(spans), pa.py_buffer(offsets), pa.py_buffer(data), present
+    )
 
 
 def _named(names: Sequence[str], indices: NDArray[np.uint8], known: NDArray[np.bool_]) -> pa.Array:
@@ -41,9 +45,11 @@ def _named(names: Sequence[str], indices: NDArray[np.uint8], known: NDArray[np.b
 
 
 def write_options(stored: pa.Schema) -> dict[str, Any]:
-    """Return how the table is written: text as dictionaries, and numbers by their differences, which need no compression.
+    """Return how the table is written: text as dictionaries, and numbers by their differences,
+    which need no compression.
 
-    Hashes are written as they are. Nothing reads statistics, which would take half the time of writing.
+    Hashes are written as they are. Nothing reads statistics, which would take half the time of
+    writing.
     """
     numbers = [field.name for field in stored if pa.types.is_integer(field.type)]
     return {
@@ -54,8 +60,12 @@ def write_options(stored: pa.Schema) -> dict[str, Any]:
     }
 
 
-def games_table(tagged: Tagged, text: NDArray[np.uint8], chunk: Chunk, split_G: NDArray[np.uint8]) -> pa.Table:
-    """Return the rows of `games.parquet` for a chunk's games, dropped ones with the reason; `split_G` indexes SPLITS."""
+def games_table(
+    tagged: Tagged, text: NDArray[np.uint8], chunk: Chunk, split_G: NDArray[np.uint8]
+) -> pa.Table:
+    """Return the rows of `games.parquet` for a chunk's games, dropped ones with the reason;
+    `split_G` indexes SPLITS.
+    """
     games, spans = tagged.games, tagged.spans
     count = len(games.status)
     used = games.status == replay.USED
@@ -68,8 +78,12 @@ def games_table(tagged: Tagged, text: NDArray[np.uint8], chunk: Chunk, split_G: 
         "site": _strings(text, site),
         "event": _strings(text, spans[:, tags.EVENT]).dictionary_encode(),
         "date": _strings(text, date),
-        "white_elo": number_array(tagged.white_elo.clip(0, 65535).astype(np.uint16), tagged.white_elo > 0),
-        "black_elo": number_array(tagged.black_elo.clip(0, 65535).astype(np.uint16), tagged.black_elo > 0),
+        "white_elo": number_array(
+            tagged.white_elo.clip(0, 65535).astype(np.uint16), tagged.white_elo > 0
+        ),
+        "black_elo": number_array(
+            tagged.black_elo.clip(0, 65535).astype(np.uint16), tagged.black_elo > 0
+        ),
         "time_control": _strings(text, spans[:, tags.TIME_CONTROL]).dictionary_encode(),
         "eco": _strings(text, spans[:, tags.ECO]).dictionary_encode(),
         "termination": _strings(text, spans[:, tags.TERMINATION]).dictionary_encode(),

@@ -1,9 +1,12 @@
-"""Turn dumps into a dataset: chunks are distributed over workers, shards published as they finish, the manifest last.
+"""Turn dumps into a dataset: chunks are distributed over workers, shards published as they finish,
+the manifest last.
 
-    dump -> chunks of whole games -> [worker: tags, replay, shuffle, shards] -> games.parquet, manifest.json
+    dump -> chunks of whole games -> [worker: tags, replay, shuffle, shards] -> games.parquet,
+    manifest.json
 
-A chunk's result depends on its text, its number and the configuration alone, so any number of workers, killed and started
-again at any time, end with the same bytes. Finished chunks stay in `.building/` until the manifest is complete.
+A chunk's result depends on its text, its number and the configuration alone, so any number of
+workers, killed and started again at any time, end with the same bytes. Finished chunks stay in
+`.building/` until the manifest is complete.
 """
 
 import time
@@ -36,7 +39,14 @@ from pipeline.errors import (
     StoreError,
 )
 from pipeline.executors.local import Engine, Failure, LocalEngine
-from pipeline.ingest.chunk import ROWS_VERSION, ChunkTask, IngestConfig, encode_chunk, part_name, release_buffers
+from pipeline.ingest.chunk import (
+    ROWS_VERSION,
+    ChunkTask,
+    IngestConfig,
+    encode_chunk,
+    part_name,
+    release_buffers,
+)
 from pipeline.ingest.manifest import build_manifest, plain_config
 from pipeline.storage.building import BUILDING, PARTS, RUN, begin, discard, require_unused
 from pipeline.storage.objects import look
@@ -58,7 +68,8 @@ MOST_SOURCES = 1 << 16
 CHUNK_SIZES = (8, 16, 32, 64)
 """MiB of text of a chunk that the size of the dumps chooses from."""
 MOST_CHUNKS = 2_000
-"""Chunks above which larger ones are chosen: three shards each, so some 6,000 files; a month of 200 GB has 9,400."""
+"""Chunks above which larger ones are chosen: three shards each, so some 6,000 files; a month of 200
+GB has 9,400."""
 UNPACKED = {".zst": 6, ".gz": 5, ".bz2": 6, ".zip": 5}
 """Bytes of PGN text per byte of an archive, about, by the ending of its name."""
 
@@ -75,17 +86,21 @@ def ingest(
 ) -> dict[str, Any]:
     """Make a dataset of dumps in `out`, and return its manifest.
 
-    `sources` are paths, addresses (https://, s3://, gs://, hf://), folders of Parquet files, or `-` for standard input; `out`
-    is what `pipeline.storage.stores.place` returns. A finished dataset of the same sources and configuration is returned as
-    it is, an unfinished one is continued. `engine` runs the chunks in place of `workers` processes on this machine.
+    `sources` are paths, addresses (https://, s3://, gs://, hf://), folders of Parquet files, or `-`
+    for standard input; `out` is what `pipeline.storage.stores.place` returns. A finished dataset of
+    the same sources and configuration is returned as it is, an unfinished one is continued.
+    `engine` runs the chunks in place of `workers` processes on this machine.
 
-    Raises DumpError, FetchError, DatasetError (`out` has other files, or is of other sources, settings or code; no positions),
-    IngestError (full disk, lost network, two ingests at once) and Stopped. Raises DamagedError if an archive is damaged: the
-    dataset of all games before the damage is then complete.
+    Raises DumpError, FetchError, DatasetError (`out` has other files, or is of other sources,
+    settings or code; no positions), IngestError (full disk, lost network, two ingests at once) and
+    Stopped. Raises DamagedError if an archive is damaged: the dataset of all games before the
+    damage is then complete.
     """
     config, sources = config or IngestConfig(), expand(sources)
     if not 1 <= len(sources) <= MOST_SOURCES:
-        raise ConfigError(f"name at least one dump, or - for standard input, and at most {MOST_SOURCES:,}")
+        raise ConfigError(
+            f"name at least one dump, or - for standard input, and at most {MOST_SOURCES:,}"
+        )
     for name in (*sources, str(out)):
         require_utf8(name)
     for name in sources:
@@ -106,17 +121,23 @@ def ingest(
             )
     except StoreError as error:
         raise IngestError(f"{error}: what was finished is kept, run again to continue") from error
-    damage = [f"{source['name']}: {source['damage']}" for source in manifest["sources"] if source["damage"]]
+    damage = [
+        f"{source['name']}: {source['damage']}"
+        for source in manifest["sources"]
+        if source["damage"]
+    ]
     if damage:
         raise DamagedError(
-            f"damaged archive ({'; '.join(damage)}): {manifest['games']['used']:,} games before the damage are in {out}"
+            f"damaged archive ({'; '.join(damage)}): {manifest['games']['used']:,} games before "
+            f"the damage are in {out}"
         )
     return manifest
 
 
 @contextmanager
 def _removing_unused(out: Path, made: Sequence[Path]) -> Iterator[None]:
-    """Delete the folders that an ingest has made, innermost first, if it fails before its first chunk.
+    """Delete the folders that an ingest has made, innermost first, if it fails before its first
+    chunk.
 
     Used while the folder is locked, so that nobody else's build is deleted.
     """
@@ -132,45 +153,69 @@ def _removing_unused(out: Path, made: Sequence[Path]) -> Iterator[None]:
         raise
 
 
-def choose_chunk_size(config: IngestConfig, sources: Sequence[str], out: Path | None = None) -> IngestConfig:
-    """Return the configuration with a number for `chunk_mib`: what `out` was begun with, or one chosen by the dumps' size.
+def choose_chunk_size(
+    config: IngestConfig, sources: Sequence[str], out: Path | None = None
+) -> IngestConfig:
+    """Return the configuration with a number for `chunk_mib`: what `out` was begun with, or one
+    chosen by the dumps' size.
 
-    The choice is the smallest of CHUNK_SIZES that cuts the dumps into at most MOST_CHUNKS; memory grows with a chunk by a few
-    times its size. Dumps of unknown size (standard input, some servers) get the smallest.
+    The choice is the smallest of CHUNK_SIZES that cuts the dumps into at most MOST_CHUNKS; memory
+    grows with a chunk by a few times its size. Dumps of unknown size (standard input, some servers)
+    get the smallest.
     """
     if config.chunk_mib:
         return config
-    for path in () if out is None else (out / MANIFEST, out / BUILDING / MANIFEST, out / BUILDING / RUN):
+    for path in (
+        () if out is None else (out / MANIFEST, out / BUILDING / MANIFEST, out / BUILDING / RUN)
+    ):
         made = read_json(path, DatasetError) if path.exists() else None
-        if isinstance(made, dict) and isinstance(made.get("config"), dict) and made["config"].get("chunk_mib"):
+        if (
+            isinstance(made, dict)
+            and isinstance(made.get("config"), dict)
+            and made["config"].get("chunk_mib")
+        ):
             try:
                 return replace(config, chunk_mib=made["config"]["chunk_mib"])
             except (TypeError, ConfigError):
-                raise DatasetError(f"{path} is damaged: its chunk_mib is not the size of a chunk") from None
+                raise DatasetError(
+                    f"{path} is damaged: its chunk_mib is not the size of a chunk"
+                ) from None
     known = [name for name in sources if is_url(name) or (name != STDIN and Path(name).is_file())]
-    text = sum((Source(name).size or 0) * UNPACKED.get(Path(short_name(name)).suffix, 1) for name in known)
+    text = sum(
+        (Source(name).size or 0) * UNPACKED.get(Path(short_name(name)).suffix, 1) for name in known
+    )
     fitting = (size for size in CHUNK_SIZES if text <= MOST_CHUNKS * (size << 20))
     return replace(config, chunk_mib=next(fitting, CHUNK_SIZES[-1]))
 
 
 def _finished(out: Path, sources: Sequence[str], config: IngestConfig) -> dict[str, Any] | None:
-    """Return the manifest of a finished dataset, else None; raises DatasetError if its sources, settings or code differ."""
+    """Return the manifest of a finished dataset, else None; raises DatasetError if its sources,
+    settings or code differ.
+    """
     if not finish_dataset(out):
         return None
     manifest = read_manifest(out)
     asked, made = plain_config(config), manifest["config"]
     if made != asked:
-        differing = ", ".join(sorted(name for name in made.keys() | asked.keys() if made.get(name) != asked.get(name)))
-        raise OtherSettingsError(f"{out} was made with other settings ({differing})", remedy=ELSEWHERE)
-    if len(manifest["sources"]) != len(sources) or not all(map(_is_same_dump, manifest["sources"], sources)):
+        differing = ", ".join(
+            sorted(name for name in made.keys() | asked.keys() if made.get(name) != asked.get(name))
+        )
+        raise OtherSettingsError(
+            f"{out} was made with other settings ({differing})", remedy=ELSEWHERE
+        )
+    if len(manifest["sources"]) != len(sources) or not all(
+        map(_is_same_dump, manifest["sources"], sources)
+    ):
         names = [source["name"] for source in manifest["sources"]]
         raise OtherDumpError(
-            f"{out} was made from {names}, which are other dumps than those named now, or have changed",
+            f"{out} was made from {names}, which are other dumps than those named now, or have "
+            f"changed",
             remedy=ELSEWHERE,
         )
     if manifest.get("rows_version") != ROWS_VERSION:
         raise OtherDumpError(
-            f"{out} is finished, and has rows of version {manifest.get('rows_version')}, this program makes version "
+            f"{out} is finished, and has rows of version {manifest.get('rows_version')}, this "
+            f"program makes version "
             f"{ROWS_VERSION}",
             remedy="to build it again, choose another --out",
         )
@@ -178,11 +223,18 @@ def _finished(out: Path, sources: Sequence[str], config: IngestConfig) -> dict[s
 
 
 def _is_same_dump(entry: Mapping[str, Any], name: str) -> bool:
-    """Return whether a dump is the one of a manifest's entry, by its hash, or by the version that its server sends."""
+    """Return whether a dump is the one of a manifest's entry, by its hash, or by the version that
+    its server sends.
+    """
     if is_url(name):
         version = look(name)
-        same = (entry["name"], entry["bytes"], entry.get("version")) == (short_name(name), version.size, version.name)
-        return same and version.name != ""  # without one it may be another version under the same name
+        same = (entry["name"], entry["bytes"], entry.get("version")) == (
+            short_name(name),
+            version.size,
+            version.name,
+        )
+        # without one it may be another version under the same name
+        return same and version.name != ""
     path = Path(name)
     if name == STDIN or not path.is_file():
         return False
@@ -190,7 +242,9 @@ def _is_same_dump(entry: Mapping[str, Any], name: str) -> bool:
 
 
 def _begin(out: Path, sources: Sequence[str], config: IngestConfig) -> None:
-    """Begin or continue a build; raises DatasetError if the one in `out` is of other sources, settings or code."""
+    """Begin or continue a build; raises DatasetError if the one in `out` is of other sources,
+    settings or code.
+    """
     asked: dict[str, Any] = {
         "sources": [short_name(name) for name in sources],
         "config": plain_config(config),
@@ -202,14 +256,21 @@ def _begin(out: Path, sources: Sequence[str], config: IngestConfig) -> None:
     if any(map(is_url, sources)):  # files are recognised by the text of their chunks
         asked["dump_versions"] = [look(name).name if is_url(name) else None for name in sources]
     path = out / BUILDING / RUN
-    begun = path.exists() and any((out / PARTS).glob("[0-9]*.json"))  # nothing is mixed while no chunk is done
+    # nothing is mixed while no chunk is done
+    begun = path.exists() and any((out / PARTS).glob("[0-9]*.json"))
     if begun:
         before = read_json(path, DatasetError)
         if not isinstance(before, dict):
             raise DatasetError(f"{path} is damaged: delete {out} and ingest again")
-        differing = sorted(name for name in before.keys() | asked.keys() if before.get(name) != asked.get(name))
+        differing = sorted(
+            name for name in before.keys() | asked.keys() if before.get(name) != asked.get(name)
+        )
         if differing:
-            refusal = OtherDumpError if differing in (["dump_versions"], ["rows_version"]) else OtherSettingsError
+            refusal = (
+                OtherDumpError
+                if differing in (["dump_versions"], ["rows_version"])
+                else OtherSettingsError
+            )
             raise refusal(
                 f"{out} holds an unfinished ingest with other {', '.join(differing)}",
                 remedy=f"delete it or {ELSEWHERE}",
@@ -232,7 +293,9 @@ def _ingest(
     sources = [Source(name, stop, sample=Sample(config.sample, config.seed)) for name in names]
     parts = out / PARTS
     where = str(out if is_url(str(out)) else out.absolute())  # a worker may run in another folder
-    sizes = [Source(name).size for name in names if name == STDIN or is_url(name) or Path(name).is_file()]
+    sizes = [
+        Source(name).size for name in names if name == STDIN or is_url(name) or Path(name).is_file()
+    ]
     total = None if None in sizes else sum(size or 0 for size in sizes)
     _begin(out, names, config)
     announce_to_workers("replay")
@@ -248,7 +311,8 @@ def _ingest(
             by_engine = [sources[number].input in ENGINE_MOVES for number in (0, chunk.source)]
             if by_engine[0] != by_engine[1]:
                 raise DumpError(
-                    "engines' moves and people's moves are not put into one dataset: ingest these dumps apart"
+                    "engines' moves and people's moves are not put into one dataset: ingest these "
+                    "dumps apart"
                 )
             taken += 1
             yield ChunkTask(chunk, where, config)
@@ -259,19 +323,28 @@ def _ingest(
                 if status != "ok":
                     raise _error(status, value)
                 if not (parts / part_name(value["chunk"])).exists():
-                    raise IngestError(f"{out} is not the same folder for all workers: choose one that all nodes share")
+                    raise IngestError(
+                        f"{out} is not the same folder for all workers: choose one that all nodes "
+                        f"share"
+                    )
                 positions += value["rows"]
                 figures: dict[str, float] = {"positions": positions}
-                if number < engine.slots():  # in their first chunks, workers start and compile kernels
+                # in their first chunks, workers start and compile kernels
+                if number < engine.slots():
                     began = time.perf_counter()
                 else:
                     fresh += value["fresh_rows"]
                     figures["positions/s"] = fresh / max(time.perf_counter() - began, 1e-9)
                 progress(Tick(raw_bytes, total, "B", figures))
                 if stop():
-                    raise Stopped(f"stopped; what was finished is kept in {out}: run the same command to continue")
+                    raise Stopped(
+                        f"stopped; what was finished is kept in {out}: run the same command to "
+                        f"continue"
+                    )
         if (parts / part_name(taken)).exists():
-            raise OtherDumpError("the dump has become shorter since this ingest was begun", remedy=ELSEWHERE)
+            raise OtherDumpError(
+                "the dump has become shorter since this ingest was begun", remedy=ELSEWHERE
+            )
         release_buffers()  # merging needs memory too
         more = {"moves_by": "engine"} if sources[0].input in ENGINE_MOVES else {}
         try:
@@ -280,10 +353,13 @@ def _ingest(
             if not positions:  # a misspelled player, for example: the next try is another ingest
                 discard(out)
     except FetchError as error:
-        raise IngestError(f"{error}; what was finished is kept in {out}: run the same command to continue") from error
+        raise IngestError(
+            f"{error}; what was finished is kept in {out}: run the same command to continue"
+        ) from error
     except OSError as error:
         raise IngestError(
-            f"{error.strerror or error} ({error.filename or out}): what was finished is kept, run again to continue"
+            f"{error.strerror or error} ({error.filename or out}): what was finished is kept, run "
+            f"again to continue"
         ) from error
     finally:
         for folder in (out / BUILDING, out / PARTS):
@@ -300,7 +376,11 @@ def _error(status: str, value: Failure | None) -> Exception:
             code="workers",
         )
     if value.system:
-        return IngestError(f"{value.message}: what was finished is kept, run the same command to continue")
+        return IngestError(
+            f"{value.message}: what was finished is kept, run the same command to continue"
+        )
     if value.mistake:
-        return (OtherDumpError if value.kind == OtherDumpError.__name__ else DatasetError)(value.message)
+        return (OtherDumpError if value.kind == OtherDumpError.__name__ else DatasetError)(
+            value.message
+        )
     return RuntimeError(f"a worker failed: {value.message}\n{value.traceback}")

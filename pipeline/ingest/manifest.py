@@ -1,6 +1,7 @@
 """The manifest of an ingest: the notes of all chunks added up, and the table of all games.
 
-Duplicate positions, and those that test shares with train, are not sums over chunks: `fianchetto audit` counts them.
+Duplicate positions, and those that test shares with train, are not sums over chunks: `fianchetto
+audit` counts them.
 """
 
 import itertools
@@ -33,7 +34,9 @@ READERS = 8
 
 
 def read_notes(parts: Path) -> list[dict[str, Any]]:
-    """Return the notes of all chunks in order, listed once and read concurrently; raises DatasetError."""
+    """Return the notes of all chunks in order, listed once and read concurrently; raises
+    DatasetError.
+    """
     there = {path.name for path in parts.iterdir()} if parts.exists() else set()
     names = itertools.takewhile(there.__contains__, map(part_name, itertools.count()))
     with ThreadPoolExecutor(READERS) as pool:
@@ -41,7 +44,9 @@ def read_notes(parts: Path) -> list[dict[str, Any]]:
 
 
 def _merge_games(out: Path, count: int) -> tuple[dict[str, Any], GameCounts]:
-    """Publish `games.parquet` from the chunks' tables, a row group each; return its entry, and counts of its games."""
+    """Publish `games.parquet` from the chunks' tables, a row group each; return its entry, and
+    counts of its games.
+    """
     paths = [out / PARTS / f"games-{index:05d}.parquet" for index in range(count)]
     kinds: dict[str, pa.DataType] = {}  # puzzles have two more columns
     rows, counts = 0, GameCounts()
@@ -53,7 +58,9 @@ def _merge_games(out: Path, count: int) -> tuple[dict[str, Any], GameCounts]:
 
     def write(target: Any) -> None:
         # without Arrow's schema readers find text, not dictionaries
-        with pq.ParquetWriter(target, merged, store_schema=False, **write_options(merged)) as writer:
+        with pq.ParquetWriter(
+            target, merged, store_schema=False, **write_options(merged)
+        ) as writer:
             for path in paths:
                 # `pq.read_table` would import pandas, a quarter of a second
                 with pq.ParquetFile(open_for_arrow(path)) as file:
@@ -65,7 +72,13 @@ def _merge_games(out: Path, count: int) -> tuple[dict[str, Any], GameCounts]:
                 counts.add(table)
 
     done = publish(files_folder(out), GAMES, rows, write)
-    return {"name": GAMES, "split": None, "rows": done.rows, "bytes": done.bytes, "sha256": done.sha256}, counts
+    return {
+        "name": GAMES,
+        "split": None,
+        "rows": done.rows,
+        "bytes": done.bytes,
+        "sha256": done.sha256,
+    }, counts
 
 
 def _count_names(notes: Sequence[Mapping[str, Any]]) -> Counter[str]:
@@ -94,7 +107,8 @@ def build_manifest(
     `sources` are the entries of the dumps. Raises DatasetError if there is no position.
     """
     notes = read_notes(out / PARTS)
-    made_by = {(note["config"], note["rows_version"]) for note in notes if "config" in note}  # self-play has no config
+    # self-play has no config
+    made_by = {(note["config"], note["rows_version"]) for note in notes if "config" in note}
     if made_by - {(config_digest(config), ROWS_VERSION)}:
         raise DatasetError(OTHERS.format(out=out))
     status: Counter[str] = Counter()
@@ -111,18 +125,23 @@ def build_manifest(
         names = ", ".join(f"{name!r} ({games:,})" for name, games in counted.most_common(5))
         wanted = " or ".join(repr(name) for name in config.player)
         raise DatasetError(
-            f"no move of {wanted} is in {read:,} games: names count exactly as in the tags, and the most frequent are {names}"
+            f"no move of {wanted} is in {read:,} games: names count exactly as in the tags, and "
+            f"the most frequent are {names}"
         )
     if not rows:
         named = ", ".join(source["name"] for source in sources)
         damage = "; ".join(source["damage"] for source in sources if source["damage"])
-        reasons = "; ".join(f"{name}: {count}" for name, count in (*dropped.items(), *rows_dropped.items()))
+        reasons = "; ".join(
+            f"{name}: {count}" for name, count in (*dropped.items(), *rows_dropped.items())
+        )
         counts = reasons or damage or "no game was found"
         first = next(iter(examples.values()), None)
         shown = f"; the first is at {first['where']}: {first['text']}" if first else ""
         raise DatasetError(f"no positions in {named}: {read} games read ({counts}){shown}")
     files = [entry for note in notes for entry in note["files"]]
-    positions = {split: sum(entry["rows"] for entry in files if entry["split"] == split) for split in SPLITS}
+    positions = {
+        split: sum(entry["rows"] for entry in files if entry["split"] == split) for split in SPLITS
+    }
     shard_bytes = sum(entry["bytes"] for entry in files)
     table, game_counts = _merge_games(out, len(notes))
     manifest = {
@@ -137,7 +156,9 @@ def build_manifest(
         "games": {"read": read, "used": status["used"], "dropped": dropped},
         "examples": examples,
         "positions": {"total": rows, **positions},
-        "positions_dropped": {name: rows_dropped[name] for name in ROW_STATUS if rows_dropped[name]},
+        "positions_dropped": {
+            name: rows_dropped[name] for name in ROW_STATUS if rows_dropped[name]
+        },
         "bytes_per_position": round(shard_bytes / rows, 2),
         "label_collisions": sum(note["label_collisions"] for note in notes),
         **(more or {}),

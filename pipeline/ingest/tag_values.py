@@ -43,16 +43,20 @@ NO_SETUP = frozenset({"", "0", "?", "-"})
 class Tagged(NamedTuple):
     """The games of a chunk with the values of their tags."""
 
-    text: NDArray[np.uint8]  # of the chunk, its movetext in ASCII where that is certain (pipeline.pgn.foreign)
+    # of the chunk, its movetext in ASCII where that is certain (pipeline.pgn.foreign)
+    text: NDArray[np.uint8]
     games: replay.Games
     spans: NDArray[np.int64]  # [G, F, 2]
     white_elo: NDArray[np.int32]  # 0: unknown
     black_elo: NDArray[np.int32]
     increment: NDArray[np.int32]  # seconds, -1: unknown
-    parity: NDArray[np.uint8]  # 0 or 1: only even or odd plies are labels; NO_LABELS: a game, all plies are
+    # 0 or 1: only even or odd plies are labels; NO_LABELS: a game, all plies are
+    parity: NDArray[np.uint8]
     setups: NDArray[np.uint64]  # [S, 16] starting positions; the first is the usual one
-    is_player: NDArray[np.bool_]  # [G, 2] whether White and Black are among the players whose moves are wanted
-    depth: NDArray[np.int32] | None = None  # evaluated positions: depth of the analysis, 0: unknown; None: games
+    # [G, 2] whether White and Black are among the players whose moves are wanted
+    is_player: NDArray[np.bool_]
+    # evaluated positions: depth of the analysis, 0: unknown; None: games
+    depth: NDArray[np.int32] | None = None
 
 
 def numbers(text: NDArray[np.uint8], spans: NDArray[np.int64], missing: int) -> NDArray[np.int32]:
@@ -81,7 +85,9 @@ def map_values(
     return np.array([read(tag_value(text, spans[index])) for index in first], dtype=dtype)[back]
 
 
-def matches(text: NDArray[np.uint8], spans: NDArray[np.int64], wanted: Callable[[str], bool]) -> NDArray[np.bool_]:
+def matches(
+    text: NDArray[np.uint8], spans: NDArray[np.int64], wanted: Callable[[str], bool]
+) -> NDArray[np.bool_]:
     """Return whether each span's text is `wanted`, bool[G]."""
     return map_values(text, spans, wanted, np.bool_)
 
@@ -107,7 +113,11 @@ def parse_result(value: str) -> int:
         return points[0] - 1 if one_score else _NO_SCORE
     if value in ("1/2", "½", "0.5", "0,5", "=-="):
         return 0
-    return _NO_SCORE if re.fullmatch(r"[-+=/:\d.,½\s]*[+\d½][-+=/:\d.,½\s]*", value) else UNKNOWN_RESULT
+    return (
+        _NO_SCORE
+        if re.fullmatch(r"[-+=/:\d.,½\s]*[+\d½][-+=/:\d.,½\s]*", value)
+        else UNKNOWN_RESULT
+    )
 
 
 def read_results(text: NDArray[np.uint8], spans: NDArray[np.int64], games: replay.Games) -> None:
@@ -119,7 +129,9 @@ def read_results(text: NDArray[np.uint8], spans: NDArray[np.int64], games: repla
     games.result[:] = np.where(result == _NO_SCORE, UNKNOWN_RESULT, result)
 
 
-def read_fens(text: NDArray[np.uint8], spans: NDArray[np.int64], games: replay.Games) -> NDArray[np.uint64]:
+def read_fens(
+    text: NDArray[np.uint8], spans: NDArray[np.int64], games: replay.Games
+) -> NDArray[np.uint64]:
     """Return the starting positions, the usual one first, and set the games' index into them by
     their FEN tags.
 
@@ -150,8 +162,12 @@ def unescape(value: str) -> str:
     return re.sub(r"\\(.)", r"\1", value)
 
 
-def find_players(text: NDArray[np.uint8], spans: NDArray[np.int64], names: Collection[str]) -> NDArray[np.bool_]:
-    """Return whether White and Black are among `names`, spelled as in the tags, bool[G, 2]; no names mean everybody."""
+def find_players(
+    text: NDArray[np.uint8], spans: NDArray[np.int64], names: Collection[str]
+) -> NDArray[np.bool_]:
+    """Return whether White and Black are among `names`, spelled as in the tags, bool[G, 2]; no
+    names mean everybody.
+    """
     if not names:
         return np.ones((len(spans), 2), dtype=np.bool_)
     sides = (tags.WHITE, tags.BLACK)
@@ -163,5 +179,9 @@ def find_players(text: NDArray[np.uint8], spans: NDArray[np.int64], names: Colle
 
 def count_names(text: NDArray[np.uint8], spans: NDArray[np.int64], most: int) -> dict[str, int]:
     """Return the names that occur most often as White or Black, with their numbers of games."""
-    names = (unescape(tag_value(text, span)) for side in (tags.WHITE, tags.BLACK) for span in spans[:, side])
+    names = (
+        unescape(tag_value(text, span))
+        for side in (tags.WHITE, tags.BLACK)
+        for span in spans[:, side]
+    )
     return dict(Counter(names).most_common(most))

@@ -17,7 +17,20 @@ from pipeline.matches.players import player_of
 from pipeline.storage.ownership import MATCH, MATCHES, is_free, is_of, require_own
 from pipeline.storage.preflight import require_folder
 
-SHOWN = ("a", "b", "games", "wins", "draws", "losses", "score", "elo", "elo_low", "elo_high", "los", "forfeits")
+SHOWN = (
+    "a",
+    "b",
+    "games",
+    "wins",
+    "draws",
+    "losses",
+    "score",
+    "elo",
+    "elo_low",
+    "elo_high",
+    "los",
+    "forfeits",
+)
 """Figures of a match's summary that a row of the table has."""
 
 
@@ -29,7 +42,8 @@ def arena(
     progress: Progress = silent,
     stop: Stop = never,
 ) -> dict[str, Any]:
-    """Play a match of two players in `out`, or a round robin of more in folders below; return the summary or the table.
+    """Play a match of two players in `out`, or a round robin of more in folders below; return the
+    summary or the table.
 
     Raises what `play_match` and `play_matches` raise.
     """
@@ -48,20 +62,26 @@ def play_matches(
     progress: Progress = silent,
     stop: Stop = never,
 ) -> dict[str, Any]:
-    """Play matches, each in a folder of `out`; return `rows` and the table as `text`, which are also written to `out`.
+    """Play matches, each in a folder of `out`; return `rows` and the table as `text`, which are
+    also written to `out`.
 
-    Every player is started once before the first match. Raises what `play_match` raises, and PlayerError for a pairing that
-    is listed twice. After Stopped the same call continues.
+    Every player is started once before the first match. Raises what `play_match` raises, and
+    PlayerError for a pairing that is listed twice. After Stopped the same call continues.
     """
     if len({frozenset(pair) for pair in pairings}) < len(pairings):
         raise PlayerError("a player is listed twice: give each of them other limits or options")
     sides = list(dict.fromkeys(side for pair in pairings for side in pair))
-    names = [re.sub(r"[^A-Za-z0-9.=+]+", "-", player_of(side, config.seed)[0].name).strip("-") for side in sides]
+    names = [
+        re.sub(r"[^A-Za-z0-9.=+]+", "-", player_of(side, config.seed)[0].name).strip("-")
+        for side in sides
+    ]
     if len(set(names)) < len(names):
         names = [f"{name}-{number}" for number, name in enumerate(names, 1)]
     folders = dict(zip(sides, names, strict=True))
     require_folder(out)
-    require_own(out, MATCHES, MatchFilesError, ours=lambda entry: is_of(entry, MATCH) or is_free(entry))
+    require_own(
+        out, MATCHES, MatchFilesError, ours=lambda entry: is_of(entry, MATCH) or is_free(entry)
+    )
     rows: list[dict[str, Any]] = []
     for a, b in pairings:
         place = out / f"{folders[a]}-against-{folders[b]}"
@@ -74,7 +94,9 @@ def play_matches(
 
 
 def table_of(rows: Sequence[dict[str, Any]]) -> str:
-    """Return the table in Markdown: for each match the Elo difference with its 95 % interval, score and forfeits."""
+    """Return the table in Markdown: for each match the Elo difference with its 95 % interval, score
+    and forfeits.
+    """
     return markdown(
         "player|opponent|Elo difference (95 %)|score|+ = -|forfeits",
         (

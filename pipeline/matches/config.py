@@ -1,17 +1,21 @@
-"""Settings of a match: the players and how they play. Imports little, because `--help` is made from it.
+"""Settings of a match: the players and how they play. Imports little, because `--help` is made from
+it.
 
 A player is one of
 
     DIR                 a checkpoint, searching
-    onnx:DIR            its model.onnx by onnxruntime, searching: the fastest on a CPU, made by fianchetto export --int8
+    onnx:DIR            its model.onnx by onnxruntime, searching: the fastest on a CPU, made by
+    fianchetto export --int8
     hand-written        the hand-written evaluator, searching
     uniform             an evaluator without knowledge, searching
     policy:X            X of the above without search: its likeliest move
-    uci:COMMAND         a UCI engine, such as "uci:stockfish" or "uci:fianchetto uci --evaluator hand-written"
+    uci:COMMAND         a UCI engine, such as "uci:stockfish" or "uci:fianchetto uci --evaluator
+    hand-written"
 
-Options are NAME=VALUE: UCI options of an engine (Hash=16), or fields of SearchConfig for our players (c_puct=2,
-algorithm=gumbel, leaves=8). A calibrated checkpoint plays as people of a rating do with rating=1800, which may have
-aim=strength (engine/search/human.py). Gumbel noise is off, unlike in self-play; gumbel_scale=1 turns it on.
+Options are NAME=VALUE: UCI options of an engine (Hash=16), or fields of SearchConfig for our
+players (c_puct=2, algorithm=gumbel, leaves=8). A calibrated checkpoint plays as people of a rating
+do with rating=1800, which may have aim=strength (engine/search/human.py). Gumbel noise is off,
+unlike in self-play; gumbel_scale=1 turns it on.
 """
 
 import math
@@ -49,7 +53,9 @@ class SideConfig:
         if self.simulations < 1 or (self.nodes is not None and self.nodes < 1):
             raise PlayerError(f"{self.who}: simulations and nodes must be 1 or more")
         if self.movetime is not None and self.movetime < 1:
-            raise PlayerError(f"{self.who}: the time per move must be 1 millisecond or more, got {self.movetime}")
+            raise PlayerError(
+                f"{self.who}: the time per move must be 1 millisecond or more, got {self.movetime}"
+            )
 
     @property
     def limit(self) -> Limit:
@@ -60,7 +66,10 @@ class SideConfig:
             return Limit(nodes=self.nodes)
         found = CLOCK.fullmatch(self.tc)
         if found is None or not float(found[2]) or (found[1] and not int(found[1])):
-            raise PlayerError(f"{self.tc!r} is not a clock: give seconds+increment (10+0.1) or moves/seconds (40/60)")
+            raise PlayerError(
+                f"{self.tc!r} is not a clock: give seconds+increment (10+0.1) or moves/seconds "
+                f"(40/60)"
+            )
         moves = int(found[1]) if found[1] else None
         return Limit(base=float(found[2]), increment=float(found[3] or 0), moves=moves)
 
@@ -76,19 +85,22 @@ class ArenaConfig:
     book: Path | None = None
     """PGN or EPD file of openings; by default openings are generated."""
     plies: int = 8
-    """Half-moves of generated openings, and most half-moves taken from the games of a PGN book; 0 for whole games."""
+    """Half-moves of generated openings, and most half-moves taken from the games of a PGN book; 0
+    for whole games."""
     early: bool = False
     """End the match as soon as the sequential test has decided."""
     sprt: SprtConfig = field(default_factory=SprtConfig)
     """The sequential test."""
     concurrency: int = 0
-    """Games at a time, or 0 for 64 between networks and evaluators, 8 for each core with UCI engines, and on a clock one fewer
-    than cores."""
+    """Games at a time, or 0 for 64 between networks and evaluators, 8 for each core with UCI
+    engines, and on a clock one fewer than cores."""
     margin: float = 0.05
     """Seconds that a move may be late before the game is lost on time."""
 
     def __post_init__(self) -> None:
         if self.games < 2 or self.games % 2:
-            raise MatchError(f"games come in pairs, one with either colour: 2, 4, 6 ..., not {self.games}")
+            raise MatchError(
+                f"games come in pairs, one with either colour: 2, 4, 6 ..., not {self.games}"
+            )
         if self.concurrency < 0 or not 0 <= self.margin < math.inf:
             raise MatchError("concurrency and margin must be 0 or more, and finite")

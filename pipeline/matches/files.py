@@ -1,12 +1,14 @@
 """The files of a match.
 
 arena.json      who plays whom and how; a directory belongs to one match
-games.jsonl     one finished game per line, in the order they ended; sorted by number when the match is over
+games.jsonl     one finished game per line, in the order they ended; sorted by number when the match
+is over
 games.pgn       the games with evaluations and clocks, by number
 summary.json    the result
 .lock           held by the process that plays
 
-Stability: FORMAT_VERSION 1. The other files are made from games.jsonl whenever a match ends or stops.
+Stability: FORMAT_VERSION 1. The other files are made from games.jsonl whenever a match ends or
+stops.
 """
 
 import json
@@ -41,7 +43,9 @@ class MatchFilesError(UserError):
 
 
 def read_games(out: Path) -> dict[int, GameRecord]:
-    """Return the finished games by number. A truncated last line is ignored; MatchFilesError for any other invalid line."""
+    """Return the finished games by number. A truncated last line is ignored; MatchFilesError for
+    any other invalid line.
+    """
     try:
         lines = (out / JOURNAL).read_bytes().split(b"\n")
     except FileNotFoundError:
@@ -59,7 +63,9 @@ def read_games(out: Path) -> dict[int, GameRecord]:
 
 
 def _record(line: bytes) -> GameRecord:
-    """Return the game of a journal line; raises ValueError for anything else, and for illegal moves."""
+    """Return the game of a journal line; raises ValueError for anything else, and for illegal
+    moves.
+    """
     from pydantic import TypeAdapter
 
     row = parse_json(line)
@@ -67,7 +73,11 @@ def _record(line: bytes) -> GameRecord:
         raise ValueError("not a game")
     game = TypeAdapter(GameRecord).validate_json(line, strict=True)
     clocks = len(game.moves) if game.clocks is None else len(game.clocks)
-    if game.game < 0 or game.result not in RESULTS or not len(game.moves) == len(game.scores) == clocks:
+    if (
+        game.game < 0
+        or game.result not in RESULTS
+        or not len(game.moves) == len(game.scores) == clocks
+    ):
         raise ValueError("not a game")
     board = chess.Board(game.fen)
     for uci in (*game.book, *game.moves):
@@ -79,7 +89,9 @@ class Journal:
     """The open file games.jsonl of a match that is being played."""
 
     def __init__(self, out: Path, games: Mapping[int, GameRecord]) -> None:
-        """Rewrite the known games, which drops a truncated last line, and open the file to append."""
+        """Rewrite the known games, which drops a truncated last line, and open the file to
+        append.
+        """
         publish_bytes(out, JOURNAL, _lines(games.values()).encode())
         self.file = (out / JOURNAL).open("ab")
 
@@ -113,7 +125,9 @@ def _colours(game: GameRecord, names: tuple[str, str]) -> tuple[str, str]:
 
 
 def pgn_of(record: GameRecord, names: tuple[str, str], clock: str) -> str:
-    """Return a game as PGN with the movers' evaluations, from White's view, and the clocks if there were any."""
+    """Return a game as PGN with the movers' evaluations, from White's view, and the clocks if there
+    were any.
+    """
     game = chess.pgn.Game()
     game.setup(chess.Board(record.fen))
     game.headers["Event"] = "fianchetto arena"
@@ -135,6 +149,10 @@ def pgn_of(record: GameRecord, names: tuple[str, str], clock: str) -> str:
             node.set_clock(record.clocks[index])
     if record.forfeit:
         loser = _colours(record, names)[int((record.forfeit == "b") == (record.game % 2 == 0))]
-        about = f"{loser} forfeits: {record.ending}" + (f" ({record.detail})" if record.detail else "")
-        node.comment = " ".join(filter(None, [node.comment, about.translate({ord("{"): "(", ord("}"): ")"})]))
+        about = f"{loser} forfeits: {record.ending}" + (
+            f" ({record.detail})" if record.detail else ""
+        )
+        node.comment = " ".join(
+            filter(None, [node.comment, about.translate({ord("{"): "(", ord("}"): ")"})])
+        )
     return str(game)

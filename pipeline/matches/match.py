@@ -1,7 +1,8 @@
 """A match with its files: play it, resume it, sum it up.
 
-A match that was killed and resumed ends with the same games, unless time or an external engine decides moves: a game depends
-on its number only, and a match that the sequential test ends counts no pair after the one that decided.
+A match that was killed and resumed ends with the same games, unless time or an external engine
+decides moves: a game depends on its number only, and a match that the sequential test ends counts
+no pair after the one that decided.
 """
 
 import hashlib
@@ -26,7 +27,15 @@ from pipeline.dataset.files.shards import publish_json
 from pipeline.dumps.source import open_text
 from pipeline.errors import Stopped
 from pipeline.matches.config import ArenaConfig, SideConfig
-from pipeline.matches.files import FORMAT_VERSION, MATCH, SUMMARY, Journal, MatchFilesError, read_games, write_all
+from pipeline.matches.files import (
+    FORMAT_VERSION,
+    MATCH,
+    SUMMARY,
+    Journal,
+    MatchFilesError,
+    read_games,
+    write_all,
+)
 from pipeline.matches.players import player_of
 from pipeline.storage import ownership
 from pipeline.storage.stores import alone
@@ -44,21 +53,26 @@ def play_match(
     progress: Progress = silent,
     stop: Stop = never,
 ) -> dict[str, Any]:
-    """Play A against B in `out` and return the summary, which is also written; games that exist are not played again.
+    """Play A against B in `out` and return the summary, which is also written; games that exist are
+    not played again.
 
-    Raises PlayerError, BookError, MatchFilesError for a directory of another match, MatchError while another process plays
-    there, and Stopped once the files of a stopped match are written.
+    Raises PlayerError, BookError, MatchFilesError for a directory of another match, MatchError
+    while another process plays there, and Stopped once the files of a stopped match are written.
     """
     (first, one), (second, two) = player_of(a, config.seed), player_of(b, config.seed + 1)
     openings = _openings(config)
     ownership.require_own(out, ownership.MATCH, MatchFilesError)
-    busy = MatchError(f"another match is being played in {out}: wait for it, or choose a new directory")
+    busy = MatchError(
+        f"another match is being played in {out}: wait for it, or choose a new directory"
+    )
     with alone(out, busy):
         identity = {"format_version": FORMAT_VERSION, "a": one, "b": two, **_conditions(config)}
         ownership.claim(out / MATCH, identity, MatchFilesError)
         games = read_games(out)
         if max(games, default=-1) >= config.games:
-            raise MatchError(f"{out} holds game number {max(games) + 1} already: ask for as many games or more")
+            raise MatchError(
+                f"{out} holds game number {max(games) + 1} already: ask for as many games or more"
+            )
         if _decided(games, config) is None and len(games) < config.games:
             _play_missing((first, second), openings, config, out, games, progress, stop)
         pairs = _decided(games, config)
@@ -70,7 +84,11 @@ def play_match(
         if finished:
             clocks = {player.limit.clock or "-" for player in (first, second)}
             write_all(out, counted, names, clocks.pop() if len(clocks) == 1 else "?")
-        summary = {**summarize(counted, names, config.sprt), "finished": finished, "ended_by_test": pairs is not None}
+        summary = {
+            **summarize(counted, names, config.sprt),
+            "finished": finished,
+            "ended_by_test": pairs is not None,
+        }
         summary["text"] = text_of(summary)
         publish_json(out, SUMMARY, summary)
     if not finished:
@@ -83,18 +101,26 @@ def _openings(config: ArenaConfig) -> list[Opening]:
     pairs = config.games // 2
     if config.book is None:
         return generate(pairs, evaluate, seed=config.seed, plies=config.plies)
-    return choose(read_book(config.book, plies=config.plies, open_text=open_text), pairs, seed=config.seed)
+    return choose(
+        read_book(config.book, plies=config.plies, open_text=open_text), pairs, seed=config.seed
+    )
 
 
 def _conditions(config: ArenaConfig) -> dict[str, Any]:
     """Return what identifies a match beside its players."""
     book = None if config.book is None else hashlib.sha256(config.book.read_bytes()).hexdigest()
     openings = {"book": book, "plies": config.plies, "seed": config.seed}
-    return {"openings": openings, "margin": config.margin, "ends_by": asdict(config.sprt) if config.early else None}
+    return {
+        "openings": openings,
+        "margin": config.margin,
+        "ends_by": asdict(config.sprt) if config.early else None,
+    }
 
 
 def _decided(games: dict[int, GameRecord], config: ArenaConfig) -> int | None:
-    """Return how many pairs decided the test; None while it is undecided or does not end the match."""
+    """Return how many pairs decided the test; None while it is undecided or does not end the
+    match.
+    """
     if not config.early:
         return None
     points = [games[number].points if number in games else None for number in range(config.games)]
@@ -110,7 +136,9 @@ def _play_missing(
     progress: Progress,
     stop: Stop,
 ) -> None:
-    """Play until all games are in `games` and in the journal, or the test has decided, or `stop` returns True."""
+    """Play until all games are in `games` and in the journal, or the test has decided, or `stop`
+    returns True.
+    """
     (out / SUMMARY).unlink(missing_ok=True)  # the games to come will change it
     before, begun, over = len(games), time.perf_counter(), Event()
     with closing(Journal(out, games)) as journal:
@@ -137,12 +165,18 @@ def _play_missing(
         )
 
 
-def summarize(games: Sequence[GameRecord], names: tuple[str, str], test: SprtConfig) -> dict[str, Any]:
+def summarize(
+    games: Sequence[GameRecord], names: tuple[str, str], test: SprtConfig
+) -> dict[str, Any]:
     """Return the summary of a match's games; statistics are of whole pairs."""
     by_number = {game.game: game.points for game in games}
     paired = [number for number in sorted(by_number) if number ^ 1 in by_number]
     counts = pair_counts([by_number[number] for number in paired])
-    points, found, ratio = Counter(game.points for game in games), estimate(counts), llr(counts, test)
+    points, found, ratio = (
+        Counter(game.points for game in games),
+        estimate(counts),
+        llr(counts, test),
+    )
     return {
         "a": names[0],
         "b": names[1],
@@ -162,12 +196,17 @@ def summarize(games: Sequence[GameRecord], names: tuple[str, str], test: SprtCon
             **asdict(test),
         },
         "endings": _count_endings(games),
-        "forfeits": {side: _count_endings(game for game in games if game.forfeit == side) for side in ("a", "b")},
+        "forfeits": {
+            side: _count_endings(game for game in games if game.forfeit == side)
+            for side in ("a", "b")
+        },
     }
 
 
 def _known_elo(found: Estimate) -> dict[str, float | None]:
-    """Return Elo with its interval; a clean sweep has one end alone, since every larger difference explains it too."""
+    """Return Elo with its interval; a clean sweep has one end alone, since every larger difference
+    explains it too.
+    """
     only = {0.0: "elo_high", 1.0: "elo_low"}.get(found.score)
     return {name: round(getattr(found, name), 2) if only in (None, name) else None for name in ELO}
 
@@ -180,24 +219,33 @@ def text_of(summary: dict[str, Any]) -> str:
     """Return a summary as text."""
     test = summary["sprt"]
     lines = [
-        f"{summary['a']} - {summary['b']}: +{summary['wins']} ={summary['draws']} -{summary['losses']}"
+        f"{summary['a']} - {summary['b']}: +{summary['wins']} ={summary['draws']} "
+        f"-{summary['losses']}"
         f" of {summary['games']} games, score {summary['score']:.3f}",
-        f"Elo {format_elo(summary)} (95 %{', too far from 0: the test ended the match' if summary['ended_by_test'] else ''}),"
-        f" LOS {100 * summary['los']:.1f} %, pairs LL LD DD+WL WD WW: {' '.join(map(str, summary['pairs']))}",
+        f"Elo {format_elo(summary)} (95 "
+        f"%{', too far from 0: the test ended the match' if summary['ended_by_test'] else ''}),"
+        f" LOS {100 * summary['los']:.1f} %, pairs LL LD DD+WL WD WW: "
+        f"{' '.join(map(str, summary['pairs']))}",
         f"SPRT [{test['elo0']:g}, {test['elo1']:g}]: {test['verdict']},"
         f" LLR {test['llr']:.2f} ({test['lower']:.2f}, {test['upper']:.2f})",
         f"endings: {_list_counts(summary['endings'])}",
     ]
     forfeits = {summary[side]: counts for side, counts in summary["forfeits"].items() if counts}
-    return "\n".join(lines + [f"forfeits of {name}: {_list_counts(counts)}" for name, counts in forfeits.items()])
+    return "\n".join(
+        lines + [f"forfeits of {name}: {_list_counts(counts)}" for name, counts in forfeits.items()]
+    )
 
 
 def format_elo(row: Mapping[str, Any], prefix: str = "") -> str:
-    """Format a match's Elo difference with its 95 % interval, of a clean sweep the bound alone, and "" without a match."""
+    """Format a match's Elo difference with its 95 % interval, of a clean sweep the bound alone, and
+    "" without a match.
+    """
     elo, low, high = (row[prefix + name] for name in ELO)
     if elo is not None:
         return f"{elo:+.0f} [{low:+.0f}, {high:+.0f}]"
-    return f"above {low:+.0f}" if low is not None else f"below {high:+.0f}" if high is not None else ""
+    return (
+        f"above {low:+.0f}" if low is not None else f"below {high:+.0f}" if high is not None else ""
+    )
 
 
 def _list_counts(counts: dict[str, int]) -> str:

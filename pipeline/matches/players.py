@@ -21,7 +21,9 @@ MOST_RATING = 4000
 
 
 def player_of(side: SideConfig, seed: int) -> tuple[Contestant, dict[str, Any]]:
-    """Return a player and its identity, which a resumed match compares; raises PlayerError, CheckpointError, OnnxError."""
+    """Return a player and its identity, which a resumed match compares; raises PlayerError,
+    CheckpointError, OnnxError.
+    """
     if side.who.startswith("uci:"):
         return _engine(side)
     limit = replace(side.limit, nodes=None)
@@ -44,24 +46,47 @@ def player_of(side: SideConfig, seed: int) -> tuple[Contestant, dict[str, Any]]:
 def _make_human_player(
     side: SideConfig, seed: int, evaluator: Evaluator, name: str, identity: dict[str, Any]
 ) -> tuple[Contestant, dict[str, Any]]:
-    """Return a player at a rating and its identity. Raises PlayerError for other options, a clock, or no correction."""
+    """Return a player at a rating and its identity. Raises PlayerError for other options, a clock,
+    or no correction.
+    """
     options = _options(side)
     aim, rating = options.pop("aim", "likelihood"), options.pop("rating")
     if options or side.limit.timed:
-        raise PlayerError(f"{side.who}: a player at a rating takes simulations, rating and aim, and no others")
+        raise PlayerError(
+            f"{side.who}: a player at a rating takes simulations, rating and aim, and no others"
+        )
     corrections = getattr(evaluator, "corrections", {})
     if not corrections:
-        raise PlayerError(f"{side.who} cannot play at a rating: only checkpoints fitted by `fianchetto calibrate` can")
+        raise PlayerError(
+            f"{side.who} cannot play at a rating: only checkpoints fitted by `fianchetto "
+            f"calibrate` can"
+        )
     if aim not in corrections or not rating.isdecimal() or not 1 <= int(rating) <= MOST_RATING:
-        raise PlayerError(f"{side.who}: rating must be 1 to {MOST_RATING}, and aim likelihood or strength")
+        raise PlayerError(
+            f"{side.who}: rating must be 1 to {MOST_RATING}, and aim likelihood or strength"
+        )
     found, search = corrections[aim], human_config(side.simulations)
     name = f"{name} rated {rating} {aim}"
-    player = Contestant(name=name, evaluator=evaluator, search=search, seed=seed, rating=int(rating), correction=found)
-    return player, {**identity, "rating": int(rating), "correction": asdict(found), "search": asdict(search)}
+    player = Contestant(
+        name=name,
+        evaluator=evaluator,
+        search=search,
+        seed=seed,
+        rating=int(rating),
+        correction=found,
+    )
+    return player, {
+        **identity,
+        "rating": int(rating),
+        "correction": asdict(found),
+        "search": asdict(search),
+    }
 
 
 def _evaluator(who: str, threads: int) -> tuple[Evaluator, str, dict[str, Any]]:
-    """Return an evaluator, its name and its identity; `threads` are those of an exported network."""
+    """Return an evaluator, its name and its identity; `threads` are those of an exported
+    network.
+    """
     if who in ("hand-written", "uniform"):
         return (evaluate if who == "hand-written" else uniform), who, {"evaluator": who}
     directory = Path(who.removeprefix("onnx:"))
@@ -75,7 +100,11 @@ def _evaluator(who: str, threads: int) -> tuple[Evaluator, str, dict[str, Any]]:
     name, weights = directory.resolve().name, read_card(directory)["files"]["weights"]["sha256"]
     if who.startswith("onnx:"):
         graph = open_export(directory, threads=threads)
-        return graph, f"{name} onnx", {"evaluator": "onnx", "weights": weights, "onnx": graph.sha256}
+        return (
+            graph,
+            f"{name} onnx",
+            {"evaluator": "onnx", "weights": weights, "onnx": graph.sha256},
+        )
     return evaluator(directory), name, {"evaluator": "checkpoint", "weights": weights}
 
 
@@ -83,7 +112,9 @@ def _engine(side: SideConfig) -> tuple[Contestant, dict[str, Any]]:
     """Return a UCI engine, after starting it once, and its identity."""
     command = tuple(shlex.split(side.who.removeprefix("uci:")))
     if not command:
-        raise PlayerError("uci: is followed by the command that starts an engine, as in uci:stockfish")
+        raise PlayerError(
+            "uci: is followed by the command that starts an engine, as in uci:stockfish"
+        )
     limit = side.limit
     if not limit.timed and limit.nodes is None:
         raise PlayerError(f"{side.who} needs a limit: nodes, a time per move, or a clock")
@@ -92,18 +123,26 @@ def _engine(side: SideConfig) -> tuple[Contestant, dict[str, Any]]:
     engine = probe(player)
     pace = f"{side.movetime} ms" if side.movetime else side.tc or f"{limit.nodes} nodes"
     level = f" {options['UCI_Elo']} Elo" if "UCI_Elo" in options else ""
-    identity = {"command": list(command), "engine": engine, "options": options, "limit": asdict(limit)}
+    identity = {
+        "command": list(command),
+        "engine": engine,
+        "options": options,
+        "limit": asdict(limit),
+    }
     return replace(player, name=f"{engine}{level} {pace}"), identity
 
 
 def search_of(side: SideConfig, limit: Limit) -> SearchConfig:
-    """Return the search that a player's options describe; raises PlayerError for an unknown or invalid one.
+    """Return the search that a player's options describe; raises PlayerError for an unknown or
+    invalid one.
 
     Gumbel noise is off unless an option asks for it, as in mctx's evaluation.
     """
     from pydantic import TypeAdapter, ValidationError
 
-    known = {name: kind for name, kind in get_type_hints(SearchConfig).items() if name != "simulations"}
+    known = {
+        name: kind for name, kind in get_type_hints(SearchConfig).items() if name != "simulations"
+    }
     values: dict[str, Any] = {"simulations": side.simulations}
     if limit.timed:
         values["nodes"] = TIMED_NODES
@@ -116,7 +155,9 @@ def search_of(side: SideConfig, limit: Limit) -> SearchConfig:
             raise PlayerError(f"{side.who}: {name}: {first_error(error)}") from error
     if values.get("algorithm") == "gumbel":
         if limit.timed:
-            raise PlayerError(f"{side.who}: gumbel plans its simulations, so it cannot play by time")
+            raise PlayerError(
+                f"{side.who}: gumbel plans its simulations, so it cannot play by time"
+            )
         values.setdefault("gumbel_scale", 0.0)
     return SearchConfig(**values)
 

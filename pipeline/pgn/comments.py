@@ -45,7 +45,8 @@ def skip_variation(text: Any, at: Any, end: Any) -> Any:
                 at += 1
             if at == end or text[at] == 123:
                 return -1
-        elif char == 59 or (char == 37 and (text[at - 1] == 10 or text[at - 1] == 13)):  # ; or % at the start of a line
+        # ; or % at the start of a line
+        elif char == 59 or (char == 37 and (text[at - 1] == 10 or text[at - 1] == 13)):
             while at < end and text[at] != 10 and text[at] != 13:
                 at += 1
         elif char == 40:
@@ -93,7 +94,8 @@ def _read_eval(text: Any, at: Any, end: Any) -> Any:
         else:
             break
         at += 1
-    if at + 1 < end and (text[at] == 44 or text[at] == 47) and 48 <= text[at + 1] <= 57:  # the depth
+    # the depth
+    if at + 1 < end and (text[at] == 44 or text[at] == 47) and 48 <= text[at + 1] <= 57:
         at = skip_digits(text, at + 1, end)
     if not spaced or digits == 0 or at >= end or text[at] != 93:
         return NO_EVAL, at
@@ -146,7 +148,12 @@ def read_comment(text: Any, at: Any, end: Any) -> Any:
             if text[at + 1] == 99 and text[at + 2] == 108 and text[at + 3] == 107:
                 found, at = _read_clock(text, at + 4, end)
                 clock = found if clock == NO_CLOCK else clock
-            elif text[at + 1] == 101 and text[at + 2] == 118 and text[at + 3] == 97 and text[at + 4] == 108:
+            elif (
+                text[at + 1] == 101
+                and text[at + 2] == 118
+                and text[at + 3] == 97
+                and text[at + 4] == 108
+            ):
                 found, at = _read_eval(text, at + 5, end)
                 value = found if value == NO_EVAL else value
     return -1, value, clock

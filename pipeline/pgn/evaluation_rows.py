@@ -4,8 +4,8 @@ A line is what pipeline/dumps/formats/evaluations.py writes, a position each:
 
     FEN, tab, score, tab, move, tab, depth, tab
 
-The score is White's: centipawns, or `#3` and `#-3` for mates. The move is UCI, with castling as king takes rook or as the
-king's two squares; it and the depth may be empty.
+The score is White's: centipawns, or `#3` and `#-3` for mates. The move is UCI, with castling as
+king takes rook or as the king's two squares; it and the depth may be empty.
 
 Axes: G lines, R rows.
 """
@@ -37,7 +37,17 @@ from engine.encoding.planes import ILLEGAL_TYPE, PLANES, type_table
 from engine.encoding.views import NO_LABEL, NO_LAST_MOVE
 from engine.kernels import BORROWING
 from pipeline.pgn.comments import MATE, NO_CLOCK, NO_EVAL
-from pipeline.pgn.replay import BAD_FEN, BAD_ROW, ILLEGAL_MOVE, NO_MOVES, ROW, USED, VARIANT, Games, Rows
+from pipeline.pgn.replay import (
+    BAD_FEN,
+    BAD_ROW,
+    ILLEGAL_MOVE,
+    NO_MOVES,
+    ROW,
+    USED,
+    VARIANT,
+    Games,
+    Rows,
+)
 
 _TYPES = type_table()
 _TAB = 9
@@ -53,7 +63,9 @@ def _field_end(text: Any, at: Any, end: Any) -> Any:
 
 @njit(**BORROWING)
 def _read_number(text: Any, at: Any, end: Any) -> Any:
-    """Read a whole number that fills `text[at:end]`: return (number up to 10**9, whether it is one)."""
+    """Read a whole number that fills `text[at:end]`: return (number up to 10**9, whether it is
+    one).
+    """
     negative = at < end and text[at] == 45
     at += negative
     value, valid = 0, at < end
@@ -87,14 +99,17 @@ def _square(text: Any, at: Any, turned: Any) -> Any:
 
 @njit(**BORROWING)
 def _read_uci(text: Any, at: Any, end: Any, position: Any, planes: Any) -> Any:
-    """Return the label of a legal move and its promotion, (-1, 0) for anything else; `planes` are those of the position."""
+    """Return the label of a legal move and its promotion, (-1, 0) for anything else; `planes` are
+    those of the position.
+    """
     if not 4 <= end - at <= 5:
         return -1, 0
     turned = position[TURN] != EMPTY
     source, target = _square(text, at, turned), _square(text, at + 2, turned)
     if source < 0 or target < 0:
         return -1, 0
-    if position[KING] & bit(source) != EMPTY and position[CASTLING] & bit(target) != EMPTY:  # king takes its rook
+    # king takes its rook
+    if position[KING] & bit(source) != EMPTY and position[CASTLING] & bit(target) != EMPTY:
         target = source + 2 if target > source else source - 2
     kind = _TYPES[source, target]
     if kind == ILLEGAL_TYPE or planes[MOVE_PLANES + int(kind)] & bit(source) == EMPTY:
@@ -102,14 +117,26 @@ def _read_uci(text: Any, at: Any, end: Any, position: Any, planes: Any) -> Any:
     promotion = 0
     if end - at == 5:
         char = int(text[at + 4]) | 32
-        promotion = 2 if char == 110 else 3 if char == 98 else 4 if char == 114 else 5 if char == 113 else -1
+        promotion = (
+            2
+            if char == 110
+            else 3
+            if char == 98
+            else 4
+            if char == 114
+            else 5
+            if char == 113
+            else -1
+        )
     if (position[PAWN] & bit(source) != EMPTY and target < 8) != (promotion > 0) or promotion < 0:
         return -1, 0
     return int(kind) * 64 + source, promotion
 
 
 @njit(**BORROWING)
-def _write_row(rows: Any, row: Any, position: Any, planes: Any, label: Any, promotion: Any, value: Any) -> None:
+def _write_row(
+    rows: Any, row: Any, position: Any, planes: Any, label: Any, promotion: Any, value: Any
+) -> None:
     """Write all of a row but the number of its line; `value` is White's centipawns."""
     codes, black = piece_codes(position), position[TURN] & U(1)
     rows.codes_0[row], rows.codes_1[row], rows.codes_2[row], rows.codes_3[row] = codes
@@ -125,8 +152,12 @@ def _write_row(rows: Any, row: Any, position: Any, planes: Any, label: Any, prom
 
 
 @njit(**BORROWING)
-def _read_line(text: Any, at: Any, end: Any, position: Any, planes: Any, rows: Any, row: Any) -> Any:
-    """Write the row of a line; return (its status, its depth or 0). Where it is not USED, the row is meaningless."""
+def _read_line(
+    text: Any, at: Any, end: Any, position: Any, planes: Any, rows: Any, row: Any
+) -> Any:
+    """Write the row of a line; return (its status, its depth or 0). Where it is not USED, the row
+    is meaningless.
+    """
     fen_end = _field_end(text, at, end)
     score_end = _field_end(text, fen_end + 1, end)
     move_end = _field_end(text, score_end + 1, end)
@@ -175,8 +206,8 @@ def read_rows(
 ) -> tuple[int, int]:
     """Read lines from `first` on until the rows are full: return (next line, rows filled).
 
-    Each line is a game of one row. Its status and the key of its position, as `identity`, are written to `games`, its depth to
-    `depths` int32[G]. Lines whose status is not USED are skipped.
+    Each line is a game of one row. Its status and the key of its position, as `identity`, are
+    written to `games`, its depth to `depths` int32[G]. Lines whose status is not USED are skipped.
     """
     line, filled = _read_rows(text, games, depths, first, rows.view(ROW, np.ndarray))
     return int(line), int(filled)

@@ -17,13 +17,18 @@ from engine.kernels import BORROWING
 from pipeline.pgn.lines import LOOK, last_brace
 
 DASHES = dict.fromkeys(map(ord, "‐‑‒–—―−﹘﹣－"), "-")
-_SPACES = dict.fromkeys([0x85, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029, 0x202F, 0x205F, 0x3000], " ")
+_SPACES = dict.fromkeys(
+    [0x85, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029, 0x202F, 0x205F, 0x3000], " "
+)
 _OTHERS = {ord("×"): "x"}
 _TABLE = DASHES | _SPACES | _OTHERS
 _SIGN = re.compile("[±∓⩲⩱∞□⨀⟳⇆⇄‼⁇⁉⁈†‡](?![A-Za-z0-9♔-♟])")
 _ELLIPSIS = re.compile(r"(?<=[\d.])…|…(?=\s)")
 # single bytes of Latin-1 and CP1252, as `surrogateescape` decodes them
-_BYTES = {0xDC00 + byte: char for byte, char in zip(b"\xa0\xbd\xb1\xd7\x96\x97\x85", " ½±x--.", strict=True)}
+_BYTES = {
+    0xDC00 + byte: char
+    for byte, char in zip(b"\xa0\xbd\xb1\xd7\x96\x97\x85", " ½±x--.", strict=True)
+}
 
 _PIECES = str.maketrans("♔♕♖♗♘♚♛♜♝♞", 2 * "KQRBN")
 _PIECE = re.compile("([♔-♘♚-♞])[\ufe0e\ufe0f]?")

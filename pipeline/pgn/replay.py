@@ -1,4 +1,5 @@
-"""PGN text to rows, compiled: tags, tokens, SAN, replay, planes and labels, with no Python per game or per move.
+"""PGN text to rows, compiled: tags, tokens, SAN, replay, planes and labels, with no Python per game
+or per move.
 
 Two passes over a chunk of whole games (uint8 text and the games' starts):
   `scan_tags`  finds the values of the wanted tags, and where the movetext begins
@@ -23,7 +24,16 @@ from engine.board.bitboard import EMPTY, U
 from engine.board.movegen import count_moves, legal_planes
 from engine.board.movers import may_capture_en_passant
 from engine.board.piece_codes import CODE_BITS, piece_codes
-from engine.board.position import COUNTERS, HALFMOVE_MASK, MAX_MOVES, TURN, castling_bits, en_passant_file, key, push
+from engine.board.position import (
+    COUNTERS,
+    HALFMOVE_MASK,
+    MAX_MOVES,
+    TURN,
+    castling_bits,
+    en_passant_file,
+    key,
+    push,
+)
 from engine.board.rng import GOLDEN
 from engine.encoding.planes import PLANES
 from engine.encoding.views import NO_LAST_MOVE, TURNED_SQUARES
@@ -42,20 +52,24 @@ from pipeline.pgn.san import (
 )
 
 MAX_PLIES = 4096
-"""A longer game is dropped: the rules of chess end one by 5,898 plies, and the longest on record has 538."""
+"""A longer game is dropped: the rules of chess end one by 5,898 plies, and the longest on record
+has 538."""
 
 STATUS = (
-    "used", "variant", "bad FEN", "illegal move", "ambiguous move", "null move", "no moves", "unfinished",
-    "result contradicts board", "unclosed comment", "too long", "bad row", "unreadable move",
+    "used", "variant", "bad FEN", "illegal move", "ambiguous move", "null move", "no moves",
+    "unfinished", "result contradicts board", "unclosed comment", "too long", "bad row",
+    "unreadable move",
 )  # fmt: skip
-"""Outcomes of a game, as in the manifest: used, or the reason for which it is dropped; filters add their own."""
+"""Outcomes of a game, as in the manifest: used, or the reason for which it is dropped; filters add
+their own."""
 (
     USED, VARIANT, BAD_FEN, ILLEGAL_MOVE, AMBIGUOUS_MOVE, NULL_MOVE, NO_MOVES, UNFINISHED,
     CONTRADICTION, UNCLOSED, TOO_LONG, BAD_ROW, UNREADABLE,
 ) = range(len(STATUS))  # fmt: skip
 
 NO_RESULT = 3
-"""The result of a game that is a position with its best moves. Its rows have result 0 and length 0, which no game has."""
+"""The result of a game that is a position with its best moves. Its rows have result 0 and length 0,
+which no game has."""
 
 ROW = np.dtype(
     [
@@ -78,7 +92,8 @@ ROW = np.dtype(
         ("unused", np.uint8),
     ]
 )
-"""A row in memory: 64 bytes, wider columns first (pipeline.dataset.files.permute), null as a sentinel."""
+"""A row in memory: 64 bytes, wider columns first (pipeline.dataset.files.permute), null as a
+sentinel."""
 assert ROW.itemsize == 64
 
 Rows = np.recarray
@@ -90,7 +105,8 @@ class Games(NamedTuple):
 
     start: NDArray[np.int64]  # [G + 1] first byte of each game; the last entry is the end
     movetext: NDArray[np.int64]  # [G]
-    result: NDArray[np.int8]  # White's +1 / 0 / -1, UNKNOWN_RESULT: none in the tags, NO_RESULT: not a game
+    # White's +1 / 0 / -1, UNKNOWN_RESULT: none in the tags, NO_RESULT: not a game
+    result: NDArray[np.int8]
     base: NDArray[np.int32]  # seconds, -1: unknown
     setup: NDArray[np.int32]  # index into the starting positions, 0 is the usual one
     status: NDArray[np.uint8]  # in: USED or the reason it is dropped for; out: index into STATUS
@@ -126,7 +142,9 @@ def select_columns(rows: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
 
 
 def earlier_moves(rows: Rows, filled: int, history: int) -> NDArray[np.uint16]:
-    """Return the moves before the last one of the first `filled` rows, [R, H], so that a row has `history` in all."""
+    """Return the moves before the last one of the first `filled` rows, [R, H], so that a row has
+    `history` in all.
+    """
     earlier_RH = np.empty((filled, history - 1), dtype=np.uint16)
     _earlier_moves(rows.view(ROW, np.ndarray), earlier_RH)
     return earlier_RH
@@ -134,7 +152,9 @@ def earlier_moves(rows: Rows, filled: int, history: int) -> NDArray[np.uint16]:
 
 @njit(**BORROWING)
 def _earlier_moves(rows: Any, out_RH: Any) -> None:
-    """Write the moves before the last one: column H is the `last_move` of H + 1 rows before, in this row's mover's view."""
+    """Write the moves before the last one: column H is the `last_move` of H + 1 rows before, in
+    this row's mover's view.
+    """
     for row in range(len(out_RH)):
         for column in range(out_RH.shape[1]):
             back, move = column + 1, U(NO_LAST_MOVE)
@@ -147,7 +167,9 @@ def _earlier_moves(rows: Any, out_RH: Any) -> None:
 
 @njit(**BORROWING)
 def _count_repetitions(rows: Any, row: Any, ply: Any, halfmove: Any) -> Any:
-    """Count the earlier occurrences of the position of `row` in its game (rows of a game are consecutive)."""
+    """Count the earlier occurrences of the position of `row` in its game (rows of a game are
+    consecutive).
+    """
     count, keys = 0, rows.key
     back = 4
     while back <= halfmove and back <= ply:
@@ -158,13 +180,17 @@ def _count_repetitions(rows: Any, row: Any, ply: Any, halfmove: Any) -> Any:
 
 @njit(**BORROWING)
 def _has_too_many_moves(position: Any, planes: Any) -> Any:
-    """Return whether a position has more than MAX_MOVES legal moves; `planes` is scratch, uint64[77]."""
+    """Return whether a position has more than MAX_MOVES legal moves; `planes` is scratch,
+    uint64[77].
+    """
     legal_planes(position, planes)
     return count_moves(position, planes) > MAX_MOVES
 
 
 @njit(**BORROWING)
-def _write_row(rows: Any, row: Any, position: Any, planes: Any, ply: Any, move: Any, last_move: Any) -> None:
+def _write_row(
+    rows: Any, row: Any, position: Any, planes: Any, ply: Any, move: Any, last_move: Any
+) -> None:
     """Write all of a row but its result: its position, and its move (kind, source, promotion)."""
     kind, source, promotion = move
     halfmove = position[COUNTERS] & HALFMOVE_MASK
@@ -185,7 +211,9 @@ def _write_row(rows: Any, row: Any, position: Any, planes: Any, ply: Any, move: 
 
 
 @njit(**BORROWING, forceinline=True)  # once per comment, as `next_token` is per token
-def _read_comment(text: Any, at: Any, end: Any, position: Any, rows: Any, first: Any, ply: Any) -> Any:
+def _read_comment(
+    text: Any, at: Any, end: Any, position: Any, rows: Any, first: Any, ply: Any
+) -> Any:
     """Read the values of a comment into the rows of the moves after it: return (byte after it or
     -1, whether it has a clock).
 
@@ -202,8 +230,11 @@ def _read_comment(text: Any, at: Any, end: Any, position: Any, rows: Any, first:
 
 
 @njit(**BORROWING)
-def _replay_game(text: Any, games: Any, game: Any, position: Any, planes: Any, rows: Any, first: Any) -> Any:
-    """Replay one game into rows from `first` on: return (status, plies, result in the movetext, whether it has clocks).
+def _replay_game(
+    text: Any, games: Any, game: Any, position: Any, planes: Any, rows: Any, first: Any
+) -> Any:
+    """Replay one game into rows from `first` on: return (status, plies, result in the movetext,
+    whether it has clocks).
 
     `planes` is scratch, uint64[77].
     """
@@ -258,7 +289,13 @@ def _replay_game(text: Any, games: Any, game: Any, position: Any, planes: Any, r
             status = UNREADABLE  # a move behind the result: of this game or of another
             break
         if kind < 0:
-            status = ILLEGAL_MOVE if kind == ILLEGAL else AMBIGUOUS_MOVE if kind == AMBIGUOUS else NULL_MOVE
+            status = (
+                ILLEGAL_MOVE
+                if kind == ILLEGAL
+                else AMBIGUOUS_MOVE
+                if kind == AMBIGUOUS
+                else NULL_MOVE
+            )
             break
         if ply == MAX_PLIES:
             status = TOO_LONG
@@ -278,7 +315,9 @@ def _replay_game(text: Any, games: Any, game: Any, position: Any, planes: Any, r
 
 @njit(**BORROWING)
 def _check_result(position: Any, planes: Any, result: Any) -> Any:
-    """Return CONTRADICTION if mate or stalemate in the final position contradicts White's result, else USED."""
+    """Return CONTRADICTION if mate or stalemate in the final position contradicts White's result,
+    else USED.
+    """
     checkers = legal_planes(position, planes)
     if count_moves(position, planes) > 0:
         return USED
@@ -289,10 +328,11 @@ def _check_result(position: Any, planes: Any, result: Any) -> Any:
 def replay(
     text: NDArray[np.uint8], games: Games, setups: NDArray[np.uint64], first_game: int, rows: Rows
 ) -> tuple[int, int]:
-    """Replay games from `first_game` on until the rows cannot hold another: return (next game, rows filled).
+    """Replay games from `first_game` on until the rows cannot hold another: return (next game, rows
+    filled).
 
-    `setups` uint64[S, 16]: starting positions. Games whose status is not USED are skipped. `rows` have room for
-    MAX_PLIES + 2 more than are filled.
+    `setups` uint64[S, 16]: starting positions. Games whose status is not USED are skipped. `rows`
+    have room for MAX_PLIES + 2 more than are filled.
     """
     game, filled = _replay(text, games, setups, first_game, rows.view(ROW, np.ndarray))
     return int(game), int(filled)
@@ -308,7 +348,9 @@ def _replay(text: Any, games: Any, setups: Any, first_game: Any, rows: Any) -> A
         games.plies[game] = 0
         if games.status[game] == USED:
             position[:] = setups[games.setup[game]]
-            status, plies, result, clocks = _replay_game(text, games, game, position, planes, rows, filled)
+            status, plies, result, clocks = _replay_game(
+                text, games, game, position, planes, rows, filled
+            )
             if games.result[game] != UNKNOWN_RESULT:
                 result = games.result[game]
             games.result[game] = result

@@ -47,7 +47,8 @@ def _legal_sources(position: Any, planes: Any, word: Any, target: Any, sources: 
 
 @njit(**BORROWING)
 def _find_move(position: Any, planes: Any, word: Any, target: Any, sources: Any) -> Any:
-    """Return (kind, source) of the one legal move to `target` from `sources`; ILLEGAL for none, AMBIGUOUS for several.
+    """Return (kind, source) of the one legal move to `target` from `sources`; ILLEGAL for none,
+    AMBIGUOUS for several.
 
     `planes` is scratch, uint64[77].
     """
@@ -75,7 +76,9 @@ _PROMOTIONS = _letter_table("NBRQKnbrqk", 2 * (2, 3, 4, 5, 6), 0)
 
 @njit(**BORROWING)
 def _castling_length(text: Any, at: Any, end: Any) -> Any:
-    """Return the length of the castling at `at`: 3 for O-O, 5 for O-O-O (zeros too), 0 for neither."""
+    """Return the length of the castling at `at`: 3 for O-O, 5 for O-O-O (zeros too), 0 for
+    neither.
+    """
     letter = text[at]
     if at + 3 > end or text[at + 1] != 45 or text[at + 2] != letter:
         return 0
@@ -106,8 +109,9 @@ def _is_square(text: Any, at: Any, end: Any) -> Any:
 def _read_san(text: Any, at: Any, end: Any, black: Any) -> Any:
     """Read `[NBRQK]?[a-h]?[1-8]?[-x]?[a-h][1-8](=?[nbrqkNBRQK])?`.
 
-    Returns (word, mask of from-squares, target or -1, promotion, next byte), squares in the mover's view. The word is ANY
-    for `e2e4` and `g1f3`: two whole squares and no letter, as UCI writes moves.
+    Returns (word, mask of from-squares, target or -1, promotion, next byte), squares in the mover's
+    view. The word is ANY for `e2e4` and `g1f3`: two whole squares and no letter, as UCI writes
+    moves.
     """
     word = _WORDS[text[at]]
     at += word >= 0
@@ -137,7 +141,8 @@ def _read_san(text: Any, at: Any, end: Any, black: Any) -> Any:
         word = ANY
     promotion = 0
     letter = at + (at < end and text[at] == 61)  # =
-    if letter < end and _PROMOTIONS[text[letter]] > 0:  # after a piece's move too, which is then illegal: `Ra7k`
+    # after a piece's move too, which is then illegal: `Ra7k`
+    if letter < end and _PROMOTIONS[text[letter]] > 0:
         promotion = _PROMOTIONS[text[letter]]
         at = letter + 1
     return word, sources, 8 * (rank if black else 7 - rank) + file, promotion, at
@@ -151,7 +156,12 @@ def _score(text: Any, at: Any, end: Any) -> Any:
     if at < end and (text[at] == 48 or text[at] == 49):
         if at + 3 <= end and text[at] == 49 and text[at + 1] == 47 and text[at + 2] == 50:
             return 1, 3
-        if at + 3 <= end and text[at] == 48 and (text[at + 1] == 46 or text[at + 1] == 44) and text[at + 2] == 53:
+        if (
+            at + 3 <= end
+            and text[at] == 48
+            and (text[at + 1] == 46 or text[at + 1] == 44)
+            and text[at + 2] == 53
+        ):
             return 1, 3
         return (2 if text[at] == 49 else 0), 1
     return -9, 0
@@ -184,8 +194,8 @@ def read_result(text: Any, at: Any, end: Any) -> Any:
 def read_move(text: Any, at: Any, end: Any, position: Any, planes: Any) -> Any:
     """Read a SAN at `at`: return (kind, source, target, promotion, next byte).
 
-    Kind is a move type, or ILLEGAL, AMBIGUOUS, NULL (a null move), NO_MOVE (no move begins here). `planes` is scratch,
-    uint64[77].
+    Kind is a move type, or ILLEGAL, AMBIGUOUS, NULL (a null move), NO_MOVE (no move begins here).
+    `planes` is scratch, uint64[77].
     """
     char = text[at]
     if char == 79 or char == 48:  # O 0
@@ -234,14 +244,18 @@ def _byte_kinds() -> NDArray[np.uint8]:
     kinds[[9, 10, 11, 12, 13, 28, 29, 30, 31, 32, *(ord(char) for char in ".!?+#=")]] = _SKIPPED
     kinds[[ord(char) for char in "abcdefghBKNOPQRZ@{*"]] = _BEGINS
     kinds[48:58] = _DIGIT
-    for char, kind in zip("$(;%-/", (_NAG, _VARIATION, _LINE_COMMENT, _ESCAPE, _MARK, _MARK), strict=True):
+    for char, kind in zip(
+        "$(;%-/", (_NAG, _VARIATION, _LINE_COMMENT, _ESCAPE, _MARK, _MARK), strict=True
+    ):
         kinds[ord(char)] = kind
     return kinds
 
 
 _BYTES = _byte_kinds()
 _WORDS_AFTER_MOVES = ("e.p.", "ep", "mate", "ch")
-_WORD_BYTES = np.array([list(word.encode().ljust(4, b"\0")) for word in _WORDS_AFTER_MOVES], dtype=np.uint8)
+_WORD_BYTES = np.array(
+    [list(word.encode().ljust(4, b"\0")) for word in _WORDS_AFTER_MOVES], dtype=np.uint8
+)
 
 UNCLOSED_TOKEN, UNREADABLE_TOKEN = -1, -2
 
@@ -285,7 +299,8 @@ def _number_end(text: Any, at: Any, end: Any, begin: Any, ply: Any, numbered: An
     while at < end and 48 <= text[at] <= 57:
         value = min(value * 10 + int(text[at]) - 48, 1_000_000)
         at += 1
-    if (at >= end or text[at] != 46) and (before | 32 >= 97 or 48 <= before <= 57):  # `Rf13` is no `Rf1`
+    # `Rf13` is no `Rf1`
+    if (at >= end or text[at] != 46) and (before | 32 >= 97 or 48 <= before <= 57):
         return -1
     if not numbered:
         return at
@@ -298,7 +313,8 @@ def _number_end(text: Any, at: Any, end: Any, begin: Any, ply: Any, numbered: An
 # once per token: a call, which passes the text as seven words, would cost more than the work
 @njit(**BORROWING, forceinline=True)
 def next_token(text: Any, at: Any, end: Any, begin: Any, ply: Any, numbered: Any) -> Any:
-    """Skip what is neither move, comment nor result: return the byte where the next of these begins, or `end`.
+    """Skip what is neither move, comment nor result: return the byte where the next of these
+    begins, or `end`.
 
     Returns UNCLOSED_TOKEN for a variation or its comment that never ends, UNREADABLE_TOKEN for
     bytes of no known token. `begin`: first byte of the movetext; `ply`: number of moves read;
@@ -333,7 +349,8 @@ def next_token(text: Any, at: Any, end: Any, begin: Any, ply: Any, numbered: Any
                 return at
             at = after
         elif kind == _LINE_COMMENT or (
-            kind == _ESCAPE and (at == begin or text[at - 1] == 10 or text[at - 1] == 13)  # only at the start of a line
+            # only at the start of a line
+            kind == _ESCAPE and (at == begin or text[at - 1] == 10 or text[at - 1] == 13)
         ):
             while at < end and text[at] != 10 and text[at] != 13:
                 at += 1

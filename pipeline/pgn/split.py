@@ -8,12 +8,12 @@ A game begins
     at movetext without tags after a result and a blank line
     at the number `1.` after a blank line behind movetext that had no tags
 
-A result ends a game only behind its moves: behind tags alone, what follows is of the same game, which
-is then dropped. A line with a bracket makes movetext without tags one game with what follows, since
-it may be a position. Otherwise a blank line ends no game that has no result yet. A comment may hold blank lines and tags:
-a tag in it begins a game only if the next brace opens another comment, or none follows, since then
-the first comment was never closed. A UTF-8 byte-order mark at the start of any line is ignored:
-joined files have one each.
+A result ends a game only behind its moves: behind tags alone, what follows is of the same game,
+which is then dropped. A line with a bracket makes movetext without tags one game with what follows,
+since it may be a position. Otherwise a blank line ends no game that has no result yet. A comment
+may hold blank lines and tags: a tag in it begins a game only if the next brace opens another
+comment, or none follows, since then the first comment was never closed. A UTF-8 byte-order mark at
+the start of any line is ignored: joined files have one each.
 """
 
 from typing import Any
@@ -95,7 +95,9 @@ def _walk_moves(text: Any, at: Any, end: Any, commented: Any) -> Any:
 
 @njit(**BORROWING)
 def _walk_bytes(text: Any, at: Any, end: Any, commented: Any) -> Any:
-    """Walk a line with a semicolon, which may begin a comment: return the first two of `_walk_moves`."""
+    """Walk a line with a semicolon, which may begin a comment: return the first two of
+    `_walk_moves`.
+    """
     while at < end:
         char = text[at]
         if char == 10 or char == 13:
@@ -151,10 +153,12 @@ def _is_first_number(text: Any, at: Any, end: Any) -> Any:
 
 
 @njit(**BORROWING)
-def _may_begin(text: Any, at: Any, end: Any, mode: Any, finished: Any, moved: Any, untagged: Any) -> Any:
+def _may_begin(
+    text: Any, at: Any, end: Any, mode: Any, finished: Any, moved: Any, untagged: Any
+) -> Any:
     """Return whether a tag at `at` behind movetext may begin a game: after moves and their result,
-    after a blank line if it has a value in quotes, or if it is `Event` behind a blank line, a result,
-    or movetext without tags.
+    after a blank line if it has a value in quotes, or if it is `Event` behind a blank line, a
+    result, or movetext without tags.
     """
     if is_event(text, at, end):
         return mode == PAUSE or (mode == MOVETEXT and (finished or untagged))
@@ -183,7 +187,9 @@ def split(text: Any, at: Any, end: Any, final: Any, state: Any, starts: Any) -> 
             continue  # an unclosed comment is still to be ended
         first = skip_blanks(text, at, end)
         empty = is_line_end(text, first, end)
-        bracket = not empty and text[first] == 91 and not (first + 1 < end and text[first + 1] == 37)
+        bracket = (
+            not empty and text[first] == 91 and not (first + 1 < end and text[first + 1] == 37)
+        )
         tagged = bracket and mode > GAP and is_tag(text, first, end)
         fresh, movetext, following = False, -1, at
         if empty:
@@ -192,9 +198,13 @@ def split(text: Any, at: Any, end: Any, final: Any, state: Any, starts: Any) -> 
             elif mode == MOVETEXT:
                 mode = BETWEEN if finished and moved else PAUSE
             following = line_end(text, first, end)
-        elif mode != COMMENT and (text[at] == 37 or text[at] == 59):  # a line that begins with % or ; is a remark
+        # a line that begins with % or ; is a remark
+        elif mode != COMMENT and (text[at] == 37 or text[at] == 59):
             following = line_end(text, at, end)
-        elif bracket and (mode <= GAP or (tagged and _may_begin(text, first, end, mode, finished, moved, untagged))):
+        elif bracket and (
+            mode <= GAP
+            or (tagged and _may_begin(text, first, end, mode, finished, moved, untagged))
+        ):
             fresh = mode == BETWEEN or mode > GAP or (mode == GAP and is_event(text, first, end))
             mode = HEADERS
             close = plain_close(text, first, end)
@@ -213,7 +223,9 @@ def split(text: Any, at: Any, end: Any, final: Any, state: Any, starts: Any) -> 
                     at, mode, candidate = candidate, BETWEEN, -1
                     continue
                 candidate = candidate if brace == 0 else -1
-            fresh = mode == BETWEEN or (mode == PAUSE and untagged and _is_first_number(text, first, end))
+            fresh = mode == BETWEEN or (
+                mode == PAUSE and untagged and _is_first_number(text, first, end)
+            )
             untagged = untagged and not tagged
             movetext = at
         if fresh:

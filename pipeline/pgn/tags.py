@@ -78,14 +78,19 @@ def is_tag(text: Any, at: Any, end: Any) -> Any:
 def is_event(text: Any, at: Any, end: Any) -> Any:
     """Return whether the tag at `at` is `Event`, in any case."""
     at = skip_blanks(text, at + 1, end)
-    return at + 5 <= end and _tag_index(text, at, 5) == EVENT and (at + 5 == end or not _is_word(text[at + 5]))
+    return (
+        at + 5 <= end
+        and _tag_index(text, at, 5) == EVENT
+        and (at + 5 == end or not _is_word(text[at + 5]))
+    )
 
 
 @njit(**BORROWING)
 def _quote_length(text: Any, at: Any, end: Any) -> Any:
     """Return the length of the quotation mark at `at`, of any kind, 0 for none."""
     char = text[at]
-    if char == 34 or char == 39 or char == 96 or char == 92 or 0x91 <= char <= 0x94:  # " ' ` \\ and those of CP1252
+    # " ' ` \\ and those of CP1252
+    if char == 34 or char == 39 or char == 96 or char == 92 or 0x91 <= char <= 0x94:
         return 1
     if char == 0xC2 and at + 1 < end and (text[at + 1] == 0xAB or text[at + 1] == 0xBB):
         return 2
@@ -204,12 +209,15 @@ def _has_word(text: Any, at: Any, end: Any, word: Any) -> Any:
 
 
 LONGEST_VALUE = 1 << 12
-"""Bytes in which the end of a quoted value is looked for, so that hostile lines take linear time."""
+"""Bytes in which the end of a quoted value is looked for, so that hostile lines take linear
+time."""
 LONG_VALUE = 40
 """Length from which the value of a wanted tag is searched for a position: several tags on a line,
 with something between them, may seem to be one."""
 _FEN_WORD = np.frombuffer(b"fen", dtype=np.uint8)
-_FINAL_WORDS = np.array([list(word.encode()) for word in ["curr", "fina", "last", "endp", "endf"]], np.uint8)
+_FINAL_WORDS = np.array(
+    [list(word.encode()) for word in ["curr", "fina", "last", "endp", "endf"]], np.uint8
+)
 
 
 @njit(**BORROWING)
@@ -235,7 +243,9 @@ def _store_tag(text: Any, at: Any, close: Any, spans: Any) -> None:
     index = _tag_index(text, name, value - name)
     if value < close and not (is_space(text[value]) or _quote_length(text, value, close) > 0):
         equals = (text[value] == 58 or text[value] == 61) and value + 1 < close  # : =
-        separated = equals and (is_space(text[value + 1]) or _quote_length(text, value + 1, close) > 0)
+        separated = equals and (
+            is_space(text[value + 1]) or _quote_length(text, value + 1, close) > 0
+        )
         if not separated and not (equals and index == SETUP):  # `SetUp=1`
             index = -1  # `White-Elo`
     first, last = value, close
@@ -251,7 +261,12 @@ def _store_tag(text: Any, at: Any, close: Any, spans: Any) -> None:
         first, last = _trim(text, first, close)
         if index >= 0 and index != FEN and first == last:
             return
-    hidden = index >= 0 and index != FEN and last - first >= LONG_VALUE and holds_board(text, first, last)
+    hidden = (
+        index >= 0
+        and index != FEN
+        and last - first >= LONG_VALUE
+        and holds_board(text, first, last)
+    )
     if index < 0 or hidden:
         if spans[FEN, 1] == 0 and (hidden or _is_start(text, name, value, close)):
             spans[FEN, 0], spans[FEN, 1] = at, close  # no FEN begins with a bracket
@@ -275,7 +290,9 @@ def _is_same(text: Any, span: Any, first: Any, last: Any) -> Any:
 
 @njit(**BORROWING)
 def scan_tags(text: Any, starts: Any, spans: Any, movetext: Any) -> None:
-    """Fill `spans` (int64[G, F, 2], zeros: absent) and `movetext` (int64[G]) for games at `starts` (int64[G + 1])."""
+    """Fill `spans` (int64[G, F, 2], zeros: absent) and `movetext` (int64[G]) for games at `starts`
+    (int64[G + 1]).
+    """
     for game in range(len(starts) - 1):
         at, end = starts[game], starts[game + 1]
         spans[game] = 0
@@ -314,7 +331,9 @@ def scan_tags(text: Any, starts: Any, spans: Any, movetext: Any) -> None:
 
 @njit(**BORROWING)
 def read_integers(text: Any, spans: Any, missing: Any, out: Any) -> None:
-    """Read the number that begins each span (int64[G, 2]) into `out` (int32[G]); `missing` where there is none."""
+    """Read the number that begins each span (int64[G, 2]) into `out` (int32[G]); `missing` where
+    there is none.
+    """
     for game in range(len(spans)):
         at, end = spans[game, 0], spans[game, 1]
         value, digits = 0, 0
@@ -327,7 +346,9 @@ def read_integers(text: Any, spans: Any, missing: Any, out: Any) -> None:
 
 @njit(cache=True, nogil=True)
 def spans_after(text: Any, spans: Any, char: Any) -> Any:
-    """Return the spans of what follows the last `char` in each span (the whole span where it is absent), int64[G, 2]."""
+    """Return the spans of what follows the last `char` in each span (the whole span where it is
+    absent), int64[G, 2].
+    """
     rest = spans.copy()
     for game in range(len(spans)):
         for at in range(spans[game, 0], spans[game, 1]):
@@ -338,7 +359,9 @@ def spans_after(text: Any, spans: Any, char: Any) -> Any:
 
 @njit(**BORROWING)
 def copy_spans(text: Any, spans: Any, out: Any, offsets: Any) -> None:
-    """Copy the bytes of all spans (int64[G, 2]) into `out` (uint8), and where each begins into `offsets` (int32[G + 1])."""
+    """Copy the bytes of all spans (int64[G, 2]) into `out` (uint8), and where each begins into
+    `offsets` (int32[G + 1]).
+    """
     total = 0
     offsets[0] = 0
     for game in range(len(spans)):

@@ -1,8 +1,10 @@
-"""Make the embedded sample: games that the embedded network plays as people do, in the layout of Lichess's dumps.
+"""Make the embedded sample: games that the embedded network plays as people do, in the layout of
+Lichess's dumps.
 
     python -m pipeline.samples.make datasets/sample/fianchetto_sample_2000.pgn.zst
 
-Moves are drawn from the rating-conditioned policy, colder for higher ratings: at temperature 1 these would blunder too often.
+Moves are drawn from the rating-conditioned policy, colder for higher ratings: at temperature 1
+these would blunder too often.
 """
 
 import sys
@@ -33,11 +35,15 @@ def play_game(player: Player, number: int, seed: int = 20261124) -> str:
     while not result:
         side = board.ply() % 2
         heat = 1.25 - ratings[side] / 4000
-        choice = player.choose(board, heat, rating=ratings[side], opponent_rating=ratings[1 - side], random=random)
+        choice = player.choose(
+            board, heat, rating=ratings[side], opponent_rating=ratings[1 - side], random=random
+        )
         if result := resign_or_agree(board, choice, ratings[side], random):
             break
         if board.ply() > 1:  # clocks start after each side's first move
-            clocks[side] += increment - round(min(base / 60 * random.exponential(), clocks[side] / 12))
+            clocks[side] += increment - round(
+                min(base / 60 * random.exponential(), clocks[side] / 12)
+            )
         move = f"{board.fullmove_number}{'...' if side else '.'} {board.san(choice.move)}"
         words.append(f"{move} {{ [%clk {timedelta(seconds=clocks[side])}] }}")
         board.push(choice.move)
@@ -60,11 +66,15 @@ def play_game(player: Player, number: int, seed: int = 20261124) -> str:
     return f"{head}\n\n{' '.join([*words, result])}\n\n"
 
 
-def resign_or_agree(board: chess.Board, choice: Choice, rating: int, random: np.random.Generator) -> str:
+def resign_or_agree(
+    board: chess.Board, choice: Choice, rating: int, random: np.random.Generator
+) -> str:
     """Return the result if the mover resigns or both agree to a draw, else an empty string."""
     if choice.value < -0.9 and random.random() < rating / 10_000:
         return "0-1" if board.turn == chess.WHITE else "1-0"
-    agree = board.ply() >= 300 or (board.ply() > 80 and choice.wdl[1] > 0.8 and random.random() < 0.1)
+    agree = board.ply() >= 300 or (
+        board.ply() > 80 and choice.wdl[1] > 0.8 and random.random() < 0.1
+    )
     return "1/2-1/2" if agree else ""
 
 

@@ -7,7 +7,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def shipped(name: str) -> Path:
-    """Return the folder `name` of the repository's `datasets`, or of the package `fianchetto` where a wheel is installed."""
+    """Return the folder `name` of the repository's `datasets`, or of the package `fianchetto` where
+    a wheel is installed.
+    """
     tree = ROOT / "datasets" / name
     return tree if tree.is_dir() else ROOT / "fianchetto" / name
 
@@ -17,8 +19,8 @@ EMBEDDED = shipped("embedded")
 SAMPLE = shipped("sample") / "fianchetto_sample_2000.pgn.zst"
 """The sample dump."""
 SCRATCH_POSITIONS = 7_000_000
-"""Train positions from which on a new network does well from scratch: about 100,000 games. With fewer,
-training from EMBEDDED gives a better one (docs/guides/own_games.md)."""
+"""Train positions from which on a new network does well from scratch: about 100,000 games. With
+fewer, training from EMBEDDED gives a better one (docs/guides/own_games.md)."""
 
 
 def from_here(folder: Path) -> Path:

@@ -1,4 +1,6 @@
-"""How the data of a generation are made: games that a player plays against itself, or searches of a dataset's positions."""
+"""How the data of a generation are made: games that a player plays against itself, or searches of a
+dataset's positions.
+"""
 
 from dataclasses import dataclass, field
 from typing import Literal, get_args
@@ -14,13 +16,15 @@ VAL_SHARE = 0.05
 
 
 class ExploreError(UserError):
-    """Self-play that cannot be started, continued or finished; finished games and searches are kept."""
+    """Self-play that cannot be started, continued or finished; finished games and searches are
+    kept.
+    """
 
 
 def _search() -> SearchConfig:
-    # A policy that is to be learned must not be flattened, or each generation is flatter than the last. Judged by
-    # Stockfish, 16 simulations on 8 moves teach more than 32 on 16 by mctx's weight of values, for half the work
-    # (docs/findings.md).
+    # A policy that is to be learned must not be flattened, or each generation is flatter than the
+    # last. Judged by Stockfish, 16 simulations on 8 moves teach more than 32 on 16 by mctx's weight
+    # of values, for half the work (docs/findings.md).
     return SearchConfig(
         algorithm="gumbel",
         simulations=16,
@@ -33,12 +37,15 @@ def _search() -> SearchConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExploreConfig(SelfPlayConfig):
-    """A generation of self-play; the manifest records all of it, and a directory started with other settings is refused."""
+    """A generation of self-play; the manifest records all of it, and a directory started with other
+    settings is refused.
+    """
 
     explorer: Literal["network", "hand-written"] = "network"
     """Player that searches: the checkpoint, or the hand-written one."""
     source: SourceName = "games"
-    """Positions to search: of own games, of people's games, or one to four random moves off people's."""
+    """Positions to search: of own games, of people's games, or one to four random moves off
+    people's."""
     games: int = 1000
     """Games to play."""
     count: int = 20_000
@@ -48,14 +55,17 @@ class ExploreConfig(SelfPlayConfig):
     search: SearchConfig = field(default_factory=_search)
     """How each move or position is searched; positions without noise."""
     sampled_plies: int = 8
-    """Maximum number of opening half-moves sampled from the policy without search; each game draws its own number."""
+    """Maximum number of opening half-moves sampled from the policy without search; each game draws
+    its own number."""
     resign: float = 0.95
-    """Threshold from 0 to 1: a player resigns when its values stay below minus this threshold; 0 never resigns."""
+    """Threshold from 0 to 1: a player resigns when its values stay below minus this threshold; 0
+    never resigns."""
     draw_penalty: float = 0.0
-    """Penalty of a draw: it is subtracted from the values of a drawn game's rows, for both sides."""
+    """Penalty of a draw: it is subtracted from the values of a drawn game's rows, for both
+    sides."""
     device: Literal["auto", "cpu", "cuda", "onnx"] = "auto"
-    """Device of the network. onnx runs the checkpoint's model.onnx on the CPU, fastest when exported with `--int8`; a
-    fine-tune exports its networks itself."""
+    """Device of the network. onnx runs the checkpoint's model.onnx on the CPU, fastest when
+    exported with `--int8`; a fine-tune exports its networks itself."""
 
     def __post_init__(self) -> None:
         """Raise ExploreError for values out of range."""
@@ -67,7 +77,9 @@ class ExploreConfig(SelfPlayConfig):
             raise ExploreError(f"seed must be from 0 to {2**32 - 1}, not {self.seed}")
         for name in ("explorer", "source", "device"):
             if getattr(self, name) not in (known := get_args(self.__annotations__[name])):
-                raise ExploreError(f"{name} is one of {', '.join(known)}, not {getattr(self, name)!r}")
+                raise ExploreError(
+                    f"{name} is one of {', '.join(known)}, not {getattr(self, name)!r}"
+                )
         if not 0.0 <= self.draw_penalty <= 1.0:
             raise ExploreError(f"draw_penalty must be between 0 and 1, not {self.draw_penalty}")
 
@@ -82,7 +94,9 @@ class ExploreConfig(SelfPlayConfig):
         return self.source == "games"
 
     def ingest(self) -> IngestConfig:
-        """Return the settings that rows are made with; searched positions all come from train splits and stay there."""
+        """Return the settings that rows are made with; searched positions all come from train
+        splits and stay there.
+        """
         if self.plays:
             return IngestConfig(test_share=0.0, val_share=VAL_SHARE, seed=self.seed, chunk_mib=8)
         return IngestConfig(planes="compact", seed=self.seed)

@@ -1,10 +1,12 @@
 """Turn the journal of a finished generation into a dataset.
 
-    games      journal -> games.jsonl, games.pgn -> replayed as ingest does -> rows of searched moves -> shards -> manifest
+    games      journal -> games.jsonl, games.pgn -> replayed as ingest does -> rows of searched
+    moves -> shards -> manifest
     positions  journal, positions.parquet -> rows of searched positions -> shards -> manifest
 
-A row has the search's policy in `visits`, and `root_value`, `best_value` and `simulations`. Its other columns are those of
-ingesting games.pgn, or of the position in its dataset. The dataset depends only on the items in the order of their numbers.
+A row has the search's policy in `visits`, and `root_value`, `best_value` and `simulations`. Its
+other columns are those of ingesting games.pgn, or of the position in its dataset. The dataset
+depends only on the items in the order of their numbers.
 
 Axes: R rows, S searches, G games of a chunk, W words of a position.
 """
@@ -38,7 +40,14 @@ from pipeline.dataset.files.shards import (
 )
 from pipeline.dumps.chunks import read_chunks
 from pipeline.dumps.source import Source
-from pipeline.ingest.chunk import ChunkTask, IngestConfig, packed_of, part_name, read_games, split_of
+from pipeline.ingest.chunk import (
+    ChunkTask,
+    IngestConfig,
+    packed_of,
+    part_name,
+    read_games,
+    split_of,
+)
 from pipeline.ingest.games_table import games_table
 from pipeline.ingest.manifest import build_manifest
 from pipeline.pgn import replay as pgn
@@ -56,9 +65,15 @@ MOST_SIMULATIONS = np.iinfo(np.uint16).max
 
 
 def build(
-    out: Path, found: Journals, config: ExploreConfig, drawn: Mapping[str, Any], more: Mapping[str, Any]
+    out: Path,
+    found: Journals,
+    config: ExploreConfig,
+    drawn: Mapping[str, Any],
+    more: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Make the dataset of a generation whose items are all in the journal, and return its manifest; delete the journal."""
+    """Make the dataset of a generation whose items are all in the journal, and return its manifest;
+    delete the journal.
+    """
     discard(out)  # an earlier build that was killed
     begin(out, {"items": len(found.places)})
     if config.plays:
@@ -81,7 +96,9 @@ def clear(out: Path) -> None:
 
 
 def _encode_games(out: Path, found: Journals, config: ExploreConfig) -> Source:
-    """Write games.pgn, games.jsonl and the shards of the games in the journal; return the source of the rows."""
+    """Write games.pgn, games.jsonl and the shards of the games in the journal; return the source of
+    the rows.
+    """
     lines = [found.places[number] for number in sorted(found.places)]
 
     def write_pgn(target: Any) -> None:
@@ -96,12 +113,16 @@ def _encode_games(out: Path, found: Journals, config: ExploreConfig) -> Source:
     publish(out / BUILDING, RECORDS, len(lines), write_records)
     source = Source(str(out / BUILDING / PGN))
     for chunk in read_chunks([source], CHUNK_BYTES):
-        entries = [line.read() for line in lines[chunk.first_game : chunk.first_game + len(chunk.starts)]]
+        entries = [
+            line.read() for line in lines[chunk.first_game : chunk.first_game + len(chunk.starts)]
+        ]
         _encode_chunk(ChunkTask(chunk, str(out), config.ingest()), entries, config.draw_penalty)
     return source
 
 
-def _encode_chunk(task: ChunkTask, entries: Sequence[Mapping[str, Any]], draw_penalty: float) -> None:
+def _encode_chunk(
+    task: ChunkTask, entries: Sequence[Mapping[str, Any]], draw_penalty: float
+) -> None:
     """Encode a chunk of games.pgn and its journal lines into shards and a note for the manifest."""
     chunk, config, out = task.chunk, task.config, Path(task.out)
     text = np.frombuffer(chunk.text, dtype=np.uint8)
@@ -127,12 +148,29 @@ def _encode_chunk(task: ChunkTask, entries: Sequence[Mapping[str, Any]], draw_pe
         mine = np.flatnonzero(splits_G[taken["game"]] == number)
         if len(mine):
             picked = {name: values[mine] for name, values in columns.items()}
-            path, seed = out / BUILDING / f"{split}-{chunk.index:05d}-0.parquet", (config.seed, chunk.index, number)
+            path, seed = (
+                out / BUILDING / f"{split}-{chunk.index:05d}-0.parquet",
+                (config.seed, chunk.index, number),
+            )
             picked_searches = [searches[at] for at in mine]
-            files.append(_write_shard(path, seed, packed_SW[mine], picked, picked_searches, config.planes))
+            files.append(
+                _write_shard(path, seed, packed_SW[mine], picked, picked_searches, config.planes)
+            )
     table = games_table(tagged, text, chunk, splits_G)
-    publish(out / PARTS, f"games-{chunk.index:05d}.parquet", len(table), lambda target: pq.write_table(table, target))
-    _publish_note(out, chunk.index, hashlib.sha256(chunk.text).hexdigest(), len(entries), columns["promotion"], files)
+    publish(
+        out / PARTS,
+        f"games-{chunk.index:05d}.parquet",
+        len(table),
+        lambda target: pq.write_table(table, target),
+    )
+    _publish_note(
+        out,
+        chunk.index,
+        hashlib.sha256(chunk.text).hexdigest(),
+        len(entries),
+        columns["promotion"],
+        files,
+    )
 
 
 # ---------------------------------------------------------------- positions
@@ -146,10 +184,19 @@ def _encode_positions(out: Path, found: Journals, config: IngestConfig) -> None:
         rows_S = np.array([search[0] for search in searches], dtype=np.int64)
         picked = {name: values[rows_S] for name, values in columns.items()}
         path = out / BUILDING / f"train-00000-{number}.parquet"
-        files.append(_write_shard(path, (config.seed, number), packed_NW[rows_S], picked, searches, config.planes))
+        files.append(
+            _write_shard(
+                path, (config.seed, number), packed_NW[rows_S], picked, searches, config.planes
+            )
+        )
         promotions.append(picked["promotion"])
     games = pq.ParquetFile(folder / GAMES).metadata.num_rows
-    publish(out / PARTS, "games-00000.parquet", games, lambda target: target.write((folder / GAMES).read_bytes()))
+    publish(
+        out / PARTS,
+        "games-00000.parquet",
+        games,
+        lambda target: target.write((folder / GAMES).read_bytes()),
+    )
     _publish_note(out, 0, file_hash(folder / POSITIONS), games, np.concatenate(promotions), files)
 
 
@@ -181,13 +228,25 @@ def _write_shard(
     searches = [searches[at] for at in order]
     values_S2 = np.array([search[1:3] for search in searches], dtype=np.float64).clip(-1.0, 1.0)
     simulations_S = np.array([search[3] for search in searches]).clip(max=MOST_SIMULATIONS)
-    values = {"root_value": values_S2[:, 0], "best_value": values_S2[:, 1], "simulations": simulations_S}
-    table = rows_table(packed_SW[order], {name: column[order] for name, column in columns.items()} | values, form)
+    values = {
+        "root_value": values_S2[:, 0],
+        "best_value": values_S2[:, 1],
+        "simulations": simulations_S,
+    }
+    table = rows_table(
+        packed_SW[order], {name: column[order] for name, column in columns.items()} | values, form
+    )
     place = table.schema.get_field_index("visits")
     table = table.set_column(place, table.schema.field(place), _visits(searches))
     done = publish(path.parent, path.name, len(table), partial(write_rows, table))
     split, _, _ = path.name.partition("-")
-    return {"name": path.name, "split": split, "rows": done.rows, "bytes": done.bytes, "sha256": done.sha256}
+    return {
+        "name": path.name,
+        "split": split,
+        "rows": done.rows,
+        "bytes": done.bytes,
+        "sha256": done.sha256,
+    }
 
 
 def _visits(searches: Sequence[Sequence[Any]]) -> pa.Array:
@@ -199,13 +258,19 @@ def _visits(searches: Sequence[Sequence[Any]]) -> pa.Array:
     shares = np.array([share for search in searches for share in search[5]], dtype=np.float64)
     shares /= np.repeat(np.add.reduceat(shares, offsets[:-1]), lengths_S)
     moves = pa.StructArray.from_arrays(
-        [number_array(labels), number_array(shares.astype(np.float32))], fields=list(kind.value_type)
+        [number_array(labels), number_array(shares.astype(np.float32))],
+        fields=list(kind.value_type),
     )
     return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), moves, type=kind)
 
 
 def _publish_note(
-    out: Path, index: int, digest: str, games: int, promotions: NDArray[np.uint8], files: Sequence[Mapping[str, Any]]
+    out: Path,
+    index: int,
+    digest: str,
+    games: int,
+    promotions: NDArray[np.uint8],
+    files: Sequence[Mapping[str, Any]],
 ) -> None:
     """Publish the note of a chunk whose rows have these promotions."""
     note = {

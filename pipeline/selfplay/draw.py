@@ -1,10 +1,11 @@
 """Draw the positions of datasets that are searched, and store them as a shard.
 
-    train splits --weighted draw--> best of each game and phase --shares of phases--> positions.parquet, games.parquet
+    train splits --weighted draw--> best of each game and phase --shares of phases-->
+    positions.parquet, games.parquet
 
-Random numbers are hashes of game, ply and seed. So the same positions are drawn from a dataset in either form. Weighted draws
-without replacement take the least -log(u) / weight (Efraimidis and Spirakis 2006). Memory grows with the number of games, not
-of positions.
+Random numbers are hashes of game, ply and seed. So the same positions are drawn from a dataset in
+either form. Weighted draws without replacement take the least -log(u) / weight (Efraimidis and
+Spirakis 2006). Memory grows with the number of games, not of positions.
 
 Axes: R rows of a group, C candidates, N positions drawn, G games drawn.
 """
@@ -50,11 +51,13 @@ POSITIONS, DRAWN = "positions.parquet", "drawn.json"
 SCANNED = ("planes", "castling", "game", "ply", "eval")
 """Columns that positions are drawn by."""
 KEPT = (
-    "planes", "castling", "ep_file", "halfmove", "repetition", "label", "promotion", "result", "eval", "ply", "plies", "game"
+    "planes", "castling", "ep_file", "halfmove", "repetition", "label", "promotion", "result",
+    "eval", "ply", "plies", "game",
 )  # fmt: skip
 """Columns that a searched row takes from its position."""
 CONTEXT = (*LAST_MOVES, "clock", "elo", "opponent_elo", "base", "increment")
-"""Further columns of a person's position; null a few moves off it. Searches of positions read none of them."""
+"""Further columns of a person's position; null a few moves off it. Searches of positions read none
+of them."""
 PHASES = {"opening": 0.2, "middlegame": 0.5, "endgame": 0.3}
 """Shares of the phases among the drawn positions."""
 FIRST_PLY = 6
@@ -62,46 +65,71 @@ FIRST_PLY = 6
 OPENING_PLIES = 20
 ENDGAME_PIECES = 6
 DECIDED, DECIDED_WEIGHT = 300, 0.25
-"""Centipawns of an engine's evaluation from which a position counts as decided, and its weight beside 1 of any other."""
+"""Centipawns of an engine's evaluation from which a position counts as decided, and its weight
+beside 1 of any other."""
 MOST_CANDIDATES = 1 << 22
 """Candidates that are gathered before all but the best of each game and phase are dropped."""
 
 _CANDIDATE = np.dtype(
-    [("game", "u8"), ("key", "u8"), ("draw", "f8"), ("shard", "i4"), ("group", "i4"), ("row", "i4"), ("phase", "u1")]
+    [
+        ("game", "u8"),
+        ("key", "u8"),
+        ("draw", "f8"),
+        ("shard", "i4"),
+        ("group", "i4"),
+        ("row", "i4"),
+        ("phase", "u1"),
+    ]
 )
-"""A candidate: dataset << 32 | game, key of the position, its draw (the least is taken), and its place."""
+"""A candidate: dataset << 32 | game, key of the position, its draw (the least is taken), and its
+place."""
 
 
 def phase_of(ply_R: NDArray[Any], planes_RP: NDArray[np.uint64]) -> NDArray[np.uint8]:
-    """Return the index into PHASES: endgames have at most ENDGAME_PIECES beside kings and pawns; then openings by ply."""
+    """Return the index into PHASES: endgames have at most ENDGAME_PIECES beside kings and pawns;
+    then openings by ply.
+    """
     pieces_R = np.bitwise_count(planes_RP[:, 2:10]).sum(axis=1)
     early_R = np.where(ply_R < OPENING_PLIES, 0, 1)
     return np.where(pieces_R <= ENDGAME_PIECES, 2, early_R).astype(np.uint8)
 
 
 def draw(
-    datasets: Sequence[Path], config: ExploreConfig, folder: Path, progress: Progress, stop: Stop, *, exact_count: bool
+    datasets: Sequence[Path],
+    config: ExploreConfig,
+    folder: Path,
+    progress: Progress,
+    stop: Stop,
+    *,
+    exact_count: bool,
 ) -> dict[str, Any]:
-    """Draw positions into `folder` and return the contents of `drawn.json`; if it exists, nothing is drawn.
+    """Draw positions into `folder` and return the contents of `drawn.json`; if it exists, nothing
+    is drawn.
 
-    Raises ExploreError where no position can be drawn, or with `exact_count` fewer than `config.count`. Raises DatasetError
-    for a folder that is no dataset, and Stopped.
+    Raises ExploreError where no position can be drawn, or with `exact_count` fewer than
+    `config.count`. Raises DatasetError for a folder that is no dataset, and Stopped.
     """
     if (folder / DRAWN).exists():
         drawn: dict[str, Any] = json.loads((folder / DRAWN).read_bytes())
         return drawn
     found = (member for directory in datasets for member in members(directory, progress, stop))
     used = [member for member in found if member.positions("train")]
-    shards = [(number, shard) for number, member in enumerate(used) for shard in member.shards("train")]
+    shards = [
+        (number, shard) for number, member in enumerate(used) for shard in member.shards("train")
+    ]
     chosen = _draw(shards, _per_game(used, config.count), config, progress, stop)
-    if config.source == "near" and len(chosen):  # several walks begin at a position where there are too few
+    # several walks begin at a position where there are too few
+    if config.source == "near" and len(chosen):
         chosen = chosen[np.arange(config.count) % len(chosen)]
     if len(chosen) < config.count:
         named = ", ".join(map(str, datasets))
         if not len(chosen):
-            raise ExploreError(f"no position to search in the train split of {named} from half-move {FIRST_PLY} on")
+            raise ExploreError(
+                f"no position to search in the train split of {named} from half-move {FIRST_PLY} on"
+            )
         there = (
-            f"count is {config.count:,}, and the train split of {named} has {len(chosen):,} different positions from "
+            f"count is {config.count:,}, and the train split of {named} has {len(chosen):,} "
+            f"different positions from "
             f"half-move {FIRST_PLY} on"
         )
         if exact_count:
@@ -115,7 +143,12 @@ def draw(
         rows |= {name: np.full(len(chosen), BATCH_SENTINELS[name]) for name in CONTEXT}
     table = rows_table(pack(rows.pop("planes"), rows), rows, "compact")
     games_table, sources = _games(games, used)
-    publish(folder, GAMES, len(games), lambda target: pq.write_table(games_table, target, compression="zstd"))
+    publish(
+        folder,
+        GAMES,
+        len(games),
+        lambda target: pq.write_table(games_table, target, compression="zstd"),
+    )
     publish(folder, POSITIONS, len(chosen), lambda target: write_rows(table, target))
     counts = np.bincount(chosen["phase"], minlength=len(PHASES)).tolist()
     drawn = {
@@ -128,7 +161,9 @@ def draw(
 
 
 def read_drawn(path: Path) -> tuple[NDArray[np.uint64], dict[str, NDArray[Any]]]:
-    """Return the positions of a file that `draw` wrote: packed, uint64[N, W], and their other columns."""
+    """Return the positions of a file that `draw` wrote: packed, uint64[N, W], and their other
+    columns.
+    """
     with open_shard(path) as reader:
         names = [name for name in (*KEPT, *CONTEXT) if name != "planes"]
         groups = [reader.read_packed(group, names) for group in range(len(reader.groups))]
@@ -137,7 +172,9 @@ def read_drawn(path: Path) -> tuple[NDArray[np.uint64], dict[str, NDArray[Any]]]
 
 
 def identify_datasets(datasets: Sequence[Path]) -> list[dict[str, str]]:
-    """Return the name and the manifest's hash of each dataset, and what is held out of it; raises DatasetError."""
+    """Return the name and the manifest's hash of each dataset, and what is held out of it; raises
+    DatasetError.
+    """
     return [
         {
             "name": member.directory.resolve().name,
@@ -150,9 +187,15 @@ def identify_datasets(datasets: Sequence[Path]) -> list[dict[str, str]]:
 
 
 def _draw(
-    shards: Sequence[tuple[int, Shard]], per_game: int, config: ExploreConfig, progress: Progress, stop: Stop
+    shards: Sequence[tuple[int, Shard]],
+    per_game: int,
+    config: ExploreConfig,
+    progress: Progress,
+    stop: Stop,
 ) -> NDArray[Any]:
-    """Return the drawn candidates; more of a game than `per_game` where short games and repeated positions leave too few."""
+    """Return the drawn candidates; more of a game than `per_game` where short games and repeated
+    positions leave too few.
+    """
     before = -1
     while True:
         candidates = _candidates(shards, per_game, config.seed, progress, stop)
@@ -182,7 +225,9 @@ def _candidates(
         with shard.open() as reader:
             for group in range(len(reader.groups)):
                 if stop():
-                    raise Stopped("stopped while positions were drawn; run the same command to begin anew")
+                    raise Stopped(
+                        "stopped while positions were drawn; run the same command to begin anew"
+                    )
                 rows = reader.read(group, SCANNED, shard.games)
                 parts.append(_score(rows, number, group, member, seed))
                 have += len(parts[-1])
@@ -221,24 +266,34 @@ def rank_equals(sorted_C: NDArray[Any]) -> NDArray[np.int64]:
     """Return each element's rank among its equals in a sorted array."""
     first_C = np.r_[True, sorted_C[1:] != sorted_C[:-1]]
     begins = np.flatnonzero(first_C)
-    rank_C: NDArray[np.int64] = np.arange(len(sorted_C)) - np.repeat(begins, np.diff(np.r_[begins, len(sorted_C)]))
+    rank_C: NDArray[np.int64] = np.arange(len(sorted_C)) - np.repeat(
+        begins, np.diff(np.r_[begins, len(sorted_C)])
+    )
     return rank_C
 
 
 def _choose(found: NDArray[Any], count: int, per_game: int, seed: int) -> NDArray[Any]:
-    """Return at most `count` positions in random order, at most `per_game` of a game, and none twice."""
+    """Return at most `count` positions in random order, at most `per_game` of a game, and none
+    twice.
+    """
     shares = np.array(list(PHASES.values()))
-    phase_C = splitmix64(splitmix64(found["game"], seed + 1) ^ found["phase"].astype(np.uint64), seed)
-    drawn_C = -np.log1p(-unit_interval(phase_C)) / shares[found["phase"]]  # draws one of a game's phases by the shares
+    phase_C = splitmix64(
+        splitmix64(found["game"], seed + 1) ^ found["phase"].astype(np.uint64), seed
+    )
+    # draws one of a game's phases by the shares
+    drawn_C = -np.log1p(-unit_interval(phase_C)) / shares[found["phase"]]
     order = np.lexsort((found["draw"], drawn_C, found["game"]))
     found = found[order[rank_equals(found["game"][order]) < per_game]]
-    found = found[np.argsort(splitmix64(found["key"] ^ splitmix64(found["game"]), seed), kind="stable")]
+    found = found[
+        np.argsort(splitmix64(found["key"] ^ splitmix64(found["game"]), seed), kind="stable")
+    ]
     found = found[np.sort(np.unique(found["key"], return_index=True)[1])]
     first_C = np.zeros(len(found), dtype=np.bool_)
     for phase, most in enumerate(np.floor(shares * count).astype(np.int64)):
         first_C[np.flatnonzero(found["phase"] == phase)[:most]] = True
     taken = np.flatnonzero(first_C)
-    rest = np.flatnonzero(~first_C)[: count - len(taken)]  # where a phase has too few, and for rounding
+    # where a phase has too few, and for rounding
+    rest = np.flatnonzero(~first_C)[: count - len(taken)]
     chosen: NDArray[Any] = found[np.sort(np.r_[taken, rest])]
     return chosen
 
@@ -256,17 +311,25 @@ def _read_rows(chosen: NDArray[Any], shards: Sequence[Shard]) -> dict[str, NDArr
             read = reader.read(int(place_N[begin, 1]), (*KEPT, *CONTEXT), shard.games)
         for name, values in read.items():
             if name not in rows:
-                rows[name] = np.empty((len(chosen), PLANES) if name == "planes" else len(chosen), dtype=values.dtype)
+                rows[name] = np.empty(
+                    (len(chosen), PLANES) if name == "planes" else len(chosen), dtype=values.dtype
+                )
             rows[name][mine] = values[chosen["row"][mine]]
     return rows
 
 
-def _games(games_G: NDArray[np.uint64], used: Sequence[Member]) -> tuple[pa.Table, list[Mapping[str, Any]]]:
-    """Return the rows of these games in the tables of games, and the sources that their column `source` counts."""
+def _games(
+    games_G: NDArray[np.uint64], used: Sequence[Member]
+) -> tuple[pa.Table, list[Mapping[str, Any]]]:
+    """Return the rows of these games in the tables of games, and the sources that their column
+    `source` counts.
+    """
     sources: list[Mapping[str, Any]] = []
     parts = []
     for number, member in enumerate(used):
-        mine = (games_G[games_G >> np.uint64(32) == number] & np.uint64(0xFFFF_FFFF)).astype(np.int64)
+        mine = (games_G[games_G >> np.uint64(32) == number] & np.uint64(0xFFFF_FFFF)).astype(
+            np.int64
+        )
         for first, table in games_tables(member.directory, member.manifest, tuple(GAMES_COLUMNS)):
             here = mine[(mine >= first) & (mine < first + len(table))] - first
             part = table.take(pa.array(here))

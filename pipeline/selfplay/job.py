@@ -1,11 +1,13 @@
 """A generation of self-play, started, continued after a kill, and made into a dataset.
 
-    checkpoint, configuration, datasets -> [process: games or searches -> journal] -> shards, manifest
+    checkpoint, configuration, datasets -> [process: games or searches -> journal] -> shards,
+    manifest
 
-explore.json identifies the generation; a directory that was started with anything else is refused, with the setting that
-differs. Until the manifest exists, `.journal/` holds what is finished. A game or search depends on the seed, its number, the
-settings and the evaluator. So a killed generation ends with the files of an uninterrupted one; only `selfplay.timing` in the
-manifest differs. (A network's answer may differ in its last bits with the size of its batch, and a game with it.)
+explore.json identifies the generation; a directory that was started with anything else is refused,
+with the setting that differs. Until the manifest exists, `.journal/` holds what is finished. A game
+or search depends on the seed, its number, the settings and the evaluator. So a killed generation
+ends with the files of an uninterrupted one; only `selfplay.timing` in the manifest differs. (A
+network's answer may differ in its last bits with the size of its batch, and a game with it.)
 """
 
 import os
@@ -51,15 +53,17 @@ def explore(
 ) -> dict[str, Any]:
     """Play games or search positions of `datasets` into the dataset `out`, and return its manifest.
 
-    Finished games and searches are kept. `finished_only` builds the dataset from these without starting new ones; of games
-    it favors short ones. Without `exact_count`, datasets that have fewer positions than `config.count` are searched whole.
-    `lineage` is written into the manifest. `workers` are processes, 0 for one per core, or one where the network runs on a
-    GPU. `engine` is what they run on, as in pipeline.executors.by_name: Ray's
-    processes run on CPUs, one per core, and all its nodes see `out` and the checkpoint.
+    Finished games and searches are kept. `finished_only` builds the dataset from these without
+    starting new ones; of games it favors short ones. Without `exact_count`, datasets that have
+    fewer positions than `config.count` are searched whole. `lineage` is written into the manifest.
+    `workers` are processes, 0 for one per core, or one where the network runs on a GPU. `engine` is
+    what they run on, as in pipeline.executors.by_name: Ray's processes run on CPUs, one per core,
+    and all its nodes see `out` and the checkpoint.
 
-    Raises ExploreError for other settings than the directory was started with, a checkpoint without a value, datasets without
-    positions, two jobs at once, and a full disk. Also DatasetError, CheckpointError, OnnxError, ConfigError (no such engine),
-    IngestError (Ray was lost), and Stopped.
+    Raises ExploreError for other settings than the directory was started with, a checkpoint without
+    a value, datasets without positions, two jobs at once, and a full disk. Also DatasetError,
+    CheckpointError, OnnxError, ConfigError (no such engine), IngestError (Ray was lost), and
+    Stopped.
     """
     if workers < 0:
         raise ConfigError("workers must be 0 or more")
@@ -71,7 +75,10 @@ def explore(
         )
     remote = None if engine == LOCAL else engine_of(engine, workers)
     if remote is not None and config.device not in ("auto", "cpu", ONNX):
-        raise ConfigError(f"{engine} runs on CPUs: leave out the device {config.device}, or work without an engine")
+        raise ConfigError(
+            f"{engine} runs on CPUs: leave out the device {config.device}, or work without an "
+            f"engine"
+        )
     identity = _identify(checkpoint, config, datasets, lineage)
     require_own(out, SELFPLAY, ExploreError)
     require_apart(out, [*datasets, *([] if checkpoint is None else [checkpoint])], ExploreError)
@@ -79,7 +86,10 @@ def explore(
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ExploreError(f"{out} cannot be made: {error.strerror}") from error
-    with alone(out, ExploreError(f"another process works in {out}: wait for it, or choose another directory")):
+    with alone(
+        out,
+        ExploreError(f"another process works in {out}: wait for it, or choose another directory"),
+    ):
         try:
             _claim(out, identity)
             if finish_dataset(out):
@@ -88,23 +98,37 @@ def explore(
                 return manifest
             journal = out.absolute() / FOLDER
             prepare_journal(journal)
-            drawn = {} if config.plays else draw(datasets, config, journal, progress, stop, exact_count=exact_count)
+            drawn = (
+                {}
+                if config.plays
+                else draw(datasets, config, journal, progress, stop, exact_count=exact_count)
+            )
             total, width = (config.games, 1) if config.plays else (drawn["positions"], config.width)
             task = Task(
                 numbers=tuple(range(-(-total // width))),
                 config=config,
-                checkpoint=checkpoint.absolute() if checkpoint is not None and config.uses_network else None,
+                checkpoint=checkpoint.absolute()
+                if checkpoint is not None and config.uses_network
+                else None,
                 journal=journal,
                 run_file=journal / f"run-{secrets.token_hex(8)}",
                 owner=os.getpid(),
             )
 
             def show(items: int) -> Tick:
-                return Tick(min(items * width, total), total, "games" if config.plays else "positions")
+                return Tick(
+                    min(items * width, total), total, "games" if config.plays else "positions"
+                )
 
-            found = read_journals(journal) if finished_only else complete(task, remote, workers, progress, stop, show)
+            found = (
+                read_journals(journal)
+                if finished_only
+                else complete(task, remote, workers, progress, stop, show)
+            )
             if not found.places:
-                raise ExploreError(f"nothing is finished in {out}: run the same command without --finished-only")
+                raise ExploreError(
+                    f"nothing is finished in {out}: run the same command without --finished-only"
+                )
             described = _describe(found, drawn, identity, config)
             if finished_only:
                 figures = described["selfplay"]
@@ -113,7 +137,8 @@ def explore(
             return build(out, found, config, drawn, described)
         except OSError as error:
             raise ExploreError(
-                f"{error.strerror or error} ({out}): what was finished is kept, run again to continue"
+                f"{error.strerror or error} ({out}): what was finished is kept, run again to "
+                f"continue"
             ) from error
 
 
@@ -123,17 +148,23 @@ def _identify(
     datasets: Sequence[Path],
     lineage: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
-    """Return everything that a generation depends on; raises for a checkpoint that cannot be used."""
+    """Return everything that a generation depends on; raises for a checkpoint that cannot be
+    used.
+    """
     player = None
     if config.uses_network:
         if checkpoint is None:
-            raise ExploreError(f"the explorer {config.explorer} needs a checkpoint: name its directory")
+            raise ExploreError(
+                f"the explorer {config.explorer} needs a checkpoint: name its directory"
+            )
         from model.checkpoint import load
 
         # the checkpoint is opened here, so that an error is reported once, and not by every process
         network, card = load(checkpoint)
         if network.preset.value == "none":
-            raise ExploreError(f"{checkpoint} has no value head: a search needs a network with a value")
+            raise ExploreError(
+                f"{checkpoint} has no value head: a search needs a network with a value"
+            )
         player = {
             "weights_sha256": card["files"]["weights"]["sha256"],
             "preset": card["preset"]["name"],
@@ -156,7 +187,9 @@ def _identify(
 
 
 def _claim(out: Path, identity: Mapping[str, Any]) -> None:
-    """Record what the directory is started with, or compare; ExploreError names the setting that differs."""
+    """Record what the directory is started with, or compare; ExploreError names the setting that
+    differs.
+    """
     journal = out / FOLDER
     if (out / MANIFEST).exists() or (journal / DRAWN).exists() or read_journals(journal).places:
         claim(out / IDENTITY, identity, ExploreError)
@@ -171,6 +204,10 @@ def _describe(
     figures = count_games(found) if config.plays else count_searches(found, drawn["phases"])
     return {
         "config": identity["config"],
-        "lineage": {**identity["lineage"], "checkpoint": identity["checkpoint"], "datasets": identity["datasets"]},
+        "lineage": {
+            **identity["lineage"],
+            "checkpoint": identity["checkpoint"],
+            "datasets": identity["datasets"],
+        },
         "selfplay": {**figures, "timing": timing(found.work, found.damaged)},
     }

@@ -1,11 +1,15 @@
-"""The journal of a generation in progress: each process appends what it has finished to its own file.
+"""The journal of a generation in progress: each process appends what it has finished to its own
+file.
 
-.journal/UUID.jsonl   lines CRC32 JSON, where JSON is {"record", "searches"} and more for a finished item, a game
-                           (records.py) or a group of positions (positions.py), or {"work"}: what the process has done so far
+.journal/UUID.jsonl   lines CRC32 JSON, where JSON is {"record", "searches"} and more for a finished
+item, a game
+                           (records.py) or a group of positions (positions.py), or {"work"}: what
+                           the process has done so far
 
-A killed process loses no line that it has written, since the system has it; fsync, every few seconds, is for power cuts.
-A process always opens a new file, so only the last line of a file can be cut short. A damaged line is counted and ignored,
-and its item is done again. An item that was done twice is the same both times.
+A killed process loses no line that it has written, since the system has it; fsync, every few
+seconds, is for power cuts. A process always opens a new file, so only the last line of a file can
+be cut short. A damaged line is counted and ignored, and its item is done again. An item that was
+done twice is the same both times.
 """
 
 import json

@@ -1,4 +1,5 @@
-"""Positions a few random moves away from human games: searches visit such positions, games rarely contain them.
+"""Positions a few random moves away from human games: searches visit such positions, games rarely
+contain them.
 
 A value that has learned from games alone has not seen them.
 
@@ -25,15 +26,21 @@ BLOCK = 4096
 """Rows whose boards are in memory together: a python-chess board takes two kilobytes."""
 
 
-def step_off(rows: dict[str, NDArray[Any]], seed: int, progress: Progress = silent, stop: Stop = never) -> None:
-    """Play one to MOST_MOVES random legal moves in each row, in place; a game ends before the move that would end it.
+def step_off(
+    rows: dict[str, NDArray[Any]], seed: int, progress: Progress = silent, stop: Stop = never
+) -> None:
+    """Play one to MOST_MOVES random legal moves in each row, in place; a game ends before the move
+    that would end it.
 
-    The rows then belong to no game: no label, no evaluation, no result (`plies` is 0). Raises Stopped.
+    The rows then belong to no game: no label, no evaluation, no result (`plies` is 0). Raises
+    Stopped.
     """
     chance, count = np.random.Generator(np.random.PCG64(seed)), len(rows["ply"])
     for first in range(0, count, BLOCK):
         if stop():
-            raise Stopped("stopped while random moves were played; run the same command to begin anew")
+            raise Stopped(
+                "stopped while random moves were played; run the same command to begin anew"
+            )
         _step_block({name: column[first : first + BLOCK] for name, column in rows.items()}, chance)
         progress(Tick(min(first + BLOCK, count), count, "positions moved"))
 

@@ -1,11 +1,14 @@
 """Groups of drawn positions, searched side by side: a line of the journal each.
 
-record     number, searched (positions), over (positions where the rules end the game: not searched), changed (searches whose
+record     number, searched (positions), over (positions where the rules end the game: not
+searched), changed (searches whose
            best move is not the policy's first)
-searches   a list for each searched position: its row in positions.parquet, then `pipeline.selfplay.records.search_fields`
+searches   a list for each searched position: its row in positions.parquet, then
+`pipeline.selfplay.records.search_fields`
 
-A group always has the same positions and starts with an empty cache. So its batches, and with them the network's answers to
-the last bit, do not depend on what was searched before. The hand-written evaluator is faster than a cache.
+A group always has the same positions and starts with an empty cache. So its batches, and with them
+the network's answers to the last bit, do not depend on what was searched before. The hand-written
+evaluator is faster than a cache.
 
 Axes: N positions, W words of a position, P words of a packed one.
 """
@@ -35,12 +38,14 @@ CACHE_MIB = 8
 def search_groups(
     evaluator: Evaluator, config: ExploreConfig, positions: Path, numbers: Sequence[int], stop: Stop
 ) -> Iterator[dict[str, Any]]:
-    """Search the groups of these numbers in a file of positions, and yield their lines until `stop` returns True."""
+    """Search the groups of these numbers in a file of positions, and yield their lines until `stop`
+    returns True.
+    """
     packed_NP, columns = read_drawn(positions)
     positions_NW = to_positions(packed_NP)
-    positions_NW[:, COUNTERS] = columns["halfmove"].astype(np.uint64) | columns["ply"].astype(np.uint64) << np.uint64(
-        16
-    )
+    positions_NW[:, COUNTERS] = columns["halfmove"].astype(np.uint64) | columns["ply"].astype(
+        np.uint64
+    ) << np.uint64(16)
     for number in numbers:
         entry = _search_group(evaluator, config, positions_NW, number, stop)
         if entry is None:
@@ -49,7 +54,11 @@ def search_groups(
 
 
 def _search_group(
-    evaluator: Evaluator, config: ExploreConfig, positions_NW: NDArray[np.uint64], number: int, stop: Stop
+    evaluator: Evaluator,
+    config: ExploreConfig,
+    positions_NW: NDArray[np.uint64],
+    number: int,
+    stop: Stop,
 ) -> dict[str, Any] | None:
     """Search a group and return its line; None if it was stopped."""
     first, stopped = number * config.width, False
@@ -64,12 +73,16 @@ def _search_group(
     search = Search(player, config.search, games=len(positions_NW), seed=config.seed)
     for slot, position in enumerate(positions_NW):
         search.start(slot, position, game=first + slot)
-    slots = np.array([slot for slot in range(search.games) if search.outcome(slot) is None], dtype=np.int64)
+    slots = np.array(
+        [slot for slot in range(search.games) if search.outcome(slot) is None], dtype=np.int64
+    )
     search.run(slots, noise=False, stop=halted)
     if stopped:
         return None
     searches, changed = [], 0
-    for slot, label, promotion in zip(slots.tolist(), *map(np.ndarray.tolist, search.choose(slots)), strict=True):
+    for slot, label, promotion in zip(
+        slots.tolist(), *map(np.ndarray.tolist, search.choose(slots)), strict=True
+    ):
         root = search.root(slot)
         searches.append([first + slot, *search_fields(read_search(root, label, promotion))])
         if root.mate != 1:  # at a mate in one the network was not asked

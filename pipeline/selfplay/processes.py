@@ -1,6 +1,8 @@
-"""A generation's items spread over processes: a process that dies is replaced, and its unfinished items begun anew.
+"""A generation's items spread over processes: a process that dies is replaced, and its unfinished
+items begun anew.
 
-Each process runs its own network on all of its games at once, without a server of evaluations between them (docs/scale.md).
+Each process runs its own network on all of its games at once, without a server of evaluations
+between them (docs/scale.md).
 """
 
 import math
@@ -27,7 +29,9 @@ GRACE = 15.0
 
 
 def prepare_journal(journal: Path) -> None:
-    """Make a journal's folder, and delete the files that a killed run left open there and beside it."""
+    """Make a journal's folder, and delete the files that a killed run left open there and beside
+    it.
+    """
     journal.mkdir(exist_ok=True)
     for folder in (journal.parent, journal):
         for left in temporaries(folder):
@@ -35,13 +39,19 @@ def prepare_journal(journal: Path) -> None:
 
 
 def complete(
-    task: Task, engine: Engine | None, workers: int, progress: Progress, stop: Stop, show: Callable[[int], Tick]
+    task: Task,
+    engine: Engine | None,
+    workers: int,
+    progress: Progress,
+    stop: Stop,
+    show: Callable[[int], Tick],
 ) -> Journals:
     """Do the unfinished items of a task, and return the journals of all its items.
 
-    With no engine `workers` processes of this machine work, 0 for as many as suit it. `show` makes a report of how many items
-    are finished. Raises Stopped where `stop` returned True before the last one, and ExploreError where a process cannot go on,
-    or this one does not see what others have finished.
+    With no engine `workers` processes of this machine work, 0 for as many as suit it. `show` makes
+    a report of how many items are finished. Raises Stopped where `stop` returned True before the
+    last one, and ExploreError where a process cannot go on, or this one does not see what others
+    have finished.
     """
     found, wanted = read_journals(task.journal), len(task.numbers)
     missing = tuple(number for number in task.numbers if number not in found.places)
@@ -50,12 +60,19 @@ def complete(
 
         def report() -> None:
             done = min(watch.count(), len(missing))
-            tick, rate = show(before + done), show(done).done / max(time.perf_counter() - began, 1e-9)
+            tick, rate = (
+                show(before + done),
+                show(done).done / max(time.perf_counter() - began, 1e-9),
+            )
             progress(replace(tick, values={f"{tick.unit}/h": 3600.0 * rate}))
 
         _run(replace(task, numbers=missing), engine, workers, report, stop)
         until = time.monotonic() + LATE_SECONDS
-        while len((found := read_journals(task.journal)).places) < wanted and not stop() and time.monotonic() < until:
+        while (
+            len((found := read_journals(task.journal)).places) < wanted
+            and not stop()
+            and time.monotonic() < until
+        ):
             time.sleep(0.5)
     if len(found.places) < wanted:
         tick = show(len(found.places))
@@ -63,12 +80,15 @@ def complete(
         if stop():
             raise Stopped(f"stopped after {counted}; run the same command to continue")
         raise ExploreError(
-            f"only {counted} are visible in {task.journal}: use a folder that all nodes share, and run the same command again"
+            f"only {counted} are visible in {task.journal}: use a folder that all nodes share, and "
+            f"run the same command again"
         )
     return found
 
 
-def _run(task: Task, engine: Engine | None, workers: int, report: Callable[[], None], stop: Stop) -> None:
+def _run(
+    task: Task, engine: Engine | None, workers: int, report: Callable[[], None], stop: Stop
+) -> None:
     """Do a task's items in as many processes as suit; return early when `stop` returns True."""
     items = len(task.numbers)
     for left in task.journal.glob("run-*"):  # processes of a job that is gone stop without it
@@ -92,7 +112,9 @@ def _run(task: Task, engine: Engine | None, workers: int, report: Callable[[], N
 
 
 def _suited(task: Task) -> int:
-    """Return how many processes suit this machine: one where the network runs on a GPU, so that its batches are large."""
+    """Return how many processes suit this machine: one where the network runs on a GPU, so that its
+    batches are large.
+    """
     if task.config.uses_network and task.config.device != ONNX:
         from model.training.precision import device_for
 
@@ -106,7 +128,9 @@ def _parts(task: Task, processes: int) -> list[Task]:
     return [replace(task, numbers=task.numbers[first::processes]) for first in range(processes)]
 
 
-def _run_many(tasks: Sequence[Task], engine: Engine, report: Callable[[], None], stop: Stop) -> None:
+def _run_many(
+    tasks: Sequence[Task], engine: Engine, report: Callable[[], None], stop: Stop
+) -> None:
     """Run tasks in processes of a connected engine, and watch their journal."""
     run_file, failed = tasks[0].run_file, []
     asked = math.inf
@@ -133,7 +157,9 @@ def _failure(status: str, value: Failure | None) -> Exception:
     """Return the error that ends the job when a process failed."""
     kept = "what was finished is kept, run again to continue"
     if status == "lost" or value is None:
-        return ExploreError(f"a process was killed three times (out of memory?): try fewer --workers; {kept}")
+        return ExploreError(
+            f"a process was killed three times (out of memory?): try fewer --workers; {kept}"
+        )
     if value.system or value.mistake:
         return ExploreError(f"{value.message}: {kept}")
     return RuntimeError(f"a process failed: {value.message}\n{value.traceback}")

@@ -1,9 +1,12 @@
 """A finished game as a line of the journal: its record, its searches, and its PGN.
 
-record     the line of games.jsonl: number, moves (UCI), result, ending, and of games without resignation: resign_ply
-           (half-moves after which a side would have resigned) and resign_was_wrong (whether that side did not lose)
+record     the line of games.jsonl: number, moves (UCI), result, ending, and of games without
+resignation: resign_ply
+           (half-moves after which a side would have resigned) and resign_was_wrong (whether that
+           side did not lose)
 searches   a list for each searched move: half-move, then `search_fields`
-pgn        the game, with the search's value after each move from White's view, in -1..1, as [%value 0.25]: not as [%eval],
+pgn        the game, with the search's value after each move from White's view, in -1..1, as [%value
+0.25]: not as [%eval],
            which holds an engine's centipawns in people's games, and which ingest reads
 """
 
@@ -38,14 +41,19 @@ def game_entry(game: Game, explorer: str, seed: int) -> dict[str, Any]:
         "resign_ply": game.resign_ply,
         "resign_was_wrong": game.resign_was_wrong,
     }
-    searches = [[ply, *search_fields(search)] for ply, search in enumerate(game.searches) if search is not None]
+    searches = [
+        [ply, *search_fields(search)]
+        for ply, search in enumerate(game.searches)
+        if search is not None
+    ]
     return {"record": record, "searches": searches, "pgn": _pgn(game, moves, explorer, seed)}
 
 
 def search_fields(search: SearchResult) -> tuple[float, float, int, list[int], list[float]]:
     """Return a search's value, its best move's value, simulations, labels and shares.
 
-    Promotions of one label are added up, and shares below a millionth left out. Values are the mover's.
+    Promotions of one label are added up, and shares below a millionth left out. Values are the
+    mover's.
     """
     labels, places = np.unique(search.labels, return_inverse=True)
     shares = np.bincount(places, weights=search.shares).round(DIGITS)
@@ -62,7 +70,9 @@ def _pgn(game: Game, moves: list[chess.Move], explorer: str, seed: int) -> str:
     tree.headers["Site"] = f"{SITE}{seed}-{game.number}"
     tree.headers["White"] = tree.headers["Black"] = explorer
     tree.headers["Result"] = RESULTS[game.result]
-    tree.headers["Termination"] = "adjudication" if game.ending in (TOO_LONG, UNEVENTFUL) else "normal"
+    tree.headers["Termination"] = (
+        "adjudication" if game.ending in (TOO_LONG, UNEVENTFUL) else "normal"
+    )
     node: chess.pgn.GameNode = tree
     for move, search in zip(moves, game.searches, strict=True):
         white = node.turn() == chess.WHITE
@@ -70,5 +80,7 @@ def _pgn(game: Game, moves: list[chess.Move], explorer: str, seed: int) -> str:
         if search is not None:
             node.comment = f"[%value {search.value if white else -search.value:.4f}]"
     if game.ending == RESIGNED:
-        node.comment = " ".join(filter(None, [node.comment, f"{'White' if game.result < 0 else 'Black'} resigns"]))
+        node.comment = " ".join(
+            filter(None, [node.comment, f"{'White' if game.result < 0 else 'Black'} resigns"])
+        )
     return f"{tree}\n\n"

@@ -56,17 +56,23 @@ def summarize(manifest: Mapping[str, Any]) -> str:
     if "games" in found:
         games = found["games"]
         lines = [
-            f"{games:,} games, {100 * found['decisive_share']:.1f} % decided, {found['mean_plies']:.1f} half-moves"
+            f"{games:,} games, {100 * found['decisive_share']:.1f} % decided, "
+            f"{found['mean_plies']:.1f} half-moves"
             f" long; {rows['total']:,} positions, {rows['train']:,} of them to train on",
-            "endings: " + ", ".join(f"{name} {100 * count / games:.1f} %" for name, count in found["endings"].items()),
-            f"{found['played_on']} games played on past a resignation, which would have been wrong in"
+            "endings: "
+            + ", ".join(
+                f"{name} {100 * count / games:.1f} %" for name, count in found["endings"].items()
+            ),
+            f"{found['played_on']} games played on past a resignation, which would have been wrong "
+            f"in"
             f" {found['false_resignations']}",
         ]
     else:
         phases = ", ".join(f"{count:,} {name}" for name, count in found["phases"].items())
         lines = [
             f"{searched:,} positions searched (drawn: {phases})",
-            f"the search plays another move than the policy's first in {100 * found['best_move_changed']:.1f} %",
+            f"the search plays another move than the policy's first in "
+            f"{100 * found['best_move_changed']:.1f} %",
         ]
     if "unfinished" in found:
         lines.append(f"{found['unfinished']:,} that were not finished are left out")

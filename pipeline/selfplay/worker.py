@@ -1,8 +1,9 @@
-"""One process's part of a generation: games or searches, each written to the journal when it is finished.
+"""One process's part of a generation: games or searches, each written to the journal when it is
+finished.
 
-Before every move or search it checks that the file `run_file` exists: deleting a file works on a full disk too. On the same
-machine it also checks that the process that started it is alive. So no process works for a job that is gone. Ray itself ends
-the tasks of a dead driver.
+Before every move or search it checks that the file `run_file` exists: deleting a file works on a
+full disk too. On the same machine it also checks that the process that started it is alive. So no
+process works for a job that is gone. Ray itself ends the tasks of a dead driver.
 """
 
 import os
@@ -27,7 +28,8 @@ from pipeline.selfplay.records import game_entry
 ONNX = "onnx"
 """The device of a network that onnxruntime runs, from the file beside the checkpoint's card."""
 CACHE_MIB = 32
-"""Evaluation cache of a process that plays with a network; the hand-written evaluator is as fast as a cache."""
+"""Evaluation cache of a process that plays with a network; the hand-written evaluator is as fast as
+a cache."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,7 +78,10 @@ def work_on(task: Task, report: Callable[[], None] = lambda: None, stop: Stop = 
     Raises ExploreError where the journal cannot be seen.
     """
     if not task.journal.is_dir():
-        raise ExploreError(f"{socket.gethostname()} does not see {task.journal}: name an --out that all nodes share")
+        raise ExploreError(
+            f"{socket.gethostname()} does not see {task.journal}: name an --out that all nodes "
+            f"share"
+        )
     missing = sorted(set(task.numbers) - read_journals(task.journal).places.keys())
     if not (missing and task.is_wanted):
         return
@@ -97,7 +102,9 @@ def work_on(task: Task, report: Callable[[], None] = lambda: None, stop: Stop = 
         journal.close()
 
 
-def _entries(task: Task, evaluator: Evaluator, numbers: list[int], stop: Stop) -> Iterator[dict[str, Any]]:
+def _entries(
+    task: Task, evaluator: Evaluator, numbers: list[int], stop: Stop
+) -> Iterator[dict[str, Any]]:
     """Yield the lines of games or groups of positions as they are finished."""
     config = task.config
     if not config.plays:
@@ -105,5 +112,7 @@ def _entries(task: Task, evaluator: Evaluator, numbers: list[int], stop: Stop) -
         yield from search_groups(evaluator, config, positions, numbers, stop)
         return
     player = CachedEvaluator(evaluator, CACHE_MIB) if config.uses_network else evaluator
-    for game in play_games(player, config.search, config, games=numbers, seed=config.seed, stop=stop):
+    for game in play_games(
+        player, config.search, config, games=numbers, seed=config.seed, stop=stop
+    ):
         yield game_entry(game, config.explorer, config.seed)

@@ -1,11 +1,13 @@
-"""Build a folder aside: its files get their names when all of them are complete, the one that marks the folder last.
+"""Build a folder aside: its files get their names when all of them are complete, the one that marks
+the folder last.
 
     OUT/.building/run.json      what is being built: with it, all of .building is ours
     OUT/.building/parts/...     notes and intermediate files, which stay for a resume
     OUT/.building/NAME          a finished file, which `finish` renames to OUT/NAME
 
-A store has no rename: files are published under their final names at once, and the marking file still comes last. A killed
-build is continued or discarded by the next command with the same OUT; files of others in OUT are never touched.
+A store has no rename: files are published under their final names at once, and the marking file
+still comes last. A killed build is continued or discarded by the next command with the same OUT;
+files of others in OUT are never touched.
 """
 
 import shutil
@@ -34,7 +36,9 @@ def files_folder(out: Path) -> Path:
 
 
 def is_build(out: Path) -> bool:
-    """Return whether OUT holds a build: marked by its identity, or killed before it wrote anything."""
+    """Return whether OUT holds a build: marked by its identity, or killed before it wrote
+    anything.
+    """
     folder = out / BUILDING
     if (folder / RUN).is_file():
         return not is_local(out) or not folder.is_symlink()
@@ -44,22 +48,28 @@ def is_build(out: Path) -> bool:
 
 
 def require_unused(out: Path, names: Iterable[str], refusal: type[UserError]) -> None:
-    """Raise `refusal` if another program's file has a name that the build needs; in a store such a file is ours."""
+    """Raise `refusal` if another program's file has a name that the build needs; in a store such a
+    file is ours.
+    """
     for name in names if is_local(out) else ():
         if (out / name).exists() or (out / name).is_symlink():
             raise refusal(
-                f"{out / name} is not of this build: move it away and run the same command again, or choose another --out"
+                f"{out / name} is not of this build: move it away and run the same command again, "
+                f"or choose another --out"
             )
 
 
 def finish(out: Path, last: str, refusal: type[UserError]) -> None:
-    """Give the files of a build their names, `last` at the end, and delete the rest of it; if killed, call it again.
+    """Give the files of a build their names, `last` at the end, and delete the rest of it; if
+    killed, call it again.
 
     Raises `refusal` if another program's file has one of the names.
     """
     if is_local(out):
         folder = out / BUILDING
-        files = sorted(path.name for path in folder.iterdir() if path.is_file() and not is_temporary(path.name))
+        files = sorted(
+            path.name for path in folder.iterdir() if path.is_file() and not is_temporary(path.name)
+        )
         names = [name for name in files if name not in (RUN, last)]
         require_unused(out, [*names, last], refusal)
         sync_directory(folder)

@@ -12,7 +12,8 @@ FORMULA = ("=", "+", "-", "@", "\t")
 def csv_text(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
     """Return rows as CSV with a header; a missing value is empty.
 
-    Texts may come from a stranger, as an engine's name does: one that begins like a formula gets an apostrophe before it.
+    Texts may come from a stranger, as an engine's name does: one that begins like a formula gets an
+    apostrophe before it.
     """
     written = io.StringIO()
     writer = csv.DictWriter(written, fieldnames=columns, lineterminator="\n")
@@ -23,7 +24,9 @@ def csv_text(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
 
 
 def _quote_formula(value: Any) -> Any:
-    """Quote a text that a spreadsheet would take for a formula, and drop line ends; numbers stay numbers."""
+    """Quote a text that a spreadsheet would take for a formula, and drop line ends; numbers stay
+    numbers.
+    """
     if not isinstance(value, str):
         return value
     value = value.replace("\r", " ")  # csv does not quote it where rows end in a line feed

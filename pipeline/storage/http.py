@@ -1,11 +1,14 @@
-"""Files on the web, read in order and through broken connections, for `fetch` and for `ingest` of an address.
+"""Files on the web, read in order and through broken connections, for `fetch` and for `ingest` of
+an address.
 
-    request -> bytes -> a break, a stall, "come back later" -> wait -> request from that byte on -> bytes -> the end
+    request -> bytes -> a break, a stall, "come back later" -> wait -> request from that byte on ->
+    bytes -> the end
 
-Bytes of two versions of a file are never joined. A request that continues names a strong validator (If-Range, RFC 9110
-section 13.1.5), a strong ETag, and the answer must repeat it. Where the server has none, the file is read again from byte 0,
-and the bytes that were returned before are compared by their hash. A body whose end looks like a broken connection is
-refused. Needs urllib3 2, for `read1`.
+Bytes of two versions of a file are never joined. A request that continues names a strong validator
+(If-Range, RFC 9110 section 13.1.5), a strong ETag, and the answer must repeat it. Where the server
+has none, the file is read again from byte 0, and the bytes that were returned before are compared
+by their hash. A body whose end looks like a broken connection is refused. Needs urllib3 2, for
+`read1`.
 """
 
 import email.utils
@@ -105,15 +108,18 @@ def _split(url: str) -> SplitResult:
 
 
 def hide_secrets(word: str) -> str:
-    """Return a word that may be no valid URL without what would be user, password and query, for messages."""
+    """Return a word that may be no valid URL without what would be user, password and query, for
+    messages.
+    """
     return re.sub("//[^/]*@", "//", word.partition("?")[0])
 
 
 class WebFile:
     """A file on the web.
 
-    To continue an earlier read at byte `begin`, give its `version` and a `digest` that has hashed the bytes before.
-    Methods raise FetchError if the file cannot be read, ChangedError if it was replaced, and Stopped.
+    To continue an earlier read at byte `begin`, give its `version` and a `digest` that has hashed
+    the bytes before. Methods raise FetchError if the file cannot be read, ChangedError if it was
+    replaced, and Stopped.
     """
 
     def __init__(
@@ -177,7 +183,9 @@ class WebFile:
         return self.position > 0 and self.position == self.version.size
 
     def _drop_repeated(self, data: bytes) -> bytes:
-        """Return the bytes after the position; raises ChangedError if those before it are not what was read before."""
+        """Return the bytes after the position; raises ChangedError if those before it are not what
+        was read before.
+        """
         repeated, data = data[: self._skip], data[self._skip :]
         self._skip -= len(repeated)
         self._skipped.update(repeated)
@@ -194,7 +202,9 @@ class WebFile:
         assert self._body is not None
         data = bytes(self._body.raw.read1(count, decode_content=False))
         if not data and (self._skip or self.version.size):
-            raise _BrokenError(f"the stream ended at byte {self.position:,} of {self.version.size or 0:,}")
+            raise _BrokenError(
+                f"the stream ended at byte {self.position:,} of {self.version.size or 0:,}"
+            )
         return data
 
     def _request(self, look: bool = False) -> None:
@@ -220,7 +230,8 @@ class WebFile:
             raise _BrokenError("the server sent other bytes than were requested")
         if not has_end:
             raise FetchError(
-                f"{name}: the server marks neither its size nor its end, so a broken connection would go unnoticed: "
+                f"{name}: the server marks neither its size nor its end, so a broken connection "
+                f"would go unnoticed: "
                 "download it by other means and check it"
             )
         if resumes and status == 206 and found.validator != validator:
@@ -228,32 +239,46 @@ class WebFile:
             raise _BrokenError("the server did not prove that the part is of the same version")
         if not self.position:
             self.version = found
-        self._skip, self._skipped = self.position - (first if status == 206 else 0), hashlib.sha256()
+        self._skip, self._skipped = (
+            self.position - (first if status == 206 else 0),
+            hashlib.sha256(),
+        )
 
     def _answer(self, headers: Mapping[str, str]) -> "requests.Response":
-        """Return the answer at the end of the redirects, each of which is checked before it is followed."""
+        """Return the answer at the end of the redirects, each of which is checked before it is
+        followed.
+        """
         import requests
 
         self.close()
         url, timeout = self.url, (CONNECT_SECONDS, STALL_SECONDS)
         for _ in range(REDIRECTS + 1):
             try:
-                answer = self._session.get(url, headers=headers, stream=True, timeout=timeout, allow_redirects=False)
+                answer = self._session.get(
+                    url, headers=headers, stream=True, timeout=timeout, allow_redirects=False
+                )
                 target = self._session.get_redirect_target(answer)
                 if target is None:
                     return answer
                 answer.close()
                 following = urljoin(url, requests.utils.requote_uri(target))
                 encrypted = [urlsplit(one).scheme == "https" for one in (url, following)]
-            except ValueError as error:  # requests' and urllib3's errors about invalid addresses are ValueErrors too
-                raise FetchError(f"{shown(self.url)} leads nowhere: {type(error).__name__}") from error
+            # requests' and urllib3's errors about invalid addresses are ValueErrors too
+            except ValueError as error:
+                raise FetchError(
+                    f"{shown(self.url)} leads nowhere: {type(error).__name__}"
+                ) from error
             if encrypted == [True, False]:
-                raise FetchError(f"{shown(self.url)} leads to an address without encryption: it is not followed")
+                raise FetchError(
+                    f"{shown(self.url)} leads to an address without encryption: it is not followed"
+                )
             url = following
         raise FetchError(f"{shown(self.url)} leads nowhere: over {REDIRECTS} redirects")
 
     def _retry(self, request: Callable[[], Any]) -> Any:
-        """Repeat a request, with waits that double, until it succeeds or the attempts are used up."""
+        """Repeat a request, with waits that double, until it succeeds or the attempts are used
+        up.
+        """
         import urllib3
 
         while True:
@@ -261,7 +286,8 @@ class WebFile:
                 raise Stopped("stopped; run the same command to continue")
             try:
                 return request()
-            except (_BrokenError, OSError, urllib3.exceptions.HTTPError) as error:  # requests' errors are OSErrors
+            # requests' errors are OSErrors
+            except (_BrokenError, OSError, urllib3.exceptions.HTTPError) as error:
                 self.close()
                 self.breaks += 1
                 self._failures += 1
@@ -277,10 +303,14 @@ class WebFile:
         if "CERTIFICATE_VERIFY_FAILED" in str(error):
             return FetchError(f"{name}: the server's certificate cannot be verified")
         if wait > LONGEST_WAIT:
-            return FetchError(f"{name}: {_reason(error)} and asks for {wait:,.0f} seconds: try again then")
+            return FetchError(
+                f"{name}: {_reason(error)} and asks for {wait:,.0f} seconds: try again then"
+            )
         if failures >= ATTEMPTS:
             tries = f"{failures} tries in a row" if failures > 1 else "the first try"
-            return FetchError(f"{name}: given up at byte {self.position:,} after {tries} ({_reason(error)})")
+            return FetchError(
+                f"{name}: given up at byte {self.position:,} after {tries} ({_reason(error)})"
+            )
         return None
 
 
@@ -294,16 +324,22 @@ def rest(seconds: float, stop: Stop) -> None:
 
 
 def _session() -> "requests.Session":
-    """Return a session that asks for uncompressed transfer; proxies and certificates come from the environment."""
+    """Return a session that asks for uncompressed transfer; proxies and certificates come from the
+    environment.
+    """
     import requests
 
     session = requests.Session()
-    session.headers.update({"User-Agent": "fianchetto (chess datasets)", "Accept-Encoding": "identity"})
+    session.headers.update(
+        {"User-Agent": "fianchetto (chess datasets)", "Accept-Encoding": "identity"}
+    )
     return session
 
 
 def _parse(status: int, headers: Mapping[str, str]) -> tuple[RemoteVersion, int, bool]:
-    """Return a response's version of the file, the first byte of its body, and whether the body's end is marked."""
+    """Return a response's version of the file, the first byte of its body, and whether the body's
+    end is marked.
+    """
     length, start = headers.get("Content-Length", ""), 0
     chunked = "chunked" in headers.get("Transfer-Encoding", "").lower()
     has_end = chunked or _SIZE.fullmatch(length) is not None
@@ -313,7 +349,9 @@ def _parse(status: int, headers: Mapping[str, str]) -> tuple[RemoteVersion, int,
     elif chunked:
         length = ""
     size = int(length) if _SIZE.fullmatch(length) else None
-    version = RemoteVersion(size=size, etag=headers.get("ETag", ""), modified=headers.get("Last-Modified", ""))
+    version = RemoteVersion(
+        size=size, etag=headers.get("ETag", ""), modified=headers.get("Last-Modified", "")
+    )
     return version, start, has_end
 
 
@@ -328,7 +366,9 @@ def _retry_after(headers: Mapping[str, str]) -> float | None:
 
 
 def _reason(error: BaseException) -> str:
-    """Return in a few words why a request failed; the URL, which may hold a secret, is not in them."""
+    """Return in a few words why a request failed; the URL, which may hold a secret, is not in
+    them.
+    """
     if isinstance(error, _BrokenError):
         return str(error)
     names = {type(error).__name__}

@@ -1,7 +1,8 @@
-"""Remote dumps, read in order and never kept: `open_remote` reads the web (pipeline/storage/http.py) or an object store.
+"""Remote dumps, read in order and never kept: `open_remote` reads the web
+(pipeline/storage/http.py) or an object store.
 
-A store's driver retries, reads ahead and requests ranges. The version of an object is compared when a read fails and after the
-last one, so an object that is replaced while it is read is noticed.
+A store's driver retries, reads ahead and requests ranges. The version of an object is compared when
+a read fails and after the last one, so an object that is replaced while it is read is noticed.
 """
 
 import io
@@ -18,10 +19,13 @@ RECENT = 3
 """Reads of a RangeFile that are kept."""
 
 
-def open_remote(name: str, stop: Stop = never, version: RemoteVersion | None = None) -> "WebFile | ObjectFile":
+def open_remote(
+    name: str, stop: Stop = never, version: RemoteVersion | None = None
+) -> "WebFile | ObjectFile":
     """Open an address at its first byte; if `version` is given, it must still be that version.
 
-    Raises FetchError, ChangedError, and ConfigError for an unknown scheme or a driver that is not installed.
+    Raises FetchError, ChangedError, and ConfigError for an unknown scheme or a driver that is not
+    installed.
     """
     if not is_web(name):
         return ObjectFile(name, version)
@@ -36,7 +40,9 @@ def look(name: str, stop: Stop = never) -> RemoteVersion:
 
 
 def list_files(name: str, suffix: str) -> list[str]:
-    """Return the addresses of a store's files below a prefix that end so, sorted; none for a file, the web and local paths."""
+    """Return the addresses of a store's files below a prefix that end so, sorted; none for a file,
+    the web and local paths.
+    """
     if not is_url(name) or is_web(name):
         return []
     path = cast("Any", place(name))
@@ -49,18 +55,22 @@ def list_files(name: str, suffix: str) -> list[str]:
 
 
 class RangeFile(io.RawIOBase):
-    """A seekable remote file; each read is one range request. Reading raises FetchError and Stopped."""
+    """A seekable remote file; each read is one range request. Reading raises FetchError and
+    Stopped.
+    """
 
     def __init__(self, name: str, version: RemoteVersion, stop: Stop = never) -> None:
         """Open this version of a file on the web or of an object in a store."""
         if version.size is None or (is_web(name) and not version.validator):
             raise FetchError(
-                f"{shown(name)}: its server sends no size and strong ETag, so parts cannot be read: download it"
+                f"{shown(name)}: its server sends no size and strong ETag, so parts cannot be "
+                f"read: download it"
             )
         self.name, self.version, self.stop, self.position = name, version, stop, 0
         self._object = None if is_web(name) else self._open_object()
         self._recent: dict[tuple[int, int], bytes] = {}
-        """The last reads: a column of a table is read twice where its dictionary is checked first."""
+        """The last reads: a column of a table is read twice where its dictionary is checked
+        first."""
 
     def _open_object(self) -> Any:
         path = cast("Any", place(self.name))
@@ -94,7 +104,10 @@ class RangeFile(io.RawIOBase):
     def _read(self, count: int) -> bytes:
         place = (self.position, count)
         if place not in self._recent:
-            self._recent = {**dict(list(self._recent.items())[1 - RECENT :]), place: self._request(count)}
+            self._recent = {
+                **dict(list(self._recent.items())[1 - RECENT :]),
+                place: self._request(count),
+            }
         return self._recent[place]
 
     def _request(self, count: int) -> bytes:
@@ -106,7 +119,10 @@ class RangeFile(io.RawIOBase):
                 raise FetchError(
                     f"{shown(self.name)}: given up at byte {self.position:,} ({one_line(error)})"
                 ) from error
-        web, data = WebFile(self.name, self.stop, begin=self.position, version=self.version), bytearray()
+        web, data = (
+            WebFile(self.name, self.stop, begin=self.position, version=self.version),
+            bytearray(),
+        )
         while len(data) < count and (piece := web.read(count - len(data))):
             data += piece
         web.close()
@@ -120,9 +136,13 @@ class ObjectFile:
         self.name, self._path, self._file = name, cast("Any", place(name)), cast("Any", None)
         info = self._info()
         if info.get("type") == "directory":
-            raise FetchError(f"{shown(name)} is a prefix and not an object: name one object below it")
+            raise FetchError(
+                f"{shown(name)} is a prefix and not an object: name one object below it"
+            )
         if info.get("size") is None:
-            raise FetchError(f"{shown(name)}: its store does not report its size: copy it to this machine first")
+            raise FetchError(
+                f"{shown(name)}: its store does not report its size: copy it to this machine first"
+            )
         self.version = version or _version(info)
         self._check_version(info)
 
@@ -130,15 +150,22 @@ class ObjectFile:
         """Return up to `count` bytes, none at the end."""
         try:
             if self._file is None:
-                self._file = self._path.fs.open(self._path.path, "rb", block_size=BLOCK, cache_type="readahead")
+                self._file = self._path.fs.open(
+                    self._path.path, "rb", block_size=BLOCK, cache_type="readahead"
+                )
             data: bytes = self._file.read(count)
         except store_errors() as error:
             self._check_version(self._info())
-            raise FetchError(f"{shown(self.name)}: given up at byte {self.tell():,} ({one_line(error)})") from error
+            raise FetchError(
+                f"{shown(self.name)}: given up at byte {self.tell():,} ({one_line(error)})"
+            ) from error
         if self.tell() == self.version.size:
             self._check_version(self._info())
         elif not data:
-            raise FetchError(f"{shown(self.name)}: it ended at byte {self.tell():,} of {self.version.size or 0:,}")
+            raise FetchError(
+                f"{shown(self.name)}: it ended at byte {self.tell():,} of "
+                f"{self.version.size or 0:,}"
+            )
         return data
 
     def _info(self) -> dict[str, Any]:
@@ -167,5 +194,17 @@ class ObjectFile:
 
 def _version(info: dict[str, Any]) -> RemoteVersion:
     """Return an object's version from a driver's description; each driver has its own keys."""
-    keys = ("ETag", "etag", "blob_id", "generation", "md5Hash", "LastModified", "updated", "mtime", "created")
-    return RemoteVersion(size=info.get("size"), etag=next((str(info[key]) for key in keys if info.get(key)), ""))
+    keys = (
+        "ETag",
+        "etag",
+        "blob_id",
+        "generation",
+        "md5Hash",
+        "LastModified",
+        "updated",
+        "mtime",
+        "created",
+    )
+    return RemoteVersion(
+        size=info.get("size"), etag=next((str(info[key]) for key in keys if info.get(key)), "")
+    )

@@ -1,7 +1,8 @@
-"""Checks of output folders: nothing is written into a folder that holds other files, or results of another kind.
+"""Checks of output folders: nothing is written into a folder that holds other files, or results of
+another kind.
 
-A command calls `require_own` before it writes anything, and `require_apart` if it reads folders. `claim` records what the
-results are made from, and refuses to continue them as something else.
+A command calls `require_own` before it writes anything, and `require_apart` if it reads folders.
+`claim` records what the results are made from, and refuses to continue them as something else.
 """
 
 import json
@@ -17,7 +18,15 @@ from pipeline.storage.stores import LOCK, is_local, publish_json
 SHOWN = 4
 """Maximum number of differences that an error message lists."""
 SYSTEM = frozenset(
-    {".DS_Store", ".Spotlight-V100", ".Trashes", ".TemporaryItems", ".fseventsd", ".snapshot", "lost+found"}
+    {
+        ".DS_Store",
+        ".Spotlight-V100",
+        ".Trashes",
+        ".TemporaryItems",
+        ".fseventsd",
+        ".snapshot",
+        "lost+found",
+    }
     | {"Thumbs.db", "desktop.ini", ".gitignore", ".gitkeep", ".keep"}
 )
 """Files that systems and people put into otherwise empty folders: they are ignored and kept."""
@@ -57,8 +66,9 @@ def require_own(
 ) -> None:
     """Raise `refusal` unless a folder is absent, empty, or of this kind.
 
-    Call it before anything is written, the lock included. Files of SYSTEM, an empty lock and our temporary files are ignored,
-    and so are entries that `ours` accepts, such as those of single matches.
+    Call it before anything is written, the lock included. Files of SYSTEM, an empty lock and our
+    temporary files are ignored, and so are entries that `ours` accepts, such as those of single
+    matches.
     """
     if is_local(folder) and folder.is_symlink() and not folder.exists():
         raise refusal(f"{folder} is a link to nothing: choose another directory")
@@ -66,11 +76,14 @@ def require_own(
         return
     if is_local(folder) and not folder.is_dir():
         raise refusal(f"{folder} cannot be made into a directory, it is a file: choose another")
-    foreign = sorted(entry.name for entry in folder.iterdir() if not is_ignored(entry) and not ours(entry))
+    foreign = sorted(
+        entry.name for entry in folder.iterdir() if not is_ignored(entry) and not ours(entry)
+    )
     if foreign:
         found = next((f", {other.name}" for other in KINDS if is_of(folder, other)), "")
         raise refusal(
-            f"{folder} holds {foreign[0]!r}{found}, which is not of {kind.name}: choose an empty or new directory"
+            f"{folder} holds {foreign[0]!r}{found}, which is not of {kind.name}: choose an empty "
+            f"or new directory"
         )
 
 
@@ -81,7 +94,9 @@ def is_of(folder: Path, kind: Kind) -> bool:
 
 def is_free(folder: Path, *but: str) -> bool:
     """Return whether a folder exists and has only files that are ignored or named in `but`."""
-    return folder.is_dir() and all(entry.name in but or is_ignored(entry) for entry in folder.iterdir())
+    return folder.is_dir() and all(
+        entry.name in but or is_ignored(entry) for entry in folder.iterdir()
+    )
 
 
 def _is_mark(mark: Path, key: str) -> bool:
@@ -103,8 +118,11 @@ def is_ignored(entry: Path) -> bool:
     ):  # a store lists the folder itself as ""
         return True
     if name == LOCK:  # our locks are empty, and taking one truncates the file
-        return not is_local(entry) or (entry.is_file() and not entry.is_symlink() and not entry.stat().st_size)
-    hidden = name in (".building", ".journal")  # made by a process that was killed before it wrote there
+        return not is_local(entry) or (
+            entry.is_file() and not entry.is_symlink() and not entry.stat().st_size
+        )
+    # made by a process that was killed before it wrote there
+    hidden = name in (".building", ".journal")
     return (
         hidden
         and not entry.is_symlink()
@@ -114,12 +132,16 @@ def is_ignored(entry: Path) -> bool:
 
 
 def require_apart(out: Path, inputs: Iterable[Path], refusal: type[UserError]) -> None:
-    """Raise `refusal` if `out` is one of the folders or files that a command reads, or lies inside one."""
+    """Raise `refusal` if `out` is one of the folders or files that a command reads, or lies inside
+    one.
+    """
     target = _resolve(out)
     for one in inputs:
         read = _resolve(one)
         if target == read or target.startswith(f"{read.rstrip('/')}/"):
-            raise refusal(f"{out} is, or lies in, {one}, which is read from: choose another directory")
+            raise refusal(
+                f"{out} is, or lies in, {one}, which is read from: choose another directory"
+            )
 
 
 def _resolve(path: Path) -> str:
@@ -127,7 +149,9 @@ def _resolve(path: Path) -> str:
 
 
 def claim(path: Path, identity: Mapping[str, Any], refusal: type[UserError]) -> None:
-    """Publish `identity` as the JSON file `path`, or raise `refusal` if the file that exists differs or cannot be read."""
+    """Publish `identity` as the JSON file `path`, or raise `refusal` if the file that exists
+    differs or cannot be read.
+    """
     if not path.exists():
         publish_json(path.parent, path.name, identity)
         return
@@ -136,10 +160,15 @@ def claim(path: Path, identity: Mapping[str, Any], refusal: type[UserError]) -> 
     except (OSError, ValueError, TypeError, RecursionError) as error:
         raise refusal(f"{path} cannot be read: choose another directory") from error
     now = flat(json.loads(json.dumps(identity)))
-    if names := sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name)):
-        shown = "; ".join(f"{name} was {before.get(name)!r}, not {now.get(name)!r}" for name in names[:SHOWN])
+    if names := sorted(
+        name for name in before.keys() | now.keys() if before.get(name) != now.get(name)
+    ):
+        shown = "; ".join(
+            f"{name} was {before.get(name)!r}, not {now.get(name)!r}" for name in names[:SHOWN]
+        )
         raise refusal(
-            f"{path.parent} was started with other inputs or settings ({shown}): choose another directory, or remove it"
+            f"{path.parent} was started with other inputs or settings ({shown}): choose another "
+            f"directory, or remove it"
         )
 
 

@@ -1,4 +1,6 @@
-"""Checks before a command starts, so that a mistake in an option of the last step is reported at once."""
+"""Checks before a command starts, so that a mistake in an option of the last step is reported at
+once.
+"""
 
 import os
 import resource
@@ -19,9 +21,14 @@ def require_folder(folder: Path) -> None:
     """Raise ConfigError if no files can be written into a folder."""
     there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
     if not there.is_dir():
-        raise ConfigError(f"{folder} cannot be written: {there} is a file and not a folder; choose another --out")
+        raise ConfigError(
+            f"{folder} cannot be written: {there} is a file and not a folder; choose another --out"
+        )
     if not os.access(there, os.W_OK | os.X_OK):
-        raise ConfigError(f"{folder} cannot be written: this user may not write into {there}; choose another --out")
+        raise ConfigError(
+            f"{folder} cannot be written: this user may not write into {there}; choose another "
+            f"--out"
+        )
 
 
 def require_address_space() -> None:
@@ -29,27 +36,37 @@ def require_address_space() -> None:
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit != resource.RLIM_INFINITY and limit < ADDRESS_SPACE:
         raise ConfigError(
-            f"this process may use {limit / 2**30:.1f} GiB of address space (ulimit -v): raise the limit to "
-            f"{ADDRESS_SPACE >> 30} GiB; memory itself is limited by a control group, as systemd-run does"
+            f"this process may use {limit / 2**30:.1f} GiB of address space (ulimit -v): raise the "
+            f"limit to "
+            f"{ADDRESS_SPACE >> 30} GiB; memory itself is limited by a control group, as "
+            f"systemd-run does"
         )
 
 
 def require_utf8(name: str) -> None:
-    """Raise ConfigError for a name that is not UTF-8: reports and Arrow's files could not hold it."""
+    """Raise ConfigError for a name that is not UTF-8: reports and Arrow's files could not hold
+    it.
+    """
     try:
         name.encode()
     except UnicodeEncodeError as error:
         shown = name.encode(errors="surrogateescape").decode("ascii", "backslashreplace")
-        raise ConfigError(f"{shown!r} is not UTF-8: rename the file or folder, as convmv does") from error
+        raise ConfigError(
+            f"{shown!r} is not UTF-8: rename the file or folder, as convmv does"
+        ) from error
 
 
 def installed(command: tuple[str, ...]) -> tuple[str, ...]:
-    """Return an engine's command with its full path if it is found; Debian's folder of games is searched too."""
+    """Return an engine's command with its full path if it is found; Debian's folder of games is
+    searched too.
+    """
     found = shutil.which(command[0]) or shutil.which(command[0], path=DEBIANS_GAMES) or command[0]
     return (found, *command[1:])
 
 
 def is_installed(engine: str) -> bool:
-    """Return whether the program of an engine's command is there, Debian's folder of games included."""
+    """Return whether the program of an engine's command is there, Debian's folder of games
+    included.
+    """
     command = tuple(shlex.split(engine))
     return bool(command) and shutil.which(installed(command)[0]) is not None

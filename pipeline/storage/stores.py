@@ -1,13 +1,18 @@
-"""Folders on this machine and in object stores, where a file appears under its name only when it is complete.
+"""Folders on this machine and in object stores, where a file appears under its name only when it is
+complete.
 
-A place is a folder of this machine or of an object store (`s3://bucket/prefix`, `gs://...`). Both are used through the methods
-of `pathlib.Path`: `place` returns a Path for the one and a UPath for the other.
+A place is a folder of this machine or of an object store (`s3://bucket/prefix`, `gs://...`). Both
+are used through the methods of `pathlib.Path`: `place` returns a Path for the one and a UPath for
+the other.
 
-    publish: write -> temporary file -> fsync -> rename            on this machine (engine/temporaries.py)
-             write -> temporary file -> one upload                 to a store, where a name appears when its upload is complete
+    publish: write -> temporary file -> fsync -> rename            on this machine
+    (engine/temporaries.py)
+             write -> temporary file -> one upload                 to a store, where a name appears
+             when its upload is complete
 
-A writer that is killed leaves a temporary file, which the next writer there deletes, or an upload that was never completed:
-neither is seen under a name. Nothing of fsspec is imported for a place on this machine.
+A writer that is killed leaves a temporary file, which the next writer there deletes, or an upload
+that was never completed: neither is seen under a name. Nothing of fsspec is imported for a place on
+this machine.
 """
 
 import hashlib
@@ -34,7 +39,16 @@ SETTLING = 4
 """Maximum number of files of one writer that are synchronised or uploaded at a time."""
 LOCK = ".lock"
 """Name of the lock of a folder on this machine: an empty file."""
-STORES = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "hf": "hf", "az": "", "abfs": "", "abfss": ""}
+STORES = {
+    "s3": "s3",
+    "s3a": "s3",
+    "gs": "gcs",
+    "gcs": "gcs",
+    "hf": "hf",
+    "az": "",
+    "abfs": "",
+    "abfss": "",
+}
 """Schemes of stores, and the extra of this project that installs their driver."""
 
 
@@ -44,7 +58,8 @@ def is_url(name: str) -> bool:
 
 
 def place(name: str | Path) -> Path:
-    """Return the folder or file that a name means; raises ConfigError for an address that is not in a store.
+    """Return the folder or file that a name means; raises ConfigError for an address that is not in
+    a store.
 
     For a store this is a UPath, which is not a Path but has all of its methods that are used here.
     """
@@ -56,7 +71,9 @@ def place(name: str | Path) -> Path:
     if scheme in ("http", "https"):
         raise ConfigError(f"{name}: the web can be read from and not written to")
     if scheme not in STORES:
-        raise ConfigError(f"{scheme}:// is not a store that keeps files: use {'://, '.join(STORES)}://")
+        raise ConfigError(
+            f"{scheme}:// is not a store that keeps files: use {'://, '.join(STORES)}://"
+        )
     from upath import UPath
 
     try:
@@ -76,7 +93,9 @@ def is_local(where: object) -> bool:
 
 
 def open_for_arrow(path: Path) -> Any:
-    """Open a file for pyarrow, by bytes: it takes the path `run:1/x` for an address, and refuses names that are not UTF-8."""
+    """Open a file for pyarrow, by bytes: it takes the path `run:1/x` for an address, and refuses
+    names that are not UTF-8.
+    """
     if not is_local(path):
         return path.open("rb")
     import pyarrow as pa
@@ -91,20 +110,25 @@ def make_folder(folder: Path) -> None:
 
 
 def temporaries(folder: Path) -> list[Path]:
-    """Return the temporary files that killed writers left in a folder (engine/temporaries.py); a store has none."""
+    """Return the temporary files that killed writers left in a folder (engine/temporaries.py); a
+    store has none.
+    """
     return abandoned(folder) if is_local(folder) else []
 
 
 def lock_of(folder: Path) -> FileLock:
-    """Return the lock of a folder; the lock of a store's folder excludes the processes of this machine only.
+    """Return the lock of a folder; the lock of a store's folder excludes the processes of this
+    machine only.
 
-    No lock is portable between stores. Two machines that ingest the same into one store publish the same bytes, and anything
-    that differs is refused by `run.json` and by the records of chunks.
+    No lock is portable between stores. Two machines that ingest the same into one store publish the
+    same bytes, and anything that differs is refused by `run.json` and by the records of chunks.
     """
     if is_local(folder):
         return FileLock(folder / LOCK, timeout=0)
     digest = hashlib.sha256(str(folder).rstrip("/").encode()).hexdigest()[:16]
-    return FileLock(Path(tempfile.gettempdir()) / f"fianchetto-{os.getuid()}-{digest}.lock", timeout=0)
+    return FileLock(
+        Path(tempfile.gettempdir()) / f"fianchetto-{os.getuid()}-{digest}.lock", timeout=0
+    )
 
 
 @contextmanager
@@ -129,14 +153,18 @@ def locked(lock: FileLock, busy: Exception, seconds: float = 0.0) -> Iterator[No
 
 
 def store_errors() -> tuple[type[Exception], ...]:
-    """Return the errors of stores and networks: OSError, and those of the drivers that are loaded."""
+    """Return the errors of stores and networks: OSError, and those of the drivers that are
+    loaded.
+    """
     names = {
         "botocore.exceptions": ("BotoCoreError", "ClientError"),
         "aiohttp": ("ClientError",),
         "gcsfs.retry": ("HttpError",),
         "google.auth.exceptions": ("GoogleAuthError",),
     }
-    loaded = [(sys.modules[module], found) for module, found in names.items() if module in sys.modules]
+    loaded = [
+        (sys.modules[module], found) for module, found in names.items() if module in sys.modules
+    ]
     return (OSError, *(getattr(module, name) for module, found in loaded for name in found))
 
 
@@ -186,8 +214,12 @@ class _HashingFile:
         self.closed = True
 
 
-def _write(directory: Path, name: str, rows: int, write: Callable[[Any], None]) -> tuple[Published, Callable[[], None]]:
-    """Let `write` fill a file; return its description, and the function that synchronises and renames or uploads it."""
+def _write(
+    directory: Path, name: str, rows: int, write: Callable[[Any], None]
+) -> tuple[Published, Callable[[], None]]:
+    """Let `write` fill a file; return its description, and the function that synchronises and
+    renames or uploads it.
+    """
     path, local = directory / name, is_local(directory)
     with ExitStack() as stack:
         named: Any = new_file(path, buffering=BUFFER) if local else tempfile.NamedTemporaryFile()  # noqa: SIM115
@@ -209,10 +241,12 @@ def _write(directory: Path, name: str, rows: int, write: Callable[[Any], None]) 
 
 
 def publish(directory: Path, name: str, rows: int, write: Callable[[Any], None]) -> Published:
-    """Let `write` fill a file, which gets its name when it is complete and on the disk; return its description.
+    """Let `write` fill a file, which gets its name when it is complete and on the disk; return its
+    description.
 
-    The name appears by atomic rename after fsync, in a store by the end of one upload. A writer that fails leaves
-    nothing under the name, and the temporary file is deleted. Raises StoreError or an OSError.
+    The name appears by atomic rename after fsync, in a store by the end of one upload. A writer
+    that fails leaves nothing under the name, and the temporary file is deleted. Raises StoreError
+    or an OSError.
     """
     published, settle = _write(directory, name, rows, write)
     settle()
@@ -224,14 +258,18 @@ Publish = Callable[[Path, str, int, Callable[[Any], None]], Published]
 
 @contextmanager
 def publish_behind() -> Iterator[Publish]:
-    """Yield a function that publishes as `publish` does, but synchronises or uploads files while the next are written.
+    """Yield a function that publishes as `publish` does, but synchronises or uploads files while
+    the next are written.
 
-    All files have their names at the end of the block. Waiting for each would take 3 to 12 % of an ingest's time on a disk,
-    and most of it with a store. Raises the first file's error, unless another error is propagating.
+    All files have their names at the end of the block. Waiting for each would take 3 to 12 % of an
+    ingest's time on a disk, and most of it with a store. Raises the first file's error, unless
+    another error is propagating.
     """
     pending: list[Future[None]] = []
 
-    def publish_later(directory: Path, name: str, rows: int, write: Callable[[Any], None]) -> Published:
+    def publish_later(
+        directory: Path, name: str, rows: int, write: Callable[[Any], None]
+    ) -> Published:
         published, settle = _write(directory, name, rows, write)
         pending.append(pool.submit(settle))
         return published
@@ -245,7 +283,8 @@ def publish_behind() -> Iterator[Publish]:
 def publish_json(directory: Path, name: str, content: Mapping[str, Any]) -> Published:
     """Publish a JSON file, keys in their order, indented by two spaces.
 
-    It describes other files in its folder or the one above, so their renames are synchronised first.
+    It describes other files in its folder or the one above, so their renames are synchronised
+    first.
     """
     local = is_local(directory)
     if local:

@@ -1,4 +1,6 @@
-"""Export a checkpoint, compared on positions of a dataset, and in 8-bit integers scaled on others."""
+"""Export a checkpoint, compared on positions of a dataset, and in 8-bit integers scaled on
+others.
+"""
 
 import logging
 from collections.abc import Sequence
@@ -26,10 +28,12 @@ def export_checkpoint(
     int8: bool = False,
     progress: Progress = silent,
 ) -> dict[str, Any]:
-    """Export a checkpoint to `out`, or to model.onnx beside its card; return the result of `model.inference.export.export`.
+    """Export a checkpoint to `out`, or to model.onnx beside its card; return the result of
+    `model.inference.export.export`.
 
-    It is compared on a dataset's test positions (train's where it has none), and scaled on those of train; without a dataset,
-    both are positions of random games. Raises ExportError, CheckpointError, DatasetError.
+    It is compared on a dataset's test positions (train's where it has none), and scaled on those of
+    train; without a dataset, both are positions of random games. Raises ExportError,
+    CheckpointError, DatasetError.
     """
     from model.data.playouts import playout_rows
     from model.inference.export import export
@@ -50,7 +54,8 @@ def export_checkpoint(
 def export_once(checkpoint: Path, human: Sequence[Path], progress: Progress) -> None:
     """Export a checkpoint unless it has an export; raises what `export_checkpoint` raises.
 
-    The export is in 8-bit integers, or in float32 if integers change the network's answers too much.
+    The export is in 8-bit integers, or in float32 if integers change the network's answers too
+    much.
     """
     from model.inference.export import ExportError
     from model.inference.onnx_evaluator import find_export
@@ -67,4 +72,6 @@ def export_once(checkpoint: Path, human: Sequence[Path], progress: Progress) -> 
 
 def _batches(positions: Path, split: str, count: int) -> Batches:
     """Open a split with all columns that a network may read."""
-    return Batches([positions], split, batch_size=count, columns=(*HUMAN_COLUMNS, *EARLIER_MOVES), block_rows=1)
+    return Batches(
+        [positions], split, batch_size=count, columns=(*HUMAN_COLUMNS, *EARLIER_MOVES), block_rows=1
+    )

@@ -1,4 +1,6 @@
-"""Train on datasets: joins the batches of `pipeline.dataset.batches` and the loop of `model.training.loop`."""
+"""Train on datasets: joins the batches of `pipeline.dataset.batches` and the loop of
+`model.training.loop`.
+"""
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
@@ -11,7 +13,13 @@ from engine.progress import Progress, Stop, never, silent
 from pipeline.dataset.batches import HUMAN_COLUMNS, Batches, require_distinct
 from pipeline.dataset.files.shards import MANIFEST, Batch, file_hash
 from pipeline.dataset.mixture import Shares
-from pipeline.dataset.training_set import TRAINING_SET, Member, is_training_set, members, read_training_set
+from pipeline.dataset.training_set import (
+    TRAINING_SET,
+    Member,
+    is_training_set,
+    members,
+    read_training_set,
+)
 from pipeline.errors import ConfigError, DatasetError
 from pipeline.samples.shipped import EMBEDDED, SCRATCH_POSITIONS, from_here
 from pipeline.storage.ownership import CHECKPOINT, require_apart, require_own
@@ -26,14 +34,18 @@ if TYPE_CHECKING:
 
 
 def describe_data(positions: Sequence[Path]) -> dict[str, Any]:
-    """Return a card's entry on the training data: hashes and not paths, without what a training set holds out."""
+    """Return a card's entry on the training data: hashes and not paths, without what a training set
+    holds out.
+    """
     datasets, joined = [], []
     for directory in positions:
         found = members(directory)
         if is_training_set(directory):
             page = read_training_set(directory)
             digest = file_hash(directory / TRAINING_SET)
-            joined.append({"name": directory.resolve().name, "sha256": digest, "positions": page["positions"]})
+            joined.append(
+                {"name": directory.resolve().name, "sha256": digest, "positions": page["positions"]}
+            )
         datasets += [_dataset(member) for member in found if member.positions("train")]
     return {"datasets": datasets} | ({"training_sets": joined} if joined else {})
 
@@ -44,14 +56,18 @@ def _dataset(member: Member) -> dict[str, Any]:
     return {
         "name": member.directory.resolve().name,
         "manifest_sha256": file_hash(member.directory / MANIFEST),
-        "sources": [{key: source.get(key) for key in ("name", "sha256")} for source in manifest["sources"]],
+        "sources": [
+            {key: source.get(key) for key in ("name", "sha256")} for source in manifest["sources"]
+        ],
         "held_out": member.held_out,
         "positions": manifest["positions"],
     }
 
 
 def describe_start(start: Path) -> dict[str, Any]:
-    """Return a card's entry on the checkpoint that a run starts from: its weights by hash, and their training data."""
+    """Return a card's entry on the checkpoint that a run starts from: its weights by hash, and
+    their training data.
+    """
     from model.checkpoint import read_card
 
     card = read_card(start)
@@ -66,20 +82,25 @@ def describe_start(start: Path) -> dict[str, Any]:
 
 
 def list_datasets(data: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the datasets of a card's data: those of the run, and of the checkpoint that it started from."""
+    """Return the datasets of a card's data: those of the run, and of the checkpoint that it started
+    from.
+    """
     before = data.get("start")
     return [*data.get("datasets", []), *(list_datasets(before["data"]) if before else [])]
 
 
 def count_positions(card: dict[str, Any]) -> int:
-    """Return the positions that a network has seen, with repetitions: in its run, and in the runs before it."""
+    """Return the positions that a network has seen, with repetitions: in its run, and in the runs
+    before it.
+    """
     before = card["data"].get("start")
     seen: int = card["positions"] + (count_positions(before) if before else 0)
     return seen
 
 
 def select_columns(config: "TrainConfig", preset: "Preset") -> tuple[str, ...]:
-    """Return the columns to read: of people's games, earlier moves that the network reads, a search's visits and values.
+    """Return the columns to read: of people's games, earlier moves that the network reads, a
+    search's visits and values.
 
     Raises MissingColumnError where shards lack a column that training the preset needs.
     """
@@ -94,7 +115,8 @@ def select_columns(config: "TrainConfig", preset: "Preset") -> tuple[str, ...]:
 
 
 def find_preset(name: str, out: Path, start: Path | None) -> "Preset":
-    """Return the preset of that name from the run in `out`, else `start`, else the table, which may be newer.
+    """Return the preset of that name from the run in `out`, else `start`, else the table, which may
+    be newer.
 
     Raises UnknownPresetError, and the errors of `model.checkpoint.read_card`.
     """
@@ -121,13 +143,14 @@ def train_on(
     player: dict[str, Any] | None = None,
     shares: Sequence[float] = (),
 ) -> dict[str, Any]:
-    """Train a preset on the train splits of datasets and return the checkpoint's card; a stopped run continues.
+    """Train a preset on the train splits of datasets and return the checkpoint's card; a stopped
+    run continues.
 
-    `positions` are datasets or training sets; `shares` are the shares of a batch that come from each, by default by their
-    rows. `start` is a checkpoint whose weights a new run starts from; the
-    card names it and its data, and `player`, whom the network is to imitate. Under torchrun, each process trains on
-    its share of each batch, and all of them read the datasets and `out`. Raises UnknownPresetError, DatasetError, and the
-    errors of `model.training.loop.train`.
+    `positions` are datasets or training sets; `shares` are the shares of a batch that come from
+    each, by default by their rows. `start` is a checkpoint whose weights a new run starts from; the
+    card names it and its data, and `player`, whom the network is to imitate. Under torchrun, each
+    process trains on its share of each batch, and all of them read the datasets and `out`. Raises
+    UnknownPresetError, DatasetError, and the errors of `model.training.loop.train`.
     """
     from model.card import CARD
     from model.training.distributed import read_world
@@ -161,19 +184,26 @@ def train_on(
 
 
 def _advise_start(count: int) -> None:
-    """Say on a terminal that so many positions are few to train from scratch on, and what is better."""
+    """Say on a terminal that so many positions are few to train from scratch on, and what is
+    better.
+    """
     if count < SCRATCH_POSITIONS:
         LOG.info(
-            "%s positions are few to train from scratch on: `--start %s --learning-rate 0.0005` gives a better network",
+            "%s positions are few to train from scratch on: `--start %s --learning-rate 0.0005` "
+            "gives a better network",
             f"{count:,}",
             from_here(EMBEDDED),
         )
 
 
 def _open_batches(
-    positions: Sequence[Path], config: "TrainConfig", columns: Sequence[str], shares: Sequence[float]
+    positions: Sequence[Path],
+    config: "TrainConfig",
+    columns: Sequence[str],
+    shares: Sequence[float],
 ) -> tuple[Callable[[int], Iterator[Batch]], int]:
-    """Return a function that yields this process's batches from a step on, and the rows of an epoch.
+    """Return a function that yields this process's batches from a step on, and the rows of an
+    epoch.
 
     Raises ConfigError for shares that do not fit, DatasetError for too few rows.
     """
@@ -194,11 +224,14 @@ def _open_batches(
         )
         if batches.rows < config.batch_size:
             raise DatasetError(
-                f"{batches.rows} positions to train on do not fill one batch of {config.batch_size}: "
+                f"{batches.rows} positions to train on do not fill one batch of "
+                f"{config.batch_size}: "
                 "choose a smaller batch size"
             )
         if world > len(batches.groups):
-            raise DatasetError(f"{world} processes are more than the {len(batches.groups)} row groups to train on")
+            raise DatasetError(
+                f"{world} processes are more than the {len(batches.groups)} row groups to train on"
+            )
         return batches
 
     if not shares:
@@ -208,12 +241,18 @@ def _open_batches(
     used = [dict.fromkeys(group.shard.path for group in stream.groups) for stream in streams]
     require_distinct(path for paths in used for path in paths)
     mixed = Shares(streams, shares)
-    return lambda step: mixed.from_step(step, place.rank, place.size), sum(stream.rows for stream in streams)
+    return lambda step: mixed.from_step(step, place.rank, place.size), sum(
+        stream.rows for stream in streams
+    )
 
 
 def check_output(out: Path, inputs: Sequence[Path]) -> None:
-    """Raise ConfigError unless `out` is a checkpoint's folder or empty, and apart from the inputs."""
-    named = [member.directory for path in inputs if is_training_set(path) for member in members(path)]
+    """Raise ConfigError unless `out` is a checkpoint's folder or empty, and apart from the
+    inputs.
+    """
+    named = [
+        member.directory for path in inputs if is_training_set(path) for member in members(path)
+    ]
     require_apart(out, [*inputs, *named], ConfigError)
     if out.is_dir():  # the trainer reports a path that cannot be a directory
         require_own(out, CHECKPOINT, ConfigError, ours=_is_begun)
@@ -232,17 +271,20 @@ def _is_begun(entry: Path) -> bool:
 def open_validation(
     positions: Sequence[Path], config: "TrainConfig", columns: Sequence[str]
 ) -> Callable[[], Iterator[Batch]] | None:
-    """Return a function that yields the validation rows once, shuffled, so that the first ones are a fair sample.
+    """Return a function that yields the validation rows once, shuffled, so that the first ones are
+    a fair sample.
 
-    Datasets without a validation split and, unless they are trained on, those of engines' moves are left out; None if no
-    dataset remains. So are rows whose move is not known.
+    Datasets without a validation split and, unless they are trained on, those of engines' moves are
+    left out; None if no dataset remains. So are rows whose move is not known.
     """
     validated = find_validated(positions, config)
     if not validated:
         return None
     batches = Batches(validated, "val", columns=columns)
     batches.batch_size = min(config.batch_size, 1024, batches.rows)
-    return lambda: _select_labelled(islice(batches.from_step(0), max(1, batches.rows // batches.batch_size)))
+    return lambda: _select_labelled(
+        islice(batches.from_step(0), max(1, batches.rows // batches.batch_size))
+    )
 
 
 def _select_labelled(batches: Iterator[Batch]) -> Iterator[Batch]:

@@ -1,4 +1,6 @@
-"""Fine-tune a checkpoint on a mixture of recent self-play rows, each used a few times, and human rows."""
+"""Fine-tune a checkpoint on a mixture of recent self-play rows, each used a few times, and human
+rows.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -50,7 +52,9 @@ class _Use:
         return Source(self.batches, self.first, self.takes)
 
     def row(self, drawn: int) -> dict[str, Any]:
-        """Return its card entry after `drawn` rows of this run; `uses` counts the uses of a row in all runs."""
+        """Return its card entry after `drawn` rows of this run; `uses` counts the uses of a row in
+        all runs.
+        """
         rows, names = self.batches.rows, [str(entry["name"]) for entry in self.entries]
         uses = (self.first + drawn) / rows
         return {"names": names, "hashes": self.hashes, "rows": rows, "drawn": drawn, "uses": uses}
@@ -69,16 +73,20 @@ def tune_on(
     progress: Progress = silent,
     stop: Stop = never,
 ) -> dict[str, Any]:
-    """Train the checkpoint `start` on self-play and human datasets and return the new card; a stopped run continues.
+    """Train the checkpoint `start` on self-play and human datasets and return the new card; a
+    stopped run continues.
 
-    `human_share` of each batch are human rows (none without human datasets). The rest are self-play rows, from each dataset in
-    proportion to the uses that its rows have left. An epoch is one pass over the self-play rows, and the run ends at the
-    latest when these have been used `most_uses` times on average. `spent` has the earlier uses of a dataset's rows by its
-    manifest's hash. They count, and the run continues in the dataset's order where they ended: with the same `config.seed` no
-    row is used twice before every row was used once. The card's `uses` has the uses after this run; `add_uses` collects them.
+    `human_share` of each batch are human rows (none without human datasets). The rest are self-play
+    rows, from each dataset in proportion to the uses that its rows have left. An epoch is one pass
+    over the self-play rows, and the run ends at the latest when these have been used `most_uses`
+    times on average. `spent` has the earlier uses of a dataset's rows by its manifest's hash. They
+    count, and the run continues in the dataset's order where they ended: with the same
+    `config.seed` no row is used twice before every row was used once. The card's `uses` has the
+    uses after this run; `add_uses` collects them.
 
-    Validation is on the human datasets. Under torchrun each process trains on its share of each batch. Raises ConfigError,
-    DatasetError (no rows, or none left to use), and the errors of `model.training.loop.train`.
+    Validation is on the human datasets. Under torchrun each process trains on its share of each
+    batch. Raises ConfigError, DatasetError (no rows, or none left to use), and the errors of
+    `model.training.loop.train`.
     """
     from model.checkpoint import read_card
     from model.network.preset import preset_from_row
@@ -95,7 +103,10 @@ def tune_on(
     ]
     limited, uses = _plan(config, ahead, share, most_uses)
     people = [_use(human, learned["datasets"], config, columns, spent)] if share else []
-    people = [replace(use, takes=human_rows(limited.steps or 0, config.batch_size, share)) for use in people]
+    people = [
+        replace(use, takes=human_rows(limited.steps or 0, config.batch_size, share))
+        for use in people
+    ]
     place = read_world()
     mixture = Mixture(
         people[0].source() if people else None,
@@ -128,16 +139,26 @@ def tune_on(
         check_output=lambda: check_output(out, [*selfplay, *human, start]),
     )
     drawn = mixture.counts(0, card["step"]).tolist()
-    return {**card, "uses": [use.row(count) for use, count in zip([*people, *uses], drawn, strict=True)]}
+    return {
+        **card,
+        "uses": [use.row(count) for use, count in zip([*people, *uses], drawn, strict=True)],
+    }
 
 
 def add_uses(card: Mapping[str, Any], spent: Mapping[str, float] | None = None) -> dict[str, float]:
     """Return `spent` for the next `tune_on`, from the last card and its own `spent`."""
-    return {**(spent or {}), **{name: use["uses"] for use in card["uses"] for name in use["hashes"]}}
+    return {
+        **(spent or {}),
+        **{name: use["uses"] for use in card["uses"] for name in use["hashes"]},
+    }
 
 
 def _validate(
-    selfplay: Sequence[Path], human: Sequence[Path], config: "TrainConfig", human_share: float, most_uses: float
+    selfplay: Sequence[Path],
+    human: Sequence[Path],
+    config: "TrainConfig",
+    human_share: float,
+    most_uses: float,
 ) -> Fraction:
     """Validate the arguments and return the human share as a fraction. Raises ConfigError."""
     if not selfplay:
@@ -147,7 +168,9 @@ def _validate(
     if not 0 < most_uses <= 1e6:
         raise ConfigError(f"most_uses is {most_uses}, and must be above 0, at most a million")
     if config.minutes is not None:
-        raise ConfigError("give a fine-tune in steps or epochs: the uses of its rows are counted before it begins")
+        raise ConfigError(
+            "give a fine-tune in steps or epochs: the uses of its rows are counted before it begins"
+        )
     return Fraction(human_share).limit_denominator(10_000) if human else Fraction(0)
 
 
@@ -173,26 +196,35 @@ def _use(
     )
     before = max((spent or {}).get(name, 0.0) for name in use.hashes)
     if not 0 <= before < 1e9:
-        raise ConfigError(f"spent says {before} uses of {entries[0]['name']}, and must say 0 or more")
+        raise ConfigError(
+            f"spent says {before} uses of {entries[0]['name']}, and must say 0 or more"
+        )
     return replace(use, first=round(before * use.batches.rows))
 
 
 def _plan(
     config: "TrainConfig", uses: Sequence[_Use], share: Fraction, most_uses: float
 ) -> tuple["TrainConfig", list[_Use]]:
-    """Return the run's configuration in steps, and the rows to take of each self-play dataset; DatasetError for too few."""
+    """Return the run's configuration in steps, and the rows to take of each self-play dataset;
+    DatasetError for too few.
+    """
     hashes = [name for use in uses for name in use.hashes]
     if len(set(hashes)) < len(hashes):
-        raise ConfigError("a self-play dataset is named twice: its rows would be used more often than the rest")
+        raise ConfigError(
+            "a self-play dataset is named twice: its rows would be used more often than the rest"
+        )
     left = [max(0, int(most_uses * use.batches.rows + 1e-6) - use.first) for use in uses]
     a_step = config.batch_size * (1 - share)
     rows, most = sum(use.batches.rows for use in uses), int(sum(left) / a_step)
-    asked = config.steps if config.epochs is None else -int(-Fraction(config.epochs) * rows // a_step)
+    asked = (
+        config.steps if config.epochs is None else -int(-Fraction(config.epochs) * rows // a_step)
+    )
     assert asked is not None, "TrainConfig has a length"
     steps = min(asked, most)
     if steps < 1:
         raise DatasetError(
-            f"{sum(left)} of {rows} self-play positions may still be used, and one batch takes {float(a_step):g}: "
+            f"{sum(left)} of {rows} self-play positions may still be used, and one batch takes "
+            f"{float(a_step):g}: "
             "play more games, or raise most_uses"
         )
     wanted = steps * config.batch_size - human_rows(steps, config.batch_size, share)
@@ -203,7 +235,9 @@ def _plan(
 
 
 def _divide(total: int, weights: Sequence[int]) -> list[int]:
-    """Divide a number in proportion to weights, by largest remainders; no part exceeds its weight if the total does not."""
+    """Divide a number in proportion to weights, by largest remainders; no part exceeds its weight
+    if the total does not.
+    """
     whole = sum(weights)
     parts = [total * weight // whole for weight in weights]
     by_remainder = sorted(range(len(weights)), key=lambda index: -(total * weights[index] % whole))
@@ -214,5 +248,12 @@ def _divide(total: int, weights: Sequence[int]) -> list[int]:
 
 def _flatten(lineage: dict[str, Any]) -> dict[str, Any]:
     """Return a start entry whose data are one flat list, so that generations do not nest."""
-    seen = {entry.get("manifest_sha256", entry["name"]): entry for entry in list_datasets(lineage["data"])}
-    return {**lineage, "positions": count_positions(lineage), "data": {"datasets": list(seen.values())}}
+    seen = {
+        entry.get("manifest_sha256", entry["name"]): entry
+        for entry in list_datasets(lineage["data"])
+    }
+    return {
+        **lineage,
+        "positions": count_positions(lineage),
+        "data": {"datasets": list(seen.values())},
+    }

@@ -1,7 +1,8 @@
 """Audit datasets: count rows by column and positions by key in one pass, then compare splits.
 
-Memory does not grow with the rows: it holds a row group, a part of the temporary files (pipeline/dataset/scratch.py), and
-counts by bin. The temporary folder grows by at most 16 bytes per row.
+Memory does not grow with the rows: it holds a row group, a part of the temporary files
+(pipeline/dataset/scratch.py), and counts by bin. The temporary folder grows by at most 16 bytes per
+row.
 
 Axes: S splits (ALL_SPLITS), K bins.
 """
@@ -27,7 +28,8 @@ from pipeline.errors import ConfigError
 Rows = Mapping[str, NDArray[Any]]
 
 READ = ("planes", "label", "castling", "result", "ply", "plies", "elo", "base", "increment", "game")
-"""The columns of a shard that an audit reads; `game` only to refuse numbers of games that do not exist."""
+"""The columns of a shard that an audit reads; `game` only to refuse numbers of games that do not
+exist."""
 
 RATING = tuple(range(800, 2801, 200))
 PLY = (10, 20, 30, 40, 60, 80, 120)
@@ -44,24 +46,36 @@ class Column(NamedTuple):
 
 def _count_pieces(rows: Rows) -> NDArray[Any]:
     """Return the number of pieces on each row's board."""
-    count_R: NDArray[Any] = np.bitwise_count(rows["planes"][:, :PIECE_PLANES]).sum(axis=1, dtype=np.int64)
+    count_R: NDArray[Any] = np.bitwise_count(rows["planes"][:, :PIECE_PLANES]).sum(
+        axis=1, dtype=np.int64
+    )
     return count_R
 
 
 COLUMNS = {
     "rating": Column(band_names(RATING), lambda rows: rating_band(rows["elo"], RATING)),
     "time_control": Column(CLASSES, lambda rows: time_class(rows["base"], rows["increment"])),
-    "ply": Column(band_names(PLY)[:-1], lambda rows: np.searchsorted(PLY, rows["ply"], side="right")),
-    "plies": Column(band_names(LENGTH)[:-1], lambda rows: np.searchsorted(LENGTH, rows["plies"], side="right")),
+    "ply": Column(
+        band_names(PLY)[:-1], lambda rows: np.searchsorted(PLY, rows["ply"], side="right")
+    ),
+    "plies": Column(
+        band_names(LENGTH)[:-1], lambda rows: np.searchsorted(LENGTH, rows["plies"], side="right")
+    ),
     "result": Column(("loss", "draw", "win"), lambda rows: rows["result"].astype(np.int64) + 1),
-    "pieces": Column(band_names(PIECES)[:-1], lambda rows: np.searchsorted(PIECES, _count_pieces(rows), side="right")),
+    "pieces": Column(
+        band_names(PIECES)[:-1],
+        lambda rows: np.searchsorted(PIECES, _count_pieces(rows), side="right"),
+    ),
 }
 
-_BY_SPLIT = [(pl.col("split") == number).sum().alias(name) for number, name in enumerate(ALL_SPLITS)]
+_BY_SPLIT = [
+    (pl.col("split") == number).sum().alias(name) for number, name in enumerate(ALL_SPLITS)
+]
 
 
 def audit(directories: Sequence[Path], *, progress: Progress = silent) -> dict[str, Any]:
-    """Count what is in datasets or training sets taken together, and what their tests share with train.
+    """Count what is in datasets or training sets taken together, and what their tests share with
+    train.
 
     Returns tables (lists of rows) by name. Raises DatasetError and ConfigError.
     """
@@ -70,7 +84,9 @@ def audit(directories: Sequence[Path], *, progress: Progress = silent) -> dict[s
     if not datasets:
         raise ConfigError("name at least one dataset to audit")
     with tempfile.TemporaryDirectory(prefix="fianchetto-audit-") as folder:
-        positions = Scratch(Path(folder), sum(member.manifest["positions"]["total"] for member in datasets))
+        positions = Scratch(
+            Path(folder), sum(member.manifest["positions"]["total"] for member in datasets)
+        )
         bins = _count_rows(datasets, positions, progress)
         tables = _count_positions(positions)
     return {
@@ -82,13 +98,22 @@ def audit(directories: Sequence[Path], *, progress: Progress = silent) -> dict[s
         ],
         **tables,
         "games": _count_games(datasets),
-        "distributions": {name: _distribution(COLUMNS[name].bins, counts_SK) for name, counts_SK in bins.items()},
+        "distributions": {
+            name: _distribution(COLUMNS[name].bins, counts_SK) for name, counts_SK in bins.items()
+        },
     }
 
 
-def _count_rows(datasets: Sequence[Member], positions: Scratch, progress: Progress) -> dict[str, NDArray[np.int64]]:
-    """Read every row once: return the rows of each column by split and bin [S, K], and write the keys of all positions."""
-    counts = {name: np.zeros((len(ALL_SPLITS), len(column.bins)), dtype=np.int64) for name, column in COLUMNS.items()}
+def _count_rows(
+    datasets: Sequence[Member], positions: Scratch, progress: Progress
+) -> dict[str, NDArray[np.int64]]:
+    """Read every row once: return the rows of each column by split and bin [S, K], and write the
+    keys of all positions.
+    """
+    counts = {
+        name: np.zeros((len(ALL_SPLITS), len(column.bins)), dtype=np.int64)
+        for name, column in COLUMNS.items()
+    }
     done, total = 0, sum(member.manifest["positions"]["total"] for member in datasets)
     for member in datasets:
         for split, name in enumerate(ALL_SPLITS):
@@ -104,7 +129,9 @@ def _count_rows(datasets: Sequence[Member], positions: Scratch, progress: Progre
 
 
 def _count_games(datasets: Sequence[Member]) -> dict[str, int]:
-    """Count games by the hash of their moves: copies, and games of a test that train has, in any of the datasets."""
+    """Count games by the hash of their moves: copies, and games of a test that train has, in any of
+    the datasets.
+    """
     with tempfile.TemporaryDirectory(prefix="fianchetto-audit-") as folder:
         games = Scratch(Path(folder), sum(member.manifest["games"]["used"] for member in datasets))
         for member in datasets:
@@ -113,7 +140,9 @@ def _count_games(datasets: Sequence[Member]) -> dict[str, int]:
         counts = [
             part.group_by("key")
             .agg(_BY_SPLIT)
-            .select(pl.len().alias("distinct"), pl.col(ALL_SPLITS).sum(), *_count_in_train("in_train"))
+            .select(
+                pl.len().alias("distinct"), pl.col(ALL_SPLITS).sum(), *_count_in_train("in_train")
+            )
             .collect(engine="streaming")
             for part in games.parts()
         ]
@@ -134,21 +163,37 @@ def _distribution(bins: Sequence[str], counts_SK: NDArray[np.int64]) -> list[dic
 
 
 def _count_in_train(suffix: str) -> list[pl.Expr]:
-    """Return the rows of each split that train has too, of a frame with a row for each key and columns of counts by split."""
-    return [pl.col(name).filter(pl.col("train") > 0).sum().alias(f"{name}_{suffix}") for name in ALL_SPLITS]
+    """Return the rows of each split that train has too, of a frame with a row for each key and
+    columns of counts by split.
+    """
+    return [
+        pl.col(name).filter(pl.col("train") > 0).sum().alias(f"{name}_{suffix}")
+        for name in ALL_SPLITS
+    ]
 
 
 def _count_positions(positions: Scratch) -> dict[str, Any]:
     """Count positions by key: return the tables `copies` and `in_train`."""
     sums = []
     for part in positions.parts():
-        moves = part.group_by("key", "label").agg(pl.len().alias("rows"), *_BY_SPLIT).collect(engine="streaming")
-        by_key = moves.group_by("key").agg(pl.col("rows").max().alias("most_played"), pl.col("rows", *ALL_SPLITS).sum())
+        moves = (
+            part.group_by("key", "label")
+            .agg(pl.len().alias("rows"), *_BY_SPLIT)
+            .collect(engine="streaming")
+        )
+        by_key = moves.group_by("key").agg(
+            pl.col("rows").max().alias("most_played"), pl.col("rows", *ALL_SPLITS).sum()
+        )
         repeated = pl.col("rows", "most_played").filter(pl.col("rows") > 1).sum()
         of_keys = by_key.select(
-            pl.len().alias("distinct"), repeated, pl.col(ALL_SPLITS).sum(), *_count_in_train("in_train")
+            pl.len().alias("distinct"),
+            repeated,
+            pl.col(ALL_SPLITS).sum(),
+            *_count_in_train("in_train"),
         )
-        sums.append(pl.concat([of_keys, moves.select(_count_in_train("moves_in_train"))], how="horizontal"))
+        sums.append(
+            pl.concat([of_keys, moves.select(_count_in_train("moves_in_train"))], how="horizontal")
+        )
     found = pl.concat(sums).cast(pl.Int64).sum().row(0, named=True)
     rows = sum(found[name] for name in ALL_SPLITS)
     copies = rows - found["distinct"]

@@ -21,30 +21,45 @@ Rows = list[dict[str, Any]]
 def sections(result: Mapping[str, Any]) -> list[tuple[str, str, Rows]]:
     """Return the title, sentence and table of each section of an audit, in their order."""
     copies, games = result["copies"], result["games"]
-    games_in_train = ", ".join(f"{games[f'{name}_games_in_train']:,} of {name}" for name in ALL_SPLITS[1:])
+    games_in_train = ", ".join(
+        f"{games[f'{name}_games_in_train']:,} of {name}" for name in ALL_SPLITS[1:]
+    )
     return [
         ("Datasets", "", result["datasets"]),
         (
             "Copies of positions",
-            f"{copies['copies']:,} of {copies['positions']:,} positions ({copies['copies_share']:.2%}) are copies of others; "
-            f"{copies['distinct']:,} are distinct. Where a position occurs more than once, its most played move is "
+            f"{copies['copies']:,} of {copies['positions']:,} positions "
+            f"({copies['copies_share']:.2%}) are copies of others; "
+            f"{copies['distinct']:,} are distinct. Where a position occurs more than once, its "
+            f"most played move is "
             f"{copies['most_played_move_share_there']:.2%} of the moves played there.",
             [],
         ),
-        ("Test positions that occur in train", "All positions were compared, by 64-bit keys.", result["in_train"]),
+        (
+            "Test positions that occur in train",
+            "All positions were compared, by 64-bit keys.",
+            result["in_train"],
+        ),
         (
             "Games",
-            f"{games['copies']:,} of {games['games']:,} games have the moves of another. Games whose moves occur in train: "
+            f"{games['copies']:,} of {games['games']:,} games have the moves of another. Games "
+            f"whose moves occur in train: "
             f"{games_in_train}.",
             [],
         ),
-        *((f"By {name.replace('_', ' ')}", "", rows) for name, rows in result["distributions"].items()),
+        *(
+            (f"By {name.replace('_', ' ')}", "", rows)
+            for name, rows in result["distributions"].items()
+        ),
     ]
 
 
 def audit_text(result: Mapping[str, Any]) -> str:
     """Return an audit as text."""
-    parts = [(title.upper(), sentence, text_table(rows) if rows else "") for title, sentence, rows in sections(result)]
+    parts = [
+        (title.upper(), sentence, text_table(rows) if rows else "")
+        for title, sentence, rows in sections(result)
+    ]
     return "\n\n".join("\n".join(filter(None, part)) for part in parts)
 
 
@@ -85,7 +100,9 @@ def _draw_shares(axes: "Axes", title: str, rows: Rows) -> None:
     for at, name in enumerate(splits):
         places = [place + (at - (len(splits) - 1) / 2) * width for place in range(len(rows))]
         axes.bar(places, [row[name] for row in rows], width, label=name)
-    axes.set_xticks(range(len(rows)), [row["bin"] for row in rows], rotation=35, ha="right", fontsize=7)
+    axes.set_xticks(
+        range(len(rows)), [row["bin"] for row in rows], rotation=35, ha="right", fontsize=7
+    )
     axes.set_title(title, fontsize=9)
     if splits:
         axes.legend(fontsize=7)

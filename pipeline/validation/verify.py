@@ -1,7 +1,8 @@
-"""Compare a dataset with its manifest and its dump: plain functions that return a list of problems, empty for none.
+"""Compare a dataset with its manifest and its dump: plain functions that return a list of problems,
+empty for none.
 
-Files are compared with their hashes, games with their splits, and random rows with what python-chess, which shares no code
-with ingest, finds in the dump.
+Files are compared with their hashes, games with their splits, and random rows with what
+python-chess, which shares no code with ingest, finds in the dump.
 
 Axes: P planes.
 """
@@ -43,10 +44,12 @@ from pipeline.pgn.foreign import translate_movetext
 from pipeline.storage.stores import open_for_arrow
 
 LIMIT = 1 << 30
-"""Bytes at the beginning of the decompressed dump: `rows_differ` takes games that begin there, and reads no further."""
+"""Bytes at the beginning of the decompressed dump: `rows_differ` takes games that begin there, and
+reads no further."""
 
 BUT_PLANES = tuple(name for name in COLUMNS if name != "planes")
-"""The columns that are read of every row, to check their values; planes are most of a shard, and checked in the sample."""
+"""The columns that are read of every row, to check their values; planes are most of a shard, and
+checked in the sample."""
 
 Row = dict[str, Any]
 
@@ -56,14 +59,21 @@ RESULT_NAMES = {1: "1-0", 0: "1/2-1/2", -1: "0-1"}
 def verify_dataset(
     directory: Path, sources: Sequence[str] = (), *, rows: int = 64, limit: int | None = None
 ) -> dict[str, Any]:
-    """Return the problems as lists `files splits source rows damage`, and how many rows were compared.
+    """Return the problems as lists `files splits source rows damage`, and how many rows were
+    compared.
 
-    `sources` are the dumps in the manifest's order; without them rows are not compared. `rows` rows are replayed with
-    python-chess. With a `limit`, only games that begin in the first so many bytes of the (first) decompressed dump are
-    replayed, and no more is read or hashed of it. Raises DatasetError for files that cannot be read.
+    `sources` are the dumps in the manifest's order; without them rows are not compared. `rows` rows
+    are replayed with python-chess. With a `limit`, only games that begin in the first so many bytes
+    of the (first) decompressed dump are replayed, and no more is read or hashed of it. Raises
+    DatasetError for files that cannot be read.
     """
     manifest = read_manifest(directory)
-    found: dict[str, Any] = {"files": files_differ(directory), "splits": [], "source": [], "rows": []}
+    found: dict[str, Any] = {
+        "files": files_differ(directory),
+        "splits": [],
+        "source": [],
+        "rows": [],
+    }
     found |= {"damage": damage(manifest), "compared": 0}
     if found["files"]:  # damaged files are not read
         return found
@@ -84,11 +94,17 @@ def verify_dataset(
 
 def damage(manifest: Mapping[str, Any]) -> list[str]:
     """Return where dumps broke off."""
-    return [f"{source['name']}: {source['damage']}" for source in manifest["sources"] if source["damage"]]
+    return [
+        f"{source['name']}: {source['damage']}"
+        for source in manifest["sources"]
+        if source["damage"]
+    ]
 
 
 def datasets_in(directory: Path) -> tuple[list[Path], list[str]]:
-    """Return the existing datasets of a training set, or the dataset itself, and the problems of the others."""
+    """Return the existing datasets of a training set, or the dataset itself, and the problems of
+    the others.
+    """
     if not is_training_set(directory):
         return [directory], []
     found, problems = [], []
@@ -107,7 +123,9 @@ def datasets_in(directory: Path) -> tuple[list[Path], list[str]]:
 
 
 def files_differ(directory: Path) -> list[str]:
-    """Return files that are missing or differ in size, hash, rows or form, and files that the manifest does not name."""
+    """Return files that are missing or differ in size, hash, rows or form, and files that the
+    manifest does not name.
+    """
     manifest, wrong = read_manifest(directory), []
     for entry in manifest["files"]:
         path = directory / entry["name"]
@@ -117,8 +135,14 @@ def files_differ(directory: Path) -> list[str]:
             wrong.append(f"{path.name}: differs from its hash")
         elif (footer := _footer(path)) is None or footer.num_rows != entry["rows"]:
             wrong.append(f"{path.name}: differs in rows")
-        elif entry["split"] is not None and (form := form_of(footer.schema.names)) != manifest["planes"]:
-            wrong.append(f"{path.name}: its planes are of the form {form}, and the manifest says {manifest['planes']}")
+        elif (
+            entry["split"] is not None
+            and (form := form_of(footer.schema.names)) != manifest["planes"]
+        ):
+            wrong.append(
+                f"{path.name}: its planes are of the form {form}, and the manifest says "
+                f"{manifest['planes']}"
+            )
     named = {entry["name"] for entry in manifest["files"]} | {GAMES}
     strangers = sorted(path.name for path in directory.glob("*.parquet") if path.name not in named)
     return wrong + [f"{name}: not in the manifest" for name in strangers]
@@ -133,12 +157,20 @@ def _footer(path: Path) -> pq.FileMetaData | None:
 
 
 def splits_share_games(directory: Path, manifest: Mapping[str, Any]) -> list[str]:
-    """Return games that have positions in two splits, or in another split than `games.parquet` says.
+    """Return games that have positions in two splits, or in another split than `games.parquet`
+    says.
 
     Raises DatasetError for a file whose values are outside the format.
     """
-    splits = [table["split"].combine_chunks() for _, table in games_tables(directory, manifest, tuple(GAMES_COLUMNS))]
-    split_of = pc.index_in(pa.chunked_array(splits, pa.string()), pa.array(SPLITS)).fill_null(-1).to_numpy()
+    splits = [
+        table["split"].combine_chunks()
+        for _, table in games_tables(directory, manifest, tuple(GAMES_COLUMNS))
+    ]
+    split_of = (
+        pc.index_in(pa.chunked_array(splits, pa.string()), pa.array(SPLITS))
+        .fill_null(-1)
+        .to_numpy()
+    )
     seen: dict[str, NDArray[np.int64]] = {}
     problems = []
     for number, split in enumerate(SPLITS):
@@ -158,7 +190,10 @@ def sources_differ(manifest: Mapping[str, Any], sources: Sequence[str]) -> list[
     """Return differences of the dumps from the bytes and hashes in the manifest."""
     named = manifest["sources"]
     if len(named) != len(sources):
-        return [f"the dataset was made of {len(named)} dumps, not {len(sources)}: name them in the manifest's order"]
+        return [
+            f"the dataset was made of {len(named)} dumps, not {len(sources)}: name them in the "
+            f"manifest's order"
+        ]
     return [
         f"{path}: is not the dump that the dataset was made of ({entry['name']}), or has changed"
         for path, entry in zip(sources, named, strict=True)
@@ -170,11 +205,17 @@ def sources_differ(manifest: Mapping[str, Any], sources: Sequence[str]) -> list[
 
 
 def rows_differ(
-    directory: Path, manifest: Mapping[str, Any], text: Iterable[bytes], count: int, limit: int = LIMIT
+    directory: Path,
+    manifest: Mapping[str, Any],
+    text: Iterable[bytes],
+    count: int,
+    limit: int = LIMIT,
 ) -> tuple[int, list[str]]:
-    """Replay `count` random rows from the dump's decompressed bytes; return how many were compared, and the problems.
+    """Replay `count` random rows from the dump's decompressed bytes; return how many were compared,
+    and the problems.
 
-    The rows are of games that begin in the first `limit` bytes; fewer are compared if there are fewer.
+    The rows are of games that begin in the first `limit` bytes; fewer are compared if there are
+    fewer.
     """
     chunks = None if "selfplay" in manifest else max(1, limit // _chunk_bytes(manifest))
     rows = sample_rows(directory, manifest, count, chunks=chunks)
@@ -192,9 +233,14 @@ def rows_differ(
 
 
 def sample_rows(
-    directory: Path, manifest: Mapping[str, Any], count: int, split: str | None = None, chunks: int | None = None
+    directory: Path,
+    manifest: Mapping[str, Any],
+    count: int,
+    split: str | None = None,
+    chunks: int | None = None,
 ) -> list[Row]:
-    """Return rows drawn from a few row groups of the shards by a fixed seed; only of the dump's first `chunks`.
+    """Return rows drawn from a few row groups of the shards by a fixed seed; only of the dump's
+    first `chunks`.
 
     Raises DatasetError for a shard that cannot be read, or a file that is not the manifest's.
     """
@@ -218,16 +264,23 @@ def sample_rows(
         candidates = np.flatnonzero(batch["game"] < before).tolist()
         indices = sorted(rng.sample(candidates, min(len(candidates), -(-count // len(picked)))))
         found = table.take(indices).to_pylist()
-        rows += [row | {"planes": batch["planes"][at].tobytes()} for row, at in zip(found, indices, strict=True)]
+        rows += [
+            row | {"planes": batch["planes"][at].tobytes()}
+            for row, at in zip(found, indices, strict=True)
+        ]
     rng.shuffle(rows)
     return rows[:count]
 
 
 def _chunk_bytes(manifest: Mapping[str, Any]) -> int:
-    """Return the size of the chunks that a dump was read in; raises DatasetError if the manifest does not say it."""
+    """Return the size of the chunks that a dump was read in; raises DatasetError if the manifest
+    does not say it.
+    """
     size = manifest["config"].get("chunk_mib")
     if not isinstance(size, int) or size < 1:
-        raise DatasetError(f"{MANIFEST}: config.chunk_mib is {shown(size)}, and must be 1 or more: it is damaged")
+        raise DatasetError(
+            f"{MANIFEST}: config.chunk_mib is {shown(size)}, and must be 1 or more: it is damaged"
+        )
     return size << 20
 
 
@@ -240,19 +293,28 @@ def _chunk_of(shard: str) -> int:
 
 
 def _games_before(directory: Path, manifest: Mapping[str, Any], chunks: int | None) -> int:
-    """Return how many games the dump's first `chunks` have, None for all: each is a row group of `games.parquet`."""
+    """Return how many games the dump's first `chunks` have, None for all: each is a row group of
+    `games.parquet`.
+    """
     if chunks is None:
         return int(manifest["games"]["read"])
-    with reading(directory / GAMES, "a table of games"), open_for_arrow(directory / GAMES) as source:
+    with (
+        reading(directory / GAMES, "a table of games"),
+        open_for_arrow(directory / GAMES) as source,
+    ):
         footer = pq.read_metadata(source)
-    return sum(footer.row_group(group).num_rows for group in range(min(chunks, footer.num_row_groups)))
+    return sum(
+        footer.row_group(group).num_rows for group in range(min(chunks, footer.num_row_groups))
+    )
 
 
 # ---------------------------------------------------------------- rows by python-chess
 
 
 def row_differs(row: Row, text: bytes) -> str:
-    """Return how a stored row differs from the position that python-chess reaches in the game's text, or ""."""
+    """Return how a stored row differs from the position that python-chess reaches in the game's
+    text, or "".
+    """
     if re.match(rb"[1-8BKNPQRbknpqr/]+ [wb] [^\t\n]*\t", text):
         return _line_differs(row, text.decode("utf-8", "replace"))
     game = chess.pgn.read_game(io.StringIO(_plain_game(text)))
@@ -267,25 +329,43 @@ def row_differs(row: Row, text: bytes) -> str:
 
 
 def _plain_game(text: bytes) -> str:
-    """Return a game's result, start and movetext in the spelling of python-chess (pipeline/pgn/README.md)."""
+    """Return a game's result, start and movetext in the spelling of python-chess
+    (pipeline/pgn/README.md).
+    """
     data, bounds = np.frombuffer(text, dtype=np.uint8), np.array([0, len(text)])
     spans, begin = np.zeros((1, len(tags.TAGS), 2), dtype=np.int64), np.zeros(1, dtype=np.int64)
     tags.scan_tags(data, bounds, spans, begin)
     movetext = tag_value(translate_movetext(data, begin, bounds), np.array([begin[0], len(text)]))
     movetext = re.sub(r"--+\+|\+--+", "", movetext)  # marks, where python-chess reads null moves
     movetext = re.sub(r"(?<!\S)(\d+)(?=[a-h][1-8x])", r"\1. ", movetext)  # `1e4` is no rank
-    moves = re.sub(r"(?<!\S)([01]):([01])(?!\S)", r"\1-\2", "\n".join(filter(str.strip, movetext.splitlines())))
+    moves = re.sub(
+        r"(?<!\S)([01]):([01])(?!\S)", r"\1-\2", "\n".join(filter(str.strip, movetext.splitlines()))
+    )
     result = parse_result(tag_value(data, spans[0, tags.RESULT]))
     known = {"Result": RESULT_NAMES.get(result, ""), "FEN": tag_value(data, spans[0, tags.FEN])}
-    return "".join(f'[{name} "{value}"]\n' for name, value in known.items() if value) + f"\n{moves}\n"
+    return (
+        "".join(f'[{name} "{value}"]\n' for name, value in known.items() if value) + f"\n{moves}\n"
+    )
 
 
 def _line_differs(row: Row, line: str) -> str:
-    """Return how a stored row differs from a line of an evaluated position (pipeline/pgn/evaluation_rows.py), or ""."""
+    """Return how a stored row differs from a line of an evaluated position
+    (pipeline/pgn/evaluation_rows.py), or "".
+    """
     fen, score, uci, *_ = line.split("\t")
     board = chess.Board(fen)
-    white = math.copysign(MATE, int(score[1:])) if score.startswith("#") else max(-MATE, min(int(score), MATE))
-    expected = {"label": NO_LABEL, "promotion": 0, "eval": white if board.turn else -white, "plies": 0, "elo": None}
+    white = (
+        math.copysign(MATE, int(score[1:]))
+        if score.startswith("#")
+        else max(-MATE, min(int(score), MATE))
+    )
+    expected = {
+        "label": NO_LABEL,
+        "promotion": 0,
+        "eval": white if board.turn else -white,
+        "plies": 0,
+        "elo": None,
+    }
     if uci:
         move = board.parse_uci(uci)
         expected |= {"label": label_of(move, board.turn), "promotion": move.promotion or 0}
@@ -302,7 +382,9 @@ def _board_differs(row: Row, board: chess.Board, expected: Mapping[str, Any]) ->
         **dict(zip(LAST_MOVES, last_moves_of(board), strict=True)),
     }
     different = [
-        f"{name} is {row[name]}, not {value}" for name, value in expected.items() if name in row and row[name] != value
+        f"{name} is {row[name]}, not {value}"
+        for name, value in expected.items()
+        if name in row and row[name] != value
     ]
     stored_P = np.frombuffer(row["planes"], "<u8")
     bad = np.flatnonzero(stored_P != planes_of(board))
@@ -310,12 +392,16 @@ def _board_differs(row: Row, board: chess.Board, expected: Mapping[str, Any]) ->
 
 
 def last_moves_of(board: chess.Board) -> list[int | None]:
-    """Encode the moves that led to a board, the last one first, as LAST_MOVES are; None if there were no more.
+    """Encode the moves that led to a board, the last one first, as LAST_MOVES are; None if there
+    were no more.
 
     A move is from * 64 + to, squares counted from a8 if White is to move, from a1 if Black.
     """
     flip = 56 if board.turn == chess.WHITE else 0
-    moves = [(move.from_square ^ flip) * 64 + (move.to_square ^ flip) for move in reversed(board.move_stack)]
+    moves = [
+        (move.from_square ^ flip) * 64 + (move.to_square ^ flip)
+        for move in reversed(board.move_stack)
+    ]
     return [*moves, *[None] * len(LAST_MOVES)][: len(LAST_MOVES)]
 
 

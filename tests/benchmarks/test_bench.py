@@ -27,14 +27,18 @@ def test_ingest_is_measured_beside_python_chess_on_the_same_columns(
     figures = bench_ingest.measure(dump, IngestConfig())
     assert figures["positions"] == figures["games"] * 60
     assert figures["ratio_python_chess"] == pytest.approx(
-        figures["same_games_positions_per_second"] / figures["python_chess_positions_per_second"], rel=0.02, abs=0.06
+        figures["same_games_positions_per_second"] / figures["python_chess_positions_per_second"],
+        rel=0.02,
+        abs=0.06,
     )
     assert 20 < figures["bytes_per_position"] < 100
     seconds, rows = bench_ingest._python_chess(dump.read_bytes(), tmp_path, 8)
     assert rows == figures["positions"]
     import pyarrow.parquet as pq
 
-    assert pq.read_schema(tmp_path / "beside.parquet").equals(beside_schema(len(LAST_MOVES)), check_metadata=False)
+    assert pq.read_schema(tmp_path / "beside.parquet").equals(
+        beside_schema(len(LAST_MOVES)), check_metadata=False
+    )
     assert seconds > 0
 
 

@@ -18,7 +18,9 @@ def test_a_stream_holds_whole_games_up_to_its_size() -> None:
 
 
 def test_rows_are_repeated_up_to_a_size(tmp_path: Path) -> None:
-    pq.write_table(pa.table({"fen": [str(number) for number in range(5_000)]}), tmp_path / "table.parquet")
+    pq.write_table(
+        pa.table({"fen": [str(number) for number in range(5_000)]}), tmp_path / "table.parquet"
+    )
     for size, rows in ((0, 1), (100_000, None)):
         out = Path(scale.repeat_rows(tmp_path / "table.parquet", tmp_path / "out.parquet", size))
         found = pq.read_table(out)["fen"].to_pylist()
@@ -33,7 +35,12 @@ def test_scale_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(scale, "TURNS", 1)
     monkeypatch.setattr(scale, "SMALLEST", 100_000)
     found = scale.measure(dump, IngestConfig(planes="compact"), 300_000)
-    assert [row["run"] for row in found["runs"]] == ["100,000 bytes", "300,000 bytes", "1 workers", "2 workers"]
+    assert [row["run"] for row in found["runs"]] == [
+        "100,000 bytes",
+        "300,000 bytes",
+        "1 workers",
+        "2 workers",
+    ]
     small, large, one, two = found["runs"]
     for row in (small, large):
         assert row["positions"] == 60 * row["games"]

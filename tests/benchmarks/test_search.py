@@ -1,4 +1,5 @@
-"""The benchmarks of search and self-play say what they promise, on small sizes; no time is asserted."""
+"""The benchmarks of search and self-play say what they promise, on small sizes; no time is
+asserted."""
 
 import pytest
 

@@ -1,19 +1,41 @@
-"""The 77 planes by python-chess, square by square and move by move: slow, plain, and nothing of the engine in it.
+"""The 77 planes by python-chess, square by square and move by move: slow, plain, and nothing of the
+engine in it.
 
-Written from the tables of the design alone, so that engine and oracle can only agree by both being right.
+Written from the tables of the design alone, so that engine and oracle can only agree by both being
+right.
 """
 
 from functools import cache
 
 import chess
 
-STRAIGHT = {(0, 1): 0, (1, 1): 1, (1, 0): 2, (1, -1): 3, (0, -1): 4, (-1, -1): 5, (-1, 0): 6, (-1, 1): 7}
-"""(file, rank) direction, north being the way the mover's pawns go -> number: N NE E SE S SW W NW."""
-KNIGHT = {(1, 2): 56, (2, 1): 57, (2, -1): 58, (1, -2): 59, (-1, -2): 60, (-2, -1): 61, (-2, 1): 62, (-1, 2): 63}
+STRAIGHT = {
+    (0, 1): 0,
+    (1, 1): 1,
+    (1, 0): 2,
+    (1, -1): 3,
+    (0, -1): 4,
+    (-1, -1): 5,
+    (-1, 0): 6,
+    (-1, 1): 7,
+}
+"""(file, rank) direction, north being the way the mover's pawns go -> number: N NE E SE S SW W
+NW."""
+KNIGHT = {
+    (1, 2): 56,
+    (2, 1): 57,
+    (2, -1): 58,
+    (1, -2): 59,
+    (-1, -2): 60,
+    (-2, -1): 61,
+    (-2, 1): 62,
+    (-1, 2): 63,
+}
 
 
 def row_col(square: chess.Square, turn: chess.Color) -> tuple[int, int]:
-    """Give the row and column of a square in the mover's picture: row 0 is the eighth rank, column 0 the a-file."""
+    """Give the row and column of a square in the mover's picture: row 0 is the eighth rank, column
+    0 the a-file."""
     rank = chess.square_rank(square)
     return (7 - rank if turn == chess.WHITE else rank), chess.square_file(square)
 
@@ -60,4 +82,7 @@ def planes(board: chess.Board) -> list[int]:
 
 def ascii_board(board: int) -> str:
     """Draw a bitboard as eight lines of `x` and `.`, row 0 (the mover's eighth rank) on top."""
-    return "\n".join(" ".join("x" if board >> (8 * row + col) & 1 else "." for col in range(8)) for row in range(8))
+    return "\n".join(
+        " ".join("x" if board >> (8 * row + col) & 1 else "." for col in range(8))
+        for row in range(8)
+    )

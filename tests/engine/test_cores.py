@@ -11,8 +11,14 @@ from engine.cores import container_quota, cores
 
 TREES: dict[str, tuple[dict[str, str], float]] = {
     "no cgroup": ({}, math.inf),
-    "v2 in a container": ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "150000 100000\n"}, 1.5),
-    "v2 without a limit": ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "max 100000\n"}, math.inf),
+    "v2 in a container": (
+        {"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "150000 100000\n"},
+        1.5,
+    ),
+    "v2 without a limit": (
+        {"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "max 100000\n"},
+        math.inf,
+    ),
     "v2, a group above grants less": (
         {
             "proc/self/cgroup": "0::/user.slice/job\n",
@@ -41,8 +47,14 @@ TREES: dict[str, tuple[dict[str, str], float]] = {
         },
         math.inf,
     ),
-    "damaged": ({"proc/self/cgroup": "x\n0\n\n0::/\n", "sys/fs/cgroup/cpu.max": "nonsense\n"}, math.inf),
-    "a period of nothing": ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "1 0\n"}, math.inf),
+    "damaged": (
+        {"proc/self/cgroup": "x\n0\n\n0::/\n", "sys/fs/cgroup/cpu.max": "nonsense\n"},
+        math.inf,
+    ),
+    "a period of nothing": (
+        {"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "1 0\n"},
+        math.inf,
+    ),
 }
 
 
@@ -56,7 +68,9 @@ def test_the_quota_is_that_of_the_tightest_group(name: str, tmp_path: Path) -> N
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="no affinity on this system")
-@pytest.mark.parametrize(("quota", "expected"), [(math.inf, 8), (0.5, 1), (1.5, 2), (2.0, 2), (64.0, 8)])
+@pytest.mark.parametrize(
+    ("quota", "expected"), [(math.inf, 8), (0.5, 1), (1.5, 2), (2.0, 2), (64.0, 8)]
+)
 def test_cores_are_the_lesser_of_affinity_and_quota(
     quota: float, expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,4 +1,5 @@
-"""The second start compiles nothing: every kernel comes out of Numba's cache, and none that was made of other sources."""
+"""The second start compiles nothing: every kernel comes out of Numba's cache, and none that was
+made of other sources."""
 
 import ast
 import json
@@ -33,7 +34,9 @@ assert legal.perft(words, 2) == 2039
 position.push(words, 52, 44, 0)
 position.mirror(words)
 stats = {
-    f"{module.__name__}.{name}": [sum(kernel.stats.cache_hits.values()), sum(kernel.stats.cache_misses.values())]
+    f"{module.__name__}.{name}": [
+        sum(kernel.stats.cache_hits.values()), sum(kernel.stats.cache_misses.values())
+    ]
     for module in (bitboard, legal, position)
     for name, kernel in vars(module).items()
     if isinstance(kernel, Dispatcher)
@@ -46,7 +49,9 @@ def start(cache: Path | None = None) -> dict[str, list[int]]:
     """Start Python afresh, use the engine, and give each kernel's cache hits and misses."""
     words = [sys.executable, "-c", START]
     environment = os.environ | ({} if cache is None else {"NUMBA_CACHE_DIR": str(cache)})
-    done = subprocess.run(words, cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        words, cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=True
+    )
     return json.loads(done.stdout)
 
 
@@ -77,12 +82,22 @@ def test_the_second_start_compiles_nothing():
 
 
 def test_kernels_of_these_sources_are_found_by_a_program_that_imports_numba_first():
-    program = "import numba, engine, os; print(numba.config.CACHE_DIR == os.environ['NUMBA_CACHE_DIR'] != '')"
+    program = (
+        "import numba, engine, os; print(numba.config.CACHE_DIR == "
+        "os.environ['NUMBA_CACHE_DIR'] != '')"
+    )
     environment = {
-        name: value for name, value in os.environ.items() if name not in ("NUMBA_CACHE_DIR", "FIANCHETTO_KERNELS")
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("NUMBA_CACHE_DIR", "FIANCHETTO_KERNELS")
     }
     done = subprocess.run(
-        [sys.executable, "-c", program], cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=True
+        [sys.executable, "-c", program],
+        cwd=REPOSITORY,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert done.stdout.strip() == "True"
 
@@ -105,7 +120,12 @@ def test_without_a_home_caches_lie_in_a_folder_of_ones_own(home: str | None, tmp
         if shared:
             ours.chmod(0o777)
         done = subprocess.run(
-            [sys.executable, "-c", program], cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=True
+            [sys.executable, "-c", program],
+            cwd=REPOSITORY,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
         )
         folder, is_ours, writable = done.stdout.split()
         assert (folder == str(ours), is_ours, writable) == (not shared, "True", "0")
@@ -129,7 +149,9 @@ def constants():
 def copied(tmp_path: Path) -> Path:
     """Copy the packages, without what was compiled of them."""
     for room in ROOMS:
-        shutil.copytree(REPOSITORY / room, tmp_path / room, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(
+            REPOSITORY / room, tmp_path / room, ignore=shutil.ignore_patterns("__pycache__")
+        )
     return tmp_path
 
 
@@ -142,13 +164,20 @@ def edit(path: Path, old: str, new: str) -> None:
 def test_a_changed_constant_is_what_runs(copied: Path) -> None:
     (copied / "engine" / "tiny.py").write_text(TINY)
     environment = {
-        name: value for name, value in os.environ.items() if name not in ("NUMBA_CACHE_DIR", "FIANCHETTO_KERNELS")
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("NUMBA_CACHE_DIR", "FIANCHETTO_KERNELS")
     }
 
     def run() -> list[int]:
-        program = "from engine.tiny import constants; print(*constants(), sum(constants.stats.cache_hits.values()))"
+        program = (
+            "from engine.tiny import constants; print(*constants(), "
+            "sum(constants.stats.cache_hits.values()))"
+        )
         words = [sys.executable, "-c", program]
-        done = subprocess.run(words, cwd=copied, env=environment, capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            words, cwd=copied, env=environment, capture_output=True, text=True, check=True
+        )
         return [int(word) for word in done.stdout.split()]
 
     assert run() == [512, 24, 4, 0]
@@ -156,14 +185,22 @@ def test_a_changed_constant_is_what_runs(copied: Path) -> None:
     command.write_text(command.read_text() + "# edited\n")
     assert run() == [512, 24, 4, 1], "an edit of a command recompiles nothing"
     edit(copied / "engine" / "search" / "tree.py", "MAX_DEPTH = 512", "MAX_DEPTH = 500")
-    edit(copied / "engine" / "evaluation" / "piece_squares.py", "[0, 1, 1, 2, 4, 0]", "[0, 1, 1, 2, 5, 0]")
+    edit(
+        copied / "engine" / "evaluation" / "piece_squares.py",
+        "[0, 1, 1, 2, 4, 0]",
+        "[0, 1, 1, 2, 5, 0]",
+    )
     assert run() == [500, 24, 5, 0]
 
 
 def test_each_source_that_a_kernel_may_depend_on_is_in_the_key(copied: Path) -> None:
     before = sources_hash(copied)
     for module, old, new in (
-        ("engine/evaluation/piece_squares.py", "(82, 337, 365, 477, 1025, 0)", "(82, 337, 365, 477, 1026, 0)"),
+        (
+            "engine/evaluation/piece_squares.py",
+            "(82, 337, 365, 477, 1025, 0)",
+            "(82, 337, 365, 477, 1026, 0)",
+        ),
         ("engine/search/tree.py", "MAX_DEPTH = 512", "MAX_DEPTH = 513"),
         ("engine/board/movegen.py", "import", "import  "),
     ):
@@ -175,7 +212,8 @@ def test_each_source_that_a_kernel_may_depend_on_is_in_the_key(copied: Path) -> 
 
 
 def imported(path: Path) -> set[Path]:
-    """Give our modules that a source imports, and the packages that they lie in, by Python's own parser."""
+    """Give our modules that a source imports, and the packages that they lie in, by Python's own
+    parser."""
     named: set[str] = set()
     for node in ast.walk(ast.parse(path.read_bytes())):
         if isinstance(node, ast.Import):
@@ -183,14 +221,28 @@ def imported(path: Path) -> set[Path]:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative imports are not looked for"
             named |= {f"{node.module}.{alias.name}" for alias in node.names}
-    places = {REPOSITORY.joinpath(*name.split(".")[:end]) for name in named for end in range(1, name.count(".") + 2)}
-    both = {place.with_suffix(".py") for place in places} | {place / "__init__.py" for place in places}
-    return {place for place in both if place.is_file() and place.relative_to(REPOSITORY).parts[0] in ROOMS}
+    places = {
+        REPOSITORY.joinpath(*name.split(".")[:end])
+        for name in named
+        for end in range(1, name.count(".") + 2)
+    }
+    both = {place.with_suffix(".py") for place in places} | {
+        place / "__init__.py" for place in places
+    }
+    return {
+        place
+        for place in both
+        if place.is_file() and place.relative_to(REPOSITORY).parts[0] in ROOMS
+    }
 
 
 def test_the_key_holds_what_pythons_parser_says_that_kernels_import() -> None:
     ours = [path for room in ROOMS for path in (REPOSITORY / room).rglob("*.py")]
-    wanted = {path for path in ours if re.search(r"^\s*@(njit|intrinsic|lower_builtin)\b", path.read_text(), re.M)}
+    wanted = {
+        path
+        for path in ours
+        if re.search(r"^\s*@(njit|intrinsic|lower_builtin)\b", path.read_text(), re.M)
+    }
     ahead = list(wanted)
     while ahead:
         new = imported(ahead.pop()) - wanted

@@ -14,7 +14,10 @@ from tests.processes import NOBODY
 def test_names_are_never_the_same_and_are_known() -> None:
     names = {temporary_name("train-00000-0.parquet") for _ in range(1000)}
     assert len(names) == 1000
-    assert all(is_temporary(name) and len(name.encode()) < 256 for name in (*names, temporary_name("ü" * 400)))
+    assert all(
+        is_temporary(name) and len(name.encode()) < 256
+        for name in (*names, temporary_name("ü" * 400))
+    )
     for name in (
         ".x.123.tmp",
         ".x.tmp",
@@ -24,21 +27,28 @@ def test_names_are_never_the_same_and_are_known() -> None:
         assert not is_temporary(name)
 
 
-def test_only_what_nobody_will_finish_is_abandoned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_what_nobody_will_finish_is_abandoned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     here, elsewhere = temporaries.machine(), "0" * 8
     cases = {
         f".mine.fianchetto-{here}-{os.getpid()}-00000000.tmp": False,
         f".dead.fianchetto-{here}-{NOBODY}-00000000.tmp": True,
-        f".other.fianchetto-{elsewhere}-{NOBODY}-00000000.tmp": False,  # of a container or a machine that is not asked
+        # of a container or a machine that is not asked
+        f".other.fianchetto-{elsewhere}-{NOBODY}-00000000.tmp": False,
         f".stranger.{NOBODY}.tmp": False,
         ".notes.tmp": False,
     }
     for name in cases:
         (tmp_path / name).touch()
-    assert {path.name for path in abandoned(tmp_path)} == {name for name, dead in cases.items() if dead}
+    assert {path.name for path in abandoned(tmp_path)} == {
+        name for name, dead in cases.items() if dead
+    }
     late = time.time() + DAY + 60
     monkeypatch.setattr(time, "time", lambda: late)
-    assert {path.name for path in abandoned(tmp_path)} == {name for name in cases if "fianchetto" in name}
+    assert {path.name for path in abandoned(tmp_path)} == {
+        name for name in cases if "fianchetto" in name
+    }
     assert not is_abandoned(tmp_path / f".no-more.fianchetto-{elsewhere}-1-00000000.tmp")
 
 
@@ -50,4 +60,9 @@ def test_a_writer_deletes_what_killed_writers_left_in_the_folder(tmp_path: Path)
     for name in ("a", os.fsdecode(b"\xff")):
         with new_file(tmp_path / name) as file:
             file.write(b"1")
-    assert {path.name for path in tmp_path.iterdir()} == {"a", os.fsdecode(b"\xff"), mine.name, theirs.name}
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "a",
+        os.fsdecode(b"\xff"),
+        mine.name,
+        theirs.name,
+    }

@@ -1,4 +1,5 @@
-"""`import fianchetto`: what it hands on, and what it says where somebody's file has the name of one of our packages."""
+"""`import fianchetto`: what it hands on, and what it says where somebody's file has the name of one
+of our packages."""
 
 import os
 import subprocess
@@ -29,13 +30,20 @@ def test_a_dataset_is_made_opened_and_played_from(tmp_path: Path) -> None:
     assert batch["planes"].dtype == np.uint64
     epoch = list(dataset)
     assert len(epoch) == len(dataset)
-    rows = sorted(zip(*(np.concatenate([one[name] for one in epoch]) for name in ("game", "ply")), strict=True))
+    rows = sorted(
+        zip(
+            *(np.concatenate([one[name] for one in epoch]) for name in ("game", "ply")), strict=True
+        )
+    )
     stored = pl.read_parquet(out / "train-*.parquet")
     assert rows == sorted(stored.select("game", "ply").iter_rows()), "an epoch has every row once"
     board = chess.Board()
     player = fianchetto.load(device="cpu")
     assert player.choose(board).move in board.legal_moves
-    assert player.choose("startpos", 0, rating=1500).move == player.choose(board.fen(), 0, rating=1500).move
+    assert (
+        player.choose("startpos", 0, rating=1500).move
+        == player.choose(board.fen(), 0, rating=1500).move
+    )
     assert fianchetto.__version__
 
 
@@ -54,7 +62,9 @@ def test_a_network_is_trained_and_measured(tmp_path: Path) -> None:
     shares = fianchetto.IngestConfig(val_share=0.1, test_share=0.3)
     fianchetto.ingest([dump], tmp_path / "positions", shares, workers=1)
     config = fianchetto.TrainConfig(steps=2, batch_size=16, device="cpu")
-    card = fianchetto.train(tmp_path / "positions", tmp_path / "network", config, preset="fianchetto-xs")
+    card = fianchetto.train(
+        tmp_path / "positions", tmp_path / "network", config, preset="fianchetto-xs"
+    )
     assert card["step"] == 2
     rule = fianchetto.Rule(limit=50)
     found = fianchetto.report(tmp_path / "network", tmp_path / "positions", rule=rule)
@@ -108,7 +118,12 @@ def test_one_path_is_taken_for_a_list_and_nothing_else_is(tmp_path: Path) -> Non
     dump.write_text("\n".join(random_game(seed) for seed in range(8)))
     made = [
         fianchetto.ingest(given, tmp_path / name, workers=1)
-        for name, given in (("text", str(dump)), ("path", dump), ("list", [dump]), ("tuple", (str(dump),)))
+        for name, given in (
+            ("text", str(dump)),
+            ("path", dump),
+            ("list", [dump]),
+            ("tuple", (str(dump),)),
+        )
     ]
     assert all(one == made[0] for one in made)
     one, two = tmp_path / "text", tmp_path / "path"
@@ -126,7 +141,9 @@ def test_one_path_is_taken_for_a_list_and_nothing_else_is(tmp_path: Path) -> Non
     with pytest.raises(UserError, match="named twice"):
         fianchetto.open_dataset(one, tmp_path / "." / "text")
     with pytest.raises(UserError, match="named twice"):
-        fianchetto.train([one, one], tmp_path / "network", fianchetto.TrainConfig(steps=1, batch_size=4))
+        fianchetto.train(
+            [one, one], tmp_path / "network", fianchetto.TrainConfig(steps=1, batch_size=4)
+        )
 
 
 @pytest.mark.parametrize(
@@ -153,7 +170,10 @@ def test_only_the_api_is_listed() -> None:
 
 
 def test_importing_it_is_light() -> None:
-    code = "import sys, fianchetto; sys.exit(bool({'numpy', 'numba', 'torch', 'pyarrow'} & set(sys.modules)))"
+    code = (
+        "import sys, fianchetto; sys.exit(bool({'numpy', 'numba', 'torch', 'pyarrow'} & "
+        "set(sys.modules)))"
+    )
     assert subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, check=False).returncode == 0
 
 
@@ -161,8 +181,11 @@ def test_importing_it_is_light() -> None:
 def test_a_file_of_ones_own_that_hides_a_package_is_named(name: str, tmp_path: Path) -> None:
     (tmp_path / f"{name}.py").write_text("weights = 'mine'\n")
     code = f"import sys; sys.path[:0] = [{str(tmp_path)!r}, {str(REPOSITORY)!r}]; import fianchetto"
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == (
-        f"ImportError: {tmp_path / name}.py hides Fianchetto's package {name!r}: rename it, or work from another folder"
+        f"ImportError: {tmp_path / name}.py hides Fianchetto's package {name!r}: rename it, or "
+        f"work from another folder"
     )

@@ -1,4 +1,5 @@
-"""A wheel is all that it takes: built, installed in a fresh environment, and used from another folder."""
+"""A wheel is all that it takes: built, installed in a fresh environment, and used from another
+folder."""
 
 import json
 import os
@@ -20,7 +21,13 @@ def run(*words: object, cwd: Path, text: str = "") -> str:
     """Run a command, which must succeed, and give what it prints."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(
-        [str(word) for word in words], cwd=cwd, input=text, capture_output=True, text=True, env=environment, check=False
+        [str(word) for word in words],
+        cwd=cwd,
+        input=text,
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -28,10 +35,18 @@ def run(*words: object, cwd: Path, text: str = "") -> str:
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build the wheel from a copy of the tree, install it beside this environment's libraries, and give its programs."""
+    """Build the wheel from a copy of the tree, install it beside this environment's libraries, and
+    give its programs."""
     base = tmp_path_factory.mktemp("wheel")
     ignored = shutil.ignore_patterns("__pycache__", "*.nbi", "*.nbc")
-    for name in ("engine", "fianchetto", "model", "pipeline", "datasets/embedded", "datasets/sample"):
+    for name in (
+        "engine",
+        "fianchetto",
+        "model",
+        "pipeline",
+        "datasets/embedded",
+        "datasets/sample",
+    ):
         shutil.copytree(REPOSITORY / name, base / "tree" / name, ignore=ignored)
     for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(REPOSITORY / name, base / "tree")
@@ -46,15 +61,29 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return base / "venv" / "bin"
 
 
-def test_the_wheel_plays_ingests_shows_and_loads_from_another_folder(installed: Path, tmp_path: Path) -> None:
+def test_the_wheel_plays_ingests_shows_and_loads_from_another_folder(
+    installed: Path, tmp_path: Path
+) -> None:
     program = installed / "fianchetto"
-    said = run(program, "uci", cwd=tmp_path, text="uci\nposition startpos\ngo nodes 8\nquit\n").splitlines()
+    said = run(
+        program, "uci", cwd=tmp_path, text="uci\nposition startpos\ngo nodes 8\nquit\n"
+    ).splitlines()
     assert said[0].startswith("info string plays by the network in ")
     assert str(installed.parent) in said[0]
     assert said[-1].startswith("bestmove ")
     (tmp_path / "dump.pgn").write_text("\n".join(random_game(seed) for seed in range(4)))
     told = json.loads(
-        run(program, "ingest", "dump.pgn", "--out", "positions", "--workers", "1", "--json", cwd=tmp_path)
+        run(
+            program,
+            "ingest",
+            "dump.pgn",
+            "--out",
+            "positions",
+            "--workers",
+            "1",
+            "--json",
+            cwd=tmp_path,
+        )
     )
     assert told["games"]["used"] == 4
     assert "20 legal labels" in run(program, "show", "startpos", cwd=tmp_path)
@@ -62,7 +91,8 @@ def test_the_wheel_plays_ingests_shows_and_loads_from_another_folder(installed: 
     (tmp_path / "cells.py").write_text(
         "import json\nnames = {'__name__': '__main__'}\nif __name__ == '__main__':\n"
         "    for cell in json.load(open('first_steps.ipynb'))['cells']:\n"
-        "        if cell['cell_type'] == 'code':\n            exec(''.join(cell['source']), names)\n"
+        "        if cell['cell_type'] == 'code':\n            exec(''.join(cell['source']), "
+        "names)\n"
         "    print('played', names['choice'].move)\n"
     )
     (tmp_path / "notebook").mkdir()
@@ -70,7 +100,10 @@ def test_the_wheel_plays_ingests_shows_and_loads_from_another_folder(installed: 
         (tmp_path / name).rename(tmp_path / "notebook" / name)
     assert "\nplayed " in run(installed / "python", "cells.py", cwd=tmp_path / "notebook")
     assert "bestmove " in run(installed / "fianchetto-uci", cwd=tmp_path, text="go nodes 8\nquit\n")
-    code = "import chess, fianchetto; print(fianchetto.__file__, fianchetto.load().choose(chess.Board()).move)"
+    code = (
+        "import chess, fianchetto; print(fianchetto.__file__, "
+        "fianchetto.load().choose(chess.Board()).move)"
+    )
     place, move = run(installed / "python", "-c", code, cwd=tmp_path).split()
     assert place.startswith(str(installed.parent))
     assert len(move) == 4

@@ -1,4 +1,5 @@
-"""Batches that look like shards' rows, with a rule that a network can learn: the move is the lowest legal label."""
+"""Batches that look like shards' rows, with a rule that a network can learn: the move is the lowest
+legal label."""
 
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -51,7 +52,8 @@ def bits(*squares: int) -> int:
 
 
 def batch(rows: int, seed: int = 0) -> Batch:
-    """Make rows with about five legal moves each, a legal label, and a result that the own queens' plane gives away."""
+    """Make rows with about five legal moves each, a legal label, and a result that the own queens'
+    plane gives away."""
     random = np.random.default_rng(seed)
     planes = np.zeros((rows, 77), np.uint64)
     planes[:, :12] = random.integers(0, 2**63, (rows, 12), dtype=np.uint64) & random.integers(
@@ -81,7 +83,8 @@ def stream(size: int = 16, distinct: int = 4) -> Callable[[int], Iterator[Batch]
 
 
 class FakeClock:
-    """A training run's clock that only its steps advance, so that `minutes` are as many steps on every machine."""
+    """A training run's clock that only its steps advance, so that `minutes` are as many steps on
+    every machine."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, seconds_per_step: float) -> None:
         """Let the loop read this clock from now on."""

@@ -1,4 +1,5 @@
-"""Checkpoints: what is written is read back, and what does not fit is refused by name, without running anything."""
+"""Checkpoints: what is written is read back, and what does not fit is refused by name, without
+running anything."""
 
 import hashlib
 import itertools
@@ -101,9 +102,18 @@ def test_a_newer_save_leaves_no_older_files(tmp_path: Path) -> None:
     make(tmp_path, step=7)
     temporary = temporary_name("weights-9.safetensors").replace(f"-{os.getpid()}-", f"-{NOBODY}-")
     (tmp_path / temporary).write_bytes(b"killed while writing")
-    for name in ("weights-9.safetensors", f"weights-7-{'0' * 16}.safetensors", f"training-9-{'0' * 16}.safetensors"):
+    for name in (
+        "weights-9.safetensors",
+        f"weights-7-{'0' * 16}.safetensors",
+        f"training-9-{'0' * 16}.safetensors",
+    ):
         (tmp_path / name).write_bytes(b"killed before its card was written")
-    copies = {"weights-7.safetensors.bak", "weights-3.safetensors", "model.safetensors", "weights-8.safetensors.tmp"}
+    copies = {
+        "weights-7.safetensors.bak",
+        "weights-3.safetensors",
+        "model.safetensors",
+        "weights-8.safetensors.tmp",
+    }
     for name in copies:
         (tmp_path / name).write_bytes(b"a copy that somebody made")
     card = make(tmp_path, step=8)
@@ -161,7 +171,18 @@ def test_another_encoding(tmp_path: Path, change: dict[str, object]) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", "[]", "null", "{}", '{"format_version": 2}', "[" * 100_000, "\0\xff", '{"format_version": 1}']
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        "null",
+        "{}",
+        '{"format_version": 2}',
+        "[" * 100_000,
+        "\0\xff",
+        '{"format_version": 1}',
+    ],
 )
 def test_a_card_that_is_none(tmp_path: Path, text: str) -> None:
     (tmp_path / CARD).write_bytes(text.encode("latin-1"))
@@ -249,19 +270,29 @@ class Trap:
         return (Path.touch, (Path("trapped"),))
 
 
-@pytest.mark.parametrize("data", [b"", b"\xff" * 100, pickle.dumps(Trap()), safetensors.torch.save({})[:4]])
-def test_a_file_that_is_not_safetensors_runs_nothing(tmp_path: Path, data: bytes, monkeypatch: Any) -> None:
+@pytest.mark.parametrize(
+    "data", [b"", b"\xff" * 100, pickle.dumps(Trap()), safetensors.torch.save({})[:4]]
+)
+def test_a_file_that_is_not_safetensors_runs_nothing(
+    tmp_path: Path, data: bytes, monkeypatch: Any
+) -> None:
     monkeypatch.chdir(tmp_path)
     make(tmp_path)
     (tmp_path / "weights-7.safetensors").write_bytes(data)
-    entry = {"name": "weights-7.safetensors", "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    entry = {
+        "name": "weights-7.safetensors",
+        "bytes": len(data),
+        "sha256": hashlib.sha256(data).hexdigest(),
+    }
     edit(tmp_path, files={"weights": entry})
     with pytest.raises(DamagedFileError, match="not a safetensors file"):
         load(tmp_path)
     assert not Path("trapped").exists()
 
 
-@pytest.mark.parametrize("name", ["../weights-7.safetensors", "/etc/passwd", "weights-7.safetensors/..", "", None])
+@pytest.mark.parametrize(
+    "name", ["../weights-7.safetensors", "/etc/passwd", "weights-7.safetensors/..", "", None]
+)
 def test_a_card_names_no_files_elsewhere(tmp_path: Path, name: object) -> None:
     make(tmp_path)
     edit(tmp_path, files={"weights": {"name": name, "sha256": ""}})
@@ -295,11 +326,15 @@ def test_evaluator_answers_in_the_movers_labels(tmp_path: Path, row: Preset) -> 
     shown = view(row.view)
     network, _ = load(tmp_path)
     with torch.inference_mode():
-        raw, _ = network(network_input(row, move_to_device(data, row, torch.device("cpu")), torch.float32))
+        raw, _ = network(
+            network_input(row, move_to_device(data, row, torch.device("cpu")), torch.float32)
+        )
     labels = np.arange(4096)
     for index in range(9):
         black = np.full(4096, data["planes"][index, 12] != 0)
-        assert np.allclose(logits[index], raw[index].numpy()[apply_labels(shown, black, labels)], atol=1e-5)
+        assert np.allclose(
+            logits[index], raw[index].numpy()[apply_labels(shown, black, labels)], atol=1e-5
+        )
     assert apply(shown, data["planes"]).shape == (9, 77)
 
 
@@ -320,7 +355,9 @@ def test_an_evaluator_without_memory_says_so(monkeypatch: pytest.MonkeyPatch) ->
         torch.empty(1 << 60, dtype=torch.uint8)
 
     monkeypatch.setattr(called.network, "forward", fail)
-    with pytest.raises(OutOfMemoryError, match=r"evaluating 3 positions by the network tiny needs more memory"):
+    with pytest.raises(
+        OutOfMemoryError, match=r"evaluating 3 positions by the network tiny needs more memory"
+    ):
         called(batch(3)["planes"])
 
 
@@ -340,10 +377,14 @@ class PanicException(BaseException):
     ],
     ids=repr,
 )
-def test_failed_allocations_are_told_from_other_errors(raised: BaseException, caught: type[BaseException]) -> None:
+def test_failed_allocations_are_told_from_other_errors(
+    raised: BaseException, caught: type[BaseException]
+) -> None:
     with pytest.raises(caught) as found, memory_errors("work", "free some"):
         raise raised
-    assert (str(found.value) == "work needs more memory than there is: free some") == (caught is OutOfMemoryError)
+    assert (str(found.value) == "work needs more memory than there is: free some") == (
+        caught is OutOfMemoryError
+    )
 
 
 def test_evaluator_takes_any_number_of_rows(tmp_path: Path, monkeypatch: Any) -> None:

@@ -1,4 +1,5 @@
-"""Checkpoints by strangers: whatever a card or a tensor file's header holds, it loads or is refused in one line."""
+"""Checkpoints by strangers: whatever a card or a tensor file's header holds, it loads or is refused
+in one line."""
 
 import hashlib
 import json
@@ -56,14 +57,27 @@ LARGEST = 200 << 20
 
 def make(directory: Path) -> None:
     directory.mkdir(exist_ok=True)
-    card = {"preset": preset_row(TINY), "parameters": 9, "step": 7, "positions": 70, "seconds": 1.5, "finished": True}
+    card = {
+        "preset": preset_row(TINY),
+        "parameters": 9,
+        "step": 7,
+        "positions": 70,
+        "seconds": 1.5,
+        "finished": True,
+    }
     more = {"metrics": {"loss": 1.5}, "config": {"steps": 3}, "data": {"datasets": [{"name": "a"}]}}
     save(directory, card | more, {"weights": build(TINY, 3).state_dict()})
 
 
 def paths(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     """Name every place of a JSON value."""
-    children = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    children = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
     return [path, *(deeper for key, child in children for deeper in paths(child, (*path, key)))]
 
 
@@ -96,7 +110,8 @@ def spoil_text(text: bytes, chance: random.Random) -> bytes:
 
 
 def refusal(directory: Path) -> str:
-    """Return why a checkpoint is refused, "" where it loads; other errors than UserErrors fail the test."""
+    """Return why a checkpoint is refused, "" where it loads; other errors than UserErrors fail the
+    test."""
     try:
         read_card(directory)
         load(directory)
@@ -117,7 +132,9 @@ def check_many(directory: Path, spoil: Any, seeds: range) -> None:
         count += bool(reason)
         for name, data in whole.items():
             (directory / name).write_bytes(data)
-        assert sorted(path.name for path in directory.iterdir()) == sorted(whole), f"seed {seed} made files"
+        assert sorted(path.name for path in directory.iterdir()) == sorted(whole), (
+            f"seed {seed} made files"
+        )
     assert count > len(seeds) // 3
     assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) << 10 < LARGEST
 
@@ -138,21 +155,31 @@ def spoil_header(directory: Path, chance: random.Random) -> None:
     header, tensors = data[8 : 8 + length], data[8 + length :]
     spoilt_json = json.dumps(mutate(json.loads(header), chance)).encode()
     header = chance.choice((spoilt_json, spoil_text(header, chance)))
-    length = chance.choice((len(header), len(header), len(header), 0, 1, len(data), 10**8, 2**62, 2**64 - 1))
-    spoilt = struct.pack("<Q", length) + header + tensors[: chance.choice((None, None, None, 0, 5, -1))]
+    length = chance.choice(
+        (len(header), len(header), len(header), 0, 1, len(data), 10**8, 2**62, 2**64 - 1)
+    )
+    spoilt = (
+        struct.pack("<Q", length) + header + tensors[: chance.choice((None, None, None, 0, 5, -1))]
+    )
     path.write_bytes(spoilt)
     card = json.loads((directory / CARD).read_text())
     card["files"]["weights"] |= {"bytes": len(spoilt), "sha256": hashlib.sha256(spoilt).hexdigest()}
     (directory / CARD).write_text(json.dumps(card))
 
 
-@pytest.mark.parametrize("seeds", [range(60), pytest.param(range(60, 1500), marks=pytest.mark.slow)], ids=str)
+@pytest.mark.parametrize(
+    "seeds", [range(60), pytest.param(range(60, 1500), marks=pytest.mark.slow)], ids=str
+)
 @pytest.mark.parametrize("spoil", [spoil_card, spoil_header])
-def test_a_spoilt_checkpoint_loads_or_is_refused_in_one_line(tmp_path: Path, spoil: Any, seeds: range) -> None:
+def test_a_spoilt_checkpoint_loads_or_is_refused_in_one_line(
+    tmp_path: Path, spoil: Any, seeds: range
+) -> None:
     check_many(tmp_path / "net", spoil, seeds)
 
 
-@pytest.mark.parametrize("seeds", [range(3), pytest.param(range(3, 60), marks=pytest.mark.slow)], ids=str)
+@pytest.mark.parametrize(
+    "seeds", [range(3), pytest.param(range(3, 60), marks=pytest.mark.slow)], ids=str
+)
 def test_a_tensor_file_with_flipped_bits_is_not_loaded(tmp_path: Path, seeds: range) -> None:
     make(tmp_path)
     path = next(tmp_path.glob("weights-*.safetensors"))

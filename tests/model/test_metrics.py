@@ -15,7 +15,11 @@ def position(legal: list[int], label: int, result: int) -> dict[str, np.ndarray]
     planes = np.zeros((1, 77), np.uint64)
     for move in legal:
         planes[0, 13 + move // 64] |= np.uint64(1) << np.uint64(move % 64)
-    return {"planes": planes, "label": np.array([label], np.uint16), "result": np.array([result], np.int8)}
+    return {
+        "planes": planes,
+        "label": np.array([label], np.uint16),
+        "result": np.array([result], np.int8),
+    }
 
 
 def logits(**by_label: float) -> np.ndarray:
@@ -62,17 +66,27 @@ def test_brier_is_against_the_movers_score(result: int, brier: float) -> None:
 
 def test_a_network_that_says_nothing_is_not_right_about_everything() -> None:
     legal = list(range(0, 4096, 128))
-    ranks = [int(rows(np.zeros((1, 4096), np.float32), WDL, position(legal, move, 0))["rank"][0]) for move in legal]
+    ranks = [
+        int(rows(np.zeros((1, 4096), np.float32), WDL, position(legal, move, 0))["rank"][0])
+        for move in legal
+    ]
     assert ranks == list(range(1, 33))
 
 
 def test_batches_add_up_to_the_whole() -> None:
     data = batch(30)
     random = np.random.default_rng(0)
-    said = random.normal(size=(30, 4096)).astype(np.float32), random.dirichlet([1, 1, 1], 30).astype(np.float32)
+    said = (
+        random.normal(size=(30, 4096)).astype(np.float32),
+        random.dirichlet([1, 1, 1], 30).astype(np.float32),
+    )
     totals = Totals()
     for part in (slice(0, 7), slice(7, 30)):
-        totals.add(rows(said[0][part], said[1][part], {name: column[part] for name, column in data.items()}))
+        totals.add(
+            rows(
+                said[0][part], said[1][part], {name: column[part] for name, column in data.items()}
+            )
+        )
     assert totals.summary() == pytest.approx(summary(rows(*said, data)))
     assert Totals().summary() == {"positions": 0}
 
@@ -83,7 +97,10 @@ def test_illegal_logits_get_no_gradient_from_the_masked_loss() -> None:
     labels = torch.tensor([1, 2, 3, 4])
     legal[torch.arange(4), labels] = True
     policy, illegal = policy_terms(given, legal, labels)
-    by_hand = [-torch.log_softmax(given[row][legal[row]], 0)[int(legal[row, : row + 1].sum())] for row in range(4)]
+    by_hand = [
+        -torch.log_softmax(given[row][legal[row]], 0)[int(legal[row, : row + 1].sum())]
+        for row in range(4)
+    ]
     assert torch.allclose(policy, torch.stack(by_hand), atol=1e-5)
     mass = (given.softmax(1) * legal).sum(1)
     assert torch.allclose(illegal, -mass.log(), atol=1e-4)

@@ -1,4 +1,5 @@
-"""What the pipeline makes of PGN text, without a dataset on disk: sources, split, tags and replay as ingest calls them."""
+"""What the pipeline makes of PGN text, without a dataset on disk: sources, split, tags and replay
+as ingest calls them."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,7 +19,8 @@ CAPACITY = 1 << 15
 
 @dataclass(frozen=True, slots=True)
 class Game:
-    """One game of a dump; `moves` are (label, promotion) of its rows, as evals and clocks none when it was dropped."""
+    """One game of a dump; `moves` are (label, promotion) of its rows, as evals and clocks none when
+    it was dropped."""
 
     offset: int
     length: int
@@ -39,7 +41,8 @@ def _memory() -> replay.Rows:
 
 
 def replay_chunk(chunk: Chunk, config: IngestConfig | None = None) -> tuple[Tagged, replay.Rows]:
-    """Replay a chunk's games: give what the tags and the replay say of them, and a copy of the rows."""
+    """Replay a chunk's games: give what the tags and the replay say of them, and a copy of the
+    rows."""
     config = config or IngestConfig()
     text = np.frombuffer(chunk.text, dtype=np.uint8)
     tagged = read_games(text, chunk.starts, config)
@@ -69,8 +72,14 @@ def games(path: Path, chunk_bytes: int = 1 << 24) -> Iterator[Game]:
                 plies,
                 int(seen.result[at]),
                 moves[row : row + used],
-                [None if value == NO_EVAL else value for value in rows.eval[row : row + used].tolist()],
-                [None if value == NO_CLOCK else value for value in rows.clock[row : row + used].tolist()],
+                [
+                    None if value == NO_EVAL else value
+                    for value in rows.eval[row : row + used].tolist()
+                ],
+                [
+                    None if value == NO_CLOCK else value
+                    for value in rows.clock[row : row + used].tolist()
+                ],
                 chunk.text[int(seen.movetext[at]) : int(seen.start[at + 1])],
                 {
                     name: bytes(chunk.text[slice(*span)])

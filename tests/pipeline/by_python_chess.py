@@ -1,7 +1,8 @@
 """What python-chess makes of PGN text: the independent reader that the pipeline's is compared with.
 
-It reads the main line with `chess.pgn`'s own tokens, board and errors, and gives each game the pipeline's words for what
-became of it. `find_problem` finds what python-chess skips without a word. Nothing of the pipeline is imported.
+It reads the main line with `chess.pgn`'s own tokens, board and errors, and gives each game the
+pipeline's words for what became of it. `find_problem` finds what python-chess skips without a word.
+Nothing of the pipeline is imported.
 """
 
 import io
@@ -53,7 +54,11 @@ class Reading:
             error = self.errors[0]
             if isinstance(error, chess.AmbiguousMoveError):
                 return "ambiguous move"
-            return "illegal move" if isinstance(error, (chess.IllegalMoveError, chess.InvalidMoveError)) else "variant"
+            return (
+                "illegal move"
+                if isinstance(error, (chess.IllegalMoveError, chess.InvalidMoveError))
+                else "variant"
+            )
         if not self.moves:
             return "no moves"
         if self.result is None:
@@ -125,7 +130,8 @@ def _node(comments: list[str]) -> chess.pgn.Game:
 
 
 def expected_eval(reading: Reading, ply: int) -> int | None:
-    """Return the eval of the position that the mover of `ply` sees, from the comment on the move before."""
+    """Return the eval of the position that the mover of `ply` sees, from the comment on the move
+    before."""
     score = _node(reading.comments[ply]).eval() if ply else None
     if score is None or reading.start is None:
         return None
@@ -137,7 +143,8 @@ def expected_eval(reading: Reading, ply: int) -> int | None:
 
 
 def expected_clock(reading: Reading, ply: int) -> int | None:
-    """Return the seconds of the mover: his last clock, or the base before his first move of a game with clocks."""
+    """Return the seconds of the mover: his last clock, or the base before his first move of a game
+    with clocks."""
     if ply >= 2:
         seconds = _node(reading.comments[ply - 1]).clock()
         return None if seconds is None else min(int(seconds), 65534)
@@ -156,7 +163,10 @@ def read(data: bytes, limit: int = 1 << 30) -> list[Reading]:
     """Read the games of decompressed PGN, at most `limit`; invalid UTF-8 is let through."""
     handle = io.TextIOWrapper(io.BytesIO(data), encoding="utf-8", errors="surrogateescape")
     readings: list[Reading] = []
-    while len(readings) < limit and (reading := chess.pgn.read_game(handle, Visitor=_Reader)) is not None:
+    while (
+        len(readings) < limit
+        and (reading := chess.pgn.read_game(handle, Visitor=_Reader)) is not None
+    ):
         readings.append(reading)
     return readings
 
@@ -166,11 +176,17 @@ def read_file(path: Path, limit: int = 1 << 30) -> list[Reading]:
     return read(path.read_bytes(), limit)
 
 
-_GAPS = re.compile(r"\{[^{}]*\}|;[^\r\n]*|(?:(?<=[\r\n])|\A)%[^\r\n]*|[\s\x1c-\x1f]+|\.+|\$\d+|[!?+#=]+")
+_GAPS = re.compile(
+    r"\{[^{}]*\}|;[^\r\n]*|(?:(?<=[\r\n])|\A)%[^\r\n]*|[\s\x1c-\x1f]+|\.+|\$\d+|[!?+#=]+"
+)
 _VARIATION = re.compile(r"\{[^{}]*\}|;[^\r\n]*|(?<=[\r\n])%[^\r\n]*|[(){]")
-_MARK = re.compile(r"(?<=[+=])[-/][-+/=]*|[-/]+[+=][-+/=]*|(?:e\.p\.|ep|mate|ch)(?![A-Za-z0-9\x80-\U0010ffff])")
+_MARK = re.compile(
+    r"(?<=[+=])[-/][-+/=]*|[-/]+[+=][-+/=]*|(?:e\.p\.|ep|mate|ch)(?![A-Za-z0-9\x80-\U0010ffff])"
+)
 _NULL = re.compile(r"--|Z0|0000|@@@@")
-_SCORE = re.compile(r"(?:(?:1-0|0-1|1:0|0:1|1/2[-:]1/2|0[.,]5[-:]0[.,]5)(?![\d/])|1/2(?![-:/\d])|\*)")
+_SCORE = re.compile(
+    r"(?:(?:1-0|0-1|1:0|0:1|1/2[-:]1/2|0[.,]5[-:]0[.,]5)(?![\d/])|1/2(?![-:/\d])|\*)"
+)
 _MOVE = re.compile(
     r"[PNBRQK]?@[a-h][1-8]|O-O(?:-O)?|0-0(?:-0)?"
     r"|(?![-x])[NBKRQ]?[a-h]?[1-8]?[-x]?[a-h][1-8](?:=?[nbrqkNBRQK])?"
@@ -179,7 +195,8 @@ _NUMBER = re.compile(r"(\d+)(\.*)")
 
 
 def find_problem(movetext: str, numbered: bool) -> tuple[str, int] | None:
-    """Return the first problem that python-chess skips silently, and how many moves stand before it.
+    """Return the first problem that python-chess skips silently, and how many moves stand before
+    it.
 
     `numbered`: the game begins at the usual position, where the numbers of moves are certain.
     """
@@ -200,7 +217,8 @@ def find_problem(movetext: str, numbered: bool) -> tuple[str, int] | None:
             at = found.end()
         elif not movetext.startswith("0-0", at) and (found := _NUMBER.match(movetext, at)):
             if (not found[2] and re.match(r"[A-Za-z0-9]", before)) or (
-                numbered and (int(found[1]) != moves // 2 + 1 or (len(found[2]) > 2 and moves % 2 == 0))
+                numbered
+                and (int(found[1]) != moves // 2 + 1 or (len(found[2]) > 2 and moves % 2 == 0))
             ):
                 return "unreadable move", moves
             at = found.end()
@@ -222,10 +240,12 @@ _SHORT_DRAW = re.compile(r"(?<!\S)(?:1/2|0[.,]5[-:]0[.,]5|1/2:1/2)(?!\S)")
 
 
 def read_one(tags: dict[str, bytes], movetext: bytes) -> tuple[str, Reading]:
-    """Return the verdict on one game and what python-chess reads of it, given its tags and movetext.
+    """Return the verdict on one game and what python-chess reads of it, given its tags and
+    movetext.
 
-    The text is first put into the words that python-chess knows: no blank lines, blanks behind glued move numbers, one blank
-    and two decimals in an evaluation, a comma before its depth, `1/2-1/2` for other spellings of a draw.
+    The text is first put into the words that python-chess knows: no blank lines, blanks behind
+    glued move numbers, one blank and two decimals in an evaluation, a comma before its depth,
+    `1/2-1/2` for other spellings of a draw.
     """
     text = movetext.decode("utf-8", "surrogateescape").replace("\r\n", "\n").replace("\r", "\n")
     text = re.sub(r"(?m)^\ufeff+|\ufeff+(?=\s|\Z)", "", text)
@@ -240,11 +260,17 @@ def read_one(tags: dict[str, bytes], movetext: bytes) -> tuple[str, Reading]:
     text = re.sub(r"(\[%eval [^\]\s]*)/(\d+\])", r"\1,\2", text)
     text = _SHORT_DRAW.sub("1/2-1/2", _GLUED_NUMBER.sub(r"\1 ", text))
     text = re.sub(r"(?<!\S)([01]):([01])(?!\S)", r"\1-\2", text)
-    head = "".join(f'[{name} "{value.decode("utf-8", "surrogateescape")}"]\n' for name, value in tags.items())
+    head = "".join(
+        f'[{name} "{value.decode("utf-8", "surrogateescape")}"]\n' for name, value in tags.items()
+    )
     data = f"{head}\n{text}\n\n".encode("utf-8", "surrogateescape")
     readings = read(data)
     reading = readings[0] if readings else Reading()
-    if reading.verdict in ("bad FEN", "variant") or problem is None or problem[1] > len(reading.moves):
+    if (
+        reading.verdict in ("bad FEN", "variant")
+        or problem is None
+        or problem[1] > len(reading.moves)
+    ):
         return reading.verdict, reading
     return problem[0], reading
 

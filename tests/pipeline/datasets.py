@@ -37,22 +37,31 @@ MOVES = ("moves_1", "moves_2", "moves_3", "moves_4", "moves_5_to_7", "moves_knig
 
 
 def planes_of(part: pa.Table) -> np.ndarray:
-    """Give the planes of a shard's table, uint64[R, 77], by the columns as datasets/README.md describes them."""
+    """Give the planes of a shard's table, uint64[R, 77], by the columns as datasets/README.md
+    describes them."""
     if "piece_bit_0" in part.schema.names:
-        return np.array([planes_of_row(row) for row in part.to_pylist()], dtype=np.uint64).reshape(len(part), 77)
+        return np.array([planes_of_row(row) for row in part.to_pylist()], dtype=np.uint64).reshape(
+            len(part), 77
+        )
     words = [np.asarray(part[name]).reshape(-1, 1) for name in (*PIECES, "turn")]
-    words += [np.frombuffer(b"".join(part[name].to_pylist()), "<u8").reshape(len(part), -1) for name in MOVES]
+    words += [
+        np.frombuffer(b"".join(part[name].to_pylist()), "<u8").reshape(len(part), -1)
+        for name in MOVES
+    ]
     return np.concatenate(words, axis=1)
 
 
 def planes_table(planes: np.ndarray, columns: dict[str, np.ndarray]) -> pa.Table:
-    """Make a shard's table of planes that need not be a position's, and columns whose sentinels stand for null."""
+    """Make a shard's table of planes that need not be a position's, and columns whose sentinels
+    stand for null."""
     words = {name: planes[:, at] for at, name in enumerate((*PIECES, "turn"))}
     arrays, at = [], 13
     for field in schema("all", columns.keys()):
         if field.name in MOVES:
             width = field.type.byte_width // 8
-            arrays.append(pa.array([row.tobytes() for row in planes[:, at : at + width]], field.type))
+            arrays.append(
+                pa.array([row.tobytes() for row in planes[:, at : at + width]], field.type)
+            )
             at += width
         elif field.name in columns or field.name in words:
             values = words[field.name] if field.name in words else columns[field.name]
@@ -69,26 +78,37 @@ def planes_of_row(row: dict[str, Any]) -> Any:
 
     black, squares = row["black_to_move"], range(64)
     board = chess.Board(None)
-    codes = [sum((row[f"piece_bit_{bit}"] >> square & 1) << bit for bit in range(4)) for square in squares]
+    codes = [
+        sum((row[f"piece_bit_{bit}"] >> square & 1) << bit for bit in range(4))
+        for square in squares
+    ]
     for square in squares:
         if codes[square]:
             kind, opponent = divmod(codes[square] - 1, 2)
-            board.set_piece_at(square if black else square ^ 56, chess.Piece(kind + 1, bool(black) == bool(opponent)))
+            board.set_piece_at(
+                square if black else square ^ 56,
+                chess.Piece(kind + 1, bool(black) == bool(opponent)),
+            )
     board.turn = not black
     home = {1: chess.H1, 2: chess.A1} if not black else {1: chess.H8, 2: chess.A8}
     away = {4: chess.H8, 8: chess.A8} if not black else {4: chess.H1, 8: chess.A1}
-    board.castling_rights = sum(1 << square for bit, square in (home | away).items() if row["castling"] & bit)
+    board.castling_rights = sum(
+        1 << square for bit, square in (home | away).items() if row["castling"] & bit
+    )
     if row["ep_file"] != 255:
         board.ep_square = chess.square(row["ep_file"], 2 if black else 5)
     return planes_of_board(board)
 
 
 def with_planes(part: pa.Table) -> pa.Table:
-    """Give a shard's table with its planes as one column of bytes, the first, in place of those that are stored."""
+    """Give a shard's table with its planes as one column of bytes, the first, in place of those
+    that are stored."""
     if "planes" in part.schema.names:
         return part
     stored = [
-        name for name in part.schema.names if name in {*PIECES, "turn", *MOVES, "black_to_move"} or "piece_bit" in name
+        name
+        for name in part.schema.names
+        if name in {*PIECES, "turn", *MOVES, "black_to_move"} or "piece_bit" in name
     ]
     planes = pa.array([row.tobytes() for row in planes_of(part)], pa.binary(616))
     return part.drop_columns(stored).add_column(0, "planes", planes)
@@ -114,7 +134,10 @@ def manifest(directory: Path) -> dict[str, Any]:
 
 def plain_manifest(files: list[dict[str, Any]], games: int) -> dict[str, Any]:
     """Make a manifest of this version for shards that no ingest has made."""
-    counts = {split: sum(entry["rows"] for entry in files if entry["split"] == split) for split in shards.SPLITS}
+    counts = {
+        split: sum(entry["rows"] for entry in files if entry["split"] == split)
+        for split in shards.SPLITS
+    }
     return {
         "format_version": shards.FORMAT_VERSION,
         "encoding_version": shards.ENCODING_VERSION,
@@ -142,7 +165,8 @@ def content(directory: Path, pattern: str = "*") -> dict[str, str]:
 
 @cache
 def random_game(seed: int, plies: int = 60) -> str:
-    """Play random moves with python-chess and give the game as Lichess would export it, clocks and evals included."""
+    """Play random moves with python-chess and give the game as Lichess would export it, clocks and
+    evals included."""
     chance = random.Random(seed)
     board = chess.Board()
     words = []
@@ -150,7 +174,10 @@ def random_game(seed: int, plies: int = 60) -> str:
         move = chance.choice(list(board.legal_moves))
         number = f"{board.fullmove_number}." if board.turn else f"{board.fullmove_number}..."
         clock = f"0:0{chance.randrange(10)}:{chance.randrange(60):02}"
-        words.append(f"{number} {board.san(move)} {{ [%eval {chance.randrange(-900, 900) / 100}] [%clk {clock}] }}")
+        words.append(
+            f"{number} {board.san(move)} {{ [%eval {chance.randrange(-900, 900) / 100}] [%clk "
+            f"{clock}] }}"
+        )
         board.push(move)
     outcome = board.outcome()
     result = outcome.result() if outcome else chance.choice(RESULTS)
@@ -162,7 +189,10 @@ def random_game(seed: int, plies: int = 60) -> str:
         "BlackElo": str(chance.randrange(800, 2800)),
         "TimeControl": "600+5",
     }
-    return "".join(f'[{name} "{value}"]\n' for name, value in tags.items()) + f"\n{' '.join(words)} {result}\n\n"
+    return (
+        "".join(f'[{name} "{value}"]\n' for name, value in tags.items())
+        + f"\n{' '.join(words)} {result}\n\n"
+    )
 
 
 def dump(path: Path, count: int, plies: int = 60, first: int = 0) -> Path:

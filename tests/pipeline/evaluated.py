@@ -1,4 +1,5 @@
-"""Rows of a dataset written as Lichess publishes evaluated positions: by python-chess and DuckDB, unlike the reader."""
+"""Rows of a dataset written as Lichess publishes evaluated positions: by python-chess and DuckDB,
+unlike the reader."""
 
 import json
 from collections.abc import Iterator
@@ -25,7 +26,9 @@ STORED = (
 """Columns that `read_rows` reads."""
 
 
-def evaluated_rows(directory: Path, splits: tuple[str, ...] = ("train", "val", "test")) -> Iterator[dict[str, Any]]:
+def evaluated_rows(
+    directory: Path, splits: tuple[str, ...] = ("train", "val", "test")
+) -> Iterator[dict[str, Any]]:
     """Yield the rows of a dataset that have an evaluation, in batches of columns."""
     for member in members(directory):
         for split in splits:
@@ -37,10 +40,14 @@ def evaluated_rows(directory: Path, splits: tuple[str, ...] = ("train", "val", "
 def boards(rows: dict[str, Any]) -> Iterator[tuple[chess.Board, chess.Move, int]]:
     """Yield each row's board, move and White's evaluation in centipawns."""
     positions = to_positions(pack(rows["planes"], rows))
-    positions[:, COUNTERS] = rows["halfmove"].astype(np.uint64) | rows["ply"].astype(np.uint64) << np.uint64(16)
+    positions[:, COUNTERS] = rows["halfmove"].astype(np.uint64) | rows["ply"].astype(
+        np.uint64
+    ) << np.uint64(16)
     black = rows["planes"][:, TURN_PLANE] != 0
     columns = (rows[name].tolist() for name in ("label", "promotion", "eval"))
-    for position, turned, label, promotion, value in zip(positions, black.tolist(), *columns, strict=True):
+    for position, turned, label, promotion, value in zip(
+        positions, black.tolist(), *columns, strict=True
+    ):
         color = chess.BLACK if turned else chess.WHITE
         yield to_board(position), move_of(label, promotion, color), -value if turned else value
 
@@ -52,19 +59,31 @@ def score(value: int) -> dict[str, int | None]:
 
 
 def fishnet_row(board: chess.Board, move: chess.Move, value: int) -> dict[str, Any]:
-    """Return a row of Lichess/fishnet-evals: en passant only where it is legal, castling as king takes rook."""
-    return {"fen": board.fen(en_passant="legal"), **score(value), "move": board.uci(move, chess960=True)}
+    """Return a row of Lichess/fishnet-evals: en passant only where it is legal, castling as king
+    takes rook."""
+    return {
+        "fen": board.fen(en_passant="legal"),
+        **score(value),
+        "move": board.uci(move, chess960=True),
+    }
 
 
 def analyses(board: chess.Board, move: chess.Move, value: int, number: int) -> dict[str, Any]:
-    """Return an entry of lichess_db_eval.jsonl whose deepest analysis has the row's evaluation and begins with its move."""
+    """Return an entry of lichess_db_eval.jsonl whose deepest analysis has the row's evaluation and
+    begins with its move."""
     others = [board.uci(other, chess960=True) for other in list(board.legal_moves)[:2]]
     first = board.uci(move, chess960=True)
     after = board.copy(stack=False)
     after.push(move)
-    line = " ".join([first, *(after.uci(reply, chess960=True) for reply in list(after.legal_moves)[:1])])
+    line = " ".join(
+        [first, *(after.uci(reply, chess960=True) for reply in list(after.legal_moves)[:1])]
+    )
     best = {key: number for key, number in score(value).items() if number is not None}
-    deepest = {"pvs": [best | {"line": line}, {"cp": 7, "line": others[0]}], "knodes": 900 + number % 7, "depth": 30}
+    deepest = {
+        "pvs": [best | {"line": line}, {"cp": 7, "line": others[0]}],
+        "knodes": 900 + number % 7,
+        "depth": 30,
+    }
     shallow = {"pvs": [{"cp": -20_000, "line": others[-1]}], "knodes": 5_000, "depth": 12}
     fewer = {"pvs": [{"mate": 5, "line": others[0]}], "knodes": 20, "depth": 30}
     evals = [shallow, deepest, fewer] if number % 2 else [fewer, deepest, shallow]
@@ -72,26 +91,34 @@ def analyses(board: chess.Board, move: chess.Move, value: int, number: int) -> d
 
 
 def write_analyses(fishnet: Path, path: Path) -> None:
-    """Write a table of fishnet-evals as Lichess/chess-position-evaluations, by DuckDB: four lines each, one of which is right.
+    """Write a table of fishnet-evals as Lichess/chess-position-evaluations, by DuckDB: four lines
+    each, one of which is right.
 
-    It is the first of the deepest analysis with most nodes, between others that have no legal move. A position that follows
-    itself is written once.
+    It is the first of the deepest analysis with most nodes, between others that have no legal move.
+    A position that follows itself is written once.
     """
     deepest = ["30, 900 + n % 7, cp, mate, move || ' a1a1'", "30, 900 + n % 7, 7, NULL, 'a1a1'"]
     others = ["12, 5000, -20000, NULL, 'a1a1'", "30, 20, NULL, 5, 'a1a1'"]
     orders = ([others[0], *deepest, others[1]], [others[1], *deepest, others[0]])
-    even, odd = ("[" + ", ".join(f"row({at}, {row})" for at, row in enumerate(order)) + "]" for order in orders)
+    even, odd = (
+        "[" + ", ".join(f"row({at}, {row})" for at, row in enumerate(order)) + "]"
+        for order in orders
+    )
     query = f"""
-        WITH short AS (SELECT * REPLACE (array_to_string(split(fen, ' ')[:4], ' ') AS fen), file_row_number AS n
+        WITH short AS (SELECT * REPLACE (array_to_string(split(fen, ' ')[:4], ' ') AS fen),
+                              file_row_number AS n
                        FROM read_parquet('{fishnet}', file_row_number = true)),
              kept AS (FROM short QUALIFY fen IS DISTINCT FROM lag(fen) OVER (ORDER BY n)),
-             items AS (SELECT n, fen, unnest(CASE WHEN n % 2 = 0 THEN {even} ELSE {odd} END) AS item FROM kept)
+             items AS (SELECT n, fen, unnest(CASE WHEN n % 2 = 0 THEN {even} ELSE {odd} END) AS item
+                       FROM kept)
         SELECT fen, item[6] AS line, item[2]::BIGINT AS depth, item[3]::BIGINT AS knodes,
                item[4]::BIGINT AS cp, item[5]::BIGINT AS mate
         FROM items ORDER BY n, item[1]"""
     with duckdb.connect() as database:
         database.execute("SET preserve_insertion_order = true; SET threads = 1")
-        database.execute(f"COPY ({query}) TO '{path}' (FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE 122880)")
+        database.execute(
+            f"COPY ({query}) TO '{path}' (FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE 122880)"
+        )
 
 
 def write_parquet(path: Path, rows: Iterator[dict[str, Any]], group: int = 122_880) -> None:
@@ -103,7 +130,9 @@ def write_parquet(path: Path, rows: Iterator[dict[str, Any]], group: int = 122_8
         source = f"read_json('{lines}', format='newline_delimited', columns={FISHNET})"
         options = f"FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE {group}"
         database.execute("SET preserve_insertion_order = true; SET threads = 1")
-        database.execute(f"COPY (SELECT {', '.join(FISHNET)} FROM {source}) TO '{path}' ({options})")
+        database.execute(
+            f"COPY (SELECT {', '.join(FISHNET)} FROM {source}) TO '{path}' ({options})"
+        )
     lines.unlink()
 
 

@@ -1,6 +1,8 @@
-"""A command that waits in the middle of its work for a signal: `python -m tests.pipeline.held_command FILE FUNCTION WORDS...`.
+"""A command that waits in the middle of its work for a signal: `python -m
+tests.pipeline.held_command FILE FUNCTION WORDS...`.
 
-When it first calls FUNCTION, `module:name`, it makes FILE and waits; so a test need not guess how long the work takes.
+When it first calls FUNCTION, `module:name`, it makes FILE and waits; so a test need not guess how
+long the work takes.
 """
 
 import runpy

@@ -1,4 +1,5 @@
-"""A small workplace (two datasets, their training set, a checkpoint), and ways to spoil a copy of it as a stranger might."""
+"""A small workplace (two datasets, their training set, a checkpoint), and ways to spoil a copy of
+it as a stranger might."""
 
 import hashlib
 import json
@@ -32,9 +33,20 @@ def workplace(folder: Path) -> Path:
     paths = [folder / DATASET, folder / OTHER]
     join(paths, folder / SET, JoinConfig(hold_out="none"))
     (folder / NET).mkdir()
-    card = {"preset": preset_row(TINY), "parameters": 9, "step": 7, "positions": 70, "seconds": 1.5, "finished": True}
+    card = {
+        "preset": preset_row(TINY),
+        "parameters": 9,
+        "step": 7,
+        "positions": 70,
+        "seconds": 1.5,
+        "finished": True,
+    }
     weights = {"weights": build(TINY, 3).state_dict()}
-    save(folder / NET, card | {"metrics": {"loss": 1.5}, "config": {}, "data": {"datasets": [{"name": "a"}]}}, weights)
+    save(
+        folder / NET,
+        card | {"metrics": {"loss": 1.5}, "config": {}, "data": {"datasets": [{"name": "a"}]}},
+        weights,
+    )
     return folder
 
 
@@ -70,7 +82,8 @@ def gone(name: str) -> Spoil:
 
 
 def edited(name: str, *way: str | int, value: Any) -> Spoil:
-    """Set a value of a JSON file; a function is given the old one. Members of a set are told their manifests' new hashes."""
+    """Set a value of a JSON file; a function is given the old one. Members of a set are told their
+    manifests' new hashes."""
 
     def spoil(folder: Path) -> None:
         whole = json.loads((folder / name).read_bytes())
@@ -138,7 +151,9 @@ def column(name: str, value: Any, row: int = 3) -> Callable[[pa.Table], pa.Table
         at = table.schema.get_field_index(name)
         values = table[name].to_pylist()
         values[row] = value
-        return table.set_column(at, table.schema.field(at), pa.array(values, table.schema.field(at).type))
+        return table.set_column(
+            at, table.schema.field(at), pa.array(values, table.schema.field(at).type)
+        )
 
     return change
 
@@ -159,7 +174,9 @@ def retyped(
 def illegal_label(table: pa.Table) -> pa.Table:
     """Give row 3 a label that is none of its legal moves."""
     planes = planes_of(table)[3]
-    label = next(label for label in range(4096) if not int(planes[13 + label // 64]) >> (label % 64) & 1)
+    label = next(
+        label for label in range(4096) if not int(planes[13 + label // 64]) >> (label % 64) & 1
+    )
     return column("label", label)(table)
 
 

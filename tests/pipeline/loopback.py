@@ -1,4 +1,5 @@
-"""A real HTTP server on loopback that misbehaves as it is told: the n-th request for a file meets the n-th fault."""
+"""A real HTTP server on loopback that misbehaves as it is told: the n-th request for a file meets
+the n-th fault."""
 
 import hashlib
 import re
@@ -21,7 +22,8 @@ class File:
     modified: str = "Sat, 01 Feb 2025 00:00:00 GMT"
     ranges: bool = True
     end: str = "length"
-    """How the end of a body is marked: its length, chunked, or not at all (by closing the connection)."""
+    """How the end of a body is marked: its length, chunked, or not at all (by closing the
+    connection)."""
     headers: tuple[tuple[str, str], ...] = ()
     """Headers sent besides; they replace those of the same name."""
     heeds_if_range: bool = True
@@ -92,8 +94,16 @@ def serving() -> Iterator[Server]:
                 fault.then()
 
         def answer(self, file: File, fault: Fault) -> None:
-            wanted = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers["Range"] or "") if file.ranges else None
-            if wanted and file.heeds_if_range and self.headers["If-Range"] not in (None, file.etag, file.modified):
+            wanted = (
+                re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers["Range"] or "")
+                if file.ranges
+                else None
+            )
+            if (
+                wanted
+                and file.heeds_if_range
+                and self.headers["If-Range"] not in (None, file.etag, file.modified)
+            ):
                 wanted = None
             begin = int(wanted[1]) if wanted else 0
             end = int(wanted[2]) + 1 if wanted and wanted[2] else len(file.data)
@@ -105,8 +115,16 @@ def serving() -> Iterator[Server]:
                 return
             body = file.data[begin:end]
             self.send_response(206 if wanted else 200)
-            said = {"Content-Range": f"bytes {begin}-{begin + len(body) - 1}/{len(file.data)}"} if wanted else {}
-            said |= {name: value for name, value in (("ETag", file.etag), ("Last-Modified", file.modified)) if value}
+            said = (
+                {"Content-Range": f"bytes {begin}-{begin + len(body) - 1}/{len(file.data)}"}
+                if wanted
+                else {}
+            )
+            said |= {
+                name: value
+                for name, value in (("ETag", file.etag), ("Last-Modified", file.modified))
+                if value
+            }
             said |= {"Content-Length": str(len(body) + fault.lie)} if file.end == "length" else {}
             said |= {"Transfer-Encoding": "chunked"} if file.end == "chunked" else {}
             for name, value in (said | dict(file.headers)).items():
@@ -136,7 +154,9 @@ def serving() -> Iterator[Server]:
 
     http = Quiet(("127.0.0.1", 0), Handler)
     server = Server(http.server_address[1])
-    thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+    thread = threading.Thread(
+        target=http.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True
+    )
     thread.start()
     try:
         yield server

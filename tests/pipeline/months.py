@@ -24,7 +24,9 @@ def month(
     """
     texts = [random_game(seed, plies).replace("600+5", control) for seed in seeds]
     for index, text in enumerate(texts if days else ()):
-        texts[index] = text.replace('[Result "', f'[UTCDate "{name}.{3 + index % days:02}"]\n[Result "')
+        texts[index] = text.replace(
+            '[Result "', f'[UTCDate "{name}.{3 + index % days:02}"]\n[Result "'
+        )
     dump = folder / "dumps" / f"{name}.pgn"
     dump.parent.mkdir(parents=True, exist_ok=True)
     dump.write_text("".join(texts))

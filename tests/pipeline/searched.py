@@ -1,4 +1,5 @@
-"""Datasets of positions from random playouts, with the visits and values that a search would have left, made to measure."""
+"""Datasets of positions from random playouts, with the visits and values that a search would have
+left, made to measure."""
 
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -42,7 +43,8 @@ def dataset(
     root: Callable[[int], float | None] | None = None,
     held_out: int = 0,
 ) -> Path:
-    """Write rows as a dataset of one shard a split; the last `held_out` of them are the validation split."""
+    """Write rows as a dataset of one shard a split; the last `held_out` of them are the validation
+    split."""
     directory.mkdir(parents=True, exist_ok=True)
     count = len(rows["planes"])
     columns = {name: column for name, column in rows.items() if name != "planes"}
@@ -53,15 +55,28 @@ def dataset(
     ):
         if values is not None:
             field = schema().field(name)
-            table = table.set_column(schema().get_field_index(name), field, pa.array(values, field.type))
+            table = table.set_column(
+                schema().get_field_index(name), field, pa.array(values, field.type)
+            )
     files = []
     for split, part in (("train", table[: count - held_out]), ("val", table[count - held_out :])):
         if len(part):
             done = publish(
-                directory, f"{split}-00000-0.parquet", len(part), lambda target, it=part: write_rows(it, target)
+                directory,
+                f"{split}-00000-0.parquet",
+                len(part),
+                lambda target, it=part: write_rows(it, target),
             )
             files.append(
-                {"name": done.name, "split": split, "rows": done.rows, "bytes": done.bytes, "sha256": done.sha256}
+                {
+                    "name": done.name,
+                    "split": split,
+                    "rows": done.rows,
+                    "bytes": done.bytes,
+                    "sha256": done.sha256,
+                }
             )
-    publish_json(directory, "manifest.json", plain_manifest(files, games=int(rows["game"].max()) + 1))
+    publish_json(
+        directory, "manifest.json", plain_manifest(files, games=int(rows["game"].max()) + 1)
+    )
     return directory

@@ -1,7 +1,8 @@
-"""`fianchetto train` whose microbatches become slow: `python -m tests.pipeline.slow_training FOLDER AT WORDS...`.
+"""`fianchetto train` whose microbatches become slow: `python -m tests.pipeline.slow_training FOLDER
+AT WORDS...`.
 
-The file FOLDER/slow appears with the first slow one, which waits until the run is told to stop; FOLDER/parts counts the slow
-ones.
+The file FOLDER/slow appears with the first slow one, which waits until the run is told to stop;
+FOLDER/parts counts the slow ones.
 """
 
 import itertools
@@ -17,7 +18,8 @@ SECONDS = 1.0
 
 
 def slow_from(folder: Path, at: int, stop: Stop) -> None:
-    """Let every call of the losses wait until `stop` and SECONDS longer, from the one with number `at` on."""
+    """Let every call of the losses wait until `stop` and SECONDS longer, from the one with number
+    `at` on."""
     real, calls = stepping.row_losses, itertools.count()
 
     def slow(*arguments: Any) -> Any:

@@ -1,4 +1,5 @@
-"""The recipes of pipeline/recipes: each is read by the commands that it names, and its network takes a few steps."""
+"""The recipes of pipeline/recipes: each is read by the commands that it names, and its network
+takes a few steps."""
 
 import json
 from pathlib import Path
@@ -24,12 +25,24 @@ def positions(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from pipeline.ingest.job import ingest
 
     folder = tmp_path_factory.mktemp("recipes")
-    ingest([str(datasets.dump(folder / "games.pgn", 20))], folder / "out", IngestConfig(val_share=0.2), workers=1)
+    ingest(
+        [str(datasets.dump(folder / "games.pgn", 20))],
+        folder / "out",
+        IngestConfig(val_share=0.2),
+        workers=1,
+    )
     return folder / "out"
 
 
 def test_there_is_a_recipe_for_each_system() -> None:
-    systems = {"bishop", "alphazero19", "chess-policy", "chessmarro", "self-learning", "fianchetto-human"}
+    systems = {
+        "bishop",
+        "alphazero19",
+        "chess-policy",
+        "chessmarro",
+        "self-learning",
+        "fianchetto-human",
+    }
     assert {recipe.stem for recipe in RECIPES} == systems
 
 
@@ -52,7 +65,16 @@ def test_its_network_takes_a_few_steps(
     recipe: Path, positions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("model.training.loop.VALIDATION_POSITIONS", 8)
-    words = ["train", "--positions", str(positions), "--out", str(tmp_path / "net"), "--config", str(recipe), *SMALL]
+    words = [
+        "train",
+        "--positions",
+        str(positions),
+        "--out",
+        str(tmp_path / "net"),
+        "--config",
+        str(recipe),
+        *SMALL,
+    ]
     result = parse([*words, "--json"]).run()
     assert result["step"] == 2
     card = json.loads((tmp_path / "net" / "checkpoint.json").read_text())

@@ -1,1 +1,3 @@
-"""The commands of `fianchetto`: a dataclass each, its fields the options, its docstring the help."""
+"""The commands of `fianchetto`: a dataclass each, its fields the options, its docstring the
+help.
+"""

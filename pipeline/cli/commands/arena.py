@@ -16,21 +16,23 @@ LIMITS = {"simulations": int, "nodes": int, "movetime": int, "tc": str}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Arena(Common):
-    """Play matches between two or more players; matches that were stopped continue, and a larger --games extends them.
+    """Play matches between two or more players; matches that were stopped continue, and a larger
+    --games extends them.
 
-    A player is a checkpoint's directory, `onnx:DIR` (its model.onnx), `hand-written`, `uniform`, `policy:X` (one of these
-    without search) or `uci:COMMAND`. Its own limits and options follow after commas: `onnx:DIR,simulations=16,c_puct=2`,
-    `onnx:DIR,rating=1800` (moves as people of that rating play) or `uci:stockfish,nodes=1000,Hash=16`. A match has games.pgn,
-    games.jsonl and summary.json. With more than two players, each meets each of the others, in directories below --out, and
-    table.md has the Elo differences.
+    A player is a checkpoint's directory, `onnx:DIR` (its model.onnx), `hand-written`, `uniform`,
+    `policy:X` (one of these without search) or `uci:COMMAND`. Its own limits and options follow
+    after commas: `onnx:DIR,simulations=16,c_puct=2`, `onnx:DIR,rating=1800` (moves as people of
+    that rating play) or `uci:stockfish,nodes=1000,Hash=16`. A match has games.pgn, games.jsonl and
+    summary.json. With more than two players, each meets each of the others, in directories below
+    --out, and table.md has the Elo differences.
     """
 
     arguments: ClassVar = {"players": "PLAYER..."}
     basic: ClassVar = "out games simulations nodes movetime tc book early concurrency seed"
 
     players: tuple[str, ...]
-    """Checkpoints' directories, onnx:DIR, hand-written, uniform, policy:X or uci:COMMAND. Limits and options follow after
-    commas: uci:stockfish,nodes=1000."""
+    """Checkpoints' directories, onnx:DIR, hand-written, uniform, policy:X or uci:COMMAND. Limits
+    and options follow after commas: uci:stockfish,nodes=1000."""
     out: Path
     """Directory of the match or matches."""
     simulations: int = 64
@@ -40,7 +42,8 @@ class Arena(Common):
     movetime: int | None = None
     """Milliseconds per move, instead of simulations and nodes."""
     tc: str | None = None
-    """Clock as seconds+increment (10+0.1) or moves/seconds (40/60), instead of simulations and nodes."""
+    """Clock as seconds+increment (10+0.1) or moves/seconds (40/60), instead of simulations and
+    nodes."""
     match: ArenaConfig = field(default_factory=ArenaConfig)
     """How a match is played."""
 
@@ -56,15 +59,25 @@ class Arena(Common):
 
 
 def parse_player(words: str, **limits: Any) -> SideConfig:
-    """Parse PLAYER,NAME=VALUE,...; the player's own limits override `limits`, and its own time any other time."""
+    """Parse PLAYER,NAME=VALUE,...; the player's own limits override `limits`, and its own time any
+    other time.
+    """
     who, *options = re.split(r",(?=[^,=]+=)", words)
-    own = {name: value for name, _, value in (option.partition("=") for option in options) if name in LIMITS}
+    own = {
+        name: value
+        for name, _, value in (option.partition("=") for option in options)
+        if name in LIMITS
+    }
     if {"movetime", "tc"} & own.keys():
         limits = {name: value for name, value in limits.items() if name not in ("movetime", "tc")}
     try:
         limits |= {name: LIMITS[name](value) for name, value in own.items()}
     except ValueError:
-        raise PlayerError(f"{words}: simulations, nodes and movetime must be whole numbers") from None
+        raise PlayerError(
+            f"{words}: simulations, nodes and movetime must be whole numbers"
+        ) from None
     return SideConfig(
-        who=who, options=tuple(option for option in options if option.partition("=")[0] not in LIMITS), **limits
+        who=who,
+        options=tuple(option for option in options if option.partition("=")[0] not in LIMITS),
+        **limits,
     )

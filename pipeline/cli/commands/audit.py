@@ -18,9 +18,11 @@ SHOWN = 10
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Join(Common):
-    """Join datasets (months) into a training set, with the newest games of each held out; rows are referenced, not copied.
+    """Join datasets (months) into a training set, with the newest games of each held out; rows are
+    referenced, not copied.
 
-    Run it again with the same --out to add datasets. Every command that takes a dataset also takes a training set.
+    Run it again with the same --out to add datasets. Every command that takes a dataset also takes
+    a training set.
     """
 
     arguments: ClassVar = {"datasets": "[DATASET...]"}
@@ -42,10 +44,14 @@ class Join(Common):
 
         stop = Interrupt()
         with bar("join") as progress:
-            made = join(self.datasets, self.out, self.join, remove=self.remove, progress=progress, stop=stop)
+            made = join(
+                self.datasets, self.out, self.join, remove=self.remove, progress=progress, stop=stop
+            )
         shown = ("name", "first_date", "last_date", "held_out", "why")
         datasets = [{key: entry[key] for key in shown} for entry in made["datasets"]]
-        result = {"out": str(self.out)} | {key: made[key] for key in ("positions", "games_on_both_sides")}
+        result = {"out": str(self.out)} | {
+            key: made[key] for key in ("positions", "games_on_both_sides")
+        }
         held_out = {entry["name"]: f"{entry['held_out']} ({entry['why']})" for entry in datasets}
         shown_text = plain_text(result | {"held_out": held_out})
         return result | {
@@ -56,10 +62,11 @@ class Join(Common):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Audit(Common):
-    """Audit datasets or training sets: duplicate games, positions shared by test and train, distributions.
+    """Audit datasets or training sets: duplicate games, positions shared by test and train,
+    distributions.
 
-    All figures are exact counts. Memory does not grow with the rows; the temporary folder (TMPDIR) takes up to
-    16 bytes per position.
+    All figures are exact counts. Memory does not grow with the rows; the temporary folder (TMPDIR)
+    takes up to 16 bytes per position.
     """
 
     arguments: ClassVar = {"datasets": "DATASET..."}
@@ -85,11 +92,13 @@ class Audit(Common):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verify(Common):
-    """Verify datasets: every file against its hash, and random rows against the dump that they were made from.
+    """Verify datasets: every file against its hash, and random rows against the dump that they were
+    made from.
 
-    The exit status is 0 if every check passes, otherwise 1 with a list of differences. Skipped checks, for example because the
-    dump is missing, are listed too. To check every row, ingest the dump again with the same settings into another directory
-    and compare the hashes in both manifests.
+    The exit status is 0 if every check passes, otherwise 1 with a list of differences. Skipped
+    checks, for example because the dump is missing, are listed too. To check every row, ingest the
+    dump again with the same settings into another directory and compare the hashes in both
+    manifests.
     """
 
     arguments: ClassVar = {"datasets": "DATASET..."}
@@ -100,7 +109,8 @@ class Verify(Common):
     sample: int = 64
     """Rows per dataset to check with python-chess; 0 verifies files only."""
     source: tuple[Path, ...] = ()
-    """Dumps that the datasets were made from; by default those in the folder `dumps` next to the datasets' folder."""
+    """Dumps that the datasets were made from; by default those in the folder `dumps` next to the
+    datasets' folder."""
 
     def __post_init__(self) -> None:
         if self.sample < 0 or not self.datasets:
@@ -124,12 +134,22 @@ class Verify(Common):
             problems, summaries[name] = self._verify(directory)
             differences += [f"{name}: {problem}" for problem in problems]
         unread = [name for name, summary in summaries.items() if "rows" in summary["not_checked"]]
-        end = f"not compared with a dump: the rows of {', '.join(unread)}" if unread else "rows match their dumps"
-        end = f"{len(differences)} differences" if differences else f"files and splits are correct; {end}"
+        end = (
+            f"not compared with a dump: the rows of {', '.join(unread)}"
+            if unread
+            else "rows match their dumps"
+        )
+        end = (
+            f"{len(differences)} differences"
+            if differences
+            else f"files and splits are correct; {end}"
+        )
         result: dict[str, Any] = {"datasets": summaries, "problems": differences}
         result["text"] = "\n".join([plain_text(summaries), *differences, end])
         if differences:
-            raise DifferenceError(f"{len(differences)} differences in {', '.join(map(str, self.datasets))}", result)
+            raise DifferenceError(
+                f"{len(differences)} differences in {', '.join(map(str, self.datasets))}", result
+            )
         return result
 
     def _verify(self, directory: Path) -> tuple[list[str], dict[str, Any]]:
@@ -142,7 +162,12 @@ class Verify(Common):
         sources = dumps_of(directory, manifest, self.source) if self.sample or self.source else None
         found = verify_dataset(directory, sources or (), rows=self.sample)
         whole = not found["files"]
-        checked = {"files": True, "splits": whole, "source": bool(sources) and whole, "rows": found["compared"] > 0}
+        checked = {
+            "files": True,
+            "splits": whole,
+            "source": bool(sources) and whole,
+            "rows": found["compared"] > 0,
+        }
         problems = [problem for name in checked for problem in found[name]]
         return problems, {
             "files": len(manifest["files"]),
@@ -155,7 +180,9 @@ class Verify(Common):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rows(Common):
-    """Print or export rows of a dataset or training set: FEN, UCI move, result, ratings and clocks."""
+    """Print or export rows of a dataset or training set: FEN, UCI move, result, ratings and
+    clocks.
+    """
 
     arguments: ClassVar = {"dataset": "DATASET"}
     basic: ClassVar = "split count out"
@@ -178,12 +205,19 @@ class Rows(Common):
             raise ConfigError(f"count must be 1 or more, not {self.count}")
         if self.out is None:
             found = [
-                row for table in fen_rows(self.dataset, self.split, self.count or SHOWN) for row in table.to_pylist()
+                row
+                for table in fen_rows(self.dataset, self.split, self.count or SHOWN)
+                for row in table.to_pylist()
             ]
             return {"rows": found, "text": text_table(found) if found else "no rows"}
         stop = Interrupt()
         with bar("rows") as progress:
             rows = write_fen_rows(
-                self.dataset, self.out, split=self.split, count=self.count or 0, progress=progress, stop=stop
+                self.dataset,
+                self.out,
+                split=self.split,
+                count=self.count or 0,
+                progress=progress,
+                stop=stop,
             )
         return {"out": str(self.out), "rows": rows}

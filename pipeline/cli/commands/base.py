@@ -1,4 +1,6 @@
-"""Shared by all commands: the option `--json`, stopping on a signal, and path checks before any work."""
+"""Shared by all commands: the option `--json`, stopping on a signal, and path checks before any
+work.
+"""
 
 import os
 import signal
@@ -18,9 +20,11 @@ class Terminated(KeyboardInterrupt):
 
 
 def interrupted(number: int, frame: object) -> None:
-    """Turn SIGTERM and Ctrl-C into an exception, so that open files are closed and temporary folders removed.
+    """Turn SIGTERM and Ctrl-C into an exception, so that open files are closed and temporary
+    folders removed.
 
-    While torch is being imported the process exits at once: an exception in torch's C++ code there would abort it.
+    While torch is being imported the process exits at once: an exception in torch's C++ code there
+    would abort it.
     """
     if getattr(getattr(sys.modules.get("torch"), "__spec__", None), "_initializing", False):
         sys.stderr.write("fianchetto: interrupted\n")
@@ -30,7 +34,9 @@ def interrupted(number: int, frame: object) -> None:
 
 
 class Interrupt:
-    """Stop callback: returns True after SIGTERM or a first Ctrl-C; a second Ctrl-C ends the command at once."""
+    """Stop callback: returns True after SIGTERM or a first Ctrl-C; a second Ctrl-C ends the command
+    at once.
+    """
 
     received_signal: ClassVar[int] = 0
     """Number of the signal received, or 0; it determines the exit status."""
@@ -50,7 +56,9 @@ class Interrupt:
 
 
 def require_output(out: Path | None, kind: Kind, read: Iterable[Path]) -> None:
-    """Raise ConfigError if `out` cannot be written, holds another kind of result, or lies in an input folder."""
+    """Raise ConfigError if `out` cannot be written, holds another kind of result, or lies in an
+    input folder.
+    """
     if out is not None:
         require_folder(out)
         require_own(out, kind, ConfigError)
@@ -64,7 +72,8 @@ class Common:
     arguments: ClassVar[Mapping[str, str]] = {}
     """Positional arguments: field name -> name in the help text."""
     basic: ClassVar[str] = ""
-    """Settings that are options, shown by `--help`, by the last part of their keys. --set and --config set the others."""
+    """Settings that are options, shown by `--help`, by the last part of their keys. --set and
+    --config set the others."""
     one_of: ClassVar[tuple[str, ...]] = ()
     """Mutually exclusive settings: one on the command line replaces another in a file."""
 

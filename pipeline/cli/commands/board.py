@@ -10,12 +10,15 @@ from pipeline.samples.shipped import EMBEDDED
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Play(Common):
-    """Play in the browser: a page on this machine to play a network, ask what people would play, and review games."""
+    """Play in the browser: a page on this machine to play a network, ask what people would play,
+    and review games.
+    """
 
     basic: ClassVar = "checkpoint port"
 
     checkpoint: tuple[Path, ...] = ()
-    """Directories of checkpoints to offer besides the embedded one and those in datasets/checkpoints."""
+    """Directories of checkpoints to offer besides the embedded one and those in
+    datasets/checkpoints."""
     port: int = 8000
     """Port of the page on 127.0.0.1; change it if another program uses 8000."""
 
@@ -33,7 +36,9 @@ class Play(Common):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Review(Common):
-    """Review a game as the page of `fianchetto play` does: what each move lost, and what people of the rating do there."""
+    """Review a game as the page of `fianchetto play` does: what each move lost, and what people of
+    the rating do there.
+    """
 
     arguments: ClassVar = {"game": "PGN"}
     basic: ClassVar = "checkpoint scores"
@@ -43,7 +48,8 @@ class Review(Common):
     checkpoint: Path = EMBEDDED
     """Directory of the checkpoint that predicts what people play."""
     scores: Literal["auto", "game", "stockfish", "search"] = "auto"
-    """Source of scores: the game's [%eval] comments, Stockfish, or the network's search; auto takes the first available."""
+    """Source of scores: the game's [%eval] comments, Stockfish, or the network's search; auto takes
+    the first available."""
 
     def run(self) -> dict[str, Any]:
         """Return the review."""
@@ -56,7 +62,16 @@ class Review(Common):
         first, *steps, last = review(
             ReviewRequest(pgn=pgn, source=self.scores), model.load(self.checkpoint, device="cpu")
         )
-        found: dict[str, Any] = first["header"] | last["summary"] | {"rows": [step["row"] for step in steps]}
-        moments = [found["rows"][index]["text"] for index in found["moments"]] or ["No move stands out."]
-        lines = [found["title"], found["about"], *moments, aligned(found["table"][0], found["table"][1:])]
+        found: dict[str, Any] = (
+            first["header"] | last["summary"] | {"rows": [step["row"] for step in steps]}
+        )
+        moments = [found["rows"][index]["text"] for index in found["moments"]] or [
+            "No move stands out."
+        ]
+        lines = [
+            found["title"],
+            found["about"],
+            *moments,
+            aligned(found["table"][0], found["table"][1:]),
+        ]
         return found | {"text": "\n".join(lines)}

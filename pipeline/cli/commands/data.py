@@ -13,16 +13,20 @@ from pipeline.ingest.chunk import IngestConfig
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ingest(Common):
-    """Turn PGN dumps (plain, .zst, .bz2, .gz, .zip, or - for standard input) into shards of packed positions.
+    """Turn PGN dumps (plain, .zst, .bz2, .gz, .zip, or - for standard input) into shards of packed
+    positions.
 
-    Dumps may be addresses (https://, s3://, gs://), which are streamed and not kept; --out may be one too (s3://, gs://).
-    Tables of games, puzzles and positions (CSV, Parquet) and EPD are recognised by content.
-    Run the same command again to continue an interrupted run; a finished dataset is not changed.
+    Dumps may be addresses (https://, s3://, gs://), which are streamed and not kept; --out may be
+    one too (s3://, gs://). Tables of games, puzzles and positions (CSV, Parquet) and EPD are
+    recognised by content. Run the same command again to continue an interrupted run; a finished
+    dataset is not changed.
     """
 
     arguments: ClassVar = {"sources": "DUMP..."}
     basic: ClassVar = (
-        "out estimate workers engine planes player min_elo max_elo rated_only speeds terminations since until sample"
+        "out estimate workers engine planes player min_elo max_elo rated_only "
+        "speeds "
+        "terminations since until sample"
     )
 
     sources: tuple[str, ...]
@@ -34,7 +38,8 @@ class Ingest(Common):
     workers: int = 0
     """Worker processes; 0 for one per core, 1 to work in this process."""
     engine: str = "local"
-    """Where to run: local, ray (starts Ray on this machine), ray:HOST:PORT or ray://HOST:PORT (a cluster)."""
+    """Where to run: local, ray (starts Ray on this machine), ray:HOST:PORT or ray://HOST:PORT (a
+    cluster)."""
     ingest: IngestConfig = field(default_factory=IngestConfig)
     """How to make the dataset."""
 
@@ -50,7 +55,9 @@ class Ingest(Common):
         stop = Interrupt()
         if self.estimate:
             with bar("estimate") as progress:
-                found = estimate(self.sources, self.ingest, workers=self.workers, progress=progress, stop=stop)
+                found = estimate(
+                    self.sources, self.ingest, workers=self.workers, progress=progress, stop=stop
+                )
             return found | {"text": plain_text(found)}
         if self.out is None:
             raise ConfigError("--out DIR is missing (or give --estimate, which writes nothing)")
@@ -58,8 +65,12 @@ class Ingest(Common):
         with bar("ingest") as progress:
             with catch_store_errors(out):
                 already = (out / MANIFEST).exists()
-            manifest = ingest(self.sources, out, self.ingest, engine=engine, progress=progress, stop=stop)
-        result = {"out": str(out)} | {name: value for name, value in manifest.items() if name != "files"}
+            manifest = ingest(
+                self.sources, out, self.ingest, engine=engine, progress=progress, stop=stop
+            )
+        result = {"out": str(out)} | {
+            name: value for name, value in manifest.items() if name != "files"
+        }
         return result | {"text": describe_dataset(manifest, out, already)}
 
 
@@ -86,4 +97,8 @@ class Show(Common):
         fen = chess.STARTING_FEN if self.fen == "startpos" else self.fen
         labels = {uci: label for label, uci in moves(fen, self.view)}
         result = {"fen": fen, "view": self.view, "moves": labels, "text": show(fen, self.view)}
-        return result if self.out is None else result | {"picture": str(picture(fen, self.view, self.out))}
+        return (
+            result
+            if self.out is None
+            else result | {"picture": str(picture(fen, self.view, self.out))}
+        )

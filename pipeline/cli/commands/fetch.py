@@ -12,9 +12,11 @@ from pipeline.dumps.fetch import FetchConfig
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fetch(Common):
-    """Download dumps: months of Lichess (2013-01, or 2013-01..2013-06) or any URL, verified against published hashes.
+    """Download dumps: months of Lichess (2013-01, or 2013-01..2013-06) or any URL, verified against
+    published hashes.
 
-    Run the same command again to continue an interrupted download; complete files are not fetched again.
+    Run the same command again to continue an interrupted download; complete files are not fetched
+    again.
     """
 
     arguments: ClassVar = {"what": "MONTH|URL..."}

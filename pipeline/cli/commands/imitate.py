@@ -13,19 +13,23 @@ from pipeline.samples.shipped import EMBEDDED
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Imitate(Common):
-    """Train a network that plays like one person, on their games. Run the same command again to continue.
+    """Train a network that plays like one person, on their games. Run the same command again to
+    continue.
 
-    The newest tenth of the games is held out, and the report measures on it. Other games that a training did not see
-    decide how far the network goes from the one it starts from. `OUT` is a checkpoint; OUT/report/report.html has the result.
+    The newest tenth of the games is held out, and the report measures on it. Other games that a
+    training did not see decide how far the network goes from the one it starts from. `OUT` is a
+    checkpoint; OUT/report/report.html has the result.
     """
 
     arguments: ClassVar = {"sources": "GAMES..."}
     basic: ClassVar = "player out base stranger"
 
     sources: tuple[str, ...]
-    """PGN files (plain, .zst, .bz2, .gz) or addresses with the person's games; their other games are left out."""
+    """PGN files (plain, .zst, .bz2, .gz) or addresses with the person's games; their other games
+    are left out."""
     player: tuple[str, ...] = field(metadata=NAMES_HOLD_COMMAS)
-    """The person's name, exactly as in the tags White and Black; several for one person with several accounts."""
+    """The person's name, exactly as in the tags White and Black; several for one person with
+    several accounts."""
     out: Path
     """Directory of the checkpoint."""
     base: Path | None = None
@@ -49,7 +53,11 @@ class Imitate(Common):
                 progress=progress,
                 stop=stop,
             )
-        shown = {name: value for name, value in result.items() if name not in ("openings", "boards")}
+        shown = {
+            name: value for name, value in result.items() if name not in ("openings", "boards")
+        }
         page = f"report: {self.out}/report/report.html (also as text and JSON)"
-        text = "\n".join([imitation_text(result), page, next_command("play", "--checkpoint", self.out)])
+        text = "\n".join(
+            [imitation_text(result), page, next_command("play", "--checkpoint", self.out)]
+        )
         return {"out": str(self.out), **shown, "text": text}

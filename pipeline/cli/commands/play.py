@@ -45,11 +45,16 @@ class Uci(Common):
 
         if self.checkpoint is not None and self.evaluator is not None:
             raise ConfigError("give --checkpoint or --evaluator, not both")
-        logging.getLogger("engine.compiling").disabled = True  # the engine reports it in its protocol
-        network = self.checkpoint or (EMBEDDED if self.evaluator is None and EMBEDDED.is_dir() else None)
+        # the engine reports it in its protocol
+        logging.getLogger("engine.compiling").disabled = True
+        network = self.checkpoint or (
+            EMBEDDED if self.evaluator is None and EMBEDDED.is_dir() else None
+        )
         if network is not None:
             require_card(network)
-        player = f"network in {network}" if network else f"{self.evaluator or 'hand-written'} evaluator"
+        player = (
+            f"network in {network}" if network else f"{self.evaluator or 'hand-written'} evaluator"
+        )
         options, like = default_options(network)
         name = f"Fianchetto {version('fianchetto')}"
         engine = Engine(loader(network, self.evaluator), _write, options=options, name=name)
@@ -59,22 +64,32 @@ class Uci(Common):
             engine.serve(sys.stdin.buffer)
         except KeyboardInterrupt:
             os._exit(130)
-        except UserError as error:  # a thread waits for input, which would make an ordinary exit fail
+        # a thread waits for input, which would make an ordinary exit fail
+        except UserError as error:
             print(f"fianchetto: {error}", file=sys.stderr, flush=True)  # noqa: T201
             sys.stdout.flush()
             os._exit(2)
         sys.stdout.flush()
-        # Unloading torch takes 0.8 s, a compiling thread cannot be ended, and a GUI expects nothing after the last answer.
+        # Unloading torch takes 0.8 s, a compiling thread cannot be ended, and a GUI expects nothing
+        # after the last answer.
         os._exit(0)
 
 
 def require_card(directory: Path) -> None:
-    """Raise ConfigError, reported in the protocol too, if a directory holds no checkpoint. Torch is not imported for it."""
+    """Raise ConfigError, reported in the protocol too, if a directory holds no checkpoint. Torch is
+    not imported for it.
+    """
     path = directory / CARD
     try:
         if not path.is_file():
             raise ConfigError(f"{directory} holds no checkpoint: there is no {CARD} in it")
-        check(path, read_json(path, ConfigError), Card, ConfigError, hint=": this is not a checkpoint's card")
+        check(
+            path,
+            read_json(path, ConfigError),
+            Card,
+            ConfigError,
+            hint=": this is not a checkpoint's card",
+        )
     except ConfigError as error:
         _write(f"info string {error}\n")
         raise
@@ -83,7 +98,8 @@ def require_card(directory: Path) -> None:
 def default_options(network: Path | None) -> tuple[Options, str]:
     """Return the options that the engine starts with, and in words whom it imitates.
 
-    An imitation draws moves from its policy, at the person's own rating: so it plays their openings as often as they do.
+    An imitation draws moves from its policy, at the person's own rating: so it plays their openings
+    as often as they do.
     """
     imitated = None if network is None else read_player(network)
     if imitated is None:
@@ -94,9 +110,11 @@ def default_options(network: Path | None) -> tuple[Options, str]:
 
 
 def loader(network: Path | None, evaluator: str | None) -> Callable[[str | None, int], Evaluator]:
-    """Return a function that loads the checkpoint in a directory, or for None `network`, or without one the evaluator.
+    """Return a function that loads the checkpoint in a directory, or for None `network`, or without
+    one the evaluator.
 
-    A network with a model.onnx (`fianchetto export`) is loaded without torch, whose import takes a second.
+    A network with a model.onnx (`fianchetto export`) is loaded without torch, whose import takes a
+    second.
     """
 
     def load(directory: str | None, threads: int) -> Evaluator:

@@ -13,13 +13,15 @@ from pipeline.selfplay.config import ExploreConfig
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SelfPlay(Common):
-    """Let a checkpoint play itself, or search positions of datasets, and make a dataset of what its search found.
+    """Let a checkpoint play itself, or search positions of datasets, and make a dataset of what its
+    search found.
 
-    The directory gets shards as `fianchetto ingest` makes them, with the search's policy and values; games give games.pgn and
-    games.jsonl too. With --reanalyse, positions are drawn from the train splits of datasets, in fixed shares of openings,
-    middlegames and endgames, undecided ones preferred, and with `--source near` searched a few random moves later. They
-    need more simulations than games: `--simulations 128 --set explore.search.max_considered_actions=16`. The same command
-    continues a run that was stopped or killed.
+    The directory gets shards as `fianchetto ingest` makes them, with the search's policy and
+    values; games give games.pgn and games.jsonl too. With --reanalyse, positions are drawn from the
+    train splits of datasets, in fixed shares of openings, middlegames and endgames, undecided ones
+    preferred, and with `--source near` searched a few random moves later. They need more
+    simulations than games: `--simulations 128 --set explore.search.max_considered_actions=16`. The
+    same command continues a run that was stopped or killed.
     """
 
     basic: ClassVar = (
@@ -30,7 +32,8 @@ class SelfPlay(Common):
     out: Path
     """Directory of the dataset."""
     checkpoint: Path | None = None
-    """Directory of the checkpoint that plays or searches; not needed by the explorer hand-written."""
+    """Directory of the checkpoint that plays or searches; not needed by the explorer
+    hand-written."""
     reanalyse: tuple[Path, ...] = ()
     """Search positions of these datasets or training sets in place of playing games."""
     finished_only: bool = False
@@ -38,7 +41,8 @@ class SelfPlay(Common):
     workers: int = 0
     """Processes to use; 0 for one per core, or one where the network runs on a GPU."""
     engine: str = "local"
-    """Where to run: local, ray (a new Ray on this machine), ray:HOST:PORT or ray://HOST:PORT; Ray's nodes share --out."""
+    """Where to run: local, ray (a new Ray on this machine), ray:HOST:PORT or ray://HOST:PORT; Ray's
+    nodes share --out."""
     explore: ExploreConfig = field(default_factory=ExploreConfig)
     """How to play or search."""
 
@@ -63,7 +67,9 @@ class SelfPlay(Common):
                 progress=progress,
                 stop=stop,
             )
-        summary = {name: manifest[name] for name in ("selfplay", "positions", "lineage", "games", "config")}
+        summary = {
+            name: manifest[name] for name in ("selfplay", "positions", "lineage", "games", "config")
+        }
         done = " already: nothing was done" if already else ""
         lines = [f"{self.out} is complete{done}", summarize(manifest)]
         if config.plays:
@@ -76,21 +82,25 @@ class SelfPlay(Common):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finetune(Common):
-    """Fine-tune a checkpoint by its own search, generation by generation; the same command continues a loop that was stopped.
+    """Fine-tune a checkpoint by its own search, generation by generation; the same command
+    continues a loop that was stopped.
 
-    In a generation the best network searches positions of --positions. A candidate is trained on these and on people's moves,
-    and plays the best network in a match that ends by SPRT. It is promoted if it wins, does not lose to the supervised
-    checkpoint and still predicts people's moves. A generation takes an hour or two on two cores.
+    In a generation the best network searches positions of --positions. A candidate is trained on
+    these and on people's moves, and plays the best network in a match that ends by SPRT. It is
+    promoted if it wins, does not lose to the supervised checkpoint and still predicts people's
+    moves. A generation takes an hour or two on two cores.
 
-    First, the network's search is compared with the hand-written player's on held-out games. The loop learns the
-    value from the hand-written player where that one errs less, and otherwise trains on human rows alone (--teach
-    decides instead). With `--games-share 1` the network plays games in place of searching positions; with
-    `--explorer hand-written` the hand-written player does either. `OUT/best` is an ordinary checkpoint, generations.csv and
-    curves.png show each generation.
+    First, the network's search is compared with the hand-written player's on held-out games. The
+    loop learns the value from the hand-written player where that one errs less, and otherwise
+    trains on human rows alone (--teach decides instead). With `--games-share 1` the network plays
+    games in place of searching positions; with `--explorer hand-written` the hand-written player
+    does either. `OUT/best` is an ordinary checkpoint, generations.csv and curves.png show each
+    generation.
     """
 
     basic: ClassVar = (
-        "checkpoint positions out generations minutes workers engine games_share near_share explorer teach seed"
+        "checkpoint positions out generations minutes workers engine games_share "
+        "near_share explorer teach seed"
     )
 
     checkpoint: Path
@@ -98,7 +108,8 @@ class Finetune(Common):
     out: Path
     """Directory of the fine-tuning."""
     positions: tuple[Path, ...] = ()
-    """Datasets or training sets of human games, to search, to mix into training, and to check human top-1 on."""
+    """Datasets or training sets of human games, to search, to mix into training, and to check human
+    top-1 on."""
     finetune: FinetuneConfig
     """The loop."""
 
@@ -109,7 +120,12 @@ class Finetune(Common):
         stop = Interrupt()
         with bar("finetune") as progress:
             result = finetune(
-                self.checkpoint, self.finetune, self.out, human=self.positions, progress=progress, stop=stop
+                self.checkpoint,
+                self.finetune,
+                self.out,
+                human=self.positions,
+                progress=progress,
+                stop=stop,
             )
         if not result["generation"]:
             return result

@@ -15,23 +15,31 @@ from pipeline.storage.ownership import REPORT
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Train(Common):
-    """Train a network on datasets. The same command continues an interrupted run, or with more minutes a finished one.
+    """Train a network on datasets. The same command continues an interrupted run, or with more
+    minutes a finished one.
 
-    Under torchrun, several processes share each batch. Processes on other machines need --positions, --out and --start in a
-    shared folder; --positions may also be in an object store.
+    Under torchrun, several processes share each batch. Processes on other machines need
+    --positions, --out and --start in a shared folder; --positions may also be in an object store.
     """
 
-    basic: ClassVar = "positions shares out preset start minutes steps epochs batch_size optimizer learning_rate device"
+    basic: ClassVar = (
+        "positions shares out preset start minutes steps epochs batch_size "
+        "optimizer "
+        "learning_rate device"
+    )
     one_of: ClassVar = ("train.minutes", "train.steps", "train.epochs")
 
     positions: tuple[str, ...]
-    """Datasets or training sets, made by `fianchetto ingest` or `join`: folders, or addresses such as s3://bucket/prefix."""
+    """Datasets or training sets, made by `fianchetto ingest` or `join`: folders, or addresses such
+    as s3://bucket/prefix."""
     shares: tuple[float, ...] = ()
-    """Share of a batch for each of --positions, in the same order, as 0.5,0.5; by default in proportion to their rows."""
+    """Share of a batch for each of --positions, in the same order, as 0.5,0.5; by default in
+    proportion to their rows."""
     out: Path
     """Directory of the checkpoint."""
     preset: str | None = None
-    """Network, one of `fianchetto presets`; by default that of the run in --out or of --start, otherwise fianchetto-human."""
+    """Network, one of `fianchetto presets`; by default that of the run in --out or of --start,
+    otherwise fianchetto-human."""
     start: Path | None = None
     """Checkpoint to train further: the run starts from its weights."""
     train: TrainConfig
@@ -46,9 +54,20 @@ class Train(Common):
         stop, positions = Interrupt(), [place(name) for name in self.positions]
         preset = self.preset or self._default_preset()
         with bar("train") as progress:
-            card = train_on(positions, preset, self.train, self.out, progress, stop, self.start, shares=self.shares)
+            card = train_on(
+                positions,
+                preset,
+                self.train,
+                self.out,
+                progress,
+                stop,
+                self.start,
+                shares=self.shares,
+            )
         if not card["finished"]:
-            raise Stopped(f"stopped at step {card['step']} and saved; run the same command to continue")
+            raise Stopped(
+                f"stopped at step {card['step']} and saved; run the same command to continue"
+            )
         if not read_world().first:
             return {}
         shown = ("preset", "parameters", "step", "positions", "seconds", "metrics", "message")
@@ -70,7 +89,9 @@ class Report(Common):
     Several checkpoints are measured on the same positions and compared with the first.
     """
 
-    basic: ClassVar = "checkpoint positions split pgn out min_ply limit players against rating_rows simulations"
+    basic: ClassVar = (
+        "checkpoint positions split pgn out min_ply limit players against rating_rows simulations"
+    )
 
     checkpoint: tuple[Path, ...]
     """Directories of the checkpoints."""
@@ -79,7 +100,8 @@ class Report(Common):
     split: Literal["test", "val", "train", "latest"] = "test"
     """Split to measure on; `latest` has the games that a training set holds out."""
     against: tuple[Path, ...] = ()
-    """Datasets whose train positions are left out of a second accuracy figure; by default --positions."""
+    """Datasets whose train positions are left out of a second accuracy figure; by default
+    --positions."""
     pgn: Path | None = None
     """PGN file to measure on, instead of a dataset."""
     players: bool = True
@@ -89,9 +111,11 @@ class Report(Common):
     rule: Rule = field(default_factory=Rule)
     """Positions that count."""
     rating_rows: int = 0
-    """Positions per rating band that a network conditioned on ratings evaluates under each of 11 ratings; 0 for none."""
+    """Positions per rating band that a network conditioned on ratings evaluates under each of 11
+    ratings; 0 for none."""
     simulations: int = 0
-    """Simulations with which every position is searched, to compare human search with the policy alone; 0 for no search."""
+    """Simulations with which every position is searched, to compare human search with the policy
+    alone; 0 for no search."""
 
     def run(self) -> dict[str, Any]:
         """Measure, and write the report into --out."""
@@ -103,7 +127,9 @@ class Report(Common):
         if not checkpoints:
             raise ConfigError("name the directory of a checkpoint to report on")
         positions = None if self.positions is None else place(self.positions)
-        require_output(self.out, REPORT, [*checkpoints, *([] if positions is None else [positions])])
+        require_output(
+            self.out, REPORT, [*checkpoints, *([] if positions is None else [positions])]
+        )
         with bar("report") as progress:
             found = reports(
                 checkpoints,

@@ -16,7 +16,9 @@ from pipeline.samples.shipped import SAMPLE
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Warmup(Common):
-    """Compile all kernels now, a minute or two, so that the first ingest, training or game on this machine starts at once."""
+    """Compile all kernels now, a minute or two, so that the first ingest, training or game on this
+    machine starts at once.
+    """
 
     def run(self) -> dict[str, Any]:
         """Compile what is not compiled yet."""
@@ -26,7 +28,9 @@ class Warmup(Common):
 
 
 def compile_kernels(progress: Progress = silent) -> None:
-    """Run every kernel once on a few games of the sample; Numba compiles and caches those that are new."""
+    """Run every kernel once on a few games of the sample; Numba compiles and caches those that are
+    new.
+    """
     compiled = 0
 
     def count() -> None:

@@ -1,4 +1,5 @@
-"""Gather rows in shuffled order, compiled. A shuffle's cost is memory latency, so rows are prefetched before they are copied.
+"""Gather rows in shuffled order, compiled. A shuffle's cost is memory latency, so rows are
+prefetched before they are copied.
 
 Axes: R rows, P planes, K picked rows, C columns.
 """
@@ -19,7 +20,8 @@ from engine.kernels import BORROWING
 AHEAD = 16
 """Rows to prefetch ahead of the copy."""
 TILE_ROWS = 256
-"""Records that are split into columns together: with the next tile 32 kB, which fit into the first-level cache."""
+"""Records that are split into columns together: with the next tile 32 kB, which fit into the
+first-level cache."""
 LINE_WORDS = 8
 """uint64 words of a cache line."""
 WIDTHS = (8, 4, 2, 1)
@@ -38,7 +40,8 @@ def _prefetch_line(typing_context: Any, words: Any, index: Any) -> Any:
         kind = ir.FunctionType(ir.VoidType(), [place, flag, flag, flag])
         declare: Any = cgutils.get_or_insert_function
         prefetch = declare(builder.module, kind, "llvm.prefetch.p0")
-        builder.call(prefetch, [line, flag(0), flag(3), flag(1)])  # to read, to stay in all caches, data
+        # to read, to stay in all caches, data
+        builder.call(prefetch, [line, flag(0), flag(3), flag(1)])
         return context.get_dummy_value()
 
     return types.void(words, types.intp), build
@@ -49,7 +52,9 @@ prefetch: Any = intrinsic(_prefetch_line)
 
 @njit(**BORROWING)
 def gather_rows(rows_RP: Any, picked_R: Any, out_RP: Any) -> None:
-    """Copy the picked rows (int64) of `rows_RP` (contiguous uint64) to `out_RP`, in the order of `picked_R`."""
+    """Copy the picked rows (int64) of `rows_RP` (contiguous uint64) to `out_RP`, in the order of
+    `picked_R`.
+    """
     count, width = len(picked_R), rows_RP.shape[1]
     words = rows_RP.reshape(-1)
     for row in range(count):
@@ -62,8 +67,12 @@ def gather_rows(rows_RP: Any, picked_R: Any, out_RP: Any) -> None:
 
 
 @njit(**BORROWING)
-def _take_columns(numbers_RC: Any, first: Any, picked_K: Any, begin: Any, end: Any, out_CK: Any) -> None:
-    """Copy the picked records' numbers, from number `first` on, to `out_CK`, for the picks `begin` to `end`."""
+def _take_columns(
+    numbers_RC: Any, first: Any, picked_K: Any, begin: Any, end: Any, out_CK: Any
+) -> None:
+    """Copy the picked records' numbers, from number `first` on, to `out_CK`, for the picks `begin`
+    to `end`.
+    """
     numbers, width = numbers_RC.reshape(-1), U(numbers_RC.shape[1])
     for column in range(len(out_CK)):
         out, number = out_CK[column], U(first + column)
@@ -75,8 +84,9 @@ def _take_columns(numbers_RC: Any, first: Any, picked_K: Any, begin: Any, end: A
 def _gather_columns(views: Any, picked_K: Any, outs: Any) -> None:
     """Copy the picked records (int64) to columns: `outs`, uint64, uint32, uint16 and uint8 [C, K].
 
-    `views` are the records as contiguous numbers of the same widths, [R, .]; a record begins with the columns of `outs`. The
-    next tile of records is prefetched while the columns of a tile are copied.
+    `views` are the records as contiguous numbers of the same widths, [R, .]; a record begins with
+    the columns of `outs`. The next tile of records is prefetched while the columns of a tile are
+    copied.
     """
     eights, fours, twos, ones = views
     out8_CK, out4_CK, out2_CK, out1_CK = outs
@@ -102,11 +112,21 @@ class Records:
 
     def __init__(self, records_R: NDArray[Any]) -> None:
         """Use records of whole words: columns ordered by WIDTHS, then the padding UNUSED."""
-        kinds = {name: kind for name, (kind, *_) in (records_R.dtype.fields or {}).items() if name != UNUSED}
+        kinds = {
+            name: kind
+            for name, (kind, *_) in (records_R.dtype.fields or {}).items()
+            if name != UNUSED
+        }
         self.records_R = records_R
-        self.fields = [[one for one in kinds.items() if one[1].itemsize == width] for width in WIDTHS]
-        assert [name for some in self.fields for name, _ in some] == list(kinds), "wider columns are the first"
-        self.views = tuple(records_R.view(f"u{width}").reshape(len(records_R), -1) for width in WIDTHS)
+        self.fields = [
+            [one for one in kinds.items() if one[1].itemsize == width] for width in WIDTHS
+        ]
+        assert [name for some in self.fields for name, _ in some] == list(kinds), (
+            "wider columns are the first"
+        )
+        self.views = tuple(
+            records_R.view(f"u{width}").reshape(len(records_R), -1) for width in WIDTHS
+        )
 
     def take(self, picked_K: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
         """Return the columns of the picked rows; columns of one width share one array."""
@@ -119,12 +139,15 @@ class Records:
         for some, columns in zip(self.fields, outs, strict=True):
             for column, (name, kind) in enumerate(some):
                 values = columns[column]
-                taken[name] = values.view(kind) if kind.kind != "u" else values  # a view costs more than a few rows
+                # a view costs more than a few rows
+                taken[name] = values.view(kind) if kind.kind != "u" else values
         return taken
 
 
 def record_type(kinds: Mapping[str, np.dtype[Any]]) -> np.dtype[Any]:
     """Return the record type of these columns for `Records`."""
-    fields = [(name, kind) for width in WIDTHS for name, kind in kinds.items() if kind.itemsize == width]
+    fields = [
+        (name, kind) for width in WIDTHS for name, kind in kinds.items() if kind.itemsize == width
+    ]
     size = sum(kind.itemsize for _, kind in fields)
     return np.dtype([*fields, (UNUSED, f"V{-size % 8}")] if size % 8 else fields)

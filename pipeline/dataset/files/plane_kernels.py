@@ -1,4 +1,5 @@
-"""Convert planes to columns and back, compiled. This module reads no files, so an edit of the readers recompiles nothing.
+"""Convert planes to columns and back, compiled. This module reads no files, so an edit of the
+readers recompiles nothing.
 
 Axes: R rows, P planes, C columns, W words of a row or of a packed position.
 """
@@ -16,21 +17,30 @@ from engine.encoding.views import NO_LABEL
 from engine.kernels import BORROWING
 
 PIECES, WIDTHS = 13, (8, 8, 8, 8, 24, 8)
-"""Planes that have a column each, and the number of planes in each column of moves. The loops below repeat these numbers as
-literals: with widths known at compile time they take a sixth of the time."""
+"""Planes that have a column each, and the number of planes in each column of moves. The loops below
+repeat these numbers as literals: with widths known at compile time they take a sixth of the
+time."""
 _ROW = PIECES + sum(WIDTHS)
 assert _ROW == MOVE_PLANES + TYPES
 
 
 @njit(**BORROWING)
 def split_planes(rows_RP: Any, pieces_CR: Any, groups: Any) -> None:
-    """Copy planes, uint64[R, 77], to columns: 0..12 to `pieces_CR`, uint64[13, R], the others to `groups`, uint64[R, W] each.
+    """Copy planes, uint64[R, 77], to columns: 0..12 to `pieces_CR`, uint64[13, R], the others to
+    `groups`, uint64[R, W] each.
 
     The W are those of WIDTHS. All arrays are contiguous.
     """
     words = rows_RP.reshape(-1)
     a, b, c, d, e, f = groups
-    a, b, c, d, e, f = a.reshape(-1), b.reshape(-1), c.reshape(-1), d.reshape(-1), e.reshape(-1), f.reshape(-1)
+    a, b, c, d, e, f = (
+        a.reshape(-1),
+        b.reshape(-1),
+        c.reshape(-1),
+        d.reshape(-1),
+        e.reshape(-1),
+        f.reshape(-1),
+    )
     for row in range(len(rows_RP)):
         at, narrow, wide = row * _ROW, 8 * row, 24 * row
         for plane in range(PIECES):
@@ -54,7 +64,14 @@ def join_planes(pieces_CR: Any, groups: Any, out_RP: Any) -> None:
     """Copy columns to planes, contiguous uint64[R, 77]: the inverse of `split_planes`."""
     words = out_RP.reshape(-1)
     a, b, c, d, e, f = groups
-    a, b, c, d, e, f = a.reshape(-1), b.reshape(-1), c.reshape(-1), d.reshape(-1), e.reshape(-1), f.reshape(-1)
+    a, b, c, d, e, f = (
+        a.reshape(-1),
+        b.reshape(-1),
+        c.reshape(-1),
+        d.reshape(-1),
+        e.reshape(-1),
+        f.reshape(-1),
+    )
     for row in range(len(out_RP)):
         at, narrow, wide = row * _ROW, 8 * row, 24 * row
         for plane in range(PIECES):
@@ -78,7 +95,8 @@ def join_planes(pieces_CR: Any, groups: Any, out_RP: Any) -> None:
 BOARDS = CODE_BITS
 """Words of a packed position that hold its pieces (engine/board/piece_codes.py)."""
 PACKED = BOARDS + 1
-"""Words of a packed position; the last is turn (1 for Black) | castling << 8 | en-passant file << 16."""
+"""Words of a packed position; the last is turn (1 for Black) | castling << 8 | en-passant file <<
+16."""
 
 VALID, NO_KINGS, MANY_MOVES, ILLEGAL_LABEL = range(4)
 """Results of checking a packed position."""
@@ -86,16 +104,21 @@ VALID, NO_KINGS, MANY_MOVES, ILLEGAL_LABEL = range(4)
 
 @njit(**BORROWING)
 def pack_positions(rows_RP: Any, castling_R: Any, ep_file_R: Any, out_RW: Any) -> None:
-    """Pack planes, castling rights and en-passant files (uint8[R]) into `out_RW`, uint64[R, PACKED]."""
+    """Pack planes, castling rights and en-passant files (uint8[R]) into `out_RW`, uint64[R,
+    PACKED].
+    """
     for row in range(len(rows_RP)):
         planes = rows_RP[row]
         out_RW[row, 0], out_RW[row, 1], out_RW[row, 2], out_RW[row, 3] = piece_codes(planes)
-        out_RW[row, 4] = planes[TURN] & U(1) | U(castling_R[row]) << U(8) | U(ep_file_R[row]) << U(16)
+        out_RW[row, 4] = (
+            planes[TURN] & U(1) | U(castling_R[row]) << U(8) | U(ep_file_R[row]) << U(16)
+        )
 
 
 @njit(**BORROWING)
 def pack_columns(boards: Any, black_R: Any, castling_R: Any, ep_file_R: Any, out_RW: Any) -> Any:
-    """Pack a compact shard's columns into `out_RW`: four uint64[R]; turn (0 or 1), castling and en-passant file, uint8[R].
+    """Pack a compact shard's columns into `out_RW`: four uint64[R]; turn (0 or 1), castling and
+    en-passant file, uint8[R].
 
     Return the first row (int64) with a piece code above 12, or -1.
     """
@@ -103,7 +126,12 @@ def pack_columns(boards: Any, black_R: Any, castling_R: Any, ep_file_R: Any, out
     for row in range(U(len(out_RW))):
         if d[row] & c[row] & (b[row] | a[row]) != EMPTY:
             return np.int64(row)
-        out_RW[row, 0], out_RW[row, 1], out_RW[row, 2], out_RW[row, 3] = a[row], b[row], c[row], d[row]
+        out_RW[row, 0], out_RW[row, 1], out_RW[row, 2], out_RW[row, 3] = (
+            a[row],
+            b[row],
+            c[row],
+            d[row],
+        )
         out_RW[row, 4] = U(black_R[row]) | U(castling_R[row]) << U(8) | U(ep_file_R[row]) << U(16)
     return np.int64(-1)
 
@@ -140,10 +168,11 @@ def _unpack_one(packed_W: Any, position: Any) -> None:
 
 @njit(**BORROWING)
 def unpack_positions(packed_RW: Any, labels_R: Any, position: Any, out_RP: Any) -> Any:
-    """Write the planes, uint64[R, 77], of packed positions. `position` is scratch space, uint64[16].
+    """Write the planes, uint64[R, 77], of packed positions. `position` is scratch space,
+    uint64[16].
 
-    Return the first invalid row (int64) and what is wrong with it, or (-1, VALID); rows from there on are not written.
-    Labels (uint16), unless the array is empty, must be legal moves or NO_LABEL.
+    Return the first invalid row (int64) and what is wrong with it, or (-1, VALID); rows from there
+    on are not written. Labels (uint16), unless the array is empty, must be legal moves or NO_LABEL.
     """
     for row in range(len(packed_RW)):
         _unpack_one(packed_RW[row], position)
@@ -158,25 +187,38 @@ def unpack_positions(packed_RW: Any, labels_R: Any, position: Any, out_RP: Any) 
             return np.int64(row), MANY_MOVES
         if len(labels_R) and labels_R[row] != NO_LABEL:
             label = U(labels_R[row])
-            if label >= U(64 * TYPES) or (planes[U(MOVE_PLANES) + (label >> U(6))] >> (label & U(63))) & ONE == EMPTY:
+            if (
+                label >= U(64 * TYPES)
+                or (planes[U(MOVE_PLANES) + (label >> U(6))] >> (label & U(63))) & ONE == EMPTY
+            ):
                 return np.int64(row), ILLEGAL_LABEL
     return np.int64(-1), VALID
 
 
 TILE_ROWS = 64
-"""Rows whose planes are computed before they are split: 39 kB, which fit into the first-level cache."""
+"""Rows whose planes are computed before they are split: 39 kB, which fit into the first-level
+cache."""
 
 
 @njit(cache=True, nogil=True)
 def split_positions(packed_RW: Any, pieces_CR: Any, groups: Any) -> None:
-    """Write the planes of packed positions, all of them valid, to columns as `split_planes` does."""
+    """Write the planes of packed positions, all of them valid, to columns as `split_planes`
+    does.
+    """
     scratch = np.empty((TILE_ROWS, _ROW), dtype=np.uint64)
     none, position = np.empty(0, dtype=np.uint16), np.zeros(WORDS, dtype=np.uint64)
     a, b, c, d, e, f = groups
     for first in range(0, len(packed_RW), TILE_ROWS):
         last = min(first + TILE_ROWS, len(packed_RW))
         unpack_positions(packed_RW[first:last], none, position, scratch)
-        tile = a[first:last], b[first:last], c[first:last], d[first:last], e[first:last], f[first:last]
+        tile = (
+            a[first:last],
+            b[first:last],
+            c[first:last],
+            d[first:last],
+            e[first:last],
+            f[first:last],
+        )
         split_planes(scratch[: last - first], pieces_CR[:, first:last], tile)
 
 

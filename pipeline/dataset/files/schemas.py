@@ -1,8 +1,8 @@
 """Schemas of the JSON files of datasets: once checked, a file's fields are there and within bounds.
 
-A file is read with engine/json_files.py, checked against its schema once, and used as a plain dict. Fields that a schema does
-not name are allowed: some commands add their own.
-Stability: a required field has been written since the format version that its file must have.
+A file is read with engine/json_files.py, checked against its schema once, and used as a plain dict.
+Fields that a schema does not name are allowed: some commands add their own. Stability: a required
+field has been written since the format version that its file must have.
 """
 
 from pathlib import PurePath
@@ -92,7 +92,8 @@ class Manifest(Schema):
     planes: Form
     """How shards hold planes."""
     row_group: Annotated[int, Field(ge=1, le=ROW_GROUP)]
-    """Rows of each row group of each shard but its last: with it, the footers need not be opened to count."""
+    """Rows of each row group of each shard but its last: with it, the footers need not be opened to
+    count."""
     sources: list[SourceEntry]
     config: dict[str, Any]
     games: GameCounts
@@ -112,18 +113,26 @@ class Manifest(Schema):
                 raise ValueError(f"files names {entry.name} twice")
             seen.add(entry.name)
             if entry.name == GAMES and (entry.split is not None or entry.rows != self.games.read):
-                raise ValueError(f"games.read is {self.games.read}, and {GAMES} has {entry.rows} games")
+                raise ValueError(
+                    f"games.read is {self.games.read}, and {GAMES} has {entry.rows} games"
+                )
         counted = {
-            split: sum(entry.rows for entry in self.files if entry.split == split and entry.name != GAMES)
+            split: sum(
+                entry.rows for entry in self.files if entry.split == split and entry.name != GAMES
+            )
             for split in SPLITS
         }
         for split, rows in counted.items():
             if getattr(self.positions, split) != rows:
                 raise ValueError(
-                    f"positions.{split} is {getattr(self.positions, split)}, and its files have {rows} rows"
+                    f"positions.{split} is {getattr(self.positions, split)}, and its files have "
+                    f"{rows} rows"
                 )
         if self.positions.total != sum(counted.values()):
-            raise ValueError(f"positions.total is {self.positions.total}, and the splits have {sum(counted.values())}")
+            raise ValueError(
+                f"positions.total is {self.positions.total}, and the splits have "
+                f"{sum(counted.values())}"
+            )
         if self.games.used > self.games.read:
             raise ValueError(f"games.used is {self.games.used} of {self.games.read} that were read")
         return self

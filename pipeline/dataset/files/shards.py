@@ -1,8 +1,8 @@
 """Shards (Parquet files of packed rows) and the manifest of a dataset.
 
-A dataset's folder holds `train-00000-0.parquet ...` (one or more shards per chunk of the dump), `val-...`, `test-...`,
-`games.parquet`, `CARD.md` and `manifest.json`.
-Stability: FORMAT_VERSION, ENCODING_VERSION and `moves_hash()` stand in the manifest; a changed column or bit is a new version.
+A dataset's folder holds `train-00000-0.parquet ...` (one or more shards per chunk of the dump),
+`val-...`, `test-...`, `games.parquet`, `CARD.md` and `manifest.json`. Stability: FORMAT_VERSION,
+ENCODING_VERSION and `moves_hash()` stand in the manifest; a changed column or bit is a new version.
 The manifest is published last: a folder without one is not a dataset.
 """
 
@@ -45,10 +45,14 @@ from pipeline.storage.stores import publish_json as publish_json
 # ---------------------------------------------------------------- rows written
 
 
-def rows_table(packed_RW: NDArray[np.uint64], columns: Mapping[str, NDArray[Any]], form: Form = "all") -> pa.Table:
-    """Return a shard's table of packed positions (pipeline/dataset/files/stored_planes.py) and the other columns.
+def rows_table(
+    packed_RW: NDArray[np.uint64], columns: Mapping[str, NDArray[Any]], form: Form = "all"
+) -> pa.Table:
+    """Return a shard's table of packed positions (pipeline/dataset/files/stored_planes.py) and the
+    other columns.
 
-    BATCH_SENTINELS stand for null. `visits` and `root_value` are null if they are not given; optional columns are left out.
+    BATCH_SENTINELS stand for null. `visits` and `root_value` are null if they are not given;
+    optional columns are left out.
     """
     arrays = plane_arrays(packed_RW, form)
     wanted = schema(form, columns.keys())
@@ -68,7 +72,9 @@ def write_rows(table: pa.Table, path: Any) -> None:
     pq.write_table(table, path, row_group_size=ROW_GROUP, **writer_options(table.schema))
 
 
-def write_packed(packed_RW: NDArray[np.uint64], columns: Mapping[str, NDArray[Any]], form: Form, target: Any) -> None:
+def write_packed(
+    packed_RW: NDArray[np.uint64], columns: Mapping[str, NDArray[Any]], form: Form, target: Any
+) -> None:
     """Write packed rows as `rows_table` and `write_rows` would, one row group at a time."""
     stored = schema(form, columns.keys())
     with pq.ParquetWriter(target, stored, **writer_options(stored)) as writer:
@@ -79,19 +85,28 @@ def write_packed(packed_RW: NDArray[np.uint64], columns: Mapping[str, NDArray[An
 
 
 def game_numbers(game_R: NDArray[Any], first_game: int) -> NDArray[np.uint32]:
-    """Return the column `game` of rows whose games are numbered within a chunk; DatasetError above MOST_GAMES."""
+    """Return the column `game` of rows whose games are numbered within a chunk; DatasetError above
+    MOST_GAMES.
+    """
     number_R = game_R.astype(np.int64) + first_game
     if len(number_R) and not 0 <= int(number_R.min()) <= int(number_R.max()) < MOST_GAMES:
         raise DatasetError(
-            f"game number {int(number_R.max()):,} is beyond the {MOST_GAMES:,} games of a dataset: ingest the dumps into "
+            f"game number {int(number_R.max()):,} is beyond the {MOST_GAMES:,} games of a dataset: "
+            f"ingest the dumps into "
             "several, and join them"
         )
     return number_R.astype(np.uint32)
 
 
-def earlier_columns(earlier_RH: NDArray[np.uint16], picked_K: NDArray[np.int64]) -> dict[str, NDArray[np.uint16]]:
-    """Return the picked rows of `pipeline.pgn.replay.earlier_moves` as the columns EARLIER_MOVES."""
-    return dict(zip(EARLIER_MOVES, np.ascontiguousarray(earlier_RH.take(picked_K, axis=0).T), strict=False))
+def earlier_columns(
+    earlier_RH: NDArray[np.uint16], picked_K: NDArray[np.int64]
+) -> dict[str, NDArray[np.uint16]]:
+    """Return the picked rows of `pipeline.pgn.replay.earlier_moves` as the columns
+    EARLIER_MOVES.
+    """
+    return dict(
+        zip(EARLIER_MOVES, np.ascontiguousarray(earlier_RH.take(picked_K, axis=0).T), strict=False)
+    )
 
 
 # ---------------------------------------------------------------- rows read
@@ -103,8 +118,8 @@ Batch = dict[str, NDArray[Any]]
 def batch_columns(table: pa.Table) -> Batch:
     """Convert a table's columns, those of planes left out, to numpy arrays by name.
 
-    Null is BATCH_SENTINELS, or NaN for floats. `visits` is an array of objects: None for null, else the records `label` and
-    `share` of its moves.
+    Null is BATCH_SENTINELS, or NaN for floats. `visits` is an array of objects: None for null, else
+    the records `label` and `share` of its moves.
     """
     batch: Batch = {}
     for field in table.schema:
@@ -114,7 +129,9 @@ def batch_columns(table: pa.Table) -> Batch:
         if field.name == "visits":
             batch[field.name] = _visits(column)
         elif column.null_count:
-            batch[field.name] = array_numbers(column.fill_null(BATCH_SENTINELS.get(field.name, float("nan"))))
+            batch[field.name] = array_numbers(
+                column.fill_null(BATCH_SENTINELS.get(field.name, float("nan")))
+            )
         else:
             batch[field.name] = array_numbers(column)
     return batch
@@ -125,7 +142,9 @@ _PLANES = {column.name for columns in PLANE_COLUMNS.values() for column in colum
 
 def null_column(name: str, rows: int) -> NDArray[Any]:
     """Return a batch's column of nulls, for an optional column that a shard lacks."""
-    return np.full(rows, BATCH_SENTINELS.get(name, np.nan), dtype=OPTIONAL[name].type.to_pandas_dtype())
+    return np.full(
+        rows, BATCH_SENTINELS.get(name, np.nan), dtype=OPTIONAL[name].type.to_pandas_dtype()
+    )
 
 
 def _visits(column: pa.ListArray) -> NDArray[Any]:
@@ -144,7 +163,9 @@ def _visits(column: pa.ListArray) -> NDArray[Any]:
 
 
 def check_values(name: str, values_R: NDArray[Any], games: int | None = None) -> None:
-    """Raise ValueError, naming column and row, for a value outside the column's bounds; `games` bounds the column `game`."""
+    """Raise ValueError, naming column and row, for a value outside the column's bounds; `games`
+    bounds the column `game`.
+    """
     column = BY_NAME[name]
     bounds = (0, games - 1) if name == "game" and games is not None else column.bounds
     if bounds is None or not len(values_R):
@@ -159,7 +180,9 @@ def check_values(name: str, values_R: NDArray[Any], games: int | None = None) ->
     require_valid(name, values_R, wrong)
 
 
-def require_valid(name: str, values: NDArray[Any], wrong: NDArray[np.bool_], why: str = "out of range") -> None:
+def require_valid(
+    name: str, values: NDArray[Any], wrong: NDArray[np.bool_], why: str = "out of range"
+) -> None:
     """Raise ValueError, naming column and row, if any value is wrong."""
     if wrong.any():
         row = int(np.argmax(wrong))
@@ -172,21 +195,30 @@ def require_valid(name: str, values: NDArray[Any], wrong: NDArray[np.bool_], why
 def read_manifest(directory: Path) -> dict[str, Any]:
     """Read and check a dataset's manifest.
 
-    Raises DatasetError for a folder without one, one that does not fit pipeline/dataset/files/schemas.py, or another format
-    or encoding.
+    Raises DatasetError for a folder without one, one that does not fit
+    pipeline/dataset/files/schemas.py, or another format or encoding.
     """
     path = directory / MANIFEST
     if not directory.is_dir():
-        raise DatasetError(f"{directory} is not a directory: a dataset is made by `fianchetto ingest DUMP --out DIR`")
+        raise DatasetError(
+            f"{directory} is not a directory: a dataset is made by `fianchetto ingest DUMP --out "
+            f"DIR`"
+        )
     if not path.is_file():
         hint = (
-            "an ingest was stopped there: run it again to finish" if (directory / BUILDING).is_dir() else "no dataset"
+            "an ingest was stopped there: run it again to finish"
+            if (directory / BUILDING).is_dir()
+            else "no dataset"
         )
         raise DatasetError(f"{directory} has no {MANIFEST} ({hint})")
     manifest = read_json(path, DatasetError, largest=LARGEST_MANIFEST)
     if not isinstance(manifest, dict):
         raise DatasetError(f"{path} is not a manifest of this project")
-    versions = {"format_version": FORMAT_VERSION, "encoding_version": ENCODING_VERSION, "moves_hash": moves_hash()}
+    versions = {
+        "format_version": FORMAT_VERSION,
+        "encoding_version": ENCODING_VERSION,
+        "moves_hash": moves_hash(),
+    }
     for name, ours in versions.items():
         if manifest.get(name) != ours:
             raise DatasetError(
@@ -194,7 +226,8 @@ def read_manifest(directory: Path) -> dict[str, Any]:
                 remedy="ingest the dump again",
                 code="damaged",
             )
-    from pipeline.dataset.files.schemas import Manifest  # pydantic, which workers that encode do without
+    # pydantic, which workers that encode do without
+    from pipeline.dataset.files.schemas import Manifest
 
     check(path, manifest, Manifest, DatasetError, hint=": it is damaged")
     return manifest
@@ -207,7 +240,9 @@ def publish_dataset(out: Path, manifest: Mapping[str, Any]) -> None:
 
 
 def finish_dataset(out: Path) -> bool:
-    """Return whether a dataset is finished; a build that was killed during its renames is finished first."""
+    """Return whether a dataset is finished; a build that was killed during its renames is finished
+    first.
+    """
     if is_local(out) and (out / BUILDING / MANIFEST).is_file():
         finish(out, MANIFEST, DatasetError)
     if not (out / MANIFEST).exists():

@@ -1,10 +1,14 @@
 """Convert between planes and the columns that a shard stores them in.
 
-form       columns                                                                bytes a row, compressed
-all        twelve bitboards and the turn, a uint64 each; move planes as binary     48     any reader has all 77 planes
-compact    four bits of each square's piece code as four uint64; the turn          16     this module computes the 77 planes
+form       columns                                                                bytes a row,
+compressed
+all        twelve bitboards and the turn, a uint64 each; move planes as binary     48     any reader
+has all 77 planes
+compact    four bits of each square's piece code as four uint64; the turn          16     this
+module computes the 77 planes
 
-A packed position (uint64[R, PACKED]) holds what a compact shard stores of a row; its planes are computed from it.
+A packed position (uint64[R, PACKED]) holds what a compact shard stores of a row; its planes are
+computed from it.
 
 Axes: R rows, P planes, W words of a packed position, C columns.
 """
@@ -55,19 +59,30 @@ assert tuple(MOVE_COLUMNS.values()) == WIDTHS
 def number_array(values: NDArray[Any], known: NDArray[np.bool_] | None = None) -> pa.Array:
     """Wrap numbers in an Arrow array without copying them; those that are not `known` are null.
 
-    `pa.array`, `to_numpy` and `pq.read_table` would import pandas on their first call, a third of a worker's start-up time.
+    `pa.array`, `to_numpy` and `pq.read_table` would import pandas on their first call, a third of a
+    worker's start-up time.
     """
     values = np.ascontiguousarray(values)
-    valid = None if known is None or known.all() else pa.py_buffer(np.packbits(known, bitorder="little"))
-    return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [valid, pa.py_buffer(values)])
+    valid = (
+        None
+        if known is None or known.all()
+        else pa.py_buffer(np.packbits(known, bitorder="little"))
+    )
+    return pa.Array.from_buffers(
+        pa.from_numpy_dtype(values.dtype), len(values), [valid, pa.py_buffer(values)]
+    )
 
 
 def array_numbers(array: pa.Array) -> NDArray[Any]:
-    """Return an Arrow array of numbers without nulls as numpy, without copying: the inverse of `number_array`."""
+    """Return an Arrow array of numbers without nulls as numpy, without copying: the inverse of
+    `number_array`.
+    """
     kind = array.type.to_pandas_dtype()
     if not len(array):
         return np.empty(0, dtype=kind)
-    return np.frombuffer(array.buffers()[1], dtype=kind, count=array.offset + len(array))[array.offset :]
+    return np.frombuffer(array.buffers()[1], dtype=kind, count=array.offset + len(array))[
+        array.offset :
+    ]
 
 
 def whole_column(column: pa.ChunkedArray) -> pa.Array:
@@ -80,7 +95,9 @@ def whole_column(column: pa.ChunkedArray) -> pa.Array:
 
 def _binary(words_RC: NDArray[np.uint64]) -> pa.Array:
     data = pa.py_buffer(np.ascontiguousarray(words_RC, dtype="<u8"))
-    return pa.FixedSizeBinaryArray.from_buffers(pa.binary(8 * words_RC.shape[1]), len(words_RC), [None, data])
+    return pa.FixedSizeBinaryArray.from_buffers(
+        pa.binary(8 * words_RC.shape[1]), len(words_RC), [None, data]
+    )
 
 
 def _words(array: pa.Array, words: int) -> NDArray[np.uint64]:
@@ -88,7 +105,9 @@ def _words(array: pa.Array, words: int) -> NDArray[np.uint64]:
     if not len(array):
         return np.empty((0, words), dtype=np.uint64)
     end = array.offset + len(array)
-    return np.frombuffer(array.buffers()[1], dtype="<u8", count=words * end).reshape(end, words)[array.offset :]
+    return np.frombuffer(array.buffers()[1], dtype="<u8", count=words * end).reshape(end, words)[
+        array.offset :
+    ]
 
 
 # ---------------------------------------------------------------- planes to columns
@@ -102,7 +121,9 @@ def plane_arrays(packed_RW: NDArray[np.uint64], form: Form) -> list[pa.Array]:
         groups = tuple(np.empty((rows, words), dtype=np.uint64) for words in MOVE_COLUMNS.values())
         split_positions(packed_RW, pieces_CR, groups)
         return [*map(number_array, pieces_CR), *map(_binary, groups)]
-    black = pa.py_buffer(np.packbits((packed_RW[:, BOARDS] & np.uint64(1)).astype(np.bool_), bitorder="little"))
+    black = pa.py_buffer(
+        np.packbits((packed_RW[:, BOARDS] & np.uint64(1)).astype(np.bool_), bitorder="little")
+    )
     boards = [number_array(packed_RW[:, board]) for board in range(BOARDS)]
     return [*boards, pa.BooleanArray.from_buffers(pa.bool_(), rows, [None, black])]
 
@@ -142,7 +163,8 @@ def unpack(
 ) -> NDArray[np.uint64]:
     """Return the planes of packed positions, uint64[R, 77], in `out_RP` if it is given.
 
-    Raises InvalidRowError for a row that is no position, or whose label, if labels are given, is not legal.
+    Raises InvalidRowError for a row that is no position, or whose label, if labels are given, is
+    not legal.
     """
     planes_RP = np.empty((len(packed_RW), PLANES), dtype=np.uint64) if out_RP is None else out_RP
     row, why = unpack_positions(packed_RW, labels_R, np.zeros(WORDS, dtype=np.uint64), planes_RP)
@@ -152,20 +174,25 @@ def unpack(
 
 
 def to_positions(packed_RW: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return packed positions as engine/board/position.py has them, uint64[R, 16], with counters 0."""
+    """Return packed positions as engine/board/position.py has them, uint64[R, 16], with counters
+    0.
+    """
     positions = np.zeros((len(packed_RW), WORDS), dtype=np.uint64)
     unpack_to_positions(packed_RW, positions)
     return positions
 
 
 def row_positions(batch: Mapping[str, NDArray[Any]]) -> NDArray[np.uint64]:
-    """Return rows as positions that a search or a board can start from, uint64[R, 16], with all their counters.
+    """Return rows as positions that a search or a board can start from, uint64[R, 16], with all
+    their counters.
 
-    Reads the columns `planes castling ep_file halfmove ply`. The game's earlier positions are not stored, so a search that
-    starts from a row sees repetitions only below it.
+    Reads the columns `planes castling ep_file halfmove ply`. The game's earlier positions are not
+    stored, so a search that starts from a row sees repetitions only below it.
     """
     positions_RW = to_positions(pack(batch["planes"], batch))
-    positions_RW[:, COUNTERS] = batch["halfmove"].astype(np.uint64) | batch["ply"].astype(np.uint64) << np.uint64(16)
+    positions_RW[:, COUNTERS] = batch["halfmove"].astype(np.uint64) | batch["ply"].astype(
+        np.uint64
+    ) << np.uint64(16)
     return positions_RW
 
 
@@ -173,12 +200,18 @@ def row_positions(batch: Mapping[str, NDArray[Any]]) -> NDArray[np.uint64]:
 
 
 def packed_from(table: pa.Table) -> NDArray[np.uint64]:
-    """Return the packed positions of a compact shard's plane columns and PACKED_WITH; ValueError for an unknown piece code."""
+    """Return the packed positions of a compact shard's plane columns and PACKED_WITH; ValueError
+    for an unknown piece code.
+    """
     out_RW = np.empty((len(table), PACKED), dtype=np.uint64)
     boards = tuple(array_numbers(whole_column(table.column(name))) for name in BOARD_COLUMNS)
     castling, ep_file = (array_numbers(whole_column(table.column(name))) for name in PACKED_WITH)
     array = whole_column(table.column(BLACK))
-    bits = np.frombuffer(array.buffers()[1], dtype=np.uint8) if len(array) else np.empty(0, dtype=np.uint8)
+    bits = (
+        np.frombuffer(array.buffers()[1], dtype=np.uint8)
+        if len(array)
+        else np.empty(0, dtype=np.uint8)
+    )
     black = np.unpackbits(bits, bitorder="little")[array.offset : array.offset + len(array)]
     row = pack_columns(boards, black, castling, ep_file, out_RW)
     if row >= 0:
@@ -187,19 +220,25 @@ def packed_from(table: pa.Table) -> NDArray[np.uint64]:
 
 
 def planes_from(table: pa.Table, out_RP: NDArray[np.uint64] | None = None) -> NDArray[np.uint64]:
-    """Return the planes, uint64[R, 77], of a table that `read_columns` has read with planes; in `out_RP` if it is given."""
+    """Return the planes, uint64[R, 77], of a table that `read_columns` has read with planes; in
+    `out_RP` if it is given.
+    """
     planes_RP = np.empty((len(table), PLANES), dtype=np.uint64) if out_RP is None else out_RP
     if form_of(table.schema.names) == "compact":
         return unpack(packed_from(table), out_RP=planes_RP)
     pieces_CR = np.empty((len(PIECE_COLUMNS), len(table)), dtype=np.uint64)
     for plane, name in enumerate(PIECE_COLUMNS):
         pieces_CR[plane] = array_numbers(whole_column(table.column(name)))
-    groups = tuple(_words(whole_column(table.column(name)), words) for name, words in MOVE_COLUMNS.items())
+    groups = tuple(
+        _words(whole_column(table.column(name)), words) for name, words in MOVE_COLUMNS.items()
+    )
     join_planes(pieces_CR, groups, planes_RP)
     return planes_RP
 
 
-def read_columns(file: pq.ParquetFile, group: int, form: Form, names: Sequence[str], *, planes: bool) -> pa.Table:
+def read_columns(
+    file: pq.ParquetFile, group: int, form: Form, names: Sequence[str], *, planes: bool
+) -> pa.Table:
     """Read some columns of a row group, and with `planes` those that planes are computed from."""
     wanted = dict.fromkeys(names)
     if planes:

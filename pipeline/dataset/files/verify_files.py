@@ -1,8 +1,9 @@
-"""Verify a dataset's files against its manifest: sizes on every open, hashes once per version of a file.
+"""Verify a dataset's files against its manifest: sizes on every open, hashes once per version of a
+file.
 
-A version of a file is its size with its inode and times, or with its ETag in a store. Hashes are cached in the user's cache
-folder, never in the dataset, which may be read-only. Without a cache, or with a damaged one, files are hashed again.
-`fianchetto verify` ignores the cache.
+A version of a file is its size with its inode and times, or with its ETag in a store. Hashes are
+cached in the user's cache folder, never in the dataset, which may be read-only. Without a cache, or
+with a damaged one, files are hashed again. `fianchetto verify` ignores the cache.
 """
 
 import hashlib
@@ -24,9 +25,11 @@ from pipeline.errors import DatasetError, Stopped
 from pipeline.storage.stores import catch_store_errors, is_local
 
 CACHE = "FIANCHETTO_CACHE"
-"""Environment variable: the folder for cached hashes; else `fianchetto` in the user's cache folder."""
+"""Environment variable: the folder for cached hashes; else `fianchetto` in the user's cache
+folder."""
 SETTLED = 2.0
-"""Seconds since a file's last change before its hash is cached: a second change within a tick of the clock would not show."""
+"""Seconds since a file's last change before its hash is cached: a second change within a tick of
+the clock would not show."""
 THREADS = 4
 """Files that are hashed at a time; hashing takes one core 0.8 s per GB."""
 PATIENCE = 0.5
@@ -36,16 +39,24 @@ BLOCK = 1 << 20
 Entry = Mapping[str, Any]
 
 _verified: set[tuple[str, str]] = set()
-"""Datasets in stores that this process has verified, with their manifests' hashes: listing a store costs requests."""
+"""Datasets in stores that this process has verified, with their manifests' hashes: listing a store
+costs requests."""
 
 
-def verify_files(directory: Path, manifest: Mapping[str, Any], progress: Progress = silent, stop: Stop = never) -> None:
-    """Raise DatasetError if a file of a dataset is missing, or differs from its manifest in size or hash.
+def verify_files(
+    directory: Path, manifest: Mapping[str, Any], progress: Progress = silent, stop: Stop = never
+) -> None:
+    """Raise DatasetError if a file of a dataset is missing, or differs from its manifest in size or
+    hash.
 
-    Files whose hash is cached are not read. Hashing reports progress in bytes; raises Stopped if `stop` returns true.
+    Files whose hash is cached are not read. Hashing reports progress in bytes; raises Stopped if
+    `stop` returns true.
     """
     entries = manifest["files"]
-    key = (str(directory), hashlib.sha256("".join(entry["sha256"] for entry in entries).encode()).hexdigest())
+    key = (
+        str(directory),
+        hashlib.sha256("".join(entry["sha256"] for entry in entries).encode()).hexdigest(),
+    )
     if key in _verified:
         return
     versions = _versions(directory, {entry["name"] for entry in entries})
@@ -56,8 +67,14 @@ def verify_files(directory: Path, manifest: Mapping[str, Any], progress: Progres
         if size != entry["bytes"]:
             raise _refusal(directory, entry, f"it has {size:,} bytes, not {entry['bytes']:,}")
     cached = _read_cache(directory)
-    hashes = {name: cached[name][2] for name, version in versions.items() if _is_cached(cached.get(name), version)}
-    hashes |= _hash_files(directory, [entry for entry in entries if entry["name"] not in hashes], progress, stop)
+    hashes = {
+        name: cached[name][2]
+        for name, version in versions.items()
+        if _is_cached(cached.get(name), version)
+    }
+    hashes |= _hash_files(
+        directory, [entry for entry in entries if entry["name"] not in hashes], progress, stop
+    )
     for entry in entries:
         if hashes[entry["name"]] != entry["sha256"]:
             raise _refusal(directory, entry, "its hash differs")
@@ -70,7 +87,8 @@ def verify_files(directory: Path, manifest: Mapping[str, Any], progress: Progres
 
 def _refusal(directory: Path, entry: Entry, why: str) -> DatasetError:
     return DatasetError(
-        f"{directory / entry['name']} cannot be read: it is not the file that the manifest names ({why}): `fianchetto verify` "
+        f"{directory / entry['name']} cannot be read: it is not the file that the manifest names "
+        f"({why}): `fianchetto verify` "
         "lists all such files",
         remedy="ingest the dump again",
         code="damaged",
@@ -83,7 +101,9 @@ def _is_cached(row: object, version: tuple[int, str]) -> bool:
 
 
 def _versions(directory: Path, names: set[str]) -> dict[str, tuple[int, str]]:
-    """Return the size and the version tag of those files of a folder that exist; "" where a later change may not show."""
+    """Return the size and the version tag of those files of a folder that exist; "" where a later
+    change may not show.
+    """
     found: dict[str, tuple[int, str]] = {}
     if not is_local(directory):
         store = cast("Any", directory)
@@ -91,7 +111,10 @@ def _versions(directory: Path, names: set[str]) -> dict[str, tuple[int, str]]:
             for info in store.fs.ls(store.path, detail=True, refresh=True):
                 name = str(info["name"]).rstrip("/").rpartition("/")[2]
                 if name in names and info.get("type") != "directory":
-                    tags = (info.get(key) for key in ("ETag", "etag", "md5Hash", "generation", "created"))
+                    tags = (
+                        info.get(key)
+                        for key in ("ETag", "etag", "md5Hash", "generation", "created")
+                    )
                     found[name] = int(info["size"] or 0), str(next(filter(None, tags), ""))
         return found
     for name in names:
@@ -106,13 +129,19 @@ def _versions(directory: Path, names: set[str]) -> dict[str, tuple[int, str]]:
 def _cache_path(directory: Path) -> Path:
     """Return the cache file of a dataset; RuntimeError for a user without a home."""
     named = os.environ.get(CACHE)
-    base = Path(named) if named else Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "fianchetto"
+    base = (
+        Path(named)
+        if named
+        else Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "fianchetto"
+    )
     place = str(directory.resolve()) if is_local(directory) else str(directory)
     return base / "hashes" / f"{hashlib.sha256(os.fsencode(place)).hexdigest()[:32]}.json"
 
 
 def _read_cache(directory: Path) -> dict[str, Any]:
-    """Return the cached rows of a dataset's files by name; none if there is no cache, or a damaged one."""
+    """Return the cached rows of a dataset's files by name; none if there is no cache, or a damaged
+    one.
+    """
     try:
         found = read_json(_cache_path(directory), DatasetError)
     except (DatasetError, OSError, RuntimeError):
@@ -129,7 +158,9 @@ def _write_cache(directory: Path, rows: Mapping[str, Any]) -> None:
             file.write(json.dumps(rows).encode())
 
 
-def _hash_files(directory: Path, entries: Sequence[Entry], progress: Progress, stop: Stop) -> dict[str, str]:
+def _hash_files(
+    directory: Path, entries: Sequence[Entry], progress: Progress, stop: Stop
+) -> dict[str, str]:
     """Return the hashes of files by name; raises Stopped."""
     total, done, began, ended = sum(entry["bytes"] for entry in entries), 0, time.monotonic(), False
 
@@ -138,7 +169,9 @@ def _hash_files(directory: Path, entries: Sequence[Entry], progress: Progress, s
 
     found: dict[str, str] = {}
     with ThreadPoolExecutor(min(THREADS, cores()), "hash") as pool:
-        waiting = [pool.submit(_hash_file, directory / entry["name"], should_stop) for entry in entries]
+        waiting = [
+            pool.submit(_hash_file, directory / entry["name"], should_stop) for entry in entries
+        ]
         try:
             for entry, future in zip(entries, waiting, strict=True):
                 found[entry["name"]] = future.result()
@@ -156,5 +189,7 @@ def _hash_file(path: Path, stop: Stop) -> str:
         while block := file.read(BLOCK):
             digest.update(block)
             if stop():
-                raise Stopped("stopped while the files were compared with their hashes; nothing was written")
+                raise Stopped(
+                    "stopped while the files were compared with their hashes; nothing was written"
+                )
     return digest.hexdigest()

@@ -1,11 +1,13 @@
-"""Launchpad forms: `dg.Config` classes generated from the frozen dataclasses that define the command line's options.
+"""Launchpad forms: `dg.Config` classes generated from the frozen dataclasses that define the
+command line's options.
 
-`Form[Options]` annotates the parameter `config` of an asset. Dagster shows its fields with type, choices, default and
-description, and refuses values of other types at launch. `read_form(config)` builds the dataclass, whose `__post_init__`
-checks the rest. A launchpad hides fields that default to None (dagster#31166), so None is shown as 0 or "".
+`Form[Options]` annotates the parameter `config` of an asset. Dagster shows its fields with type,
+choices, default and description, and refuses values of other types at launch. `read_form(config)`
+builds the dataclass, whose `__post_init__` checks the rest. A launchpad hides fields that default
+to None (dagster#31166), so None is shown as 0 or "".
 
-A form has no field that names a program, an address or a file (`is_hidden`). Such fields keep the dataclass's default, and the
-assets set them from the environment (resources.py).
+A form has no field that names a program, an address or a file (`is_hidden`). Such fields keep the
+dataclass's default, and the assets set them from the environment (resources.py).
 """
 
 import dataclasses
@@ -53,7 +55,9 @@ def make_form(cls: type[Any], example: Any = None) -> "type[Form[Any]]":
     """
     hints, sentences = typing.get_type_hints(cls, include_extras=True), descriptions(cls)
     fields = {
-        field.name: _make_field(hints[field.name], default_of(field, example), sentences.get(field.name, ""))
+        field.name: _make_field(
+            hints[field.name], default_of(field, example), sentences.get(field.name, "")
+        )
         for field in dataclasses.fields(cls)
         if not (field.metadata.get("hidden") or is_hidden(field.name, hints[field.name]))
     }
@@ -63,7 +67,9 @@ def make_form(cls: type[Any], example: Any = None) -> "type[Form[Any]]":
 
 
 def is_hidden(name: str, hint: Any) -> bool:
-    """Return whether only the command line has a field, because it names a program, an address or a file."""
+    """Return whether only the command line has a field, because it names a program, an address or a
+    file.
+    """
     return name in HIDDEN or _split(hint)[0] is Path
 
 
@@ -74,7 +80,9 @@ def build_options(cls: type[T], values: Mapping[str, Any]) -> T:
 
 
 def _make_field(hint: Any, default: Any, sentence: str) -> tuple[Any, Any]:
-    """Return a field for `create_model`: a type that Dagster can show, with default and description."""
+    """Return a field for `create_model`: a type that Dagster can show, with default and
+    description.
+    """
     kind, optional = _split(hint)
     if dataclasses.is_dataclass(kind):
         assert isinstance(kind, type)
@@ -85,10 +93,15 @@ def _make_field(hint: Any, default: Any, sentence: str) -> tuple[Any, Any]:
         kind, default = list[typing.get_args(kind)[0]], list(default)  # type: ignore[misc]
     if optional:
         empty = 0 if kind in (int, float) else ""
-        default, sentence = empty if default is None else default, f"{sentence} ({empty!r} means none.)"
+        default, sentence = (
+            empty if default is None else default,
+            f"{sentence} ({empty!r} means none.)",
+        )
         if typing.get_origin(kind) is Literal:
             kind = Literal[(*typing.get_args(kind), "")]
-    return kind, Field(default=... if default is dataclasses.MISSING else default, description=sentence)
+    return kind, Field(
+        default=... if default is dataclasses.MISSING else default, description=sentence
+    )
 
 
 def _convert(hint: Any, value: Any) -> Any:

@@ -27,7 +27,8 @@ class PositionsOptions:
     workers: int = 0
     """Worker processes, at most 1,024; 0 uses every core."""
     replace: bool = False
-    """Build again the positions that exist. The old ones stay in use until the new ones are complete."""
+    """Build again the positions that exist. The old ones stay in use until the new ones are
+    complete."""
     ingest: IngestConfig = field(default_factory=IngestConfig)
     """Filters, splits and shard layout: the options of `fianchetto ingest`."""
 
@@ -41,9 +42,11 @@ class TrainingSetOptions:
     """Options of `training_set`."""
 
     positions: tuple[str, ...] = ()
-    """Datasets to join, by partition or folder in datasets/positions; by default those of all dumps except the sample."""
+    """Datasets to join, by partition or folder in datasets/positions; by default those of all dumps
+    except the sample."""
     name: str = ""
-    """Folder in datasets/training_sets; an existing one is extended. "" derives a name from the datasets and options."""
+    """Folder in datasets/training_sets; an existing one is extended. "" derives a name from the
+    datasets and options."""
     remove: tuple[str, ...] = ()
     """Datasets to remove from an existing training set; their files stay."""
     audit: bool = True
@@ -94,7 +97,8 @@ class CheckpointOptions:
     training_set: str = ""
     """Folder in datasets/training_sets; "" for that of this run, else the one materialized last."""
     name: str = ""
-    """Folder in datasets/checkpoints; training resumes an existing one. "" derives a name from the preset and the run."""
+    """Folder in datasets/checkpoints; training resumes an existing one. "" derives a name from the
+    preset and the run."""
     train: TrainDetails = field(default_factory=TrainDetails)
     """Batches, optimizer and losses: the options of `fianchetto train`."""
 
@@ -137,14 +141,15 @@ class ReportOptions:
     checkpoint: str = ""
     """Folder in datasets/checkpoints; "" for that of this run, else the one materialized last."""
     positions: str = ""
-    """Folder in datasets/positions or datasets/training_sets; "" for the one that a named `checkpoint` was trained on, else
-    that of this run, else the newest."""
+    """Folder in datasets/positions or datasets/training_sets; "" for the one that a named
+    `checkpoint` was trained on, else that of this run, else the newest."""
     split: Literal["train", "val", "test", "latest"] = "test"
     """Split to measure on; `latest` has the games that a training set holds out."""
     rule: Rule = field(default_factory=Rule)
     """Positions of the split to measure: the options of `fianchetto report`."""
     rating_rows: int = 0
-    """Positions per rating band that a network conditioned on ratings evaluates under each of 11 ratings; 0 for none."""
+    """Positions per rating band that a network conditioned on ratings evaluates under each of 11
+    ratings; 0 for none."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -152,10 +157,12 @@ class TunedOptions:
     """Options of `tuned_checkpoint`."""
 
     checkpoint: str = ""
-    """Folder in datasets/checkpoints to start from; "" for that of this run, else the one materialized last."""
+    """Folder in datasets/checkpoints to start from; "" for that of this run, else the one
+    materialized last."""
     positions: tuple[str, ...] = ()
-    """Names of the human positions to mix in and to measure on; none for the training set of the checkpoint, which holds out
-    the same games, or those of all dumps where Dagster did not train it."""
+    """Names of the human positions to mix in and to measure on; none for the training set of the
+    checkpoint, which holds out the same games, or those of all dumps where Dagster did not train
+    it."""
     finetune: FinetuneConfig = field(default_factory=lambda: FinetuneConfig(generations=8))
     """The options of `fianchetto finetune`."""
 
@@ -165,7 +172,8 @@ class StrengthOptions:
     """Options of `strength_report`."""
 
     simulations: tuple[int, ...] = (64,)
-    """Simulations per move of the network, one row each; the supervised checkpoint plays with the first of them."""
+    """Simulations per move of the network, one row each; the supervised checkpoint plays with the
+    first of them."""
     games: int = 200
     """Games against each opponent."""
 
@@ -173,11 +181,14 @@ class StrengthOptions:
         if self.games < 2 or self.games % 2:
             raise ConfigError(f"games must be a positive even number, got {self.games}")
         if not self.simulations or min(self.simulations) < 1:
-            raise ConfigError(f"simulations must be one or more positive numbers, got {self.simulations}")
+            raise ConfigError(
+                f"simulations must be one or more positive numbers, got {self.simulations}"
+            )
 
 
 def saved_settings(positions: Path) -> dict[str, Any]:
-    """Return the `ingest` options that existing positions were built with, as a form has them, without defaults.
+    """Return the `ingest` options that existing positions were built with, as a form has them,
+    without defaults.
 
     Return {} if there are no positions.
     """
@@ -185,5 +196,8 @@ def saved_settings(positions: Path) -> dict[str, Any]:
         saved, defaults = read_manifest(positions)["config"], to_jsonable_python(IngestConfig())
     except DatasetError:
         return {}
-    names = defaults.keys() - {"chunk_mib"}  # depends on the size of the dump, unless a user sets it
-    return {name: value for name, value in saved.items() if name in names and value != defaults[name]}
+    # depends on the size of the dump, unless a user sets it
+    names = defaults.keys() - {"chunk_mib"}
+    return {
+        name: value for name, value in saved.items() if name in names and value != defaults[name]
+    }

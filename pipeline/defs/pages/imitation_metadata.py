@@ -28,7 +28,10 @@ def describe_imitation(out: Path, folder: Path, result: Mapping[str, Any]) -> Me
         "page": dg.MetadataValue.url(f"/reports/{quote(folder.name)}/report.html"),
         "path": dg.MetadataValue.path(out),
         "dagster/uri": out.as_uri(),
-        **{name: imitation[name] for name in ("top1", "top1_difference", "cross_entropy_difference")},
+        **{
+            name: imitation[name]
+            for name in ("top1", "top1_difference", "cross_entropy_difference")
+        },
         "games": result["player"]["games"],
         "rating": result["player"]["rating"],
         "networks": table(rows),

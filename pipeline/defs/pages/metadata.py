@@ -45,7 +45,8 @@ LEADERBOARD = {
     "preset": "The network.",
     "checkpoint": "Folder in datasets/checkpoints.",
     "top1": "Share of positions in which the network's first choice is the move that was played.",
-    "top1_low": "Lower end of the 95 % confidence interval of top-1, clustered by game; empty for too few games.",
+    "top1_low": "Lower end of the 95 % confidence interval of top-1, clustered by game; empty for "
+    "too few games.",
     "top1_high": "Upper end of the interval.",
     "common_rule_top1": "Top-1 under the rule that all reports share.",
     "positions": "Positions measured.",
@@ -56,13 +57,17 @@ LONGEST_TABLE = 200
 
 
 def _format_example(manifest: Mapping[str, Any], reason: str) -> str:
-    """Return where the first game of a reason begins and a bit of its text, "" where none is known."""
+    """Return where the first game of a reason begins and a bit of its text, "" where none is
+    known.
+    """
     first = manifest.get("examples", {}).get(reason)
     return f"{first['where']}: {first['text']}" if first else ""
 
 
 def describe_positions(directory: Path, manifest: Mapping[str, Any]) -> Metadata:
-    """Return the metadata of positions: counts, drops by reason, shards, ratings and sample boards."""
+    """Return the metadata of positions: counts, drops by reason, shards, ratings and sample
+    boards.
+    """
     games, dropped = manifest["games"], manifest["games"]["dropped"] or {"none": 0}
     files = [file for file in manifest["files"] if file["name"] != GAMES]
     try:
@@ -84,7 +89,9 @@ def describe_positions(directory: Path, manifest: Mapping[str, Any]) -> Metadata
                 for name, count in dropped.items()
             ]
         ),
-        "positions": table([{"split": name, "positions": count} for name, count in manifest["positions"].items()]),
+        "positions": table(
+            [{"split": name, "positions": count} for name, count in manifest["positions"].items()]
+        ),
         "bytes_per_position": manifest["bytes_per_position"],
         "shards": table([{name: file[name] for name in SHARD_COLUMNS} for file in files]),
         "elo": dg.MetadataValue.md(elo),
@@ -95,26 +102,36 @@ def describe_positions(directory: Path, manifest: Mapping[str, Any]) -> Metadata
 def describe_training_set(
     directory: Path, page: Mapping[str, Any], audit: Mapping[str, Any] | None, folder: Path
 ) -> Metadata:
-    """Return the metadata of a training set, with its audit, whose files are in `folder`, if there is one."""
+    """Return the metadata of a training set, with its audit, whose files are in `folder`, if there
+    is one.
+    """
     found: Metadata = {
         "path": dg.MetadataValue.path(directory),
         "dagster/uri": directory.as_uri(),
         "dagster/row_count": page["positions"]["train"],
-        "positions": table([{"split": name, "positions": count} for name, count in page["positions"].items()]),
+        "positions": table(
+            [{"split": name, "positions": count} for name, count in page["positions"].items()]
+        ),
         "datasets": _list_members(page["datasets"]),
     }
     if audit is None:
         return found
     return found | {
         "copies_share": audit["copies"]["copies_share"],
-        "test_positions_in_train": table([{name: row[name] for name in LEAK_COLUMNS} for row in audit["in_train"]]),
-        "audit": dg.MetadataValue.md(pictures.png(folder / "audit.png", "contents of the training set")),
+        "test_positions_in_train": table(
+            [{name: row[name] for name in LEAK_COLUMNS} for row in audit["in_train"]]
+        ),
+        "audit": dg.MetadataValue.md(
+            pictures.png(folder / "audit.png", "contents of the training set")
+        ),
         "audit_page": dg.MetadataValue.path(folder / "AUDIT.md"),
     }
 
 
 def _list_members(entries: Sequence[Mapping[str, Any]]) -> dg.MarkdownMetadataValue:
-    """Return the days of each dataset's games, and what is held out of it, as a list: Dagster wraps no cells of a table."""
+    """Return the days of each dataset's games, and what is held out of it, as a list: Dagster wraps
+    no cells of a table.
+    """
     return dg.MetadataValue.md(
         "\n".join(
             f"- `{entry['name']}`: games of {entry['first_date']} to {entry['last_date']}. "
@@ -126,7 +143,9 @@ def _list_members(entries: Sequence[Mapping[str, Any]]) -> dg.MarkdownMetadataVa
 
 def describe_checkpoint(directory: Path, card: Mapping[str, Any]) -> Metadata:
     """Return the metadata of a checkpoint: its last figures, its curves and its card."""
-    figures = {name: card[name] for name in ("step", "positions", "seconds", "parameters")} | card["metrics"]
+    figures = {name: card[name] for name in ("step", "positions", "seconds", "parameters")} | card[
+        "metrics"
+    ]
     return {
         "path": dg.MetadataValue.path(directory),
         "dagster/uri": directory.as_uri(),
@@ -137,30 +156,43 @@ def describe_checkpoint(directory: Path, card: Mapping[str, Any]) -> Metadata:
 
 
 def _draw_curves(directory: Path) -> Metadata:
-    """Return the curves of a checkpoint, and of those in the same folder that were trained last, in one picture."""
+    """Return the curves of a checkpoint, and of those in the same folder that were trained last, in
+    one picture.
+    """
     from model.training.metrics_log import NAME, draw_curves, read_metrics
 
-    others = (path.parent for path in directory.parent.glob(f"*/{NAME}") if path.parent != directory)
+    others = (
+        path.parent for path in directory.parent.glob(f"*/{NAME}") if path.parent != directory
+    )
     newest = sorted(others, key=lambda path: -(path / NAME).stat().st_mtime)[: COMPARED - 1]
     runs = {path.name.replace("$", r"\$"): read_metrics(path) for path in (directory, *newest)}
     runs = {name: entries for name, entries in runs.items() if entries}
-    return {} if not runs else {"curves": dg.MetadataValue.md(pictures.png(draw_curves(runs), "loss and top-1"))}
+    return (
+        {}
+        if not runs
+        else {"curves": dg.MetadataValue.md(pictures.png(draw_curves(runs), "loss and top-1"))}
+    )
 
 
 def describe_report(network: Path, data: Path, report: Mapping[str, Any], folder: Path) -> Metadata:
-    """Return the metadata of a report, whose folder ui.py serves: its headline, a link, figures and pictures."""
+    """Return the metadata of a report, whose folder ui.py serves: its headline, a link, figures and
+    pictures.
+    """
     boards = [rows[0] for rows in report["details"]["boards"].values() if rows]
     return {
         "top1": report["top1"],  # first, because a run's page cuts long lists off
         "headline": report["headline"],
         "compared": report["compared"],
         "measured_on": dg.MetadataValue.path(data),
-        "page": dg.MetadataValue.url(f"/reports/{quote(network.name)}/{quote(folder.name)}/report.html"),
+        "page": dg.MetadataValue.url(
+            f"/reports/{quote(network.name)}/{quote(folder.name)}/report.html"
+        ),
         "accuracy": dg.MetadataValue.md(
             pictures.svg(charts.draw_accuracy(report, on_page=False), "accuracy by rating")
         ),
         "boards": dg.MetadataValue.md(pictures.reported_boards(boards)),
-        **{name: report[name] for name in FIGURES if report[name] is not None},  # puzzles have no results
+        # puzzles have no results
+        **{name: report[name] for name in FIGURES if report[name] is not None},
         "rule": report["rule"],
         "seen_in_training": report["seen_in_training"],
         "checkpoint": dg.MetadataValue.path(network),
@@ -169,10 +201,11 @@ def describe_report(network: Path, data: Path, report: Mapping[str, Any], folder
 
 
 def describe_leaderboard(folder: Path) -> Metadata:
-    """Rank the reports in a folder, `CHECKPOINT/DATASET/report.json`, by dataset and top-1, the best first.
+    """Rank the reports in a folder, `CHECKPOINT/DATASET/report.json`, by dataset and top-1, the
+    best first.
 
-    The best top-1 of each preset is a separate figure, so that Plots draws a curve per preset. These figures are for the
-    dataset and the rule with the most reports.
+    The best top-1 of each preset is a separate figure, so that Plots draws a curve per preset.
+    These figures are for the dataset and the rule with the most reports.
     """
     rows, unreadable = [], []
     for path in sorted(folder.glob("*/*/report.json")):
@@ -204,16 +237,28 @@ def _read_row(path: Path) -> Mapping[str, Any]:
     return {name: "" if value is None else value for name, value in row.items()}
 
 
-def table(records: Sequence[Mapping[str, Any]], descriptions: Mapping[str, str] | None = None) -> dg.TableMetadataValue:
-    """Return records as a table of at most LONGEST_TABLE rows, with `descriptions` of its columns."""
+def table(
+    records: Sequence[Mapping[str, Any]], descriptions: Mapping[str, str] | None = None
+) -> dg.TableMetadataValue:
+    """Return records as a table of at most LONGEST_TABLE rows, with `descriptions` of its
+    columns.
+    """
     kinds = {int: "int", float: "float", bool: "bool"}
     rows = [
-        dg.TableRecord({name: round(value, 6) if isinstance(value, float) else value for name, value in record.items()})
+        dg.TableRecord(
+            {
+                name: round(value, 6) if isinstance(value, float) else value
+                for name, value in record.items()
+            }
+        )
         for record in records[:LONGEST_TABLE]
     ]
     columns = list(records[0].items()) if records else [("nothing", "")]
     texts = descriptions or {}
-    schema = [dg.TableColumn(name, kinds.get(type(value), "string"), texts.get(name)) for name, value in columns]
+    schema = [
+        dg.TableColumn(name, kinds.get(type(value), "string"), texts.get(name))
+        for name, value in columns
+    ]
     return dg.MetadataValue.table(rows, dg.TableSchema(schema))
 
 
@@ -223,7 +268,10 @@ def column_schema(manifest: Mapping[str, Any]) -> dg.TableSchema:
     return dg.TableSchema(
         [
             dg.TableColumn(
-                column.name, str(column.type), column.meaning, dg.TableColumnConstraints(column.null is not None)
+                column.name,
+                str(column.type),
+                column.meaning,
+                dg.TableColumnConstraints(column.null is not None),
             )
             for column in columns_of(manifest["planes"], LAST_MOVES[:history])
         ]

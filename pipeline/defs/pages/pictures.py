@@ -1,7 +1,8 @@
-"""Pictures for the UI: files in `datasets/reports/pictures/`, which ui.py serves, and markdown that shows them.
+"""Pictures for the UI: files in `datasets/reports/pictures/`, which ui.py serves, and markdown that
+shows them.
 
-Dagster shows markdown of fewer than 1,000 characters on the page itself, and longer markdown behind "[Show Markdown]". So a
-picture is a link to a file, not data in the text.
+Dagster shows markdown of fewer than 1,000 characters on the page itself, and longer markdown behind
+"[Show Markdown]". So a picture is a link to a file, not data in the text.
 """
 
 import hashlib
@@ -25,11 +26,14 @@ WIDTH = 384
 COLUMNS, BOARD = 2, 165
 """Boards side by side, and their size in pixels."""
 FOLDER = "pictures"
-"""Folder of the pictures in datasets/reports; a name is a hash of the content, so old pages keep their pictures."""
+"""Folder of the pictures in datasets/reports; a name is a hash of the content, so old pages keep
+their pictures."""
 
 
 def png(picture: bytes | Path, title: str) -> str:
-    """Return a PNG as markdown, which cannot scale it: pictures are drawn at most WIDTH pixels wide."""
+    """Return a PNG as markdown, which cannot scale it: pictures are drawn at most WIDTH pixels
+    wide.
+    """
     return _publish(picture.read_bytes() if isinstance(picture, Path) else picture, ".png", title)
 
 
@@ -40,7 +44,10 @@ def svg(drawing: str, title: str) -> str:
 
 def _publish(content: bytes, ending: str, title: str) -> str:
     """Write a picture, and return markdown that shows it."""
-    folder, name = Datasets().path / "reports" / FOLDER, hashlib.sha256(content).hexdigest()[:12] + ending
+    folder, name = (
+        Datasets().path / "reports" / FOLDER,
+        hashlib.sha256(content).hexdigest()[:12] + ending,
+    )
     folder.mkdir(parents=True, exist_ok=True)
     publish_bytes(folder, name, content)
     return f"![{title}](/reports/{FOLDER}/{name})"
@@ -80,10 +87,19 @@ def table(cells: Sequence[tuple[str, str]]) -> str:
 
 def _draw_board(row: Row) -> tuple[str, str]:
     """Return the picture of a board and its caption, as markdown."""
-    board = board_of(np.frombuffer(row["planes"], "<u8"), row["castling"], row["ep_file"], row["ply"], row["halfmove"])
+    board = board_of(
+        np.frombuffer(row["planes"], "<u8"),
+        row["castling"],
+        row["ep_file"],
+        row["ply"],
+        row["halfmove"],
+    )
     human = move_on(board, row["label"], row["promotion"])
     arrows = [chess.svg.Arrow(human.from_square, human.to_square, color=HUMAN)]
     color, elo = ("White" if board.turn else "Black"), row.get("elo")
     mover = f"{color} ({elo})" if elo else color
     text = f"move {row['ply'] // 2 + 1}: {mover} played {san(board, human)}"
-    return svg(chess.svg.board(board, arrows=arrows, orientation=board.turn, size=BOARD, coordinates=True), ""), text
+    return svg(
+        chess.svg.board(board, arrows=arrows, orientation=board.turn, size=BOARD, coordinates=True),
+        "",
+    ), text

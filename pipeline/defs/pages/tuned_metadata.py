@@ -21,7 +21,9 @@ MATCH = ("a", "b", "games", "wins", "draws", "losses", "score", "los")
 
 
 def describe_tuned(out: Path, result: Mapping[str, Any]) -> Metadata:
-    """Return the metadata of a fine-tuning: figures of the best, curves, the teacher, a row per generation, games."""
+    """Return the metadata of a fine-tuning: figures of the best, curves, the teacher, a row per
+    generation, games.
+    """
     numbers = _elo_of(result["against_seed"])
     numbers |= {name: result["eval"].get(name) for name in ("top1", "cross_entropy")}
     numbers["seed_top1"] = result["seed_eval"].get("top1")
@@ -68,7 +70,9 @@ def _show_games(out: Path, newest: int) -> Metadata:
         pgn = folder_of(out, number) / "games" / "games.pgn"
         if pgn.is_file():
             with pgn.open(encoding="utf-8", errors="replace") as file:
-                games = [game for _ in range(SAMPLES) if (game := chess.pgn.read_game(file)) is not None]
+                games = [
+                    game for _ in range(SAMPLES) if (game := chess.pgn.read_game(file)) is not None
+                ]
             text = "\n\n".join(map(str, games))
             return {"sample_games": dg.MetadataValue.md(f"```\n{text}\n```")}
     return {}
@@ -77,11 +81,17 @@ def _show_games(out: Path, newest: int) -> Metadata:
 def _show_curves(out: Path) -> Metadata:
     """Return the curves of a loop, {} before its first generation."""
     curves = out / CURVES
-    return {"curves": dg.MetadataValue.md(pictures.png(curves, "curves by generation"))} if curves.exists() else {}
+    return (
+        {"curves": dg.MetadataValue.md(pictures.png(curves, "curves by generation"))}
+        if curves.exists()
+        else {}
+    )
 
 
 def describe_strength(out: Path, tuned: Path, result: Mapping[str, Any]) -> Metadata:
-    """Return the metadata of matches: Elo against the supervised checkpoint, if a network was promoted, and a table."""
+    """Return the metadata of matches: Elo against the supervised checkpoint, if a network was
+    promoted, and a table.
+    """
     first = result["against_seed"]
     return {
         "path": dg.MetadataValue.path(out),
@@ -90,7 +100,10 @@ def describe_strength(out: Path, tuned: Path, result: Mapping[str, Any]) -> Meta
         **_show_curves(tuned),
         **_show_teacher(tuned),
         "matches": table(
-            [{name: row[name] for name in MATCH} | {"Elo (95 %)": format_elo(row)} for row in result["rows"]]
+            [
+                {name: row[name] for name in MATCH} | {"Elo (95 %)": format_elo(row)}
+                for row in result["rows"]
+            ]
         ),
         "text": dg.MetadataValue.md(result["text"]),
     }

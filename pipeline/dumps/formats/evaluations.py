@@ -1,11 +1,15 @@
-"""Lichess's evaluated positions, turned into lines that `pipeline.pgn.evaluation_rows` reads: a position each.
+"""Lichess's evaluated positions, turned into lines that `pipeline.pgn.evaluation_rows` reads: a
+position each.
 
-    Lichess/fishnet-evals                Parquet: fen, cp, mate, move     the move that a person played, if any
-    Lichess/chess-position-evaluations   Parquet: fen, line, depth, knodes, cp, mate; a row for each line of each analysis
+    Lichess/fishnet-evals                Parquet: fen, cp, mate, move     the move that a person
+    played, if any
+    Lichess/chess-position-evaluations   Parquet: fen, line, depth, knodes, cp, mate; a row for each
+    line of each analysis
     lichess_db_eval.jsonl.zst            JSON lines: the same data, an object for each position
 
-If a position has several analyses, the first line of the deepest is used; among equally deep ones, of that with most nodes.
-Parquet is read in batches of rows and JSON in blocks of lines, so memory is bounded. Rules of the data sets: README.md.
+If a position has several analyses, the first line of the deepest is used; among equally deep ones,
+of that with most nodes. Parquet is read in batches of rows and JSON in blocks of lines, so memory
+is bounded. Rules of the data sets: README.md.
 
 Axes: N lines of analyses, S positions.
 """
@@ -26,11 +30,17 @@ from numpy.typing import NDArray
 from pipeline.dumps.formats.text import Readable
 from pipeline.errors import DumpError
 
-FISHNET, POSITIONS = "Lichess fishnet evaluations (Parquet)", "Lichess position evaluations (Parquet)"
+FISHNET, POSITIONS = (
+    "Lichess fishnet evaluations (Parquet)",
+    "Lichess position evaluations (Parquet)",
+)
 JSON_LINES = "Lichess position evaluations (JSON lines)"
 ENGINE_MOVES = (POSITIONS, JSON_LINES)
 """Inputs whose moves are an engine's."""
-COLUMNS = {FISHNET: ("fen", "cp", "mate", "move"), POSITIONS: ("fen", "line", "depth", "knodes", "cp", "mate")}
+COLUMNS = {
+    FISHNET: ("fen", "cp", "mate", "move"),
+    POSITIONS: ("fen", "line", "depth", "knodes", "cp", "mate"),
+}
 TEXTS = ("fen", "line", "move")
 BATCH, BATCH_BYTES = 1 << 15, 1 << 24
 """Rows that are read at a time, and about their size at most; one row may be larger."""
@@ -45,7 +55,9 @@ _SCHEMA = pa.schema({"fen": pa.string(), "evals": pa.list_(_ANALYSIS)})
 
 
 class Sample(NamedTuple):
-    """A share of an input's row groups or blocks, drawn by a seed: a smaller share is a subset of a larger one."""
+    """A share of an input's row groups or blocks, drawn by a seed: a smaller share is a subset of a
+    larger one.
+    """
 
     share: float = 1.0
     seed: int = 0
@@ -61,17 +73,25 @@ ALL = Sample()
 
 def recognize(schema: pa.Schema) -> str | None:
     """Return the name of the input that has these columns; None for another table."""
-    return next((name for name in (POSITIONS, FISHNET) if set(COLUMNS[name]) <= set(schema.names)), None)
+    return next(
+        (name for name in (POSITIONS, FISHNET) if set(COLUMNS[name]) <= set(schema.names)), None
+    )
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Return whether a column's type is text: as string, large_string, string_view or a dictionary of them."""
+    """Return whether a column's type is text: as string, large_string, string_view or a dictionary
+    of them.
+    """
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+    return bool(
+        pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+    )
 
 
 def check_types(name: str, schema: pa.Schema, columns: tuple[str, ...]) -> None:
-    """Raise DumpError where a column is neither text nor, for numbers, whole numbers or floats, or occurs twice."""
+    """Raise DumpError where a column is neither text nor, for numbers, whole numbers or floats, or
+    occurs twice.
+    """
     for column in columns:
         if len(schema.get_all_field_indices(column)) > 1:
             raise DumpError(f"{name}: the column {column} occurs twice")
@@ -85,7 +105,8 @@ def check_types(name: str, schema: pa.Schema, columns: tuple[str, ...]) -> None:
 def read_parquet(
     name: str, source: Any, kind: str, sample: Sample, on_share: Callable[[float], None]
 ) -> Iterator[memoryview]:
-    """Yield the lines of a table, some batches of rows at a time; `on_share` gets the share of the row groups that was read.
+    """Yield the lines of a table, some batches of rows at a time; `on_share` gets the share of the
+    row groups that was read.
 
     `source` is an open file. Raises OSError for damage, after all lines before it.
     """
@@ -95,8 +116,12 @@ def read_parquet(
     rest: pa.RecordBatch | None = None
     try:
         for group in groups:
-            size = _batch_size(file, source, group, [column for column in COLUMNS[kind] if column in TEXTS])
-            for batch in file.iter_batches(size, row_groups=[group], columns=COLUMNS[kind], use_threads=False):
+            size = _batch_size(
+                file, source, group, [column for column in COLUMNS[kind] if column in TEXTS]
+            )
+            for batch in file.iter_batches(
+                size, row_groups=[group], columns=COLUMNS[kind], use_threads=False
+            ):
                 done += len(batch)
                 batch = _decode_texts(batch)
                 if kind == POSITIONS:
@@ -120,23 +145,34 @@ def _decode_texts(batch: pa.RecordBatch) -> pa.RecordBatch:
 def _batch_size(file: pq.ParquetFile, source: Any, group: int, texts: list[str]) -> int:
     """Return how many rows of a group to read at a time: fewer where texts are long.
 
-    Texts are measured on average, and by the longest in a dictionary, which any number of rows may repeat.
+    Texts are measured on average, and by the longest in a dictionary, which any number of rows may
+    repeat.
     """
     metadata = file.metadata.row_group(group)
     chunks = [metadata.column(at) for at in range(metadata.num_columns)]
     chunks = [chunk for chunk in chunks if chunk.path_in_schema in texts]
-    longest: int = sum(chunk.total_uncompressed_size for chunk in chunks) // max(metadata.num_rows, 1)
+    longest: int = sum(chunk.total_uncompressed_size for chunk in chunks) // max(
+        metadata.num_rows, 1
+    )
     repeated = [chunk.path_in_schema for chunk in chunks if chunk.has_dictionary_page]
     if repeated and metadata.num_rows:
-        words = pq.ParquetFile(source, metadata=file.metadata, read_dictionary=repeated, pre_buffer=False)
-        for column in next(words.iter_batches(1, row_groups=[group], columns=repeated, use_threads=False)):
-            if pa.types.is_dictionary(column.type):  # a column without any text may have another type
+        words = pq.ParquetFile(
+            source, metadata=file.metadata, read_dictionary=repeated, pre_buffer=False
+        )
+        for column in next(
+            words.iter_batches(1, row_groups=[group], columns=repeated, use_threads=False)
+        ):
+            # a column without any text may have another type
+            if pa.types.is_dictionary(column.type):
                 longest = max(longest, pc.max(pc.binary_length(column.dictionary)).as_py() or 0)
     return max(1, min(BATCH, BATCH_BYTES // max(longest, 1)))
 
 
-def _deepest(batch: pa.RecordBatch, rest: pa.RecordBatch | None) -> tuple[pa.RecordBatch, pa.RecordBatch]:
-    """Return the best line of each position but the last, and the best so far of the last, which may go on in the next batch.
+def _deepest(
+    batch: pa.RecordBatch, rest: pa.RecordBatch | None
+) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+    """Return the best line of each position but the last, and the best so far of the last, which
+    may go on in the next batch.
 
     A position is a run of rows with one FEN; `rest` is what was returned with the batch before.
     """
@@ -144,19 +180,28 @@ def _deepest(batch: pa.RecordBatch, rest: pa.RecordBatch | None) -> tuple[pa.Rec
     fens = rows.column("fen")
     is_same = pc.equal(fens[1:], fens[:-1]).fill_null(False)
     position_N = np.cumsum(np.append(0, ~np.asarray(is_same)))[: len(rows)]
-    best = rows.take(pa.array(_find_deepest(position_N, rows.column("depth"), rows.column("knodes"))))
+    best = rows.take(
+        pa.array(_find_deepest(position_N, rows.column("depth"), rows.column("knodes")))
+    )
     return best[:-1], best[-1:]
 
 
-def _find_deepest(position_N: NDArray[np.int64], depth: pa.Array, knodes: pa.Array) -> NDArray[np.int64]:
-    """Return for each position the first of its lines with the greatest depth, then with the most nodes, int64[S]."""
+def _find_deepest(
+    position_N: NDArray[np.int64], depth: pa.Array, knodes: pa.Array
+) -> NDArray[np.int64]:
+    """Return for each position the first of its lines with the greatest depth, then with the most
+    nodes, int64[S].
+    """
     depth_N, knodes_N = (np.asarray(_integers(column).fill_null(0)) for column in (depth, knodes))
-    order_N = np.lexsort((~knodes_N, ~depth_N, position_N))  # ~ reverses the order and, unlike -, does not overflow
+    # ~ reverses the order and, unlike -, does not overflow
+    order_N = np.lexsort((~knodes_N, ~depth_N, position_N))
     return order_N[np.flatnonzero(np.diff(position_N, prepend=-1))]
 
 
 def _lines(best: pa.RecordBatch) -> memoryview:
-    """Return a batch of positions as text, one line per row; of a variation only the first move is kept."""
+    """Return a batch of positions as text, one line per row; of a variation only the first move is
+    kept.
+    """
     cp, mate = (_integers(best.column(name)) for name in ("cp", "mate"))
     is_mate = mate.is_valid()
     mates = pc.binary_join_element_wise("#", mate.drop_null().cast(pa.string()), "")
@@ -169,7 +214,9 @@ def _lines(best: pa.RecordBatch) -> memoryview:
         move = pc.replace_substring_regex(_texts(best.column("line")), " .*", "")
         depth = _integers(best.column("depth")).cast(pa.string()).cast(pa.binary())
     fields = (fen, score, move, depth, b"\n")
-    text = pc.binary_join_element_wise(*fields, b"\t", null_handling="replace", null_replacement=b"")
+    text = pc.binary_join_element_wise(
+        *fields, b"\t", null_handling="replace", null_replacement=b""
+    )
     data, size = text.buffers()[2], pc.sum(pc.binary_length(text)).as_py() or 0
     return memoryview(data or b"").cast("B")[:size]
 
@@ -196,14 +243,18 @@ def _texts(column: pa.Array) -> pa.Array:
 
 
 def read_json_lines(name: str, stream: Readable, sample: Sample) -> Iterator[memoryview]:
-    """Yield the lines of a stream of JSON objects, a block at a time; a sample takes blocks. Bad lines give bad rows."""
+    """Yield the lines of a stream of JSON objects, a block at a time; a sample takes blocks. Bad
+    lines give bad rows.
+    """
     for number, block in enumerate(_blocks(stream)):
         if sample.takes(name, number):
             yield _convert_block(block)
 
 
 def _blocks(stream: Readable) -> Iterator[bytes]:
-    """Yield whole lines in blocks of about BLOCK; of a line that is too long, only its beginning."""
+    """Yield whole lines in blocks of about BLOCK; of a line that is too long, only its
+    beginning.
+    """
     rest = b""
     while data := stream.read(BLOCK):
         whole, newline, rest = (rest + data).rpartition(b"\n")
@@ -218,7 +269,9 @@ def _convert_block(block: bytes) -> memoryview:
     """Return the lines of a block; one that is not valid as a whole is parsed line by line."""
     options = {
         "read_options": pa.json.ReadOptions(use_threads=False, block_size=len(block) + 1),
-        "parse_options": pa.json.ParseOptions(explicit_schema=_SCHEMA, unexpected_field_behavior="ignore"),
+        "parse_options": pa.json.ParseOptions(
+            explicit_schema=_SCHEMA, unexpected_field_behavior="ignore"
+        ),
     }
     try:
         table = pa.json.read_json(io.BytesIO(block), **options)
@@ -234,14 +287,22 @@ def _convert_objects(rows: pa.RecordBatch) -> memoryview:
     analyses, pvs = pc.list_flatten(evals), pc.struct_field(pc.list_flatten(evals), "pvs")
     analysis_N = np.asarray(pc.list_parent_indices(pvs))
     position_N = np.asarray(pc.list_parent_indices(evals))[analysis_N]
-    depth, knodes = (pc.struct_field(analyses, name).take(pa.array(analysis_N)) for name in ("depth", "knodes"))
+    depth, knodes = (
+        pc.struct_field(analyses, name).take(pa.array(analysis_N)) for name in ("depth", "knodes")
+    )
     best_N = _find_deepest(position_N, depth, knodes)
     best = np.full(len(rows), -1)
     best[position_N[best_N]] = best_N
     at = pa.array(best, mask=best < 0)
     line = pc.list_flatten(pvs).take(at)
     cp, mate, moves = (pc.struct_field(line, name) for name in ("cp", "mate", "line"))
-    columns = {"fen": rows.column("fen"), "cp": cp, "mate": mate, "line": moves, "depth": depth.take(at)}
+    columns = {
+        "fen": rows.column("fen"),
+        "cp": cp,
+        "mate": mate,
+        "line": moves,
+        "depth": depth.take(at),
+    }
     return _lines(pa.RecordBatch.from_pydict(columns))
 
 
@@ -251,5 +312,13 @@ def _convert_line(text: bytes) -> str:
         entry = json.loads(text, parse_float=str)  # as text, a fraction fails the schema's integers
         rows = pa.RecordBatch.from_pylist([entry], schema=_SCHEMA)
         return bytes(_convert_objects(rows)).decode("utf-8", "replace")
-    except (ValueError, TypeError, AttributeError, OSError, OverflowError, RecursionError, pa.ArrowException):
+    except (
+        ValueError,
+        TypeError,
+        AttributeError,
+        OSError,
+        OverflowError,
+        RecursionError,
+        pa.ArrowException,
+    ):
         return BROKEN

@@ -28,12 +28,18 @@ UNREADABLE = "{name} begins like Parquet and cannot be read: {why}"
 
 
 def open_evaluations(name: str, source: Any) -> tuple[str, pa.NativeFile, Any] | None:
-    """Open a table of evaluated positions: its input's name, the file, and a hash of the footer; None for another table.
+    """Open a table of evaluated positions: its input's name, the file, and a hash of the footer;
+    None for another table.
 
-    `source` is a path or an open file. Raises DumpError for a file that cannot be opened or a column of another type.
+    `source` is a path or an open file. Raises DumpError for a file that cannot be opened or a
+    column of another type.
     """
     try:
-        opened = pa.OSFile(os.fsencode(source)) if isinstance(source, str) else pa.PythonFile(source, mode="r")
+        opened = (
+            pa.OSFile(os.fsencode(source))
+            if isinstance(source, str)
+            else pa.PythonFile(source, mode="r")
+        )
         schema = pq.read_schema(opened)
         kind = evaluations.recognize(schema)
         if kind is None:
@@ -41,11 +47,15 @@ def open_evaluations(name: str, source: Any) -> tuple[str, pa.NativeFile, Any] |
         evaluations.check_types(name, schema, evaluations.COLUMNS[kind])
         return kind, opened, hash_footer(opened)
     except (OSError, pa.ArrowException) as error:
-        raise DumpError(UNREADABLE.format(name=name, why=str(error).splitlines()[0][:200])) from error
+        raise DumpError(
+            UNREADABLE.format(name=name, why=str(error).splitlines()[0][:200])
+        ) from error
 
 
 def hash_footer(source: Any) -> Any:
-    """Return a sha256 of a Parquet file's footer: of its schema, and the places, sizes and bounds of its columns."""
+    """Return a sha256 of a Parquet file's footer: of its schema, and the places, sizes and bounds
+    of its columns.
+    """
     file = pa.OSFile(os.fsencode(source)) if isinstance(source, os.PathLike) else source
     size = file.size()
     file.seek(max(size - 8, 0))
@@ -55,7 +65,8 @@ def hash_footer(source: Any) -> Any:
 
 
 def convert_parquet(name: str, on_share: Callable[[float], None]) -> tuple[str, Iterator[str]]:
-    """Return the name of a Parquet input and its games as PGN; `on_share` is called with the share of rows that was read.
+    """Return the name of a Parquet input and its games as PGN; `on_share` is called with the share
+    of rows that was read.
 
     Raises DumpError for a file that cannot be opened, or whose columns are unknown.
     """
@@ -64,12 +75,21 @@ def convert_parquet(name: str, on_share: Callable[[float], None]) -> tuple[str, 
         plain = pq.ParquetFile(source, pre_buffer=False)
         texts = [field.name for field in plain.schema_arrow if is_text(field.type)]
         # as a dictionary, a value that stands in many rows takes memory once
-        file = pq.ParquetFile(source, metadata=plain.metadata, read_dictionary=texts, pre_buffer=False)
+        file = pq.ParquetFile(
+            source, metadata=plain.metadata, read_dictionary=texts, pre_buffer=False
+        )
     except (OSError, pa.ArrowException) as error:
-        raise DumpError(UNREADABLE.format(name=name, why=str(error).splitlines()[0][:200])) from error
+        raise DumpError(
+            UNREADABLE.format(name=name, why=str(error).splitlines()[0][:200])
+        ) from error
     groups = [file.metadata.row_group(index) for index in range(file.metadata.num_row_groups)]
-    if any(group.total_byte_size > LARGEST_BATCH // BATCH * max(group.num_rows, BATCH) for group in groups):
-        raise DumpError(f"{name} has rows of more than {LARGEST_BATCH // BATCH >> 20} MiB, which no game is")
+    if any(
+        group.total_byte_size > LARGEST_BATCH // BATCH * max(group.num_rows, BATCH)
+        for group in groups
+    ):
+        raise DumpError(
+            f"{name} has rows of more than {LARGEST_BATCH // BATCH >> 20} MiB, which no game is"
+        )
     header = file.schema_arrow.names
     try:
         table = recognize_columns(header)
@@ -80,7 +100,9 @@ def convert_parquet(name: str, on_share: Callable[[float], None]) -> tuple[str, 
     return f"{table.name} (Parquet)", _convert_rows(name, file, table, on_share)
 
 
-def _convert_rows(name: str, file: pq.ParquetFile, table: Table, on_share: Callable[[float], None]) -> Iterator[str]:
+def _convert_rows(
+    name: str, file: pq.ParquetFile, table: Table, on_share: Callable[[float], None]
+) -> Iterator[str]:
     """Yield each row as PGN, its values as text, null and NaN as ""; raises OSError for damage."""
     number, total = 0, max(file.metadata.num_rows, 1)
     header = file.schema_arrow.names
@@ -94,7 +116,9 @@ def _convert_rows(name: str, file: pq.ParquetFile, table: Table, on_share: Calla
                 raise OSError(str(error).splitlines()[0][:200]) from error
             if batch is None:
                 return
-            values = [_cast_to_texts(name, column, batch.column(column)) for column in columns.values()]
+            values = [
+                _cast_to_texts(name, column, batch.column(column)) for column in columns.values()
+            ]
             for row in zip(*values, strict=True):
                 number += 1
                 yield table.write(f"row-{number}", dict(zip(columns, row, strict=True)))
@@ -117,4 +141,6 @@ def _cast_to_texts(name: str, column: str, values: pa.Array) -> list[str]:
             values = pc.binary_join(values.cast(pa.list_(pa.string())), " ")
         return values.cast(pa.string()).fill_null("").to_pylist()  # type: ignore[no-any-return]
     except pa.ArrowException as error:
-        raise DumpError(f"{name}: the column {column} is {values.type}, and no text can be made of it") from error
+        raise DumpError(
+            f"{name}: the column {column} is {values.type}, and no text can be made of it"
+        ) from error

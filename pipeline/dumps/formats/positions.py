@@ -44,7 +44,9 @@ def recognize(first: bytes) -> tuple[str, Convert | None] | None:
     if JSON.match(text):
         if line.lstrip()[0] == "{" and any('"fen"' in each and '"evals"' in each for each in lines):
             return JSON_LINES, None
-        raise DumpError('is JSON, of which only lines {"fen": ..., "evals": ...} are read: export games as PGN')
+        raise DumpError(
+            'is JSON, of which only lines {"fen": ..., "evals": ...} are read: export games as PGN'
+        )
     if re.match(r"\s*<(!doctype|html)\b", text, re.IGNORECASE):
         raise DumpError("is a web page: download the file that it links to")
     if line.startswith(("[", "{", "%")):
@@ -78,10 +80,17 @@ def _recognize_table(fields: Sequence[str], delimiter: str) -> tuple[str, Conver
 def _is_table(lines: Sequence[str], delimiter: str) -> bool:
     """Return whether lines all have the same number of fields, at least three."""
     counts = {len(_split_fields(line, delimiter)) for line in lines}
-    return len(lines) > 1 and len(counts) == 1 and counts.pop() > 2 and not any(line.startswith("[") for line in lines)
+    return (
+        len(lines) > 1
+        and len(counts) == 1
+        and counts.pop() > 2
+        and not any(line.startswith("[") for line in lines)
+    )
 
 
-def _convert_table(stream: Readable, table: Table, delimiter: str, width: int, has_header: bool) -> Iterator[str]:
+def _convert_table(
+    stream: Readable, table: Table, delimiter: str, width: int, has_header: bool
+) -> Iterator[str]:
     """Yield the games of a table as CSV."""
     lines = ((number, line) for number, line in read_lines(stream) if line is None or line.strip())
     for number, line in islice(lines, int(has_header), None):
@@ -93,7 +102,9 @@ def _convert_table(stream: Readable, table: Table, delimiter: str, width: int, h
 
 
 def _convert_epd(stream: Readable) -> Iterator[str]:
-    """Yield the games of an EPD file; positions without a best move (`bm #4` of mate collections) have no moves."""
+    """Yield the games of an EPD file; positions without a best move (`bm #4` of mate collections)
+    have no moves.
+    """
     for number, line in read_lines(stream):
         if line is None or (line.strip() and not line.startswith("#")):
             yield _write_epd(number, line)
@@ -110,7 +121,10 @@ def _write_epd(number: int, line: str | None) -> str:
     site = clean(operations.get("id", "").strip('"')).replace("/", "-") or site
     counters = [
         text if re.fullmatch(r"\d{1,4}", text) else "0"
-        for text in (halfmove or operations.get("hmvc", "0"), fullmove or operations.get("fmvn", "1"))
+        for text in (
+            halfmove or operations.get("hmvc", "0"),
+            fullmove or operations.get("fmvn", "1"),
+        )
     ]
     move = next(iter(operations.get("bm", "").split()), "").rstrip("+#!?,")
     if not (SAN.fullmatch(move) or UCI.fullmatch(move)):
@@ -121,6 +135,8 @@ def _write_epd(number: int, line: str | None) -> str:
 def _split_fields(line: str | None, delimiter: str) -> list[str]:
     """Split a line of a table; a broken one has no fields."""
     try:
-        return [] if line is None else next(csv.reader([line], strict=True, delimiter=delimiter), [])
+        return (
+            [] if line is None else next(csv.reader([line], strict=True, delimiter=delimiter), [])
+        )
     except csv.Error:
         return []

@@ -1,7 +1,9 @@
 """Rows of tables as games of PGN, recognised by the names of their columns: CSV and Parquet alike.
 
-    PuzzleId, FEN, Moves, Rating, Themes    the solver's moves are the labels; the first is the opponent's
-    fen or position, best or bestmove ...   a position a row; of several moves, the first is the label
+    PuzzleId, FEN, Moves, Rating, Themes    the solver's moves are the labels; the first is the
+    opponent's
+    fen or position, best or bestmove ...   a position a row; of several moves, the first is the
+    label
     movetext and tags                       Lichess's published games
     moves, winner, white_rating ...         Kaggle's table of Lichess's games: SAN without numbers
 
@@ -44,7 +46,8 @@ LONGEST_MOVETEXT = 1 << 20
 """Bytes of one game's movetext; a longer one is dropped, as a game without moves."""
 READABLE = (
     f"games have a column {' or '.join(MOVES_NAMES[:2])}, puzzles {', '.join(PUZZLE[:3])}, "
-    f"positions {' or '.join(FEN_NAMES[:2])} and one of best, bestmove, best_uci, bm, move, uci, san, "
+    f"positions {' or '.join(FEN_NAMES[:2])} and one of best, bestmove, best_uci, bm, move, uci, "
+    f"san, "
     "evaluations fen, cp, mate, move; a column of PGN belongs into a file of its own"
 )
 
@@ -82,7 +85,9 @@ def recognize_columns(header: Sequence[str]) -> Table | None:
     if fen and best:
         return _best_moves(places, fen, best)
     if fen or "pgn" in places:
-        raise DumpError(f"is a table of {', '.join(header)[:200]}, which cannot be read: {READABLE}")
+        raise DumpError(
+            f"is a table of {', '.join(header)[:200]}, which cannot be read: {READABLE}"
+        )
     return None
 
 
@@ -98,7 +103,10 @@ def guess_header(fields: Sequence[str]) -> list[str]:
     if not moves or not all(UCI.fullmatch(move) or SAN.fullmatch(move) for move in moves):
         return []
     if len(moves) > 1 and at == 0:  # the first may be the opponent's, as in a puzzle, or not
-        raise DumpError("begins with a FEN and moves: put a line of names above it, as PuzzleId,FEN,Moves or fen,best")
+        raise DumpError(
+            "begins with a FEN and moves: put a line of names above it, as PuzzleId,FEN,Moves or "
+            "fen,best"
+        )
     names = [*PUZZLE] if len(moves) > 1 else ["", "FEN", "best"]
     names = [""] * (at - 1) + names if at else names[1:]
     return (names + [""] * len(fields))[: len(fields)]
@@ -117,7 +125,9 @@ def _puzzles(places: dict[str, int]) -> Table:
             "PuzzleThemes": row.get("themes", ""),
         }
         site = clean(row.get("puzzleid", "")).replace("/", "-") or place
-        return position_row(row["fen"], row["moves"], event=event, site=site, first_label=1, tags=labels)
+        return position_row(
+            row["fen"], row["moves"], event=event, site=site, first_label=1, tags=labels
+        )
 
     return Table("Lichess puzzles", {name: places[name] for name in wanted}, write)
 
@@ -149,13 +159,17 @@ def _write_game(place: str, row: Row, moves: str) -> str:
     for date in ("Date", "UTCDate"):
         if date in known:
             known[date] = known[date][:10].replace("-", ".")
-    rated, control = row.get("rated", "").lower(), re.fullmatch(r"(\d{1,4})\+(\d{1,4})", row.get("incrementcode", ""))
+    rated, control = (
+        row.get("rated", "").lower(),
+        re.fullmatch(r"(\d{1,4})\+(\d{1,4})", row.get("incrementcode", "")),
+    )
     derived = {
         "Event": "?" if not rated else "Rated game" if rated in ("true", "1") else "Casual game",
         "Site": place,
         "Result": RESULTS.get(row.get("winner", "").lower(), ""),
         "Termination": TERMINATIONS.get(row.get("victorystatus", ""), ""),
-        "TimeControl": f"{int(control[1]) * 60}+{control[2]}" if control else "",  # minutes and seconds
+        # minutes and seconds
+        "TimeControl": f"{int(control[1]) * 60}+{control[2]}" if control else "",
     }
     every = derived | known
     every["Site"] = every["Site"] or place

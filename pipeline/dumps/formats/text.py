@@ -1,6 +1,8 @@
-"""Rows of other inputs as games of PGN, lines of bounded length, and a stream of what an iterator yields.
+"""Rows of other inputs as games of PGN, lines of bounded length, and a stream of what an iterator
+yields.
 
-Every row of an input becomes one game of the text, broken rows too: so each is counted, with its reason and its place.
+Every row of an input becomes one game of the text, broken rows too: so each is counted, with its
+reason and its place.
 """
 
 import io
@@ -9,7 +11,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 HEAD = 1 << 20
-"""Raw bytes by which a file is recognised: a block of bz2 may take 900 kB, and gives no text before its end."""
+"""Raw bytes by which a file is recognised: a block of bz2 may take 900 kB, and gives no text before
+its end."""
 FIRST = 1 << 16
 """Decompressed bytes by which the format is recognized."""
 LINE_BLOCK = 1 << 20
@@ -22,7 +25,9 @@ PIECE = 1 << 18
 
 _CONTROLS = dict.fromkeys((*range(32), 127, 133, 8232, 8233), " ")
 _BOARD = r"[pnbrqkPNBRQK1-8]+(?:/[pnbrqkPNBRQK1-8]+){7}"
-FEN = re.compile(rf"\s*({_BOARD}) ([wb]) (-|[KQkqA-Ha-h]+) (-|[a-h][1-8])(?: (-?\d{{1,4}}) (-?\d{{1,4}}))?\s*")
+FEN = re.compile(
+    rf"\s*({_BOARD}) ([wb]) (-|[KQkqA-Ha-h]+) (-|[a-h][1-8])(?: (-?\d{{1,4}}) (-?\d{{1,4}}))?\s*"
+)
 """Six fields, or the first four of them."""
 
 
@@ -79,7 +84,8 @@ class Pieces(io.RawIOBase):
 
 
 def read_lines(stream: Readable) -> Iterator[tuple[int, str | None]]:
-    """Yield a stream's lines, numbered from 1: None for one longer than LONGEST_LINE. Byte-order marks are left out.
+    """Yield a stream's lines, numbered from 1: None for one longer than LONGEST_LINE. Byte-order
+    marks are left out.
 
     An OSError of the stream is raised after all whole lines before it.
     """
@@ -111,27 +117,48 @@ def write_tags(tags: Mapping[str, str]) -> str:
 
 
 def position_row(
-    fen: str, moves: str, *, event: str, site: str, first_label: int = 0, tags: Mapping[str, str] | None = None
+    fen: str,
+    moves: str,
+    *,
+    event: str,
+    site: str,
+    first_label: int = 0,
+    tags: Mapping[str, str] | None = None,
 ) -> str:
-    """Write a position and moves from it (UCI or SAN) as a game of which every other ply is a label, from `first_label` on.
+    """Write a position and moves from it (UCI or SAN) as a game of which every other ply is a
+    label, from `first_label` on.
 
     A FEN of four fields gets the counters 0 and 1.
     """
     found = FEN.fullmatch(fen)
     if not found:
         return broken_row(event=event, site=site)
-    whole = " ".join(part or counter for part, counter in zip(found.groups(), ("", "", "", "", "0", "1"), strict=True))
-    head = {"Event": event, "Site": site, "Result": "*", "FianchettoLabels": str(first_label), **(tags or {})}
+    whole = " ".join(
+        part or counter
+        for part, counter in zip(found.groups(), ("", "", "", "", "0", "1"), strict=True)
+    )
+    head = {
+        "Event": event,
+        "Site": site,
+        "Result": "*",
+        "FianchettoLabels": str(first_label),
+        **(tags or {}),
+    }
     return f"{write_tags({**head, 'FEN': whole})}\n{moves} *\n\n"
 
 
 def broken_row(*, event: str, site: str) -> str:
     """Write a row that cannot be read as a game, so that it is counted."""
-    return write_tags({"Event": event, "Site": site, "Result": "*", "FianchettoLabels": "broken"}) + "\n*\n\n"
+    return (
+        write_tags({"Event": event, "Site": site, "Result": "*", "FianchettoLabels": "broken"})
+        + "\n*\n\n"
+    )
 
 
 def gather(games: Iterator[str]) -> Iterator[bytes]:
-    """Join games to pieces of about PIECE bytes; those before an OSError are yielded before it is raised."""
+    """Join games to pieces of about PIECE bytes; those before an OSError are yielded before it is
+    raised.
+    """
     held, size = io.StringIO(), 0
     try:
         for game in games:

@@ -40,38 +40,60 @@ def _quiet_finds(rows: Columns) -> NDArray[np.float64]:
 
 SECTIONS: Mapping[str, tuple[str, Callable[[Columns], NDArray[np.float64]], bool]] = {
     "sure_and_wrong": ("Most confident in a move that was not played", _sure_and_wrong, False),
-    "disagreement": ("Moves that were played and it thought least likely, by rating", _disagreement, True),
-    "quiet_finds": ("Quiet moves that it found and the hand-written evaluator did not expect", _quiet_finds, False),
+    "disagreement": (
+        "Moves that were played and it thought least likely, by rating",
+        _disagreement,
+        True,
+    ),
+    "quiet_finds": (
+        "Quiet moves that it found and the hand-written evaluator did not expect",
+        _quiet_finds,
+        False,
+    ),
 }
-"""Section: its title, the score by which rows are kept, and whether each rating band keeps its own."""
+"""Section: its title, the score by which rows are kept, and whether each rating band keeps its
+own."""
 
 
 class BoardSelection:
-    """The rows with the highest scores of each section, at most one per game, collected batch by batch."""
+    """The rows with the highest scores of each section, at most one per game, collected batch by
+    batch.
+    """
 
     def __init__(self) -> None:
         self.kept: dict[str, dict[int, list[dict[str, Any]]]] = {name: {} for name in SECTIONS}
 
     def add(self, batch: Batch, columns: Columns) -> None:
-        """Consider the rows of a batch; `columns` are the measured ones, `choice` the label of the first choice."""
+        """Consider the rows of a batch; `columns` are the measured ones, `choice` the label of the
+        first choice.
+        """
         band_B = rating_band(batch["elo"], RATING_EDGES)
         for name, (_, score, by_band) in SECTIONS.items():
             score_B = score(columns)
             for band in np.unique(band_B).tolist() if by_band else [-1]:
                 mine_B = score_B if band < 0 else np.where(band_B == band, score_B, -1.0)
                 best = np.argsort(-mine_B, kind="stable")[: 2 * BOARDS]
-                rows = [board_row(batch, columns, at, float(mine_B[at])) for at in best.tolist() if mine_B[at] >= 0]
+                rows = [
+                    board_row(batch, columns, at, float(mine_B[at]))
+                    for at in best.tolist()
+                    if mine_B[at] >= 0
+                ]
                 self.kept[name][band] = best_boards([*self.kept[name].get(band, []), *rows])
 
     def rows(self) -> dict[str, list[dict[str, Any]]]:
-        """Return the boards of each section: equally many of every band, the lowest ratings first."""
+        """Return the boards of each section: equally many of every band, the lowest ratings
+        first.
+        """
         found: dict[str, list[dict[str, Any]]] = {}
         for name, bands in self.kept.items():
-            known = {band: rows for band, rows in bands.items() if rows and band <= len(RATING_EDGES)}
+            known = {
+                band: rows for band, rows in bands.items() if rows and band <= len(RATING_EDGES)
+            }
             share = -(-BOARDS // max(1, len(known)))
             found[name] = []
             for band in sorted(known):
-                games = {row["game"] for row in found[name]}  # two bands may have kept the same game
+                # two bands may have kept the same game
+                games = {row["game"] for row in found[name]}
                 found[name] += [row for row in known[band] if row["game"] not in games][:share]
             del found[name][BOARDS:]
         return found
@@ -91,10 +113,14 @@ def best_boards(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def board_row(batch: Batch, columns: Columns, at: int, score: float) -> dict[str, Any]:
     """Return one row as JSON: its FEN, both moves in UCI, ratings, clock and time control."""
     ply = int(batch["ply"][at])
-    board = board_of(batch["planes"][at], int(batch["castling"][at]), int(batch["ep_file"][at]), ply)
+    board = board_of(
+        batch["planes"][at], int(batch["castling"][at]), int(batch["ep_file"][at]), ply
+    )
     played = move_on(board, int(batch["label"][at]), int(batch["promotion"][at]))
     chosen = move_on(board, int(columns["choice"][at]))
-    known = {name: int(batch[name][at]) for name in ("elo", "opponent_elo", "clock", "base", "increment")}
+    known = {
+        name: int(batch[name][at]) for name in ("elo", "opponent_elo", "clock", "base", "increment")
+    }
     return {
         "fen": board.fen(),
         "played": played.uci(),
@@ -104,12 +130,16 @@ def board_row(batch: Batch, columns: Columns, at: int, score: float) -> dict[str
         "rank": int(columns["rank"][at]),
         "game": int(batch["game"][at]),
         "ply": ply,
-        **{name: None if value == BATCH_SENTINELS[name] else value for name, value in known.items()},
+        **{
+            name: None if value == BATCH_SENTINELS[name] else value for name, value in known.items()
+        },
         "score": score,
     }
 
 
-def board_of(planes_P: NDArray[np.uint64], castling: int, ep_file: int, ply: int, halfmove: int = 0) -> chess.Board:
+def board_of(
+    planes_P: NDArray[np.uint64], castling: int, ep_file: int, ply: int, halfmove: int = 0
+) -> chess.Board:
     """Return the board of a stored row, uint64[77] and the columns of the same names."""
     numbers = {"castling": castling, "ep_file": ep_file, "ply": ply, "halfmove": halfmove}
     row = {name: np.array([number]) for name, number in numbers.items()}
@@ -117,7 +147,9 @@ def board_of(planes_P: NDArray[np.uint64], castling: int, ep_file: int, ply: int
 
 
 def move_on(board: chess.Board, label: int, promotion: int = 0) -> chess.Move:
-    """Return the move of a label; a pawn that reaches the last rank becomes a queen where no piece is given."""
+    """Return the move of a label; a pawn that reaches the last rank becomes a queen where no piece
+    is given.
+    """
     move = move_of(label, promotion, board.turn)
     last = chess.square_rank(move.to_square) in (0, 7)
     if last and not promotion and board.piece_type_at(move.from_square) == chess.PAWN:

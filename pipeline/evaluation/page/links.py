@@ -22,9 +22,11 @@ Boards = dict[str, list[dict[str, Any]]]
 
 
 def add_game_tags(boards: Boards, directory: Path, dumps: Sequence[str]) -> Boards:
-    """Return the boards with `link white black event date` of their games where one of the dumps has them.
+    """Return the boards with `link white black event date` of their games where one of the dumps
+    has them.
 
-    `directory` is the dataset that the dumps were ingested into. Tags are untrusted text; only http links are kept.
+    `directory` is the dataset that the dumps were ingested into. Tags are untrusted text; only http
+    links are kept.
     """
     if not dumps:
         return boards
@@ -34,7 +36,9 @@ def add_game_tags(boards: Boards, directory: Path, dumps: Sequence[str]) -> Boar
     except (OSError, DumpError):  # a report works without its dump
         return boards
     tags = {game: _tags(text) for game, text in texts.items()}
-    return {name: [row | tags.get(row["game"], {}) for row in rows] for name, rows in boards.items()}
+    return {
+        name: [row | tags.get(row["game"], {}) for row in rows] for name, rows in boards.items()
+    }
 
 
 def _tags(text: bytes) -> dict[str, str]:
@@ -42,8 +46,11 @@ def _tags(text: bytes) -> dict[str, str]:
     headers = chess.pgn.read_headers(io.StringIO(text.decode("utf-8", "replace")))
     if headers is None:
         return {}
-    values = {name: re.sub(r"\\(.)", r"\1", headers.get(name, "")) for name in TAGS}  # python-chess keeps the escapes
-    found = {name.lower(): value[:LONGEST] for name, value in values.items() if value and value[0] != "?"}
+    # python-chess keeps the escapes
+    values = {name: re.sub(r"\\(.)", r"\1", headers.get(name, "")) for name in TAGS}
+    found = {
+        name.lower(): value[:LONGEST] for name, value in values.items() if value and value[0] != "?"
+    }
     places = (headers.get(name, "") for name in ("Link", "Site"))
     link = next((place for place in places if len(place) <= 200 and LINK.fullmatch(place)), None)
     return found | ({"link": link} if link else {})

@@ -22,7 +22,8 @@ SHARED = re.compile(
     r'| xlink:href="[^"]*"',
     re.DOTALL,
 )
-"""Parts that all of python-chess's boards share: drawings of pieces, the frame with coordinates, unmarked squares."""
+"""Parts that all of python-chess's boards share: drawings of pieces, the frame with coordinates,
+unmarked squares."""
 
 Report = Mapping[str, Any]
 
@@ -30,12 +31,19 @@ Report = Mapping[str, Any]
 def report_page(
     names: Sequence[str], reports: Sequence[Report], differences: Sequence[Mapping[str, Any]] = ()
 ) -> bytes:
-    """Return the page of one report, or of several side by side with their paired differences and without boards."""
+    """Return the page of one report, or of several side by side with their paired differences and
+    without boards.
+    """
     side_by_side = [
-        next(row for row in report["details"]["baselines"] if row["name"] == "network") | {"name": name}
+        next(row for row in report["details"]["baselines"] if row["name"] == "network")
+        | {"name": name}
         for name, report in zip(names, reports, strict=True)
     ]
-    title = f"Report of {names[0]}" if len(names) == 1 else f"{len(names)} checkpoints on the same positions"
+    title = (
+        f"Report of {names[0]}"
+        if len(names) == 1
+        else f"{len(names)} checkpoints on the same positions"
+    )
     return render(
         "page.html",
         title=title,
@@ -46,7 +54,9 @@ def report_page(
 
 
 def render(template: str, **values: Any) -> bytes:
-    """Render a template of this folder; all text in `values` is escaped unless it was marked by `safe`."""
+    """Render a template of this folder; all text in `values` is escaped unless it was marked by
+    `safe`.
+    """
     return _environment().get_template(template).render(drawings=_drawings(), **values).encode()
 
 
@@ -65,21 +75,35 @@ def small_board(svg: str, orientation: bool) -> "Markup":
 
 
 def _page(name: str, report: Report) -> dict[str, Any]:
-    """Return what the template shows of one report; the first board of each section is on the first screen."""
+    """Return what the template shows of one report; the first board of each section is on the first
+    screen.
+    """
     more, slices = report["details"], report["slices"]
-    boards = {title: list(map(_board, more["boards"][section])) for section, (title, _, _) in SECTIONS.items()}
+    boards = {
+        title: list(map(_board, more["boards"][section]))
+        for section, (title, _, _) in SECTIONS.items()
+    }
     return {
         "name": name,
         "report": report,
         "by_rating": safe(charts.draw_accuracy(report)),
         "training": safe(charts.draw_training(more["training"])) if more["training"] else "",
-        "policy": safe(charts.draw_reliability(more["policy_reliability"], "probability", "share played")),
+        "policy": safe(
+            charts.draw_reliability(more["policy_reliability"], "probability", "share played")
+        ),
         "value": safe(
             charts.draw_reliability(
-                more["value_reliability"], "expected score", "score", more["value_reliability_before"]
+                more["value_reliability"],
+                "expected score",
+                "score",
+                more["value_reliability_before"],
             )
         ),
-        "charts": [(kind, safe(charts.draw_bars(rows, report["top1"])), rows) for kind, rows in slices.items() if rows],
+        "charts": [
+            (kind, safe(charts.draw_bars(rows, report["top1"])), rows)
+            for kind, rows in slices.items()
+            if rows
+        ],
         "first_boards": [found[0] for found in boards.values() if found],
         "boards": [(title, found[1:]) for title, found in boards.items()],
     }
@@ -96,18 +120,25 @@ def _environment() -> "Environment":
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     return Environment(
-        loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
     )
 
 
 @cache
 def _drawings() -> "Markup":
-    """Return python-chess's pieces and its empty board from either side, shared by all boards of a page."""
+    """Return python-chess's pieces and its empty board from either side, shared by all boards of a
+    page.
+    """
     import chess.svg
 
     boards = []
     for orientation in (chess.BLACK, chess.WHITE):
         empty = chess.svg.board(None, orientation=orientation)
-        content = re.sub(r"<desc>.*?</desc>|<defs>.*?</defs>|</?svg[^>]*>", "", empty, flags=re.DOTALL)
+        content = re.sub(
+            r"<desc>.*?</desc>|<defs>.*?</defs>|</?svg[^>]*>", "", empty, flags=re.DOTALL
+        )
         boards.append(f'<g id="board-{int(orientation)}">{content}</g>')
     return safe("".join([*chess.svg.PIECES.values(), *boards]))

@@ -1,4 +1,5 @@
-"""How well a network conditioned on a rating predicts people of each rating: the diagonal of the matrix should win its rows.
+"""How well a network conditioned on a rating predicts people of each rating: the diagonal of the
+matrix should win its rows.
 
 Axes: R rows of the sample, T conditions (CONDITIONS).
 """
@@ -26,13 +27,18 @@ if TYPE_CHECKING:
 NO_RATINGS = "skipped: no position has a mover of known rating"
 
 
-def measure_matrix(network: "NetworkEvaluator", sample: BandSample, progress: Progress) -> dict[str, Any]:
-    """Return top-1 and mean log-likelihood (nats) of people's moves by band of the mover and condition.
+def measure_matrix(
+    network: "NetworkEvaluator", sample: BandSample, progress: Progress
+) -> dict[str, Any]:
+    """Return top-1 and mean log-likelihood (nats) of people's moves by band of the mover and
+    condition.
 
-    `ratings` names the columns and each of `rows` is a band: `positions games rating`, the lists `log_likelihood top1` by
-    column, and the same figures under both players' true ratings (`true_*`) and none (`unknown_*`). `best` is the rating with
-    the highest likelihood, `other` the best except the band's own. `lead` is the own rating's likelihood less that of `other`,
-    in nats per move, with the interval of the paired difference by games. `other` is chosen on these rows, which flatters it.
+    `ratings` names the columns and each of `rows` is a band: `positions games rating`, the lists
+    `log_likelihood top1` by column, and the same figures under both players' true ratings
+    (`true_*`) and none (`unknown_*`). `best` is the rating with the highest likelihood, `other` the
+    best except the band's own. `lead` is the own rating's likelihood less that of `other`, in nats
+    per move, with the interval of the paired difference by games. `other` is chosen on these rows,
+    which flatters it.
     """
     from model.metrics import rows as measured
 
@@ -47,7 +53,12 @@ def measure_matrix(network: "NetworkEvaluator", sample: BandSample, progress: Pr
         progress(Tick(done, len(band_R) * len(CONDITIONS), "evaluations by rating"))
     bands = np.unique(band_R).tolist()
     found = [
-        _row(band, nll_TR[:, band_R == band], hit_TR[:, band_R == band], batch["game_id"][band_R == band])
+        _row(
+            band,
+            nll_TR[:, band_R == band],
+            hit_TR[:, band_R == band],
+            batch["game_id"][band_R == band],
+        )
         for band in bands
     ]
     return {"ratings": list(CENTERS), "rows": found}
@@ -64,7 +75,10 @@ def _row(
     more = dict[str, float]()
     for name in (TRUE, UNKNOWN):
         at = CONDITIONS.index(name)
-        more |= {f"{name}_log_likelihood": float(likelihood_T[at]), f"{name}_top1": float(top1_T[at])}
+        more |= {
+            f"{name}_log_likelihood": float(likelihood_T[at]),
+            f"{name}_top1": float(top1_T[at]),
+        }
     return {
         "band": NAMES[band],
         "rating": CENTERS[band],
@@ -83,7 +97,9 @@ def _row(
 
 
 def describe_lead(lead: float, low: float | None, high: float | None) -> str:
-    """Return how the band's own rating fares: wins or loses where the interval excludes 0, else leads, trails or ties."""
+    """Return how the band's own rating fares: wins or loses where the interval excludes 0, else
+    leads, trails or ties.
+    """
     if low is not None and high is not None and low * high > 0:
         return "wins" if low > 0 else "loses"
     return "leads" if lead > 0 else "trails" if lead < 0 else "ties"
@@ -97,6 +113,7 @@ def describe_matrix(matrix: dict[str, Any]) -> str:
     best = sum(row["best"] == row["rating"] for row in rows)
     wins, losses = (sum(row["verdict"] == word for row in rows) for word in ("wins", "loses"))
     return (
-        f"the band's own rating predicts best in {best} of {len(rows)} bands; against the best other rating it wins beyond "
+        f"the band's own rating predicts best in {best} of {len(rows)} bands; against the best "
+        f"other rating it wins beyond "
         f"its 95 % interval in {wins} and loses in {losses}"
     )

@@ -1,4 +1,5 @@
-"""The same number of positions from each rating band of the mover, and a network's answers conditioned on given ratings.
+"""The same number of positions from each rating band of the mover, and a network's answers
+conditioned on given ratings.
 
 Axes: B rows of a batch, R rows of a sample, A label (4096).
 """
@@ -21,7 +22,11 @@ if TYPE_CHECKING:
 EDGES = tuple(range(800, 2601, 200))
 """Edges of the bands of the mover's rating: 11 bands, the outer ones open."""
 NAMES = tuple(band_names(EDGES)[:-1])
-CENTERS = (EDGES[0] - 100, *((low + high) // 2 for low, high in itertools.pairwise(EDGES)), EDGES[-1] + 100)
+CENTERS = (
+    EDGES[0] - 100,
+    *((low + high) // 2 for low, high in itertools.pairwise(EDGES)),
+    EDGES[-1] + 100,
+)
 """The rating that stands for each band; both players are given it."""
 RATINGS = ("elo", "opponent_elo")
 TRUE, UNKNOWN = "true", "unknown"
@@ -31,9 +36,11 @@ BATCH = 1024
 
 
 class BandSample:
-    """At most `rows` positions per rating band, collected batch by batch; rows of unknown rating are left out.
+    """At most `rows` positions per rating band, collected batch by batch; rows of unknown rating
+    are left out.
 
-    The choice is a hash of game and ply: the order of batches does not matter, and a smaller sample is part of a larger one.
+    The choice is a hash of game and ply: the order of batches does not matter, and a smaller sample
+    is part of a larger one.
     """
 
     def __init__(self, rows: int) -> None:
@@ -54,12 +61,18 @@ class BandSample:
                 if not mine_B.any():
                     continue
             new = {name: values[mine_B] for name, values in columns.items()}
-            both = new if old is None else {name: np.concatenate([old[name], new[name]]) for name in new}
+            both = (
+                new
+                if old is None
+                else {name: np.concatenate([old[name], new[name]]) for name in new}
+            )
             first = np.argsort(both["chance"], kind="stable")[: self.rows]
             self.kept[band] = {name: values[first] for name, values in both.items()}
 
     def take(self) -> tuple[Batch, NDArray[np.int64]]:
-        """Return the positions of all bands as one batch with the column `game_id`, and the band of each [R]."""
+        """Return the positions of all bands as one batch with the column `game_id`, and the band of
+        each [R].
+        """
         bands = sorted(self.kept)
         parts = [self.kept[band] for band in bands]
         if not parts:
@@ -71,7 +84,9 @@ class BandSample:
 def evaluate_conditions(
     network: "NetworkEvaluator", rows: Batch
 ) -> Iterator[tuple[int, slice, Batch, NDArray[np.float32], NDArray[np.float32]]]:
-    """Yield the network's answers under each of CONDITIONS: its number, the rows and their batch, logits and values."""
+    """Yield the network's answers under each of CONDITIONS: its number, the rows and their batch,
+    logits and values.
+    """
     for begin in range(0, len(rows["planes"]), BATCH):
         part = slice(begin, begin + BATCH)
         batch = {name: values[part] for name, values in rows.items()}

@@ -31,7 +31,14 @@ def _flip(board: Any) -> Any:
 
 @pytest.mark.parametrize(
     ("board", "bits", "first"),
-    [(0, 0, 64), (1, 1, 0), (1 << 63, 1, 63), (2**64 - 1, 64, 0), (0xF0, 4, 4), (0x8000_0001_0000_0000, 2, 32)],
+    [
+        (0, 0, 64),
+        (1, 1, 0),
+        (1 << 63, 1, 63),
+        (2**64 - 1, 64, 0),
+        (0xF0, 4, 4),
+        (0x8000_0001_0000_0000, 2, 32),
+    ],
 )
 def test_bits_are_counted_and_found(board: int, bits: int, first: int):
     assert _popcount(U(board)) == bits
@@ -64,7 +71,8 @@ def test_leapers_never_wrap_round_the_edge(square: int):
 
 
 def _exercise() -> None:
-    """Call every entry point, so that each has a signature; those they call get theirs as they are compiled."""
+    """Call every entry point, so that each has a signature; those they call get theirs as they are
+    compiled."""
     words = position.from_fen("rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq -")
     planes = np.zeros(77, dtype=np.uint64)
     position.key(words, False)
@@ -88,7 +96,12 @@ def test_every_kernel_stays_unsigned():
     found = kernels(bitboard, position, movegen, movers)
     assert len(found) > 15
     seen: set[tuple[str, Any]] = set()
-    while new := [(name, s) for name, kernel in found.items() for s in kernel.signatures if (name, s) not in seen]:
+    while new := [
+        (name, s)
+        for name, kernel in found.items()
+        for s in kernel.signatures
+        if (name, s) not in seen
+    ]:
         for name, signature in new:
             seen.add((name, signature))
             mixed = not_unsigned(found[name], signature)
@@ -99,7 +112,9 @@ def test_every_kernel_stays_unsigned():
         "engine.board.movegen.pawn_attacks_up",
         "engine.board.position._mix",
     }  # seen inside those that use them
-    assert {name for name, _ in seen} | inlined == set(found), "a kernel was never compiled: call it in _exercise"
+    assert {name for name, _ in seen} | inlined == set(found), (
+        "a kernel was never compiled: call it in _exercise"
+    )
 
 
 def _add(board: Any, number: Any) -> Any:

@@ -1,4 +1,5 @@
-"""Drawn boards with every legal move, from tests/data/boards.txt: for a person's eye, checked by python-chess too."""
+"""Drawn boards with every legal move, from tests/data/boards.txt: for a person's eye, checked by
+python-chess too."""
 
 from dataclasses import dataclass, field
 from functools import cache
@@ -30,7 +31,8 @@ class Drawn:
 
 
 def plane_number(name: str) -> int:
-    """Give the plane of `NE4` or `knight +1 +2`: 13 + (distance - 1) * 8 + direction, knights from 13 + 56."""
+    """Give the plane of `NE4` or `knight +1 +2`: 13 + (distance - 1) * 8 + direction, knights from
+    13 + 56."""
     if name.startswith("knight "):
         return 13 + 56 + KNIGHT.index(name.removeprefix("knight "))
     return 13 + (int(name[-1]) - 1) * 8 + DIRECTIONS.index(name[:-1])

@@ -13,7 +13,8 @@ from tests.conftest import shared_data
 QUICK_NODES = 100_000
 """Larger rows are left to `-m slow`."""
 SLOW_DEPTH = int(os.environ.get("FIANCHETTO_PERFT_DEPTH", "5"))
-"""Depth 6 of random.perft is 4.2e12 nodes, some eight hours of one core: FIANCHETTO_PERFT_DEPTH=6 asks for it."""
+"""Depth 6 of random.perft is 4.2e12 nodes, some eight hours of one core: FIANCHETTO_PERFT_DEPTH=6
+asks for it."""
 PARTS = 31
 """Tests that the whole table is dealt to: prime, so that each gets every depth."""
 
@@ -31,7 +32,8 @@ class Row(NamedTuple):
 
 
 def read_perft(path: Path) -> list[Row]:
-    """Read a perft file: blocks of `id`, `epd` and `perft DEPTH NODES` lines, `#` comments, blank lines."""
+    """Read a perft file: blocks of `id`, `epd` and `perft DEPTH NODES` lines, `#` comments, blank
+    lines."""
     rows: list[Row] = []
     name = fen = ""
     for number, line in enumerate(path.read_text().splitlines(), start=1):
@@ -49,24 +51,34 @@ def read_perft(path: Path) -> list[Row]:
 
 
 def standard_rows(table: str) -> list[Row]:
-    return [row for row in read_perft(shared_data(f"truth/perft/{table}.perft")) if row.name not in CHESS960]
+    return [
+        row
+        for row in read_perft(shared_data(f"truth/perft/{table}.perft"))
+        if row.name not in CHESS960
+    ]
 
 
 def wrong(rows: list[Row]) -> list[str]:
     """List the rows whose count differs, for a person to read."""
     counted = ((row, perft(from_fen(row.fen), row.depth)) for row in rows)
     return [
-        f"{row.name} {row.fen} depth {row.depth}: {got}, not {row.nodes}" for row, got in counted if got != row.nodes
+        f"{row.name} {row.fen} depth {row.depth}: {got}, not {row.nodes}"
+        for row, got in counted
+        if got != row.nodes
     ]
 
 
 def test_the_tables_are_read_whole():
-    tricky, random = (read_perft(shared_data(f"truth/perft/{table}.perft")) for table in ("tricky", "random"))
+    tricky, random = (
+        read_perft(shared_data(f"truth/perft/{table}.perft")) for table in ("tricky", "random")
+    )
     assert len({row.name for row in tricky}) == 19
     assert len({row.name for row in random}) == 6838
     assert len(random) == 6 * 6838
     assert {row.name for row in tricky} > CHESS960
-    assert random[2] == Row("gentest-1", "rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq -", 3, 8902)
+    assert random[2] == Row(
+        "gentest-1", "rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq -", 3, 8902
+    )
 
 
 def test_tricky_positions():

@@ -1,4 +1,5 @@
-"""Which pieces may move to a square, against python-chess: drawn pins and checks, and games played at random."""
+"""Which pieces may move to a square, against python-chess: drawn pins and checks, and games played
+at random."""
 
 import random
 from collections import Counter
@@ -26,7 +27,8 @@ DRAWN = (
 
 
 def _moves(board: chess.Board) -> Counter[tuple[int, int, int]]:
-    """Give python-chess's legal moves but for castling and en passant: from-squares by piece word and target, mover's view."""
+    """Give python-chess's legal moves but for castling and en passant: from-squares by piece word
+    and target, mover's view."""
     flip = 56 if board.turn == chess.WHITE else 0
     found: Counter[tuple[int, int, int]] = Counter()
     for move in board.legal_moves:

@@ -13,7 +13,8 @@ ROOKS_AND_KINGS = "r3k2r/8/8/8/8/8/8/R3K2R w KQkq - 0 1"
 
 
 def square(name: str, side: str) -> int:
-    """Give the bit index of a square for the mover `side` ("w" or "b"): row 0 is the mover's eighth rank."""
+    """Give the bit index of a square for the mover `side` ("w" or "b"): row 0 is the mover's eighth
+    rank."""
     file, rank = "abcdefgh".index(name[0]), int(name[1])
     return (8 - rank if side == "w" else rank - 1) * 8 + file
 
@@ -50,7 +51,8 @@ def test_the_words_with_black_to_move_are_seen_by_black():
     assert int(position[words.PAWN]) == 1 << square("e4", "b") == 1 << 28
     assert int(position[words.PAWN + 1]) == 1 << square("d4", "b") == 1 << 27
     assert int(position[words.TURN]) == 2**64 - 1
-    assert int(position[words.CASTLING]) == 1 << 7  # White's king's rook: the opponent's row 0, column 7
+    # White's king's rook: the opponent's row 0, column 7
+    assert int(position[words.CASTLING]) == 1 << 7
     assert int(position[words.EN_PASSANT]) == 1 << 19  # d3: row 2, column 3
     assert int(position[words.COUNTERS]) == 7 | 39 << 16  # 19 full moves and White's twentieth
 
@@ -60,7 +62,11 @@ def test_the_words_with_black_to_move_are_seen_by_black():
     [
         (START, ["e2e4"], "rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR b KQkq e3 0 1"),
         (START, ["e2e4", "c7c5"], "rnbqkbnr/pp1ppppp/8/2p5/4P3/8/PPPP1PPP/RNBQKBNR w KQkq c6 0 2"),
-        (START, ["g1f3", "g8f6", "f3g1", "f6g8"], "rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 4 3"),
+        (
+            START,
+            ["g1f3", "g8f6", "f3g1", "f6g8"],
+            "rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 4 3",
+        ),
         (START, ["e2e3"], "rnbqkbnr/pppppppp/8/8/8/4P3/PPPP1PPP/RNBQKBNR b KQkq - 0 1"),
         (ROOKS_AND_KINGS, ["e1g1"], "r3k2r/8/8/8/8/8/8/R4RK1 b kq - 1 1"),
         (ROOKS_AND_KINGS, ["e1c1"], "r3k2r/8/8/8/8/8/8/2KR3R b kq - 1 1"),
@@ -74,7 +80,8 @@ def test_the_words_with_black_to_move_are_seen_by_black():
         ("4k3/8/8/3pP3/8/8/8/4K3 w - d6 0 1", ["e1e2"], "4k3/8/8/3pP3/8/8/4K3/8 b - - 1 1"),
         ("4k3/P7/8/8/8/8/8/4K3 w - - 9 1", ["a7a8q"], "Q3k3/8/8/8/8/8/8/4K3 b - - 0 1"),
         ("4k3/P7/8/8/8/8/8/4K3 w - - 9 1", ["a7a8n"], "N3k3/8/8/8/8/8/8/4K3 b - - 0 1"),
-        ("4k3/P7/8/8/8/8/8/4K3 w - - 9 1", ["a7a8"], "Q3k3/8/8/8/8/8/8/4K3 b - - 0 1"),  # unnamed: a queen
+        # unnamed: a queen
+        ("4k3/P7/8/8/8/8/8/4K3 w - - 9 1", ["a7a8"], "Q3k3/8/8/8/8/8/8/4K3 b - - 0 1"),
         ("4k2r/6P1/8/8/8/8/8/4K3 w k - 9 1", ["g7h8r"], "4k2R/8/8/8/8/8/8/4K3 b - - 0 1"),
         ("4k3/8/8/8/8/8/p7/4K3 b - - 9 5", ["a2a1b"], "4k3/8/8/8/8/8/8/b3K3 w - - 0 6"),
     ],
@@ -100,7 +107,9 @@ def test_mirror_turns_the_board_round():
     assert position.tolist() == before.tolist()
 
 
-@pytest.mark.parametrize("fen", ["", " ", "hello world", "r" * 10_000, "8/" * 5_000, "♔" * 10_000, START + " 0 1 e4"])
+@pytest.mark.parametrize(
+    "fen", ["", " ", "hello world", "r" * 10_000, "8/" * 5_000, "♔" * 10_000, START + " 0 1 e4"]
+)
 def test_what_is_no_fen_is_refused_in_one_short_line(fen: str):
     with pytest.raises(FenError) as caught:
         from_fen(fen)
@@ -155,11 +164,19 @@ def test_a_fen_that_cannot_be_played_says_why(fen: str, reason: str):
         ("4k3/8/8/8/8/8/8/4K3 w - d6 0 1", "4k3/8/8/8/8/8/8/4K3 w - - 0 1"),  # no pawn has moved
         ("4k3/8/8/3p4/8/8/8/4K3 w - d3 0 1", "4k3/8/8/3p4/8/8/8/4K3 w - - 0 1"),  # wrong rank
         ("4k3/8/3n4/3p4/8/8/8/4K3 w - d6 0 1", "4k3/8/3n4/3p4/8/8/8/4K3 w - - 0 1"),  # square taken
-        ("4k3/3p4/8/3p4/8/8/8/4K3 w - d6 0 1", "4k3/3p4/8/3p4/8/8/8/4K3 w - - 0 1"),  # the pawn never stood on d7
-        ("4k3/8/8/3p4/8/8/8/4K3 w - d6 0 1", "4k3/8/8/3p4/8/8/8/4K3 w - d6 0 1"),  # true, though none can take
+        # the pawn never stood on d7
+        ("4k3/3p4/8/3p4/8/8/8/4K3 w - d6 0 1", "4k3/3p4/8/3p4/8/8/8/4K3 w - - 0 1"),
+        # true, though none can take
+        ("4k3/8/8/3p4/8/8/8/4K3 w - d6 0 1", "4k3/8/8/3p4/8/8/8/4K3 w - d6 0 1"),
         ("4k3/8/8/8/8/8/8/4K3 w - -", "4k3/8/8/8/8/8/8/4K3 w - - 0 1"),
-        ("4k3/8/8/8/8/8/8/4K3 w - - 99999999999 99999999999", "4k3/8/8/8/8/8/8/4K3 w - - 65535 32768"),
-        ("QQQQQ1k1/8/8/8/8/8/PPPPPPPP/4K2Q b - - 0 1", "QQQQQ1k1/8/8/8/8/8/PPPPPPPP/4K2Q b - - 0 1"),
+        (
+            "4k3/8/8/8/8/8/8/4K3 w - - 99999999999 99999999999",
+            "4k3/8/8/8/8/8/8/4K3 w - - 65535 32768",
+        ),
+        (
+            "QQQQQ1k1/8/8/8/8/8/PPPPPPPP/4K2Q b - - 0 1",
+            "QQQQQ1k1/8/8/8/8/8/PPPPPPPP/4K2Q b - - 0 1",
+        ),
     ],
 )
 def test_a_fen_that_lies_in_part_keeps_what_is_true(fen: str, kept: str):
@@ -191,7 +208,8 @@ def test_keys_tell_turn_castling_and_en_passant_apart():
     ("one", "other"),
     [
         ("4k3/8/8/3p4/8/8/8/4K3 w - d6 0 1", "4k3/8/8/3p4/8/8/8/4K3 w - - 0 1"),  # nothing can take
-        ("4k3/8/8/K2pP2r/8/8/8/8 w - d6 0 1", "4k3/8/8/K2pP2r/8/8/8/8 w - - 0 1"),  # taking uncovers the rook
+        # taking uncovers the rook
+        ("4k3/8/8/K2pP2r/8/8/8/8 w - d6 0 1", "4k3/8/8/K2pP2r/8/8/8/8 w - - 0 1"),
         ("4k3/8/8/8/8/8/8/4K3 w - - 0 1", "4k3/8/8/8/8/8/8/4K3 w - - 49 80"),  # counters
     ],
 )
@@ -200,7 +218,8 @@ def test_keys_leave_out_what_does_not_matter(one: str, other: str):
 
 
 @pytest.mark.parametrize(
-    ("castling", "bits"), [("KQkq", 15), ("K", 1), ("Q", 2), ("k", 4), ("q", 8), ("Kq", 9), ("-", 0)]
+    ("castling", "bits"),
+    [("KQkq", 15), ("K", 1), ("Q", 2), ("k", 4), ("q", 8), ("Kq", 9), ("-", 0)],
 )
 def test_castling_bits_are_the_mover_s_first(castling: str, bits: int):
     white = from_fen(f"r3k2r/8/8/8/8/8/8/R3K2R w {castling} - 0 1")

@@ -1,4 +1,5 @@
-"""Positions with more legal moves than arrays have room for: refused at every door, and by the arrays behind the doors."""
+"""Positions with more legal moves than arrays have room for: refused at every door, and by the
+arrays behind the doors."""
 
 from pathlib import Path
 
@@ -32,7 +33,9 @@ def planes_of_many() -> np.ndarray:
 def test_a_fen_and_a_board_are_refused_in_one_line() -> None:
     assert chess.Board(MANY).legal_moves.count() == 263 > MAX_MOVES
     for door in (from_fen, lambda fen: from_board(chess.Board(fen))):
-        with pytest.raises(FenError, match="it has 263 legal moves, and at most 256 are supported") as refused:
+        with pytest.raises(
+            FenError, match="it has 263 legal moves, and at most 256 are supported"
+        ) as refused:
             door(MANY)
         assert "\n" not in str(refused.value)
 
@@ -55,7 +58,9 @@ def test_a_search_is_not_begun_there() -> None:
 
 
 @pytest.mark.parametrize("algorithm", ["puct", "gumbel"])
-def test_a_search_that_comes_there_gives_it_no_moves_and_refuses_to_go_on_from_it(algorithm: str) -> None:
+def test_a_search_that_comes_there_gives_it_no_moves_and_refuses_to_go_on_from_it(
+    algorithm: str,
+) -> None:
     search = Search(uniform, SearchConfig(simulations=8, algorithm=algorithm))  # type: ignore[arg-type]
     search.start(0, from_fen(BEFORE))
     search.run()
@@ -81,7 +86,15 @@ def test_a_book_does_not_open_there(name: str, text: str, tmp_path: Path) -> Non
 
 def test_arrays_of_the_most_moves_are_not_written_past_their_end() -> None:
     planes = planes_of_many()
-    assert expand(empty_forest(1, 100, 0), 0, 0, planes, np.zeros(LABELS, dtype=np.float32), 1.0) == NO_ROOM
+    assert (
+        expand(empty_forest(1, 100, 0), 0, 0, planes, np.zeros(LABELS, dtype=np.float32), 1.0)
+        == NO_ROOM
+    )
     labels, scores = np.zeros(MAX_MOVES, dtype=np.int64), np.zeros(MAX_MOVES, dtype=np.int64)
     with pytest.raises(AssertionError):
-        score_moves(planes, labels, scores, (np.zeros(64, dtype=np.int64), np.zeros(PLANES, dtype=np.uint64)))
+        score_moves(
+            planes,
+            labels,
+            scores,
+            (np.zeros(64, dtype=np.int64), np.zeros(PLANES, dtype=np.uint64)),
+        )

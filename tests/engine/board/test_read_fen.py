@@ -16,7 +16,8 @@ AS_WRITTEN = re.compile(r"[^ ]+ [wb] [^ ]+ [^ ]+( \d{1,4} \d{1,4})?")
 
 
 def walks(games: int, plies: int) -> list[str]:
-    """Return FENs along random games, castling rights and en-passant squares of all kinds among them."""
+    """Return FENs along random games, castling rights and en-passant squares of all kinds among
+    them."""
     rng, found = random.Random(7), []
     for _ in range(games):
         board = chess.Board()
@@ -109,7 +110,11 @@ def test_odd_fens(fen: str, wanted: int) -> None:
 
 
 def test_positions_of_test_suites_are_those_of_python_chess() -> None:
-    lines = [line for path in sorted(shared_data("truth/epd").glob("*.epd")) for line in path.open(encoding="latin-1")]
+    lines = [
+        line
+        for path in sorted(shared_data("truth/epd").glob("*.epd"))
+        for line in path.open(encoding="latin-1")
+    ]
     fens = [" ".join(line.split()[:4]) for line in lines if len(line.split()) > 3]
     assert len(fens) > 500
     for fen in fens:

@@ -1,4 +1,5 @@
-"""Move vocabularies against python-chess on every legal move of 10,000 real positions, by formulas of the tests' own."""
+"""Move vocabularies against python-chess on every legal move of 10,000 real positions, by formulas
+of the tests' own."""
 
 from collections.abc import Iterator
 from functools import cache
@@ -25,7 +26,8 @@ FILES = ("pgn/lichess_dump_2021-10_999.pgn", "pgn/lichess_export_2016-05.pgn")
 MOVES = 290_558
 NAMES = ("marro4096", "fromto4096", "factored", "az4672")
 COLLIDING = 156
-"""Legal under-promotions among the 290,558 legal moves: in vocabularies without them each shares its queen's index."""
+"""Legal under-promotions among the 290,558 legal moves: in vocabularies without them each shares
+its queen's index."""
 
 
 def expected_index(name: str, move: chess.Move, below: chess.Color) -> int:
@@ -61,7 +63,8 @@ def real() -> list[tuple[bool, list[chess.Move]]]:
 
 @cache
 def flat() -> tuple[np.ndarray, ...]:
-    """List the legal moves of all positions: row, label in the mover's view, promotion, Black to move."""
+    """List the legal moves of all positions: row, label in the mover's view, promotion, Black to
+    move."""
     rows = [
         (row, oracle.label(move, turn), move.promotion or 0, not turn)
         for row, (turn, moves) in enumerate(real())
@@ -79,7 +82,9 @@ def test_every_legal_move_has_an_index_and_round_trips(name: str, absolute: bool
     turned_m = black_m.astype(bool) & absolute
     index_m = index_of(moves, turned_m, label_m, promotion_m)
     expected = [
-        expected_index(name, move, chess.WHITE if absolute else turn) for turn, legals in positions for move in legals
+        expected_index(name, move, chess.WHITE if absolute else turn)
+        for turn, legals in positions
+        for move in legals
     ]
     assert index_m.tolist() == expected
 
@@ -109,7 +114,8 @@ def test_sizes_are_the_systems() -> None:
     assert vocabulary("az4672").planes == 73
     # 8 files x 3 steps less the two that leave the board, 3 pieces, 2 last ranks (either may be up)
     assert np.count_nonzero(vocabulary("az4672").promotions) == (8 * 3 - 2) * 3 * 2
-    # Of 64 x 64 pairs of squares, those that a queen (1,456) or a knight (336) moves between on an empty board.
+    # Of 64 x 64 pairs of squares, those that a queen (1,456) or a knight (336) moves between on an
+    # empty board.
     assert np.count_nonzero(vocabulary("fromto4096").labels >= 0) == 1456 + 336
 
 
@@ -124,14 +130,24 @@ def test_turning_the_board_twice_is_nothing(name: str, data: st.DataObject) -> N
 
 @pytest.mark.parametrize(
     ("name", "label", "promotion"),
-    [("marro4096", 4096, 0), ("marro4096", -1, 0), ("az4672", 0, 6), ("az4672", 20, chess.ROOK), ("fromto4096", 0, 0)],
+    [
+        ("marro4096", 4096, 0),
+        ("marro4096", -1, 0),
+        ("az4672", 0, 6),
+        ("az4672", 20, chess.ROOK),
+        ("fromto4096", 0, 0),
+    ],
 )
 def test_a_move_outside_the_vocabulary_is_named(name: str, label: int, promotion: int) -> None:
     one = np.array([0])
-    with pytest.raises(MoveIndexError, match=rf"label {label} with promotion {promotion} is no move of {name}"):
+    with pytest.raises(
+        MoveIndexError, match=rf"label {label} with promotion {promotion} is no move of {name}"
+    ):
         index_of(vocabulary(name), one.astype(bool), one + label, one + promotion)
 
 
 def test_an_unknown_vocabulary_names_the_nearest() -> None:
-    with pytest.raises(UnknownVocabularyError, match=r"no move vocabulary 'az4627': did you mean 'az4672'\?"):
+    with pytest.raises(
+        UnknownVocabularyError, match=r"no move vocabulary 'az4627': did you mean 'az4672'\?"
+    ):
         vocabulary("az4627")

@@ -27,8 +27,10 @@ from engine.evaluation.move_features import legal_move_features
 
 def test_the_encoding_is_the_one_that_shards_and_checkpoints_name():
     assert (encoding.ENCODING_VERSION, moves_hash()) == (1, "e16a22556067d46b"), (
-        "The plane order, bit order or move table has changed. A changed bit is a new version: shards and checkpoints "
-        "made before would be read wrongly and in silence. If the change is meant, raise ENCODING_VERSION, write it in "
+        "The plane order, bit order or move table has changed. A changed bit is a new version: "
+        "shards and checkpoints "
+        "made before would be read wrongly and in silence. If the change is meant, raise "
+        "ENCODING_VERSION, write it in "
         "CHANGELOG.md, and put the new version and hash here; if not, undo it."
     )
 
@@ -121,7 +123,13 @@ def test_bit_k_is_row_and_column_of_the_picture():
     pictures = unpack(planes)
     assert pictures.shape == (1, 77, 8, 8)
     assert pictures.dtype == np.uint8
-    assert np.argwhere(pictures).tolist() == [[0, 3, 0, 0], [0, 3, 0, 7], [0, 3, 1, 4], [0, 3, 7, 0], [0, 3, 7, 7]]
+    assert np.argwhere(pictures).tolist() == [
+        [0, 3, 0, 0],
+        [0, 3, 0, 7],
+        [0, 3, 1, 4],
+        [0, 3, 7, 0],
+        [0, 3, 7, 7],
+    ]
 
 
 @given(st.integers(0, 4095), st.integers(0, 2))

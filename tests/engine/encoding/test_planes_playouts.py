@@ -1,4 +1,5 @@
-"""Properties over random games, which go where people do not: many promotions, kings in the open, odd material."""
+"""Properties over random games, which go where people do not: many promotions, kings in the open,
+odd material."""
 
 from random import Random
 
@@ -47,7 +48,9 @@ def test_planes_and_mask_are_python_chess_s(board: chess.Board):
     way_back = board.copy()
     while way_back.move_stack:
         way_back.pop()
-        assert planes_of(from_board(way_back))[0].tolist() == oracle.planes(way_back), way_back.fen()
+        assert planes_of(from_board(way_back))[0].tolist() == oracle.planes(way_back), (
+            way_back.fen()
+        )
     position = from_board(board)
     planes = planes_of(position)
     assert planes[0].tolist() == oracle.planes(board)
@@ -77,7 +80,8 @@ def test_mirror_is_python_chess_s_and_its_own_inverse(board: chess.Board):
     turned = position.copy()
     mirror(turned)
     null = board.copy(stack=False)
-    null.turn = not board.turn  # mirroring a position gives the other side the move on the same board
+    # mirroring a position gives the other side the move on the same board
+    null.turn = not board.turn
     assert turned[: words.COUNTERS].tolist() == from_board(null)[: words.COUNTERS].tolist()
     mirror(turned)
     assert turned.tolist() == position.tolist()

@@ -1,4 +1,5 @@
-"""The engine against python-chess on every position of real games: planes, labels, push, FEN, keys."""
+"""The engine against python-chess on every position of real games: planes, labels, push, FEN,
+keys."""
 
 import io
 from collections.abc import Iterator
@@ -19,9 +20,11 @@ from tests.engine import oracle
 READ_BYTES = 48 << 20
 """Of the large dumps, the head: games are taken evenly from it."""
 FEN_EVERY = 16
-"""FEN and the label of every legal move are the slow part of python-chess: on each sixteenth position."""
+"""FEN and the label of every legal move are the slow part of python-chess: on each sixteenth
+position."""
 
-# (file, games): 3,000 games in all; `make test` compares a third of each file's, and `make test-slow` the others too
+# (file, games): 3,000 games in all; `make test` compares a third of each file's, and `make
+# test-slow` the others too
 SOURCES = [
     ("pgn/lichess_rapid_eval_train.pgn.zst", 700),
     ("pgn/otb_345k.pgn.zst", 500),
@@ -42,7 +45,9 @@ EACH = [
 def _head(relative: str) -> str:
     path = shared_data(relative)
     with path.open("rb") as file:
-        stream: IO[bytes] = zstandard.ZstdDecompressor().stream_reader(file) if path.suffix == ".zst" else file
+        stream: IO[bytes] = (
+            zstandard.ZstdDecompressor().stream_reader(file) if path.suffix == ".zst" else file
+        )
         text = stream.read(READ_BYTES)
     if len(text) == READ_BYTES:
         text = text[: text.rindex(b"\n[Event ")]  # the last game is cut
@@ -50,12 +55,20 @@ def _head(relative: str) -> str:
 
 
 def games_of(relative: str, wanted: int, part: int = 0, parts: int = 1) -> Iterator[chess.pgn.Game]:
-    """Yield standard games that python-chess replays whole, evenly from one file, disjoint from its other parts."""
+    """Yield standard games that python-chess replays whole, evenly from one file, disjoint from its
+    other parts."""
     texts = _head(relative).split("\n[Event ")
     every = max(1, len(texts) // (wanted * parts * 5 // 4))
     for text in texts[part * every :: parts * every]:
-        game = chess.pgn.read_game(io.StringIO(text if text.startswith("[Event") else "[Event " + text))
-        if game is None or game.errors or type(game.board()) is not chess.Board or game.board().chess960:
+        game = chess.pgn.read_game(
+            io.StringIO(text if text.startswith("[Event") else "[Event " + text)
+        )
+        if (
+            game is None
+            or game.errors
+            or type(game.board()) is not chess.Board
+            or game.board().chess960
+        ):
             continue
         if game.next() is not None:
             yield game
@@ -63,7 +76,11 @@ def games_of(relative: str, wanted: int, part: int = 0, parts: int = 1) -> Itera
 
 def _differences(got: np.ndarray, expected: list[int], board: chess.Board) -> str:
     pairs = enumerate(zip(got.tolist(), expected, strict=True))
-    wrong = [f"plane {index}: {word:#018x}, not {right:#018x}" for index, (word, right) in pairs if word != right]
+    wrong = [
+        f"plane {index}: {word:#018x}, not {right:#018x}"
+        for index, (word, right) in pairs
+        if word != right
+    ]
     return "\n".join([board.fen(), str(board), *wrong])
 
 
@@ -79,14 +96,16 @@ def _check_slowly(board: chess.Board, position: words.Position) -> None:
 
 
 class Comparison:
-    """What is kept from position to position: the planes' buffer, python-chess's planes, and the key of each position."""
+    """What is kept from position to position: the planes' buffer, python-chess's planes, and the
+    key of each position."""
 
     def __init__(self) -> None:
         self.planes = np.zeros(77, dtype=np.uint64)
         self.keys: dict[int, object] = {}
         self.positions: dict[object, int] = {}
         self.expected: dict[object, list[int]] = {}
-        """By position: games begin alike, and python-chess's answer for equal positions is the same."""
+        """By position: games begin alike, and python-chess's answer for equal positions is the
+        same."""
         self.seen = 0
 
     def check(self, board: chess.Board, position: words.Position) -> None:
@@ -102,8 +121,12 @@ class Comparison:
         en_passant = bool(en_passant_legal(position, self.planes))
         assert en_passant == board.has_legal_en_passant(), board.fen()
         key = int(words.key(position, en_passant))
-        assert self.keys.setdefault(key, identity) == identity, f"two positions, one key: {board.fen()}"
-        assert self.positions.setdefault(identity, key) == key, f"one position, two keys: {board.fen()}"
+        assert self.keys.setdefault(key, identity) == identity, (
+            f"two positions, one key: {board.fen()}"
+        )
+        assert self.positions.setdefault(identity, key) == key, (
+            f"one position, two keys: {board.fen()}"
+        )
         if self.seen % FEN_EVERY == 0:
             _check_slowly(board, position)
         self.seen += 1
@@ -118,7 +141,10 @@ def test_every_position_equals_python_chess(relative: str, wanted: int, part: in
         position = words.from_fen(board.fen(en_passant="fen"))
         comparison.check(board, position)
         for move in game.mainline_moves():
-            source, target = oracle.bit(move.from_square, board.turn), oracle.bit(move.to_square, board.turn)
+            source, target = (
+                oracle.bit(move.from_square, board.turn),
+                oracle.bit(move.to_square, board.turn),
+            )
             words.push(position, source, target, move.promotion or 0)
             board.push(move)
             comparison.check(board, position)

@@ -15,7 +15,9 @@ from tests.conftest import shared_data
 
 
 def _rows() -> list[dict]:
-    return pq.read_table(shared_data("chessmarro/linchess_converted_stockfish99.parquet")).to_pylist()
+    return pq.read_table(
+        shared_data("chessmarro/linchess_converted_stockfish99.parquet")
+    ).to_pylist()
 
 
 def _planes(fens: list[str]) -> np.ndarray:
@@ -39,7 +41,8 @@ def test_chessmarro_s_published_labels():
     rows = _rows()
     black = np.array([row["fen_original"].split()[1] == "b" for row in rows])
     stored = [
-        label_of(chess.Move.from_uci(row["best_uci"]), not b) for row, b in zip(rows, black.tolist(), strict=True)
+        label_of(chess.Move.from_uci(row["best_uci"]), not b)
+        for row, b in zip(rows, black.tolist(), strict=True)
     ]
     ours = apply_labels(view("chessmarro77"), black, np.array(stored, dtype=np.uint16))
     assert ours.tolist() == [row["best"] for row in rows]
@@ -92,9 +95,14 @@ def test_the_default_view_changes_nothing_and_copies():
     assert shown.tolist() == planes.tolist()
     shown[:] = 0
     assert planes.any()
-    assert apply_labels(view("marro77"), np.array([True, False]), np.array([7, 4095])).tolist() == [7, 4095]
+    assert apply_labels(view("marro77"), np.array([True, False]), np.array([7, 4095])).tolist() == [
+        7,
+        4095,
+    ]
 
 
 def test_an_unknown_view_names_the_nearest():
-    with pytest.raises(UnknownViewError, match=r"no view 'chesmarro77': did you mean 'chessmarro77'\?"):
+    with pytest.raises(
+        UnknownViewError, match=r"no view 'chesmarro77': did you mean 'chessmarro77'\?"
+    ):
         view("chesmarro77")

@@ -1,4 +1,5 @@
-"""planes18, planes19 and the options of views, drawn by python-chess; and what planes alone tell of the other columns."""
+"""planes18, planes19 and the options of views, drawn by python-chess; and what planes alone tell of
+the other columns."""
 
 import random
 from itertools import islice
@@ -76,7 +77,9 @@ def test_planes19_add_the_fifty_move_plane() -> None:
     planes, columns = rows([chess.Board(fen) for fen in FENS])
     shown = view("planes19")
     assert shown.planes == 19
-    assert apply(shown, planes, columns).tolist() == apply(view("planes18"), planes, columns).tolist()
+    assert (
+        apply(shown, planes, columns).tolist() == apply(view("planes18"), planes, columns).tolist()
+    )
     assert counters(shown, columns)[:, 0].tolist() == pytest.approx([0, 0, 0, 0.42, 1, 0])
 
 
@@ -97,7 +100,9 @@ def test_the_last_move_is_shown_where_it_began_and_where_it_ended(base: str) -> 
     assert not got[0, at:].any()
     for board, picture in zip(boards[1:], got[1:, at:], strict=True):
         turn = chess.WHITE if shown.absolute else board.turn
-        for square, plane in zip((board.peek().from_square, board.peek().to_square), picture, strict=True):
+        for square, plane in zip(
+            (board.peek().from_square, board.peek().to_square), picture, strict=True
+        ):
             assert plane[oracle.row_col(square, turn)] == plane.sum() == 1
 
 
@@ -126,7 +131,10 @@ def test_earlier_moves_are_shown_behind_the_last_one_as_the_mover_sees_them(base
 
 @pytest.mark.parametrize("base", ["marro13", "planes18", "chessmarro77"])
 def test_attacked_squares_are_python_chess_s(base: str) -> None:
-    lots, game = random.Random(3), chess.Board("r3k2r/pPp2ppp/2n5/3pP3/1b2q3/2N2B2/PPP2PPP/R2QK2R w KQkq d6 0 1")
+    lots, game = (
+        random.Random(3),
+        chess.Board("r3k2r/pPp2ppp/2n5/3pP3/1b2q3/2N2B2/PPP2PPP/R2QK2R w KQkq d6 0 1"),
+    )
     boards = [game.copy()]
     while len(boards) < 80 and not game.is_game_over():
         game.push(lots.choice(list(game.legal_moves)))
@@ -142,7 +150,11 @@ def test_attacked_squares_are_python_chess_s(base: str) -> None:
             plane = 2 * kind + (piece.color != turn)
             if shown.absolute:
                 turn = chess.WHITE
-                plane = kind + 6 * (not piece.color) if base == "planes18" else 2 * kind + (not piece.color)
+                plane = (
+                    kind + 6 * (not piece.color)
+                    if base == "planes18"
+                    else 2 * kind + (not piece.color)
+                )
             for target in board.attacks(square):
                 expected[(plane, *oracle.row_col(target, turn))] = 1
         assert np.array_equal(picture, expected), board.fen()
@@ -160,11 +172,15 @@ def test_a_column_that_is_not_there_is_named_with_the_view(name: str) -> None:
     columns |= {"last_move": np.zeros(1, np.uint16), "last_move_2": np.zeros(1, np.uint16)}
     missing = view(name).columns[-1]
     columns.pop(missing, None)
-    with pytest.raises(MissingColumnError, match=rf"{name.replace('+', '.')}' needs the column '{missing}'"):
+    with pytest.raises(
+        MissingColumnError, match=rf"{name.replace('+', '.')}' needs the column '{missing}'"
+    ):
         apply(view(name), planes, columns)
 
 
-@pytest.mark.parametrize("name", ["planes18+state", "planes18+histories", "planes18+", "marro13+attacks+attacks"])
+@pytest.mark.parametrize(
+    "name", ["planes18+state", "planes18+histories", "planes18+", "marro13+attacks+attacks"]
+)
 def test_an_option_that_is_none_is_named(name: str) -> None:
     with pytest.raises(UnknownViewError, match="takes no option"):
         view(name)
@@ -178,7 +194,8 @@ def test_an_unknown_base_names_the_nearest() -> None:
 def test_planes_alone_tell_rights_and_captures_that_can_be_seen() -> None:
     planes, _ = rows([chess.Board(fen) for fen in FENS])
     got = infer_columns(planes)
-    # In the last but one pair the rook on h8 and a1 are at home with their kings, the rook on g1 is not.
+    # In the last but one pair the rook on h8 and a1 are at home with their kings, the rook on g1 is
+    # not.
     assert got["castling"].tolist() == [15, 15, 15, 2 | 4 | 8, 8 | 1 | 2, 0]
     assert got["ep_file"].tolist() == [255, 255, 4, 255, 255, 1]
 
@@ -196,5 +213,7 @@ def test_supposed_columns_are_nearly_always_the_true_ones() -> None:
     assert takes.any()
     assert np.array_equal(got["ep_file"] != 255, takes)
     assert np.array_equal(got["ep_file"][takes], columns["ep_file"][takes])
-    assert not np.any(columns["castling"] & ~got["castling"]), "a right that is there is always supposed"
+    assert not np.any(columns["castling"] & ~got["castling"]), (
+        "a right that is there is always supposed"
+    )
     assert np.mean(got["castling"] == columns["castling"]) > 0.95

@@ -1,4 +1,5 @@
-"""The evaluation cache answers to the bit what the evaluator behind it answers, in memory that does not grow."""
+"""The evaluation cache answers to the bit what the evaluator behind it answers, in memory that does
+not grow."""
 
 import random
 import tracemalloc
@@ -100,7 +101,10 @@ def test_a_row_is_asked_for_once_and_rows_keep_their_order():
     assert_same(first, cached(first), by_content(first))
     assert_same(second, cached(second), by_content(second))
     assert_same(first, cached(first), by_content(first))
-    assert [batch.tolist() for batch in spy.batches] == [planes_BP[[5, 3, 8]].tolist(), planes_BP[[9, 2]].tolist()]
+    assert [batch.tolist() for batch in spy.batches] == [
+        planes_BP[[5, 3, 8]].tolist(),
+        planes_BP[[9, 2]].tolist(),
+    ]
 
 
 def test_no_rows_ask_nobody():
@@ -122,9 +126,12 @@ def test_rows_that_differ_in_one_bit_are_told_apart():
 @pytest.mark.parametrize(
     ("one", "other"),
     [
-        ("4k3/8/8/8/8/8/8/4K2R w K - 0 1", "4k3/8/8/8/8/8/8/4K2R w - - 0 1"),  # a right shows in a move plane alone
-        ("4k3/8/8/3pP3/8/8/8/4K3 w - d6 0 1", "4k3/8/8/3pP3/8/8/8/4K3 w - - 0 1"),  # so does en passant
-        ("4k3/8/8/8/8/8/8/4K3 w - - 0 1", "4k3/8/8/8/8/8/8/4K3 b - - 0 1"),  # one view, the other's turn
+        # a right shows in a move plane alone
+        ("4k3/8/8/8/8/8/8/4K2R w K - 0 1", "4k3/8/8/8/8/8/8/4K2R w - - 0 1"),
+        # so does en passant
+        ("4k3/8/8/3pP3/8/8/8/4K3 w - d6 0 1", "4k3/8/8/3pP3/8/8/8/4K3 w - - 0 1"),
+        # one view, the other's turn
+        ("4k3/8/8/8/8/8/8/4K3 w - - 0 1", "4k3/8/8/8/8/8/8/4K3 b - - 0 1"),
     ],
 )
 def test_what_an_evaluator_could_tell_apart_is_told_apart(one: str, other: str):

@@ -26,7 +26,9 @@ FENS = (
 
 
 @pytest.mark.parametrize("evaluator", [evaluators.uniform, handwritten.evaluate])
-def test_logits_are_finite_on_legal_labels_and_wdl_is_a_distribution(evaluator: evaluators.Evaluator) -> None:
+def test_logits_are_finite_on_legal_labels_and_wdl_is_a_distribution(
+    evaluator: evaluators.Evaluator,
+) -> None:
     planes_BP = planes_of(*FENS)
     logits_BA, wdl_B3 = evaluator(planes_BP)
     assert logits_BA.dtype == wdl_B3.dtype == np.float32

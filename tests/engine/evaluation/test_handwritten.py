@@ -12,7 +12,14 @@ from engine.encoding.planes import PLANES, move_of
 from engine.evaluation import handwritten, static_evaluation, static_exchange
 
 GAINS = np.zeros(static_exchange.MAX_EXCHANGE, dtype=np.int64)
-WORTH = {chess.PAWN: 100, chess.KNIGHT: 320, chess.BISHOP: 330, chess.ROOK: 500, chess.QUEEN: 950, chess.KING: 0}
+WORTH = {
+    chess.PAWN: 100,
+    chess.KNIGHT: 320,
+    chess.BISHOP: 330,
+    chess.ROOK: 500,
+    chess.QUEEN: 950,
+    chess.KING: 0,
+}
 
 
 def planes_of(board: chess.Board) -> np.ndarray:
@@ -29,11 +36,15 @@ def first_choice(fen: str) -> str:
     board = chess.Board(fen)
     logits_BA, _ = handwritten.evaluate(planes_of(board)[None])
     move = move_of(int(logits_BA[0].argmax()), 0, board.turn)
-    return board.san(chess.Move(move.from_square, move.to_square, chess.QUEEN if queens(board, move) else None))
+    return board.san(
+        chess.Move(move.from_square, move.to_square, chess.QUEEN if queens(board, move) else None)
+    )
 
 
 def queens(board: chess.Board, move: chess.Move) -> bool:
-    return board.piece_type_at(move.from_square) == chess.PAWN and chess.square_rank(move.to_square) in (0, 7)
+    return board.piece_type_at(move.from_square) == chess.PAWN and chess.square_rank(
+        move.to_square
+    ) in (0, 7)
 
 
 def random_boards(count: int, seed: int = 7) -> list[chess.Board]:
@@ -53,8 +64,10 @@ def random_boards(count: int, seed: int = 7) -> list[chess.Board]:
 @pytest.mark.parametrize(
     ("fen", "san"),
     [
-        ("rnb1kbnr/pppp1ppp/8/4p3/3PP2q/5N2/PPP2PPP/RNBQKB1R w KQkq - 0 1", "Nxh4"),  # a queen hangs
-        ("r1bqk1nr/pppp1ppp/2n5/2b1p2Q/2B1P3/8/PPPP1PPP/RNB1K1NR w KQkq - 4 4", "Qxf7#"),  # the scholar's mate
+        # a queen hangs
+        ("rnb1kbnr/pppp1ppp/8/4p3/3PP2q/5N2/PPP2PPP/RNBQKB1R w KQkq - 0 1", "Nxh4"),
+        # the scholar's mate
+        ("r1bqk1nr/pppp1ppp/2n5/2b1p2Q/2B1P3/8/PPPP1PPP/RNB1K1NR w KQkq - 4 4", "Qxf7#"),
         ("6k1/5ppp/8/8/8/8/5PPP/R5K1 w - - 0 1", "Ra8#"),  # the back rank
         ("7k/P7/8/8/8/8/8/K7 w - - 0 1", "a8=Q+"),
         ("4k3/8/8/3q4/4P3/8/8/4K3 w - - 0 1", "exd5"),
@@ -69,7 +82,9 @@ def test_a_mate_by_en_passant_square_is_not_invented() -> None:
     # g4+ would mate, but the pawn that has just moved two squares can be taken in passing.
     board = chess.Board("8/8/8/6pk/5p1p/7P/5PP1/1R3RK1 w - - 0 1")
     labels, scores = np.empty(256, dtype=np.int64), np.empty(256, dtype=np.int64)
-    count = handwritten.score_moves(planes_of(board), labels, scores, (GAINS, np.empty(PLANES, dtype=np.uint64)))
+    count = handwritten.score_moves(
+        planes_of(board), labels, scores, (GAINS, np.empty(PLANES, dtype=np.uint64))
+    )
     for label, score in zip(labels[:count].tolist(), scores[:count].tolist(), strict=True):
         move = move_of(label, 0, board.turn)
         board.push(move)
@@ -121,7 +136,8 @@ def test_ends_are_certain() -> None:
 
 
 def slow_exchange(board: chess.Board, square: int) -> int:
-    """Win by capturing on a square with the cheapest piece, by recursion on python-chess's boards, pins not seen."""
+    """Win by capturing on a square with the cheapest piece, by recursion on python-chess's boards,
+    pins not seen."""
     attackers = board.attackers(board.turn, square)
     if not attackers:
         return 0
@@ -154,7 +170,8 @@ def test_exchanges_are_those_of_a_slow_recursion() -> None:
 
 
 def greedy(board: chess.Board, seen: set[str]) -> chess.Move:
-    """Play the move whose position is worst for the other side, going back to none that was there before."""
+    """Play the move whose position is worst for the other side, going back to none that was there
+    before."""
 
     def after(move: chess.Move) -> int:
         board.push(move)
@@ -166,7 +183,12 @@ def greedy(board: chess.Board, seen: set[str]) -> chess.Move:
 
 
 @pytest.mark.parametrize(
-    "fen", ["8/8/8/3k4/8/8/8/QK6 w - - 0 1", "8/8/8/8/4k3/8/8/K6Q w - - 0 1", "8/8/8/2Q5/8/5k2/8/7K w - - 0 1"]
+    "fen",
+    [
+        "8/8/8/3k4/8/8/8/QK6 w - - 0 1",
+        "8/8/8/8/4k3/8/8/K6Q w - - 0 1",
+        "8/8/8/2Q5/8/5k2/8/7K w - - 0 1",
+    ],
 )
 def test_a_lone_king_is_driven_to_the_edge_and_mated_with_one_ply(fen: str) -> None:
     board, seen = chess.Board(fen), set[str]()

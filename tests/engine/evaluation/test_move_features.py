@@ -1,4 +1,5 @@
-"""Facts of moves against python-chess: each legal move is played on a board and what hangs is counted by recursion."""
+"""Facts of moves against python-chess: each legal move is played on a board and what hangs is
+counted by recursion."""
 
 import hashlib
 
@@ -15,7 +16,8 @@ from tests.engine.evaluation.test_handwritten import WORTH, planes_of, random_bo
 
 BOARDS = (
     "r3k2r/p1ppqpb1/bn2pnp1/3PN3/1p2P3/2N2Q1p/PPPBBPPP/R3K2R b KQkq - 0 1",
-    "r3k2r/1P4P1/8/8/8/8/1p4p1/R3K2R w KQkq - 0 1",  # promotions with and without a capture, castling past rooks
+    # promotions with and without a capture, castling past rooks
+    "r3k2r/1P4P1/8/8/8/8/1p4p1/R3K2R w KQkq - 0 1",
     "rnbqkbnr/ppp1p1pp/8/3pPp2/8/8/PPPP1PPP/RNBQKBNR w KQkq f6 0 3",  # en passant
     "6k1/5ppp/8/8/8/8/8/R3K2R w KQ - 0 1",  # a mate, and castling that checks nobody
     "8/2p5/3p4/KP5r/1R3p1k/8/4P1P1/8 w - - 0 1",
@@ -24,7 +26,8 @@ BOARDS = (
 
 
 def lost(board: chess.Board, besides: int = -1) -> list[int]:
-    """Give what the side to move wins by an exchange on each square of the other's, the most first."""
+    """Give what the side to move wins by an exchange on each square of the other's, the most
+    first."""
     squares = board.occupied_co[not board.turn] & ~board.kings
     won = (slow_exchange(board, at) for at in chess.SquareSet(squares) if at != besides)
     return [*sorted(won, reverse=True), 0, 0]
@@ -40,7 +43,9 @@ def facts_by_hand(board: chess.Board, move: chess.Move) -> dict[str, int]:
     after = board.copy(stack=False)
     after.push(move)
     victim = chess.PAWN if board.is_en_passant(move) else board.piece_type_at(move.to_square)
-    takes = (WORTH[victim] if victim else 0) + (WORTH[chess.QUEEN] - WORTH[chess.PAWN] if move.promotion else 0)
+    takes = (WORTH[victim] if victim else 0) + (
+        WORTH[chess.QUEEN] - WORTH[chess.PAWN] if move.promotion else 0
+    )
     leaves, threatens = lost(after, move.to_square), lost(turned(after))
     amounts = {
         "takes": takes,
@@ -53,7 +58,10 @@ def facts_by_hand(board: chess.Board, move: chess.Move) -> dict[str, int]:
     }
     target = move.to_square ^ (56 if board.turn == chess.WHITE else 0)
     check = int(after.is_check()) + int(after.is_checkmate())
-    return {name: min(amount // UNIT, 255) for name, amount in amounts.items()} | {"check": check, "target": target}
+    return {name: min(amount // UNIT, 255) for name, amount in amounts.items()} | {
+        "check": check,
+        "target": target,
+    }
 
 
 def compare(boards: list[chess.Board]) -> dict[str, int]:
@@ -63,7 +71,11 @@ def compare(boards: list[chess.Board]) -> dict[str, int]:
     assert found["move_features"].dtype == np.uint8
     met, place = dict.fromkeys(FEATURES, 0), 0
     for row, board in enumerate(boards):
-        moves = {label_of(m, board.turn): m for m in board.legal_moves if m.promotion in (None, chess.QUEEN)}
+        moves = {
+            label_of(m, board.turn): m
+            for m in board.legal_moves
+            if m.promotion in (None, chess.QUEEN)
+        }
         labels = found["moves"][place : place + len(moves)] - row * LABELS
         assert labels.tolist() == sorted(moves)
         for label in labels.tolist():
@@ -83,7 +95,12 @@ def test_facts_are_what_playing_each_move_shows() -> None:
 
 @pytest.mark.parametrize("file", ["pgn/lichess_export_2016-05.pgn"])
 def test_facts_of_real_games_are_what_playing_each_move_shows(file: str) -> None:
-    boards = [node.board() for game in games_of(file, 12) for node in game.mainline() if node.next() is not None]
+    boards = [
+        node.board()
+        for game in games_of(file, 12)
+        for node in game.mainline()
+        if node.next() is not None
+    ]
     met = compare(boards[::9])
     assert min(met.values()) > 10, met
 
@@ -92,7 +109,8 @@ def test_a_changed_number_is_a_new_version() -> None:
     found = legal_move_features(np.stack([planes_of(chess.Board(fen)) for fen in BOARDS]))
     digest = hashlib.sha256(found["move_features"].tobytes()).hexdigest()[:16]
     assert (FEATURES_VERSION, digest) == (1, "d1a48149720c8a69"), (
-        "A network that was trained on other facts would be told something else in silence. If the change is meant, raise "
+        "A network that was trained on other facts would be told something else in silence. If the "
+        "change is meant, raise "
         "FEATURES_VERSION and put the new version and hash here; if not, undo it."
     )
 

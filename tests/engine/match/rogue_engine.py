@@ -1,7 +1,9 @@
-"""A UCI engine that misbehaves as it is told: `python rogue_engine.py HOW [FOLDER]`; else it plays the first legal move.
+"""A UCI engine that misbehaves as it is told: `python rogue_engine.py HOW [FOLDER]`; else it plays
+the first legal move.
 
-a1a1: that move, always; nothing: `(none)`; crash: ends when asked to move; late-crash: ends in its third move of a process;
-hang: never answers; mute: does not even speak UCI; slow: 0.3 s a move; gossip: writes what it is told into FOLDER/said.
+a1a1: that move, always; nothing: `(none)`; crash: ends when asked to move; late-crash: ends in its
+third move of a process; hang: never answers; mute: does not even speak UCI; slow: 0.3 s a move;
+gossip: writes what it is told into FOLDER/said.
 """
 
 import sys
@@ -30,7 +32,9 @@ def main() -> None:
             say("readyok")
         elif words[0] == "position":
             start = words.index("moves") if "moves" in words else len(words)
-            board = chess.Board() if words[1] == "startpos" else chess.Board(" ".join(words[2:start]))
+            board = (
+                chess.Board() if words[1] == "startpos" else chess.Board(" ".join(words[2:start]))
+            )
             for move in words[start + 1 :]:
                 board.push_uci(move)
         elif words[0] == "go":
@@ -41,7 +45,9 @@ def main() -> None:
                 continue
             if how == "slow":
                 time.sleep(0.3)
-            answer = {"a1a1": "a1a1", "nothing": "(none)"}.get(how) or next(iter(board.legal_moves)).uci()
+            answer = {"a1a1": "a1a1", "nothing": "(none)"}.get(how) or next(
+                iter(board.legal_moves)
+            ).uci()
             say(f"info depth 1 score cp 13\nbestmove {answer}")
         elif words[0] == "quit":
             return

@@ -1,4 +1,5 @@
-"""Matches: the referee, forfeits of engines that misbehave, determinism, and when a test has decided."""
+"""Matches: the referee, forfeits of engines that misbehave, determinism, and when a test has
+decided."""
 
 import itertools
 import re
@@ -28,7 +29,10 @@ from tests.engine.uci.uci_talk import Counting, Talk
 from tests.processes import command
 
 ROGUE = Path(__file__).parent / "rogue_engine.py"
-LINES = [Opening(chess.STARTING_FEN, moves) for moves in (("e2e4", "e7e5"), ("d2d4", "d7d5"), ("c2c4", "c7c5"))]
+LINES = [
+    Opening(chess.STARTING_FEN, moves)
+    for moves in (("e2e4", "e7e5"), ("d2d4", "d7d5"), ("c2c4", "c7c5"))
+]
 GREEDY = Contestant(name="greedy", evaluator=uniform)
 
 
@@ -38,27 +42,39 @@ def rogue(how: str, *words: str, limit: Limit | None = None, **options: str) -> 
 
 
 def stockfish(nodes: int) -> Contestant:
-    path = shutil.which("stockfish", path="/usr/games:/usr/local/bin:/usr/bin") or shutil.which("stockfish")
+    path = shutil.which("stockfish", path="/usr/games:/usr/local/bin:/usr/bin") or shutil.which(
+        "stockfish"
+    )
     if path is None:
         pytest.skip("stockfish is not installed: apt-get install stockfish")
     return Contestant(
-        name="Stockfish", command=(path,), limit=Limit(nodes=nodes), options={"Hash": "1", "Threads": "1"}
+        name="Stockfish",
+        command=(path,),
+        limit=Limit(nodes=nodes),
+        options={"Hash": "1", "Threads": "1"},
     )
 
 
-def match(a: Contestant, b: Contestant, openings: list[Opening], **config: object) -> list[GameRecord]:
+def match(
+    a: Contestant, b: Contestant, openings: list[Opening], **config: object
+) -> list[GameRecord]:
     records: list[GameRecord] = []
     play((a, b), openings, report=records.append, **config)
     return sorted(records, key=lambda record: record.game)
 
 
 def still_there() -> list[psutil.Process]:
-    """Give the processes that were started and do not go: one that was killed is a zombie until its watcher has looked.
+    """Give the processes that were started and do not go: one that was killed is a zombie until its
+    watcher has looked.
 
     Not those that wait for other tests, which processes are forked from.
     """
     below = psutil.Process().children(recursive=True)
-    ours = [child for child in below if not re.search("pipeline.executors.local|tests.forked", command(child))]
+    ours = [
+        child
+        for child in below
+        if not re.search("pipeline.executors.local|tests.forked", command(child))
+    ]
     _, alive = psutil.wait_procs(ours, timeout=120)
     return list(alive)
 
@@ -67,7 +83,9 @@ def still_there() -> list[psutil.Process]:
 def tenths(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every move of an engine take 0.1 s on the referee's clock; for one game at a time."""
     ticks = itertools.count()
-    monkeypatch.setattr("engine.match.uci_player.time", SimpleNamespace(perf_counter=lambda: next(ticks) / 10))
+    monkeypatch.setattr(
+        "engine.match.uci_player.time", SimpleNamespace(perf_counter=lambda: next(ticks) / 10)
+    )
 
 
 def searching(simulations: int, evaluator: object = evaluate) -> Contestant:
@@ -75,7 +93,8 @@ def searching(simulations: int, evaluator: object = evaluate) -> Contestant:
     return Contestant(name=f"searching {simulations}", evaluator=evaluator, search=search)
 
 
-# --- engines that misbehave ---------------------------------------------------------------------------------------
+# --- engines that misbehave
+# ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -92,7 +111,9 @@ def test_an_engine_that_misbehaves_loses_every_game_at_once(
 ) -> None:
     monkeypatch.setattr(arena, "PATIENCE", patience)
     records = match(rogue(how), GREEDY, LINES[:2], concurrency=2)
-    assert [(record.forfeit, record.ending, record.points) for record in records] == [("a", ending, 0.0)] * 4
+    assert [(record.forfeit, record.ending, record.points) for record in records] == [
+        ("a", ending, 0.0)
+    ] * 4
     assert [record.result for record in records] == ["0-1", "1-0"] * 2
     assert [len(record.moves) for record in records] == [0, 1] * 2
     assert not still_there(), "every process is ended"
@@ -112,7 +133,9 @@ def test_both_may_be_engines_and_the_other_one_is_not_blamed() -> None:
 def test_an_engine_that_thinks_too_long_loses_on_time() -> None:
     slow = rogue("slow", limit=Limit(movetime=0.05))
     records = match(GREEDY, slow, LINES[:1], margin=0.02)
-    assert [(record.forfeit, record.ending, record.points) for record in records] == [("b", "timeout", 1.0)] * 2
+    assert [(record.forfeit, record.ending, record.points) for record in records] == [
+        ("b", "timeout", 1.0)
+    ] * 2
 
 
 def test_an_engine_whose_clock_runs_out_loses_on_time(tenths: None) -> None:
@@ -124,7 +147,9 @@ def test_an_engine_whose_clock_runs_out_loses_on_time(tenths: None) -> None:
 
 def test_engines_are_told_clocks_and_games(tmp_path: Path, tenths: None) -> None:
     told = rogue("gossip", str(tmp_path), limit=Limit(base=20.0, increment=0.5))
-    records = match(told, rogue("fair", limit=Limit(base=30.0)), LINES[:1], concurrency=1, max_plies=8)
+    records = match(
+        told, rogue("fair", limit=Limit(base=30.0)), LINES[:1], concurrency=1, max_plies=8
+    )
     said = (tmp_path / "said").read_text().splitlines()
     asked = [line.split() for line in said if line.startswith("go")]
     assert len(asked) == 6
@@ -141,8 +166,14 @@ def test_engines_are_told_clocks_and_games(tmp_path: Path, tenths: None) -> None
 
 def test_engines_are_told_the_moves_to_the_next_time_control(tmp_path: Path, tenths: None) -> None:
     told = rogue("gossip", str(tmp_path), limit=Limit(base=20.0, moves=2))
-    records = match(told, rogue("fair", limit=Limit(base=30.0)), LINES[:1], concurrency=1, max_plies=10)
-    asked = [line.split() for line in (tmp_path / "said").read_text().splitlines() if line.startswith("go")]
+    records = match(
+        told, rogue("fair", limit=Limit(base=30.0)), LINES[:1], concurrency=1, max_plies=10
+    )
+    asked = [
+        line.split()
+        for line in (tmp_path / "said").read_text().splitlines()
+        if line.startswith("go")
+    ]
     assert [words[words.index("movestogo") + 1] for words in asked] == ["2", "1", "2", "1"] * 2
     left = [int(words[words.index("wtime") + 1]) for words in asked[:3]]
     assert left == [20000, 19900, 39800], "twenty seconds more after the second move"
@@ -150,7 +181,9 @@ def test_engines_are_told_the_moves_to_the_next_time_control(tmp_path: Path, ten
 
 
 @pytest.mark.parametrize("how", ["mute", "crash-at-once"])
-def test_an_engine_that_never_worked_is_the_users_mistake(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_that_never_worked_is_the_users_mistake(
+    how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("engine.match.uci_player.STARTING_SECONDS", 1.0)
     player = rogue("mute") if how == "mute" else Contestant(name="false", command=("false",))
     with pytest.raises(PlayerError, match="cannot be started as a UCI engine"):
@@ -167,13 +200,16 @@ def test_an_option_that_an_engine_does_not_have_is_the_users_mistake() -> None:
     assert not still_there()
 
 
-# --- games between ours -------------------------------------------------------------------------------------------
+# --- games between ours
+# -------------------------------------------------------------------------------------------
 
 
 def test_pairs_share_an_opening_with_colours_changed() -> None:
     records = match(searching(4), GREEDY, LINES, max_plies=30)
     assert [record.game for record in records] == list(range(6))
-    assert [tuple(record.book) for record in records] == [line.moves for line in LINES for _ in range(2)]
+    assert [tuple(record.book) for record in records] == [
+        line.moves for line in LINES for _ in range(2)
+    ]
     for record in records:
         board = chess.Board(record.fen)
         for move in record.book + record.moves:
@@ -203,7 +239,9 @@ def test_no_position_is_judged_alone_unless_time_is_measured() -> None:
     assert set(rows) == {2}
     assert alone == match(searching(3), GREEDY, LINES[:1], max_plies=6)
     rows.clear()
-    timed = Contestant(name="timed", evaluator=watched, search=SearchConfig(nodes=500), limit=Limit(movetime=0.02))
+    timed = Contestant(
+        name="timed", evaluator=watched, search=SearchConfig(nodes=500), limit=Limit(movetime=0.02)
+    )
     records = match(timed, GREEDY, LINES[:1], concurrency=1, max_plies=6, margin=60.0)
     assert set(rows) == {1}
     assert [record.ending for record in records] == ["adjudication"] * 2
@@ -222,7 +260,8 @@ def test_no_position_is_judged_alone_unless_time_is_measured() -> None:
     ],
 )
 def test_ours_use_their_time_as_the_uci_engine_does(limit: Limit) -> None:
-    """On a clock that only evaluations move, both search as many positions, in batches of one size, and play the same."""
+    """On a clock that only evaluations move, both search as many positions, in batches of one size,
+    and play the same."""
     matched, spoken = Counting(0.002, evaluate), Counting(0.002, evaluate)
     config = SearchConfig(nodes=20_000, leaves=8)
     contestant = Contestant(name="", limit=limit, evaluator=matched, search=config)
@@ -234,7 +273,10 @@ def test_ours_use_their_time_as_the_uci_engine_does(limit: Limit) -> None:
     (result,) = side.play([MoveRequest(0, board, clocks, limit.moves)])
     words = f"movetime {1000 * limit.movetime:.0f}" if limit.movetime else ""
     if limit.base is not None:
-        words = f"wtime {1000 * limit.base:.0f} btime {1000 * limit.base:.0f} winc {1000 * limit.increment:.0f}"
+        words = (
+            f"wtime {1000 * limit.base:.0f} btime {1000 * limit.base:.0f} winc "
+            f"{1000 * limit.increment:.0f}"
+        )
         words += "" if limit.moves is None else f" movestogo {limit.moves}"
     with Talk(spoken) as talk:
         talk.say(f"setoption name Move Overhead value {1000 * OVERHEAD:.0f}")
@@ -250,12 +292,15 @@ def test_games_that_are_done_are_not_played_again_and_stopping_gives_up_the_rest
     play((GREEDY, searching(2)), LINES, done=[0, 1, 2, 5], report=records.append)
     assert sorted(record.game for record in records) == [3, 4]
     few: list[GameRecord] = []
-    play((GREEDY, searching(2)), LINES, concurrency=1, report=few.append, stop=lambda: len(few) == 2)
+    play(
+        (GREEDY, searching(2)), LINES, concurrency=1, report=few.append, stop=lambda: len(few) == 2
+    )
     assert [record.game for record in few] == [0, 1]
 
 
 def test_a_sequential_match_begins_no_game_far_ahead_of_a_long_one() -> None:
-    short = Opening("4k3/8/8/8/8/8/8/R3K3 w - - 97 80", ())  # the fifty-move rule ends it after three half-moves
+    # the fifty-move rule ends it after three half-moves
+    short = Opening("4k3/8/8/8/8/8/8/R3K3 w - - 97 80", ())
     found: dict[bool, list[GameRecord]] = {False: [], True: []}
     for sequential, records in found.items():
         play(
@@ -266,16 +311,22 @@ def test_a_sequential_match_begins_no_game_far_ahead_of_a_long_one() -> None:
             sequential=sequential,
             report=records.append,
         )
-    orders = {sequential: [record.game for record in records] for sequential, records in found.items()}
+    orders = {
+        sequential: [record.game for record in records] for sequential, records in found.items()
+    }
     assert set(orders[False][-2:]) == {0, 1}, "the long pair ends last"
     assert set(orders[True][: orders[True].index(0)]) <= {1, 2, 3}
     assert set(orders[True][: orders[True].index(1)]) <= {0, 2, 3, 4}
-    assert sorted(found[True], key=lambda record: record.game) == sorted(found[False], key=lambda record: record.game)
+    assert sorted(found[True], key=lambda record: record.game) == sorted(
+        found[False], key=lambda record: record.game
+    )
 
 
 def test_a_search_beats_no_knowledge() -> None:
     records = match(
-        searching(16), Contestant(name="uniform", evaluator=uniform, search=SearchConfig(simulations=16)), LINES
+        searching(16),
+        Contestant(name="uniform", evaluator=uniform, search=SearchConfig(simulations=16)),
+        LINES,
     )
     assert sum(record.points for record in records) >= 5
 
@@ -289,7 +340,8 @@ def test_stockfish_beats_the_greedy_and_says_mate() -> None:
     assert probe(stockfish(1)).startswith("Stockfish")
 
 
-# --- the referee --------------------------------------------------------------------------------------------------
+# --- the referee
+# --------------------------------------------------------------------------------------------------
 
 
 def played(fen: str, moves: str, *, number: int = 0, max_plies: int = 0) -> MatchGame:
@@ -320,20 +372,28 @@ def test_games_end_as_the_rules_say(fen: str, moves: str, end: tuple[str, str] |
 
 def test_points_are_as_white_in_even_games_and_as_black_in_odd_ones() -> None:
     for number, points in ((0, 0.0), (1, 1.0)):
-        assert played(chess.STARTING_FEN, "f2f3 e7e5 g2g4 d8h4", number=number).record().points == points
+        assert (
+            played(chess.STARTING_FEN, "f2f3 e7e5 g2g4 d8h4", number=number).record().points
+            == points
+        )
     assert played(chess.STARTING_FEN, SHUFFLE, number=1).record().points == 0.5
 
 
 @pytest.mark.parametrize("move", ["e2e5", "a1a1", "e7e5", "0000"])
 def test_the_referee_plays_no_illegal_move(move: str) -> None:
     game = played(chess.STARTING_FEN, "", number=1)
-    game.take(PlayResult(chess.Move.from_uci(move) if move != "a1a1" else chess.Move(0, 0), None, 0.0), 0.0)
+    game.take(
+        PlayResult(chess.Move.from_uci(move) if move != "a1a1" else chess.Move(0, 0), None, 0.0),
+        0.0,
+    )
     assert game.end == ("0-1", "illegal move")
     assert (game.forfeit, game.record().points) == ("b", 1.0)
 
 
 def test_clocks_run_down_by_what_a_move_took() -> None:
-    game = MatchGame(1, Opening(chess.STARTING_FEN), (Limit(base=5.0), Limit(base=10.0, increment=2.0)))
+    game = MatchGame(
+        1, Opening(chess.STARTING_FEN), (Limit(base=5.0), Limit(base=10.0, increment=2.0))
+    )
     assert game.request(0).clocks == (10.0, 5.0), "B is White in odd games"
     for move, seconds in (("e2e4", 3.0), ("e7e5", 1.5), ("g1f3", 4.0)):
         game.take(PlayResult(chess.Move.from_uci(move), None, seconds), 0.1)
@@ -348,7 +408,9 @@ def test_clocks_run_down_by_what_a_move_took() -> None:
 
 def test_a_clock_gains_its_time_again_after_its_moves() -> None:
     limits = (Limit(base=10.0, moves=2), Limit(base=10.0, increment=0.5, moves=3))
-    assert [limit.clock for limit in (*limits, Limit(base=10.0, increment=0.1), Limit(movetime=1.0))] == [
+    assert [
+        limit.clock for limit in (*limits, Limit(base=10.0, increment=0.1), Limit(movetime=1.0))
+    ] == [
         "2/10",
         "3/10+0.5",
         "10+0.1",
@@ -366,10 +428,14 @@ def test_a_clock_gains_its_time_again_after_its_moves() -> None:
 def test_a_game_that_is_too_long_is_a_draw() -> None:
     moves = "a1a2 e8d8 a2a3 d8e8"
     assert played("4k3/8/8/8/8/8/4P3/Q3K3 w - - 0 1", moves).end is None
-    assert played("4k3/8/8/8/8/8/4P3/Q3K3 w - - 0 1", moves, max_plies=4).end == ("1/2-1/2", "adjudication")
+    assert played("4k3/8/8/8/8/8/4P3/Q3K3 w - - 0 1", moves, max_plies=4).end == (
+        "1/2-1/2",
+        "adjudication",
+    )
 
 
-# --- when a test has decided --------------------------------------------------------------------------------------
+# --- when a test has decided
+# --------------------------------------------------------------------------------------
 
 
 def test_a_test_goes_by_the_order_of_pairs_and_not_of_their_ends() -> None:

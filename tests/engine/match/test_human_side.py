@@ -1,4 +1,5 @@
-"""Players at a rating in matches: moves are drawn by human search, and a game depends on its number alone."""
+"""Players at a rating in matches: moves are drawn by human search, and a game depends on its number
+alone."""
 
 from collections.abc import Mapping
 from typing import ClassVar
@@ -32,7 +33,9 @@ class Rated:
         self.given: list[dict[str, list[int]]] = []
 
     def __call__(
-        self, planes_BP: NDArray[np.uint64], columns: Mapping[str, NDArray[np.integer]] | None = None
+        self,
+        planes_BP: NDArray[np.uint64],
+        columns: Mapping[str, NDArray[np.integer]] | None = None,
     ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         self.given.append({name: column.tolist() for name, column in (columns or {}).items()})
         return uniform(planes_BP)[0], evaluate(planes_BP)[1]
@@ -50,7 +53,9 @@ def rated(weight: float, seed: int = 0) -> Contestant:
     )
 
 
-def moves_of(weight: float, seed: int, boards: list[chess.Board], games: list[int]) -> list[chess.Move]:
+def moves_of(
+    weight: float, seed: int, boards: list[chess.Board], games: list[int]
+) -> list[chess.Move]:
     contestant = rated(weight, seed)
     evaluator = contestant.evaluator
     assert isinstance(evaluator, Rated)
@@ -58,7 +63,9 @@ def moves_of(weight: float, seed: int, boards: list[chess.Board], games: list[in
     for slot, (board, game) in enumerate(zip(boards, games, strict=True)):
         side.new_game(slot, board, game)
     played = side.play([MoveRequest(slot, board, None) for slot, board in enumerate(boards)])
-    assert evaluator.given[0] == dict.fromkeys(("elo", "opponent_elo"), [1700] * max(2, len(boards)))
+    assert evaluator.given[0] == dict.fromkeys(
+        ("elo", "opponent_elo"), [1700] * max(2, len(boards))
+    )
     assert not any(evaluator.given[1:]), "the search knows no ratings"
     return [one.move for one in played if one.move is not None]
 
@@ -92,7 +99,9 @@ def test_words_make_a_player_at_a_rating() -> None:
     assert (player.rating, player.name) == (1800, "embedded onnx rated 1800 likelihood")
     assert player.search is not None
     assert player.search.simulations == 32
-    strong, other = player_of(SideConfig(who=f"onnx:{EMBEDDED}", options=("rating=1800", "aim=strength")), seed=1)
+    strong, other = player_of(
+        SideConfig(who=f"onnx:{EMBEDDED}", options=("rating=1800", "aim=strength")), seed=1
+    )
     assert strong.correction != player.correction
     assert identity != other
     for options, problem in (

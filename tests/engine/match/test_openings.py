@@ -1,4 +1,5 @@
-"""Openings: made from a seed, sane and different; read from EPD and PGN; nonsense refused by line."""
+"""Openings: made from a seed, sane and different; read from EPD and PGN; nonsense refused by
+line."""
 
 from pathlib import Path
 
@@ -82,14 +83,20 @@ def test_pgn_books_are_read_up_to_a_ply(tmp_path: Path) -> None:
         ("a.epd", "", "has no openings"),
         ("a.epd", "8/8/8/8/8/8/8/8 w - -\n", "line 1: not a playable position"),
         ("a.epd", "\nhello world this is\n", "line 2: not a FEN"),
-        ("a.epd", "rnb1kbnr/pppp1ppp/8/4p3/6Pq/5P2/PPPPP2P/RNBQKBNR w KQkq -\n", "the game is over"),
+        (
+            "a.epd",
+            "rnb1kbnr/pppp1ppp/8/4p3/6Pq/5P2/PPPPP2P/RNBQKBNR w KQkq -\n",
+            "the game is over",
+        ),
         ("a.epd", "\x00\xff" * 50, "line 1"),
         ("a.pgn", "1. e4 e5 2. Ke3 *\n", "game 1: illegal san"),
         ("a.pgn", '[FEN "nonsense"]\n\n1. e4 *\n', "game 1"),
         ("a.pgn", "", "has no openings"),
     ],
 )
-def test_what_is_no_opening_is_refused_by_its_place(tmp_path: Path, name: str, text: str, message: str) -> None:
+def test_what_is_no_opening_is_refused_by_its_place(
+    tmp_path: Path, name: str, text: str, message: str
+) -> None:
     (tmp_path / name).write_text(text, encoding="utf-8")
     with pytest.raises(BookError, match=message):
         read_book(tmp_path / name)

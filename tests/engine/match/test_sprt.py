@@ -1,11 +1,21 @@
-"""Match statistics against the numbers of fishtest and fastchess, against sums done by hand, and by simulation."""
+"""Match statistics against the numbers of fishtest and fastchess, against sums done by hand, and by
+simulation."""
 
 import math
 import random
 
 import pytest
 
-from engine.match.sprt import SprtConfig, SprtError, elo_of, estimate, llr, pair_counts, score_of, verdict
+from engine.match.sprt import (
+    SprtConfig,
+    SprtError,
+    elo_of,
+    estimate,
+    llr,
+    pair_counts,
+    score_of,
+    verdict,
+)
 
 # fastchess, app/tests/elo_test.cpp: counts, Elo, half of the 95 % interval, LOS.
 FASTCHESS_ELO = [
@@ -50,20 +60,25 @@ def test_estimates_are_those_of_fastchess(
 
 
 @pytest.mark.parametrize(("wins", "losses"), [(60, 40), (10, 25), (515, 485)])
-def test_likelihood_of_superiority_is_the_error_function_of_wins_and_losses(wins: int, losses: int) -> None:
+def test_likelihood_of_superiority_is_the_error_function_of_wins_and_losses(
+    wins: int, losses: int
+) -> None:
     published = 0.5 * (1 + math.erf((wins - losses) / math.sqrt(2 * (wins + losses))))
     for draws in (0, 300):
         assert estimate((losses, draws, wins)).los == pytest.approx(published, abs=0.002)
 
 
 @pytest.mark.parametrize(("counts", "elo0", "elo1", "expected"), FASTCHESS_LLR)
-def test_ratios_are_those_of_fastchess(counts: tuple[int, ...], elo0: float, elo1: float, expected: float) -> None:
+def test_ratios_are_those_of_fastchess(
+    counts: tuple[int, ...], elo0: float, elo1: float, expected: float
+) -> None:
     config = SprtConfig(elo0=elo0, elo1=elo1)
     assert llr(counts, config) == pytest.approx(expected, abs=0.006)
 
 
 def test_ratio_of_one_sided_results_is_what_a_hand_finds() -> None:
-    # Only wins: the likeliest chances of score s win with chance s and lose the rest, so each pair counts log(s1 / s0).
+    # Only wins: the likeliest chances of score s win with chance s and lose the rest, so each pair
+    # counts log(s1 / s0).
     by_hand = 104 * math.log(score_of(50) / 0.5)
     assert llr((0, 0, 0, 0, 104), SprtConfig(elo0=0, elo1=50)) == pytest.approx(by_hand, rel=1e-3)
 
@@ -81,7 +96,8 @@ def test_players_changed_about_change_signs() -> None:
 def test_all_won_is_not_called_certain() -> None:
     for pairs in (1, 5, 100):
         found = estimate((0, 0, 0, 0, pairs))
-        limit = math.exp(-(1.959964**2) / 2 / pairs)  # the score s at which s ** pairs has fallen to exp(-3.84 / 2)
+        # the score s at which s ** pairs has fallen to exp(-3.84 / 2)
+        limit = math.exp(-(1.959964**2) / 2 / pairs)
         assert found.elo_low == pytest.approx(elo_of(limit), abs=1.5)
         assert (found.elo, found.elo_high) == pytest.approx((1199.83, 1199.83), abs=0.01)
     assert estimate((0, 0, 0, 0, 1)).los < 0.9
@@ -104,10 +120,20 @@ def test_pairs_are_counted_by_their_points() -> None:
 
 def test_bounds_are_walds() -> None:
     config = SprtConfig(alpha=0.05, beta=0.05)
-    assert (config.lower, config.upper) == (pytest.approx(-2.9444, abs=1e-4), pytest.approx(2.9444, abs=1e-4))
+    assert (config.lower, config.upper) == (
+        pytest.approx(-2.9444, abs=1e-4),
+        pytest.approx(2.9444, abs=1e-4),
+    )
     uneven = SprtConfig(alpha=0.01, beta=0.2)
-    assert (uneven.lower, uneven.upper) == (pytest.approx(math.log(0.2 / 0.99)), pytest.approx(math.log(80)))
-    assert [verdict(ratio, config) for ratio in (-3, -2.9, 0, 2.9, 3)] == ["H0", *["undecided"] * 3, "H1"]
+    assert (uneven.lower, uneven.upper) == (
+        pytest.approx(math.log(0.2 / 0.99)),
+        pytest.approx(math.log(80)),
+    )
+    assert [verdict(ratio, config) for ratio in (-3, -2.9, 0, 2.9, 3)] == [
+        "H0",
+        *["undecided"] * 3,
+        "H1",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -162,7 +188,8 @@ def test_false_promotions_are_rare_at_the_null() -> None:
     elo = true_elo(0.4)
     found = [accepted(seed, elo, config, 0.4, 2000) for seed in range(300)]
     assert found.count("undecided") == 0
-    assert found.count("H1") / 300 <= 0.05 + 2.33 * math.sqrt(0.05 * 0.95 / 300)  # 1 % of fair tests would fail
+    # 1 % of fair tests would fail
+    assert found.count("H1") / 300 <= 0.05 + 2.33 * math.sqrt(0.05 * 0.95 / 300)
     assert found.count("H1") > 0
 
 

@@ -36,14 +36,18 @@ class Busy:
         self.clock, self.random, self.busy = FakeClock(), Random(seed), False
         self.calls = 0
 
-    def __call__(self, planes_BP: NDArray[np.uint64]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    def __call__(
+        self, planes_BP: NDArray[np.uint64]
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         self.calls += 1
         factor = self.random.choice((3, 3, 5, 8, 8, 12, 30)) if self.busy else 1
         self.clock.now += 0.002 * factor * (1 + 0.2 * len(planes_BP))
         return evaluate(planes_BP)
 
 
-def play_game(style: Style, control: tuple[float, float], seed: int, lag: float = OVERHEAD) -> tuple[float, list[int]]:
+def play_game(
+    style: Style, control: tuple[float, float], seed: int, lag: float = OVERHEAD
+) -> tuple[float, list[int]]:
     """Make moves on a clock and return its least seconds, and the evaluations of each move."""
     evaluator = Busy(seed)
     player = Player(evaluator, style, clock=evaluator.clock)
@@ -68,7 +72,9 @@ def play_game(style: Style, control: tuple[float, float], seed: int, lag: float 
 
 @pytest.mark.parametrize("control", CONTROLS.values(), ids=CONTROLS.keys())
 @pytest.mark.parametrize("style", STYLES)
-def test_a_machine_that_becomes_busy_costs_no_game(style: str, control: tuple[float, float]) -> None:
+def test_a_machine_that_becomes_busy_costs_no_game(
+    style: str, control: tuple[float, float]
+) -> None:
     least, calls = play_game(STYLES[style], control, 1)
     assert least > 0.0
     assert all(count >= 1 for count in calls[:4]), "the network plays while there is time"
@@ -113,7 +119,9 @@ class Slow:
 
     corrections = dict.fromkeys(("likelihood", "strength"), CORRECTION)
 
-    def __call__(self, planes_BP: NDArray[np.uint64]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    def __call__(
+        self, planes_BP: NDArray[np.uint64]
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         ends = time.thread_time() + 0.003 * (1 + 0.2 * len(planes_BP))
         while time.thread_time() < ends:
             pass

@@ -1,4 +1,5 @@
-"""Time management: whatever the clock, shares are never negative, never more than is there, and last a long game."""
+"""Time management: whatever the clock, shares are never negative, never more than is there, and
+last a long game."""
 
 import random
 
@@ -64,7 +65,8 @@ def test_the_last_move_before_a_time_control_may_use_most_of_the_clock() -> None
 
 def test_more_on_the_clock_is_more_for_the_move() -> None:
     shares = [
-        divide_clock(Limits(left=left, increment=0.1), 0.02).soft or 0.0 for left in (0.1, 0.5, 2.0, 10.0, 60.0, 600.0)
+        divide_clock(Limits(left=left, increment=0.1), 0.02).soft or 0.0
+        for left in (0.1, 0.5, 2.0, 10.0, 60.0, 600.0)
     ]
     assert shares == sorted(shares)
     assert shares[0] < shares[-1]
@@ -93,10 +95,14 @@ def test_a_game_of_300_moves_never_oversteps_the_clock(
     clock = base
     for move in range(300):
         until_control = None if moves_to_go is None else moves_to_go - move % moves_to_go
-        given = divide_clock(Limits(left=clock, increment=increment, moves_to_go=until_control), 0.02)
+        given = divide_clock(
+            Limits(left=clock, increment=increment, moves_to_go=until_control), 0.02
+        )
         assert given.soft is not None
         assert given.hard is not None
-        share = {"soft": given.soft, "hard": given.hard, "by lot": lots.uniform(0.0, given.hard)}[temper]
+        share = {"soft": given.soft, "hard": given.hard, "by lot": lots.uniform(0.0, given.hard)}[
+            temper
+        ]
         clock -= LATENCY + (share if share > ROUND else 0.0)
         assert clock > 0.0, f"flag at move {move}"
         clock += increment
@@ -112,16 +118,21 @@ def test_a_game_at_soft_bounds_uses_its_clock() -> None:
     assert clock < 30.0
 
 
-@pytest.mark.parametrize(("base", "increment", "control"), [(10.0, 0.1, None), (60.0, 0.6, None), (60.0, 0.0, 40)])
+@pytest.mark.parametrize(
+    ("base", "increment", "control"), [(10.0, 0.1, None), (60.0, 0.6, None), (60.0, 0.0, 40)]
+)
 @pytest.mark.parametrize("taken", [0.6, 1.0, 1.3])
 def test_sixty_moves_use_between_a_third_and_all_of_the_clock(
     base: float, increment: float, control: int | None, taken: float
 ) -> None:
-    """Moves end before their soft bound where nothing can change any more, and behind it where opinions differ."""
+    """Moves end before their soft bound where nothing can change any more, and behind it where
+    opinions differ."""
     clock = given = base
     for move in range(60):
         until_control = None if control is None else control - move % control
-        share = divide_clock(Limits(left=clock, increment=increment, moves_to_go=until_control), 0.02)
+        share = divide_clock(
+            Limits(left=clock, increment=increment, moves_to_go=until_control), 0.02
+        )
         assert share.soft is not None
         assert share.hard is not None
         clock -= min(taken * share.soft, share.hard) + LATENCY

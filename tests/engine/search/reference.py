@@ -1,10 +1,12 @@
-"""The search again, slowly: Python objects over python-chess, written from the papers, with nothing of engine.search in it.
+"""The search again, slowly: Python objects over python-chess, written from the papers, with nothing
+of engine.search in it.
 
-PUCT: Silver et al. 2018, with lc0's first-play urgency. Several leaves of a tree may wait for their values at once: N is of
-finished visits and N-in-flight of the others, as lc0 counts them. A visit in flight counts in the denominators of exploration,
-and with PUCT as a virtual loss (Segal 2010), but neither in Q(parent) nor in the visited policy, of which lc0's GetFpu makes
-the value of an unvisited move. Gumbel: Danihelka et al. 2022 as mctx states it; values are of finished visits. Proofs are left
-out, so compare where no game ends but by a draw.
+PUCT: Silver et al. 2018, with lc0's first-play urgency. Several leaves of a tree may wait for their
+values at once: N is of finished visits and N-in-flight of the others, as lc0 counts them. A visit
+in flight counts in the denominators of exploration, and with PUCT as a virtual loss (Segal 2010),
+but neither in Q(parent) nor in the visited policy, of which lc0's GetFpu makes the value of an
+unvisited move. Gumbel: Danihelka et al. 2022 as mctx states it; values are of finished visits.
+Proofs are left out, so compare where no game ends but by a draw.
 """
 
 import math
@@ -36,15 +38,25 @@ class Node:
     in_flight: int = 0
 
     def flying(self) -> np.ndarray:
-        return np.array([self.children[i].in_flight if i in self.children else 0 for i in range(len(self.moves))])
+        return np.array(
+            [
+                self.children[i].in_flight if i in self.children else 0
+                for i in range(len(self.moves))
+            ]
+        )
 
     def child_visits(self) -> np.ndarray:
-        return np.array([self.children[i].visits if i in self.children else 0 for i in range(len(self.moves))])
+        return np.array(
+            [self.children[i].visits if i in self.children else 0 for i in range(len(self.moves))]
+        )
 
     def values(self) -> np.ndarray:
         """Give each move's mean for the mover here; 0 where there is none."""
         pairs = [
-            (self.children[i].value_sum, self.children[i].visits) if i in self.children else (0.0, 0) for i in self.all
+            (self.children[i].value_sum, self.children[i].visits)
+            if i in self.children
+            else (0.0, 0)
+            for i in self.all
         ]
         return np.array([-value_sum / max(visits, 1) for value_sum, visits in pairs])
 
@@ -56,7 +68,9 @@ class Node:
         return self.children[[move.uci() for move in self.moves].index(uci)]
 
     def visits_by_uci(self) -> dict[str, int]:
-        return dict(zip([move.uci() for move in self.moves], self.child_visits().tolist(), strict=True))
+        return dict(
+            zip([move.uci() for move in self.moves], self.child_visits().tolist(), strict=True)
+        )
 
 
 Choice = Callable[[Node], int]
@@ -85,7 +99,9 @@ def expand(node: Node, root: chess.Board, evaluator: Evaluator, temperature: flo
     logits_BA, wdl_B3 = evaluator(planes_of(node.board)[None])
     node.moves = list(node.board.legal_moves)
     assert not any(move.promotion for move in node.moves), "compare where nothing promotes"
-    logits = np.array([logits_BA[0, label_of(move, node.board.turn)] for move in node.moves], dtype=np.float64)
+    logits = np.array(
+        [logits_BA[0, label_of(move, node.board.turn)] for move in node.moves], dtype=np.float64
+    )
     weights = np.exp((logits - logits.max()) / temperature)
     node.priors = (weights / weights.sum()).astype(np.float32).astype(np.float64)
     node.raw = float(wdl_B3[0, 0]) - float(wdl_B3[0, 2])
@@ -116,9 +132,15 @@ def backup(path: list[Node], value: float) -> None:
 
 
 def search(
-    root: Node, evaluator: Evaluator, simulations: int, choices: tuple[Choice, Choice], temperature: float, leaves: int
+    root: Node,
+    evaluator: Evaluator,
+    simulations: int,
+    choices: tuple[Choice, Choice],
+    temperature: float,
+    leaves: int,
 ) -> None:
-    """Search in rounds of up to `leaves` positions, which wait for each other; a walk to one that waits ends the round."""
+    """Search in rounds of up to `leaves` positions, which wait for each other; a walk to one that
+    waits ends the round."""
     backup([root], expand(root, root.board, evaluator, temperature))
     done = 0
     while done < simulations:
@@ -142,13 +164,16 @@ def search(
 
 
 def stdev_factor(node: Node, c_stdev: float) -> float:
-    """Give KataGo's factor on exploration: two more values are assumed, 0.4 off the mean; one degree of freedom is lost."""
+    """Give KataGo's factor on exploration: two more values are assumed, 0.4 off the mean; one
+    degree of freedom is lost."""
     seen, mean = np.array(node.seen), np.mean(node.seen)
     second_moment = ((seen**2).sum() + 2 * (mean**2 + 0.4**2)) / (len(seen) + 2 - 1)
     return 1 + c_stdev * (math.sqrt(second_moment - mean**2) / 0.4 - 1)
 
 
-def puct_choice(c_puct: float, c_base: float, c_factor: float, c_stdev: float, fpu_reduction: float) -> Choice:
+def puct_choice(
+    c_puct: float, c_base: float, c_factor: float, c_stdev: float, fpu_reduction: float
+) -> Choice:
     """Make PUCT's choice."""
 
     def choose(node: Node) -> int:
@@ -158,17 +183,20 @@ def puct_choice(c_puct: float, c_base: float, c_factor: float, c_stdev: float, f
         c = c_puct + (c_factor * math.log((visited + 1 + c_base) / c_base) if c_factor else 0.0)
         c *= stdev_factor(node, c_stdev)
         charged = (node.values() * finished - flying) / np.maximum(started, 1)
-        unvisited = node.value_sum / node.visits - fpu_reduction * math.sqrt(node.priors[finished > 0].sum())
-        scores = np.where(started > 0, charged, unvisited) + c * node.priors * math.sqrt(max(visited, 1)) / (
-            1 + started
+        unvisited = node.value_sum / node.visits - fpu_reduction * math.sqrt(
+            node.priors[finished > 0].sum()
         )
+        scores = np.where(started > 0, charged, unvisited) + c * node.priors * math.sqrt(
+            max(visited, 1)
+        ) / (1 + started)
         return int(scores.argmax())
 
     return choose
 
 
 def completed(node: Node, value_scale: float = 0.1, maxvisit_init: float = 50.0) -> np.ndarray:
-    """Give sigma(completed Q): unvisited moves take the mixed value; rescaled to 0..1; grown with the visits."""
+    """Give sigma(completed Q): unvisited moves take the mixed value; rescaled to 0..1; grown with
+    the visits."""
     visits, values = node.child_visits(), node.values()
     visited = visits > 0
     mixed = node.raw
@@ -226,7 +254,13 @@ def puct(
     return root
 
 
-def gumbel(board: chess.Board, evaluator: Evaluator, simulations: int, considered: int = 16, leaves: int = 1) -> Node:
+def gumbel(
+    board: chess.Board,
+    evaluator: Evaluator,
+    simulations: int,
+    considered: int = 16,
+    leaves: int = 1,
+) -> Node:
     """Search by Gumbel without noise, so that the likeliest moves are considered."""
     root = Node(board)
     plan = halving(min(considered, board.legal_moves.count()), simulations)

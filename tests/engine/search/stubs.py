@@ -1,4 +1,5 @@
-"""Evaluators with fixed answers, and short ways to ask the search by FEN and UCI: what the proofs of the search share."""
+"""Evaluators with fixed answers, and short ways to ask the search by FEN and UCI: what the proofs
+of the search share."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,16 +33,22 @@ def planes_of(board: chess.Board) -> np.ndarray:
 
 
 class Laid:
-    """Answers by position: FEN -> (expected score of the side to move, priors by UCI). What is not laid out is even."""
+    """Answers by position: FEN -> (expected score of the side to move, priors by UCI). What is not
+    laid out is even."""
 
-    def __init__(self, table: Mapping[str, tuple[float, Mapping[str, float]]], draw: float = 0.0) -> None:
+    def __init__(
+        self, table: Mapping[str, tuple[float, Mapping[str, float]]], draw: float = 0.0
+    ) -> None:
         self.answers: dict[bytes, Arrays] = {}
         for fen, (value, priors) in table.items():
             board = chess.Board(fen)
             logits = np.full(LABELS, -30.0, dtype=np.float32)
             for uci, prior in priors.items():
                 logits[label_of(board.parse_uci(uci), board.turn)] = math.log(prior)
-            self.answers[planes_of(board).tobytes()] = logits, np.array(wdl(value, draw), dtype=np.float32)
+            self.answers[planes_of(board).tobytes()] = (
+                logits,
+                np.array(wdl(value, draw), dtype=np.float32),
+            )
         self.even = np.zeros(LABELS, dtype=np.float32), np.array(wdl(0.0, draw), dtype=np.float32)
         self.asked: list[bytes] = []
 
@@ -86,7 +93,8 @@ def _fill(planes_BP: Any, spread: Any, salt: Any, logits_BA: Any, wdl_B3: Any) -
 
 
 class Hashed:
-    """Opinions that look random and depend on the row alone: firm values, priors within e**spread of each other."""
+    """Opinions that look random and depend on the row alone: firm values, priors within e**spread
+    of each other."""
 
     def __init__(self, spread: float = 3.0, salt: int = 0) -> None:
         self.spread, self.salt = spread, salt
@@ -123,7 +131,8 @@ def searched(
 ) -> tuple[Search, Root]:
     """Search one board, play the moves of `path` (UCI) and give the search and its root."""
     board = chess.Board(board) if isinstance(board, str) else board.copy()
-    search = Search(evaluator, SearchConfig(**{"policy_temperature": 1.0} | options), seed=seed)  # papers have none
+    # papers have none
+    search = Search(evaluator, SearchConfig(**{"policy_temperature": 1.0} | options), seed=seed)
     begin(search, 0, board)
     pairs = None
     if allowed is not None:

@@ -28,14 +28,18 @@ def test_options_are_off_unless_asked_for():
     config = SearchConfig()
     assert {name: getattr(config, name) for name in OFF} == OFF
     assert OFF.keys() <= set(SearchConfig.__slots__)
-    _, plain = searched(MIDDLE, Hashed(), simulations=200, policy_temperature=config.policy_temperature)
+    _, plain = searched(
+        MIDDLE, Hashed(), simulations=200, policy_temperature=config.policy_temperature
+    )
     _, off = searched(MIDDLE, Hashed(), simulations=200, **OFF)
     assert plain.visits.tolist() == off.visits.tolist()
 
 
 def visited_priors(**options: float) -> tuple[np.ndarray, np.ndarray]:
     """Search MIDDLE wide and give (visits, priors), likeliest first."""
-    _, root = searched(MIDDLE, Hashed(spread=2.0), simulations=300, c_puct=20.0, fpu_reduction=0.0, **options)
+    _, root = searched(
+        MIDDLE, Hashed(spread=2.0), simulations=300, c_puct=20.0, fpu_reduction=0.0, **options
+    )
     order = np.argsort(-root.priors, kind="stable")
     return root.visits[order], root.priors[order]
 
@@ -93,9 +97,12 @@ def test_filters_give_way_when_all_that_is_left_loses():
     assert chosen(search, 0, chess.WHITE) == "d1c1"
 
 
-@pytest.mark.parametrize(("simulations", "widening", "most"), [(99, 1.0, 10), (99, 0.5, 5), (63, 0.5, 4)])
+@pytest.mark.parametrize(
+    ("simulations", "widening", "most"), [(99, 1.0, 10), (99, 0.5, 5), (63, 0.5, 4)]
+)
 def test_widening_grows_with_visits(simulations: int, widening: float, most: int):
-    """After n visits of the root, the first ceil(widening * sqrt(n)) moves by prior may have been tried."""
+    """After n visits of the root, the first ceil(widening * sqrt(n)) moves by prior may have been
+    tried."""
     options = {"c_puct": 20.0, "fpu_reduction": 0.0, "widening_factor": widening}
     _, root = searched(MIDDLE, Hashed(spread=2.0), simulations=simulations, **options)
     visits = root.visits[np.argsort(-root.priors, kind="stable")]
@@ -104,7 +111,8 @@ def test_widening_grows_with_visits(simulations: int, widening: float, most: int
 
 
 def test_a_repetition_penalty_turns_from_repeating():
-    """Going back to f3 would repeat; with all values even and that move likeliest, only the penalty stops it."""
+    """Going back to f3 would repeat; with all values even and that move likeliest, only the penalty
+    stops it."""
     board = board_of(chess.STARTING_FEN, "g1f3 g8f6 f3g1 f6g8")
     favourite = Laid({board.fen(): (0.0, {"g1f3": 0.9, "e2e4": 0.1})})
     options = {"simulations": 40, "c_puct": 0.5, "c_factor": 0.0}
@@ -113,7 +121,9 @@ def test_a_repetition_penalty_turns_from_repeating():
     search, root = searched(board, favourite, repetition_penalty=0.8, **options)
     assert chosen(search, 0, chess.WHITE) == "e2e4"
     assert by_uci(root, chess.WHITE)["g1f3"] < by_uci(plain, chess.WHITE)["g1f3"]
-    assert abs(by_uci(root, chess.WHITE, "values")["g1f3"]) < 0.2, "the value that is told has no penalty in it"
+    assert abs(by_uci(root, chess.WHITE, "values")["g1f3"]) < 0.2, (
+        "the value that is told has no penalty in it"
+    )
     _, once = searched(chess.Board(board.fen()), favourite, repetition_penalty=0.8, **options)
     _, again = searched(chess.Board(board.fen()), favourite, **options)
     assert once.visits.tolist() == again.visits.tolist(), "without a past nothing repeats"

@@ -1,4 +1,5 @@
-"""An evaluator that fails leaves the tree as it was, answers that are not finite are refused, and bad calls change nothing."""
+"""An evaluator that fails leaves the tree as it was, answers that are not finite are refused, and
+bad calls change nothing."""
 
 import chess
 import numpy as np
@@ -8,7 +9,16 @@ from engine.encoding.planes import label_of
 from engine.evaluation.evaluator import uniform
 from engine.search import Search, SearchConfig, SearchError
 from engine.search.tree import WAITING
-from tests.engine.search.stubs import Arrays, Hashed, begin, board_of, by_uci, chosen, planes_of, searched
+from tests.engine.search.stubs import (
+    Arrays,
+    Hashed,
+    begin,
+    board_of,
+    by_uci,
+    chosen,
+    planes_of,
+    searched,
+)
 from tests.engine.search.test_puct import MIDDLE
 from tests.engine.search.test_search import FENS, check_books
 
@@ -73,7 +83,10 @@ def test_a_round_that_failed_leaves_no_trace(leaves: int):
     for search in (whole, failed):
         search.run()
     assert failed.root().visits.tolist() == whole.root().visits.tolist()
-    assert (failed.root().seldepth, failed.root().nodes) == (whole.root().seldepth, whole.root().nodes)
+    assert (failed.root().seldepth, failed.root().nodes) == (
+        whole.root().seldepth,
+        whole.root().nodes,
+    )
 
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf])
@@ -145,7 +158,8 @@ MATE_IN_ONE = "6k1/5ppp/8/8/8/8/8/R3K3 w Q - 0 1"
 
 
 def test_a_mate_in_one_that_is_not_allowed_leaves_the_evaluator_s_priors():
-    """Without the mate the root is evaluated as any other; with it among the moves it is found as ever."""
+    """Without the mate the root is evaluated as any other; with it among the moves it is found as
+    ever."""
     board = board_of(MATE_IN_ONE)
     allowed = ["a1a7", "e1d2", "e1f2"]
     _, root = searched(board, Hashed(), simulations=40, allowed=allowed)

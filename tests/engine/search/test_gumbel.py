@@ -1,4 +1,5 @@
-"""Gumbel: Sequential Halving by a table worked by hand, completed Q by hand, trees against a slow search from the paper."""
+"""Gumbel: Sequential Halving by a table worked by hand, completed Q by hand, trees against a slow
+search from the paper."""
 
 from collections import Counter
 
@@ -25,8 +26,9 @@ from tests.engine.search.test_puct import (
 
 QUIET = {"algorithm": "gumbel", "gumbel_scale": 0.0}
 
-# considered, simulations, visits of the moves from the best down. By hand: ceil(log2 considered) rounds, each of which gives
-# max(1, simulations // (rounds * left)) visits to every move left and then halves them, but never below two.
+# considered, simulations, visits of the moves from the best down. By hand: ceil(log2 considered)
+# rounds, each of which gives max(1, simulations // (rounds * left)) visits to every move left and
+# then halves them, but never below two.
 HALVING = [
     (1, 5, [5]),
     (2, 2, [1, 1]),
@@ -48,18 +50,24 @@ def test_the_plan_is_the_table_worked_by_hand(considered: int, simulations: int,
     plan_halving(considered, simulations, plan)
     assert sum(visits) == simulations
     assert Counter(plan.tolist()) == Counter(done for total in visits for done in range(total))
-    assert plan.tolist() == sorted(plan.tolist()), "equal visits first, then one more for all that are left"
+    assert plan.tolist() == sorted(plan.tolist()), (
+        "equal visits first, then one more for all that are left"
+    )
 
 
 @pytest.mark.parametrize(("considered", "simulations", "visits"), HALVING)
-def test_a_root_of_even_moves_is_visited_by_the_table(considered: int, simulations: int, visits: list[int]):
+def test_a_root_of_even_moves_is_visited_by_the_table(
+    considered: int, simulations: int, visits: list[int]
+):
     """Where every value is 0 the order is that of the priors, so the likeliest moves survive."""
 
     def even(planes_BP: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         logits_BA, _ = Hashed()(planes_BP)
         return logits_BA, np.tile(np.float32([0, 1, 0]), (len(planes_BP), 1))
 
-    _, root = searched(MIDDLE, even, simulations=simulations, max_considered_actions=considered, **QUIET)
+    _, root = searched(
+        MIDDLE, even, simulations=simulations, max_considered_actions=considered, **QUIET
+    )
     by_prior = root.visits[np.argsort(-root.priors, kind="stable")].tolist()
     assert by_prior == visits + [0] * (len(by_prior) - len(visits))
 
@@ -67,21 +75,29 @@ def test_a_root_of_even_moves_is_visited_by_the_table(considered: int, simulatio
 def test_completed_values_and_the_improved_policy_are_as_worked_by_hand():
     """Root .2, priors .5 .3 .2; a1a2 and a1b1 tried once: -.4 and +.5; a1b2 not tried.
 
-    v_mix = (.2 + 2 * (.5 * -.4 + .3 * .5) / .8) / 3 = .025, which is a1b2's value. Rescaled: 0, 1, .425 / .9; times
-    (50 + 1) * .1: 0, 5.1, 2.40833. Added to the logarithms of the priors and normalised: .009628, .947563, .042809.
+    v_mix = (.2 + 2 * (.5 * -.4 + .3 * .5) / .8) / 3 = .025, which is a1b2's value. Rescaled: 0, 1,
+    .425 / .9; times (50 + 1) * .1: 0, 5.1, 2.40833. Added to the logarithms of the priors and
+    normalised: .009628, .947563, .042809.
     """
     search, root = searched(ROOT, LAID, simulations=2, max_considered_actions=2, **QUIET)
     visits, improved = by_uci(root, chess.WHITE), by_uci(root, chess.WHITE, "improved")
     assert [visits[uci] for uci in MOVES] == [1, 1, 0]
-    assert [improved[uci] for uci in MOVES] == pytest.approx([0.009628, 0.947563, 0.042809], abs=2e-6)
+    assert [improved[uci] for uci in MOVES] == pytest.approx(
+        [0.009628, 0.947563, 0.042809], abs=2e-6
+    )
     assert chosen(search, 0, chess.WHITE) == "a1b1", "visited as often as a1a2, and much better"
 
 
 def test_without_rescaling_a_lead_counts_in_expected_score():
-    """The same tree: leads of .9 / 2 and .425 / 2 over a1a2, times (50 + 1) * .1: 0, 2.295, 1.08375, and then as above."""
-    _, root = searched(ROOT, LAID, simulations=2, max_considered_actions=2, rescale_values=False, **QUIET)
+    """The same tree: leads of .9 / 2 and .425 / 2 over a1a2, times (50 + 1) * .1: 0, 2.295,
+    1.08375, and then as above."""
+    _, root = searched(
+        ROOT, LAID, simulations=2, max_considered_actions=2, rescale_values=False, **QUIET
+    )
     improved = by_uci(root, chess.WHITE, "improved")
-    assert [improved[uci] for uci in MOVES] == pytest.approx([0.122896, 0.731803, 0.145301], abs=2e-6)
+    assert [improved[uci] for uci in MOVES] == pytest.approx(
+        [0.122896, 0.731803, 0.145301], abs=2e-6
+    )
 
 
 def test_without_rescaling_the_policy_stays_where_all_moves_are_nearly_alike():
@@ -97,7 +113,8 @@ def test_without_rescaling_the_policy_stays_where_all_moves_are_nearly_alike():
 
 
 def test_the_third_simulation_goes_to_the_better_of_two_and_follows_priors_below():
-    """Black at b1 has tried nothing: its improved policy is its priors, and the likeliest, g7, lags most."""
+    """Black at b1 has tried nothing: its improved policy is its priors, and the likeliest, g7, lags
+    most."""
     _, root = searched(ROOT, LAID, simulations=3, max_considered_actions=2, **QUIET)
     visits = by_uci(root, chess.WHITE)
     assert [visits[uci] for uci in MOVES] == [1, 2, 0]
@@ -106,29 +123,48 @@ def test_the_third_simulation_goes_to_the_better_of_two_and_follows_priors_below
 
 
 @pytest.mark.parametrize(("fen", "line"), OPENINGS)
-@pytest.mark.parametrize(("considered", "simulations", "leaves"), [(16, 64, 1), (4, 150, 1), (2, 21, 1), (4, 150, 8)])
-def test_trees_are_those_of_the_slow_search(fen: str, line: str, considered: int, simulations: int, leaves: int):
+@pytest.mark.parametrize(
+    ("considered", "simulations", "leaves"), [(16, 64, 1), (4, 150, 1), (2, 21, 1), (4, 150, 8)]
+)
+def test_trees_are_those_of_the_slow_search(
+    fen: str, line: str, considered: int, simulations: int, leaves: int
+):
     board, evaluator = board_of(fen, line), Hashed()
     node = reference.gumbel(board, evaluator, simulations, considered, leaves)
-    options = {"simulations": simulations, "max_considered_actions": considered, "leaves": leaves, **QUIET}
+    options = {
+        "simulations": simulations,
+        "max_considered_actions": considered,
+        "leaves": leaves,
+        **QUIET,
+    }
     compared = assert_same_tree(board, node, [], evaluator=evaluator, **options)
     assert compared >= min(considered, len(node.moves), simulations // 8)
     _, root = searched(board, evaluator, **options)
-    expected = dict(zip([move.uci() for move in node.moves], reference.improved(node).tolist(), strict=True))
+    expected = dict(
+        zip([move.uci() for move in node.moves], reference.improved(node).tolist(), strict=True)
+    )
     assert by_uci(root, board.turn, "improved") == pytest.approx(expected, abs=1e-5)
 
 
 def even_root() -> Laid:
     """Lay out the root of three moves, after which all is even."""
     return Laid(
-        {ROOT: (0.0, {"a1a2": 0.5, "a1b1": 0.3, "a1b2": 0.2}), AFTER_A2: (0, {}), AFTER_B1: (0, {}), AFTER_B2: (0, {})}
+        {
+            ROOT: (0.0, {"a1a2": 0.5, "a1b1": 0.3, "a1b2": 0.2}),
+            AFTER_A2: (0, {}),
+            AFTER_B1: (0, {}),
+            AFTER_B2: (0, {}),
+        }
     )
 
 
 def tried_sets(considered: int, games: int) -> Counter[tuple[str, ...]]:
     """Count which moves get the first `considered` simulations, over many games."""
     config = SearchConfig(
-        algorithm="gumbel", simulations=considered, max_considered_actions=considered, policy_temperature=1.0
+        algorithm="gumbel",
+        simulations=considered,
+        max_considered_actions=considered,
+        policy_temperature=1.0,
     )
     search = Search(even_root(), config, games=games)
     for slot in range(games):
@@ -144,7 +180,11 @@ def test_moves_are_drawn_by_their_priors_without_replacement():
     one, two = tried_sets(1, games), tried_sets(2, games)
     for uci, share in zip(MOVES, (0.5, 0.3, 0.2), strict=True):
         assert one[(uci,)] / games == pytest.approx(share, abs=0.03)
-    pairs = {MOVES[:2]: 0.3 + 0.15 / 0.7, (MOVES[0], MOVES[2]): 0.2 + 0.1 / 0.8, MOVES[1:]: 0.06 / 0.7 + 0.06 / 0.8}
+    pairs = {
+        MOVES[:2]: 0.3 + 0.15 / 0.7,
+        (MOVES[0], MOVES[2]): 0.2 + 0.1 / 0.8,
+        MOVES[1:]: 0.06 / 0.7 + 0.06 / 0.8,
+    }
     assert sum(pairs.values()) == pytest.approx(1.0)
     for pair, share in pairs.items():
         assert two[pair] / games == pytest.approx(share, abs=0.03)
@@ -155,7 +195,9 @@ def test_the_improved_policy_is_no_worse_than_the_prior():
     for salt in range(30):
         board = chess.Board(MIDDLE)
         node = reference.gumbel(board, Hashed(salt=salt), 16, 8)
-        _, root = searched(board, Hashed(salt=salt), simulations=16, max_considered_actions=8, **QUIET)
+        _, root = searched(
+            board, Hashed(salt=salt), simulations=16, max_considered_actions=8, **QUIET
+        )
         improved = by_uci(root, chess.WHITE, "improved")
         values = reference.completed(node)
         policy = np.array([improved[move.uci()] for move in node.moves])

@@ -37,13 +37,19 @@ def test_the_policy_of_a_root_is_the_callers_and_the_evaluator_is_not_asked_abou
     for root, result in zip(roots, found, strict=True):
         wanted = np.exp(root.logits[result.labels].astype(np.float64))
         assert result.priors == pytest.approx(wanted / wanted.sum(), abs=1e-6)
-    assert len(set(search.root(2).priors.tolist())) == 1, "a slot without an answer has the evaluator's"
+    assert len(set(search.root(2).priors.tolist())) == 1, (
+        "a slot without an answer has the evaluator's"
+    )
     assert asked.count(planes_of(board).tobytes()) == 1
     search.play(0, int(found[0].labels[0]), int(found[0].promotions[0]))
-    board.push(next(move for move in board.legal_moves if label_of(move, board.turn) == found[0].labels[0]))
+    board.push(
+        next(move for move in board.legal_moves if label_of(move, board.turn) == found[0].labels[0])
+    )
     search.start(0, position_and_history(board)[0])
     search.run(np.array([0]))
-    assert len(set(search.root(0).priors.tolist())) == 1, "an answer belongs to the root that it was given for"
+    assert len(set(search.root(0).priors.tolist())) == 1, (
+        "an answer belongs to the root that it was given for"
+    )
 
 
 def test_positions_of_different_ratings_in_one_batch_are_corrected_as_alone() -> None:
@@ -55,10 +61,16 @@ def test_positions_of_different_ratings_in_one_batch_are_corrected_as_alone() ->
     for row, root in enumerate(roots):
         alone = search_roots(Search(Hashed(salt=9), config, games=1), [root], 60)
         one = slice(row, row + 1)
-        assert np.array_equal(correct_logits([root], alone, weight_N[one], sharpness_N[one])[0], together_NA[row])
-    assert np.array_equal(np.isfinite(together_NA), legal_mask(np.stack([planes_of_line(line) for line in LINES])))
+        assert np.array_equal(
+            correct_logits([root], alone, weight_N[one], sharpness_N[one])[0], together_NA[row]
+        )
+    assert np.array_equal(
+        np.isfinite(together_NA), legal_mask(np.stack([planes_of_line(line) for line in LINES]))
+    )
     legal = np.isfinite(together_NA[0])
-    assert np.array_equal(together_NA[0, legal], roots[0].logits[legal].astype(np.float64)), "weight 0: the policy"
+    assert np.array_equal(together_NA[0, legal], roots[0].logits[legal].astype(np.float64)), (
+        "weight 0: the policy"
+    )
 
 
 def planes_of_line(line: str) -> np.ndarray:
@@ -81,7 +93,9 @@ def test_values_are_the_means_of_visits_and_unvisited_moves_have_the_mean_of_all
 def test_a_mate_in_one_is_worth_one_and_moves_that_nobody_searched_what_the_network_says() -> None:
     board = chess.Board(MATE_IN_ONE)
     root = root_of(board, value=0.25)
-    values_A = move_values(root, search_roots(Search(Hashed(), SearchConfig(simulations=8)), [root], 8)[0])
+    values_A = move_values(
+        root, search_roots(Search(Hashed(), SearchConfig(simulations=8)), [root], 8)[0]
+    )
     by_move = {move.uci(): values_A[label_of(move, board.turn)] for move in board.legal_moves}
     assert by_move.pop("a1a8") == 1.0
     assert list(by_move.values()) == pytest.approx([0.25] * len(by_move))

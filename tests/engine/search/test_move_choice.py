@@ -1,4 +1,5 @@
-"""Which move is played after a search: by visits, at random with a temperature, by the improved policy."""
+"""Which move is played after a search: by visits, at random with a temperature, by the improved
+policy."""
 
 from collections import Counter
 
@@ -45,7 +46,9 @@ def test_each_slot_may_have_its_own_temperature():
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_a_move_that_is_proven_lost_is_not_chosen_where_the_others_are_unvisited(temperature: float):
+def test_a_move_that_is_proven_lost_is_not_chosen_where_the_others_are_unvisited(
+    temperature: float,
+):
     """Fool's mate: all simulations go to g2g4, so the only visits are those of a lost move."""
     board = board_of(chess.STARTING_FEN, "f2f3 e7e5")
     mate = board_of(board.fen(), "g2g4")

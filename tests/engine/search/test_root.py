@@ -1,4 +1,5 @@
-"""What a move leaves behind: the played move's part of the tree, to the last visit, and the game's history."""
+"""What a move leaves behind: the played move's part of the tree, to the last visit, and the game's
+history."""
 
 import chess
 import pytest
@@ -33,7 +34,8 @@ def test_the_kept_tree_has_the_child_s_visits_and_values():
 
 
 def test_both_sides_moves_keep_the_tree():
-    """Our move and a reply that was looked at: the grandchild's visits are there, and no evaluation is asked again."""
+    """Our move and a reply that was looked at: the grandchild's visits are there, and no evaluation
+    is asked again."""
     board = chess.Board(MIDDLE)
     search, _ = searched(board, Hashed(), simulations=800)
     for _ in range(2):
@@ -59,7 +61,8 @@ def test_a_move_nobody_looked_at_begins_anew():
 
 
 def test_a_tree_kept_is_the_tree_searched_on():
-    """The kept subtree is what it was: what is found in it by play is what was found in it before."""
+    """The kept subtree is what it was: what is found in it by play is what was found in it
+    before."""
     board = chess.Board(MIDDLE)
     search, _root = searched(board, Hashed(), simulations=600)
     first = chosen(search, 0, board.turn)
@@ -92,7 +95,9 @@ def test_moves_played_join_the_game_s_history():
 
 
 def test_a_start_forgets_the_game_before():
-    search, _ = searched(board_of(chess.STARTING_FEN, "g1f3 g8f6 f3g1 f6g8 g1f3 g8f6 f3g1"), uniform, simulations=30)
+    search, _ = searched(
+        board_of(chess.STARTING_FEN, "g1f3 g8f6 f3g1 f6g8 g1f3 g8f6 f3g1"), uniform, simulations=30
+    )
     begin(search, 0, chess.Board())
     search.run()
     fresh, root = searched(chess.Board(), uniform, simulations=30)

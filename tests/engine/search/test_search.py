@@ -1,4 +1,5 @@
-"""One seed, one result at any width; values stay in bounds; the books of every tree balance after many simulations."""
+"""One seed, one result at any width; values stay in bounds; the books of every tree balance after
+many simulations."""
 
 import chess
 import numpy as np
@@ -11,7 +12,15 @@ from engine.search import Search, SearchConfig
 from engine.search.tree import UNKNOWN
 from tests.engine.search.stubs import Hashed, begin, board_of
 
-LINES = ("", "e2e4 e7e5 g1f3", "d2d4 d7d5 c2c4 e7e6", "c2c4 g8f6", "e2e4 c7c5 g1f3 d7d6 d2d4", "g1f3 d7d5 g2g3", "b2b3")
+LINES = (
+    "",
+    "e2e4 e7e5 g1f3",
+    "d2d4 d7d5 c2c4 e7e6",
+    "c2c4 g8f6",
+    "e2e4 c7c5 g1f3 d7d6 d2d4",
+    "g1f3 d7d5 g2g3",
+    "b2b3",
+)
 FENS = (
     "r3k2r/p1ppqpb1/bn2pnp1/3PN3/1p2P3/2N2Q1p/PPPBBPPP/R3K2R w KQkq - 0 1",
     "8/2p5/3p4/KP5r/1R3p1k/8/4P1P1/8 w - - 0 1",
@@ -23,15 +32,19 @@ FENS = (
 
 
 def boards(count: int) -> list[chess.Board]:
-    """Give boards of all kinds, in turn: openings, endings, promotions, fifty moves near, a mate in one."""
-    kinds = [board_of(chess.STARTING_FEN, line) for line in LINES] + [chess.Board(fen) for fen in FENS]
+    """Give boards of all kinds, in turn: openings, endings, promotions, fifty moves near, a mate in
+    one."""
+    kinds = [board_of(chess.STARTING_FEN, line) for line in LINES] + [
+        chess.Board(fen) for fen in FENS
+    ]
     return [kinds[index % len(kinds)].copy() for index in range(count)]
 
 
 def results(
     evaluator: Evaluator, config: SearchConfig, width: int, games: int
 ) -> list[tuple[list[list[float]], list[int]]]:
-    """Play three moves in each game, `width` games side by side; give each game's visits, values and moves."""
+    """Play three moves in each game, `width` games side by side; give each game's visits, values
+    and moves."""
     found: list[tuple[list[list[float]], list[int]]] = []
     for first in range(0, games, width):
         numbers = range(first, min(first + width, games))
@@ -45,7 +58,11 @@ def results(
             labels, promotions = search.choose(temperature=1.0)
             for slot, (numbers_told, moves) in enumerate(told):
                 root = search.root(slot)
-                numbers_told += [root.visits.tolist(), np.nan_to_num(root.values).tolist(), root.improved.tolist()]
+                numbers_told += [
+                    root.visits.tolist(),
+                    np.nan_to_num(root.values).tolist(),
+                    root.improved.tolist(),
+                ]
                 moves.append(int(labels[slot]))
             going = np.flatnonzero(labels >= 0)
             for slot in going.tolist():
@@ -63,24 +80,35 @@ CONFIGS = {
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-@pytest.mark.parametrize("evaluator", [Hashed(), handwritten.evaluate], ids=["hashed", "hand-written"])
+@pytest.mark.parametrize(
+    "evaluator", [Hashed(), handwritten.evaluate], ids=["hashed", "hand-written"]
+)
 def test_a_game_is_the_same_at_any_width(name: str, evaluator: Evaluator):
     games = 2 * (len(LINES) + len(FENS)) + 2
     alone = results(evaluator, CONFIGS[name], 1, games)
     assert len({str(told) for told in alone[: len(LINES) + len(FENS)]}) == len(LINES) + len(FENS)
-    assert alone[0] != alone[len(LINES) + len(FENS)], "the same position, another game number, other noise"
+    assert alone[0] != alone[len(LINES) + len(FENS)], (
+        "the same position, another game number, other noise"
+    )
     for width in (7, games):
         assert results(evaluator, CONFIGS[name], width, games) == alone, width
 
 
 def test_twenty_runs_of_twenty_are_the_same():
-    outcomes = {str(results(Hashed(), CONFIGS["puct"], width, 14)) for width in (1, 2, 3, 5, 14) for _ in range(4)}
+    outcomes = {
+        str(results(Hashed(), CONFIGS["puct"], width, 14))
+        for width in (1, 2, 3, 5, 14)
+        for _ in range(4)
+    }
     assert len(outcomes) == 1
 
 
 def test_a_cache_changes_nothing():
     plain = results(handwritten.evaluate, CONFIGS["puct"], 32, 32)
-    assert results(CachedEvaluator(handwritten.evaluate, mebibytes=1), CONFIGS["puct"], 32, 32) == plain
+    assert (
+        results(CachedEvaluator(handwritten.evaluate, mebibytes=1), CONFIGS["puct"], 32, 32)
+        == plain
+    )
 
 
 def test_another_seed_is_another_result():
@@ -99,7 +127,10 @@ def check_books(search: Search, slot: int) -> int:
     An edge is one move of one node; its sums are seen by that node's mover.
     """
     used = search._forest.slots[slot]
-    nodes, edges = search._forest.nodes[slot][: used["nodes"]], search._forest.edges[slot][: used["edges"]]
+    nodes, edges = (
+        search._forest.nodes[slot][: used["nodes"]],
+        search._forest.edges[slot][: used["edges"]],
+    )
     opened = np.flatnonzero(nodes["count"] > 0)
     owner, place = [], []
     for node in opened:
@@ -108,7 +139,9 @@ def check_books(search: Search, slot: int) -> int:
         place += range(first, first + count)
     parent, edge = np.array(owner, dtype=np.int64), edges[np.array(place, dtype=np.int64)]
     visits = np.bincount(parent, weights=edge["visits"], minlength=len(nodes))
-    assert (nodes["visits"] == nodes["ended"] + visits).all(), "a parent's visits are its children's plus its own"
+    assert (nodes["visits"] == nodes["ended"] + visits).all(), (
+        "a parent's visits are its children's plus its own"
+    )
     assert (nodes["ended"] >= 0).all()
     assert (edge["visits"] >= 0).all()
     assert not nodes["in_flight"].any()
@@ -116,25 +149,35 @@ def check_books(search: Search, slot: int) -> int:
 
     has_child = edge["child"] >= 0
     child = edge["child"][has_child]
-    assert len(np.unique(child)) == len(child) == len(nodes) - 1, "every node but the root hangs on one move"
+    assert len(np.unique(child)) == len(child) == len(nodes) - 1, (
+        "every node but the root hangs on one move"
+    )
     assert (child > parent[has_child]).all()
     if search.config.nodes == 0:  # there is always room
         assert (edge["visits"][has_child] == nodes["visits"][child]).all()
-        np.testing.assert_allclose(edge["value_sum"][has_child], -nodes["value_sum"][child], atol=1e-6)
+        np.testing.assert_allclose(
+            edge["value_sum"][has_child], -nodes["value_sum"][child], atol=1e-6
+        )
     else:  # a move tried while there was no room may have got its node later
         assert (edge["visits"][has_child] >= nodes["visits"][child]).all()
 
     room = 1e-6
     assert (np.abs(edge["value_sum"]) <= edge["visits"] + room).all(), "a move's value left [-1, 1]"
-    assert (np.abs(nodes["value_sum"]) <= nodes["visits"] + room).all(), "a node's value left [-1, 1]"
+    assert (np.abs(nodes["value_sum"]) <= nodes["visits"] + room).all(), (
+        "a node's value left [-1, 1]"
+    )
     assert ((nodes["draw_sum"] >= -room) & (nodes["draw_sum"] <= nodes["visits"] + room)).all()
     own = (nodes["proof"] == UNKNOWN) & (nodes["ended"] == 1) & (nodes["count"] > 0)
     value_sums = np.bincount(parent, weights=edge["value_sum"], minlength=len(nodes))
-    np.testing.assert_allclose(nodes["value_sum"][own], (nodes["value"] + value_sums)[own], atol=1e-5)
+    np.testing.assert_allclose(
+        nodes["value_sum"][own], (nodes["value"] + value_sums)[own], atol=1e-5
+    )
 
     priors = np.bincount(parent, weights=edge["prior"], minlength=len(nodes))
     np.testing.assert_allclose(priors[opened], 1.0, atol=1e-4)
-    visited_policy = np.bincount(parent, weights=edge["prior"] * (edge["visits"] > 0), minlength=len(nodes))
+    visited_policy = np.bincount(
+        parent, weights=edge["prior"] * (edge["visits"] > 0), minlength=len(nodes)
+    )
     np.testing.assert_allclose(nodes["visited_policy"][opened], visited_policy[opened], atol=1e-4)
 
     proof, below = edge["proof"][has_child], nodes["proof"][child]
@@ -144,7 +187,8 @@ def check_books(search: Search, slot: int) -> int:
 
 
 def play_on(config: SearchConfig, games: int, simulations: int) -> int:
-    """Search and play games until so many simulations are done, checking the books of every tree; give how many."""
+    """Search and play games until so many simulations are done, checking the books of every tree;
+    give how many."""
     search = Search(Hashed(), config, games=games, seed=5)
     everything = boards(games)
     for slot, board in enumerate(everything):

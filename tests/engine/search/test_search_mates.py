@@ -1,4 +1,5 @@
-"""Mates: found at once at the root, proven by search with an evaluator that knows nothing, and never claimed wrongly."""
+"""Mates: found at once at the root, proven by search with an evaluator that knows nothing, and
+never claimed wrongly."""
 
 import csv
 from collections.abc import Iterator
@@ -29,7 +30,8 @@ def fen_of(line: str) -> str:
 
 
 def positions_with_mate(relative: str, moves: int) -> list[str]:
-    """Give the FENs of an EPD whose side to move mates in so many moves (is mated, for a negative number)."""
+    """Give the FENs of an EPD whose side to move mates in so many moves (is mated, for a negative
+    number)."""
     return [fen_of(line) for line in lines_of(relative) if f"bm #{moves};" in line]
 
 
@@ -88,12 +90,20 @@ def check_mates_in_one(lines: list[str]) -> None:
         for slot, board in enumerate(boards):
             begin(search, slot, board)
         search.run()
-        assert (search.evaluations, search.simulations) == (0, 0), "found at the root, without an evaluation"
+        assert (search.evaluations, search.simulations) == (0, 0), (
+            "found at the root, without an evaluation"
+        )
         for slot, (line, board) in enumerate(zip(part, boards, strict=True)):
             root = search.root(slot)
-            wanted = {board.parse_san(san).uci() for san in line.split("bm ")[1].split(";")[0].split()}
-            flagged = {uci for uci, plies in by_uci(root, board.turn, "mates").items() if plies == 1}
-            proven = {uci for uci, verdict in by_uci(root, board.turn, "proven").items() if verdict == 1}
+            wanted = {
+                board.parse_san(san).uci() for san in line.split("bm ")[1].split(";")[0].split()
+            }
+            flagged = {
+                uci for uci, plies in by_uci(root, board.turn, "mates").items() if plies == 1
+            }
+            proven = {
+                uci for uci, verdict in by_uci(root, board.turn, "proven").items() if verdict == 1
+            }
             assert flagged == proven == wanted, line
             assert (root.mate, root.value, root.draw) == (1, 1.0, 0.0)
             assert chosen(search, slot, board.turn) in wanted
@@ -161,7 +171,9 @@ def check_mates_in_three(fens: list[str], simulations: int) -> int:
             third = after.copy()
             third.push(reply)
             if not any(mates(third, move) for move in third.legal_moves):
-                assert any(forces_mate_in_two(third, move.uci()) for move in list(third.legal_moves)), third.fen()
+                assert any(
+                    forces_mate_in_two(third, move.uci()) for move in list(third.legal_moves)
+                ), third.fen()
     return solved
 
 
@@ -178,14 +190,19 @@ def test_a_set_of_mates_in_three_is_solved():
 
 
 def test_no_mate_is_claimed_shorter_than_it_is():
-    """Positions whose shortest mates are known: what is proven is no shorter, and the right side wins."""
+    """Positions whose shortest mates are known: what is proven is no shorter, and the right side
+    wins."""
     proven = 0
     for moves in (2, 3, 4, -1, -2, -3):
         file = "matetrack" if moves > 0 else "matedtrack"
-        for board, search, slot in solve(positions_with_mate(f"truth/mate/{file}.epd", moves)[:12], 3000, **BREADTH):
+        for board, search, slot in solve(
+            positions_with_mate(f"truth/mate/{file}.epd", moves)[:12], 3000, **BREADTH
+        ):
             mate = search.root(slot).mate
             assert mate == 0 or (mate > 0) == (moves > 0), board.fen()
-            assert mate == 0 or abs(mate) >= (2 * moves - 1 if moves > 0 else -2 * moves), board.fen()
+            assert mate == 0 or abs(mate) >= (2 * moves - 1 if moves > 0 else -2 * moves), (
+                board.fen()
+            )
             proven += mate != 0
     assert proven >= 15
 
@@ -210,7 +227,8 @@ def test_who_is_lost_chooses_what_loses_slowest():
 
 
 def test_a_proven_loss_is_not_chosen_while_another_move_is_there():
-    """Only one move of White's does not allow a mate in one; the evaluator likes the others far better."""
+    """Only one move of White's does not allow a mate in one; the evaluator likes the others far
+    better."""
     board = chess.Board("6k1/5ppp/8/8/8/7P/r4PP1/1r1R2K1 w - - 0 1")
     losing = []
     for move in board.legal_moves:
@@ -238,7 +256,12 @@ def test_a_proven_loss_is_not_chosen_while_another_move_is_there():
 
 def test_a_mated_root_is_over():
     search, root = searched("R5k1/5ppp/8/8/8/8/8/K7 b - - 0 1", uniform, simulations=10)
-    assert (search.outcome(), root.value, root.mate, chosen(search, 0, chess.BLACK)) == (MATE, -1.0, 0, "")
+    assert (search.outcome(), root.value, root.mate, chosen(search, 0, chess.BLACK)) == (
+        MATE,
+        -1.0,
+        0,
+        "",
+    )
 
 
 def test_after_the_mating_move_the_game_is_over():

@@ -1,4 +1,5 @@
-"""How games end: repetition with the game's real history, fifty moves, dead material, stalemate, by python-chess's word."""
+"""How games end: repetition with the game's real history, fifty moves, dead material, stalemate, by
+python-chess's word."""
 
 import io
 from collections import Counter
@@ -17,7 +18,8 @@ from tests.conftest import shared_data
 from tests.engine.search.stubs import begin, board_of, by_uci, chosen, play, searched
 
 ONCE_EACH = {"c_puct": 1000.0}
-"""Priors count alone, so as many simulations as moves visit each move once where all priors are equal."""
+"""Priors count alone, so as many simulations as moves visit each move once where all priors are
+equal."""
 TAIL = 12
 """Plies before the end of each game that are looked at."""
 DUMP = ("pgn/lichess_dump_2021-10_999.pgn",)
@@ -38,11 +40,17 @@ def expected_ending(board: chess.Board) -> int | None:
 
 
 def drawn_games(path: Path) -> Iterator[chess.pgn.Game]:
-    """Yield the drawn games of standard chess; others are passed by unread, since reading is slow."""
+    """Yield the drawn games of standard chess; others are passed by unread, since reading is
+    slow."""
     for text in path.read_text(encoding="utf-8", errors="replace").split("\n[Event ")[1:]:
         if '[Result "1/2-1/2"]' in text and "Horde" not in text:
             game = chess.pgn.read_game(io.StringIO("[Event " + text))
-            if game is not None and not game.errors and game.next() is not None and game.board().uci_variant == "chess":
+            if (
+                game is not None
+                and not game.errors
+                and game.next() is not None
+                and game.board().uci_variant == "chess"
+            ):
                 yield game
 
 
@@ -150,23 +158,28 @@ def test_a_second_occurrence_of_the_past_is_no_draw():
 
 
 def test_a_second_occurrence_within_the_tree_is_worth_a_draw_and_is_not_searched():
-    """Each side has one move but for the pair that shuffles: see the tree's end at the root's position again."""
+    """Each side has one move but for the pair that shuffles: see the tree's end at the root's
+    position again."""
     board = chess.Board("7k/8/8/3p4/3P4/8/8/K7 w - - 0 1")
     search, _ = searched(board, uniform, simulations=3000, c_puct=1000.0)
     for uci in ("a1a2", "h8g8", "a2a1"):
         assert play(search, 0, board, uci)
         board.push_uci(uci)
-    # The root was the tree's own, so g8h8 stands there as a draw by repetition; it was never opened.
+    # The root was the tree's own, so g8h8 stands there as a draw by repetition; it was never
+    # opened.
     root = search.root(0)
     visits, draws = by_uci(root, chess.BLACK), by_uci(root, chess.BLACK, "draws")
     assert visits["g8h8"] >= 2
     assert draws["g8h8"] == 1.0
-    assert by_uci(root, chess.BLACK, "proven")["g8h8"] == 2, "no proof: another way here may not repeat"
+    assert by_uci(root, chess.BLACK, "proven")["g8h8"] == 2, (
+        "no proof: another way here may not repeat"
+    )
     assert all(draw < 0.9 for uci, draw in draws.items() if uci != "g8h8")
 
 
 def test_what_repeats_is_searched_again_once_it_lies_in_the_past():
-    """Played into, the repeated position is a second occurrence of the past: the game goes on, and so does the tree."""
+    """Played into, the repeated position is a second occurrence of the past: the game goes on, and
+    so does the tree."""
     board = chess.Board("7k/8/8/3p4/3P4/8/8/K7 w - - 0 1")
     search, _ = searched(board, uniform, simulations=3000, c_puct=1000.0)
     for uci in ("a1a2", "h8g8", "a2a1", "g8h8"):
@@ -199,7 +212,8 @@ def test_rules_of_draws_by_hand(fen: str, drawing: set[str] | None):
 
 
 def test_an_en_passant_that_cannot_be_taken_makes_no_new_position():
-    """After e2e4 nobody can take on e3: the position comes back by knights alone, as python-chess counts."""
+    """After e2e4 nobody can take on e3: the position comes back by knights alone, as python-chess
+    counts."""
     board = board_of(chess.STARTING_FEN, "e2e4 g8f6 g1f3 f6g8 f3g1 g8f6 g1f3 f6g8")
     board.push_uci("f3g1")
     assert board.is_repetition(3)

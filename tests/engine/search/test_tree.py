@@ -1,4 +1,5 @@
-"""A tree keeps within the memory it was given, says how full it is, and goes on when there is no more."""
+"""A tree keeps within the memory it was given, says how full it is, and goes on when there is no
+more."""
 
 import chess
 import numpy as np
@@ -12,7 +13,14 @@ from tests.engine.search.test_puct import MIDDLE
 
 def held(search: Search) -> int:
     """Give the bytes of every array that the search holds."""
-    arrays = [*search._forest, *search._round, search._blank, search._fresh, search._started, search._all]
+    arrays = [
+        *search._forest,
+        *search._round,
+        search._blank,
+        search._fresh,
+        search._started,
+        search._all,
+    ]
     return sum(array.nbytes for array in arrays)
 
 

@@ -1,4 +1,5 @@
-"""Self-play: whole games by the rules, the same at any width, with what the search found at each move."""
+"""Self-play: whole games by the rules, the same at any width, with what the search found at each
+move."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -33,7 +34,8 @@ def told(games: Iterable[Game]) -> dict[int, str]:
                 game.ending,
                 game.result,
                 [
-                    t and (t.labels.tolist(), t.shares.tolist(), t.value, t.best_value, t.simulations)
+                    t
+                    and (t.labels.tolist(), t.shares.tolist(), t.value, t.best_value, t.simulations)
                     for t in game.searches
                 ],
                 game.resign_ply,
@@ -44,7 +46,8 @@ def told(games: Iterable[Game]) -> dict[int, str]:
 
 
 def replay(game: Game) -> chess.Board:
-    """Play a game again by python-chess, checking every move and search result, and give its last position."""
+    """Play a game again by python-chess, checking every move and search result, and give its last
+    position."""
     board = to_board(game.start)
     assert len(game.labels) == len(game.promotions) == len(game.searches)
     for label, promotion, searched in zip(game.labels, game.promotions, game.searches, strict=True):
@@ -91,13 +94,18 @@ def test_games_are_played_to_their_end_by_the_rules():
 
 def test_a_game_is_the_same_in_any_company():
     games = [
-        told(play_games(uniform, SEARCH, SelfPlayConfig(width=width, most_plies=40), games=30)) for width in (1, 7, 64)
+        told(play_games(uniform, SEARCH, SelfPlayConfig(width=width, most_plies=40), games=30))
+        for width in (1, 7, 64)
     ]
     assert games[0] == games[1] == games[2]
-    some = told(play_games(uniform, SEARCH, SelfPlayConfig(width=3, most_plies=40), games=range(20, 25)))
+    some = told(
+        play_games(uniform, SEARCH, SelfPlayConfig(width=3, most_plies=40), games=range(20, 25))
+    )
     assert some == {number: games[0][number] for number in range(20, 25)}
     assert len(set(games[0].values())) == 30
-    other = told(play_games(uniform, SEARCH, SelfPlayConfig(width=7, most_plies=40), games=5, seed=1))
+    other = told(
+        play_games(uniform, SEARCH, SelfPlayConfig(width=7, most_plies=40), games=5, seed=1)
+    )
     assert not set(other.values()) & set(games[0].values())
 
 
@@ -116,9 +124,15 @@ def test_batches_stay_full_while_there_are_games_to_begin():
 
 
 def test_games_start_where_they_are_told_and_may_be_over_before_the_first_move():
-    fens = ["4k3/8/4K3/8/8/8/8/R7 w - - 0 1", "7k/5Q2/6K1/8/8/8/8/8 b - - 0 1", "8/8/4k3/8/8/4K3/8/8 w - - 0 1"]
+    fens = [
+        "4k3/8/4K3/8/8/8/8/R7 w - - 0 1",
+        "7k/5Q2/6K1/8/8/8/8/8 b - - 0 1",
+        "8/8/4k3/8/8/4K3/8/8 w - - 0 1",
+    ]
     starts = [from_fen(fen) for fen in fens]
-    games = {game.number: game for game in play_games(uniform, SEARCH, QUICK, games=6, starts=starts)}
+    games = {
+        game.number: game for game in play_games(uniform, SEARCH, QUICK, games=6, starts=starts)
+    }
     for number, game in games.items():
         assert game.start.tolist() == from_fen(fens[number % 3]).tolist()
     assert [(len(games[n].labels), games[n].ending, games[n].result) for n in (0, 1, 2)] == [
@@ -161,7 +175,12 @@ def test_nobody_resigns_unless_told_to(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(generate, "RESIGN_MOVES", 1)
     resigning = SelfPlayConfig(width=1, resign=0.9)
     played = next(play_games(handwritten.evaluate, SEARCH, resigning, games=1, starts=[LOST]))
-    assert (played.ending, played.result, len(played.labels), len(played.searches)) == (RESIGNED, 1, 0, 0)
+    assert (played.ending, played.result, len(played.labels), len(played.searches)) == (
+        RESIGNED,
+        1,
+        0,
+        0,
+    )
     monkeypatch.setattr(generate, "RESIGN_PLIES", 2)
     played = next(play_games(handwritten.evaluate, SEARCH, resigning, games=1, starts=[LOST]))
     assert played.ending in (RESIGNED, MATE)
@@ -188,7 +207,9 @@ def test_the_first_moves_are_drawn_without_search_and_each_game_draws_how_many()
         sampled.append(sum(search is None for search in game.searches))
         assert None not in game.searches[sampled[-1] :]
     assert set(sampled) == set(range(7))
-    again = told(play_games(handwritten.evaluate, gumbel, replace(config, width=3), games=range(7, 12)))
+    again = told(
+        play_games(handwritten.evaluate, gumbel, replace(config, width=3), games=range(7, 12))
+    )
     assert again == {number: told(games)[number] for number in range(7, 12)}
 
 
@@ -199,18 +220,25 @@ def test_games_are_stopped_by_the_halfmove_clock():
     assert UNEVENTFUL in {game.ending for game in games}
     for game in games:
         board = replay(game)
-        assert (game.ending == UNEVENTFUL) == (board.halfmove_clock >= 6 and expected_ending(board) is None)
+        assert (game.ending == UNEVENTFUL) == (
+            board.halfmove_clock >= 6 and expected_ending(board) is None
+        )
         assert board.halfmove_clock <= 6
         assert game.result == 0 or game.ending == MATE
 
 
-def test_games_that_are_played_on_tell_when_giving_up_would_have_been_wrong(monkeypatch: pytest.MonkeyPatch):
+def test_games_that_are_played_on_tell_when_giving_up_would_have_been_wrong(
+    monkeypatch: pytest.MonkeyPatch,
+):
     start = [from_fen("4k3/pppp4/8/8/8/8/4PPPP/4K1NR b - - 0 1"), LOST]
     config = SelfPlayConfig(width=8, most_plies=80, resign=0.3)
 
     def play(played_on: float) -> dict[int, Game]:
         monkeypatch.setattr(generate, "RESIGN_DISABLED_SHARE", played_on)
-        return {game.number: game for game in play_games(handwritten.evaluate, SEARCH, config, games=40, starts=start)}
+        return {
+            game.number: game
+            for game in play_games(handwritten.evaluate, SEARCH, config, games=40, starts=start)
+        }
 
     monkeypatch.setattr(generate, "RESIGN_PLIES", 0)
     resigned, games = play(0.0), play(0.5)
@@ -224,7 +252,9 @@ def test_games_that_are_played_on_tell_when_giving_up_would_have_been_wrong(monk
         assert before.ending == RESIGNED
         assert game.resign_ply == len(before.labels)
         assert game.labels[: game.resign_ply] == before.labels
-        assert game.resign_was_wrong == (game.result != before.result), "who did not lose after all gave up falsely"
+        assert game.resign_was_wrong == (game.result != before.result), (
+            "who did not lose after all gave up falsely"
+        )
         false += game.resign_was_wrong
     assert 0 < false < 20
 

@@ -1,4 +1,5 @@
-"""The parts of the UCI engine that need no search: reading commands and options, writing scores, following a game."""
+"""The parts of the UCI engine that need no search: reading commands and options, writing scores,
+following a game."""
 
 import math
 
@@ -39,7 +40,9 @@ def test_a_line_without_a_command_is_refused_in_few_words() -> None:
 
 def test_go_reads_every_limit() -> None:
     clocks = "wtime 1000 btime -20 winc 5 binc 6 movestogo 7"
-    assert parse_go(f"searchmoves e2e4 d2d4 {clocks} depth 8 nodes 9 mate 2 movetime 11 ponder infinite") == Go(
+    assert parse_go(
+        f"searchmoves e2e4 d2d4 {clocks} depth 8 nodes 9 mate 2 movetime 11 ponder infinite"
+    ) == Go(
         searchmoves=("e2e4", "d2d4"),
         wtime=1000,
         btime=-20,
@@ -86,7 +89,10 @@ def test_nothing_that_is_said_breaks_the_reading_of_a_go(text: str) -> None:
 def test_position_reads_both_forms() -> None:
     assert parse_position("startpos") == (None, [])
     assert parse_position("startpos moves e2e4  e7e5") == (None, ["e2e4", "e7e5"])
-    assert parse_position("fen 8/8/8/8/8/8/8/K1k5 w - - 0 1 moves a1a2") == ("8/8/8/8/8/8/8/K1k5 w - - 0 1", ["a1a2"])
+    assert parse_position("fen 8/8/8/8/8/8/8/K1k5 w - - 0 1 moves a1a2") == (
+        "8/8/8/8/8/8/8/K1k5 w - - 0 1",
+        ["a1a2"],
+    )
     assert parse_position("startpos moves") == (None, [])
 
 
@@ -98,7 +104,10 @@ def test_half_a_position_is_refused(text: str) -> None:
 
 def test_option_names_and_values_may_hold_spaces() -> None:
     assert parse_option("name Move Overhead value 30") == ("Move Overhead", "30")
-    assert parse_option("name Checkpoint value /my nets/value x") == ("Checkpoint", "/my nets/value x")
+    assert parse_option("name Checkpoint value /my nets/value x") == (
+        "Checkpoint",
+        "/my nets/value x",
+    )
     assert parse_option("name Clear Hash") == ("Clear Hash", None)
     with pytest.raises(CommandError):
         parse_option("Hash 3")
@@ -153,7 +162,9 @@ def test_hash_bounds_the_tree_and_the_room_it_moves_through(megabytes: int) -> N
     assert 2 * tree_bytes(nodes_in(memory) + 2) > memory
 
 
-@pytest.mark.parametrize(("value", "wanted"), [(0.0, 0), (0.5, 89), (0.9, 546), (-0.9, -546), (1.0, 12780)])
+@pytest.mark.parametrize(
+    ("value", "wanted"), [(0.0, 0), (0.5, 89), (0.9, 546), (-0.9, -546), (1.0, 12780)]
+)
 def test_centipawns_are_lc0s(value: float, wanted: int) -> None:
     assert centipawns(value) == wanted
 
@@ -164,7 +175,8 @@ def test_centipawns_stay_finite_where_rounding_leaves_the_interval() -> None:
 
 
 @pytest.mark.parametrize(
-    ("plies", "wanted"), [(1, "mate 1"), (3, "mate 2"), (5, "mate 3"), (-2, "mate -1"), (-4, "mate -2"), (0, "cp 0")]
+    ("plies", "wanted"),
+    [(1, "mate 1"), (3, "mate 2"), (5, "mate 3"), (-2, "mate -1"), (-4, "mate -2"), (0, "cp 0")],
 )
 def test_mates_are_counted_in_moves(plies: int, wanted: str) -> None:
     assert format_score(0.0, plies) == wanted

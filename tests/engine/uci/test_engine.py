@@ -1,4 +1,5 @@
-"""The UCI engine answers: every `go` once, with a legal move, at the right moment, whatever else is said to it."""
+"""The UCI engine answers: every `go` once, with a legal move, at the right moment, whatever else is
+said to it."""
 
 import threading
 from collections.abc import Iterator
@@ -33,8 +34,24 @@ def test_uci_names_the_engine_and_its_options(talk: Talk) -> None:
     assert lines[0].startswith("id name Fianchetto")
     assert lines[1].startswith("id author ")
     names = [line.removeprefix("option name ").partition(" type ")[0] for line in lines[2:-1]]
-    assert set(names) >= {"Threads", "Hash", "MultiPV", "Ponder", "UCI_ShowWDL", "Style", "Simulations", "CPuct"}
-    assert set(names) >= {"Temperature", "Seed", "Checkpoint", "Move Overhead", "UCI_LimitStrength", "UCI_Elo"}
+    assert set(names) >= {
+        "Threads",
+        "Hash",
+        "MultiPV",
+        "Ponder",
+        "UCI_ShowWDL",
+        "Style",
+        "Simulations",
+        "CPuct",
+    }
+    assert set(names) >= {
+        "Temperature",
+        "Seed",
+        "Checkpoint",
+        "Move Overhead",
+        "UCI_LimitStrength",
+        "UCI_Elo",
+    }
 
 
 def test_nodes_are_what_was_asked_for_and_the_line_says_everything(talk: Talk) -> None:
@@ -42,7 +59,18 @@ def test_nodes_are_what_was_asked_for_and_the_line_says_everything(talk: Talk) -
     lines = talk.ask("position startpos", "go nodes 300")
     info = last_info(lines)
     assert info["nodes"] == "300"
-    assert {"depth", "seldepth", "multipv", "score", "wdl", "nodes", "nps", "time", "hashfull", "pv"} == set(info)
+    assert {
+        "depth",
+        "seldepth",
+        "multipv",
+        "score",
+        "wdl",
+        "nodes",
+        "nps",
+        "time",
+        "hashfull",
+        "pv",
+    } == set(info)
     assert sum(int(word) for word in info["wdl"].split()) == 1000
     best, _, reply = lines[-1].removeprefix("bestmove ").partition(" ponder ")
     assert info["pv"].split()[:2] == [best, reply]
@@ -87,7 +115,8 @@ def test_stop_is_answered_within_a_round() -> None:
 
 @pytest.mark.parametrize("fen", [chess.STARTING_FEN, MATE_IN_ONE, MATED, STALEMATED])
 @pytest.mark.parametrize(
-    "go", ["go infinite", "go ponder nodes 5", "go ponder wtime 50 btime 50", "go ponder movetime 1"]
+    "go",
+    ["go infinite", "go ponder nodes 5", "go ponder wtime 50 btime 50", "go ponder movetime 1"],
 )
 def test_no_answer_before_stop(fen: str, go: str) -> None:
     counting = Counting(0.002)
@@ -105,7 +134,9 @@ def test_no_answer_before_stop(fen: str, go: str) -> None:
         talk.say("stop")
         move = talk.until("bestmove")[-1].split()[1]
     board = chess.Board(fen)
-    assert move == "(none)" if board.is_game_over() else chess.Move.from_uci(move) in board.legal_moves
+    assert (
+        move == "(none)" if board.is_game_over() else chess.Move.from_uci(move) in board.legal_moves
+    )
 
 
 def test_ponderhit_starts_the_movers_clock() -> None:
@@ -141,7 +172,9 @@ def test_stray_stops_and_ponderhits_are_ignored(talk: Talk) -> None:
 @pytest.mark.parametrize("shuffle", ["g1f3 g8f6 f3g1 f6g8", "b1c3 b8c6 c3b1 c6b8"])
 def test_a_position_600_moves_long_is_played_on(talk: Talk, shuffle: str) -> None:
     moves = " ".join([shuffle] * 150)
-    assert chess.Move.from_uci(talk.best(f"position startpos moves {moves}", "go nodes 30")) in START
+    assert (
+        chess.Move.from_uci(talk.best(f"position startpos moves {moves}", "go nodes 30")) in START
+    )
 
 
 def test_a_long_game_told_move_by_move_is_followed_by_its_new_moves_alone(
@@ -167,12 +200,16 @@ def test_a_long_game_told_move_by_move_is_followed_by_its_new_moves_alone(
 @pytest.mark.parametrize(
     ("fen", "said"), [(MATED, "info depth 0 score mate 0"), (STALEMATED, "info depth 0 score cp 0")]
 )
-@pytest.mark.parametrize("go", ["go nodes 10", "go movetime 5", "go wtime 1 btime 1", "go", "go depth 3", "go mate 2"])
+@pytest.mark.parametrize(
+    "go", ["go nodes 10", "go movetime 5", "go wtime 1 btime 1", "go", "go depth 3", "go mate 2"]
+)
 def test_where_the_game_is_over_there_is_no_move(talk: Talk, fen: str, said: str, go: str) -> None:
     assert talk.ask(f"position fen {fen}", go) == [said, "bestmove (none)"]
 
 
-@pytest.mark.parametrize(("fen", "said"), [(MATE_IN_ONE, "mate 1"), (MATE_IN_TWO, "mate 2"), (LOST_IN_TWO, "mate -1")])
+@pytest.mark.parametrize(
+    ("fen", "said"), [(MATE_IN_ONE, "mate 1"), (MATE_IN_TWO, "mate 2"), (LOST_IN_TWO, "mate -1")]
+)
 def test_mates_are_found_and_counted(talk: Talk, fen: str, said: str) -> None:
     assert last_info(talk.ask(f"position fen {fen}", "go nodes 20000"))["score"] == said
 
@@ -211,7 +248,9 @@ def test_a_clock_without_time_gets_an_answer_at_once(go: str) -> None:
         assert len(counting.batches) - evaluated <= 2
 
 
-@pytest.mark.parametrize("go", ["go wtime 150 btime 150", "go movetime 150", "go wtime 200 btime 200 winc 50 binc 50"])
+@pytest.mark.parametrize(
+    "go", ["go wtime 150 btime 150", "go movetime 150", "go wtime 200 btime 200 winc 50 binc 50"]
+)
 def test_a_move_is_made_in_time_where_one_evaluation_takes_longer_than_there_is(go: str) -> None:
     counting = Counting(0.4)
     with Talk(counting) as talk:
@@ -243,7 +282,9 @@ def test_leaves_go_together_where_time_is_the_limit_and_one_by_one_where_nodes_a
         assert set(slow.batches) == {1}
 
 
-def test_a_thousand_new_games_are_searched_in_the_same_memory(talk: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thousand_new_games_are_searched_in_the_same_memory(
+    talk: Talk, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made: list[Search] = []
 
     def make(*arguments: Any, **options: Any) -> Search:
@@ -265,7 +306,10 @@ def test_an_evaluator_that_breaks_costs_no_game() -> None:
         counting.broken = True
         talk.say("debug on")
         lines = talk.ask("position startpos", "go nodes 50")
-        assert lines[0] == "info string error, a simpler move is played: RuntimeError: 'out of\\nmemory'"
+        assert (
+            lines[0]
+            == "info string error, a simpler move is played: RuntimeError: 'out of\\nmemory'"
+        )
         assert [line for line in lines if "Traceback" in line]
         assert chess.Move.from_uci(lines[-1].split()[1]) in START
         counting.broken = False
@@ -274,7 +318,14 @@ def test_an_evaluator_that_breaks_costs_no_game() -> None:
         assert not [line for line in lines if line.startswith("info string")]
 
 
-GOES = ["go nodes 3", "go movetime 1", "go infinite", "go ponder nodes 2", "go wtime 20 btime 20", "go depth 1"]
+GOES = [
+    "go nodes 3",
+    "go movetime 1",
+    "go infinite",
+    "go ponder nodes 2",
+    "go wtime 20 btime 20",
+    "go depth 1",
+]
 GOES += ["go mate 1", "go", "go wtime", "go nodes 2 searchmoves a2a3", "go x"]
 POSITIONS = [
     "position startpos",
@@ -296,7 +347,9 @@ SETTINGS = [
     "",
 ]
 OTHERS = ["stop", "ponderhit", "ucinewgame", "isready", "uci", "debug off", "x", ""]
-SAID = st.sampled_from([*GOES, *POSITIONS, *OTHERS, *(f"setoption name {setting}" for setting in SETTINGS)])
+SAID = st.sampled_from(
+    [*GOES, *POSITIONS, *OTHERS, *(f"setoption name {setting}" for setting in SETTINGS)]
+)
 
 
 @pytest.fixture(scope="module")
@@ -307,7 +360,9 @@ def long_talk() -> Iterator[Talk]:
 
 @settings(max_examples=150)
 @given(said=st.lists(SAID, max_size=12))
-def test_every_go_has_one_answer_whatever_is_said_around_it(long_talk: Talk, said: list[str]) -> None:
+def test_every_go_has_one_answer_whatever_is_said_around_it(
+    long_talk: Talk, said: list[str]
+) -> None:
     long_talk.say(*said, "stop", "isready")
     asked = sum(line.startswith("go") for line in said)
     answers = 0
@@ -336,10 +391,15 @@ def test_every_go_has_one_answer_whatever_is_said_around_it(long_talk: Talk, sai
         ("setoption name MultiPV value 9999", "MultiPV is between 1 and 218, not '9999'"),
         ("setoption name UCI_ShowWDL value maybe", "UCI_ShowWDL is true or false"),
         (b"x" * (3 << 20), "a line of more than 1048576 bytes is skipped"),
-        (b"position startpos moves " + b"e2e4 " * 300_000, "a line of more than 1048576 bytes is skipped"),
+        (
+            b"position startpos moves " + b"e2e4 " * 300_000,
+            "a line of more than 1048576 bytes is skipped",
+        ),
     ],
 )
-def test_what_is_wrong_is_told_in_one_line_and_nothing_else_happens(talk: Talk, line: str | bytes, why: str) -> None:
+def test_what_is_wrong_is_told_in_one_line_and_nothing_else_happens(
+    talk: Talk, line: str | bytes, why: str
+) -> None:
     assert talk.complaint(line).startswith(why)
     lines = talk.ask("position startpos", "go nodes 5")
     assert len([line for line in lines if line.startswith("info depth")]) == 1

@@ -27,7 +27,9 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("position", "why"), REFUSED, ids=[why + one[:30] for one, why in REFUSED])
-def test_after_a_refused_position_there_is_no_move_until_the_next_one(position: str, why: str) -> None:
+def test_after_a_refused_position_there_is_no_move_until_the_next_one(
+    position: str, why: str
+) -> None:
     with Talk() as talk:
         talk.best("position startpos moves e2e4", "go nodes 3")
         assert why in talk.complaint(position)
@@ -145,7 +147,10 @@ def test_the_end_of_the_input_waits_for_readyok_and_tells_a_failure() -> None:
     def fail(checkpoint: str | None, threads: int) -> Evaluator:
         raise UserError("there is no network")
 
-    for load, error in ((lambda checkpoint, threads: uniform, "None"), (fail, "there is no network")):
+    for load, error in (
+        (lambda checkpoint, threads: uniform, "None"),
+        (fail, "there is no network"),
+    ):
         with Talk(load=load, ready=False) as talk:
             talk.say("isready")
             talk.end()

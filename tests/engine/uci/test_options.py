@@ -1,4 +1,5 @@
-"""The UCI engine's search and options: the tree kept between moves, what each option changes, what the memory bounds."""
+"""The UCI engine's search and options: the tree kept between moves, what each option changes, what
+the memory bounds."""
 
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
@@ -44,7 +45,11 @@ def test_the_kept_tree_stands_at_the_right_position(talk: Talk) -> None:
     board = chess.Board()
     for _ in range(30):
         words = " ".join(move.uci() for move in board.move_stack)
-        info = last_info(talk.ask(f"position startpos moves {words}" if words else "position startpos", "go nodes 60"))
+        info = last_info(
+            talk.ask(
+                f"position startpos moves {words}" if words else "position startpos", "go nodes 60"
+            )
+        )
         line = board.copy()
         for word in info["pv"].split():
             line.push_uci(word)
@@ -91,7 +96,12 @@ def test_policy_plays_the_likeliest_move_for_one_evaluation() -> None:
 class Listening:
     """Likes every move alike, and keeps what it was given."""
 
-    columns: ClassVar = {"last_move": NO_LAST_MOVE, "last_move_2": NO_LAST_MOVE, "elo": 0, "clock": 65535}
+    columns: ClassVar = {
+        "last_move": NO_LAST_MOVE,
+        "last_move_2": NO_LAST_MOVE,
+        "elo": 0,
+        "clock": 65535,
+    }
 
     def __init__(self) -> None:
         self.given: list[dict[str, list[int]]] = []
@@ -121,7 +131,8 @@ def test_policy_is_told_the_moves_of_the_game_and_the_clock_and_search_is_not() 
 
 
 class Calibrated(Listening):
-    """Likes g1f3 three times as much as each other move, whatever the rating; knows how a search corrects it."""
+    """Likes g1f3 three times as much as each other move, whatever the rating; knows how a search
+    corrects it."""
 
     corrections: ClassVar = {
         "likelihood": Correction([1000, 2000], [0.0, 0.0], [1.0, 1.0], 10),
@@ -145,7 +156,9 @@ def test_human_style_draws_from_the_policy_of_the_rating_after_a_search() -> Non
     with Talk(evaluator) as talk:
         talk.say("setoption name Style value human", "setoption name Rating value 1700")
         evaluator.given.clear()
-        info = last_info(talk.ask("position startpos moves e2e4 c7c5", "go wtime 61900 btime 60000"))
+        info = last_info(
+            talk.ask("position startpos moves e2e4 c7c5", "go wtime 61900 btime 60000")
+        )
         assert evaluator.given[0] == {
             "last_move": [10 * 64 + 26],
             "last_move_2": [52 * 64 + 36],
@@ -168,15 +181,22 @@ def test_human_style_draws_from_the_policy_of_the_rating_after_a_search() -> Non
 def test_human_strength_sees_what_the_search_sees_at_a_high_rating_only() -> None:
     with Talk(Calibrated()) as talk:
         talk.say("setoption name Style value human-strength", "setoption name Rating value 2000")
-        assert {talk.best(f"setoption name Seed value {seed}", QUEEN, "go") for seed in range(8)} == {"e4d5"}
+        assert {
+            talk.best(f"setoption name Seed value {seed}", QUEEN, "go") for seed in range(8)
+        } == {"e4d5"}
         assert talk.best(QUEEN, "go searchmoves e1e2") == "e1e2"
         talk.say("setoption name Rating value 1000")
-        assert len({talk.best(f"setoption name Seed value {seed}", QUEEN, "go") for seed in range(8)}) > 1
+        assert (
+            len({talk.best(f"setoption name Seed value {seed}", QUEEN, "go") for seed in range(8)})
+            > 1
+        )
 
 
 def test_limited_strength_plays_at_the_rating_that_was_measured_to_have_it() -> None:
     low, high = LADDER[0], LADDER[-1]
-    assert all(here < there for one in zip(*LADDER, strict=True) for here, there in pairwise(one)), "it is monotone"
+    assert all(
+        here < there for one in zip(*LADDER, strict=True) for here, there in pairwise(one)
+    ), "it is monotone"
     evaluator = Calibrated()
     with Talk(evaluator) as talk:
         talk.say("uci")
@@ -188,14 +208,19 @@ def test_limited_strength_plays_at_the_rating_that_was_measured_to_have_it() -> 
             evaluator.given.clear()
             talk.best("position startpos", "go movetime 1000")
             assert evaluator.given[0]["elo"] == [rating]
-        assert talk.complaint(f"setoption name UCI_Elo value {high[1] + 1}").startswith("UCI_Elo is between")
+        assert talk.complaint(f"setoption name UCI_Elo value {high[1] + 1}").startswith(
+            "UCI_Elo is between"
+        )
 
 
 def test_a_network_that_was_not_calibrated_or_reads_no_ratings_says_so_and_plays_on() -> None:
     with Talk(uniform) as talk:
         talk.say("setoption name Style value human", "setoption name Rating value 1500")
         lines = talk.ask("position startpos", "go")
-        assert lines[0] == "info string Rating 1500 changes no probabilities: the network reads no ratings"
+        assert (
+            lines[0]
+            == "info string Rating 1500 changes no probabilities: the network reads no ratings"
+        )
         assert lines[1].startswith("info string the policy alone is played: `fianchetto calibrate`")
         assert chess.Move.from_uci(lines[-1].split()[1]) in START
 
@@ -228,7 +253,8 @@ def test_policy_draws_at_a_temperature_by_the_probabilities() -> None:
 
     def two(planes_BP: NDArray[np.uint64]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         logits_BA, wdl_B3 = (part.copy() for part in uniform(planes_BP))
-        logits_BA[:, often], logits_BA[:, seldom] = 30 + np.log(3.0), 30  # three in four, one in four
+        # three in four, one in four
+        logits_BA[:, often], logits_BA[:, seldom] = 30 + np.log(3.0), 30
         return logits_BA, wdl_B3
 
     with Talk(two) as talk:
@@ -275,7 +301,9 @@ def test_searchmoves_restrict_the_root(talk: Talk) -> None:
     lines = talk.ask("position startpos", "go nodes 3000 searchmoves a2a3 h2h4 e2e5")
     assert lines[0] == "info string searchmoves: 'e2e5' is not legal here"
     assert lines[-1].split()[1] in ("a2a3", "h2h4")
-    assert talk.best("position startpos", "go nodes 50 searchmoves e2e5") in {move.uci() for move in START}
+    assert talk.best("position startpos", "go nodes 50 searchmoves e2e5") in {
+        move.uci() for move in START
+    }
     assert talk.best("position startpos", "go movetime 1 searchmoves b1a3") == "b1a3"
 
 
@@ -284,7 +312,9 @@ def test_the_search_goes_on_with_a_full_hash(talk: Talk) -> None:
     lines = talk.ask("position startpos", "go nodes 4000")
     assert last_info(lines)["nodes"] == "4000"
     assert int(last_info(lines)["hashfull"]) > 900
-    assert talk.best("position startpos", "go depth 60") in {move.uci() for move in START}, "and never hangs"
+    assert talk.best("position startpos", "go depth 60") in {move.uci() for move in START}, (
+        "and never hangs"
+    )
 
 
 def test_checkpoint_and_threads_load_a_player_anew(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -306,15 +336,26 @@ def test_checkpoint_and_threads_load_a_player_anew(monkeypatch: pytest.MonkeyPat
             talk.complaint("setoption name Checkpoint value /nothing")
             == "'/nothing' is not played with: there is no network"
         )
-        assert talk.complaint("setoption name Checkpoint value /trap").endswith("RuntimeError: 'a bug'")
+        assert talk.complaint("setoption name Checkpoint value /trap").endswith(
+            "RuntimeError: 'a bug'"
+        )
         assert last_info(talk.ask(*queen_for_nothing))["score"] == "cp 0", "the player before stays"
         talk.say("setoption name Checkpoint value /my net")
         assert last_info(talk.ask(*queen_for_nothing))["score"] != "cp 0"
-        talk.say("setoption name Threads value 2", "setoption name Checkpoint value <empty>", "isready")
+        talk.say(
+            "setoption name Threads value 2", "setoption name Checkpoint value <empty>", "isready"
+        )
         talk.until("readyok")
         talk.say("setoption name Rating value 1500", "isready")
         talk.until("readyok")
-    assert asked == [(None, 1), ("/nothing", 1), ("/trap", 1), ("/my net", 1), ("/my net", 2), (None, 2)]
+    assert asked == [
+        (None, 1),
+        ("/nothing", 1),
+        ("/trap", 1),
+        ("/my net", 1),
+        ("/my net", 2),
+        (None, 2),
+    ]
 
 
 def test_without_a_player_there_is_no_engine() -> None:
@@ -328,7 +369,9 @@ def test_without_a_player_there_is_no_engine() -> None:
         assert str(talk.error) == "there is no network"
 
 
-def test_the_network_gets_no_more_threads_than_there_are_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_network_gets_no_more_threads_than_there_are_cores(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("engine.uci.options.cores", lambda: 4)
     given = []
 

@@ -1,4 +1,5 @@
-"""The UCI engine answers what it was asked before its input or output ends, and then it ends too."""
+"""The UCI engine answers what it was asked before its input or output ends, and then it ends
+too."""
 
 import threading
 
@@ -36,7 +37,8 @@ def test_the_end_of_the_input_ends_the_engine() -> None:
 def test_what_was_asked_while_the_player_is_loaded_is_answered_before_the_end(
     end: str | None, go: str, nodes: int | None
 ) -> None:
-    """A machine that compiles its kernels takes a minute to load; a program that pipes its words in is long at their end."""
+    """A machine that compiles its kernels takes a minute to load; a program that pipes its words in
+    is long at their end."""
     loaded = threading.Event()
 
     def load(checkpoint: str | None, threads: int) -> Evaluator:

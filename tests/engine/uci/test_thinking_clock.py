@@ -1,4 +1,5 @@
-"""On a clock the engine searches: whatever else the `go` says, a fresh tree gets as much as `movetime` would give it."""
+"""On a clock the engine searches: whatever else the `go` says, a fresh tree gets as much as
+`movetime` would give it."""
 
 import chess
 import pytest
@@ -12,7 +13,10 @@ ONE_MOVE = "7k/8/8/8/8/8/r7/7K w - - 0 1"
 QUIET = "position startpos moves e2e4 e7e5 g1f3 b8c6"
 CLOCK = "wtime 8000 btime 8000"
 # Anderssen - Kieseritzky, London 1851: eleven moves of White with many choices each.
-GAME = "e4 e5 f4 exf4 Bc4 Qh4+ Kf1 b5 Bxb5 Nf6 Nf3 Qh6 d3 Nh5 Nh4 Qg5 Nf5 c6 g4 Nf6 Rg1 cxb5 h4 Qg6 h5 Qg5 Qf3 Ng8 Bxf4 Qf6"
+GAME = (
+    "e4 e5 f4 exf4 Bc4 Qh4+ Kf1 b5 Bxb5 Nf6 Nf3 Qh6 d3 Nh5 Nh4 Qg5 Nf5 c6 g4 Nf6 Rg1 cxb5 h4 "
+    "Qg6 h5 Qg5 Qf3 Ng8 Bxf4 Qf6"
+)
 
 
 def effort(lines: list[str]) -> tuple[int, int]:
@@ -23,7 +27,8 @@ def effort(lines: list[str]) -> tuple[int, int]:
 
 def at_move_time(talk: Talk, position: str, milliseconds: int) -> int:
     """Give the nodes of a fresh tree in so much time."""
-    return effort(talk.ask("ucinewgame", position, f"go movetime {milliseconds + 20}"))[0]  # 20 ms are the overhead
+    # 20 ms are the overhead
+    return effort(talk.ask("ucinewgame", position, f"go movetime {milliseconds + 20}"))[0]
 
 
 @pytest.mark.parametrize("position", ["position startpos", QUIET])
@@ -55,8 +60,13 @@ def test_the_moves_of_a_game_on_a_clock_are_searched_as_in_a_time_a_move(
     with Talk(counting) as talk:
         for san in GAME.split():
             if board.turn == chess.WHITE:
-                position = " ".join(["position startpos moves", *(move.uci() for move in board.move_stack)])
-                go = f"go wtime {1000 * left:.0f} btime 6000 winc {1000 * increment:.0f} binc {1000 * increment:.0f}"
+                position = " ".join(
+                    ["position startpos moves", *(move.uci() for move in board.move_stack)]
+                )
+                go = (
+                    f"go wtime {1000 * left:.0f} btime 6000 winc {1000 * increment:.0f} binc "
+                    f"{1000 * increment:.0f}"
+                )
                 go += "" if moves_to_go is None else f" movestogo {moves_to_go - len(asked)}"
                 begun = counting.clock.now
                 info = last_info(talk.ask(position, go))
@@ -68,7 +78,8 @@ def test_the_moves_of_a_game_on_a_clock_are_searched_as_in_a_time_a_move(
             board.push_san(san)
         talk.say("ucinewgame")
         wanted = [  # 20 ms are the overhead
-            effort(talk.ask(position, f"go movetime {1000 * seconds + 20:.0f}"))[0] for position, seconds, _, _ in asked
+            effort(talk.ask(position, f"go movetime {1000 * seconds + 20:.0f}"))[0]
+            for position, seconds, _, _ in asked
         ]
     assert len(asked) == 15
     assert sum(nodes for _, _, nodes, _ in asked) >= sum(wanted) / 2
@@ -123,9 +134,12 @@ def test_one_of_the_moves_is_answered_at_once_with_a_score() -> None:
         assert last_info(lines)["score"].startswith("cp ")
 
 
-@pytest.mark.parametrize("go", ["go depth 3 searchmoves a2a3 h2h4", "go mate 2 searchmoves a2a3 h2h4 nodes 40"])
+@pytest.mark.parametrize(
+    "go", ["go depth 3 searchmoves a2a3 h2h4", "go mate 2 searchmoves a2a3 h2h4 nodes 40"]
+)
 def test_some_of_the_moves_are_searched_although_the_tree_of_all_is_deep_enough(go: str) -> None:
-    """The position that was searched before is the same; what its tree says is not about these moves."""
+    """The position that was searched before is the same; what its tree says is not about these
+    moves."""
     with Talk() as talk:
         talk.ask(QUIET, "go nodes 3000")
         info = last_info(talk.ask(QUIET, go))

@@ -1,4 +1,5 @@
-"""A GUI for the tests: the engine's loop in a thread of this process, words in through a pipe, answers out of a queue."""
+"""A GUI for the tests: the engine's loop in a thread of this process, words in through a pipe,
+answers out of a queue."""
 
 import os
 import queue
@@ -19,7 +20,8 @@ FIRST_PATIENCE = 500.0
 
 
 class FakeClock:
-    """A clock that only evaluations advance, so that a search in a given time is the same on every machine."""
+    """A clock that only evaluations advance, so that a search in a given time is the same on every
+    machine."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -29,7 +31,8 @@ class FakeClock:
 
 
 class Counting:
-    """An evaluator on a fake clock: it counts its batches, and blocks or breaks when a test asks for it."""
+    """An evaluator on a fake clock: it counts its batches, and blocks or breaks when a test asks
+    for it."""
 
     def __init__(self, seconds: float = 0.0, evaluator: Evaluator = uniform) -> None:
         """Let every batch take `seconds` on the clock."""
@@ -61,7 +64,8 @@ class Counting:
         self._hold_after = len(self.batches) + batches
 
     def wait_until_held(self) -> None:
-        """Return when the evaluator is blocked: the search is within a round and the clock stands still."""
+        """Return when the evaluator is blocked: the search is within a round and the clock stands
+        still."""
         assert self._held.wait(LONG)
 
     def release(self) -> None:
@@ -72,7 +76,9 @@ class Counting:
 class Talk:
     """A conversation; `with` begins it, waits until the engine is ready and ends it."""
 
-    def __init__(self, evaluator: Evaluator = uniform, *, load: Load | None = None, ready: bool = True) -> None:
+    def __init__(
+        self, evaluator: Evaluator = uniform, *, load: Load | None = None, ready: bool = True
+    ) -> None:
         reader, writer = os.pipe()
         self._input, self._output = os.fdopen(reader, "rb"), os.fdopen(writer, "wb", buffering=0)
         self._heard: queue.SimpleQueue[str] = queue.SimpleQueue()
@@ -99,7 +105,10 @@ class Talk:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         if self._thread.is_alive():
             self.say("quit")
@@ -139,7 +148,8 @@ class Talk:
         return lines
 
     def sync(self, *lines: str) -> list[str]:
-        """Send lines, wait until the engine has followed them all, and return what it said up to then."""
+        """Send lines, wait until the engine has followed them all, and return what it said up to
+        then."""
         self.say(*lines, "isready")
         return self.until("readyok")[:-1]
 

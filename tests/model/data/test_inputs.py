@@ -1,4 +1,5 @@
-"""What networks are shown and asked, against the engine's own tables; what does not fit is named."""
+"""What networks are shown and asked, against the engine's own tables; what does not fit is
+named."""
 
 from dataclasses import replace
 from functools import cache
@@ -38,7 +39,11 @@ def rows() -> dict[str, Any]:
 def test_planes_mask_and_labels_equal_the_engines(name: str, dtype: torch.dtype) -> None:
     some, shown, preset = batch(32), view(name), replace(TINY, view=name)
     columns = move_to_device(some, preset, CPU)
-    pictures, legal, labels = network_input(preset, columns, dtype), legal_moves(preset, columns), columns["target"]
+    pictures, legal, labels = (
+        network_input(preset, columns, dtype),
+        legal_moves(preset, columns),
+        columns["target"],
+    )
     assert isinstance(pictures, torch.Tensor)
     planes = apply(shown, some["planes"])
     black = some["planes"][:, 12] != 0
@@ -60,12 +65,17 @@ def test_every_view_is_drawn_as_the_engine_draws_it(name: str) -> None:
     binary = unpack(apply(shown, rows()["planes"], rows()))
     assert np.array_equal(pictures[:, : binary.shape[1]].numpy(), binary)
     if shown.counters:
-        constant = np.broadcast_to(counters(shown, rows())[:, :, None, None], (400, len(shown.counters), 8, 8))
+        constant = np.broadcast_to(
+            counters(shown, rows())[:, :, None, None], (400, len(shown.counters), 8, 8)
+        )
         assert np.allclose(pictures[:, binary.shape[1] :].numpy(), constant)
 
 
-def indices_of_legal_moves(moves: Vocabulary, turned_B: np.ndarray, planes_BP: np.ndarray) -> np.ndarray:
-    """Return the mask of the indices of all legal moves, under-promotions included, move by move."""
+def indices_of_legal_moves(
+    moves: Vocabulary, turned_B: np.ndarray, planes_BP: np.ndarray
+) -> np.ndarray:
+    """Return the mask of the indices of all legal moves, under-promotions included, move by
+    move."""
     mask_BA = np.zeros((len(planes_BP), moves.size), dtype=bool)
     row_m, label_m = np.nonzero(legal_mask(planes_BP))
     seventh_m = planes_BP[row_m, 0] & np.uint64(0xFF00)
@@ -73,7 +83,9 @@ def indices_of_legal_moves(moves: Vocabulary, turned_B: np.ndarray, planes_BP: n
     for promotion in (0, 2, 3, 4, 5):
         which = promoting_m if promotion else np.ones_like(promoting_m)
         row_k, label_k = row_m[which], label_m[which]
-        mask_BA[row_k, index_of(moves, turned_B[row_k], label_k, np.full_like(label_k, promotion))] = True
+        mask_BA[
+            row_k, index_of(moves, turned_B[row_k], label_k, np.full_like(label_k, promotion))
+        ] = True
     return mask_BA
 
 
@@ -87,7 +99,9 @@ def test_targets_and_masks_are_the_vocabularys_and_logits_come_back_as_labels(ro
     mask = legal_moves(row, columns)
     assert np.array_equal(mask.numpy(), indices_of_legal_moves(moves, turned, some["planes"]))
     assert mask[torch.arange(400), target].all()
-    back = marro_logits(row, torch.nn.functional.one_hot(target, moves.size) * 30.0, bytes_of(some["planes"]))
+    back = marro_logits(
+        row, torch.nn.functional.one_hot(target, moves.size) * 30.0, bytes_of(some["planes"])
+    )
     assert np.array_equal(back.argmax(1).numpy(), some["label"])
 
 
@@ -108,7 +122,9 @@ def test_a_labels_logit_adds_up_its_promotions() -> None:
         total = sum(np.exp(float(logits[at, place])) for place in places)
         assert float(back[at, int(some["label"][at])]) == pytest.approx(np.log(total), abs=1e-5)
     plain = np.flatnonzero(some["promotion"] == 0)
-    index = index_of(vocabulary("az4672"), turned[plain], some["label"][plain], np.zeros(len(plain), int))
+    index = index_of(
+        vocabulary("az4672"), turned[plain], some["label"][plain], np.zeros(len(plain), int)
+    )
     assert torch.equal(back[plain, some["label"][plain].astype(int)], logits[plain, index])
 
 
@@ -158,11 +174,16 @@ def test_a_label_outside_the_vocabulary_is_named() -> None:
 
 
 def test_unknown_is_what_batches_hold_for_null() -> None:
-    assert {name: steps.unknown for name, steps in STEPS.items()} == {name: BATCH_SENTINELS[name] for name in STEPS}
+    assert {name: steps.unknown for name, steps in STEPS.items()} == {
+        name: BATCH_SENTINELS[name] for name in STEPS
+    }
 
 
 def test_conditions_are_shares_of_two_neighbouring_steps_or_unknown() -> None:
-    columns = {"elo": torch.tensor([600, 675, 3000, 3300, 0]), "clock": torch.tensor([0, 1, 3, 65535, 2])}
+    columns = {
+        "elo": torch.tensor([600, 675, 3000, 3300, 0]),
+        "clock": torch.tensor([0, 1, 3, 65535, 2]),
+    }
     got = encode_conditions(columns, ("elo", "clock"))
     assert got.shape == (5, width(("elo", "clock")))
     elo, clock = got[:, :18], got[:, 18:]
@@ -186,20 +207,25 @@ def test_training_hides_an_eighth_of_the_rows_and_others_in_another_draw() -> No
         assert float((lost & then).float().mean()) == pytest.approx(1 / 64, abs=0.01), (
             "draws know nothing of each other"
         )
-        assert float((once[name] == STEPS[name].unknown).float().mean()) == pytest.approx(1 / 8, abs=0.03)
+        assert float((once[name] == STEPS[name].unknown).float().mean()) == pytest.approx(
+            1 / 8, abs=0.03
+        )
     assert torch.equal(once["elo"] == 0, once["opponent_elo"] == 0)
     assert not torch.equal(once["elo"] == 0, once["clock"] == 65535)
 
 
 def test_training_hides_some_last_moves_and_nothing_else_does() -> None:
-    """One row in eight, by a hash of game and ply: the same rows in the same draw, other rows than the ratings'."""
+    """One row in eight, by a hash of game and ply: the same rows in the same draw, other rows than
+    the ratings'."""
     some, row = (
         playout_rows(800, seed=5),
         replace(TINY_SEED, view="marro77+last", condition="ratings", condition_width=4),
     )
     some |= {"elo": np.full(800, 1500), "opponent_elo": np.full(800, 1500)}
     columns = move_to_device(some, row, CPU)
-    whole, first, again = (network_input(row, columns, torch.float32, draw=draw) for draw in (None, 7, 7))
+    whole, first, again = (
+        network_input(row, columns, torch.float32, draw=draw) for draw in (None, 7, 7)
+    )
     assert isinstance(whole, dict)
     assert isinstance(first, dict)
     assert isinstance(again, dict)
@@ -207,7 +233,9 @@ def test_training_hides_some_last_moves_and_nothing_else_does() -> None:
     shown, hidden = (it["planes"][:, 77:].sum((1, 2, 3)) for it in (whole, first))
     known = torch.from_numpy(some["last_move"].astype(np.int64)) < 4096
     assert known.sum() > 700
-    assert torch.equal(shown, torch.where(known, 2.0, 0.0)), "a square where it began and one where it ended"
+    assert torch.equal(shown, torch.where(known, 2.0, 0.0)), (
+        "a square where it began and one where it ended"
+    )
     lost = known & (hidden == 0)
     assert 0.08 < lost.float().mean() < 0.18
     assert torch.equal(first["planes"][~lost], whole["planes"][~lost])

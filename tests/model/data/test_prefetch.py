@@ -1,4 +1,5 @@
-"""Batches that are prepared ahead: the same ones in the same order, few at a time, and errors where they belong."""
+"""Batches that are prepared ahead: the same ones in the same order, few at a time, and errors where
+they belong."""
 
 import threading
 import time

@@ -1,4 +1,5 @@
-"""Exported networks: the same answers as the checkpoint's, whatever the batch, and nothing published that differs."""
+"""Exported networks: the same answers as the checkpoint's, whatever the batch, and nothing
+published that differs."""
 
 import hashlib
 import json
@@ -72,7 +73,9 @@ TOLD = replace(
     condition="ratings",
     condition_width=4,
 )
-FACTORED = replace(TINY, name="tiny-factored", view="planes18", moves="factored", policy="factored", value="none")
+FACTORED = replace(
+    TINY, name="tiny-factored", view="planes18", moves="factored", policy="factored", value="none"
+)
 PRESETS = (TINY, TOLD, OTHER, FACTORED)
 INTEGERS = "tiny-told in integers"
 
@@ -81,13 +84,18 @@ def checkpoint(out: Path, preset: Preset, steps: int = 3) -> Path:
     rows = batch(16) | {
         "promotion": np.zeros(16, np.uint8),
         "game": np.arange(16, dtype=np.uint32),
-        **{name: np.zeros(16, np.uint16) for name in ("castling", "ep_file", "halfmove", "repetition", "ply")},
+        **{
+            name: np.zeros(16, np.uint16)
+            for name in ("castling", "ep_file", "halfmove", "repetition", "ply")
+        },
         **{name: np.full(16, 1500, np.uint16) for name in ("elo", "opponent_elo")},
         **{name: np.full(16, 65535, np.uint16) for name in LAST_MOVES},
     }
     if preset.moves != "marro4096" or preset.move_features_width:
         rows |= legal_rows()
-    config = TrainConfig(steps=steps, batch_size=16, threads=1, amp="off", device="cpu", learning_rate=0.02)
+    config = TrainConfig(
+        steps=steps, batch_size=16, threads=1, amp="off", device="cpu", learning_rate=0.02
+    )
     train(
         config,
         preset,
@@ -116,9 +124,11 @@ finally:
     for net in map(Path, nets):
         ticks = []
         said = export(net, None, playout_rows(300), progress=ticks.append)
-        (net.parent / "said.json").write_text(json.dumps([said, [astuple(tick)[:2] for tick in ticks]]))
+        heard = [astuple(tick)[:2] for tick in ticks]
+        (net.parent / "said.json").write_text(json.dumps([said, heard]))
     told = Path(sys.argv[sys.argv.index("--checkpoint") + 1])
-    sys.argv[1:] = ["export", "--checkpoint", str(told), "--int8", "--out", str(told.parent / "int8" / "net.onnx"), "--json"]
+    out = str(told.parent / "int8" / "net.onnx")
+    sys.argv[1:] = ["export", "--checkpoint", str(told), "--int8", "--out", out, "--json"]
     with contextlib.redirect_stdout(io.StringIO()) as printed, contextlib.suppress(SystemExit):
         main()
     (told.parent / "int8.json").write_text(printed.getvalue())
@@ -129,10 +139,13 @@ finally:
 def exports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Exported]:
     """Export a trained network of each preset; give what `export` said, and its progress.
 
-    All in one process of its own, the first by the command: the exporter takes seconds to import, and what torch says would
-    be seen there: nothing but the result.
+    All in one process of its own, the first by the command: the exporter takes seconds to import,
+    and what torch says would be seen there: nothing but the result.
     """
-    nets = {preset.name: checkpoint(tmp_path_factory.mktemp("exports") / "net", preset) for preset in PRESETS}
+    nets = {
+        preset.name: checkpoint(tmp_path_factory.mktemp("exports") / "net", preset)
+        for preset in PRESETS
+    }
     told = nets.pop(TOLD.name)
     out = told.parent / "other" / "net.onnx"
     words = ["export", "--checkpoint", str(told), "--out", str(out), "--json"]
@@ -143,10 +156,14 @@ def exports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Exported]:
     assert out.stat().st_size == result["bytes"]
     assert result["positions"] == 1000
     found: dict[str, Exported] = {
-        name: tuple(json.loads((net.parent / "said.json").read_text())) for name, net in nets.items()
+        name: tuple(json.loads((net.parent / "said.json").read_text()))
+        for name, net in nets.items()
     }
     integers: Exported = (json.loads((told.parent / "int8.json").read_text()), [])
-    return found | {TOLD.name: (result | {"out": shutil.copy(out, told / ONNX)}, []), INTEGERS: integers}
+    return found | {
+        TOLD.name: (result | {"out": shutil.copy(out, told / ONNX)}, []),
+        INTEGERS: integers,
+    }
 
 
 def _noted(run: Callable[[Rows], Answer], worked: list[int], rows: Rows) -> Answer:
@@ -156,7 +173,8 @@ def _noted(run: Callable[[Rows], Answer], worked: list[int], rows: Rows) -> Answ
 
 
 def legal_rows() -> dict[str, np.ndarray]:
-    """Give sixteen real positions with their lowest legal label each: other vocabularies know no move off the board."""
+    """Give sixteen real positions with their lowest legal label each: other vocabularies know no
+    move off the board."""
     planes = playout_rows(16)["planes"]
     return {"planes": planes, "label": legal_mask(planes).argmax(1).astype(np.uint16)}
 
@@ -167,7 +185,9 @@ def test_the_exported_network_answers_as_the_checkpoint(
 ) -> None:
     said, ticks = exports[preset.name]
     net = Path(said["out"]).parent
-    assert str(REPOSITORY).encode() not in Path(said["out"]).read_bytes(), "stack traces would show a user's folders"
+    assert str(REPOSITORY).encode() not in Path(said["out"]).read_bytes(), (
+        "stack traces would show a user's folders"
+    )
     if preset is TOLD:
         assert said["positions"] == 1000, "as the command does"
     else:
@@ -195,9 +215,13 @@ def test_the_exported_network_answers_as_the_checkpoint(
         assert many.session.get_session_options().intra_op_num_threads == 1
         for rows in (1, 2, 3, 40):
             worked: list[int] = []
-            monkeypatch.setattr(many, "_on_one_thread", partial(_noted, many._on_one_thread, worked))
+            monkeypatch.setattr(
+                many, "_on_one_thread", partial(_noted, many._on_one_thread, worked)
+            )
             alone, shared = one(planes[:rows]), many(planes[:rows])
-            assert (len(worked), sum(worked)) == (max(1, min(rows // 2, 4)), rows), "two rows or more each"
+            assert (len(worked), sum(worked)) == (max(1, min(rows // 2, 4)), rows), (
+                "two rows or more each"
+            )
             monkeypatch.undo()
             assert np.allclose(shared[0][legal[:rows]], alone[0][legal[:rows]], atol=1e-5)
             assert np.allclose(shared[1], alone[1], atol=1e-5)
@@ -208,10 +232,14 @@ def test_the_exported_network_answers_as_the_checkpoint(
         assert np.allclose(told[0][legal], wanted[0][legal], atol=1e-4)
         assert not np.allclose(told[0][legal], one(planes)[0][legal], atol=1e-4)
         columns = {"halfmove": np.full(40, 90), "elo": np.full(40, 2000)}
-        assert np.allclose(one(planes, columns)[0][legal], other(planes, columns)[0][legal], atol=1e-4)
+        assert np.allclose(
+            one(planes, columns)[0][legal], other(planes, columns)[0][legal], atol=1e-4
+        )
 
 
-def test_a_network_in_integers_answers_nearly_as_the_checkpoint(exports: dict[str, Exported]) -> None:
+def test_a_network_in_integers_answers_nearly_as_the_checkpoint(
+    exports: dict[str, Exported],
+) -> None:
     import onnx
 
     said, _ = exports[INTEGERS]
@@ -229,7 +257,10 @@ def test_a_network_in_integers_answers_nearly_as_the_checkpoint(exports: dict[st
     assert one.card == OnnxEvaluator(net / ONNX).card | {"arithmetic": "int8"}
     planes = playout_rows(200, seed=7)["planes"]
     legal, (found, wanted) = torch.from_numpy(legal_mask(planes)), (one(planes), other(planes))
-    mine, theirs = (torch.from_numpy(logits).masked_fill(~legal, -1e9).log_softmax(1) for logits, _ in (found, wanted))
+    mine, theirs = (
+        torch.from_numpy(logits).masked_fill(~legal, -1e9).log_softmax(1)
+        for logits, _ in (found, wanted)
+    )
     assert 0 < float(F.kl_div(mine, theirs, log_target=True, reduction="batchmean")) < 0.01
     assert 0 < float(np.abs(found[1] - wanted[1]).max()) < 0.1
     assert 0 < said["policy_divergence"] < 0.01
@@ -240,7 +271,9 @@ def test_the_same_rows_give_the_same_integers(
     tmp_path: Path, exports: dict[str, Exported], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     net = Path(exports[TINY.name][0]["out"]).parent
-    monkeypatch.setattr(exporting, "_graph", lambda network, card, path: shutil.copy(net / ONNX, path))
+    monkeypatch.setattr(
+        exporting, "_graph", lambda network, card, path: shutil.copy(net / ONNX, path)
+    )
     outs = [tmp_path / "one.onnx", tmp_path / "two.onnx"]
     for out in outs:
         export(net, out, playout_rows(20), calibration=playout_rows(70, seed=1))
@@ -252,9 +285,13 @@ def test_integers_that_differ_too_much_are_not_published(
     tmp_path: Path, exports: dict[str, Exported], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     net = Path(exports[TINY.name][0]["out"]).parent
-    monkeypatch.setattr(exporting, "_graph", lambda network, card, path: shutil.copy(net / ONNX, path))
+    monkeypatch.setattr(
+        exporting, "_graph", lambda network, card, path: shutil.copy(net / ONNX, path)
+    )
     monkeypatch.setattr(exporting, "INT8_VALUE", 0.0)
-    with pytest.raises(ExportError, match=r"the expected score by .* \(at most 0\.0\): export it without"):
+    with pytest.raises(
+        ExportError, match=r"the expected score by .* \(at most 0\.0\): export it without"
+    ):
         export(net, tmp_path / "net.onnx", playout_rows(20), calibration=playout_rows(70, seed=1))
     assert not list(tmp_path.iterdir())
 
@@ -281,10 +318,17 @@ def test_players_take_the_export_only_while_it_is_of_these_weights(
     quick = find_export(net)
     assert quick is not None
     assert quick.card["step"] == 3
-    code = "import sys; from pathlib import Path; from model.inference.onnx_evaluator import find_export; "
+    code = (
+        "import sys; from pathlib import Path; from model.inference.onnx_evaluator import "
+        "find_export; "
+    )
     code += "assert find_export(Path(sys.argv[1])); print('torch' in sys.modules)"
     ran = subprocess.run(
-        [sys.executable, "-c", code, str(net)], capture_output=True, text=True, cwd=REPOSITORY, check=True
+        [sys.executable, "-c", code, str(net)],
+        capture_output=True,
+        text=True,
+        cwd=REPOSITORY,
+        check=True,
     )
     assert ran.stdout == "False\n"
     network, card = load(net)
@@ -298,7 +342,11 @@ def test_an_export_is_recorded_for_the_weights_that_it_was_made_of(tmp_path: Pat
     weights = card["files"]["weights"]["sha256"]
     save_export(net, weights, b"graph")
     recorded = json.loads((net / CARD).read_text())
-    assert recorded["files"].pop("onnx") == {"name": ONNX, "bytes": 5, "sha256": hashlib.sha256(b"graph").hexdigest()}
+    assert recorded["files"].pop("onnx") == {
+        "name": ONNX,
+        "bytes": 5,
+        "sha256": hashlib.sha256(b"graph").hexdigest(),
+    }
     assert recorded == card
     with pytest.raises(CheckpointError, match="was saved anew while"):
         save_export(net, "0" * 64, b"other")

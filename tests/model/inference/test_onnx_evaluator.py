@@ -1,4 +1,5 @@
-"""Exported networks of unknown origin: damaged files are refused before they are run, and answers that are not finite too."""
+"""Exported networks of unknown origin: damaged files are refused before they are run, and answers
+that are not finite too."""
 
 import hashlib
 import json
@@ -37,7 +38,9 @@ def edit_files(net: Path, **entries: Any) -> None:
 def seal(net: Path) -> None:
     """Record the hash of the file as it is, as someone who exports a damaged network would."""
     data = (net / ONNX).read_bytes()
-    edit_files(net, onnx={"name": ONNX, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()})
+    edit_files(
+        net, onnx={"name": ONNX, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    )
 
 
 def flip(path: Path, seed: int) -> None:
@@ -48,18 +51,25 @@ def flip(path: Path, seed: int) -> None:
     path.write_bytes(data)
 
 
-@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 60))])
+@pytest.mark.parametrize(
+    "seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 60))]
+)
 def test_a_file_with_flipped_bits_is_not_run(net: Path, seed: int) -> None:
     flip(net / ONNX, seed)
     for opened in (find_export, open_export):
-        with pytest.raises(OnnxError, match=r"model\.onnx is not the file that checkpoint\.json describes"):
+        with pytest.raises(
+            OnnxError, match=r"model\.onnx is not the file that checkpoint\.json describes"
+        ):
             opened(net)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(40))
-def test_a_file_that_was_damaged_before_it_was_recorded_fails_in_one_line(net: Path, seed: int) -> None:
-    """Nobody can tell such a file from another network; it may answer, and the answers are finite."""
+def test_a_file_that_was_damaged_before_it_was_recorded_fails_in_one_line(
+    net: Path, seed: int
+) -> None:
+    """Nobody can tell such a file from another network; it may answer, and the answers are
+    finite."""
     flip(net / ONNX, seed)
     seal(net)
     answers, reason = [], ""
@@ -76,7 +86,9 @@ def test_a_file_that_the_card_does_not_name_is_not_run(net: Path) -> None:
     del card["files"]["onnx"]
     (net / CARD).write_text(json.dumps(card))
     assert find_export(net) is None
-    with pytest.raises(OnnxError, match=r"names no model\.onnx of these weights; `fianchetto export"):
+    with pytest.raises(
+        OnnxError, match=r"names no model\.onnx of these weights; `fianchetto export"
+    ):
         open_export(net)
 
 
@@ -96,8 +108,12 @@ def test_an_export_of_other_weights_is_refused(net: Path) -> None:
 def test_a_network_that_answers_nan_is_refused(net: Path) -> None:
     onnx = pytest.importorskip("onnx", reason="the extra `onnx` is not installed")
     model = onnx.load(net / ONNX)
-    bias = next(array for array in model.graph.initializer if array.name == "network.policy.0.layer.bias")
-    bias.CopyFrom(onnx.numpy_helper.from_array(np.full(list(bias.dims), np.nan, np.float32), bias.name))
+    bias = next(
+        array for array in model.graph.initializer if array.name == "network.policy.0.layer.bias"
+    )
+    bias.CopyFrom(
+        onnx.numpy_helper.from_array(np.full(list(bias.dims), np.nan, np.float32), bias.name)
+    )
     onnx.save(model, net / ONNX)
     seal(net)
     network = open_export(net)
@@ -116,7 +132,9 @@ def test_a_network_that_answers_nan_is_refused(net: Path) -> None:
         (0.0, 0.0, np.nan, False),
     ],
 )
-def test_only_illegal_moves_may_have_no_probability(legal: float, illegal: float, wdl: float, fine: bool) -> None:
+def test_only_illegal_moves_may_have_no_probability(
+    legal: float, illegal: float, wdl: float, fine: bool
+) -> None:
     planes = playout_rows(1)
     logits = np.zeros((1, 4096), np.float32)
     logits[0, int(planes["label"][0])] = legal

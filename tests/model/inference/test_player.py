@@ -49,13 +49,21 @@ def columns_of(row: Preset, board: chess.Board) -> dict[str, list[int]]:
     return {name: column.tolist() for name, column in columns.items()}
 
 
-def test_importing_model_imports_no_torch_and_loading_a_checkpoint_no_compiler(tmp_path: Path) -> None:
+def test_importing_model_imports_no_torch_and_loading_a_checkpoint_no_compiler(
+    tmp_path: Path,
+) -> None:
     make(tmp_path, row=replace(TINY, move_features_width=8))
     code = (
-        "import sys, model; assert callable(model.load); assert 'torch' not in sys.modules; model.load(sys.argv[1]); "
+        "import sys, model; assert callable(model.load); assert 'torch' not in sys.modules; "
+        "model.load(sys.argv[1]); "
     )
     code += "assert 'torch' in sys.modules; sys.exit('torch._dynamo' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False, timeout=LONG).returncode == 0
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code, str(tmp_path)], check=False, timeout=LONG
+        ).returncode
+        == 0
+    )
 
 
 def test_a_checkpoint_chooses_on_a_board(tmp_path: Path) -> None:
@@ -65,7 +73,9 @@ def test_a_checkpoint_chooses_on_a_board(tmp_path: Path) -> None:
     assert choice.move in choice.probabilities
     assert set(choice.probabilities) == set(board.legal_moves)
     assert sum(choice.probabilities.values()) == pytest.approx(1)
-    assert list(choice.probabilities.values()) == sorted(choice.probabilities.values(), reverse=True)
+    assert list(choice.probabilities.values()) == sorted(
+        choice.probabilities.values(), reverse=True
+    )
     assert choice.value == pytest.approx(choice.wdl[0] - choice.wdl[2])
     assert sum(choice.wdl) == pytest.approx(1, abs=1e-6)
 
@@ -79,16 +89,27 @@ def test_threads_of_torch_sleep_while_they_wait_unless_the_user_says_otherwise(
     environment: dict[str, str], wanted: str
 ) -> None:
     code = "import os, model; print(os.environ.get('GOMP_SPINCOUNT'))"
-    kept = {name: value for name, value in os.environ.items() if name not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
+    }
     done = subprocess.run(
-        [sys.executable, "-c", code], env=kept | environment, capture_output=True, text=True, check=True
+        [sys.executable, "-c", code],
+        env=kept | environment,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert done.stdout.strip() == wanted
 
 
 @pytest.mark.parametrize("row", presets().values(), ids=lambda row: row.name)
 def test_every_system_chooses_a_legal_move_for_both_sides(row: Preset) -> None:
-    for fen in ("r3k2r/1P4P1/8/8/8/8/1p4p1/R3K2R w KQkq - 0 1", "r3k2r/1P4P1/8/8/8/8/1p4p1/R3K2R b KQkq - 0 1"):
+    for fen in (
+        "r3k2r/1P4P1/8/8/8/8/1p4p1/R3K2R w KQkq - 0 1",
+        "r3k2r/1P4P1/8/8/8/8/1p4p1/R3K2R b KQkq - 0 1",
+    ):
         board = chess.Board(fen)
         choice = player(small(row)).choose(board, 0.0)
         assert choice.move in board.legal_moves
@@ -105,7 +126,9 @@ def test_probabilities_are_the_evaluators_by_label() -> None:
     total = np.exp(logits[0][legal]).sum()
     choice = one.choose(board)
     for move, share in choice.probabilities.items():
-        assert share == pytest.approx(np.exp(logits[0, label_of(move, board.turn)]) / total, rel=1e-4)
+        assert share == pytest.approx(
+            np.exp(logits[0, label_of(move, board.turn)]) / total, rel=1e-4
+        )
     assert choice.wdl == pytest.approx(tuple(wdl[0]))
 
 
@@ -116,7 +139,9 @@ def test_temperature_sharpens_and_a_seed_decides() -> None:
     hot = [one.choose(board, 5.0, random=np.random.default_rng(seed)).move for seed in range(20)]
     assert cold.count(best) > hot.count(best)
     assert len(set(hot)) > 5
-    assert hot == [one.choose(board, 5.0, random=np.random.default_rng(seed)).move for seed in range(20)]
+    assert hot == [
+        one.choose(board, 5.0, random=np.random.default_rng(seed)).move for seed in range(20)
+    ]
 
 
 def test_ratings_and_clock_change_what_is_said_and_unknown_is_said_too() -> None:
@@ -164,7 +189,9 @@ def test_values_of_a_wrong_type_are_named(given: dict[str, object], said: str) -
 
 
 def test_numpy_numbers_are_numbers() -> None:
-    choice = player(TOLD).choose(chess.Board(), np.float32(0.0), rating=np.int64(1500), simulations=np.int8(0))  # type: ignore[arg-type]
+    choice = player(TOLD).choose(
+        chess.Board(), np.float32(0.0), rating=np.int64(1500), simulations=np.int8(0)
+    )  # type: ignore[arg-type]
     assert choice == player(TOLD).choose(chess.Board(), 0.0, rating=1500)
 
 
@@ -180,12 +207,34 @@ def test_wrong_arguments_of_policies_and_analyses_are_named() -> None:
         one.analyse("startpos", 4, lines="3")  # type: ignore[arg-type]
 
 
-GAME = ["e4", "c5", "Nf3", "d6", "Bb5+", "Bd7", "O-O", "Bxb5", "Re1", "Nf6", "c4", "Bxc4", "Qa4+", "b5", "e5", "bxa4"]
+GAME = [
+    "e4",
+    "c5",
+    "Nf3",
+    "d6",
+    "Bb5+",
+    "Bd7",
+    "O-O",
+    "Bxb5",
+    "Re1",
+    "Nf6",
+    "c4",
+    "Bxc4",
+    "Qa4+",
+    "b5",
+    "e5",
+    "bxa4",
+]
 
 
 def test_matches_and_uci_and_the_api_choose_the_same_moves() -> None:
     """All give the network the last moves, rights and clock: one place knows the columns."""
-    row = replace(small(presets()["bishop"]), view="planes18+last4", condition="ratings_clock", condition_width=8)
+    row = replace(
+        small(presets()["bishop"]),
+        view="planes18+last4",
+        condition="ratings_clock",
+        condition_width=8,
+    )
     network, board = player(row), chess.Board()
     side = OwnSide(Contestant(name="policy", evaluator=network.evaluator), 2)
     side.new_game(0, board, 0)
@@ -200,12 +249,20 @@ def test_matches_and_uci_and_the_api_choose_the_same_moves() -> None:
             board.push_san(san)
         talk.say("setoption name Rating value 1800", "setoption name UCI_ShowWDL value true")
         words = " ".join(move.uci() for move in board.move_stack)
-        heard = last_info(talk.ask(f"position startpos moves {words}", "go wtime 61900 btime 61900 winc 0"))
+        heard = last_info(
+            talk.ask(f"position startpos moves {words}", "go wtime 61900 btime 61900 winc 0")
+        )
     rated = dict.fromkeys(("elo", "opponent_elo"), 1800) | {"clock": 61, "increment": 0}
-    columns = read_columns(network.evaluator, [board], [Conditions(rating=1800, clock=61.9, increment=0)])
-    assert {name: columns[name].tolist() for name in rated} == {name: [one] for name, one in rated.items()}
+    columns = read_columns(
+        network.evaluator, [board], [Conditions(rating=1800, clock=61.9, increment=0)]
+    )
+    assert {name: columns[name].tolist() for name in rated} == {
+        name: [one] for name, one in rated.items()
+    }
     win, draw, _ = network.evaluator(planes_of([board]), columns)[1][0].tolist()
-    assert [int(word) for word in heard["wdl"].split()[:2]] == pytest.approx([1000 * win, 1000 * draw], abs=1)
+    assert [int(word) for word in heard["wdl"].split()[:2]] == pytest.approx(
+        [1000 * win, 1000 * draw], abs=1
+    )
 
 
 KING_IN_CHECK = "4k3/4R3/8/8/8/8/8/4K3 w - - 0 1"
@@ -229,7 +286,11 @@ KING_IN_CHECK = "4k3/4R3/8/8/8/8/8/4K3 w - - 0 1"
 )
 def test_boards_that_uci_refuses_are_refused(board: chess.Board, said: str) -> None:
     one = player(TINY)
-    for ask in (one.choose, lambda board: one.policies(board, []), lambda board: one.analyse(board, 4)):
+    for ask in (
+        one.choose,
+        lambda board: one.policies(board, []),
+        lambda board: one.analyse(board, 4),
+    ):
         with pytest.raises(UserError, match=said):
             ask(board)
 
@@ -269,7 +330,8 @@ def test_columns_of_a_batch_are_used_and_what_lacks_is_supposed() -> None:
 def test_the_last_move_comes_from_the_boards_own_moves() -> None:
     row = replace(TINY, name="last", view="marro77+last")
     board = chess.Board()
-    for san in ("e4", "e5", "Bc4", "a6", "Bxf7"):  # for Black, who has rank 1 on top, c4 is bit 8 * 3 + 2, f7 8 * 6 + 5
+    # for Black, who has rank 1 on top, c4 is bit 8 * 3 + 2, f7 8 * 6 + 5
+    for san in ("e4", "e5", "Bc4", "a6", "Bxf7"):
         board.push_san(san)
     assert columns_of(row, board)["last_move"] == [26 * 64 + 53]
     fresh = chess.Board(board.fen())
@@ -278,8 +340,14 @@ def test_the_last_move_comes_from_the_boards_own_moves() -> None:
     assert same.probabilities != other.probabilities
     four = replace(row, view="marro77+last4")
     seen = columns_of(four, board)
-    a6, c4, e5 = 48 * 64 + 40, 5 * 64 + 26, 52 * 64 + 36  # Black's own moves are seen from his side too
-    assert seen == {"last_move": [1717], "last_move_2": [a6], "last_move_3": [c4], "last_move_4": [e5]}
+    # Black's own moves are seen from his side too
+    a6, c4, e5 = 48 * 64 + 40, 5 * 64 + 26, 52 * 64 + 36
+    assert seen == {
+        "last_move": [1717],
+        "last_move_2": [a6],
+        "last_move_3": [c4],
+        "last_move_4": [e5],
+    }
     board.push(chess.Move.null())
     assert columns_of(four, board)["last_move"] == [65535]
 
@@ -300,7 +368,9 @@ MATE_IN_TWO = "r2qkb1r/pp2nppp/3p4/2pNN1B1/2BnP3/3P4/PPP2PPP/R2bK2R w KQkq - 1 1
 
 def corrected(weight: float, sharpness: float = 1.0) -> Player:
     one = Player(NetworkEvaluator(player(TOLD).evaluator.network, device="cpu", amp="off"))
-    one.evaluator.corrections = {"likelihood": Correction([1000, 2000], [0.0, weight], [1.0, sharpness])}
+    one.evaluator.corrections = {
+        "likelihood": Correction([1000, 2000], [0.0, weight], [1.0, sharpness])
+    }
     return one
 
 
@@ -313,7 +383,9 @@ def test_a_search_corrects_the_policy_as_far_as_the_rating_says() -> None:
     assert searched.probabilities[searched.move] > 0.9 > bare.probabilities[searched.move]
     assert (searched.value, searched.wdl) == (bare.value, bare.wdl)
     weak = one.choose(board, 0.0, rating=900, simulations=400)
-    assert weak.probabilities == pytest.approx(one.choose(board, 0.0, rating=900).probabilities), "its weight is 0"
+    assert weak.probabilities == pytest.approx(one.choose(board, 0.0, rating=900).probabilities), (
+        "its weight is 0"
+    )
 
 
 def test_without_a_correction_the_policy_is_played_and_the_choice_says_so() -> None:
@@ -362,7 +434,11 @@ def test_an_analysis_knows_the_games_repetitions() -> None:
     board = chess.Board("6k1/5ppp/8/8/8/8/r7/7K w - - 0 1")
     for uci in ("h1g1", "g8f8", "g1h1", "f8g8", "h1g1", "g8f8", "g1h1", "f8g8"):
         board.push_uci(uci)
-    again = next(one for one in player(TOLD).analyse(board, 64).moves if one.move == chess.Move.from_uci("h1g1"))
+    again = next(
+        one
+        for one in player(TOLD).analyse(board, 64).moves
+        if one.move == chess.Move.from_uci("h1g1")
+    )
     board.push(again.move)
     assert board.is_repetition(3)
     assert again.value == 0.0
@@ -389,5 +465,9 @@ print(resident() - before)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's /proc")
 def test_batches_of_many_sizes_do_not_fill_the_memory_with_kernels() -> None:
-    done = subprocess.run([sys.executable, "-c", GROWTH], cwd=REPOSITORY, capture_output=True, text=True, timeout=LONG)
-    assert float(done.stdout) < 25, f"MB for 60 more sizes; 90 where every size is kept {done.stderr}"
+    done = subprocess.run(
+        [sys.executable, "-c", GROWTH], cwd=REPOSITORY, capture_output=True, text=True, timeout=LONG
+    )
+    assert float(done.stdout) < 25, (
+        f"MB for 60 more sizes; 90 where every size is kept {done.stderr}"
+    )

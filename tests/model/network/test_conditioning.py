@@ -1,4 +1,5 @@
-"""Rows that are shown without ratings, clocks or last moves: other ones in each epoch, the same ones after a kill."""
+"""Rows that are shown without ratings, clocks or last moves: other ones in each epoch, the same
+ones after a kill."""
 
 import itertools
 import re
@@ -24,7 +25,9 @@ pytestmark = pytest.mark.usefixtures("asked_before_steps_only")
 
 ROWS, SIZE, EPOCHS = 96, 16, 16
 PRESET = replace(TINY_SEED, view="marro77+last", condition="ratings_clock", condition_width=4)
-CONFIG = TrainConfig(steps=EPOCHS * ROWS // SIZE, batch_size=SIZE, threads=1, amp="off", device="cpu")
+CONFIG = TrainConfig(
+    steps=EPOCHS * ROWS // SIZE, batch_size=SIZE, threads=1, amp="off", device="cpu"
+)
 UNKNOWN_ELO = STEPS["elo"].count
 """Place of "unknown" among the numbers that a rating is written as, which come first."""
 
@@ -33,7 +36,9 @@ UNKNOWN_ELO = STEPS["elo"].count
 def test_the_documented_steps_of_seconds_are_those_that_are_encoded(name: str) -> None:
     """A number on a step is written as that step alone."""
     assert conditioning.__doc__ is not None
-    found = re.search(rf"^{name} +([\d, ]+?) \.\.\. (\d+) s \((\d+)\)", conditioning.__doc__, re.MULTILINE)
+    found = re.search(
+        rf"^{name} +([\d, ]+?) \.\.\. (\d+) s \((\d+)\)", conditioning.__doc__, re.MULTILINE
+    )
     assert found is not None
     first, last, count = found.groups()
     assert int(count) == STEPS[name].count
@@ -50,11 +55,17 @@ def rows() -> Batch:
     return found | {name: np.full_like(found[name], value) for name, value in known.items()}
 
 
-def trained(rows: Batch, out: Path, monkeypatch: pytest.MonkeyPatch, steps: int = CONFIG.steps or 0) -> Any:
-    """Train, or go on, for so many steps; give the card, and by row what was hidden in its steps: rating, clock, move."""
+def trained(
+    rows: Batch, out: Path, monkeypatch: pytest.MonkeyPatch, steps: int = CONFIG.steps or 0
+) -> Any:
+    """Train, or go on, for so many steps; give the card, and by row what was hidden in its steps:
+    rating, clock, move."""
     seen: list[tuple[int, bool, bool, bool]] = []
     real = stepping.inputs_and_targets
-    numbers = {(int(game), int(ply)): at for at, (game, ply) in enumerate(zip(rows["game"], rows["ply"], strict=True))}
+    numbers = {
+        (int(game), int(ply)): at
+        for at, (game, ply) in enumerate(zip(rows["game"], rows["ply"], strict=True))
+    }
 
     def watched(preset: Any, columns: Any, *rest: Any, **more: Any) -> Any:
         read, targets = real(preset, columns, *rest, **more)
@@ -62,7 +73,9 @@ def trained(rows: Batch, out: Path, monkeypatch: pytest.MonkeyPatch, steps: int 
         clock_B = read["conditions"][:, 2 * (UNKNOWN_ELO + 1) + STEPS["clock"].count] == 1
         last_B = read["planes"][:, 77:].sum((1, 2, 3)) == 0
         for at, (game, ply) in enumerate(zip(columns["game"], columns["ply"], strict=True)):
-            seen.append((numbers[int(game), int(ply)], bool(elo_B[at]), bool(clock_B[at]), bool(last_B[at])))
+            seen.append(
+                (numbers[int(game), int(ply)], bool(elo_B[at]), bool(clock_B[at]), bool(last_B[at]))
+            )
         return read, targets
 
     def batches(step: int) -> Iterator[Batch]:
@@ -101,7 +114,9 @@ def test_each_epoch_hides_others_and_a_resumed_run_the_same(
         share = hidden[kind].mean()
         assert 0.09 < share < 0.16, "one row in eight"
         ever = hidden[kind].any(0).mean()
-        assert ever == pytest.approx(1 - (7 / 8) ** EPOCHS, abs=0.1), "chances are new in each epoch"
+        assert ever == pytest.approx(1 - (7 / 8) ** EPOCHS, abs=0.1), (
+            "chances are new in each epoch"
+        )
         assert not hidden[kind].all(0).any()
     assert (hidden[0] & hidden[1]).mean() < 0.05, "ratings and clocks have draws of their own"
     assert (hidden[0] & hidden[2]).mean() < 0.05

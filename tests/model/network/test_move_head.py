@@ -1,4 +1,5 @@
-"""What a network is told of moves: the numbers by hand, the squares and logits that they reach, and a version that differs."""
+"""What a network is told of moves: the numbers by hand, the squares and logits that they reach, and
+a version that differs."""
 
 import json
 from dataclasses import replace
@@ -25,10 +26,19 @@ TOLD = replace(TINY, name="tiny-told", move_features_width=8)
 
 
 def test_amounts_are_told_as_sizes_and_as_flags() -> None:
-    told = {"takes": 50, "risks": 29, "leaves": 30, "leaves_next": 0, "threatens": 100, "threatens_next": 10}
+    told = {
+        "takes": 50,
+        "risks": 29,
+        "leaves": 30,
+        "leaves_next": 0,
+        "threatens": 100,
+        "threatens_next": 10,
+    }
     one = told | {"stands": 31, "check": 2, "target": 63}
     other = dict.fromkeys(FEATURES, 0) | {"risks": 5, "check": 1}
-    features = torch.tensor([[row[name] for name in FEATURES] for row in (one, other)], dtype=torch.uint8)
+    features = torch.tensor(
+        [[row[name] for name in FEATURES] for row in (one, other)], dtype=torch.uint8
+    )
     sizes, anything, piece, flags = encode_features(features).split([7, 7, 7, 5], 1)
     torch.testing.assert_close(sizes[0], torch.tensor([1.0, 0.58, 0.6, 0.0, 2.0, 0.2, 0.62]))
     assert anything.tolist() == [[1, 1, 1, 0, 1, 1, 1], [0, 1, 0, 0, 0, 0, 0]]
@@ -51,7 +61,9 @@ def test_the_stem_is_told_at_the_squares_that_a_move_leaves_and_reaches() -> Non
         stem.move_features.weight.zero_()
         stem.move_features.bias[: TINY.width], stem.move_features.bias[TINY.width :] = 1.0, 3.0
         stem.kinds.weight.zero_()
-        told = stem(torch.zeros(2, TINY.width, 8, 8), Moves(read("7k/8/8/8/8/8/8/4K3 w - - 0 1", CORNERED)))
+        told = stem(
+            torch.zeros(2, TINY.width, 8, 8), Moves(read("7k/8/8/8/8/8/8/4K3 w - - 0 1", CORNERED))
+        )
     assert told.shape == (2, TINY.width, 8, 8)
     for channel in told[1]:
         assert channel.flatten().nonzero().flatten().tolist() == [62, 63]
@@ -66,7 +78,11 @@ def test_the_head_hears_of_both_squares() -> None:
     with torch.no_grad():
         for parameter in head.parameters():
             parameter.zero_()
-        head.sources.weight[:, 0], head.targets.weight[:, 1], head.weight.layer.weight[:] = 1.0, 1.0, 1 / 8
+        head.sources.weight[:, 0], head.targets.weight[:, 1], head.weight.layer.weight[:] = (
+            1.0,
+            1.0,
+            1 / 8,
+        )
         board = torch.zeros(2, TINY.width, 8, 8)
         board[1, 0, 7, 7], board[1, 1, 7, 6], board[0, 0, 7, 6] = 20.0, 3.0, 500.0
         logits = head(torch.zeros(2, LABELS), board, moves)
@@ -76,9 +92,13 @@ def test_the_head_hears_of_both_squares() -> None:
     assert not logits[0].any(), "the other board says nothing of squares that its moves touch"
 
 
-@pytest.mark.parametrize("other", [{"view": "chessmarro77"}, {"moves": "fromto4096", "policy": "linear"}])
+@pytest.mark.parametrize(
+    "other", [{"view": "chessmarro77"}, {"moves": "fromto4096", "policy": "linear"}]
+)
 def test_features_are_of_moves_by_their_labels_in_the_movers_view(other: dict[str, str]) -> None:
-    with pytest.raises(PresetError, match="move features are of moves in marro4096 and the mover's view"):
+    with pytest.raises(
+        PresetError, match="move features are of moves in marro4096 and the mover's view"
+    ):
         replace(TOLD, policy_width=2, **other)  # type: ignore[arg-type]
 
 
@@ -87,13 +107,17 @@ def test_the_second_scores_see_the_mean_of_the_moves_by_the_first() -> None:
     compare = MoveHead(TOLD).compare
     hidden_MC = torch.randn((6, 8), generator=torch.Generator().manual_seed(1))
     scores_M = torch.randn(6, generator=torch.Generator().manual_seed(2))
-    assert not compare(hidden_MC, scores_M, moves.rows, 2).any(), "a fresh network scores by its first layer"
+    assert not compare(hidden_MC, scores_M, moves.rows, 2).any(), (
+        "a fresh network scores by its first layer"
+    )
     with torch.no_grad():
         compare.weight.layer.weight.normal_(generator=torch.Generator().manual_seed(3))
         added = compare(hidden_MC, scores_M, moves.rows, 2)
         for part in (slice(0, 5), slice(5, 6)):  # five moves of one board, one of the other
             mean_C = scores_M[part].softmax(0) @ hidden_MC[part]
-            expected = compare.weight(torch.relu(compare.own(hidden_MC[part]) + compare.others(mean_C)))
+            expected = compare.weight(
+                torch.relu(compare.own(hidden_MC[part]) + compare.others(mean_C))
+            )
             torch.testing.assert_close(added[part], expected[:, 0])
 
 
@@ -102,7 +126,9 @@ def test_a_row_is_judged_alike_alone_and_beside_others_and_illegal_moves_get_no_
     network = build(TOLD, seed=1)
     with torch.no_grad():
         for parameter in network.parameters():  # residual branches begin at zero
-            parameter.add_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(0)) * 0.3)
+            parameter.add_(
+                torch.randn(parameter.shape, generator=torch.Generator().manual_seed(0)) * 0.3
+            )
     evaluate = NetworkEvaluator(network, device="cpu", amp="off")
     together = evaluate(rows["planes"])
     for row in range(12):
@@ -126,5 +152,7 @@ def test_a_checkpoint_of_other_move_features_is_refused(tmp_path: Path) -> None:
         assert card["move_features_version"] == 1
         path.write_text(json.dumps(card | {"move_features_version": 2}))
     load(tmp_path / "plain")
-    with pytest.raises(EncodingMismatchError, match="version 2 of the move features, and this is 1"):
+    with pytest.raises(
+        EncodingMismatchError, match="version 2 of the move features, and this is 1"
+    ):
         load(tmp_path / "told")

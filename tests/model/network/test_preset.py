@@ -9,7 +9,14 @@ import torch
 from model.network.blocks import ACTIVATIONS, GATES
 from model.network.conditioning import CONDITIONS
 from model.network.network import BLOCKS, POLICY_HEADS, VALUE_HEADS, build, parameters
-from model.network.preset import Preset, PresetError, changed_fields, preset_from_row, preset_row, words
+from model.network.preset import (
+    Preset,
+    PresetError,
+    changed_fields,
+    preset_from_row,
+    preset_row,
+    words,
+)
 from model.network.presets import UnknownPresetError, preset, presets
 from tests.model.synthetic import TINY, TINY_SEED
 
@@ -26,10 +33,14 @@ def test_the_words_of_a_preset_are_those_that_networks_are_built_from() -> None:
     assert {name: set(known) for name, known in words().items() if name in tables} == {
         name: set(table) for name, table in tables.items()
     }
-    assert words().keys() - tables.keys() == {"value_neck", "init"}, "these two are looked up nowhere"
+    assert words().keys() - tables.keys() == {"value_neck", "init"}, (
+        "these two are looked up nowhere"
+    )
 
 
-@pytest.mark.parametrize("row", [TINY, TINY_SEED, presets()["fianchetto-xs"]], ids=lambda row: row.name)
+@pytest.mark.parametrize(
+    "row", [TINY, TINY_SEED, presets()["fianchetto-xs"]], ids=lambda row: row.name
+)
 def test_network_gives_a_logit_for_each_label_and_its_kind_of_value(row: Preset) -> None:
     logits, value = build(row, seed=0)(torch.zeros(3, 77, 8, 8))
     assert logits.shape == (3, 4096)
@@ -55,7 +66,8 @@ def test_chessmarro_is_the_seed_architecture() -> None:
     assert state["policy.0.weight"] == (32, 256, 1, 1)
     assert state["policy.4.layer.weight"] == (4096, 2048)
     assert state["value.4.weight"] == (256, 2048)
-    # By hand: stem, 6 blocks of two convolutions and a gate, and the heads; norms and biases come on top.
+    # By hand: stem, 6 blocks of two convolutions and a gate, and the heads; norms and biases come
+    # on top.
     convolutions = 77 * 256 * 9 + 6 * 2 * 256 * 256 * 9 + 2 * 256 * 32
     linears = 6 * 2 * 256 * 16 + 2048 * 4096 + 2048 * 256 + 256
     assert 0 < parameters(network) - convolutions - linears < 20_000
@@ -95,7 +107,11 @@ def test_chessmarro_is_the_seed_architecture() -> None:
                 "value.6.layer.weight": (1, 128),
             },
         ),
-        ("bishop", 6, {"value_stem.0.weight": (64, 18, 3, 3), "policy.4.layer.weight": (4096, 512)}),
+        (
+            "bishop",
+            6,
+            {"value_stem.0.weight": (64, 18, 3, 3), "policy.4.layer.weight": (4096, 512)},
+        ),
     ],
 )
 def test_systems_have_the_layers_that_are_written_of_them(
@@ -105,14 +121,20 @@ def test_systems_have_the_layers_that_are_written_of_them(
         network = build(presets()[name], seed=0)
     state = {key: tuple(tensor.shape) for key, tensor in network.state_dict().items()}
     assert {key: state[key] for key in shapes} == shapes
-    assert sum(key.startswith("blocks.") and key.endswith("conv1.weight") for key in state) == blocks
+    assert (
+        sum(key.startswith("blocks.") and key.endswith("conv1.weight") for key in state) == blocks
+    )
 
 
 def test_two_towers_share_nothing() -> None:
     network = build(replace(TINY, towers=2), seed=0)
     policy, value = network(torch.rand(2, 77, 8, 8))
     policy.sum().backward()
-    touched = {name.split(".")[0] for name, parameter in network.named_parameters() if parameter.grad is not None}
+    touched = {
+        name.split(".")[0]
+        for name, parameter in network.named_parameters()
+        if parameter.grad is not None
+    }
     assert touched == {"stem", "blocks", "policy"}
     value.sum().backward()
     assert network.value_stem[0].weight.grad is not None  # type: ignore[index,union-attr]
@@ -144,7 +166,12 @@ def test_the_same_seed_gives_the_same_weights_and_leaves_the_global_seed_alone()
 
 @pytest.mark.parametrize(
     ("name", "near"),
-    [("fianceto-xs", "fianchetto-xs"), ("alphazero", "alphazero19"), ("chesmaro-12", "chessmarro-12"), ("", "")],
+    [
+        ("fianceto-xs", "fianchetto-xs"),
+        ("alphazero", "alphazero19"),
+        ("chesmaro-12", "chessmarro-12"),
+        ("", ""),
+    ],
 )
 def test_unknown_preset_names_the_nearest(name: str, near: str) -> None:
     with pytest.raises(UnknownPresetError, match=f"did you mean {near}"):
@@ -173,13 +200,23 @@ def test_unknown_preset_names_the_nearest(name: str, near: str) -> None:
         ("moves_left", -1, "moves_left is -1"),
     ],
 )
-def test_a_row_that_cannot_be_built_is_refused_by_field(field: str, value: object, message: str) -> None:
+def test_a_row_that_cannot_be_built_is_refused_by_field(
+    field: str, value: object, message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
         replace(TINY, **{field: value})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
-    "row", [None, [], {}, {"name": "x"}, preset_row(TINY) | {"width": "8"}, preset_row(TINY) | {"blocks": True}]
+    "row",
+    [
+        None,
+        [],
+        {},
+        {"name": "x"},
+        preset_row(TINY) | {"width": "8"},
+        preset_row(TINY) | {"blocks": True},
+    ],
 )
 def test_rows_from_a_card_are_checked(row: object) -> None:
     with pytest.raises(PresetError):

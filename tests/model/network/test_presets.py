@@ -1,7 +1,8 @@
-"""Every preset in the table: its shapes and size at full size, and that a small network of the same parts can learn.
+"""Every preset in the table: its shapes and size at full size, and that a small network of the same
+parts can learn.
 
-Full-size networks are walked with tensors that have shapes and no numbers, so the largest cost no more than the smallest;
-the marked ones with numbers are for `make test-slow`.
+Full-size networks are walked with tensors that have shapes and no numbers, so the largest cost no
+more than the smallest; the marked ones with numbers are for `make test-slow`.
 """
 
 from dataclasses import replace
@@ -45,12 +46,17 @@ STATED = {
 
 
 def loss_of(network: Network, batch: Batch) -> torch.Tensor:
-    """Return the mean of the policy's cross-entropy among legal moves and the value's loss, on the CPU."""
+    """Return the mean of the policy's cross-entropy among legal moves and the value's loss, on the
+    CPU."""
     preset = network.preset
     columns = move_to_device(batch, preset, CPU)
     policy, value_BV, *_ = network(network_input(preset, columns, torch.float32))
-    policy_B, _ = policy_terms(flatten_policy(policy), legal_moves(preset, columns), columns["target"])
-    return (policy_B + VALUE_FORMS[preset.value].loss(value_BV, wdl_of_results(columns["result"]))).mean()
+    policy_B, _ = policy_terms(
+        flatten_policy(policy), legal_moves(preset, columns), columns["target"]
+    )
+    return (
+        policy_B + VALUE_FORMS[preset.value].loss(value_BV, wdl_of_results(columns["result"]))
+    ).mean()
 
 
 def small(row: Preset) -> Preset:
@@ -73,7 +79,9 @@ def rows(count: int = 256) -> dict[str, Any]:
 
 
 @EVERY
-def test_shapes_and_parameters_are_what_the_system_states_and_gradients_reach_all(row: Preset) -> None:
+def test_shapes_and_parameters_are_what_the_system_states_and_gradients_reach_all(
+    row: Preset,
+) -> None:
     with FakeTensorMode():
         network = Network(row)
         read = blank(row)
@@ -99,14 +107,21 @@ def test_shapes_and_parameters_are_what_the_system_states_and_gradients_reach_al
 @EVERY
 def test_a_gradient_is_not_nothing(row: Preset) -> None:
     network = build(small(row), seed=1)
-    with torch.no_grad():  # residual branches begin at zero, and what lies before a zero gets no gradient
+    # residual branches begin at zero, and what lies before a zero gets no gradient
+    with torch.no_grad():
         for parameter in network.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.05)
-    policy, value, *left = network(network_input(row, move_to_device(head(64), row, CPU), torch.float32))
+    policy, value, *left = network(
+        network_input(row, move_to_device(head(64), row, CPU), torch.float32)
+    )
     weights = torch.randn(vocabulary(row.moves).size, generator=torch.Generator().manual_seed(0))
-    total = (flatten_policy(policy) * weights).sum() + (value**2).sum() + sum(it.sum() for it in left)
+    total = (
+        (flatten_policy(policy) * weights).sum() + (value**2).sum() + sum(it.sum() for it in left)
+    )
     total.backward()
-    silent = [name for name, parameter in network.named_parameters() if not parameter.grad.abs().sum() > 0]
+    silent = [
+        name for name, parameter in network.named_parameters() if not parameter.grad.abs().sum() > 0
+    ]
     assert silent == []
 
 
@@ -120,7 +135,10 @@ def test_a_checkpoint_of_it_is_read_back_and_evaluates_alike(row: Preset, tmp_pa
     network, card = load(tmp_path)
     assert card["preset"] == preset_row(small(row))
     planes = rows()["planes"][:8]
-    one, other = (NetworkEvaluator(it, amp="off")(planes, head(8)) for it in (network, build(small(row), seed=5)))
+    one, other = (
+        NetworkEvaluator(it, amp="off")(planes, head(8))
+        for it in (network, build(small(row), seed=5))
+    )
     assert np.array_equal(one[0], other[0])
     assert np.array_equal(one[1], other[1])
 

@@ -1,4 +1,5 @@
-"""Calibration: the factor of the value's logits, the weights that a run saves, and early stopping by both heads."""
+"""Calibration: the factor of the value's logits, the weights that a run saves, and early stopping
+by both heads."""
 
 import json
 from dataclasses import replace
@@ -28,7 +29,8 @@ pytestmark = pytest.mark.usefixtures("asked_before_steps_only")
 def games_of(
     games: int, seed: int, *, sureness: float, draws: bool = True
 ) -> tuple[torch.Tensor, torch.Tensor, NDArray[np.integer]]:
-    """Return a network's win, draw, loss in games of 4 positions, their results, and games' numbers.
+    """Return a network's win, draw, loss in games of 4 positions, their results, and games'
+    numbers.
 
     Positions of a game share its result and much of their value. Logits are `sureness` times those
     that would be calibrated.
@@ -46,8 +48,12 @@ def games_of(
 
 @pytest.mark.parametrize("draws", [True, False])
 @pytest.mark.parametrize("sureness", [3.0, 0.5])
-def test_many_games_give_a_value_that_is_too_sure_or_too_modest_its_factor(sureness: float, draws: bool) -> None:
-    assert fit_factor(*games_of(3000, 1, sureness=sureness, draws=draws)) == pytest.approx(1 / sureness, rel=0.1)
+def test_many_games_give_a_value_that_is_too_sure_or_too_modest_its_factor(
+    sureness: float, draws: bool
+) -> None:
+    assert fit_factor(*games_of(3000, 1, sureness=sureness, draws=draws)) == pytest.approx(
+        1 / sureness, rel=0.1
+    )
 
 
 def test_few_games_and_games_that_show_nothing_keep_the_value() -> None:
@@ -70,7 +76,10 @@ def test_over_many_small_samples_unseen_games_lose_nothing(games: int) -> None:
         wdl_N3, target_N3, _ = games_of(5000, 10**6, sureness=sureness)
         before = log_loss(1.0, wdl_N3[::4], target_N3[::4])
         gains[sureness] = [
-            before - log_loss(fit_factor(*games_of(games, seed, sureness=sureness)), wdl_N3[::4], target_N3[::4])
+            before
+            - log_loss(
+                fit_factor(*games_of(games, seed, sureness=sureness)), wdl_N3[::4], target_N3[::4]
+            )
             for seed in range(40)
         ]
     means = {sureness: float(np.mean(gain)) for sureness, gain in gains.items()}
@@ -81,11 +90,19 @@ def test_over_many_small_samples_unseen_games_lose_nothing(games: int) -> None:
 
 
 def memorizing(out: Path, preset: Preset) -> tuple[dict[str, Any], Batch]:
-    """Train on results that no position explains, validate on others; return the card and the validation rows."""
+    """Train on results that no position explains, validate on others; return the card and the
+    validation rows."""
     random, unseen = np.random.default_rng(0), batch(512, 9)
     unseen["result"] = random.integers(-1, 2, 512).astype(np.int8)
     config = TrainConfig(
-        steps=60, batch_size=16, threads=1, amp="off", device="cpu", learning_rate=0.02, value_weight=1.0, ema=0.9
+        steps=60,
+        batch_size=16,
+        threads=1,
+        amp="off",
+        device="cpu",
+        learning_rate=0.02,
+        value_weight=1.0,
+        ema=0.9,
     )
     card = train(
         config,
@@ -101,7 +118,9 @@ def memorizing(out: Path, preset: Preset) -> tuple[dict[str, Any], Batch]:
 
 
 @pytest.mark.parametrize("preset", [TINY, TINY_SEED], ids=lambda row: row.name)
-def test_a_run_saves_a_calibrated_value_and_warns_that_it_memorizes(tmp_path: Path, preset: Preset) -> None:
+def test_a_run_saves_a_calibrated_value_and_warns_that_it_memorizes(
+    tmp_path: Path, preset: Preset
+) -> None:
     card, unseen = memorizing(tmp_path, replace(preset, width=16))
     calibration, network = card["calibration"], load(tmp_path)[0]
 
@@ -110,7 +129,11 @@ def test_a_run_saves_a_calibrated_value_and_warns_that_it_memorizes(tmp_path: Pa
         return summary(rows(*answer, unseen))["value_brier"]
 
     assert calibration["factor"] < 0.5
-    assert card["metrics"]["validation_value_brier"] == calibration["value_brier"] == pytest.approx(brier(), abs=1e-5)
+    assert (
+        card["metrics"]["validation_value_brier"]
+        == calibration["value_brier"]
+        == pytest.approx(brier(), abs=1e-5)
+    )
     scale_value(network, 1 / calibration["factor"])
     assert calibration["value_brier_before"] == pytest.approx(brier(), abs=1e-4)
     assert calibration["value_brier"] < calibration["value_brier_before"] - 0.01
@@ -120,7 +143,12 @@ def test_a_run_saves_a_calibrated_value_and_warns_that_it_memorizes(tmp_path: Pa
 def test_a_value_that_does_not_learn_results_is_not_fitted_to_them(tmp_path: Path) -> None:
     unseen = batch(512, 9)
     config = TrainConfig(steps=9, batch_size=16, threads=1, amp="off", device="cpu", results=False)
-    options: dict[str, Any] = {"validation": lambda: iter([unseen]), "data": {}, "progress": silent, "stop": never}
+    options: dict[str, Any] = {
+        "validation": lambda: iter([unseen]),
+        "data": {},
+        "progress": silent,
+        "stop": never,
+    }
     card = train(config, TINY, stream(), tmp_path, **options)
     assert card["calibration"] is None
     network, _ = load(tmp_path)
@@ -132,7 +160,9 @@ def test_a_value_that_does_not_learn_results_is_not_fitted_to_them(tmp_path: Pat
 
 def test_a_run_without_validation_is_not_calibrated(tmp_path: Path) -> None:
     config = TrainConfig(steps=2, batch_size=16, threads=1, amp="off", device="cpu")
-    card = train(config, TINY, stream(), tmp_path, validation=None, data={}, progress=silent, stop=never)
+    card = train(
+        config, TINY, stream(), tmp_path, validation=None, data={}, progress=silent, stop=never
+    )
     assert card["calibration"] is None
     assert "warning" not in card["message"]
 
@@ -153,7 +183,8 @@ def test_a_factor_that_no_run_writes_is_refused(tmp_path: Path, factor: object) 
 
 def test_early_stopping_sees_the_value_as_well_as_the_policy() -> None:
     monitor, config = RunMonitor(), TrainConfig(steps=9, validation_every_steps=1, patience=2)
-    course = [(2.00, 0.20), (1.99, 0.25), (1.985, 0.23)]  # the policy still gains, the value loses more
+    # the policy still gains, the value loses more
+    course = [(2.00, 0.20), (1.99, 0.25), (1.985, 0.23)]
     better = [
         monitor.add_validation({"cross_entropy": policy, "calibrated_value_brier": value}, step)
         for step, (policy, value) in enumerate(course)

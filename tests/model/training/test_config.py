@@ -43,7 +43,11 @@ from model.training.schedules import ema_decay, fraction_done, learning_rate, to
         {"steps": 5, "ema": 1.0},
         {"steps": 5, "batch_size": 1},
         {"steps": 5, "save_seconds": -1.0},
-        *({"steps": 5, name: float("inf")} for name, (_, high) in LIMITS.items() if isinstance(high, float)),
+        *(
+            {"steps": 5, name: float("inf")}
+            for name, (_, high) in LIMITS.items()
+            if isinstance(high, float)
+        ),
     ],
 )
 def test_settings_that_cannot_be(settings: dict[str, Any]) -> None:
@@ -71,7 +75,9 @@ def test_steps_fall_by_the_same_factor_to_the_final_rate() -> None:
     rates = [learning_rate(config, step / 100) for step in range(101)]
     assert sorted(set(rates), reverse=True) == pytest.approx([1.0, 0.1, 0.01])
     assert [rates.index(rate) for rate in sorted(set(rates), reverse=True)] == [0, 34, 67]
-    nothing = TrainConfig(steps=100, warmup=0.0, learning_rate=1.0, decay="step", drops=1, final_rate=0.0)
+    nothing = TrainConfig(
+        steps=100, warmup=0.0, learning_rate=1.0, decay="step", drops=1, final_rate=0.0
+    )
     assert learning_rate(nothing, 0.9) == pytest.approx(1e-3)
     zero = TrainConfig(steps=100, warmup=0.0, learning_rate=1.0, decay="linear", final_rate=0.0)
     assert learning_rate(zero, 1.0) == 0.0
@@ -112,7 +118,9 @@ def test_changes_are_named_and_threads_are_free() -> None:
 def test_a_card_without_a_setting_was_trained_with_its_default(name: str) -> None:
     row = asdict(TrainConfig(steps=10))
     del row[name]
-    assert changed_settings(TrainConfig(steps=10), row) == ([] if name != "steps" else ["steps was None, is 10"])
+    assert changed_settings(TrainConfig(steps=10), row) == (
+        [] if name != "steps" else ["steps was None, is 10"]
+    )
 
 
 def test_a_length_may_change_within_its_unit() -> None:
@@ -123,7 +131,10 @@ def test_a_length_may_change_within_its_unit() -> None:
 
 def test_an_optimizer_that_nobody_names_is_the_presets_usual_one() -> None:
     auto, named = TrainConfig(steps=10), TrainConfig(steps=10, optimizer="sgd")
-    by = {name: resolve_optimizer(auto, name).optimizer for name in ("fianchetto-human", "fianchetto-xs", "chessmarro")}
+    by = {
+        name: resolve_optimizer(auto, name).optimizer
+        for name in ("fianchetto-human", "fianchetto-xs", "chessmarro")
+    }
     assert by == {"fianchetto-human": "muon", "fianchetto-xs": "adamw", "chessmarro": "adamw"}
     assert DEFAULT_PRESET in by
     assert resolve_optimizer(named, DEFAULT_PRESET) == named
@@ -131,10 +142,21 @@ def test_an_optimizer_that_nobody_names_is_the_presets_usual_one() -> None:
 
 @pytest.mark.parametrize(
     ("batch_size", "norm_rows", "wanted"),
-    [(256, 128, 2), (2048, 128, 16), (2048, 4096, 1), (16, 128, 1), (384, 128, 3), (500, 128, 2), (500, 125, 4)],
+    [
+        (256, 128, 2),
+        (2048, 128, 16),
+        (2048, 4096, 1),
+        (16, 128, 1),
+        (384, 128, 3),
+        (500, 128, 2),
+        (500, 125, 4),
+    ],
 )
-def test_microbatches_are_equal_and_have_at_least_the_norms_rows(batch_size: int, norm_rows: int, wanted: int) -> None:
-    """Whatever the device: the statistics of batch norms, and so what is learned, follow from the configuration."""
+def test_microbatches_are_equal_and_have_at_least_the_norms_rows(
+    batch_size: int, norm_rows: int, wanted: int
+) -> None:
+    """Whatever the device: the statistics of batch norms, and so what is learned, follow from the
+    configuration."""
     for device in ("cpu", "cuda"):
         config = TrainConfig(steps=1, batch_size=batch_size, norm_rows=norm_rows, device=device)
         assert config.microbatches == wanted

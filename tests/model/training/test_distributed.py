@@ -1,4 +1,5 @@
-"""Training by two processes under torchrun: the losses of one process with the same batch, and each row once an epoch."""
+"""Training by two processes under torchrun: the losses of one process with the same batch, and each
+row once an epoch."""
 
 import json
 import os
@@ -70,7 +71,8 @@ def from_step(self, step):
 
 def destroy(real=dist.destroy_process_group):
     wrapper = torch.nn.parallel.DistributedDataParallel
-    assert not any(type(thing) is wrapper for thing in gc.get_objects()), "it would hold the last reference to the group"
+    held = [thing for thing in gc.get_objects() if type(thing) is wrapper]
+    assert not held, "it would hold the last reference to the group"
     real()
 
 def full_disk(self, entry):
@@ -89,7 +91,8 @@ for number, (name, steps, port) in enumerate(runs):
     try:
         card = train_on([positions], "fianchetto-xs", TrainConfig(**settings), folder / name,
                         stop=lambda: next(calls) >= steps)
-        taken, at = card["step"] - at, card["step"]  # what was read ahead of the last step is read again
+        # what was read ahead of the last step is read again
+        taken, at = card["step"] - at, card["step"]
         said = [card["step"], card["positions"], card["finished"], card["processes"]]
     except UserError as error:
         said = [type(error).__name__, str(error)]
@@ -102,14 +105,18 @@ from tests.model.synthetic import TINY, batch
 import safetensors.torch
 
 place = read_world()
-dist.init_process_group("gloo", init_method=f"file://{folder / 'meeting'}", rank=place.rank, world_size=place.size)
+meeting = f"file://{folder / 'meeting'}"
+dist.init_process_group("gloo", init_method=meeting, rank=place.rank, world_size=place.size)
 for norm_rows in (12, 4):  # 1 and 3 microbatches of each process
-    config = TrainConfig(**settings | {"steps": 1, "epochs": None, "batch_size": 24, "norm_rows": norm_rows})
+    short = {"steps": 1, "epochs": None, "batch_size": 24, "norm_rows": norm_rows}
+    config = TrainConfig(**settings | short)
     run = new_run(config, TINY, place)
     rows = batch(24)
-    take_step(run, prepare(run, {name: column[place.rank :: place.size] for name, column in rows.items()}), 0.5)
+    mine = {name: column[place.rank :: place.size] for name, column in rows.items()}
+    take_step(run, prepare(run, mine), 0.5)
     path = folder / f"step-{norm_rows}-{place.rank}.safetensors"
-    safetensors.torch.save_file({n: t.contiguous() for n, t in run.network.state_dict().items()}, path)
+    state = {n: t.contiguous() for n, t in run.network.state_dict().items()}
+    safetensors.torch.save_file(state, path)
     run.model = run.network
 gc.collect()
 dist.destroy_process_group()
@@ -129,7 +136,8 @@ def positions(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return free ports below those that the system gives to outgoing connections, so that none takes them meanwhile."""
+    """Return free ports below those that the system gives to outgoing connections, so that none
+    takes them meanwhile."""
     found: list[int] = []
     for port in random.sample(range(15_000, 32_000), 1000):
         with socket.socket() as some, suppress(OSError):
@@ -142,7 +150,8 @@ def free_ports(count: int) -> list[int]:
 
 @pytest.fixture(scope="module")
 def pair(positions: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Let two processes do five runs: one stopped, the same to its end, three that fail in process 0.
+    """Let two processes do five runs: one stopped, the same to its end, three that fail in process
+    0.
 
     All under one torchrun: to start and import is nearly all of their time.
     """
@@ -151,13 +160,25 @@ def pair(positions: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "job.py").write_text(JOB)
     names, ports = ("two", "two", "file", "spike", "full"), [0, *free_ports(4)]
     runs = json.dumps(
-        [(name, 10**6 if at else 4, port) for at, (name, port) in enumerate(zip(names, ports, strict=True))]
+        [
+            (name, 10**6 if at else 4, port)
+            for at, (name, port) in enumerate(zip(names, ports, strict=True))
+        ]
     )
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+    ]
     command += [str(folder / "job.py"), str(positions), str(folder), json.dumps(SETTINGS), runs]
     paths = os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")])
     variables = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
-    done = subprocess.run(command, cwd=REPOSITORY, env=variables, capture_output=True, text=True, timeout=500)
+    done = subprocess.run(
+        command, cwd=REPOSITORY, env=variables, capture_output=True, text=True, timeout=500
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     return folder
 
@@ -171,13 +192,15 @@ def losses(out: Path) -> list[float]:
 
 
 def both_processes(batches: Batches, step: int) -> Iterator[Batch]:
-    """Give batches that are those of two processes, row by row: one process's two parts are then what each of them has."""
+    """Give batches that are those of two processes, row by row: one process's two parts are then
+    what each of them has."""
     options = {"batch_size": batches.batch_size, "seed": batches.seed, "columns": batches.columns}
     folders = sorted({group.shard.path.parent for group in batches.groups})
     shares = [Batches(folders, rank=rank, world=2, **options) for rank in (0, 1)]
     for pair in zip(*(FROM_STEP(share, step) for share in shares), strict=True):
         yield {
-            name: np.stack([part[name] for part in pair], 1).reshape(-1, *pair[0][name].shape[1:]) for name in pair[0]
+            name: np.stack([part[name] for part in pair], 1).reshape(-1, *pair[0][name].shape[1:])
+            for name in pair[0]
         }
 
 
@@ -188,7 +211,10 @@ def test_two_processes_are_one_with_the_same_batch_and_lose_no_row(
     steps = -(-rows // 32)
     assert said(pair, 0) == [[4, 128, False, 2]] * 2
     assert said(pair, 1) == [[steps, steps * 32, True, 2]] * 2
-    shares = [np.concatenate([np.load(pair / f"seen-{run}-{rank}.npy") for run in (0, 1)]) for rank in (0, 1)]
+    shares = [
+        np.concatenate([np.load(pair / f"seen-{run}-{rank}.npy") for run in (0, 1)])
+        for rank in (0, 1)
+    ]
     assert shares[0].shape == shares[1].shape == (steps, 16, 2)
     order = np.stack(shares, 2).reshape(-1, 2)[:rows]
     assert len(np.unique(order, axis=0)) == rows, "each row once"
@@ -198,7 +224,9 @@ def test_two_processes_are_one_with_the_same_batch_and_lose_no_row(
     monkeypatch.undo()
     assert one["processes"] == 1
     assert losses(pair / "two") == pytest.approx(losses(tmp_path / "one"), abs=2e-3)
-    assert losses(tmp_path / "one")[-1] < losses(tmp_path / "one")[0] - 0.2, "there was something to learn"
+    assert losses(tmp_path / "one")[-1] < losses(tmp_path / "one")[0] - 0.2, (
+        "there was something to learn"
+    )
     smaller = TrainConfig(**SETTINGS | {"batch_size": 16})
     halves = train_on([positions], "fianchetto-xs", smaller, tmp_path / "half")
     assert halves["step"] > steps
@@ -207,12 +235,19 @@ def test_two_processes_are_one_with_the_same_batch_and_lose_no_row(
 
 
 @pytest.mark.parametrize("norm_rows", [12, 4])
-def test_a_step_of_two_processes_is_that_of_one_with_the_same_rows(pair: Path, norm_rows: int) -> None:
+def test_a_step_of_two_processes_is_that_of_one_with_the_same_rows(
+    pair: Path, norm_rows: int
+) -> None:
     """Weights and the norms' statistics, of one and of three microbatches of each process."""
-    config = TrainConfig(**SETTINGS | {"steps": 1, "epochs": None, "batch_size": 24, "norm_rows": norm_rows})
+    config = TrainConfig(
+        **SETTINGS | {"steps": 1, "epochs": None, "batch_size": 24, "norm_rows": norm_rows}
+    )
     run = new_run(config, TINY)
     take_step(run, prepare(run, batch(24)), 0.5)
-    first, second = (safetensors.torch.load_file(pair / f"step-{norm_rows}-{rank}.safetensors") for rank in (0, 1))
+    first, second = (
+        safetensors.torch.load_file(pair / f"step-{norm_rows}-{rank}.safetensors")
+        for rank in (0, 1)
+    )
     for name, tensor in run.network.state_dict().items():
         assert torch.equal(first[name], second[name]), name
         assert torch.allclose(first[name], tensor, atol=1e-5), name
@@ -226,7 +261,9 @@ def test_a_step_of_two_processes_is_that_of_one_with_the_same_rows(pair: Path, n
         (4, "CheckpointError", "the disk is full"),
     ],
 )
-def test_what_stops_the_first_process_is_told_to_all(pair: Path, run: int, error: str, reason: str) -> None:
+def test_what_stops_the_first_process_is_told_to_all(
+    pair: Path, run: int, error: str, reason: str
+) -> None:
     (first, why), (other, told) = said(pair, run)
     assert (first, other) == (error, "WorldError")
     assert reason in str(why)

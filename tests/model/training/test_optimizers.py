@@ -19,7 +19,9 @@ NAMES = [name for name in get_args(OptimizerName) if name != "auto"]
 
 def network() -> nn.Module:
     torch.manual_seed(0)
-    module = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 5))
+    module = nn.Sequential(
+        nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 5)
+    )
     module[0].weight.data = module[0].weight.data.contiguous(memory_format=torch.channels_last)
     return module
 
@@ -58,7 +60,9 @@ def test_only_convolutions_and_linear_layers_decay(name: OptimizerName) -> None:
     others = {"move_head.kinds.weight", "move_feature_stem.kinds.weight"}
     assert others <= optimizer.stepped.keys() - decayed
     if name == "muon":
-        assert {weight for weight in others if f"{weight}.momentum_buffer" in optimizer.tensors()} == set()
+        assert {
+            weight for weight in others if f"{weight}.momentum_buffer" in optimizer.tensors()
+        } == set()
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -106,7 +110,8 @@ def test_decay_shrinks_matrices_and_spares_norms_and_biases(name: OptimizerName)
 
 
 def test_muon_steps_a_convolution_by_an_orthogonal_matrix() -> None:
-    """All singular values of the step are alike: between a half and one and a half, as its iteration promises."""
+    """All singular values of the step are alike: between a half and one and a half, as its
+    iteration promises."""
     module = network()
     conv = module[0].weight
     before = conv.detach().clone()
@@ -144,7 +149,10 @@ def test_muon_steps_as_torchs_does() -> None:
 
 def test_matrices_that_are_nearly_singular_are_as_in_double_precision() -> None:
     chance = torch.Generator().manual_seed(4)
-    left, right = (torch.linalg.qr(torch.randn(n, 24, generator=chance, dtype=torch.float64))[0] for n in (24, 60))
+    left, right = (
+        torch.linalg.qr(torch.randn(n, 24, generator=chance, dtype=torch.float64))[0]
+        for n in (24, 60)
+    )
     spread = left @ torch.diag(10.0 ** torch.linspace(0, -6, 24, dtype=torch.float64)) @ right.mT
     deficient = spread.clone()
     deficient[5:] = deficient[:1]

@@ -16,7 +16,11 @@ XEON_IN_A_GUEST = {"cpu_name": "Intel Xeon", "avx512_bf16": True, "amx_bf16": Fa
         ("auto", EPYC, torch.bfloat16),
         ("auto", XEON, torch.bfloat16),
         ("auto", XEON_IN_A_GUEST, torch.float32),
-        ("auto", {"cpu_name": "Intel Xeon", "avx512_bf16": False, "amx_bf16": False}, torch.float32),
+        (
+            "auto",
+            {"cpu_name": "Intel Xeon", "avx512_bf16": False, "amx_bf16": False},
+            torch.float32,
+        ),
         ("auto", {"avx512_bf16": True}, torch.bfloat16),
         ("auto", {"sve_bf16": True}, torch.bfloat16),
         ("auto", {}, torch.float32),

@@ -1,4 +1,5 @@
-"""A step in microbatches: gradients add up, norms see a microbatch's rows alone, and an interrupted step changes nothing."""
+"""A step in microbatches: gradients add up, norms see a microbatch's rows alone, and an interrupted
+step changes nothing."""
 
 from dataclasses import replace
 
@@ -38,9 +39,13 @@ def test_norms_see_a_microbatchs_own_rows_and_keep_the_mean_of_all(
     alone = []
     for number in range(count):
         one = new_run(replace(CONFIG, batch_size=24 // count), TINY)
-        take_step(one, prepare(one, {name: column[number::count] for name, column in rows.items()}), 0.5)
+        take_step(
+            one, prepare(one, {name: column[number::count] for name, column in rows.items()}), 0.5
+        )
         alone.append(dict(one.network.named_buffers()))
-    found = [name for name, buffer in together.network.named_buffers() if buffer.is_floating_point()]
+    found = [
+        name for name, buffer in together.network.named_buffers() if buffer.is_floating_point()
+    ]
     assert len(found) > 4
     for name in found:
         mean = torch.stack([buffers[name] for buffers in alone]).mean(0)
@@ -97,7 +102,9 @@ def test_an_interrupted_step_leaves_the_run_as_it_was() -> None:
     with pytest.raises(WorkInterrupted):
         take_step(run, prepare(run, batch(16)), 0.5, check)
     assert run.step == 0
-    assert all(torch.equal(run.network.state_dict()[name], tensor) for name, tensor in before.items())
+    assert all(
+        torch.equal(run.network.state_dict()[name], tensor) for name, tensor in before.items()
+    )
     assert all(weight.grad is None for weight in run.network.parameters())
 
 
@@ -106,16 +113,22 @@ def interrupt() -> None:
 
 
 def test_rows_are_dealt_to_microbatches_as_to_processes() -> None:
-    """Microbatches 0 and 1 of process 0 of two are 0 and 2 of one process: a run has the same among one or many."""
+    """Microbatches 0 and 1 of process 0 of two are 0 and 2 of one process: a run has the same among
+    one or many."""
     rows = {"planes": np.arange(16)}
     one = [part["planes"].tolist() for part in stepping._deal(rows, 4)]
-    two = [part["planes"].tolist() for rank in (0, 1) for part in stepping._deal({"planes": np.arange(16)[rank::2]}, 2)]
+    two = [
+        part["planes"].tolist()
+        for rank in (0, 1)
+        for part in stepping._deal({"planes": np.arange(16)[rank::2]}, 2)
+    ]
     assert [two[0], two[2], two[1], two[3]] == one
 
 
 def test_processes_that_cannot_share_the_microbatches_equally_are_refused() -> None:
     with pytest.raises(
-        WorldError, match="a batch of 64 is 4 microbatches of at least 16 rows, which 3 processes cannot"
+        WorldError,
+        match="a batch of 64 is 4 microbatches of at least 16 rows, which 3 processes cannot",
     ):
         new_run(replace(CONFIG, batch_size=64, norm_rows=16), TINY, World(0, 3, 0))
 
@@ -123,14 +136,28 @@ def test_processes_that_cannot_share_the_microbatches_equally_are_refused() -> N
 def test_figures_of_the_policy_are_those_of_rows_whose_move_is_a_target() -> None:
     sums = dict.fromkeys(COLUMNS, 8.0) | {"top1": 3.0, "legal_mass": 2.0, "known": 4.0}
     figures = mean_figures(torch.tensor([sums[name] for name in COLUMNS]), 16)
-    assert figures == {"loss": 0.5, "policy_loss": 0.5, "value_loss": 0.5, "legal_mass": 0.5, "top1": 0.75}
-    assert mean_figures(torch.zeros(len(COLUMNS)), 16).keys() == {"loss", "policy_loss", "value_loss"}
+    assert figures == {
+        "loss": 0.5,
+        "policy_loss": 0.5,
+        "value_loss": 0.5,
+        "legal_mass": 0.5,
+        "top1": 0.75,
+    }
+    assert mean_figures(torch.zeros(len(COLUMNS)), 16).keys() == {
+        "loss",
+        "policy_loss",
+        "value_loss",
+    }
 
 
 def small(name: str) -> Preset:
     """Give a preset with the parts of another and few weights."""
     row = preset(name)
-    optional = {field: 4 for field in ("policy_width", "moves_left", "move_features_width") if getattr(row, field)}
+    optional = {
+        field: 4
+        for field in ("policy_width", "moves_left", "move_features_width")
+        if getattr(row, field)
+    }
     return replace(row, width=8, blocks=1, squeeze=4, value_width=2, value_hidden=8, **optional)
 
 
@@ -146,7 +173,10 @@ def test_rows_without_a_move_train_every_network(name: str, known: int) -> None:
     assert ("top1" in figures) == bool(known)
     assert all(bool(weight.isfinite().all()) for weight in run.network.parameters())
     assert (
-        validate(run, [{column: values[:known] for column, values in rows.items()}][:known], 16)["positions"] == known
+        validate(run, [{column: values[:known] for column, values in rows.items()}][:known], 16)[
+            "positions"
+        ]
+        == known
     )
 
 

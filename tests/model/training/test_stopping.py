@@ -1,4 +1,5 @@
-"""A run that is told to stop: wherever it is, it saves its last whole step at once, and goes on to the same bits."""
+"""A run that is told to stop: wherever it is, it saves its last whole step at once, and goes on to
+the same bits."""
 
 import itertools
 import threading
@@ -71,7 +72,8 @@ def test_stopped_anywhere_inside_of_steps_ends_with_the_same_bits(
 ) -> None:
     """It is asked before every layer, forward and backward, and stopped at ever another question.
 
-    Twice for whatever it waits for: how often it asks there depends on the machine's speed otherwise.
+    Twice for whatever it waits for: how often it asks there depends on the machine's speed
+    otherwise.
     """
     waited: Counter[Future[Any]] = Counter()
 
@@ -152,7 +154,8 @@ def test_a_run_that_waits_for_rows_saves_before_they_come(
 
 @pytest.mark.parametrize("every", [3, 0])
 def test_a_run_that_measures_is_stopped_meanwhile(tmp_path: Path, every: int) -> None:
-    """Every 3 steps, or at the end alone: the measurement is left, and made when the run is continued."""
+    """Every 3 steps, or at the end alone: the measurement is left, and made when the run is
+    continued."""
     config, asked = replace(CONFIG, validation_every_steps=every), threading.Event()
 
     def endless() -> Iterator[Batch]:
@@ -214,7 +217,9 @@ def test_a_kernel_that_is_compiled_is_told_once_and_one_that_is_loaded_is_not(
     assert "compiling kernels:" in compiling.MESSAGE
 
 
-def test_what_is_slow_once_takes_none_of_a_runs_minutes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_slow_once_takes_none_of_a_runs_minutes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     clock = FakeClock(monkeypatch, seconds_per_step=0.25)
     real, calls = stepping.row_losses, itertools.count()
 

@@ -59,8 +59,12 @@ def run(
 
 @pytest.mark.parametrize("preset", [TINY, TINY_SEED], ids=lambda row: row.name)
 def test_a_tiny_network_learns_a_few_batches_by_heart(tmp_path: Path, preset: Preset) -> None:
-    config = replace(CONFIG, steps=150, learning_rate=0.02, weight_decay=0.0, ema=0.9, value_weight=1.0)
-    card = run(tmp_path, config, replace(preset, width=16, policy_width=8), batches=stream(16, distinct=2))
+    config = replace(
+        CONFIG, steps=150, learning_rate=0.02, weight_decay=0.0, ema=0.9, value_weight=1.0
+    )
+    card = run(
+        tmp_path, config, replace(preset, width=16, policy_width=8), batches=stream(16, distinct=2)
+    )
     metrics = card["metrics"]
     assert metrics["validation_positions"] == 32
     assert metrics["validation_top1"] > 0.9
@@ -102,11 +106,15 @@ def test_killed_between_saves_continues_from_the_last_save(tmp_path: Path) -> No
 
 def test_a_finished_run_is_given_back_untouched(tmp_path: Path) -> None:
     first = run(tmp_path)
-    before = {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir() if path.name != ".lock"}
+    before = {
+        path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir() if path.name != ".lock"
+    }
     again = run(tmp_path, batches=lambda step: pytest.fail("opened batches"))
     assert again["files"] == first["files"]
     assert "finished already" in again["message"]
-    assert {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir() if path.name != ".lock"} == before
+    assert {
+        path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir() if path.name != ".lock"
+    } == before
 
 
 def test_two_at_once_refuse_each_other(tmp_path: Path, monkeypatch: Any) -> None:
@@ -129,7 +137,9 @@ def growing(monkeypatch: pytest.MonkeyPatch, unit: str) -> dict[str, Any]:
         return {"short": replace(CONFIG, steps=8), "long": CONFIG, "less": replace(CONFIG, steps=5)}
     FakeClock(monkeypatch, seconds_per_step=0.5)
     lengths = {"short": 3.5, "long": 5.5, "less": 1.5}  # seconds: the first step is not counted
-    return {name: replace(CONFIG, steps=None, minutes=seconds / 60) for name, seconds in lengths.items()}
+    return {
+        name: replace(CONFIG, steps=None, minutes=seconds / 60) for name, seconds in lengths.items()
+    }
 
 
 @pytest.mark.parametrize(("unit", "share"), [("steps", 7 / 12), ("minutes", 2.5 / 5.5)])
@@ -144,7 +154,9 @@ def test_a_run_continues_with_another_length(
     card = run(tmp_path, lengths["long"], progress=ticks.append)
     assert card["finished"]
     rates = [tick.values["learning_rate"] for tick in ticks]
-    assert rates[0] == pytest.approx(learning_rate(lengths["long"], share)), "by the share of the new length"
+    assert rates[0] == pytest.approx(learning_rate(lengths["long"], share)), (
+        "by the share of the new length"
+    )
     assert rates[-1] == pytest.approx(learning_rate(lengths["long"], 1.0))
     assert "finished already" in run(tmp_path, lengths["long"])["message"]
     with pytest.raises(TrainingMismatchError, match=f"{unit}, more than"):
@@ -175,7 +187,9 @@ def test_positions_without_moves_are_no_validation(tmp_path: Path) -> None:
         return iter([])
 
     def train_with(out: Path, config: TrainConfig) -> dict[str, Any]:
-        return train(config, TINY, stream(), out, validation=nothing, data={}, progress=silent, stop=never)
+        return train(
+            config, TINY, stream(), out, validation=nothing, data={}, progress=silent, stop=never
+        )
 
     card = train_with(tmp_path / "net", CONFIG)
     assert card["finished"]
@@ -192,7 +206,9 @@ def test_positions_without_moves_are_no_validation(tmp_path: Path) -> None:
         ({"data": {"manifest": "xyz"}}, "the data are others"),
     ],
 )
-def test_another_run_is_refused_by_name(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+def test_another_run_is_refused_by_name(
+    tmp_path: Path, change: dict[str, Any], message: str
+) -> None:
     run(tmp_path, stop=after(2))
     with pytest.raises(TrainingMismatchError, match=message):
         run(tmp_path, **change)
@@ -234,7 +250,9 @@ def test_an_illegal_label_stops_the_run_and_keeps_the_last_save(tmp_path: Path) 
 
 def test_a_rate_that_is_too_high_stops_with_advice(tmp_path: Path) -> None:
     config = replace(CONFIG, steps=200, learning_rate=10.0, weight_decay=10.0, warmup=0.0)
-    with pytest.raises(DivergedError, match=r"lower learning rate; .* keeps the state of its last save"):
+    with pytest.raises(
+        DivergedError, match=r"lower learning rate; .* keeps the state of its last save"
+    ):
         run(tmp_path, config, batches=poisoned(3, lambda rows: None))
     load(tmp_path)
 
@@ -264,10 +282,14 @@ def test_ticks_count_up_to_the_whole(tmp_path: Path, monkeypatch: Any) -> None:
     assert set(ticks[0].values) == figures, "the first step compiles: its time is no speed"
     assert all(set(tick.values) == figures | {"positions_per_second"} for tick in ticks[1:])
     rates = [tick.values["learning_rate"] for tick in ticks]
-    assert 0 < min(rates) == rates[-1] < max(rates) <= CONFIG.learning_rate, "the schedule has come to its end"
+    assert 0 < min(rates) == rates[-1] < max(rates) <= CONFIG.learning_rate, (
+        "the schedule has come to its end"
+    )
 
 
-def test_minutes_end_a_run_and_resumes_add_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_minutes_end_a_run_and_resumes_add_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     FakeClock(monkeypatch, seconds_per_step=0.25)
     config = replace(CONFIG, steps=None, minutes=0.025)
     half = run(tmp_path, config, stop=after(3))
@@ -305,7 +327,9 @@ def test_kept_weights_are_the_average_of_the_steps(tmp_path: Path) -> None:
     raw = []
     for step in (0, 1, 2, 3):
         run(tmp_path / str(step), replace(CONFIG, ema=0.0), stop=after(step))
-        raw.append(safetensors.torch.load_file(next((tmp_path / str(step)).glob(f"weights-{step}-*"))))
+        raw.append(
+            safetensors.torch.load_file(next((tmp_path / str(step)).glob(f"weights-{step}-*")))
+        )
     run(tmp_path / "ema", replace(CONFIG, ema=0.2), stop=after(3))
     kept = safetensors.torch.load_file(next((tmp_path / "ema").glob("weights-3-*")))
     for name in ("stem.0.weight", "stem.1.running_mean"):
@@ -323,9 +347,13 @@ def test_bf16_learns_too(tmp_path: Path) -> None:
     assert np.isfinite(card["metrics"]["validation_cross_entropy"])
 
 
-def test_a_run_that_continues_says_from_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_continues_says_from_where(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lines: list[str] = []
-    monkeypatch.setattr("model.training.loop.LOG.info", lambda text, *values: lines.append(text % values))
+    monkeypatch.setattr(
+        "model.training.loop.LOG.info", lambda text, *values: lines.append(text % values)
+    )
     assert run(tmp_path, stop=after(5))["step"] == 5
     assert lines == []
     run(tmp_path)

@@ -1,4 +1,5 @@
-"""A run that is killed with SIGKILL, again and again and anywhere, ends with the weights of one that never was."""
+"""A run that is killed with SIGKILL, again and again and anywhere, ends with the weights of one
+that never was."""
 
 import itertools
 import os
@@ -26,7 +27,13 @@ from tests.model.killed import Killed, kill_before
 from tests.model.synthetic import TINY, Batch, batch, stream
 
 CONFIG = TrainConfig(
-    steps=6, batch_size=16, threads=1, amp="off", device="cpu", validation_every_steps=4, save_seconds=0.0
+    steps=6,
+    batch_size=16,
+    threads=1,
+    amp="off",
+    device="cpu",
+    validation_every_steps=4,
+    save_seconds=0.0,
 )
 
 RUN = """
@@ -49,13 +56,21 @@ def batches(step):
         step += 1
 
 def run(out):
-    train(config, TINY, batches, out, validation=lambda: iter(rows[:1]), data={}, progress=silent, stop=lambda: False)
+    train(config, TINY, batches, out, validation=lambda: iter(rows[:1]), data={}, progress=silent,
+          stop=lambda: False)
 """
 
 
 def begun(code: str, out: Path, *arguments: Path, kill_at: int = 0) -> forked.Popen:
-    """Begin a process that calls the code's function `run` with a directory; it kills itself at a file operation, if any."""
-    words = [sys.executable, "-c", code + "\nimport sys\nrun(Path(sys.argv[-1]))", *map(str, arguments), str(out)]
+    """Begin a process that calls the code's function `run` with a directory; it kills itself at a
+    file operation, if any."""
+    words = [
+        sys.executable,
+        "-c",
+        code + "\nimport sys\nrun(Path(sys.argv[-1]))",
+        *map(str, arguments),
+        str(out),
+    ]
     variables = {"OMP_NUM_THREADS": "1"} | ({forked.KILL_AT: str(kill_at)} if kill_at else {})
     return forked.Popen(words, cwd=REPOSITORY, env=os.environ | variables)
 
@@ -87,7 +102,9 @@ def test_killed_again_and_again_ends_with_the_same_weights(tmp_path: Path, kills
         assert card["monitor"]["best"] == whole["monitor"]["best"]
         measured = [line["step"] for line in read_metrics(out) if "validation_top1" in line]
         assert measured == sorted(set(measured)) == [12, 24, 30]
-        assert {path.name for path in out.iterdir()} == {path.name for path in (tmp_path / "whole").iterdir()}
+        assert {path.name for path in out.iterdir()} == {
+            path.name for path in (tmp_path / "whole").iterdir()
+        }
 
 
 def test_the_last_validation_stands_once_in_the_metrics_of_a_run_killed_after_it(
@@ -125,11 +142,21 @@ def test_a_run_stopped_in_its_last_validation_is_killed_before_each_file_operati
 
     def run(out: Path, stop: Stop = never) -> dict[str, Any]:
         config = replace(CONFIG, validation_every_steps=0, save_seconds=60.0)
-        return train(config, TINY, stream(), out, validation=validate_slowly, data={}, progress=silent, stop=stop)
+        return train(
+            config,
+            TINY,
+            stream(),
+            out,
+            validation=validate_slowly,
+            data={},
+            progress=silent,
+            stop=stop,
+        )
 
     monkeypatch.setattr("model.training.stopping.POLL_SECONDS", 0.0)
     factor = {"value_factor": 0.5, "calibrated_value_brier": 0.0, "calibrated_wdl_brier": 0.0}
-    monkeypatch.setattr("model.training.monitor._fit_calibration", lambda *_: factor)  # few games leave it at 1
+    # few games leave it at 1
+    monkeypatch.setattr("model.training.monitor._fit_calibration", lambda *_: factor)
     whole = run(tmp_path / "whole")
     asked.clear()
     stopped = run(tmp_path / "stopped", asked.is_set)

@@ -7,8 +7,8 @@ SHORT = """[Event "Rated Rapid game"]
 [WhiteElo "1500"]
 [BlackElo "1100"]
 
-1. e4 { [%eval 0.3] } e5 { [%eval 0.3] } 2. Qh5 { [%eval -0.6] } Nc6 { [%eval -0.6] } 3. Bc4 { [%eval -0.5] }
-Nf6 { [%eval #1] } 4. Qxf7# 1-0
+1. e4 { [%eval 0.3] } e5 { [%eval 0.3] } 2. Qh5 { [%eval -0.6] } Nc6 { [%eval -0.6] } 3. Bc4
+{ [%eval -0.5] } Nf6 { [%eval #1] } 4. Qxf7# 1-0
 """
 """A scholar's mate with evaluations, of players whose names are HTML."""
 MATE = 100_000

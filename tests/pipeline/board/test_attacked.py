@@ -1,4 +1,5 @@
-"""The board as a process: clients that leave, Ctrl-C at any moment, many reviews, and requests that make no sense."""
+"""The board as a process: clients that leave, Ctrl-C at any moment, many reviews, and requests that
+make no sense."""
 
 import json
 import os
@@ -46,7 +47,8 @@ for line in sys.stdin:
     elif word == "quit":
         break
 """
-"""An engine that finds nothing in 0.1 s, and starts more slowly than a server that ends waits for its requests."""
+"""An engine that finds nothing in 0.1 s, and starts more slowly than a server that ends waits for
+its requests."""
 
 
 @dataclass
@@ -184,9 +186,39 @@ def test_a_move_waits_for_no_more_than_a_step_of_twelve_reviews(path: str) -> No
     assert statistics.median(beside) < 10 * statistics.median(alone) + 0.3
 
 
-ODD = ["", "e4", [], ["e4"], ["e9"], {}, None, -1, 0, 1e300, True, "\x00", "♘f3", "9" * 5000, LONG_GAME, [[[]]]]
+ODD = [
+    "",
+    "e4",
+    [],
+    ["e4"],
+    ["e9"],
+    {},
+    None,
+    -1,
+    0,
+    1e300,
+    True,
+    "\x00",
+    "♘f3",
+    "9" * 5000,
+    LONG_GAME,
+    [[[]]],
+]
 """Values of a request's fields that may be of any wrong kind."""
-FIELDS = ("start", "moves", "at", "network", "tags", "style", "rating", "clock", "pgn", "white", "source", "x")
+FIELDS = (
+    "start",
+    "moves",
+    "at",
+    "network",
+    "tags",
+    "style",
+    "rating",
+    "clock",
+    "pgn",
+    "white",
+    "source",
+    "x",
+)
 
 
 @pytest.mark.slow

@@ -1,4 +1,5 @@
-"""The page as a person uses it, in a real browser: by mouse, by keyboard, on a phone, with a server that dies."""
+"""The page as a person uses it, in a real browser: by mouse, by keyboard, on a phone, with a server
+that dies."""
 
 import io
 import os
@@ -43,7 +44,9 @@ def free_port() -> int:
 def serving(port: int) -> Iterator[int]:
     """Run `fianchetto play` and give its process id."""
     words = [sys.executable, "-m", "pipeline", "play", "--port", str(port)]
-    with subprocess.Popen(words, cwd=REPOSITORY, env=os.environ | {"PYTHONPATH": str(REPOSITORY)}) as process:
+    with subprocess.Popen(
+        words, cwd=REPOSITORY, env=os.environ | {"PYTHONPATH": str(REPOSITORY)}
+    ) as process:
         try:
             until(lambda: answers(port))
             yield process.pid
@@ -84,7 +87,9 @@ def visiting(browser: "Browser", url: str, **options: object) -> "Iterator[Page]
     page.set_default_timeout(60_000)
     errors: list[str] = []
     page.on("pageerror", lambda error: errors.append(str(error)))
-    page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+    page.on(
+        "console", lambda message: errors.append(message.text) if message.type == "error" else None
+    )
     page.on("dialog", lambda dialog: errors.append(f"dialog {dialog.message}"))
     page.goto(url)
     page.locator("[data-square=e2]").wait_for()
@@ -109,7 +114,9 @@ def pieces(page: "Page") -> str:
 
 def moves(page: "Page") -> list[str]:
     """Read the list of moves as SAN."""
-    return [re.sub(r"^\d+\.+ ", "", text) for text in page.locator("#moves button").all_inner_texts()]
+    return [
+        re.sub(r"^\d+\.+ ", "", text) for text in page.locator("#moves button").all_inner_texts()
+    ]
 
 
 def board_of(page: "Page", start: str = chess.STARTING_FEN) -> chess.Board:
@@ -207,7 +214,8 @@ def test_ask_shows_moves_by_rating_and_follows_the_board(browser: "Browser", url
         page.click("#tab-ask")
         page.locator("#shares tbody tr").first.wait_for()
         shares = [
-            int(text.strip("< %")) for text in page.locator("#shares tbody tr:first-child td").all_inner_texts()[1:]
+            int(text.strip("< %"))
+            for text in page.locator("#shares tbody tr:first-child td").all_inner_texts()[1:]
         ]
         assert len(shares) == 4
         assert all(20 < share < 100 for share in shares)
@@ -267,10 +275,14 @@ def test_a_real_game_is_reviewed(browser: "Browser", url: str) -> None:
         page.click("#review-form .main")
         page.locator("#reviewed h2", has_text="Worth looking at").wait_for()
         assert 0 < page.locator("#reviewed ol li").count() <= 6
-        assert page.locator("#reviewed table").last.locator("tbody tr").count() == len(list(game.mainline()))
+        assert page.locator("#reviewed table").last.locator("tbody tr").count() == len(
+            list(game.mainline())
+        )
         page.locator("#reviewed ol li button").first.click()
         page.locator("tr[aria-current]").wait_for()
-        assert page.inner_text("#about-move").startswith(page.inner_text("#reviewed ol li:first-child button"))
+        assert page.inner_text("#about-move").startswith(
+            page.inner_text("#reviewed ol li:first-child button")
+        )
         assert page.locator("#board svg path").count() in (1, 2)
 
 
@@ -313,7 +325,9 @@ def test_a_page_goes_on_when_its_server_comes_back(browser: "Browser") -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_a_phone_shows_all_of_it_without_scrolling_sideways(browser: "Browser", url: str, scheme: str) -> None:
+def test_a_phone_shows_all_of_it_without_scrolling_sideways(
+    browser: "Browser", url: str, scheme: str
+) -> None:
     phone = {"viewport": {"width": 390, "height": 844}, "color_scheme": scheme, "has_touch": True}
     with visiting(browser, url, **phone) as page:
         page.tap("[data-square=e2]")
@@ -343,7 +357,9 @@ def test_a_clock_runs_out(browser: "Browser", url: str) -> None:
         assert page.locator("[data-square] img[draggable=true]").count() == 0
 
 
-def test_a_clock_that_runs_out_without_a_server_asks_once_until_it_is_back(browser: "Browser") -> None:
+def test_a_clock_that_runs_out_without_a_server_asks_once_until_it_is_back(
+    browser: "Browser",
+) -> None:
     port = free_port()
     with serving(port) as process, visiting(browser, f"http://127.0.0.1:{port}/") as page:
         page.clock.install()

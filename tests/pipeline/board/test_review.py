@@ -1,4 +1,5 @@
-"""Reviews: losses against the game's own evaluations, moments, the risk of a blunder, and the command."""
+"""Reviews: losses against the game's own evaluations, moments, the risk of a blunder, and the
+command."""
 
 import json
 import math
@@ -21,7 +22,8 @@ from tests.pipeline.board.games import EVALS, SHORT, WITHOUT
 
 
 def curve(centipawns: int) -> float:
-    """Return the expected score of docs/glossary.md's curve: a margin of 98 and a slope of 517 centipawns; 1 for a mate."""
+    """Return the expected score of docs/glossary.md's curve: a margin of 98 and a slope of 517
+    centipawns; 1 for a mate."""
     win, loss = (1 / (1 + math.exp((98 - sign * centipawns) / 517)) for sign in (1, -1))
     return (win + 1 - loss) / 2
 
@@ -62,19 +64,24 @@ def test_an_evaluation_of_thousands_of_digits_is_none() -> None:
 
 def test_mates_and_promotions_are_reviewed() -> None:
     pgn = '[FEN "8/P5k1/8/8/8/8/8/7K w - - 0 1"]\n\n1. a8=N *'
-    header, first, *_ = review(ReviewRequest(pgn=pgn, source="search"), model.load(EMBEDDED, device="cpu"))
+    header, first, *_ = review(
+        ReviewRequest(pgn=pgn, source="search"), model.load(EMBEDDED, device="cpu")
+    )
     assert header["header"]["ratings"] == {"white": 1500, "black": 1500}
     assert "white's rating is unknown" in header["header"]["about"]
     row = first["row"]
     assert (row["name"], row["best"]) == ("1. a8=N", "a8=Q")
     assert row["loss"] > BLUNDER
-    assert row["probability"] == row["best_probability"] > 0.9  # policies name the square, not the piece
+    # policies name the square, not the piece
+    assert row["probability"] == row["best_probability"] > 0.9
 
 
 def test_a_mate_counts_as_a_won_game_and_a_missed_one_in_a_won_game_is_no_blunder() -> None:
     start = '[FEN "6k1/5ppp/8/8/8/8/5PPP/4Q1K1 w - - 0 1"]\n\n'
     for pgn, source in (("1. Kf1 { [%eval 20.0] }", "game"), ("1. Kf1", "search")):
-        _, first, _ = review(ReviewRequest(pgn=start + pgn, source=source), model.load(EMBEDDED, device="cpu"))
+        _, first, _ = review(
+            ReviewRequest(pgn=start + pgn, source=source), model.load(EMBEDDED, device="cpu")
+        )
         if source == "search":
             assert (first["row"]["before"], first["row"]["best"]) == (1.0, "Qe8#")
             assert first["row"]["loss"] == pytest.approx(1 - first["row"]["score"])
@@ -85,7 +92,8 @@ def test_a_mate_counts_as_a_won_game_and_a_missed_one_in_a_won_game_is_no_blunde
 
 def test_a_quiet_game_has_no_moments(tmp_path: Path) -> None:
     quiet = (
-        "1. e4 { [%eval 0.2] } e5 { [%eval 0.2] } 2. Nf3 { [%eval 0.2] } Nc6 { [%eval 0.2] } 3. Bb5 { [%eval 0.2] } *"
+        "1. e4 { [%eval 0.2] } e5 { [%eval 0.2] } 2. Nf3 { [%eval 0.2] } Nc6 { [%eval 0.2] } "
+        "3. Bb5 { [%eval 0.2] } *"
     )
     (tmp_path / "game.pgn").write_text(quiet)
     found = parse(["review", str(tmp_path / "game.pgn"), "--scores", "game"]).run()
@@ -95,7 +103,9 @@ def test_a_quiet_game_has_no_moments(tmp_path: Path) -> None:
 
 def test_the_risk_grows_with_the_policy_on_blunders_and_falls_with_the_rating() -> None:
     def risk(on_blunder: float, rating: int = 1500) -> float:
-        return predict_risk(Labels(np.array([1 - on_blunder, on_blunder]), np.array([0.0, 0.4]), 0.5), rating)
+        return predict_risk(
+            Labels(np.array([1 - on_blunder, on_blunder]), np.array([0.0, 0.4]), 0.5), rating
+        )
 
     assert risk(0.0) < 0.03
     assert risk(0.0) < risk(0.1) < risk(0.5) < risk(0.9) < 1
@@ -103,8 +113,14 @@ def test_the_risk_grows_with_the_policy_on_blunders_and_falls_with_the_rating() 
 
 
 def test_losses_of_moves_are_the_searchs_and_unvisited_ones_are_unknown() -> None:
-    board, player = chess.Board("6k1/5ppp/8/8/8/8/5PPP/R5K1 w - - 0 1"), model.load(EMBEDDED, device="cpu")
-    policy, analysis = player.choose(board, rating=1500).probabilities, player.analyse(board, 8, lines=0)
+    board, player = (
+        chess.Board("6k1/5ppp/8/8/8/8/5PPP/R5K1 w - - 0 1"),
+        model.load(EMBEDDED, device="cpu"),
+    )
+    policy, analysis = (
+        player.choose(board, rating=1500).probabilities,
+        player.analyse(board, 8, lines=0),
+    )
     labels = policy_labels(policy, analysis)
     visited = {found.move for found in analysis.moves if found.visits or found.mate}
     assert [move in visited for move in policy] == (~np.isnan(labels.loss)).tolist()
@@ -120,13 +136,16 @@ def test_the_command_prints_what_the_page_shows(
     assert json.loads(json.dumps(found))["rows"] == rows
     black = found["sides"]["black"]
     assert black["blunder"] == pytest.approx(1 / 3)
-    assert black["risk"] == pytest.approx(np.mean([row["risk"] for row in rows if row["side"] == "black"]))
+    assert black["risk"] == pytest.approx(
+        np.mean([row["risk"] for row in rows if row["side"] == "black"])
+    )
     assert "predicted" in found["text"]
     assert "3... Nf6: lost 0.52" in found["text"]
 
 
 @pytest.mark.skipif(
-    not is_installed("stockfish"), reason="there is no stockfish here (Debian: apt-get install stockfish)"
+    not is_installed("stockfish"),
+    reason="there is no stockfish here (Debian: apt-get install stockfish)",
 )
 def test_stockfish_scores_a_game_that_has_no_evaluations() -> None:
     header, *parts, last = review(ReviewRequest(pgn=WITHOUT), model.load(EMBEDDED, device="cpu"))
@@ -144,7 +163,11 @@ def test_the_search_scores_a_game_where_nothing_else_does(monkeypatch: pytest.Mo
     assert header["header"]["source"] == "search"
     assert parts[5]["row"]["blunder"]
     with pytest.raises(scores.ConfigError, match="not installed"):
-        list(review(ReviewRequest(pgn=WITHOUT, source="stockfish"), model.load(EMBEDDED, device="cpu")))
+        list(
+            review(
+                ReviewRequest(pgn=WITHOUT, source="stockfish"), model.load(EMBEDDED, device="cpu")
+            )
+        )
 
 
 @pytest.mark.parametrize(
@@ -156,7 +179,9 @@ def test_the_search_scores_a_game_where_nothing_else_does(monkeypatch: pytest.Mo
     ],
 )
 def test_a_game_that_goes_on_after_a_draw_by_the_rules_is_reviewed_to_its_end(pgn: str) -> None:
-    header, *parts, _ = review(ReviewRequest(pgn=pgn, source="search"), model.load(EMBEDDED, device="cpu"))
+    header, *parts, _ = review(
+        ReviewRequest(pgn=pgn, source="search"), model.load(EMBEDDED, device="cpu")
+    )
     rows = [part["row"] for part in parts]
     assert [row["uci"] for row in rows] == header["header"]["moves"]
     board, drawn = chess.Board(header["header"]["start"]), 0
@@ -170,5 +195,7 @@ def test_a_game_that_goes_on_after_a_draw_by_the_rules_is_reviewed_to_its_end(pg
 
 def test_an_endless_rating_is_no_rating() -> None:
     pgn = f'[WhiteElo "{"9" * 5000}"]\n\n1. e4'
-    first = next(review(ReviewRequest(pgn=pgn, source="search"), model.load(EMBEDDED, device="cpu")))
+    first = next(
+        review(ReviewRequest(pgn=pgn, source="search"), model.load(EMBEDDED, device="cpu"))
+    )
     assert first["header"]["ratings"] == {"white": 1500, "black": 1500}

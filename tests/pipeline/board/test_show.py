@@ -35,11 +35,14 @@ def test_the_start_reads_as_drawn() -> None:
     assert "20 legal labels" in text
     assert "13 N1" in text
     assert "14 NE1" not in text  # no legal move north-east by one at the start
-    assert "White to move; view marro77; 16 of 77 planes are not empty" in text  # 12 pieces, N1, N2 and 2 knight steps
+    # 12 pieces, N1, N2 and 2 knight steps
+    assert "White to move; view marro77; 16 of 77 planes are not empty" in text
 
 
 @pytest.mark.parametrize("shown", ["marro77", "chessmarro77"])
-@pytest.mark.parametrize("fen", [KIWIPETE, KIWIPETE.replace(" w ", " b "), "8/P6k/8/8/8/8/p6K/8 b - - 0 1"])
+@pytest.mark.parametrize(
+    "fen", [KIWIPETE, KIWIPETE.replace(" w ", " b "), "8/P6k/8/8/8/8/p6K/8 b - - 0 1"]
+)
 def test_moves_are_the_legal_ones(fen: str, shown: str) -> None:
     board = chess.Board(fen)
     wanted = sorted(m.uci() for m in board.legal_moves if m.promotion in (None, chess.QUEEN))
@@ -50,7 +53,8 @@ def test_moves_are_the_legal_ones(fen: str, shown: str) -> None:
 
 def test_labels_follow_the_view() -> None:
     fen = "7k/p7/8/8/8/8/8/K7 b - - 0 1"
-    # The mover's view turns a7 into bit 48 and its step into N1 (type 0); absolute, bit 8 and S1 (type 4).
+    # The mover's view turns a7 into bit 48 and its step into N1 (type 0); absolute, bit 8 and S1
+    # (type 4).
     assert (48, "a7a6") in show.moves(fen)
     assert (4 * 64 + 8, "a7a6") in show.moves(fen, "chessmarro77")
 

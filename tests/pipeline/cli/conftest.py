@@ -1,4 +1,5 @@
-"""What tests of the command line share: a command called in this process, and one journey from PGN to report."""
+"""What tests of the command line share: a command called in this process, and one journey from PGN
+to report."""
 
 import json
 import subprocess
@@ -17,7 +18,9 @@ SAMPLE = REPOSITORY / "datasets" / "sample" / "fianchetto_sample_2000.pgn.zst"
 COMMAND = [sys.executable, "-c", "from pipeline.cli.main import main; main()"]
 
 
-def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *words: str) -> tuple[int, str, str]:
+def call(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *words: str
+) -> tuple[int, str, str]:
     """Run a command in this process: give exit code, standard output, standard error."""
     monkeypatch.setattr(sys, "argv", ["fianchetto", *words])
     with pytest.raises(SystemExit) as ended:
@@ -28,12 +31,14 @@ def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *w
 
 SMALLEST = ["--preset", "fianchetto-xs"]
 STEPS = ["--steps", "60", "--batch-size", "64"]
-"""Enough to beat chance more than twice, and a sixteenth of the work of the batch that people's runs have."""
+"""Enough to beat chance more than twice, and a sixteenth of the work of the batch that people's
+runs have."""
 
 
 @pytest.fixture(scope="session")
 def journey(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> dict[str, Any]:
-    """Ingest the embedded sample, train a few steps, report: the last lines as JSON, and the folders.
+    """Ingest the embedded sample, train a few steps, report: the last lines as JSON, and the
+    folders.
 
     The workers of one test run share it, and no test changes its folders.
     """
@@ -64,9 +69,25 @@ for words in json.loads(sys.argv[1]):
 def travelled(folder: Path) -> dict[str, Any]:
     """Run the three commands in a folder, and give what each printed last."""
     ingest = ["ingest", str(SAMPLE), "--out", str(folder / "positions"), "--workers", "1"]
-    train = ["train", "--positions", str(folder / "positions"), "--out", str(folder / "net"), *STEPS, *SMALLEST]
-    report = ["report", "--checkpoint", str(folder / "net"), "--positions", str(folder / "positions")]
-    commands = json.dumps([ingest, train, [*report, "--limit", "2000", "--out", str(folder / "report")]])
+    train = [
+        "train",
+        "--positions",
+        str(folder / "positions"),
+        "--out",
+        str(folder / "net"),
+        *STEPS,
+        *SMALLEST,
+    ]
+    report = [
+        "report",
+        "--checkpoint",
+        str(folder / "net"),
+        "--positions",
+        str(folder / "positions"),
+    ]
+    commands = json.dumps(
+        [ingest, train, [*report, "--limit", "2000", "--out", str(folder / "report")]]
+    )
     words = [sys.executable, "-c", ONE_AFTER_ANOTHER, commands]
     done = subprocess.run(words, capture_output=True, text=True, cwd=folder, check=False)
     assert done.returncode == 0, done.stderr

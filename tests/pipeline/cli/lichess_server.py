@@ -1,6 +1,8 @@
-"""A loopback server that speaks as much of Lichess's bot API as one game needs; python-chess keeps the rules.
+"""A loopback server that speaks as much of Lichess's bot API as one game needs; python-chess keeps
+the rules.
 
-It challenges the bot that listens, plays random moves (captures and checks first) against it, and keeps both clocks.
+It challenges the bot that listens, plays random moves (captures and checks first) against it, and
+keeps both clocks.
 """
 
 import json
@@ -26,7 +28,10 @@ class Lichess:
     def __init__(self, base: int, increment: int, seed: int, most_moves: int) -> None:
         self.most_moves = most_moves
         self.base, self.increment, self.random = 1000 * base, 1000 * increment, random.Random(seed)
-        self.board, self.clocks = chess.Board(), {chess.WHITE: 1000 * base, chess.BLACK: 1000 * base}
+        self.board, self.clocks = (
+            chess.Board(),
+            {chess.WHITE: 1000 * base, chess.BLACK: 1000 * base},
+        )
         self.status, self.winner, self.refused = "started", "", 0
         self.accepted, self.over = threading.Event(), threading.Event()
         self.states: queue.Queue[dict[str, Any] | None] = queue.Queue()
@@ -35,30 +40,65 @@ class Lichess:
 
     def state(self) -> dict[str, Any]:
         """Give the game's state as Lichess writes it."""
-        clocks = {f"{side}time": int(self.clocks[color]) for side, color in (("w", chess.WHITE), ("b", chess.BLACK))}
+        clocks = {
+            f"{side}time": int(self.clocks[color])
+            for side, color in (("w", chess.WHITE), ("b", chess.BLACK))
+        }
         moves = " ".join(move.uci() for move in self.board.move_stack)
-        told = {"type": "gameState", "moves": moves, "winc": self.increment, "binc": self.increment, **clocks}
+        told = {
+            "type": "gameState",
+            "moves": moves,
+            "winc": self.increment,
+            "binc": self.increment,
+            **clocks,
+        }
         return told | {"status": self.status} | ({"winner": self.winner} if self.winner else {})
 
     def full(self) -> dict[str, Any]:
         """Give the first line of a game's stream: the bot has White."""
         clock = {"initial": self.base, "increment": self.increment}
-        said = {"type": "gameFull", "id": GAME, "rated": False, "variant": VARIANT, "speed": "blitz", "clock": clock}
-        said |= {"perf": {"name": "Blitz"}, "createdAt": 1_700_000_000_000, "initialFen": "startpos"}
+        said = {
+            "type": "gameFull",
+            "id": GAME,
+            "rated": False,
+            "variant": VARIANT,
+            "speed": "blitz",
+            "clock": clock,
+        }
+        said |= {
+            "perf": {"name": "Blitz"},
+            "createdAt": 1_700_000_000_000,
+            "initialFen": "startpos",
+        }
         white = {"id": BOT.lower(), "name": BOT, "title": "BOT", "rating": 1500}
         black = {"id": OPPONENT.lower(), "name": OPPONENT, "title": None, "rating": 1200}
         return said | {"white": white, "black": black, "state": self.state()}
 
     def challenge(self) -> dict[str, Any]:
         """Give the event that begins it all."""
-        clock = {"type": "clock", "limit": self.base // 1000, "increment": self.increment // 1000, "show": "3+2"}
-        said = {"id": GAME, "rated": False, "variant": VARIANT, "speed": "blitz", "perf": {"name": "Blitz"}}
+        clock = {
+            "type": "clock",
+            "limit": self.base // 1000,
+            "increment": self.increment // 1000,
+            "show": "3+2",
+        }
+        said = {
+            "id": GAME,
+            "rated": False,
+            "variant": VARIANT,
+            "speed": "blitz",
+            "perf": {"name": "Blitz"},
+        }
         said |= {"color": "black", "finalColor": "black", "timeControl": clock, "status": "created"}
         challenger = {"id": OPPONENT.lower(), "name": OPPONENT, "title": None, "rating": 1200}
-        return {"type": "challenge", "challenge": said | {"challenger": challenger, "destUser": {"name": BOT}}}
+        return {
+            "type": "challenge",
+            "challenge": said | {"challenger": challenger, "destUser": {"name": BOT}},
+        }
 
     def move(self, uci: str) -> bool:
-        """Play the bot's move and the answer to it; return whether the bot's was legal and in time."""
+        """Play the bot's move and the answer to it; return whether the bot's was legal and in
+        time."""
         with self.lock:
             if self.status != "started" or self.board.turn != chess.WHITE:
                 return False
@@ -68,7 +108,11 @@ class Lichess:
             self._push(chess.Move.from_uci(uci), 1000 * (time.monotonic() - self.turned))
             if self.status == "started":
                 moves = sorted(self.board.legal_moves, key=chess.Move.uci)
-                lively = [move for move in moves if self.board.is_capture(move) or self.board.gives_check(move)]
+                lively = [
+                    move
+                    for move in moves
+                    if self.board.is_capture(move) or self.board.gives_check(move)
+                ]
                 self._push(self.random.choice(lively or moves), 10)
             self.turned = time.monotonic()
             return True
@@ -91,7 +135,9 @@ class Lichess:
         if (outcome := self.board.outcome(claim_draw=True)) is None:
             return self.states.put(self.state())
         if outcome.winner is None:
-            return self.end("draw" if outcome.termination is not chess.Termination.STALEMATE else "stalemate")
+            return self.end(
+                "draw" if outcome.termination is not chess.Termination.STALEMATE else "stalemate"
+            )
         return self.end("mate", "white" if outcome.winner else "black")
 
 
@@ -112,7 +158,9 @@ class Handler(BaseHTTPRequestHandler):
         elif name == f"/api/bot/game/stream/{GAME}":
             self._stream(self._states())
         elif name == f"/game/export/{GAME}":
-            self._send(str(chess.pgn.Game.from_board(self.game.board)).encode(), "application/x-chess-pgn")
+            self._send(
+                str(chess.pgn.Game.from_board(self.game.board)).encode(), "application/x-chess-pgn"
+            )
         elif name == "/api/account/playing":
             going = self.game.accepted.is_set() and not self.game.over.is_set()
             row = {"gameId": GAME, "speed": "blitz", "opponent": {"username": OPPONENT}}
@@ -134,7 +182,9 @@ class Handler(BaseHTTPRequestHandler):
             game.accepted.set()
             self._json({"ok": True})
         elif name.startswith(f"/api/bot/game/{GAME}/move/"):
-            self._json({"ok": True}) if game.move(name.rpartition("/")[2]) else self._json({"error": "illegal"}, 400)
+            self._json({"ok": True}) if game.move(name.rpartition("/")[2]) else self._json(
+                {"error": "illegal"}, 400
+            )
         elif name.endswith(("/resign", "/abort")):
             game.end("resign", "black")
             self._json({"ok": True})
@@ -144,7 +194,13 @@ class Handler(BaseHTTPRequestHandler):
 
     def _events(self) -> Iterator[dict[str, Any]]:
         """Give the challenge, and when it is accepted and over, the game's start and end."""
-        short = {"id": GAME, "gameId": GAME, "opponent": {"username": OPPONENT}, "isMyTurn": True, "speed": "blitz"}
+        short = {
+            "id": GAME,
+            "gameId": GAME,
+            "opponent": {"username": OPPONENT},
+            "isMyTurn": True,
+            "speed": "blitz",
+        }
         yield self.game.challenge()
         while not self.game.accepted.wait(1):
             yield {}
@@ -196,8 +252,11 @@ class Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def lichess(base: int = 60, increment: int = 1, seed: int = 0, most_moves: int = 1000) -> Iterator[tuple[str, Lichess]]:
-    """Serve one game, in which the opponent resigns after `most_moves`, and give the server's address and the game."""
+def lichess(
+    base: int = 60, increment: int = 1, seed: int = 0, most_moves: int = 1000
+) -> Iterator[tuple[str, Lichess]]:
+    """Serve one game, in which the opponent resigns after `most_moves`, and give the server's
+    address and the game."""
     game = Lichess(base, increment, seed, most_moves)
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("Bound", (Handler,), {"game": game}))
     server.daemon_threads = True

@@ -5,7 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.cli.endings import describe_downloads, describe_first_run, describe_report, next_command, next_training
+from pipeline.cli.endings import (
+    describe_downloads,
+    describe_first_run,
+    describe_report,
+    next_command,
+    next_training,
+)
 from pipeline.cli.parsing import parse
 from pipeline.dataset import join
 from pipeline.errors import Stopped
@@ -41,7 +47,9 @@ def test_a_report_says_what_was_measured_by_rating() -> None:
         == "report: --out DIR writes a page with all figures"
     )
     plain = describe_report(figures, Path("net"), Path("out")).splitlines()
-    more = describe_report(figures | {"rating_matrix": "best in 9 of 11 bands"}, Path("net"), Path("out")).splitlines()
+    more = describe_report(
+        figures | {"rating_matrix": "best in 9 of 11 bands"}, Path("net"), Path("out")
+    ).splitlines()
     assert [line for line in more if line not in plain] == ["by rating: best in 9 of 11 bands"]
     assert [line for line in more if line in plain] == plain
 
@@ -62,24 +70,34 @@ def test_few_games_are_trained_from_the_embedded_network_and_many_from_scratch()
 def test_of_fetched_files_it_is_said_which_were_there() -> None:
     entry = {"bytes": 17_812_345, "sha256": "0", "verified": True, "fetched": True}
     text = describe_downloads(
-        {"lichess_2013-01.pgn.zst": entry, "mine.pgn": entry | {"verified": False, "fetched": False}}, Path("dumps")
+        {
+            "lichess_2013-01.pgn.zst": entry,
+            "mine.pgn": entry | {"verified": False, "fetched": False},
+        },
+        Path("dumps"),
     )
     assert text.splitlines() == [
         "dumps/lichess_2013-01.pgn.zst: 17.8 MB, verified",
-        "dumps/mine.pgn: 17.8 MB, not verified: no published hash; already complete, nothing was fetched",
-        "next: fianchetto ingest dumps/lichess_2013-01.pgn.zst dumps/mine.pgn --out datasets/positions/lichess_2013-01",
+        "dumps/mine.pgn: 17.8 MB, not verified: no published hash; already complete, nothing was "
+        "fetched",
+        "next: fianchetto ingest dumps/lichess_2013-01.pgn.zst dumps/mine.pgn --out "
+        "datasets/positions/lichess_2013-01",
     ]
 
 
 WHY = "most of its games are of one day, 2013.0{}.03: only its val and test splits are held out"
 
 
-def test_join_says_what_it_holds_out_before_it_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_join_says_what_it_holds_out_before_it_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     months = [month(tmp_path, f"2013.0{number}", [number, number + 10]) for number in (1, 2)]
     said: list[str] = []
 
     def counted(*_: object) -> None:
-        assert said == [f"held out of 2013.0{number}: none ({WHY.format(number)})" for number in (1, 2)]
+        assert said == [
+            f"held out of 2013.0{number}: none ({WHY.format(number)})" for number in (1, 2)
+        ]
         raise Stopped("before anything is counted")
 
     monkeypatch.setattr(join.LOG, "info", lambda text, *values: said.append(text % values))

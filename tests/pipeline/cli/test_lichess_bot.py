@@ -1,6 +1,8 @@
-"""lichess-bot's own code plays a game with our engine, by the configuration that docs/playing.md shows.
+"""lichess-bot's own code plays a game with our engine, by the configuration that docs/playing.md
+shows.
 
-It needs a checkout of https://github.com/lichess-bot-devs/lichess-bot with its `venv`, named by LICHESS_BOT.
+It needs a checkout of https://github.com/lichess-bot-devs/lichess-bot with its `venv`, named by
+LICHESS_BOT.
 """
 
 import os
@@ -21,13 +23,18 @@ BOT = Path(os.environ.get("LICHESS_BOT", "nowhere"))
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(not (BOT / "lichess-bot.py").exists(), reason="LICHESS_BOT names no checkout of lichess-bot"),
+    pytest.mark.skipif(
+        not (BOT / "lichess-bot.py").exists(), reason="LICHESS_BOT names no checkout of lichess-bot"
+    ),
 ]
 
 
 def played(folder: Path, options: str = "", most_moves: int = 1000) -> tuple[Lichess, str]:
-    """Let lichess-bot play a game by the documented configuration, with more options; give the game and what it logged."""
-    (written,) = re.findall(r"```yaml\n(.*?)```", (REPOSITORY / "docs" / "playing.md").read_text(), re.DOTALL)
+    """Let lichess-bot play a game by the documented configuration, with more options; give the game
+    and what it logged."""
+    (written,) = re.findall(
+        r"```yaml\n(.*?)```", (REPOSITORY / "docs" / "playing.md").read_text(), re.DOTALL
+    )
     program = Path(sys.executable).parent / "fianchetto-uci"
     copy = folder / "lichess-bot"
     shutil.copytree(BOT, copy, ignore=shutil.ignore_patterns("venv", ".git"))
@@ -35,10 +42,15 @@ def played(folder: Path, options: str = "", most_moves: int = 1000) -> tuple[Lic
         config = re.sub("(?m)^token: .*$", f'token: "{TOKEN}"', written)
         config = re.sub("(?m)^url: .*$", f'url: "{url}"', config)
         config = re.sub("(?m)^  dir: .*$", f'  dir: "{program.parent}"', config)
-        (copy / "config.yml").write_text(config.replace("  uci_options:\n", f"  uci_options:\n{options}"))
+        (copy / "config.yml").write_text(
+            config.replace("  uci_options:\n", f"  uci_options:\n{options}")
+        )
         with (folder / "log").open("w") as log:
             bot = subprocess.Popen(
-                [BOT / "venv" / "bin" / "python", "lichess-bot.py"], cwd=copy, stdout=log, stderr=subprocess.STDOUT
+                [BOT / "venv" / "bin" / "python", "lichess-bot.py"],
+                cwd=copy,
+                stdout=log,
+                stderr=subprocess.STDOUT,
             )
             try:
                 assert game.over.wait(500), (folder / "log").read_text()

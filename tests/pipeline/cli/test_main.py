@@ -1,4 +1,5 @@
-"""The command line as a person and a program use it: one journey from PGN to report, then every kind of mistake."""
+"""The command line as a person and a program use it: one journey from PGN to report, then every
+kind of mistake."""
 
 import json
 import os
@@ -18,13 +19,25 @@ from pipeline.dataset.files.shards import read_manifest
 from tests.pipeline.cli.conftest import COMMAND, SAMPLE, STEPS, call
 from tests.pipeline.datasets import dump as random_dump
 
-FINETUNE = ["finetune", "--checkpoint", "{net}", "--positions", "{positions}", "--out", "x", "--generations", "1"]
+FINETUNE = [
+    "finetune",
+    "--checkpoint",
+    "{net}",
+    "--positions",
+    "{positions}",
+    "--out",
+    "x",
+    "--generations",
+    "1",
+]
 
 
 def test_ingest_uses_every_game_of_the_sample(journey: dict[str, Any]) -> None:
     manifest = journey["ingest"]
     assert manifest["games"] == {"read": 2000, "used": 2000, "dropped": {}}
-    assert manifest["positions"]["total"] == sum(manifest["positions"][split] for split in ("train", "val", "test"))
+    assert manifest["positions"]["total"] == sum(
+        manifest["positions"][split] for split in ("train", "val", "test")
+    )
     card = (journey["folder"] / "positions" / "CARD.md").read_text()
     assert "of 2,000 games" in card
     assert "fianchetto_sample_2000.pgn.zst" in card
@@ -63,7 +76,10 @@ def test_slices_add_up_to_the_whole(journey: dict[str, Any]) -> None:
 
 
 def test_a_report_on_a_pgn_counts_its_positions_under_the_rule(
-    journey: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    journey: dict[str, Any],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     moves = "1. e4 e5 2. Nf3 Nc6 3. Bb5 a6 4. Ba4 Nf6 5. O-O Be7 6. Re1 b5 7. Bb3 d6"
     pgn = tmp_path / "two.pgn"
@@ -80,27 +96,49 @@ def test_a_finished_run_says_so_and_changes_nothing(
     journey: dict[str, Any], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = journey["folder"]
-    before = {path.name: path.stat().st_mtime_ns for path in (folder / "net").iterdir() if path.name != ".lock"}
-    words = ["train", "--positions", str(folder / "positions"), "--out", str(folder / "net"), *STEPS, "--json"]
+    before = {
+        path.name: path.stat().st_mtime_ns
+        for path in (folder / "net").iterdir()
+        if path.name != ".lock"
+    }
+    words = [
+        "train",
+        "--positions",
+        str(folder / "positions"),
+        "--out",
+        str(folder / "net"),
+        *STEPS,
+        "--json",
+    ]
     code, out, _ = call(capsys, monkeypatch, *words)
     assert code == 0
     assert "finished already" in json.loads(out)["message"]
     ended = call(capsys, monkeypatch, *words[:-1])[1].splitlines()
     assert len(ended) == 5
     assert ended[0] == f"{folder / 'net'} is complete already: nothing was done"
-    assert ended[-1] == f"next: fianchetto report --checkpoint {folder / 'net'} --positions {folder / 'positions'}"
+    assert (
+        ended[-1] == f"next: fianchetto report --checkpoint {folder / 'net'} --positions "
+        f"{folder / 'positions'}"
+    )
     for less, why in (
         (["--steps", "30", *STEPS[2:]], "60 steps, more than 30"),
         ([*STEPS, "--set", "seed=5"], "seed was"),
     ):
         code, _, err = call(capsys, monkeypatch, *words[:5], *less)
         assert (code, why in err) == (2, True), err
-    after = {path.name: path.stat().st_mtime_ns for path in (folder / "net").iterdir() if path.name != ".lock"}
+    after = {
+        path.name: path.stat().st_mtime_ns
+        for path in (folder / "net").iterdir()
+        if path.name != ".lock"
+    }
     assert after == before, "but the lock, which some versions of filelock touch"
 
 
 def test_commands_end_with_few_lines_and_the_next_command(
-    journey: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    journey: dict[str, Any],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     net, positions = str(journey["folder"] / "net"), str(journey["folder"] / "positions")
 
@@ -109,7 +147,8 @@ def test_commands_end_with_few_lines_and_the_next_command(
         assert code == 0
         return out.splitlines()
 
-    monkeypatch.setattr("pipeline.evaluation.page.page.report_page", lambda *_: b"")  # the journey's report has one
+    # the journey's report has one
+    monkeypatch.setattr("pipeline.evaluation.page.page.report_page", lambda *_: b"")
     dump = tmp_path / "dump.pgn"
     random_dump(dump, 40)
     ended = {
@@ -117,12 +156,23 @@ def test_commands_end_with_few_lines_and_the_next_command(
         "again": text("ingest", str(dump), "--out", str(tmp_path / "first"), "--workers", "1"),
         "join": text("join", positions, "--out", str(tmp_path / "set"))[-5:],
         "report": text(
-            "report", "--checkpoint", net, "--positions", positions, "--limit", "50", "--out", str(tmp_path / "r")
+            "report",
+            "--checkpoint",
+            net,
+            "--positions",
+            positions,
+            "--limit",
+            "50",
+            "--out",
+            str(tmp_path / "r"),
         ),
     }
     assert {name: len(lines) for name, lines in ended.items()} == dict.fromkeys(ended, 5)
     assert ended["ingest"][0] == f"{tmp_path / 'first'} is complete"
-    assert ended["again"] == [f"{tmp_path / 'first'} is complete already: nothing was done", *ended["ingest"][1:]]
+    assert ended["again"] == [
+        f"{tmp_path / 'first'} is complete already: nothing was done",
+        *ended["ingest"][1:],
+    ]
     assert ended["ingest"][1] == "40 of 40 games are used"
     for lines in ended.values():
         following = shlex.split(lines[-1])
@@ -137,14 +187,18 @@ def test_a_preset_that_nobody_names_is_the_run_s_or_the_start_s_or_the_recommend
 
     def trained(*given: Any, **_: Any) -> dict[str, Any]:
         asked.append((given[1], given[-1]))
-        return dict.fromkeys(("parameters", "step", "positions", "seconds", "metrics", "message"), 1) | {
+        return dict.fromkeys(
+            ("parameters", "step", "positions", "seconds", "metrics", "message"), 1
+        ) | {
             "preset": {"name": "fianchetto-s"},
             "metrics": {},
             "finished": True,
         }
 
     monkeypatch.setattr("pipeline.training.train.train_on", trained)
-    monkeypatch.setattr("model.checkpoint.read_card", lambda path: {"preset": {"name": f"of {path.name}"}})
+    monkeypatch.setattr(
+        "model.checkpoint.read_card", lambda path: {"preset": {"name": f"of {path.name}"}}
+    )
     words = ["train", "--positions", "x", "--steps", "1", "--json"]
     begun, seed = tmp_path / "begun", Path("seed")
     begun.mkdir()
@@ -162,7 +216,9 @@ def test_of_several_processes_one_prints(
 ) -> None:
     card = dict.fromkeys(("parameters", "step", "positions", "seconds", "message"), 1)
     card |= {"preset": {"name": "bishop"}, "metrics": {}}
-    monkeypatch.setattr("pipeline.training.train.train_on", lambda *_, **__: card | {"finished": True})
+    monkeypatch.setattr(
+        "pipeline.training.train.train_on", lambda *_, **__: card | {"finished": True}
+    )
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", str(rank))
     words = ["train", "--positions", "x", "--out", "y", "--steps", "1", "--json"]
@@ -176,10 +232,26 @@ def test_of_several_processes_one_prints(
     [
         (["ingest", "nowhere.pgn", "--out", "x"], "nowhere.pgn does not exist"),
         (["ingest", "--out", "x"], "DUMP... must be given"),
-        (["ingest", "nowhere.pgn", "--out", "x", "--set", "test_share=2"], "test_share and val_share are shares"),
+        (
+            ["ingest", "nowhere.pgn", "--out", "x", "--set", "test_share=2"],
+            "test_share and val_share are shares",
+        ),
         (["train", "--positions", "x", "--out", "y"], "exactly one of minutes"),
         (["train", "--positions", "x", "--out", "y", "--steps", "1"], "x is not a directory"),
-        (["train", "--positions", "x", "--out", "y", "--steps", "1", "--preset", "fianchetto-sx"], "fianchetto-xs"),
+        (
+            [
+                "train",
+                "--positions",
+                "x",
+                "--out",
+                "y",
+                "--steps",
+                "1",
+                "--preset",
+                "fianchetto-sx",
+            ],
+            "fianchetto-xs",
+        ),
         (["report", "--checkpoint", "x", "--positions", "y"], "x"),
         (["report", "--checkpoint", "x"], "give either a dataset (positions) or a PGN file"),
         (["show", "8/8/8/8/8/8/8/8 w - - 0 1"], "king"),
@@ -207,12 +279,32 @@ def test_a_mistake_is_one_line_and_exit_2(
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (["report", "--checkpoint", "{net}", "--positions", "{positions}", "--out", "file/report"], "file is a file"),
+        (
+            [
+                "report",
+                "--checkpoint",
+                "{net}",
+                "--positions",
+                "{positions}",
+                "--out",
+                "file/report",
+            ],
+            "file is a file",
+        ),
         (["audit", "{positions}", "--out", "file/audit"], "file is a file"),
         (["join", "{positions}", "--out", "file"], "file cannot be made into a directory"),
-        (["arena", "{net}", "uniform,simulations=0", "--out", "x"], "simulations and nodes must be 1 or more"),
-        (["arena", "{net}", "uniform", "uci:no-engine,nodes=1", "--out", "x"], "no-engine cannot be started"),
-        ([*FINETUNE, "--set", "train.momentum=2"], "momentum is 2.0, and must be from 0.0 to 0.9999"),
+        (
+            ["arena", "{net}", "uniform,simulations=0", "--out", "x"],
+            "simulations and nodes must be 1 or more",
+        ),
+        (
+            ["arena", "{net}", "uniform", "uci:no-engine,nodes=1", "--out", "x"],
+            "no-engine cannot be started",
+        ),
+        (
+            [*FINETUNE, "--set", "train.momentum=2"],
+            "momentum is 2.0, and must be from 0.0 to 0.9999",
+        ),
     ],
 )
 def test_what_a_last_step_would_refuse_is_said_before_the_first(
@@ -228,7 +320,10 @@ def test_what_a_last_step_would_refuse_is_said_before_the_first(
     code, out, error = call(
         capsys,
         monkeypatch,
-        *[word.format(**{n: journey["folder"] / n for n in ("net", "positions")}) for word in words],
+        *[
+            word.format(**{n: journey["folder"] / n for n in ("net", "positions")})
+            for word in words
+        ],
     )
     assert (code, out) == (2, "")
     assert line in error
@@ -240,7 +335,9 @@ def test_a_damaged_archive_keeps_its_games_and_exits_1(
 ) -> None:
     broken = tmp_path / "broken.pgn.zst"
     broken.write_bytes(SAMPLE.read_bytes()[:300_000])
-    code, _, error = call(capsys, monkeypatch, "ingest", str(broken), "--out", str(tmp_path / "out"), "--workers", "1")
+    code, _, error = call(
+        capsys, monkeypatch, "ingest", str(broken), "--out", str(tmp_path / "out"), "--workers", "1"
+    )
     assert code == 1
     assert "damaged archive" in error
     assert 200 < read_manifest(tmp_path / "out")["games"]["used"] < 2000
@@ -249,7 +346,9 @@ def test_a_damaged_archive_keeps_its_games_and_exits_1(
 def test_show_lists_the_legal_moves_with_their_labels(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    code, out, _ = call(capsys, monkeypatch, "show", "startpos", "--out", str(tmp_path / "planes.png"), "--json")
+    code, out, _ = call(
+        capsys, monkeypatch, "show", "startpos", "--out", str(tmp_path / "planes.png"), "--json"
+    )
     shown = json.loads(out)
     assert code == 0
     assert set(shown["moves"]) == {move.uci() for move in chess.Board().legal_moves}
@@ -262,7 +361,15 @@ def test_a_bar_is_drawn_on_a_terminal(tmp_path: Path) -> None:
     termios.tcsetwinsize(follower, (24, 120))
     random_dump(tmp_path / "dump.pgn", 100)
     done = subprocess.Popen(
-        [*COMMAND, "ingest", str(tmp_path / "dump.pgn"), "--out", str(tmp_path / "out"), "--workers", "1"],
+        [
+            *COMMAND,
+            "ingest",
+            str(tmp_path / "dump.pgn"),
+            "--out",
+            str(tmp_path / "out"),
+            "--workers",
+            "1",
+        ],
         stdout=subprocess.DEVNULL,
         stderr=follower,
     )

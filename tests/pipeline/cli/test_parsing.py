@@ -1,4 +1,5 @@
-"""Command lines: help on one screen, options and settings, YAML files, and mistakes of one sentence."""
+"""Command lines: help on one screen, options and settings, YAML files, and mistakes of one
+sentence."""
 
 import dataclasses
 import os
@@ -50,12 +51,19 @@ def test_every_command_of_the_list_is_a_frozen_dataclass() -> None:
             object.__new__(command).json = True
 
 
-def test_the_help_lists_all_commands_and_a_beginners_first(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_help_lists_all_commands_and_a_beginners_first(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     text = printed(capsys, "--help")
     assert printed(capsys) == text
     found = re.findall(r"^  ([a-z]+)  +[a-z]", text, re.MULTILINE)
     assert found == list(COMMANDS)
-    assert text.index("First steps:") < text.index("  fetch") < text.index("  uci") < text.index("More commands:")
+    assert (
+        text.index("First steps:")
+        < text.index("  fetch")
+        < text.index("  uci")
+        < text.index("More commands:")
+    )
     assert printed(capsys, "--version") == f"fianchetto {version('fianchetto')}\n"
 
 
@@ -63,11 +71,18 @@ def test_the_front_imports_nothing_heavy() -> None:
     code = "import sys; from pipeline.cli.main import main\ntry: main()\nfinally:\n"
     code += "    assert not {'numpy', 'numba', 'torch', 'pyarrow'} & set(sys.modules), sys.modules"
     for words in ([], ["--help"], ["--version"]):
-        assert subprocess.run([sys.executable, "-c", code, *words], cwd=REPOSITORY, check=False).returncode == 0
+        assert (
+            subprocess.run(
+                [sys.executable, "-c", code, *words], cwd=REPOSITORY, check=False
+            ).returncode
+            == 0
+        )
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_help_fits_one_screen(name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_help_fits_one_screen(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     lines = printed(capsys, name, "--help").splitlines()
     assert max(map(len, lines)) <= 80
@@ -75,7 +90,9 @@ def test_help_fits_one_screen(name: str, capsys: pytest.CaptureFixture[str], mon
     assert sum(line.startswith("  --") for line in lines) <= MOST_OPTIONS + 1
     all_lines = printed(capsys, name, "--help-all").splitlines()
     assert max(map(len, all_lines)) <= 80
-    assert set(Command(name).settings) <= {line.split()[0] for line in all_lines if line[:1].strip()}
+    assert set(Command(name).settings) <= {
+        line.split()[0] for line in all_lines if line[:1].strip()
+    }
 
 
 def test_the_settings_of_all_commands_are_counted() -> None:
@@ -94,7 +111,8 @@ def test_help_names_what_is_wanted(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [["d.pgn", "--speeds", "blitz,rapid"], ["--speeds", "blitz", "--speeds", "rapid", "d.pgn"]]
+    "words",
+    [["d.pgn", "--speeds", "blitz,rapid"], ["--speeds", "blitz", "--speeds", "rapid", "d.pgn"]],
 )
 def test_a_list_is_written_with_commas_or_by_repeating_the_option(words: list[str]) -> None:
     command = parse(["ingest", *words, "--out", "x"])
@@ -103,16 +121,27 @@ def test_a_list_is_written_with_commas_or_by_repeating_the_option(words: list[st
 
 
 def test_a_list_of_many_months_is_not_taken_for_the_name_of_a_file() -> None:
-    months = [f"datasets/positions/{year}-{month:02}" for year in range(2013, 2025) for month in range(1, 13)]
-    found = parse(["train", "--positions", ",".join(months), "--out", "x", "--steps", "1"]).positions
+    months = [
+        f"datasets/positions/{year}-{month:02}"
+        for year in range(2013, 2025)
+        for month in range(1, 13)
+    ]
+    found = parse(
+        ["train", "--positions", ",".join(months), "--out", "x", "--steps", "1"]
+    ).positions
     assert [str(path) for path in found] == months
 
 
 def test_lists_of_paths_and_options(tmp_path: Path) -> None:
-    assert parse(["train", "--positions", "a,b", "--out", "x", "--steps", "1"]).positions == ("a", "b")
+    assert parse(["train", "--positions", "a,b", "--out", "x", "--steps", "1"]).positions == (
+        "a",
+        "b",
+    )
     odd = tmp_path / "a,b"
     odd.mkdir()
-    assert parse(["train", "--positions", str(odd), "--out", "x", "--steps", "1"]).positions == (str(odd),)
+    assert parse(["train", "--positions", str(odd), "--out", "x", "--steps", "1"]).positions == (
+        str(odd),
+    )
     report = parse(["report", "--checkpoint", "x", "--pgn", "none", "--against", "a,b"])
     assert (report.pgn, report.against) == (None, (Path("a"), Path("b")))
 
@@ -132,17 +161,32 @@ def test_a_setting_is_set_by_its_key_or_the_end_of_it() -> None:
 def test_a_file_holds_settings_and_the_command_line_goes_before_it(tmp_path: Path) -> None:
     path = tmp_path / "run.yaml"
     path.write_text(
-        "# two commands\npreset: bishop\ningest: {speeds: [blitz, rapid], since: 2024-01-31, min_elo: 1_500}\n"
-        "train:\n  steps: 7\n  amp: off\n  learning_rate: 1e-3\n  frozen_norms: true\n  batch_size: 64\n"
+        "# two commands\npreset: bishop\ningest: {speeds: [blitz, rapid], since: 2024-01-31, "
+        "min_elo: 1_500}\n"
+        "train:\n  steps: 7\n  amp: off\n  learning_rate: 1e-3\n  frozen_norms: true\n  "
+        "batch_size: 64\n"
     )
     train = parse([*TRAIN, "--config", str(path), "--batch-size", "32", "--set", "ema=0"])
     settings = train.train
-    assert (train.preset, settings.steps, settings.amp, settings.frozen_norms) == ("bishop", 7, "off", True)
+    assert (train.preset, settings.steps, settings.amp, settings.frozen_norms) == (
+        "bishop",
+        7,
+        "off",
+        True,
+    )
     assert (settings.learning_rate, settings.batch_size, settings.ema) == (1e-3, 32, 0.0)
     settings = parse(["ingest", "d.pgn", "--out", "x", "--config", str(path)]).ingest
-    assert (settings.speeds, settings.since, settings.min_elo) == (("blitz", "rapid"), "2024-01-31", 1500)
-    assert parse([*TRAIN, "--config", str(path), "--minutes", "2"]).train.steps is None, "a run has one length"
-    assert "exactly one of" in refusal(*TRAIN, "--config", str(path), "--minutes", "2", "--steps", "3")
+    assert (settings.speeds, settings.since, settings.min_elo) == (
+        ("blitz", "rapid"),
+        "2024-01-31",
+        1500,
+    )
+    assert parse([*TRAIN, "--config", str(path), "--minutes", "2"]).train.steps is None, (
+        "a run has one length"
+    )
+    assert "exactly one of" in refusal(
+        *TRAIN, "--config", str(path), "--minutes", "2", "--steps", "3"
+    )
 
 
 def test_a_file_may_hold_settings_of_other_commands_only_if_there_is_one() -> None:
@@ -158,14 +202,22 @@ def test_a_file_may_hold_settings_of_other_commands_only_if_there_is_one() -> No
         ("train: 3", "train must hold settings (key: value), got '3'"),
         ("- train", "the file must hold settings (key: value), got ['train']"),
         ("train: {steps: [1, 2]}", "train.steps must be a valid integer, got ['1', '2']"),
-        ("train: {frozen_norms: perhaps}", "train.frozen_norms must be a valid boolean, got 'perhaps'"),
-        ("train: !!python/object/apply:os.getcwd []", "train must hold settings (key: value), got []"),
+        (
+            "train: {frozen_norms: perhaps}",
+            "train.frozen_norms must be a valid boolean, got 'perhaps'",
+        ),
+        (
+            "train: !!python/object/apply:os.getcwd []",
+            "train must hold settings (key: value), got []",
+        ),
         ("train: {steps: 1", "not a YAML file: "),
         ("train: \x00", "not a YAML file: "),
         ("[" * 1500, "not a YAML file: "),
     ],
 )
-def test_a_mistake_in_a_file_names_the_file_and_the_key(text: str, sentence: str, tmp_path: Path) -> None:
+def test_a_mistake_in_a_file_names_the_file_and_the_key(
+    text: str, sentence: str, tmp_path: Path
+) -> None:
     path = tmp_path / "run.yaml"
     path.write_text(text)
     assert refusal(*TRAIN, "--config", str(path)).startswith(f"{path}: {sentence}")
@@ -190,7 +242,10 @@ def test_a_mistake_in_a_file_names_the_file_and_the_key(text: str, sentence: str
         ("show", "FEN must be given"),
         ("verify", "DATASET... must be given"),
         ("show a b", "Got unexpected extra argument (b)"),
-        ("uci --evaluator foo", "Invalid value for '--evaluator': 'foo' is not one of 'hand-written', 'uniform'"),
+        (
+            "uci --evaluator foo",
+            "Invalid value for '--evaluator': 'foo' is not one of 'hand-written', 'uniform'",
+        ),
         (
             "train --positions x --out y --steps 1 --batch-size 0",
             "batch_size is 0, and must be from 2 to 1000000",
@@ -200,7 +255,10 @@ def test_a_mistake_in_a_file_names_the_file_and_the_key(text: str, sentence: str
             f"{' '.join(TRAIN)} --set learnin_rate=1",
             "--set: there is no setting 'learnin_rate'; did you mean train.learning",
         ),
-        (f"{' '.join(TRAIN)} --set amp=full", "--set amp must be one of auto, bf16, off, got 'full'"),
+        (
+            f"{' '.join(TRAIN)} --set amp=full",
+            "--set amp must be one of auto, bf16, off, got 'full'",
+        ),
         (
             "selfplay --out x --set temp=1",
             "--set: there is no setting 'temp'",
@@ -219,7 +277,9 @@ def test_bash_completes_commands_options_and_values(tmp_path: Path) -> None:
     def fianchetto(**environment: str) -> str:
         command = [sys.executable, "-m", "pipeline"]
         environment = {**os.environ, **environment}
-        return forked.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True, env=environment).stdout
+        return forked.run(
+            command, cwd=REPOSITORY, capture_output=True, text=True, check=True, env=environment
+        ).stdout
 
     script = tmp_path / "fianchetto.bash"
     script.write_text(fianchetto(_FIANCHETTO_COMPLETE="bash_source"))
@@ -229,7 +289,8 @@ def test_bash_completes_commands_options_and_values(tmp_path: Path) -> None:
     def completed(*words: str) -> list[str]:
         asked = {"COMP_WORDS": " ".join(words), "COMP_CWORD": str(len(words) - 1)}
         return [
-            line.partition(",")[2] for line in fianchetto(_FIANCHETTO_COMPLETE="bash_complete", **asked).splitlines()
+            line.partition(",")[2]
+            for line in fianchetto(_FIANCHETTO_COMPLETE="bash_complete", **asked).splitlines()
         ]
 
     assert completed("fianchetto", "ing") == ["ingest"]

@@ -1,4 +1,5 @@
-"""The UCI engine as a process: python-chess as the GUI, PyPI's uci-test-suite, and noise on its standard input."""
+"""The UCI engine as a process: python-chess as the GUI, PyPI's uci-test-suite, and noise on its
+standard input."""
 
 import os
 import random
@@ -47,7 +48,13 @@ def opinionated(directory: Path, preset: Preset) -> Path:
     from model.network.preset import preset_row
 
     facts = {"parameters": 9, "step": 7, "positions": 70, "seconds": 1.5, "finished": True}
-    card = {"preset": preset_row(preset), **facts, "metrics": {"loss": 1.5}, "config": {}, "data": {}}
+    card = {
+        "preset": preset_row(preset),
+        **facts,
+        "metrics": {"loss": 1.5},
+        "config": {},
+        "data": {},
+    }
     network = build(preset, 3)
     torch.manual_seed(4)
     with torch.no_grad():
@@ -65,13 +72,20 @@ def engine() -> Iterator[chess.engine.SimpleEngine]:
 
 
 def opened(*words: str) -> chess.engine.SimpleEngine:
-    return chess.engine.SimpleEngine.popen_uci([*COMMAND, *words], timeout=FIRST_PATIENCE, cwd=REPOSITORY)
+    return chess.engine.SimpleEngine.popen_uci(
+        [*COMMAND, *words], timeout=FIRST_PATIENCE, cwd=REPOSITORY
+    )
 
 
 def converse(text: bytes, *words: str) -> subprocess.CompletedProcess[bytes]:
     """Give the engine a whole input at once and take all that it answers."""
     return forked.run(
-        [*COMMAND, *words], input=text, capture_output=True, cwd=REPOSITORY, check=False, timeout=FIRST_PATIENCE
+        [*COMMAND, *words],
+        input=text,
+        capture_output=True,
+        cwd=REPOSITORY,
+        check=False,
+        timeout=FIRST_PATIENCE,
     )
 
 
@@ -124,9 +138,13 @@ def test_a_checkpoint_plays_and_is_changed_for_another_by_option(network: Path) 
         first = engine.play(chess.Board(), chess.engine.Limit(nodes=20), info=chess.engine.INFO_ALL)
         assert first.move in chess.Board().legal_moves
     with opened("--evaluator", "uniform") as engine:
-        before = engine.play(chess.Board(), chess.engine.Limit(nodes=20), info=chess.engine.INFO_ALL)
+        before = engine.play(
+            chess.Board(), chess.engine.Limit(nodes=20), info=chess.engine.INFO_ALL
+        )
         engine.configure({"Checkpoint": str(network), "Threads": 2})
-        after = engine.play(chess.Board(), chess.engine.Limit(nodes=20), info=chess.engine.INFO_ALL, game=2)
+        after = engine.play(
+            chess.Board(), chess.engine.Limit(nodes=20), info=chess.engine.INFO_ALL, game=2
+        )
     assert (first.move, first.info["score"]) == (after.move, after.info["score"])
     assert before.info["score"] != after.info["score"]
 
@@ -141,7 +159,10 @@ def test_a_checkpoint_that_is_none_ends_the_engine_with_one_line(tmp_path: Path)
 
 
 def test_a_checkpoint_option_that_is_none_leaves_the_player(tmp_path: Path) -> None:
-    words = f"isready\nsetoption name Checkpoint value {tmp_path}\nisready\nposition startpos\ngo nodes 5\n"
+    words = (
+        f"isready\nsetoption name Checkpoint value {tmp_path}\nisready\nposition startpos\ngo "
+        f"nodes 5\n"
+    )
     done = converse(words.encode(), "--evaluator", "uniform")
     lines = done.stdout.decode().splitlines()
     assert done.returncode == 0
@@ -152,13 +173,24 @@ def test_a_checkpoint_option_that_is_none_leaves_the_player(tmp_path: Path) -> N
 
 
 def test_a_rating_changes_what_a_network_that_reads_ratings_expects() -> None:
-    embedded, board, ratings = REPOSITORY / "datasets" / "embedded", chess.Board(), (1000, 1700, 2400)
+    embedded, board, ratings = (
+        REPOSITORY / "datasets" / "embedded",
+        chess.Board(),
+        (1000, 1700, 2400),
+    )
     for uci in ("e2e4", "e7e5", "d1h5", "b8c6", "f1c4"):
         board.push_uci(uci)
-    words = f"setoption name Style value policy\nposition startpos moves {' '.join(map(str, board.move_stack))}\n"
+    words = (
+        f"setoption name Style value policy\nposition startpos moves "
+        f"{' '.join(map(str, board.move_stack))}\n"
+    )
     words += "".join(f"setoption name Rating value {rating}\ngo nodes 1\n" for rating in ratings)
     said = converse(f"{words}quit\n".encode(), "--checkpoint", str(embedded)).stdout.decode()
-    scores = [int(line.split("score cp ")[1].split()[0]) for line in said.splitlines() if "score cp" in line]
+    scores = [
+        int(line.split("score cp ")[1].split()[0])
+        for line in said.splitlines()
+        if "score cp" in line
+    ]
     network = find_export(embedded)
     assert network is not None
     wanted = []
@@ -170,7 +202,10 @@ def test_a_rating_changes_what_a_network_that_reads_ratings_expects() -> None:
 
 
 def test_a_network_that_reads_no_ratings_says_so_and_plays_on(network: Path) -> None:
-    asked = b"isready\nsetoption name Style value human\nsetoption name Rating value 1500\ngo nodes 1\nquit\n"
+    asked = (
+        b"isready\nsetoption name Style value human\nsetoption name Rating value 1500\ngo "
+        b"nodes 1\nquit\n"
+    )
     said = converse(asked, "--checkpoint", str(network)).stdout.decode()
     assert "info string Rating 1500 changes no probabilities: the network reads no ratings" in said
     assert "bestmove" in said
@@ -205,7 +240,10 @@ def test_what_is_asked_of_a_checkpoint_that_is_none_ends_with_one_line(tmp_path:
 
 @pytest.mark.slow
 def test_a_machine_that_never_ran_it_compiles_says_so_and_answers(tmp_path: Path) -> None:
-    words = b"setoption name Style value policy\nposition startpos moves e2e4 e7e5 g1f3\ngo nodes 1\nquit\n"
+    words = (
+        b"setoption name Style value policy\nposition startpos moves e2e4 e7e5 g1f3\ngo nodes "
+        b"1\nquit\n"
+    )
     done = subprocess.run(
         COMMAND,
         input=words,
@@ -225,7 +263,14 @@ def test_a_machine_that_never_ran_it_compiles_says_so_and_answers(tmp_path: Path
 @pytest.mark.parametrize("words", [["--evaluator", "hand-written"], ["--checkpoint"]])
 def test_quit_does_not_wait_for_what_is_being_loaded(words: list[str], network: Path) -> None:
     command = [*COMMAND, *words, *([str(network)] if words[-1] == "--checkpoint" else [])]
-    done = subprocess.run(command, input=b"uci\nquit\n", capture_output=True, cwd=REPOSITORY, check=False, timeout=LONG)
+    done = subprocess.run(
+        command,
+        input=b"uci\nquit\n",
+        capture_output=True,
+        cwd=REPOSITORY,
+        check=False,
+        timeout=LONG,
+    )
     assert done.returncode == 0
     assert done.stdout.splitlines()[-1] == b"uciok"
     assert done.stderr == b""
@@ -233,8 +278,20 @@ def test_quit_does_not_wait_for_what_is_being_loaded(words: list[str], network: 
 
 def test_noise_is_survived_and_answered_in_the_protocol_only() -> None:
     lots = random.Random(5)
-    noise = [lots.randbytes(lots.randrange(1, 400)).replace(b"\n", b" ").replace(b"quit", b"") for _ in range(300)]
-    words = [b"go", b"position", b"position fen", b"setoption", b"setoption name", b"debug", b"go wtime", b"stop stop"]
+    noise = [
+        lots.randbytes(lots.randrange(1, 400)).replace(b"\n", b" ").replace(b"quit", b"")
+        for _ in range(300)
+    ]
+    words = [
+        b"go",
+        b"position",
+        b"position fen",
+        b"setoption",
+        b"setoption name",
+        b"debug",
+        b"go wtime",
+        b"stop stop",
+    ]
     halves = [
         b"position startpos moves e2e",
         b"go movetime",
@@ -247,7 +304,17 @@ def test_noise_is_survived_and_answered_in_the_protocol_only() -> None:
         b"x" * 3_000_000,
         b"go " + b"nodes " * 50_000,
     ]
-    lines = [b"isready", *noise, *words, *halves, *long, b"stop", b"position startpos", b"go nodes 3", b"isready"]
+    lines = [
+        b"isready",
+        *noise,
+        *words,
+        *halves,
+        *long,
+        b"stop",
+        b"position startpos",
+        b"go nodes 3",
+        b"isready",
+    ]
     done = converse(b"\r\n".join(lines) + b"\r\nstop\r\n", "--evaluator", "uniform")
     assert (done.returncode, done.stderr) == (0, b"")
     known = (b"info ", b"bestmove ", b"readyok", b"id ", b"option ", b"uciok", b"\nNodes")
@@ -258,7 +325,9 @@ def test_noise_is_survived_and_answered_in_the_protocol_only() -> None:
 
 
 def test_uci_test_suite_passes(tmp_path: Path) -> None:
-    pytest.importorskip("uci_test_suite", reason="uci-test-suite is not installed: pip install uci-test-suite")
+    pytest.importorskip(
+        "uci_test_suite", reason="uci-test-suite is not installed: pip install uci-test-suite"
+    )
     launcher = tmp_path / "fianchetto-uci"
     words = " ".join(f"'{word}'" for word in [*COMMAND, "--evaluator", "hand-written"])
     launcher.write_text(f"#!/bin/sh\ncd '{REPOSITORY}' && exec {words}\n")
@@ -312,16 +381,34 @@ def test_a_thousand_games_begun_and_left(network: Path) -> None:
     """Options, games, searches and stops in any order: as many answers as questions."""
     lots = random.Random(9)
     words = [*COMMAND, "--checkpoint", str(network)]
-    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=REPOSITORY) as process:
+    with subprocess.Popen(
+        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=REPOSITORY
+    ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         for game in range(1000):
-            lines = ["ucinewgame", f"setoption name Seed value {game}", "position startpos moves e2e4"]
-            lines += lots.sample(["isready", "stop", "ponderhit", f"setoption name MultiPV value {game % 4 + 1}"], 2)
-            lines += [
-                lots.choice(["go nodes 2", "go movetime 1", "go wtime 5 btime 5", "go infinite", "go ponder nodes 2"])
+            lines = [
+                "ucinewgame",
+                f"setoption name Seed value {game}",
+                "position startpos moves e2e4",
             ]
-            process.stdin.write("\n".join([*lines, *(["stop"] if lots.random() < 0.5 else []), "stop", ""]))
+            lines += lots.sample(
+                ["isready", "stop", "ponderhit", f"setoption name MultiPV value {game % 4 + 1}"], 2
+            )
+            lines += [
+                lots.choice(
+                    [
+                        "go nodes 2",
+                        "go movetime 1",
+                        "go wtime 5 btime 5",
+                        "go infinite",
+                        "go ponder nodes 2",
+                    ]
+                )
+            ]
+            process.stdin.write(
+                "\n".join([*lines, *(["stop"] if lots.random() < 0.5 else []), "stop", ""])
+            )
             process.stdin.flush()
             answer = next(line for line in process.stdout if line.startswith("bestmove"))
             assert answer.split()[1] in ("e7e5", "g8f6") or answer.split()[1][1] in "678"

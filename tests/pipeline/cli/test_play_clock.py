@@ -1,4 +1,5 @@
-"""Games on a clock as a match runner plays them: python-chess asks the engine as a process and runs the clock."""
+"""Games on a clock as a match runner plays them: python-chess asks the engine as a process and runs
+the clock."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -36,7 +37,9 @@ class Control:
 
     def added(self, number: int) -> float:
         """Give what the clock gains with move `number`."""
-        return self.increment + (self.base if self.moves is not None and number % self.moves == 0 else 0.0)
+        return self.increment + (
+            self.base if self.moves is not None and number % self.moves == 0 else 0.0
+        )
 
 
 @dataclass(frozen=True)
@@ -48,13 +51,18 @@ class Asked:
     nodes: int
     flagged: bool
     free: bool
-    """Whether there was anything to search: more than one move, and no mate that is proven already."""
+    """Whether there was anything to search: more than one move, and no mate that is proven
+    already."""
 
 
 def at_the_clock(
-    engine: chess.engine.SimpleEngine, control: Control, moves: Sequence[chess.Move] | None, most: int
+    engine: chess.engine.SimpleEngine,
+    control: Control,
+    moves: Sequence[chess.Move] | None,
+    most: int,
 ) -> tuple[list[Asked], float]:
-    """Have White's moves made on a clock, in the game of `moves` or in one against itself: the moves, the share used."""
+    """Have White's moves made on a clock, in the game of `moves` or in one against itself: the
+    moves, the share used."""
     board, clocks, given = chess.Board(), dict.fromkeys(chess.COLORS, control.base), control.base
     asked = []
     while board.ply() < most and not board.is_game_over(claim_draw=True):
@@ -63,7 +71,9 @@ def at_the_clock(
             board.push(moves[board.ply()])
             continue
         begun = time.perf_counter()
-        played = engine.play(board, control.limit(clocks, number), game=1, info=chess.engine.INFO_ALL)
+        played = engine.play(
+            board, control.limit(clocks, number), game=1, info=chess.engine.INFO_ALL
+        )
         seconds = time.perf_counter() - begun
         clocks[mover] -= seconds
         assert played.move in board.legal_moves
@@ -77,7 +87,8 @@ def at_the_clock(
 
 def at_move_time(engine: chess.engine.SimpleEngine, asked: Sequence[Asked], game: int) -> list[int]:
     """Give the nodes that the same moves get when each is asked for by the seconds it took."""
-    limits = [chess.engine.Limit(time=move.seconds + 0.02) for move in asked]  # 20 ms are the engine's overhead
+    # 20 ms are the engine's overhead
+    limits = [chess.engine.Limit(time=move.seconds + 0.02) for move in asked]
     return [
         engine.play(move.board, limit, game=game, info=chess.engine.INFO_ALL).info["nodes"]
         for move, limit in zip(asked, limits, strict=True)
@@ -92,7 +103,11 @@ def engine() -> Iterator[chess.engine.SimpleEngine]:
         yield engine
 
 
-CONTROLS = [Control(base=10.0, increment=0.1), Control(base=60.0, increment=0.6), Control(base=60.0, moves=40)]
+CONTROLS = [
+    Control(base=10.0, increment=0.1),
+    Control(base=60.0, increment=0.6),
+    Control(base=60.0, moves=40),
+]
 
 
 def long_game() -> list[chess.Move]:

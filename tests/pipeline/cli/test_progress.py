@@ -56,11 +56,14 @@ def shown(script: str, columns: int = 140) -> list[str]:
 
 
 def drawn(script: str, columns: int) -> list[str]:
-    """Run a script whose standard error is a terminal, and give its lines with all that was drawn on each."""
+    """Run a script whose standard error is a terminal, and give its lines with all that was drawn
+    on each."""
     ours, theirs = pty.openpty()
     termios.tcsetwinsize(theirs, (40, columns))
     environment = os.environ | {"TQDM_MININTERVAL": "0"}
-    with subprocess.Popen([sys.executable, "-c", script], stderr=theirs, cwd=ROOT, env=environment) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stderr=theirs, cwd=ROOT, env=environment
+    ) as process:
         text, over = b"", False
         while not over:
             over = process.poll() is not None  # what was written before is read once more
@@ -91,7 +94,10 @@ def test_a_finished_stage_keeps_its_line_and_its_time() -> None:
 def test_training_says_where_it_is_in_any_width(columns: int) -> None:
     (text,) = drawn(TRAINING, columns)
     frames = [frame.rstrip() for frame in text.split("\r") if frame.strip()]
-    whole = "train  42 %|████▏     | 50.0 s  00:00<00:00, step=1.20k, loss=2.31, top1=0.331, positions_per_second=2.60k"
+    whole = (
+        "train  42 %|████▏     | 50.0 s  00:00<00:00, step=1.20k, loss=2.31, top1=0.331, "
+        "positions_per_second=2.60k"
+    )
     assert whole[: columns - 1].rstrip() in frames
     assert any(frame.startswith("train validating 100 %|") for frame in frames)
     assert max(map(len, frames)) < columns, "nothing wraps"
@@ -105,7 +111,14 @@ def test_without_a_terminal_a_line_is_printed_now_and_then(
     with progress.bar("ingest") as show:
         for second in range(100):
             clock[0] = float(second)
-            show(Tick(second * 10**7, 2 * 10**9, "B", {"positions": second * 10**5, "positions/s": 1.25e5}))
+            show(
+                Tick(
+                    second * 10**7,
+                    2 * 10**9,
+                    "B",
+                    {"positions": second * 10**5, "positions/s": 1.25e5},
+                )
+            )
     first, second = capsys.readouterr().err.splitlines()
     assert first.startswith("fianchetto: ingest  22 %|##2       | 450MB  ")
     assert second.startswith("fianchetto: ingest  45 %|####5     | 900MB  ")

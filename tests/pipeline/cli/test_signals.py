@@ -1,4 +1,5 @@
-"""Ctrl-C and SIGTERM: one line, nothing left, what was done kept, and the signal as the exit status."""
+"""Ctrl-C and SIGTERM: one line, nothing left, what was done kept, and the signal as the exit
+status."""
 
 import json
 import os
@@ -16,11 +17,21 @@ from tests.pipeline.cli.conftest import COMMAND, SAMPLE, SMALLEST
 from tests.waiting import LONG, until
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
+)
 def test_a_signal_while_training_saves_and_is_the_exit_status(
     number: int, journey: dict[str, Any], tmp_path: Path
 ) -> None:
-    words = ["train", "--positions", str(journey["folder"] / "positions"), "--out", str(tmp_path), "--minutes", "10"]
+    words = [
+        "train",
+        "--positions",
+        str(journey["folder"] / "positions"),
+        "--out",
+        str(tmp_path),
+        "--minutes",
+        "10",
+    ]
     words += [*SMALLEST, "--batch-size", "16"]
     run = forked.Popen([*COMMAND, *words], stderr=subprocess.PIPE, text=True)
     journal = tmp_path / "metrics.jsonl"
@@ -36,15 +47,26 @@ def test_a_signal_while_training_saves_and_is_the_exit_status(
 
 
 INTERRUPTED = {
-    "report": (["report", "--checkpoint", "{net}", "--pgn", str(SAMPLE)], "pipeline.evaluation.report:measure_rows"),
-    "export": (["export", "--checkpoint", "{net}", "--out", "net.onnx"], "model.inference.export:OnnxEvaluator"),
-    "ingest": (["ingest", str(SAMPLE), "--out", "positions", "--workers", "2"], "pipeline.ingest.job:part_name"),
+    "report": (
+        ["report", "--checkpoint", "{net}", "--pgn", str(SAMPLE)],
+        "pipeline.evaluation.report:measure_rows",
+    ),
+    "export": (
+        ["export", "--checkpoint", "{net}", "--out", "net.onnx"],
+        "model.inference.export:OnnxEvaluator",
+    ),
+    "ingest": (
+        ["ingest", str(SAMPLE), "--out", "positions", "--workers", "2"],
+        "pipeline.ingest.job:part_name",
+    ),
     "uci": (["uci", "--evaluator", "uniform"], "engine.uci.engine:parse_position"),
 }
 """Commands, and a function that each calls in the middle of its work."""
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("command", INTERRUPTED)
 def test_a_signal_ends_any_command_with_one_line(
     command: str, number: int, journey: dict[str, Any], tmp_path: Path
@@ -53,7 +75,14 @@ def test_a_signal_ends_any_command_with_one_line(
     words, function = INTERRUPTED[command]
     words = [word.format(net=journey["folder"] / "net") for word in words]
     run = subprocess.Popen(
-        [sys.executable, "-m", "tests.pipeline.held_command", str(tmp_path / "held"), function, *words],
+        [
+            sys.executable,
+            "-m",
+            "tests.pipeline.held_command",
+            str(tmp_path / "held"),
+            function,
+            *words,
+        ],
         cwd=tmp_path,
         env=os.environ | {"PYTHONPATH": str(REPOSITORY), "TMPDIR": str(tmp_path)},
         stdin=subprocess.PIPE,
@@ -77,7 +106,8 @@ def test_a_signal_ends_any_command_with_one_line(
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_while_torch_is_imported_ends_at_once(number: int) -> None:
-    """Its C++ code would answer an exception by an abort; here it stands for itself as a module that is being imported."""
+    """Its C++ code would answer an exception by an abort; here it stands for itself as a module
+    that is being imported."""
     code = (
         "import importlib.machinery as m, os, signal, sys, time, types\n"
         "from pipeline.cli.commands.base import interrupted\n"
@@ -88,5 +118,7 @@ def test_a_signal_while_torch_is_imported_ends_at_once(number: int) -> None:
         f"os.kill(os.getpid(), {number})\n"
         "time.sleep(10)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=False
+    )
     assert (done.returncode, done.stderr) == (128 + number, "fianchetto: interrupted\n")

@@ -12,12 +12,21 @@ from tests.conftest import REPOSITORY
 
 @pytest.mark.slow
 def test_after_it_nothing_compiles(tmp_path: Path) -> None:
-    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "kernels"), "PYTHONPATH": str(REPOSITORY)}
+    environment = os.environ | {
+        "NUMBA_CACHE_DIR": str(tmp_path / "kernels"),
+        "PYTHONPATH": str(REPOSITORY),
+    }
 
     def run(*words: str, typed: str = "") -> str:
         command = [sys.executable, "-m", "pipeline", *words]
         done = subprocess.run(
-            command, env=environment, input=typed, capture_output=True, text=True, check=False, timeout=480
+            command,
+            env=environment,
+            input=typed,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=480,
         )
         assert done.returncode == 0, done.stderr
         return done.stdout + done.stderr
@@ -27,5 +36,7 @@ def test_after_it_nothing_compiles(tmp_path: Path) -> None:
     quiet = run("ingest", str(sample), "--out", str(tmp_path / "positions"), "--workers", "1")
     quiet += run("uci", typed="isready\nposition startpos\ngo nodes 50\nquit\n")
     network = str(tmp_path / "network")
-    quiet += run("train", "--positions", str(tmp_path / "positions"), "--steps", "2", "--out", network)
+    quiet += run(
+        "train", "--positions", str(tmp_path / "positions"), "--steps", "2", "--out", network
+    )
     assert "compiling" not in quiet

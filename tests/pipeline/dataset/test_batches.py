@@ -30,35 +30,52 @@ from pipeline.ingest.job import ingest
 from tests.pipeline.datasets import plain_manifest, planes_table, random_game, with_planes
 
 COLUMNS = {
-    "label": np.uint16, "promotion": np.uint8, "castling": np.uint8, "ep_file": np.uint8, "halfmove": np.uint8,
-    "repetition": np.uint8, "result": np.int8, "ply": np.uint16, "plies": np.uint16, "game": np.uint32,
-    "eval": np.int16, "clock": np.uint16, "elo": np.uint16, "opponent_elo": np.uint16, "base": np.uint16,
-    "increment": np.uint8, "last_move": np.uint16,
+    "label": np.uint16, "promotion": np.uint8, "castling": np.uint8, "ep_file": np.uint8,
+    "halfmove": np.uint8, "repetition": np.uint8, "result": np.int8, "ply": np.uint16,
+    "plies": np.uint16, "game": np.uint32, "eval": np.int16, "clock": np.uint16, "elo": np.uint16,
+    "opponent_elo": np.uint16, "base": np.uint16, "increment": np.uint8, "last_move": np.uint16,
 }  # fmt: skip
 SIZES = {"promotion": 1, "castling": 16, "ep_file": 8, "result": 2}
 """Columns that do not have 100 values."""
 
 
 def shard(directory: Path, name: str, first: int, rows: int) -> dict[str, object]:
-    """Write a shard of random rows whose `game` numbers them from `first` on; every third value that may be is null."""
+    """Write a shard of random rows whose `game` numbers them from `first` on; every third value
+    that may be is null."""
     chance = np.random.default_rng(first)
     planes = chance.integers(0, 2**64, (rows, PLANES), dtype=np.uint64)
-    columns = {key: chance.integers(0, SIZES.get(key, 100), rows).astype(kind) for key, kind in COLUMNS.items()}
+    columns = {
+        key: chance.integers(0, SIZES.get(key, 100), rows).astype(kind)
+        for key, kind in COLUMNS.items()
+    }
     for _ in range(5):  # some 130 legal moves a row
-        planes[:, MOVE_PLANES:] &= chance.integers(0, 2**64, (rows, PLANES - MOVE_PLANES), dtype=np.uint64)
+        planes[:, MOVE_PLANES:] &= chance.integers(
+            0, 2**64, (rows, PLANES - MOVE_PLANES), dtype=np.uint64
+        )
     planes[:, KING : KING + 2] = np.uint64(1) << chance.integers(0, 64, (rows, 2), dtype=np.uint64)
     label = columns["label"].astype(np.int64)
-    planes[np.arange(rows), MOVE_PLANES + label // 64] |= np.uint64(1) << (label % 64).astype(np.uint64)
+    planes[np.arange(rows), MOVE_PLANES + label // 64] |= np.uint64(1) << (label % 64).astype(
+        np.uint64
+    )
     for key in columns.keys() & BATCH_SENTINELS.keys():
         columns[key][::3] = BATCH_SENTINELS[key]
     columns["game"] = np.arange(first, first + rows, dtype=np.uint32)
-    done = publish(directory, name, rows, lambda target: write_rows(planes_table(planes, columns), target))
-    return {"name": name, "split": name.partition("-")[0], "rows": rows, "bytes": done.bytes, "sha256": done.sha256}
+    done = publish(
+        directory, name, rows, lambda target: write_rows(planes_table(planes, columns), target)
+    )
+    return {
+        "name": name,
+        "split": name.partition("-")[0],
+        "rows": rows,
+        "bytes": done.bytes,
+        "sha256": done.sha256,
+    }
 
 
 @pytest.fixture
 def dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Make a dataset of 1,000 training rows in three shards of row groups of 64, and shuffle in blocks of 200."""
+    """Make a dataset of 1,000 training rows in three shards of row groups of 64, and shuffle in
+    blocks of 200."""
     monkeypatch.setattr(shards, "ROW_GROUP", 64)
     monkeypatch.setattr(batches, "BLOCK_ROWS", 200)
     files = [
@@ -72,7 +89,9 @@ def dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def equal(one: Batch, other: Batch) -> bool:
-    return one.keys() == other.keys() and all(np.array_equal(one[name], other[name]) for name in one)
+    return one.keys() == other.keys() and all(
+        np.array_equal(one[name], other[name]) for name in one
+    )
 
 
 def test_an_epoch_is_a_permutation_of_the_rows_and_the_next_is_another(dataset: Path) -> None:
@@ -125,7 +144,8 @@ def test_any_step_is_the_same_as_in_an_undisturbed_stream(dataset: Path, batch_s
 
 def test_batches_that_do_not_divide_an_epoch_lose_no_row(dataset: Path) -> None:
     stream = Batches([dataset], batch_size=130, seed=2).from_step(0)
-    rows = np.concatenate([batch["game"] for batch in islice(stream, 16)])  # 2,080 rows: two epochs and a bit
+    # 2,080 rows: two epochs and a bit
+    rows = np.concatenate([batch["game"] for batch in islice(stream, 16)])
     assert np.array_equal(np.sort(rows[:1000]), np.arange(1000))
     assert np.array_equal(np.sort(rows[1000:2000]), np.arange(1000))
 
@@ -138,7 +158,8 @@ def ranks(dataset: Path, world: int, **options: int) -> list[Batches]:
 def test_ranks_read_row_groups_of_their_own_and_no_row_is_twice_in_an_epoch(
     dataset: Path, monkeypatch: pytest.MonkeyPatch, world: int
 ) -> None:
-    """Three epochs of 17 row groups: each row once an epoch, and each rank decodes about its part of the rows."""
+    """Three epochs of 17 row groups: each row once an epoch, and each rank decodes about its part
+    of the rows."""
     decoded: list[tuple[str, int]] = []
     real = ShardReader.read
 
@@ -155,17 +176,24 @@ def test_ranks_read_row_groups_of_their_own_and_no_row_is_twice_in_an_epoch(
             first, last = rank.share
             assert last - first in (1000 // world, 1000 // world + 1)
             decoded.clear()
-            rows = [rank._rows(part.group)["game"][part.first : part.last] for part in rank._parts(epoch)]
+            rows = [
+                rank._rows(part.group)["game"][part.first : part.last]
+                for part in rank._parts(epoch)
+            ]
             games.append(np.concatenate(rows))
             assert len(games[-1]) == last - first
             read_by.append(set(decoded))
             assert len(decoded) == len(read_by[-1]) <= groups / world + 2.5
         assert np.array_equal(np.sort(np.concatenate(games)), np.arange(1000))
         assert len(set().union(*read_by)) == groups
-        assert sum(map(len, read_by)) <= groups + world - 1, "only a group that a cut goes through is read by two"
+        assert sum(map(len, read_by)) <= groups + world - 1, (
+            "only a group that a cut goes through is read by two"
+        )
 
 
-def test_the_batches_of_ranks_are_equal_parts_and_an_epoch_of_them_is_every_row(dataset: Path) -> None:
+def test_the_batches_of_ranks_are_equal_parts_and_an_epoch_of_them_is_every_row(
+    dataset: Path,
+) -> None:
     streams = [rank.from_step(0) for rank in ranks(dataset, 5, batch_size=50, seed=1)]
     epochs = []
     for _ in range(2):
@@ -176,8 +204,11 @@ def test_the_batches_of_ranks_are_equal_parts_and_an_epoch_of_them_is_every_row(
     assert epochs[0] != epochs[1], "a rank's rows are others in each epoch"
 
 
-def test_only_the_groups_of_a_rank_s_batches_are_read(dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An epoch of 1,000 rows in two ranks: what a rank has decoded by its end, its block ahead of that included."""
+def test_only_the_groups_of_a_rank_s_batches_are_read(
+    dataset: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An epoch of 1,000 rows in two ranks: what a rank has decoded by its end, its block ahead of
+    that included."""
     rows = 0
     real = Batches._rows
 
@@ -193,10 +224,14 @@ def test_only_the_groups_of_a_rank_s_batches_are_read(dataset: Path, monkeypatch
         for _ in range(20):
             next(stream)
         stream.close()
-        assert 500 <= rows <= 500 + 2 * 64 + 2 * 264, "two groups at the cuts, and at most two blocks of the next epoch"
+        assert 500 <= rows <= 500 + 2 * 64 + 2 * 264, (
+            "two groups at the cuts, and at most two blocks of the next epoch"
+        )
 
 
-def test_the_footer_that_was_not_used_longest_is_dropped(dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_footer_that_was_not_used_longest_is_dropped(
+    dataset: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(batches, "FOOTERS", 2)
     read: list[str] = []
     real = training_set.open_shard
@@ -215,7 +250,10 @@ def test_the_footer_that_was_not_used_longest_is_dropped(dataset: Path, monkeypa
 
 
 def test_the_seed_says_the_order(dataset: Path) -> None:
-    first = [next(Batches([dataset], batch_size=500, seed=seed).from_step(0))["game"] for seed in (1, 1, 2)]
+    first = [
+        next(Batches([dataset], batch_size=500, seed=seed).from_step(0))["game"]
+        for seed in (1, 1, 2)
+    ]
     assert np.array_equal(first[0], first[1])
     assert not np.array_equal(first[0], first[2])
 
@@ -223,19 +261,27 @@ def test_the_seed_says_the_order(dataset: Path) -> None:
 def test_once_gives_every_row_in_the_order_of_the_files(dataset: Path) -> None:
     rows = Batches([dataset], batch_size=33)
     assert rows.rows == 1000
-    assert np.array_equal(np.concatenate([batch["game"] for batch in rows.read_rows()]), np.arange(1000))
+    assert np.array_equal(
+        np.concatenate([batch["game"] for batch in rows.read_rows()]), np.arange(1000)
+    )
     held_out = Batches([dataset], "test", batch_size=33)
-    assert np.array_equal(np.concatenate([batch["game"] for batch in held_out.read_rows()]), np.arange(5000, 5070))
+    assert np.array_equal(
+        np.concatenate([batch["game"] for batch in held_out.read_rows()]), np.arange(5000, 5070)
+    )
 
 
-def test_several_datasets_are_one_stream(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_several_datasets_are_one_stream(
+    dataset: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     other = shutil.copytree(dataset, tmp_path_factory.mktemp("other") / "copy")
     both = Batches([dataset, other], batch_size=100)
     rows = np.concatenate([batch["game"] for batch in islice(both.from_step(0), 20)])
     assert np.array_equal(np.sort(rows), np.repeat(np.arange(1000), 2))
 
 
-@pytest.mark.parametrize("columns", [["planes", "label"], ["planes"], ["ply", "planes", "visits"], ["elo"], ["visits"]])
+@pytest.mark.parametrize(
+    "columns", [["planes", "label"], ["planes"], ["ply", "planes", "visits"], ["elo"], ["visits"]]
+)
 def test_only_the_columns_asked_for_are_read(dataset: Path, columns: list[str]) -> None:
     rows = Batches([dataset], batch_size=10, columns=columns)
     assert list(next(rows.from_step(0))) == columns
@@ -257,7 +303,9 @@ def test_a_column_that_is_named_twice_is_read_once(dataset: Path) -> None:
         {"batch_size": 2002, "world": 1001},
     ],
 )
-def test_batches_that_cannot_be_shared_are_refused(dataset: Path, arguments: dict[str, int]) -> None:
+def test_batches_that_cannot_be_shared_are_refused(
+    dataset: Path, arguments: dict[str, int]
+) -> None:
     with pytest.raises(ConfigError, match=r"cannot be (divided among|shared by)"):
         Batches([dataset], **arguments)
 
@@ -279,7 +327,8 @@ def test_a_shard_that_is_no_parquet_is_named(dataset: Path) -> None:
 
 
 def test_rows_are_drawn_from_all_of_them_and_none_twice(dataset: Path) -> None:
-    """Each of 1,000 rows is as likely as another: of 40 draws of 100 rows, each tenth of the rows has a tenth."""
+    """Each of 1,000 rows is as likely as another: of 40 draws of 100 rows, each tenth of the rows
+    has a tenth."""
     tenths = np.zeros(10)
     for seed in range(40):
         found = list(Batches([dataset], batch_size=32, seed=seed).sample(100))
@@ -287,12 +336,15 @@ def test_rows_are_drawn_from_all_of_them_and_none_twice(dataset: Path) -> None:
         assert len(set(games.tolist())) == len(games) == 100
         tenths += np.bincount(games // 100, minlength=10)
     assert np.abs(tenths - 400).max() < 5 * (400 * 0.9) ** 0.5
-    everything = np.concatenate([batch["game"] for batch in Batches([dataset], batch_size=999).sample(10**9)])
+    everything = np.concatenate(
+        [batch["game"] for batch in Batches([dataset], batch_size=999).sample(10**9)]
+    )
     assert np.array_equal(everything, np.arange(1000))
 
 
 def test_what_ingest_has_shuffled_is_not_put_in_order_again(tmp_path: Path) -> None:
-    """A dump of one chunk and one row group, with the seeds as they come: its first batch is of many games."""
+    """A dump of one chunk and one row group, with the seeds as they come: its first batch is of
+    many games."""
     dump = tmp_path / "games.pgn"
     dump.write_text("\n".join(random_game(seed) for seed in range(60)))
     ingest([str(dump)], tmp_path / "out", IngestConfig(test_share=0.0, val_share=0.0), workers=1)

@@ -41,7 +41,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return found
 
 
-def test_members_of_several_forms_make_one_training_set(made: dict[str, Path], tmp_path: Path) -> None:
+def test_members_of_several_forms_make_one_training_set(
+    made: dict[str, Path], tmp_path: Path
+) -> None:
     paths = [made[form] for form in FORMS]
     page = join(paths, tmp_path / "set", JoinConfig(hold_out="none"))
     assert page["positions"]["train"] == 2 * read_manifest(made["all"])["positions"]["train"]
@@ -54,12 +56,17 @@ def test_members_of_several_forms_make_one_training_set(made: dict[str, Path], t
     assert found["copies"]["distinct"] * 2 <= found["copies"]["positions"]
 
 
-def test_progress_counts_the_rows_of_the_split_that_is_written(made: dict[str, Path], tmp_path: Path) -> None:
+def test_progress_counts_the_rows_of_the_split_that_is_written(
+    made: dict[str, Path], tmp_path: Path
+) -> None:
     rows = read_manifest(made["all"])["positions"]["test"]
     for count, total in ((0, rows), (5, 5), (10**6, rows)):
         ticks: list[Tick] = []
         out = tmp_path / f"{count}.csv"
-        assert write_fen_rows(made["all"], out, split="test", count=count, progress=ticks.append) == total
+        assert (
+            write_fen_rows(made["all"], out, split="test", count=count, progress=ticks.append)
+            == total
+        )
         assert (ticks[-1].done, {tick.total for tick in ticks}) == (total, {total})
 
 
@@ -68,7 +75,12 @@ def test_rows_are_the_positions_and_moves_of_the_games(made: dict[str, Path], fo
     games = []
     with made["dump"].open() as file:
         while (game := chess.pgn.read_game(file)) is not None:
-            games.append([(node.parent.board().fen(en_passant="fen"), node.move.uci()) for node in game.mainline()])
+            games.append(
+                [
+                    (node.parent.board().fen(en_passant="fen"), node.move.uci())
+                    for node in game.mainline()
+                ]
+            )
     found = [row for table in fen_rows(made[form]) for row in table.to_pylist()]
     assert len(found) == sum(map(len, games))
     for row in found:
@@ -100,7 +112,10 @@ import os, signal, sys
 from pathlib import Path
 from pipeline.dataset.fen_rows import write_fen_rows
 
-write_fen_rows(Path(sys.argv[1]), Path(sys.argv[2]), progress=lambda tick: os.kill(os.getpid(), signal.SIGKILL))
+def die(tick):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+write_fen_rows(Path(sys.argv[1]), Path(sys.argv[2]), progress=die)
 """
     command = [sys.executable, "-c", killed, str(made["compact"]), str(tmp_path / "rows.csv")]
     assert forked.run(command, cwd=REPOSITORY).returncode == -signal.SIGKILL
@@ -110,7 +125,10 @@ write_fen_rows(Path(sys.argv[1]), Path(sys.argv[2]), progress=lambda tick: os.ki
 
 
 def test_the_command(
-    made: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    made: dict[str, Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from pipeline.cli.main import main
 

@@ -1,4 +1,5 @@
-"""Mixed batches: exact shares, bounded uses, the same from any step; and columns that some rows of a source have not."""
+"""Mixed batches: exact shares, bounded uses, the same from any step; and columns that some rows of
+a source have not."""
 
 from fractions import Fraction
 from itertools import islice
@@ -36,7 +37,8 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def some_moves(rows: Any, row: int) -> Any:
-    """Give 0 to 4 moves a row, none in the rows of every other group of 16: null, or visits of nothing."""
+    """Give 0 to 4 moves a row, none in the rows of every other group of 16: null, or visits of
+    nothing."""
     if row // 16 % 2:
         return None
     return [{"label": label, "share": 0.25} for label in legal_labels(rows, row)[: row % 5]]
@@ -53,10 +55,14 @@ def streams(folders: dict[str, Path], size: int = 24, **options: Any) -> dict[st
     }
 
 
-def mixture(folders: dict[str, Path], size: int = 24, takes: tuple[int, int] = (150, 90), **options: Any) -> Mixture:
+def mixture(
+    folders: dict[str, Path], size: int = 24, takes: tuple[int, int] = (150, 90), **options: Any
+) -> Mixture:
     opened = streams(folders, size)
     generations = [Source(opened["one"], takes=takes[0]), Source(opened["two"], takes=takes[1])]
-    return Mixture(Source(opened["human"]), generations, batch_size=size, human_share=THIRD, **options)
+    return Mixture(
+        Source(opened["human"]), generations, batch_size=size, human_share=THIRD, **options
+    )
 
 
 def games(rows: list[Batch]) -> np.ndarray[Any, Any]:
@@ -65,16 +71,27 @@ def games(rows: list[Batch]) -> np.ndarray[Any, Any]:
 
 def equal_columns(one: Batch, other: Batch) -> bool:
     """Compare batches that hold visits and NaNs."""
-    plain = [{name: column for name, column in batch.items() if name in HUMAN_COLUMNS} for batch in (one, other)]
-    visits = [[None if it is None else it.tolist() for it in batch["visits"]] for batch in (one, other)]
+    plain = [
+        {name: column for name, column in batch.items() if name in HUMAN_COLUMNS}
+        for batch in (one, other)
+    ]
+    visits = [
+        [None if it is None else it.tolist() for it in batch["visits"]] for batch in (one, other)
+    ]
     roots = np.array_equal(one["root_value"], other["root_value"], equal_nan=True)
     return equal(*plain) and visits[0] == visits[1] and roots
 
 
-def test_rows_without_a_search_hold_none_whatever_their_memory_held(folders: dict[str, Path]) -> None:
+def test_rows_without_a_search_hold_none_whatever_their_memory_held(
+    folders: dict[str, Path],
+) -> None:
     """Three epochs in small blocks, so that memory of searched rows is used again for others."""
     both = [folders["human"], folders["one"]]
-    stored = {row["game"]: row for it in both for row in pq.read_table(it / "train-00000-0.parquet").to_pylist()}
+    stored = {
+        row["game"]: row
+        for it in both
+        for row in pq.read_table(it / "train-00000-0.parquet").to_pylist()
+    }
     stream = Batches(both, batch_size=28, columns=SEARCHED, block_rows=40)
     seen = 0
     for batch in islice(stream.from_step(0), 30):
@@ -85,10 +102,16 @@ def test_rows_without_a_search_hold_none_whatever_their_memory_held(folders: dic
             moves = batch["visits"][at]
             assert (moves is None) == (row["visits"] is None)
             if moves is not None:
-                assert [{"label": label, "share": share} for label, share in moves.tolist()] == row["visits"]
+                assert [{"label": label, "share": share} for label, share in moves.tolist()] == row[
+                    "visits"
+                ]
                 seen += len(moves)
             value = batch["root_value"][at]
-            assert np.isnan(value) if row["root_value"] is None else value == np.float32(row["root_value"])
+            assert (
+                np.isnan(value)
+                if row["root_value"] is None
+                else value == np.float32(row["root_value"])
+            )
     assert seen > 400
 
 
@@ -104,18 +127,24 @@ def test_the_share_of_human_rows_is_exact(folders: dict[str, Path], size: int) -
     assert step == mixed.steps - 1
 
 
-def test_a_self_play_row_comes_once_and_a_human_one_again_only_after_all(folders: dict[str, Path]) -> None:
+def test_a_self_play_row_comes_once_and_a_human_one_again_only_after_all(
+    folders: dict[str, Path],
+) -> None:
     mixed = mixture(folders)
     rows = games(list(mixed.from_step(0)))
     searched = rows[rows >= 200_000]
     assert mixed.steps * 24 == len(rows) == 360
-    assert len(np.unique(searched)) == len(searched) == 240, "all rows of both generations, each once"
+    assert len(np.unique(searched)) == len(searched) == 240, (
+        "all rows of both generations, each once"
+    )
     people = rows[rows < 200_000]
     assert len(people) == 120
     assert len(np.unique(people)) == 120, "fewer than the 130 that there are"
 
 
-def test_each_generation_gives_what_it_is_to_give_evenly_over_the_run(folders: dict[str, Path]) -> None:
+def test_each_generation_gives_what_it_is_to_give_evenly_over_the_run(
+    folders: dict[str, Path],
+) -> None:
     mixed = mixture(folders, 24, takes=(144, 48))
     rows = [batch["game"] for batch in mixed.from_step(0)]
     assert len(rows) == 12
@@ -125,7 +154,9 @@ def test_each_generation_gives_what_it_is_to_give_evenly_over_the_run(folders: d
     assert set((ones + twos).tolist()) == {16}
     assert ones[:6].sum() == pytest.approx(72, abs=18), "hypergeometric: its deviation is 4.2 rows"
     assert np.array_equal(mixed.counts(0, 12), [96, 144, 48])
-    assert np.array_equal(sum(mixed.counts(step, step + 1) for step in range(12)), mixed.counts(0, 12))
+    assert np.array_equal(
+        sum(mixed.counts(step, step + 1) for step in range(12)), mixed.counts(0, 12)
+    )
 
 
 def test_any_step_is_the_same_as_in_an_undisturbed_stream(folders: dict[str, Path]) -> None:
@@ -133,7 +164,9 @@ def test_any_step_is_the_same_as_in_an_undisturbed_stream(folders: dict[str, Pat
     assert len(whole) == 18
     for step in range(18):
         again = list(islice(mixture(folders, 20, seed=3).from_step(step), 2))
-        assert all(equal_columns(*pair) for pair in zip(again, whole[step:], strict=False)), f"step {step}"
+        assert all(equal_columns(*pair) for pair in zip(again, whole[step:], strict=False)), (
+            f"step {step}"
+        )
     other = next(mixture(folders, 20, seed=4).from_step(0))
     assert not np.array_equal(other["game"], whole[0]["game"])
 
@@ -150,18 +183,24 @@ def test_ranks_part_every_batch(folders: dict[str, Path]) -> None:
     for step, batch in enumerate(whole):
         shares = [part[step] for part in parts]
         assert [len(share["game"]) for share in shares] == [8, 8, 8]
-        assert np.array_equal(np.stack([share["game"] for share in shares], 1).reshape(-1), batch["game"])
+        assert np.array_equal(
+            np.stack([share["game"] for share in shares], 1).reshape(-1), batch["game"]
+        )
 
 
 def test_a_run_may_begin_where_another_ended(folders: dict[str, Path]) -> None:
     def part(first: int, takes: int) -> np.ndarray[Any, Any]:
         source = Source(streams(folders)["one"], first, takes)
-        return games(list(Mixture(None, [source], batch_size=24, human_share=Fraction(0)).from_step(0)))
+        return games(
+            list(Mixture(None, [source], batch_size=24, human_share=Fraction(0)).from_step(0))
+        )
 
     rows = np.concatenate([part(0, 72), part(72, 48), part(120, 48)])
     assert len(np.unique(rows[:120])) == 120
     _, uses = np.unique(rows, return_counts=True)
-    assert np.array_equal(np.bincount(uses), [0, 132, 18]), "each of the 150 rows once, and only then again"
+    assert np.array_equal(np.bincount(uses), [0, 132, 18]), (
+        "each of the 150 rows once, and only then again"
+    )
 
 
 def test_mixtures_that_cannot_be_are_refused(folders: dict[str, Path]) -> None:

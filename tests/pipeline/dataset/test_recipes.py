@@ -46,13 +46,17 @@ def test_every_recipe_does_what_it_says(folder: Path, monkeypatch: pytest.Monkey
     assert len(list((folder / "games").glob("train-*.parquet"))) == 1
     rows = next(Batches([folder / "games"], batch_size=1 << 14).read_rows())
     assert len(found["frame"]) == read_manifest(folder / "games")["positions"]["train"]
-    assert found["openings"]["len"].sum() == int(((rows["ply"] >= 20) & (rows["elo"] >= 2000)).sum())
+    assert found["openings"]["len"].sum() == int(
+        ((rows["ply"] >= 20) & (rows["elo"] >= 2000)).sum()
+    )
     assert np.isclose(found["queens"].item(), np.bitwise_count(rows["planes"][:, 8]).mean())
     assert np.array_equal(found["planes"], rows["planes"])
     assert sum(count for _, count, _ in found["answer"]) == int((rows["ply"] >= 20).sum())
     assert found["inputs"].shape == (256, 77, 8, 8)
     assert found["targets"].dtype.is_signed
-    picked = found["inputs"].reshape(256, 77, 64)[range(256), 13 + found["targets"] // 64, found["targets"] % 64]
+    picked = found["inputs"].reshape(256, 77, 64)[
+        range(256), 13 + found["targets"] // 64, found["targets"] % 64
+    ]
     assert bool((picked == 1).all()), "the move that was played is legal"
 
 
@@ -69,5 +73,6 @@ def test_every_command_of_it_runs(
         assert not ended.value.code
     assert "fen" in capsys.readouterr().out
     assert (
-        len((folder / "test.csv").read_text().splitlines()) == 1 + read_manifest(folder / "small")["positions"]["test"]
+        len((folder / "test.csv").read_text().splitlines())
+        == 1 + read_manifest(folder / "small")["positions"]["test"]
     )

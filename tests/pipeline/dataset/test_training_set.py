@@ -1,4 +1,5 @@
-"""A training set gives the rows of its datasets and no others, copies none, and keeps the newest games apart."""
+"""A training set gives the rows of its datasets and no others, copies none, and keeps the newest
+games apart."""
 
 import json
 import re
@@ -46,19 +47,27 @@ def rows(out: Path, split: str) -> Counter[bytes]:
     """Give the rows of a split as bytes, each as often as it comes."""
     found: Counter[bytes] = Counter()
     for batch in Batches([out], split, batch_size=7, columns=COLUMNS).read_rows():
-        found.update(b"".join(batch[name][row].tobytes() for name in COLUMNS) for row in range(len(batch["label"])))
+        found.update(
+            b"".join(batch[name][row].tobytes() for name in COLUMNS)
+            for row in range(len(batch["label"]))
+        )
     return found
 
 
-def stored(paths: list[Path], splits: tuple[str, ...], newest: bool | None = None) -> Counter[bytes]:
-    """Give the rows of datasets in the same form, read without the code that batches use: of the last day, or without it."""
+def stored(
+    paths: list[Path], splits: tuple[str, ...], newest: bool | None = None
+) -> Counter[bytes]:
+    """Give the rows of datasets in the same form, read without the code that batches use: of the
+    last day, or without it."""
     kinds = {"label": "<u2", "game": "<u4", "ply": "<u2", "elo": "<u2", "result": "i1"}
     found: Counter[bytes] = Counter()
     for path in paths:
         dates = [game["date"] for game in datasets.games(path)]
         for row in datasets.table(path).to_pylist():
             if row["split"] in splits and newest in (None, dates[row["game"]] == f"{path.name}.12"):
-                numbers = (np.array(row[name], dtype=kind).tobytes() for name, kind in kinds.items())
+                numbers = (
+                    np.array(row[name], dtype=kind).tobytes() for name, kind in kinds.items()
+                )
                 found[row["planes"] + b"".join(numbers)] += 1
     return found
 
@@ -70,16 +79,22 @@ def test_the_newest_games_of_each_dataset_stand_apart(months: Months, tmp_path: 
     for split in SPLITS:
         assert rows(tmp_path / "set", split) == stored(everything, (split,), newest=False)
     assert rows(tmp_path / "set", "latest") == stored(everything, SPLITS, newest=True)
-    assert page["positions"] == {split: rows(tmp_path / "set", split).total() for split in page["positions"]}
+    assert page["positions"] == {
+        split: rows(tmp_path / "set", split).total() for split in page["positions"]
+    }
     assert [entry["held_out"] for entry in page["datasets"]] == [f"{name}.12" for name in months]
     assert page["datasets"][0]["why"] == "4 of its 40 games, the newest"
-    written = Counter(name for table in fen_rows(tmp_path / "set") for name in table["split"].to_pylist())
+    written = Counter(
+        name for table in fen_rows(tmp_path / "set") for name in table["split"].to_pylist()
+    )
     assert written == page["positions"]
 
 
 @pytest.mark.parametrize("planes", ["all", "compact"])
 def test_batches_leave_out_what_is_held_out(planes: Any, tmp_path: Path) -> None:
-    made = month(tmp_path, "2014.05", list(range(20)), days=10, config=replace(CONFIG, planes=planes))
+    made = month(
+        tmp_path, "2014.05", list(range(20)), days=10, config=replace(CONFIG, planes=planes)
+    )
     join([made], tmp_path / "set")
     batches = Batches([tmp_path / "set"], batch_size=16, columns=COLUMNS)
     assert batches.packed == (planes == "compact")
@@ -90,7 +105,9 @@ def test_batches_leave_out_what_is_held_out(planes: Any, tmp_path: Path) -> None
     ]
     assert Counter(whole) == stored([made], ("train",), newest=False)
     later = next(iter(batches.from_step(3)))
-    assert [later["label"][row].tobytes() for row in range(16)] == [row[77 * 8 :][:2] for row in whole[48:64]]
+    assert [later["label"][row].tobytes() for row in range(16)] == [
+        row[77 * 8 :][:2] for row in whole[48:64]
+    ]
 
 
 def test_a_dataset_that_is_named_stands_apart_whole(months: Months, tmp_path: Path) -> None:
@@ -106,7 +123,12 @@ def test_a_dataset_that_is_named_stands_apart_whole(months: Months, tmp_path: Pa
     ("days", "held_out", "why"),
     [
         (0, "none", "its games have no dates: only its val and test splits are held out"),
-        (1, "none", "most of its games are of one day, 2014.05.03: only its val and test splits are held out"),
+        (
+            1,
+            "none",
+            "most of its games are of one day, 2014.05.03: only its val and test splits are held "
+            "out",
+        ),
         (2, "2014.05.04", "5 of its 10 games, the newest"),
     ],
 )
@@ -119,7 +141,9 @@ def test_games_of_few_days_or_none(days: int, held_out: str, why: str, tmp_path:
 
 def test_the_same_dump_ingested_twice_is_refused(months: Months, tmp_path: Path) -> None:
     again = shutil.copytree(months["2014.05"], tmp_path / "again")
-    refusal = f"{re.escape(str(months['2014.05']))} and {re.escape(str(again))} have the same manifest"
+    refusal = (
+        f"{re.escape(str(months['2014.05']))} and {re.escape(str(again))} have the same manifest"
+    )
     with pytest.raises(ConfigError, match=refusal):
         join([months["2014.05"], again], tmp_path / "set")
     join([months["2014.05"]], tmp_path / "set")
@@ -137,7 +161,9 @@ def test_a_game_that_train_and_a_test_hold_is_noticed(months: Months, tmp_path: 
     assert joined(months, tmp_path / "all", hold_out="none")["games_on_both_sides"]["latest"] == 0
 
 
-def test_joining_copies_nothing_and_appending_a_month_rewrites_none(months: Months, tmp_path: Path) -> None:
+def test_joining_copies_nothing_and_appending_a_month_rewrites_none(
+    months: Months, tmp_path: Path
+) -> None:
     before = {name: datasets.content(path) for name, path in months.items()}
     first, second, third = months.values()
     page = join([first, second], tmp_path / "set")
@@ -164,7 +190,9 @@ def test_a_set_and_its_datasets_can_be_moved_together(months: Months, tmp_path: 
     shutil.copytree(months["2014.05"].parent, tmp_path / "here" / "positions")
     join(sorted((tmp_path / "here" / "positions").iterdir()), tmp_path / "here" / "sets" / "all")
     (tmp_path / "here").rename(tmp_path / "there")
-    assert rows(tmp_path / "there" / "sets" / "all", "test") == stored(list(months.values()), ("test",), newest=False)
+    assert rows(tmp_path / "there" / "sets" / "all", "test") == stored(
+        list(months.values()), ("test",), newest=False
+    )
 
 
 def test_a_dataset_that_changed_since_is_refused(months: Months, tmp_path: Path) -> None:
@@ -177,7 +205,9 @@ def test_a_dataset_that_changed_since_is_refused(months: Months, tmp_path: Path)
     with pytest.raises(DatasetError, match=r"--remove 2014\.05"):
         join([], tmp_path / "set")
     page = join([copied / "2014.05"], tmp_path / "set", remove=["2014.05"])
-    assert file_hash(copied / "2014.05" / "manifest.json") in {entry["manifest_sha256"] for entry in page["datasets"]}
+    assert file_hash(copied / "2014.05" / "manifest.json") in {
+        entry["manifest_sha256"] for entry in page["datasets"]
+    }
 
 
 def test_mistakes_are_refused_and_leave_nothing(months: Months, tmp_path: Path) -> None:
@@ -227,7 +257,9 @@ def test_a_damaged_page_is_refused(months: Months, tmp_path: Path, damage: Any) 
         Batches([tmp_path / "set"])
 
 
-def test_a_checkpoints_card_names_what_was_trained_on_and_not_what_was_held_out(months: Months, tmp_path: Path) -> None:
+def test_a_checkpoints_card_names_what_was_trained_on_and_not_what_was_held_out(
+    months: Months, tmp_path: Path
+) -> None:
     joined(months, tmp_path / "set", hold_out="2014.07")
     data = training.describe_data([tmp_path / "set"])
     assert [dataset["name"] for dataset in data["datasets"]] == ["2014.05", "2014.06"]
@@ -238,9 +270,18 @@ def test_a_checkpoints_card_names_what_was_trained_on_and_not_what_was_held_out(
 
 def test_a_report_knows_that_the_newest_games_were_held_out(months: Months, tmp_path: Path) -> None:
     joined(months, tmp_path / "set")
-    on_set, on_all = ({"data": training.describe_data(paths)} for paths in ([tmp_path / "set"], list(months.values())))
-    assert [dataset["held_out"] for dataset in on_set["data"]["datasets"]] == [f"{name}.12" for name in months]
-    assert [_seen(on_set, tmp_path / "set", split) for split in ("train", "test", "latest")] == ["yes", "no", "no"]
+    on_set, on_all = (
+        {"data": training.describe_data(paths)}
+        for paths in ([tmp_path / "set"], list(months.values()))
+    )
+    assert [dataset["held_out"] for dataset in on_set["data"]["datasets"]] == [
+        f"{name}.12" for name in months
+    ]
+    assert [_seen(on_set, tmp_path / "set", split) for split in ("train", "test", "latest")] == [
+        "yes",
+        "no",
+        "no",
+    ]
     assert _seen(on_all, tmp_path / "set", "latest") == "yes"
     tuned = on_set | {"data": on_set["data"] | {"start": on_all}}
     assert _seen(tuned, tmp_path / "set", "latest") == "yes"
@@ -251,7 +292,9 @@ def test_whether_a_split_has_positions_reads_no_dates(
 ) -> None:
     joined(months, tmp_path / "set")
     monkeypatch.setattr(Member, "held_games", lambda self: pytest.fail("read the dates"))
-    assert [training.has_split([tmp_path / "set"], split) for split in ("train", "latest", "none")] == [
+    assert [
+        training.has_split([tmp_path / "set"], split) for split in ("train", "latest", "none")
+    ] == [
         True,
         True,
         False,

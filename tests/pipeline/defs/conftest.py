@@ -48,8 +48,17 @@ def random_pgn(games: int, seed: int = 0, plies: int = 40) -> str:
     written = []
     for number in range(games):
         game, board = chess.pgn.Game(), chess.Board()
-        headers = {"Event": "Rated Blitz game", "Site": f"https://lichess.org/{number:08d}", "White": "a", "Black": "b"}
-        headers |= {"WhiteElo": str(1400 + number), "BlackElo": str(1500 + number), "TimeControl": "300+0"}
+        headers = {
+            "Event": "Rated Blitz game",
+            "Site": f"https://lichess.org/{number:08d}",
+            "White": "a",
+            "Black": "b",
+        }
+        headers |= {
+            "WhiteElo": str(1400 + number),
+            "BlackElo": str(1500 + number),
+            "TimeControl": "300+0",
+        }
         node: chess.pgn.GameNode = game
         while not board.is_game_over() and board.ply() < plies:
             move = rng.choice(list(board.legal_moves))
@@ -75,7 +84,9 @@ def prepared(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     home = folder / "home"
     home.mkdir()
     settings = (ROOT / "dagster_home" / "dagster.yaml").read_text()
-    (home / "dagster.yaml").write_text(settings.replace("poll_interval_seconds: 10", "poll_interval_seconds: 2"))
+    (home / "dagster.yaml").write_text(
+        settings.replace("poll_interval_seconds: 10", "poll_interval_seconds: 2")
+    )
     monkeypatch.setenv("DAGSTER_HOME", str(home))
     monkeypatch.setenv("FIANCHETTO_DATASETS", str(datasets))
     monkeypatch.setenv("PATH", f"{ROOT / '.venv' / 'bin'}{os.pathsep}{os.environ['PATH']}")
@@ -95,7 +106,11 @@ def execute(
     chosen = [asset.key for asset in selections[job]] if job in selections else None
     found = definitions().resolve_job_def("__ASSET_JOB" if chosen else job)
     return found.execute_in_process(
-        config | silent, instance=instance, partition_key=key, raise_on_error=False, asset_selection=chosen
+        config | silent,
+        instance=instance,
+        partition_key=key,
+        raise_on_error=False,
+        asset_selection=chosen,
     )
 
 
@@ -109,18 +124,33 @@ class Ran:
     @property
     def events(self) -> list[dg.DagsterEvent]:
         runs = reversed(self.instance.get_runs())
-        return [log.dagster_event for run in runs for log in self.instance.all_logs(run.run_id) if log.dagster_event]
+        return [
+            log.dagster_event
+            for run in runs
+            for log in self.instance.all_logs(run.run_id)
+            if log.dagster_event
+        ]
 
     def get_asset_materialization_events(self) -> list[dg.DagsterEvent]:
-        return [event for event in self.events if event.event_type == dg.DagsterEventType.ASSET_MATERIALIZATION]
+        return [
+            event
+            for event in self.events
+            if event.event_type == dg.DagsterEventType.ASSET_MATERIALIZATION
+        ]
 
     def asset_materializations_for_node(self, node: str) -> list[dg.AssetMaterialization]:
-        found = [event for event in self.get_asset_materialization_events() if event.asset_key == dg.AssetKey(node)]
+        found = [
+            event
+            for event in self.get_asset_materialization_events()
+            if event.asset_key == dg.AssetKey(node)
+        ]
         return [event.step_materialization_data.materialization for event in found]
 
     def get_asset_check_evaluations(self) -> list[dg.AssetCheckEvaluation]:
         kind = dg.DagsterEventType.ASSET_CHECK_EVALUATION
-        return [event.asset_check_evaluation_data for event in self.events if event.event_type == kind]
+        return [
+            event.asset_check_evaluation_data for event in self.events if event.event_type == kind
+        ]
 
 
 def failure(result: dg.ExecuteInProcessResult, step: str) -> str:
@@ -159,7 +189,8 @@ Made = tuple[Path, Ran]
 
 @pytest.fixture(scope="session")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
-    """The folder and the runs of `python -m pipeline.defs.run` on a small dump, made once for all workers of pytest."""
+    """The folder and the runs of `python -m pipeline.defs.run` on a small dump, made once for all
+    workers of pytest."""
     folder = tmp_path_factory.getbasetemp()
     folder = (folder.parent if os.environ.get("PYTEST_XDIST_WORKER") else folder) / "made"
     with pytest.MonkeyPatch.context() as monkeypatch:
@@ -168,9 +199,20 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
                 folder.mkdir()
                 datasets = prepared(folder, monkeypatch)
                 (datasets / "positions" / "other").mkdir(parents=True)
-                (datasets / "positions" / "other" / "manifest.json").write_text("{}")  # nobody asked for it
-                command = [sys.executable, "-m", "pipeline.defs.run", "--dump", "small", "--minutes", "0.02"]
-                said = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+                # nobody asked for it
+                (datasets / "positions" / "other" / "manifest.json").write_text("{}")
+                command = [
+                    sys.executable,
+                    "-m",
+                    "pipeline.defs.run",
+                    "--dump",
+                    "small",
+                    "--minutes",
+                    "0.02",
+                ]
+                said = subprocess.run(
+                    command, capture_output=True, text=True, check=False, cwd=ROOT
+                )
                 assert said.returncode == 0, said.stdout + said.stderr
                 shutil.rmtree(datasets / "positions" / "other")
                 (folder / "output").write_text(said.stdout)
@@ -181,9 +223,12 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
 
 @pytest.fixture
 def without_children(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the work of assets and checks done here: that a child does it, `made`, test_child and test_launcher show."""
+    """Have the work of assets and checks done here: that a child does it, `made`, test_child and
+    test_launcher show."""
 
-    def run_here(work: partial[Any], *, progress: Progress = silent, lock: Path | None = None) -> Any:
+    def run_here(
+        work: partial[Any], *, progress: Progress = silent, lock: Path | None = None
+    ) -> Any:
         offered = {"progress": progress, "stop": lambda: False}
         parameters = inspect.signature(work).parameters
         return work(**{name: value for name, value in offered.items() if name in parameters})

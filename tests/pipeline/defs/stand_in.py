@@ -42,7 +42,8 @@ def vanish() -> Mapping[str, Any]:
 
 
 def work(out: Path, stubborn: bool = False, *, progress: Progress, stop: Stop) -> Mapping[str, Any]:
-    """Write a number under a temporary name and rename it, until stopped; with a worker process of its own."""
+    """Write a number under a temporary name and rename it, until stopped; with a worker process of
+    its own."""
     worker = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     (out / "pids").write_text(f"{os.getpid()} {worker.pid}")
     number = 0
@@ -70,7 +71,9 @@ def train(
     from tests.pipeline.slow_training import slow_from
 
     slow_from(folder, at, stop)
-    return train_on([positions], "fianchetto-xs", config, folder / "net", progress=progress, stop=stop)
+    return train_on(
+        [positions], "fianchetto-xs", config, folder / "net", progress=progress, stop=stop
+    )
 
 
 def tell() -> Mapping[str, Any]:

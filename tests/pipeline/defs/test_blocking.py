@@ -30,14 +30,17 @@ def test_a_failed_check_forbids_its_own_partition_alone() -> None:
     key, name = dg.AssetKey("positions"), BLOCKING["positions"][0]
 
     def evaluated(passed: bool, partition: str) -> None:
-        instance.report_runless_asset_event(dg.AssetCheckEvaluation(key, name, passed=passed, partition=partition))
+        instance.report_runless_asset_event(
+            dg.AssetCheckEvaluation(key, name, passed=passed, partition=partition)
+        )
 
     with dg.DagsterInstance.ephemeral() as instance:
         require_no_failed_check(instance, key, ["small"])
         evaluated(False, "small")
         evaluated(True, "other")
         with pytest.raises(
-            UserError, match=f"positions of small failed the check {name} last time: materialize it again"
+            UserError,
+            match=f"positions of small failed the check {name} last time: materialize it again",
         ):
             require_no_failed_check(instance, key, ["small"])
         require_no_failed_check(instance, key, ["other"])

@@ -44,13 +44,18 @@ def test_checks_run_alone_and_what_a_failed_one_forbids_it_forbids_later_runs(co
         failed = verify_alone()
         assert not failed.get_asset_materialization_events()
         found = [
-            (it.partition, it.passed) for it in failed.get_asset_check_evaluations() if it.check_name == checks.FILES
+            (it.partition, it.passed)
+            for it in failed.get_asset_check_evaluations()
+            if it.check_name == checks.FILES
         ]
         assert found == [("small", False)]
         assert not failed.success
-        shard.write_bytes(whole)  # as if nobody had noticed: the check stands until it is executed again
+        # as if nobody had noticed: the check stands until it is executed again
+        shard.write_bytes(whole)
         said = one(training_set, instance, {"audit": False})
-        assert said.startswith("positions of small failed the check files_match_manifest last time"), said
+        assert said.startswith(
+            "positions of small failed the check files_match_manifest last time"
+        ), said
         assert all(verdicts(verify_alone()).values())
         assert one(training_set, instance, {"audit": False}) == ""
 
@@ -66,7 +71,9 @@ def test_a_tampered_shard_blocks_training(made: Made, copied: Path, harm: str) -
         shard.write_bytes(data)
     with dg.DagsterInstance.ephemeral() as instance:
         register(instance, Datasets())
-        result = execute("everything", instance, {"positions": {"workers": 1}, "checkpoint": STEPS}, "small")
+        result = execute(
+            "everything", instance, {"positions": {"workers": 1}, "checkpoint": STEPS}, "small"
+        )
     assert not result.success
     assert verdicts(result)[checks.FILES] is False
     assert not result.asset_materializations_for_node("checkpoint")
@@ -119,7 +126,9 @@ def test_rows_that_were_not_compared_are_not_called_the_same(copied: Path) -> No
     assert verify.rows_differ(directory, manifest, iter([]), 64) == (0, [])
     answer = {"files": [], "splits": [], "rows": [], "damage": [], "compared": 0}
     for wanted, passes in ((64, False), (0, True)):
-        (check,) = [it for it in checks.evaluate_positions(answer, wanted) if it.check_name == checks.ROWS]
+        (check,) = [
+            it for it in checks.evaluate_positions(answer, wanted) if it.check_name == checks.ROWS
+        ]
         assert check.passed is passes
 
 
@@ -132,4 +141,7 @@ def test_a_game_in_two_splits_is_found(copied: Path) -> None:
     assert "belong to another split" in verify.splits_share_games(directory, manifest)[0]
     twice = [entry | {"split": "val"} for entry in manifest["files"] if entry["split"] == "train"]
     manifest["files"] += twice
-    assert any("in both train and val" in problem for problem in verify.splits_share_games(directory, manifest))
+    assert any(
+        "in both train and val" in problem
+        for problem in verify.splits_share_games(directory, manifest)
+    )

@@ -82,14 +82,21 @@ def test_an_interrupt_stops_child_and_workers(tmp_path: Path, stubborn: bool) ->
         raise Interrupted
 
     with pytest.raises(Interrupted):
-        run_child(partial(stand_in.work, tmp_path, stubborn), progress=interrupt, grace=1.5 if stubborn else LONG)
+        run_child(
+            partial(stand_in.work, tmp_path, stubborn),
+            progress=interrupt,
+            grace=1.5 if stubborn else LONG,
+        )
     until(lambda: all(gone(pid) for pid in pids(tmp_path)))
     assert (tmp_path / "saved").exists() is not stubborn
     assert int((tmp_path / "state").read_text()) > 0
 
 
-def test_terminate_inside_of_a_slow_step_of_training_saves_the_last_whole_one(tmp_path: Path) -> None:
-    """As Dagster's Terminate does it: an exception in the run worker, and a grace that is shorter than the step."""
+def test_terminate_inside_of_a_slow_step_of_training_saves_the_last_whole_one(
+    tmp_path: Path,
+) -> None:
+    """As Dagster's Terminate does it: an exception in the run worker, and a grace that is shorter
+    than the step."""
     dump, positions, out = tmp_path / "dump.pgn", tmp_path / "positions", tmp_path / "net"
     dump.write_text("\n".join(random_game(seed) for seed in range(6)))
     ingest([str(dump)], positions, IngestConfig(test_share=0.0, val_share=0.0), workers=1)
@@ -131,13 +138,15 @@ def test_work_that_asks_nothing_is_interrupted_at_once() -> None:
         raise Interrupted
 
     with pytest.raises(Interrupted):
-        run_child(stand_in.sleep, progress=interrupt, grace=3600.0)  # the test's own time is shorter
+        # the test's own time is shorter
+        run_child(stand_in.sleep, progress=interrupt, grace=3600.0)
 
 
 @pytest.mark.parametrize("stubborn", [False, True])
 def test_a_killed_run_worker_takes_its_child_along(tmp_path: Path, stubborn: bool) -> None:
     code = (
-        "from functools import partial; from pathlib import Path; from pipeline.defs.child import run_child\n"
+        "from functools import partial; from pathlib import Path; from pipeline.defs.child import "
+        "run_child\n"
         f"from tests.pipeline.defs.stand_in import work; out = Path({str(tmp_path)!r})\n"
         f"run_child(partial(work, out, {stubborn}), grace={1.0 if stubborn else LONG})"
     )

@@ -14,14 +14,18 @@ from tests.pipeline.defs.conftest import execute, failure, one
 pytestmark = pytest.mark.usefixtures("without_children")
 
 
-def test_the_engine_is_local_unless_the_resource_or_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_engine_is_local_unless_the_resource_or_the_environment_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.delenv("FIANCHETTO_ENGINE", raising=False)
     assert Compute().name == "local"
     monkeypatch.setenv("FIANCHETTO_ENGINE", "ray://head:10001")
     assert Compute().name == "ray://head:10001"
 
 
-def test_positions_are_made_by_the_engine_that_is_named(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_positions_are_made_by_the_engine_that_is_named(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("FIANCHETTO_ENGINE", "abacus")
     with dg.DagsterInstance.ephemeral() as instance:
         register(instance, Datasets())
@@ -31,7 +35,9 @@ def test_positions_are_made_by_the_engine_that_is_named(root: Path, monkeypatch:
     assert not (root / "positions" / "small" / "manifest.json").exists()
 
 
-def test_games_are_played_by_the_engine_that_is_named(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_games_are_played_by_the_engine_that_is_named(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (root / "checkpoints").mkdir(exist_ok=True)
     (root / "positions" / "some").mkdir(parents=True)
     (root / "positions" / "some" / "manifest.json").write_text("{}")

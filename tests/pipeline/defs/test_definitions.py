@@ -64,7 +64,9 @@ def test_the_graph_is_this() -> None:
     for key in graph.toposorted_asset_keys:
         node = graph.get(key)
         by = "whole" if node.partitions_def is None else f"by {node.partitions_def.name}"
-        parents = ", ".join(sorted(parent.to_user_string() for parent in node.parent_keys)) or "nothing"
+        parents = (
+            ", ".join(sorted(parent.to_user_string() for parent in node.parent_keys)) or "nothing"
+        )
         lines.append(f"{key.to_user_string()} ({node.group_name}, {by}) <- {parents}\n")
     assert "".join(lines) == GRAPH
 
@@ -83,14 +85,25 @@ def test_materialize_all_makes_partitions_that_a_user_added_and_downloads_nothin
 def test_the_checks_are_these() -> None:
     assets = definitions().resolve_asset_graph().assets_defs
     specs = [spec for asset in assets for spec in asset.check_specs]
-    lines = [f"{it.asset_key.to_user_string()}: {it.name} {'blocks' if it.blocking else 'warns'}\n" for it in specs]
+    lines = [
+        f"{it.asset_key.to_user_string()}: {it.name} {'blocks' if it.blocking else 'warns'}\n"
+        for it in specs
+    ]
     assert "".join(sorted(lines)) == CHECKS
 
 
 def test_checks_are_executed_from_their_pages_without_materialising() -> None:
     graph = definitions().resolve_asset_graph()
-    made_with = {key for key in graph.asset_check_keys if len(graph.get_execution_set_asset_and_check_keys(key)) > 1}
-    assert {key.asset_key.to_user_string() for key in made_with} == {"tuned_checkpoint", "strength_report", "imitation"}
+    made_with = {
+        key
+        for key in graph.asset_check_keys
+        if len(graph.get_execution_set_asset_and_check_keys(key)) > 1
+    }
+    assert {key.asset_key.to_user_string() for key in made_with} == {
+        "tuned_checkpoint",
+        "strength_report",
+        "imitation",
+    }
 
 
 def test_jobs_schedules_and_sensors() -> None:
@@ -119,13 +132,18 @@ def test_a_backfill_of_a_job_over_dumps_trains_nothing() -> None:
 
 
 @pytest.mark.usefixtures("root")
-def test_a_dump_that_is_not_there_is_named_and_heavy_libraries_stay_out_of_the_code_server() -> None:
+def test_a_dump_that_is_not_there_is_named_and_heavy_libraries_stay_out_of_the_code_server() -> (
+    None
+):
     code = (
         "import sys; from pipeline.definitions import defs; from pipeline.defs import run; defs()\n"
         "sys.argv = ['run', '--dump', 'nosuch']; status = run.main()\n"
-        "print([name for name in ('torch', 'matplotlib', 'polars') if name in sys.modules]); sys.exit(status)"
+        "print([name for name in ('torch', 'matplotlib', 'polars') if name in sys.modules]); "
+        "sys.exit(status)"
     )
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT)
+    said = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT
+    )
     assert said.returncode == 2
     assert "there is no dump 'nosuch'" in said.stderr
     assert said.stdout.strip() == "[]"
@@ -160,7 +178,11 @@ def test_the_launchpad_is_filled_with_every_default() -> None:
 @pytest.mark.usefixtures("root")
 def test_dg_check_defs_passes() -> None:
     said = subprocess.run(
-        [f"{sys.prefix}/bin/dg", "check", "defs"], capture_output=True, text=True, cwd=ROOT, check=False
+        [f"{sys.prefix}/bin/dg", "check", "defs"],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=False,
     )
     assert said.returncode == 0, said.stdout + said.stderr
     assert "All definitions loaded successfully" in said.stdout + said.stderr
@@ -184,7 +206,9 @@ def test_a_dumps_key_is_its_stem(name: str, key: str | None) -> None:
     assert key_of(Path(name)) == key
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", ".hidden", "a/b", "../a", "/a", "a\\b", "a\0b", "a\nb"])
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", ".hidden", "a/b", "../a", "/a", "a\\b", "a\0b", "a\nb"]
+)
 def test_a_checkpoints_name_is_a_plain_one(root: Path, name: str) -> None:
     for give in (Datasets().checkpoint, Datasets().tuned):
         with pytest.raises(UserError, match="a plain folder name"):
@@ -214,14 +238,21 @@ def test_the_command_line_run_makes_all_and_prints_the_report(made: Made) -> Non
     assert "top1 " in ran.output
     assert "http://127.0.0.1:3000" in ran.output
     (card,) = root.glob("checkpoints/*/checkpoint.json")
-    assert [dataset["name"] for dataset in json.loads(card.read_text())["data"]["datasets"]] == ["small"]
+    assert [dataset["name"] for dataset in json.loads(card.read_text())["data"]["datasets"]] == [
+        "small"
+    ]
     (joined,) = root.glob("training_sets/*/training_set.json")
-    assert [path.parent.name for path in root.glob("reports/*/*/report.json")] == [joined.parent.name]
+    assert [path.parent.name for path in root.glob("reports/*/*/report.json")] == [
+        joined.parent.name
+    ]
 
 
 def test_assets_are_out_of_date_when_their_version_changes() -> None:
     graph = definitions().resolve_asset_graph()
-    versions = {key.to_user_string(): str(graph.get(key).code_version) for key in graph.materializable_asset_keys}
+    versions = {
+        key.to_user_string(): str(graph.get(key).code_version)
+        for key in graph.materializable_asset_keys
+    }
     assert versions["positions"].endswith(f", rows {ROWS_VERSION}")
     files = {name for name, version in versions.items() if version == "1"}
     assert files == {"dump", "leaderboard"}
@@ -271,14 +302,24 @@ def test_observations_are_bounded() -> None:
         if second >= due:
             hour.append(second)
             due = second + interval(second)
-    assert len([second for second in hour if second <= 60]) >= 15, "a curve shows in the first minute"
+    assert len([second for second in hour if second <= 60]) >= 15, (
+        "a curve shows in the first minute"
+    )
     assert len([second for second in hour if second <= 3600]) < 110
     assert len([second for second in hour if second > 3600]) == 60
 
 
 def test_an_observation_begins_with_what_is_asked_first() -> None:
     tick = Tick(
-        30, 120, "s", {"step": 7, "loss": 3.1954374, "learning_rate": 0.0026319739, "positions_per_second": 651.234}
+        30,
+        120,
+        "s",
+        {
+            "step": 7,
+            "loss": 3.1954374,
+            "learning_rate": 0.0026319739,
+            "positions_per_second": 651.234,
+        },
     )
     assert list(describe_tick(tick, 20, 60.0).items()) == [
         ("percent", 25.0),

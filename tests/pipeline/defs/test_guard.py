@@ -1,4 +1,5 @@
-"""What the guard before Dagster's web server lets through and refuses; served/test_hostile.py asks a real browser."""
+"""What the guard before Dagster's web server lets through and refuses; served/test_hostile.py asks
+a real browser."""
 
 import asyncio
 from pathlib import Path
@@ -22,7 +23,13 @@ def request(
     """Build the ASGI scope of a request."""
     fields = [("host", host), *headers] if host else list(headers)
     encoded = [(name.encode(), value.encode()) for name, value in fields]
-    return {"type": "http", "method": method, "path": path, "query_string": query.encode(), "headers": encoded}
+    return {
+        "type": "http",
+        "method": method,
+        "path": path,
+        "query_string": query.encode(),
+        "headers": encoded,
+    }
 
 
 def websocket(*headers: Header, host: str = HOST) -> dict[str, Any]:
@@ -38,14 +45,25 @@ OWN = ("origin", f"http://{HOST}")
     [
         pytest.param(request(), id="a program"),
         pytest.param(request(("sec-fetch-site", "none")), id="a typed address"),
-        pytest.param(request(SAME, path="/runs", query="query=x"), id="a page with a query of its own"),
-        pytest.param(request(SAME, path="/graphql"), id="the page of GraphiQL"),
-        pytest.param(request(JSON, OWN, SAME, method="POST", path="/graphql", query="op=Runs"), id="the UI's query"),
         pytest.param(
-            request(("content-type", "application/json; charset=utf-8"), method="POST", path="/graphql"), id="curl"
+            request(SAME, path="/runs", query="query=x"), id="a page with a query of its own"
+        ),
+        pytest.param(request(SAME, path="/graphql"), id="the page of GraphiQL"),
+        pytest.param(
+            request(JSON, OWN, SAME, method="POST", path="/graphql", query="op=Runs"),
+            id="the UI's query",
+        ),
+        pytest.param(
+            request(
+                ("content-type", "application/json; charset=utf-8"), method="POST", path="/graphql"
+            ),
+            id="curl",
         ),
         pytest.param(request(OWN, SAME, host="127.0.0.1:3000"), id="the address"),
-        pytest.param(request(("origin", "http://localhost:8080"), SAME, host="localhost:8080"), id="a tunnel by ssh"),
+        pytest.param(
+            request(("origin", "http://localhost:8080"), SAME, host="localhost:8080"),
+            id="a tunnel by ssh",
+        ),
         pytest.param(request(host="localhost"), id="port 80"),
         pytest.param(websocket(OWN), id="the UI's websocket"),
         pytest.param(websocket(), id="a program's websocket"),
@@ -58,7 +76,14 @@ def test_the_ui_and_local_programs_are_let_through(scope: dict[str, Any]) -> Non
 @pytest.mark.parametrize(
     "host",
     [
-        *("evil.test:3000", "127.0.0.1.evil.test:3000", "evil.test", "", "localhost.:3000", "127.0.0.1:3000:80"),
+        *(
+            "evil.test:3000",
+            "127.0.0.1.evil.test:3000",
+            "evil.test",
+            "",
+            "localhost.:3000",
+            "127.0.0.1:3000:80",
+        ),
         *(
             "localhost:",
             "127.0.0.1@evil.test:3000",
@@ -83,7 +108,14 @@ def test_two_hosts_are_refused() -> None:
 @pytest.mark.parametrize(
     "origin",
     [
-        *("http://evil.test", "http://evil.test:3000", "null", "", "http://127.0.0.1:8000", "http://localhost:3000"),
+        *(
+            "http://evil.test",
+            "http://evil.test:3000",
+            "null",
+            "",
+            "http://127.0.0.1:8000",
+            "http://localhost:3000",
+        ),
         *(
             "https://127.0.0.1:3000",
             "http://127.0.0.1:3000.evil.test",
@@ -104,7 +136,9 @@ def test_a_foreign_origin_is_refused(origin: str) -> None:
         assert "origin" in find_refusal(scope)
 
 
-@pytest.mark.parametrize("site", ["cross-site", "same-site", "", "Same-Origin", "same-origin, cross-site"])
+@pytest.mark.parametrize(
+    "site", ["cross-site", "same-site", "", "Same-Origin", "same-origin, cross-site"]
+)
 def test_a_foreign_site_is_refused(site: str) -> None:
     for method in ("GET", "HEAD", "POST", "OPTIONS"):
         assert "site" in find_refusal(request(("sec-fetch-site", site), method=method))
@@ -112,7 +146,9 @@ def test_a_foreign_site_is_refused(site: str) -> None:
     assert "site" in find_refusal(websocket(OWN, ("sec-fetch-site", site)))
 
 
-@pytest.mark.parametrize("path", ["/graphql", "/graphql\n", "//graphql", "/graphql/", "/GraphQL", "/x/graphql"])
+@pytest.mark.parametrize(
+    "path", ["/graphql", "/graphql\n", "//graphql", "/graphql/", "/GraphQL", "/x/graphql"]
+)
 @pytest.mark.parametrize("method", ["GET", "HEAD", "POST"])
 @pytest.mark.parametrize("query", ["query=mutation{x}", "a=b&query=", "%71uery=x", "query"])
 def test_graphql_in_the_address_is_refused_whoever_asks(path: str, method: str, query: str) -> None:
@@ -135,13 +171,15 @@ def test_graphql_in_the_address_is_refused_whoever_asks(path: str, method: str, 
     ],
 )
 def test_graphql_by_post_is_json_alone(types: list[str]) -> None:
-    """A page of another site may send the types that Dagster's server reads as JSON because the word stands in them."""
+    """A page of another site may send the types that Dagster's server reads as JSON because the
+    word stands in them."""
     headers = [("content-type", kind) for kind in types]
     assert "application/json" in find_refusal(request(*headers, method="POST", path="/graphql"))
 
 
 def answer(scope: dict[str, Any], guarded: Any = None) -> tuple[list[dict[str, Any]], int]:
-    """Call a guarded application; return its messages, and how often the application behind the guard was called."""
+    """Call a guarded application; return its messages, and how often the application behind the
+    guard was called."""
     calls, messages = [], []
 
     async def application(scope: Any, receive: Any, send: Any) -> None:
@@ -184,16 +222,32 @@ def test_reports_are_read_only_and_run_no_scripts(tmp_path: Path) -> None:
     served = Router([Mount("/reports", Reports(directory=tmp_path / "reports"))])
     (start, *_), _ = answer(request(SAME, path="/reports/a b/report.html"), served)
     headers = dict(start["headers"])
-    assert (start["status"], headers[b"content-security-policy"][:18]) == (200, b"default-src 'none'")
-    assert (headers[b"x-content-type-options"], headers[b"x-frame-options"]) == (b"nosniff", b"SAMEORIGIN")
-    for path in ("../secret", "a b/../../secret", "/etc/passwd", "a b/link", "a b", "", "..\\secret"):
+    assert (start["status"], headers[b"content-security-policy"][:18]) == (
+        200,
+        b"default-src 'none'",
+    )
+    assert (headers[b"x-content-type-options"], headers[b"x-frame-options"]) == (
+        b"nosniff",
+        b"SAMEORIGIN",
+    )
+    for path in (
+        "../secret",
+        "a b/../../secret",
+        "/etc/passwd",
+        "a b/link",
+        "a b",
+        "",
+        "..\\secret",
+    ):
         with pytest.raises(HTTPException) as refused:
             answer(request(SAME, path=f"/reports/{path}"), served)
         assert refused.value.status_code in (403, 404), path
     with pytest.raises(HTTPException) as refused:
         answer(request(SAME, OWN, path="/reports/a b/report.html", method="POST"), served)
     assert refused.value.status_code == 405
-    (start, *_), calls = answer(request(("sec-fetch-site", "cross-site"), path="/reports/a b/report.html"))
+    (start, *_), calls = answer(
+        request(("sec-fetch-site", "cross-site"), path="/reports/a b/report.html")
+    )
     assert (start["status"], calls) == (403, 0)
 
 

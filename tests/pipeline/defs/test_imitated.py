@@ -1,4 +1,5 @@
-"""The asset of players: folders of hostile names, its check, and a whole run on a player's games."""
+"""The asset of players: folders of hostile names, its check, and a whole run on a player's
+games."""
 
 from pathlib import Path
 
@@ -22,7 +23,10 @@ def test_every_name_is_one_plain_folder_of_its_own(root: Path) -> None:
 
 def test_an_imitation_is_better_when_its_whole_interval_says_so() -> None:
     row = {"top1_difference": 0.05, "top1_low": 0.01, "top1_high": 0.09}
-    result = {"headline": "x", "networks": [{"name": "base", "all": {}}, {"name": "imitation", "all": row}]}
+    result = {
+        "headline": "x",
+        "networks": [{"name": "base", "all": {}}, {"name": "imitation", "all": row}],
+    }
     assert checks.evaluate_imitation(result).passed
     for low in (-0.01, None):
         row["top1_low"] = low  # type: ignore[assignment]
@@ -32,7 +36,11 @@ def test_an_imitation_is_better_when_its_whole_interval_says_so() -> None:
 def materialize(player: str, instance: dg.DagsterInstance) -> str:
     """Materialize a player's partition and return what it says when it fails."""
     result = dg.materialize(
-        [imitation], instance=instance, partition_key=player, resources={"datasets": Datasets()}, raise_on_error=False
+        [imitation],
+        instance=instance,
+        partition_key=player,
+        resources={"datasets": Datasets()},
+        raise_on_error=False,
     )
     return "" if result.success else failure(result, "imitation")
 
@@ -46,7 +54,9 @@ def test_a_player_is_imitated_from_the_dumps(root: Path) -> None:
     with dg.DagsterInstance.ephemeral() as instance:
         assert players.name is not None
         instance.add_dynamic_partitions(players.name, ["Carlsen, M", "nobody"])
-        assert "the most frequent are 'Carlsen, M' (40), 'b' (40)" in materialize("nobody", instance)
+        assert "the most frequent are 'Carlsen, M' (40), 'b' (40)" in materialize(
+            "nobody", instance
+        )
         assert materialize("Carlsen, M", instance) == ""
         event = instance.get_latest_materialization_event(imitation.key)
         assert event is not None

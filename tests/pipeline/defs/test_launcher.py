@@ -56,7 +56,9 @@ def test_another_process_with_the_same_number_is_not_the_worker() -> None:
     assert not is_alive(os.getpid(), psutil.Process().create_time() - 3600)
 
 
-def test_a_process_that_may_not_be_looked_at_is_not_called_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_may_not_be_looked_at_is_not_called_dead(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def denied(process: psutil.Process) -> str:
         raise psutil.AccessDenied(process.pid)
 
@@ -81,7 +83,10 @@ def test_an_interrupted_run_saves_its_checkpoint_and_leaves_no_process(copied: P
     )
     worker = subprocess.Popen([sys.executable, "-c", code])
     out = copied / "checkpoints" / "long"
-    wait(lambda: (out / "metrics.jsonl").exists() and (out / "metrics.jsonl").stat().st_size > 100, LONG)
+    wait(
+        lambda: (out / "metrics.jsonl").exists() and (out / "metrics.jsonl").stat().st_size > 100,
+        LONG,
+    )
     below = psutil.Process(worker.pid).children(recursive=True)
     assert below
     worker.send_signal(signal.SIGINT)
@@ -91,7 +96,12 @@ def test_an_interrupted_run_saves_its_checkpoint_and_leaves_no_process(copied: P
     card = json.loads((out / "checkpoint.json").read_text())
     assert (card["finished"], card["step"] > 0) == (False, True)
     assert sorted(path.name for path in out.iterdir() if path.name != ".lock") == sorted(
-        ["checkpoint.json", "metrics.jsonl", "curves.png", *(entry["name"] for entry in card["files"].values())]
+        [
+            "checkpoint.json",
+            "metrics.jsonl",
+            "curves.png",
+            *(entry["name"] for entry in card["files"].values()),
+        ]
     )
     with dg.DagsterInstance.get() as instance:
         assert instance.get_runs()[0].status != dg.DagsterRunStatus.SUCCESS

@@ -1,4 +1,5 @@
-"""Everything on a small real dump, in this process: what the assets say, and what their checks notice."""
+"""Everything on a small real dump, in this process: what the assets say, and what their checks
+notice."""
 
 import gzip
 import hashlib
@@ -18,14 +19,32 @@ from engine.errors import UserError
 from engine.progress import silent
 from pipeline.dataset.files.shards import read_manifest, write_rows
 from pipeline.defs import checks, tasks
-from pipeline.defs.assets import accuracy_report, checkpoint, dump, find_folder, leaderboard, positions, training_set
+from pipeline.defs.assets import (
+    accuracy_report,
+    checkpoint,
+    dump,
+    find_folder,
+    leaderboard,
+    positions,
+    training_set,
+)
 from pipeline.defs.jobs import new_dumps, register
 from pipeline.defs.resources import Datasets
 from pipeline.defs.tuned import tuned_checkpoint
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.validation import verify
 from tests.pipeline import datasets
-from tests.pipeline.defs.conftest import STEPS, Made, Ran, execute, failure, materialised, one, random_pgn, verdicts
+from tests.pipeline.defs.conftest import (
+    STEPS,
+    Made,
+    Ran,
+    execute,
+    failure,
+    materialised,
+    one,
+    random_pgn,
+    verdicts,
+)
 
 pytestmark = pytest.mark.usefixtures("without_children")
 
@@ -50,8 +69,12 @@ def shared(keys: dict[str, list[tuple[bytes, int]]]) -> int:
 
 
 def test_everything_materialises(made: Made) -> None:
-    found = {(event.asset_key, event.partition) for event in made[1].get_asset_materialization_events()}
-    whole = {(asset.key, None) for asset in (training_set, checkpoint, accuracy_report, leaderboard)}
+    found = {
+        (event.asset_key, event.partition) for event in made[1].get_asset_materialization_events()
+    }
+    whole = {
+        (asset.key, None) for asset in (training_set, checkpoint, accuracy_report, leaderboard)
+    }
     assert found == {(dump.key, "small"), (positions.key, "small")} | whole
 
 
@@ -67,7 +90,9 @@ def test_the_blocking_checks_pass(made: Made) -> None:
         checks.CLASSICAL,
     }
     assert all(passed for name, passed in found.items() if name != checks.CLASSICAL)
-    (rows,) = [check for check in made[1].get_asset_check_evaluations() if check.check_name == checks.ROWS]
+    (rows,) = [
+        check for check in made[1].get_asset_check_evaluations() if check.check_name == checks.ROWS
+    ]
     assert rows.metadata["rows_compared"].value == rows.metadata["rows_wanted"].value == 64
 
 
@@ -87,7 +112,11 @@ def test_positions_say_what_a_person_asks(made: Made) -> None:
 
 def test_pictures_are_pictures(made: Made) -> None:
     """Markdown of 1,000 characters and more would be shown behind a link only."""
-    shown = {"positions": ("elo", "sample_of_positions"), "training_set": ("audit",), "checkpoint": ("curves",)}
+    shown = {
+        "positions": ("elo", "sample_of_positions"),
+        "training_set": ("audit",),
+        "checkpoint": ("curves",),
+    }
     for node, names in (shown | {"accuracy_report": ("accuracy", "boards")}).items():
         for name in names:
             markdown = str(metadata(made[1], node)[name])
@@ -98,15 +127,24 @@ def test_pictures_are_pictures(made: Made) -> None:
 
 
 def test_a_training_set_says_what_is_in_it(made: Made) -> None:
-    said, manifest = metadata(made[1], "training_set"), read_manifest(made[0] / "positions" / "small")
+    said, manifest = (
+        metadata(made[1], "training_set"),
+        read_manifest(made[0] / "positions" / "small"),
+    )
     assert said["dagster/row_count"] == manifest["positions"]["train"]
     keys = positions_of(made[0] / "positions" / "small")
     total = sum(map(len, keys.values()))
-    assert said["copies_share"] == pytest.approx(1 - len(set().union(*keys.values())) / total, abs=1e-6)
-    (test,) = [row.data for row in said["test_positions_in_train"].records if row.data["split"] == "test"]  # type: ignore[attr-defined]
+    assert said["copies_share"] == pytest.approx(
+        1 - len(set().union(*keys.values())) / total, abs=1e-6
+    )
+    (test,) = [
+        row.data for row in said["test_positions_in_train"].records if row.data["split"] == "test"
+    ]  # type: ignore[attr-defined]
     assert test["in_train"] == shared(keys)
     assert Path(str(said["audit_page"])).read_text().startswith("# Audit of 2,400 positions")
-    card = json.loads((Path(str(metadata(made[1], "checkpoint")["path"])) / "checkpoint.json").read_text())
+    card = json.loads(
+        (Path(str(metadata(made[1], "checkpoint")["path"])) / "checkpoint.json").read_text()
+    )
     assert card["data"]["training_sets"][0]["name"] == Path(str(said["path"])).name
 
 
@@ -140,7 +178,9 @@ def test_the_report_has_one_headline_everywhere(made: Made) -> None:
     assert said["page"] == f"/reports/{path.parents[1].name}/{joined.parent.name}/report.html"
     assert 0 <= said["top1"] <= said["top3"] <= said["top5"] <= 1  # type: ignore[operator]
     assert said["positions"] == read_manifest(made[0] / "positions" / "small")["positions"]["test"]
-    assert str(said["boards"]).count("](/reports/") == sum(map(bool, report["details"]["boards"].values()))
+    assert str(said["boards"]).count("](/reports/") == sum(
+        map(bool, report["details"]["boards"].values())
+    )
     assert said["checkpoint"] == metadata(made[1], "checkpoint")["path"]
 
 
@@ -156,20 +196,32 @@ def test_a_report_is_of_its_own_runs_checkpoint() -> None:
         return
 
     with dg.DagsterInstance.ephemeral() as instance:
-        configs = [{"ops": {"checkpoint": {"config": {"path": path}}}} for path in ("/first", "/second")]
-        first, second = (dg.materialize([network], instance=instance, run_config=config) for config in configs)
+        configs = [
+            {"ops": {"checkpoint": {"config": {"path": path}}}} for path in ("/first", "/second")
+        ]
+        first, second = (
+            dg.materialize([network], instance=instance, run_config=config) for config in configs
+        )
         idle = dg.materialize([other], instance=instance)
         assert find_folder(checkpoint.key, instance, first.dagster_run) == Path("/first")
         assert find_folder(checkpoint.key, instance, second.dagster_run) == Path("/second")
         assert find_folder(checkpoint.key, instance, idle.dagster_run) == Path("/second")
         again = idle.dagster_run._replace(parent_run_id=first.run_id, root_run_id=first.run_id)
         assert find_folder(checkpoint.key, instance, again) == Path("/first")
-    with dg.DagsterInstance.ephemeral() as instance, pytest.raises(UserError, match="no checkpoint has been"):
-        find_folder(checkpoint.key, instance, dg.materialize([other], instance=instance).dagster_run)
+    with (
+        dg.DagsterInstance.ephemeral() as instance,
+        pytest.raises(UserError, match="no checkpoint has been"),
+    ):
+        find_folder(
+            checkpoint.key, instance, dg.materialize([other], instance=instance).dagster_run
+        )
 
 
-def test_a_shard_that_has_changed_since_fails_a_run_that_only_trains(made: Made, copied: Path) -> None:
-    """A failed check blocks its own run only: the next one must not train on wins that are losses."""
+def test_a_shard_that_has_changed_since_fails_a_run_that_only_trains(
+    made: Made, copied: Path
+) -> None:
+    """A failed check blocks its own run only: the next one must not train on wins that are
+    losses."""
     shard = next((copied / "positions" / "small").glob("train-*.parquet"))
     table = pq.read_table(shard)
     negated = pa.array(-table["result"].to_numpy(), pa.int8())
@@ -190,14 +242,18 @@ def test_other_options_are_refused_unless_replacing(copied: Path) -> None:
         refused = execute("build_positions", instance, {"positions": options}, "small")
         assert "other settings" in failure(refused, "positions")
         assert (copied / "positions" / "small" / "manifest.json").exists()
-        replaced = execute("build_positions", instance, {"positions": options | {"replace": True}}, "small")
+        replaced = execute(
+            "build_positions", instance, {"positions": options | {"replace": True}}, "small"
+        )
     assert replaced.success
     assert read_manifest(copied / "positions" / "small")["config"]["test_share"] == 0.3
 
 
 def test_replacing_takes_the_lock_and_leaves_what_is_not_of_the_dataset(copied: Path) -> None:
     directory = copied / "positions" / "small"
-    ask = partial(tasks.ingest, copied / "dumps" / "small.pgn", directory, IngestConfig(test_share=0.3))
+    ask = partial(
+        tasks.ingest, copied / "dumps" / "small.pgn", directory, IngestConfig(test_share=0.3)
+    )
     ask = partial(ask, workers=1, engine="local", replace=True, progress=silent, stop=lambda: False)
     before = sorted(directory.iterdir())
     with FileLock(directory / ".lock"), pytest.raises(UserError, match="another ingest is writing"):
@@ -223,7 +279,9 @@ def test_a_damaged_dump_gives_positions_and_a_warning(root: Path) -> None:
     assert result.success
     assert verdicts(result)[checks.WHOLE] is False
     assert verdicts(result)[checks.ROWS] is True
-    (rows,) = [check for check in result.get_asset_check_evaluations() if check.check_name == checks.ROWS]
+    (rows,) = [
+        check for check in result.get_asset_check_evaluations() if check.check_name == checks.ROWS
+    ]
     assert rows.metadata["rows_compared"].value == 64
 
 
@@ -231,16 +289,24 @@ def test_mistakes_are_said_plainly(root: Path) -> None:
     with dg.DagsterInstance.ephemeral() as instance:
         register(instance, Datasets())
         instance.add_dynamic_partitions("dumps", ["gone"])
-        assert "there is no dump 'gone'" in failure(execute("build_positions", instance, {}, "gone"), "dump")
+        assert "there is no dump 'gone'" in failure(
+            execute("build_positions", instance, {}, "gone"), "dump"
+        )
         (root / "sample" / "games.pgn").mkdir(parents=True)
         register(instance, Datasets())
-        assert "is a directory" in failure(execute("build_positions", instance, {}, "sample"), "dump")
-        assert "materialize `positions`, or name" in failure(execute("train", instance, {}), "training_set")
+        assert "is a directory" in failure(
+            execute("build_positions", instance, {}, "sample"), "dump"
+        )
+        assert "materialize `positions`, or name" in failure(
+            execute("train", instance, {}), "training_set"
+        )
         (root / "dumps" / "empty.pgn").write_text("")
         register(instance, Datasets())
         assert "empty" in failure(execute("build_positions", instance, {}, "empty"), "positions")
         (root / "dumps" / "small.pgn.gz").write_text("")
-        assert "have the same name 'small'" in failure(execute("build_positions", instance, {}, "small"), "dump")
+        assert "have the same name 'small'" in failure(
+            execute("build_positions", instance, {}, "small"), "dump"
+        )
 
 
 def test_a_checkpoint_is_named_by_its_run_and_refused_when_unknown(copied: Path) -> None:
@@ -261,13 +327,19 @@ def test_the_probe_of_a_checkpoint_agrees_with_its_report(made: Made) -> None:
     (network,) = [path for path in (made[0] / "checkpoints").iterdir() if path.is_dir()]
     probe = tasks.probe(network, made[0] / "positions" / "small", "test", 10**6)
     said = metadata(made[1], "accuracy_report")
-    assert probe["loss"] == pytest.approx(said["cross_entropy"], rel=0.2)  # the probe draws its rows from row groups
+    # the probe draws its rows from row groups
+    assert probe["loss"] == pytest.approx(said["cross_entropy"], rel=0.2)
 
 
-def test_the_sensor_bears_a_file_that_goes_while_it_looks(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_sensor_bears_a_file_that_goes_while_it_looks(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(Datasets, "dumps", lambda datasets: {"gone": [root / "dumps" / "gone.pgn"]})
     with dg.DagsterInstance.ephemeral() as instance:
-        assert isinstance(new_dumps(dg.build_sensor_context(instance=instance), datasets=Datasets()), dg.SkipReason)
+        assert isinstance(
+            new_dumps(dg.build_sensor_context(instance=instance), datasets=Datasets()),
+            dg.SkipReason,
+        )
 
 
 def test_a_dump_that_has_changed_is_built_anew(copied: Path) -> None:
@@ -284,15 +356,19 @@ def test_a_dump_that_has_changed_is_built_anew(copied: Path) -> None:
     assert source["sha256"] == hashlib.sha256(dump.read_bytes()).hexdigest()
     said = failure(refused, "positions")
     assert (
-        "was made with other settings (test_share, val_share): to build it again, set `replace: true` in the launchpad"
-        in said
+        "was made with other settings (test_share, val_share): to build it again, set `replace: "
+        "true` in the launchpad" in said
     )
     assert "--out" not in said
 
 
 @pytest.mark.parametrize("asset", [training_set, tuned_checkpoint])
-def test_materialised_positions_that_are_not_there_are_named(copied: Path, asset: dg.AssetsDefinition) -> None:
-    shutil.copytree(copied / "positions" / "small", copied / "positions" / ".small.building-0123456789abcdef")
+def test_materialised_positions_that_are_not_there_are_named(
+    copied: Path, asset: dg.AssetsDefinition
+) -> None:
+    shutil.copytree(
+        copied / "positions" / "small", copied / "positions" / ".small.building-0123456789abcdef"
+    )
     shutil.move(copied / "positions" / "small", copied / "positions" / "other")
     (network,) = (card.parent.name for card in copied.glob("checkpoints/*/checkpoint.json"))
     options: dict[str, object] = {} if asset is training_set else {"checkpoint": network}
@@ -310,29 +386,43 @@ def test_materialised_positions_that_are_not_there_are_named(copied: Path, asset
             instance.delete_dynamic_partition("dumps", "small")
             assert one(asset, instance, {"audit": False}) == ""
             (page,) = copied.glob("training_sets/*/training_set.json")
-            assert [entry["name"] for entry in json.loads(page.read_text())["datasets"]] == ["other"]
+            assert [entry["name"] for entry in json.loads(page.read_text())["datasets"]] == [
+                "other"
+            ]
 
 
 def test_a_report_is_of_one_named_dataset_too(copied: Path) -> None:
     (network,) = (card.parent.name for card in copied.glob("checkpoints/*/checkpoint.json"))
     options: dict[str, object] = {"checkpoint": network, "rule": {"limit": 50}}
     with dg.DagsterInstance.ephemeral() as instance:
-        assert "no positions called nosuch" in one(accuracy_report, instance, options | {"positions": "nosuch"})
+        assert "no positions called nosuch" in one(
+            accuracy_report, instance, options | {"positions": "nosuch"}
+        )
         assert "no training_set has been materialized" in one(accuracy_report, instance, options)
         assert one(accuracy_report, instance, options | {"positions": "small"}) == ""
         report = json.loads((copied / "reports" / network / "small" / "report.json").read_text())
         assert report["positions"] == 50
         for name in ("own", "newest"):
-            assert one(training_set, instance, {"positions": ["small"], "name": name, "audit": False}) == ""
-        paths = {"path": copied / "checkpoints" / network, "trained_on": copied / "training_sets" / "own"}
+            assert (
+                one(training_set, instance, {"positions": ["small"], "name": name, "audit": False})
+                == ""
+            )
+        paths = {
+            "path": copied / "checkpoints" / network,
+            "trained_on": copied / "training_sets" / "own",
+        }
         known = {name: dg.MetadataValue.path(path) for name, path in paths.items()}
         instance.report_runless_asset_event(dg.AssetMaterialization(checkpoint.key, metadata=known))
         assert one(accuracy_report, instance, options) == ""
     assert (copied / "reports" / network / "own" / "report.json").exists()
-    assert not (copied / "reports" / network / "newest").exists(), "its own training set is taken, not the newest"
+    assert not (copied / "reports" / network / "newest").exists(), (
+        "its own training set is taken, not the newest"
+    )
 
 
-def test_without_names_the_datasets_of_dumps_are_joined_and_the_sample_only_alone(root: Path) -> None:
+def test_without_names_the_datasets_of_dumps_are_joined_and_the_sample_only_alone(
+    root: Path,
+) -> None:
     for name in ("sample", "made-by-hand"):
         (root / "positions" / name).mkdir(parents=True)
         (root / "positions" / name / "manifest.json").write_text("{}")
@@ -346,7 +436,9 @@ def test_without_names_the_datasets_of_dumps_are_joined_and_the_sample_only_alon
     assert [path.name for path in found(("small", "made-by-hand"))] == ["made-by-hand", "small"]
 
 
-@pytest.mark.parametrize(("asset", "below"), [(checkpoint, training_set), (accuracy_report, checkpoint)])
+@pytest.mark.parametrize(
+    ("asset", "below"), [(checkpoint, training_set), (accuracy_report, checkpoint)]
+)
 def test_a_materialised_folder_that_is_not_there_is_named(
     root: Path, asset: dg.AssetsDefinition, below: dg.AssetsDefinition
 ) -> None:

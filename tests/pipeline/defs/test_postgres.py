@@ -1,4 +1,5 @@
-"""Dagster's instance on a real PostgreSQL, by the file that `make ui-postgres` adds. Slow; needs Debian's postgresql."""
+"""Dagster's instance on a real PostgreSQL, by the file that `make ui-postgres` adds. Slow; needs
+Debian's postgresql."""
 
 import importlib.util
 import os
@@ -20,7 +21,9 @@ PASSWORD = "not in any file"
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(not PROGRAMS, reason="PostgreSQL is not installed: apt-get install postgresql"),
+    pytest.mark.skipif(
+        not PROGRAMS, reason="PostgreSQL is not installed: apt-get install postgresql"
+    ),
     pytest.mark.skipif(
         importlib.util.find_spec("dagster_postgres") is None,
         reason="dagster-postgres is not installed: fianchetto[postgres]",
@@ -28,15 +31,20 @@ pytestmark = [
 ]
 
 
-def server_program(name: str, *words: str, user: str | None, check: bool = True) -> subprocess.CompletedProcess[str]:
+def server_program(
+    name: str, *words: str, user: str | None, check: bool = True
+) -> subprocess.CompletedProcess[str]:
     """Run one of PostgreSQL's programs, which refuse to be root, as another user where need be."""
     command = [str(PROGRAMS[-1].with_name(name)), *words]
-    return subprocess.run(command, user=user, check=check, capture_output=True, text=True, timeout=120, cwd="/")
+    return subprocess.run(
+        command, user=user, check=check, capture_output=True, text=True, timeout=120, cwd="/"
+    )
 
 
 @pytest.fixture
 def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Start a private cluster on a free port of the loopback, with a password, and give its folder."""
+    """Start a private cluster on a free port of the loopback, with a password, and give its
+    folder."""
     user = "postgres" if os.geteuid() == 0 else None
     secret, data = tmp_path / "secret", tmp_path / "cluster"
     secret.write_text(PASSWORD)
@@ -47,13 +55,25 @@ def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         for folder in [tmp_path, *tmp_path.parents]:  # pytest's folders are the owner's alone
             if folder.stat().st_uid == os.geteuid() and str(folder) not in ("/", "/tmp"):
                 folder.chmod(folder.stat().st_mode | 0o011)
-    server_program("initdb", "-D", str(data), "-U", "dagster", "-A", "scram-sha-256", f"--pwfile={secret}", user=user)
+    server_program(
+        "initdb",
+        "-D",
+        str(data),
+        "-U",
+        "dagster",
+        "-A",
+        "scram-sha-256",
+        f"--pwfile={secret}",
+        user=user,
+    )
     secret.unlink()
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
     options = f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories= -c fsync=off"
-    server_program("pg_ctl", "-D", str(data), "-o", options, "-l", str(data / "log"), "-w", "start", user=user)
+    server_program(
+        "pg_ctl", "-D", str(data), "-o", options, "-l", str(data / "log"), "-w", "start", user=user
+    )
     settings = {"PGHOST": "127.0.0.1", "PGPORT": port, "PGDATABASE": "dagster", "PGUSER": "dagster"}
     for name, value in (settings | {"PGPASSWORD": PASSWORD}).items():
         monkeypatch.setenv(name, value)
@@ -61,18 +81,26 @@ def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         subprocess.run([PROGRAMS[-1].with_name("createdb"), "dagster"], check=True, timeout=60)
         yield data
     finally:
-        server_program("pg_ctl", "-D", str(data), "-m", "immediate", "-w", "stop", user=user, check=False)
+        server_program(
+            "pg_ctl", "-D", str(data), "-m", "immediate", "-w", "stop", user=user, check=False
+        )
 
 
 def asked(statement: str) -> str:
     """Ask the database itself."""
     said = subprocess.run(
-        [PROGRAMS[-1].with_name("psql"), "-At", "-c", statement], check=True, capture_output=True, text=True, timeout=60
+        [PROGRAMS[-1].with_name("psql"), "-At", "-c", statement],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     return said.stdout.strip()
 
 
-def test_a_run_is_kept_in_postgres(database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_is_kept_in_postgres(
+    database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = tmp_path / "dagster"
     folder.mkdir()
     datasets = prepared(folder, monkeypatch)
@@ -90,18 +118,33 @@ def test_a_run_is_kept_in_postgres(database: Path, tmp_path: Path, monkeypatch: 
     assert (datasets / "positions" / "small" / "manifest.json").exists()
     assert asked(f"select status from runs where run_id = '{result.run_id}'") == "SUCCESS"
     assert asked("select partition from dynamic_partitions") == "small"
-    assert int(asked("select count(*) from event_logs where dagster_event_type = 'ASSET_MATERIALIZATION'")) == 2
-    with dg.DagsterInstance.from_config(str(home)) as instance:  # another process would find the same
+    assert (
+        int(
+            asked(
+                "select count(*) from event_logs where dagster_event_type = 'ASSET_MATERIALIZATION'"
+            )
+        )
+        == 2
+    )
+    # another process would find the same
+    with dg.DagsterInstance.from_config(str(home)) as instance:
         assert [run.run_id for run in instance.get_runs()] == [result.run_id]
     assert not list(home.rglob("*.db")), "nothing of it went to SQLite"
-    assert not any(PASSWORD in path.read_text(errors="replace") for path in home.rglob("*") if path.is_file())
+    assert not any(
+        PASSWORD in path.read_text(errors="replace") for path in home.rglob("*") if path.is_file()
+    )
 
 
 def test_a_wrong_password_is_refused(
-    database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    database: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setenv("PGPASSWORD", "a guess")
-    (tmp_path / "dagster.yaml").write_text((ROOT / "dagster_home" / "dagster-postgres.yaml").read_text())
+    (tmp_path / "dagster.yaml").write_text(
+        (ROOT / "dagster_home" / "dagster-postgres.yaml").read_text()
+    )
     with pytest.raises(Exception, match="too many retries for DB connection"):
         dg.DagsterInstance.from_config(str(tmp_path))
     assert "password authentication failed" in caplog.text

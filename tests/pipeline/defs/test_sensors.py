@@ -1,4 +1,5 @@
-"""The sensor: it goes by what lies in `datasets/dumps/` and what was made of it, and asks for nothing twice."""
+"""The sensor: it goes by what lies in `datasets/dumps/` and what was made of it, and asks for
+nothing twice."""
 
 import json
 import os
@@ -34,7 +35,8 @@ def instance(root: Path) -> Iterator[dg.DagsterInstance]:
 
 
 def asked(instance: dg.DagsterInstance) -> list[dg.RunRequest]:
-    """Look once and give the runs that are requested; partitions are added as the daemon does it."""
+    """Look once and give the runs that are requested; partitions are added as the daemon does
+    it."""
     found = new_dumps(dg.build_sensor_context(instance=instance), datasets=Datasets())
     if isinstance(found, dg.SkipReason):
         return []
@@ -49,11 +51,14 @@ def keys(instance: dg.DagsterInstance) -> list[str | None]:
 
 
 def old(path: Path, seconds: float = 1000.0) -> None:
-    """Make a file one that was written so long ago; with negative seconds one that still is, however slow the test."""
+    """Make a file one that was written so long ago; with negative seconds one that still is,
+    however slow the test."""
     os.utime(path, (time.time() - seconds, time.time() - seconds))
 
 
-def test_what_lies_there_at_the_first_look_is_built(root: Path, instance: dg.DagsterInstance) -> None:
+def test_what_lies_there_at_the_first_look_is_built(
+    root: Path, instance: dg.DagsterInstance
+) -> None:
     (root / "dumps" / "being-copied.pgn").write_text("x")
     old(root / "dumps" / "being-copied.pgn", seconds=-1000.0)
     (root / "dumps" / "notes.txt").write_text("x")
@@ -67,7 +72,9 @@ def test_what_lies_there_at_the_first_look_is_built(root: Path, instance: dg.Dag
 def test_a_dump_is_listed_before_it_is_built(root: Path, instance: dg.DagsterInstance) -> None:
     (root / "dumps" / "notes.txt").write_text("x")
     for said in ("new dumps: small", "new dumps: none"):
-        assert said in str(dumps_folder(dg.build_sensor_context(instance=instance), datasets=Datasets()))
+        assert said in str(
+            dumps_folder(dg.build_sensor_context(instance=instance), datasets=Datasets())
+        )
     assert instance.get_dynamic_partitions("dumps") == ["small"]
 
 
@@ -81,7 +88,9 @@ def test_a_known_dump_without_positions_is_built(root: Path, instance: dg.Dagste
 def test_it_follows_a_dump_through_its_changes(root: Path, instance: dg.DagsterInstance) -> None:
     dump = root / "dumps" / "small.pgn"
     (request,) = asked(instance)
-    assert execute("build_positions", instance, {"positions": {"workers": 1, "ingest": SETTINGS}}, "small").success
+    assert execute(
+        "build_positions", instance, {"positions": {"workers": 1, "ingest": SETTINGS}}, "small"
+    ).success
     assert keys(instance) == []
     text = dump.read_text()
     dump.write_text(text.replace('[Result "1-0"]', '[Result "0-1"]'))  # as long as before
@@ -93,7 +102,9 @@ def test_it_follows_a_dump_through_its_changes(root: Path, instance: dg.DagsterI
     (again,) = asked(instance)
     assert again.run_key != request.run_key
     assert again.run_config == {}, "the run uses the settings of the positions that exist"
-    assert execute("build_positions", instance, {"positions": {"workers": 1, "ingest": SETTINGS}}, "small").success
+    assert execute(
+        "build_positions", instance, {"positions": {"workers": 1, "ingest": SETTINGS}}, "small"
+    ).success
     manifest = json.loads((root / "positions" / "small" / "manifest.json").read_text())
     assert {name: manifest["config"][name] for name in SETTINGS} == SETTINGS
     assert keys(instance) == []
@@ -105,7 +116,9 @@ def test_it_follows_a_dump_through_its_changes(root: Path, instance: dg.DagsterI
 def test_what_is_under_way_is_not_asked_for_again(
     root: Path, instance: dg.DagsterInstance, status: DagsterRunStatus
 ) -> None:
-    create_run_for_test(instance, job_name="another", tags={"dagster/partition": "small"}, status=status)
+    create_run_for_test(
+        instance, job_name="another", tags={"dagster/partition": "small"}, status=status
+    )
     assert keys(instance) == []
     (root / "dumps" / "other.pgn").write_text(random_pgn(2))
     old(root / "dumps" / "other.pgn")
@@ -113,7 +126,8 @@ def test_what_is_under_way_is_not_asked_for_again(
 
 
 def test_each_version_of_a_file_is_requested_once(root: Path, instance: dg.DagsterInstance) -> None:
-    """Dagster skips a run key that it knows: a run that failed or was cancelled is not repeated until the file changes."""
+    """Dagster skips a run key that it knows: a run that failed or was cancelled is not repeated
+    until the file changes."""
     (first,) = asked(instance)
     (again,) = asked(instance)
     assert first.run_key == again.run_key
@@ -131,21 +145,29 @@ def test_positions_that_were_made_elsewhere_are_built_unless_of_this_version(
     ingest([str(dump)], out, IngestConfig(test_share=0.2, seed=3), workers=1)
     assert keys(instance) == ["small"]
     current = {DUMP_VERSION: version_of(dump)}
-    instance.report_runless_asset_event(dg.AssetMaterialization(positions.key, partition="small", metadata=current))
+    instance.report_runless_asset_event(
+        dg.AssetMaterialization(positions.key, partition="small", metadata=current)
+    )
     assert keys(instance) == []
     other = {DUMP_VERSION: "another"}
-    instance.report_runless_asset_event(dg.AssetMaterialization(positions.key, partition="small", metadata=other))
+    instance.report_runless_asset_event(
+        dg.AssetMaterialization(positions.key, partition="small", metadata=other)
+    )
     assert keys(instance) == ["small"]
 
 
-def test_a_run_that_names_no_options_builds_a_partition_as_it_was(root: Path, instance: dg.DagsterInstance) -> None:
+def test_a_run_that_names_no_options_builds_a_partition_as_it_was(
+    root: Path, instance: dg.DagsterInstance
+) -> None:
     """As the sensor asks for it, and a plain click on Materialize."""
     dump, out = root / "dumps" / "small.pgn", root / "positions" / "small"
     register(instance, Datasets())
     ingest([str(dump)], out, IngestConfig(test_share=0.2, seed=3), workers=1)
     dump.write_text(random_pgn(20, seed=7))
     resources = {"datasets": Datasets(), "compute": Compute()}
-    assert dg.materialize([positions], instance=instance, partition_key="small", resources=resources).success
+    assert dg.materialize(
+        [positions], instance=instance, partition_key="small", resources=resources
+    ).success
     manifest = json.loads((out / "manifest.json").read_text())
     assert manifest["sources"][0]["bytes"] == dump.stat().st_size
     assert {name: manifest["config"][name] for name in SETTINGS} == SETTINGS

@@ -39,7 +39,9 @@ TINY = {
         "max_top1_drop": 1.0,
     },
 }
-TINY["explore"] |= {"search": {"algorithm": "gumbel", "simulations": 4, "max_considered_actions": 4}}  # type: ignore[operator]
+TINY["explore"] |= {
+    "search": {"algorithm": "gumbel", "simulations": 4, "max_considered_actions": 4}
+}  # type: ignore[operator]
 
 
 def test_a_tuned_network_is_stronger_when_its_whole_interval_says_so() -> None:
@@ -76,7 +78,9 @@ def test_nothing_promoted_is_said_and_the_seed_does_not_play_itself(
     assert not {"elo", "elo_low", "elo_high"} & set(said)
     met: list[list[str]] = []
 
-    def play(pairings: list[tuple[SideConfig, SideConfig]], *rest: object, **more: object) -> dict[str, object]:
+    def play(
+        pairings: list[tuple[SideConfig, SideConfig]], *rest: object, **more: object
+    ) -> dict[str, object]:
         met.append([side.who for _, side in pairings])
         return {"rows": [{"b": met[-1][0]}], "text": "a table", "out": str(out)}
 
@@ -89,7 +93,14 @@ def test_nothing_promoted_is_said_and_the_seed_does_not_play_itself(
 
 
 def test_a_clean_sweep_has_a_bound_and_no_elo(tmp_path: Path) -> None:
-    row = dict.fromkeys(("a", "b"), "x") | {"games": 4, "wins": 4, "draws": 0, "losses": 0, "score": 1.0, "los": 0.99}
+    row = dict.fromkeys(("a", "b"), "x") | {
+        "games": 4,
+        "wins": 4,
+        "draws": 0,
+        "losses": 0,
+        "score": 1.0,
+        "los": 0.99,
+    }
     row |= {"elo": None, "elo_low": 160.6, "elo_high": None}
     said = describe_strength(tmp_path, tmp_path, {"against_seed": row, "rows": [row], "text": ""})
     assert said["elo_low"] == 160.6
@@ -98,7 +109,13 @@ def test_a_clean_sweep_has_a_bound_and_no_elo(tmp_path: Path) -> None:
 
 
 def test_the_last_comparison_of_players_is_shown(tmp_path: Path) -> None:
-    found: dict[str, Any] = {"format_version": 2, "truth": "results", "games": 63, "network": 0.2, "hand_written": 0.1}
+    found: dict[str, Any] = {
+        "format_version": 2,
+        "truth": "results",
+        "games": 63,
+        "network": 0.2,
+        "hand_written": 0.1,
+    }
     for number, count in enumerate((399, 400)):
         folder = tmp_path / GENERATIONS / f"00{number}"
         folder.mkdir(parents=True)
@@ -112,8 +129,10 @@ def test_the_last_comparison_of_players_is_shown(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_job_fine_tunes_and_measures(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FIANCHETTO_UCI_ENGINE", "")  # an engine would evaluate every move of 200 positions
-    (network,) = (card.parent for card in copied.glob("checkpoints/*/checkpoint.json"))  # a lock lies there too
+    # an engine would evaluate every move of 200 positions
+    monkeypatch.setenv("FIANCHETTO_UCI_ENGINE", "")
+    # a lock lies there too
+    (network,) = (card.parent for card in copied.glob("checkpoints/*/checkpoint.json"))
     ops: dict[str, object] = {
         "tuned_checkpoint": {"checkpoint": network.name, "finetune": TINY},
         "strength_report": {"games": 2, "simulations": [2]},
@@ -121,7 +140,9 @@ def test_the_job_fine_tunes_and_measures(copied: Path, monkeypatch: pytest.Monke
     with dg.DagsterInstance.ephemeral() as instance:
         instance.add_dynamic_partitions("tunings", ["first"])
         result = execute("finetune", instance, ops, "first")
-        assert result.success, [event.event_specific_data for event in result.get_step_failure_events()]
+        assert result.success, [
+            event.event_specific_data for event in result.get_step_failure_events()
+        ]
         (event,) = result.asset_materializations_for_node("tuned_checkpoint")
         said = {name: value.value for name, value in event.metadata.items()}
         assert said["path"] == str(copied / "tuned" / "first")
@@ -129,9 +150,12 @@ def test_the_job_fine_tunes_and_measures(copied: Path, monkeypatch: pytest.Monke
         assert '[Result "' in str(said["sample_games"])
         assert len(said["verdicts"].records) == 2  # type: ignore[attr-defined]
         (event,) = result.asset_materializations_for_node("strength_report")
-        promoted = NOTHING_PROMOTED not in str(event.metadata["text"].value)  # two games decide, by chance
+        # two games decide, by chance
+        promoted = NOTHING_PROMOTED not in str(event.metadata["text"].value)
         assert ("| best 2 | seed 2 |" in str(event.metadata["text"].value)) == promoted
-        assert bool({"elo_low", "elo_high"} & set(event.metadata)) == promoted, "a clean sweep has a bound alone"
+        assert bool({"elo_low", "elo_high"} & set(event.metadata)) == promoted, (
+            "a clean sweep has a bound alone"
+        )
         again = execute("finetune", instance, ops, "first")
         assert again.success
         found = {event.asset_key for event in again.get_asset_materialization_events()}

@@ -42,7 +42,9 @@ def texts() -> list[bytes]:
 def pack(texts: list[bytes], hinted: bool = True, **more: Any) -> bytes:
     """Compress each text to a frame, behind pzstd's note of its length if hinted."""
     frames = [zstandard.ZstdCompressor(**more).compress(one) for one in texts]
-    return b"".join((struct.pack("<III", 0x184D2A50, 4, len(one)) if hinted else b"") + one for one in frames)
+    return b"".join(
+        (struct.pack("<III", 0x184D2A50, 4, len(one)) if hinted else b"") + one for one in frames
+    )
 
 
 def read_archive(data: bytes, compression: str) -> tuple[bytes, OSError | None]:
@@ -56,13 +58,18 @@ def read_archive(data: bytes, compression: str) -> tuple[bytes, OSError | None]:
     return b"".join(found), None
 
 
-def read_source(name: str, monkeypatch: pytest.MonkeyPatch, data: bytes) -> tuple[list[Any], dict[str, Any]]:
+def read_source(
+    name: str, monkeypatch: pytest.MonkeyPatch, data: bytes
+) -> tuple[list[Any], dict[str, Any]]:
     """Return the chunks of an archive and its entry in the manifest."""
     with monkeypatch.context() as patch:
         if name == STDIN:
             patch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(data)))
         source = Source(name)
-        found = [(one.offset, bytes(one.text), one.starts.tolist()) for one in read_chunks([source], 300_000)]
+        found = [
+            (one.offset, bytes(one.text), one.starts.tolist())
+            for one in read_chunks([source], 300_000)
+        ]
     return found, source.describe()
 
 
@@ -72,7 +79,11 @@ def read_source(name: str, monkeypatch: pytest.MonkeyPatch, data: bytes) -> tupl
     [{}, {"write_checksum": True}, {"write_content_size": False}, {"level": 19}, {"hinted": False}],
 )
 def test_the_chunks_are_those_of_all_frames(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, texts: list[bytes], options: dict[str, Any], name: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    texts: list[bytes],
+    options: dict[str, Any],
+    name: str,
 ) -> None:
     path, data = tmp_path / "games.pgn.zst", pack(texts, **options)
     path.write_bytes(data)
@@ -86,7 +97,9 @@ def test_damage_anywhere_ends_the_text_where_it_lies(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, texts: list[bytes], codec: str, name: str
 ) -> None:
     text = b"".join(texts)
-    whole = pack(texts, write_checksum=True) if codec == "zstd" else b"".join(map(CODECS[codec], texts))
+    whole = (
+        pack(texts, write_checksum=True) if codec == "zstd" else b"".join(map(CODECS[codec], texts))
+    )
     path, chance = tmp_path / f"games.pgn{SUFFIXES[codec]}", random.Random(7)
     damaged = 0
     for number in range(24):
@@ -112,7 +125,10 @@ def test_zero_bytes_behind_an_archive_are_padding(codec: str, zeros: int) -> Non
     text = datasets.random_game(1).encode() * 300
     for archive in (CODECS[codec](text), CODECS[codec](text[:5000]) + CODECS[codec](text[5000:])):
         assert read_archive(archive + bytes(zeros), codec) == (text, None)
-    assert read_archive(CODECS[codec](text) + bytes(zeros) + CODECS[codec](text), codec) == (text * 2, None)
+    assert read_archive(CODECS[codec](text) + bytes(zeros) + CODECS[codec](text), codec) == (
+        text * 2,
+        None,
+    )
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -150,9 +166,14 @@ def test_errors_of_reading_come_after_the_text_before_them(texts: list[bytes]) -
 
 
 def blocks(seed: int, size: int) -> bytes:
-    """Return text that compresses, and blocks of each kind: compressed, one byte repeated, random."""
+    """Return text that compresses, and blocks of each kind: compressed, one byte repeated,
+    random."""
     chance = random.Random(seed)
-    parts = [b"1. e4 { [%clk 0:03:00] } e5 " * (size // 60), bytes(size // 4), chance.randbytes(size // 4)]
+    parts = [
+        b"1. e4 { [%clk 0:03:00] } e5 " * (size // 60),
+        bytes(size // 4),
+        chance.randbytes(size // 4),
+    ]
     return b"".join(parts)
 
 
@@ -161,7 +182,9 @@ def blocks(seed: int, size: int) -> bytes:
 @pytest.mark.parametrize("level", [1, 19])
 def test_frames_of_any_form_and_length_are_read(sized: bool, summed: bool, level: int) -> None:
     packer = zstandard.ZstdCompressor(level=level, write_content_size=sized, write_checksum=summed)
-    texts = [blocks(number, size) for number, size in enumerate((0, 1, 100, 300, 70_000, 900_000, 5))]
+    texts = [
+        blocks(number, size) for number, size in enumerate((0, 1, 100, 300, 70_000, 900_000, 5))
+    ]
     assert read_archive(b"".join(map(packer.compress, texts)), "zstd") == (b"".join(texts), None)
 
 

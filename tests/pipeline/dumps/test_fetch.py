@@ -1,4 +1,5 @@
-"""Fetching from a real server that breaks connections, stalls, lies, redirects, refuses and replaces the file meanwhile."""
+"""Fetching from a real server that breaks connections, stalls, lies, redirects, refuses and
+replaces the file meanwhile."""
 
 import hashlib
 import io
@@ -78,7 +79,9 @@ def test_a_month_is_fetched_and_verified_once(server: Server, tmp_path: Path) ->
     server.publish(NAME, DATA)
     said = fetch(["2013-01"], tmp_path, config(server))
     digest = hashlib.sha256(DATA).hexdigest()
-    assert said["files"] == {NAME: {"bytes": len(DATA), "sha256": digest, "verified": True, "fetched": True}}
+    assert said["files"] == {
+        NAME: {"bytes": len(DATA), "sha256": digest, "verified": True, "fetched": True}
+    }
     assert (tmp_path / NAME).read_bytes() == DATA
     assert names(tmp_path) == [NAME]
     asked = len(server.ranges(NAME))
@@ -95,13 +98,21 @@ def test_a_connection_that_breaks_goes_on_from_its_byte(server: Server, tmp_path
     said = fetch(["2013-01"], tmp_path, config(server), progress=ticks.append)
     assert (tmp_path / NAME).read_bytes() == DATA
     assert said["fetched"] == len(DATA)
-    assert server.ranges(NAME) == [None, "bytes=100000-", "bytes=100000-", "bytes=150000-", "bytes=150001-"]
+    assert server.ranges(NAME) == [
+        None,
+        "bytes=100000-",
+        "bytes=100000-",
+        "bytes=150000-",
+        "bytes=150001-",
+    ]
     assert [since for path, _, since in server.asked if path.endswith(NAME)][1:] == ['"one"'] * 4
     assert ticks[-1].done == ticks[-1].total == len(DATA)
     assert ticks[-1].values["breaks"] == 4
 
 
-def test_a_connection_that_stalls_goes_on(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_that_stalls_goes_on(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = server.publish(NAME, DATA)
     file.faults += [Fault(send=100_000, stall=True)]
     ticks = []
@@ -117,7 +128,10 @@ def test_a_server_that_never_gives_more_is_given_up_and_what_came_is_kept(
 ) -> None:
     file = server.publish(NAME, DATA)
     file.faults += [Fault(send=100_000), *[Fault(send=0)] * 4]
-    with tries(4), pytest.raises(FetchError, match="given up at byte 100,000 after 4 tries in a row"):
+    with (
+        tries(4),
+        pytest.raises(FetchError, match="given up at byte 100,000 after 4 tries in a row"),
+    ):
         fetch(["2013-01"], tmp_path, config(server))
     assert waits == [1.0, 2.0, 4.0]
     assert names(tmp_path) == [f"{NAME}.part", f"{NAME}.part.json"]
@@ -130,14 +144,18 @@ def test_later_means_later(server: Server, tmp_path: Path, waits: list[float]) -
     file = server.publish(NAME, DATA)
     date = formatdate(time.time() + 100, usegmt=True)
     for status, header in ((429, "7"), (503, date), (503, "soon"), (502, None)):
-        file.faults.append(Fault(status=status, headers=(("Retry-After", header),) if header else ()))
+        file.faults.append(
+            Fault(status=status, headers=(("Retry-After", header),) if header else ())
+        )
     fetch(["2013-01"], tmp_path, config(server))
     assert (tmp_path / NAME).read_bytes() == DATA
     assert waits[0] == 7.0
     assert 0 < waits[1] <= 100
     assert waits[2:] == [4.0, 8.0]
     file.faults += [Fault(status=429, headers=(("Retry-After", "86400"),))]
-    with pytest.raises(FetchError, match="answered 429 and asks for 86,400 seconds: try again then"):
+    with pytest.raises(
+        FetchError, match="answered 429 and asks for 86,400 seconds: try again then"
+    ):
         fetch(["2013-01"], tmp_path / "elsewhere", config(server))
     assert len(waits) == 4
 
@@ -150,8 +168,12 @@ def test_a_stop_is_heard_while_waiting(server: Server, tmp_path: Path) -> None:
     assert fetch(["2013-01"], tmp_path, config(server))["fetched"] == len(DATA) - 1000
 
 
-@pytest.mark.parametrize(("etag", "modified"), [('"one"', ""), ('W/"one"', "Sat, 01 Feb 2025 00:00:00 GMT"), ("", "")])
-def test_ranges_that_are_ignored_join_nothing_twice(server: Server, tmp_path: Path, etag: str, modified: str) -> None:
+@pytest.mark.parametrize(
+    ("etag", "modified"), [('"one"', ""), ('W/"one"', "Sat, 01 Feb 2025 00:00:00 GMT"), ("", "")]
+)
+def test_ranges_that_are_ignored_join_nothing_twice(
+    server: Server, tmp_path: Path, etag: str, modified: str
+) -> None:
     file = server.publish(NAME, DATA, ranges=False, etag=etag, modified=modified)
     file.faults += [Fault(send=200_000), Fault(send=100_000), Fault(send=250_000)]
     fetch(["2013-01"], tmp_path, config(server))
@@ -168,14 +190,19 @@ def test_a_length_that_is_too_long_is_seen_through(server: Server, tmp_path: Pat
         fetch([f"{server.url}/standard/{NAME}"], tmp_path / "b", config(server))
 
 
-def test_a_length_that_is_too_short_and_a_wrong_hash_leave_nothing(server: Server, tmp_path: Path) -> None:
+def test_a_length_that_is_too_short_and_a_wrong_hash_leave_nothing(
+    server: Server, tmp_path: Path
+) -> None:
     file = server.publish(NAME, DATA)
     file.faults += [Fault(lie=-5000)]
     with pytest.raises(FetchError, match=r"not the published .*: it was not kept"):
         fetch(["2013-01"], tmp_path, config(server))
     assert names(tmp_path) == []
     server.publish(f"{STEM}2013-02.pgn.zst", DATA, sha256="0" * 64)
-    with pytest.raises(FetchError, match=f"has the sha256 {hashlib.sha256(DATA).hexdigest()}, not the published 0000"):
+    with pytest.raises(
+        FetchError,
+        match=f"has the sha256 {hashlib.sha256(DATA).hexdigest()}, not the published 0000",
+    ):
         fetch(["2013-02"], tmp_path, config(server))
     assert names(tmp_path) == []
 
@@ -207,7 +234,12 @@ def test_a_file_replaced_while_it_is_read_is_begun_again(server: Server, tmp_pat
 def test_what_is_here_of_an_unknown_version_is_not_joined(server: Server, tmp_path: Path) -> None:
     server.files["/a.pgn"] = File(DATA, etag="", modified="")
     (tmp_path / "a.pgn.part").write_bytes(OTHER[:5000])
-    for state in ("", "{}", '{"url": 1}', json.dumps({"url": f"{server.url}/a.pgn", "sha256": "", "version": {}})):
+    for state in (
+        "",
+        "{}",
+        '{"url": 1}',
+        json.dumps({"url": f"{server.url}/a.pgn", "sha256": "", "version": {}}),
+    ):
         (tmp_path / "a.pgn.part.json").write_text(state)
         fetch([f"{server.url}/a.pgn"], tmp_path, config(server))
         assert (tmp_path / "a.pgn").read_bytes() == DATA
@@ -218,7 +250,8 @@ def test_what_is_here_of_an_unknown_version_is_not_joined(server: Server, tmp_pa
 def test_what_was_not_synchronised_before_a_power_cut_is_fetched_again(
     server: Server, tmp_path: Path, synced: int
 ) -> None:
-    """The system keeps the length of a file and loses what it had not written; a URL has no published hash."""
+    """The system keeps the length of a file and loses what it had not written; a URL has no
+    published hash."""
     data = random.Random(9).randbytes(2_000_000)
     server.files["/a.pgn"] = File(data, faults=[Fault(send=1_500_000), Fault(status=503)])
     with tries(1), pytest.raises(FetchError):
@@ -255,20 +288,34 @@ class Hops(HTTPAdapter):
         url = str(request.url)
         self.asked.append(url)
         found, answer = self.table[url], requests.Response()
-        answer.url, answer.request, answer.status_code = url, request, 302 if isinstance(found, str) else 200
+        answer.url, answer.request, answer.status_code = (
+            url,
+            request,
+            302 if isinstance(found, str) else 200,
+        )
         body = b"" if isinstance(found, str) else found
         answer.headers["Content-Length"] = str(len(body))
         if isinstance(found, str):
             answer.headers["Location"] = found
-        answer.raw = HTTPResponse(io.BytesIO(body), headers=dict(answer.headers), preload_content=False)
+        answer.raw = HTTPResponse(
+            io.BytesIO(body), headers=dict(answer.headers), preload_content=False
+        )
         return answer
 
 
 @pytest.mark.parametrize(
     ("table", "asked", "refused"),
     [
-        ({"https://a/x": "http://b/x", "http://b/x": "https://c/x", "https://c/x": b"body"}, 1, "without encryption"),
-        ({"https://a/x": "https://b/x", "https://b/x": "http://c/x", "http://c/x": b"body"}, 2, "without encryption"),
+        (
+            {"https://a/x": "http://b/x", "http://b/x": "https://c/x", "https://c/x": b"body"},
+            1,
+            "without encryption",
+        ),
+        (
+            {"https://a/x": "https://b/x", "https://b/x": "http://c/x", "http://c/x": b"body"},
+            2,
+            "without encryption",
+        ),
         ({"http://a/x": "https://b/x", "https://b/x": "//c/y", "https://c/y": b"body"}, 3, ""),
         ({"http://a/x": "https://b/x", "https://b/x": "http://a/x"}, 2, "without encryption"),
         ({"https://a/x": "../y z", "https://a/y%20z": b"body"}, 2, ""),
@@ -301,7 +348,9 @@ def test_a_file_that_is_here_and_is_another_is_left(server: Server, tmp_path: Pa
     assert (tmp_path / NAME).read_bytes() == OTHER
 
 
-def test_urls_have_the_hash_that_is_said_and_no_query_in_their_name(server: Server, tmp_path: Path) -> None:
+def test_urls_have_the_hash_that_is_said_and_no_query_in_their_name(
+    server: Server, tmp_path: Path
+) -> None:
     server.files["/b%20c.pgn"] = File(DATA)
     address = f"{server.url}/b%20c.pgn?secret=1"
     said = fetch([address], tmp_path, config(server, sha256=hashlib.sha256(DATA).hexdigest()))
@@ -309,7 +358,12 @@ def test_urls_have_the_hash_that_is_said_and_no_query_in_their_name(server: Serv
     with pytest.raises(FetchError, match=r"answers 404: there is no such file") as told:
         fetch([f"{server.url}/nothing.pgn?secret=1"], tmp_path, config(server))
     assert "secret" not in str(told.value)
-    with tries(2), pytest.raises(FetchError, match=r"given up at byte 0 after 2 tries in a row \(Connection refused\)"):
+    with (
+        tries(2),
+        pytest.raises(
+            FetchError, match=r"given up at byte 0 after 2 tries in a row \(Connection refused\)"
+        ),
+    ):
         fetch(["http://127.0.0.1:9/x.pgn"], tmp_path, FetchConfig())
 
 
@@ -322,7 +376,9 @@ def test_words_that_are_nothing_are_refused(word: str, tmp_path: Path) -> None:
         fetch([word], tmp_path)
 
 
-def test_months_that_are_not_published_are_named_before_anything_is_fetched(server: Server, tmp_path: Path) -> None:
+def test_months_that_are_not_published_are_named_before_anything_is_fetched(
+    server: Server, tmp_path: Path
+) -> None:
     server.publish(NAME, DATA)
     with pytest.raises(FetchError, match=r"does not publish .*2013-02.pgn.zst.*2013-01.pgn.zst"):
         fetch(["2013-01..2013-02"], tmp_path, config(server))
@@ -337,7 +393,10 @@ def test_a_full_disk_and_another_fetch_are_said(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.publish(NAME, DATA)
-    with FileLock(tmp_path / f".{NAME}.lock"), pytest.raises(FetchError, match="another fetch is writing"):
+    with (
+        FileLock(tmp_path / f".{NAME}.lock"),
+        pytest.raises(FetchError, match="another fetch is writing"),
+    ):
         fetch(["2013-01"], tmp_path, config(server))
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(module.shutil, "disk_usage", lambda path: usage._replace(free=1000))
@@ -345,10 +404,15 @@ def test_a_full_disk_and_another_fetch_are_said(
         fetch(["2013-01"], tmp_path, config(server))
 
 
-def test_a_fetch_that_is_killed_is_continued_by_the_same_command(server: Server, tmp_path: Path) -> None:
+def test_a_fetch_that_is_killed_is_continued_by_the_same_command(
+    server: Server, tmp_path: Path
+) -> None:
     file = server.publish(NAME, DATA)
     file.faults += [Fault(send=200_000, stall=True)]
-    script = "from pipeline.dumps import fetch; fetch.SYNC_BYTES = 1; from pipeline.cli.main import main; main()"
+    script = (
+        "from pipeline.dumps import fetch; fetch.SYNC_BYTES = 1; from pipeline.cli.main "
+        "import main; main()"
+    )
     command = [sys.executable, "-c", script, "fetch", "2013-01", "--json"]
     command += ["--out", str(tmp_path), "--base", f"{server.url}/standard"]
     environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
@@ -359,7 +423,9 @@ def test_a_fetch_that_is_killed_is_continued_by_the_same_command(server: Server,
         killed.send_signal(signal.SIGKILL)
     assert killed.returncode == -signal.SIGKILL
     came = json.loads(state.read_text())["synced"]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["fetched"] == len(DATA) - came
     assert server.ranges(NAME)[-1] == f"bytes={came}-"

@@ -1,4 +1,5 @@
-"""Inputs beside PGN: every row of real files against python-chess, hostile rows counted, and games as from PGN."""
+"""Inputs beside PGN: every row of real files against python-chess, hostile rows counted, and games
+as from PGN."""
 
 import bz2
 import csv
@@ -41,10 +42,13 @@ Expected = list[tuple[str, list[tuple[chess.Board, chess.Move]]]]
 
 
 def check(source: Path, out: Path, expected: Expected, planes_every: int = 50) -> dict[str, Any]:
-    """Ingest a file: its rows must be exactly the expected positions and labels, and know no result."""
+    """Ingest a file: its rows must be exactly the expected positions and labels, and know no
+    result."""
     manifest = ingest([str(source)], out, SMALL, workers=1)
     games, rows = datasets.games(out), datasets.rows_by_game(out)
-    assert [game["site"] for game in games if game["dropped"] is None] == [site for site, _ in expected]
+    assert [game["site"] for game in games if game["dropped"] is None] == [
+        site for site, _ in expected
+    ]
     used = [number for number, game in enumerate(games) if game["dropped"] is None]
     for at, (number, (site, moves)) in enumerate(zip(used, expected, strict=True)):
         found = rows[number]
@@ -84,9 +88,12 @@ def test_every_solver_s_move_of_real_puzzles_is_a_row(tmp_path: Path) -> None:
     assert manifest["sources"][0]["input"] == "Lichess puzzles (CSV)"
     assert manifest["positions_dropped"] == {"not a labelled move": manifest["positions"]["total"]}
     with path.open(newline="") as file:
-        told = {row["PuzzleId"]: (int(row["Rating"]), row["Themes"]) for row in csv.DictReader(file)}
+        told = {
+            row["PuzzleId"]: (int(row["Rating"]), row["Themes"]) for row in csv.DictReader(file)
+        }
     assert {
-        game["site"]: (game["puzzle_rating"], game["puzzle_themes"]) for game in datasets.games(tmp_path / "out")
+        game["site"]: (game["puzzle_rating"], game["puzzle_themes"])
+        for game in datasets.games(tmp_path / "out")
     } == told
 
 
@@ -104,12 +111,19 @@ def test_every_best_move_of_a_real_table_is_a_row(tmp_path: Path) -> None:
     with path.open(newline="") as file:
         for number, row in enumerate(csv.DictReader(file), start=2):
             board = chess.Board(row["position"])
-            expected.append((f"line-{number}", [(board, board.parse_uci(row["bestmove"].strip("[]',")))]))
-    assert check(path, tmp_path / "out", expected)["games"] == {"read": 9998, "used": 9998, "dropped": {}}
+            expected.append(
+                (f"line-{number}", [(board, board.parse_uci(row["bestmove"].strip("[]',")))])
+            )
+    assert check(path, tmp_path / "out", expected)["games"] == {
+        "read": 9998,
+        "used": 9998,
+        "dropped": {},
+    }
 
 
 def best_of(path: Path) -> tuple[Expected, int]:
-    """Read an EPD file with python-chess: the first of its best moves where it has any, and how many have none."""
+    """Read an EPD file with python-chess: the first of its best moves where it has any, and how
+    many have none."""
     expected, without = [], 0
     for number, line in enumerate(path.read_text().splitlines(), start=1):
         if not line.strip():
@@ -129,10 +143,15 @@ def best_of(path: Path) -> tuple[Expected, int]:
     return expected, without
 
 
-SHORT, LONG = ("bratko-kopec", "pet", "lapuce2"), ("wacnew", "eet", "ecmgcp", "iq4", "prof", "bt2630", "arasan2024")
+SHORT, LONG = (
+    ("bratko-kopec", "pet", "lapuce2"),
+    ("wacnew", "eet", "ecmgcp", "iq4", "prof", "bt2630", "arasan2024"),
+)
 
 
-@pytest.mark.parametrize("name", [*SHORT, *(pytest.param(name, marks=pytest.mark.slow) for name in LONG)])
+@pytest.mark.parametrize(
+    "name", [*SHORT, *(pytest.param(name, marks=pytest.mark.slow) for name in LONG)]
+)
 def test_the_first_best_move_of_real_epd_is_the_label(name: str, tmp_path: Path) -> None:
     path = shared_data(f"truth/epd/{name}.epd")
     expected, without = best_of(path)
@@ -163,26 +182,38 @@ def test_chessmarro_s_own_rows_become_rows(tmp_path: Path) -> None:
 
 
 def mirrored(move: chess.Move) -> chess.Move:
-    return chess.Move(chess.square_mirror(move.from_square), chess.square_mirror(move.to_square), move.promotion)
+    return chess.Move(
+        chess.square_mirror(move.from_square), chess.square_mirror(move.to_square), move.promotion
+    )
 
 
 def as_parquet(text: str, path: Path) -> Path:
-    """Write games as Lichess's published tables have them: a column a tag, the movetext beside them, typed."""
+    """Write games as Lichess's published tables have them: a column a tag, the movetext beside
+    them, typed."""
     games = []
     for piece in text.split("[Event ")[1:]:
         head, _, moves = ("[Event " + piece).partition("\n\n")
         games.append(dict(re.findall(r'\[(\w+) "(.*)"\]', head)) | {"movetext": moves.strip()})
-    names = ["Event", "Site", "White", "Black", "Result", "WhiteTitle", "BlackTitle", "WhiteElo", "BlackElo", "UTCDate",
-             "UTCTime", "ECO", "Opening", "Termination", "TimeControl", "movetext"]  # fmt: skip
+    names = [
+        "Event", "Site", "White", "Black", "Result", "WhiteTitle", "BlackTitle", "WhiteElo",
+        "BlackElo", "UTCDate", "UTCTime", "ECO", "Opening", "Termination", "TimeControl",
+        "movetext",
+    ]  # fmt: skip
     columns: dict[str, pa.Array] = {}
     for name in names:
         values = [game.get(name) for game in games]
         if name.endswith("Elo"):
-            columns[name] = pa.array([int(value) if value and value != "?" else None for value in values], pa.int16())
+            columns[name] = pa.array(
+                [int(value) if value and value != "?" else None for value in values], pa.int16()
+            )
         elif name == "UTCDate":
-            columns[name] = pa.array([value and value.replace(".", "-") for value in values]).cast(pa.date32())
+            columns[name] = pa.array([value and value.replace(".", "-") for value in values]).cast(
+                pa.date32()
+            )
         elif name == "UTCTime":
-            columns[name] = pa.array([value and time.fromisoformat(value) for value in values], pa.time32("ms"))
+            columns[name] = pa.array(
+                [value and time.fromisoformat(value) for value in values], pa.time32("ms")
+            )
         else:
             columns[name] = pa.array(values, pa.string())
     pq.write_table(pa.table(columns), path, row_group_size=100)
@@ -193,12 +224,16 @@ def test_lichess_s_parquet_gives_the_rows_of_its_dump(tmp_path: Path) -> None:
     dump = shared_data("pgn/lichess_dump_2013-01_100.pgn")
     table = as_parquet(dump.read_text(), tmp_path / "train-00000.parquet")
     config = IngestConfig(test_share=0.0, val_share=0.0)
-    made = [ingest([str(path)], tmp_path / path.suffix, config, workers=1) for path in (dump, table)]
+    made = [
+        ingest([str(path)], tmp_path / path.suffix, config, workers=1) for path in (dump, table)
+    ]
     one, two = (datasets.table(tmp_path / path.suffix) for path in (dump, table))
     assert one.equals(two)
     assert made[0]["games"] == made[1]["games"]
     skipped = ("offset", "length")
-    for before, after in zip(datasets.games(tmp_path / ".pgn"), datasets.games(tmp_path / ".parquet"), strict=True):
+    for before, after in zip(
+        datasets.games(tmp_path / ".pgn"), datasets.games(tmp_path / ".parquet"), strict=True
+    ):
         assert {name: value for name, value in before.items() if name not in skipped} == {
             name: value for name, value in after.items() if name not in skipped
         }
@@ -212,7 +247,8 @@ GOOD = f"00008,{START},e2e4 e7e5 g1f3 b8c6,1940,75,94,6608,crushing long,https:/
 
 def packed(codec: str, data: bytes) -> bytes:
     compress: dict[str, Callable[[bytes], bytes]] = {
-        "": bytes, "zst": zstandard.ZstdCompressor().compress, "gz": gzip.compress, "bz2": bz2.compress,
+        "": bytes, "zst": zstandard.ZstdCompressor().compress, "gz": gzip.compress,
+        "bz2": bz2.compress,
     }  # fmt: skip
     return compress[codec](data)
 
@@ -240,7 +276,9 @@ def test_hostile_rows_are_counted_and_their_neighbours_kept(codec: str, tmp_path
     path.write_bytes(packed(codec, text.encode()))
     manifest = ingest([str(path)], tmp_path / "out", SMALL, workers=1)
     games = datasets.games(tmp_path / "out")
-    assert [game["dropped"] for game in games] == [why for _, reason in HOSTILE.values() for why in (reason, None)]
+    assert [game["dropped"] for game in games] == [
+        why for _, reason in HOSTILE.values() for why in (reason, None)
+    ]
     assert games[0]["site"] == "line-2"
     assert manifest["positions"]["total"] == 2 * len(HOSTILE)
     assert all(game["puzzle_rating"] == 1940 for game in games if game["dropped"] is None)
@@ -275,14 +313,21 @@ def test_wrong_headers_are_said(text: str, message: str, tmp_path: Path) -> None
 
 
 def table_of(path: Path, **columns: Iterable[Any]) -> Path:
-    pq.write_table(pa.table({name: pa.array(list(values)) for name, values in columns.items()}), path)
+    pq.write_table(
+        pa.table({name: pa.array(list(values)) for name, values in columns.items()}), path
+    )
     return path
 
 
-def test_a_small_table_that_unpacks_to_half_a_gigabyte_is_read_in_little_memory(tmp_path: Path) -> None:
-    """A value of a MB in 512 rows takes 700 bytes as Parquet has it; its rows are games without moves."""
+def test_a_small_table_that_unpacks_to_half_a_gigabyte_is_read_in_little_memory(
+    tmp_path: Path,
+) -> None:
+    """A value of a MB in 512 rows takes 700 bytes as Parquet has it; its rows are games without
+    moves."""
     path = tmp_path / "bomb.parquet"
-    movetext = pa.DictionaryArray.from_arrays(pa.array([0] * 512, pa.int32()), pa.array(["x" * (1 << 20)]))
+    movetext = pa.DictionaryArray.from_arrays(
+        pa.array([0] * 512, pa.int32()), pa.array(["x" * (1 << 20)])
+    )
     pq.write_table(pa.table({"movetext": movetext}), path, compression="zstd")
     assert path.stat().st_size < 2000
     before = pa.total_allocated_bytes()
@@ -291,7 +336,12 @@ def test_a_small_table_that_unpacks_to_half_a_gigabyte_is_read_in_little_memory(
     for _ in gather(games):
         peak = max(peak, pa.total_allocated_bytes() - before)
     assert peak < 64 << 20
-    pq.write_table(pa.table({"movetext": ["x" * (3 << 20)] * 90}), path, compression="zstd", use_dictionary=False)
+    pq.write_table(
+        pa.table({"movetext": ["x" * (3 << 20)] * 90}),
+        path,
+        compression="zstd",
+        use_dictionary=False,
+    )
     with pytest.raises(DumpError, match="rows of more than 1 MiB"):
         parquet.convert_parquet(str(path), lambda share: None)
 
@@ -331,7 +381,9 @@ def test_hostile_tables_are_said_or_counted(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert [game["white_elo"] for game in games] == [None, 1500, None, None, None, 1501]
     assert [game["plies"] for game in games] == [4, 0, 4, 0, 0, 4]
-    marro = table_of(tmp_path / "marro", fen_original=[START, None, "x"], best_uci=["e2e4", "e2e4", None])
+    marro = table_of(
+        tmp_path / "marro", fen_original=[START, None, "x"], best_uci=["e2e4", "e2e4", None]
+    )
     manifest = ingest([str(marro)], tmp_path / "marro-out", SMALL, workers=1)
     assert manifest["games"] == {"read": 3, "used": 1, "dropped": {"bad row": 2}}
 
@@ -350,7 +402,8 @@ def test_a_damaged_archive_of_puzzles_keeps_the_rows_before_the_damage(tmp_path:
 
 def test_copies_of_a_position_share_a_split_and_mixed_sources_one_table(tmp_path: Path) -> None:
     boards = [
-        chess.Board(fen) for fen in (START, "4k3/8/8/8/8/8/4P3/4K3 w - - 0 1", "8/8/8/4k3/8/8/4P3/4K3 b - - 5 60")
+        chess.Board(fen)
+        for fen in (START, "4k3/8/8/8/8/8/4P3/4K3 w - - 0 1", "8/8/8/4k3/8/8/4P3/4K3 b - - 5 60")
     ]
     rows = [f"{board.fen()},{move.uci()}\n" for board in boards for move in board.legal_moves]
     (tmp_path / "best.csv").write_text("fen,best\n" + "".join(rows))
@@ -382,6 +435,11 @@ def test_a_network_trains_on_puzzles_and_its_report_claims_no_results(tmp_path: 
     assert "validation_value_brier" not in card["metrics"]
     said = report(tmp_path / "net", positions=tmp_path / "puzzles")
     assert said["positions"] > 100
-    assert said["value_brier"] is said["value_calibration_error"] is said["hand_written_value_brier"] is None
+    assert (
+        said["value_brier"]
+        is said["value_calibration_error"]
+        is said["hand_written_value_brier"]
+        is None
+    )
     json.dumps(said, allow_nan=False)
     write_report(said, tmp_path / "report")

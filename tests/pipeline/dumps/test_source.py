@@ -1,4 +1,5 @@
-"""Dumps as streams: what is refused, zero bytes, stopping while no chunk comes, and few games in a chunk of tiny ones."""
+"""Dumps as streams: what is refused, zero bytes, stopping while no chunk comes, and few games in a
+chunk of tiny ones."""
 
 import gzip
 import io
@@ -35,7 +36,9 @@ def test_a_zero_byte_is_ignored_wherever_it_lies(place: int, tmp_path: Path) -> 
 
 def test_a_zero_byte_in_a_table_is_one_bad_row(tmp_path: Path) -> None:
     rows = ["00008,rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1,e2e4 e7e5,1940"] * 2
-    (tmp_path / "a.csv").write_text("\n".join(["PuzzleId,FEN,Moves,Rating", *rows, rows[0].replace("e7e5", "e7\0e5")]))
+    (tmp_path / "a.csv").write_text(
+        "\n".join(["PuzzleId,FEN,Moves,Rating", *rows, rows[0].replace("e7e5", "e7\0e5")])
+    )
     manifest = ingest([str(tmp_path / "a.csv")], tmp_path / "out", workers=1)
     assert manifest["games"] == {"read": 3, "used": 2, "dropped": {"bad row": 1}}
 
@@ -50,7 +53,9 @@ def test_a_name_that_is_not_utf_8_is_refused_before_any_work(tmp_path: Path) -> 
     name = os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.pgn")
     Path(name).write_bytes(GAME)
     for work in (lambda: require(name), lambda: ingest([name], tmp_path / "out", workers=1)):
-        with pytest.raises(ConfigError, match=r"caf.*\.pgn' is not UTF-8: rename the file") as caught:
+        with pytest.raises(
+            ConfigError, match=r"caf.*\.pgn' is not UTF-8: rename the file"
+        ) as caught:
             work()
         str(caught.value).encode()
     assert not (tmp_path / "out").exists()
@@ -77,7 +82,9 @@ def test_a_stop_is_heard_while_no_chunk_comes(name: str, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("before", [b"", GAME * 2])
-def test_a_stop_is_heard_while_standard_input_is_silent(before: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stop_is_heard_while_standard_input_is_silent(
+    before: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     reads, writes = os.pipe()
     stopped = threading.Event()
     with os.fdopen(reads, "rb") as silent, os.fdopen(writes, "wb", buffering=0) as other:
@@ -100,11 +107,16 @@ def test_standard_input_comes_in_pieces_of_any_length(monkeypatch: pytest.Monkey
     threading.Thread(target=write).start()
     with os.fdopen(reads, "rb") as slow:
         monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=slow))
-        assert b"".join(bytes(chunk.text) for chunk in read_chunks([Source("-")], 10_000)) == GAME * 100
+        assert (
+            b"".join(bytes(chunk.text) for chunk in read_chunks([Source("-")], 10_000))
+            == GAME * 100
+        )
 
 
 @pytest.mark.parametrize("chunk_bytes", [1 << 16, 1 << 23])
-def test_a_chunk_holds_a_bounded_number_of_games(chunk_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_chunk_holds_a_bounded_number_of_games(
+    chunk_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(chunks, "MOST_GAMES", 1000)
     text = b"*\n\n" * 12_345
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(text)))
@@ -129,7 +141,10 @@ def test_a_named_pipe_is_read_and_can_be_stopped_while_nothing_writes_to_it(tmp_
 
 def test_the_size_of_an_address_is_one_request(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
-    monkeypatch.setattr("pipeline.dumps.source.look", lambda name, stop: asked.append(name) or SimpleNamespace(size=9))
+    monkeypatch.setattr(
+        "pipeline.dumps.source.look",
+        lambda name, stop: asked.append(name) or SimpleNamespace(size=9),
+    )
     dump = Source("https://example.org/a.parquet")
     dump._note_share(0.5)
     dump._note_share(1.0)

@@ -1,4 +1,5 @@
-"""Files of other programs: tables in every spelling give the rows of the usual one, zip archives those of their file.
+"""Files of other programs: tables in every spelling give the rows of the usual one, zip archives
+those of their file.
 
 What cannot be read is refused by name, with what to do, and never read as PGN.
 """
@@ -26,14 +27,36 @@ from tests.conftest import shared_data
 from tests.pipeline import datasets
 
 ALL_TRAIN = IngestConfig(chunk_mib=1, test_share=0.0, val_share=0.0)
-NAMES = ("PuzzleId", "FEN", "Moves", "Rating", "RatingDeviation", "Popularity", "NbPlays", "Themes", "GameUrl",
-         "OpeningTags")  # fmt: skip
+NAMES = (
+    "PuzzleId", "FEN", "Moves", "Rating", "RatingDeviation", "Popularity", "NbPlays", "Themes",
+    "GameUrl", "OpeningTags",
+)  # fmt: skip
 PUZZLES = [
-    ("aaa01", "6k1/5ppp/8/8/8/8/r4PPP/1R4K1 b - - 0 1", "a2a3 b1b8", "700", "80", "90", "100", "mate mateIn1",
-     "https://example.org/1", ""),
-    ("aaa02", "6k1/5ppp/8/8/8/8/r4PPP/1R4K1 b - - 0 1", "a2a5 b1b8", "650", "80", "90", "100", "mate",
-     "https://example.org/2", "Some_Opening"),
-]  # fmt: skip
+    (
+        "aaa01",
+        "6k1/5ppp/8/8/8/8/r4PPP/1R4K1 b - - 0 1",
+        "a2a3 b1b8",
+        "700",
+        "80",
+        "90",
+        "100",
+        "mate mateIn1",
+        "https://example.org/1",
+        "",
+    ),
+    (
+        "aaa02",
+        "6k1/5ppp/8/8/8/8/r4PPP/1R4K1 b - - 0 1",
+        "a2a5 b1b8",
+        "650",
+        "80",
+        "90",
+        "100",
+        "mate",
+        "https://example.org/2",
+        "Some_Opening",
+    ),
+]
 Rows = list[dict[str, Any]]
 
 
@@ -89,7 +112,9 @@ SPELLINGS = {
 
 
 @pytest.mark.parametrize("name", SPELLINGS)
-def test_puzzles_in_every_spelling_give_the_same_rows(name: str, control: tuple[Rows, Rows], tmp_path: Path) -> None:
+def test_puzzles_in_every_spelling_give_the_same_rows(
+    name: str, control: tuple[Rows, Rows], tmp_path: Path
+) -> None:
     (tmp_path / "puzzles").write_bytes(SPELLINGS[name])
     assert read(tmp_path / "puzzles", tmp_path / "out") == control
 
@@ -118,17 +143,25 @@ def test_puzzles_as_parquet_give_the_same_rows(
             columns[column] = pa.array([(value or "").split() for value in values])
         else:
             text = pa.array(values, pa.string())
-            columns[column] = text.dictionary_encode().cast(TEXTS[name]) if "dict" in name else text.cast(TEXTS[name])
+            columns[column] = (
+                text.dictionary_encode().cast(TEXTS[name])
+                if "dict" in name
+                else text.cast(TEXTS[name])
+            )
     pq.write_table(pa.table(columns), tmp_path / "puzzles.parquet")
     assert read(tmp_path / "puzzles.parquet", tmp_path / "out") == control
 
 
 @pytest.mark.parametrize("kind", ["string_view", "categorical"])
-def test_evaluations_with_any_type_of_text_give_the_rows_of_the_control(kind: str, tmp_path: Path) -> None:
+def test_evaluations_with_any_type_of_text_give_the_rows_of_the_control(
+    kind: str, tmp_path: Path
+) -> None:
     rows = [
         sorted(datasets.table(out).to_pylist(), key=lambda row: row["game"])
         for out in (tmp_path / "control", tmp_path / kind)
-        if ingest([str(shared_data(f"cases/23_evals_{out.name}.parquet"))], out, ALL_TRAIN, workers=1)
+        if ingest(
+            [str(shared_data(f"cases/23_evals_{out.name}.parquet"))], out, ALL_TRAIN, workers=1
+        )
     ]
     assert rows[0] == rows[1]
     assert len(rows[0]) == 3
@@ -235,7 +268,9 @@ def encrypted(files: dict[str, bytes]) -> bytes:
 TEXT = "".join(datasets.random_game(seed) for seed in range(30)).encode()
 
 
-@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+@pytest.mark.parametrize(
+    "method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA]
+)
 def test_a_zip_archive_gives_the_rows_of_its_file(method: int, tmp_path: Path) -> None:
     (tmp_path / "games.pgn").write_bytes(TEXT)
     extra = {"folder/": b"", "__MACOSX/._games.pgn": b"x", "folder/games.pgn": TEXT}
@@ -271,13 +306,22 @@ def tarred() -> bytes:
 
 START = chess.STARTING_FEN
 REFUSED: dict[str, tuple[Callable[[], bytes], str]] = {
-    "two files": (lambda: zipped({"a.pgn": TEXT, "b.pgn": TEXT}), r"zip archive of 2 files \(a.pgn, b.pgn\)"),
+    "two files": (
+        lambda: zipped({"a.pgn": TEXT, "b.pgn": TEXT}),
+        r"zip archive of 2 files \(a.pgn, b.pgn\)",
+    ),
     "an empty zip": (lambda: zipped({}), "empty zip archive"),
     "only folders": (lambda: zipped({"a/": b""}), "zip archive of 0 files"),
     "encrypted": (lambda: encrypted({"a.pgn": TEXT}), "encrypted zip archive"),
     "a cut zip": (lambda: zipped({"a.pgn": TEXT})[:-30], "incomplete zip archive"),
-    "zstd in a zip": (lambda: zipped({"a.pgn.gz": gzip.compress(TEXT)}), "inside a zip archive, a gzip archive"),
-    "a zip in gzip": (lambda: gzip.compress(zipped({"a.pgn": TEXT})), "inside a gzip archive, a zip archive"),
+    "zstd in a zip": (
+        lambda: zipped({"a.pgn.gz": gzip.compress(TEXT)}),
+        "inside a zip archive, a gzip archive",
+    ),
+    "a zip in gzip": (
+        lambda: gzip.compress(zipped({"a.pgn": TEXT})),
+        "inside a gzip archive, a zip archive",
+    ),
     "xz": (lambda: lzma.compress(TEXT), "xz archive: unpack it"),
     "lzma": (lambda: lzma.compress(TEXT, lzma.FORMAT_ALONE), "lzma archive: unpack it"),
     "7z": (lambda: b"7z\xbc\xaf\x27\x1c\x00\x04" + bytes(range(256)) * 20, "7z archive: unpack it"),
@@ -288,14 +332,29 @@ REFUSED: dict[str, tuple[Callable[[], bytes], str]] = {
     "a database": (lambda: b"SQLite format 3\x00" + bytes(range(1, 256)) * 40, "SQLite database"),
     "Arrow": (lambda: b"ARROW1\x00\x00" + b"\xff" * 999, "Arrow file: save it as Parquet"),
     "a web page": (lambda: b"<!DOCTYPE html>\n<html><body>1. e4 e5</body></html>", "web page"),
-    "games as JSON": (lambda: b'{"id":"a","moves":"e4 e5"}\n{"id":"b","moves":"d4 d5"}\n', "is JSON.*as PGN"),
+    "games as JSON": (
+        lambda: b'{"id":"a","moves":"e4 e5"}\n{"id":"b","moves":"d4 d5"}\n',
+        "is JSON.*as PGN",
+    ),
     "a list as JSON": (lambda: b'[\n {"fen": "x", "evals": []}\n]\n', "is JSON"),
-    "a table of results": (lambda: b"white,black,result\na,b,1-0\nc,d,0-1\n", "is a table of white,black,result"),
-    "a table without names": (lambda: b"a,b,e4 e5 Nf3,1-0\nc,d,d4 d5,0-1\n", "is a table of a,b,e4 e5"),
-    "no move": (lambda: b"fen,rating,name\n" + f"{START},1,x\n".encode(), "table of fen, rating.*one of"),
+    "a table of results": (
+        lambda: b"white,black,result\na,b,1-0\nc,d,0-1\n",
+        "is a table of white,black,result",
+    ),
+    "a table without names": (
+        lambda: b"a,b,e4 e5 Nf3,1-0\nc,d,d4 d5,0-1\n",
+        "is a table of a,b,e4 e5",
+    ),
+    "no move": (
+        lambda: b"fen,rating,name\n" + f"{START},1,x\n".encode(),
+        "table of fen, rating.*one of",
+    ),
     "FEN and moves": (lambda: f"{START},e2e4 e7e5\n".encode(), "put a line of names above it"),
-    "PGN in a column": (lambda: b'white,pgn\na,"1. e4 e5 1-0"\nb,"1. d4 d5 1-0"\n', "a column of PGN"),
-}  # fmt: skip
+    "PGN in a column": (
+        lambda: b'white,pgn\na,"1. e4 e5 1-0"\nb,"1. d4 d5 1-0"\n',
+        "a column of PGN",
+    ),
+}
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -315,15 +374,28 @@ def test_an_unknown_table_as_parquet_says_what_is_read(tmp_path: Path) -> None:
 
 def test_pgn_that_looks_a_little_like_a_table_is_pgn(tmp_path: Path) -> None:
     """Commas in the first tag, in remarks and in a preamble."""
-    texts = ('[Event "fen,best,move"]\n', "; fen, best, move\n\n", "% a, b, c\n", "Games, by x, y\n\n")
+    texts = (
+        '[Event "fen,best,move"]\n',
+        "; fen, best, move\n\n",
+        "% a, b, c\n",
+        "Games, by x, y\n\n",
+    )
     for at, first in enumerate(texts):
         (tmp_path / f"{at}.pgn").write_text(f'{first}[Site "x"]\n[Result "1-0"]\n\n1. e4 e5 1-0\n')
-        assert ingest([str(tmp_path / f"{at}.pgn")], tmp_path / str(at), ALL_TRAIN, workers=1)["games"]["used"] == 1
+        assert (
+            ingest([str(tmp_path / f"{at}.pgn")], tmp_path / str(at), ALL_TRAIN, workers=1)[
+                "games"
+            ]["used"]
+            == 1
+        )
 
 
 def test_json_lines_whose_first_object_has_no_evaluation_are_read(tmp_path: Path) -> None:
     first = f'{{"fen": "{START}"}}\n'
-    good = f'{{"fen": "{START}", "evals": [{{"pvs": [{{"cp": 20, "line": "e2e4"}}], "knodes": 1, "depth": 9}}]}}\n'
+    good = (
+        f'{{"fen": "{START}", "evals": [{{"pvs": [{{"cp": 20, "line": "e2e4"}}], "knodes": 1, '
+        f'"depth": 9}}]}}\n'
+    )
     (tmp_path / "evals.jsonl").write_text(first + good)
     made = ingest([str(tmp_path / "evals.jsonl")], tmp_path / "out", ALL_TRAIN, workers=1)
     assert made["games"] == {"read": 2, "used": 1, "dropped": {"bad row": 1}}

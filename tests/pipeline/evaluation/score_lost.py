@@ -1,12 +1,14 @@
-"""Measure how much expected score a policy's moves lose against people's on the same positions, judged by Stockfish.
+"""Measure how much expected score a policy's moves lose against people's on the same positions,
+judged by Stockfish.
 
     python -m tests.pipeline.evaluation.score_lost --positions RAPID
 
-For each setting it prints, by the mover's rating, the expected loss of a move drawn from the policy over the mean loss of
-people's moves, with the 95 % interval of a bootstrap by games. Stockfish judges the position at depth 9, and at depth 8 each
-move that has a probability of at least 0.006 in the bare policy, the three most visited and the played one; other moves, 2 %
-of the probability, count as the mean of these. Centipawns become expected scores by Lichess's formula, times 1.65, which fits
-Stockfish 15.1 to Lichess's evaluations.
+For each setting it prints, by the mover's rating, the expected loss of a move drawn from the policy
+over the mean loss of people's moves, with the 95 % interval of a bootstrap by games. Stockfish
+judges the position at depth 9, and at depth 8 each move that has a probability of at least 0.006 in
+the bare policy, the three most visited and the played one; other moves, 2 % of the probability,
+count as the mean of these. Centipawns become expected scores by Lichess's formula, times 1.65,
+which fits Stockfish 15.1 to Lichess's evaluations.
 """
 
 import argparse
@@ -38,10 +40,14 @@ def expected_score(score: chess.engine.Score) -> float:
     return 1 / (1 + math.exp(-0.00368208 * 1.65 * max(-3000, min(3000, pawns or 0))))
 
 
-def judge(engine: chess.engine.SimpleEngine, board: chess.Board, labels: set[int]) -> dict[int, float]:
+def judge(
+    engine: chess.engine.SimpleEngine, board: chess.Board, labels: set[int]
+) -> dict[int, float]:
     """Return what the moves of some labels lose against the best."""
     game, scores = object(), dict[int, float]()
-    best = expected_score(engine.analyse(board, chess.engine.Limit(depth=DEPTH), game=game)["score"].relative)
+    best = expected_score(
+        engine.analyse(board, chess.engine.Limit(depth=DEPTH), game=game)["score"].relative
+    )
     for move in list(board.legal_moves):
         label = label_of(move, board.turn)
         if label not in labels or move.promotion not in (None, chess.QUEEN):
@@ -66,7 +72,12 @@ def softmax(logits: Any) -> Any:
 
 
 def row_losses(
-    engine: chess.engine.SimpleEngine, position: Any, root: Any, found: Any, played: int, settings: dict[str, Any]
+    engine: chess.engine.SimpleEngine,
+    position: Any,
+    root: Any,
+    found: Any,
+    played: int,
+    settings: dict[str, Any],
 ) -> list[float]:
     """Return the expected loss in each setting, and what the played move lost."""
     labels = np.unique(found.labels)
@@ -77,7 +88,10 @@ def row_losses(
     judged = np.array([label in losses for label in labels])
     lost = np.array([losses.get(label, 0.0) for label in labels.tolist()])
     lost[~judged] = lost[judged].mean()
-    expected = [float(softmax(sharpness * logits + weight * values) @ lost) for weight, sharpness in settings.values()]
+    expected = [
+        float(softmax(sharpness * logits + weight * values) @ lost)
+        for weight, sharpness in settings.values()
+    ]
     return [*expected, losses[played]]
 
 
@@ -90,21 +104,31 @@ def measure(positions: Path, split: str, per_band: int, stockfish: str) -> None:
     batches = Batches([positions], split, batch_size=256, columns=(*HUMAN_COLUMNS, *EARLIER_MOVES))
     with chess.engine.SimpleEngine.popen_uci(stockfish) as engine:
         for batch in batches.sample(min(40 * per_band, batches.rows)):
-            bands = [next((one for one in BANDS if one[0] <= elo < one[1]), None) for elo in batch["elo"].tolist()]
+            bands = [
+                next((one for one in BANDS if one[0] <= elo < one[1]), None)
+                for elo in batch["elo"].tolist()
+            ]
             keep = [row for row, band in enumerate(bands) if band is not None and left[band] > 0]
             part = {name: column[keep] for name, column in batch.items()}
             if not keep:
                 continue
-            for rows, roots, results in search_rows(network, part, *network(part["planes"], part), 64):
-                for row, root, result in zip(range(rows.start, rows.stop), roots, results, strict=True):
+            for rows, roots, results in search_rows(
+                network, part, *network(part["planes"], part), 64
+            ):
+                for row, root, result in zip(
+                    range(rows.start, rows.stop), roots, results, strict=True
+                ):
                     elo, label = int(part["elo"][row]), int(part["label"][row])
                     band = next(one for one in BANDS if one[0] <= elo < one[1])
                     if not left[band]:
                         continue
                     settings = {
-                        name: [float(x[0]) for x in one.at(np.array([elo]))] for name, one in corrections.items()
+                        name: [float(x[0]) for x in one.at(np.array([elo]))]
+                        for name, one in corrections.items()
                     }
-                    lost = row_losses(engine, row_positions(part)[row], root, result, label, settings)
+                    lost = row_losses(
+                        engine, row_positions(part)[row], root, result, label, settings
+                    )
                     found.append((elo, int(part["game"][row]), lost))
                     left[band] -= 1
             if not any(left.values()):
@@ -118,7 +142,9 @@ def show(found: list[tuple[int, int, list[float]]], names: list[str]) -> None:
     for low, high in BANDS:
         rows = [row for row in found if low <= row[0] < high]
         _, game = np.unique([row[1] for row in rows], return_inverse=True)
-        sums = np.stack([np.bincount(game, column) for column in np.array([row[2] for row in rows]).T])
+        sums = np.stack(
+            [np.bincount(game, column) for column in np.array([row[2] for row in rows]).T]
+        )
         draws = random.integers(0, sums.shape[1], (1000, sums.shape[1]))
         people = sums[-1].sum() / len(rows)
         print(f"{low}-{high - 1}: {len(rows)} positions, people lose {people:.4f} a move")  # noqa: T201

@@ -1,4 +1,5 @@
-"""The figures of the report page against sums by hand, python's statistics, and a bootstrap over games."""
+"""The figures of the report page against sums by hand, python's statistics, and a bootstrap over
+games."""
 
 import math
 import statistics
@@ -21,7 +22,8 @@ from tests.pipeline.evaluation.test_figures import rows
 
 
 def correlated(seed: int, games: int = 150) -> pl.DataFrame:
-    """Return rows whose hits go by game, of three rating bands; games have 5 to 40 rows, some with two bands."""
+    """Return rows whose hits go by game, of three rating bands; games have 5 to 40 rows, some with
+    two bands."""
     chance = np.random.default_rng(seed)
     parts = []
     for game in range(games):
@@ -52,7 +54,8 @@ def bootstrap(table: pl.DataFrame, draws: int = 2000) -> float:
 
 
 def test_a_calibrated_value_has_a_diagram_from_before() -> None:
-    """One bin says 0.9 and then 0.6 of positions that score 0.5; a network that was not calibrated has one diagram."""
+    """One bin says 0.9 and then 0.6 of positions that score 0.5; a network that was not calibrated
+    has one diagram."""
     table = rows(400, game=np.arange(400) // 4, expected=0.6, score=np.arange(400) % 2 * 1.0)
     table = table.with_columns(pl.lit(0.5).alias("choice_probability"))
     assert page_details(table)["value_reliability_before"] == []
@@ -66,7 +69,9 @@ def test_a_calibrated_value_has_a_diagram_from_before() -> None:
 
 def test_a_mean_of_games_has_the_bootstraps_interval_and_of_single_rows_the_textbooks() -> None:
     table = correlated(2)
-    _, low, high = clustered_mean((table["rank"] == 1).to_numpy().astype(float), table["game"].to_numpy())
+    _, low, high = clustered_mean(
+        (table["rank"] == 1).to_numpy().astype(float), table["game"].to_numpy()
+    )
     assert low is not None
     assert high is not None
     assert (high - low) / 2 == pytest.approx(1.96 * bootstrap(table), rel=0.08)
@@ -115,7 +120,9 @@ def test_reliability_is_counted_by_tenths() -> None:
     drawn = rows(40, game=np.arange(40), expected=0.5, score=np.tile([0.0, 0.5, 0.5, 1.0], 10))
     (value,) = value_reliability(drawn)
     assert (value["expected"], value["score"]) == (0.5, 0.5)
-    assert value["low"] == pytest.approx(0.5 - 1.96 * statistics.stdev([0, 0.5, 0.5, 1] * 10) / math.sqrt(40), abs=1e-4)
+    assert value["low"] == pytest.approx(
+        0.5 - 1.96 * statistics.stdev([0, 0.5, 0.5, 1] * 10) / math.sqrt(40), abs=1e-4
+    )
 
 
 def test_the_uniform_baseline_is_the_arithmetic_of_legal_moves() -> None:
@@ -133,5 +140,7 @@ def test_a_slice_has_intervals_of_its_means_and_none_without_results() -> None:
     half = 1.95996 * statistics.stdev([0.5, 1.5] * 20) / math.sqrt(40)
     assert found["cross_entropy_high"] - found["cross_entropy"] == pytest.approx(half, rel=1e-4)
     assert found["value_brier"] == pytest.approx(0.19)
-    puzzles = group_figures("no results", table.with_columns(pl.lit(None, pl.Float64).alias("brier")))
+    puzzles = group_figures(
+        "no results", table.with_columns(pl.lit(None, pl.Float64).alias("brier"))
+    )
     assert [puzzles[f"value_brier{end}"] for end in ("", "_low", "_high")] == [None] * 3

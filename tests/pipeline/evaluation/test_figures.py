@@ -1,4 +1,5 @@
-"""The figures of a report that see no board, against tables and sums that are published or small enough to do by hand."""
+"""The figures of a report that see no board, against tables and sums that are published or small
+enough to do by hand."""
 
 import numpy as np
 import polars as pl
@@ -28,7 +29,9 @@ def rows(count: int, **columns: object) -> pl.DataFrame:
         "clock": 60,
         "game": 0,
     }
-    return pl.DataFrame({name: np.broadcast_to(columns.get(name, value), count) for name, value in plain.items()})
+    return pl.DataFrame(
+        {name: np.broadcast_to(columns.get(name, value), count) for name, value in plain.items()}
+    )
 
 
 @pytest.mark.parametrize(
@@ -52,7 +55,9 @@ def test_no_constant_is_better_than_the_constant_baseline() -> None:
 
 def test_an_unknown_rating_speaks_as_the_constant_does() -> None:
     score = np.array([1.0, 1.0, 0.0, 0.0])
-    table = rows(4, elo=np.array([0, 1500, 0, 1500]), opponent_elo=np.array([1500, 0, 0, 0]), score=score)
+    table = rows(
+        4, elo=np.array([0, 1500, 0, 1500]), opponent_elo=np.array([1500, 0, 0, 0]), score=score
+    )
     found = value_baselines(table)
     assert found["rating_value_brier"] == found["constant_value_brier"] == 0.25
 
@@ -78,8 +83,11 @@ def test_the_headline_holds_the_baselines() -> None:
         (5, 10, 0.2366, 0.7634),
     ],
 )
-def test_an_interval_of_independent_positions_is_wilsons(hits: int, count: int, low: float, high: float) -> None:
-    """A position a game: what the games add is nothing, and the interval is that of the published table."""
+def test_an_interval_of_independent_positions_is_wilsons(
+    hits: int, count: int, low: float, high: float
+) -> None:
+    """A position a game: what the games add is nothing, and the interval is that of the published
+    table."""
     assert wilson(hits / count, count) == pytest.approx((low, high), abs=6e-5)
     table = rows(count, game=np.arange(count), rank=np.where(np.arange(count) < hits, 1, 2))
     assert top1_interval(table) == pytest.approx((low, high), abs=6e-5)
@@ -91,7 +99,9 @@ def test_positions_of_one_game_that_are_alike_count_as_one() -> None:
     often = pl.concat([once] * 40)
     assert top1_interval(often) == pytest.approx(wilson(0.4, 50), rel=0.02)
     every = rows(500, game=np.arange(500) % 20)
-    assert top1_interval(every) == pytest.approx(wilson(1.0, 20)), "nothing tells how games differ: each counts once"
+    assert top1_interval(every) == pytest.approx(wilson(1.0, 20)), (
+        "nothing tells how games differ: each counts once"
+    )
 
 
 @pytest.mark.parametrize("seed", range(5))

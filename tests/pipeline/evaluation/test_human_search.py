@@ -1,4 +1,5 @@
-"""Calibration of human search, and its table in a report, against figures reckoned with python-chess alone."""
+"""Calibration of human search, and its table in a report, against figures reckoned with
+python-chess alone."""
 
 import io
 import json
@@ -18,7 +19,14 @@ from pipeline.dataset.batches import HUMAN_COLUMNS, Batches
 from pipeline.dataset.files.columns import EARLIER_MOVES
 from pipeline.dataset.files.stored_planes import row_positions
 from pipeline.errors import ConfigError, Stopped
-from pipeline.evaluation.calibrate import RATINGS, UNPLAYED, Fit, calibrate, cross_entropy, fit_correction
+from pipeline.evaluation.calibrate import (
+    RATINGS,
+    UNPLAYED,
+    Fit,
+    calibrate,
+    cross_entropy,
+    fit_correction,
+)
 from pipeline.evaluation.page.page import report_page
 from pipeline.evaluation.render import plain_text
 from pipeline.evaluation.report import Rule, report
@@ -51,7 +59,8 @@ def network(tmp_path: Path) -> Path:
 
 
 def test_rows_are_positions_with_all_their_counters(positions: Path, tmp_path: Path) -> None:
-    """Play the games by python-chess: each row's position is the board's FEN, clocks and en passant included."""
+    """Play the games by python-chess: each row's position is the board's FEN, clocks and en passant
+    included."""
     fens = set()
     for seed in range(GAMES):
         game = chess.pgn.read_game(io.StringIO(random_game(seed, 30)))
@@ -66,13 +75,18 @@ def test_rows_are_positions_with_all_their_counters(positions: Path, tmp_path: P
         for split in ("train", "val", "test")
         for batch in Batches([positions], split, columns=columns).read_rows()
     ]
-    found = [to_board(position).fen(en_passant="fen") for batch in rows for position in row_positions(batch)]
+    found = [
+        to_board(position).fen(en_passant="fen")
+        for batch in rows
+        for position in row_positions(batch)
+    ]
     assert set(found) == fens
     assert {fen.split()[3] for fen in found} - {"-"}, "some have an en-passant square"
 
 
 def test_a_correction_is_the_one_that_the_moves_were_drawn_by() -> None:
-    """Draw moves from policies corrected by known weights and powers; the fit finds them again, and a negative weight is 0."""
+    """Draw moves from policies corrected by known weights and powers; the fit finds them again, and
+    a negative weight is 0."""
     random = np.random.default_rng(1)
     count, moves, true = 40_000, 12, np.array([0.0, 0.0, 3.0, 6.0, 9.0])
     ratings = random.integers(800, 2800, count)
@@ -96,7 +110,9 @@ def test_a_correction_is_the_one_that_the_moves_were_drawn_by() -> None:
     assert fit_correction(against)[0] == pytest.approx([0.0] * 5, abs=1e-3)
 
 
-def test_a_checkpoint_is_calibrated_and_its_report_compares_on_the_same_rows(network: Path, positions: Path) -> None:
+def test_a_checkpoint_is_calibrated_and_its_report_compares_on_the_same_rows(
+    network: Path, positions: Path
+) -> None:
     with pytest.raises(ConfigError, match="run `fianchetto calibrate` first"):
         report(network, positions=positions, rule=Rule(limit=50), simulations=8)
     found = calibrate(network, positions, split="val", rows=100, simulations=8)
@@ -121,8 +137,13 @@ def test_a_checkpoint_is_calibrated_and_its_report_compares_on_the_same_rows(net
     assert total["cross_entropy_difference"] == pytest.approx(
         total["searched_cross_entropy"] - total["cross_entropy"], abs=1e-5
     )
-    assert sum(row["positions"] for row in rows if row["band"] not in ("all", "1800 and on")) == total["positions"]
-    assert total["searched_cross_entropy"] == pytest.approx(nll_by_player(network, positions), abs=2e-3)
+    assert (
+        sum(row["positions"] for row in rows if row["band"] not in ("all", "1800 and on"))
+        == total["positions"]
+    )
+    assert total["searched_cross_entropy"] == pytest.approx(
+        nll_by_player(network, positions), abs=2e-3
+    )
     page = report_page(["network"], [measured]).decode()
     assert "corrected by a search of 8 simulations" in page
     assert f"{100 * total['top1_difference']:+.1f}" in page
@@ -130,7 +151,8 @@ def test_a_checkpoint_is_calibrated_and_its_report_compares_on_the_same_rows(net
 
 
 def nll_by_player(network: Path, positions: Path) -> float:
-    """Return the mean of minus the log-probability of the test split's moves, each asked on a board of its own."""
+    """Return the mean of minus the log-probability of the test split's moves, each asked on a board
+    of its own."""
     player, lost = load(network, amp="off"), list[float]()
     for batch in Batches([positions], "test", columns=(*HUMAN_COLUMNS, *EARLIER_MOVES)).read_rows():
         for row, position in enumerate(row_positions(batch)):
@@ -140,7 +162,15 @@ def nll_by_player(network: Path, positions: Path) -> float:
                 patch.setattr("engine.player.policy.read_columns", lambda *_, known=columns: known)
                 shares = player.choose(board, simulations=8).probabilities
             label = int(batch["label"][row])
-            lost.append(-np.log(next(share for move, share in shares.items() if label_of(move, board.turn) == label)))
+            lost.append(
+                -np.log(
+                    next(
+                        share
+                        for move, share in shares.items()
+                        if label_of(move, board.turn) == label
+                    )
+                )
+            )
     return float(np.mean(lost))
 
 
@@ -171,7 +201,9 @@ CURVE = {"ratings": [1100, 2000], "weights": [0.0, 3.0], "sharpness": [1.0, 1.0]
     ],
     ids=str,
 )
-def test_a_hostile_correction_is_refused_whoever_reads_the_card(network: Path, curve: object, reason: str) -> None:
+def test_a_hostile_correction_is_refused_whoever_reads_the_card(
+    network: Path, curve: object, reason: str
+) -> None:
     card = json.loads((network / CARD).read_text())
     card["human_search"] = {"simulations": 64, "likelihood": curve, "strength": CURVE}
     (network / CARD).write_text(json.dumps(card))
@@ -186,4 +218,6 @@ def test_a_correction_of_other_weights_is_not_stored(network: Path) -> None:
     with pytest.raises(CheckpointError, match="calibrate again"):
         save_human_search(network, "0" * 64, entry)
     with pytest.raises(CardError, match="simulations"):
-        save_human_search(network, read_card(network)["files"]["weights"]["sha256"], entry | {"simulations": 0})
+        save_human_search(
+            network, read_card(network)["files"]["weights"]["sha256"], entry | {"simulations": 0}
+        )

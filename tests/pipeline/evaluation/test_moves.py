@@ -27,10 +27,15 @@ def positions() -> list[tuple[chess.Board, chess.Move]]:
             moves = list(board.legal_moves)
             if not moves:
                 break
-            rare = [move for move in moves if move.promotion or board.is_castling(move) or board.is_en_passant(move)]
+            rare = [
+                move
+                for move in moves
+                if move.promotion or board.is_castling(move) or board.is_en_passant(move)
+            ]
             move = chance.choice(rare or moves)
             if move.promotion:
-                move = chess.Move(move.from_square, move.to_square, chess.QUEEN)  # a label is the queen's
+                # a label is the queen's
+                move = chess.Move(move.from_square, move.to_square, chess.QUEEN)
             found.append((board.copy(), move))
             board.push(move)
     return found
@@ -42,7 +47,11 @@ def test_kinds_pieces_and_phases_are_python_chess_s() -> None:
         "planes": np.stack([planes_of(board) for board, _ in rows]),
         "label": np.array([label_of(move, board.turn) for board, move in rows], dtype=np.uint16),
         "last_move": np.array(
-            [NO_LAST_MOVE if (last := last_moves_of(board)[0]) is None else last for board, _ in rows], dtype=np.uint16
+            [
+                NO_LAST_MOVE if (last := last_moves_of(board)[0]) is None else last
+                for board, _ in rows
+            ],
+            dtype=np.uint16,
         ),
     }
     columns = move_columns(batch)
@@ -50,7 +59,9 @@ def test_kinds_pieces_and_phases_are_python_chess_s() -> None:
     for at, (board, move) in enumerate(rows):
         kinds = {
             "capture": board.is_capture(move),
-            "recapture": bool(board.move_stack) and board.is_capture(move) and board.peek().to_square == move.to_square,
+            "recapture": bool(board.move_stack)
+            and board.is_capture(move)
+            and board.peek().to_square == move.to_square,
             "check": board.gives_check(move),
             "castling": board.is_castling(move),
             "promotion": move.promotion is not None,

@@ -40,8 +40,11 @@ def pgn(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("given", ["pgn", "positions"])
-def test_a_limit_is_a_sample_of_positions_across_all_games(given: str, pgn: Path, tmp_path: Path) -> None:
-    """60 positions of 120 games that have many each: nearly each is of a game of its own, and all plies are there."""
+def test_a_limit_is_a_sample_of_positions_across_all_games(
+    given: str, pgn: Path, tmp_path: Path
+) -> None:
+    """60 positions of 120 games that have many each: nearly each is of a game of its own, and all
+    plies are there."""
     words: dict[str, Any] = {"pgn": pgn}
     if given == "positions":
         ingest([str(pgn)], tmp_path / "out", IngestConfig(test_share=0.0, val_share=0.0), workers=1)
@@ -50,7 +53,9 @@ def test_a_limit_is_a_sample_of_positions_across_all_games(given: str, pgn: Path
     assert found["positions"] == 60
     assert found["games"] > 36, "60 draws from 120 games meet 47 of them, most often"
     assert "a random sample of at most 60 positions of all games" in found["rule"]
-    assert report(NETWORK, rule=Rule(limit=60), **words)["cross_entropy"] == found["cross_entropy"], "the same sample"
+    assert (
+        report(NETWORK, rule=Rule(limit=60), **words)["cross_entropy"] == found["cross_entropy"]
+    ), "the same sample"
 
 
 def test_several_networks_look_their_positions_up_once_and_show_it(
@@ -66,7 +71,9 @@ def test_several_networks_look_their_positions_up_once_and_show_it(
 
     real, ticks = position_keys.row_groups, list[Tick]()
     monkeypatch.setattr(position_keys, "row_groups", row_groups)
-    found = reports([NETWORK, NETWORK], positions=tmp_path / "out", rule=Rule(limit=30), progress=ticks.append)
+    found = reports(
+        [NETWORK, NETWORK], positions=tmp_path / "out", rule=Rule(limit=30), progress=ticks.append
+    )
     first, second = found["reports"]
     assert first["top1_not_in_train"] == second["top1_not_in_train"] is not None
     assert len(read) == 1
@@ -83,12 +90,16 @@ def test_without_a_limit_every_position_of_the_file_counts(pgn: Path) -> None:
 
 
 def test_the_common_rule_says_which_rows_it_is_of(pgn: Path) -> None:
-    """The report's own rule may count fewer rows than the common one: its figures are then of those."""
+    """The report's own rule may count fewer rows than the common one: its figures are then of
+    those."""
     found = report(NETWORK, pgn=pgn, rule=Rule(min_ply=12, limit=400), players=False)
     assert "from ply 12 on" in found["common_rule"]["rule"]
     assert "a random sample of at most 400 positions" in found["common_rule"]["rule"]
     found = report(NETWORK, pgn=pgn, rule=Rule(min_ply=4), players=False)
-    assert "from ply 10 on of every game, mover's clock at least 30 s where known" in found["common_rule"]["rule"]
+    assert (
+        "from ply 10 on of every game, mover's clock at least 30 s where known"
+        in found["common_rule"]["rule"]
+    )
 
 
 def test_a_sample_without_a_row_that_counts_says_what_to_raise(tmp_path: Path) -> None:
@@ -123,9 +134,14 @@ def test_the_exported_network_answers_where_it_agrees_with_torch(
     assert exported["evaluated_by"].startswith("the exported network in int8 (top-1 ")
     assert 0 < abs(exported["cross_entropy"] - plain["cross_entropy"]) < 0.02
     assert report(bare, **words)["evaluated_by"] == "torch"
-    assert [one["evaluated_by"] for one in reports([NETWORK, bare], **words)["reports"]] == ["torch", "torch"]
+    assert [one["evaluated_by"] for one in reports([NETWORK, bare], **words)["reports"]] == [
+        "torch",
+        "torch",
+    ]
     monkeypatch.setattr("pipeline.evaluation.report.TOLERANCE", -1.0)
-    assert report(NETWORK, **words)["evaluated_by"].startswith("torch (the exported network's top-1 differs by ")
+    assert report(NETWORK, **words)["evaluated_by"].startswith(
+        "torch (the exported network's top-1 differs by "
+    )
 
 
 def test_a_training_set_of_one_dataset_is_reported_with_links(pgn: Path, tmp_path: Path) -> None:

@@ -50,7 +50,9 @@ def test_a_report_says_that_positions_have_no_moves(tmp_path: Path) -> None:
 def test_rows_without_a_move_are_left_out_of_comparisons(tmp_path: Path) -> None:
     made = positions_of(["b1c3", None] * 6, tmp_path / "some")
     network = evaluator(EMBEDDED)
-    batches = Batches([made], "test", batch_size=8, columns=(*COLUMNS, *input_columns(network.preset)))
+    batches = Batches(
+        [made], "test", batch_size=8, columns=(*COLUMNS, *input_columns(network.preset))
+    )
     rows = list(batches.read_rows())
     labels = np.concatenate([batch["label"] for batch in rows])
     assert (labels == NO_LABEL).any()

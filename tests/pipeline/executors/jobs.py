@@ -1,4 +1,5 @@
-"""Functions for workers to run: top-level, as the seam asks, so that another process can import them."""
+"""Functions for workers to run: top-level, as the seam asks, so that another process can import
+them."""
 
 import os
 import signal
@@ -39,7 +40,8 @@ def leave(status: int) -> None:
 
 
 def slow(number: int) -> int:
-    """Return this process's number, soon or, for 0, long after a test that waits for it has run out of time."""
+    """Return this process's number, soon or, for 0, long after a test that waits for it has run out
+    of time."""
     time.sleep(0.05 if number else 3600)
     return os.getpid()
 

@@ -27,13 +27,17 @@ def test_another_name_is_refused(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["ray", "ray:10.0.0.1:6379", "ray://head:10001"])
 def test_where_ray_is_absent_the_extra_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "ray", None)  # what Python itself takes for: it cannot be imported
+    # what Python itself takes for: it cannot be imported
+    monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ConfigError, match=r"fianchetto\[ray\]"):
         engine_of(name)
 
 
 def test_nothing_of_ray_is_imported_unless_asked_for() -> None:
-    code = "import sys, pipeline.cli.main, pipeline.ingest.job, pipeline.executors.by_name as e; e.engine_of('local')\n"
+    code = (
+        "import sys, pipeline.cli.main, pipeline.ingest.job, pipeline.executors.by_name as e; "
+        "e.engine_of('local')\n"
+    )
     code += "sys.exit(any(name.partition('.')[0] == 'ray' for name in sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, check=False).returncode == 0
 

@@ -1,4 +1,5 @@
-"""What `Engine.map` guarantees: every item answered once, bounded tries, losses named, nothing left running."""
+"""What `Engine.map` guarantees: every item answered once, bounded tries, losses named, nothing left
+running."""
 
 import os
 import subprocess
@@ -53,7 +54,10 @@ def test_workers_are_other_processes_and_one_worker_is_this_one() -> None:
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_an_error_is_a_result_and_the_others_are_answered(workers: int) -> None:
-    results = {index: (status, value) for index, status, value in LocalEngine(workers).map(jobs.inverse, [1, 0, 2])}
+    results = {
+        index: (status, value)
+        for index, status, value in LocalEngine(workers).map(jobs.inverse, [1, 0, 2])
+    }
     assert results[0] == ("ok", 1.0)
     assert results[2] == ("ok", 0.5)
     status, failure = results[1]
@@ -65,15 +69,21 @@ def test_an_error_is_a_result_and_the_others_are_answered(workers: int) -> None:
 
 def test_the_item_of_a_killed_worker_is_done_again(tmp_path: Path) -> None:
     markers = [tmp_path / "two", tmp_path / "six"]
-    items = [(number, str(markers[number // 4]) if number in (2, 6) else "") for number in range(10)]
+    items = [
+        (number, str(markers[number // 4]) if number in (2, 6) else "") for number in range(10)
+    ]
     results = list(LocalEngine(2).map(jobs.die_once, items))
     assert all(marker.exists() for marker in markers), "no worker was killed"
     assert sorted(results) == [(index, "ok", index) for index in range(10)]
 
 
-def test_an_item_that_kills_its_workers_is_lost_after_its_attempts_and_the_others_are_not(tmp_path: Path) -> None:
+def test_an_item_that_kills_its_workers_is_lost_after_its_attempts_and_the_others_are_not(
+    tmp_path: Path,
+) -> None:
     items = [(number, str(tmp_path)) for number in range(10)]
-    results = {index: (status, value) for index, status, value in LocalEngine(2).map(jobs.poison, items)}
+    results = {
+        index: (status, value) for index, status, value in LocalEngine(2).map(jobs.poison, items)
+    }
     tries = [path.name.partition("-")[0] for path in tmp_path.iterdir()]
     assert results.pop(5) == ("lost", None)
     assert tries.count("5") == 3
@@ -110,18 +120,24 @@ def test_an_error_in_the_items_leaves_no_process() -> None:
 @pytest.mark.parametrize("workers", [1, 2])
 def test_what_is_cancelled_ends_and_leaves_nothing_running(workers: int) -> None:
     answered: list[int] = []
-    for index, _, _ in LocalEngine(workers).map(jobs.slow, [1, 1, 0, 0], lambda: len(answered) >= 2):
+    for index, _, _ in LocalEngine(workers).map(
+        jobs.slow, [1, 1, 0, 0], lambda: len(answered) >= 2
+    ):
         answered.append(index)
     assert sorted(answered) == [0, 1]
     assert children() == set()
 
 
-def test_workers_have_the_environment_of_now_and_one_thread_each(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_have_the_environment_of_now_and_one_thread_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     list(LocalEngine(2).map(jobs.square, range(4)))
     monkeypatch.setenv("FIANCHETTO_TESTED", "later")
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     names = ["FIANCHETTO_TESTED", "OMP_NUM_THREADS"]
-    assert {value for _, _, value in LocalEngine(2).map(jobs.variables, [names] * 4)} == {("later", "1")}
+    assert {value for _, _, value in LocalEngine(2).map(jobs.variables, [names] * 4)} == {
+        ("later", "1")
+    }
     assert os.environ["OMP_NUM_THREADS"] == "7", "this process's own is as it was"
 
 

@@ -1,4 +1,5 @@
-"""Ray behind the seam: the promise of LocalEngine, the same bytes whatever dies. Slow; needs fianchetto[ray]."""
+"""Ray behind the seam: the promise of LocalEngine, the same bytes whatever dies. Slow; needs
+fianchetto[ray]."""
 
 import importlib.util
 import os
@@ -31,7 +32,9 @@ from tests.pipeline.executors import jobs
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(1800),
-    pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed: fianchetto[ray]"),
+    pytest.mark.skipif(
+        importlib.util.find_spec("ray") is None, reason="Ray is not installed: fianchetto[ray]"
+    ),
 ]
 
 CONFIG = IngestConfig(chunk_mib=1, test_share=0.2)
@@ -60,7 +63,9 @@ def cluster() -> Iterator[Any]:
     os.environ["PYTHONPATH"] = os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")])
     from ray.cluster_utils import Cluster
 
-    nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    nodes = Cluster(
+        initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False}
+    )
     nodes.add_node(num_cpus=1)
     nodes.wait_for_nodes()
     yield nodes
@@ -80,7 +85,8 @@ def ray_processes() -> list[psutil.Process]:
 
 
 def titles(process: psutil.Process) -> str:
-    """Give a process's command line, into which Ray writes what it does; nothing of one that has ended."""
+    """Give a process's command line, into which Ray writes what it does; nothing of one that has
+    ended."""
     try:
         return " ".join(process.cmdline())
     except psutil.NoSuchProcess:
@@ -88,7 +94,8 @@ def titles(process: psutil.Process) -> str:
 
 
 def tasks_running() -> list[psutil.Process]:
-    """Give Ray's workers of this machine that are at work now: it writes the function's name as their title."""
+    """Give Ray's workers of this machine that are at work now: it writes the function's name as
+    their title."""
     found = []
     for process in psutil.process_iter(["cmdline"]):
         if "ray::_work" in " ".join(process.info["cmdline"] or []):
@@ -112,8 +119,12 @@ class Killer:
 
 def test_every_item_is_answered_once_and_errors_are_results() -> None:
     engine = RayEngine(workers=2)
-    assert sorted(engine.map(jobs.square, range(40))) == [(index, "ok", index * index) for index in range(40)]
-    results = {index: (status, value) for index, status, value in engine.map(jobs.inverse, [1, 0, 2])}
+    assert sorted(engine.map(jobs.square, range(40))) == [
+        (index, "ok", index * index) for index in range(40)
+    ]
+    results = {
+        index: (status, value) for index, status, value in engine.map(jobs.inverse, [1, 0, 2])
+    }
     assert (results[0], results[2]) == (("ok", 1.0), ("ok", 0.5))
     status, failure = results[1]
     assert status == "error"
@@ -243,11 +254,32 @@ def client_port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
     with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder:
         port, clients = free_port(), free_port()
-        command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--num-cpus", "2"]
-        command += ["--include-dashboard", "false", "--node-ip-address", "127.0.0.1", "--port", str(port)]
+        command = [
+            sys.executable,
+            "-m",
+            "ray.scripts.scripts",
+            "start",
+            "--head",
+            "--block",
+            "--num-cpus",
+            "2",
+        ]
+        command += [
+            "--include-dashboard",
+            "false",
+            "--node-ip-address",
+            "127.0.0.1",
+            "--port",
+            str(port),
+        ]
         command += ["--ray-client-server-port", str(clients), "--temp-dir", folder]
-        environment = os.environ | {"PYTHONPATH": str(REPOSITORY), "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
-        with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT) as head:
+        environment = os.environ | {
+            "PYTHONPATH": str(REPOSITORY),
+            "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+        }
+        with subprocess.Popen(
+            command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT
+        ) as head:
             end = time.monotonic() + 120
             while True:
                 try:
@@ -273,16 +305,33 @@ def free_port() -> int:
 def test_a_cluster_is_used_from_outside_through_its_client_server(
     client_port: int, dump: Path, undisturbed: dict[str, str], tmp_path: Path
 ) -> None:
-    command = [sys.executable, "-m", "pipeline", "ingest", str(dump), "--engine", f"ray://127.0.0.1:{client_port}"]
+    command = [
+        sys.executable,
+        "-m",
+        "pipeline",
+        "ingest",
+        str(dump),
+        "--engine",
+        f"ray://127.0.0.1:{client_port}",
+    ]
     command += ["--set", "chunk_mib=1", "--set", "test_share=0.2", "--out"]
     done = subprocess.run(
-        [*command, str(tmp_path / "out")], cwd=REPOSITORY, capture_output=True, text=True, check=False
+        [*command, str(tmp_path / "out")],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert datasets.content(tmp_path / "out") == undisturbed
     without = {name: value for name, value in os.environ.items() if name != "RAY_AUTH_MODE"}
     refused = subprocess.run(
-        [*command, str(tmp_path / "refused")], cwd=REPOSITORY, env=without, capture_output=True, text=True, check=False
+        [*command, str(tmp_path / "refused")],
+        cwd=REPOSITORY,
+        env=without,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert refused.returncode == 2, refused.stdout
     assert "set RAY_AUTH_MODE=token here as on the cluster" in refused.stderr
@@ -308,7 +357,16 @@ def test_a_stopped_driver_leaves_no_ray_and_another_engine_finishes(
         "--out",
         str(out),
     ]
-    command += ["--engine", "ray", "--workers", "2", "--set", "chunk_mib=1", "--set", "test_share=0.2"]
+    command += [
+        "--engine",
+        "ray",
+        "--workers",
+        "2",
+        "--set",
+        "chunk_mib=1",
+        "--set",
+        "test_share=0.2",
+    ]
     driver = subprocess.Popen(command, cwd=REPOSITORY, stderr=subprocess.PIPE, text=True)
     end = time.monotonic() + 300
     while not list(out.glob(".building/parts/[0-9]*.json")):
@@ -324,7 +382,8 @@ def test_a_stopped_driver_leaves_no_ray_and_another_engine_finishes(
         assert "run the same command to continue" in said
     else:
         assert driver.returncode == -signal.SIGKILL
-    _, alive = psutil.wait_procs(below, timeout=240)  # Ray's agents look for their dead cluster for a minute
+    # Ray's agents look for their dead cluster for a minute
+    _, alive = psutil.wait_procs(below, timeout=240)
     assert alive == []
     assert not (out / "manifest.json").exists(), "it was finished before it could be stopped"
     ingest([str(dump)], out, CONFIG, workers=1)

@@ -1,4 +1,5 @@
-"""A loop without games or training: stages that follow a script, write files as the real ones do, and can be killed."""
+"""A loop without games or training: stages that follow a script, write files as the real ones do,
+and can be killed."""
 
 import os
 import shutil
@@ -25,15 +26,27 @@ SCRIPT = {
     6: {"failed": "the loss is not finite at step 3"},
     7: {"gate": "H1", "seed": 0.75, "top1": 0.395, "control": 0.55},
 }
-"""What happens to each generation; the seed's top-1 is 0.4. Promoted are 1 and 7, undone 4 and 5."""
+"""What happens to each generation; the seed's top-1 is 0.4. Promoted are 1 and 7, undone 4 and
+5."""
 
 
 def network(directory: Path, seed: int) -> Path:
     """Write a checkpoint of a tiny untrained network."""
     directory.mkdir(parents=True)
     made = build(TINY, seed=seed)
-    card: dict[str, Any] = {"preset": preset_row(TINY), "parameters": parameters(made), "step": 3, "positions": 48}
-    card |= {"seconds": 1.0, "finished": True, "metrics": {}, "config": {}, "data": {"datasets": []}}
+    card: dict[str, Any] = {
+        "preset": preset_row(TINY),
+        "parameters": parameters(made),
+        "step": 3,
+        "positions": 48,
+    }
+    card |= {
+        "seconds": 1.0,
+        "finished": True,
+        "metrics": {},
+        "config": {},
+        "data": {"datasets": []},
+    }
     save(directory, card, {"weights": made.state_dict()})
     return directory
 
@@ -47,8 +60,18 @@ def networks(folder: Path, count: int = 8) -> Path:
 
 def match(verdict: str, score: float) -> dict[str, Any]:
     """Give a match's summary, as far as it is read."""
-    elo = {"elo": 800 * (score - 0.5), "elo_low": 800 * (score - 0.5) - 50, "elo_high": 800 * (score - 0.5) + 50}
-    return {"games": 100, "score": score, **elo, "sprt": {"verdict": verdict, "llr": 1.5}, "finished": True}
+    elo = {
+        "elo": 800 * (score - 0.5),
+        "elo_low": 800 * (score - 0.5) - 50,
+        "elo_high": 800 * (score - 0.5) + 50,
+    }
+    return {
+        "games": 100,
+        "score": score,
+        **elo,
+        "sprt": {"verdict": verdict, "llr": 1.5},
+        "finished": True,
+    }
 
 
 class Script:
@@ -62,12 +85,24 @@ class Script:
 
     def stages(self) -> dict[str, Stage]:
         """Give the stages by name."""
-        return {"explore": self.explore, "train": self.train, "arena": self.arena, "eval": self.eval}
+        return {
+            "explore": self.explore,
+            "train": self.train,
+            "arena": self.arena,
+            "eval": self.eval,
+        }
 
-    def begin(self, context: StageContext, stage: str, progress: Progress, stop: Callable[[], bool]) -> None:
+    def begin(
+        self, context: StageContext, stage: str, progress: Progress, stop: Callable[[], bool]
+    ) -> None:
         """Work in two steps whose files are kept, as every stage does."""
         self.seen.append(
-            (context.number, stage, context.lineage["played_by"], tuple(path.parent.name for path in context.buffer))
+            (
+                context.number,
+                stage,
+                context.lineage["played_by"],
+                tuple(path.parent.name for path in context.buffer),
+            )
         )
         folder = context.folder / stage
         folder.mkdir(exist_ok=True)
@@ -80,36 +115,61 @@ class Script:
             progress(Tick(1, 2, "steps", {}))
             if not (folder / step).exists():
                 publish_json(
-                    folder, step, {"number": context.number, "step": step, "best": context.lineage["played_by"]}
+                    folder,
+                    step,
+                    {"number": context.number, "step": step, "best": context.lineage["played_by"]},
                 )
 
-    def explore(self, context: StageContext, progress: Progress, stop: Callable[[], bool]) -> dict[str, Any]:
+    def explore(
+        self, context: StageContext, progress: Progress, stop: Callable[[], bool]
+    ) -> dict[str, Any]:
         self.begin(context, "explore", progress, stop)
-        return {"games": 10 * context.number, "decisive_share": 0.5, "mean_plies": 80.0, "resignations": 3}
+        return {
+            "games": 10 * context.number,
+            "decisive_share": 0.5,
+            "mean_plies": 80.0,
+            "resignations": 3,
+        }
 
-    def train(self, context: StageContext, progress: Progress, stop: Callable[[], bool]) -> dict[str, Any]:
+    def train(
+        self, context: StageContext, progress: Progress, stop: Callable[[], bool]
+    ) -> dict[str, Any]:
         self.begin(context, "train", progress, stop)
         if "failed" in self.script[context.number]:
             return {"failed": self.script[context.number]["failed"]}
         shutil.copytree(self.made / str(context.number), context.candidate, dirs_exist_ok=True)
         self.spent[context.number] = dict(context.spent)
-        return {"step": 3, "positions": 48, "loss": 1.0, "spent": {**context.spent, f"rows of {context.number}": 1.0}}
+        return {
+            "step": 3,
+            "positions": 48,
+            "loss": 1.0,
+            "spent": {**context.spent, f"rows of {context.number}": 1.0},
+        }
 
-    def arena(self, context: StageContext, progress: Progress, stop: Callable[[], bool]) -> dict[str, Any]:
+    def arena(
+        self, context: StageContext, progress: Progress, stop: Callable[[], bool]
+    ) -> dict[str, Any]:
         self.begin(context, "arena", progress, stop)
         told = self.script[context.number]
         gate = match(told["gate"], 0.6 if told["gate"] == "H1" else 0.48)
         seed = None if told["seed"] is None else match("undecided", told["seed"])
-        return {"best": gate, "seed": seed, "control": seed and match("undecided", told.get("control", 0.6))}
+        return {
+            "best": gate,
+            "seed": seed,
+            "control": seed and match("undecided", told.get("control", 0.6)),
+        }
 
-    def eval(self, context: StageContext, progress: Progress, stop: Callable[[], bool]) -> dict[str, Any]:
+    def eval(
+        self, context: StageContext, progress: Progress, stop: Callable[[], bool]
+    ) -> dict[str, Any]:
         self.begin(context, "eval", progress, stop)
         top1 = self.script[context.number]["top1"] if context.number else 0.4
         return {"top1": top1, "cross_entropy": 2.0}
 
 
 def forked(work: Callable[[], None]) -> int:
-    """Do work in a fork of this process and tell how that ended: an exit status, or minus the signal that killed it."""
+    """Do work in a fork of this process and tell how that ended: an exit status, or minus the
+    signal that killed it."""
     child = os.fork()
     if child == 0:
         try:

@@ -1,4 +1,5 @@
-"""The whole loop with real games, training and matches, tiny: it ends, its network works everywhere, kills change nothing."""
+"""The whole loop with real games, training and matches, tiny: it ends, its network works
+everywhere, kills change nothing."""
 
 import csv
 import json
@@ -78,14 +79,25 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     config = TrainConfig(steps=4, batch_size=16, threads=1, amp="off")
     data: dict[str, Any] = {"datasets": []}
     out = made / "net"
-    train(config, TINY, batches.from_step, out, validation=None, data=data, progress=silent, stop=lambda: False)
+    train(
+        config,
+        TINY,
+        batches.from_step,
+        out,
+        validation=None,
+        data=data,
+        progress=silent,
+        stop=lambda: False,
+    )
     return made
 
 
 @pytest.fixture(scope="module")
 def looped(folder: Path) -> tuple[Path, dict[str, Any]]:
     """Two generations, undisturbed."""
-    return folder / "out", finetune(folder / "net", TINY_LOOP, folder / "out", human=[folder / "human"])
+    return folder / "out", finetune(
+        folder / "net", TINY_LOOP, folder / "out", human=[folder / "human"]
+    )
 
 
 def test_everything_is_there(looped: tuple[Path, dict[str, Any]]) -> None:
@@ -99,13 +111,18 @@ def test_everything_is_there(looped: tuple[Path, dict[str, Any]]) -> None:
     for number in ("001", "002"):
         place = out / "generations" / number
         results = [
-            line for line in (place / "games" / "games.pgn").read_text().splitlines() if line.startswith("[Result ")
+            line
+            for line in (place / "games" / "games.pgn").read_text().splitlines()
+            if line.startswith("[Result ")
         ]
         decided = sum("1/2" not in line for line in results)
         assert float(rows[int(number)]["decisive_share"]) == decided / len(results)
         assert files_differ(place / "games") == []
         manifest = json.loads((place / "games" / "manifest.json").read_text())
-        assert manifest["lineage"]["seed_weights_sha256"] == read_card(out / "seed")["files"]["weights"]["sha256"]
+        assert (
+            manifest["lineage"]["seed_weights_sha256"]
+            == read_card(out / "seed")["files"]["weights"]["sha256"]
+        )
         for games in (place / "games" / "games.pgn", place / "arena" / "best" / "games.pgn"):
             with games.open() as file:
                 game = chess.pgn.read_game(file)
@@ -114,8 +131,11 @@ def test_everything_is_there(looped: tuple[Path, dict[str, Any]]) -> None:
     assert json.loads((out / "finetune.json").read_text())["config"]["gate.elo0"] == -900
 
 
-def test_accepted_candidates_meet_two_controls(looped: tuple[Path, dict[str, Any]], folder: Path) -> None:
-    """The seed has a calibrated value; the control has as many steps as the candidate, on human rows."""
+def test_accepted_candidates_meet_two_controls(
+    looped: tuple[Path, dict[str, Any]], folder: Path
+) -> None:
+    """The seed has a calibrated value; the control has as many steps as the candidate, on human
+    rows."""
     out, starts = looped[0], [looped[0] / "seed"]
     seed, supervised = load(out / "seed"), load(folder / "net")
     factor = seed[1]["calibration"]["factor"]
@@ -125,7 +145,9 @@ def test_accepted_candidates_meet_two_controls(looped: tuple[Path, dict[str, Any
     for record in json.loads((out / "state.json").read_text())["generations"][1:]:
         place, arena = out / "generations" / f"{record['number']:03}", record["stages"]["arena"]
         assert (
-            (place / "control").exists() == (arena["control"] is not None) == (arena["best"]["sprt"]["verdict"] == "H1")
+            (place / "control").exists()
+            == (arena["control"] is not None)
+            == (arena["best"]["sprt"]["verdict"] == "H1")
         )
         if arena["control"] is None:
             continue
@@ -140,7 +162,9 @@ def test_accepted_candidates_meet_two_controls(looped: tuple[Path, dict[str, Any
         starts.append(place / "control")
 
 
-def test_a_seed_whose_value_did_not_learn_results_keeps_its_scale(folder: Path, tmp_path: Path) -> None:
+def test_a_seed_whose_value_did_not_learn_results_keeps_its_scale(
+    folder: Path, tmp_path: Path
+) -> None:
     shutil.copytree(folder / "net", tmp_path / "net")
     card = json.loads((tmp_path / "net" / "checkpoint.json").read_text())
     card["config"]["results"] = False
@@ -159,7 +183,9 @@ def test_no_row_is_used_twice_on_the_way_to_the_best(looped: tuple[Path, dict[st
         assert all(use["uses"] <= 1.0 for use in uses)
 
 
-def test_the_best_is_an_ordinary_checkpoint(looped: tuple[Path, dict[str, Any]], folder: Path, tmp_path: Path) -> None:
+def test_the_best_is_an_ordinary_checkpoint(
+    looped: tuple[Path, dict[str, Any]], folder: Path, tmp_path: Path
+) -> None:
     best = looped[0] / "best"
     card = load(best)[1]
     assert card["finetune"]["generation"] == looped[1]["generation"]
@@ -168,7 +194,13 @@ def test_the_best_is_an_ordinary_checkpoint(looped: tuple[Path, dict[str, Any]],
     assert "human" in told["trained_on"] or looped[1]["generation"] == 0
     assert load_player(best).choose(chess.Board()).move in chess.Board().legal_moves
     rows = strength(
-        looped[0], tmp_path, simulations=(2,), games=2, hand_written=2, engine="no-such-engine", nodes=(1, 10)
+        looped[0],
+        tmp_path,
+        simulations=(2,),
+        games=2,
+        hand_written=2,
+        engine="no-such-engine",
+        nodes=(1, 10),
     )["rows"]
     controls = ["seed 2"]
     if (looped[0] / "generations" / f"{looped[1]['generation']:03}" / "control").exists():
@@ -176,7 +208,9 @@ def test_the_best_is_an_ordinary_checkpoint(looped: tuple[Path, dict[str, Any]],
     assert [row["b"] for row in rows] == [*controls, "hand-written 2"]
 
 
-def test_killed_at_random_moments_the_same_network_is_best(looped: tuple[Path, dict[str, Any]], folder: Path) -> None:
+def test_killed_at_random_moments_the_same_network_is_best(
+    looped: tuple[Path, dict[str, Any]], folder: Path
+) -> None:
     out, chance = folder / "killed", random.Random(1)
     script = folder / "run.py"
     script.write_text(RUN)
@@ -194,20 +228,31 @@ def test_killed_at_random_moments_the_same_network_is_best(looped: tuple[Path, d
         process.send_signal(signal.SIGKILL)
         process.wait()
     result = finetune(folder / "net", TINY_LOOP, out, human=[folder / "human"])
-    verdicts = [[(row["verdict"], row["reason"]) for row in each["rows"]] for each in (result, looped[1])]
+    verdicts = [
+        [(row["verdict"], row["reason"]) for row in each["rows"]] for each in (result, looped[1])
+    ]
     assert verdicts[0] == verdicts[1]
     assert result["eval"] == looped[1]["eval"]
     for number in ("001", "002"):
-        cards = [read_card(path / "generations" / number / "checkpoint") for path in (out, looped[0])]
+        cards = [
+            read_card(path / "generations" / number / "checkpoint") for path in (out, looped[0])
+        ]
         assert cards[0]["files"]["weights"] == cards[1]["files"]["weights"]
         for name in ("games.pgn", "games.jsonl"):
-            kept = [(path / "generations" / number / "games" / name).read_bytes() for path in (out, looped[0])]
+            kept = [
+                (path / "generations" / number / "games" / name).read_bytes()
+                for path in (out, looped[0])
+            ]
             assert kept[0] == kept[1]
 
 
 def test_without_human_positions_nothing_human_is_measured(folder: Path, tmp_path: Path) -> None:
-    config = replace(TINY_LOOP, generations=1, explore=replace(TINY_LOOP.explore, explorer="hand-written"))
+    config = replace(
+        TINY_LOOP, generations=1, explore=replace(TINY_LOOP.explore, explorer="hand-written")
+    )
     result = finetune(folder / "net", config, tmp_path / "out")
     assert "top1" not in result["seed_eval"]
-    manifest = json.loads((tmp_path / "out" / "generations" / "001" / "games" / "manifest.json").read_text())
+    manifest = json.loads(
+        (tmp_path / "out" / "generations" / "001" / "games" / "manifest.json").read_text()
+    )
     assert (manifest["config"]["explorer"], manifest["selfplay"]["games"]) == ("hand-written", 8)

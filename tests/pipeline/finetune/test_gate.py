@@ -1,7 +1,9 @@
-"""Whom the gate lets through, by simulation: pairs of games at a known Elo, the real test, its cap on games.
+"""Whom the gate lets through, by simulation: pairs of games at a known Elo, the real test, its cap
+on games.
 
-A game's chances follow the Bradley-Terry-Rao-Kupper model (BayesElo): a player d Elo ahead wins with the chance
-1 / (1 + 10^((draw_elo - d) / 400)). Both games of a pair begin with the same bias for White, drawn for each opening.
+A game's chances follow the Bradley-Terry-Rao-Kupper model (BayesElo): a player d Elo ahead wins
+with the chance 1 / (1 + 10^((draw_elo - d) / 400)). Both games of a pair begin with the same bias
+for White, drawn for each opening.
 """
 
 import numpy as np
@@ -14,7 +16,8 @@ from pipeline.finetune.config import GateConfig
 from pipeline.finetune.gate import decide
 
 DRAWISH = {100.0: 0.25, 220.0: 0.5}
-"""draw_elo, and about the share of draws that it makes; 64 simulations of the embedded network draw 15 to 30 % of games."""
+"""draw_elo, and about the share of draws that it makes; 64 simulations of the embedded network draw
+15 to 30 % of games."""
 OPENINGS = 60.0 * np.array([-1.5, -0.5, 0.5, 1.5])
 """White's bias by the opening, Elo."""
 
@@ -26,10 +29,14 @@ def chances(elo: float, draw_elo: float, bias: float) -> NDArray[np.float64]:
 
 
 def pair_chances(elo: float, draw_elo: float) -> NDArray[np.float64]:
-    """Give the five chances of a pair, for a player whose expected score is that of `elo` in logistic Elo."""
+    """Give the five chances of a pair, for a player whose expected score is that of `elo` in
+    logistic Elo."""
 
     def mixed(ahead: float) -> NDArray[np.float64]:
-        pairs = [np.convolve(chances(ahead, draw_elo, bias), chances(ahead, draw_elo, -bias)) for bias in OPENINGS]
+        pairs = [
+            np.convolve(chances(ahead, draw_elo, bias), chances(ahead, draw_elo, -bias))
+            for bias in OPENINGS
+        ]
         return np.asarray(np.mean(pairs, axis=0))
 
     low, high = -400.0, 400.0
@@ -41,14 +48,18 @@ def pair_chances(elo: float, draw_elo: float) -> NDArray[np.float64]:
 
 
 def ratios(counts_MC: NDArray[np.int64], test: SprtConfig) -> NDArray[np.float64]:
-    """Give the log-likelihood ratio of each row of counts, as engine.match.sprt.llr defines it, by bisection."""
+    """Give the log-likelihood ratio of each row of counts, as engine.match.sprt.llr defines it, by
+    bisection."""
     filled_MC = np.where(counts_MC == 0, RAREST, counts_MC)
     total_M = filled_MC.sum(1)
     shares_MC = filled_MC / total_M[:, None]
 
     def logarithms(score: float) -> NDArray[np.float64]:
         gaps_C = np.arange(5) / 4 - score
-        low_M, high_M = np.full(len(filled_MC), -1 / gaps_C.max()), np.full(len(filled_MC), -1 / gaps_C.min())
+        low_M, high_M = (
+            np.full(len(filled_MC), -1 / gaps_C.max()),
+            np.full(len(filled_MC), -1 / gaps_C.min()),
+        )
         for _ in range(40):
             x_M = (low_M + high_M) / 2
             above_M = (shares_MC * gaps_C / (1 + x_M[:, None] * gaps_C)).sum(1) > 0
@@ -64,7 +75,11 @@ def let_through(elo: float, draw_elo: float, gate: GateConfig, matches: int) -> 
     chance = np.random.default_rng(7)
     pairs_MT = chance.choice(5, size=(matches, gate.games // 2), p=pair_chances(elo, draw_elo))
     counts_MC = np.zeros((matches, 5), np.int64)
-    going_M, passed_M, lengths_M = np.arange(matches), np.zeros(matches, np.bool_), np.full(matches, gate.games)
+    going_M, passed_M, lengths_M = (
+        np.arange(matches),
+        np.zeros(matches, np.bool_),
+        np.full(matches, gate.games),
+    )
     for pair in range(gate.games // 2):
         counts_MC[going_M, pairs_MT[going_M, pair]] += 1
         ratio_M = ratios(counts_MC[going_M], gate.sprt)
@@ -90,7 +105,9 @@ def test_the_real_match_ends_where_the_simulated_one_does() -> None:
     for _ in range(6):
         pairs = chance.choice(5, size=200, p=pair_chances(30.0, 100.0))
         halves = {0: (0.0, 0.0), 1: (0.0, 0.5), 2: (0.5, 0.5), 3: (1.0, 0.5), 4: (1.0, 1.0)}
-        real = pairs_to_decision([points for pair in pairs.tolist() for points in halves[pair]], gate.sprt)
+        real = pairs_to_decision(
+            [points for pair in pairs.tolist() for points in halves[pair]], gate.sprt
+        )
         counts_TC = np.cumsum(np.eye(5, dtype=np.int64)[pairs], axis=0)
         ratio_T = ratios(counts_TC, gate.sprt)
         over = np.flatnonzero((ratio_T >= gate.sprt.upper) | (ratio_T <= gate.sprt.lower))
@@ -98,7 +115,9 @@ def test_the_real_match_ends_where_the_simulated_one_does() -> None:
 
 
 @pytest.mark.parametrize("draw_elo", DRAWISH)
-def test_a_network_that_is_20_elo_worse_is_promoted_less_than_once_in_20_times(draw_elo: float) -> None:
+def test_a_network_that_is_20_elo_worse_is_promoted_less_than_once_in_20_times(
+    draw_elo: float,
+) -> None:
     share, games = let_through(-20.0, draw_elo, GateConfig(), 3000)
     assert share + 2 * (share * (1 - share) / 3000) ** 0.5 < 0.05
     assert games < 200
@@ -111,8 +130,8 @@ def test_one_that_is_50_elo_better_nearly_always_is() -> None:
 
 
 def test_katagos_default_gate_would_let_the_worse_one_through_in_23_of_100_cases() -> None:
-    # cpp/command/gatekeeper.cpp accepts at half the points; numGamesPerGating is 200 in configs/training/gatekeeper1.cfg.
-    # Go has no draws, so the points are binomial.
+    # cpp/command/gatekeeper.cpp accepts at half the points; numGamesPerGating is 200 in
+    # configs/training/gatekeeper1.cfg. Go has no draws, so the points are binomial.
     chance = np.random.default_rng(7)
     points = chance.binomial(200, score_of(-20.0), size=200_000)
     assert float((points >= 100).mean()) == pytest.approx(0.23, abs=0.005)
@@ -143,7 +162,11 @@ def figures(**told: object) -> dict[str, object]:
 
 def test_a_control_whose_training_failed_is_named_in_the_verdict() -> None:
     stages = figures()
-    verdict = decide(stages | {"arena": stages["arena"] | {"control": None, "control_failed": "step 3"}}, {}, 0.015)  # type: ignore[operator]
+    verdict = decide(
+        stages | {"arena": stages["arena"] | {"control": None, "control_failed": "step 3"}},
+        {},
+        0.015,
+    )  # type: ignore[operator]
     assert verdict.promoted
     assert verdict.reason.endswith("; the control's training failed: step 3")
 
@@ -152,4 +175,6 @@ def test_top1_may_fall_by_just_so_much() -> None:
     assert decide(figures(), {"top1": 0.4549}, 0.015).promoted
     fallen = decide(figures(), {"top1": 0.4551}, 0.015)
     assert (fallen.promoted, fallen.undone) == (False, True)
-    assert decide(figures(eval={}), {}, 0.015).promoted, "without human positions there is nothing to compare"
+    assert decide(figures(eval={}), {}, 0.015).promoted, (
+        "without human positions there is nothing to compare"
+    )

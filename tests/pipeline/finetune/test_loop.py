@@ -1,4 +1,5 @@
-"""The machine: what follows what, who is best, killed at every write, refused where it must be. Its stages follow a script."""
+"""The machine: what follows what, who is best, killed at every write, refused where it must be. Its
+stages follow a script."""
 
 import csv
 import errno
@@ -47,11 +48,15 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outputs, "draw_curves", lambda rows: b"picture")
 
 
-def run(made: Path, out: Path, config: FinetuneConfig = THREE, script: Script | None = None) -> dict[str, Any]:
+def run(
+    made: Path, out: Path, config: FinetuneConfig = THREE, script: Script | None = None
+) -> dict[str, Any]:
     return finetune(made / "0", config, out, stages=(script or Script(made)).stages())
 
 
-def test_an_engine_that_is_none_is_said_before_any_time_is_spent(made: Path, tmp_path: Path) -> None:
+def test_an_engine_that_is_none_is_said_before_any_time_is_spent(
+    made: Path, tmp_path: Path
+) -> None:
     with pytest.raises(UserError, match="an engine is local, ray"):
         run(made, tmp_path / "out", replace(THREE, engine="abacus"))
     assert not (tmp_path / "out").exists()
@@ -74,7 +79,8 @@ def timeless(out: Path) -> dict[str, Any]:
     found["state.json"] = state["generations"]
     rows = csv.DictReader((out / "generations.csv").open())
     found["generations.csv"] = [
-        {name: value for name, value in row.items() if not name.startswith("seconds")} for row in rows
+        {name: value for name, value in row.items() if not name.startswith("seconds")}
+        for row in rows
     ]
     return found
 
@@ -95,10 +101,20 @@ def test_stages_follow_each_other_and_the_best_explores(made: Path, tmp_path: Pa
     order = [(number, stage) for number, stage, _, _ in script.seen]
     expected = [(0, "eval"), *[(number, stage) for number in range(1, 8) for stage in STAGES]]
     assert order == [step for step in expected if step not in ((6, "arena"), (6, "eval"))]
-    assert [best for number, stage, best, _ in script.seen if stage == "explore"] == [0, 1, 1, 1, 1, 1, 1]
+    assert [best for number, stage, best, _ in script.seen if stage == "explore"] == [
+        0,
+        1,
+        1,
+        1,
+        1,
+        1,
+        1,
+    ]
     buffers = [buffer for _, stage, _, buffer in script.seen if stage == "train"]
     assert buffers[0] == ("001",)
-    assert buffers[3] == ("002", "003", "004"), "the buffer is the last three generations, whoever was promoted"
+    assert buffers[3] == ("002", "003", "004"), (
+        "the buffer is the last three generations, whoever was promoted"
+    )
     assert script.spent == {1: {}} | {number: {"rows of 1": 1.0} for number in (2, 3, 4, 5, 7)}, (
         "only what led to the best counts"
     )
@@ -108,7 +124,16 @@ def test_stages_follow_each_other_and_the_best_explores(made: Path, tmp_path: Pa
 
 def test_every_verdict_says_why(made: Path, tmp_path: Path) -> None:
     result = run(made, tmp_path / "out", SEVEN)
-    verdicts = ["promoted", "promoted", "rejected", "rejected", "undone", "undone", "rejected", "promoted"]
+    verdicts = [
+        "promoted",
+        "promoted",
+        "rejected",
+        "rejected",
+        "undone",
+        "undone",
+        "rejected",
+        "promoted",
+    ]
     assert [row["verdict"] for row in result["rows"]] == verdicts
     for number, words in {
         2: "not better than the best",
@@ -117,10 +142,15 @@ def test_every_verdict_says_why(made: Path, tmp_path: Path) -> None:
         5: "loses to the seed",
         6: "training failed: the loss is not finite",
         1: "against human rows alone Elo +80 [+30, +130] in 100 games: a gain over the control",
-        7: "against human rows alone Elo +40 [-10, +90] in 100 games: no significant gain over the control",
+        7: "against human rows alone Elo +40 [-10, +90] in 100 games: no significant gain over the "
+        "control",
     }.items():
         assert words in result["rows"][number]["reason"]
-        assert any(words in line for line in result["text"].splitlines() if f"generation {number}: " in line)
+        assert any(
+            words in line
+            for line in result["text"].splitlines()
+            if f"generation {number}: " in line
+        )
     rows = list(csv.DictReader((tmp_path / "out" / "generations.csv").open()))
     assert [row["verdict"] for row in rows] == verdicts
     assert rows[7]["seed_elo"] == "200.0"
@@ -130,7 +160,9 @@ def test_every_verdict_says_why(made: Path, tmp_path: Path) -> None:
 
 def test_progress_names_the_generation_and_its_stage(made: Path, tmp_path: Path) -> None:
     ticks: list[Tick] = []
-    finetune(made / "0", THREE, tmp_path / "out", stages=Script(made).stages(), progress=ticks.append)
+    finetune(
+        made / "0", THREE, tmp_path / "out", stages=Script(made).stages(), progress=ticks.append
+    )
     assert list(dict.fromkeys(tick.stage for tick in ticks))[:6] == [
         "generation 0: eval",
         "generation 1: self-play",
@@ -157,7 +189,9 @@ def test_a_generation_that_is_undone_gives_the_best_back(made: Path, tmp_path: P
     assert weights(out / "seed") == weights(made / "0")
 
 
-def test_more_generations_are_as_if_asked_for_at_once(made: Path, tmp_path: Path, undisturbed: dict[str, Any]) -> None:
+def test_more_generations_are_as_if_asked_for_at_once(
+    made: Path, tmp_path: Path, undisturbed: dict[str, Any]
+) -> None:
     for generations in (1, 2, 3):
         run(made, tmp_path / "out", replace(THREE, generations=generations))
     found = timeless(tmp_path / "out")
@@ -216,17 +250,25 @@ def test_killed_at_any_write_it_ends_where_an_undisturbed_loop_does(
     every = list(range(1, writes + 1, 11))
     for at in every:
         out = tmp_path / f"killed-{at}"
-        assert forked(lambda at=at, out=out: fsyncs(lambda: run(made, out), at, kill)) == -signal.SIGKILL  # type: ignore[misc]
+        assert (
+            forked(lambda at=at, out=out: fsyncs(lambda: run(made, out), at, kill))
+            == -signal.SIGKILL
+        )  # type: ignore[misc]
         run(made, out)
         assert timeless(out) == undisturbed, f"killed at write {at}"
 
 
 @pytest.mark.slow
-def test_killed_at_every_write_and_again_at_the_next(made: Path, tmp_path: Path, undisturbed: dict[str, Any]) -> None:
+def test_killed_at_every_write_and_again_at_the_next(
+    made: Path, tmp_path: Path, undisturbed: dict[str, Any]
+) -> None:
     writes = fsyncs(lambda: run(made, tmp_path / "counted"), 0, kill)
     for at in range(1, writes + 1):
         out = tmp_path / f"killed-{at}"
-        assert forked(lambda at=at, out=out: fsyncs(lambda: run(made, out), at, kill)) == -signal.SIGKILL  # type: ignore[misc]
+        assert (
+            forked(lambda at=at, out=out: fsyncs(lambda: run(made, out), at, kill))
+            == -signal.SIGKILL
+        )  # type: ignore[misc]
         forked(lambda at=at, out=out: fsyncs(lambda: run(made, out), 1 + at % 5, kill))  # type: ignore[misc]
         run(made, out)
         assert timeless(out) == undisturbed, f"killed at write {at}"
@@ -265,10 +307,14 @@ def test_weights_that_were_replaced_are_deleted_though_the_process_was_killed_be
         outputs.promote(made / "1", best, {"generation": 1})
     assert len(list(best.glob("weights-*"))) == 2
     outputs.promote(made / "1", best, {"generation": 1})
-    assert [path.name for path in best.glob("weights-*")] == [read_card(best)["files"]["weights"]["name"]]
+    assert [path.name for path in best.glob("weights-*")] == [
+        read_card(best)["files"]["weights"]["name"]
+    ]
 
 
-def test_a_failing_stage_leaves_what_was_done(made: Path, tmp_path: Path, undisturbed: dict[str, Any]) -> None:
+def test_a_failing_stage_leaves_what_was_done(
+    made: Path, tmp_path: Path, undisturbed: dict[str, Any]
+) -> None:
     script = Script(made)
 
     def fail(number: int, stage: str) -> None:
@@ -350,7 +396,9 @@ def test_another_loop_is_refused_by_name(made: Path, tmp_path: Path) -> None:
         ("0", replace(THREE, gate=GateConfig(simulations=9)), "config.gate.simulations was 64"),
         ("0", replace(THREE, train=TuneConfig(epochs=1)), "config.train.epochs was 1.6"),
     ):
-        with pytest.raises(FinetuneError, match="was started with other inputs or settings") as told:
+        with pytest.raises(
+            FinetuneError, match="was started with other inputs or settings"
+        ) as told:
             finetune(made / checkpoint, config, out, stages=Script(made).stages())
         assert named in str(told.value)
     run(made, out, replace(THREE, workers=2, train=TuneConfig(threads=3)))
@@ -359,7 +407,10 @@ def test_another_loop_is_refused_by_name(made: Path, tmp_path: Path) -> None:
 
 def test_two_loops_on_one_directory_refuse_each_other(made: Path, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
-    with FileLock(tmp_path / "out" / ".lock"), pytest.raises(FinetuneError, match="another fine-tuning is at work"):
+    with (
+        FileLock(tmp_path / "out" / ".lock"),
+        pytest.raises(FinetuneError, match="another fine-tuning is at work"),
+    ):
         run(made, tmp_path / "out")
 
 
@@ -385,4 +436,9 @@ def test_strange_directories_are_left_alone(made: Path, tmp_path: Path) -> None:
 
 
 def test_the_script_covers_every_verdict() -> None:
-    assert {told.get("gate", "failed") for told in SCRIPT.values()} == {"H0", "H1", "undecided", "failed"}
+    assert {told.get("gate", "failed") for told in SCRIPT.values()} == {
+        "H0",
+        "H1",
+        "undecided",
+        "failed",
+    }

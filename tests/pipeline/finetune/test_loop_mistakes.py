@@ -11,7 +11,10 @@ from pipeline.cli.main import main
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--generations", "1", "--games-share", "1", "--explorer", "hand-written"], "holds no checkpoint"),
+        (
+            ["--generations", "1", "--games-share", "1", "--explorer", "hand-written"],
+            "holds no checkpoint",
+        ),
         (["--generations", "1"], "name datasets with --positions"),
         ([], "set how long to fine-tune: generations, minutes or both"),
         (["--generations", "0"], "generations must be 1 or more"),
@@ -21,7 +24,10 @@ from pipeline.cli.main import main
         (["--generations", "1", "--set", "gate.elo1=inf"], "is not below"),
         (["--generations", "1", "--near-share", "nan"], "1 at most together"),
         (["--generations", "1", "--seed", "4294967296"], "seed must be from 0 to 2147483647"),
-        (["--generations", "1", "--set", "train.search_value_share=0.9"], "set teach to value or both"),
+        (
+            ["--generations", "1", "--set", "train.search_value_share=0.9"],
+            "set teach to value or both",
+        ),
         (["--generations", "1", "--set", "human_share=1"], "human_share must be from 0 to below 1"),
         (["--generations", "1", "--set", "gate.games=3"], "come in pairs"),
         (["--generations", "1", "--set", "gate.elo0=50"], "elo0 = 50 is not below elo1"),
@@ -37,7 +43,9 @@ def test_a_mistake_is_one_line_and_leaves_nothing(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["fianchetto", "finetune", "--checkpoint", "x", "--out", "y", *words])
+    monkeypatch.setattr(
+        sys, "argv", ["fianchetto", "finetune", "--checkpoint", "x", "--out", "y", *words]
+    )
     with pytest.raises(SystemExit) as ended:
         main()
     told = capsys.readouterr()

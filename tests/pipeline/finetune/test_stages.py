@@ -1,4 +1,5 @@
-"""The stages of a generation that search positions and train on them; and settings that are refused before they begin."""
+"""The stages of a generation that search positions and train on them; and settings that are refused
+before they begin."""
 
 import json
 import shutil
@@ -94,17 +95,26 @@ def test_training_has_the_loops_seed_and_wrong_settings_of_it_are_refused() -> N
         TuneConfig(momentum=2)
 
 
-def test_a_loop_whose_networks_cannot_be_exported_is_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loop_whose_networks_cannot_be_exported_is_not_begun(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("pipeline.finetune.loop.find_spec", lambda name: None)
     searching = replace(LOOP, explore=searched(source="games", device="onnx"))
-    games = replace(LOOP, games_share=1.0, explore=ExploreConfig(explorer="hand-written", device="onnx"))
-    playing = replace(LOOP, games_share=1.0, explore=ExploreConfig(explorer="network", device="onnx"))
-    for config in (searching, playing, games):  # the candidate's matches are played with exports, whoever explores
+    games = replace(
+        LOOP, games_share=1.0, explore=ExploreConfig(explorer="hand-written", device="onnx")
+    )
+    playing = replace(
+        LOOP, games_share=1.0, explore=ExploreConfig(explorer="network", device="onnx")
+    )
+    # the candidate's matches are played with exports, whoever explores
+    for config in (searching, playing, games):
         with pytest.raises(ConfigError, match=r"pip install 'fianchetto\[onnx\]'"):
             require(config, [Path("human")])
 
 
-def test_where_nothing_teaches_people_alone_do_for_as_many_steps(sources: tuple[Path, Path], tmp_path: Path) -> None:
+def test_where_nothing_teaches_people_alone_do_for_as_many_steps(
+    sources: tuple[Path, Path], tmp_path: Path
+) -> None:
     config = replace(LOOP, human_share=0.25, train=replace(LOOP.train, teach="none", epochs=2.0))
     context = StageContext(
         number=1,
@@ -124,25 +134,39 @@ def test_where_nothing_teaches_people_alone_do_for_as_many_steps(sources: tuple[
     figures = train_stage(context, silent, never)
     assert figures["step"] == 24 * 2 / 0.75 / 8
     passes = figures["positions"] / datasets.manifest(sources[1])["positions"]["train"]
-    assert figures["spent"] == {"earlier": 1.0, file_hash(sources[1] / "manifest.json"): pytest.approx(passes)}
+    assert figures["spent"] == {
+        "earlier": 1.0,
+        file_hash(sources[1] / "manifest.json"): pytest.approx(passes),
+    }
     with pytest.raises(ConfigError, match="human rows alone"):
-        require(replace(config, games_share=1.0, explore=ExploreConfig(explorer="hand-written")), ())
+        require(
+            replace(config, games_share=1.0, explore=ExploreConfig(explorer="hand-written")), ()
+        )
 
 
-def test_a_training_set_may_be_named_in_place_of_its_datasets(sources: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_training_set_may_be_named_in_place_of_its_datasets(
+    sources: tuple[Path, Path], tmp_path: Path
+) -> None:
     checkpoint, positions = sources
     join([positions], tmp_path / "set")
     (told,) = identify(checkpoint, [tmp_path / "set"], LOOP)["human"]
-    assert (told["name"], told["manifest_sha256"]) == (positions.name, file_hash(positions / "manifest.json"))
+    assert (told["name"], told["manifest_sha256"]) == (
+        positions.name,
+        file_hash(positions / "manifest.json"),
+    )
     context = replace(
-        control_context(sources, tmp_path, LOOP), candidate=tmp_path / "checkpoint", human=(tmp_path / "set",)
+        control_context(sources, tmp_path, LOOP),
+        candidate=tmp_path / "checkpoint",
+        human=(tmp_path / "set",),
     )
     searching = replace(context, config=replace(LOOP, explore=replace(LOOP.explore, count=16)))
     assert explore_stage(searching, silent, never)["positions"] == 16
     assert train_stage(replace(searching, buffer=(tmp_path / "people",)), silent, never)["step"] > 0
 
 
-def control_context(sources: tuple[Path, Path], folder: Path, config: FinetuneConfig, best: int = 0) -> StageContext:
+def control_context(
+    sources: tuple[Path, Path], folder: Path, config: FinetuneConfig, best: int = 0
+) -> StageContext:
     """Return the context of a generation's control, after generation `best`."""
     return StageContext(
         number=best + 1,
@@ -197,19 +221,31 @@ def test_figures_of_human_moves_leave_out_engine_moves_and_unknown_results(
 ) -> None:
     figures = {"positions": 20, "top1": 0.4, "top3": 0.6, "cross_entropy": 2.0, "value_brier": None}
     reports = {"a": figures, "b": figures | {"positions": 60, "top1": 0.8, "value_brier": 0.2}}
-    monkeypatch.setattr(evaluation, "has_split", lambda paths, split: split == "test" and paths != [Path("untested")])
+    monkeypatch.setattr(
+        evaluation,
+        "has_split",
+        lambda paths, split: split == "test" and paths != [Path("untested")],
+    )
     monkeypatch.setattr(evaluation, "has_engine_moves", lambda path: path == Path("engine"))
     monkeypatch.setattr(evaluation, "report", lambda _, positions, **__: reports[positions.name])
     monkeypatch.setattr(evaluation, "write_report", lambda *_: None)
     context = replace(
-        control_context(sources, tmp_path, LOOP), human=tuple(map(Path, ("a", "b", "engine", "untested")))
+        control_context(sources, tmp_path, LOOP),
+        human=tuple(map(Path, ("a", "b", "engine", "untested"))),
     )
     found = evaluation.eval_stage(context, silent, never)
-    assert found == {"positions": 80, "top1": 0.7, "top3": 0.6, "cross_entropy": 2.0, "value_brier": 0.2}
+    assert found == {
+        "positions": 80,
+        "top1": 0.7,
+        "top3": 0.6,
+        "cross_entropy": 2.0,
+        "value_brier": 0.2,
+    }
 
 
 @pytest.mark.parametrize(
-    ("teach", "uses", "share"), [("value", 0.99, 0.5), ("value", 1.0, 0.0), ("policy", 1.0, 0.5), ("both", 1.0, 0.5)]
+    ("teach", "uses", "share"),
+    [("value", 0.99, 0.5), ("value", 1.0, 0.0), ("policy", 1.0, 0.5), ("both", 1.0, 0.5)],
 )
 def test_human_rows_are_left_out_after_one_pass_where_the_policy_is_kept(
     sources: tuple[Path, Path],
@@ -226,8 +262,12 @@ def test_human_rows_are_left_out_after_one_pass_where_the_policy_is_kept(
         return {"finished": True, "step": 1, "positions": 1, "metrics": {}, "uses": []}
 
     monkeypatch.setattr("pipeline.training.tune.tune_on", tune_on)
-    context = control_context(sources, tmp_path, replace(LOOP, train=replace(LOOP.train, teach=teach)))
-    train_stage(replace(context, spent={file_hash(sources[1] / "manifest.json"): uses}), silent, never)
+    context = control_context(
+        sources, tmp_path, replace(LOOP, train=replace(LOOP.train, teach=teach))
+    )
+    train_stage(
+        replace(context, spent={file_hash(sources[1] / "manifest.json"): uses}), silent, never
+    )
     assert shares == [share]
 
 
@@ -236,7 +276,9 @@ def test_the_control_is_trained_as_asked_and_not_as_suits_the_teacher(
 ) -> None:
     trained: list[TrainConfig] = []
 
-    def train_on(human: object, preset: object, config: TrainConfig, *rest: object) -> dict[str, Any]:
+    def train_on(
+        human: object, preset: object, config: TrainConfig, *rest: object
+    ) -> dict[str, Any]:
         trained.append(config)
         return {"finished": True}
 
@@ -249,4 +291,6 @@ def test_the_control_is_trained_as_asked_and_not_as_suits_the_teacher(
     assert (config.results, config.learning_rate, config.value_weight) == (True, 7e-4, 2.0)
     assert not config.frozen_norms
     assert config.steps == read_card(sources[0])["step"]
-    assert 1 < -(-config.steps // config.validation_every_steps) <= config.patience, "it ends, with its best weights"
+    assert 1 < -(-config.steps // config.validation_every_steps) <= config.patience, (
+        "it ends, with its best weights"
+    )

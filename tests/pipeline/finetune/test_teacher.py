@@ -1,4 +1,5 @@
-"""The comparison of a network with the hand-written player, and the settings that follow from it."""
+"""The comparison of a network with the hand-written player, and the settings that follow from
+it."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,14 @@ from pipeline.finetune import loop, outputs, teacher
 from pipeline.finetune.config import FinetuneConfig
 from pipeline.finetune.loop import finetune
 from pipeline.finetune.state import FinetuneError, folder_of
-from pipeline.finetune.teacher import HeldOut, Teacher, apply, calibrate_halves, compare_values, draw_held_out
+from pipeline.finetune.teacher import (
+    HeldOut,
+    Teacher,
+    apply,
+    calibrate_halves,
+    compare_values,
+    draw_held_out,
+)
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 from tests.pipeline import datasets
@@ -22,7 +30,9 @@ from tests.pipeline.finetune.fakes import Script, networks
 from tests.pipeline.selfplay.generations import searched
 
 DEFAULT = FinetuneConfig(generations=1)
-LOOP = replace(DEFAULT, explore=searched(source="games", count=24, width=8, search=SearchConfig(simulations=6)))
+LOOP = replace(
+    DEFAULT, explore=searched(source="games", count=24, width=8, search=SearchConfig(simulations=6))
+)
 
 
 @pytest.fixture(scope="module")
@@ -30,14 +40,21 @@ def human(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A dataset with every third game held out."""
     folder = tmp_path_factory.mktemp("human")
     settings = IngestConfig(val_share=0.3, test_share=0.1)
-    ingest([str(datasets.dump(folder / "games.pgn", 60))], folder / "positions", settings, workers=1)
+    ingest(
+        [str(datasets.dump(folder / "games.pgn", 60))], folder / "positions", settings, workers=1
+    )
     return folder / "positions"
 
 
 def decision(*, teaches: bool) -> Teacher:
     """Return a comparison in which the hand-written player errs less, or more."""
     ends = (-0.03, -0.01) if teaches else (-0.01, 0.01)
-    figures: dict[str, Any] = {"network": 0.05, "hand_written": 0.03, "low": ends[0], "high": ends[1]}
+    figures: dict[str, Any] = {
+        "network": 0.05,
+        "hand_written": 0.03,
+        "low": ends[0],
+        "high": ends[1],
+    }
     return Teacher(format_version=2, truth="results", positions=400, games=63, **figures)
 
 
@@ -55,7 +72,8 @@ def test_positions_are_held_out_and_few_of_a_game(human: Path, tmp_path: Path) -
 
 
 def make_held_out(evals: Any, results: Any) -> HeldOut:
-    """Return two positions of each of 200 games, of which only evaluations and results are filled."""
+    """Return two positions of each of 200 games, of which only evaluations and results are
+    filled."""
     numbers = np.repeat(np.arange(200, dtype=np.uint64), 2)
     return HeldOut(np.zeros((400, 16), np.uint64), numbers, evals, results)
 
@@ -80,7 +98,10 @@ def test_the_player_that_errs_less_teaches(evaluated: bool) -> None:
     good, bad = truth_N, np.clip(truth_N + rng.normal(0, 0.4, 400), 0.05, 0.95)
     held = make_held_out(known, results)
     found = compare_values(bad, good, held)
-    assert (found.truth, found.teaches) == ("evaluations" if evaluated else "results", evaluated or found.teaches)
+    assert (found.truth, found.teaches) == (
+        "evaluations" if evaluated else "results",
+        evaluated or found.teaches,
+    )
     assert found.hand_written < found.network
     assert not compare_values(good, bad, held).teaches
     assert not compare_values(good, good, held).teaches
@@ -93,7 +114,10 @@ def test_settings_follow_from_the_comparison_and_leave_those_of_the_user_alone()
     assert (usual.train.teach, usual.explore.explorer) == ("value", "hand-written")
     assert (usual.explore.search.algorithm, usual.explore.search.simulations) == ("puct", 64)
     assert (usual.explore.count, usual.human_share, usual.train.results) == (120_000, 0.15, False)
-    assert {name: source.count for name, source in usual.sources.items()} == {"people": 40_000, "near": 80_000}
+    assert {name: source.count for name, source in usual.sources.items()} == {
+        "people": 40_000,
+        "near": 80_000,
+    }
     assert usual.gate == DEFAULT.gate
     many = apply(yes, DEFAULT, rows=4_000_000)
     assert (many.explore.count, many.near_share, many.train.learning_rate) == (500_000, 0.3, 1e-3)
@@ -101,7 +125,9 @@ def test_settings_follow_from_the_comparison_and_leave_those_of_the_user_alone()
     for share, expected in ((0.5, 80_000), (0.9, 120_000)):
         set_share = apply(yes, replace(DEFAULT, near_share=share), rows=60_000)
         assert set_share.explore.count == expected
-        assert set_share.sources["people"].count <= 40_000, "more are not searched, since some positions repeat"
+        assert set_share.sources["people"].count <= 40_000, (
+            "more are not searched, since some positions repeat"
+        )
     with_games = apply(yes, replace(DEFAULT, games_share=0.5), rows=60_000).sources
     assert (with_games["people"].count, with_games["near"].count) == (20_000, 40_000)
     search = replace(DEFAULT.explore.search, simulations=512)
@@ -112,7 +138,11 @@ def test_settings_follow_from_the_comparison_and_leave_those_of_the_user_alone()
         train=replace(DEFAULT.train, learning_rate=1e-4),
     )
     config = apply(yes, mine, rows=60_000)
-    assert (config.human_share, config.explore.count, config.train.learning_rate) == (0.3, 1000, 1e-4)
+    assert (config.human_share, config.explore.count, config.train.learning_rate) == (
+        0.3,
+        1000,
+        1e-4,
+    )
     assert (config.explore.search, config.train.results) == (search, False)
 
 
@@ -168,7 +198,13 @@ def test_each_network_is_compared_and_the_buffer_keeps_their_rows_apart(
 
     monkeypatch.setattr(loop, "choose_teacher", choose)
     script, made = Script(networks(tmp_path / "made", 4)), tmp_path / "made"
-    finetune(made / "0", replace(LOOP, generations=3), tmp_path / "out", human=[human], stages=script.stages())
+    finetune(
+        made / "0",
+        replace(LOOP, generations=3),
+        tmp_path / "out",
+        human=[human],
+        stages=script.stages(),
+    )
     buffers = {number: set(buffer) for number, stage, _, buffer in script.seen if stage == "train"}
     assert buffers == {1: {"001"}, 2: {"002"}, 3: {"002", "003"}}
     assert set(asked) == {"000", "001"}

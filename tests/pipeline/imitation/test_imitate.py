@@ -1,4 +1,5 @@
-"""Imitations of a person whose habits the test has made: learned, measured on the newest games, and resumed after a stop."""
+"""Imitations of a person whose habits the test has made: learned, measured on the newest games, and
+resumed after a stop."""
 
 import json
 import random
@@ -35,17 +36,24 @@ GAMES, PLIES = 60, 28
 
 
 def play(seed: int) -> chess.pgn.Game:
-    """Return a game of the person against somebody, on a day of its own; younger games have higher ratings."""
+    """Return a game of the person against somebody, on a day of its own; younger games have higher
+    ratings."""
     chance, board = random.Random(seed), chess.Board()
     mine = chance.random() < 0.5
     moves = []
     while not board.is_game_over() and (ply := board.ply()) < PLIES:
         legal = list(board.legal_moves)
         habit = chess.Move.from_uci(HABITS[min(3, ply // 2) + (0 if mine else 4)])
-        moves.append(habit if board.turn == mine and habit in legal and ply < 8 else chance.choice(legal))
+        moves.append(
+            habit if board.turn == mine and habit in legal and ply < 8 else chance.choice(legal)
+        )
         board.push(moves[-1])
     game = chess.pgn.Game()
-    tags = {"White": NAME if mine else "Foe", "Black": "Foe" if mine else NAME, "Result": chance.choice(("1-0", "0-1"))}
+    tags = {
+        "White": NAME if mine else "Foe",
+        "Black": "Foe" if mine else NAME,
+        "Result": chance.choice(("1-0", "0-1")),
+    }
     tags |= {"Date": f"2024.{1 + seed // 28:02}.{1 + seed % 28:02}"} | dict.fromkeys(
         ("WhiteElo", "BlackElo"), f"{1500 + seed}"
     )
@@ -94,32 +102,54 @@ def test_the_person_is_learned(made: tuple[Path, dict[str, Any]]) -> None:
     assert imitation["all"]["top1_difference"] > 0
     first = [row["moves"][0] for row in result["openings"] if chess.Board(row["fen"]).ply() < 2]
     assert first
-    assert all(move["san"] in ("g3", "g6") and move["imitation"] > 1.3 * move["base"] for move in first)
+    assert all(
+        move["san"] in ("g3", "g6") and move["imitation"] > 1.3 * move["base"] for move in first
+    )
     assert imitation["all"]["cross_entropy_difference"] < -0.05
     chosen = result["chosen"]
     assert chosen["share"] > 0
     assert chosen["games"] == GAMES - GAMES // 10  # each is unseen by one of the trained networks
-    assert headline(result).startswith("Against the network that it started from, the imitation of O'Hara")
+    assert headline(result).startswith(
+        "Against the network that it started from, the imitation of O'Hara"
+    )
 
 
-def test_the_newest_games_are_held_out_and_only_the_persons_moves_are_rows(made: tuple[Path, dict[str, Any]]) -> None:
+def test_the_newest_games_are_held_out_and_only_the_persons_moves_are_rows(
+    made: tuple[Path, dict[str, Any]],
+) -> None:
     out, result = made
     held, splits = newest(GAMES // 10), {}
     assert result["held_out"] == held[0].headers["Date"]
     for split in ("train", "val", "latest"):
-        rows = Batches([out / "imitation" / "training_set"], split, batch_size=4096, columns=("game", "ply", "elo"))
-        splits[split] = [np.concatenate(column) for column in zip(*(b.values() for b in rows.read_rows()), strict=True)]
-    assert sorted(set(splits["latest"][2].tolist())) == [int(game.headers["WhiteElo"]) for game in held]
+        rows = Batches(
+            [out / "imitation" / "training_set"],
+            split,
+            batch_size=4096,
+            columns=("game", "ply", "elo"),
+        )
+        splits[split] = [
+            np.concatenate(column)
+            for column in zip(*(b.values() for b in rows.read_rows()), strict=True)
+        ]
+    assert sorted(set(splits["latest"][2].tolist())) == [
+        int(game.headers["WhiteElo"]) for game in held
+    ]
     assert max(splits["train"][2].max(), splits["val"][2].max()) < int(held[0].headers["WhiteElo"])
     moves = sum(
-        (move.ply() % 2 == 1) == (game.headers["White"] == NAME) for game in newest(GAMES) for move in game.mainline()
+        (move.ply() % 2 == 1) == (game.headers["White"] == NAME)
+        for game in newest(GAMES)
+        for move in game.mainline()
     )
     assert sum(len(columns[0]) for columns in splits.values()) == moves
     for games, plies, _ in splits.values():
-        assert all(len(set((plies[games == game] % 2).tolist())) == 1 for game in set(games.tolist()))
+        assert all(
+            len(set((plies[games == game] % 2).tolist())) == 1 for game in set(games.tolist())
+        )
 
 
-def test_the_card_names_the_person_and_the_engine_plays_like_them(made: tuple[Path, dict[str, Any]]) -> None:
+def test_the_card_names_the_person_and_the_engine_plays_like_them(
+    made: tuple[Path, dict[str, Any]],
+) -> None:
     out, _ = made
     ratings = [int(game.headers["WhiteElo"]) for game in newest(GAMES // 10)]
     found = read_player(out)
@@ -139,7 +169,9 @@ def test_the_engine_shortens_names_that_no_gui_has_room_for(tmp_path: Path) -> N
     assert re.fullmatch(r", like 'x{99}\.\.\. at 1500", like)
 
 
-def test_the_openings_are_counted_as_python_chess_counts_them(made: tuple[Path, dict[str, Any]]) -> None:
+def test_the_openings_are_counted_as_python_chess_counts_them(
+    made: tuple[Path, dict[str, Any]],
+) -> None:
     _, result = made
     counts: dict[str, Counter[str]] = {}
     for game in newest(GAMES // 10):
@@ -166,7 +198,10 @@ def test_the_page_shows_names_as_text(made: tuple[Path, dict[str, Any]], tmp_pat
     assert "O&#39;Hara, &lt;b&gt;Kim&lt;/b&gt;" in page
     assert "<script" not in page
     assert json.loads((out / "report" / "report.json").read_text())["player"]["names"] == [NAME]
-    hostile = {**result, "player": {**result["player"], "names": ["\x1b]0;x\x07", "</style><script>"]}}
+    hostile = {
+        **result,
+        "player": {**result["player"], "names": ["\x1b]0;x\x07", "</style><script>"]},
+    }
     write_imitation(hostile, tmp_path / "hostile")
     assert "\x1b" not in imitation_text(hostile)
     assert not re.search(r"<script|\x1b", (tmp_path / "hostile" / "report.html").read_text())
@@ -176,7 +211,8 @@ def test_games_that_improve_nothing_leave_the_base_and_say_so(
     made: tuple[Path, dict[str, Any]], games: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out, _ = made
-    shutil.copytree(out / "imitation", tmp_path / "out" / "imitation")  # what is trained is not trained again
+    # what is trained is not trained again
+    shutil.copytree(out / "imitation", tmp_path / "out" / "imitation")
     monkeypatch.setattr(tune, "choose_share", lambda tried: 0.0)
     result = imitate([str(games)], [NAME], tmp_path / "out")
     base, same = load(EMBEDDED)[0].state_dict(), load(tmp_path / "out")[0].state_dict()
@@ -200,7 +236,9 @@ def test_a_date_of_no_calendar_and_no_validation_game_end_in_a_report(
     assert (result["held_out"], result["chosen"]["games"]) == ("2024.02.30", 22)
 
 
-def test_another_network_is_not_replaced(made: tuple[Path, dict[str, Any]], games: Path, tmp_path: Path) -> None:
+def test_another_network_is_not_replaced(
+    made: tuple[Path, dict[str, Any]], games: Path, tmp_path: Path
+) -> None:
     shutil.copytree(EMBEDDED, tmp_path / "mine")
     before = (tmp_path / "mine" / CARD).read_bytes()
     with pytest.raises(ConfigError, match="another network"):
@@ -237,7 +275,13 @@ def test_stopped_anywhere_it_continues_to_the_same_network(
             last[0] = tick.stage
 
         try:
-            result = imitate([str(games)], [NAME], tmp_path / "out", progress=note, stop=lambda a=answers: next(a))
+            result = imitate(
+                [str(games)],
+                [NAME],
+                tmp_path / "out",
+                progress=note,
+                stop=lambda a=answers: next(a),
+            )
         except Stopped:
             stopped += 1
         stages.add(last[0])
@@ -255,7 +299,9 @@ def test_what_cannot_be_imitated_is_refused(games: Path, tmp_path: Path) -> None
     undated.write_text(re.sub(r'\[Date "[^"]*"\]', '[Date "????.??.??"]', games.read_text()))
     with pytest.raises(DatasetError, match=f"{FEWEST - 1} games of 'Foe' are too few"):
         imitate([str(few)], ["Foe"], tmp_path / "a")
-    with pytest.raises(DatasetError, match="the newest games cannot be held out: its games have no dates"):
+    with pytest.raises(
+        DatasetError, match="the newest games cannot be held out: its games have no dates"
+    ):
         imitate([str(undated)], ["Foe"], tmp_path / "b")
     with pytest.raises(DatasetError, match=r"the most frequent are 'Foe' \(60\)"):
         imitate([str(games)], ["foe"], tmp_path / "c")
@@ -284,7 +330,10 @@ def test_a_real_player_is_imitated(tmp_path: Path) -> None:
     assert imitation["late"]["cross_entropy_difference"] < 0
     shutil.rmtree(tmp_path / "out" / "report")
     again = imitate(
-        [str(tmp_path / "some.pgn")], ["clinares"], tmp_path / "out", stranger=REPOSITORY / "datasets" / "embedded"
+        [str(tmp_path / "some.pgn")],
+        ["clinares"],
+        tmp_path / "out",
+        stranger=REPOSITORY / "datasets" / "embedded",
     )
     assert [row["name"] for row in again["networks"]] == ["base", "imitation", "stranger"]
     assert again["networks"][2]["all"]["top1_difference"] == 0

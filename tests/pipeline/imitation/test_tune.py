@@ -1,4 +1,5 @@
-"""How far an imitation goes: the choice under noise, the mixture of weights, and batches of rows in memory."""
+"""How far an imitation goes: the choice under noise, the mixture of weights, and batches of rows in
+memory."""
 
 from itertools import islice
 from typing import Any
@@ -17,21 +18,30 @@ MOVES = 30
 def tried(
     games: int, seed: int, *, slope: float, late: float | None = None, bend: float = 0.02
 ) -> list[dict[str, Any]]:
-    """Compare shares on simulated games: a share s changes a move's cross-entropy by slope * s + bend * s^2, with noise.
+    """Compare shares on simulated games: a share s changes a move's cross-entropy by slope * s +
+    bend * s^2, with noise.
 
-    `late` is the slope of moves from LATE_PLY on. Shares of one player share their noise, as real ones do.
+    `late` is the slope of moves from LATE_PLY on. Shares of one player share their noise, as real
+    ones do.
     """
     random = np.random.default_rng(seed)
     ply = np.tile(np.arange(MOVES) * 2, games)
     game = np.repeat(np.arange(games), MOVES)
     noise = random.normal(0, 0.3, len(ply)) + random.normal(0, 0.05, games)[game]
     slopes = np.where(ply >= LATE_PLY, slope if late is None else late, slope)
-    columns = {"game": game, "ply": ply, "key": np.arange(len(ply)), "rank": np.ones(len(ply), dtype=int)}
+    columns = {
+        "game": game,
+        "ply": ply,
+        "key": np.arange(len(ply)),
+        "rank": np.ones(len(ply), dtype=int),
+    }
     base = pl.DataFrame(columns | {"nll": np.full(len(ply), 2.0)})
     return [
         {
             "share": share,
-            **compare("x", base, base.with_columns(nll=2.0 + share * (slopes + noise) + bend * share**2)),
+            **compare(
+                "x", base, base.with_columns(nll=2.0 + share * (slopes + noise) + bend * share**2)
+            ),
         }
         for share in SHARES
     ]
@@ -56,7 +66,10 @@ def test_a_gain_late_alone_is_no_gain_and_few_games_choose_nothing() -> None:
 
 
 def test_the_same_gain_goes_further_with_more_games() -> None:
-    means = [np.mean([choose_share(tried(games, seed, slope=-0.04)) for seed in range(60)]) for games in (20, 100, 500)]
+    means = [
+        np.mean([choose_share(tried(games, seed, slope=-0.04)) for seed in range(60)])
+        for games in (20, 100, 500)
+    ]
     assert means[0] < means[1] < means[2]
 
 

@@ -1,4 +1,5 @@
-"""Ingests in processes of their own, which can be killed by the dozen: `python -m tests.pipeline.ingest.begun REQUEST`."""
+"""Ingests in processes of their own, which can be killed by the dozen: `python -m
+tests.pipeline.ingest.begun REQUEST`."""
 
 import json
 import os
@@ -26,12 +27,18 @@ FINISHED, STOPPED, REFUSED, BROKEN = 0, 1, 2, 3
 
 
 def begin(
-    dump: Path, out: Path, config: IngestConfig, workers: int = 1, *, hold: Path | None = None, kill_at: int = 0
+    dump: Path,
+    out: Path,
+    config: IngestConfig,
+    workers: int = 1,
+    *,
+    hold: Path | None = None,
+    kill_at: int = 0,
 ) -> forked.Popen:
     """Begin an ingest and give its process.
 
-    It waits after its first chunk until it is stopped or the file `hold` is gone, and kills itself before its file
-    operation number `kill_at`.
+    It waits after its first chunk until it is stopped or the file `hold` is gone, and kills itself
+    before its file operation number `kill_at`.
     """
     request = {
         "dump": str(dump),
@@ -46,12 +53,14 @@ def begin(
 
 
 def kill(process: forked.Popen) -> bool:
-    """Kill an ingest; give whether that is what ended it. Its workers are gone when this comes back."""
+    """Kill an ingest; give whether that is what ended it. Its workers are gone when this comes
+    back."""
     try:
         below = psutil.Process(process.pid).children(recursive=True)
     except psutil.NoSuchProcess:
         below = []
-    os.kill(process.pid, signal.SIGKILL)  # it stays a zombie until it is waited for, so the number is its own
+    # it stays a zombie until it is waited for, so the number is its own
+    os.kill(process.pid, signal.SIGKILL)
     ended = process.wait()
     _, alive = psutil.wait_procs(below, timeout=LONG)
     assert alive == [], "a worker has outlived its driver"

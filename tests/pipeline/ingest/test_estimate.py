@@ -28,9 +28,15 @@ FILTERED = IngestConfig(min_elo=1200, skip_plies=4, positions_per_game=20)
 def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Make a dump of 4 MB whose games are alike throughout."""
     chance = random.Random(7)
-    games = {(seed, plies): datasets.random_game(seed, plies) for seed in range(30) for plies in (30, 50, 70)}
+    games = {
+        (seed, plies): datasets.random_game(seed, plies)
+        for seed in range(30)
+        for plies in (30, 50, 70)
+    }
     path = tmp_path_factory.mktemp("estimate") / "games.pgn"
-    path.write_text("".join(games[chance.randrange(30), chance.choice((30, 50, 70))] for _ in range(1900)))
+    path.write_text(
+        "".join(games[chance.randrange(30), chance.choice((30, 50, 70))] for _ in range(1900))
+    )
     return path
 
 
@@ -56,7 +62,9 @@ def test_a_small_dump_is_known_exactly(dump: Path, truth: dict[str, float]) -> N
     result = estimate([str(dump)], FILTERED, workers=1)
     assert result["basis"] == "all of the text"
     assert {name: result[name] for name in truth} == pytest.approx(truth, rel=0.001)
-    assert result["dropped"]["filter: elo"] == pytest.approx(1 - truth["games_kept"] / truth["games_read"])
+    assert result["dropped"]["filter: elo"] == pytest.approx(
+        1 - truth["games_kept"] / truth["games_read"]
+    )
 
 
 def test_a_longer_one_is_estimated_from_its_beginning(
@@ -83,7 +91,9 @@ def test_a_longer_one_is_estimated_from_its_beginning(
             assert result["basis"].endswith("the rest may differ")
             assert 40 < float(result["basis"].split()[2].rstrip("%")) < 70, name
             assert_near(result, truth)
-    assert_near(estimate([str(dump), str(path)], FILTERED), {name: 2 * true for name, true in truth.items()})
+    assert_near(
+        estimate([str(dump), str(path)], FILTERED), {name: 2 * true for name, true in truth.items()}
+    )
 
 
 def test_positions_of_other_inputs_are_estimated_too() -> None:
@@ -93,7 +103,9 @@ def test_positions_of_other_inputs_are_estimated_too() -> None:
 
 
 def test_what_keeps_nothing_or_is_nothing_is_said(dump: Path) -> None:
-    with pytest.raises(DatasetError, match=r"nothing of what was read would be kept: .*filter: date"):
+    with pytest.raises(
+        DatasetError, match=r"nothing of what was read would be kept: .*filter: date"
+    ):
         estimate([str(dump)], IngestConfig(since="2099-01-01"), workers=1)
     with pytest.raises(ConfigError, match="at least one dump"):
         estimate([])

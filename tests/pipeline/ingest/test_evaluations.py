@@ -1,4 +1,5 @@
-"""Lichess's evaluated positions as inputs: rows as of the games they come from, parts of files read, mixtures."""
+"""Lichess's evaluated positions as inputs: rows as of the games they come from, parts of files
+read, mixtures."""
 
 import io
 import random
@@ -42,13 +43,16 @@ START = chess.STARTING_FEN
 
 
 def walk_games(path: Path, games: int) -> Path:
-    """Write random games with evaluations, in which castling, promotions and captures en passant are preferred."""
+    """Write random games with evaluations, in which castling, promotions and captures en passant
+    are preferred."""
     rng, texts = random.Random(5), []
     for number in range(games):
         board, moves = chess.Board(), []
         for ply in range(160):
             legal = list(board.legal_moves)
-            rare = [m for m in legal if board.is_castling(m) or m.promotion or board.is_en_passant(m)]
+            rare = [
+                m for m in legal if board.is_castling(m) or m.promotion or board.is_en_passant(m)
+            ]
             move = rng.choice(rare or legal)
             san = board.san(move)
             board.push(move)
@@ -56,7 +60,10 @@ def walk_games(path: Path, games: int) -> Path:
             moves.append(f"{'' if ply % 2 else f'{ply // 2 + 1}. '}{san} {{ [%eval {value}] }}")
             if board.is_game_over():
                 break
-        texts.append(f'[Event "Rated"]\n[Site "{number}"]\n[Result "{board.result()}"]\n\n{" ".join(moves)} 1-0\n\n')
+        texts.append(
+            f'[Event "Rated"]\n[Site "{number}"]\n[Result "{board.result()}"]\n\n{" ".join(moves)} '
+            f"1-0\n\n"
+        )
     path.write_text("".join(text.replace('[Result "*"]', '[Result "1-0"]') for text in texts))
     return path
 
@@ -76,7 +83,10 @@ Positions = list[tuple[chess.Board, chess.Move, int]]
 def positions(games: Path) -> Positions:
     """Return the boards, moves and evaluations of its rows."""
     found = [row for rows in evaluated.evaluated_rows(games) for row in evaluated.boards(rows)]
-    moves = [(board.is_castling(move), board.is_en_passant(move), move.promotion) for board, move, _ in found]
+    moves = [
+        (board.is_castling(move), board.is_en_passant(move), move.promotion)
+        for board, move, _ in found
+    ]
     assert len(found) > 2_000
     assert sum(castles for castles, *_ in moves) > 10
     assert sum(passes for _, passes, _ in moves) > 3
@@ -93,7 +103,8 @@ def fishnet(positions: Positions, tmp_path_factory: pytest.TempPathFactory) -> P
 
 
 def assert_rows_of_games(out: Path, games: Path, kept: list[int] | None = None) -> dict[str, Any]:
-    """Compare the rows of evaluated positions with those of the games that they were written from."""
+    """Compare the rows of evaluated positions with those of the games that they were written
+    from."""
     parts = list(evaluated.evaluated_rows(games))
     expected = {name: np.concatenate([part[name] for part in parts]) for name in COMPARED}
     found = evaluated.read_rows(out)
@@ -128,7 +139,8 @@ def test_position_evaluations_are_those_of_their_games(
     entries, kept, before = [], [], ""
     for number, row in enumerate(positions):
         entry = evaluated.analyses(*row, number)
-        if entry["fen"] != before:  # rows of one position follow each other, as in the published table
+        # rows of one position follow each other, as in the published table
+        if entry["fen"] != before:
             entries.append(entry)
             kept.append(number)
         before = entry["fen"]
@@ -149,7 +161,9 @@ def test_python_chess_finds_the_same_rows_in_the_file(fishnet: Path, tmp_path: P
     assert found["compared"] >= 50
 
 
-def test_a_truncated_file_is_refused_and_damage_keeps_the_rows_before_it(fishnet: Path, tmp_path: Path) -> None:
+def test_a_truncated_file_is_refused_and_damage_keeps_the_rows_before_it(
+    fishnet: Path, tmp_path: Path
+) -> None:
     whole = fishnet.read_bytes()
     short = tmp_path / "short.parquet"
     short.write_bytes(whole[: len(whole) // 2])
@@ -157,7 +171,10 @@ def test_a_truncated_file_is_refused_and_damage_keeps_the_rows_before_it(fishnet
         ingest([str(short)], tmp_path / "short", COMPACT, workers=1)
     with pq.ParquetFile(fishnet) as file:
         place = file.metadata.row_group(file.metadata.num_row_groups - 1).column(0).data_page_offset
-        before = file.metadata.num_rows - file.metadata.row_group(file.metadata.num_row_groups - 1).num_rows
+        before = (
+            file.metadata.num_rows
+            - file.metadata.row_group(file.metadata.num_row_groups - 1).num_rows
+        )
     broken = tmp_path / "broken.parquet"
     broken.write_bytes(whole[:place] + bytes(300) + whole[place + 300 :])
     with pytest.raises(DamagedError, match=r"broken\.parquet"):
@@ -172,7 +189,10 @@ def test_a_folder_and_addresses_give_the_rows_of_the_file(
     folder = tmp_path / "folder" / "spark.parquet"
     folder.mkdir(parents=True)
     (folder / "fishnet.parquet").write_bytes(fishnet.read_bytes())
-    assert datasets.content(_ingested([str(folder.parent)], tmp_path / "of-folder"), "train-*") == expected
+    assert (
+        datasets.content(_ingested([str(folder.parent)], tmp_path / "of-folder"), "train-*")
+        == expected
+    )
     with serving() as server:
         server.publish("fishnet.parquet", fishnet.read_bytes())
         address = f"{server.url}/standard/fishnet.parquet"
@@ -218,17 +238,24 @@ def test_a_sample_reads_a_share_of_the_bytes_and_is_a_subset_of_a_larger_one(
         assert 0 < len(taken[0.04]) < 10 < len(taken[0.3]) < 50
         assert taken[0.04] < taken[0.3]
         config = IngestConfig(planes="compact", sample=0.04)
-        manifest = ingest([f"{server.url}/standard/many.parquet"], tmp_path / "out", config, workers=1)
+        manifest = ingest(
+            [f"{server.url}/standard/many.parquet"], tmp_path / "out", config, workers=1
+        )
         assert manifest["games"]["read"] == 2_000 * len(taken[0.04])
     opened = CountingFile(path.read_bytes())
     source = pa.PythonFile(opened, mode="r")
     list(
         evaluations.read_parquet(
-            "many.parquet", source, evaluations.FISHNET, evaluations.Sample(0.04), lambda share: None
+            "many.parquet",
+            source,
+            evaluations.FISHNET,
+            evaluations.Sample(0.04),
+            lambda share: None,
         )
     )
     footer = int.from_bytes(path.read_bytes()[-8:-4], "little")
-    most = 2 * len(taken[0.04]) / 100 * path.stat().st_size  # where texts have a dictionary they are read twice
+    # where texts have a dictionary they are read twice
+    most = 2 * len(taken[0.04]) / 100 * path.stat().st_size
     assert opened.sent < most + 3 * max(footer, 1 << 16)
 
 
@@ -243,15 +270,22 @@ class CountingFile(io.BytesIO):
         return found
 
 
-def test_filters_keep_the_rows_that_they_name(fishnet: Path, positions: Positions, tmp_path: Path) -> None:
+def test_filters_keep_the_rows_that_they_name(
+    fishnet: Path, positions: Positions, tmp_path: Path
+) -> None:
     pieces = [chess.popcount(board.occupied) for board, *_ in positions]
     values = [abs(value) for *_, value in positions]
     config = IngestConfig(planes="compact", min_pieces=10, max_pieces=28, max_score=200)
     manifest = ingest([str(fishnet)], tmp_path / "out", config, workers=1)
-    kept = sum(10 <= count <= 28 and value <= 200 for count, value in zip(pieces, values, strict=True))
+    kept = sum(
+        10 <= count <= 28 and value <= 200 for count, value in zip(pieces, values, strict=True)
+    )
     dropped = sum(not 10 <= count <= 28 for count in pieces)
     assert manifest["positions"]["total"] == kept > 100
-    assert manifest["positions_dropped"] == {"filter: pieces": dropped, "filter: score": len(pieces) - dropped - kept}
+    assert manifest["positions_dropped"] == {
+        "filter: pieces": dropped,
+        "filter: score": len(pieces) - dropped - kept,
+    }
     with pytest.raises(ConfigError, match="max_pieces"):
         IngestConfig(max_pieces=1)
 
@@ -260,16 +294,29 @@ def test_no_position_stands_in_two_splits_and_audit_finds_those_of_games(
     fishnet: Path, games: Path, tmp_path: Path
 ) -> None:
     config = IngestConfig(planes="compact", test_share=0.3, val_share=0.2)
-    ingest([str(fishnet), str(_copy(fishnet, tmp_path / "again.parquet"))], tmp_path / "out", config, workers=1)
+    ingest(
+        [str(fishnet), str(_copy(fishnet, tmp_path / "again.parquet"))],
+        tmp_path / "out",
+        config,
+        workers=1,
+    )
     keys = []
     for split in ("train", "val", "test"):
         rows = list(row_groups(members(tmp_path / "out")[0].shards(split), ("planes", "castling")))
-        keys.append(set(np.concatenate([position_keys(part["planes"], part["castling"]) for part in rows]).tolist()))
+        keys.append(
+            set(
+                np.concatenate(
+                    [position_keys(part["planes"], part["castling"]) for part in rows]
+                ).tolist()
+            )
+        )
     assert all(keys)
     assert len(set.union(*keys)) == sum(map(len, keys))
     alone = {row["split"]: row["in_train"] for row in audit([tmp_path / "out"])["in_train"]}
     assert alone == {"val": 0, "test": 0}
-    beside = {row["split"]: row["in_train_share"] for row in audit([tmp_path / "out", games])["in_train"]}
+    beside = {
+        row["split"]: row["in_train_share"] for row in audit([tmp_path / "out", games])["in_train"]
+    }
     assert beside["test"] > 0.8
 
 
@@ -280,7 +327,10 @@ def _copy(path: Path, target: Path) -> Path:
 
 def test_moves_of_people_and_of_engines_are_kept_apart(fishnet: Path, tmp_path: Path) -> None:
     path = tmp_path / "positions.jsonl.zst"
-    entry = {"fen": START, "evals": [{"pvs": [{"cp": 20, "line": "e2e4"}], "knodes": 3, "depth": 20}]}
+    entry = {
+        "fen": START,
+        "evals": [{"pvs": [{"cp": 20, "line": "e2e4"}], "knodes": 3, "depth": 20}],
+    }
     evaluated.write_json_lines(path, iter([entry]))
     with pytest.raises(DumpError, match="ingest these dumps apart"):
         ingest([str(fishnet), str(path)], tmp_path / "out", COMPACT, workers=1)
@@ -290,9 +340,18 @@ def test_training_mixes_games_and_evaluations_in_shares_and_continues_where_it_s
     fishnet: Path, games: Path, positions: Positions, tmp_path: Path
 ) -> None:
     path = tmp_path / "positions.jsonl.zst"
-    evaluated.write_json_lines(path, (evaluated.analyses(*row, at) for at, row in enumerate(positions[:500])))
-    folders = [games, _ingested([str(fishnet)], tmp_path / "people"), _ingested([str(path)], tmp_path / "engine")]
-    streams = [Batches([folder], batch_size=20, columns=evaluated.STORED, people_only=True) for folder in folders]
+    evaluated.write_json_lines(
+        path, (evaluated.analyses(*row, at) for at, row in enumerate(positions[:500]))
+    )
+    folders = [
+        games,
+        _ingested([str(fishnet)], tmp_path / "people"),
+        _ingested([str(path)], tmp_path / "engine"),
+    ]
+    streams = [
+        Batches([folder], batch_size=20, columns=evaluated.STORED, people_only=True)
+        for folder in folders
+    ]
     mixed = Shares(streams, (2, 1, 1))
     batches = list(islice(mixed.from_step(0), 40))
     of_games = [int((batch["plies"] > 0).sum()) for batch in batches]
@@ -312,7 +371,10 @@ def test_training_mixes_games_and_evaluations_in_shares_and_continues_where_it_s
 
 def test_the_published_schema_of_other_writers_is_recognised(tmp_path: Path) -> None:
     path = tmp_path / "duck.parquet"
-    query = f"SELECT '{START}' AS fen, 12::SMALLINT AS cp, NULL::TINYINT AS mate, 'e2e4' AS move, 1 AS more"
+    query = (
+        f"SELECT '{START}' AS fen, 12::SMALLINT AS cp, NULL::TINYINT AS mate, 'e2e4' AS move, "
+        f"1 AS more"
+    )
     duckdb.execute(f"COPY ({query}) TO '{path}' (FORMAT parquet)")
     manifest = ingest([str(path)], tmp_path / "out", COMPACT, workers=1)
     assert manifest["positions"]["total"] == 1
@@ -323,13 +385,16 @@ def test_positions_without_moves_train_the_value_and_what_measures_moves_says_so
     positions: Positions, tmp_path: Path, known: int
 ) -> None:
     rows = (
-        evaluated.fishnet_row(*row) | ({} if at < known else {"move": None}) for at, row in enumerate(positions[:600])
+        evaluated.fishnet_row(*row) | ({} if at < known else {"move": None})
+        for at, row in enumerate(positions[:600])
     )
     evaluated.write_parquet(tmp_path / "rows.parquet", rows)
     out, net = tmp_path / "out", tmp_path / "net"
     config = IngestConfig(planes="compact", test_share=0.2, val_share=0.3)
     ingest([str(tmp_path / "rows.parquet")], out, config, workers=1)
-    card = train_on([out], "fianchetto-xs", TrainConfig(steps=2, batch_size=16, device="cpu", threads=1), net)
+    card = train_on(
+        [out], "fianchetto-xs", TrainConfig(steps=2, batch_size=16, device="cpu", threads=1), net
+    )
     assert card["finished"]
     assert card["metrics"]["value_loss"] > 0
     if not known:

@@ -1,4 +1,5 @@
-"""Hostile rows and files of Lichess's evaluated positions: each is counted or refused, and loses no other row."""
+"""Hostile rows and files of Lichess's evaluated positions: each is counted or refused, and loses no
+other row."""
 
 import json
 from collections import Counter
@@ -64,7 +65,11 @@ def test_every_hostile_row_is_counted_by_its_reason_and_place(tmp_path: Path) ->
     pq.write_table(pa.Table.from_pylist(rows), path)
     manifest = ingest([str(path)], tmp_path / "out", COMPACT, workers=1)
     reasons = Counter(reason for _, reason in HOSTILE)
-    assert manifest["games"] == {"read": len(HOSTILE), "used": reasons.pop("used"), "dropped": dict(reasons)}
+    assert manifest["games"] == {
+        "read": len(HOSTILE),
+        "used": reasons.pop("used"),
+        "dropped": dict(reasons),
+    }
     found = datasets.games(tmp_path / "out")
     assert [game["dropped"] or "used" for game in found] == [reason for _, reason in HOSTILE]
     assert len({game["offset"] for game in found}) == len(HOSTILE)
@@ -74,15 +79,31 @@ def test_every_hostile_row_is_counted_by_its_reason_and_place(tmp_path: Path) ->
 
 
 def test_hostile_lines_of_json_lose_no_other_line(tmp_path: Path) -> None:
-    good = json.dumps({"fen": START, "evals": [{"pvs": [{"cp": 20, "line": "e2e4 e7e5"}], "knodes": 3, "depth": 20}]})
+    good = json.dumps(
+        {
+            "fen": START,
+            "evals": [{"pvs": [{"cp": 20, "line": "e2e4 e7e5"}], "knodes": 3, "depth": 20}],
+        }
+    )
     bad = [
-        "{", "[]", "null", '{"fen": 3, "evals": []}', '{"fen": "x", "evals": [{"pvs": [{"cp": "a", "line": "e2e4"}]}]}',
-        '{"fen": "x", "evals": null}', json.dumps({"fen": START, "evals": []}),
+        "{",
+        "[]",
+        "null",
+        '{"fen": 3, "evals": []}',
+        '{"fen": "x", "evals": [{"pvs": [{"cp": "a", "line": "e2e4"}]}]}',
+        '{"fen": "x", "evals": null}',
+        json.dumps({"fen": START, "evals": []}),
         json.dumps({"fen": START, "evals": [{"pvs": []}]}),
-        *(good.replace("20", number, 1) for number in (str(10**30), "12.5", "NaN", "1e400", "true")),
-        good.replace(START, "\\u0000" + START), good.replace(START, "\\ud800"), good + good,
-        "[" * 100_000, '{"fen": "' + "a" * 3_000_000,
-    ]  # fmt: skip
+        *(
+            good.replace("20", number, 1)
+            for number in (str(10**30), "12.5", "NaN", "1e400", "true")
+        ),
+        good.replace(START, "\\u0000" + START),
+        good.replace(START, "\\ud800"),
+        good + good,
+        "[" * 100_000,
+        '{"fen": "' + "a" * 3_000_000,
+    ]
     path = tmp_path / "lines.jsonl"
     bad.append(good[:40])  # torn, the last line
     path.write_text("\n".join(f"{good}\n{line}" for line in bad))
@@ -95,21 +116,38 @@ def test_hostile_lines_of_json_lose_no_other_line(tmp_path: Path) -> None:
     ("columns", "said"),
     [
         (
-            {"fen": pa.array([1]), "cp": pa.array([1]), "mate": pa.array([1]), "move": pa.array(["e2e4"])},
+            {
+                "fen": pa.array([1]),
+                "cp": pa.array([1]),
+                "mate": pa.array([1]),
+                "move": pa.array(["e2e4"]),
+            },
             "column fen is int64",
         ),
         (
-            {"fen": pa.array([START]), "cp": pa.array(["a"]), "mate": pa.array([1]), "move": pa.array(["e2e4"])},
+            {
+                "fen": pa.array([START]),
+                "cp": pa.array(["a"]),
+                "mate": pa.array([1]),
+                "move": pa.array(["e2e4"]),
+            },
             "column cp is string",
         ),
         (
-            {"fen": pa.array([START]), "cp": pa.array([[1]]), "mate": pa.array([1]), "move": pa.array(["e2e4"])},
+            {
+                "fen": pa.array([START]),
+                "cp": pa.array([[1]]),
+                "mate": pa.array([1]),
+                "move": pa.array(["e2e4"]),
+            },
             "column cp is list",
         ),
         ({"fen": pa.array([START]), "cp": pa.array([1])}, "evaluations fen, cp, mate, move"),
     ],
 )
-def test_wrong_types_are_one_line_with_the_file_s_name(columns: dict[str, pa.Array], said: str, tmp_path: Path) -> None:
+def test_wrong_types_are_one_line_with_the_file_s_name(
+    columns: dict[str, pa.Array], said: str, tmp_path: Path
+) -> None:
     path = tmp_path / "wrong.parquet"
     pq.write_table(pa.table(columns), path)
     with pytest.raises(DumpError, match=said) as caught:
@@ -120,8 +158,15 @@ def test_wrong_types_are_one_line_with_the_file_s_name(columns: dict[str, pa.Arr
 
 def test_a_column_that_occurs_twice_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "twice.parquet"
-    columns = {"fen": pa.array([START]), "cp": pa.array([1]), "mate": pa.array([1]), "move": pa.array(["e2e4"])}
-    pq.write_table(pa.Table.from_arrays([*columns.values(), columns["fen"]], names=[*columns, "fen"]), path)
+    columns = {
+        "fen": pa.array([START]),
+        "cp": pa.array([1]),
+        "mate": pa.array([1]),
+        "move": pa.array(["e2e4"]),
+    }
+    pq.write_table(
+        pa.Table.from_arrays([*columns.values(), columns["fen"]], names=[*columns, "fen"]), path
+    )
     with pytest.raises(DumpError, match="column fen occurs twice"):
         ingest([str(path)], tmp_path / "out", COMPACT, workers=1)
 
@@ -135,11 +180,15 @@ def test_a_column_that_occurs_twice_is_refused(tmp_path: Path) -> None:
         (pa.array([2**63 - 1, -(2**63), 5, 6, 7], pa.int64()), [32000, 5, 7]),
     ],
 )
-def test_a_number_that_is_none_loses_no_other_row(cp: pa.Array, kept: list[int], tmp_path: Path) -> None:
+def test_a_number_that_is_none_loses_no_other_row(
+    cp: pa.Array, kept: list[int], tmp_path: Path
+) -> None:
     path = tmp_path / "numbers.parquet"
     has_mate = [False, True, False, True, False]
     mate = pa.array([-3.0 if mate else None for mate in has_mate])
-    pq.write_table(pa.table({"fen": [START] * 5, "cp": cp, "mate": mate, "move": ["e2e4"] * 5}), path)
+    pq.write_table(
+        pa.table({"fen": [START] * 5, "cp": cp, "mate": mate, "move": ["e2e4"] * 5}), path
+    )
     manifest = ingest([str(path)], tmp_path / "out", COMPACT, workers=1)
     assert manifest["games"]["read"] == 5
     assert read_rows(tmp_path / "out")["eval"].tolist() == kept
@@ -147,7 +196,10 @@ def test_a_number_that_is_none_loses_no_other_row(cp: pa.Array, kept: list[int],
 
 def test_columns_of_nulls_alone_are_read(tmp_path: Path) -> None:
     path = tmp_path / "nulls.parquet"
-    pq.write_table(pa.table({"fen": [START] * 2, "cp": [12, 13], "mate": pa.nulls(2), "move": pa.nulls(2)}), path)
+    pq.write_table(
+        pa.table({"fen": [START] * 2, "cp": [12, 13], "mate": pa.nulls(2), "move": pa.nulls(2)}),
+        path,
+    )
     ingest([str(path)], tmp_path / "out", COMPACT, workers=1)
     assert read_rows(tmp_path / "out")["eval"].tolist() == [12, 13]
 
@@ -181,7 +233,9 @@ def test_a_position_without_end_is_kept_as_one_row() -> None:
 @pytest.mark.parametrize("repeated", [True, False])
 def test_long_texts_are_read_few_at_a_time(repeated: bool, tmp_path: Path) -> None:
     path = tmp_path / "bomb.parquet"
-    good = pa.table({"fen": [START], "cp": [1], "mate": pa.array([None], pa.int64()), "move": ["e2e4"]})
+    good = pa.table(
+        {"fen": [START], "cp": [1], "mate": pa.array([None], pa.int64()), "move": ["e2e4"]}
+    )
     bomb = good.set_column(0, "fen", pa.array(["k" * (1 << 20)])).take(pa.array([0] * 100))
     with pq.ParquetWriter(path, good.schema, use_dictionary=repeated, compression="zstd") as writer:
         writer.write_table(good)

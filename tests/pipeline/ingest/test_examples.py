@@ -1,4 +1,5 @@
-"""The first game of each reason for dropping: shown with its place and text, the same for any workers and after a stop."""
+"""The first game of each reason for dropping: shown with its place and text, the same for any
+workers and after a stop."""
 
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,14 @@ BAD = {
         f'[Event "a"]\n{RATED}[Result "1-0"]\n\n1. e4 {{so (far}} e5 2. d4 (2. f4 Nf6) Ke6 1-0\n\n',
         "Ke6",
     ),
-    "bad FEN": (f'[Event "a"]\n{RATED}[FEN "no|thing"]\n[Result "1-0"]\n\n1. e4 1-0\n\n', "no|thing"),
-    "variant": (f'[Event "a"]\n{RATED}[Variant "Atomic"]\n[Result "1-0"]\n\n1. e4 1-0\n\n', "Atomic"),
+    "bad FEN": (
+        f'[Event "a"]\n{RATED}[FEN "no|thing"]\n[Result "1-0"]\n\n1. e4 1-0\n\n',
+        "no|thing",
+    ),
+    "variant": (
+        f'[Event "a"]\n{RATED}[Variant "Atomic"]\n[Result "1-0"]\n\n1. e4 1-0\n\n',
+        "Atomic",
+    ),
     "unfinished": (f'[Event "a"]\n{RATED}[Result "*"]\n\n1. e4 c5 *\n\n', "c5 *"),
     "no moves": (f'[Event "empty"]\n{RATED}[Result "1-0"]\n\n\n', "empty"),
     "filter: elo": ('[Event "unrated"]\n[Result "1-0"]\n\n1. e4 1-0\n\n', "unrated"),
@@ -30,7 +37,9 @@ BAD = {
 @pytest.fixture(scope="module")
 def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Give 3 MB of games, in which every reason occurs three times, in other chunks too."""
-    filler = "".join(datasets.random_game(seed).replace("[Result", f"{RATED}[Result") for seed in range(400))
+    filler = "".join(
+        datasets.random_game(seed).replace("[Result", f"{RATED}[Result") for seed in range(400)
+    )
     bad = "".join(text for text, _ in BAD.values())
     path = tmp_path_factory.mktemp("examples") / "games.pgn"
     path.write_text(GOOD + bad + filler + GOOD + bad + filler + bad)
@@ -54,7 +63,8 @@ def test_each_reason_has_its_first_game_with_place_and_text(dump: Path, tmp_path
 
 def test_examples_are_the_same_for_any_workers_and_after_a_stop(dump: Path, tmp_path: Path) -> None:
     made: dict[str, Any] = {
-        str(workers): ingest([str(dump)], tmp_path / str(workers), CONFIG, workers=workers) for workers in (1, 2)
+        str(workers): ingest([str(dump)], tmp_path / str(workers), CONFIG, workers=workers)
+        for workers in (1, 2)
     }
     with pytest.raises(ValueError, match="stopped"):
         ingest([str(dump)], tmp_path / "stopped", CONFIG, workers=1, stop=lambda: True)

@@ -1,4 +1,5 @@
-"""Filters and samples: what they keep is what python-chess's reading of the tags and moves says, counted by reason."""
+"""Filters and samples: what they keep is what python-chess's reading of the tags and moves says,
+counted by reason."""
 
 import io
 import random
@@ -30,10 +31,22 @@ EVENTS = (
     "WCh 1972",
     "",
 )
-CONTROLS = ("15+0", "29+0", "30+0", "60+1", "179+0", "180+0", "120+9", "479+0", "480+0", "1499+0", "1500+0", "0+1", "-", "?",
-            "40/9000", "", "10|5", "15 min", "5 3", "90+0.5", "1 in 5 days", "*180", "-180", "99999999999")  # fmt: skip
+CONTROLS = (
+    "15+0", "29+0", "30+0", "60+1", "179+0", "180+0", "120+9", "479+0", "480+0", "1499+0", "1500+0",
+    "0+1", "-", "?", "40/9000", "", "10|5", "15 min", "5 3", "90+0.5", "1 in 5 days", "*180",
+    "-180", "99999999999",
+)  # fmt: skip
 ENDS = ("Normal", "Time forfeit", "time forfeit", "Abandoned", "x won by resignation", "")
-DATES = ("2013.01.31", "2020.02.29", "2020.03.01", "2024.12.31", "2020.??.??", "????.??.??", "2020.02.3", "")
+DATES = (
+    "2013.01.31",
+    "2020.02.29",
+    "2020.03.01",
+    "2024.12.31",
+    "2020.??.??",
+    "????.??.??",
+    "2020.02.3",
+    "",
+)
 TITLED = ("", "", "GM", "IM", "BOT", "CM", "gm")
 PLAYERS = ("ann", "bob", "lichess AI level 3", "")
 
@@ -45,15 +58,18 @@ def tagged(seed: int) -> str:
     if chance.random() < 0.3:
         moves = moves.replace("[%eval", "[%x")
     tags = {
-        "Event": chance.choice(EVENTS), "White": chance.choice(PLAYERS), "Black": chance.choice(PLAYERS),
-        "WhiteTitle": chance.choice(TITLED), "BlackTitle": chance.choice(TITLED),
-        "TimeControl": chance.choice(CONTROLS), "Termination": chance.choice(ENDS),
+        "Event": chance.choice(EVENTS), "White": chance.choice(PLAYERS),
+        "Black": chance.choice(PLAYERS), "WhiteTitle": chance.choice(TITLED),
+        "BlackTitle": chance.choice(TITLED), "TimeControl": chance.choice(CONTROLS),
+        "Termination": chance.choice(ENDS),
         chance.choice(("UTCDate", "Date")): chance.choice(DATES),
     }  # fmt: skip
     kept = [line for line in head.split("\n") if line.split('"')[0].strip("[ ") not in tags]
     if chance.random() < 0.1:
         kept = [line for line in kept if "WhiteElo" not in line]
-    lines = [f'[{name} "{value}"]' for name, value in tags.items() if value or name == "Event"] + kept
+    lines = [
+        f'[{name} "{value}"]' for name, value in tags.items() if value or name == "Event"
+    ] + kept
     return "\n".join(lines) + f"\n\n{moves}"
 
 
@@ -85,7 +101,12 @@ def speed(tags: Headers) -> str:
     return next(
         (
             name
-            for name, most in (("ultrabullet", 29), ("bullet", 179), ("blitz", 479), ("rapid", 1499))
+            for name, most in (
+                ("ultrabullet", 29),
+                ("bullet", 179),
+                ("blitz", 479),
+                ("rapid", 1499),
+            )
             if seconds <= most
         ),
         "classical",
@@ -105,9 +126,17 @@ def date(tags: Headers) -> str:
 FILTERS: dict[str, tuple[dict[str, Any], str, Callable[[Headers], bool]]] = {
     "low elo": ({"min_elo": 1200}, "filter: elo", lambda tags: min(elos(tags)) >= 1200),
     "high elo": ({"max_elo": 2000}, "filter: elo", lambda tags: max(elos(tags)) <= 2000),
-    "rated": ({"rated_only": True}, "filter: casual", lambda tags: tags["Event"].lower().startswith("rated")),
+    "rated": (
+        {"rated_only": True},
+        "filter: casual",
+        lambda tags: tags["Event"].lower().startswith("rated"),
+    ),
     "no bots": ({"exclude_bots": True}, "filter: bot", lambda tags: not bot(tags)),
-    "fast": ({"speeds": ("ultrabullet", "bullet")}, "filter: speed", lambda tags: speed(tags) in ("ultrabullet", "bullet")),
+    "fast": (
+        {"speeds": ("ultrabullet", "bullet")},
+        "filter: speed",
+        lambda tags: speed(tags) in ("ultrabullet", "bullet"),
+    ),
     "slow": (
         {"speeds": ("blitz", "rapid", "classical", "correspondence")},
         "filter: speed",
@@ -123,7 +152,7 @@ FILTERS: dict[str, tuple[dict[str, Any], str, Callable[[Headers], bool]]] = {
         "filter: date",
         lambda tags: "2020-02-29" <= date(tags) <= "2020-12-31",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", FILTERS)
@@ -134,15 +163,23 @@ def test_a_filter_keeps_the_games_that_its_tags_say(
     keep = [wanted(game.headers) for game in read]
     assert 10 < sum(keep) < 230
     manifest = ingest([str(dump)], tmp_path / "out", replace(CONFIG, **changes), workers=1)
-    assert [game["dropped"] for game in datasets.games(tmp_path / "out")] == [None if kept else reason for kept in keep]
-    assert manifest["games"] == {"read": 240, "used": sum(keep), "dropped": {reason: 240 - sum(keep)}}
+    assert [game["dropped"] for game in datasets.games(tmp_path / "out")] == [
+        None if kept else reason for kept in keep
+    ]
+    assert manifest["games"] == {
+        "read": 240,
+        "used": sum(keep),
+        "dropped": {reason: 240 - sum(keep)},
+    }
     assert manifest["positions"]["total"] == sum(
         len(list(game.mainline_moves())) for game, kept in zip(read, keep, strict=True) if kept
     )
 
 
 def test_several_filters_count_each_game_once(dump: Path, tmp_path: Path) -> None:
-    config = replace(CONFIG, rated_only=True, exclude_bots=True, min_elo=900, sample=0.9, evals_only=True)
+    config = replace(
+        CONFIG, rated_only=True, exclude_bots=True, min_elo=900, sample=0.9, evals_only=True
+    )
     games = ingest([str(dump)], tmp_path / "out", config, workers=1)["games"]
     assert games["read"] == games["used"] + sum(games["dropped"].values()) == 240
     assert set(games["dropped"]) == {
@@ -151,14 +188,18 @@ def test_several_filters_count_each_game_once(dump: Path, tmp_path: Path) -> Non
 
 
 @pytest.fixture(scope="module")
-def whole(dump: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[int, int], dict[str, Any]]:
+def whole(
+    dump: Path, tmp_path_factory: pytest.TempPathFactory
+) -> dict[tuple[int, int], dict[str, Any]]:
     """Give all rows without a filter, by game and ply."""
     out = tmp_path_factory.mktemp("whole")
     ingest([str(dump)], out, CONFIG, workers=1)
     return {(row["game"], row["ply"]): row for row in datasets.table(out).to_pylist()}
 
 
-def rows_with(dump: Path, out: Path, **changes: Any) -> tuple[dict[tuple[int, int], dict[str, Any]], dict[str, Any]]:
+def rows_with(
+    dump: Path, out: Path, **changes: Any
+) -> tuple[dict[tuple[int, int], dict[str, Any]], dict[str, Any]]:
     manifest = ingest([str(dump)], out, replace(CONFIG, **changes), workers=1)
     return {(row["game"], row["ply"]): row for row in datasets.table(out).to_pylist()}, manifest
 
@@ -175,11 +216,17 @@ def test_rows_are_kept_by_ply_clock_and_eval(
         rows, manifest = rows_with(dump, tmp_path / name, **changes)
         expected = {place: row for place, row in whole.items() if wanted(row)}
         assert rows == expected
-        lost = {game for game, _ in whole} - {game for game, _ in expected} if name == "no eval" else set()
+        lost = (
+            {game for game, _ in whole} - {game for game, _ in expected}
+            if name == "no eval"
+            else set()
+        )
         dropped = sum(1 for (game, _), row in whole.items() if not wanted(row) and game not in lost)
         assert manifest["positions_dropped"] == {f"filter: {name}": dropped}
         assert manifest["games"]["dropped"] == ({"filter: no evals": len(lost)} if lost else {})
-        assert manifest["positions"]["total"] == manifest["positions"]["train"] == len(expected) > 500
+        assert (
+            manifest["positions"]["total"] == manifest["positions"]["train"] == len(expected) > 500
+        )
 
 
 def test_each_game_gives_at_most_so_many_positions_and_others_do_not_matter(
@@ -188,7 +235,9 @@ def test_each_game_gives_at_most_so_many_positions_and_others_do_not_matter(
     rows, manifest = rows_with(dump, tmp_path / "three", positions_per_game=3)
     more, _ = rows_with(dump, tmp_path / "five", positions_per_game=5)
     lengths = Counter(game for game, _ in whole)
-    assert Counter(game for game, _ in rows) == {game: min(3, count) for game, count in lengths.items()}
+    assert Counter(game for game, _ in rows) == {
+        game: min(3, count) for game, count in lengths.items()
+    }
     assert set(rows) < set(more)
     assert all(whole[place] == row for place, row in rows.items())
     assert manifest["positions_dropped"] == {"filter: positions per game": len(whole) - len(rows)}
@@ -198,7 +247,9 @@ def test_each_game_gives_at_most_so_many_positions_and_others_do_not_matter(
     (tmp_path / "half.pgn").write_text(text[text.index("[Event", len(text) // 2) :])
     half, manifest = rows_with(tmp_path / "half.pgn", tmp_path / "half", positions_per_game=3)
     behind = 240 - manifest["games"]["read"]
-    assert {(game + behind, ply) for game, ply in half} == {place for place in rows if place[0] >= behind}
+    assert {(game + behind, ply) for game, ply in half} == {
+        place for place in rows if place[0] >= behind
+    }
 
 
 def test_a_sample_is_a_share_of_games_stable_and_nested(tmp_path: Path) -> None:
@@ -211,12 +262,22 @@ def test_a_sample_is_a_share_of_games_stable_and_nested(tmp_path: Path) -> None:
     assert 20 < len(tenth) < 65
     assert 160 < len(half) < 240
     assert tenth < half
-    text = path.read_text().replace("[Site", '[Round "9"]\n[Site')  # other tags, other line ends: the same games
+    # other tags, other line ends: the same games
+    text = path.read_text().replace("[Site", '[Round "9"]\n[Site')
     (tmp_path / "other.pgn").write_bytes(text.rstrip().encode())
-    ingest([str(tmp_path / "other.pgn")], tmp_path / "other", replace(CONFIG, sample=0.1, chunk_mib=1), workers=1)
-    assert {game["site"] for game in datasets.games(tmp_path / "other") if game["dropped"] is None} == tenth
+    ingest(
+        [str(tmp_path / "other.pgn")],
+        tmp_path / "other",
+        replace(CONFIG, sample=0.1, chunk_mib=1),
+        workers=1,
+    )
+    assert {
+        game["site"] for game in datasets.games(tmp_path / "other") if game["dropped"] is None
+    } == tenth
     ingest([str(path)], tmp_path / "seed", replace(CONFIG, sample=0.1, seed=1), workers=1)
-    assert {game["site"] for game in datasets.games(tmp_path / "seed") if game["dropped"] is None} != tenth
+    assert {
+        game["site"] for game in datasets.games(tmp_path / "seed") if game["dropped"] is None
+    } != tenth
 
 
 def test_workers_change_no_byte_with_every_filter_on(tmp_path: Path) -> None:
@@ -264,8 +325,15 @@ def test_filters_that_cannot_be_are_refused(wrong: dict[str, Any], message: str)
 
 
 def test_mixing_is_splitmix64() -> None:
-    # The first outputs of Vigna's splitmix64.c from the state 1234567, as published with Rosetta Code's task "Splitmix64".
-    wanted = [6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431, 16408922859458223821]
+    # The first outputs of Vigna's splitmix64.c from the state 1234567, as published with Rosetta
+    # Code's task "Splitmix64".
+    wanted = [
+        6457827717110365317,
+        3203168211198807973,
+        9817491932198370423,
+        4593380528125082431,
+        16408922859458223821,
+    ]
     got = [int(splitmix64(np.array([1234567], np.uint64), turn)[0]) for turn in range(5)]
     assert got == wanted
 

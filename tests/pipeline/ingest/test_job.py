@@ -1,4 +1,5 @@
-"""A whole ingest: the schema, the counts, the splits, the joins, and the same bytes however the work was cut."""
+"""A whole ingest: the schema, the counts, the splits, the joins, and the same bytes however the
+work was cut."""
 
 import io
 import json
@@ -22,16 +23,29 @@ from tests.pipeline import by_python_chess, datasets
 
 SCHEMA = {
     **dict.fromkeys((*datasets.PIECES, "turn"), "uint64 not null"),
-    **dict.fromkeys(datasets.MOVES, "fixed_size_binary[64] not null"), "moves_5_to_7": "fixed_size_binary[192] not null",
-    "label": "uint16 not null", "promotion": "uint8 not null",
-    "castling": "uint8 not null", "ep_file": "uint8 not null", "halfmove": "uint8 not null",
-    "repetition": "uint8 not null", "result": "int8 not null", "eval": "int16", "clock": "uint16",
-    "last_move": "uint16", "ply": "uint16 not null", "plies": "uint16 not null",
-    "elo": "uint16", "opponent_elo": "uint16", "base": "uint16",
-    "increment": "uint8", "game": "uint32 not null",
-    "visits": "list<element: struct<label: uint16 not null, share: float not null>>", "root_value": "float",
+    **dict.fromkeys(datasets.MOVES, "fixed_size_binary[64] not null"),
+    "moves_5_to_7": "fixed_size_binary[192] not null",
+    "label": "uint16 not null",
+    "promotion": "uint8 not null",
+    "castling": "uint8 not null",
+    "ep_file": "uint8 not null",
+    "halfmove": "uint8 not null",
+    "repetition": "uint8 not null",
+    "result": "int8 not null",
+    "eval": "int16",
+    "clock": "uint16",
+    "last_move": "uint16",
+    "ply": "uint16 not null",
+    "plies": "uint16 not null",
+    "elo": "uint16",
+    "opponent_elo": "uint16",
+    "base": "uint16",
+    "increment": "uint8",
+    "game": "uint32 not null",
+    "visits": "list<element: struct<label: uint16 not null, share: float not null>>",
+    "root_value": "float",
     **{f"last_move_{back}": "uint16" for back in range(2, 9)},
-}  # fmt: skip
+}
 CONFIG = IngestConfig(chunk_mib=1, test_share=0.2, val_share=0.2)
 
 
@@ -40,7 +54,10 @@ def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Make a dump of 3 MB: 120 games, each many times over, and some that cannot be used."""
     path = tmp_path_factory.mktemp("dump") / "games.pgn"
     games = [datasets.random_game(seed) for seed in range(120)]
-    bad = ['[Event "x"]\n[Result "*"]\n\n1. e4 e5 *\n\n', '[Event "y"]\n[Result "1-0"]\n\n1. e5 1-0\n\n']
+    bad = [
+        '[Event "x"]\n[Result "*"]\n\n1. e4 e5 *\n\n',
+        '[Event "y"]\n[Result "1-0"]\n\n1. e5 1-0\n\n',
+    ]
     path.write_text("".join("".join(games[at:] + games[:at]) + bad[at % 2] for at in range(9)))
     return path
 
@@ -57,19 +74,26 @@ def test_the_schema_is_that_of_the_design(made: Path) -> None:
     for path in made.glob("t*.parquet"):
         schema = pq.read_schema(path)
         assert {
-            field.name: f"{field.type}{'' if field.nullable else ' not null'}".replace("item:", "element:")
+            field.name: f"{field.type}{'' if field.nullable else ' not null'}".replace(
+                "item:", "element:"
+            )
             for field in schema
         } == SCHEMA
         assert schema.metadata[b"fianchetto_format"] == b"3"
         group = pq.read_metadata(path).row_group(0)
-        codecs = {group.column(at).path_in_schema: group.column(at).compression for at in range(group.num_columns)}
+        codecs = {
+            group.column(at).path_in_schema: group.column(at).compression
+            for at in range(group.num_columns)
+        }
         assert set(codecs.values()) == {"ZSTD", "LZ4", "UNCOMPRESSED"}
         assert {codecs[name] for name in (*datasets.PIECES, *datasets.MOVES)} == {"ZSTD"}
-        kinds = {group.column(at).path_in_schema: group.column(at) for at in range(group.num_columns)}
+        kinds = {
+            group.column(at).path_in_schema: group.column(at) for at in range(group.num_columns)
+        }
         split = {name for name, column in kinds.items() if "BYTE_STREAM_SPLIT" in column.encodings}
-        assert not {name for name in split if kinds[name].physical_type == "FIXED_LEN_BYTE_ARRAY"}, (
-            "polars reads no such"
-        )
+        assert not {
+            name for name in split if kinds[name].physical_type == "FIXED_LEN_BYTE_ARRAY"
+        }, "polars reads no such"
 
 
 def test_the_counts_add_up(made: Path, dump: Path) -> None:
@@ -79,11 +103,21 @@ def test_the_counts_add_up(made: Path, dump: Path) -> None:
     assert manifest["games"]["used"] == verdicts.count("used") == 1080
     assert manifest["games"]["dropped"] == {"illegal move": 4, "unfinished": 5}
     assert [game["dropped"] or "used" for game in games] == verdicts
-    assert manifest["positions"]["total"] == len(rows) == sum(game["plies"] for game in games if not game["dropped"])
+    assert (
+        manifest["positions"]["total"]
+        == len(rows)
+        == sum(game["plies"] for game in games if not game["dropped"])
+    )
     for split in ("train", "val", "test"):
         assert manifest["positions"][split] == rows["split"].to_pylist().count(split) > 0
-    assert manifest["label_collisions"] == sum(promotion in (2, 3, 4) for promotion in rows["promotion"].to_pylist())
-    assert manifest["sources"][0]["bytes"] == manifest["sources"][0]["text_bytes"] == dump.stat().st_size
+    assert manifest["label_collisions"] == sum(
+        promotion in (2, 3, 4) for promotion in rows["promotion"].to_pylist()
+    )
+    assert (
+        manifest["sources"][0]["bytes"]
+        == manifest["sources"][0]["text_bytes"]
+        == dump.stat().st_size
+    )
     assert "copies" not in manifest, "a share of a sample is no count: an audit counts"
     assert "are copies" not in (made / "CARD.md").read_text()
     assert files_differ(made) == []
@@ -128,7 +162,12 @@ def test_rows_join_their_game_and_its_bytes(made: Path, dump: Path) -> None:
 
 @pytest.mark.parametrize(("workers", "block"), [(2, 1 << 22), (1, 10_007), (2, 65_536)])
 def test_workers_and_blocks_of_reading_change_no_byte(
-    made: Path, dump: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int, block: int
+    made: Path,
+    dump: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    workers: int,
+    block: int,
 ) -> None:
     for room in (source, chunks):
         monkeypatch.setattr(room, "BLOCK", block)
@@ -137,13 +176,18 @@ def test_workers_and_blocks_of_reading_change_no_byte(
 
 
 def test_rows_are_shuffled(made: Path) -> None:
-    shuffled = [(row["game"], row["ply"]) for row in datasets.table(made).select(["game", "ply"]).to_pylist()]
+    shuffled = [
+        (row["game"], row["ply"])
+        for row in datasets.table(made).select(["game", "ply"]).to_pylist()
+    ]
     first = shuffled[: pq.read_metadata(made / "train-00000-0.parquet").num_rows]
     neighbours = sum(abs(one - other) <= 1 for (one, _), (other, _) in pairwise(first))
     assert neighbours < len(first) / 20
 
 
-def test_a_chunk_of_many_rows_is_written_in_blocks(dump: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_chunk_of_many_rows_is_written_in_blocks(
+    dump: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(chunk, "BLOCK_ROWS", 9000)
     chunk._row_buffer.cache_clear()
     ingest([str(dump)], tmp_path / "out", CONFIG, workers=1)
@@ -156,7 +200,10 @@ def test_a_chunk_of_many_rows_is_written_in_blocks(dump: Path, tmp_path: Path, m
 
 
 def test_several_dumps_are_one_dataset(tmp_path: Path) -> None:
-    one, two = datasets.dump(tmp_path / "one.pgn", 5), datasets.dump(tmp_path / "two.pgn", 7, first=100)
+    one, two = (
+        datasets.dump(tmp_path / "one.pgn", 5),
+        datasets.dump(tmp_path / "two.pgn", 7, first=100),
+    )
     ingest([str(one), str(two)], tmp_path / "out", workers=1)
     games = datasets.games(tmp_path / "out")
     assert [game["source"] for game in games] == [0] * 5 + [1] * 7
@@ -164,7 +211,9 @@ def test_several_dumps_are_one_dataset(tmp_path: Path) -> None:
     assert sorted(datasets.rows_by_game(tmp_path / "out")) == list(range(12))
 
 
-def test_standard_input_gives_the_same_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_standard_input_gives_the_same_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = datasets.dump(tmp_path / "games.pgn", 10)
     ingest([str(path)], tmp_path / "file", workers=1)
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(path.read_bytes())))
@@ -178,11 +227,16 @@ def test_standard_input_gives_the_same_rows(tmp_path: Path, monkeypatch: pytest.
 def test_a_finished_dataset_is_given_as_it_is(made: Path, dump: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in made.iterdir() if path.name != ".lock"}
     assert ingest([str(dump)], made, CONFIG, workers=1) == datasets.manifest(made)
-    assert {path: path.stat().st_mtime_ns for path in made.iterdir() if path.name != ".lock"} == before
+    assert {
+        path: path.stat().st_mtime_ns for path in made.iterdir() if path.name != ".lock"
+    } == before
 
 
 def test_other_settings_or_another_source_are_refused(tmp_path: Path) -> None:
-    path, other = datasets.dump(tmp_path / "one.pgn", 5), datasets.dump(tmp_path / "two.pgn", 5, first=9)
+    path, other = (
+        datasets.dump(tmp_path / "one.pgn", 5),
+        datasets.dump(tmp_path / "two.pgn", 5, first=9),
+    )
     ingest([str(path)], tmp_path / "out", workers=1)
     before = datasets.content(tmp_path / "out")
     with pytest.raises(DatasetError, match=r"other settings \(seed\)"):

@@ -1,4 +1,5 @@
-"""Dumps and datasets that are damaged, missing or not what they claim: a clear line, and nothing good is lost."""
+"""Dumps and datasets that are damaged, missing or not what they claim: a clear line, and nothing
+good is lost."""
 
 import bz2
 import gzip
@@ -53,14 +54,22 @@ def open_piecewise(decoder: Any, data: bytes) -> bytes:
 CODECS: dict[str, tuple[Callable[[bytes], bytes], Callable[[bytes], bytes]]] = {
     # suffix: (compress, give what a decoder of another library gets out of a damaged archive)
     "zst": (lambda data: zstandard.ZstdCompressor(write_checksum=True).compress(data), open_zstd),
-    "gz": (lambda data: gzip.compress(data, 6), lambda data: open_piecewise(zlib.decompressobj(31), data)),
-    "bz2": (lambda data: bz2.compress(data, 1), lambda data: open_piecewise(bz2.BZ2Decompressor(), data)),
+    "gz": (
+        lambda data: gzip.compress(data, 6),
+        lambda data: open_piecewise(zlib.decompressobj(31), data),
+    ),
+    "bz2": (
+        lambda data: bz2.compress(data, 1),
+        lambda data: open_piecewise(bz2.BZ2Decompressor(), data),
+    ),
 }
 
 
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("codec", CODECS)
-def test_a_truncated_archive_keeps_every_whole_game(codec: str, workers: int, text: bytes, tmp_path: Path) -> None:
+def test_a_truncated_archive_keeps_every_whole_game(
+    codec: str, workers: int, text: bytes, tmp_path: Path
+) -> None:
     compress, decode = CODECS[codec]
     archive = compress(text)
     archive = archive[: len(archive) * 2 // 3]
@@ -72,24 +81,34 @@ def test_a_truncated_archive_keeps_every_whole_game(codec: str, workers: int, te
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_a_corrupted_archive_keeps_every_whole_game_before_the_damage(codec: str, text: bytes, tmp_path: Path) -> None:
+def test_a_corrupted_archive_keeps_every_whole_game_before_the_damage(
+    codec: str, text: bytes, tmp_path: Path
+) -> None:
     compress, decode = CODECS[codec]
     archive = bytearray(compress(text))
     at = len(archive) * 2 // 3
     archive[at : at + 64] = bytes(64)
     good = decode(bytes(archive))
-    same = next((place for place, pair in enumerate(zip(good, text, strict=False)) if pair[0] != pair[1]), len(good))
+    same = next(
+        (place for place, pair in enumerate(zip(good, text, strict=False)) if pair[0] != pair[1]),
+        len(good),
+    )
     whole = text[:same].count(b"[Event ") - 1
     assert whole > 100
     check_damaged(tmp_path, f"games.pgn.{codec}", bytes(archive), whole, text)
 
 
-def check_damaged(tmp_path: Path, name: str, archive: bytes, whole: int, text: bytes, workers: int = 1) -> None:
-    """Ingest a damaged archive twice: it is said, and the dataset holds the whole games before the damage."""
+def check_damaged(
+    tmp_path: Path, name: str, archive: bytes, whole: int, text: bytes, workers: int = 1
+) -> None:
+    """Ingest a damaged archive twice: it is said, and the dataset holds the whole games before the
+    damage."""
     path, out = tmp_path / name, tmp_path / "out"
     path.write_bytes(archive)
     for _ in range(2):
-        with pytest.raises(DamagedError, match=rf"damaged archive \({name}: .*games before the damage are in"):
+        with pytest.raises(
+            DamagedError, match=rf"damaged archive \({name}: .*games before the damage are in"
+        ):
             ingest([str(path)], out, workers=workers)
     assert files_differ(out) == []
     manifest, games = datasets.manifest(out), datasets.games(out)
@@ -100,7 +119,9 @@ def check_damaged(tmp_path: Path, name: str, archive: bytes, whole: int, text: b
     assert [game["length"] for game in games[:whole]] == lengths[:whole]
     assert [game["dropped"] for game in games[:whole]] == [None] * whole
     rows = datasets.rows_by_game(out)
-    assert [len(rows[number]) for number in range(whole)] == [game["plies"] for game in games[:whole]]
+    assert [len(rows[number]) for number in range(whole)] == [
+        game["plies"] for game in games[:whole]
+    ]
     batch = next(Batches([out], batch_size=32).from_step(0))
     assert batch["planes"].shape == (32, 77)
 
@@ -135,7 +156,8 @@ def test_what_is_no_dump_is_said(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "message"), [(b"\n\n  \n", "no game was found"), (b"just a letter\n", "unreadable move: 1")]
+    ("content", "message"),
+    [(b"\n\n  \n", "no game was found"), (b"just a letter\n", "unreadable move: 1")],
 )
 def test_text_without_games_is_said(content: bytes, message: str, tmp_path: Path) -> None:
     (tmp_path / "a.pgn").write_bytes(content)
@@ -146,22 +168,29 @@ def test_text_without_games_is_said(content: bytes, message: str, tmp_path: Path
 def test_variants_only_is_said_with_their_count(tmp_path: Path) -> None:
     text = '[Event "x"]\n[Variant "Atomic"]\n[Result "1-0"]\n\n1. e4 1-0\n\n'
     (tmp_path / "a.pgn").write_text(text * 7)
-    with pytest.raises(DatasetError, match=r"no positions in .*a\.pgn: 7 games read \(variant: 7\)"):
+    with pytest.raises(
+        DatasetError, match=r"no positions in .*a\.pgn: 7 games read \(variant: 7\)"
+    ):
         ingest([str(tmp_path / "a.pgn")], tmp_path / "out", workers=1)
 
 
 def test_a_directory_and_a_missing_file_are_said(tmp_path: Path) -> None:
-    with pytest.raises(DumpError, match=r"is a directory: name the dump files in it, such as .*\*\.pgn\.zst"):
+    with pytest.raises(
+        DumpError, match=r"is a directory: name the dump files in it, such as .*\*\.pgn\.zst"
+    ):
         ingest([str(tmp_path)], tmp_path / "out", workers=1)
     with pytest.raises(DumpError, match=r"nowhere\.pgn does not exist"):
         ingest([str(tmp_path / "nowhere.pgn")], tmp_path / "out2", workers=1)
 
 
-def test_a_file_that_may_not_be_read_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_may_not_be_read_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = datasets.dump(tmp_path / "a.pgn", 1)
     real = os.open
 
-    def refuse(name: Any, *arguments: Any, **options: Any) -> int:  # root may read everything, so chmod proves nothing
+    # root may read everything, so chmod proves nothing
+    def refuse(name: Any, *arguments: Any, **options: Any) -> int:
         if name == str(path):
             raise PermissionError(13, "Permission denied", name)
         return real(name, *arguments, **options)
@@ -225,7 +254,8 @@ MANIFESTS = {
 def test_a_manifest_that_is_none_is_refused(kind: str, dataset: Path) -> None:
     (dataset / "manifest.json").write_bytes(MANIFESTS[kind])
     with pytest.raises(
-        DatasetError, match=r"is not JSON|is not a manifest|has no format_version|has format_version None"
+        DatasetError,
+        match=r"is not JSON|is not a manifest|has no format_version|has format_version None",
     ):
         read_manifest(dataset)
 
@@ -236,7 +266,9 @@ def test_a_manifest_of_another_version_is_refused_by_name(key: str, dataset: Pat
     publish_json(dataset, "manifest.json", manifest | {key: "other"})
     with pytest.raises(DatasetError, match=f"has {key} 'other', this program"):
         read_manifest(dataset)
-    publish_json(dataset, "manifest.json", {name: value for name, value in manifest.items() if name != key})
+    publish_json(
+        dataset, "manifest.json", {name: value for name, value in manifest.items() if name != key}
+    )
     with pytest.raises(DatasetError, match=f"has {key} None"):
         read_manifest(dataset)
 
@@ -258,7 +290,10 @@ def test_files_that_are_missing_or_changed_are_found(dataset: Path) -> None:
     (dataset / first["name"]).write_bytes(data)
     assert files_differ(dataset) == [f"{first['name']}: differs from its hash"]
     (dataset / last["name"]).unlink()
-    assert files_differ(dataset) == [f"{first['name']}: differs from its hash", f"{last['name']}: missing"]
+    assert files_differ(dataset) == [
+        f"{first['name']}: differs from its hash",
+        f"{last['name']}: missing",
+    ]
     (dataset / first["name"]).unlink()
     with pytest.raises(DatasetError, match="not on disk"):
         split_shards(dataset, first["split"])

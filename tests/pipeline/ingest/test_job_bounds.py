@@ -1,4 +1,5 @@
-"""Text that is far too long somewhere: memory stays bounded and the good games round it are kept."""
+"""Text that is far too long somewhere: memory stays bounded and the good games round it are
+kept."""
 
 from pathlib import Path
 
@@ -37,7 +38,13 @@ def statuses(directory: Path) -> list[str | None]:
         b"\n" * (50 << 20),
         b"% a note\n" * (5 << 20),
     ],
-    ids=["one line of 40 MiB", "a comment of 20 MiB", "a comment of 28 MiB in lines", "blank lines", "escaped lines"],
+    ids=[
+        "one line of 40 MiB",
+        "a comment of 20 MiB",
+        "a comment of 28 MiB in lines",
+        "blank lines",
+        "escaped lines",
+    ],
 )
 def test_good_games_round_an_endless_one_are_kept(between: bytes, tmp_path: Path) -> None:
     dump = tmp_path / "dump.pgn"
@@ -54,7 +61,9 @@ def test_good_games_round_an_endless_one_are_kept(between: bytes, tmp_path: Path
 def test_a_clock_of_many_digits_is_only_a_long_time(tmp_path: Path) -> None:
     dump = tmp_path / "dump.pgn"
     clock = "{ [%clk " + "9" * 60 + ":1:1] }"
-    dump.write_text(f'[Result "1-0"]\n\n1. e4 {clock} e5 2. Qh5 {clock} Nc6 3. Bc4 Nf6 4. Qxf7# 1-0\n')
+    dump.write_text(
+        f'[Result "1-0"]\n\n1. e4 {clock} e5 2. Qh5 {clock} Nc6 3. Bc4 Nf6 4. Qxf7# 1-0\n'
+    )
     ingest([str(dump)], tmp_path / "out", SMALL, workers=1)
     assert rows_by_game(tmp_path / "out")[0][2]["clock"] == 65534
 
@@ -62,7 +71,9 @@ def test_a_clock_of_many_digits_is_only_a_long_time(tmp_path: Path) -> None:
 def test_tags_cannot_write_markup_into_the_data_card(tmp_path: Path) -> None:
     dump = tmp_path / "dump.pgn"
     evil = "<script>alert(1)</script> | [x](http://evil) " + "w" * 500
-    dump.write_text(GOOD.replace("[Result", f'[TimeControl "{evil}"]\n[Termination "{evil}"]\n[Result'))
+    dump.write_text(
+        GOOD.replace("[Result", f'[TimeControl "{evil}"]\n[Termination "{evil}"]\n[Result')
+    )
     ingest([str(dump)], tmp_path / "out", SMALL, workers=1)
     card = (tmp_path / "out" / "CARD.md").read_text()
     assert "<script>" not in card
@@ -72,8 +83,12 @@ def test_tags_cannot_write_markup_into_the_data_card(tmp_path: Path) -> None:
 
 def test_the_data_card_names_dumps_and_counts_dropped_games(tmp_path: Path) -> None:
     for name in ("a|b.pgn", "c.pgn"):
-        (tmp_path / name).write_text(GOOD + "\n" + GOOD.replace("[Result", '[Variant "Atomic"]\n[Result'))
-    ingest([str(tmp_path / name) for name in ("a|b.pgn", "c.pgn")], tmp_path / "out", SMALL, workers=1)
+        (tmp_path / name).write_text(
+            GOOD + "\n" + GOOD.replace("[Result", '[Variant "Atomic"]\n[Result')
+        )
+    ingest(
+        [str(tmp_path / name) for name in ("a|b.pgn", "c.pgn")], tmp_path / "out", SMALL, workers=1
+    )
     card = (tmp_path / "out" / "CARD.md").read_text()
     assert "| variant | 2 |" in card
     assert "- a&#124;b.pgn, sha256" in card
@@ -97,7 +112,11 @@ def test_tags_without_end_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch
         tags = pa.array(["600+0", f"{number}", f"{number}x"])
         nothing = pa.nulls(3, pa.uint16())
         ratings = dict.fromkeys(("white_elo", "black_elo", "plies"), nothing)
-        counts.add(pa.table({**dict.fromkeys(COUNTED, tags), **ratings, "dropped": pa.nulls(3, pa.string())}))
+        counts.add(
+            pa.table(
+                {**dict.fromkeys(COUNTED, tags), **ratings, "dropped": pa.nulls(3, pa.string())}
+            )
+        )
     assert len(counts.values["termination"]) <= 4
     assert counts.shares("termination", 1)[0]["games"] == 50
 
@@ -126,7 +145,9 @@ def test_a_shard_of_another_encoding_is_refused_before_it_is_read(tmp_path: Path
         next(Batches([tmp_path / "out"], batch_size=1).from_step(0))
 
 
-def test_a_child_does_not_take_our_kernel_folder_for_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_child_does_not_take_our_kernel_folder_for_the_users(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv(VARIABLE, "inherited")
     monkeypatch.setenv(OURS, "inherited")
     key_cache_by_sources()
@@ -146,9 +167,14 @@ def test_games_beyond_what_their_column_can_number_are_refused(tmp_path: Path) -
     last = (1 << 32) - 2
     encode_chunk(ChunkTask(Chunk(0, 0, last, 0, text, starts), str(tmp_path), SMALL))
     found = {
-        number for path in (tmp_path / BUILDING).glob("*.parquet") for number in pq.read_table(path)["game"].to_pylist()
+        number
+        for path in (tmp_path / BUILDING).glob("*.parquet")
+        for number in pq.read_table(path)["game"].to_pylist()
     }
     assert found == {last, last + 1}
-    with pytest.raises(DatasetError, match=r"game number 4,294,967,296 is beyond the 4,294,967,296 games of a dataset"):
+    with pytest.raises(
+        DatasetError,
+        match=r"game number 4,294,967,296 is beyond the 4,294,967,296 games of a dataset",
+    ):
         encode_chunk(ChunkTask(Chunk(1, 0, last + 1, 0, text, starts), str(tmp_path), SMALL))
     assert not (tmp_path / PARTS / "00001.json").exists()

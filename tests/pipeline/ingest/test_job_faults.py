@@ -1,4 +1,5 @@
-"""What befalls an ingest besides kills: a stop, a full disk, two at once, a dump replaced, clocks that lie."""
+"""What befalls an ingest besides kills: a stop, a full disk, two at once, a dump replaced, clocks
+that lie."""
 
 import os
 import shutil
@@ -80,7 +81,9 @@ def test_one_that_is_frozen_keeps_others_out_and_its_death_lets_them_in(
 
 
 @pytest.mark.parametrize("years", [50, -50])
-def test_clocks_that_lie_change_nothing(years: int, dump: Path, undisturbed: dict[str, str], tmp_path: Path) -> None:
+def test_clocks_that_lie_change_nothing(
+    years: int, dump: Path, undisturbed: dict[str, str], tmp_path: Path
+) -> None:
     out = tmp_path / "out"
     copy = tmp_path / dump.name
     shutil.copy(dump, copy)
@@ -115,7 +118,9 @@ def test_a_dump_replaced_under_the_same_name_size_and_time_is_noticed(
     assert (copy.stat().st_size, copy.stat().st_mtime_ns) == (stat.st_size, stat.st_mtime_ns)
     with pytest.raises(
         DatasetError,
-        match="which are other dumps than those named now, or have changed" if finished else "the dump has changed",
+        match="which are other dumps than those named now, or have changed"
+        if finished
+        else "the dump has changed",
     ):
         ingest([str(copy)], out, CONFIG, workers=1)
     assert datasets.content(out) == before
@@ -123,14 +128,20 @@ def test_a_dump_replaced_under_the_same_name_size_and_time_is_noticed(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_disk_that_is_really_full(workers: int, dump: Path, undisturbed: dict[str, str], tmp_path: Path) -> None:
+def test_a_disk_that_is_really_full(
+    workers: int, dump: Path, undisturbed: dict[str, str], tmp_path: Path
+) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
-    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", disk], capture_output=True, check=False)
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", disk], capture_output=True, check=False
+    )
     if made.returncode:
         pytest.skip("this user may mount no small disk")
     try:
-        with pytest.raises(IngestError, match=r"No space left on device.*what was finished is kept"):
+        with pytest.raises(
+            IngestError, match=r"No space left on device.*what was finished is kept"
+        ):
             ingest([str(dump)], disk / "out", CONFIG, workers=workers)
         assert not (disk / "out" / "manifest.json").exists()
         assert not list(disk.rglob("*.tmp"))

@@ -1,4 +1,5 @@
-"""An ingest that is killed, anywhere and again and again, and then finishes: the same bytes, nothing half-written."""
+"""An ingest that is killed, anywhere and again and again, and then finishes: the same bytes,
+nothing half-written."""
 
 import os
 import random
@@ -35,7 +36,8 @@ from pipeline.ingest.chunk import IngestConfig
 from pipeline.errors import IngestError
 from pipeline.ingest.job import ingest
 
-dump, out, planes, workers, kill_at, file_limit = sys.argv[1], Path(sys.argv[2]), sys.argv[3], *map(int, sys.argv[4:])
+dump, out, planes = sys.argv[1], Path(sys.argv[2]), sys.argv[3]
+workers, kill_at, file_limit = map(int, sys.argv[4:])
 real, counting = os.fsync, threading.Lock()  # several threads bring files to the disk
 
 def fsync(descriptor):  # the file is written and has its temporary name
@@ -69,7 +71,9 @@ def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture(scope="module", params=["all", pytest.param("compact", marks=pytest.mark.slow)], autouse=True)
+@pytest.fixture(
+    scope="module", params=["all", pytest.param("compact", marks=pytest.mark.slow)], autouse=True
+)
 def form(request: pytest.FixtureRequest) -> str:
     """Run every test once for each form of planes: what brings files to the disk knows none."""
     global CONFIG
@@ -87,7 +91,9 @@ def undisturbed(dump: Path, form: str) -> tuple[dict[str, str], float]:
     return datasets.content(out), time.monotonic() - began
 
 
-def start(dump: Path, out: Path, workers: int = 1, kill_at: int = 0, file_limit: int = 0) -> subprocess.Popen[str]:
+def start(
+    dump: Path, out: Path, workers: int = 1, kill_at: int = 0, file_limit: int = 0
+) -> subprocess.Popen[str]:
     """Start an ingest in a process of its own, and come back when it is about to begin."""
     arguments = [sys.executable, "-c", RUN, str(dump), str(out), CONFIG.planes]
     arguments += [str(workers), str(kill_at), str(file_limit)]
@@ -98,10 +104,17 @@ def start(dump: Path, out: Path, workers: int = 1, kill_at: int = 0, file_limit:
 
 
 def whole_files(out: Path, expected: dict[str, str]) -> int:
-    """Check that what has its name in the build, or already in the folder, is final; give how many files do."""
-    found = {name: digest for name, digest in datasets.content(out).items() if not name.endswith(".tmp")}
+    """Check that what has its name in the build, or already in the folder, is final; give how many
+    files do."""
+    found = {
+        name: digest for name, digest in datasets.content(out).items() if not name.endswith(".tmp")
+    }
     ours = {name.removeprefix(".building/"): digest for name, digest in found.items()}
-    files = {name: digest for name, digest in ours.items() if not name.startswith("parts/") and name != "run.json"}
+    files = {
+        name: digest
+        for name, digest in ours.items()
+        if not name.startswith("parts/") and name != "run.json"
+    }
     assert files.items() <= expected.items()
     return len(files)
 
@@ -136,7 +149,9 @@ def test_drivers_and_workers_killed_a_hundred_times(
     dump: Path, undisturbed: tuple[dict[str, str], float], tmp_path: Path
 ) -> None:
     expected, _ = undisturbed
-    seconds = {workers: seconds_of(dump, tmp_path / f"whole-{workers}", workers) for workers in (1, 2)}
+    seconds = {
+        workers: seconds_of(dump, tmp_path / f"whole-{workers}", workers) for workers in (1, 2)
+    }
     chance, drivers, workers_killed, datasets_made = random.Random(11), 0, 0, 0
     while drivers < 70 or workers_killed < 30:
         out = tmp_path / str(datasets_made)
@@ -166,8 +181,12 @@ def test_killed_with_a_file_open_and_started_again(
     for kill_at in (1, 2, 5, 9):
         process = start(dump, tmp_path / "out", kill_at=kill_at)
         assert process.wait(LONG) == -signal.SIGKILL
-        left = [path for path in (tmp_path / "out").rglob("*.tmp") if f"-{process.pid}-" in path.name]
-        assert left, "the kill left a file open; more than one where others were on their way to the disk"
+        left = [
+            path for path in (tmp_path / "out").rglob("*.tmp") if f"-{process.pid}-" in path.name
+        ]
+        assert left, (
+            "the kill left a file open; more than one where others were on their way to the disk"
+        )
         stood.append(whole_files(tmp_path / "out", expected))
     assert stood[-1] > stood[0] == 0
     ingest([str(dump)], tmp_path / "out", CONFIG, workers=1)
@@ -178,7 +197,8 @@ def test_killed_when_only_the_manifest_is_missing(
     dump: Path, undisturbed: tuple[dict[str, str], float], tmp_path: Path
 ) -> None:
     expected, _ = undisturbed
-    settled: list[int] = []  # threads append to it, where a number that they add to would miss one now and then
+    # threads append to it, where a number that they add to would miss one now and then
+    settled: list[int] = []
     real = os.fsync
 
     def count(descriptor: int) -> None:
@@ -197,7 +217,9 @@ def test_killed_when_only_the_manifest_is_missing(
     assert datasets.content(tmp_path / "out") == expected
 
 
-def test_a_killed_worker_changes_nothing(dump: Path, undisturbed: tuple[dict[str, str], float], tmp_path: Path) -> None:
+def test_a_killed_worker_changes_nothing(
+    dump: Path, undisturbed: tuple[dict[str, str], float], tmp_path: Path
+) -> None:
     killed: list[int] = []
 
     def kill(_: object) -> None:
@@ -226,7 +248,9 @@ def test_a_full_disk_is_said_and_what_was_finished_is_kept(
     assert datasets.content(tmp_path / "out") == expected
 
 
-named = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc to tell which file is written")
+named = pytest.mark.skipif(
+    not Path("/proc/self/fd").exists(), reason="needs /proc to tell which file is written"
+)
 
 
 def fill_at(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,7 +268,11 @@ def fill_at(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
 @named
 @pytest.mark.parametrize("file", ["train-00001", "test-00001", "games-00001"])
 def test_a_chunk_whose_file_does_not_reach_the_disk_is_not_done(
-    dump: Path, undisturbed: tuple[dict[str, str], float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str
+    dump: Path,
+    undisturbed: tuple[dict[str, str], float],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    file: str,
 ) -> None:
     """Its files settle while others are written: the note that vouches for them waits for all."""
     with monkeypatch.context() as patch:
@@ -261,7 +289,9 @@ def test_a_chunk_whose_file_does_not_reach_the_disk_is_not_done(
 
 
 @named
-def test_no_space_for_the_games_or_the_manifest(dump: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_space_for_the_games_or_the_manifest(
+    dump: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fill_at("games.parquet", monkeypatch)
     with pytest.raises(IngestError, match="No space left on device"):
         ingest([str(dump)], tmp_path / "out", CONFIG, workers=1)

@@ -1,4 +1,5 @@
-"""Replacing a dataset: stopped, failing or killed at any step, a whole dataset lies there, and nothing of others goes."""
+"""Replacing a dataset: stopped, failing or killed at any step, a whole dataset lies there, and
+nothing of others goes."""
 
 import hashlib
 from collections.abc import Callable
@@ -63,17 +64,23 @@ def at(number: int, deed: Callable[..., object]) -> Callable[..., object]:
     return instead
 
 
-def test_the_old_dataset_stays_until_the_new_one_is_whole(source: Path, out: Path, undisturbed: dict[str, str]) -> None:
+def test_the_old_dataset_stays_until_the_new_one_is_whole(
+    source: Path, out: Path, undisturbed: dict[str, str]
+) -> None:
     before = content(out)
     with pytest.raises(Stopped):
         anew(source, out, NEW, stop=lambda: True)
     assert content(out) == before
     (building,) = [path for path in out.parent.iterdir() if path != out]
-    done = {path.name: path.stat().st_mtime_ns for path in (building / ".building").glob("train-*.parquet")}
+    done = {
+        path.name: path.stat().st_mtime_ns
+        for path in (building / ".building").glob("train-*.parquet")
+    }
     assert 1 <= len(done) < 3
     assert anew(source, out, NEW)["config"]["seed"] == 1
     assert content(out) == undisturbed
-    assert {name: (out / name).stat().st_mtime_ns for name in done} == done  # they were not made again
+    # they were not made again
+    assert {name: (out / name).stat().st_mtime_ns for name in done} == done
     assert [path.name for path in out.parent.iterdir()] == ["small"]
 
 
@@ -117,13 +124,15 @@ def test_what_is_not_of_the_dataset_is_never_deleted(source: Path, out: Path) ->
     (out / "notes").mkdir()
     before = content(out)
     with pytest.raises(
-        DatasetError, match=r"holds files that are not of the dataset \(notes, train-00099-0.parquet\): move"
+        DatasetError,
+        match=r"holds files that are not of the dataset \(notes, train-00099-0.parquet\): move",
     ):
         anew(source, out, NEW)
     assert content(out) == before
     (out / "notes").rmdir()
     (out / "train-00099-0.parquet").unlink()
-    (out / "manifest.json").write_text("{")  # what was recorded is lost, so nothing else is known to be ours
+    # what was recorded is lost, so nothing else is known to be ours
+    (out / "manifest.json").write_text("{")
     with pytest.raises(DatasetError, match=r"games\.parquet, "):
         anew(source, out, NEW)
 
@@ -156,7 +165,9 @@ def test_behind_a_link_the_folder_that_it_leads_to_is_replaced(
         assert [path.name for path in out.parent.iterdir()] == ["small"]
 
 
-def test_a_half_deleted_dataset_does_not_come_back(source: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_half_deleted_dataset_does_not_come_back(
+    source: Path, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with monkeypatch.context() as patched:
         patched.setattr(replacing, "discard", at(1, replacing.discard))
         with pytest.raises(Killed):
@@ -176,7 +187,9 @@ def test_what_came_while_it_was_built_is_never_deleted(source: Path, out: Path) 
     assert manifest(out)["config"]["seed"] == 0
 
 
-def test_a_build_with_other_settings_is_begun_again(source: Path, out: Path, undisturbed: dict[str, str]) -> None:
+def test_a_build_with_other_settings_is_begun_again(
+    source: Path, out: Path, undisturbed: dict[str, str]
+) -> None:
     with pytest.raises(Stopped):
         anew(source, out, IngestConfig(chunk_mib=1, seed=2), stop=lambda: True)
     anew(source, out, NEW)
@@ -184,7 +197,9 @@ def test_a_build_with_other_settings_is_begun_again(source: Path, out: Path, und
     assert [path.name for path in out.parent.iterdir()] == ["small"]
 
 
-def test_a_build_of_a_dump_that_changed_is_begun_again(source: Path, out: Path, tmp_path: Path) -> None:
+def test_a_build_of_a_dump_that_changed_is_begun_again(
+    source: Path, out: Path, tmp_path: Path
+) -> None:
     other = tmp_path / source.name
     other.write_text(source.read_text()[:-1000] + "\n")
     with pytest.raises(Stopped):
@@ -214,14 +229,20 @@ def test_whatever_is_there_a_whole_dataset_takes_its_place(
             ingest([str(source)], out, OLD, workers=1, stop=lambda: True)
     elif old == "of another format":
         ingest([str(source)], out, OLD, workers=1)
-        text = (out / "manifest.json").read_text().replace('"format_version": 3', '"format_version": 2')
+        text = (
+            (out / "manifest.json")
+            .read_text()
+            .replace('"format_version": 3', '"format_version": 2')
+        )
         (out / "manifest.json").write_text(text)
     anew(source, out, NEW)
     assert content(out) == undisturbed
     assert [path.name for path in out.parent.iterdir()] == ["small"]
 
 
-def test_of_a_damaged_dump_what_is_before_the_damage_takes_its_place(source: Path, out: Path, tmp_path: Path) -> None:
+def test_of_a_damaged_dump_what_is_before_the_damage_takes_its_place(
+    source: Path, out: Path, tmp_path: Path
+) -> None:
     import gzip
 
     packed = gzip.compress(source.read_bytes())

@@ -1,4 +1,5 @@
-"""The version of rows: it is raised when the same dump gives other rows, and datasets of another version are not continued."""
+"""The version of rows: it is raised when the same dump gives other rows, and datasets of another
+version are not continued."""
 
 import hashlib
 import json
@@ -31,8 +32,8 @@ DUMP = """\
 [TimeControl "180+2"]
 [Termination "Normal"]
 
-1. e4 { [%eval 0.25] [%clk 0:03:00] } 1... e5 { [%eval 0.3] [%clk 0:03:00] } 2. Nf3 (2. f4 exf4) 2... Nc6 $1
-3. Bb5 { [%eval #5] [%clk 0:02:31] } 3... a6 4. O-O Nf6 5. Bxc6 1-0
+1. e4 { [%eval 0.25] [%clk 0:03:00] } 1... e5 { [%eval 0.3] [%clk 0:03:00] } 2. Nf3 (2. f4 exf4)
+2... Nc6 $1 3. Bb5 { [%eval #5] [%clk 0:02:31] } 3... a6 4. O-O Nf6 5. Bxc6 1-0
 
 [Event "set up"]
 [Result "0-1"]
@@ -62,7 +63,10 @@ DUMP = """\
 
 def rows_of(folder: Path) -> str:
     """Return the hash of all rows in their order, and of all games."""
-    values = [datasets.table(folder).to_pylist(), pq.read_table(folder / "games.parquet").to_pylist()]
+    values = [
+        datasets.table(folder).to_pylist(),
+        pq.read_table(folder / "games.parquet").to_pylist(),
+    ]
     return hashlib.sha256(json.dumps(values, default=bytes.hex).encode()).hexdigest()
 
 
@@ -78,7 +82,8 @@ def test_rows_are_those_of_their_version(dump: Path, tmp_path: Path, planes: For
     made = ingest([str(dump)], tmp_path / "out", replace(SMALL, planes=planes), workers=1)
     assert made["rows_version"] == ROWS_VERSION
     assert rows_of(tmp_path / "out") == GOLDEN[ROWS_VERSION], (
-        "the same dump gives other rows: raise ROWS_VERSION (pipeline/ingest/chunk.py), and add the new hash to GOLDEN"
+        "the same dump gives other rows: raise ROWS_VERSION (pipeline/ingest/chunk.py), and add "
+        "the new hash to GOLDEN"
     )
 
 
@@ -95,10 +100,15 @@ def test_a_finished_dataset_of_another_version_is_left_as_it_is(
     assert ingest([str(dump)], out, SMALL, workers=1) == made
     before = datasets.content(out)
     raise_version(monkeypatch)
-    with pytest.raises(OtherDumpError, match=rf"has rows of version {ROWS_VERSION}, .*choose another"):
+    with pytest.raises(
+        OtherDumpError, match=rf"has rows of version {ROWS_VERSION}, .*choose another"
+    ):
         ingest([str(dump)], out, SMALL, workers=1)
     assert datasets.content(out) == before
-    assert ingest([str(dump)], tmp_path / "beside", SMALL, workers=1)["rows_version"] == ROWS_VERSION + 1
+    assert (
+        ingest([str(dump)], tmp_path / "beside", SMALL, workers=1)["rows_version"]
+        == ROWS_VERSION + 1
+    )
 
 
 def test_an_unfinished_dataset_of_another_version_is_not_continued(

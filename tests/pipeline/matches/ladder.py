@@ -1,10 +1,12 @@
-"""Measure how strong each rating in human search is, on the scale of Stockfish's UCI_Elo: a ladder of matches, and its fit.
+"""Measure how strong each rating in human search is, on the scale of Stockfish's UCI_Elo: a ladder
+of matches, and its fit.
 
     python -m tests.pipeline.matches.ladder --out DIR --games 20
 
-Ratings of the embedded network, 64 simulations, aim strength, meet their neighbours and Stockfish at levels near them, 20,000
-nodes a move. Matches that are there are not played again. Strengths are fitted by maximum likelihood (Bradley and Terry 1952),
-a draw as half a win, with Stockfish's levels fixed; intervals are 95 %, by a bootstrap over pairs of games with one opening.
+Ratings of the embedded network, 64 simulations, aim strength, meet their neighbours and Stockfish
+at levels near them, 20,000 nodes a move. Matches that are there are not played again. Strengths are
+fitted by maximum likelihood (Bradley and Terry 1952), a draw as half a win, with Stockfish's levels
+fixed; intervals are 95 %, by a bootstrap over pairs of games with one opening.
 """
 
 import argparse
@@ -20,7 +22,13 @@ from pipeline.matches.config import ArenaConfig, SideConfig
 from tests.conftest import REPOSITORY
 
 RATINGS = (1000, 1400, 1800, 2200, 2600)
-LEVELS = {1000: (1350,), 1400: (1350,), 1800: (1350, 1900), 2200: (1350, 1600, 1900, 2200), 2600: (1600,)}
+LEVELS = {
+    1000: (1350,),
+    1400: (1350,),
+    1800: (1350, 1900),
+    2200: (1350, 1600, 1900, 2200),
+    2600: (1600,),
+}
 Results = list[tuple[str, str, list[int]]]
 
 
@@ -39,12 +47,17 @@ def stockfish(level: int, command: str) -> SideConfig:
 def play(out: Path, games: int, command: str) -> None:
     """Play the matches that are missing."""
     pairings = [(side_of(high), side_of(low)) for low, high in pairwise(RATINGS)]
-    pairings += [(side_of(rating), stockfish(level, command)) for rating, levels in LEVELS.items() for level in levels]
+    pairings += [
+        (side_of(rating), stockfish(level, command))
+        for rating, levels in LEVELS.items()
+        for level in levels
+    ]
     play_matches(pairings, ArenaConfig(games=games), out)
 
 
 def read(out: Path) -> Results:
-    """Return the players of each match, and the numbers of pairs with 0, 1/2 ... 2 points for the first."""
+    """Return the players of each match, and the numbers of pairs with 0, 1/2 ... 2 points for the
+    first."""
     summaries = [json.loads(path.read_text()) for path in sorted(out.glob("*/summary.json"))]
     return [(one["a"], one["b"], one["pairs"]) for one in summaries]
 
@@ -52,16 +65,22 @@ def read(out: Path) -> Results:
 def fit(results: Results) -> dict[str, float]:
     """Return the Elo of each player; Stockfish's levels are as its name says.
 
-    Newton's method on the log-likelihood; one drawn pair is added to each match, so that a match without points has an end.
+    Newton's method on the log-likelihood; one drawn pair is added to each match, so that a match
+    without points has an end.
     """
-    fixed = {name: level_of(name) for a, b, _ in results for name in (a, b) if level_of(name) is not None}
+    fixed = {
+        name: level_of(name) for a, b, _ in results for name in (a, b) if level_of(name) is not None
+    }
     free = sorted({name for a, b, _ in results for name in (a, b)} - set(fixed))
     elo = np.full(len(free), 1350.0)
     for _ in range(200):
         slope, curve = np.zeros(len(free)), np.full((len(free), len(free)), 0.0)
         for a, b, counts in results:
             games = 2 * (sum(counts) + 1)
-            points = sum(count * worth for count, worth in zip(counts, (0, 0.5, 1, 1.5, 2), strict=True)) + 1
+            points = (
+                sum(count * worth for count, worth in zip(counts, (0, 0.5, 1, 1.5, 2), strict=True))
+                + 1
+            )
             known = [fixed[name] if name in fixed else elo[free.index(name)] for name in (a, b)]
             expected = 1 / (1 + 10 ** ((known[1] - known[0]) / 400))
             sides = np.array([(name == a) - (name == b) for name in free], float)
@@ -83,7 +102,8 @@ def show(results: Results) -> None:
     drawn = []
     for _ in range(300):
         again = [
-            (a, b, random.multinomial(sum(pairs), np.array(pairs) / sum(pairs)).tolist()) for a, b, pairs in results
+            (a, b, random.multinomial(sum(pairs), np.array(pairs) / sum(pairs)).tolist())
+            for a, b, pairs in results
         ]
         drawn.append(fit(again))
     for a, b, pairs in results:

@@ -99,7 +99,9 @@ def killed(out: Path, kill_at: int, games: int = 8, early: bool = False) -> None
     """Play in a process that is killed when its `kill_at`-th game ends."""
     words = [sys.executable, "-c", RUN, str(out), str(kill_at), str(games), str(int(early))]
     process = forked.Popen(words, cwd=REPOSITORY, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-    assert process.wait(LONG) == -signal.SIGKILL, process.stderr.read().decode() if process.stderr else ""
+    assert process.wait(LONG) == -signal.SIGKILL, (
+        process.stderr.read().decode() if process.stderr else ""
+    )
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +130,9 @@ def test_the_command_prints_what_was_asked_for(
     result = json.loads(out.splitlines()[-1])
     assert result["games"] == 4 == result["wins"] + result["draws"] + result["losses"]
     assert result["wins"] >= 3
-    assert (result["elo"] is None) == (result["elo_high"] is None) == (result["wins"] == 4), "a sweep has a bound alone"
+    assert (result["elo"] is None) == (result["elo_high"] is None) == (result["wins"] == 4), (
+        "a sweep has a bound alone"
+    )
     assert result["elo"] is None or result["elo_low"] < result["elo"] < result["elo_high"]
     assert 0.5 < result["los"] <= 1
     assert result["sprt"]["verdict"] in ("H1", "undecided")
@@ -151,7 +155,9 @@ def test_every_file_tells_the_same_match(played: tuple[Path, dict[str, Any]]) ->
             assert game is not None
             assert not game.errors
             assert [move.uci() for move in game.mainline_moves()] == line["book"] + line["moves"]
-            assert (game.headers["White"], game.headers["Black"]) == (names if number % 2 == 0 else names[::-1])
+            assert (game.headers["White"], game.headers["Black"]) == (
+                names if number % 2 == 0 else names[::-1]
+            )
             assert game.headers["Result"] == line["result"]
             assert game.headers["Termination"] == "normal"
             judged = [node.eval() is not None for node in game.mainline()]
@@ -159,7 +165,9 @@ def test_every_file_tells_the_same_match(played: tuple[Path, dict[str, Any]]) ->
             white = {"1-0": 1.0, "0-1": 0.0}.get(line["result"], 0.5)
             points.append(white if number % 2 == 0 else 1 - white)
         assert chess.pgn.read_game(file) is None
-    assert [points.count(result) for result in (1, 0.5, 0)] == [summary[name] for name in ("wins", "draws", "losses")]
+    assert [points.count(result) for result in (1, 0.5, 0)] == [
+        summary[name] for name in ("wins", "draws", "losses")
+    ]
     assert summary["finished"]
     counts = [0] * 5
     for pair in range(4):
@@ -177,7 +185,9 @@ def test_a_finished_match_is_given_back_and_a_longer_one_is_continued(
     longer = play_match(STRONG, WEAK, ArenaConfig(games=10, seed=5, plies=4), tmp_path / "out")
     assert longer["games"] == 10
     assert (tmp_path / "out" / "games.jsonl").read_bytes().startswith(before["games.jsonl"])
-    undisturbed = play_match(STRONG, WEAK, ArenaConfig(games=10, seed=5, plies=4), tmp_path / "other")
+    undisturbed = play_match(
+        STRONG, WEAK, ArenaConfig(games=10, seed=5, plies=4), tmp_path / "other"
+    )
     assert contents(tmp_path / "out") == contents(tmp_path / "other")
     assert undisturbed == longer
     with pytest.raises(ValueError, match="holds game number 10 already"):
@@ -187,9 +197,21 @@ def test_a_finished_match_is_given_back_and_a_longer_one_is_continued(
 @pytest.mark.parametrize(
     ("a", "config", "named"),
     [
-        (SideConfig(who="hand-written", simulations=9), SMALL, r"a\.search\.simulations was 8, not 9"),
-        (SideConfig(who="uniform", simulations=8), SMALL, r"a\.evaluator was 'hand-written', not 'uniform'"),
-        (SideConfig(who="hand-written", simulations=8, options=("c_puct=3",)), SMALL, r"a\.search\.c_puct"),
+        (
+            SideConfig(who="hand-written", simulations=9),
+            SMALL,
+            r"a\.search\.simulations was 8, not 9",
+        ),
+        (
+            SideConfig(who="uniform", simulations=8),
+            SMALL,
+            r"a\.evaluator was 'hand-written', not 'uniform'",
+        ),
+        (
+            SideConfig(who="hand-written", simulations=8, options=("c_puct=3",)),
+            SMALL,
+            r"a\.search\.c_puct",
+        ),
         (STRONG, ArenaConfig(games=8, seed=6, plies=4), r"openings\.seed was 5, not 6"),
         (STRONG, ArenaConfig(games=8, seed=5, plies=4, margin=9), r"margin was 0\.05, not 9"),
     ],
@@ -205,11 +227,16 @@ def test_another_match_is_refused_by_name(
 
 def test_two_matches_do_not_share_a_directory(tmp_path: Path) -> None:
     tmp_path.mkdir(exist_ok=True)
-    with FileLock(tmp_path / ".lock"), pytest.raises(MatchError, match="another match is being played"):
+    with (
+        FileLock(tmp_path / ".lock"),
+        pytest.raises(MatchError, match="another match is being played"),
+    ):
         play_match(STRONG, WEAK, SMALL, tmp_path)
 
 
-def test_a_journal_that_is_none_is_refused(played: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+def test_a_journal_that_is_none_is_refused(
+    played: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
     shutil.copytree(played[0], tmp_path / "out")
     journal = tmp_path / "out" / "games.jsonl"
     journal.write_bytes(b'{"game": 0}\n' + journal.read_bytes())
@@ -243,7 +270,9 @@ def test_a_test_that_decides_early_counts_no_pair_behind_its_end(tmp_path: Path)
     assert summary["sprt"]["verdict"] == "H1"
     assert 10 < summary["games"] < 80
     one_less = summary["sprt"]["llr"] * (1 - 2 / summary["games"])
-    assert summary["sprt"]["llr"] >= 2.9444 > one_less - 0.1, "it ended with the first pair that decided"
+    assert summary["sprt"]["llr"] >= 2.9444 > one_less - 0.1, (
+        "it ended with the first pair that decided"
+    )
     killed(tmp_path / "killed", summary["games"] // 2, games=100, early=True)
     assert play_match(STRONG, WEAK, config, tmp_path / "killed") == summary
     assert contents(tmp_path / "killed") == contents(tmp_path / "undisturbed")
@@ -252,15 +281,29 @@ def test_a_test_that_decides_early_counts_no_pair_behind_its_end(tmp_path: Path)
 def test_a_stopped_match_says_so_and_keeps_its_games(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    words = ["arena", "hand-written", "uniform", "--games", "300", "--simulations", "40", "--concurrency", "2"]
+    words = [
+        "arena",
+        "hand-written",
+        "uniform",
+        "--games",
+        "300",
+        "--simulations",
+        "40",
+        "--concurrency",
+        "2",
+    ]
     command = [sys.executable, "-c", HELD, *words, "--out", str(tmp_path)]
-    process = forked.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = forked.Popen(
+        command, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     journal = tmp_path / "games.jsonl"
     until(lambda: journal.exists() and journal.stat().st_size)
     process.send_signal(signal.SIGTERM)
     _, told = process.communicate(timeout=LONG)
     assert process.returncode == 128 + signal.SIGTERM
-    found = re.fullmatch(r"fianchetto: stopped after (\d+) games; run the same command to continue\n", told)
+    found = re.fullmatch(
+        r"fianchetto: stopped after (\d+) games; run the same command to continue\n", told
+    )
     assert found is not None
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert not summary["finished"]
@@ -271,7 +314,17 @@ def test_forfeits_are_reported_everywhere(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     command = f"uci:{sys.executable} {ROGUE} a1a1"
-    words = ["arena", "policy:uniform", command, "--nodes", "1", "--games", "4", "--out", str(tmp_path / "m")]
+    words = [
+        "arena",
+        "policy:uniform",
+        command,
+        "--nodes",
+        "1",
+        "--games",
+        "4",
+        "--out",
+        str(tmp_path / "m"),
+    ]
     code, out, _ = call(capsys, monkeypatch, *words, "--json")
     assert code == 0
     result = json.loads(out.splitlines()[-1])
@@ -294,7 +347,9 @@ def test_clocks_and_a_pgn_book(tmp_path: Path) -> None:
     book.write_text("1. e4 e5 2. Nf3 Nc6 *\n\n1. d4 d5 2. c4 e6 *\n")
     fair = SideConfig(who=f"uci:{sys.executable} {ROGUE} fair", tc="61.5+1")
     config = ArenaConfig(games=4, book=book, plies=3, margin=20.0)
-    summary = play_match(fair, SideConfig(who="policy:uniform", tc="61.5+1"), config, tmp_path / "out")
+    summary = play_match(
+        fair, SideConfig(who="policy:uniform", tc="61.5+1"), config, tmp_path / "out"
+    )
     assert summary["games"] == 4
     with (tmp_path / "out" / "games.pgn").open() as file:
         game = chess.pgn.read_game(file)
@@ -303,7 +358,9 @@ def test_clocks_and_a_pgn_book(tmp_path: Path) -> None:
     nodes = list(game.mainline())
     assert nodes[2].clock() is None
     assert all(61 < (node.clock() or 0) <= 61.5 + len(nodes) for node in nodes[3:])
-    assert "[%eval 0.13] [%clk 0:01:02" in (tmp_path / "out" / "games.pgn").read_text().replace("\n", " ")
+    assert "[%eval 0.13] [%clk 0:01:02" in (tmp_path / "out" / "games.pgn").read_text().replace(
+        "\n", " "
+    )
 
 
 @pytest.mark.parametrize(
@@ -317,17 +374,32 @@ def test_clocks_and_a_pgn_book(tmp_path: Path) -> None:
         (["uniform", "uci:stockfish"], "needs a limit"),
         (["uniform", "uci:"], "followed by the command"),
         (["uniform", "hand-written", "--games", "3"], "games come in pairs"),
-        (["uniform", "hand-written", "--concurrency", "-1"], "concurrency and margin must be 0 or more"),
-        (["uniform", "hand-written", "--set", "margin=inf"], "concurrency and margin must be 0 or more"),
+        (
+            ["uniform", "hand-written", "--concurrency", "-1"],
+            "concurrency and margin must be 0 or more",
+        ),
+        (
+            ["uniform", "hand-written", "--set", "margin=inf"],
+            "concurrency and margin must be 0 or more",
+        ),
         (["uniform", "hand-written", "--tc", "fast"], "is not a clock"),
         (["uniform", "hand-written", "--tc", "0/60"], "is not a clock"),
         (["uniform", "hand-written", "--tc", "x/60"], "is not a clock"),
-        (["uniform", "hand-written", "--tc", "1+1", "--movetime", "10"], "give a time per move or a clock, not both"),
+        (
+            ["uniform", "hand-written", "--tc", "1+1", "--movetime", "10"],
+            "give a time per move or a clock, not both",
+        ),
         (["uniform,hash=3", "hand-written"], "has no option hash"),
         (["uniform,c_puct=much", "hand-written"], "c_puct: input should be a valid number"),
-        (["uniform,nodes=few", "hand-written"], "simulations, nodes and movetime must be whole numbers"),
+        (
+            ["uniform,nodes=few", "hand-written"],
+            "simulations, nodes and movetime must be whole numbers",
+        ),
         (["policy:uniform,c_puct=1", "hand-written"], "does not search"),
-        (["uniform", "hand-written", "--set", "elo0=9", "--set", "elo1=3"], "elo0 = 9 is not below elo1 = 3"),
+        (
+            ["uniform", "hand-written", "--set", "elo0=9", "--set", "elo1=3"],
+            "elo0 = 9 is not below elo1 = 3",
+        ),
         (["uniform", "hand-written", "--book", "/no/book.epd"], "cannot be read"),
     ],
 )
@@ -346,10 +418,18 @@ def test_a_mistake_is_one_line(
 
 
 @pytest.mark.parametrize(
-    ("results", "known", "text"), [("1-0 0-1", "elo_low", "above +"), ("0-1 1-0", "elo_high", "below -")]
+    ("results", "known", "text"),
+    [("1-0 0-1", "elo_low", "above +"), ("0-1 1-0", "elo_high", "below -")],
 )
 def test_a_clean_sweep_has_a_bound_and_no_elo(results: str, known: str, text: str) -> None:
-    made = {"fen": chess.STARTING_FEN, "book": [], "moves": [], "scores": [], "clocks": None, "ending": "checkmate"}
+    made = {
+        "fen": chess.STARTING_FEN,
+        "book": [],
+        "moves": [],
+        "scores": [],
+        "clocks": None,
+        "ending": "checkmate",
+    }
     games = [
         GameRecord(game=number, result=results.split()[number % 2], forfeit=None, detail="", **made)
         for number in range(6)
@@ -372,7 +452,9 @@ def test_gumbel_plays_matches_without_its_noise_unless_it_is_asked_for() -> None
 
 
 @pytest.mark.slow
-def test_killed_at_random_moments_again_and_again(played: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+def test_killed_at_random_moments_again_and_again(
+    played: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
     out, ends = tmp_path / "out", 0
     words = [sys.executable, "-c", RUN, str(out), "0", "8", "0"]
     for attempt in range(8):

@@ -1,4 +1,5 @@
-"""What pgn-extract (Debian) makes of PGN text: a second reader that shares no code with python-chess or the pipeline."""
+"""What pgn-extract (Debian) makes of PGN text: a second reader that shares no code with
+python-chess or the pipeline."""
 
 import re
 import shutil
@@ -9,7 +10,9 @@ import chess
 import pytest
 
 PROGRAM = shutil.which("pgn-extract") or shutil.which("pgn-extract", path="/usr/games")
-needs_pgn_extract = pytest.mark.skipif(PROGRAM is None, reason="pgn-extract is absent: apt-get install pgn-extract")
+needs_pgn_extract = pytest.mark.skipif(
+    PROGRAM is None, reason="pgn-extract is absent: apt-get install pgn-extract"
+)
 OPTIONS = ("-Wuci", "--nomovenumbers", "--nochecks", "-C", "-N", "-V", "-w99999", "-s")
 _TAG = re.compile(rb'\[(\w+) "(.*)"\]')
 
@@ -27,7 +30,9 @@ class Game:
 def read(data: bytes) -> list[Game]:
     """Return the games that pgn-extract reads without an error, in the order of the file."""
     assert PROGRAM is not None
-    done = subprocess.run([PROGRAM, *OPTIONS], input=data, capture_output=True, timeout=60, check=False)
+    done = subprocess.run(
+        [PROGRAM, *OPTIONS], input=data, capture_output=True, timeout=60, check=False
+    )
     assert done.returncode in (0, 1), done.stderr[-1000:]
     games: list[Game] = []
     tags: dict[bytes, bytes] = {}

@@ -1,8 +1,9 @@
-"""Foreign characters at every place of a game: the characters, the places, and what a human reads there.
+"""Foreign characters at every place of a game: the characters, the places, and what a human reads
+there.
 
-`CHARACTERS` names the ASCII text that a human may take each character for. `alterations` puts characters at places of
-well-formed games. `read_as_human` reads a game strictly: it gives nothing where a word is no move, number, mark or result.
-Nothing of the pipeline is imported.
+`CHARACTERS` names the ASCII text that a human may take each character for. `alterations` puts
+characters at places of well-formed games. `read_as_human` reads a game strictly: it gives nothing
+where a word is no move, number, mark or result. Nothing of the pipeline is imported.
 """
 
 import random
@@ -20,7 +21,8 @@ SIGN = "$14"
 
 @dataclass(frozen=True, slots=True)
 class Character:
-    """A foreign character: its kind, its bytes, and the ASCII texts that a human may take it for."""
+    """A foreign character: its kind, its bytes, and the ASCII texts that a human may take it
+    for."""
 
     kind: str
     data: bytes
@@ -32,15 +34,20 @@ def _same(kind: str, text: str, *reads_as: str) -> list[Character]:
 
 
 def _each(kind: str, text: str, ascii_text: str) -> list[Character]:
-    return [Character(kind, char.encode(), (plain,)) for char, plain in zip(text, ascii_text, strict=True)]
+    return [
+        Character(kind, char.encode(), (plain,))
+        for char, plain in zip(text, ascii_text, strict=True)
+    ]
 
 
 CHARACTERS = [
     *_each("figurine", "♔♕♖♗♘♚♛♜♝♞", "KQRBNKQRBN"),
     *_same("figurine", "♙♟", "P", ""),
-    *_same("national letter", "SLTDCFAJHGWVŁ"),  # German, Dutch, French, Spanish, Italian, Polish, Czech, Hungarian ...
+    # German, Dutch, French, Spanish, Italian, Polish, Czech, Hungarian ...
+    *_same("national letter", "SLTDCFAJHGWVŁ"),
     *_same("lower-case piece", "nrqk"),
-    *_same("Cyrillic piece", "КСФЛ"),  # a knight, bishop, queen and rook in Russian, and some look like K and C
+    # a knight, bishop, queen and rook in Russian, and some look like K and C
+    *_same("Cyrillic piece", "КСФЛ"),
     *_each("look-alike", "ОаесΝΒΟ", "OaecNBO"),
     *_same("invisible", "\u200b\u200c\u200d\u2060\ufeff\u00ad\u200e\u200f\u202a\u202c\u2066", ""),
     *_same("space", "\u00a0\u2009\u202f\u3000\u2028\u0085", " "),
@@ -59,7 +66,10 @@ CHARACTERS = [
     *_same("sign", "†‡", "+", "#", f" {SIGN} "),
     *_same("symbol", "№●✓😀€"),
     *(Character("control byte", bytes([byte])) for byte in (*range(9), *range(14, 28), 127)),
-    *(Character("control space", bytes([byte]), (" ", "\n")) for byte in (9, 10, 11, 12, 13, 28, 29, 30, 31)),
+    *(
+        Character("control space", bytes([byte]), (" ", "\n"))
+        for byte in (9, 10, 11, 12, 13, 28, 29, 30, 31)
+    ),
     Character("Latin-1", b"\xe9"),
     Character("Latin-1", b"\xa0", (" ",)),
     Character("Latin-1", b"\xbd", ("1/2",)),
@@ -72,7 +82,10 @@ CHARACTERS = [
     Character("UTF-16", b"\x58\x26"),
     *(
         Character("invalid UTF-8", data)
-        for data in (b"\xc1\xa6", b"\xc0\xad", b"\xe0\x81\x8e", b"\xed\xa0\x80", b"\xf5\x80\x80\x80", b"\xe2\x99", b"\x80")
+        for data in (
+            b"\xc1\xa6", b"\xc0\xad", b"\xe0\x81\x8e", b"\xed\xa0\x80", b"\xf5\x80\x80\x80",
+            b"\xe2\x99", b"\x80",
+        )
     ),
 ]  # fmt: skip
 
@@ -85,7 +98,8 @@ TWINS = '[SetUp "1"]\n[FEN "4k3/pppppppp/8/8/8/8/PPPPPPPP/4K3 w - - 0 1"]\n'
 GAMES = {
     "a pawn's move without the letter": _game('[Result "1-0"]\n', "1. Nf3 Nf6 2. Nc3 Nc6 1-0"),
     "captures": _game(
-        '[White "Alpha, One"]\n[Result "0-1"]\n', "1. e4 d5 2. exd5 Qxd5 3. Nc3 Qa5 4. b4 Qxb4\n5. Nge2 Nbd7 6. Rb1 0-1"
+        '[White "Alpha, One"]\n[Result "0-1"]\n',
+        "1. e4 d5 2. exd5 Qxd5 3. Nc3 Qa5 4. b4 Qxb4\n5. Nge2 Nbd7 6. Rb1 0-1",
     ),
     "castling and a draw": _game(
         '[Result "1/2-1/2"]\n[WhiteElo "1512"]\n',
@@ -98,24 +112,29 @@ GAMES = {
     "comments and marks": _game(
         '[Result "1-0"]\n[TimeControl "180+2"]\n',
         "1. e4 { [%eval 0.17] [%clk 0:03:00] } 1... e5 { [%eval -0.25] [%clk 0:02:58] }\n"
-        "2. Nf3!? $14 (2. f4 exf4 {good} 3. Nf3) 2... Nc6 {Nf3 was a word} 3. Bb5 a6 ; to the end\n4. Ba4 Nf6 1-0",
+        "2. Nf3!? $14 (2. f4 exf4 {good} 3. Nf3) 2... Nc6 {Nf3 was a word} 3. Bb5 a6 ; to the "
+        "end\n4. Ba4 Nf6 1-0",
     ),
-    "a position whose moves are legal from the start": _game(f'[Result "1-0"]\n{TWINS}', "1. e4 e5 2. d4 d5 1-0"),
+    "a position whose moves are legal from the start": _game(
+        f'[Result "1-0"]\n{TWINS}', "1. e4 e5 2. d4 d5 1-0"
+    ),
     "a position without SetUp": _game(
-        '[Result "0-1"]\n[FEN "rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBN1 w Qkq - 3 5"]\n', "5. e4 e5 6. Nf3 Nc6 0-1"
+        '[Result "0-1"]\n[FEN "rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBN1 w Qkq - 3 5"]\n',
+        "5. e4 e5 6. Nf3 Nc6 0-1",
     ),
-}  # fmt: skip
+}
 
 _SEGMENTS = re.compile(
-    r"""(?P<comment_brace>[{}]) | (?P<variation_bracket>[()]) | (?P<nag>\$\d+) | (?P<result>1-0|0-1|1/2-1/2)
-      | (?P<number>\d+\.+) | (?P<castling>O-O(?:-O)?) | (?P<piece>[NBRQK](?=[a-hx1-8])) | (?P<promotion>=[QRBN])
+    r"""(?P<comment_brace>[{}]) | (?P<variation_bracket>[()]) | (?P<nag>\$\d+)
+      | (?P<result>1-0|0-1|1/2-1/2) | (?P<number>\d+\.+) | (?P<castling>O-O(?:-O)?)
+      | (?P<piece>[NBRQK](?=[a-hx1-8])) | (?P<promotion>=[QRBN])
       | (?P<capture>x) | (?P<file>[a-h](?=[1-8x])|[a-h](?=[a-h][1-8])) | (?P<rank>(?<=[a-h])[1-8])
       | (?P<check>[+\#]) | (?P<mark>[!?]+) | (?P<line_end>\n) | (?P<space>[ ]) | (?P<word>\S+)""",
     re.VERBOSE,
 )
 _TAG_SEGMENTS = re.compile(
-    r"""(?P<tag_bracket>[\[\]]) | (?P<tag_name>(?<=\[)\w+) | (?P<tag_quote>") | (?P<tag_line_end>\n) | (?P<tag_space>[ ])
-      | (?P<tag_value>[^"\]\n]+)""",
+    r"""(?P<tag_bracket>[\[\]]) | (?P<tag_name>(?<=\[)\w+) | (?P<tag_quote>")
+      | (?P<tag_line_end>\n) | (?P<tag_space>[ ]) | (?P<tag_value>[^"\]\n]+)""",
     re.VERBOSE,
 )
 _TOUCHED = frozenset(("castling", "piece", "promotion", "capture", "file", "rank", "result"))
@@ -132,11 +151,19 @@ def segments(text: str) -> list[tuple[str, int, int]]:
     for match in _SEGMENTS.finditer(text, movetext):
         kind, char = str(match.lastgroup), match[0]
         if char in ("}", ")", "\n") and inside != ("variation" if char == "}" else ""):
-            inside = "" if (inside, char) in (("comment", "}"), ("variation", ")"), ("rest", "\n")) else inside
+            inside = (
+                ""
+                if (inside, char) in (("comment", "}"), ("variation", ")"), ("rest", "\n"))
+                else inside
+            )
         elif char == ";":
             inside = "rest"
         found.append(
-            (f"{inside}_{kind}" if inside and kind not in ("comment_brace",) else kind, match.start(), match.end())
+            (
+                f"{inside}_{kind}" if inside and kind not in ("comment_brace",) else kind,
+                match.start(),
+                match.end(),
+            )
         )
         if char in ("{", "(") and not inside:
             inside = "comment" if char == "{" else "variation"
@@ -154,14 +181,16 @@ class Alteration:
     readings: tuple[str, ...]
     """The text with each ASCII text that the character may be taken for."""
     touches_move: bool
-    """Whether it touches a move, a result or a position, so that the game must not be used as if it were not there."""
+    """Whether it touches a move, a result or a position, so that the game must not be used as if it
+    were not there."""
     in_tags: bool
     at_end: bool
     """Whether it touches the next game."""
 
 
 def _places(text: str) -> Iterator[tuple[str, int, int, bool]]:
-    """Give the places of a game: (name, first character to replace, character behind, whether blanks go around)."""
+    """Give the places of a game: (name, first character to replace, character behind, whether
+    blanks go around)."""
     for kind, start, end in segments(text):
         yield f"before {kind}", start, start, False
         yield f"after {kind}", end, end, False
@@ -175,7 +204,8 @@ def _places(text: str) -> Iterator[tuple[str, int, int, bool]]:
 
 
 def alterations(name: str, characters: list[Character]) -> Iterator[Alteration]:
-    """Give a game with each character at each kind of place, of the places of a kind at one that is chosen at random."""
+    """Give a game with each character at each kind of place, of the places of a kind at one that is
+    chosen at random."""
     text, chance = GAMES[name], random.Random(name)
     kinds = {at: kind for kind, start, end in segments(text) for at in range(start, end)}
     movetext, places = text.index("]\n\n") + 2, defaultdict(list)
@@ -213,15 +243,18 @@ _TAG = re.compile(r'\s*\[\s*(\w+)\s*"([^"\n]*)"\s*\]')
 _COMMENT = re.compile(r"\{[^}]*\}|;[^\n]*|(?m:^%[^\n]*)")
 _VARIATION = re.compile(r"\([^()]*\)")
 _WORD = re.compile(
-    r"""(?P<number>\d+\s*\.*|\.+) | (?P<mark>[+-]{2}|[+-]/[+-]|[+=]/?[+=]) | (?P<nag>\$\d+|[!?+\#]{1,2}(?=\s|\$|$))
-      | (?P<san>(?:[Oo0]-[Oo0](?:-[Oo0])?|[PNBRQK]?[a-h]?[1-8]?[x-]?[a-h][1-8](?:=?[QRBNqrbn]|\([QRBN]\))?)
+    r"""(?P<number>\d+\s*\.*|\.+) | (?P<mark>[+-]{2}|[+-]/[+-]|[+=]/?[+=])
+      | (?P<nag>\$\d+|[!?+\#]{1,2}(?=\s|\$|$))
+      | (?P<san>(?:[Oo0]-[Oo0](?:-[Oo0])?
+                  |[PNBRQK]?[a-h]?[1-8]?[x-]?[a-h][1-8](?:=?[QRBNqrbn]|\([QRBN]\))?)
         (?:[+\#]|-[+])?(?:[!?]{1,2})?(?=\s|\$|$|\.?$|[({]))""",
     re.VERBOSE,
 )
 
 
 def _words(movetext: str) -> list[str] | None:
-    """Return the moves and results of movetext, None if a word is neither of these nor a number or mark."""
+    """Return the moves and results of movetext, None if a word is neither of these nor a number or
+    mark."""
     text = _COMMENT.sub(" ", movetext)
     while (shorter := _VARIATION.sub(" ", text)) != text:
         text = shorter
@@ -242,7 +275,8 @@ def _words(movetext: str) -> list[str] | None:
 
 @cache
 def _play(fen: str | None, words: tuple[str, ...], tag: str) -> Reading | None:
-    """Play the words from a position, the usual one for None; return None if one is no legal move or no result is known."""
+    """Play the words from a position, the usual one for None; return None if one is no legal move
+    or no result is known."""
     try:
         board = chess.Board(fen or chess.STARTING_FEN)
     except ValueError:
@@ -254,7 +288,11 @@ def _play(fen: str | None, words: tuple[str, ...], tag: str) -> Reading | None:
         if word in RESULTS:
             result = RESULTS[word] if result is None else result
         elif word != "*":
-            word = re.sub(r"^P(?=[a-h])|[()!?+#]|\$\d+", "", word.replace("0-0-0", "O-O-O").replace("0-0", "O-O"))
+            word = re.sub(
+                r"^P(?=[a-h])|[()!?+#]|\$\d+",
+                "",
+                word.replace("0-0-0", "O-O-O").replace("0-0", "O-O"),
+            )
             try:
                 move = board.parse_san(word)
             except ValueError:
@@ -280,4 +318,6 @@ def read_values(text: bytes) -> tuple[set[int], set[int]]:
     """Return White's centipawns and the seconds that whole annotations of a text give."""
     evals = re.findall(rb"\[%eval[\s\x1c-\x1f]+([+-]?\d*\.?\d+)\]", text)
     clocks = re.findall(rb"\[%clk[\s\x1c-\x1f]+(\d):(\d\d):(\d\d)\]", text)
-    return {round(float(value) * 100) for value in evals}, {int(h) * 3600 + int(m) * 60 + int(s) for h, m, s in clocks}
+    return {round(float(value) * 100) for value in evals}, {
+        int(h) * 3600 + int(m) * 60 + int(s) for h, m, s in clocks
+    }

@@ -1,7 +1,9 @@
-"""PGN with accidents: annotated games, ways to damage their text, and how a game is compared with python-chess.
+"""PGN with accidents: annotated games, ways to damage their text, and how a game is compared with
+python-chess.
 
-`differ` compares each game that the pipeline finds, by its tags and its movetext. Where the readers differ on purpose,
-`by_python_chess.find_problem` and `by_python_chess.read_one` say so in code; pipeline/pgn/README.md lists it in words.
+`differ` compares each game that the pipeline finds, by its tags and its movetext. Where the readers
+differ on purpose, `by_python_chess.find_problem` and `by_python_chess.read_one` say so in code;
+pipeline/pgn/README.md lists it in words.
 """
 
 import random
@@ -18,18 +20,75 @@ BOM = b"\xef\xbb\xbf"
 SNIPPETS = tuple(
     piece.encode("latin-1")
     for piece in (
-        '[Event "a"]', '[Event "b"]\n', '[Result "1-0"]\n', '[FEN "8/8/8/8/8/8/8/K6k w - - 0 1"]\n', '[Variant "Atomic"]\n',
-        "[", "]", '"', "1-0", "0-1", "1/2-1/2", "*", " 1-0\n", " *\n", "{", "}", "{ [%clk 0:01:00] [%eval -#3] }", "(", ")",
-        "{[%eval-0.31]}", "{[%evaluation 5]}", "{[%clk\n0:03:00]}", ";", "; 1-0 {\n", "%", "\n% e4 {\n", "$1", "$", "\n",
-        "\n\n", "\r", "\r\n", "\r\n\r\n", " ", "\t", "e4", "O-O", "O-O-O", "0-0", "0000", "--", "Z0", "@@@@", "N@f3", "e8=Q",
-        "exd6e.p.", "g1f3", "Kg1", "N", "=", "x", "-", "1.", "1...", "!?", "\x00", "\x0b", "\x1c", "\xff",
-        "(1. e4 e5)", "({)", "\n[x\n",
+        '[Event "a"]',
+        '[Event "b"]\n',
+        '[Result "1-0"]\n',
+        '[FEN "8/8/8/8/8/8/8/K6k w - - 0 1"]\n',
+        '[Variant "Atomic"]\n',
+        "[",
+        "]",
+        '"',
+        "1-0",
+        "0-1",
+        "1/2-1/2",
+        "*",
+        " 1-0\n",
+        " *\n",
+        "{",
+        "}",
+        "{ [%clk 0:01:00] [%eval -#3] }",
+        "(",
+        ")",
+        "{[%eval-0.31]}",
+        "{[%evaluation 5]}",
+        "{[%clk\n0:03:00]}",
+        ";",
+        "; 1-0 {\n",
+        "%",
+        "\n% e4 {\n",
+        "$1",
+        "$",
+        "\n",
+        "\n\n",
+        "\r",
+        "\r\n",
+        "\r\n\r\n",
+        " ",
+        "\t",
+        "e4",
+        "O-O",
+        "O-O-O",
+        "0-0",
+        "0000",
+        "--",
+        "Z0",
+        "@@@@",
+        "N@f3",
+        "e8=Q",
+        "exd6e.p.",
+        "g1f3",
+        "Kg1",
+        "N",
+        "=",
+        "x",
+        "-",
+        "1.",
+        "1...",
+        "!?",
+        "\x00",
+        "\x0b",
+        "\x1c",
+        "\xff",
+        "(1. e4 e5)",
+        "({)",
+        "\n[x\n",
     )
-)  # fmt: skip
+)
 
 
 def write_game(seed: int) -> bytes:
-    """Return a random game as python-chess exports it: comments, clocks, evals, NAGs, variations; wrapped for some seeds."""
+    """Return a random game as python-chess exports it: comments, clocks, evals, NAGs, variations;
+    wrapped for some seeds."""
     chance = random.Random(seed)
     game = chess.pgn.Game()
     game.headers.update({"Event": f"game {seed}", "WhiteElo": "1500", "TimeControl": "180+2"})
@@ -45,7 +104,9 @@ def write_game(seed: int) -> bytes:
             clock = f"[%clk 0:0{chance.randrange(10)}:{chance.randrange(60):02}]"
             following.comment = f"[%eval {chance.randrange(-900, 900) / 100}] {clock}"
         elif chance.random() < 0.2:
-            following.comment = chance.choice(("good", "better was Nf3 1-0", "see [Event", "50 % ; more"))
+            following.comment = chance.choice(
+                ("good", "better was Nf3 1-0", "see [Event", "50 % ; more")
+            )
         if chance.random() < 0.1:
             following.nags.add(chance.choice((1, 2, 6, 14)))
         node = following
@@ -87,7 +148,9 @@ def _truncate(text: bytes, chance: random.Random) -> bytes:
     return text[: chance.randrange(len(text) + 1)]
 
 
-def _change_lines(change: Callable[[list[bytes], int, random.Random], None]) -> Callable[[bytes, random.Random], bytes]:
+def _change_lines(
+    change: Callable[[list[bytes], int, random.Random], None],
+) -> Callable[[bytes, random.Random], bytes]:
     """Return an accident that happens to a line."""
 
     def accident(text: bytes, chance: random.Random) -> bytes:
@@ -142,8 +205,8 @@ ACCIDENTS = (
 
 
 Fate = tuple[str, int | None, list[tuple[int, int]], list[int | None], list[int | None]]
-"""Status of a game; of used games also the result, the moves as (label, promotion), the evals, and the clocks from each
-player's second move on."""
+"""Status of a game; of used games also the result, the moves as (label, promotion), the evals, and
+the clocks from each player's second move on."""
 
 
 def _ours(game: by_kernels.Game) -> Fate:
@@ -168,7 +231,8 @@ def _theirs(game: by_kernels.Game) -> Fate:
 
 
 def differ(games: Iterable[by_kernels.Game]) -> list[tuple[Fate, Fate, bytes]]:
-    """Return the games that python-chess reads otherwise: the pipeline's fate, python-chess's, the movetext.
+    """Return the games that python-chess reads otherwise: the pipeline's fate, python-chess's, the
+    movetext.
 
     Of several reasons to drop a game either may be named.
     """

@@ -1,4 +1,5 @@
-"""Foreign characters at every place of a game: it is used as a human reads it, or dropped, and its neighbours are unharmed."""
+"""Foreign characters at every place of a game: it is used as a human reads it, or dropped, and its
+neighbours are unharmed."""
 
 import random
 from collections import Counter, defaultdict
@@ -42,7 +43,8 @@ class Found:
 
 
 def first_positions(path: Path) -> list[tuple[int, ...]]:
-    """Return the first position of each used game of a file: its pieces, castling rights, and whether Black moves."""
+    """Return the first position of each used game of a file: its pieces, castling rights, and
+    whether Black moves."""
     positions = []
     for chunk in read_chunks([Source(str(path))], 1 << 24):
         _, rows = by_kernels.replay_chunk(chunk)
@@ -64,7 +66,9 @@ def used_games(path: Path) -> list[Found]:
         }
         clocks = frozenset(clock for clock in game.clocks if clock is not None)
         rows = position, tuple(game.moves), game.result
-        found.append(Found(game.offset, game.length, game.event, rows, frozenset(evals), frozenset(clocks)))
+        found.append(
+            Found(game.offset, game.length, game.event, rows, frozenset(evals), frozenset(clocks))
+        )
     return found
 
 
@@ -78,14 +82,20 @@ def rows_of(reading: Reading) -> Rows:
         for place, (side, king_side) in enumerate(
             ((board.turn, 1), (board.turn, 0), (not board.turn, 1), (not board.turn, 0))
         )
-        if (board.has_kingside_castling_rights if king_side else board.has_queenside_castling_rights)(side)
+        if (
+            board.has_kingside_castling_rights if king_side else board.has_queenside_castling_rights
+        )(side)
     )
     moves = []
     for text in reading.moves:
         move = chess.Move.from_uci(text)
         moves.append((oracle.label(move, board.turn), move.promotion or 0))
         board.push(move)
-    return (*codes, rights, int(chess.Board(reading.start).turn == chess.BLACK)), tuple(moves), reading.result
+    return (
+        (*codes, rights, int(chess.Board(reading.start).turn == chess.BLACK)),
+        tuple(moves),
+        reading.result,
+    )
 
 
 AS_WRITTEN, TRANSLATED, DROPPED = "as written", "translated", "dropped"
@@ -110,7 +120,9 @@ def judge(case: Alteration, found: list[Found]) -> str:
         return OTHER_VALUES
     original = foreign.read_as_human(foreign.GAMES[case.game])
     assert original is not None
-    human = {foreign.read_as_human(text) for text in (case.data.decode("latin-1"), *case.readings)} - {None}
+    human = {
+        foreign.read_as_human(text) for text in (case.data.decode("latin-1"), *case.readings)
+    } - {None}
     rows = {rows_of(reading) for reading in human if reading is not None}
     if game.rows in rows:
         return AS_WRITTEN if game.rows == rows_of(original) else TRANSLATED
@@ -121,7 +133,8 @@ def judge(case: Alteration, found: list[Found]) -> str:
 
 
 def judge_all(cases: Iterable[Alteration], path: Path) -> dict[str, list[Alteration]]:
-    """Read the altered games in one file, a control between two, and return the games by what became of them."""
+    """Read the altered games in one file, a control between two, and return the games by what
+    became of them."""
     cases, text, begins = list(cases), bytearray(CONTROL.format(0).encode()), []
     for number, case in enumerate(cases, 1):
         begins.append(len(text))
@@ -139,7 +152,9 @@ def judge_all(cases: Iterable[Alteration], path: Path) -> dict[str, list[Alterat
     touched = False  # the tags of the control before, by the alteration before
     for number, case in enumerate(cases, 1):
         found, verdict = between.pop(number, []), ""
-        before, after = (controls[b"control %d" % neighbour] == 1 for neighbour in (number - 1, number))
+        before, after = (
+            controls[b"control %d" % neighbour] == 1 for neighbour in (number - 1, number)
+        )
         if not (before or touched) or not (after or case.at_end):
             verdict = HARMED
         elif not after:  # its tags were touched: it may be used without them, or dropped
@@ -155,7 +170,8 @@ def assert_sound(verdicts: dict[str, list[Alteration]]) -> None:
     """Fail with examples if a game is used otherwise than written, or harms a neighbour."""
     print({name: len(cases) for name, cases in sorted(verdicts.items())})  # noqa: T201 - shown by `pytest -s`
     faults = [
-        f"{name}: {len(verdicts[name])} games, such as {case.character.kind} {case.character.data!r} {case.place}:\n"
+        f"{name}: {len(verdicts[name])} games, such as {case.character.kind} "
+        f"{case.character.data!r} {case.place}:\n"
         f"{case.data!r}"
         for name in FAULTS
         for case in verdicts.get(name, [])[:3]
@@ -175,7 +191,11 @@ def test_the_games_are_read_as_written(tmp_path: Path) -> None:
 
 def test_some_foreign_characters_never_change_a_move(tmp_path: Path) -> None:
     chance = random.Random(0)
-    cases = [case for name in foreign.GAMES for case in foreign.alterations(name, chance.sample(foreign.CHARACTERS, 3))]
+    cases = [
+        case
+        for name in foreign.GAMES
+        for case in foreign.alterations(name, chance.sample(foreign.CHARACTERS, 3))
+    ]
     assert_sound(judge_all(chance.sample(cases, min(3000, len(cases))), tmp_path / "games.pgn"))
 
 

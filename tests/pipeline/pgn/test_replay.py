@@ -1,4 +1,5 @@
-"""Every column of every row of sampled real games, from the file to the shard and back, against python-chess."""
+"""Every column of every row of sampled real games, from the file to the shard and back, against
+python-chess."""
 
 import re
 from pathlib import Path
@@ -34,15 +35,20 @@ PLANES_EVERY = 6
 
 def sample(path: Path) -> bytes:
     """Take GAMES games, evenly spread over the beginning of a dump, with their own text."""
-    with pa.input_stream(str(path), compression="zstd" if path.suffix == ".zst" else None) as stream:
+    with pa.input_stream(
+        str(path), compression="zstd" if path.suffix == ".zst" else None
+    ) as stream:
         text = stream.read(4 << 20)
     starts = [match.start() for match in re.finditer(rb"(?m)^\[Event ", text)]
     picked = np.linspace(0, len(starts) - 2, GAMES).astype(int)
     return b"".join(text[starts[at] : starts[at + 1]].rstrip() + b"\n\n" for at in picked)
 
 
-def made(name: str, directory: Path) -> tuple[list[Reading], list[dict[str, Any]], dict[int, list[dict[str, Any]]]]:
-    """Ingest a sample and read it back beside python-chess's reading: readings, games, rows by game."""
+def made(
+    name: str, directory: Path
+) -> tuple[list[Reading], list[dict[str, Any]], dict[int, list[dict[str, Any]]]]:
+    """Ingest a sample and read it back beside python-chess's reading: readings, games, rows by
+    game."""
     dump = directory / "sample.pgn"
     dump.write_bytes(sample(shared_data(name)))
     ingest([str(dump)], directory / "out", IngestConfig(), workers=1)
@@ -69,7 +75,8 @@ def castling(board: chess.Board) -> int:
 
 
 def last_move(board: chess.Board, back: int) -> int | None:
-    """Give where the move `back` half-moves ago began, times 64, and where it ended, on the board as its mover sees it."""
+    """Give where the move `back` half-moves ago began, times 64, and where it ended, on the board
+    as its mover sees it."""
     if len(board.move_stack) < back:
         return None
     move = board.move_stack[-back]
@@ -108,7 +115,9 @@ def expected_rows(reading: Reading) -> list[dict[str, Any]]:
             }
         )
         if ply % PLANES_EVERY == 0:
-            rows[-1]["planes"] = b"".join(word.to_bytes(8, "little") for word in oracle.planes(board))
+            rows[-1]["planes"] = b"".join(
+                word.to_bytes(8, "little") for word in oracle.planes(board)
+            )
         seen[key] = seen.get(key, 0) + 1
         board.push(move)
     return rows
@@ -126,7 +135,9 @@ def test_every_row_holds_what_python_chess_says(name: str, tmp_path: Path) -> No
             continue
         expected = expected_rows(reading)
         for mine, theirs in zip(rows[number], expected, strict=True):
-            assert {column: mine[column] for column in theirs} == theirs, f"{name}: game {number}, ply {theirs['ply']}"
+            assert {column: mine[column] for column in theirs} == theirs, (
+                f"{name}: game {number}, ply {theirs['ply']}"
+            )
         compared += len(expected)
     assert compared > 20 * GAMES
 

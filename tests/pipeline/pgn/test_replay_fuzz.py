@@ -28,13 +28,17 @@ from tests.pipeline.pgn import mutants
 from tests.pipeline.pgn.test_replay import FILES
 
 PIECES = (
-    '[Event "a"]', '[Event "b"]\n', '[Result "1-0"]', '[FEN "8/8/8/8/8/8/8/K6k w - - 0 1"]', '[Variant "Atomic"]', "[",
-    '[WhiteElo "9999999999"]', '[TimeControl "1e9+x"]', "1. e4 e5 2. Nf3 Nc6", "1-0", "0-1", "1/2-1/2", "*", "{", "}",
-    "{ [%clk 0:01:00] [%eval -#3] }", "(", ")", ";", "%", "$1", "$", "\n", "\n\n", "\r", "\r\n", "\r\n\r\n", " ", "\t",
-    "e4", "O-O", "O-O-O", "0-0", "0000", "--", "Z0", "@@@@", "N@f3", "e8=Q", "exd6e.p.", "g1f3", "Kg1", "N", "=", "x",
-    "1.", "1...", "!?", "\x00", "\xff", "½", "[%clk 99999999999:61:61]", "[%eval 1e5]", "{[%eval ", "{[%clk ",
+    '[Event "a"]', '[Event "b"]\n', '[Result "1-0"]', '[FEN "8/8/8/8/8/8/8/K6k w - - 0 1"]',
+    '[Variant "Atomic"]', "[", '[WhiteElo "9999999999"]', '[TimeControl "1e9+x"]',
+    "1. e4 e5 2. Nf3 Nc6", "1-0", "0-1", "1/2-1/2", "*", "{", "}", "{ [%clk 0:01:00] [%eval -#3] }",
+    "(", ")", ";", "%", "$1", "$", "\n", "\n\n", "\r", "\r\n", "\r\n\r\n", " ", "\t", "e4", "O-O",
+    "O-O-O", "0-0", "0000", "--", "Z0", "@@@@", "N@f3", "e8=Q", "exd6e.p.", "g1f3", "Kg1", "N", "=",
+    "x", "1.", "1...", "!?", "\x00", "\xff", "½", "[%clk 99999999999:61:61]", "[%eval 1e5]",
+    "{[%eval ", "{[%clk ",
 )  # fmt: skip
-ACCIDENTS = st.lists(st.sampled_from(PIECES), max_size=60).map(lambda parts: "".join(parts).encode("latin-1"))
+ACCIDENTS = st.lists(st.sampled_from(PIECES), max_size=60).map(
+    lambda parts: "".join(parts).encode("latin-1")
+)
 NOISE = st.binary(max_size=400)
 
 quick = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -73,7 +77,8 @@ def test_any_bytes_split_into_games_within_bounds(text: bytes) -> None:
 @example(b"N@")
 @example(b"[")
 def test_any_bytes_are_read_to_a_status_within_bounds(text: bytes) -> None:
-    # The bytes behind the text would finish a move, a comment, a result: whoever reads them reads too far.
+    # The bytes behind the text would finish a move, a comment, a result: whoever reads them reads
+    # too far.
     for tail in (b"", b"e5 } ] ) 1-0 e4 Q 1/2\n"):
         starts = np.array(split(text), dtype=np.int64)
         whole = np.frombuffer(text + tail, dtype=np.uint8)
@@ -88,13 +93,19 @@ def test_any_bytes_are_read_to_a_status_within_bounds(text: bytes) -> None:
         assert (tagged.games.status < len(replay.STATUS)).all()
         used = tagged.games.status == replay.USED
         assert int(tagged.games.plies[used].sum()) == filled
-        outcome = tagged.games.status.tolist(), tagged.games.plies.tolist(), rows.label[:filled].tolist()
+        outcome = (
+            tagged.games.status.tolist(),
+            tagged.games.plies.tolist(),
+            rows.label[:filled].tolist(),
+        )
         if not tail:
             alone = outcome
     assert outcome == alone
 
 
-def chunked(path: Path, block: int, chunk_bytes: int, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, bytes]]:
+def chunked(
+    path: Path, block: int, chunk_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> list[tuple[int, bytes]]:
     """Read a file's games as (offset, text) through the stream, `block` bytes at a time."""
     with monkeypatch.context() as patch:
         for room in (source, chunks):
@@ -129,7 +140,9 @@ def test_the_games_do_not_depend_on_how_the_stream_is_read(
 def real_games(name: str) -> list[bytes]:
     """Return 40 pairs of neighbouring games from the first 2 MB of a file."""
     path = shared_data(name)
-    with pa.input_stream(str(path), compression="zstd" if path.suffix == ".zst" else None) as stream:
+    with pa.input_stream(
+        str(path), compression="zstd" if path.suffix == ".zst" else None
+    ) as stream:
         text = stream.read(2 << 20)
     starts = [match.start() for match in re.finditer(rb"(?m)^\[Event ", text)]
     picked = np.linspace(0, len(starts) - 3, 40).astype(int)
@@ -159,7 +172,9 @@ def test_ten_thousand_mutants_are_read_as_by_python_chess(kind: str, tmp_path: P
     if kind == "real":
         sources = [pair for name in FILES for pair in real_games(name)]
     else:
-        sources = [mutants.write_game(seed) + mutants.write_game(seed + 1) for seed in range(0, 400, 2)]
+        sources = [
+            mutants.write_game(seed) + mutants.write_game(seed + 1) for seed in range(0, 400, 2)
+        ]
     assert_mutants_agree(sources, 10_000, tmp_path / "mutant.pgn")
 
 

@@ -1,4 +1,5 @@
-"""Hostile and real PGN files, game by game against python-chess: fate, moves, values and result of each."""
+"""Hostile and real PGN files, game by game against python-chess: fate, moves, values and result of
+each."""
 
 from collections import Counter
 from pathlib import Path
@@ -10,19 +11,22 @@ from tests.pipeline import by_kernels
 from tests.pipeline.pgn import mutants
 
 FOLDERS = (
-    "chess-library", "chess.js", "chesslablab-unit", "crazyara", "fastchess", "kdave", "pgn-extract", "python-chess",
-    "yacai",
+    "chess-library", "chess.js", "chesslablab-unit", "crazyara", "fastchess", "kdave",
+    "pgn-extract", "python-chess", "yacai",
 )  # fmt: skip
 
 COMPARED = 200
-"""Games of a hostile file that are compared: all but those of 13 files of 500 ordinary games each, at 2 ms a game."""
+"""Games of a hostile file that are compared: all but those of 13 files of 500 ordinary games each,
+at 2 ms a game."""
 
 FATES = {
-    # What becomes of the games of a folder. python-chess can read on through null moves, and plays variants; it says
-    # nothing of a checkmate with the wrong result. None of these is standard chess, so none is used.
+    # What becomes of the games of a folder. python-chess can read on through null moves, and plays
+    # variants; it says nothing of a checkmate with the wrong result. None of these is standard
+    # chess, so none is used.
     "": {"used": 395},
     "chess-library": {
-        "used": 15, "illegal move": 1, "unreadable move": 1, "no moves": 12, "bad FEN": 2, "unfinished": 1,
+        "used": 15, "illegal move": 1, "unreadable move": 1, "no moves": 12, "bad FEN": 2,
+        "unfinished": 1,
     },
     "chess.js": {"unreadable move": 1, "used": 2, "unfinished": 1},
     "chesslablab-unit": {"unreadable move": 14, "unfinished": 103, "used": 7159},
@@ -30,8 +34,8 @@ FATES = {
     "fastchess": {"variant": 4, "used": 9, "no moves": 3, "illegal move": 1},
     "kdave": {"used": 4, "unfinished": 3},
     "pgn-extract": {
-        "used": 287, "unclosed comment": 1, "null move": 2, "result contradicts board": 5, "unreadable move": 1,
-        "unfinished": 6,
+        "used": 287, "unclosed comment": 1, "null move": 2, "result contradicts board": 5,
+        "unreadable move": 1, "unfinished": 6,
     },
     "python-chess": {"null move": 1, "variant": 8, "used": 11, "no moves": 2},
     "yacai": {"used": 34, "unfinished": 41},
@@ -48,14 +52,16 @@ REAL = {
 
 
 def compare(path: Path, name: str, count: int) -> Counter[str]:
-    """Compare the first `count` games of a file with python-chess; give the fates of all its games."""
+    """Compare the first `count` games of a file with python-chess; give the fates of all its
+    games."""
     games = list(by_kernels.games(path))
     assert not (found := mutants.differ(games[:count])), f"{name}: {found}"
     return Counter(game.status for game in games)
 
 
 def files(folder: str) -> list[tuple[Path, str]]:
-    """List the files of a folder of the hostile collection, and the loose ones for an empty name."""
+    """List the files of a folder of the hostile collection, and the loose ones for an empty
+    name."""
     root = shared_data("robustness")
     found = root.iterdir() if not folder else (root / folder).rglob("*")
     return [(path, path.relative_to(root).as_posix()) for path in sorted(found) if path.is_file()]

@@ -52,9 +52,12 @@ def by_python_chess_moves(text: bytes) -> list[tuple[bytes, Moves]]:
 
 
 def compare(ours: list[Found], theirs: list[tuple[bytes, Moves]]) -> list[tuple[str, Found | None]]:
-    """Return how the games of two readers differ: a class for each of ours, then for theirs that are left."""
+    """Return how the games of two readers differ: a class for each of ours, then for theirs that
+    are left."""
     left, found = list(theirs), []
-    for game in sorted(ours, key=lambda game: all(moves != moves_of(game.rows) for _, moves in left)):
+    for game in sorted(
+        ours, key=lambda game: all(moves != moves_of(game.rows) for _, moves in left)
+    ):
         mine = moves_of(game.rows)
         match = next((pair for pair in left if pair[1] == mine), None)
         same_event = match or next((pair for pair in left if pair[0] == game.event), None)
@@ -75,16 +78,23 @@ def compare(ours: list[Found], theirs: list[tuple[bytes, Moves]]) -> list[tuple[
 
 def without_blank_lines(text: bytes) -> bytes:
     """Return a game's text with its blank lines removed but the one behind its tags."""
-    lines = [line.removeprefix(mutants.BOM) for line in text.splitlines() if line.strip(b" \t\x0b\x0c\xef\xbb\xbf")]
-    tags = next((at for at, line in enumerate(lines) if not line.lstrip().startswith(b"[")), len(lines))
+    lines = [
+        line.removeprefix(mutants.BOM)
+        for line in text.splitlines()
+        if line.strip(b" \t\x0b\x0c\xef\xbb\xbf")
+    ]
+    tags = next(
+        (at for at, line in enumerate(lines) if not line.lstrip().startswith(b"[")), len(lines)
+    )
     return b"\n".join([*lines[:tags], b"", *lines[tags:]]) + b"\n\n"
 
 
 def classify(text: bytes, ours: list[Found]) -> Counter[tuple[str, str]]:
-    """Return how many of our games each pair of readers reads alike; fail for moves that nobody else reads.
+    """Return how many of our games each pair of readers reads alike; fail for moves that nobody
+    else reads.
 
-    Both readers end a game at a blank line (python-chess) or a result, so that a game of which neither
-    reads the same moves is read again alone, without its blank lines.
+    Both readers end a game at a blank line (python-chess) or a result, so that a game of which
+    neither reads the same moves is read again alone, without its blank lines.
     """
     found = Counter[tuple[str, str]]()
     by_chess = compare_by_game(ours, by_python_chess_moves(text))
@@ -94,7 +104,11 @@ def classify(text: bytes, ours: list[Found]) -> Counter[tuple[str, str]]:
             found[pair[0], pair[1]] += 1
             continue
         alone = without_blank_lines(text[game.offset : game.offset + game.length])
-        readings = [moves for read in (by_python_chess_moves, by_pgn_extract_moves) for _, moves in read(alone)]
+        readings = [
+            moves
+            for read in (by_python_chess_moves, by_pgn_extract_moves)
+            for _, moves in read(alone)
+        ]
         assert moves_of(game.rows) in readings, (pair, game, text)
         found[f"{pair[0]}, same alone", pair[1]] += 1
     return found

@@ -52,7 +52,9 @@ def test_python_chess_replays_games_and_agrees_on_decided_ends(text: str) -> Non
 
 def test_the_stronger_player_scores_better(text: str) -> None:
     points, games = 0.0, 0
-    for tags in re.findall(r'\[Result "(.+)"\]\n(?:\[UTC.*\n){2}\[WhiteElo "(\d+)"\]\n\[BlackElo "(\d+)"\]', text):
+    for tags in re.findall(
+        r'\[Result "(.+)"\]\n(?:\[UTC.*\n){2}\[WhiteElo "(\d+)"\]\n\[BlackElo "(\d+)"\]', text
+    ):
         result, white, black = tags[0], int(tags[1]), int(tags[2])
         if white != black:
             score = {"1-0": 1.0, "0-1": 0.0, "1/2-1/2": 0.5}[result]
@@ -68,4 +70,6 @@ def test_the_generator_writes_the_same_games_twice(tmp_path: Path) -> None:
     player = load(EMBEDDED)
     games = [make.play_game(player, number) for number in range(2)]
     assert all(LAYOUT.fullmatch(game) for game in games)
-    assert zstandard.ZstdDecompressor().stream_reader(io.BytesIO(packed)).read().decode() == "".join(games)
+    assert zstandard.ZstdDecompressor().stream_reader(
+        io.BytesIO(packed)
+    ).read().decode() == "".join(games)

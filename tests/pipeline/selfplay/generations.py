@@ -1,4 +1,5 @@
-"""Generations for tests: small settings, a process to kill, and what must be the same however the work was done."""
+"""Generations for tests: small settings, a process to kill, and what must be the same however the
+work was done."""
 
 import json
 import os
@@ -34,7 +35,11 @@ SEARCHED: dict[str, Any] = {
     "width": 4,
     "device": "cpu",
     "search": SearchConfig(
-        algorithm="gumbel", simulations=12, max_considered_actions=4, value_scale=1.0, rescale_values=False
+        algorithm="gumbel",
+        simulations=12,
+        max_considered_actions=4,
+        value_scale=1.0,
+        rescale_values=False,
     ),
 }
 
@@ -72,7 +77,10 @@ if checkpoint is not None:
     import torch
 print("begun", flush=True)
 try:
-    explore(checkpoint, config, out, datasets=positions, engine=engine, workers=workers, progress=progress)
+    explore(
+        checkpoint, config, out, datasets=positions, engine=engine, workers=workers,
+        progress=progress,
+    )
 except UserError as error:
     print(error)
     sys.exit(2)
@@ -93,7 +101,9 @@ def prepare(folder: Path, games: int = 60) -> tuple[Path, Path]:
     """Make a checkpoint and a dataset of random games: their folders."""
     make(folder / "checkpoint")
     dump = datasets.dump(folder / "games.pgn", games)
-    ingest([str(dump)], folder / "positions", IngestConfig(val_share=0.1, test_share=0.1), workers=1)
+    ingest(
+        [str(dump)], folder / "positions", IngestConfig(val_share=0.1, test_share=0.1), workers=1
+    )
     return folder / "checkpoint", folder / "positions"
 
 
@@ -110,13 +120,23 @@ def start(
 ) -> "subprocess.Popen[str]":
     """Begin a generation in a process of its own, and come back when it is about to start.
 
-    `inputs` are a checkpoint and datasets. No file may be longer than `limit` bytes; the process kills itself before its fsync
-    number `kill_at`, or when `kill_after` games or positions are finished, earlier ones included; 0 for none of these.
+    `inputs` are a checkpoint and datasets. No file may be longer than `limit` bytes; the process
+    kills itself before its fsync number `kill_at`, or when `kill_after` games or positions are
+    finished, earlier ones included; 0 for none of these.
     """
-    words = [to_json(config).decode(), str(out), engine, *map(str, (workers, limit, kill_at, kill_after, *inputs))]
+    words = [
+        to_json(config).decode(),
+        str(out),
+        engine,
+        *map(str, (workers, limit, kill_at, kill_after, *inputs)),
+    ]
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     process = forked.Popen(
-        [sys.executable, "-c", RUN, *words], cwd=REPOSITORY, stdout=subprocess.PIPE, text=True, env=environment
+        [sys.executable, "-c", RUN, *words],
+        cwd=REPOSITORY,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "begun\n"
@@ -137,7 +157,8 @@ def told(out: Path) -> dict[str, Any]:
 
 
 def journalled(out: Path) -> set[int]:
-    """Give the numbers of the games, or groups of positions, whose lines stand whole in the journal."""
+    """Give the numbers of the games, or groups of positions, whose lines stand whole in the
+    journal."""
     found = set()
     for path in (out / ".journal").glob("*.jsonl"):
         whole, _, _ = path.read_bytes().rpartition(b"\n")

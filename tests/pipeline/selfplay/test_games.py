@@ -1,4 +1,5 @@
-"""A generation of self-play is a dataset: its rows are those of its own PGN, and python-chess agrees with the rest."""
+"""A generation of self-play is a dataset: its rows are those of its own PGN, and python-chess
+agrees with the rest."""
 
 import io
 import json
@@ -65,14 +66,23 @@ def boards(record: dict[str, Any]) -> list[chess.Board]:
 def test_a_generation_is_a_whole_dataset_and_nothing_else_is_left(made: Path) -> None:
     assert files_differ(made) == []
     names = {path.name for path in made.iterdir() if not path.name.endswith(".parquet")}
-    assert names == {".lock", "CARD.md", "explore.json", "games.jsonl", "games.pgn", "manifest.json"}
+    assert names == {
+        ".lock",
+        "CARD.md",
+        "explore.json",
+        "games.jsonl",
+        "games.pgn",
+        "manifest.json",
+    }
     assert [record["number"] for record in records(made)] == list(range(CONFIG.games))
 
 
 def test_rows_are_what_ingest_makes_of_the_games_own_pgn(made: Path, tmp_path: Path) -> None:
     same = IngestConfig(val_share=VAL_SHARE, test_share=0.0)
     ingest([str(made / "games.pgn")], tmp_path / "again", same, workers=1)
-    again = {(row["game"], row["ply"]): row for row in datasets.table(tmp_path / "again").to_pylist()}
+    again = {
+        (row["game"], row["ply"]): row for row in datasets.table(tmp_path / "again").to_pylist()
+    }
     mine = datasets.table(made).to_pylist()
     games = {row["game"]: row["plies"] for row in again.values()}
     assert len(mine) == read_manifest(made)["selfplay"]["searched"] > 100
@@ -83,7 +93,9 @@ def test_rows_are_what_ingest_makes_of_the_games_own_pgn(made: Path, tmp_path: P
             name: value for name, value in other.items() if name not in SEARCH
         }
         assert other["visits"] is None
-        assert row["eval"] is None, "a search's value is no engine's evaluation, in which a training would read it"
+        assert row["eval"] is None, (
+            "a search's value is no engine's evaluation, in which a training would read it"
+        )
     assert datasets.games(made) == datasets.games(tmp_path / "again")
     assert {split for split, count in read_manifest(made)["positions"].items() if count} == {
         "total",
@@ -114,7 +126,9 @@ def test_what_was_thought_stands_on_legal_moves_of_its_position(made: Path) -> N
         assert min(entry["share"] for entry in row["visits"]) > 0.0
         assert -1.0 <= row["root_value"] <= 1.0
         assert -1.0 <= row["best_value"] <= 1.0
-        sharp += dict(zip(labels, [entry["share"] for entry in row["visits"]], strict=True)).get(row["label"], 0.0)
+        sharp += dict(zip(labels, [entry["share"] for entry in row["visits"]], strict=True)).get(
+            row["label"], 0.0
+        )
     assert sharp / len(rows) > 0.1, "the moves that are played have a share worth speaking of"
 
 
@@ -126,7 +140,9 @@ def test_results_endings_and_statistics_are_python_chesss(made: Path) -> None:
         if record["ending"] in ("resignation", "too long"):
             assert not last.is_checkmate()
             assert record["ending"] == "resignation" or len(record["moves"]) == CONFIG.most_plies
-            loses = {"resignation": "0-1" if last.turn else "1-0", "too long": "1/2-1/2"}[record["ending"]]
+            loses = {"resignation": "0-1" if last.turn else "1-0", "too long": "1/2-1/2"}[
+                record["ending"]
+            ]
             assert record["result"] == loses
         else:
             assert outcome is not None
@@ -139,13 +155,19 @@ def test_results_endings_and_statistics_are_python_chesss(made: Path) -> None:
     played = manifest["selfplay"]
     assert played["endings"] == dict(endings)
     assert played["resignations"] == endings["resignation"] > 0
-    assert played["played_on"] == sum(record["resign_ply"] is not None for record in records(made)) > 0
-    assert played["false_resignations"] == sum(record["resign_was_wrong"] for record in records(made))
+    assert (
+        played["played_on"] == sum(record["resign_ply"] is not None for record in records(made)) > 0
+    )
+    assert played["false_resignations"] == sum(
+        record["resign_was_wrong"] for record in records(made)
+    )
     assert played["decisive_share"] == pytest.approx(
         sum(record["result"] != "1/2-1/2" for record in records(made)) / CONFIG.games, abs=1e-6
     )
     assert manifest["positions"]["total"] == played["searched"]
-    assert played["mean_plies"] == pytest.approx(np.mean([len(record["moves"]) for record in records(made)]), abs=1e-3)
+    assert played["mean_plies"] == pytest.approx(
+        np.mean([len(record["moves"]) for record in records(made)]), abs=1e-3
+    )
     assert played["timing"]["seconds"] > 0
 
 
@@ -158,24 +180,39 @@ def test_the_pgn_is_read_by_python_chess_with_an_evaluation_of_every_search(made
         assert [move.uci() for move in game.mainline_moves()] == record["moves"]
         assert game.headers["Result"] == record["result"]
         assert game.headers["Site"].endswith(f"/0-{number}")
-        values = [float(found[1]) for node in game.mainline() if (found := re.search(r"%value (\S+)\]", node.comment))]
+        values = [
+            float(found[1])
+            for node in game.mainline()
+            if (found := re.search(r"%value (\S+)\]", node.comment))
+        ]
         assert len(values) == sum(row["game"] == number for row in rows)
         assert all(-1.0 <= value <= 1.0 for value in values)
-        assert all(node.eval() is None for node in game.mainline()), "no program takes them for centipawns"
+        assert all(node.eval() is None for node in game.mainline()), (
+            "no program takes them for centipawns"
+        )
     assert chess.pgn.read_game(text) is None
     assert {row["event"] for row in datasets.games(made)} == {"self-play of hand-written"}
 
 
 def test_batches_hold_what_was_thought(made: Path) -> None:
-    batches = Batches([made], "train", batch_size=32, columns=[*HUMAN_COLUMNS, "visits", "root_value"])
-    rows = {(row["game"], row["ply"]): row for row in datasets.table(made).to_pylist() if row["split"] == "train"}
+    batches = Batches(
+        [made], "train", batch_size=32, columns=[*HUMAN_COLUMNS, "visits", "root_value"]
+    )
+    rows = {
+        (row["game"], row["ply"]): row
+        for row in datasets.table(made).to_pylist()
+        if row["split"] == "train"
+    }
     assert batches.rows == len(rows)
     batch = next(batches.read_rows())
     assert len(batch["visits"]) == 32
     for index in range(32):
         row = rows[int(batch["game"][index]), int(batch["ply"][index])]
         assert batch["planes"][index].tobytes() == row["planes"]
-        entries = [{"label": int(one["label"]), "share": float(one["share"])} for one in batch["visits"][index]]
+        entries = [
+            {"label": int(one["label"]), "share": float(one["share"])}
+            for one in batch["visits"][index]
+        ]
         assert entries == row["visits"]
         assert batch["root_value"][index] == np.float32(row["root_value"])
     assert len(next(Batches([made], "train", batch_size=32).from_step(0))["planes"]) == 32
@@ -217,9 +254,19 @@ def test_games_of_another_seed_are_others(made: Path, tmp_path: Path) -> None:
 
 def test_a_draw_penalty_lowers_the_values_of_drawn_games(tmp_path: Path) -> None:
     explore(None, small(games=12, most_plies=30, resign=0.0), tmp_path / "usual", workers=1)
-    explore(None, small(games=12, most_plies=30, resign=0.0, draw_penalty=0.1), tmp_path / "other", workers=1)
-    drawn = {record["number"]: record["result"] == "1/2-1/2" for record in records(tmp_path / "usual")}
-    rows = datasets.table(tmp_path / "usual").to_pylist(), datasets.table(tmp_path / "other").to_pylist()
+    explore(
+        None,
+        small(games=12, most_plies=30, resign=0.0, draw_penalty=0.1),
+        tmp_path / "other",
+        workers=1,
+    )
+    drawn = {
+        record["number"]: record["result"] == "1/2-1/2" for record in records(tmp_path / "usual")
+    }
+    rows = (
+        datasets.table(tmp_path / "usual").to_pylist(),
+        datasets.table(tmp_path / "other").to_pylist(),
+    )
     for before, after in zip(*rows, strict=True):
         for name in ("root_value", "best_value"):
             wanted = before[name] - 0.1 * drawn[before["game"]]
@@ -238,7 +285,9 @@ def test_a_label_of_a_row_is_the_move_that_was_played(made: Path) -> None:
         assert row["result"] == (result if positions[row["ply"]].turn else -result)
 
 
-def test_verify_finds_a_generations_own_games_and_replays_its_rows(made: Path, tmp_path: Path) -> None:
+def test_verify_finds_a_generations_own_games_and_replays_its_rows(
+    made: Path, tmp_path: Path
+) -> None:
     manifest = read_manifest(made)
     dumps = dumps_of(made, manifest)
     assert dumps == [str(made / "games.pgn")]
@@ -246,7 +295,9 @@ def test_verify_finds_a_generations_own_games_and_replays_its_rows(made: Path, t
     assert [found[name] for name in ("files", "splits", "source", "rows")] == [[], [], [], []]
     assert found["compared"] == 16
     changed = tmp_path / "games.pgn"
-    changed.write_bytes((made / "games.pgn").read_bytes().replace(b'"1-0"', b'"0-1"').replace(b" 1-0\n", b" 0-1\n"))
+    changed.write_bytes(
+        (made / "games.pgn").read_bytes().replace(b'"1-0"', b'"0-1"').replace(b" 1-0\n", b" 0-1\n")
+    )
     found = verify_dataset(made, [str(changed)], rows=2000)
     assert found["source"]
     assert any("result is" in problem for problem in found["rows"])

@@ -57,7 +57,11 @@ def test_a_network_explorer_needs_a_checkpoint(tmp_path: Path) -> None:
 def test_the_command_plays_by_the_engine_that_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["fianchetto", "selfplay", "--out", str(tmp_path / "out"), "--engine", "abacus"])
+    monkeypatch.setattr(
+        sys,
+        "argv",
+        ["fianchetto", "selfplay", "--out", str(tmp_path / "out"), "--engine", "abacus"],
+    )
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 2
@@ -74,7 +78,9 @@ def test_a_player_that_does_not_see_the_journal_says_where(tmp_path: Path) -> No
         run_file=journal / "go-on",
         owner=None,
     )
-    with pytest.raises(ExploreError, match=f"{re.escape(socket.gethostname())} does not see .*elsewhere"):
+    with pytest.raises(
+        ExploreError, match=f"{re.escape(socket.gethostname())} does not see .*elsewhere"
+    ):
         work_on(task)
 
 
@@ -161,7 +167,10 @@ def test_the_command_line_plays_and_says_what_is_wrong(
     with pytest.raises(SystemExit):
         main()
     following = capsys.readouterr().out.splitlines()[-1]
-    assert following == f"next: fianchetto train --positions {out} --minutes 15 --out datasets/checkpoints/out"
+    assert (
+        following
+        == f"next: fianchetto train --positions {out} --minutes 15 --out datasets/checkpoints/out"
+    )
     monkeypatch.setattr(sys, "argv", [*words, "--seed", "2"])
     with pytest.raises(SystemExit) as ended:
         main()

@@ -1,4 +1,5 @@
-"""A generation that is killed, anywhere and again and again, loses no finished game and ends with the same files."""
+"""A generation that is killed, anywhere and again and again, loses no finished game and ends with
+the same files."""
 
 import os
 import random
@@ -50,7 +51,9 @@ def stopped_at(games: int, out: Path) -> None:
 
 
 @pytest.mark.parametrize("kills", [1, pytest.param(3, marks=pytest.mark.slow)])
-def test_no_finished_game_is_lost_by_kills(tmp_path: Path, undisturbed: dict[str, Any], kills: int) -> None:
+def test_no_finished_game_is_lost_by_kills(
+    tmp_path: Path, undisturbed: dict[str, Any], kills: int
+) -> None:
     chance, out = random.Random(5), tmp_path / "out"
     for _ in range(kills):
         before = journalled(out)
@@ -94,7 +97,9 @@ def test_a_full_disk_is_said_and_the_finished_games_are_kept(
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", full)
-        with pytest.raises(ExploreError, match=r"No space left on device.*what was finished is kept"):
+        with pytest.raises(
+            ExploreError, match=r"No space left on device.*what was finished is kept"
+        ):
             explore(None, CONFIG, tmp_path / "out", workers=1)
     assert before <= journalled(tmp_path / "out")
     explore(None, CONFIG, tmp_path / "out", workers=1)
@@ -141,7 +146,9 @@ def test_other_settings_and_other_checkpoints_are_refused_by_name(tmp_path: Path
     make(tmp_path / "two", seed=2)
     config = small(games=2, explorer="network", most_plies=4, sampled_plies=0, device="cpu")
     explore(tmp_path / "one", config, tmp_path / "network", workers=1)
-    with pytest.raises(ExploreError, match=r"checkpoint.weights_sha256 was '[0-9a-f]{64}', not '[0-9a-f]{64}'"):
+    with pytest.raises(
+        ExploreError, match=r"checkpoint.weights_sha256 was '[0-9a-f]{64}', not '[0-9a-f]{64}'"
+    ):
         explore(tmp_path / "two", config, tmp_path / "network", workers=1)
     (tmp_path / "one").rename(tmp_path / "moved")
     explore(tmp_path / "moved", config, tmp_path / "network", workers=1)
@@ -153,14 +160,19 @@ def test_a_directory_of_something_else_and_one_that_is_in_use_are_refused(tmp_pa
     with pytest.raises(ExploreError, match="not of a generation of self-play"):
         explore(None, CONFIG, tmp_path / "other", workers=1)
     (tmp_path / "out").mkdir()
-    with FileLock(tmp_path / "out" / ".lock"), pytest.raises(ExploreError, match="another process works in"):
+    with (
+        FileLock(tmp_path / "out" / ".lock"),
+        pytest.raises(ExploreError, match="another process works in"),
+    ):
         explore(None, CONFIG, tmp_path / "out", workers=1)
     (tmp_path / "file").write_text("")
     with pytest.raises(ExploreError, match="cannot be made"):
         explore(None, CONFIG, tmp_path / "file", workers=1)
 
 
-def test_a_damaged_journal_is_played_again_where_it_is_damaged(tmp_path: Path, undisturbed: dict[str, Any]) -> None:
+def test_a_damaged_journal_is_played_again_where_it_is_damaged(
+    tmp_path: Path, undisturbed: dict[str, Any]
+) -> None:
     stopped_at(12, tmp_path / "out")
     path = next((tmp_path / "out" / ".journal").glob("*.jsonl"))
     lines = path.read_bytes().splitlines(keepends=True)
@@ -181,7 +193,10 @@ def test_a_hundred_kills_lose_no_finished_game(tmp_path: Path) -> None:
     for attempt in range(100):
         before = journalled(out)
         process = start(
-            config, out, workers=1 + attempt % 2, kill_at=chance.randrange(1, 12) if attempt % 3 == 0 else 0
+            config,
+            out,
+            workers=1 + attempt % 2,
+            kill_at=chance.randrange(1, 12) if attempt % 3 == 0 else 0,
         )
         with suppress(subprocess.TimeoutExpired):
             process.wait(chance.uniform(0.05, 2.0) + (attempt % 2) * 1.5)
@@ -200,7 +215,9 @@ def test_a_hundred_kills_lose_no_finished_game(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_killed_with_any_file_open_and_started_again(tmp_path: Path, undisturbed: dict[str, Any]) -> None:
+def test_killed_with_any_file_open_and_started_again(
+    tmp_path: Path, undisturbed: dict[str, Any]
+) -> None:
     kill_at, killed = 1, 0
     while True:
         process = start(CONFIG, tmp_path / "out", kill_at=kill_at)
@@ -230,7 +247,9 @@ def test_whoever_plays_for_a_job_that_is_gone_stops(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
-def test_no_room_for_a_longer_file(tmp_path: Path, undisturbed: dict[str, Any], workers: int) -> None:
+def test_no_room_for_a_longer_file(
+    tmp_path: Path, undisturbed: dict[str, Any], workers: int
+) -> None:
     process = start(CONFIG, tmp_path / "out", workers=workers, limit=60_000)
     said, _ = process.communicate(timeout=300)
     assert process.returncode == 2, said

@@ -33,7 +33,9 @@ def after(board: chess.Board, moves: int) -> Iterator[str]:
 
 
 def test_positions_are_one_to_four_legal_moves_off_a_game(tmp_path: Path) -> None:
-    (batch,) = itertools.islice(Batches([prepare(tmp_path)[1]], "train", batch_size=200, columns=KEPT), 1)
+    (batch,) = itertools.islice(
+        Batches([prepare(tmp_path)[1]], "train", batch_size=200, columns=KEPT), 1
+    )
     before = [to_board(position) for position in row_positions(batch)]
     rows = {name: batch[name].copy() for name in KEPT}
     step_off(rows, seed=3)
@@ -56,7 +58,9 @@ def test_searches_near_games_are_a_dataset_without_moves_and_results(tmp_path: P
     manifest = explore(None, config, tmp_path / "out", datasets=[positions], workers=1)
     table = datasets.table(tmp_path / "out")
     assert len(table) == manifest["selfplay"]["searched"] > 0.9 * MANY
-    assert datasets.manifest(positions)["positions"]["train"] < MANY, "several walks begin at a position"
+    assert datasets.manifest(positions)["positions"]["train"] < MANY, (
+        "several walks begin at a position"
+    )
     assert len(set(table["planes"].to_pylist())) > 0.8 * MANY
     assert set(table["label"].to_pylist()) == {NO_LABEL}
     assert set(table["plies"].to_pylist()) == {0}

@@ -1,4 +1,5 @@
-"""Searched positions are a dataset: rows of their datasets, moves that are legal by python-chess, the same after any kill."""
+"""Searched positions are a dataset: rows of their datasets, moves that are legal by python-chess,
+the same after any kill."""
 
 import json
 import os
@@ -41,7 +42,9 @@ from tests.pipeline.selfplay.generations import journalled, prepare, searched, s
 CONFIG = searched()
 
 
-def reanalyse(sources: tuple[Path, Path], config: ExploreConfig, out: Path, **options: Any) -> dict[str, Any]:
+def reanalyse(
+    sources: tuple[Path, Path], config: ExploreConfig, out: Path, **options: Any
+) -> dict[str, Any]:
     """Search positions of a dataset."""
     return explore(sources[0], config, out, datasets=[sources[1]], **{"workers": 1, **options})
 
@@ -64,7 +67,8 @@ def made(sources: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -
 
 
 def boards_of(positions: Path) -> dict[tuple[int, int], chess.Board]:
-    """Give the position before each half-move of each game by python-chess, by (identity of the game, ply)."""
+    """Give the position before each half-move of each game by python-chess, by (identity of the
+    game, ply)."""
     identities, found = [game["identity"] for game in datasets.games(positions)], {}
     for game, rows in datasets.rows_by_game(positions).items():
         board = chess.Board()
@@ -74,11 +78,16 @@ def boards_of(positions: Path) -> dict[tuple[int, int], chess.Board]:
     return found
 
 
-def test_rows_are_the_datasets_rows_with_a_policy_on_legal_moves(made: Path, sources: tuple[Path, Path]) -> None:
+def test_rows_are_the_datasets_rows_with_a_policy_on_legal_moves(
+    made: Path, sources: tuple[Path, Path]
+) -> None:
     assert files_differ(made) == []
     boards, games = boards_of(sources[1]), datasets.games(made)
     theirs = datasets.games(sources[1])
-    rows = {(theirs[row["game"]]["identity"], row["ply"]): row for row in datasets.table(sources[1]).to_pylist()}
+    rows = {
+        (theirs[row["game"]]["identity"], row["ply"]): row
+        for row in datasets.table(sources[1]).to_pylist()
+    }
     found = datasets.table(made).to_pylist()
     assert len(found) == len({row["game"] for row in found}) == 40
     assert all(row["last_move"] is not None for row in found)
@@ -86,7 +95,17 @@ def test_rows_are_the_datasets_rows_with_a_policy_on_legal_moves(made: Path, sou
         game = games[row["game"]]
         other, board = rows[game["identity"], row["ply"]], boards[game["identity"], row["ply"]]
         assert other["split"] == game["split"] == row["split"] == "train"
-        for name in ("planes", "label", "promotion", "result", "eval", "plies", "castling", "ep_file", "halfmove"):
+        for name in (
+            "planes",
+            "label",
+            "promotion",
+            "result",
+            "eval",
+            "plies",
+            "castling",
+            "ep_file",
+            "halfmove",
+        ):
             assert row[name] == other[name], name
         for name in ("elo", "opponent_elo", "clock", "base", "increment", *LAST_MOVES):
             assert row[name] == other.get(name), name
@@ -108,7 +127,9 @@ def _mates(board: chess.Board, move: chess.Move) -> bool:
     return mate
 
 
-def test_what_the_manifest_says_is_what_the_rows_say(made: Path, sources: tuple[Path, Path]) -> None:
+def test_what_the_manifest_says_is_what_the_rows_say(
+    made: Path, sources: tuple[Path, Path]
+) -> None:
     manifest = datasets.manifest(made)
     assert {path.name for path in made.iterdir() if path.suffix != ".parquet"} == {
         *(".lock", "CARD.md", "manifest.json", "explore.json")
@@ -126,10 +147,14 @@ def test_what_the_manifest_says_is_what_the_rows_say(made: Path, sources: tuple[
 
 
 @pytest.mark.parametrize(
-    ("fen", "changed"), [("7k/R7/8/8/8/8/8/1R5K w - - 0 1", 0), ("7k/8/8/8/8/8/1R6/R6K w - - 0 1", 1)]
+    ("fen", "changed"),
+    [("7k/R7/8/8/8/8/8/1R5K w - - 0 1", 0), ("7k/8/8/8/8/8/1R6/R6K w - - 0 1", 1)],
 )
-def test_a_mate_in_one_is_no_change_of_the_policy_but_a_mate_that_a_search_found_is(fen: str, changed: int) -> None:
-    search = SearchConfig(simulations=2000, policy_temperature=1.0, c_stdev=0.0)  # broad, as the evaluator is blind
+def test_a_mate_in_one_is_no_change_of_the_policy_but_a_mate_that_a_search_found_is(
+    fen: str, changed: int
+) -> None:
+    # broad, as the evaluator is blind
+    search = SearchConfig(simulations=2000, policy_temperature=1.0, c_stdev=0.0)
     config = replace(CONFIG, explorer="hand-written", width=1, search=search)
     entry = positions._search_group(uniform, config, from_fen(fen)[None], 0, never)
     assert entry is not None
@@ -156,7 +181,8 @@ def test_as_many_positions_of_a_game_are_drawn_as_are_needed(
     rows = datasets.table(tmp_path / "out").to_pylist()
     assert 2 * games < len(rows) <= 3 * games
     assert np.mean([row["ply"] < 20 for row in rows]) > 0.9
-    # three of sixteen positions: with random evaluations up to 9 pawns a third is undecided, and is taken first
+    # three of sixteen positions: with random evaluations up to 9 pawns a third is undecided, and is
+    # taken first
     assert np.mean([abs(row["eval"]) < 300 for row in rows]) > 0.8
     assert len({row["planes"] for row in rows}) == len(rows), "no position twice"
 
@@ -171,7 +197,9 @@ def test_a_run_that_is_stopped_searches_only_what_is_missing(
             CONFIG,
             tmp_path / "out",
             lineage={"loop": "test"},
-            progress=lambda tick: asked.__setitem__(0, tick.done if tick.unit == "positions" else 0),
+            progress=lambda tick: asked.__setitem__(
+                0, tick.done if tick.unit == "positions" else 0
+            ),
             stop=lambda: asked[0] >= 12,
         )
     ticks: list[int] = []
@@ -181,7 +209,9 @@ def test_a_run_that_is_stopped_searches_only_what_is_missing(
     assert told(tmp_path / "out") == told(made)
 
 
-def test_searches_can_be_used_before_all_are_finished(made: Path, sources: tuple[Path, Path], tmp_path: Path) -> None:
+def test_searches_can_be_used_before_all_are_finished(
+    made: Path, sources: tuple[Path, Path], tmp_path: Path
+) -> None:
     out, done = tmp_path / "out", [0]
     with pytest.raises(ExploreError, match="nothing is finished"):
         reanalyse(sources, CONFIG, out, finished_only=True)
@@ -194,7 +224,9 @@ def test_searches_can_be_used_before_all_are_finished(made: Path, sources: tuple
     manifest = reanalyse(sources, CONFIG, out, finished_only=True)
     assert (manifest["positions"]["train"], manifest["selfplay"]["unfinished"]) == (12, 28)
     assert files_differ(out) == []
-    searched_rows = {(row["game"], row["ply"]): row["visits"] for row in datasets.table(made).to_pylist()}
+    searched_rows = {
+        (row["game"], row["ply"]): row["visits"] for row in datasets.table(made).to_pylist()
+    }
     for row in datasets.table(out).to_pylist():
         assert searched_rows[row["game"], row["ply"]] == row["visits"]
 
@@ -202,19 +234,28 @@ def test_searches_can_be_used_before_all_are_finished(made: Path, sources: tuple
 def test_more_positions_than_there_are_is_an_error_unless_all_will_do(
     sources: tuple[Path, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with pytest.raises(ExploreError, match=r"count is 1,000,000, .* has (\d|,)+ different positions") as refused:
+    with pytest.raises(
+        ExploreError, match=r"count is 1,000,000, .* has (\d|,)+ different positions"
+    ) as refused:
         reanalyse(sources, searched(count=1_000_000), tmp_path / "out")
     most = int(re.search(r"has ([\d,]+) different", str(refused.value))[1].replace(",", ""))  # type: ignore[index]
     rows = datasets.table(sources[1]).to_pylist()
-    keys = {row["planes"] for row in rows if row["split"] == "train" and row["ply"] >= draw.FIRST_PLY}
+    keys = {
+        row["planes"] for row in rows if row["split"] == "train" and row["ply"] >= draw.FIRST_PLY
+    }
     assert most == pytest.approx(len(keys), rel=0.02)  # a position is more than its planes
     assert not (tmp_path / "out" / "manifest.json").exists()
     folder = tmp_path / "drawn"
     folder.mkdir()
     with caplog.at_level("WARNING"):
-        drawn = draw.draw([sources[1]], searched(count=1_000_000), folder, silent, never, exact_count=False)
+        drawn = draw.draw(
+            [sources[1]], searched(count=1_000_000), folder, silent, never, exact_count=False
+        )
     assert drawn["positions"] == most
-    assert f"has {most:,} different positions from half-move 6 on, which are all searched" in caplog.text
+    assert (
+        f"has {most:,} different positions from half-move 6 on, which are all searched"
+        in caplog.text
+    )
 
 
 def test_positions_that_were_drawn_by_other_settings_are_not_searched(
@@ -228,7 +269,9 @@ def test_positions_that_were_drawn_by_other_settings_are_not_searched(
         reanalyse(sources, searched(count=41), out)
 
 
-def test_a_killed_reanalysis_gives_the_same_dataset(sources: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_killed_reanalysis_gives_the_same_dataset(
+    sources: tuple[Path, Path], tmp_path: Path
+) -> None:
     config, out = searched(count=100, width=2), tmp_path / "out"
     reanalyse(sources, config, tmp_path / "whole")
     for finished in (7, 24):
@@ -276,7 +319,9 @@ def test_a_full_disk_is_one_line_and_nothing_is_lost(
 
         with monkeypatch.context() as patch:
             patch.setattr(os, "fsync", full)
-            with pytest.raises(ExploreError, match=r"^No space left[^\n]* is kept, run again to continue$"):
+            with pytest.raises(
+                ExploreError, match=r"^No space left[^\n]* is kept, run again to continue$"
+            ):
                 reanalyse(sources, config, tmp_path / "out")
         assert not (tmp_path / "out" / "manifest.json").exists()
     reanalyse(sources, config, tmp_path / "out")
@@ -285,7 +330,9 @@ def test_a_full_disk_is_one_line_and_nothing_is_lost(
     assert told(tmp_path / "out") == told(tmp_path / "whole")
 
 
-def test_an_exported_network_searches_and_the_dataset_says_so(sources: tuple[Path, Path], tmp_path: Path) -> None:
+def test_an_exported_network_searches_and_the_dataset_says_so(
+    sources: tuple[Path, Path], tmp_path: Path
+) -> None:
     embedded = REPOSITORY / "datasets" / "embedded"
     config = searched(count=6, width=3, device="onnx")
     reanalyse((embedded, sources[1]), config, tmp_path / "out", workers=2)
@@ -300,7 +347,9 @@ def test_an_exported_network_searches_and_the_dataset_says_so(sources: tuple[Pat
     assert not (tmp_path / "new").exists()
 
 
-def test_other_settings_and_bad_input_are_refused_in_one_line(sources: tuple[Path, Path], tmp_path: Path) -> None:
+def test_other_settings_and_bad_input_are_refused_in_one_line(
+    sources: tuple[Path, Path], tmp_path: Path
+) -> None:
     checkpoint, positions = sources
     config = searched(count=4)
     reanalyse(sources, config, tmp_path / "out")
@@ -310,12 +359,21 @@ def test_other_settings_and_bad_input_are_refused_in_one_line(sources: tuple[Pat
     make(tmp_path / "silent", preset("chess-policy-only"))
     only_test = tmp_path / "only_test"
     ingest(
-        [str(positions.parent / "games.pgn")], only_test, IngestConfig(test_share=0.999999, val_share=0.0), workers=1
+        [str(positions.parent / "games.pgn")],
+        only_test,
+        IngestConfig(test_share=0.999999, val_share=0.0),
+        workers=1,
     )
     refused: tuple[tuple[Path, Path, ExploreConfig, Path, str], ...] = (
         (checkpoint, positions, searched(count=8), tmp_path / "out", "config.count was 4, not 8"),
         (tmp_path / "other", positions, config, tmp_path / "out", "checkpoint.weights_sha256 was"),
-        (tmp_path / "older", positions, config, tmp_path / "new", "planes or labels mean something else"),
+        (
+            tmp_path / "older",
+            positions,
+            config,
+            tmp_path / "new",
+            "planes or labels mean something else",
+        ),
         (tmp_path / "silent", positions, config, tmp_path / "new", "has no value head"),
         (checkpoint, checkpoint, config, tmp_path / "new", "has no manifest.json"),
         (checkpoint, only_test, searched(count=4), tmp_path / "new", "no position to search"),
@@ -329,10 +387,29 @@ def test_other_settings_and_bad_input_are_refused_in_one_line(sources: tuple[Pat
 
 
 def test_the_command_searches_and_says_so(
-    sources: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    sources: tuple[Path, Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    words = ["fianchetto", "selfplay", "--checkpoint", str(sources[0]), "--reanalyse", str(sources[1])]
-    words += ["--out", str(tmp_path / "out"), "--count", "6", "--simulations", "8", "--workers", "1"]
+    words = [
+        "fianchetto",
+        "selfplay",
+        "--checkpoint",
+        str(sources[0]),
+        "--reanalyse",
+        str(sources[1]),
+    ]
+    words += [
+        "--out",
+        str(tmp_path / "out"),
+        "--count",
+        "6",
+        "--simulations",
+        "8",
+        "--workers",
+        "1",
+    ]
 
     def run(*more: str) -> tuple[int, Any]:
         monkeypatch.setattr(sys, "argv", [*words, *more])

@@ -22,14 +22,17 @@ from tests.pipeline.selfplay.generations import journalled, small, start, told
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(900),
-    pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed: fianchetto[ray]"),
+    pytest.mark.skipif(
+        importlib.util.find_spec("ray") is None, reason="Ray is not installed: fianchetto[ray]"
+    ),
 ]
 
 CONFIG = small(games=3000)
 
 
 def players(driver: int | None = None) -> list[psutil.Process]:
-    """Give Ray's workers below a process, this one, that play: Ray writes the function's name as their title."""
+    """Give Ray's workers below a process, this one, that play: Ray writes the function's name as
+    their title."""
     found = []
     for child in psutil.Process(driver).children(recursive=True):
         with suppress(psutil.NoSuchProcess):  # one that has just ended; a zombie is one of these
@@ -52,7 +55,9 @@ def test_ray_plays_the_games_that_local_processes_play(tmp_path: Path) -> None:
     assert manifest["selfplay"]["timing"]["processes"] == 2
     assert ticks[-1].done == CONFIG.games
     assert len(played) == 2
-    assert not any(player.is_running() for player in played), "a Ray of one's own is gone when its work is done"
+    assert not any(player.is_running() for player in played), (
+        "a Ray of one's own is gone when its work is done"
+    )
 
 
 def test_a_player_that_is_killed_is_replaced_and_no_game_differs(tmp_path: Path) -> None:
@@ -70,20 +75,31 @@ def test_a_player_that_is_killed_is_replaced_and_no_game_differs(tmp_path: Path)
     assert manifest["selfplay"]["games"] == CONFIG.games
 
 
-def test_a_checkpoint_named_from_here_is_found_by_the_players(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checkpoint_named_from_here_is_found_by_the_players(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     make(tmp_path / "net")
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
     monkeypatch.chdir(tmp_path)
     config = small(games=4, explorer="network", most_plies=6, device="cpu")
     explore(Path("net"), config, Path("out"), engine="ray", workers=2)
     explore(Path("net"), config, Path("alone"), workers=2)
-    assert (tmp_path / "out" / "games.pgn").read_bytes() == (tmp_path / "alone" / "games.pgn").read_bytes()
+    assert (tmp_path / "out" / "games.pgn").read_bytes() == (
+        tmp_path / "alone" / "games.pgn"
+    ).read_bytes()
 
 
-def test_a_node_without_fianchetto_is_told_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_without_fianchetto_is_told_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("PYTHONPATH", raising=False)
     monkeypatch.chdir(tmp_path)
-    if subprocess.run([sys.executable, "-c", "import pipeline"], capture_output=True, check=False).returncode == 0:
+    if (
+        subprocess.run(
+            [sys.executable, "-c", "import pipeline"], capture_output=True, check=False
+        ).returncode
+        == 0
+    ):
         pytest.skip("Fianchetto is installed beside Ray, and so on its nodes")
     with pytest.raises(ExploreError, match=r"a node cannot run this: .*No module named 'pipeline'"):
         explore(None, CONFIG, tmp_path / "out", engine="ray", workers=1)

@@ -1,4 +1,5 @@
-"""A real S3 server on loopback: OpenStack Swift with its S3 API, four daemons, one user whose secret is checked."""
+"""A real S3 server on loopback: OpenStack Swift with its S3 API, four daemons, one user whose
+secret is checked."""
 
 import os
 import signal
@@ -39,14 +40,27 @@ def free_port() -> int:
 
 def configuration(folder: Path, kind: str, port: int) -> str:
     """Give one daemon's configuration."""
-    common = f"[DEFAULT]\nbind_ip = 127.0.0.1\nbind_port = {port}\nworkers = 0\nswift_dir = {folder}\n"
-    common += f"devices = {folder}\nmount_check = false\nuser = {os.environ.get('USER', 'root')}\nlog_level = ERROR\n"
-    if kind != "proxy":
-        return common + f"[pipeline:main]\npipeline = {kind}-server\n[app:{kind}-server]\nuse = egg:swift#{kind}\n"
-    filters = "".join(
-        f"[filter:{name}]\nuse = egg:swift#{name}\n" for name in PIPELINE.split()[:-1] if name != "tempauth"
+    common = (
+        f"[DEFAULT]\nbind_ip = 127.0.0.1\nbind_port = {port}\nworkers = 0\nswift_dir = {folder}\n"
     )
-    app = "[app:proxy-server]\nuse = egg:swift#proxy\naccount_autocreate = true\nallow_account_management = true\n"
+    common += (
+        f"devices = {folder}\nmount_check = false\nuser = "
+        f"{os.environ.get('USER', 'root')}\nlog_level = ERROR\n"
+    )
+    if kind != "proxy":
+        return (
+            common + f"[pipeline:main]\npipeline = {kind}-server\n[app:{kind}-server]\nuse = "
+            f"egg:swift#{kind}\n"
+        )
+    filters = "".join(
+        f"[filter:{name}]\nuse = egg:swift#{name}\n"
+        for name in PIPELINE.split()[:-1]
+        if name != "tempauth"
+    )
+    app = (
+        "[app:proxy-server]\nuse = egg:swift#proxy\naccount_autocreate = "
+        "true\nallow_account_management = true\n"
+    )
     user = "[filter:tempauth]\nuse = egg:swift#tempauth\nuser_test_tester = testing .admin\n"
     return f"{common}[pipeline:main]\npipeline = {PIPELINE}\n{app}{user}{filters}"
 
@@ -56,7 +70,8 @@ def serving_s3(folder: Path) -> Iterator[str]:
     """Serve S3 from a folder for as long as the block lasts, and give the address."""
     (folder / "d1").mkdir(parents=True)
     (folder / "swift.conf").write_text(
-        "[swift-hash]\nswift_hash_path_suffix = a\nswift_hash_path_prefix = b\n[storage-policy:0]\nname = one\ndefault = yes\n"
+        "[swift-hash]\nswift_hash_path_suffix = a\nswift_hash_path_prefix = "
+        "b\n[storage-policy:0]\nname = one\ndefault = yes\n"
     )
     ports = {kind: free_port() for kind in KINDS}
     rings = [str(ports[kind]) for kind in ("account", "container", "object")]
@@ -69,7 +84,9 @@ def serving_s3(folder: Path) -> Iterator[str]:
             code = f"from swift.{module}.server import main; main()"
             with (folder / f"{kind}.log").open("wb") as log:
                 command = [sys.executable, "-c", code, str(path)]
-                daemons.append(subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True))
+                daemons.append(
+                    subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+                )
         for kind, port in ports.items():
             wait_for(port, daemons, folder / f"{kind}.log")
         yield f"http://127.0.0.1:{ports['proxy']}"

@@ -1,4 +1,5 @@
-"""Builds: killed anywhere they end with the same bytes, and files of others in the folder stay as they are."""
+"""Builds: killed anywhere they end with the same bytes, and files of others in the folder stay as
+they are."""
 
 import signal
 import sys
@@ -33,7 +34,8 @@ from pipeline.ingest.job import ingest
 def killed(path, target):  # a file has its name, and no note names it yet
     with one:  # the files of a chunk get their names in threads: each is counted by itself
         real(path, target)
-        if Path(target).parent == build and len(list(build.glob("*-*-*.parquet"))) == int(sys.argv[3]):
+        published = len(list(build.glob("*-*-*.parquet")))
+        if Path(target).parent == build and published == int(sys.argv[3]):
             os.kill(os.getpid(), signal.SIGKILL)
 
 out, real, one = Path(sys.argv[2]), Path.replace, threading.Lock()
@@ -77,13 +79,19 @@ def test_a_folder_of_others_is_refused_and_left_as_it_is(dump: Path, tmp_path: P
         out = tmp_path / name.partition("/")[0].replace(".", "-")
         (out / name).parent.mkdir(parents=True)
         (out / name).write_bytes(THEIRS[name])
-        with pytest.raises(DatasetError, match=f"holds '{name.partition('/')[0]}', which is not of a dataset"):
+        with pytest.raises(
+            DatasetError, match=f"holds '{name.partition('/')[0]}', which is not of a dataset"
+        ):
             ingest([str(dump)], out, PLAIN, workers=1)
-        assert {path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file()} == {name}
+        assert {path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file()} == {
+            name
+        }
         check(out, {name: THEIRS[name]})
 
 
-def test_what_others_put_beside_a_killed_ingest_is_left_by_all_that_follows(dump: Path, tmp_path: Path) -> None:
+def test_what_others_put_beside_a_killed_ingest_is_left_by_all_that_follows(
+    dump: Path, tmp_path: Path
+) -> None:
     out = tmp_path / "out"
     killed(dump, out, shards=4)
     theirs = put(out)
@@ -113,7 +121,9 @@ def test_a_restart_with_other_settings_before_anything_was_done_takes_only_what_
     assert datasets.content(out).items() >= datasets.content(tmp_path / "clean").items()
 
 
-@pytest.mark.parametrize("name", ["train-00001-0.parquet", "train-00000-0.parquet", "games.parquet", "CARD.md"])
+@pytest.mark.parametrize(
+    "name", ["train-00001-0.parquet", "train-00000-0.parquet", "games.parquet", "CARD.md"]
+)
 def test_a_file_of_another_s_under_a_name_that_is_needed_is_named_and_left(
     dump: Path, tmp_path: Path, name: str
 ) -> None:
@@ -164,7 +174,9 @@ ingest([sys.argv[1]], Path(sys.argv[2]), IngestConfig(chunk_mib=1, test_share=0.
 """
 
 
-def test_killed_while_files_get_their_names_it_is_no_dataset_and_then_the_same(dump: Path, tmp_path: Path) -> None:
+def test_killed_while_files_get_their_names_it_is_no_dataset_and_then_the_same(
+    dump: Path, tmp_path: Path
+) -> None:
     manifest = ingest([str(dump)], tmp_path / "clean", PLAIN, workers=1)
     names = len(datasets.content(tmp_path / "clean"))
     for moved in (1, names // 2, names - 1, names):
@@ -178,4 +190,8 @@ def test_killed_while_files_get_their_names_it_is_no_dataset_and_then_the_same(d
 
 
 def test_every_kind_has_a_name_and_a_mark() -> None:
-    assert len({(kind.marks, kind.key) for kind in KINDS}) == len({kind.name for kind in KINDS}) == len(KINDS)
+    assert (
+        len({(kind.marks, kind.key) for kind in KINDS})
+        == len({kind.name for kind in KINDS})
+        == len(KINDS)
+    )

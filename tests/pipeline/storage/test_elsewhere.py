@@ -1,4 +1,5 @@
-"""What may lie in a store, by the table in pipeline/README.md: a store in memory here, a real S3 server in test_s3.py."""
+"""What may lie in a store, by the table in pipeline/README.md: a store in memory here, a real S3
+server in test_s3.py."""
 
 import json
 import random
@@ -24,7 +25,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return workplace(tmp_path_factory.mktemp("elsewhere") / "good")
 
 
-def call(capsys: pytest.CaptureFixture[str], patch: pytest.MonkeyPatch, words: list[str]) -> tuple[int, str, str]:
+def call(
+    capsys: pytest.CaptureFixture[str], patch: pytest.MonkeyPatch, words: list[str]
+) -> tuple[int, str, str]:
     patch.setattr(sys, "argv", ["fianchetto", *words, "--json"])
     patch.setattr("pipeline.cli.commands.base.signal.signal", lambda *_: None)
     with pytest.raises(SystemExit) as ended:
@@ -59,19 +62,24 @@ def test_what_takes_an_address_takes_it_and_the_rest_says_so(
     assert not (here / "out").exists()
 
 
-def test_a_changed_object_is_refused(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_changed_object_is_refused(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(CACHE, str(tmp_path / "cache"))
     folder = stores.place(f"memory://bucket/{random.randrange(1 << 40)}")
     for path in (place / "positions" / "2014.05").iterdir():
         if path.is_file() and not path.name.startswith("."):
             (folder / path.name).write_bytes(path.read_bytes())
     assert Batches([folder]).rows
-    monkeypatch.setattr("pipeline.dataset.files.verify_files._verified", set())  # as another process would look again
+    # as another process would look again
+    monkeypatch.setattr("pipeline.dataset.files.verify_files._verified", set())
     shard = folder / "train-00000-0.parquet"
     data = bytearray(shard.read_bytes())
     data[len(data) // 2] ^= 1
     shard.write_bytes(bytes(data))
-    with pytest.raises(DatasetError, match=r"train-00000-0\.parquet cannot be read.*its hash differs"):
+    with pytest.raises(
+        DatasetError, match=r"train-00000-0\.parquet cannot be read.*its hash differs"
+    ):
         Batches([folder])
     shard.write_bytes(bytes(data[:-1]))
     with pytest.raises(DatasetError, match=r"bytes, not"):

@@ -1,4 +1,5 @@
-"""A web server that lies: what is read is one version of the file, whole, or an error says why not."""
+"""A web server that lies: what is read is one version of the file, whole, or an error says why
+not."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -58,7 +59,9 @@ def replaced_by(server: Server, file: File) -> Callable[[], None]:
 @pytest.mark.parametrize("send", [1, 50_000, 250_000])
 def test_without_proof_two_versions_are_never_joined(server: Server, proof: str, send: int) -> None:
     new = File(NEW, **PROOFS[proof])
-    server.files["/a.pgn"] = File(OLD, **PROOFS[proof], faults=[Fault(send=send, then=replaced_by(server, new))])
+    server.files["/a.pgn"] = File(
+        OLD, **PROOFS[proof], faults=[Fault(send=send, then=replaced_by(server, new))]
+    )
     if send > 100_000:
         with pytest.raises(ChangedError, match="was replaced by another version"):
             read(server)
@@ -67,7 +70,9 @@ def test_without_proof_two_versions_are_never_joined(server: Server, proof: str,
 
 
 @pytest.mark.parametrize("proof", PROOFS)
-def test_without_proof_a_broken_stream_begins_again_and_ends_with_the_file(server: Server, proof: str) -> None:
+def test_without_proof_a_broken_stream_begins_again_and_ends_with_the_file(
+    server: Server, proof: str
+) -> None:
     faults = [Fault(send=300_000), Fault(send=100), Fault(send=350_000)]
     server.files["/a.pgn"] = File(OLD, **PROOFS[proof], faults=faults)
     assert read(server) == OLD
@@ -119,7 +124,9 @@ LIES: dict[str, File] = {
     "a date that is none": File(OLD, etag="", modified="Mon, 99 Foo 9999 99:99:99 GMT"),
     "a time zone that is none": File(OLD, etag="", modified="Mon, 01 Jan 0001 00:00:00 +9999"),
     "a part nobody asked for": File(OLD, faults=[Fault(status=206)] * 9),
-    "waits that are none": File(OLD, faults=[Fault(status=503, headers=(("Retry-After", "9" * 5000),))] * 9),
+    "waits that are none": File(
+        OLD, faults=[Fault(status=503, headers=(("Retry-After", "9" * 5000),))] * 9
+    ),
     "a wait of long ago": File(
         OLD, faults=[Fault(status=503, headers=(("Retry-After", "Mon, 01 Jan 0001 00:00:00 GMT"),))]
     ),
@@ -150,13 +157,25 @@ LOCATIONS = [
     "file:///etc/passwd",
     "data:,x",
 ]
-LOCATIONS += ["javascript:1", "http://a:99999999/", "http://" + "a" * 300 + "/", "http://a..b/", "http://%zz/", "\x7f"]
+LOCATIONS += [
+    "javascript:1",
+    "http://a:99999999/",
+    "http://" + "a" * 300 + "/",
+    "http://a..b/",
+    "http://%zz/",
+    "\x7f",
+]
 
 
 @pytest.mark.parametrize("target", LOCATIONS)
 def test_a_redirect_to_an_address_that_is_none_is_said(server: Server, target: str) -> None:
     text = target.encode("utf-8", "surrogateescape").decode("latin-1")
-    server.files["/a.pgn"] = File(OLD, faults=[Fault(status=302, headers=(("Location", text),))] * 3)
+    server.files["/a.pgn"] = File(
+        OLD, faults=[Fault(status=302, headers=(("Location", text),))] * 3
+    )
     found = outcome(server)
     assert "\n" not in found
-    assert any(word in found for word in ("leads nowhere", "given up at byte 0", "no such file", "the file"))
+    assert any(
+        word in found
+        for word in ("leads nowhere", "given up at byte 0", "no such file", "the file")
+    )

@@ -1,4 +1,5 @@
-"""Names that libraries read as something else, and disks without room: a command works, or one line says what is wrong."""
+"""Names that libraries read as something else, and disks without room: a command works, or one line
+says what is wrong."""
 
 import errno
 import os
@@ -25,9 +26,18 @@ COMMAND = [sys.executable, "-m", "pipeline"]
 
 
 def run_command(folder: Path, words: list[str | bytes]) -> "subprocess.CompletedProcess[str]":
-    environment = os.environ | {"PYTHONPATH": str(REPOSITORY), "FIANCHETTO_CACHE": str(folder / "cache")}
+    environment = os.environ | {
+        "PYTHONPATH": str(REPOSITORY),
+        "FIANCHETTO_CACHE": str(folder / "cache"),
+    }
     return subprocess.run(
-        [*COMMAND, *words], cwd=folder, env=environment, capture_output=True, text=True, errors="replace", check=False
+        [*COMMAND, *words],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
     )
 
 
@@ -74,13 +84,18 @@ def test_a_name_that_is_not_utf8_is_refused_before_any_work(tmp_path: Path, plac
     source, out = (bad, "out") if place == "dump" else ("games.pgn", bad)
     done = run_command(tmp_path, ["ingest", os.fsencode(source), "--out", os.fsencode(out)])
     assert done.returncode == 2
-    assert done.stderr == "fianchetto: 'bad\\\\xff.pgn' is not UTF-8: rename the file or folder, as convmv does\n"
+    assert (
+        done.stderr
+        == "fianchetto: 'bad\\\\xff.pgn' is not UTF-8: rename the file or folder, as convmv does\n"
+    )
     assert not (tmp_path / out).exists()
     with pytest.raises(ConfigError, match="is not UTF-8"):
         ingest([str(tmp_path / source)], tmp_path / out)
 
 
-@pytest.mark.parametrize("words", [["audit"], ["rows"], ["fetch"], ["report", "--checkpoint"], ["arena"]])
+@pytest.mark.parametrize(
+    "words", [["audit"], ["rows"], ["fetch"], ["report", "--checkpoint"], ["arena"]]
+)
 def test_no_command_takes_a_name_that_is_not_utf8(tmp_path: Path, words: list[str]) -> None:
     done = run_command(tmp_path, [*words, NOT_UTF8])
     assert done.returncode == 2
@@ -94,7 +109,15 @@ def test_no_command_takes_a_name_that_is_not_utf8(tmp_path: Path, words: list[st
         ["ingest", "games.pgn", "--workers", "1", "--out", "full/x"],
         ["ingest", "games.pgn", "--workers", "2", "--out", "full/x"],
         ["rows", "here/positions/2014.05", "--out", "full/rows.parquet"],
-        ["report", "--checkpoint", "here/net", "--positions", "here/positions/2014.05", "--out", "full/r"],
+        [
+            "report",
+            "--checkpoint",
+            "here/net",
+            "--positions",
+            "here/positions/2014.05",
+            "--out",
+            "full/r",
+        ],
         ["arena", "uniform", "hand-written", "--games", "2", "--out", "full/a"],
         ["audit", "here/positions/2014.05", "--out", "full/u"],
         ["export", "--checkpoint", "here/net", "--out", "full/e.onnx"],
@@ -107,15 +130,28 @@ def test_a_full_disk_is_said_with_the_path(tmp_path: Path, words: list[str]) -> 
     hostile.workplace(tmp_path / "here")
     datasets.dump(tmp_path / "games.pgn", 30)
     (tmp_path / "full").mkdir()
-    code = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000)); sys.argv[0] = 'fianchetto'; "
+    code = (
+        "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000)); "
+        "sys.argv[0] = 'fianchetto'; "
+    )
     code += "from pipeline.cli.main import main; main()"
-    environment = os.environ | {"PYTHONPATH": str(REPOSITORY), "FIANCHETTO_CACHE": str(tmp_path / "cache")}
+    environment = os.environ | {
+        "PYTHONPATH": str(REPOSITORY),
+        "FIANCHETTO_CACHE": str(tmp_path / "cache"),
+    }
     done = subprocess.run(
-        [sys.executable, "-c", code, *words], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        [sys.executable, "-c", code, *words],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 2, done.stderr
     # what a command writes first: `export` and `audit` write to a temporary folder
-    named = {"export": "model.onnx", "audit": "temporary files cannot be written in"}.get(words[0], "full/")
+    named = {"export": "model.onnx", "audit": "temporary files cannot be written in"}.get(
+        words[0], "full/"
+    )
     assert named in done.stderr, done.stderr
     assert "File too large" in done.stderr
     assert done.stderr.count("\n") == 1, done.stderr
@@ -124,15 +160,30 @@ def test_a_full_disk_is_said_with_the_path(tmp_path: Path, words: list[str]) -> 
 def test_a_full_disk_of_the_kernel_cache_is_not_a_damaged_shard(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="No space left"), reading(tmp_path / "train-00000-0.parquet"):
         raise OSError(errno.ENOSPC, "No space left on device")
-    with pytest.raises(DatasetError, match="cannot be read as a shard"), reading(tmp_path / "train-00000-0.parquet"):
+    with (
+        pytest.raises(DatasetError, match="cannot be read as a shard"),
+        reading(tmp_path / "train-00000-0.parquet"),
+    ):
         raise OSError(errno.EIO, "Input/output error")
 
 
 def test_an_address_space_in_which_libraries_abort_is_refused(tmp_path: Path) -> None:
     dump = datasets.dump(tmp_path / "games.pgn", 3)
-    limited = ["bash", "-c", 'ulimit -v 2000000; exec "$@"', "bash", *COMMAND, "ingest", str(dump), "--out", "o"]
+    limited = [
+        "bash",
+        "-c",
+        'ulimit -v 2000000; exec "$@"',
+        "bash",
+        *COMMAND,
+        "ingest",
+        str(dump),
+        "--out",
+        "o",
+    ]
     environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
-    done = subprocess.run(limited, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        limited, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 2
     assert "address space (ulimit -v): raise the limit to 4 GiB" in done.stderr
     assert done.stderr.count("\n") == 1
@@ -146,7 +197,9 @@ def test_an_address_space_in_which_libraries_abort_is_refused(tmp_path: Path) ->
         RuntimeError("DefaultCPUAllocator: can't allocate memory"),
     ],
 )
-def test_memory_that_is_not_there_is_said_in_one_line(error: Exception, capsys: pytest.CaptureFixture[str]) -> None:
+def test_memory_that_is_not_there_is_said_in_one_line(
+    error: Exception, capsys: pytest.CaptureFixture[str]
+) -> None:
     def work() -> None:
         raise error
 
@@ -184,7 +237,9 @@ def test_names_write_no_escape_codes_into_the_terminal(capsys: pytest.CaptureFix
     assert printable("a table\n\tfor é\x07") == "a table\n\tfor é?"
 
 
-@pytest.mark.parametrize("word", ["http://[user:secret@a/b", "ftp://user:secret@a/b?key=secret", "user//me:secret@a"])
+@pytest.mark.parametrize(
+    "word", ["http://[user:secret@a/b", "ftp://user:secret@a/b?key=secret", "user//me:secret@a"]
+)
 def test_a_word_that_is_no_url_shows_no_password(tmp_path: Path, word: str) -> None:
     with pytest.raises(ConfigError) as raised:
         fetch([word], tmp_path)

@@ -1,4 +1,5 @@
-"""Datasets and dumps in a real S3 store: OpenStack Swift's server on loopback, which checks secrets, parts and ranges."""
+"""Datasets and dumps in a real S3 store: OpenStack Swift's server on loopback, which checks
+secrets, parts and ranges."""
 
 import json
 import os
@@ -28,12 +29,24 @@ from tests.pipeline import datasets, hostile
 from tests.pipeline.storage import elsewhere, swift
 
 for needed in ("swift", "s3fs"):
-    pytest.importorskip(needed, reason=f"{needed} is not installed: pip install swift==2.38.3 s3fs, and run this again")
+    pytest.importorskip(
+        needed,
+        reason=f"{needed} is not installed: pip install swift==2.38.3 s3fs, and run this again",
+    )
 pytestmark = pytest.mark.slow
 
 CONFIG = IngestConfig(chunk_mib=1, test_share=0.2, val_share=0.1)
 COMMAND = [sys.executable, "-c", "from pipeline.cli.main import main; main()"]
-SETTINGS = ["--set", "chunk_mib=1", "--set", "test_share=0.2", "--set", "val_share=0.1", "--workers", "1"]
+SETTINGS = [
+    "--set",
+    "chunk_mib=1",
+    "--set",
+    "test_share=0.2",
+    "--set",
+    "val_share=0.1",
+    "--workers",
+    "1",
+]
 
 KILLED = """
 import os, signal, sys
@@ -57,7 +70,10 @@ publish(place(sys.argv[1]), "large", 0, lambda target: target.write(bytes(120 <<
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """Serve S3, and give the bucket."""
-    with swift.serving_s3(tmp_path_factory.mktemp("swift")) as address, pytest.MonkeyPatch.context() as patch:
+    with (
+        swift.serving_s3(tmp_path_factory.mktemp("swift")) as address,
+        pytest.MonkeyPatch.context() as patch,
+    ):
         for name, value in (swift.USER | {"AWS_ENDPOINT_URL": address}).items():
             patch.setenv(name, value)
         bucket: Any = place("s3://chess")
@@ -91,14 +107,18 @@ def content(folder: Any) -> dict[str, str]:
     return found
 
 
-def test_a_dataset_in_a_store_is_that_of_a_folder(store: Any, dump: Path, made: dict[str, str]) -> None:
+def test_a_dataset_in_a_store_is_that_of_a_folder(
+    store: Any, dump: Path, made: dict[str, str]
+) -> None:
     out = store / "whole"
     manifest = ingest([str(dump)], out, CONFIG, workers=2)
     assert content(out) == made
     assert manifest == read_manifest(out)
     assert files_differ(out) == []
     assert ingest([str(dump)], out, CONFIG) == manifest
-    for there, here in zip(Batches([out]).read_rows(), Batches([dump.parent / "made"]).read_rows(), strict=True):
+    for there, here in zip(
+        Batches([out]).read_rows(), Batches([dump.parent / "made"]).read_rows(), strict=True
+    ):
         assert all((there[name] == here[name]).all() for name in here)
     with pytest.raises(DatasetError, match="other settings"):
         ingest([str(dump)], out, IngestConfig(chunk_mib=2))
@@ -108,16 +128,26 @@ def test_every_promise_of_what_may_lie_elsewhere(store: Any, dump: Path, tmp_pat
     here = hostile.workplace(tmp_path / "here")
     (tmp_path / "work").mkdir()
     publish(store / "table", "a.pgn.zst", 0, lambda target: target.write(dump.read_bytes()))
-    environment = os.environ | {"PYTHONPATH": str(REPOSITORY), "FIANCHETTO_CACHE": str(tmp_path / "cache")}
+    environment = os.environ | {
+        "PYTHONPATH": str(REPOSITORY),
+        "FIANCHETTO_CACHE": str(tmp_path / "cache"),
+    }
 
     def call(words: list[str]) -> "subprocess.CompletedProcess[str]":
         command = [*COMMAND, *words, "--json"]
         return subprocess.run(
-            command, cwd=tmp_path / "work", env=environment, capture_output=True, text=True, check=False
+            command,
+            cwd=tmp_path / "work",
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
         )
 
     answers = {}
-    for name, words in elsewhere.taken("s3://chess/table", here, "s3://chess/table/a.pgn.zst").items():
+    for name, words in elsewhere.taken(
+        "s3://chess/table", here, "s3://chess/table/a.pgn.zst"
+    ).items():
         done = call(words)
         assert (done.returncode, done.stderr) == (0, ""), f"{name}: {done.stderr}"
         answers[name] = json.loads(done.stdout.splitlines()[-1])
@@ -136,7 +166,12 @@ def test_an_object_that_changed_is_refused_and_others_are_hashed_once(
     monkeypatch.setenv("FIANCHETTO_CACHE", str(tmp_path / "cache"))
     folder, hashed = store / "vouched", []
     for name in made:
-        publish(folder, name, 0, lambda target, name=name: target.write((dump.parent / "made" / name).read_bytes()))
+        publish(
+            folder,
+            name,
+            0,
+            lambda target, name=name: target.write((dump.parent / "made" / name).read_bytes()),
+        )
     real = verify_files._hash_file
     monkeypatch.setattr(
         "pipeline.dataset.files.verify_files._hash_file",
@@ -183,7 +218,10 @@ def test_a_dump_in_a_store_is_read_in_ranges(
 
 def test_a_wrong_secret_is_refused_in_one_line(store: Any, dump: Path) -> None:
     environment = os.environ | {"PYTHONPATH": str(REPOSITORY), "AWS_SECRET_ACCESS_KEY": "wrong"}
-    for words in ([str(dump), "--out", "s3://chess/wrong"], ["s3://chess/dumps/a.pgn", "--out", "nowhere"]):
+    for words in (
+        [str(dump), "--out", "s3://chess/wrong"],
+        ["s3://chess/dumps/a.pgn", "--out", "nowhere"],
+    ):
         said = subprocess.run(
             [*COMMAND, "ingest", *words, *SETTINGS],
             cwd=dump.parent,
@@ -209,16 +247,22 @@ def test_a_large_file_goes_in_parts_and_a_killed_one_is_never_seen(store: Any) -
     data = random.Random(3).randbytes(120 << 20)
     done = publish(store / "parts", "large", 0, lambda target: target.write(data))
     assert done.bytes == len(data)
-    assert datasets.hashlib.sha256((store / "parts" / "large").read_bytes()).hexdigest() == done.sha256
+    assert (
+        datasets.hashlib.sha256((store / "parts" / "large").read_bytes()).hexdigest() == done.sha256
+    )
     assert "-" in store.fs.info("chess/parts/large")["ETag"]  # as S3 names what came in parts
     environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
-    killed = subprocess.run([sys.executable, "-c", KILLED, "s3://chess/killed"], env=environment, check=False)
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED, "s3://chess/killed"], env=environment, check=False
+    )
     assert killed.returncode == -signal.SIGKILL
     assert content(store / "killed") == {}
     assert not (store / "killed" / "large").exists()
 
 
-def test_a_killed_ingest_is_continued_to_the_same_objects(store: Any, dump: Path, made: dict[str, str]) -> None:
+def test_a_killed_ingest_is_continued_to_the_same_objects(
+    store: Any, dump: Path, made: dict[str, str]
+) -> None:
     command = [*COMMAND, "ingest", str(dump), "--out", "s3://chess/again", *SETTINGS]
     environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
     chance, kills = random.Random(1), 0
@@ -234,7 +278,9 @@ def test_a_killed_ingest_is_continued_to_the_same_objects(store: Any, dump: Path
             name: digest for name, digest in visible.items() if name in made
         }
     assert kills >= 3
-    done = subprocess.run([*command, "--json"], env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [*command, "--json"], env=environment, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1])["out"] == "s3://chess/again"
     assert content(store / "again") == made

@@ -1,4 +1,5 @@
-"""Whose a folder is: only empty folders, and those of the kind that is to be written, are let through."""
+"""Whose a folder is: only empty folders, and those of the kind that is to be written, are let
+through."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +18,9 @@ class NoError(UserError):
     """What these tests are refused with."""
 
 
-@pytest.mark.parametrize("names", [(), (".DS_Store",), ("lost+found/", ".lock"), ("checkpoint.json", "notes.txt")])
+@pytest.mark.parametrize(
+    "names", [(), (".DS_Store",), ("lost+found/", ".lock"), ("checkpoint.json", "notes.txt")]
+)
 def test_empty_folders_and_own_ones_are_let_through(names: tuple[str, ...], tmp_path: Path) -> None:
     for name in names:
         (tmp_path / name).mkdir() if name.endswith("/") else (tmp_path / name).touch()
@@ -28,13 +31,19 @@ def test_empty_folders_and_own_ones_are_let_through(names: tuple[str, ...], tmp_
 @pytest.mark.parametrize(
     ("files", "says"),
     [
-        ({"notes.txt": ""}, r"holds 'notes.txt', which is not of a checkpoint: choose an empty or new directory"),
+        (
+            {"notes.txt": ""},
+            r"holds 'notes.txt', which is not of a checkpoint: choose an empty or new directory",
+        ),
         ({".hidden": ""}, "holds '.hidden'"),
         ({"sub/file": ""}, "holds 'sub'"),
         ({".lock": "somebody's words"}, "holds '.lock'"),
         ({".x.123.tmp": ""}, "holds '.x.123.tmp'"),
         ({".building/mine": ""}, "holds '.building'"),
-        ({"manifest.json": "{}", "train-00000-0.parquet": ""}, "holds 'manifest.json', a dataset, which is not of"),
+        (
+            {"manifest.json": "{}", "train-00000-0.parquet": ""},
+            "holds 'manifest.json', a dataset, which is not of",
+        ),
         ({"explore.json": "{}", "manifest.json": "{}"}, "a generation of self-play, which"),
     ],
 )
@@ -44,7 +53,9 @@ def test_what_is_another_s_is_named(files: dict[str, str], says: str, tmp_path: 
         (tmp_path / name).write_text(text)
     with pytest.raises(NoError, match=says):
         require_own(tmp_path, CHECKPOINT, NoError)
-    assert {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()} == files.keys()
+    assert {
+        path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()
+    } == files.keys()
 
 
 def test_a_mark_that_is_another_s_file_is_none(tmp_path: Path) -> None:
@@ -61,7 +72,11 @@ def test_links_and_files_are_no_folders(tmp_path: Path) -> None:
     (tmp_path / "full" / "x").touch()
     (tmp_path / "there").symlink_to(tmp_path / "full")
     (tmp_path / "gone").symlink_to(tmp_path / "nothing")
-    for name, says in (("there", "holds 'x'"), ("gone", "a link to nothing"), ("full/x", "it is a file")):
+    for name, says in (
+        ("there", "holds 'x'"),
+        ("gone", "a link to nothing"),
+        ("full/x", "it is a file"),
+    ):
         with pytest.raises(NoError, match=says):
             require_own(tmp_path / name, DATASET, NoError)
 
@@ -89,7 +104,8 @@ def test_nothing_is_written_into_what_is_read(tmp_path: Path) -> None:
 
 
 def commands() -> dict[str, Callable[[Path, Path], object]]:
-    """Give what fills folders, each called with its folder and a dataset's; all of it is refused before anything is done."""
+    """Give what fills folders, each called with its folder and a dataset's; all of it is refused
+    before anything is done."""
     from pipeline.dataset.join import join
     from pipeline.evaluation.render import write_report
     from pipeline.finetune.config import FinetuneConfig
@@ -102,11 +118,17 @@ def commands() -> dict[str, Callable[[Path, Path], object]]:
     from pipeline.selfplay.job import explore
     from pipeline.validation.render import write_audit
 
-    side, match, games = SideConfig(who="uniform"), ArenaConfig(games=2), ExploreConfig(explorer="hand-written")
+    side, match, games = (
+        SideConfig(who="uniform"),
+        ArenaConfig(games=2),
+        ExploreConfig(explorer="hand-written"),
+    )
     embedded = REPOSITORY / "datasets" / "embedded"
     return {
         "ingest": lambda out, read: ingest([str(SAMPLE)], out),
-        "selfplay": lambda out, read: explore(None, ExploreConfig(games=1, explorer="hand-written"), out),
+        "selfplay": lambda out, read: explore(
+            None, ExploreConfig(games=1, explorer="hand-written"), out
+        ),
         "finetune": lambda out, read: finetune(
             embedded, FinetuneConfig(generations=1, games_share=1.0, explore=games), out
         ),
@@ -132,8 +154,12 @@ def positions(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_no_command_writes_into_a_folder_of_others(name: str, positions: Path, tmp_path: Path) -> None:
-    theirs = dict.fromkeys(("games.pgn", "report.txt", "table.md", "train-00000-0.parquet", "x/.y.tmp"), b"theirs")
+def test_no_command_writes_into_a_folder_of_others(
+    name: str, positions: Path, tmp_path: Path
+) -> None:
+    theirs = dict.fromkeys(
+        ("games.pgn", "report.txt", "table.md", "train-00000-0.parquet", "x/.y.tmp"), b"theirs"
+    )
     (tmp_path / "theirs" / "x").mkdir(parents=True)
     for path, data in theirs.items():
         (tmp_path / "theirs" / path).write_bytes(data)

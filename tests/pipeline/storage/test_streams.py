@@ -1,4 +1,5 @@
-"""Dumps read from a server and never kept, and datasets written to a store: the same rows, whatever the network does."""
+"""Dumps read from a server and never kept, and datasets written to a store: the same rows, whatever
+the network does."""
 
 import json
 import os
@@ -72,14 +73,18 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 
 
 def rows_of(folder: Path) -> dict[str, str]:
-    return {name: digest for name, digest in datasets.content(folder).items() if name != "manifest.json"}
+    return {
+        name: digest for name, digest in datasets.content(folder).items() if name != "manifest.json"
+    }
 
 
 def test_a_stream_gives_the_rows_of_the_file_through_breaks(
     server: Server, dump: Path, made: dict[str, str], tmp_path: Path
 ) -> None:
     data = dump.read_bytes()
-    server.files["/games.pgn.zst"] = File(data, faults=[Fault()] * 3 + [Fault(send=len(data) // 2), Fault(send=0)])
+    server.files["/games.pgn.zst"] = File(
+        data, faults=[Fault()] * 3 + [Fault(send=len(data) // 2), Fault(send=0)]
+    )
     address = f"{server.url}/games.pgn.zst?token=secret"
     manifest = ingest([address], tmp_path / "out", CONFIG, workers=1)
     assert server.ranges("games.pgn.zst")[-2:] == [f"bytes={len(data) // 2}-"] * 2
@@ -89,15 +94,21 @@ def test_a_stream_gives_the_rows_of_the_file_through_breaks(
     assert "secret" not in (tmp_path / "out" / "manifest.json").read_text()
     asked = len(server.asked)
     assert ingest([address], tmp_path / "out", CONFIG, workers=1) == manifest
-    assert ingest([str(dump)], tmp_path / "out", CONFIG, workers=1) == manifest  # it is the same dump by its hash
-    assert server.ranges("games.pgn.zst")[asked:] == ["bytes=0-0", "bytes=0-0"]  # looked at, not read
+    # it is the same dump by its hash
+    assert ingest([str(dump)], tmp_path / "out", CONFIG, workers=1) == manifest
+    # looked at, not read
+    assert server.ranges("games.pgn.zst")[asked:] == ["bytes=0-0", "bytes=0-0"]
     server.files["/games.pgn.zst"].etag = '"two"'
     with pytest.raises(DatasetError, match="have changed"):
         ingest([address], tmp_path / "out", CONFIG, workers=1)
 
 
 def test_a_network_that_is_gone_keeps_what_is_finished(
-    server: Server, dump: Path, made: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: Server,
+    dump: Path,
+    made: dict[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for room in (source, chunks):
         monkeypatch.setattr(room, "BLOCK", 1 << 16)  # or all of the text is read at once
@@ -107,7 +118,9 @@ def test_a_network_that_is_gone_keeps_what_is_finished(
     file = server.files["/games.pgn.zst"] = File(data)
     file.faults += [Fault()] * 3 + [Fault(send=len(data) - 1000)] + [Fault(send=0)] * 6
     address = f"{server.url}/games.pgn.zst"
-    with pytest.raises(IngestError, match=r"after 6 tries in a row .*; what was finished is kept in"):
+    with pytest.raises(
+        IngestError, match=r"after 6 tries in a row .*; what was finished is kept in"
+    ):
         ingest([address], out, CONFIG, workers=1)
     assert not (out / "manifest.json").exists()
     finished = {path.name: path.stat().st_mtime_ns for path in (out / BUILDING).glob("*.parquet")}
@@ -118,10 +131,13 @@ def test_a_network_that_is_gone_keeps_what_is_finished(
     file.etag = '"one"'
     ingest([address], out, CONFIG, workers=1)
     assert rows_of(out) == made
-    assert {name: (out / name).stat().st_mtime_ns for name in finished} == finished  # not one of them was made again
+    # not one of them was made again
+    assert {name: (out / name).stat().st_mtime_ns for name in finished} == finished
 
 
-def test_a_dump_replaced_while_it_is_read_is_not_joined(server: Server, dump: Path, tmp_path: Path) -> None:
+def test_a_dump_replaced_while_it_is_read_is_not_joined(
+    server: Server, dump: Path, tmp_path: Path
+) -> None:
     data = dump.read_bytes()
 
     def replaced() -> None:
@@ -134,7 +150,9 @@ def test_a_dump_replaced_while_it_is_read_is_not_joined(server: Server, dump: Pa
     assert not (tmp_path / "out" / "manifest.json").exists()
 
 
-def test_a_damaged_archive_of_a_server_gives_what_the_file_gives(server: Server, dump: Path, tmp_path: Path) -> None:
+def test_a_damaged_archive_of_a_server_gives_what_the_file_gives(
+    server: Server, dump: Path, tmp_path: Path
+) -> None:
     data = bytearray(dump.read_bytes())
     data[len(data) * 2 // 3] ^= 0x55
     (tmp_path / "games.pgn.zst").write_bytes(data)
@@ -146,7 +164,9 @@ def test_a_damaged_archive_of_a_server_gives_what_the_file_gives(server: Server,
     assert rows_of(tmp_path / "web") == rows_of(tmp_path / "file")
 
 
-def test_a_store_holds_what_a_folder_would(dump: Path, made: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_holds_what_a_folder_would(
+    dump: Path, made: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     out = place(f"memory://bucket/{random.randrange(1 << 40)}/games")
     calls = 0
 
@@ -171,12 +191,16 @@ def test_a_store_holds_what_a_folder_would(dump: Path, made: dict[str, str], mon
         ingest([str(dump)], out, CONFIG, workers=1)
     manifest = ingest([str(dump)], out, CONFIG, workers=1)
     assert {name.rpartition("/")[2] for name in fs.find(out.path)} == {*made, "manifest.json"}  # type: ignore[attr-defined]
-    assert {name: datasets.hashlib.sha256((out / name).read_bytes()).hexdigest() for name in made} == made
+    assert {
+        name: datasets.hashlib.sha256((out / name).read_bytes()).hexdigest() for name in made
+    } == made
     assert manifest == read_manifest(out) == read_manifest(dump.parent / "made")
     assert files_differ(out) == []
     assert ingest([str(dump)], out, CONFIG, workers=1) == manifest
     for there, here in zip(
-        Batches([out], "test").read_rows(), Batches([dump.parent / "made"], "test").read_rows(), strict=True
+        Batches([out], "test").read_rows(),
+        Batches([dump.parent / "made"], "test").read_rows(),
+        strict=True,
     ):
         assert all((there[name] == here[name]).all() for name in here)
 
@@ -185,12 +209,15 @@ def test_two_machines_with_other_settings_do_not_mix_in_a_store(dump: Path) -> N
     out = place(f"memory://bucket/{random.randrange(1 << 40)}/mixed")
 
     def other(count: int) -> bool:
-        """Let the other machine begin as soon as this one has; it does not see this one's lock, nor its run.json in time."""
+        """Let the other machine begin as soon as this one has; it does not see this one's lock, nor
+        its run.json in time."""
         fs, path = out.fs, out.path  # type: ignore[attr-defined]
         if not asked and len(fs.glob(f"{path}/.building/parts/[0-9]*.json")) == count:
             asked.append(fs.cat_file(f"{path}/.building/run.json"))
             fs.rm_file(f"{path}/.building/run.json")
-            with pytest.raises(DatasetError, match="is written by another ingest with other settings"):
+            with pytest.raises(
+                DatasetError, match="is written by another ingest with other settings"
+            ):
                 encode_first(replace(CONFIG, min_elo=1000))
         return False
 
@@ -216,7 +243,9 @@ def test_two_machines_with_other_settings_do_not_mix_in_a_store(dump: Path) -> N
     assert not (late / "manifest.json").exists()
 
 
-def test_a_store_that_refuses_is_said_and_a_writer_that_fails_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_refuses_is_said_and_a_writer_that_fails_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     folder = place("memory://refused/x")
 
     def fails(target: object) -> None:
@@ -235,7 +264,9 @@ def test_a_store_that_refuses_is_said_and_a_writer_that_fails_leaves_nothing(mon
         publish(folder, "a", 0, lambda target: target.write(b"whole"))
 
 
-def test_a_publisher_names_its_files_when_they_are_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_publisher_names_its_files_when_they_are_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     synced, real, waiting = [], os.fsync, threading.Event()
 
     def slow(descriptor: int) -> None:
@@ -250,20 +281,33 @@ def test_a_publisher_names_its_files_when_they_are_on_the_disk(tmp_path: Path, m
         publish_later(tmp_path, "b", 0, lambda target: target.write(b"two"))
         waiting.set()
     assert len(synced) == 2
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"a": b"one", "b": b"two"}
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {
+        "a": b"one",
+        "b": b"two",
+    }
     assert first == Published("a", 3, 3, datasets.hashlib.sha256(b"one").hexdigest())
 
 
-def test_notes_of_a_store_are_listed_once_and_read_at_a_time(dump: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_notes_of_a_store_are_listed_once_and_read_at_a_time(
+    dump: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     out = place("memory://notes/out")
     calls: list[str] = []
     with pytest.raises(Stopped):
-        ingest([str(dump)], out, CONFIG, workers=1, stop=lambda: len(list((out / PARTS).glob("[0-9]*.json"))) >= 2)
+        ingest(
+            [str(dump)],
+            out,
+            CONFIG,
+            workers=1,
+            stop=lambda: len(list((out / PARTS).glob("[0-9]*.json"))) >= 2,
+        )
     folder: Any = out / PARTS
     real = {name: getattr(type(folder.fs), name) for name in ("ls", "info")}
     for name, method in real.items():
 
-        def counted(self: Any, *args: Any, method: Any = method, name: str = name, **more: Any) -> Any:
+        def counted(
+            self: Any, *args: Any, method: Any = method, name: str = name, **more: Any
+        ) -> Any:
             calls.append(name)
             return method(self, *args, **more)
 
@@ -271,11 +315,14 @@ def test_notes_of_a_store_are_listed_once_and_read_at_a_time(dump: Path, monkeyp
     notes = read_notes(folder)
     assert [note["chunk"] for note in notes] == [0, 1]
     assert calls.count("ls") <= 2
-    (folder / "00003.json").write_bytes((folder / "00001.json").read_bytes())  # behind a gap: not yet
+    # behind a gap: not yet
+    (folder / "00003.json").write_bytes((folder / "00001.json").read_bytes())
     assert len(read_notes(folder)) == 2
 
 
-def test_uploads_leave_the_writer_free_and_only_so_many_are_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_uploads_leave_the_writer_free_and_only_so_many_are_under_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     folder = place("memory://uploads/x")
     fs: Any = folder.fs  # type: ignore[attr-defined]
     real, gate, lock, under_way, most = type(fs).put_file, threading.Event(), threading.Lock(), 0, 0
@@ -286,7 +333,8 @@ def test_uploads_leave_the_writer_free_and_only_so_many_are_under_way(monkeypatc
             under_way += 1
             most = max(most, under_way)
             if under_way == SETTLING:
-                threading.Timer(0.2, gate.set).start()  # time enough for one more to begin, if one could
+                # time enough for one more to begin, if one could
+                threading.Timer(0.2, gate.set).start()
         assert gate.wait(LONG), "the others are written while these are uploaded"
         real(self, here, path, **more)
         with lock:
@@ -297,9 +345,13 @@ def test_uploads_leave_the_writer_free_and_only_so_many_are_under_way(monkeypatc
 
     monkeypatch.setattr(type(fs), "put_file", slow)
     with publish_behind() as publish_later:
-        made = [publish_later(folder, str(number), 0, partial(fill, number)) for number in range(10)]
+        made = [
+            publish_later(folder, str(number), 0, partial(fill, number)) for number in range(10)
+        ]
     assert most == SETTLING
-    assert [(folder / one.name).read_bytes() for one in made] == [b"%d" % number for number in range(10)]
+    assert [(folder / one.name).read_bytes() for one in made] == [
+        b"%d" % number for number in range(10)
+    ]
 
     def broken(self: Any, here: str, path: str, **more: Any) -> None:
         raise PermissionError("Access Denied")

@@ -39,7 +39,8 @@ STEPS = TrainConfig(steps=2, batch_size=8, threads=1)
 
 @pytest.fixture(autouse=True)
 def hashing_never_asks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have only the training ask whether to stop; hashing asks when it takes longer than half a second."""
+    """Have only the training ask whether to stop; hashing asks when it takes longer than half a
+    second."""
     monkeypatch.setattr("pipeline.dataset.files.verify_files.PATIENCE", float("inf"))
 
 
@@ -48,18 +49,24 @@ def positions(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("training")
     dump = folder / "dump.pgn"
     dump.write_text("\n".join(random_game(seed) for seed in range(12)))
-    ingest([str(dump)], folder / "positions", IngestConfig(test_share=0.2, val_share=0.3), workers=1)
+    ingest(
+        [str(dump)], folder / "positions", IngestConfig(test_share=0.2, val_share=0.3), workers=1
+    )
     return folder / "positions"
 
 
-def test_datasets_without_a_validation_split_do_not_end_the_validation(positions: Path, tmp_path: Path) -> None:
+def test_datasets_without_a_validation_split_do_not_end_the_validation(
+    positions: Path, tmp_path: Path
+) -> None:
     dump = positions.parent / "dump.pgn"
     ingest([str(dump)], tmp_path / "whole", IngestConfig(test_share=0.0, val_share=0.0), workers=1)
     assert find_validated([positions, tmp_path / "whole"], STEPS) == [positions]
     assert find_validated([tmp_path / "whole"], STEPS) == []
 
 
-def test_an_export_that_integers_would_change_is_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_export_that_integers_would_change_is_in_float32(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     asked: list[bool] = []
 
     def export_checkpoint(*_: object, int8: bool = False, **__: object) -> None:
@@ -87,14 +94,21 @@ def test_the_card_names_the_data_by_hash_and_not_by_place(positions: Path, tmp_p
 
 def test_another_dataset_does_not_continue_a_run(positions: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
-    ingest([str(positions.parent / "dump.pgn")], other, IngestConfig(test_share=0.1, val_share=0.3), workers=1)
+    ingest(
+        [str(positions.parent / "dump.pgn")],
+        other,
+        IngestConfig(test_share=0.1, val_share=0.3),
+        workers=1,
+    )
     train_on([positions], "fianchetto-xs", STEPS, tmp_path / "net", stop=lambda: True)
     with pytest.raises(ValueError, match="data"):
         train_on([other], "fianchetto-xs", STEPS, tmp_path / "net")
 
 
 @pytest.mark.parametrize("shares", [(), (0.5, 0.5)])
-def test_a_dataset_that_is_named_twice_is_refused(shares: tuple[float, ...], positions: Path, tmp_path: Path) -> None:
+def test_a_dataset_that_is_named_twice_is_refused(
+    shares: tuple[float, ...], positions: Path, tmp_path: Path
+) -> None:
     joined = tmp_path / "set"
     join([positions], joined, JoinConfig(hold_out="none"))
     for twice in ([positions, positions.parent / "." / positions.name], [joined, positions]):
@@ -106,7 +120,9 @@ def test_training_from_scratch_on_few_games_names_the_better_command(
     positions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lines = list[str]()
-    monkeypatch.setattr("pipeline.training.train.LOG.info", lambda text, *words: lines.append(text % words))
+    monkeypatch.setattr(
+        "pipeline.training.train.LOG.info", lambda text, *words: lines.append(text % words)
+    )
     train_on([positions], "fianchetto-xs", STEPS, tmp_path / "net")
     (advice,) = lines
     assert "--start" in advice
@@ -115,7 +131,9 @@ def test_training_from_scratch_on_few_games_names_the_better_command(
     assert lines == [advice]
 
 
-def test_too_few_positions_are_refused_before_any_time_is_spent(positions: Path, tmp_path: Path) -> None:
+def test_too_few_positions_are_refused_before_any_time_is_spent(
+    positions: Path, tmp_path: Path
+) -> None:
     huge = TrainConfig(steps=1, batch_size=100_000)
     with pytest.raises(DatasetError, match="do not fill one batch of 100000: choose a smaller"):
         train_on([positions], "fianchetto-xs", huge, tmp_path / "net")
@@ -125,7 +143,8 @@ def test_too_few_positions_are_refused_before_any_time_is_spent(positions: Path,
 WORDS = ["--preset", "fianchetto-xs", "--steps", "9", "--batch-size", "128", "--set", "norm_rows=2"]
 WORDS += ["--device", "cpu", "--set", "amp=off"]
 BEFORE = 64 + 5
-"""Microbatches until they are slow: one step, and a few of the second, which takes a minute then."""
+"""Microbatches until they are slow: one step, and a few of the second, which takes a minute
+then."""
 
 
 @pytest.mark.parametrize(("number", "threads"), [(signal.SIGTERM, 1), (signal.SIGINT, 2)])
@@ -134,11 +153,22 @@ def test_a_signal_inside_of_a_slow_step_saves_the_last_whole_one(
 ) -> None:
     out = tmp_path / "net"
     command = [sys.executable, "-m", "tests.pipeline.slow_training", str(tmp_path), str(BEFORE)]
-    command += ["train", "--positions", str(positions), "--out", str(out), "--set", f"threads={threads}", *WORDS]
+    command += [
+        "train",
+        "--positions",
+        str(positions),
+        "--out",
+        str(out),
+        "--set",
+        f"threads={threads}",
+        *WORDS,
+    ]
     process = forked.Popen(command, cwd=REPOSITORY, stderr=subprocess.PIPE, text=True)
     until(lambda: (tmp_path / "slow").exists() or process.poll() is not None)
     assert process.poll() is None
-    assert json.loads((out / "checkpoint.json").read_text())["step"] == 0, "nothing is saved of the steps yet"
+    assert json.loads((out / "checkpoint.json").read_text())["step"] == 0, (
+        "nothing is saved of the steps yet"
+    )
     process.send_signal(number)
     _, said = process.communicate(timeout=LONG)
     assert process.returncode == 128 + number, said
@@ -151,19 +181,43 @@ def test_a_signal_inside_of_a_slow_step_saves_the_last_whole_one(
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_kernels_that_are_not_compiled_yet_take_none_of_the_minutes(positions: Path, tmp_path: Path) -> None:
+def test_kernels_that_are_not_compiled_yet_take_none_of_the_minutes(
+    positions: Path, tmp_path: Path
+) -> None:
     """With an empty cache; a process of its own, which has compiled nothing."""
-    command = [sys.executable, "-m", "pipeline", "train", "--positions", str(positions), "--out", str(tmp_path / "net")]
-    command += ["--preset", "fianchetto-human", "--minutes", "0.1", "--batch-size", "8", "--device", "cpu"]
+    command = [
+        sys.executable,
+        "-m",
+        "pipeline",
+        "train",
+        "--positions",
+        str(positions),
+        "--out",
+        str(tmp_path / "net"),
+    ]
+    command += [
+        "--preset",
+        "fianchetto-human",
+        "--minutes",
+        "0.1",
+        "--batch-size",
+        "8",
+        "--device",
+        "cpu",
+    ]
     variables = os.environ | {VARIABLE: str(tmp_path / "kernels")}
-    done = subprocess.run(command, cwd=REPOSITORY, env=variables, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=REPOSITORY, env=variables, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("compiling kernels:") == 1
     card = json.loads((tmp_path / "net" / "checkpoint.json").read_text())
     assert card["step"] > 3
     assert list((tmp_path / "kernels").glob("*/move_features.*.nbi"))
     command[command.index("--out") + 1] = str(tmp_path / "again")
-    again = subprocess.run(command, cwd=REPOSITORY, env=variables, capture_output=True, text=True, check=False)
+    again = subprocess.run(
+        command, cwd=REPOSITORY, env=variables, capture_output=True, text=True, check=False
+    )
     assert (again.returncode, again.stderr) == (0, ""), "what is compiled is told of no more"
 
 
@@ -171,11 +225,25 @@ def test_kernels_that_are_not_compiled_yet_take_none_of_the_minutes(positions: P
 @pytest.mark.timeout(900)
 def test_workers_that_will_compile_are_told_of(tmp_path: Path) -> None:
     (tmp_path / "dump.pgn").write_text("\n".join(random_game(seed) for seed in range(12)))
-    command = [sys.executable, "-m", "pipeline", "ingest", str(tmp_path / "dump.pgn"), "--workers", "2", "--out"]
+    command = [
+        sys.executable,
+        "-m",
+        "pipeline",
+        "ingest",
+        str(tmp_path / "dump.pgn"),
+        "--workers",
+        "2",
+        "--out",
+    ]
     variables = os.environ | {VARIABLE: str(tmp_path / "kernels")}
     for name, told in (("first", 1), ("second", 0)):
         done = subprocess.run(
-            [*command, str(tmp_path / name)], cwd=REPOSITORY, env=variables, capture_output=True, text=True, check=False
+            [*command, str(tmp_path / name)],
+            cwd=REPOSITORY,
+            env=variables,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         assert done.returncode == 0, done.stderr
         assert done.stderr.count("compiling kernels:") == told, done.stderr
@@ -189,7 +257,8 @@ def test_kernels_are_known_by_the_names_that_they_are_asked_for_by(positions: Pa
 
 
 def test_a_run_writes_into_nothing_that_is_not_its_own(positions: Path, tmp_path: Path) -> None:
-    """Whatever it is called by: a dataset, something inside one, what holds one, a set that names one, a stranger's."""
+    """Whatever it is called by: a dataset, something inside one, what holds one, a set that names
+    one, a stranger's."""
     linked, strangers, outer = tmp_path / "linked", tmp_path / "strangers", tmp_path / "outer"
     linked.symlink_to(positions)
     strangers.mkdir()
@@ -198,8 +267,20 @@ def test_a_run_writes_into_nothing_that_is_not_its_own(positions: Path, tmp_path
     shutil.copytree(positions, outer / "positions")
     join([positions], tmp_path / "set", JoinConfig(hold_out="none"))
     before = content(positions)
-    reads = {outer: outer / "positions", tmp_path / "set": tmp_path / "set", positions / "net": tmp_path / "set"}
-    outs = [positions, Path(f"{positions}/"), linked, linked / "net", positions / "net", strangers, *reads]
+    reads = {
+        outer: outer / "positions",
+        tmp_path / "set": tmp_path / "set",
+        positions / "net": tmp_path / "set",
+    }
+    outs = [
+        positions,
+        Path(f"{positions}/"),
+        linked,
+        linked / "net",
+        positions / "net",
+        strangers,
+        *reads,
+    ]
     for out in outs:
         with pytest.raises(ConfigError, match=r"choose (an empty or new|another) directory"):
             train_on([reads.get(out, positions)], "fianchetto-xs", STEPS, out)
@@ -208,7 +289,9 @@ def test_a_run_writes_into_nothing_that_is_not_its_own(positions: Path, tmp_path
     assert [path.name for path in outer.iterdir()] == ["positions"]
 
 
-def test_a_run_that_was_killed_before_its_first_card_is_begun_anew(positions: Path, tmp_path: Path) -> None:
+def test_a_run_that_was_killed_before_its_first_card_is_begun_anew(
+    positions: Path, tmp_path: Path
+) -> None:
     train_on([positions], "fianchetto-xs", STEPS, tmp_path / "net", stop=lambda: True)
     (tmp_path / "net" / "checkpoint.json").unlink()
     assert train_on([positions], "fianchetto-xs", STEPS, tmp_path / "net")["finished"]
@@ -234,13 +317,20 @@ def test_a_run_may_begin_with_the_weights_of_another_and_says_what_those_have_se
 ) -> None:
     first = train_on([positions], "fianchetto-xs", STEPS, tmp_path / "first")
     slow = TrainConfig(steps=1, batch_size=8, threads=1, learning_rate=1e-12, ema=0.0)
-    card = train_on([positions], "fianchetto-xs", slow, tmp_path / "second", start=tmp_path / "first")
+    card = train_on(
+        [positions], "fianchetto-xs", slow, tmp_path / "second", start=tmp_path / "first"
+    )
     assert card["data"]["start"]["weights_sha256"] == first["files"]["weights"]["sha256"]
     assert card["data"]["start"]["data"] == first["data"]
-    before, after = (dict(load(tmp_path / name)[0].named_parameters()) for name in ("first", "second"))
+    before, after = (
+        dict(load(tmp_path / name)[0].named_parameters()) for name in ("first", "second")
+    )
     last = [name for name in before if name.startswith("value.")][-2:]  # calibrated again
     scales = dict.fromkeys(last, card["calibration"]["factor"])
-    assert all(torch.allclose(scales.get(name, 1.0) * before[name], after[name], atol=1e-6) for name in before)
+    assert all(
+        torch.allclose(scales.get(name, 1.0) * before[name], after[name], atol=1e-6)
+        for name in before
+    )
     with pytest.raises(ValueError, match="another preset"):
         train_on([positions], "self-learning", STEPS, tmp_path / "third", start=tmp_path / "first")
 
@@ -252,13 +342,24 @@ def test_a_network_of_an_older_row_of_its_preset_is_trained_on_as_it_is(
     with monkeypatch.context() as before_the_table_changed:
         before_the_table_changed.setattr(pipeline.training.train, "find_preset", lambda *_: older)
         train_on([positions], "fianchetto-human", STEPS, tmp_path / "old")
-    card = train_on([positions], "fianchetto-human", STEPS, tmp_path / "new", stop=lambda: True, start=tmp_path / "old")
+    card = train_on(
+        [positions],
+        "fianchetto-human",
+        STEPS,
+        tmp_path / "new",
+        stop=lambda: True,
+        start=tmp_path / "old",
+    )
     assert preset_from_row(card["preset"]) == older != preset("fianchetto-human")
-    again = train_on([positions], "fianchetto-human", STEPS, tmp_path / "new", start=tmp_path / "old")
+    again = train_on(
+        [positions], "fianchetto-human", STEPS, tmp_path / "new", start=tmp_path / "old"
+    )
     assert preset_from_row(again["preset"]) == older
 
 
-def test_hashing_is_a_stage_of_its_own(positions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hashing_is_a_stage_of_its_own(
+    positions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("FIANCHETTO_CACHE", str(tmp_path / "cache"))
     ticks: list[Tick] = []
     train_on([positions], "fianchetto-xs", STEPS, tmp_path / "net", progress=ticks.append)

@@ -1,4 +1,5 @@
-"""A checkpoint trained on self-play: what it learns, what it uses of its rows, and that a killed run ends as another."""
+"""A checkpoint trained on self-play: what it learns, what it uses of its rows, and that a killed
+run ends as another."""
 
 import itertools
 import math
@@ -65,8 +66,19 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Make a seed, another, human rows with some held out, and two generations of self-play."""
     folder = tmp_path_factory.mktemp("tuning")
     for name, seed in (("seed", 1), ("other", 2)):
-        config = replace(CONFIG, epochs=None, steps=20, seed=seed, teach="policy", search_value_share=1.0)
-        train(config, TINY, stream(), folder / name, validation=None, data={}, progress=silent, stop=lambda: False)
+        config = replace(
+            CONFIG, epochs=None, steps=20, seed=seed, teach="policy", search_value_share=1.0
+        )
+        train(
+            config,
+            TINY,
+            stream(),
+            folder / name,
+            validation=None,
+            data={},
+            progress=silent,
+            stop=lambda: False,
+        )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(shards, "ROW_GROUP", 16)
         dataset(folder / "human", playouts(130, 1), held_out=30)
@@ -80,7 +92,9 @@ def tune(made: Path, out: Path, config: TrainConfig = CONFIG, **options: Any) ->
     selfplay = [made / name for name in options.pop("selfplay", ("one", "two"))]
     human = [made / name for name in options.pop("human", ("human",))]
     start = options.pop("start", made / "seed")
-    return tune_on(selfplay, human, start, config, out, stop=lambda: next(calls) >= stop_after, **options)
+    return tune_on(
+        selfplay, human, start, config, out, stop=lambda: next(calls) >= stop_after, **options
+    )
 
 
 def weights(card: dict[str, Any]) -> str:
@@ -89,7 +103,9 @@ def weights(card: dict[str, Any]) -> str:
 
 def test_a_run_uses_its_rows_once_and_says_what_it_is_made_of(made: Path, tmp_path: Path) -> None:
     card = tune(made, tmp_path / "net")
-    assert card["step"] == card["config"]["steps"] == 22, "a batch takes 10 and two thirds of 240 rows"
+    assert card["step"] == card["config"]["steps"] == 22, (
+        "a batch takes 10 and two thirds of 240 rows"
+    )
     assert card["finished"]
     people, one, two = card["uses"]
     assert (people["names"], one["names"], two["names"]) == (["human"], ["one"], ["two"])
@@ -104,13 +120,17 @@ def test_a_run_uses_its_rows_once_and_says_what_it_is_made_of(made: Path, tmp_pa
     before = read_card(made / "seed")["positions"]
     assert (card["positions"], count_positions(card)) == (22 * 16, 22 * 16 + before)
     later = tune(made, tmp_path / "later", start=tmp_path / "net")
-    assert count_positions(later) == 2 * 22 * 16 + before, "of all runs, though generations do not nest"
+    assert count_positions(later) == 2 * 22 * 16 + before, (
+        "of all runs, though generations do not nest"
+    )
     again = tune(made, tmp_path / "net")
     assert "finished already" in again["message"]
     assert again["uses"] == card["uses"]
 
 
-def test_what_is_spent_is_not_used_again(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_spent_is_not_used_again(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen, real = [], Mixture.from_step
 
     def watched(self: Mixture, step: int) -> Iterator[Batch]:
@@ -129,9 +149,14 @@ def test_what_is_spent_is_not_used_again(made: Path, tmp_path: Path, monkeypatch
     assert len(np.unique(searched)) == len(searched) == 236, "no row of either run twice"
     assert len(people) == 116
     assert len(np.unique(people)) == 100, "a human row comes again only after all of them"
-    with pytest.raises(DatasetError, match=r"4 of 240 self-play positions may still be used.* raise most_uses"):
+    with pytest.raises(
+        DatasetError, match=r"4 of 240 self-play positions may still be used.* raise most_uses"
+    ):
         tune(made, tmp_path / "third", spent=spent)
-    assert tune(made, tmp_path / "third", spent=spent, most_uses=2.0, stop_after=1)["config"]["steps"] == 22
+    assert (
+        tune(made, tmp_path / "third", spent=spent, most_uses=2.0, stop_after=1)["config"]["steps"]
+        == 22
+    )
 
 
 def test_steps_are_limited_by_uses_and_by_what_is_asked(made: Path, tmp_path: Path) -> None:
@@ -146,8 +171,11 @@ def test_steps_are_limited_by_uses_and_by_what_is_asked(made: Path, tmp_path: Pa
 
 
 def mean_divergence(checkpoint: Path, rows: Any, count: int) -> float:
-    """Measure the mean Kullback-Leibler divergence from the visits to the policy, in nats, by its formula."""
-    logits, _ = NetworkEvaluator(load(checkpoint)[0], device="cpu", amp="off")(rows["planes"][:count])
+    """Measure the mean Kullback-Leibler divergence from the visits to the policy, in nats, by its
+    formula."""
+    logits, _ = NetworkEvaluator(load(checkpoint)[0], device="cpu", amp="off")(
+        rows["planes"][:count]
+    )
     total = 0.0
     for row in range(count):
         legal = legal_labels(rows, row)
@@ -171,7 +199,8 @@ def test_a_fine_tune_moves_the_policy_to_the_visits(made: Path, tmp_path: Path) 
 def test_where_searches_teach_the_value_alone_the_policy_stays(
     made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Half of what the policy moves away without the seed's policy as its target, or less; stopped and continued, too."""
+    """Half of what the policy moves away without the seed's policy as its target, or less; stopped
+    and continued, too."""
     config = replace(CONFIG, epochs=12.0, learning_rate=0.02, teach="value", search_value_share=1.0)
     options: dict[str, Any] = {"selfplay": ("two",), "most_uses": 20.0, "human_share": 0.1}
     tune(made, tmp_path / "whole", config, **options)
@@ -181,25 +210,44 @@ def test_where_searches_teach_the_value_alone_the_policy_stays(
     assert weights(card) == weights(read_card(tmp_path / "whole"))
     monkeypatch.setattr("model.training.loop.keep_policy", lambda run, weights: None)
     tune(made, tmp_path / "free", config, **options)
-    rows = next(Batches([made / "two"], batch_size=90, columns=select_columns(config, TINY)).from_step(0))
+    rows = next(
+        Batches([made / "two"], batch_size=90, columns=select_columns(config, TINY)).from_step(0)
+    )
     seed = priors(made / "seed", rows)
-    moved = {name: np.abs(priors(tmp_path / name, rows) - seed).sum(1).mean() for name in ("whole", "free")}
+    moved = {
+        name: np.abs(priors(tmp_path / name, rows) - seed).sum(1).mean()
+        for name in ("whole", "free")
+    }
     assert 0.0 < moved["whole"] < 0.5 * moved["free"]
 
 
-def test_values_may_be_taught_together_with_the_moves_that_people_played(made: Path, tmp_path: Path) -> None:
-    """Without keep_policy; moves of a loop's own games are no person's, and the policy stays there."""
-    config = replace(CONFIG, epochs=12.0, learning_rate=0.02, teach="value", search_value_share=1.0, keep_policy=False)
+def test_values_may_be_taught_together_with_the_moves_that_people_played(
+    made: Path, tmp_path: Path
+) -> None:
+    """Without keep_policy; moves of a loop's own games are no person's, and the policy stays
+    there."""
+    config = replace(
+        CONFIG,
+        epochs=12.0,
+        learning_rate=0.02,
+        teach="value",
+        search_value_share=1.0,
+        keep_policy=False,
+    )
     options: dict[str, Any] = {"most_uses": 20.0, "human_share": 0.1}
     games = copytree(made / "two", tmp_path / "games")
     manifest = {**shards.read_manifest(games), "selfplay": {"games": 90}}
     shards.publish_json(games, "manifest.json", manifest)
     tune(made, tmp_path / "people", config, selfplay=("two",), **options)
     tune(made, tmp_path / "own", config, selfplay=(games,), **options)
-    rows = next(Batches([made / "two"], batch_size=90, columns=select_columns(config, TINY)).from_step(0))
+    rows = next(
+        Batches([made / "two"], batch_size=90, columns=select_columns(config, TINY)).from_step(0)
+    )
     networks = {"seed": made / "seed", "people": tmp_path / "people", "own": tmp_path / "own"}
     found = {name: priors(path, rows) for name, path in networks.items()}
-    loss = {name: -np.log(shares[np.arange(90), rows["label"]]).mean() for name, shares in found.items()}
+    loss = {
+        name: -np.log(shares[np.arange(90), rows["label"]]).mean() for name, shares in found.items()
+    }
     assert loss["people"] < 0.7 * loss["seed"]
     moved = {name: np.abs(found[name] - found["seed"]).sum(1).mean() for name in ("people", "own")}
     assert moved["own"] < 0.5 * moved["people"]
@@ -208,8 +256,16 @@ def test_values_may_be_taught_together_with_the_moves_that_people_played(made: P
 def test_visits_are_taught_without_ratings_and_last_moves(made: Path) -> None:
     """A search of the network knows neither. A value is taught with those that the row has."""
     human = preset("fianchetto-human")
-    rows = next(Batches([made / "two"], batch_size=90, columns=select_columns(CONFIG, human)).from_step(0))
-    rows = {**rows, **{name: np.full(90, 1500, rows[name].dtype) for name in ("elo", "opponent_elo", "last_move")}}
+    rows = next(
+        Batches([made / "two"], batch_size=90, columns=select_columns(CONFIG, human)).from_step(0)
+    )
+    rows = {
+        **rows,
+        **{
+            name: np.full(90, 1500, rows[name].dtype)
+            for name in ("elo", "opponent_elo", "last_move")
+        },
+    }
     rows["visits"][0] = None  # it was not searched
     for teach, known in (("both", 1), ("value", 90)):
         columns = step_columns(replace(CONFIG, teach=teach), human, rows, torch.device("cpu"))  # type: ignore[arg-type]
@@ -229,11 +285,18 @@ def priors(checkpoint: Path, rows: Batch) -> np.ndarray:
 
 
 @pytest.mark.parametrize(("smoothing", "temperature"), [(0.0, 1.0), (0.1, 2.0)])
-def test_the_policys_target_is_the_shards_visits(made: Path, smoothing: float, temperature: float) -> None:
+def test_the_policys_target_is_the_shards_visits(
+    made: Path, smoothing: float, temperature: float
+) -> None:
     """From Parquet to the loss, against the definition in float64 on rows read by pyarrow."""
     config = replace(CONFIG, label_smoothing=smoothing, visits_temperature=temperature)
-    stored = {row["game"]: row for row in pq.read_table(made / "one" / "train-00000-0.parquet").to_pylist()}
-    rows = next(Batches([made / "one"], batch_size=20, columns=select_columns(config, TINY)).from_step(3))
+    stored = {
+        row["game"]: row
+        for row in pq.read_table(made / "one" / "train-00000-0.parquet").to_pylist()
+    }
+    rows = next(
+        Batches([made / "one"], batch_size=20, columns=select_columns(config, TINY)).from_step(3)
+    )
     columns = step_columns(config, TINY, rows, torch.device("cpu"))
     _, targets = inputs_and_targets(TINY, columns, torch.float32, draw=0)
     logits = torch.randn(20, 4096, generator=torch.Generator().manual_seed(1))
@@ -254,7 +317,9 @@ def test_the_policys_target_is_the_shards_visits(made: Path, smoothing: float, t
         assert float(targets.search_values[at]) == np.float32(row["root_value"])
 
 
-def test_plain_training_learns_from_visits_too(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plain_training_learns_from_visits_too(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("model.network.presets.preset", lambda name: TINY)
     config = replace(CONFIG, epochs=12.0, learning_rate=0.02)
     train_on([made / "two"], "tiny", config, tmp_path / "net")
@@ -268,7 +333,11 @@ def test_generations_do_not_nest_in_cards(made: Path, tmp_path: Path) -> None:
     tune(made, tmp_path / "a", short, selfplay=("one",))
     tune(made, tmp_path / "b", short, selfplay=("two",), start=tmp_path / "a")
     card = tune(made, tmp_path / "c", short, selfplay=("two",), start=tmp_path / "b")
-    assert [it["name"] for it in card["data"]["start"]["data"]["datasets"]] == ["human", "two", "one"]
+    assert [it["name"] for it in card["data"]["start"]["data"]["datasets"]] == [
+        "human",
+        "two",
+        "one",
+    ]
     assert "start" not in card["data"]["start"]["data"]
     assert card["data"]["start"]["weights_sha256"] == weights(read_card(tmp_path / "b"))
 
@@ -292,7 +361,9 @@ def test_what_cannot_be_is_refused_before_anything_is_written(made: Path, tmp_pa
     assert not (tmp_path / "net").exists()
 
 
-def test_stopped_and_continued_equals_never_stopped_and_nothing_else_continues_it(made: Path, tmp_path: Path) -> None:
+def test_stopped_and_continued_equals_never_stopped_and_nothing_else_continues_it(
+    made: Path, tmp_path: Path
+) -> None:
     whole = tune(made, tmp_path / "whole")
     part = tune(made, tmp_path / "parts", stop_after=7)
     assert part["step"] == 7

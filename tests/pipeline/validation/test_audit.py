@@ -29,7 +29,8 @@ ENDING = "8/P6k/8/8/8/8/6p1/K7 w - - 0 1"
 
 
 def game(chance: random.Random, number: int, fen: str = chess.STARTING_FEN) -> str:
-    """Play a game of few choices, so that many share positions, by one of twelve players; with a promotion from ENDING."""
+    """Play a game of few choices, so that many share positions, by one of twelve players; with a
+    promotion from ENDING."""
     board, written = chess.Board(fen), chess.pgn.Game()
     written.setup(board)
     node: chess.pgn.GameNode = written
@@ -41,9 +42,15 @@ def game(chance: random.Random, number: int, fen: str = chess.STARTING_FEN) -> s
         move = chance.choice(promotions or moves[:2]) if ply < 10 else chance.choice(moves)
         node = node.add_variation(move)
         board.push(move)
-    names = {"White": f"p{chance.randrange(12)}", "Black": chance.choice([f"p{chance.randrange(12)}", "?"])}
+    names = {
+        "White": f"p{chance.randrange(12)}",
+        "Black": chance.choice([f"p{chance.randrange(12)}", "?"]),
+    }
     control = chance.choice(["60+0", "180+2", "600+0", "1800+20", "-"])
-    tags = names | {"Site": f"https://lichess.org/{number:08}", "UTCDate": f"2014.0{number % 3 + 1}.01"}
+    tags = names | {
+        "Site": f"https://lichess.org/{number:08}",
+        "UTCDate": f"2014.0{number % 3 + 1}.01",
+    }
     tags |= {"WhiteElo": str(chance.randrange(900, 2500)), "TimeControl": control}
     for name, value in tags.items():
         written.headers[name] = value
@@ -58,7 +65,10 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("audited")
     (folder / "dumps").mkdir()
     chance = random.Random(0)
-    games = [game(chance, number, ENDING if number % 6 == 0 else chess.STARTING_FEN) for number in range(120)]
+    games = [
+        game(chance, number, ENDING if number % 6 == 0 else chess.STARTING_FEN)
+        for number in range(120)
+    ]
     for name, texts in (("a", games[:80] + games[:5]), ("b", games[80:] + games[:10])):
         (folder / "dumps" / f"{name}.pgn").write_text("".join(texts))
         ingest([str(folder / "dumps" / f"{name}.pgn")], folder / name, CONFIG, workers=1)
@@ -93,8 +103,13 @@ def test_copies_and_overlap_are_those_that_python_chess_finds(made: dict[str, Pa
     for row in repeated:
         played_there.setdefault(row[1], Counter())[row[2]] += 1
     alike = sum(max(labels.values()) for labels in played_there.values())
-    assert result["copies"]["most_played_move_share_there"] == pytest.approx(alike / len(repeated), abs=1e-6)
-    train, played = {row[1] for row in rows if row[0] == "train"}, {row[1:3] for row in rows if row[0] == "train"}
+    assert result["copies"]["most_played_move_share_there"] == pytest.approx(
+        alike / len(repeated), abs=1e-6
+    )
+    train, played = (
+        {row[1] for row in rows if row[0] == "train"},
+        {row[1:3] for row in rows if row[0] == "train"},
+    )
     for row in result["in_train"]:
         mine = [it for it in rows if it[0] == row["split"]]
         assert row["positions"] == len(mine)
@@ -110,7 +125,10 @@ def test_distributions_count_every_row_once(made: dict[str, Path]) -> None:
         rows = result["distributions"][name]
         assert sum(row["positions"] for row in rows) == len(table)
         assert sum(row["test"] for row in rows) == pytest.approx(1, abs=1e-4)
-    found = {name: {row["bin"]: row["positions"] for row in rows} for name, rows in result["distributions"].items()}
+    found = {
+        name: {row["bin"]: row["positions"] for row in rows}
+        for name, rows in result["distributions"].items()
+    }
     assert found["rating"]["unknown"] == sum(row["elo"] is None for row in table) > 0
     assert found["rating"]["1400-1599"] == sum(1400 <= (row["elo"] or 0) < 1600 for row in table)
     assert found["ply"]["10-19"] == sum(10 <= row["ply"] < 20 for row in table)
@@ -122,12 +140,19 @@ def test_distributions_count_every_row_once(made: dict[str, Path]) -> None:
 
 @pytest.mark.parametrize(
     ("base", "increment", "name"),
-    [(15, 0, "ultraBullet"), (30, 0, "bullet"), (60, 1, "bullet"), (120, 1, "bullet"), (180, 0, "blitz"), (300, 3, "blitz"),
-     (300, 5, "rapid"), (600, 0, "rapid"), (900, 10, "rapid"), (1500, 0, "classical"), (1800, 20, "classical"),
-     (65535, 255, "unknown")],
+    [
+        (15, 0, "ultraBullet"), (30, 0, "bullet"), (60, 1, "bullet"), (120, 1, "bullet"),
+        (180, 0, "blitz"), (300, 3, "blitz"), (300, 5, "rapid"), (600, 0, "rapid"),
+        (900, 10, "rapid"), (1500, 0, "classical"), (1800, 20, "classical"),
+        (65535, 255, "unknown"),
+    ],
 )  # fmt: skip
-def test_time_controls_have_the_names_that_lichess_gives_them(base: int, increment: int, name: str) -> None:
-    assert CLASSES[time_class(np.array([base], np.uint16), np.array([increment], np.uint8))[0]] == name
+def test_time_controls_have_the_names_that_lichess_gives_them(
+    base: int, increment: int, name: str
+) -> None:
+    assert (
+        CLASSES[time_class(np.array([base], np.uint16), np.array([increment], np.uint8))[0]] == name
+    )
 
 
 def test_games_are_those_of_the_dump(made: dict[str, Path]) -> None:
@@ -145,7 +170,9 @@ def test_games_are_those_of_the_dump(made: dict[str, Path]) -> None:
     assert result["games"]["test_games_in_train"] == 0  # the split is by the moves
 
 
-def test_a_dataset_that_is_held_out_is_a_split_of_its_own(made: dict[str, Path], tmp_path: Path) -> None:
+def test_a_dataset_that_is_held_out_is_a_split_of_its_own(
+    made: dict[str, Path], tmp_path: Path
+) -> None:
     join(list(made.values()), tmp_path / "named", JoinConfig(hold_out="b"))
     result = audit([tmp_path / "named"])
     rows = {name: replayed(path) for name, path in made.items()}
@@ -161,7 +188,9 @@ def test_positions_are_looked_for_in_train_exactly(made: dict[str, Path]) -> Non
     planes = np.stack([np.frombuffer(row["planes"], "<u8") for row in stored])
     keys = position_keys(planes, np.array([row["castling"] for row in stored]))
     train = {
-        (row["planes"], row["castling"]) for row in datasets.table(made["a"]).to_pylist() if row["split"] == "train"
+        (row["planes"], row["castling"])
+        for row in datasets.table(made["a"]).to_pylist()
+        if row["split"] == "train"
     }
     expected = [(row["planes"], row["castling"]) in train for row in stored]
     assert find_keys(keys, split_shards(made["a"], "train")).tolist() == expected
@@ -190,11 +219,18 @@ def test_the_pages_say_what_was_counted(made: dict[str, Path], tmp_path: Path) -
     assert f"{result['copies']['copies']:,} of {result['copies']['positions']:,} positions" in text
     for title in ("## Copies of positions", "## By rating"):
         assert title in page
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {"audit.json", "AUDIT.md", "audit.png"}
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        "audit.json",
+        "AUDIT.md",
+        "audit.png",
+    }
 
 
 def test_the_command_prints_json_and_explains_mistakes(
-    made: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    made: dict[str, Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def call(*words: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["fianchetto", "audit", *words])

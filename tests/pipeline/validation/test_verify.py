@@ -27,7 +27,8 @@ CONFIG = IngestConfig(chunk_mib=1, test_share=0.2, val_share=0.2)
 
 
 def write_dataset(folder: Path, copies: int) -> None:
-    """Write `dumps/games.pgn`, 60 games and an unusable one in each of `copies` orders, and its dataset `positions/games`."""
+    """Write `dumps/games.pgn`, 60 games and an unusable one in each of `copies` orders, and its
+    dataset `positions/games`."""
     (folder / "dumps").mkdir()
     text = [random_game(seed, 30) for seed in range(60)]
     bad = '[Event "x"]\n[Result "1-0"]\n\n1. e5 1-0\n\n'
@@ -50,7 +51,9 @@ def copied(original: Path, tmp_path: Path) -> Path:
 
 
 def look(folder: Path, **options: Any) -> dict[str, Any]:
-    return verify_dataset(folder / "positions" / "games", [str(folder / "dumps" / "games.pgn")], **options)
+    return verify_dataset(
+        folder / "positions" / "games", [str(folder / "dumps" / "games.pgn")], **options
+    )
 
 
 def problems(found: dict[str, Any]) -> list[str]:
@@ -87,7 +90,9 @@ def altered(column: str, row: int, value: Any) -> Callable[[pa.Table], pa.Table]
         field = table.schema.field(column)
         values = table[column].to_pylist()
         values[row] = value
-        return table.set_column(table.schema.get_field_index(column), field, pa.array(values, field.type))
+        return table.set_column(
+            table.schema.get_field_index(column), field, pa.array(values, field.type)
+        )
 
     return change
 
@@ -132,7 +137,11 @@ def test_a_manifest_that_names_another_form_of_planes_is_found(copied: Path) -> 
 def test_altered_rows_under_rewritten_hashes_are_found(tmp_path: Path) -> None:
     """One row of each shard, among all of a small dataset."""
     write_dataset(tmp_path, copies=1)
-    shards = [entry["name"] for entry in read_manifest(tmp_path / "positions" / "games")["files"] if entry["split"]]
+    shards = [
+        entry["name"]
+        for entry in read_manifest(tmp_path / "positions" / "games")["files"]
+        if entry["split"]
+    ]
     for name in shards:
         rewrite(tmp_path, name, altered("halfmove", 0, 77))
         rewrite(tmp_path, name, flip_a_bit)
@@ -149,7 +158,10 @@ def test_a_row_of_a_game_that_there_is_not_is_refused_by_verify_and_audit(copied
     directory = copied / "positions" / "games"
     rewrite(copied, "train-00001-0.parquet", altered("game", 17, 1_000_000))
     for look_at in (lambda: verify_dataset(directory), lambda: audit([directory])):
-        with pytest.raises(DatasetError, match=r"train-00001-0\.parquet cannot be read as a shard .*game is 1000000"):
+        with pytest.raises(
+            DatasetError,
+            match=r"train-00001-0\.parquet cannot be read as a shard .*game is 1000000",
+        ):
             look_at()
 
 
@@ -178,7 +190,9 @@ def test_a_manifest_without_a_size_of_chunks_is_refused(copied: Path, size: Any)
     manifest = json.loads(path.read_text())
     manifest["config"]["chunk_mib"] = size
     path.write_text(json.dumps(manifest))
-    with pytest.raises(DatasetError, match=r"manifest\.json: config\.chunk_mib is .*, and must be 1 or more"):
+    with pytest.raises(
+        DatasetError, match=r"manifest\.json: config\.chunk_mib is .*, and must be 1 or more"
+    ):
         look(copied)
 
 
@@ -227,12 +241,19 @@ def test_verify_says_what_it_did_not_check(
     (copied / "dumps" / "games.pgn").unlink()
     said = call()
     assert "rows match their dumps" not in said
-    assert said.endswith("files and splits are correct; not compared with a dump: the rows of games\n")
+    assert said.endswith(
+        "files and splits are correct; not compared with a dump: the rows of games\n"
+    )
     for words in ([], ["--sample", "0"]):
-        assert json.loads(call(*words, "--json"))["datasets"]["games"]["not_checked"] == ["source", "rows"]
+        assert json.loads(call(*words, "--json"))["datasets"]["games"]["not_checked"] == [
+            "source",
+            "rows",
+        ]
 
 
-def test_datasets_of_the_same_name_and_one_below_the_root_are_verified(original: Path, tmp_path: Path) -> None:
+def test_datasets_of_the_same_name_and_one_below_the_root_are_verified(
+    original: Path, tmp_path: Path
+) -> None:
     for folder in ("a", "b"):
         shutil.copytree(original / "positions" / "games", tmp_path / folder / "same")
     command = Verify(datasets=(tmp_path / "a" / "same", tmp_path / "b" / "same"), sample=0)

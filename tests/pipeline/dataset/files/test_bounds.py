@@ -1,4 +1,5 @@
-"""Files whose footers promise more than a dataset holds are refused before memory is allocated for them."""
+"""Files whose footers promise more than a dataset holds are refused before memory is allocated for
+them."""
 
 import os
 from pathlib import Path
@@ -34,18 +35,25 @@ def test_a_text_that_is_repeated_in_every_game_is_not_unpacked(made: Path) -> No
     games = made / "games.parquet"
     table = pq.read_table(games)
     count = 4096
-    texts = pa.DictionaryArray.from_arrays(pa.array([0] * count, pa.int32()), pa.array(["x" * (1 << 20)]))
+    texts = pa.DictionaryArray.from_arrays(
+        pa.array([0] * count, pa.int32()), pa.array(["x" * (1 << 20)])
+    )
     wide = pa.concat_tables([table] * (count // len(table) + 1)).slice(0, count)
     at = wide.schema.get_field_index("date")
     pq.write_table(
-        wide.set_column(at, pa.field("date", texts.type), texts), games, compression="zstd", store_schema=False
+        wide.set_column(at, pa.field("date", texts.type), texts),
+        games,
+        compression="zstd",
+        store_schema=False,
     )
     manifest = read_manifest(made)
     manifest["games"]["read"] = count
     seal(made)
     assert games.stat().st_size < 200_000
     before = pa.total_allocated_bytes()
-    with pytest.raises(DatasetError, match=r"games\.parquet .*date holds 4,294,967,296 bytes of text"):
+    with pytest.raises(
+        DatasetError, match=r"games\.parquet .*date holds 4,294,967,296 bytes of text"
+    ):
         next(games_tables(made, manifest, ["date"]))
     assert pa.total_allocated_bytes() - before < 64 << 20
 

@@ -4,7 +4,15 @@ import re
 
 import pyarrow as pa
 
-from pipeline.dataset.files.columns import BY_NAME, FORMS, OPTIONAL, ROW_COLUMNS, columns_of, schema, writer_options
+from pipeline.dataset.files.columns import (
+    BY_NAME,
+    FORMS,
+    OPTIONAL,
+    ROW_COLUMNS,
+    columns_of,
+    schema,
+    writer_options,
+)
 from tests.conftest import REPOSITORY
 
 
@@ -13,7 +21,13 @@ def test_the_readme_describes_every_column_as_the_table_does() -> None:
     rows = dict(re.findall(r"^\| (\w+) \| \w+(?:, null)? \| (.+?) \|$", text, re.MULTILINE))
     kinds = dict(re.findall(r"^\| (\w+) \| (\w+(?:, null)?) \|", text, re.MULTILINE))
     for column in ROW_COLUMNS:
-        kind = "list" if column.name == "visits" else "float32" if column.type == pa.float32() else str(column.type)
+        kind = (
+            "list"
+            if column.name == "visits"
+            else "float32"
+            if column.type == pa.float32()
+            else str(column.type)
+        )
         assert rows[column.name] == column.meaning, column.name
         assert kinds[column.name] == kind + (", null" if column.null is not None else "")
 

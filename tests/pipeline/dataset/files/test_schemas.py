@@ -1,4 +1,5 @@
-"""Unfinished work that a stranger left in a folder (matches, fine-tunes, ingests) is refused in one line."""
+"""Unfinished work that a stranger left in a folder (matches, fine-tunes, ingests) is refused in one
+line."""
 
 import json
 from collections.abc import Callable
@@ -112,7 +113,9 @@ Spoil = Callable[[dict[str, Any]], Any]
         lambda note: [],
     ],
 )
-def test_the_notes_of_an_unfinished_ingest(spoil: Spoil, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_notes_of_an_unfinished_ingest(
+    spoil: Spoil, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def stopped(*_: object, **__: object) -> None:
         raise Stopped("before the manifest")
 

@@ -1,7 +1,9 @@
-"""Files from strangers, one table for all commands: each is refused in one line that names the file, or does no harm.
+"""Files from strangers, one table for all commands: each is refused in one line that names the
+file, or does no harm.
 
-What is refused leaves nothing in --out. Trainings and fine-tunes end where they would begin; whatever passes the checks as an
-exception that is no UserError fails the test, as it would be a traceback for a person.
+What is refused leaves nothing in --out. Trainings and fine-tunes end where they would begin;
+whatever passes the checks as an exception that is no UserError fails the test, as it would be a
+traceback for a person.
 """
 
 import hashlib
@@ -51,7 +53,11 @@ from tests.pipeline.hostile import (
 )
 from tests.waiting import drop_slow_lines
 
-MANIFEST, PAGE, CARD = f"{DATASET}/manifest.json", f"{SET}/training_set.json", f"{NET}/checkpoint.json"
+MANIFEST, PAGE, CARD = (
+    f"{DATASET}/manifest.json",
+    f"{SET}/training_set.json",
+    f"{NET}/checkpoint.json",
+)
 GAMES = f"{DATASET}/games.parquet"
 TRAINING = ["--steps", "1", "--batch-size", "16", "--set", "threads=1", "--set", "teach=both"]
 
@@ -87,10 +93,20 @@ def no_json(file: str) -> dict[str, tuple[Spoil, str]]:
 def wrong(file: str, *way: str | int, values: list[Any]) -> dict[str, tuple[Spoil, str]]:
     """Set one field of a JSON file to each of some values."""
     name = ".".join(map(str, way))
-    return {f"{name} = {str(value)[:30]}": (edited(file, *way, value=value), file) for value in values}
+    return {
+        f"{name} = {str(value)[:30]}": (edited(file, *way, value=value), file) for value in values
+    }
 
 
-NEEDED = ("sources", "config", "games", "positions", "files", "bytes_per_position", "label_collisions")
+NEEDED = (
+    "sources",
+    "config",
+    "games",
+    "positions",
+    "files",
+    "bytes_per_position",
+    "label_collisions",
+)
 NUMBERS = [-1, 1.5, "7", True, None, [], 10**18]
 MANIFESTS = no_json(MANIFEST) | {
     **{f"no {name}": (without(MANIFEST, name), MANIFEST) for name in NEEDED},
@@ -109,7 +125,13 @@ MANIFESTS = no_json(MANIFEST) | {
     **wrong(MANIFEST, "files", 0, "bytes", values=[-1, None]),
     **wrong(MANIFEST, "files", 0, "sha256", values=[7, "", "0" * 63]),
     **wrong(MANIFEST, "files", 0, "split", values=[7, "latest", None]),
-    **wrong(MANIFEST, "files", 0, "name", values=["../x.parquet", "/etc/passwd", "a\nb.parquet", "", None, "x" * 300]),
+    **wrong(
+        MANIFEST,
+        "files",
+        0,
+        "name",
+        values=["../x.parquet", "/etc/passwd", "a\nb.parquet", "", None, "x" * 300],
+    ),
     "a file twice": (edited(MANIFEST, "files", value=lambda files: [*files, files[0]]), MANIFEST),
 }
 FILES = {
@@ -128,16 +150,24 @@ ROWS = {
     "an empty shard": cut(SHARD, 0.0),
     "a shard without its end": cut(SHARD, 0.99),
     "a column is missing": stored(SHARD, lambda table: table.drop_columns(["castling"])),
-    "a column more": stored(SHARD, lambda table: table.append_column("more", table["label"]), compression="zstd"),
+    "a column more": stored(
+        SHARD, lambda table: table.append_column("more", table["label"]), compression="zstd"
+    ),
     "labels of 32 bits": stored(SHARD, retyped("label", pa.int32()), compression="zstd"),
     "labels are text": stored(SHARD, retyped("label", pa.string(), str), compression="zstd"),
-    "planes of 63 bytes": stored(SHARD, retyped("moves_1", pa.binary(63), lambda row: bytes(63)), compression="zstd"),
-    "planes of any length": stored(SHARD, retyped("moves_1", pa.binary(), lambda row: bytes(row)), compression="zstd"),
+    "planes of 63 bytes": stored(
+        SHARD, retyped("moves_1", pa.binary(63), lambda row: bytes(63)), compression="zstd"
+    ),
+    "planes of any length": stored(
+        SHARD, retyped("moves_1", pa.binary(), lambda row: bytes(row)), compression="zstd"
+    ),
     "visits are no structs": stored(
         SHARD, retyped("visits", pa.list_(pa.int32()), lambda row: [1]), compression="zstd"
     ),
     "row groups of 40,000": stored(
-        SHARD, lambda table: pa.concat_tables([table] * (40_000 // len(table) + 1)), row_group_size=40_000
+        SHARD,
+        lambda table: pa.concat_tables([table] * (40_000 // len(table) + 1)),
+        row_group_size=40_000,
     ),
     "labels that may be null": stored(
         SHARD,
@@ -146,7 +176,9 @@ ROWS = {
         ),
         compression="zstd",
     ),
-    "of another vocabulary": stored(SHARD, lambda table: table.replace_schema_metadata({}), compression="zstd"),
+    "of another vocabulary": stored(
+        SHARD, lambda table: table.replace_schema_metadata({}), compression="zstd"
+    ),
     "label 4096": stored(SHARD, column("label", 4096)),
     "label 65535": stored(SHARD, column("label", 65535)),
     "a label that is not legal": stored(SHARD, illegal_label),
@@ -168,7 +200,9 @@ TRAINED = {
     "root_value 7": stored(SHARD, column("root_value", 7.0)),
     "visits of 4096": stored(SHARD, column("visits", [{"label": 4096, "share": 1.0}])),
     "visits that are not legal": stored(SHARD, column("visits", [{"label": 4095, "share": 1.0}])),
-    "a share that is not a number": stored(SHARD, column("visits", [{"label": 0, "share": math.nan}])),
+    "a share that is not a number": stored(
+        SHARD, column("visits", [{"label": 0, "share": math.nan}])
+    ),
     "a share of 2": stored(SHARD, column("visits", [{"label": 0, "share": 2.0}])),
 }
 """What is seen by whoever reads those columns: train."""
@@ -195,7 +229,11 @@ SETS = no_json(PAGE) | {
     **wrong(PAGE, "datasets", 0, "path", values=[7, "", "\0"]),
     **wrong(PAGE, "datasets", 0, "held_out", values=[7, "no", "2014.05"]),
     **wrong(
-        PAGE, "datasets", 0, "held_rows", values=[7, {"train-00000-0.parquet": 7}, {"train-00000-0.parquet": [1 << 40]}]
+        PAGE,
+        "datasets",
+        0,
+        "held_rows",
+        values=[7, {"train-00000-0.parquet": 7}, {"train-00000-0.parquet": [1 << 40]}],
     ),
     **wrong(PAGE, "datasets", 0, "manifest_sha256", values=[7, "x"]),
 }
@@ -208,7 +246,8 @@ def lose_weights(folder: Path) -> None:
 
 CARDS = no_json(CARD) | {
     **{
-        f"no {name}": (without(CARD, name), CARD) for name in ("preset", "metrics", "data", "files", "finished", "step")
+        f"no {name}": (without(CARD, name), CARD)
+        for name in ("preset", "metrics", "data", "files", "finished", "step")
     },
     **wrong(CARD, "step", values=NUMBERS),
     **wrong(CARD, "seconds", values=["x", -1.0]),
@@ -216,11 +255,22 @@ CARDS = no_json(CARD) | {
     **wrong(CARD, "preset", values=[7, {}, {"name": 7}, {"name": "x"}]),
     **wrong(CARD, "preset", "width", values=[10**9, -1, "8", None]),
     **wrong(
-        CARD, "data", values=[[], {"datasets": 7}, {"datasets": [{}]}, {"datasets": [{"name": "x", "sources": 7}]}]
+        CARD,
+        "data",
+        values=[
+            [],
+            {"datasets": 7},
+            {"datasets": [{}]},
+            {"datasets": [{"name": "x", "sources": 7}]},
+        ],
     ),
     **wrong(CARD, "data", "start", values=[7, {}, {"data": 7}, {"data": {"start": {}}}]),
     **wrong(CARD, "moves_hash", values=[7, "0" * 16]),
-    **wrong(CARD, "files", values=[[], {}, {"weights": 7}, {"weights": {"name": "weights-7.safetensors"}}]),
+    **wrong(
+        CARD,
+        "files",
+        values=[[], {}, {"weights": 7}, {"weights": {"name": "weights-7.safetensors"}}],
+    ),
     **wrong(CARD, "files", "weights", "name", values=["../x", "/etc/passwd", None, 7]),
     **wrong(CARD, "files", "weights", "sha256", values=[7, "x"]),
     "weights are gone": (lose_weights, f"{NET}/weights-7"),
@@ -235,9 +285,12 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def spoilt(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Copy the workplace; trainings end where they have read their first batch, fine-tunes where they would begin."""
+    """Copy the workplace; trainings end where they have read their first batch, fine-tunes where
+    they would begin."""
 
-    def begin(config: Any, row: Any, batches: Any, out: Path, *, validation: Any = None, **_: Any) -> None:
+    def begin(
+        config: Any, row: Any, batches: Any, out: Path, *, validation: Any = None, **_: Any
+    ) -> None:
         next(batches(0))
         raise ReachedError("training would begin")
 
@@ -256,7 +309,8 @@ def spoilt(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
 
 @cache
 def parsed(*words: str) -> Any:
-    """Parse a command line once: copies lie in one place so that words are the same, and parsing is most of the time."""
+    """Parse a command line once: copies lie in one place so that words are the same, and parsing is
+    most of the time."""
     return parse(words)
 
 
@@ -265,19 +319,52 @@ def words(command: str, folder: Path, positions: str) -> list[str]:
     on, out = str(folder / positions), ["--out", str(folder / "out" / command)]
     return {
         "train": ["train", "--positions", on, *out, *TRAINING],
-        "report": ["report", "--checkpoint", str(folder / NET), "--positions", on, "--limit", "5", *out],
-        "report train": ["report", "--checkpoint", str(folder / NET), "--positions", on, "--split", "train", *out],
+        "report": [
+            "report",
+            "--checkpoint",
+            str(folder / NET),
+            "--positions",
+            on,
+            "--limit",
+            "5",
+            *out,
+        ],
+        "report train": [
+            "report",
+            "--checkpoint",
+            str(folder / NET),
+            "--positions",
+            on,
+            "--split",
+            "train",
+            *out,
+        ],
         "audit": ["audit", on, *out],
         "join": ["join", on, str(folder / OTHER), "--hold-out", "none", *out],
         "verify": ["verify", on],
-        "finetune": ["finetune", "--checkpoint", str(folder / NET), "--positions", on, "--generations", "1", *out],
+        "finetune": [
+            "finetune",
+            "--checkpoint",
+            str(folder / NET),
+            "--positions",
+            on,
+            "--generations",
+            "1",
+            *out,
+        ],
     }[command]
 
 
 def refused(
-    folder: Path, command: str, positions: str, file: str, capsys: pytest.CaptureFixture[str], patch: pytest.MonkeyPatch
+    folder: Path,
+    command: str,
+    positions: str,
+    file: str,
+    capsys: pytest.CaptureFixture[str],
+    patch: pytest.MonkeyPatch,
 ) -> bool:
-    """Run a command: whether it refused, in one line with the file's name, and left nothing. Verify may list it instead."""
+    """Run a command: whether it refused, in one line with the file's name, and left nothing. Verify
+    may list it instead."""
     patch.setattr(sys, "argv", ["fianchetto", *words(command, folder, positions)])
     with pytest.raises(SystemExit) as ended:
         main()
@@ -287,7 +374,11 @@ def refused(
     assert code == (1 if command == "verify" and "differences in" in err else 2), err
     assert drop_slow_lines(err).count("\n") == 1, err
     assert Path(file).name in err + (out if command == "verify" else ""), err
-    left = [path for path in (folder / "out").rglob("*") if path.is_file()] if (folder / "out").exists() else []
+    left = (
+        [path for path in (folder / "out").rglob("*") if path.is_file()]
+        if (folder / "out").exists()
+        else []
+    )
     assert left == []
     return True
 
@@ -296,13 +387,17 @@ Run = Callable[[Case, str, tuple[str, ...]], None]
 
 
 @pytest.fixture
-def try_all(spoilt: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+def try_all(
+    spoilt: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Run:
     """Give a function that spoils the copy and has every command refuse it."""
 
     def run(case: Case, positions: str, commands: tuple[str, ...]) -> None:
         case[1](spoilt)
         for command in commands:
-            assert refused(spoilt, command, positions, case[2], capsys, monkeypatch), f"{command} took it"
+            assert refused(spoilt, command, positions, case[2], capsys, monkeypatch), (
+                f"{command} took it"
+            )
 
     return run
 
@@ -321,7 +416,8 @@ def test_a_manifest_and_its_files(case: Case, try_all: Run) -> None:
 
 @pytest.mark.parametrize("name", ROWS)
 def test_rows(name: str, try_all: Run) -> None:
-    commands = ("train", *(() if "promotion" in name else ("audit", "report train")))  # these read none
+    # these read none
+    commands = ("train", *(() if "promotion" in name else ("audit", "report train")))
     try_all((name, ROWS[name], SHARD), DATASET, commands)
 
 
@@ -360,7 +456,9 @@ def test_rows_of_a_training_sets_dataset(
 
 
 @pytest.mark.parametrize("case", cases(CARDS), ids=ids)
-def test_a_card(case: Case, spoilt: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_card(
+    case: Case, spoilt: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     case[1](spoilt)
     assert refused(spoilt, "report", DATASET, "net", capsys, monkeypatch)
     refused(spoilt, "finetune", DATASET, "net", capsys, monkeypatch)
@@ -382,10 +480,14 @@ def test_weights_that_are_no_numbers_are_not_measured(
 
 
 @pytest.mark.parametrize(
-    "name", ["label 4096", "every bit", "half a shard", "visits are no structs", "half a table of games"]
+    "name",
+    ["label 4096", "every bit", "half a shard", "visits are no structs", "half a table of games"],
 )
-def test_dagsters_pages_say_it_too(name: str, spoilt: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A page of positions shows the refusal where its pictures would be; nothing is drawn of what cannot be."""
+def test_dagsters_pages_say_it_too(
+    name: str, spoilt: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page of positions shows the refusal where its pictures would be; nothing is drawn of what
+    cannot be."""
     (ROWS | COUNTED)[name](spoilt)
     directory = spoilt / DATASET
     manifest = read_manifest(directory)

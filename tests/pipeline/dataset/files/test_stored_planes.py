@@ -1,4 +1,5 @@
-"""Both forms of planes: every reader opens every column, and the position gives back all 77 planes bit for bit."""
+"""Both forms of planes: every reader opens every column, and the position gives back all 77 planes
+bit for bit."""
 
 import random
 from pathlib import Path
@@ -60,7 +61,10 @@ def test_polars_duckdb_and_pandas_read_every_column(made: Forms, form: str) -> N
         expected = truth[name].to_pylist()
         assert frame[name].to_list() == expected, name
         assert ducks[name].to_pylist() == expected, name
-        found = [None if value is None or value is pd.NA or value != value else value for value in panda[name]]
+        found = [
+            None if value is None or value is pd.NA or value != value else value
+            for value in panda[name]
+        ]
         assert found == expected, name
 
 
@@ -72,7 +76,9 @@ def test_lazy_scans_filter_and_count_as_arrow_does(made: Forms, form: str) -> No
     late = whole.filter(pa.compute.greater(whole["ply"], 30))
     lazy = pl.scan_parquet(made[form] / "t*-*.parquet").filter(pl.col("ply") > 30)
     of_val = pl.scan_parquet(made[form] / "val-*.parquet").filter(pl.col("ply") > 30)
-    assert lazy.select(pl.len()).collect().item() + of_val.select(pl.len()).collect().item() == len(late)
+    assert lazy.select(pl.len()).collect().item() + of_val.select(pl.len()).collect().item() == len(
+        late
+    )
     (count, labels), *_ = duckdb.sql(
         f"SELECT count(*), sum(label) FROM '{made[form]}/*-*.parquet' WHERE ply > 30"
     ).fetchall()
@@ -94,11 +100,23 @@ def test_a_compact_row_takes_at_most_32_bytes(made: Forms) -> None:
     """Of a dataset this small the footers are most; the columns alone count."""
     sizes = {}
     for form in FORMS:
-        groups = [pq.read_metadata(path).row_group(0) for path in made[form].glob("train-*.parquet")]
-        chunks = [(group.column(at), group.num_rows) for group in groups for at in range(group.num_columns)]
-        sizes[form] = sum(chunk.total_compressed_size for chunk, _ in chunks) / sum(group.num_rows for group in groups)
+        groups = [
+            pq.read_metadata(path).row_group(0) for path in made[form].glob("train-*.parquet")
+        ]
+        chunks = [
+            (group.column(at), group.num_rows)
+            for group in groups
+            for at in range(group.num_columns)
+        ]
+        sizes[form] = sum(chunk.total_compressed_size for chunk, _ in chunks) / sum(
+            group.num_rows for group in groups
+        )
         manifest = read_manifest(made[form])
-        assert (manifest["planes"], manifest["config"]["planes"], manifest["format_version"]) == (form, form, 3)
+        assert (manifest["planes"], manifest["config"]["planes"], manifest["format_version"]) == (
+            form,
+            form,
+            3,
+        )
     assert sizes["compact"] < 0.75 * sizes["all"]
 
 
@@ -114,7 +132,10 @@ def test_a_position_of_random_play_comes_back_bit_for_bit(seed: int, plies: int)
     position, planes = from_board(board), np.empty((1, PLANES), dtype=np.uint64)
     legal_planes(position, planes[0])
     ep_file = 255 if board.ep_square is None else chess.square_file(board.ep_square)
-    columns = {"castling": np.array([castling_of(board)], np.uint8), "ep_file": np.array([ep_file], np.uint8)}
+    columns = {
+        "castling": np.array([castling_of(board)], np.uint8),
+        "ep_file": np.array([ep_file], np.uint8),
+    }
     words = pack(planes, columns)
     assert np.array_equal(unpack(words), planes)
     assert np.array_equal(planes[0], planes_of(board))
@@ -130,7 +151,9 @@ def test_a_position_of_random_play_comes_back_bit_for_bit(seed: int, plies: int)
         (column("castling", 16), "castling is 16"),
     ],
 )
-def test_a_compact_row_that_none_is_names_its_file(made: Forms, tmp_path: Path, spoil: Any, said: str) -> None:
+def test_a_compact_row_that_none_is_names_its_file(
+    made: Forms, tmp_path: Path, spoil: Any, said: str
+) -> None:
     import shutil
 
     shutil.copytree(made["compact"], tmp_path / "x")
@@ -139,7 +162,9 @@ def test_a_compact_row_that_none_is_names_its_file(made: Forms, tmp_path: Path, 
         stream = Batches([tmp_path / "x"], batch_size=32)
         with pytest.raises(DatasetError, match=rf"train-00000-0\.parquet .*{said}"):
             for _, _ in zip(
-                range(200), stream.from_step(0) if read == "from_step" else stream.read_rows(), strict=False
+                range(200),
+                stream.from_step(0) if read == "from_step" else stream.read_rows(),
+                strict=False,
             ):
                 pass
 
@@ -148,7 +173,9 @@ def test_codes_kings_and_labels_are_looked_at() -> None:
     board = from_board(chess.Board())
     planes = np.empty((1, PLANES), dtype=np.uint64)
     legal_planes(board, planes[0])
-    words = pack(planes, {"castling": np.array([15], np.uint8), "ep_file": np.array([255], np.uint8)})
+    words = pack(
+        planes, {"castling": np.array([15], np.uint8), "ep_file": np.array([255], np.uint8)}
+    )
     assert unpack(words, np.array([48], np.uint16)).shape == (1, PLANES)  # a pawn one square up
     with pytest.raises(InvalidRowError, match="no legal move"):
         unpack(words, np.array([0], np.uint16))

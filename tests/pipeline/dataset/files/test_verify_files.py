@@ -1,4 +1,5 @@
-"""Files are hashed once per version, whatever happens to the cache, and nothing is written into the dataset."""
+"""Files are hashed once per version, whatever happens to the cache, and nothing is written into the
+dataset."""
 
 import json
 import os
@@ -17,7 +18,8 @@ from tests.pipeline.months import month
 
 
 class Looks:
-    """Verifies a dataset as one process after the other would, and counts the files that each hashes."""
+    """Verifies a dataset as one process after the other would, and counts the files that each
+    hashes."""
 
     def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
         self.folder, self.patch = folder, patch
@@ -29,7 +31,8 @@ class Looks:
             return real(path, *rest)
 
         patch.setattr("pipeline.dataset.files.verify_files._hash_file", counted)
-        patch.setattr("pipeline.dataset.files.verify_files.SETTLED", -1.0)  # not to wait two seconds
+        # not to wait two seconds
+        patch.setattr("pipeline.dataset.files.verify_files.SETTLED", -1.0)
 
     def again(self) -> int:
         self.hashed.clear()
@@ -57,7 +60,9 @@ def test_a_version_of_a_file_is_hashed_once(looks: Looks, tmp_path: Path) -> Non
     assert datasets.content(tmp_path / "positions") == before
 
 
-def test_a_time_in_the_future_is_remembered_too(looks: Looks, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_time_in_the_future_is_remembered_too(
+    looks: Looks, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("pipeline.dataset.files.verify_files.SETTLED", 0.0)
     for path in looks.folder.glob("*.parquet"):
         os.utime(path, (4e9, 4e9))
@@ -90,7 +95,9 @@ def test_a_change_that_hides_its_time_and_size_is_noticed(looks: Looks) -> None:
     data[len(data) // 2] ^= 1
     shard.write_bytes(data)
     os.utime(shard, ns=(about.st_atime_ns, about.st_mtime_ns))
-    with pytest.raises(DatasetError, match=r"train-00000-0\.parquet cannot be read.*its hash differs"):
+    with pytest.raises(
+        DatasetError, match=r"train-00000-0\.parquet cannot be read.*its hash differs"
+    ):
         looks.again()
     data[len(data) // 2] ^= 1
     shard.write_bytes(data)
@@ -111,7 +118,10 @@ def test_a_fresh_file_is_not_remembered_and_verify_believes_no_memory(
     shard.write_bytes(data)
     lying = json.loads(memory.read_bytes())
     found = shard.stat()
-    lying[shard.name][:2] = [about.st_size, f"{found.st_ino}:{found.st_mtime_ns}:{found.st_ctime_ns}"]
+    lying[shard.name][:2] = [
+        about.st_size,
+        f"{found.st_ino}:{found.st_mtime_ns}:{found.st_ctime_ns}",
+    ]
     memory.write_text(json.dumps(lying))
     assert looks.again() == 0
     assert files_differ(looks.folder) == ["train-00000-0.parquet: differs from its hash"]

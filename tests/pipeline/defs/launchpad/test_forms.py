@@ -73,7 +73,8 @@ class Outer:
 
 
 def validated(cls: type, values: Mapping[str, object]) -> object:
-    """Pass values through Dagster as a launchpad does, defaults filled in, and return the dataclass."""
+    """Pass values through Dagster as a launchpad does, defaults filled in, and return the
+    dataclass."""
     got = []
 
     @dg.op
@@ -84,7 +85,10 @@ def validated(cls: type, values: Mapping[str, object]) -> object:
     def job() -> None:
         take()
 
-    config = {"ops": {"take": {"config": values}}, "loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
+    config = {
+        "ops": {"take": {"config": values}},
+        "loggers": {"console": {"config": {"log_level": "CRITICAL"}}},
+    }
     job.execute_in_process(config)
     return got[0]
 
@@ -94,7 +98,9 @@ def test_defaults_and_given_values_arrive() -> None:
     inner = {"rate": 1, "steps": 0, "precision": "half", "other": "half"}
     values = {"where": "/x", "names": ["a"], "kind": "square", "inner": inner}
     expected = Inner(rate=1.0, steps=None, precision="half", other="half")
-    assert validated(Outer, values) == Outer(where="/x", names=("a",), kind="square", inner=expected)
+    assert validated(Outer, values) == Outer(
+        where="/x", names=("a",), kind="square", inner=expected
+    )
 
 
 @pytest.mark.parametrize("cls", [*ALL, IngestConfig])
@@ -122,7 +128,10 @@ def test_each_field_has_its_sentence_and_is_shown() -> None:
         ({"where": "/x", "engine": "/bin/sh"}, 'unexpected config entry "engine"'),
         ({"where": "/x", "book": "/etc/passwd"}, 'unexpected config entry "book"'),
         ({"where": "/x", "nams": []}, 'unexpected config entry "nams"'),
-        ({"where": "/x", "inner": {"rate": "fast"}}, "Invalid scalar at path root:ops:take:config:inner:rate"),
+        (
+            {"where": "/x", "inner": {"rate": "fast"}},
+            "Invalid scalar at path root:ops:take:config:inner:rate",
+        ),
         ({"where": "/x", "inner": {"precision": "wide"}}, "Literal['auto', 'half'] got wide"),
         ({"where": "/x", "kind": "flat"}, "Literal['round', 'square'] got flat"),
         ({"where": "/x", "names": "a"}, "names"),
@@ -144,6 +153,8 @@ def test_the_form_refuses(values: dict[str, object], words: str) -> None:
         (CheckpointOptions, {"train": {"batch_size": 1}}, "batch_size is 1"),
     ],
 )
-def test_the_dataclass_refuses_what_the_form_cannot_know(cls: type, values: dict[str, object], words: str) -> None:
+def test_the_dataclass_refuses_what_the_form_cannot_know(
+    cls: type, values: dict[str, object], words: str
+) -> None:
     with pytest.raises(UserError, match=words):
         validated(cls, values)

@@ -1,4 +1,5 @@
-"""No run configuration names a program, an address or a file: whoever can launch a run cannot run a command by it."""
+"""No run configuration names a program, an address or a file: whoever can launch a run cannot run a
+command by it."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -18,7 +19,8 @@ NAMES = {
     *("base", "checkpoint", "games", "name", "positions", "remove", "start", "stranger"),
     "training_set",
 }
-"""Free texts that name a folder or a dump of datasets/; `Datasets` refuses all but plain names and known dumps."""
+"""Free texts that name a folder or a dump of datasets/; `Datasets` refuses all but plain names and
+known dumps."""
 WORDS = {
     *("hold_out", "month", "since", "speeds", "terminations", "until"),  # dates, filters, classes
     *("names", "player"),  # names in the tags of games
@@ -29,7 +31,8 @@ WORDS = {
 
 
 def leaves(kind: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Walk a configuration type; yield the path and the type of each value that is neither a number nor a choice."""
+    """Walk a configuration type; yield the path and the type of each value that is neither a number
+    nor a choice."""
     if getattr(kind, "fields", None):
         for name, field in kind.fields.items():
             yield from leaves(field.config_type, (*path, name))
@@ -37,7 +40,11 @@ def leaves(kind: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, .
         yield from leaves(kind.scalar_type, path)
     elif hasattr(kind, "inner_type"):
         yield from leaves(kind.inner_type, path)
-    elif kind.kind.name not in ("ENUM", "STRICT_SHAPE") and kind.given_name not in ("Int", "Float", "Bool"):
+    elif kind.kind.name not in ("ENUM", "STRICT_SHAPE") and kind.given_name not in (
+        "Int",
+        "Float",
+        "Bool",
+    ):
         yield path, str(kind.given_name)
 
 
@@ -47,7 +54,9 @@ def test_a_runs_free_texts_are_names_of_folders_and_words() -> None:
         found |= set(leaves(job.run_config_schema.config_type))
     texts = {path for path, kind in found if kind == "String"}
     assert len(texts) > 15, "the walk has missed the forms"
-    assert {path for path in texts if path[-1] not in NAMES | WORDS and path[0] != "loggers"} == set()
+    assert {
+        path for path in texts if path[-1] not in NAMES | WORDS and path[0] != "loggers"
+    } == set()
     assert {path[1] for path, kind in found if kind != "String"} == ANYTHING
 
 
@@ -84,12 +93,21 @@ def test_no_form_has_a_field_for_a_program_or_a_file(options: type[Any]) -> None
 
     for name, kind in walk(options):
         assert not is_hidden(name, kind), name
-        assert kind is not str or not {"command", "path", "file", "url", "address", "book"} & set(name.split("_")), name
+        assert kind is not str or not {"command", "path", "file", "url", "address", "book"} & set(
+            name.split("_")
+        ), name
 
 
-@pytest.mark.parametrize("name", ["../x", "/etc", "a/b", "..", ".hidden", "", "a\\b", "a\nb", "https://evil.test/x"])
+@pytest.mark.parametrize(
+    "name", ["../x", "/etc", "a/b", "..", ".hidden", "", "a\\b", "a\nb", "https://evil.test/x"]
+)
 def test_a_folders_name_leads_nowhere_else(name: str, root: Path) -> None:
-    for folder in (Datasets().checkpoint, Datasets().tuned, Datasets().training_set, Datasets().positions):
+    for folder in (
+        Datasets().checkpoint,
+        Datasets().tuned,
+        Datasets().training_set,
+        Datasets().positions,
+    ):
         with pytest.raises(UserError, match="plain folder name"):
             folder(name)
     if name:
@@ -97,7 +115,9 @@ def test_a_folders_name_leads_nowhere_else(name: str, root: Path) -> None:
             Datasets().find_positions((name,))
 
 
-def test_the_engine_is_stockfish_unless_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_engine_is_stockfish_unless_the_environment_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.delenv("FIANCHETTO_UCI_ENGINE", raising=False)
     assert Compute().uci_engine == "stockfish"
     monkeypatch.setenv("FIANCHETTO_UCI_ENGINE", "/opt/lc0 --threads 1")

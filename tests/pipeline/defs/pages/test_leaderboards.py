@@ -1,4 +1,5 @@
-"""The leaderboard ranks checkpoints, compares presets under one rule, and names unreadable reports."""
+"""The leaderboard ranks checkpoints, compares presets under one rule, and names unreadable
+reports."""
 
 import json
 from pathlib import Path
@@ -14,7 +15,9 @@ def report(folder: Path, checkpoint: str, dataset: str, **more: object) -> None:
     (folder / checkpoint / dataset / "report.json").write_text(json.dumps(figures | more))
 
 
-def test_checkpoints_are_ranked_and_presets_compared_on_what_most_reports_are_of(tmp_path: Path) -> None:
+def test_checkpoints_are_ranked_and_presets_compared_on_what_most_reports_are_of(
+    tmp_path: Path,
+) -> None:
     report(tmp_path, "weaker", "small", top1=0.1, top1_low=None, top1_high=None)
     report(tmp_path, "stronger", "small", top1=0.4)
     report(tmp_path, "large", "small", top1=0.3, preset="l")
@@ -33,7 +36,9 @@ def test_checkpoints_are_ranked_and_presets_compared_on_what_most_reports_are_of
         ("small", "from ply 10 on", "selective"),
     ]
     assert [row["top1_low"] for row in rows[2:4]] == [0.05, ""], "no interval of too few games"
-    assert (said["top1 of xs"], said["top1 of l"]) == (0.4, 0.3), "0.9 is by another rule, 0.8 on another dataset"
+    assert (said["top1 of xs"], said["top1 of l"]) == (0.4, 0.3), (
+        "0.9 is by another rule, 0.8 on another dataset"
+    )
     assert said["compared_on"] == "small, every ply"
     assert said["reports"] == 5
     (broken,) = said["unreadable_reports"].records
@@ -44,4 +49,6 @@ def test_checkpoints_are_ranked_and_presets_compared_on_what_most_reports_are_of
 def test_no_reports_are_an_empty_leaderboard(tmp_path: Path) -> None:
     said = describe_leaderboard(tmp_path)
     assert said["reports"] == 0
-    assert not [value for row in said["leaderboard"].records for value in row.data.values() if value]
+    assert not [
+        value for row in said["leaderboard"].records for value in row.data.values() if value
+    ]

@@ -13,13 +13,18 @@ from tests.pipeline.defs.served.server import Server, wait
 if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+CHROMIUM = (
+    shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+)
 MARKS = [
     pytest.mark.slow,
     pytest.mark.timeout(1800),
-    pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium here (Debian: apt-get install chromium)"),
     pytest.mark.skipif(
-        importlib.util.find_spec("playwright") is None, reason="there is no playwright here (pip install .[browser])"
+        CHROMIUM is None, reason="there is no chromium here (Debian: apt-get install chromium)"
+    ),
+    pytest.mark.skipif(
+        importlib.util.find_spec("playwright") is None,
+        reason="there is no playwright here (pip install .[browser])",
     ),
 ]
 """Marks of the modules that need a browser."""
@@ -45,7 +50,10 @@ def browsing() -> "Iterator[Page]":
         page = browser.new_page(viewport={"width": 1400, "height": 900})
         page.set_default_timeout(60_000)
         errors: list[str] = []
-        page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+        page.on(
+            "console",
+            lambda message: errors.append(message.text) if message.type == "error" else None,
+        )
         yield page
         browser.close()
         assert not errors, errors
@@ -70,12 +78,15 @@ def configure(page: "Page", config: str) -> None:
 
 def newest(server: Server) -> str:
     """Give the id of the run that was launched last, "" where there is none."""
-    found = server.ask("{ runsOrError(limit: 1) { ... on Runs { results { id } } } }")["runsOrError"]["results"]
+    found = server.ask("{ runsOrError(limit: 1) { ... on Runs { results { id } } } }")[
+        "runsOrError"
+    ]["results"]
     return str(found[0]["id"]) if found else ""
 
 
 def open_launchpad(page: "Page") -> None:
-    """Open it from the menu, again where the page has drawn itself anew meanwhile and closed that."""
+    """Open it from the menu, again where the page has drawn itself anew meanwhile and closed
+    that."""
     from playwright.sync_api import TimeoutError as TooLate
 
     for left in reversed(range(6)):
@@ -93,7 +104,8 @@ def open_launchpad(page: "Page") -> None:
 
 
 def write(page: "Page", config: str) -> None:
-    """Write the launchpad's configuration, again where its defaults came meanwhile and were written over it."""
+    """Write the launchpad's configuration, again where its defaults came meanwhile and were written
+    over it."""
     # the last of them: a job's page has one of its own, to search
     editor = "[...document.querySelectorAll('.CodeMirror')].at(-1).CodeMirror"
     for _ in range(10):
@@ -115,7 +127,8 @@ def launch(
     keep: Callable[[bytes], None] = lambda taken: None,
     folder: str = "assets",
 ) -> str:
-    """Press Materialize on the page of an asset or a job, fill the dialog in, and give the run's id.
+    """Press Materialize on the page of an asset or a job, fill the dialog in, and give the run's
+    id.
 
     `keep` gets a picture of the launchpad.
     """
@@ -142,7 +155,8 @@ def launch(
 
 
 def shown_pictures(page: "Page", row: str) -> list[int]:
-    """Give the widths of the pictures of a markdown entry, which stand on the page itself, in a cell of its table."""
+    """Give the widths of the pictures of a markdown entry, which stand on the page itself, in a
+    cell of its table."""
     entry = page.locator(f'tr:has(:text-is("{row}")) >> visible=true').last
     widths = "it => [...it.querySelectorAll('img')].map(img => img.naturalWidth)"
     return list(wait(lambda: (found := entry.evaluate(widths)) and all(found) and found, 30))
@@ -150,5 +164,9 @@ def shown_pictures(page: "Page", row: str) -> list[int]:
 
 def ended(server: Server, run: str, status: str = "SUCCESS", seconds: float = 300) -> None:
     """Wait until a run has ended, and see that it has ended so."""
-    wait(lambda: server.status(run) in {status, "SUCCESS", "FAILURE", "CANCELED"}, seconds, lambda: server.status(run))
+    wait(
+        lambda: server.status(run) in {status, "SUCCESS", "FAILURE", "CANCELED"},
+        seconds,
+        lambda: server.status(run),
+    )
     assert server.status(run) == status, server.failures(run)

@@ -1,4 +1,5 @@
-"""Someone's own games on their way through the UI: dropped while it runs, chosen, trained on, and read about by a click."""
+"""Someone's own games on their way through the UI: dropped while it runs, chosen, trained on, and
+read about by a click."""
 
 import shutil
 import time
@@ -19,9 +20,16 @@ WIDTH = 1440
 
 
 def take_first_hour(
-    page: "Page", server: Server, datasets: Path, dump: Path, preset: str, minutes: float, keep: Keep
+    page: "Page",
+    server: Server,
+    datasets: Path,
+    dump: Path,
+    preset: str,
+    minutes: float,
+    keep: Keep,
 ) -> None:
-    """Do all of it, see what a person would look for on each page, and pass pictures of the pages to `keep`."""
+    """Do all of it, see what a person would look for on each page, and pass pictures of the pages
+    to `keep`."""
     key = key_of(dump)
     assert key is not None
     page.set_viewport_size({"width": WIDTH, "height": 900})
@@ -41,11 +49,22 @@ def take_first_hour(
     assert shown_pictures(page, "elo")[0] > 370
 
     chosen = f"ops:\n  training_set:\n    config:\n      positions: [{key}]\n      name: mine\n"
-    ended(server, launch(page, server, "training_set", chosen, keep=lambda taken: keep("datasets-chosen.png", taken)))
+    ended(
+        server,
+        launch(
+            page,
+            server,
+            "training_set",
+            chosen,
+            keep=lambda taken: keep("datasets-chosen.png", taken),
+        ),
+    )
     go(page, server, "/assets/training_set", "test_positions_in_train")
     assert shown_pictures(page, "audit")[0] > 370
     require_uncut(page)
-    assert page.locator(f'li:has-text("{key}: games of") >> visible=true').count(), "the datasets that were joined"
+    assert page.locator(f'li:has-text("{key}: games of") >> visible=true').count(), (
+        "the datasets that were joined"
+    )
 
     network = f"preset: {preset}, name: mine, minutes: {minutes}, train: {{threads: 1}}"
     train = f"ops: {{checkpoint: {{config: {{{network}}}}}}}"
@@ -55,7 +74,11 @@ def take_first_hour(
     require_uncut(page)
     keep("checkpoint.png", take_metadata(page))
 
-    ended(server, launch(page, server, "accuracy_report", "ops: {accuracy_report: {config: {}}}"), seconds=600)
+    ended(
+        server,
+        launch(page, server, "accuracy_report", "ops: {accuracy_report: {config: {}}}"),
+        seconds=600,
+    )
     go(page, server, "/assets/accuracy_report", "headline")
     assert shown_pictures(page, "boards") == [165] * 3
     assert shown_pictures(page, "accuracy")[0] > 370
@@ -68,10 +91,13 @@ def take_first_hour(
 
 
 def require_uncut(page: "Page") -> None:
-    """See that pictures and tables of the metadata end within the part of the page that is theirs."""
-    ends = page.evaluate("""[...document.querySelectorAll('td img, td table')].filter(it => it.offsetParent).map(it => {
+    """See that pictures and tables of the metadata end within the part of the page that is
+    theirs."""
+    ends = page.evaluate("""[...document.querySelectorAll('td img, td table')]
+        .filter(it => it.offsetParent).map(it => {
         const box = it.closest('[class*=ScrollContainer]')
-        return Math.round(it.getBoundingClientRect().right - (box ? box.getBoundingClientRect().right : innerWidth)) })""")
+        const edge = box ? box.getBoundingClientRect().right : innerWidth
+        return Math.round(it.getBoundingClientRect().right - edge) })""")
     assert ends
     assert max(ends) <= 0, ends
 
@@ -82,6 +108,8 @@ def take_metadata(page: "Page") -> bytes:
     box = visible(page, "Metadata").bounding_box()
     assert box is not None
     page.wait_for_timeout(2000)  # for the page to draw itself anew
-    taken = page.screenshot(clip={"x": box["x"] - 32, "y": box["y"] - 12, "width": 820, "height": 980})
+    taken = page.screenshot(
+        clip={"x": box["x"] - 32, "y": box["y"] - 12, "width": 820, "height": 980}
+    )
     page.set_viewport_size({"width": WIDTH, "height": 900})
     return taken

@@ -27,7 +27,9 @@ class Server:
 
     def ask(self, query: str, **variables: Any) -> Any:
         """Ask GraphQL and give its data."""
-        answer = requests.post(f"{self.url}/graphql", json={"query": query, "variables": variables}, timeout=30).json()
+        answer = requests.post(
+            f"{self.url}/graphql", json={"query": query, "variables": variables}, timeout=30
+        ).json()
         assert "errors" not in answer, answer["errors"]
         return answer["data"]
 
@@ -47,7 +49,11 @@ class Server:
         if assets:
             selector["assetSelection"] = [{"path": [name]} for name in assets]
         shown = [{"key": key, "value": value} for key, value in (tags or {}).items()]
-        parameters = {"selector": selector, "runConfigData": config, "executionMetadata": {"tags": shown}}
+        parameters = {
+            "selector": selector,
+            "runConfigData": config,
+            "executionMetadata": {"tags": shown},
+        }
         query = """mutation($it: ExecutionParams!) { launchRun(executionParams: $it) { __typename
             ... on LaunchRunSuccess { run { id } } ... on PythonError { message }
             ... on RunConfigValidationInvalid { errors { message } } } }"""
@@ -58,37 +64,43 @@ class Server:
     def location(self) -> str:
         """Give the name of the only code location."""
         return str(
-            self.ask("{ repositoriesOrError { ... on RepositoryConnection { nodes { location { name } } } } }")[
-                "repositoriesOrError"
-            ]["nodes"][0]["location"]["name"]
+            self.ask(
+                "{ repositoriesOrError { ... on RepositoryConnection { nodes { location { name } } "
+                "} } }"
+            )["repositoriesOrError"]["nodes"][0]["location"]["name"]
         )
 
     def status(self, run: str) -> str:
         """Give a run's status."""
         return str(
-            self.ask("query($id: ID!) { runOrError(runId: $id) { ... on Run { status } } }", id=run)["runOrError"][
-                "status"
-            ]
+            self.ask(
+                "query($id: ID!) { runOrError(runId: $id) { ... on Run { status } } }", id=run
+            )["runOrError"]["status"]
         )
 
     def failures(self, run: str) -> str:
         """Give what the steps of a run say that have failed."""
         query = """query($id: ID!) { logsForRun(runId: $id) { ... on EventConnection { events {
-            ... on ExecutionStepFailureEvent { error { message cause { message } } failureMetadata { description } } } } } }"""
+            ... on ExecutionStepFailureEvent { error { message cause { message } }
+                failureMetadata { description } } } } } }"""
         events = self.ask(query, id=run)["logsForRun"]["events"]
         return "\n".join(str(event) for event in events if event)
 
     def terminate(self, run: str) -> None:
         """Do what the Terminate button does."""
-        query = (
-            """mutation($id: String!) { terminateRun(runId: $id, terminatePolicy: SAFE_TERMINATE) { __typename } }"""
-        )
+        query = """mutation($id: String!) {
+            terminateRun(runId: $id, terminatePolicy: SAFE_TERMINATE) { __typename } }"""
         assert self.ask(query, id=run)["terminateRun"]["__typename"] == "TerminateRunSuccess"
 
     def unfolded_graph(self) -> str:
-        """Give the path of the asset graph with all groups unfolded; of what lies out of view the page draws nothing."""
-        groups = {node["groupName"] for node in self.ask("{ assetNodes { groupName } }")["assetNodes"]}
-        return "/asset-groups?expanded=" + ",".join(f"global@global:{name}" for name in sorted(groups))
+        """Give the path of the asset graph with all groups unfolded; of what lies out of view the
+        page draws nothing."""
+        groups = {
+            node["groupName"] for node in self.ask("{ assetNodes { groupName } }")["assetNodes"]
+        }
+        return "/asset-groups?expanded=" + ",".join(
+            f"global@global:{name}" for name in sorted(groups)
+        )
 
     def tree(self) -> list[psutil.Process]:
         """List every process below the server."""
@@ -113,7 +125,10 @@ def serving() -> Iterator[Server]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    environment = os.environ | {"VIRTUAL_ENV": sys.prefix, "PATH": f"{sys.prefix}/bin{os.pathsep}{os.environ['PATH']}"}
+    environment = os.environ | {
+        "VIRTUAL_ENV": sys.prefix,
+        "PATH": f"{sys.prefix}/bin{os.pathsep}{os.environ['PATH']}",
+    }
     log = Path(os.environ["DAGSTER_HOME"]) / "ui.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
@@ -139,7 +154,9 @@ def serving() -> Iterator[Server]:
         assert not alive, f"left behind: {alive}"
 
 
-def wait(condition: Callable[[], Any], seconds: float, explain: Callable[[], str] = lambda: "") -> Any:
+def wait(
+    condition: Callable[[], Any], seconds: float, explain: Callable[[], str] = lambda: ""
+) -> Any:
     """Wait for something to become true and give it."""
     end = time.monotonic() + seconds
     while not (found := condition()):

@@ -79,7 +79,8 @@ def terminate(page: "Page", server: Server, run: str) -> None:
     go(page, server, f"/runs/{run}", "checkpoint")
     page.locator("text=ASSET_OBSERVATION >> visible=true").first.wait_for(timeout=120_000)
     page.get_by_role("button", name="Terminate").first.click()
-    visible(page, "Terminate 1 run").click()  # of the dialog: the page's own button is disabled meanwhile
+    # of the dialog: the page's own button is disabled meanwhile
+    visible(page, "Terminate 1 run").click()
     ended(server, run, "CANCELED", 90)
 
 
@@ -107,7 +108,9 @@ def test_the_report_is_read(server: Server, page: "Page") -> None:
     assert all(width > 0 for width in shown_pictures(page, "curves"))
     visible(page, "Plots").click()
     page.locator("canvas").first.wait_for()
-    run = launch(page, server, "accuracy_report", "ops: {accuracy_report: {config: {checkpoint: done}}}")
+    run = launch(
+        page, server, "accuracy_report", "ops: {accuracy_report: {config: {checkpoint: done}}}"
+    )
     ended(server, run)
     go(page, server, "/assets/accuracy_report", "top1")
     assert shown_pictures(page, "boards") == [165] * 3

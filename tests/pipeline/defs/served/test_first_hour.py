@@ -12,7 +12,10 @@ from tests.pipeline.defs.served.first_hour import take_first_hour
 from tests.pipeline.defs.served.server import serving
 
 GAMES = REPOSITORY.parent / "shared" / "data" / "pgn" / "lichess_export_2024-05_blitz.pgn"
-pytestmark = [*MARKS, pytest.mark.skipif(not GAMES.exists(), reason=f"there are no games here: {GAMES}")]
+pytestmark = [
+    *MARKS,
+    pytest.mark.skipif(not GAMES.exists(), reason=f"there are no games here: {GAMES}"),
+]
 
 
 def test_the_first_hour_with_own_games(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,9 @@
-"""Hostile web pages in a real browser beside a running UI: none of their requests launches a run or changes anything.
+"""Hostile web pages in a real browser beside a running UI: none of their requests launches a run or
+changes anything.
 
-The pages come from another origin, whose name leads to this machine, as the attacker's own server or a rebound name would.
-Every attempt is to launch the job `register_dumps`, which is as good as any, or to forge a materialization.
+The pages come from another origin, whose name leads to this machine, as the attacker's own server
+or a rebound name would. Every attempt is to launch the job `register_dumps`, which is as good as
+any, or to forge a materialization.
 """
 
 import json
@@ -26,7 +28,8 @@ if TYPE_CHECKING:
 
 pytestmark = MARKS
 EVIL = ("evil.test", "localhost")
-"""Names of the hostile server: another site, and another port of the UI's own host, which a browser calls the same site."""
+"""Names of the hostile server: another site, and another port of the UI's own host, which a browser
+calls the same site."""
 FORGED = "/report_asset_materialization/forged"
 
 TAGS = {
@@ -40,21 +43,28 @@ TAGS = {
     "background": '<div style="background: url({get})">x</div>',
     "svg": '<svg><image href="{get}"/></svg>',
     "refresh": '<meta http-equiv=refresh content="0;url={get}">',
-    "redirected img": '<img src="/redirect?code=302&to={quoted}"><img src="/redirect?code=307&to={quoted}">',
+    "redirected "
+    "img": '<img src="/redirect?code=302&to={quoted}"><img src="/redirect?code=307&to={quoted}">',
     "redirected form": '<form method=post action="/redirect?code=307&to={quoted}"></form>{submit}',
     "form get": '<form action="{graphql}"><input name=query value="{html}"></form>{submit}',
-    "form post": '<form method=post action="{get}"><input name=query value="{html}"></form>{submit}',
-    "form multipart": '<form method=post enctype=multipart/form-data action="{get}"><input name=a></form>{submit}',
+    "form "
+    "post": '<form method=post action="{get}"><input name=query value="{html}"></form>{submit}',
+    "form multipart": '<form method=post enctype=multipart/form-data action="{get}"><input '
+    "name=a></form>{submit}",
     "form text": '<form method=post enctype=text/plain action="{graphql}">'
     "<input name='{start}' value='\"}}'></form>{submit}",
-    "form in a frame": '<iframe name=f></iframe><form target=f method=post action="{get}"></form>{submit}',
-    "no referrer": '<meta name=referrer content=no-referrer><form method=post action="{get}"></form>{submit}',
+    "form in a "
+    "frame": '<iframe name=f></iframe><form target=f method=post action="{get}"></form>{submit}',
+    "no referrer": "<meta name=referrer content=no-referrer><form method=post "
+    'action="{get}"></form>{submit}',
     "sandboxed": "<iframe sandbox=allow-scripts srcdoc=\"<img src='{get}'>"
     "<script>fetch('{get}',{{mode:'no-cors'}})</script>\"></iframe>",
     "data page": '<iframe src="data:text/html,<img src=%22{quoted}%22>"></iframe>',
     "ping": '<a id=a ping="{get}" href="#">x</a><script>a.click()</script>',
-    "forged": '<form method=post action="{url}{forged}?metadata=%7B%22path%22%3A%22/etc%22%7D"></form>{submit}',
-    "prerender": '<script type=speculationrules>{{"prerender":[{{"source":"list","urls":["{get}"]}}]}}</script>',
+    "forged": "<form method=post "
+    'action="{url}{forged}?metadata=%7B%22path%22%3A%22/etc%22%7D"></form>{submit}',
+    "prerender": "<script "
+    'type=speculationrules>{{"prerender":[{{"source":"list","urls":["{get}"]}}]}}</script>',
 }
 """Pages that need no script but to submit a form."""
 SUBMIT = "<script>document.forms[0].submit()</script>"
@@ -63,15 +73,21 @@ SCRIPTS = {
     "fetch with credentials": "fetch(get, {...blind, credentials: 'include'})",
     "fetch head": "fetch(get, {...blind, method: 'HEAD'})",
     "fetch cors": "fetch(get)",
-    "fetch json": "fetch(graphql, {method: 'POST', headers: {'content-type': 'application/json'}, body})",
+    "fetch "
+    "json": "fetch(graphql, {method: 'POST', headers: {'content-type': 'application/json'}, body})",
     "fetch text": "post(graphql, body, 'text/plain')",
     "fetch disguised": "post(graphql, body, 'text/plain; application/json')",
-    "fetch disguised form": "post(graphql, body, 'application/x-www-form-urlencoded; application/json')",
+    "fetch disguised "
+    "form": "post(graphql, body, 'application/x-www-form-urlencoded; application/json')",
     "fetch urlencoded": "post(get, new URLSearchParams({query}))",
-    "fetch multipart": "(() => { const f = new FormData(); f.append('query', query); return post(get, f) })()",
+    "fetch "
+    "multipart": "(() => { const f = new FormData(); f.append('query', query); return post(get, f) "
+    "})()",
     "fetch blob": "post(graphql, new Blob([body], {type: 'application/json'}))",
     "fetch batch": "post(graphql, `[${body},${body}]`, 'text/plain; application/json')",
-    "fetch redirected": "post('/redirect?code=307&to=' + encodeURIComponent(graphql), body, 'text/plain; application/json')",
+    "fetch "
+    "redirected": "post('/redirect?code=307&to=' + encodeURIComponent(graphql), body, 'text/plain; "
+    "application/json')",
     "fetch redirected get": "fetch('/redirect?code=302&to=' + encodeURIComponent(get), blind)",
     "newline": "fetch(get.replace('/graphql?', '/graphql%0A?'), blind)",
     "slashes": "fetch(get.replace('/graphql?', '//graphql?'), blind)",
@@ -79,18 +95,23 @@ SCRIPTS = {
     "keepalive": "fetch(get, {...blind, keepalive: true})",
     "beacon": "navigator.sendBeacon(get)",
     "beacon text": "navigator.sendBeacon(graphql, body)",
-    "beacon json": "navigator.sendBeacon(graphql, new Blob([body], {type: 'text/plain; application/json'}))",
+    "beacon json": "navigator.sendBeacon(graphql, new Blob([body], {type: 'text/plain; "
+    "application/json'}))",
     "xhr": "xhr('GET', get)",
     "xhr post": "xhr('POST', get, body)",
     "event source": "new EventSource(get)",
-    "worker": "new Worker(URL.createObjectURL(new Blob([`fetch(${JSON.stringify(get)}, {mode: 'no-cors'})`])))",
+    "worker": "new Worker(URL.createObjectURL(new Blob([`fetch(${JSON.stringify(get)}, {mode: "
+    "'no-cors'})`])))",
     "imported": "import(get)",
     "window": "window.open(get)",
-    "forged": 'post(url + forged, \'{"metadata": {"path": "/etc"}}\', \'text/plain; application/json\')',
+    "forged": 'post(url + forged, \'{"metadata": {"path": "/etc"}}\', \'text/plain; '
+    "application/json')",
     "websocket": "talk('graphql-ws', {type: 'start', id: '1', payload: {query}})",
-    "websocket subscription": "talk('graphql-ws', {type: 'start', id: '1', payload: {query: query.replace('mutation', "
+    "websocket subscription": "talk('graphql-ws', {type: 'start', id: '1', payload: {query: "
+    "query.replace('mutation', "
     "'subscription')}})",
-    "websocket of another kind": "talk('graphql-transport-ws', {type: 'subscribe', id: '1', payload: {query}})",
+    "websocket of another "
+    "kind": "talk('graphql-transport-ws', {type: 'subscribe', id: '1', payload: {query}})",
     "navigation": "location.href = get",
 }
 """Attempts by script, with the functions of PRELUDE."""
@@ -99,7 +120,8 @@ const [url, query, forged] = %s;
 const graphql = url + '/graphql', get = graphql + '?query=' + encodeURIComponent(query);
 const body = JSON.stringify({query}), blind = {mode: 'no-cors'};
 function post(place, body, kind) {
-  return fetch(place, {...blind, method: 'POST', body, headers: kind ? {'content-type': kind} : {}});
+  const headers = kind ? {'content-type': kind} : {};
+  return fetch(place, {...blind, method: 'POST', body, headers});
 }
 function xhr(method, place, body) {
   return new Promise(done => {
@@ -182,21 +204,29 @@ def context() -> "Iterator[BrowserContext]":
 
 
 def mutation(server: Server) -> str:
-    """Give the mutation that launches `register_dumps`, as an attacker writes it who has read the source."""
-    selector = f'repositoryLocationName:"{server.location()}",repositoryName:"__repository__",jobName:"register_dumps"'
-    return f"mutation{{launchRun(executionParams:{{selector:{{{selector}}},runConfigData:{{}}}}){{__typename}}}}"
+    """Give the mutation that launches `register_dumps`, as an attacker writes it who has read the
+    source."""
+    selector = (
+        f'repositoryLocationName:"{server.location()}",'
+        'repositoryName:"__repository__",jobName:"register_dumps"'
+    )
+    parameters = f"executionParams:{{selector:{{{selector}}},runConfigData:{{}}}}"
+    return f"mutation{{launchRun({parameters}){{__typename}}}}"
 
 
 def changes(server: Server) -> tuple[int, int]:
     """Count the runs and the assets that were ever materialised."""
     counted = (
-        "{ runsOrError { ... on Runs { results { id } } } assetsOrError { ... on AssetConnection { nodes { id } } } }"
+        "{ runsOrError { ... on Runs { results { id } } } assetsOrError { ... on "
+        "AssetConnection { nodes { id } } } }"
     )
     found = server.ask(counted)
     return len(found["runsOrError"]["results"]), len(found["assetsOrError"]["nodes"])
 
 
-def attack(context: "BrowserContext", url: str, port: int, pages: dict[str, str], query: str) -> int:
+def attack(
+    context: "BrowserContext", url: str, port: int, pages: dict[str, str], query: str
+) -> int:
     """Open every hostile page from every origin; return how many there were."""
     prelude = PRELUDE % json.dumps([url, query, FORGED])
     get = f"{url}/graphql?query={quote(query, safe='')}"
@@ -212,7 +242,9 @@ def attack(context: "BrowserContext", url: str, port: int, pages: dict[str, str]
         "forged": FORGED,
     }
     every = {name: tag.format(**words) for name, tag in TAGS.items()}
-    every |= {name + " by script": f"<script>{prelude}\n{code}</script>" for name, code in SCRIPTS.items()}
+    every |= {
+        name + " by script": f"<script>{prelude}\n{code}</script>" for name, code in SCRIPTS.items()
+    }
     for number, text in enumerate(every.values()):
         pages[f"/{number}"] = f"<!doctype html><body>{text}"
     places = [f"http://{host}:{port}/{number}" for host in EVIL for number in range(len(every))]
@@ -226,7 +258,9 @@ def attack(context: "BrowserContext", url: str, port: int, pages: dict[str, str]
     return len(places)
 
 
-def test_a_page_of_another_origin_launches_nothing(server: Server, context: "BrowserContext") -> None:
+def test_a_page_of_another_origin_launches_nothing(
+    server: Server, context: "BrowserContext"
+) -> None:
     before = changes(server)
     with hostile() as (port, pages):
         attempts = sum(
@@ -237,8 +271,11 @@ def test_a_page_of_another_origin_launches_nothing(server: Server, context: "Bro
     assert changes(server) == before
 
 
-def test_a_rebound_name_reads_and_launches_nothing(server: Server, context: "BrowserContext") -> None:
-    """The page's origin is then the UI's address by another name, so that its requests are of the same origin."""
+def test_a_rebound_name_reads_and_launches_nothing(
+    server: Server, context: "BrowserContext"
+) -> None:
+    """The page's origin is then the UI's address by another name, so that its requests are of the
+    same origin."""
     before, query = changes(server), mutation(server)
     port = urlsplit(server.url).port
     page = context.new_page()
@@ -250,7 +287,9 @@ def test_a_rebound_name_reads_and_launches_nothing(server: Server, context: "Bro
     prelude = PRELUDE % json.dumps([url, query, FORGED])
     for name, code in SCRIPTS.items():
         page.goto(f"{url}/")
-        page.evaluate(f"(async () => {{ {prelude}\n try {{ await ({code}) }} catch (error) {{}} }})()")
+        page.evaluate(
+            f"(async () => {{ {prelude}\n try {{ await ({code}) }} catch (error) {{}} }})()"
+        )
         page.wait_for_timeout(200)
         if name not in ("navigation",):
             assert page.evaluate("window.heard") is None, name
@@ -275,10 +314,17 @@ def test_only_the_web_server_listens_and_only_on_this_machine(server: Server) ->
     assert listening == {(server.pid, ("127.0.0.1", urlsplit(server.url).port))}
 
 
-def test_the_ui_itself_launches_the_job_by_a_click(server: Server, context: "BrowserContext") -> None:
+def test_the_ui_itself_launches_the_job_by_a_click(
+    server: Server, context: "BrowserContext"
+) -> None:
     runs, _ = changes(server)
     page = context.new_page()
-    go(page, server, f"/locations/{server.location()}/jobs/register_dumps/playground", "register_dumps")
+    go(
+        page,
+        server,
+        f"/locations/{server.location()}/jobs/register_dumps/playground",
+        "register_dumps",
+    )
     page.locator('button:has-text("Launch Run")').last.click()
     wait(lambda: changes(server)[0] == runs + 1, 60)
     ended(server, newest(server))
@@ -299,7 +345,8 @@ SCRIPTED = [
     "\u202e<details open ontoggle=pwned=1>",
     "<math><mtext></form><form><mglyph><style></math><img src onerror=pwned=1>",
 ]
-"""Names of players, events, dumps, checkpoints and training sets that are markup, or would load a page of an attacker's."""
+"""Names of players, events, dumps, checkpoints and training sets that are markup, or would load a
+page of an attacker's."""
 
 
 def hostile_pgn() -> str:
@@ -316,13 +363,18 @@ def hostile_pgn() -> str:
 
 
 def test_markup_in_names_stays_text_on_the_pages(server: Server, context: "BrowserContext") -> None:
-    """Dumps, checkpoints and training sets are named by markup too, as far as a folder's name can be."""
+    """Dumps, checkpoints and training sets are named by markup too, as far as a folder's name can
+    be."""
     datasets = Path(os.environ["FIANCHETTO_DATASETS"])
     keys = SCRIPTED[1], SCRIPTED[4]
     for key in keys:
         (datasets / "dumps" / f"{key}.pgn").write_text(hostile_pgn())
     ended(server, server.launch("register_dumps", {}))
-    config = {"ops": {"positions": {"config": {"workers": 1, "ingest": {"test_share": 0.3, "val_share": 0.3}}}}}
+    config = {
+        "ops": {
+            "positions": {"config": {"workers": 1, "ingest": {"test_share": 0.3, "val_share": 0.3}}}
+        }
+    }
     for key in keys:
         ended(server, server.launch("build_positions", config, {"dagster/partition": key}))
     name, train = keys[0], {"steps": 2, "batch_size": 16, "threads": 1}
@@ -336,9 +388,15 @@ def test_markup_in_names_stays_text_on_the_pages(server: Server, context: "Brows
     places = [f"/assets/positions?view=partitions&partition={quote(key)}" for key in keys]
     places += [f"/assets/dump?view=partitions&partition={quote(key)}" for key in keys]
     places += [f"/assets/{name}" for name in names]
-    places += [f"/assets/{name}?view=checks" for name in ("positions", "training_set")] + [f"/runs/{run}", "/runs"]
+    places += [f"/assets/{name}?view=checks" for name in ("positions", "training_set")] + [
+        f"/runs/{run}",
+        "/runs",
+    ]
     page, elsewhere = context.new_page(), []
-    page.on("request", lambda asked: elsewhere.append(asked.url) if not _is_own(asked.url, server) else None)
+    page.on(
+        "request",
+        lambda asked: elsewhere.append(asked.url) if not _is_own(asked.url, server) else None,
+    )
     shown = 0
     for place in places:
         page.goto(server.url + place, wait_until="domcontentloaded")

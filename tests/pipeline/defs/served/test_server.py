@@ -41,7 +41,9 @@ def finished_shards(out: Path) -> list[Path]:
 
 
 def gone(processes: list[psutil.Process]) -> bool:
-    return not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in processes)
+    return not any(
+        process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in processes
+    )
 
 
 def test_the_sensor_turns_a_new_file_into_positions(served: tuple[Path, Server]) -> None:
@@ -67,19 +69,38 @@ def test_the_sensor_turns_a_new_file_into_positions(served: tuple[Path, Server])
 
 def test_a_backfill_over_two_dumps_trains_once(served: tuple[Path, Server]) -> None:
     _, server = served
-    names = [node["assetKey"]["path"] for node in server.ask("{ assetNodes { assetKey { path } } }")["assetNodes"]]
+    names = [
+        node["assetKey"]["path"]
+        for node in server.ask("{ assetNodes { assetKey { path } } }")["assetNodes"]
+    ]
     for name in ("tuned_checkpoint", "strength_report", "imitation"):
         names.remove([name])  # partitions by name: with names given, Dagster backfills one kind
     steps = {"steps": 4, "batch_size": 16}
     ops = {"checkpoint": {"config": {"name": "once", "minutes": 0.0, "train": steps}}}
-    ops |= {"positions": {"config": {"workers": 1, "ingest": {"test_share": 0.2, "val_share": 0.2}, "replace": True}}}
-    parameters = {"assetSelection": [{"path": path} for path in names], "partitionNames": ["small", "dropped"]}
-    query = """mutation($it: LaunchBackfillParams!) { launchPartitionBackfill(backfillParams: $it) { __typename
+    ops |= {
+        "positions": {
+            "config": {
+                "workers": 1,
+                "ingest": {"test_share": 0.2, "val_share": 0.2},
+                "replace": True,
+            }
+        }
+    }
+    parameters = {
+        "assetSelection": [{"path": path} for path in names],
+        "partitionNames": ["small", "dropped"],
+    }
+    query = """mutation($it: LaunchBackfillParams!) {
+        launchPartitionBackfill(backfillParams: $it) { __typename
         ... on LaunchBackfillSuccess { backfillId } ... on PythonError { message } } }"""
-    launched = server.ask(query, it=parameters | {"runConfigData": {"ops": ops}})["launchPartitionBackfill"]
+    launched = server.ask(query, it=parameters | {"runConfigData": {"ops": ops}})[
+        "launchPartitionBackfill"
+    ]
     assert launched["__typename"] == "LaunchBackfillSuccess", launched
-    status = """query($id: String!) { partitionBackfillOrError(backfillId: $id) { ... on PartitionBackfill { status
-        runs { ... on Run { status assetSelection { path } tags { key value } stepStats { stepKey status } } } } } }"""
+    status = """query($id: String!) {
+        partitionBackfillOrError(backfillId: $id) { ... on PartitionBackfill { status
+        runs { ... on Run { status assetSelection { path } tags { key value }
+            stepStats { stepKey status } } } } } }"""
 
     def ended() -> Any:
         found = server.ask(status, id=launched["backfillId"])["partitionBackfillOrError"]
@@ -87,7 +108,9 @@ def test_a_backfill_over_two_dumps_trains_once(served: tuple[Path, Server]) -> N
 
     found = wait(ended, 900, lambda: str(server.ask(status, id=launched["backfillId"])))
     assert {run["status"] for run in found["runs"]} == {"SUCCESS"}
-    steps = [(step["stepKey"], step["status"]) for run in found["runs"] for step in run["stepStats"]]
+    steps = [
+        (step["stepKey"], step["status"]) for run in found["runs"] for step in run["stepStats"]
+    ]
     assert steps.count(("positions", "SUCCESS")) == 2
     assert steps.count(("checkpoint", "SUCCESS")) == 1
     assert steps.count(("accuracy_report", "SUCCESS")) == 1
@@ -115,7 +138,10 @@ def test_terminate_makes_training_save_and_stop(served: tuple[Path, Server]) -> 
     wait(lambda: server.status(run) == "SUCCESS", 90)
     run = server.launch("train", LONG)
     out = datasets / "checkpoints" / "long"
-    wait(lambda: (out / "metrics.jsonl").exists() and (out / "metrics.jsonl").stat().st_size > 100, 90)
+    wait(
+        lambda: (out / "metrics.jsonl").exists() and (out / "metrics.jsonl").stat().st_size > 100,
+        90,
+    )
     workers = server.children()
     server.terminate(run)
     wait(lambda: gone(workers), 30)
@@ -135,7 +161,12 @@ def test_a_killed_run_worker_is_noticed_and_its_work_stops(served: tuple[Path, S
     before = json.loads((out / "checkpoint.json").read_text())["step"]
     run = server.launch("train", LONG)
     workers = wait(lambda: server.children(), 60)
-    wait(lambda: (out / "metrics.jsonl").exists() and json.loads((out / "checkpoint.json").read_text()), 30)
+    wait(
+        lambda: (
+            (out / "metrics.jsonl").exists() and json.loads((out / "checkpoint.json").read_text())
+        ),
+        30,
+    )
     parent = workers[0].parent()
     assert parent is not None
     parent.kill()

@@ -1,4 +1,5 @@
-"""Datasets on their way through the UI, in a real browser: dropped dumps, months, a check that blocks, self-play."""
+"""Datasets on their way through the UI, in a real browser: dropped dumps, months, a check that
+blocks, self-play."""
 
 import json
 import os
@@ -34,10 +35,12 @@ Served = tuple[Path, Server]
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """A UI that begins beside a dump that came before it, and with a Lichess that publishes two months."""
+    """A UI that begins beside a dump that came before it, and with a Lichess that publishes two
+    months."""
     with pytest.MonkeyPatch.context() as monkeypatch, publishing() as lichess:
         monkeypatch.setenv("FIANCHETTO_LICHESS", f"{lichess.url}/standard")
-        monkeypatch.setenv("FIANCHETTO_UCI_ENGINE", "")  # an engine would evaluate every move of 200 positions
+        # an engine would evaluate every move of 200 positions
+        monkeypatch.setenv("FIANCHETTO_UCI_ENGINE", "")
         datasets = prepared(tmp_path_factory.mktemp("story"), monkeypatch)
         (datasets / "dumps" / "small.pgn").write_text(random_pgn(200))
         os.utime(datasets / "dumps" / "small.pgn", (0, 0))
@@ -65,7 +68,9 @@ def made(datasets: Path, key: str) -> bool:
     return (datasets / "positions" / key / "manifest.json").exists()
 
 
-def test_the_sensor_builds_what_came_while_the_ui_was_down_and_what_comes_now(served: Served, page: "Page") -> None:
+def test_the_sensor_builds_what_came_while_the_ui_was_down_and_what_comes_now(
+    served: Served, page: "Page"
+) -> None:
     datasets, server = served
     go(page, server, f"/locations/{server.location()}/sensors/new_dumps", "new_dumps")
     switch = page.locator('input[type="checkbox"]').first
@@ -131,7 +136,11 @@ def test_self_play_is_started_from_its_jobs_launchpad(served: Served, page: "Pag
     shares = {"workers": 1, "replace": True, "ingest": {"test_share": 0.2, "val_share": 0.2}}
     ended(
         server,
-        server.launch("build_positions", {"ops": {"positions": {"config": shares}}}, {"dagster/partition": "small"}),
+        server.launch(
+            "build_positions",
+            {"ops": {"positions": {"config": shares}}},
+            {"dagster/partition": "small"},
+        ),
     )
     steps = {"steps": 4, "batch_size": 16, "threads": 1}
     network = {"minutes": 0.0, "positions": ["small"], "train": steps}
@@ -140,7 +149,9 @@ def test_self_play_is_started_from_its_jobs_launchpad(served: Served, page: "Pag
     open_launchpad(page)
     matches = {"games": 2, "simulations": [2]}
     tuned = {"name": "tuned", "positions": ["small"], "finetune": TINY}
-    config = {"ops": {"tuned_checkpoint": {"config": tuned}, "strength_report": {"config": matches}}}
+    config = {
+        "ops": {"tuned_checkpoint": {"config": tuned}, "strength_report": {"config": matches}}
+    }
     write(page, json.dumps(config))
     ended(server, launched(page, server, "Materialize"), seconds=900)
     go(page, server, "/assets/tuned_checkpoint", "verdicts")

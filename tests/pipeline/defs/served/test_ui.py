@@ -16,13 +16,17 @@ from tests.pipeline.defs.served.server import serving, wait
 COMMAND = [sys.executable, "-m", "pipeline.defs.ui", "--port"]
 
 
-def test_a_port_in_use_is_said_before_anything_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_port_in_use_is_said_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     prepared(tmp_path, monkeypatch)
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
         port = str(other.getsockname()[1])
-        said = subprocess.run([*COMMAND, port], capture_output=True, text=True, check=False, cwd=ROOT)
+        said = subprocess.run(
+            [*COMMAND, port], capture_output=True, text=True, check=False, cwd=ROOT
+        )
     assert (said.returncode, said.stdout) == (2, "")
     assert f"port {port}: Address already in use" in said.stderr
 
@@ -36,7 +40,9 @@ def test_no_process_is_left(how: str, tmp_path: Path, monkeypatch: pytest.Monkey
         selected = server.launch("register_dumps", {})
         wait(lambda: server.status(selected) == "SUCCESS", 60)
         server.launch(
-            "build_positions", {"ops": {"positions": {"config": {"workers": 1}}}}, {"dagster/partition": "small"}
+            "build_positions",
+            {"ops": {"positions": {"config": {"workers": 1}}}},
+            {"dagster/partition": "small"},
         )
         wait(server.children, 60)
         tree = server.tree()

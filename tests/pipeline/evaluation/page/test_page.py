@@ -1,4 +1,5 @@
-"""The report page of real networks on games with hostile tags: parsed, opened in a browser, printed."""
+"""The report page of real networks on games with hostile tags: parsed, opened in a browser,
+printed."""
 
 import json
 import re
@@ -23,8 +24,13 @@ from tests.conftest import REPOSITORY
 from tests.pipeline.datasets import random_game
 
 NETWORK = REPOSITORY / "datasets" / "embedded"
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-HOSTILE = "<img src=x onerror=\"document.title='hacked'\"></figcaption><script>document.title='hacked'</script>"
+CHROMIUM = (
+    shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+)
+HOSTILE = (
+    "<img src=x "
+    "onerror=\"document.title='hacked'\"></figcaption><script>document.title='hacked'</script>"
+)
 
 
 def hostile_game(seed: int) -> str:
@@ -32,7 +38,11 @@ def hostile_game(seed: int) -> str:
     escaped = HOSTILE.replace('"', '\\"')
     tags = f'[White "{escaped}"]\n[Black "{seed}{escaped}"]\n'
     text = random_game(seed, 20).replace("Rated Rapid game", f"</style>{escaped}")
-    site = ("https://lichess.org/", "javascript:alert(1)//", 'https://x.org/\\" onmouseover=\\"alert(1)')[seed % 3]
+    site = (
+        "https://lichess.org/",
+        "javascript:alert(1)//",
+        'https://x.org/\\" onmouseover=\\"alert(1)',
+    )[seed % 3]
     return tags + text.replace("https://lichess.org/", site)
 
 
@@ -54,12 +64,18 @@ class Parsed(HTMLParser):
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Measure the embedded network twice, as two checkpoints, on the test split of hostile games."""
+    """Measure the embedded network twice, as two checkpoints, on the test split of hostile
+    games."""
     folder = tmp_path_factory.mktemp("page")
     dumps = folder / "dumps"
     dumps.mkdir()
     (dumps / "hostile.pgn").write_text("".join(hostile_game(seed) for seed in range(60)))
-    ingest([str(dumps / "hostile.pgn")], folder / "positions" / "games", IngestConfig(test_share=0.5), workers=1)
+    ingest(
+        [str(dumps / "hostile.pgn")],
+        folder / "positions" / "games",
+        IngestConfig(test_share=0.5),
+        workers=1,
+    )
     twin = shutil.copytree(NETWORK, folder / "twin")
     positions = folder / "positions" / "games"
     return reports([NETWORK, twin], positions=positions, rule=Rule(limit=200), rating_rows=100)
@@ -73,14 +89,18 @@ def written(found: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> 
     return folder
 
 
-def test_the_page_holds_every_section_and_loads_nothing(found: dict[str, Any], written: Path) -> None:
+def test_the_page_holds_every_section_and_loads_nothing(
+    found: dict[str, Any], written: Path
+) -> None:
     html = (written / "one" / "report.html").read_text()
     page = Parsed(html)
     text = " ".join(page.text)
     report = found["reports"][0]
     assert f"{100 * report['top1']:.1f}\N{NO-BREAK SPACE}%" in text
     assert report["rule"] in text
-    assert text.index(report["headline"]) < text.index(report["compared"]) < text.index("Calibration")
+    assert (
+        text.index(report["headline"]) < text.index(report["compared"]) < text.index("Calibration")
+    )
     assert report["headline"].startswith(f"The network finds {100 * report['top1']:.1f} % (95 %: ")
     assert "the test split of games, which it was not trained on." in report["headline"]
     assert "Maia-2 published 53.3 % on its own games" in report["compared"]
@@ -93,15 +113,24 @@ def test_the_page_holds_every_section_and_loads_nothing(found: dict[str, Any], w
     ):
         assert title in text, title
     assert len(html) < 3 << 20
-    assert not {"script", "iframe", "object", "embed", "link", "img", "base", "form"} & {tag for tag, _ in page.tags}
+    assert not {"script", "iframe", "object", "embed", "link", "img", "base", "form"} & {
+        tag for tag, _ in page.tags
+    }
     for tag, attributes in page.tags:
         assert not [name for name in attributes if name.startswith("on")], (tag, attributes)
         for name in ("src", "href", "xlink:href"):
             value = attributes.get(name) or "#"
-            assert value.startswith("#") or (tag == "a" and re.fullmatch(r"https://lichess\.org/\d{8}", value)), value
+            assert value.startswith("#") or (
+                tag == "a" and re.fullmatch(r"https://lichess\.org/\d{8}", value)
+            ), value
     assert "url(http" not in html
     assert html.count("<figure>") == sum(map(len, report["details"]["boards"].values())) > 12
-    assert {row["link"] for rows in report["details"]["boards"].values() for row in rows if "link" in row}
+    assert {
+        row["link"]
+        for rows in report["details"]["boards"].values()
+        for row in rows
+        if "link" in row
+    }
 
 
 def test_boards_show_legal_moves_of_the_games(found: dict[str, Any]) -> None:
@@ -127,14 +156,19 @@ def test_two_alike_differ_by_nothing(found: dict[str, Any], written: Path) -> No
     page = (written / "two" / "report.html").read_text()
     assert "Differences, paired on the same positions" in page
     assert "<figure>" not in page, "a report of one checkpoint has the boards"
-    assert json.loads((written / "two" / "report.json").read_text())["names"] == ["embedded", "twin"]
+    assert json.loads((written / "two" / "report.json").read_text())["names"] == [
+        "embedded",
+        "twin",
+    ]
     assert "| twin |" in (written / "two" / "report.txt").read_text()
 
 
 def test_the_matrix_of_ratings_counts_its_rows(found: dict[str, Any]) -> None:
     details = found["reports"][0]["details"]
     rows = details["rating_matrix"]["rows"]
-    assert sum(row["positions"] for row in rows) == found["reports"][0]["positions"], "100 of a band are not reached"
+    assert sum(row["positions"] for row in rows) == found["reports"][0]["positions"], (
+        "100 of a band are not reached"
+    )
     for row in rows:
         assert len(set(row["log_likelihood"])) > 1, "the rating changes the policy"
 
@@ -160,15 +194,28 @@ def test_a_chart_is_xml_with_its_counts_and_the_pages_colours() -> None:
 
 
 def test_the_chart_by_rating_leaves_out_bands_of_a_handful_of_games() -> None:
-    plain = {"positions": 5, "top1": 0.5, "top1_low": 0.4, "top1_high": 0.6, "hand_written_top1": 0.3}
-    rows = [plain | {"band": "1000-1199"}, plain | {"band": "2400 and on", "top1_low": None, "top1_high": None}]
+    plain = {
+        "positions": 5,
+        "top1": 0.5,
+        "top1_low": 0.4,
+        "top1_high": 0.6,
+        "hand_written_top1": 0.3,
+    }
+    rows = [
+        plain | {"band": "1000-1199"},
+        plain | {"band": "2400 and on", "top1_low": None, "top1_high": None},
+    ]
     report = {"slices": {"rating": rows}, "chance_top1": 0.07, "published": None}
     assert "2400 and on" not in charts.draw_accuracy(report)
-    assert "2400 and on" in charts.draw_accuracy(report | {"slices": {"rating": rows[1:]}}), "rather than no chart"
+    assert "2400 and on" in charts.draw_accuracy(report | {"slices": {"rating": rows[1:]}}), (
+        "rather than no chart"
+    )
 
 
 def test_a_game_without_ratings_clocks_and_many_moves_has_a_page_too(tmp_path: Path) -> None:
-    (tmp_path / "one.pgn").write_text('[Event "?"]\n[Result "1-0"]\n\n1. e4 e5 2. Qh5 Ke7 3. Qxe5# 1-0\n\n')
+    (tmp_path / "one.pgn").write_text(
+        '[Event "?"]\n[Result "1-0"]\n\n1. e4 e5 2. Qh5 Ke7 3. Qxe5# 1-0\n\n'
+    )
     result = report(NETWORK, pgn=tmp_path / "one.pgn", players=False)
     assert (result["positions"], result["common_rule"]["positions"]) == (5, 0)
     write_report(result, tmp_path / "out")
@@ -176,25 +223,40 @@ def test_a_game_without_ratings_clocks_and_many_moves_has_a_page_too(tmp_path: P
     assert "too few games" in page
     assert "Conditioned on a rating" not in page
     assert "rating_matrix" not in result
-    json.loads((tmp_path / "out" / "report.json").read_text(), parse_constant=lambda name: pytest.fail(name))
+    json.loads(
+        (tmp_path / "out" / "report.json").read_text(),
+        parse_constant=lambda name: pytest.fail(name),
+    )
 
 
 def chromium(*words: str) -> str:
     assert CHROMIUM is not None
-    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--enable-logging=stderr"]
-    shown = subprocess.run([CHROMIUM, *flags, *words], capture_output=True, text=True, timeout=120, check=True)
+    flags = [
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--hide-scrollbars",
+        "--enable-logging=stderr",
+    ]
+    shown = subprocess.run(
+        [CHROMIUM, *flags, *words], capture_output=True, text=True, timeout=120, check=True
+    )
     assert "CONSOLE" not in shown.stderr, shown.stderr
     return shown.stdout
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium here (Debian: apt-get install chromium)")
+@pytest.mark.skipif(
+    CHROMIUM is None, reason="there is no chromium here (Debian: apt-get install chromium)"
+)
 def test_a_browser_opens_prints_and_is_not_hacked(written: Path, tmp_path: Path) -> None:
     page = (written / "one" / "report.html").as_uri()
     assert "<h1>twin</h1>" in chromium("--dump-dom", (written / "two" / "report.html").as_uri())
     shown = chromium("--dump-dom", page)
     assert "<title>Report of fianchetto-human</title>" in shown
-    assert shown.count("<figure>") == (written / "one" / "report.html").read_text().count("<figure>")
+    assert shown.count("<figure>") == (written / "one" / "report.html").read_text().count(
+        "<figure>"
+    )
     assert "<script>" not in shown
     ground = []
     for scheme in ("0", "1"):  # Blink's preferredColorScheme: dark, light
@@ -211,5 +273,9 @@ def test_a_browser_opens_prints_and_is_not_hacked(written: Path, tmp_path: Path)
             assert len(colours) > 50, "something is drawn"
     assert ground[0] < 60 < 200 < ground[1]
     chromium("--no-pdf-header-footer", f"--print-to-pdf={tmp_path / 'page.pdf'}", page)
-    boxes = re.findall(rb"/MediaBox \[0 0 ([\d.]+) ([\d.]+)\]", (tmp_path / "page.pdf").read_bytes())
-    assert {(round(float(width)), round(float(height))) for width, height in boxes} == {(595, 842)}, "A4"
+    boxes = re.findall(
+        rb"/MediaBox \[0 0 ([\d.]+) ([\d.]+)\]", (tmp_path / "page.pdf").read_bytes()
+    )
+    assert {(round(float(width)), round(float(height))) for width, height in boxes} == {
+        (595, 842)
+    }, "A4"

@@ -1,4 +1,5 @@
-"""Networks whose policy is known: each plays the first of the legal labels as often as it is told to."""
+"""Networks whose policy is known: each plays the first of the legal labels as often as it is told
+to."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -18,7 +19,10 @@ Strength = Callable[[NDArray[Any]], NDArray[np.float64]]
 def boards_of(batch: Batch) -> list[chess.Board]:
     """Return the boards of rows."""
     columns = (batch[name].tolist() for name in ("castling", "ep_file", "ply"))
-    return [board_of(planes_P, *state) for planes_P, *state in zip(batch["planes"], *columns, strict=True)]
+    return [
+        board_of(planes_P, *state)
+        for planes_P, *state in zip(batch["planes"], *columns, strict=True)
+    ]
 
 
 def legal_labels(board: chess.Board) -> list[int]:
@@ -27,7 +31,8 @@ def legal_labels(board: chess.Board) -> list[int]:
 
 
 class Stub:
-    """Plays the lowest legal label with a chance that depends on the told rating, the others alike."""
+    """Plays the lowest legal label with a chance that depends on the told rating, the others
+    alike."""
 
     def __init__(self, strength: Strength) -> None:
         self.strength = strength
@@ -36,7 +41,8 @@ class Stub:
         self, planes_BP: NDArray[np.uint64], batch: Mapping[str, NDArray[Any]]
     ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         chance_B = self.strength(batch["elo"].astype(float))
-        logits_BA = np.full((len(planes_BP), LABELS), 3.0, dtype=np.float32)  # illegal labels are no matter
+        # illegal labels are no matter
+        logits_BA = np.full((len(planes_BP), LABELS), 3.0, dtype=np.float32)
         for row, board in enumerate(boards_of({**batch, "planes": planes_BP})):
             first, *others = legal_labels(board)
             logits_BA[row, others] = np.log((1 - chance_B[row]) / max(len(others), 1))

@@ -1,4 +1,5 @@
-"""The matrix of told ratings against likelihoods in closed form and torch's, and the sample that it is measured on."""
+"""The matrix of told ratings against likelihoods in closed form and torch's, and the sample that it
+is measured on."""
 
 from typing import Any
 
@@ -8,8 +9,19 @@ import torch
 
 from engine.progress import silent
 from model.data.playouts import playout_rows
-from pipeline.evaluation.ratings.matrix import NO_RATINGS, describe_lead, describe_matrix, measure_matrix
-from pipeline.evaluation.ratings.sample import CENTERS, CONDITIONS, NAMES, BandSample, evaluate_conditions
+from pipeline.evaluation.ratings.matrix import (
+    NO_RATINGS,
+    describe_lead,
+    describe_matrix,
+    measure_matrix,
+)
+from pipeline.evaluation.ratings.sample import (
+    CENTERS,
+    CONDITIONS,
+    NAMES,
+    BandSample,
+    evaluate_conditions,
+)
 from tests.pipeline.evaluation.ratings.stubs import Stub, boards_of, legal_labels
 
 A_BAND = 20
@@ -17,13 +29,15 @@ A_BAND = 20
 
 
 def skill(elo: Any) -> Any:
-    """Return the share of positions where people of a rating play the lowest label: 0.2 at 700 to 0.7 at 2700."""
+    """Return the share of positions where people of a rating play the lowest label: 0.2 at 700 to
+    0.7 at 2700."""
     return np.where(elo == 0, 0.5, 0.2 + 0.05 * (elo - 700) / 200)
 
 
 @pytest.fixture(scope="module")
 def rows() -> dict[str, Any]:
-    """Give 20 positions of several moves for each band, in which people play as often as their skill the lowest label."""
+    """Give 20 positions of several moves for each band, in which people play as often as their
+    skill the lowest label."""
     rows = playout_rows(400, seed=3)
     labels = [legal_labels(board) for board in boards_of(rows)]
     chosen = np.flatnonzero([len(found) > 1 for found in labels])[: A_BAND * len(CENTERS)]
@@ -33,7 +47,9 @@ def rows() -> dict[str, Any]:
     rows["elo"] = rows["opponent_elo"] = np.array(CENTERS, dtype=np.uint16)[band]
     first = place < np.rint(skill(rows["elo"].astype(float)) * A_BAND)
     own = [labels[at] for at in chosen]
-    rows["label"] = np.array([found[0] if it else found[-1] for found, it in zip(own, first, strict=True)], np.uint16)
+    rows["label"] = np.array(
+        [found[0] if it else found[-1] for found, it in zip(own, first, strict=True)], np.uint16
+    )
     rows["promotion"] = np.zeros(len(chosen), dtype=np.uint8)
     return rows
 
@@ -64,14 +80,21 @@ def test_the_diagonal_of_a_network_that_plays_as_it_is_told_wins_with_the_likeli
         mine = others[band * A_BAND + round(share * A_BAND) : (band + 1) * A_BAND]
         for rating, found in zip(CENTERS, row["log_likelihood"], strict=True):
             chance = skill(np.array(float(rating)))
-            wanted = share * np.log(chance) + (np.log(1 - chance) * len(mine) - np.log(mine).sum()) / A_BAND
+            wanted = (
+                share * np.log(chance)
+                + (np.log(1 - chance) * len(mine) - np.log(mine).sum()) / A_BAND
+            )
             assert found == pytest.approx(wanted, abs=1e-5)
         assert row["best"] == row["rating"]
         assert row["lead"] > 0
         assert row["other"] in (row["rating"] - 200, row["rating"] + 200)
         assert row["lead_low"] < row["lead"] < row["lead_high"]
-        assert row["true_log_likelihood"] == row["log_likelihood"][band], "both players have the rating of their band"
-    assert describe_matrix(matrix).startswith("the band's own rating predicts best in 11 of 11 bands")
+        assert row["true_log_likelihood"] == row["log_likelihood"][band], (
+            "both players have the rating of their band"
+        )
+    assert describe_matrix(matrix).startswith(
+        "the band's own rating predicts best in 11 of 11 bands"
+    )
 
 
 def test_likelihood_and_top_1_are_torchs_over_python_chess_moves(rows: dict[str, Any]) -> None:
@@ -85,9 +108,13 @@ def test_likelihood_and_top_1_are_torchs_over_python_chess_moves(rows: dict[str,
         for row, board in enumerate(boards):
             masked[row, legal_labels(board)] = logits_BA[row, legal_labels(board)]
         label = torch.from_numpy(batch["label"].astype(np.int64))
-        nll = torch.nn.functional.cross_entropy(torch.from_numpy(masked), label, reduction="none").numpy()
+        nll = torch.nn.functional.cross_entropy(
+            torch.from_numpy(masked), label, reduction="none"
+        ).numpy()
         for band, found in enumerate(matrix["rows"] if number < len(CENTERS) else ()):
-            assert found["log_likelihood"][number] == pytest.approx(-nll[band_R == band].mean(), abs=1e-5)
+            assert found["log_likelihood"][number] == pytest.approx(
+                -nll[band_R == band].mean(), abs=1e-5
+            )
             hits = masked.argmax(axis=1) == batch["label"]
             assert found["top1"][number] == hits[band_R == band].mean()
 
@@ -100,8 +127,13 @@ def test_a_network_that_hears_nothing_leads_nowhere(rows: dict[str, Any]) -> Non
 
 
 def test_a_verdict_needs_an_interval() -> None:
-    assert [describe_lead(*lead) for lead in ((0.2, 0.1, 0.3), (-0.2, -0.3, -0.1))] == ["wins", "loses"]
-    assert [describe_lead(*lead) for lead in ((0.2, -0.1, 0.5), (0.2, None, None), (-0.2, -0.5, 0.1))] == [
+    assert [describe_lead(*lead) for lead in ((0.2, 0.1, 0.3), (-0.2, -0.3, -0.1))] == [
+        "wins",
+        "loses",
+    ]
+    assert [
+        describe_lead(*lead) for lead in ((0.2, -0.1, 0.5), (0.2, None, None), (-0.2, -0.5, 0.1))
+    ] == [
         "leads",
         "leads",
         "trails",
@@ -115,7 +147,9 @@ def test_a_sample_has_as_many_of_each_band_whatever_the_order(rows: dict[str, An
     batch, band_R = sampled(more, 6).take()
     assert np.bincount(band_R).tolist() == [6] * len(CENTERS)
     assert len(np.unique(batch["game_id"])) == len(band_R), "no row stands twice"
-    assert not np.isin(batch["game_id"], np.arange(len(more["elo"]) - 10, len(more["elo"]))).any(), "unknown ratings"
+    assert not np.isin(
+        batch["game_id"], np.arange(len(more["elo"]) - 10, len(more["elo"]))
+    ).any(), "unknown ratings"
     order = np.random.default_rng(0).permutation(len(more["elo"]))
     again, _ = sampled(more, 6, order).take()
     np.testing.assert_array_equal(batch["game_id"], again["game_id"])
