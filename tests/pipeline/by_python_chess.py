@@ -236,6 +236,10 @@ def find_problem(movetext: str, numbered: bool) -> tuple[str, int] | None:
 _EVALS = re.compile(r"\[%(clk|eval)[\s\x1c-\x1f]+")
 _DECIMALS = re.compile(r"(\[%eval [+-]?\d*\.\d\d)\d+")
 _GLUED_NUMBER = re.compile(r"(?<![a-hNBKRQ0-9])(\d+)(?=[-x]?[a-h][1-8])")
+_COMMENTS = re.compile(r"(\{[^}]*(?:\}|\Z)|;[^\n]*|(?m:^%[^\n]*))")
+_LATIN_1 = {0xDCA0: " ", 0xDCD7: "x", 0xDC96: "-", 0xDC97: "-", 0xDC85: "."}
+_LATIN_1_SIGNS = re.compile("\udcb1(?![A-Za-z0-9])"), re.compile(r"(?<!\S)\udcbd(?!\S)")
+_SCORES = re.compile(r"(?:1/2|[01])\s*[-:]\s*(?:1/2|[01])")
 _SHORT_DRAW = re.compile(r"(?<!\S)(?:1/2|0[.,]5[-:]0[.,]5|1/2:1/2)(?!\S)")
 
 
@@ -245,15 +249,20 @@ def read_one(tags: dict[str, bytes], movetext: bytes) -> tuple[str, Reading]:
 
     The text is first put into the words that python-chess knows: no blank lines, blanks behind
     glued move numbers, one blank and two decimals in an evaluation, a comma before its depth,
-    `1/2-1/2` for other spellings of a draw.
+    `1/2-1/2` for other spellings of a draw, ASCII for lone bytes of Latin-1 and CP1252 outside
+    comments. A tag with two scores, or with none of play, has no result.
     """
     text = movetext.decode("utf-8", "surrogateescape").replace("\r\n", "\n").replace("\r", "\n")
     text = re.sub(r"(?m)^\ufeff+|\ufeff+(?=\s|\Z)", "", text)
+    parts = _COMMENTS.split(text)  # movetext, comment, movetext, ...
+    parts[::2] = map(_read_latin_1, parts[::2])
+    text = "".join(parts)
     problem = find_problem(text, "FEN" not in tags)
     if "FEN" not in tags and tags.get("SetUp", b"0") not in (b"0", b"", b"?", b"-"):
         return "bad FEN", Reading()
     result = tags.get("Result", b"*").strip().decode("latin-1")
-    if result not in RESULTS and re.fullmatch(r"[-+=/:\d., ]*[+\d][-+=/:\d., ]*", result):
+    no_score = re.fullmatch(r"[-+=/:\d., ]*[+\d][-+=/:\d., ]*", result)
+    if result not in RESULTS and (no_score or len(_SCORES.findall(result)) > 1):
         return "unfinished", Reading()
     text = re.sub(r"\n[\s\x1c-\x1f]*\n", "\n", text).strip()
     text = _DECIMALS.sub(r"\1", _EVALS.sub(r"[%\1 ", text))
@@ -273,6 +282,12 @@ def read_one(tags: dict[str, bytes], movetext: bytes) -> tuple[str, Reading]:
     ):
         return reading.verdict, reading
     return problem[0], reading
+
+
+def _read_latin_1(text: str) -> str:
+    """Return movetext whose undecodable bytes are ASCII, where their meaning is certain."""
+    sign, half = _LATIN_1_SIGNS
+    return half.sub("1/2", sign.sub("!", text.translate(_LATIN_1)))
 
 
 def _variation_end(movetext: str, at: int) -> int:

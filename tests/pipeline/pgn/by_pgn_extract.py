@@ -28,7 +28,11 @@ class Game:
 
 
 def read(data: bytes) -> list[Game]:
-    """Return the games that pgn-extract reads without an error, in the order of the file."""
+    """Return the games that pgn-extract reads without an error, in the order of the file.
+
+    It writes a game with an error without its moves, and perhaps without its result. The result
+    behind the moves is the value of the tag, which may hold blanks.
+    """
     assert PROGRAM is not None
     done = subprocess.run(
         [PROGRAM, *OPTIONS], input=data, capture_output=True, timeout=60, check=False
@@ -38,11 +42,13 @@ def read(data: bytes) -> list[Game]:
     tags: dict[bytes, bytes] = {}
     for line in done.stdout.splitlines():
         if match := _TAG.fullmatch(line):
+            if match[1] == b"Event":  # the first tag of each game
+                tags = {}
             tags[match[1]] = match[2]
         elif line.strip():
-            *moves, _ = line.decode("ascii", "replace").lower().split()
+            movetext = line.removesuffix(tags.get(b"Result", b"*").rstrip())
+            moves = movetext.decode("ascii").lower().split()
             fen = tags.get(b"FEN", chess.STARTING_FEN.encode()).decode("latin-1")
-            if moves:  # it writes a game with an error without its moves
+            if moves:
                 games.append(Game(tags.get(b"Event", b"?"), fen, tuple(moves)))
-            tags = {}
     return games

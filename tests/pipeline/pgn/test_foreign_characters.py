@@ -128,7 +128,10 @@ def judge(case: Alteration, found: list[Found]) -> str:
         return AS_WRITTEN if game.rows == rows_of(original) else TRANSLATED
     if game.rows != rows_of(original) or (human and not case.in_tags):
         return OTHER_MOVES
-    is_mark = case.character.kind == "dash" and case.character.data + b"+" in case.data  # `-+`
+    dash = case.character.data  # `-+` and `+-` are marks behind a move, with any dash
+    is_mark = case.character.reads_as == ("-",) and (
+        dash + b"+" in case.data or b"+" + dash in case.data
+    )
     return IGNORED_AT_MOVE if case.touches_move and not is_mark else IGNORED
 
 

@@ -41,10 +41,13 @@ def by_pgn_extract_moves(text: bytes) -> list[tuple[bytes, Moves]]:
 
 
 def by_python_chess_moves(text: bytes) -> list[tuple[bytes, Moves]]:
-    """Return event and moves of the games that python-chess reads without an error."""
+    """Return event and moves of the games whose moves python-chess reads without an error.
+
+    They may lack a result: python-chess reads none of two tags on a line, nor from `0.5-0.5`.
+    """
     games = []
     for reading in by_python_chess.read(text):
-        if reading.verdict == "used" and reading.start is not None:
+        if reading.verdict in ("used", "unfinished") and reading.start is not None:
             moves = tuple(move.uci() for move in reading.moves)
             event = reading.headers.get("Event", "").encode("utf-8", "surrogateescape")
             games.append((event, moves_of(rows_of(Reading(reading.start.fen(), moves, 0)))))
