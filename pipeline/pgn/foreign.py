@@ -38,6 +38,7 @@ _HALF = re.compile(r"(?:(?<=\s)|\A)½(?=\s|\Z)")
 _ZERO_WIDTH = "[\u00ad\u200b-\u200f\u2060\ufeff]+"
 _BETWEEN = re.compile(rf"(?:(?<=[\s.{{}}()])|\A){_ZERO_WIDTH}|{_ZERO_WIDTH}(?=[\s!?+#$(){{}};]|\Z)")
 
+_NUMBER = re.compile(rb"(?<=\d\.) (?=[A-Za-z])")
 _COMMENTS = re.compile(rb"(\{[^}]*(?:\}|\Z)|;[^\r\n]*|(?<![^\r\n])%[^\r\n]*)")
 
 
@@ -97,6 +98,9 @@ def _translate(movetext: bytes) -> bytes:
     parts = _COMMENTS.split(movetext)  # movetext, comment, movetext, ...
     parts[::2] = [part if part.isascii() else _translate_part(part) for part in parts[::2]]
     new = b"".join(parts).rstrip()
+    if len(new) > len(movetext):  # a half at the end of a file has no room to grow: `1. e4` shrinks
+        parts[::2] = [_NUMBER.sub(b"", part) for part in parts[::2]]
+        new = b"".join(parts).rstrip()
     return new.ljust(len(movetext)) if len(new) <= len(movetext) else movetext
 
 

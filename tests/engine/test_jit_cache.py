@@ -8,11 +8,13 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from engine.jit_cache import SOURCES, sources_hash
+from engine.jit_cache import SOURCES, provide_caches, sources_hash
 from tests.conftest import REPOSITORY
 
 ROOMS = ("engine", "model", "pipeline")
@@ -131,6 +133,28 @@ def test_without_a_home_caches_lie_in_a_folder_of_ones_own(home: str | None, tmp
         assert (folder == str(ours), is_ours, writable) == (not shared, "True", "0")
         assert folder.startswith(str(tmp_path))
         assert done.stderr == ""
+
+
+def test_a_home_that_may_not_be_entered_is_not_written_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The refusal is simulated, since root may enter everything."""
+    closed, stat, access = str(tmp_path / "closed"), os.stat, os.access
+    Path(closed).mkdir()
+
+    def refuse(path: Any, *args: Any, **options: Any) -> os.stat_result:
+        if str(path).startswith(f"{closed}/"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return stat(path, *args, **options)
+
+    monkeypatch.setattr(os, "stat", refuse)
+    monkeypatch.setattr(os, "access", lambda path, mode: str(path) != closed and access(path, mode))
+    monkeypatch.setenv("XDG_CACHE_HOME", f"{closed}/cache")
+    monkeypatch.setenv("MPLCONFIGDIR", "")
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    provide_caches()
+    assert os.environ["XDG_CACHE_HOME"].startswith(f"{tmp_path}/fianchetto-cache-")
 
 
 TINY = """

@@ -98,7 +98,8 @@ def _convert_table(
         if len(fields) == width:
             yield table.write(place, {name: fields[at] for name, at in table.columns.items()})
         else:
-            yield broken_row(event=table.name, site=place)
+            why = f": {len(fields)} fields, expected {width}" if fields else ""
+            yield broken_row(event=table.name + why, site=place)
 
 
 def _convert_epd(stream: Readable) -> Iterator[str]:

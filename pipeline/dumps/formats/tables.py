@@ -42,6 +42,8 @@ OTHER_NAMES = {
 KAGGLE = ("rated", "winner", "victorystatus", "incrementcode")
 RESULTS = {"white": "1-0", "black": "0-1", "draw": "1/2-1/2"}
 TERMINATIONS = {"outoftime": "Time forfeit", "mate": "Normal", "resign": "Normal", "draw": "Normal"}
+_TAG = re.compile(r'\s*\[([A-Za-z]\w*)\s+"([^"\r\n]*)"\]', re.ASCII)
+_LINE_COMMENT = re.compile(r"(\{[^}]*\}?)|;[^\r\n]*|(?<![^\r\n])%[^\r\n]*")
 LONGEST_MOVETEXT = 1 << 20
 """Bytes of one game's movetext; a longer one is dropped, as a game without moves."""
 READABLE = (
@@ -153,8 +155,10 @@ def _games(header: Sequence[str], places: dict[str, int], moves: str) -> Table:
 
 
 def _write_game(place: str, row: Row, moves: str) -> str:
-    """Write a row of a table of games as a dump has it."""
-    movetext = " ".join(moves.split())
+    """Write a row of a table of games as a dump has it; tags before the moves fill what no column
+    gives.
+    """
+    inside, movetext = _split_tags(moves)
     known = {name: row[name] for name in LICHESS_TAGS if row.get(name)}
     for date in ("Date", "UTCDate"):
         if date in known:
@@ -164,19 +168,30 @@ def _write_game(place: str, row: Row, moves: str) -> str:
         re.fullmatch(r"(\d{1,4})\+(\d{1,4})", row.get("incrementcode", "")),
     )
     derived = {
-        "Event": "?" if not rated else "Rated game" if rated in ("true", "1") else "Casual game",
-        "Site": place,
+        "Event": "" if not rated else "Rated game" if rated in ("true", "1") else "Casual game",
         "Result": RESULTS.get(row.get("winner", "").lower(), ""),
         "Termination": TERMINATIONS.get(row.get("victorystatus", ""), ""),
         # minutes and seconds
         "TimeControl": f"{int(control[1]) * 60}+{control[2]}" if control else "",
     }
-    every = derived | known
-    every["Site"] = every["Site"] or place
+    derived = {name: value for name, value in derived.items() if value}
+    every = {"Event": "?", "Site": place, "Result": ""} | inside | derived | known
     # A comment before it keeps hostile movetext from beginning a tag; a blank line behind it closes
     # what it left open.
     text = movetext if len(movetext) <= LONGEST_MOVETEXT else ""
     return f"{write_tags(every)}\n{{}} {text} {every['Result']}\n\n"
+
+
+def _split_tags(cell: str) -> tuple[dict[str, str], str]:
+    """Return the tags that a cell of PGN begins with, and its moves on one line, without what
+    comments to the end of a line hold.
+    """
+    found, at = {}, 0
+    while tag := _TAG.match(cell, at):
+        if not tag[1].lower().startswith(("fianchetto", "puzzle")):
+            found[tag[1]] = tag[2]
+        at = tag.end()
+    return found, " ".join(_LINE_COMMENT.sub(lambda part: part[1] or " ", cell[at:]).split())
 
 
 def find_first_move(field: str) -> str:

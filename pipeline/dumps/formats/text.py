@@ -24,6 +24,8 @@ PIECE = 1 << 18
 """Bytes of text that are passed on together, about."""
 
 _CONTROLS = dict.fromkeys((*range(32), 127, 133, 8232, 8233), " ")
+_CLOSE = re.compile(r"(?<=[^\w\s])(\s*)\]")
+"""A bracket behind a quotation mark, which would end the tag, or behind another sign."""
 _BOARD = r"[pnbrqkPNBRQK1-8]+(?:/[pnbrqkPNBRQK1-8]+){7}"
 FEN = re.compile(
     rf"\s*({_BOARD}) ([wb]) (-|[KQkqA-Ha-h]+) (-|[a-h][1-8])(?: (-?\d{{1,4}}) (-?\d{{1,4}}))?\s*"
@@ -108,7 +110,7 @@ def _decode_line(line: bytes) -> str | None:
 
 def clean(value: str) -> str:
     """Return a text as a tag's value: one line, no longer than LONGEST_VALUE."""
-    return value[:LONGEST_VALUE].translate(_CONTROLS).replace('"]', "']").strip()
+    return _CLOSE.sub(r"\1)", value[:LONGEST_VALUE].translate(_CONTROLS)).strip()
 
 
 def write_tags(tags: Mapping[str, str]) -> str:

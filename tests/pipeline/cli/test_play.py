@@ -158,6 +158,19 @@ def test_a_checkpoint_that_is_none_ends_the_engine_with_one_line(tmp_path: Path)
     assert b"plays by" not in done.stdout, "what is not there is not announced"
 
 
+def test_a_checkpoint_that_is_none_ends_the_engine_while_its_input_is_open(tmp_path: Path) -> None:
+    words = [*COMMAND, "--checkpoint", str(tmp_path)]
+    with subprocess.Popen(
+        words, cwd=REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as engine:
+        assert engine.stdin is not None
+        assert engine.stderr is not None
+        engine.stdin.write(b"uci\nisready\n")
+        engine.stdin.flush()
+        assert engine.wait(FIRST_PATIENCE) == 2
+        assert len(engine.stderr.read().splitlines()) == 1
+
+
 def test_a_checkpoint_option_that_is_none_leaves_the_player(tmp_path: Path) -> None:
     words = (
         f"isready\nsetoption name Checkpoint value {tmp_path}\nisready\nposition startpos\ngo "

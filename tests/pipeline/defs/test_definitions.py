@@ -195,6 +195,7 @@ def test_dg_check_defs_passes() -> None:
         ("a.b.pgn", "a.b"),
         ("x.pgn.bz2", "x"),
         ("x.pgn.gz", "x"),
+        ("x.pgn.zip", "x"),
         ("x.pgn.part", None),
         (".hidden.pgn", None),
         (".pgn", None),

@@ -9,7 +9,9 @@ import csv
 import gzip
 import io
 import lzma
+import os
 import tarfile
+import threading
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -20,11 +22,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from pipeline.dumps.source import Source
 from pipeline.errors import DamagedError, DatasetError, DumpError
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 from tests.conftest import shared_data
-from tests.pipeline import datasets
+from tests.pipeline import by_kernels, datasets
 
 ALL_TRAIN = IngestConfig(chunk_mib=1, test_share=0.0, val_share=0.0)
 NAMES = (
@@ -57,6 +60,7 @@ PUZZLES = [
         "Some_Opening",
     ),
 ]
+TWINS = "4k3/pppppppp/8/8/8/8/PPPPPPPP/4K3 w - - 0 1"
 Rows = list[dict[str, Any]]
 
 
@@ -248,6 +252,44 @@ def test_kaggle_s_table_of_games_gives_the_rows_of_its_games(kind: str, tmp_path
     assert [game["dropped"] for game in found[0]] == [None, None, None, "illegal move"]
 
 
+CELLS = {
+    # a cell of moves: the movetext that it holds
+    '[Event "x"]\n[ECO "C20"]\n[Result "0-1"]\n\n1. e4 e5 2. Nf3 0-1': "1. e4 e5 2. Nf3 0-1",
+    f'[Variant "From Position"]\r\n[FEN "{TWINS}"]\r\n\r\n1. e4 e5': "1. e4 e5",
+    "1. e4 e5 ; the usual\n2. Nf3 {one; two} Nc6": "1. e4 e5 2. Nf3 Nc6",
+    "1. e4\n% 1. d4\n1... e5 1-0": "1. e4 e5",
+}
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_a_cell_of_pgn_is_read_as_that_game(cell: str, tmp_path: Path) -> None:
+    row = {"movetext": cell, "Result": "" if "[Result" in cell else "1-0", "White": 'a"] [ECO "x'}
+    pq.write_table(pa.Table.from_pylist([row]), tmp_path / "games.parquet")
+    (game,) = by_kernels.games(tmp_path / "games.parquet")
+    start = '[FEN "' + TWINS + '"]\n' if "FEN" in cell else ""
+    result = "0-1" if "[Result" in cell else "1-0"
+    (tmp_path / "games.pgn").write_text(f'{start}[Result "{result}"]\n\n{CELLS[cell]}\n')
+    (plain,) = by_kernels.games(tmp_path / "games.pgn")
+    assert (game.status, game.result, game.moves) == ("used", plain.result, plain.moves)
+    assert (game.event, game.tags.get("ECO", b"")) == (
+        (b"x", b"C20") if "[Result" in cell else (b"?", b"")
+    )
+    assert game.tags["White"] == b'a") [ECO "x'
+
+
+def test_tags_that_only_this_program_writes_are_not_taken_from_a_cell(tmp_path: Path) -> None:
+    row = {"movetext": '[FianchettoLabels "0"]\n\n1. e4 e5 1-0', "Result": "1-0"}
+    pq.write_table(pa.Table.from_pylist([row]), tmp_path / "games.parquet")
+    (game,) = by_kernels.games(tmp_path / "games.parquet")
+    assert (game.status, game.result, "FianchettoLabels" in game.tags) == ("used", 1, False)
+
+
+def test_the_example_of_a_row_with_a_field_too_many_counts_its_fields(tmp_path: Path) -> None:
+    (tmp_path / "puzzles.csv").write_bytes(write_csv([NAMES, *PUZZLES, (*PUZZLES[0], "", "x")]))
+    made = ingest([str(tmp_path / "puzzles.csv")], tmp_path / "out", ALL_TRAIN, workers=1)
+    assert "12 fields, expected 10" in made["examples"]["bad row"]["text"]
+
+
 def zipped(files: dict[str, bytes], method: int = zipfile.ZIP_DEFLATED) -> bytes:
     """Return a zip archive."""
     made = io.BytesIO()
@@ -262,6 +304,13 @@ def encrypted(files: dict[str, bytes]) -> bytes:
     data = bytearray(zipped(files, zipfile.ZIP_STORED))
     data[6] |= 1
     data[data.rindex(b"PK\x01\x02") + 8] |= 1
+    return bytes(data)
+
+
+def patched(at: int, value: int) -> bytes:
+    """Return a zip archive with another byte in the directory's entry of its file."""
+    data = bytearray(zipped({"a.pgn": b"1. e4 1-0\n"}, zipfile.ZIP_STORED))
+    data[data.rindex(b"PK\x01\x02") + at] = value
     return bytes(data)
 
 
@@ -283,6 +332,16 @@ def test_a_zip_archive_gives_the_rows_of_its_file(method: int, tmp_path: Path) -
     assert made[1]["sources"][0]["bytes"] == (tmp_path / "games.zip").stat().st_size
     again = ingest([str(tmp_path / "games.zip")], tmp_path / "games.zip-out", ALL_TRAIN, workers=1)
     assert again == made[1], "recognised by its hash"
+
+
+def test_a_zip_archive_from_a_pipe_is_refused_by_name(tmp_path: Path) -> None:
+    pipe = tmp_path / "games.zip"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_bytes, args=(zipped({"a.pgn": TEXT}),))
+    writer.start()
+    with pytest.raises(DumpError, match=r"games\.zip is a zip archive.*from files only"):
+        Source(str(pipe)).open()
+    writer.join()
 
 
 def test_a_damaged_zip_archive_keeps_the_games_before_the_damage(tmp_path: Path) -> None:
@@ -314,6 +373,8 @@ REFUSED: dict[str, tuple[Callable[[], bytes], str]] = {
     "only folders": (lambda: zipped({"a/": b""}), "zip archive of 0 files"),
     "encrypted": (lambda: encrypted({"a.pgn": TEXT}), "encrypted zip archive"),
     "a cut zip": (lambda: zipped({"a.pgn": TEXT})[:-30], "incomplete zip archive"),
+    "a zip of another version": (lambda: patched(6, 99), "zip archive .*version 9.9"),
+    "a zip of another method": (lambda: patched(10, 97), "zip archive that cannot be read"),
     "zstd in a zip": (
         lambda: zipped({"a.pgn.gz": gzip.compress(TEXT)}),
         "inside a zip archive, a gzip archive",

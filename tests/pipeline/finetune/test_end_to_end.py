@@ -24,6 +24,7 @@ from model import load as load_player
 from model.checkpoint import load, read_card
 from model.training.config import TrainConfig
 from model.training.loop import train
+from model.training.monitor import CALIBRATED
 from pipeline.dataset.batches import Batches
 from pipeline.evaluation.report import Rule, report
 from pipeline.finetune.config import FinetuneConfig, GateConfig, TuneConfig
@@ -173,6 +174,21 @@ def test_a_seed_whose_value_did_not_learn_results_keeps_its_scale(
     supervised, seed = (read_card(tmp_path / name) for name in ("net", "seed"))
     assert seed["files"]["weights"]["sha256"] == supervised["files"]["weights"]["sha256"]
     assert seed["calibration"] is None
+
+
+@pytest.mark.parametrize("factor", [1.0, 0.8])
+def test_a_seed_keeps_the_correction_of_its_search_while_its_value_keeps_its_scale(
+    factor: float, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(folder / "net", tmp_path / "net")
+    card = json.loads((tmp_path / "net" / "checkpoint.json").read_text())
+    card |= {"calibration": None, "human_search": {"rows": []}}
+    (tmp_path / "net" / "checkpoint.json").write_text(json.dumps(card))
+    figures = {"value_factor": factor, "value_brier": 0.2, f"{CALIBRATED}value_brier": 0.2}
+    monkeypatch.setattr("model.training.monitor.validate", lambda *given: figures)
+    write_seed(tmp_path / "net", [folder / "human"], tmp_path / "seed", {"generation": 0})
+    seed = read_card(tmp_path / "seed")
+    assert (seed["calibration"]["factor"], "human_search" in seed) == (factor, factor == 1.0)
 
 
 def test_no_row_is_used_twice_on_the_way_to_the_best(looped: tuple[Path, dict[str, Any]]) -> None:

@@ -22,7 +22,7 @@ from model.checkpoint import load, read_card, save_human_search
 from model.inference.imitated import read_player
 from pipeline.cli.commands.play import default_options
 from pipeline.dataset.batches import Batches
-from pipeline.errors import ConfigError, DatasetError, DumpError, Stopped
+from pipeline.errors import ConfigError, DatasetError, DumpError, FetchError, Stopped
 from pipeline.imitation import tune
 from pipeline.imitation.imitate import FEWEST, imitate
 from pipeline.imitation.page import headline, imitation_text, write_imitation
@@ -158,6 +158,7 @@ def test_the_card_names_the_person_and_the_engine_plays_like_them(
     options, like = default_options(out)
     assert (options.style, options.temperature, options.rating) == ("policy", 1.0, found.rating)
     assert repr(NAME) in like
+    assert "message" not in read_card(out)  # of a network that was trained, not of the mixture
     assert default_options(REPOSITORY / "datasets" / "embedded")[0].rating == 0
     assert read_player(out / "imitation") is None
 
@@ -314,6 +315,21 @@ def test_what_cannot_be_imitated_is_refused(games: Path, tmp_path: Path) -> None
     (tmp_path / "e" / "mine.txt").write_text("")
     with pytest.raises(ConfigError, match=r"holds 'mine\.txt'"):
         imitate([str(games)], ["Foe"], tmp_path / "e")
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), FetchError("no answer")])
+def test_what_was_ingested_stays_where_the_disk_or_the_network_fails(
+    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(sources: Any, out: Path, *others: Any, **options: Any) -> None:
+        out.mkdir(parents=True)
+        (out / "part.json").write_text("{}")
+        raise error
+
+    monkeypatch.setattr("pipeline.imitation.imitate.ingest", fail)
+    with pytest.raises(type(error)):
+        imitate(["games.pgn"], [NAME], tmp_path / "out")
+    assert [path.name for path in (tmp_path / "out").rglob("*.json")] == ["part.json"]
 
 
 EXPORT = REPOSITORY.parent / "shared" / "data" / "pgn" / "lichess_export_2024-05_blitz.pgn"

@@ -2,6 +2,7 @@
 reason."""
 
 from pathlib import Path
+from time import process_time
 
 import pytest
 
@@ -62,6 +63,17 @@ def test_what_is_certain_is_translated(name: str, tmp_path: Path) -> None:
 def test_latin_1_is_translated(tmp_path: Path) -> None:
     text = f'[Event "a"]\n\n{PLAIN} ½-½\n'.replace(" ", "\u00a0").encode("latin-1")
     (game,) = read(tmp_path, text.replace(b"[Event\xa0", b"[Event "))
+    assert (game.status, game.plies, game.result) == ("used", 16, 0)
+
+
+def test_an_ellipsis_of_windows_1252_is_read(tmp_path: Path) -> None:
+    (game,) = read(tmp_path, HEAD.encode() + b"1.e4 1\x85e5 2.Nf3 2\x85 Nc6 1-0")
+    assert (game.status, game.plies) == ("used", 4)
+
+
+@pytest.mark.parametrize("end", [b"\xbd", "½".encode()])
+def test_a_half_is_read_at_the_end_of_a_file(end: bytes, tmp_path: Path) -> None:
+    (game,) = read(tmp_path, f'[Event "a"]\n\n{PLAIN} '.encode() + end)
     assert (game.status, game.plies, game.result) == ("used", 16, 0)
 
 
@@ -170,6 +182,16 @@ SPLIT = {
     "no tags and no result": ("prose\n\n1. e4 e5 1-0\n\nmore prose\n\n1. d4 1-0\n", [0, 2, 0, 1]),
     "any tag behind a result": ('1. e4 1-0\n[White "a"]\n\n1. d4 d5 1-0\n', [1, 2]),
     "a blank line of no-break spaces": (f"{HEAD}1. e4 1-0\n\u00a0\n{HEAD}1. d4 d5 1-0\n", [1, 2]),
+    "a remark that ends in a result": (
+        f"{HEAD}1. e4 e5 2. Nf3 ; remark 1-0\n\n2... Nc6 3. Bc4 1-0\n",
+        [5],
+    ),
+    "a forfeit": (f"{HEAD}1-0\n{HEAD}1. d4 d5 1-0\n", [0, 2]),
+    "a diagram": (f"{HEAD}1. e4 e5\n\n[Diagram 1]\n\n2. Nf3 1-0\n\n{HEAD}1. d4 1-0\n", [2, 1]),
+    "an open comment and a mark at the end": (
+        f"{HEAD}1. e4 {{ open\n\n{HEAD}1. d4 d5 1-0\n\ufeff",
+        [1, 2],
+    ),
     "indented tags": (f"{HEAD}1. e4 1-0\n\n{HEAD}1. d4 d5 1-0\n".replace("[", "  ["), [1, 2]),
 }
 
@@ -178,6 +200,14 @@ SPLIT = {
 def test_games_begin_where_they_should(name: str, tmp_path: Path) -> None:
     text, plies = SPLIT[name]
     assert [game.plies for game in read(tmp_path, text)] == plies
+
+
+def test_tags_without_an_end_take_linear_time(tmp_path: Path) -> None:
+    """A line of 700 kB whose values are never closed: each would be searched up to its end."""
+    begun = process_time()
+    *_, last = read(tmp_path, '[a "x] ' * 100_000 + f"\n\n{HEAD}{PLAIN} 1-0\n")
+    assert (last.status, last.plies) == ("used", 16)
+    assert process_time() - begun < 15
 
 
 RESULTS = {
@@ -228,6 +258,7 @@ def test_evals_only_keeps_the_games_whose_rows_have_evals(tmp_path: Path) -> Non
 
 def test_verify_reads_what_ingest_reads(tmp_path: Path) -> None:
     games = [f"{HEAD}{text} 1-0" for text in TRANSLATED.values()]
+    games += [f"{HEAD}1e4 e5 2Nf3 Nc6 1-0"]  # no rank
     games += [f'[Event "a"]\n{tag}\n[Result "½-½"]\n\n1. e4 e5 2. d4 d5 1-0' for tag in POSITION]
     path = tmp_path / "games.pgn"
     path.write_text("\n\n".join(["1. d4 d5 1/2", *games]), encoding="utf-8")
