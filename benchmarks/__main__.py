@@ -33,9 +33,7 @@ Measure = Callable[..., dict[str, Any]]
     "--largest", default=1_000_000_000, help="scale: bytes of the long stream, which is not stored."
 )
 def main(what: str, pgn: Path, planes: Any, history: int, largest: int) -> None:
-    """Measure ingest, batches, search, a report, or the memory of ingest on a long stream
-    (scale).
-    """
+    """Measure the speed of ingest, batches, search or a report, or the memory of ingest (scale)."""
     config = IngestConfig(planes=planes, history=history)
     measures: dict[str, tuple[Measure, tuple[Any, ...]]] = {
         "ingest": (ingest.measure, (pgn, config)),

@@ -41,9 +41,7 @@ def _timed(pgn: Path, config: IngestConfig) -> tuple[float, dict[str, Any]]:
 
 
 def _planes_by_loops(board: chess.Board) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """Build the 77 planes as one would from python-chess: a loop over pieces and a loop over legal
-    moves.
-    """
+    """Build the 77 planes with python-chess: one loop over pieces and one over legal moves."""
     planes = np.zeros((77, 8, 8), dtype=np.uint8)
     mover = board.turn
     for piece_type in chess.PIECE_TYPES:
@@ -107,9 +105,7 @@ def _rows_of_game(game: chess.pgn.Game, number: int) -> Iterator[dict[str, Any]]
 
 
 def beside_schema(history: int) -> pa.Schema:
-    """Return the columns that `_python_chess` writes: those of a shard, with the planes as one
-    column of bytes.
-    """
+    """Return the columns that `_python_chess` writes: a shard's, with the planes as bytes."""
     stored = len(PLANE_COLUMNS["all"])
     fields = list(schema("all", LAST_MOVES[:history]))[stored:]
     return pa.schema([pa.field("planes", pa.binary(PLANE_BYTES), False), *fields])

@@ -24,8 +24,7 @@ LONGEST = 7
 
 
 def ask(request: GameSoFar, player: Player) -> dict[str, Any]:
-    """Return the likeliest moves with their probabilities by rating, the search's best lines, and
-    the network's planes.
+    """Return the likeliest moves by rating, the best lines of a search, and the input planes.
 
     Scores are expected scores of the player to move. Curves of networks without ratings are flat.
     Raises GameOverError.

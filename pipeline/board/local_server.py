@@ -1,5 +1,4 @@
-"""Bind a port of 127.0.0.1, and refuse requests that another web page made: shared by all web
-servers here.
+"""Bind a port of 127.0.0.1, and refuse requests that come from other web pages.
 
 Any page that is open in a browser on this machine can send requests to a local port, and an
 attacker's name may resolve to it.
@@ -49,9 +48,7 @@ def refuse_foreign(scope: Scope) -> str:
 
 
 class Guard:
-    """Pass on the requests that `refuse` has no reason to refuse, adding headers; answer all others
-    with 403.
-    """
+    """ASGI middleware that answers refused requests with 403 and adds headers to the others."""
 
     def __init__(
         self,
@@ -94,9 +91,7 @@ async def _refuse(reason: str, scope: Scope, receive: Receive, send: Send) -> No
 
 @contextmanager
 def listen(port: int, hint: str) -> Iterator[socket.socket]:
-    """Open a port of 127.0.0.1 before anything starts, to fail at once if it is in use; `hint` says
-    how to choose another.
-    """
+    """Bind a port of 127.0.0.1, or raise UserError; `hint` says how to choose another port."""
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -56,8 +56,7 @@ class ReviewRequest(BaseModel):
 
 
 def review(request: ReviewRequest, player: Player) -> Generator[Row, None, None]:
-    """Yield `{"header"}`, a `{"row"}` for each move, and `{"summary"}`. Raises GameError,
-    ConfigError.
+    """Yield the header, a row for each move, and the summary; raise GameError, ConfigError.
 
     Scores are White's expected scores after the move, losses the mover's. A row comes one position
     later than its move, since its loss needs the score that follows.
@@ -85,9 +84,7 @@ def review(request: ReviewRequest, player: Player) -> Generator[Row, None, None]
 
 
 def _make_header(game: chess.pgn.Game, request: ReviewRequest) -> Row:
-    """Return what is known before the review: players, start, moves, ratings, and where scores come
-    from.
-    """
+    """Return the header of a review: players, start, moves, ratings and the source of scores."""
     ratings = {side: getattr(request, side) or rating_in(game, side) for side in ("white", "black")}
     source, own = request.source, scores.has_scores(game)
     if source == "auto":
@@ -208,9 +205,7 @@ def _describe(row: Row, rating: int, line: str) -> str:
 
 
 def _pick_moments(rows: Sequence[Row]) -> list[int]:
-    """Return the indices of the moves whose loss differs most from the average loss of people of
-    that rating.
-    """
+    """Return the indices of the moves whose loss is most unusual for the player's rating."""
     surprises = [abs(row["loss"] - row["expected_loss"]) for row in rows]
     found = [index for index, surprise in enumerate(surprises) if surprise >= LEAST_SURPRISE]
     return sorted(sorted(found, key=lambda index: surprises[index], reverse=True)[:MOMENTS])

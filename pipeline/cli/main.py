@@ -1,5 +1,4 @@
-"""The command `fianchetto`: parses, runs one of pipeline/cli/commands, prints its result, and turns
-errors into one line.
+"""The command `fianchetto`: parse, run one command, print its result or its error.
 
 Progress goes to standard error, the result to standard output. With `--json` its last line is one
 JSON object.
@@ -38,16 +37,12 @@ def _print(result: dict[str, Any], as_json: bool) -> None:
 
 
 def printable(text: str) -> str:
-    """Replace control characters, which names of files, players and engines may hold to write into
-    the terminal.
-    """
+    """Replace control characters, with which a name in a file could drive the terminal."""
     return "".join(char if char.isprintable() or char in "\n\t" else "?" for char in text)
 
 
 def guarded(work: Callable[[], object]) -> int:
-    """Do the work and return the exit status; a UserError or OSError becomes one line on standard
-    error.
-    """
+    """Run `work` and return the exit status; user and system errors become one line."""
     try:
         work()
         return 0

@@ -102,9 +102,7 @@ class Commands(click.Group):
         return Command(name) if name in COMMANDS else None
 
     def resolve_command(self, context: click.Context, words: list[str]) -> Any:
-        """Return the name, the command and its words; raises UserError with the nearest name for an
-        unknown one.
-        """
+        """Return the name, the command and its words; raise UserError with the nearest name."""
         if words[0] not in COMMANDS and not words[0].startswith("-"):
             near = get_close_matches(words[0], COMMANDS, n=1)
             raise UserError(
@@ -192,9 +190,7 @@ class Command(click.Command):
         return build(self.cls, given, self.settings)
 
     def make_context(self, *words: Any, **extra: Any) -> click.Context:
-        """Parse the words of the command line; the error for an unknown option names the setting of
-        this name.
-        """
+        """Parse the words; the error for an unknown option names the setting of that name."""
         try:
             return super().make_context(*words, **extra)
         except click.NoSuchOption as error:
@@ -245,9 +241,7 @@ class Command(click.Command):
         return f"--{names[0].replace('_', '-')}" if names else f"--set {key}"
 
     def _print_all(self, context: click.Context, _: Any, wanted: bool) -> None:
-        """Print the whole docstring and every setting with its type, default and description, and
-        end.
-        """
+        """Print the whole docstring and every setting, and exit."""
         if not wanted:
             return
         page = context.make_formatter()

@@ -102,9 +102,7 @@ class Given(NamedTuple):
 
 
 def settings_of(cls: type[Any], example: Any = None, prefix: str = "") -> dict[str, Setting]:
-    """Return the settings of a dataclass by key, nested ones included; defaults are those of
-    `example`.
-    """
+    """Return the settings of a dataclass by key, nested ones included."""
     found: dict[str, Setting] = {}
     hints, texts = get_type_hints(cls), descriptions(cls)
     for field in dataclasses.fields(cls):
@@ -136,9 +134,7 @@ def descriptions(cls: type[Any]) -> dict[str, str]:
 
 
 def find_key(name: str, keys: Collection[str], place: str) -> str:
-    """Return the key `name`, or the least nested key that ends in it; raises SettingError with the
-    nearest key.
-    """
+    """Return the key `name`, or the least nested key that ends in it; raise SettingError."""
     if name in keys:
         return name
     found = [key for key in keys if key.endswith(f".{name}")]
@@ -151,9 +147,7 @@ def find_key(name: str, keys: Collection[str], place: str) -> str:
 
 
 def _suggest(name: str, keys: Collection[str]) -> str:
-    """Return the end of an error about an unknown key: the nearest key or block of keys, if one is
-    near.
-    """
+    """Return the end of an error about an unknown key: the nearest key, if one is near."""
     blocks = {key.rpartition(".")[0] for key in keys} - {""}
     ends = {
         ".".join(key.split(".")[start:]): key
@@ -235,9 +229,7 @@ def _convert(setting: Setting, given: Given) -> Any:
 
 
 def split_list(text: str) -> list[str]:
-    """Split `a,b` at its commas, except for the name of an existing file and commas in the value of
-    NAME=VALUE.
-    """
+    """Split `a,b` at commas, except in the name of an existing file and within NAME=VALUE."""
     with contextlib.suppress(OSError):  # the system refuses very long names
         if text and Path(text).exists():
             return [text]
@@ -259,9 +251,7 @@ def _make(cls: type[Any], values: Mapping[str, Any], prefix: str) -> Any:
 
 
 def default_of(field: "dataclasses.Field[Any]", example: Any = None) -> Any:
-    """Return a field's default, that of `example` if there is one; `dataclasses.MISSING` if it has
-    none.
-    """
+    """Return a field's default, or that of `example`; `dataclasses.MISSING` if there is none."""
     if example is not None:
         return getattr(example, field.name)
     return (

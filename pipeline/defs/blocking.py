@@ -20,9 +20,7 @@ MOST_CHECKS = 10_000
 def require_no_failed_check(
     instance: dg.DagsterInstance, asset: dg.AssetKey, partitions: Collection[str | None] = (None,)
 ) -> None:
-    """Raise UserError if a blocking check of an asset, or of one of its partitions, failed the last
-    time.
-    """
+    """Raise UserError if a blocking check of an asset, or of a partition, failed last time."""
     name = asset.to_user_string()
     for check in BLOCKING.get(name, ()):
         last = find_last_checks(instance, asset, check)

@@ -1,5 +1,4 @@
-"""Checks of the assets. A check runs after its asset, or alone: from its page, or by the job
-`verify`.
+"""Checks of the assets. A check runs after its asset, from its page, or by the job `verify`.
 
 A blocking check that fails keeps downstream assets from running, in its own run and in later ones
 (`blocking.require_no_failed_check`), until the asset is materialized again or the check passes.
@@ -88,9 +87,7 @@ FIELDS = ("passed", "severity", "metadata", "description")
 def check_positions(
     context: dg.AssetCheckExecutionContext, datasets: Datasets
 ) -> Iterator[dg.AssetCheckResult | dg.AssetCheckEvaluation | dg.Output[None]]:
-    """Verify the run's partition against its manifest and the dump; in a run without partition, all
-    materialized ones.
-    """
+    """Verify the run's partition, or all materialized ones in a run without a partition."""
     op = context.op_execution_context
     if op.has_partition_key:
         yield from select(context, _verify(datasets, op.partition_key))
@@ -108,9 +105,7 @@ def check_positions(
 
 
 def select(context: dg.AssetCheckExecutionContext, results: list[dg.AssetCheckResult]) -> Results:
-    """Yield the results of the checks that the run selects: each can be executed alone, from the
-    asset's page.
-    """
+    """Yield the results of the checks that the run selects."""
     names = {check.name for check in context.op_execution_context.selected_asset_check_keys}
     yield from (result for result in results if result.check_name in names)
 
@@ -130,9 +125,7 @@ def _verify(datasets: Datasets, key: str) -> list[dg.AssetCheckResult]:
     description="No game in train has the same moves as a held-out game, in any dataset.",
 )
 def check_training_set(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
-    """Read the counts of equal games from the training set; a warning, since short games
-    coincide.
-    """
+    """Count games on both sides of a split; only a warning, because short games coincide."""
     op = context.op_execution_context
     with report_user_errors():
         page = read_training_set(find_folder(training_set.key, op.instance, op.run))
@@ -169,9 +162,7 @@ def check_checkpoint(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckRes
     description="Top-1 is above that of the hand-written evaluator.",
 )
 def check_report(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
-    """Compare top-1 with the baseline on the same positions; a warning, since a network trained for
-    a minute may lose.
-    """
+    """Compare top-1 with the baseline; only a warning, because a minute of training may lose."""
     event = context.op_execution_context.instance.get_latest_materialization_event(
         accuracy_report.key
     )
@@ -184,9 +175,7 @@ def check_report(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
 
 
 def evaluate_positions(found: Mapping[str, Any], wanted: int) -> list[dg.AssetCheckResult]:
-    """Return the check results for the result of `verify_dataset`, which was asked to compare
-    `wanted` rows.
-    """
+    """Return the results for the findings of `verify_dataset`, which compared `wanted` rows."""
     files, compared = found["files"], found["compared"]
     unread = ["not checked, because files differ from the manifest"] if files else []
     none = (
@@ -219,9 +208,7 @@ def evaluate_checkpoint(probe: Mapping[str, Any]) -> dg.AssetCheckResult:
 
 
 def evaluate_strength(row: Mapping[str, Any] | None) -> dg.AssetCheckResult:
-    """Return the check result for the match against the supervised checkpoint; None, if nothing was
-    promoted, fails.
-    """
+    """Return the result for the match against the supervised checkpoint; None fails."""
     if row is None:
         return _result(STRONGER, False, NOTHING_PROMOTED)
     said = f"Elo {format_elo(row)} in {row['games']} games"

@@ -59,8 +59,7 @@ def run_child(
     lock: Path | None = None,
     grace: float = GRACE,
 ) -> Mapping[str, Any]:
-    """Call `work`, a module's function or a `functools.partial` of one, in a child process and
-    return its result.
+    """Call a function or a `functools.partial` in a child process and return its result.
 
     `work` also gets `progress` and `stop`, if it has parameters of these names. `lock` is an output
     that one child at a time writes. Raises UserError with the child's message for mistakes that a
@@ -163,9 +162,7 @@ def main() -> None:
 
 
 def _open_answers(answers: "Connection[Any, Any]", stops: list[bool]) -> Send:
-    """Return a function that sends a message, or requests a stop if the run's process no longer
-    reads.
-    """
+    """Return a function that sends a message, or requests a stop if nobody reads it."""
     lock = threading.Lock()
 
     def send(kind: str, value: Any) -> None:
@@ -194,9 +191,7 @@ def _handle_signals(stops: list[bool], *, interrupt: bool) -> None:
 
 
 def _watch_parent(parent: int, grace: float) -> None:
-    """Request a stop when the process `parent` dies, and kill the own group `grace` seconds
-    later.
-    """
+    """Request a stop when the process `parent` dies, and kill this group `grace` s later."""
 
     def watch() -> None:
         while os.getppid() == parent:

@@ -32,8 +32,7 @@ them."""
 def imitation(
     context: dg.AssetExecutionContext, config: Form[ImitationOptions], datasets: Datasets
 ) -> Result:
-    """A network that plays like one player, trained on their games in the dumps, and its report. A
-    retry resumes.
+    """A network that plays like one player, and its report. A retry resumes.
 
     The partition is the player's name, exactly as in the games: add it in the launch dialog.
     """

@@ -1,5 +1,4 @@
-"""`python -m pipeline.defs.ui`: Dagster's web UI behind `guard.py`, with its daemon and its code
-server.
+"""`python -m pipeline.defs.ui`: Dagster's web UI behind a guard, its daemon and code server.
 
 `dg dev` starts the same three, but its web server answers any web page that is open in a browser on
 this machine. Only the web server listens on a port, and only on 127.0.0.1; the code server listens
@@ -39,9 +38,7 @@ PATIENCE = 40.0
 
 
 def main() -> int:
-    """Serve the UI; the exit status is 0 after Ctrl-C or SIGTERM, 1 if one of the processes
-    died.
-    """
+    """Serve the UI; the exit status is 0 after Ctrl-C or SIGTERM, 1 if a process died."""
     parser = argparse.ArgumentParser(
         description="Serve Dagster's web UI on this machine until Ctrl-C."
     )
@@ -133,9 +130,7 @@ def _stop_with(server: "Server", processes: Sequence["subprocess.Popen[bytes]"])
 
 @contextmanager
 def running(program: str, *arguments: str) -> Iterator["subprocess.Popen[bytes]"]:
-    """Run a program of this environment; on exit, send SIGTERM to it and to its runs, and kill it
-    if it does not end.
-    """
+    """Run a program of this environment; on exit, stop it and its runs, or kill it."""
     process = subprocess.Popen(
         [str(Path(sys.executable).with_name(program)), *arguments], preexec_fn=_die_with_parent
     )

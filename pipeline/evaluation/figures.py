@@ -1,5 +1,4 @@
-"""The figures of a report, from a table of measured rows: headline, slices, calibration, baselines,
-paired differences.
+"""The figures of a report: headline, slices, calibration, baselines and paired differences.
 
 A row of the table is a position. The network's columns are `rank nll legal_mass brier wdl_brier
 expected score legal_moves` (model/metrics.py) and `choice_probability`, of its first choice. The
@@ -53,8 +52,7 @@ def add_strata(table: pl.DataFrame) -> pl.DataFrame:
 
 
 def slices(table: pl.DataFrame, in_train: NDArray[np.bool_] | None = None) -> dict[str, Rows]:
-    """Return the figures by rating, time control, phase, ply, clock, piece moved, number of legal
-    moves and kind of move.
+    """Return the figures by rating, time control, phase, ply, clock, piece and kind of move.
 
     With `in_train`, bool[R], also for positions that the train split holds and those that it does
     not.
@@ -116,25 +114,19 @@ def _name_interval(name: str, mean: Sequence[float | None]) -> dict[str, float |
 
 
 def policy_reliability(table: pl.DataFrame) -> Rows:
-    """Return, for each bin of the first choice's probability, its mean and the share of hits with
-    its interval.
-    """
+    """Return, by bins of the first choice's probability, its mean and the share of hits."""
     return _reliability(table, pl.col("choice_probability"), pl.col("rank") == 1)
 
 
 def value_reliability(table: pl.DataFrame, expected: str = "expected") -> Rows:
-    """Return, for each bin of the value's expected score, its mean and the mean score with its
-    interval.
-    """
+    """Return, by bins of the expected score, its mean and the mean score."""
     return _reliability(
         table.filter(pl.col("score").is_not_null()), pl.col(expected), pl.col("score")
     )
 
 
 def _reliability(table: pl.DataFrame, expected: pl.Expr, observed: pl.Expr) -> Rows:
-    """Return the rows of a reliability diagram: the means `expected` and `score` of each
-    `tenth`.
-    """
+    """Return the rows of a reliability diagram, with 95 % intervals by game."""
     tenth = (expected * BINS).floor().clip(0, BINS - 1).cast(pl.Int8)
     frame = table.select(
         expected.alias("expected"),
@@ -159,9 +151,7 @@ def _reliability(table: pl.DataFrame, expected: pl.Expr, observed: pl.Expr) -> R
 
 
 def calibration_error(rows: Rows) -> float:
-    """Return the expected calibration error of a reliability diagram: mean distance from the
-    diagonal (Naeini 2015).
-    """
+    """Return the expected calibration error of a reliability diagram (Naeini 2015)."""
     total = sum(row["positions"] for row in rows)
     return float(
         sum(row["positions"] * abs(row["expected"] - row["score"]) for row in rows) / max(total, 1)
@@ -169,9 +159,7 @@ def calibration_error(rows: Rows) -> float:
 
 
 def headline(table: pl.DataFrame) -> dict[str, Any]:
-    """Return the headline figures: the network's means, the interval of top-1, and the baselines on
-    the same rows.
-    """
+    """Return the headline figures: the network's means, top-1's interval and the baselines."""
     from model.metrics import summary
 
     interval, games, calibration = (
@@ -207,8 +195,7 @@ def headline(table: pl.DataFrame) -> dict[str, Any]:
 def describe_accuracy(
     figures: dict[str, Any], where: str, seen: str, published: tuple[str, float] | None
 ) -> dict[str, str]:
-    """Return a report's `headline`, the sentence that is shown everywhere, and `compared`, the
-    baselines' figures in words.
+    """Return the sentences `headline` and `compared` of a report.
 
     `figures` are those of `headline`; `published` is another network's name and its top-1 on its
     own games.
@@ -235,8 +222,7 @@ def describe_accuracy(
 
 
 def value_baselines(table: pl.DataFrame) -> dict[str, float | None]:
-    """Return the Brier scores of values that see no board: one constant for all rows, and the
-    players' ratings alone.
+    """Return the Brier scores of a constant and of the players' ratings alone.
 
     The constant is the mean score of these rows, the best of all constants. Ratings predict by
     Elo's formula (Elo 1978), 1 / (1 + 10^(-difference / 400)); the constant stands in for unknown
@@ -257,9 +243,7 @@ def value_baselines(table: pl.DataFrame) -> dict[str, float | None]:
 
 
 def baseline_rows(table: pl.DataFrame) -> Rows:
-    """Return the network and its baselines on the same rows; a figure that a baseline lacks is
-    None.
-    """
+    """Return the network and its baselines on the same rows; missing figures are None."""
     legal = table["legal_moves"].to_numpy()
     rows = [_ranked("network", table, ""), _ranked("hand-written player", table, "classical_")]
     uniform = {f"top{k}": float(np.minimum(k / legal, 1).mean()) for k in (1, 3, 5)}
@@ -282,9 +266,7 @@ def _ranked(name: str, table: pl.DataFrame, prefix: str) -> dict[str, Any]:
 
 
 def paired_difference(first: pl.DataFrame, other: pl.DataFrame) -> dict[str, Any]:
-    """Return `other` less `first` on the same rows, in top-1 and cross-entropy, with intervals by
-    game.
-    """
+    """Return `other` less `first` in top-1 and cross-entropy, paired, with intervals by game."""
     assert first["key"].equals(other["key"]), "both tables are of the same rows in the same order"
     game = first["game"].to_numpy()
     hits = [(table["rank"] == 1).to_numpy().astype(float) for table in (first, other)]

@@ -19,8 +19,7 @@ def read_texts(
     games: Collection[int],
     limit: int | None,
 ) -> tuple[dict[int, int], dict[int, bytes]]:
-    """Return the byte at which each of the games begins in its dump, and its text where the dump
-    has it.
+    """Return the offset of each game in its dump, and the text of those that the dump has.
 
     A source is a path, or the decompressed bytes. With a `limit`, only games that begin in the
     first dump's first bytes.
@@ -44,9 +43,7 @@ def read_texts(
 
 
 def text_of(source: str, sample: Sample = ALL) -> Iterator[bytes]:
-    """Yield the decompressed bytes of a dump, up to where it is damaged; of evaluated positions,
-    the lines of a sample.
-    """
+    """Yield the decompressed bytes of a dump, up to any damage."""
     stream = Source(source, sample=sample).open()
     with suppress(OSError):
         while block := stream.read(BLOCK):
@@ -56,9 +53,7 @@ def text_of(source: str, sample: Sample = ALL) -> Iterator[bytes]:
 def _cut(
     chunks: Iterable[bytes], spans: Mapping[int, tuple[int, int]]
 ) -> Iterator[tuple[int, bytes]]:
-    """Yield the named (offset, length) spans of a stream of bytes, reading no further than the last
-    one.
-    """
+    """Yield (offset, length) spans of a byte stream, reading no further than the last one."""
     window, start = bytearray(), 0
     stream = iter(chunks)
     for key, (offset, length) in sorted(spans.items(), key=lambda item: item[1]):

@@ -17,9 +17,7 @@ NORMAL_95 = NormalDist().inv_cdf(0.975)
 
 
 def wilson(rate: float, count: float) -> tuple[float, float]:
-    """Return the 95 % interval of a share found in `count` independent draws (Wilson 1927), within
-    0..1.
-    """
+    """Return the 95 % interval of a share in `count` independent draws (Wilson 1927)."""
     square = NORMAL_95**2 / count
     middle = (rate + square / 2) / (1 + square)
     half = math.sqrt(rate * (1 - rate) * square + square**2 / 4) / (1 + square)

@@ -1,5 +1,4 @@
-"""The measured rows of a report: the answers of a network and of the hand-written player in every
-counted position.
+"""Measure every counted position: the answers of a network and of the hand-written player.
 
 Axes: B rows of a batch, R rows of a report, A label (4096).
 """
@@ -66,9 +65,7 @@ class Rule:
             raise ConfigError("min_ply and limit must be 0 or more")
 
     def describe(self, where: str, *, common: bool = False) -> str:
-        """Return the rule in words; `common` is the usual rule of the literature, applied to the
-        positions of this one.
-        """
+        """Return the rule in words; `common` adds the usual conditions of the literature."""
         ply = max(self.min_ply, COMMON_PLY) if common else self.min_ply
         plies = f"from ply {ply} on" if ply else "every ply"
         clock = f", mover's clock at least {COMMON_CLOCK} s where known" if common else ""
@@ -105,8 +102,7 @@ def measure_rows(
     factor: float | None = None,
     searched: SearchedRows | None = None,
 ) -> tuple["pl.DataFrame", BoardSelection]:
-    """Return a table of the counted rows with the columns that slices go by, and the boards worth
-    showing.
+    """Return a table of the counted rows, and the boards worth showing.
 
     `sample` collects rows by rating band, `searched` the same rows with search. Without `players`,
     ratings and clocks are hidden from the network. With the `factor` that calibrated the network's
@@ -168,8 +164,7 @@ def measure_rows(
 def first_choice(
     logits_BA: NDArray[np.float32], nll_B: NDArray[Any], batch: Batch
 ) -> dict[str, NDArray[Any]]:
-    """Return the label of the network's first choice among legal moves (the lowest of equals), and
-    its probability.
+    """Return label and probability of the network's first choice among legal moves.
 
     `nll_B` is minus the log of the played move's probability, from which the others follow.
     """
@@ -190,9 +185,7 @@ def _undo_calibration(wdl_B3: NDArray[np.float32], factor: float) -> NDArray[Any
 
 
 def _game_ids(batch: Batch) -> NDArray[np.uint64]:
-    """Return a hash of each row's game that differs between datasets, which all number their games
-    from 0.
-    """
+    """Return a hash of each row's game that differs between datasets."""
     elo = np.sort(np.stack([batch["elo"], batch["opponent_elo"]]), axis=0).astype(np.uint64)
     same = elo[0] << np.uint64(48) | elo[1] << np.uint64(32) | batch["plies"].astype(np.uint64)
     return splitmix64(splitmix64(same) ^ batch["game"].astype(np.uint64))

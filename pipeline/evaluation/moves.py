@@ -1,5 +1,4 @@
-"""The kind of move that was played in a row, and the phase of the game: columns that a report is
-sliced by.
+"""The kind of the move played and the phase of the game, by which reports are sliced.
 
 Axes: B rows, P planes, K piece types (pawn to king).
 """
@@ -26,8 +25,7 @@ Lichess's divider."""
 
 
 def move_columns(batch: Batch) -> dict[str, NDArray[Any]]:
-    """Return `piece` (index into PIECES), `phase` (into PHASES) and a boolean column for each of
-    KINDS, `[B]` each.
+    """Return `piece`, `phase` and a boolean column for each of KINDS, [B] each.
 
     They describe the move that was played (`label`) on the board before it. Needs the columns
     planes, label and last_move.

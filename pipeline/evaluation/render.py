@@ -26,9 +26,7 @@ NUMBER = re.compile(r"-|[-+]?[\d,]+(\.\d+)?( %)?")
 
 
 def plain_text(result: dict[str, Any], indent: int = 0) -> str:
-    """Return a result as aligned lines without what only the page shows; nested objects are
-    indented, slices are tables.
-    """
+    """Return a result as aligned lines; nested objects are indented, slices are tables."""
     lines = []
     result = {name: value for name, value in result.items() if name != "details"}
     width = max(
@@ -62,9 +60,7 @@ def _shown(value: Any, places: int = 4) -> str:
 
 
 def human_search_text(found: dict[str, Any]) -> str:
-    """Return the policy without and with search by the mover's rating as a table, differences with
-    95 % intervals.
-    """
+    """Return a table of the policy without and with search, by the mover's rating."""
     rows = [
         {
             "mover": row["band"],
@@ -110,9 +106,7 @@ def text_table(rows: list[dict[str, Any]]) -> str:
 
 
 def aligned(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return columns two spaces apart: numbers to the right, words to the left; nothing is cut
-    off.
-    """
+    """Return columns two spaces apart, numbers to the right and words to the left."""
     columns = list(zip(header, *rows, strict=True))
     widths = [max(map(len, column)) for column in columns]
     right = [all(NUMBER.fullmatch(cell) for cell in column[1:]) for column in columns]
@@ -127,9 +121,7 @@ def aligned(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def write_report(result: dict[str, Any], out: Path) -> None:
-    """Publish `report.json`, `.txt` and `.html` in a directory; ConfigError for a folder of another
-    kind.
-    """
+    """Publish the report of a checkpoint as JSON, text and a page; raise ConfigError."""
     from pipeline.evaluation.page.page import report_page
 
     require_own(out, REPORT, ConfigError)
@@ -137,9 +129,7 @@ def write_report(result: dict[str, Any], out: Path) -> None:
 
 
 def write_reports(found: dict[str, Any], out: Path) -> None:
-    """Publish `report.json`, `.txt` and `.html` of several checkpoints, as `reports` returns them;
-    raises ConfigError.
-    """
+    """Publish the report of several checkpoints, as `reports` returns it; raise ConfigError."""
     from pipeline.evaluation.page.page import report_page
 
     require_own(out, REPORT, ConfigError)
@@ -157,9 +147,7 @@ def _publish_report(result: dict[str, Any], text: str, page: bytes, out: Path) -
 
 
 def reports_text(found: dict[str, Any]) -> str:
-    """Return several reports as a Markdown table: figures, and differences from the first
-    checkpoint by games.
-    """
+    """Return several reports as a Markdown table, with differences from the first."""
     gains = [None, *found["differences"]]
     return markdown(
         "checkpoint|top-1 (95 %)|top-3|top-5|cross-entropy|Brier|top-1 less the first's (95 %)",
@@ -191,9 +179,7 @@ def publish_bytes(out: Path, name: str, content: bytes) -> None:
 
 
 def markdown(columns: str, rows: Iterable[Sequence[str]]) -> str:
-    """Return a Markdown table; `columns` are the titles, separated by `|`. Cells are not
-    escaped.
-    """
+    """Return a Markdown table; `columns` are the titles, separated by `|`."""
     lines = [columns.split("|"), ["---"] * (columns.count("|") + 1), *rows]
     return (
         "\n".join(f"| {' | '.join(line)} |" for line in lines)

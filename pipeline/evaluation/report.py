@@ -1,5 +1,4 @@
-"""Measure a checkpoint: how often its first choice is the human's move on unseen games, by a stated
-rule.
+"""Measure how often a checkpoint's first choice is the human's move, in unseen games.
 
 Every figure is a mean over the counted positions. Intervals treat a game as the sampling unit,
 since the positions of one game are alike. The baselines are measured on the same rows.
@@ -67,9 +66,7 @@ class _Where(NamedTuple):
     def look_up(
         self, keys_R: "NDArray[np.uint64]", progress: Progress
     ) -> "NDArray[np.bool_] | None":
-        """Return which keys of measured positions are in `train`, bool[R]; None without train
-        shards.
-        """
+        """Return which measured positions are in `train`, bool[R]; None without train shards."""
         if self.train and not self.found:
             self.found.append(find_keys(keys_R, self.train, progress))
         return self.found[0] if self.train else None
@@ -121,8 +118,7 @@ def _rows_of(
 
 
 def report(checkpoint: Path, **options: Any) -> dict[str, Any]:
-    """Measure a checkpoint on a split of a dataset or training set, or on all games of a PGN file,
-    as `reports` does.
+    """Measure one checkpoint, as `reports` does.
 
     Returns the sentences `headline` and `compared`, `positions top1 top3 top5 cross_entropy
     legal_mass value_brier` (model/metrics.py) and the interval `top1_low top1_high`, None for too
@@ -148,8 +144,7 @@ def reports(
     simulations: int = 0,
     progress: Progress = silent,
 ) -> dict[str, Any]:
-    """Measure several checkpoints on the same rows: `reports` as `report` returns them, and
-    `differences` from the first.
+    """Measure checkpoints on the same rows: their `reports`, and `differences` from the first.
 
     `against` are datasets whose train split is searched for the measured positions; the default is
     that of `positions`. Without `players`, ratings and clocks are hidden from networks that read
@@ -190,9 +185,7 @@ def reports(
 
 
 def _names(checkpoints: Sequence[Path]) -> list[str]:
-    """Return a name for each checkpoint: its folder's, with the folder above where two are
-    alike.
-    """
+    """Return each checkpoint's folder name, with its parent where two are alike."""
     plain = [path.resolve().name for path in checkpoints]
     return [
         name if plain.count(name) == 1 else f"{path.resolve().parent.name}/{name}"
@@ -211,9 +204,7 @@ def _train_shards(directories: Sequence[Path]) -> list[Shard]:
 
 
 def _seen(card: dict[str, Any], positions: Path, split: str) -> str:
-    """Return whether the network was trained on these games, by the hashes in its card: yes,
-    unknown or no.
-    """
+    """Return whether the network was trained on these games, by the hashes in its card."""
     answers = {
         _seen_dataset(card, member, split) for member in members(positions) if member.shards(split)
     }
@@ -244,9 +235,7 @@ def _seen_dataset(card: dict[str, Any], member: Member, split: str) -> str:
 
 
 def _measure_common_rule(table: "pl.DataFrame", rule: Rule, where: str) -> dict[str, Any]:
-    """Return the headline figures of the counted rows that the usual rule of the literature counts
-    too.
-    """
+    """Return the headline figures under the usual rule of the literature."""
     import polars as pl
 
     from pipeline.evaluation.figures import headline
@@ -275,8 +264,7 @@ def _measure_matrix(
 def choose_network(
     checkpoint: Path, network: "NetworkEvaluator", batches: Iterable[Batch]
 ) -> "tuple[NetworkEvaluator | OnnxEvaluator, str]":
-    """Return the exported network on all cores if it agrees with torch's in top-1 on these batches,
-    else torch's; and why.
+    """Return the exported network if its top-1 agrees with torch's, else torch's; and why.
 
     With bfloat16 torch is about as fast as 8-bit integers with this check, so it is worth it only
     where torch uses float32.

@@ -7,9 +7,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def shipped(name: str) -> Path:
-    """Return the folder `name` of the repository's `datasets`, or of the package `fianchetto` where
-    a wheel is installed.
-    """
+    """Return a folder of `datasets/` in the repository, or its copy in an installed wheel."""
     tree = ROOT / "datasets" / name
     return tree if tree.is_dir() else ROOT / "fianchetto" / name
 

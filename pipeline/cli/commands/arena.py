@@ -16,15 +16,14 @@ LIMITS = {"simulations": int, "nodes": int, "movetime": int, "tc": str}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Arena(Common):
-    """Play matches between two or more players; matches that were stopped continue, and a larger
-    --games extends them.
+    """Play matches between players. Stopped matches continue; a larger --games extends them.
 
     A player is a checkpoint's directory, `onnx:DIR` (its model.onnx), `hand-written`, `uniform`,
     `policy:X` (one of these without search) or `uci:COMMAND`. Its own limits and options follow
     after commas: `onnx:DIR,simulations=16,c_puct=2`, `onnx:DIR,rating=1800` (moves as people of
-    that rating play) or `uci:stockfish,nodes=1000,Hash=16`. A match has games.pgn, games.jsonl and
-    summary.json. With more than two players, each meets each of the others, in directories below
-    --out, and table.md has the Elo differences.
+    that rating play) or `uci:stockfish,nodes=1000,Hash=16`. A match writes games.pgn, games.jsonl
+    and summary.json. More than two players play a round robin, in directories below --out, and
+    table.md has the Elo differences.
     """
 
     arguments: ClassVar = {"players": "PLAYER..."}
@@ -59,9 +58,7 @@ class Arena(Common):
 
 
 def parse_player(words: str, **limits: Any) -> SideConfig:
-    """Parse PLAYER,NAME=VALUE,...; the player's own limits override `limits`, and its own time any
-    other time.
-    """
+    """Parse PLAYER,NAME=VALUE,...; the player's own limits replace those in `limits`."""
     who, *options = re.split(r",(?=[^,=]+=)", words)
     own = {
         name: value

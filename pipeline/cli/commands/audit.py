@@ -18,11 +18,10 @@ SHOWN = 10
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Join(Common):
-    """Join datasets (months) into a training set, with the newest games of each held out; rows are
-    referenced, not copied.
+    """Join datasets into a training set that holds out the newest games of each.
 
-    Run it again with the same --out to add datasets. Every command that takes a dataset also takes
-    a training set.
+    Rows are referenced, not copied. Run it again with the same --out to add datasets. Every
+    command that takes a dataset also takes a training set.
     """
 
     arguments: ClassVar = {"datasets": "[DATASET...]"}
@@ -62,8 +61,7 @@ class Join(Common):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Audit(Common):
-    """Audit datasets or training sets: duplicate games, positions shared by test and train,
-    distributions.
+    """Audit datasets: duplicate games, test positions that occur in train, distributions.
 
     All figures are exact counts. Memory does not grow with the rows; the temporary folder (TMPDIR)
     takes up to 16 bytes per position.
@@ -92,13 +90,11 @@ class Audit(Common):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verify(Common):
-    """Verify datasets: every file against its hash, and random rows against the dump that they were
-    made from.
+    """Verify datasets: every file by its hash, and random rows against their dump.
 
-    The exit status is 0 if every check passes, otherwise 1 with a list of differences. Skipped
-    checks, for example because the dump is missing, are listed too. To check every row, ingest the
-    dump again with the same settings into another directory and compare the hashes in both
-    manifests.
+    The exit status is 0 if every check passes, otherwise 1 with a list of differences. Checks that
+    were skipped, for example because the dump is missing, are listed too. To check every row,
+    ingest the dump again into another directory and compare the hashes in both manifests.
     """
 
     arguments: ClassVar = {"datasets": "DATASET..."}
@@ -180,9 +176,7 @@ class Verify(Common):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rows(Common):
-    """Print or export rows of a dataset or training set: FEN, UCI move, result, ratings and
-    clocks.
-    """
+    """Print or export rows of a dataset: FEN, move in UCI, result, ratings and clocks."""
 
     arguments: ClassVar = {"dataset": "DATASET"}
     basic: ClassVar = "split count out"

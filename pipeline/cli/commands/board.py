@@ -10,9 +10,7 @@ from pipeline.samples.shipped import EMBEDDED
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Play(Common):
-    """Play in the browser: a page on this machine to play a network, ask what people would play,
-    and review games.
-    """
+    """Open a board in the browser: play a network, ask what people would play, review games."""
 
     basic: ClassVar = "checkpoint port"
 
@@ -36,9 +34,7 @@ class Play(Common):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Review(Common):
-    """Review a game as the page of `fianchetto play` does: what each move lost, and what people of
-    the rating do there.
-    """
+    """Review a game: the score that each move lost, and what people of that rating play."""
 
     arguments: ClassVar = {"game": "PGN"}
     basic: ClassVar = "checkpoint scores"

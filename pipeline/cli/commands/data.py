@@ -13,13 +13,12 @@ from pipeline.ingest.chunk import IngestConfig
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ingest(Common):
-    """Turn PGN dumps (plain, .zst, .bz2, .gz, .zip, or - for standard input) into shards of packed
-    positions.
+    """Turn PGN dumps (plain, .zst, .bz2, .gz, .zip) into a dataset of packed positions.
 
-    Dumps may be addresses (https://, s3://, gs://), which are streamed and not kept; --out may be
-    one too (s3://, gs://). Tables of games, puzzles and positions (CSV, Parquet) and EPD are
-    recognised by content. Run the same command again to continue an interrupted run; a finished
-    dataset is not changed.
+    A dump may be an address (https://, s3://, gs://), which is streamed and not kept. --out may be
+    an address too (s3://, gs://). Tables of games, puzzles and positions (CSV, Parquet) and EPD
+    files are recognized by their content. Run the same command again to continue an interrupted
+    run. A finished dataset is not changed.
     """
 
     arguments: ClassVar = {"sources": "DUMP..."}

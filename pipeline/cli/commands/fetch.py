@@ -12,8 +12,7 @@ from pipeline.dumps.fetch import FetchConfig
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fetch(Common):
-    """Download dumps: months of Lichess (2013-01, or 2013-01..2013-06) or any URL, verified against
-    published hashes.
+    """Download months of Lichess (2013-01, or 2013-01..2013-06) or any URL, and verify them.
 
     Run the same command again to continue an interrupted download; complete files are not fetched
     again.

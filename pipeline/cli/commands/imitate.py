@@ -13,12 +13,11 @@ from pipeline.samples.shipped import EMBEDDED
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Imitate(Common):
-    """Train a network that plays like one person, on their games. Run the same command again to
-    continue.
+    """Train a network that plays like one person, on that person's games.
 
-    The newest tenth of the games is held out, and the report measures on it. Other games that a
-    training did not see decide how far the network goes from the one it starts from. `OUT` is a
-    checkpoint; OUT/report/report.html has the result.
+    The report measures on the newest tenth of the games, which are held out of training. Other
+    held-out games decide how far the network moves away from the one that it starts from. OUT is a
+    checkpoint, and OUT/report/report.html has the result. Run the same command again to continue.
     """
 
     arguments: ClassVar = {"sources": "GAMES..."}

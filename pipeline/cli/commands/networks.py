@@ -14,9 +14,7 @@ from pipeline.storage.preflight import require_folder
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Presets(Common):
-    """List the networks: view, move vocabulary, parameters, and FLOP per position (a multiply-add
-    counts as two).
-    """
+    """List the networks with their parameters and FLOP per position."""
 
     def run(self) -> dict[str, Any]:
         """Return the list."""
@@ -86,11 +84,10 @@ class Export(Common):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Calibrate(Common):
-    """Fit how far a search corrects a network's policy at each rating, and store it in the
-    checkpoint's card.
+    """Fit how a search corrects a network's human moves at each rating, and store the result.
 
-    Players at a rating use it (`uci`, `arena`, Python); `report --simulations` measures it on other
-    games.
+    Players with a rating use it (`uci`, `arena`, Python). `report --simulations` measures it on
+    other games.
     """
 
     basic: ClassVar = "checkpoint positions split rows simulations"
@@ -144,9 +141,7 @@ class Calibrate(Common):
 
 
 def _require_onnx_name(out: Path) -> None:
-    """Raise ConfigError unless `out` ends in .onnx and its folder is a checkpoint or holds no other
-    product.
-    """
+    """Raise ConfigError unless `out` ends in .onnx and its folder holds no other product."""
     if out.suffix != ".onnx":
         raise ConfigError(f"{out}: the name of an ONNX file must end in .onnx")
     for kind in KINDS:

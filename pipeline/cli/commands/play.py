@@ -76,9 +76,7 @@ class Uci(Common):
 
 
 def require_card(directory: Path) -> None:
-    """Raise ConfigError, reported in the protocol too, if a directory holds no checkpoint. Torch is
-    not imported for it.
-    """
+    """Raise ConfigError if a directory holds no checkpoint; the GUI sees the error too."""
     path = directory / CARD
     try:
         if not path.is_file():
@@ -110,8 +108,7 @@ def default_options(network: Path | None) -> tuple[Options, str]:
 
 
 def loader(network: Path | None, evaluator: str | None) -> Callable[[str | None, int], Evaluator]:
-    """Return a function that loads the checkpoint in a directory, or for None `network`, or without
-    one the evaluator.
+    """Return a function that loads a checkpoint, or the default network or evaluator for None.
 
     A network with a model.onnx (`fianchetto export`) is loaded without torch, whose import takes a
     second.

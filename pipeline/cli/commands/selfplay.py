@@ -13,15 +13,16 @@ from pipeline.selfplay.config import ExploreConfig
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SelfPlay(Common):
-    """Let a checkpoint play itself, or search positions of datasets, and make a dataset of what its
-    search found.
+    """Make a dataset of searched positions, from games of self-play or from other datasets.
 
     The directory gets shards as `fianchetto ingest` makes them, with the search's policy and
-    values; games give games.pgn and games.jsonl too. With --reanalyse, positions are drawn from the
-    train splits of datasets, in fixed shares of openings, middlegames and endgames, undecided ones
-    preferred, and with `--source near` searched a few random moves later. They need more
-    simulations than games: `--simulations 128 --set explore.search.max_considered_actions=16`. The
-    same command continues a run that was stopped or killed.
+    values. Self-play also writes games.pgn and games.jsonl.
+
+    --reanalyse draws positions from the train splits of datasets instead, in fixed shares of
+    openings, middlegames and endgames, and prefers undecided ones. `--source near` searches
+    positions a few random moves later. Both need more simulations than games do:
+    `--simulations 128 --set explore.search.max_considered_actions=16`. Run the same command again
+    to continue.
     """
 
     basic: ClassVar = (
@@ -82,19 +83,19 @@ class SelfPlay(Common):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finetune(Common):
-    """Fine-tune a checkpoint by its own search, generation by generation; the same command
-    continues a loop that was stopped.
+    """Improve a checkpoint by its own search, generation by generation.
 
-    In a generation the best network searches positions of --positions. A candidate is trained on
-    these and on people's moves, and plays the best network in a match that ends by SPRT. It is
-    promoted if it wins, does not lose to the supervised checkpoint and still predicts people's
-    moves. A generation takes an hour or two on two cores.
+    In each generation the best network searches positions of --positions. A candidate is trained
+    on the results and on people's moves, and plays the best network in a match that ends by SPRT.
+    It is promoted if it wins, does not lose to the supervised checkpoint, and still predicts
+    people's moves. A generation takes an hour or two on two cores. Run the same command again to
+    continue.
 
     First, the network's search is compared with the hand-written player's on held-out games. The
-    loop learns the value from the hand-written player where that one errs less, and otherwise
-    trains on human rows alone (--teach decides instead). With `--games-share 1` the network plays
-    games in place of searching positions; with `--explorer hand-written` the hand-written player
-    does either. `OUT/best` is an ordinary checkpoint, generations.csv and curves.png show each
+    loop learns the value from the hand-written player where that player errs less, and otherwise
+    trains on human rows alone; --teach overrides this choice. With `--games-share 1` the network
+    plays games instead of searching positions. With `--explorer hand-written` the hand-written
+    player does either. OUT/best is an ordinary checkpoint; generations.csv has a row for each
     generation.
     """
 

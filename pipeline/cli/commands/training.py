@@ -15,11 +15,11 @@ from pipeline.storage.ownership import REPORT
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Train(Common):
-    """Train a network on datasets. The same command continues an interrupted run, or with more
-    minutes a finished one.
+    """Train a network on datasets. Run the same command again to continue.
 
-    Under torchrun, several processes share each batch. Processes on other machines need
-    --positions, --out and --start in a shared folder; --positions may also be in an object store.
+    A finished run continues if it is given more minutes. Under torchrun, several processes share
+    each batch. Processes on other machines need --positions, --out and --start in a shared folder;
+    --positions may also be in an object store.
     """
 
     basic: ClassVar = (

@@ -16,9 +16,7 @@ from pipeline.samples.shipped import SAMPLE
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Warmup(Common):
-    """Compile all kernels now, a minute or two, so that the first ingest, training or game on this
-    machine starts at once.
-    """
+    """Compile all kernels now, in a minute or two, so that no later command waits for it."""
 
     def run(self) -> dict[str, Any]:
         """Compile what is not compiled yet."""
@@ -28,9 +26,7 @@ class Warmup(Common):
 
 
 def compile_kernels(progress: Progress = silent) -> None:
-    """Run every kernel once on a few games of the sample; Numba compiles and caches those that are
-    new.
-    """
+    """Run every kernel once on a few games, so that Numba compiles and caches it."""
     compiled = 0
 
     def count() -> None:

@@ -1,5 +1,4 @@
-"""Launchpad forms: `dg.Config` classes generated from the frozen dataclasses that define the
-command line's options.
+"""Launchpad forms, generated from the dataclasses that define the command line's options.
 
 `Form[Options]` annotates the parameter `config` of an asset. Dagster shows its fields with type,
 choices, default and description, and refuses values of other types at launch. `read_form(config)`
@@ -67,9 +66,7 @@ def make_form(cls: type[Any], example: Any = None) -> "type[Form[Any]]":
 
 
 def is_hidden(name: str, hint: Any) -> bool:
-    """Return whether only the command line has a field, because it names a program, an address or a
-    file.
-    """
+    """Return whether a form leaves a field out, because it names a program or a file."""
     return name in HIDDEN or _split(hint)[0] is Path
 
 
@@ -80,9 +77,7 @@ def build_options(cls: type[T], values: Mapping[str, Any]) -> T:
 
 
 def _make_field(hint: Any, default: Any, sentence: str) -> tuple[Any, Any]:
-    """Return a field for `create_model`: a type that Dagster can show, with default and
-    description.
-    """
+    """Return a type that Dagster can show, with default and description, for `create_model`."""
     kind, optional = _split(hint)
     if dataclasses.is_dataclass(kind):
         assert isinstance(kind, type)

@@ -187,8 +187,7 @@ class StrengthOptions:
 
 
 def saved_settings(positions: Path) -> dict[str, Any]:
-    """Return the `ingest` options that existing positions were built with, as a form has them,
-    without defaults.
+    """Return the settings of existing positions that differ from the defaults.
 
     Return {} if there are no positions.
     """

@@ -1,5 +1,4 @@
-"""Pictures for the UI: files in `datasets/reports/pictures/`, which ui.py serves, and markdown that
-shows them.
+"""Pictures for the UI: files in `datasets/reports/pictures/`, and markdown that shows them.
 
 Dagster shows markdown of fewer than 1,000 characters on the page itself, and longer markdown behind
 "[Show Markdown]". So a picture is a link to a file, not data in the text.
@@ -31,9 +30,7 @@ their pictures."""
 
 
 def png(picture: bytes | Path, title: str) -> str:
-    """Return a PNG as markdown, which cannot scale it: pictures are drawn at most WIDTH pixels
-    wide.
-    """
+    """Return a PNG as markdown. Markdown cannot scale it, so draw it at most WIDTH pixels wide."""
     return _publish(picture.read_bytes() if isinstance(picture, Path) else picture, ".png", title)
 
 

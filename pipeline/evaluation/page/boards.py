@@ -56,17 +56,13 @@ own."""
 
 
 class BoardSelection:
-    """The rows with the highest scores of each section, at most one per game, collected batch by
-    batch.
-    """
+    """The rows with the highest score of each section, at most one per game."""
 
     def __init__(self) -> None:
         self.kept: dict[str, dict[int, list[dict[str, Any]]]] = {name: {} for name in SECTIONS}
 
     def add(self, batch: Batch, columns: Columns) -> None:
-        """Consider the rows of a batch; `columns` are the measured ones, `choice` the label of the
-        first choice.
-        """
+        """Consider the rows of a batch; `columns` are the measured ones."""
         band_B = rating_band(batch["elo"], RATING_EDGES)
         for name, (_, score, by_band) in SECTIONS.items():
             score_B = score(columns)
@@ -81,9 +77,7 @@ class BoardSelection:
                 self.kept[name][band] = best_boards([*self.kept[name].get(band, []), *rows])
 
     def rows(self) -> dict[str, list[dict[str, Any]]]:
-        """Return the boards of each section: equally many of every band, the lowest ratings
-        first.
-        """
+        """Return the boards of each section, equally many of each band, lowest ratings first."""
         found: dict[str, list[dict[str, Any]]] = {}
         for name, bands in self.kept.items():
             known = {
@@ -147,9 +141,7 @@ def board_of(
 
 
 def move_on(board: chess.Board, label: int, promotion: int = 0) -> chess.Move:
-    """Return the move of a label; a pawn that reaches the last rank becomes a queen where no piece
-    is given.
-    """
+    """Return the move of a label; a pawn promotes to a queen unless a piece is given."""
     move = move_of(label, promotion, board.turn)
     last = chess.square_rank(move.to_square) in (0, 7)
     if last and not promotion and board.piece_type_at(move.from_square) == chess.PAWN:

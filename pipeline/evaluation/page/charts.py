@@ -1,6 +1,4 @@
-"""Charts as inline SVG: matplotlib's, in the colors of the page, so that they follow light and
-dark.
-"""
+"""Charts as inline SVG in the colors of the page, so that they follow light and dark mode."""
 
 import io
 import re
@@ -25,8 +23,7 @@ Row = Mapping[str, Any]
 
 
 def draw_accuracy(report: Row, *, on_page: bool = True) -> str:
-    """Draw top-1 by the mover's rating with its interval, beside the hand-written player, chance
-    and a published figure.
+    """Draw top-1 by the mover's rating, beside the baselines and a published figure.
 
     Bands of too few games for an interval are left out, if there are others. Outside of a page it
     has fixed colors and a size.
@@ -69,8 +66,7 @@ def draw_accuracy(report: Row, *, on_page: bool = True) -> str:
 
 
 def draw_bars(rows: Sequence[Row], whole: float) -> str:
-    """Return a bar of top-1 for each row with its 95 % interval and count, and a mark for the
-    hand-written player.
+    """Draw a bar of top-1 for each row, with its interval and the hand-written player's mark.
 
     A bar is in color where its interval excludes `whole`, top-1 of all rows.
     """
@@ -135,9 +131,7 @@ def draw_reliability(
 
 
 def draw_training(entries: Sequence[Row]) -> str:
-    """Return top-1 over the positions seen, of training batches and of validation; `entries` are a
-    run's metrics.
-    """
+    """Draw top-1 of training and validation over the positions seen."""
     figure, axes = _figure(2.6, 7.6)
     for name, style, color in (("top1", "-", FAINT), ("validation_top1", "o-", FIRST)):
         known = [(entry["positions"], entry[name]) for entry in entries if entry[name] is not None]

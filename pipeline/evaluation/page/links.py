@@ -22,8 +22,7 @@ Boards = dict[str, list[dict[str, Any]]]
 
 
 def add_game_tags(boards: Boards, directory: Path, dumps: Sequence[str]) -> Boards:
-    """Return the boards with `link white black event date` of their games where one of the dumps
-    has them.
+    """Add `link white black event date` to the boards whose games are in the dumps.
 
     `directory` is the dataset that the dumps were ingested into. Tags are untrusted text; only http
     links are kept.

@@ -31,9 +31,7 @@ Report = Mapping[str, Any]
 def report_page(
     names: Sequence[str], reports: Sequence[Report], differences: Sequence[Mapping[str, Any]] = ()
 ) -> bytes:
-    """Return the page of one report, or of several side by side with their paired differences and
-    without boards.
-    """
+    """Return the page of one report, or of several side by side."""
     side_by_side = [
         next(row for row in report["details"]["baselines"] if row["name"] == "network")
         | {"name": name}
@@ -54,9 +52,7 @@ def report_page(
 
 
 def render(template: str, **values: Any) -> bytes:
-    """Render a template of this folder; all text in `values` is escaped unless it was marked by
-    `safe`.
-    """
+    """Render a template of this folder; text is escaped unless `safe` marked it."""
     return _environment().get_template(template).render(drawings=_drawings(), **values).encode()
 
 
@@ -75,9 +71,7 @@ def small_board(svg: str, orientation: bool) -> "Markup":
 
 
 def _page(name: str, report: Report) -> dict[str, Any]:
-    """Return what the template shows of one report; the first board of each section is on the first
-    screen.
-    """
+    """Return the template's values for one report."""
     more, slices = report["details"], report["slices"]
     boards = {
         title: list(map(_board, more["boards"][section]))
@@ -129,9 +123,7 @@ def _environment() -> "Environment":
 
 @cache
 def _drawings() -> "Markup":
-    """Return python-chess's pieces and its empty board from either side, shared by all boards of a
-    page.
-    """
+    """Return the pieces and empty boards that all boards of a page share."""
     import chess.svg
 
     boards = []

@@ -1,5 +1,4 @@
-"""How well a network conditioned on a rating predicts people of each rating: the diagonal of the
-matrix should win its rows.
+"""Measure how well a network, given a rating, predicts people of each rating.
 
 Axes: R rows of the sample, T conditions (CONDITIONS).
 """
@@ -30,8 +29,7 @@ NO_RATINGS = "skipped: no position has a mover of known rating"
 def measure_matrix(
     network: "NetworkEvaluator", sample: BandSample, progress: Progress
 ) -> dict[str, Any]:
-    """Return top-1 and mean log-likelihood (nats) of people's moves by band of the mover and
-    condition.
+    """Return top-1 and mean log-likelihood of people's moves, by band and given rating.
 
     `ratings` names the columns and each of `rows` is a band: `positions games rating`, the lists
     `log_likelihood top1` by column, and the same figures under both players' true ratings
@@ -97,9 +95,7 @@ def _row(
 
 
 def describe_lead(lead: float, low: float | None, high: float | None) -> str:
-    """Return how the band's own rating fares: wins or loses where the interval excludes 0, else
-    leads, trails or ties.
-    """
+    """Return the verdict: wins or loses outside the interval, else leads, trails or ties."""
     if low is not None and high is not None and low * high > 0:
         return "wins" if low > 0 else "loses"
     return "leads" if lead > 0 else "trails" if lead < 0 else "ties"

@@ -1,5 +1,4 @@
-"""The same number of positions from each rating band of the mover, and a network's answers
-conditioned on given ratings.
+"""Sample equally many positions per rating band, and evaluate them under given ratings.
 
 Axes: B rows of a batch, R rows of a sample, A label (4096).
 """
@@ -36,8 +35,7 @@ BATCH = 1024
 
 
 class BandSample:
-    """At most `rows` positions per rating band, collected batch by batch; rows of unknown rating
-    are left out.
+    """At most `rows` positions per rating band; rows of unknown rating are left out.
 
     The choice is a hash of game and ply: the order of batches does not matter, and a smaller sample
     is part of a larger one.
@@ -70,9 +68,7 @@ class BandSample:
             self.kept[band] = {name: values[first] for name, values in both.items()}
 
     def take(self) -> tuple[Batch, NDArray[np.int64]]:
-        """Return the positions of all bands as one batch with the column `game_id`, and the band of
-        each [R].
-        """
+        """Return all positions as one batch with the column `game_id`, and the band of each [R]."""
         bands = sorted(self.kept)
         parts = [self.kept[band] for band in bands]
         if not parts:
@@ -84,9 +80,7 @@ class BandSample:
 def evaluate_conditions(
     network: "NetworkEvaluator", rows: Batch
 ) -> Iterator[tuple[int, slice, Batch, NDArray[np.float32], NDArray[np.float32]]]:
-    """Yield the network's answers under each of CONDITIONS: its number, the rows and their batch,
-    logits and values.
-    """
+    """Yield the network's answers under each condition: number, rows, batch, logits, values."""
     for begin in range(0, len(rows["planes"]), BATCH):
         part = slice(begin, begin + BATCH)
         batch = {name: values[part] for name, values in rows.items()}
