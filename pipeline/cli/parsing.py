@@ -134,8 +134,8 @@ class Command(click.Command):
 
         self.cls = command_class(name)
         self.settings = settings_of(self.cls)
-        basic = [find_key(end, self.settings, name) for end in (*self.cls.basic.split(), "json")]
-        options = {key.rpartition(".")[2]: key for key in basic}
+        basic = {find_key(end, self.settings, name) for end in (*self.cls.basic.split(), "json")}
+        options = {key.rpartition(".")[2]: key for key in self.settings if key in basic}
         self.keys = {**{key: key for key in self.cls.arguments}, **options}
         """Parameter of click -> key of the setting."""
         others = len(self.settings) - len(self.keys)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import dagster as dg
 
+from pipeline.defs.launchpad.forms import keep_order
 from pipeline.defs.resources import Compute, Datasets
 
 
@@ -15,6 +16,7 @@ def load_lazily() -> Callable[..., dg.Definitions]:
 
 def load() -> dg.Definitions:
     """Return the definitions in `pipeline/defs/`; the steps of a run share its process."""
+    keep_order()
     found = dg.load_from_defs_folder(path_within_project=Path(__file__).parent)
     # In memory: Dagster's default writes what an op returns as a pickle into a folder that a run's
     # configuration names.

@@ -68,8 +68,10 @@ def serve(listener: socket.socket) -> None:
 
     from pipeline.defs.guard import Reports, find_refusal
     from pipeline.defs.jobs import register
+    from pipeline.defs.launchpad.forms import keep_order
     from pipeline.defs.resources import Datasets
 
+    keep_order()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fianchetto-ui-")))
         instance = stack.enter_context(dg.DagsterInstance.get())

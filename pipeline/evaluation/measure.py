@@ -4,7 +4,6 @@ Axes: B rows of a batch, R rows of a report, A label (4096).
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 from engine.encoding.planes import legal_mask
 from engine.encoding.views import NO_LABEL
 from engine.progress import Progress, Tick
+from model.settings import Count, settings
 from pipeline.dataset.files.shards import Batch
 from pipeline.dataset.hashing import splitmix64
 from pipeline.dataset.position_keys import position_keys
@@ -49,20 +49,15 @@ COMMON_PLY, COMMON_CLOCK = 10, 30
 reported too."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings(ConfigError)
 class Rule:
     """The positions that count."""
 
-    min_ply: int = 0
+    min_ply: Count = 0
     """Half-moves played before the first position that counts."""
-    limit: int = 20_000
+    limit: Count = 20_000
     """Maximum number of positions, drawn at random before min_ply is applied; 0 for all. 20,000
     give top-1 to ±0.008."""
-
-    def __post_init__(self) -> None:
-        """Check ranges."""
-        if min(self.min_ply, self.limit) < 0:
-            raise ConfigError("min_ply and limit must be 0 or more")
 
     def describe(self, where: str, *, common: bool = False) -> str:
         """Return the rule in words; `common` adds the usual conditions of the literature."""

@@ -1,20 +1,22 @@
 """The command that measures playing strength: arena."""
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, ClassVar
 
 from engine.match.config import PlayerError
+from model.settings import settings
 from pipeline.cli.commands.base import Common, Interrupt
 from pipeline.cli.progress import bar
+from pipeline.errors import ConfigError
 from pipeline.matches.config import ArenaConfig, SideConfig
 
 LIMITS = {"simulations": int, "nodes": int, "movetime": int, "tc": str}
 """Limits that may follow a player's name, besides options of its search or engine."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings(ConfigError)
 class Arena(Common):
     """Play matches between players. Stopped matches continue; a larger --games extends them.
 

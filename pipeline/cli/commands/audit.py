@@ -1,10 +1,11 @@
 """Commands on finished datasets: join, audit, verify, rows."""
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, ClassVar
 
+from model.settings import Count, Positive, settings
 from pipeline.cli.commands.base import Common, Interrupt, require_output
 from pipeline.cli.endings import next_training
 from pipeline.cli.progress import bar
@@ -16,7 +17,7 @@ SHOWN = 10
 """Rows that are printed by default."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings(ConfigError)
 class Join(Common):
     """Join datasets into a training set that holds out the newest games of each.
 
@@ -59,7 +60,7 @@ class Join(Common):
         }
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings(ConfigError)
 class Audit(Common):
     """Audit datasets: duplicate games, test positions that occur in train, distributions.
 
@@ -88,7 +89,7 @@ class Audit(Common):
         return result | {"text": audit_text(result)}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings(ConfigError)
 class Verify(Common):
     """Verify datasets: every file by its hash, and random rows against their dump.
 
@@ -102,15 +103,15 @@ class Verify(Common):
 
     datasets: tuple[Path, ...]
     """Datasets or training sets."""
-    sample: int = 64
+    sample: Count = 64
     """Rows per dataset to check with python-chess; 0 verifies files only."""
     source: tuple[Path, ...] = ()
     """Dumps that the datasets were made from; by default those in the folder `dumps` next to the
     datasets' folder."""
 
     def __post_init__(self) -> None:
-        if self.sample < 0 or not self.datasets:
-            raise ConfigError("name at least one dataset; sample must be 0 or more")
+        if not self.datasets:
+            raise ConfigError("name at least one dataset")
 
     def run(self) -> dict[str, Any]:
         """Return what was verified; raises DifferenceError with the list of differences."""
@@ -174,7 +175,7 @@ class Verify(Common):
         }
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings(ConfigError)
 class Rows(Common):
     """Print or export rows of a dataset: FEN, move in UCI, result, ratings and clocks."""
 
@@ -185,7 +186,7 @@ class Rows(Common):
     """Dataset or training set."""
     split: str = ""
     """Only rows of this split: train, val, test or latest; by default all."""
-    count: int | None = None
+    count: Positive | None = None
     """Maximum number of rows; by default all with --out, otherwise 10."""
     out: Path | None = None
     """Output file, .csv or .parquet; by default the rows are printed."""
@@ -195,8 +196,6 @@ class Rows(Common):
         from pipeline.dataset.fen_rows import fen_rows, write_fen_rows
         from pipeline.evaluation.render import text_table
 
-        if self.count is not None and self.count < 1:
-            raise ConfigError(f"count must be 1 or more, not {self.count}")
         if self.out is None:
             found = [
                 row

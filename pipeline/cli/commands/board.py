@@ -1,14 +1,17 @@
 """Commands of the board: play, review."""
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
+from pydantic import Field
+
+from model.settings import settings
 from pipeline.cli.commands.base import Common
+from pipeline.errors import ConfigError
 from pipeline.samples.shipped import EMBEDDED
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings(ConfigError)
 class Play(Common):
     """Open a board in the browser: play a network, ask what people would play, review games."""
 
@@ -17,7 +20,7 @@ class Play(Common):
     checkpoint: tuple[Path, ...] = ()
     """Directories of checkpoints to offer besides the embedded one and those in
     datasets/checkpoints."""
-    port: int = 8000
+    port: Annotated[int, Field(ge=0, le=65535)] = 8000
     """Port of the page on 127.0.0.1; change it if another program uses 8000."""
 
     def run(self) -> dict[str, Any]:
@@ -32,7 +35,7 @@ class Play(Common):
         return {}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings(ConfigError)
 class Review(Common):
     """Review a game: the score that each move lost, and what people of that rating play."""
 

@@ -1,9 +1,10 @@
 """Commands on games and positions: ingest, show."""
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, ClassVar
 
+from model.settings import Count, settings
 from pipeline.cli.commands.base import Common, Interrupt
 from pipeline.cli.endings import describe_dataset
 from pipeline.cli.progress import bar
@@ -11,7 +12,7 @@ from pipeline.errors import ConfigError
 from pipeline.ingest.chunk import IngestConfig
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings(ConfigError)
 class Ingest(Common):
     """Turn PGN dumps (plain, .zst, .bz2, .gz, .zip) into a dataset of packed positions.
 
@@ -34,13 +35,13 @@ class Ingest(Common):
     """Directory of the dataset, or an address such as s3://bucket/prefix."""
     estimate: bool = False
     """Read a few megabytes and print estimates for the whole dump; write nothing."""
-    workers: int = 0
+    ingest: IngestConfig = field(default_factory=IngestConfig)
+    """How to make the dataset."""
+    workers: Count = 0
     """Worker processes; 0 for one per core, 1 to work in this process."""
     engine: str = "local"
     """Where to run: local, ray (starts Ray on this machine), ray:HOST:PORT or ray://HOST:PORT (a
     cluster)."""
-    ingest: IngestConfig = field(default_factory=IngestConfig)
-    """How to make the dataset."""
 
     def run(self) -> dict[str, Any]:
         """Return the manifest's summary, or the estimate of it."""
@@ -73,7 +74,7 @@ class Ingest(Common):
         return result | {"text": describe_dataset(manifest, out, already)}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings(ConfigError)
 class Show(Common):
     """Show the input planes of a position as text, and as a picture with --out."""
 

@@ -1,16 +1,18 @@
 """The command fetch."""
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, ClassVar
 
+from model.settings import settings
 from pipeline.cli.commands.base import Common, Interrupt
 from pipeline.cli.endings import describe_downloads
 from pipeline.cli.progress import bar
 from pipeline.dumps.fetch import FetchConfig
+from pipeline.errors import ConfigError
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings(ConfigError)
 class Fetch(Common):
     """Download months of Lichess (2013-01, or 2013-01..2013-06) or any URL, and verify them.
 

@@ -1,17 +1,19 @@
 """The command imitate."""
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, ClassVar
 
+from model.settings import settings
 from pipeline.cli.commands.base import Common, Interrupt
 from pipeline.cli.endings import next_command
 from pipeline.cli.progress import bar
+from pipeline.errors import ConfigError
 from pipeline.ingest.filters import NAMES_HOLD_COMMAS
 from pipeline.samples.shipped import EMBEDDED
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings(ConfigError)
 class Imitate(Common):
     """Train a network that plays like one person, on that person's games.
 

@@ -1,9 +1,9 @@
 """Commands on networks: presets, export, calibrate."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+from model.settings import Positive, settings
 from pipeline.cli.commands.base import Common, Interrupt
 from pipeline.cli.endings import next_command
 from pipeline.cli.progress import bar
@@ -12,7 +12,7 @@ from pipeline.storage.ownership import CHECKPOINT, KINDS, is_of
 from pipeline.storage.preflight import require_folder
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings(ConfigError)
 class Presets(Common):
     """List the networks with their parameters and FLOP per position."""
 
@@ -29,7 +29,7 @@ class Presets(Common):
         return {"presets": rows, "text": text_table(rows)}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings(ConfigError)
 class Export(Common):
     """Export a checkpoint to ONNX, after comparing its answers with torch on 1,000 positions."""
 
@@ -82,7 +82,7 @@ class Export(Common):
         return written | {"text": f"{text}\n{following}"}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings(ConfigError)
 class Calibrate(Common):
     """Fit how a search corrects a network's human moves at each rating, and store the result.
 
@@ -99,9 +99,9 @@ class Calibrate(Common):
     split: Literal["val", "test", "train", "latest"] = "val"
     """Split to fit on; use neither the split that the network was trained on nor the one that
     `report` measures."""
-    rows: int = 8192
+    rows: Positive = 8192
     """Number of random positions to search; 8192 take two minutes with the embedded network."""
-    simulations: int = 64
+    simulations: Positive = 64
     """Simulations per position, as many as players will use."""
 
     def run(self) -> dict[str, Any]:

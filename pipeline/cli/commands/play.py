@@ -5,7 +5,6 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -15,6 +14,7 @@ from engine.json_files import check, read_json, shown
 from engine.uci.options import Options
 from model.card import CARD, Card
 from model.inference.imitated import read_player
+from model.settings import settings
 from pipeline.cli.commands.base import Common
 from pipeline.errors import ConfigError
 from pipeline.samples.shipped import EMBEDDED
@@ -23,7 +23,7 @@ MOST_NAMES = 103
 """Characters of a person's names that a GUI is shown, the dots of a shortened one included."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings(ConfigError)
 class Uci(Common):
     """Play as a UCI engine, for a chess GUI or a match runner.
 

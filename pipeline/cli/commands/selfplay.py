@@ -1,17 +1,19 @@
 """Commands by which a network teaches itself: selfplay, finetune."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+from model.settings import Count, settings
 from pipeline.cli.commands.base import Common, Interrupt
 from pipeline.cli.endings import next_command
 from pipeline.cli.progress import bar
+from pipeline.errors import ConfigError
 from pipeline.finetune.config import FinetuneConfig
 from pipeline.selfplay.config import ExploreConfig
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings(ConfigError)
 class SelfPlay(Common):
     """Make a dataset of searched positions, from games of self-play or from other datasets.
 
@@ -30,22 +32,22 @@ class SelfPlay(Common):
         " device workers engine"
     )
 
-    out: Path
-    """Directory of the dataset."""
     checkpoint: Path | None = None
     """Directory of the checkpoint that plays or searches; not needed by the explorer
     hand-written."""
+    out: Path
+    """Directory of the dataset."""
     reanalyse: tuple[Path, ...] = ()
     """Search positions of these datasets or training sets in place of playing games."""
+    explore: ExploreConfig = field(default_factory=ExploreConfig)
+    """How to play or search."""
     finished_only: bool = False
     """Make the dataset of what is finished in --out, without new games or searches."""
-    workers: int = 0
+    workers: Count = 0
     """Processes to use; 0 for one per core, or one where the network runs on a GPU."""
     engine: str = "local"
     """Where to run: local, ray (a new Ray on this machine), ray:HOST:PORT or ray://HOST:PORT; Ray's
     nodes share --out."""
-    explore: ExploreConfig = field(default_factory=ExploreConfig)
-    """How to play or search."""
 
     def run(self) -> dict[str, Any]:
         """Play or search, and return the manifest's summary."""
@@ -81,7 +83,7 @@ class SelfPlay(Common):
         return {"out": str(self.out), **summary, "text": "\n".join(lines)}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings(ConfigError)
 class Finetune(Common):
     """Improve a checkpoint by its own search, generation by generation.
 

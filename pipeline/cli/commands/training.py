@@ -1,9 +1,10 @@
 """Commands on networks: train, report."""
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+from model.settings import Count, settings
 from model.training.config import DEFAULT_PRESET, TrainConfig
 from pipeline.cli.commands.base import Common, Interrupt, require_output
 from pipeline.cli.endings import describe_checkpoint, describe_report
@@ -13,7 +14,7 @@ from pipeline.evaluation.report import Rule
 from pipeline.storage.ownership import REPORT
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings(ConfigError)
 class Train(Common):
     """Train a network on datasets. Run the same command again to continue.
 
@@ -32,9 +33,6 @@ class Train(Common):
     positions: tuple[str, ...]
     """Datasets or training sets, made by `fianchetto ingest` or `join`: folders, or addresses such
     as s3://bucket/prefix."""
-    shares: tuple[float, ...] = ()
-    """Share of a batch for each of --positions, in the same order, as 0.5,0.5; by default in
-    proportion to their rows."""
     out: Path
     """Directory of the checkpoint."""
     preset: str | None = None
@@ -44,6 +42,9 @@ class Train(Common):
     """Checkpoint to train further: the run starts from its weights."""
     train: TrainConfig
     """How to train."""
+    shares: tuple[float, ...] = ()
+    """Share of a batch for each of --positions, in the same order, as 0.5,0.5; by default in
+    proportion to their rows."""
 
     def run(self) -> dict[str, Any]:
         """Train and return the checkpoint's card; under torchrun, only process 0 returns it."""
@@ -82,7 +83,7 @@ class Train(Common):
         return DEFAULT_PRESET if known is None else str(read_card(known)["preset"]["name"])
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings(ConfigError)
 class Report(Common):
     """Report how often a checkpoint's first choice is the human move, on games it has not seen.
 
@@ -97,23 +98,23 @@ class Report(Common):
     """Directories of the checkpoints."""
     positions: str | None = None
     """Dataset or training set to measure on: a folder or an address."""
+    out: Path | None = None
+    """Directory for the report: one HTML page, text and JSON."""
     split: Literal["test", "val", "train", "latest"] = "test"
     """Split to measure on; `latest` has the games that a training set holds out."""
-    against: tuple[Path, ...] = ()
-    """Datasets whose train positions are left out of a second accuracy figure; by default
-    --positions."""
+    rule: Rule = field(default_factory=Rule)
+    """Positions that count."""
     pgn: Path | None = None
     """PGN file to measure on, instead of a dataset."""
     players: bool = True
     """Show ratings and clocks to networks that read them; --no-players hides them."""
-    out: Path | None = None
-    """Directory for the report: one HTML page, text and JSON."""
-    rule: Rule = field(default_factory=Rule)
-    """Positions that count."""
-    rating_rows: int = 0
+    against: tuple[Path, ...] = ()
+    """Datasets whose train positions are left out of a second accuracy figure; by default
+    --positions."""
+    rating_rows: Count = 0
     """Positions per rating band that a network conditioned on ratings evaluates under each of 11
     ratings; 0 for none."""
-    simulations: int = 0
+    simulations: Count = 0
     """Simulations with which every position is searched, to compare human search with the policy
     alone; 0 for no search."""
 

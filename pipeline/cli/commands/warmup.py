@@ -1,7 +1,6 @@
 """The command warmup."""
 
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +8,14 @@ import zstandard
 
 from engine.compiling import compilations
 from engine.progress import Progress, Tick, silent
+from model.settings import settings
 from pipeline.cli.commands.base import Common
 from pipeline.cli.progress import bar
+from pipeline.errors import ConfigError
 from pipeline.samples.shipped import SAMPLE
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings(ConfigError)
 class Warmup(Common):
     """Compile all kernels now, in a minute or two, so that no later command waits for it."""
 

@@ -2,13 +2,15 @@
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from pydantic import Field
 from pydantic_core import to_jsonable_python
 
 from model.network.presets import presets
+from model.settings import Count, Positive, settings
 from model.training.config import DEFAULT_PRESET, TrainConfig
 from pipeline.dataset.files.shards import MANIFEST, file_hash, read_manifest
 from pipeline.dataset.join import JoinConfig
@@ -16,15 +18,15 @@ from pipeline.defs.launchpad.forms import HIDDEN_FIELD
 from pipeline.dumps.fetch import parse_months
 from pipeline.errors import ConfigError, DatasetError
 from pipeline.evaluation.report import Rule
-from pipeline.finetune.config import FinetuneConfig
+from pipeline.finetune.config import FinetuneConfig, Games
 from pipeline.ingest.chunk import IngestConfig
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings(ConfigError)
 class PositionsOptions:
     """Options of `positions`."""
 
-    workers: int = 0
+    workers: Annotated[int, Field(ge=0, le=1024)] = 0
     """Worker processes, at most 1,024; 0 uses every core."""
     replace: bool = False
     """Build again the positions that exist. The old ones stay in use until the new ones are
@@ -32,12 +34,8 @@ class PositionsOptions:
     ingest: IngestConfig = field(default_factory=IngestConfig)
     """Filters, splits and shard layout: the options of `fianchetto ingest`."""
 
-    def __post_init__(self) -> None:
-        if not 0 <= self.workers <= 1024:
-            raise ConfigError(f"workers must be from 0 to 1024, got {self.workers}")
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings(ConfigError)
 class TrainingSetOptions:
     """Options of `training_set`."""
 
@@ -61,7 +59,7 @@ class TrainingSetOptions:
         return f"{datasets[0].name if len(datasets) == 1 else f'{len(datasets)}-datasets'}-{digest}"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings(ConfigError)
 class FetchOptions:
     """Options of `fetch_month`."""
 
@@ -72,46 +70,31 @@ class FetchOptions:
         parse_months(self.month)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TrainDetails(TrainConfig):
-    """Settings of a training besides its minutes; CheckpointOptions checks them."""
-
-    minutes: float | None = field(default=None, metadata=HIDDEN_FIELD)
-
-    def __post_init__(self) -> None:
-        pass
+def default_training() -> TrainConfig:
+    """Return the settings of a training for which a user sets none."""
+    return TrainConfig(minutes=5.0)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings(ConfigError)
 class CheckpointOptions:
-    """Options of `checkpoint`. A launchpad sorts them by name: the usual ones precede `train`."""
+    """Options of `checkpoint`."""
 
-    minutes: float | None = 5.0
-    """Minutes of training. Training from scratch on many games gains by an hour and more."""
-    start: str = "auto"
-    """Weights to start from: auto (the embedded network for fewer than 100,000 games and its own
-    preset, else scratch), embedded, scratch, or a folder in datasets/checkpoints. With a start, the
-    default learning rate is 0.0005."""
     preset: Annotated[str, presets] = DEFAULT_PRESET
     """Network to train; `fianchetto presets` describes them."""
+    start: str = "auto"
+    """Weights to start from: auto, embedded, scratch, or a folder in datasets/checkpoints. auto is
+    the embedded network for fewer than 100,000 games and its own preset, else scratch. With a
+    start, the default learning rate is 0.0005."""
     training_set: str = ""
     """Folder in datasets/training_sets; "" for that of this run, else the one materialized last."""
     name: str = ""
     """Folder in datasets/checkpoints; training resumes an existing one. "" derives a name from the
     preset and the run."""
-    train: TrainDetails = field(default_factory=TrainDetails)
+    train: TrainConfig = field(default_factory=default_training, metadata={"first": ("minutes",)})
     """Batches, optimizer and losses: the options of `fianchetto train`."""
 
-    def __post_init__(self) -> None:
-        _ = self.config  # raises TrainConfigError for invalid values
 
-    @property
-    def config(self) -> TrainConfig:
-        """Return the configuration of the training."""
-        return TrainConfig(**asdict(self.train) | {"minutes": self.minutes})
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings(ConfigError)
 class TrainOptions(CheckpointOptions):
     """Options of the job `train`: those of its checkpoint, and the datasets to train on."""
 
@@ -120,7 +103,7 @@ class TrainOptions(CheckpointOptions):
     training_set: str = field(default="", metadata=HIDDEN_FIELD)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings(ConfigError)
 class ImitationOptions:
     """Options of `imitation`."""
 
@@ -134,7 +117,7 @@ class ImitationOptions:
     """Another player, a partition, whose network is measured on the same games; "" for none."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings(ConfigError)
 class ReportOptions:
     """Options of `accuracy_report`."""
 
@@ -147,12 +130,12 @@ class ReportOptions:
     """Split to measure on; `latest` has the games that a training set holds out."""
     rule: Rule = field(default_factory=Rule)
     """Positions of the split to measure: the options of `fianchetto report`."""
-    rating_rows: int = 0
+    rating_rows: Count = 0
     """Positions per rating band that a network conditioned on ratings evaluates under each of 11
     ratings; 0 for none."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings(ConfigError)
 class TunedOptions:
     """Options of `tuned_checkpoint`."""
 
@@ -167,23 +150,15 @@ class TunedOptions:
     """The options of `fianchetto finetune`."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings(ConfigError)
 class StrengthOptions:
     """Options of `strength_report`."""
 
-    simulations: tuple[int, ...] = (64,)
+    simulations: Annotated[tuple[Positive, ...], Field(min_length=1)] = (64,)
     """Simulations per move of the network, one row each; the supervised checkpoint plays with the
     first of them."""
-    games: int = 200
+    games: Games = 200
     """Games against each opponent."""
-
-    def __post_init__(self) -> None:
-        if self.games < 2 or self.games % 2:
-            raise ConfigError(f"games must be a positive even number, got {self.games}")
-        if not self.simulations or min(self.simulations) < 1:
-            raise ConfigError(
-                f"simulations must be one or more positive numbers, got {self.simulations}"
-            )
 
 
 def saved_settings(positions: Path) -> dict[str, Any]:
