@@ -8,9 +8,9 @@ import click
 
 from benchmarks import batches, ingest, report, scale, search
 from pipeline.cli.progress import bar
-from pipeline.evaluation.render import plain_text, text_table
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.samples.shipped import SAMPLE
+from pipeline.storage.tables import plain_text, text_table
 
 Measure = Callable[..., dict[str, Any]]
 

@@ -31,13 +31,14 @@ def settings(refusal: type[UserError]) -> Callable[[type[T]], type[T]]:
     """Return a decorator that makes a frozen dataclass of settings; bad values raise `refusal`."""
 
     def decorate(cls: type[T]) -> type[T]:
-        checks = ConfigDict(allow_inf_nan=False, extra="forbid")
+        checks = ConfigDict(allow_inf_nan=False, extra="forbid", strict=True)
         made: Any = dataclass(cls, frozen=True, kw_only=True, slots=True, config=checks)
         check = made.__init__
 
         def create(self: Any, **values: Any) -> None:
+            lists = {name: tuple(one) for name, one in values.items() if isinstance(one, list)}
             try:
-                check(self, **values)
+                check(self, **values | lists)
             except ValidationError as error:
                 raise first_refusal(error) or refusal(describe_first(error)) from None
 
@@ -59,7 +60,7 @@ def validate(
     the words that name it. The classes' own checks raise their own errors.
     """
     try:
-        return TypeAdapter(cls).validate_python(values)
+        return TypeAdapter(cls).validate_python(values, strict=False)
     except ValidationError as error:
         raise first_refusal(error) or refusal(describe_first(error, place)) from None
 

@@ -23,12 +23,8 @@ from pipeline.dataset.position_keys import find_keys
 from pipeline.dataset.training_set import LATEST, Member, Shard, members
 from pipeline.dumps.paths import dumps_of
 from pipeline.errors import ConfigError, DamagedError
-from pipeline.evaluation.human_search import COLUMNS as SEARCHED
-from pipeline.evaluation.human_search import SearchedRows
 from pipeline.evaluation.measure import BATCH, COLUMNS, COMMON_CLOCK, COMMON_PLY, measure_rows
 from pipeline.evaluation.measure import Rule as Rule
-from pipeline.evaluation.ratings.matrix import describe_matrix, measure_matrix
-from pipeline.evaluation.ratings.sample import RATINGS, BandSample
 from pipeline.samples.shipped import SAMPLE
 from pipeline.training.train import count_positions, list_datasets
 
@@ -38,6 +34,7 @@ if TYPE_CHECKING:
 
     from model.inference.evaluator import NetworkEvaluator
     from model.inference.onnx_evaluator import OnnxEvaluator
+    from pipeline.evaluation.rating_matrix import BandSample
 
 
 CURVES = ("positions", "top1", "validation_top1")
@@ -248,10 +245,11 @@ def _measure_common_rule(table: "pl.DataFrame", rule: Rule, where: str) -> dict[
 
 
 def _measure_matrix(
-    network: "NetworkEvaluator", sample: BandSample, how: _How, progress: Progress
+    network: "NetworkEvaluator", sample: "BandSample", how: _How, progress: Progress
 ) -> dict[str, Any]:
     """Return the matrix of ratings, or the reason why there is none, in words under `words`."""
     from model.data.inputs import input_columns
+    from pipeline.evaluation.rating_matrix import RATINGS, describe_matrix, measure_matrix
 
     if not set(RATINGS) <= set(input_columns(network.preset)):
         return {"words": f"skipped: {network.preset.name} is not conditioned on ratings"}
@@ -326,18 +324,27 @@ def _measure(
         page_details,
         slices,
     )
-    from pipeline.evaluation.page.links import add_game_tags
+    from pipeline.evaluation.game_texts import add_game_tags
 
     card = read_card(checkpoint)
     network = evaluator(checkpoint)
     read = input_columns(network.preset)
-    names = (*COLUMNS, *read, *(SEARCHED if how.simulations else ()))
+    sample, searched, names = None, None, [*COLUMNS, *read]
+    if how.rating_rows:
+        from pipeline.evaluation.rating_matrix import BandSample
+
+        sample = BandSample(how.rating_rows)
+    if how.simulations:
+        from pipeline.evaluation import human_search
+
+        names += human_search.COLUMNS
+        searching = find_export(checkpoint) or network
+        searched = human_search.SearchedRows(searching, how.simulations)
     batches = Batches(
         [where.positions], where.split, batch_size=BATCH, columns=tuple(dict.fromkeys(names))
     )
     rows = min(how.rule.limit, batches.rows) if how.rule.limit else batches.rows
     stream = batches.sample(rows) if rows < batches.rows else batches.read_rows()
-    sample = BandSample(how.rating_rows)
     fastest: NetworkEvaluator | OnnxEvaluator = network
     evaluated_by = "torch"
     if (
@@ -347,11 +354,6 @@ def _measure(
     ):
         fastest, evaluated_by = choose_network(checkpoint, network, batches.sample(CHECKED))
     factor = (card.get("calibration") or {}).get("factor")
-    searched = (
-        SearchedRows(find_export(checkpoint) or network, how.simulations)
-        if how.simulations
-        else None
-    )
     table, boards = measure_rows(
         stream, fastest, how.rule, rows, how.players, sample, progress, factor, searched
     )
@@ -359,7 +361,7 @@ def _measure(
     cut = slices(table, where.look_up(table["key"].to_numpy(), progress))
     top1 = {row["band"]: row["top1"] for row in cut.get("in train", [])}
     both = {"top1_not_in_train": top1.get(IN_TRAIN[0]), "top1_in_train": top1.get(IN_TRAIN[1])}
-    matrix = _measure_matrix(network, sample, how, progress) if how.rating_rows else {}
+    matrix = _measure_matrix(network, sample, how, progress) if sample else {}
     rule = how.rule if rows < batches.rows else replace(how.rule, limit=0)
     figures, seen = headline(table), _seen(card, where.positions, where.split)
     sources = [source["name"] for member in where.members for source in member.manifest["sources"]]

@@ -40,7 +40,7 @@ class Join(Common):
     def run(self) -> dict[str, Any]:
         """Join and return the counts of the training set."""
         from pipeline.dataset.join import join
-        from pipeline.evaluation.render import plain_text
+        from pipeline.storage.tables import plain_text
 
         stop = Interrupt()
         with bar("join") as progress:
@@ -74,7 +74,7 @@ class Audit(Common):
     datasets: tuple[Path, ...]
     """Datasets or training sets, audited together."""
     out: Path | None = None
-    """Directory for the audit as JSON, Markdown and a picture."""
+    """Directory for the audit as JSON and Markdown."""
 
     def run(self) -> dict[str, Any]:
         """Count, and write the audit into --out."""
@@ -115,7 +115,7 @@ class Verify(Common):
 
     def run(self) -> dict[str, Any]:
         """Return what was verified; raises DifferenceError with the list of differences."""
-        from pipeline.evaluation.render import plain_text
+        from pipeline.storage.tables import plain_text
         from pipeline.validation.verify import datasets_in
 
         differences: list[str] = []
@@ -194,7 +194,7 @@ class Rows(Common):
     def run(self) -> dict[str, Any]:
         """Write the rows, or return some to print."""
         from pipeline.dataset.fen_rows import fen_rows, write_fen_rows
-        from pipeline.evaluation.render import text_table
+        from pipeline.storage.tables import text_table
 
         if self.out is None:
             found = [

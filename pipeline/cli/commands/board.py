@@ -55,7 +55,7 @@ class Review(Common):
         import model
         from pipeline.board.review import ReviewRequest, review
         from pipeline.evaluation.game_texts import text_of
-        from pipeline.evaluation.render import aligned
+        from pipeline.storage.tables import aligned
 
         pgn = next(text_of(str(self.game)), b"").decode("utf-8", "replace")
         first, *steps, last = review(

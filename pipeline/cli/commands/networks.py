@@ -20,7 +20,7 @@ class Presets(Common):
         """Return the list."""
         from model.costs import size
         from model.network.presets import presets
-        from pipeline.evaluation.render import text_table
+        from pipeline.storage.tables import text_table
 
         rows = [
             {"preset": row.name, "view": row.view, "moves": row.moves} | size(row)

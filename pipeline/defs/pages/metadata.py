@@ -21,7 +21,7 @@ from pipeline.dataset.files.shard_files import read_games
 from pipeline.dataset.files.shards import GAMES
 from pipeline.defs.pages import pictures
 from pipeline.errors import DatasetError
-from pipeline.evaluation.page import charts
+from pipeline.evaluation import charts
 from pipeline.validation.verify import sample_rows
 
 Metadata = dict[str, Any]
@@ -114,9 +114,6 @@ def describe_training_set(
         "copies_share": audit["copies"]["copies_share"],
         "test_positions_in_train": table(
             [{name: row[name] for name in LEAK_COLUMNS} for row in audit["in_train"]]
-        ),
-        "audit": dg.MetadataValue.md(
-            pictures.png(folder / "audit.png", "contents of the training set")
         ),
         "audit_page": dg.MetadataValue.path(folder / "AUDIT.md"),
     }

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.defs.resources import Datasets
-from pipeline.evaluation.page.boards import HUMAN, board_of, board_svg, caption, move_on, san
+from pipeline.evaluation.charts import HUMAN, board_of, board_svg, caption, move_on, san
 from pipeline.evaluation.render import publish_bytes
 
 Row = Mapping[str, Any]

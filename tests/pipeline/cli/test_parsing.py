@@ -14,7 +14,7 @@ import pytest
 
 from engine.errors import UserError
 from pipeline.cli.commands.base import Common
-from pipeline.cli.parsing import COMMANDS, Command, command_class, parse
+from pipeline.cli.main import COMMANDS, Command, command_class, parse
 from pipeline.cli.settings import SHARED
 from tests import forked
 from tests.conftest import REPOSITORY
