@@ -26,8 +26,7 @@ from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 
 BESIDE_BYTES = 16 << 20
-"""Text of the games that both read: two chunks, 7,000 games with evals, 530,000 positions; a minute
-or two of python-chess."""
+"""Bytes of text that both read: 7,000 games, which take python-chess a minute or two."""
 TURNS = 3
 """Runs of each kind, in turns; the fastest counts, since machines are shared."""
 

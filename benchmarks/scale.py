@@ -28,9 +28,9 @@ from pipeline.errors import ConfigError, IngestError
 from pipeline.ingest.chunk import IngestConfig
 
 SMALLEST = 10_000_000
-"""Bytes of the stream that the largest one is compared with."""
+"""Bytes of the short stream, with which the long one is compared."""
 REPEATED = 32 << 20
-"""Bytes of text that are repeated: about 14,000 games with clocks and evals."""
+"""Bytes of text that a stream repeats: about 14,000 games with clocks and evaluations."""
 WORKER_BYTES = 500_000_000
 """Maximum number of bytes on which one worker and two workers are compared."""
 TURNS = 3

@@ -20,14 +20,13 @@ from engine.selfplay.generate import SelfPlayConfig, play_games
 SIMULATIONS = 32
 TREE_GAMES = 256
 GAME_PLIES = 80
-"""Length at which a game is replaced by a new one."""
+"""Half-moves after which a game is replaced by a new one."""
 SELFPLAY_GAMES = 128
 """Games played at once, which is the batch size."""
 SELFPLAY_WIDTH, SELFPLAY_BLOCKS = 32, 2
 """Channels and residual blocks of the network that plays itself."""
 SELFPLAY_PLIES = 40
-"""Half-moves after which a self-play game is stopped, so that all games are in progress all the
-time."""
+"""Half-moves after which a self-play game is stopped, so that the batch stays full."""
 
 
 class _Play:

@@ -16,11 +16,11 @@ from pipeline.board.play import SIMULATIONS, reads_ratings
 from pipeline.board.show import planes_of_view
 
 RATINGS = tuple(range(800, 2601, 100))
-"""Ratings of the curves; both players have them."""
+"""Ratings of the curves. Both players get the same rating."""
 CURVES, LINES = 6, 4
-"""Moves with a curve, and moves with a variation."""
+"""Number of moves with a curve, and of moves with a variation."""
 LONGEST = 7
-"""Half-moves of a variation that are shown."""
+"""Maximum number of half-moves shown of a variation."""
 
 
 def ask(request: GameSoFar, player: Player) -> dict[str, Any]:

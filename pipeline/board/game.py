@@ -14,7 +14,7 @@ from engine.player.boards import parse_playable
 
 MOST_PLIES = 2_000
 TAGS = ("White", "Black", "Result")
-"""Tags of a saved game."""
+"""Tags that a saved game may have."""
 
 
 class GameError(UserError):
@@ -27,9 +27,9 @@ class GameSoFar(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     start: Annotated[str, Field(max_length=100)] = ""
-    """FEN of the first position, or "" for the usual one."""
+    """FEN of the first position; "" for the standard one."""
     moves: Annotated[list[Annotated[str, Field(max_length=10)]], Field(max_length=MOST_PLIES)] = []
-    """Moves since, in UCI or SAN."""
+    """Moves from there, in UCI or SAN."""
     at: Annotated[int, Field(ge=0)] | None = None
     """Number of moves before the position; None for all."""
     network: str = ""
@@ -127,7 +127,7 @@ def read_pgn(text: str) -> chess.pgn.Game:
     if type(board) is not chess.Board or board.chess960:
         raise GameError("only standard chess can be reviewed")
     parse_playable(board.fen())
-    if not all(game.mainline_moves()):  # "--" and "Z0"
+    if not all(game.mainline_moves()):  # null moves, written "--" or "Z0"
         raise GameError("the game has a null move, which no rules allow")
     if not 0 < game.end().ply() - game.ply() <= MOST_PLIES:
         raise GameError(f"paste a game in PGN, of from 1 to {MOST_PLIES} half-moves")

@@ -16,16 +16,13 @@ from engine.errors import UserError
 
 HOST = "127.0.0.1"
 LOCAL_NAMES = (HOST, "localhost")
-"""Host names that a server answers to. With any other, a name may point at this machine (DNS
-rebinding)."""
+"""Accepted host names. Any other name may be an attacker's that points here (DNS rebinding)."""
 OWN_PAGES = ("same-origin", "none")
-"""Values of `Sec-Fetch-Site` for requests of the server's own pages, and for addresses that the
-user typed."""
+"""Values of `Sec-Fetch-Site` of the server's own pages and of typed addresses."""
 NO_FRAMES = {"X-Frame-Options": "SAMEORIGIN"}
-"""Header that keeps other sites from showing a page in a frame, for browsers without
-`Sec-Fetch-Site`."""
+"""Keeps other sites from framing a page, in browsers without `Sec-Fetch-Site`."""
 POLICY_VIOLATION = 1008
-"""Code of RFC 6455 to close a websocket with; before the handshake it becomes the status 403."""
+"""RFC 6455's code for closing a websocket; before the handshake it becomes status 403."""
 
 
 def refuse_foreign(scope: Scope) -> str:
@@ -96,7 +93,7 @@ def listen(port: int, hint: str) -> Iterator[socket.socket]:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((HOST, port))
-            # so that a second server fails here too while this one is still loading
+            # a second server then fails here even while this one is loading
             listener.listen()
         except OSError as error:
             raise UserError(f"port {port}: {error.strerror}; choose another with {hint}") from error

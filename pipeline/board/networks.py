@@ -15,10 +15,9 @@ if TYPE_CHECKING:
     from model.inference.player import Player
 
 MOST_LOADED = 2
-"""Networks that stay in memory, the last that were chosen."""
+"""Number of networks that stay in memory, the most recently used."""
 CHECKPOINTS = Path("datasets/checkpoints")
-"""Folder whose checkpoints are offered beside those that were named, below the working
-directory."""
+"""Folder, below the working directory, whose checkpoints are offered too."""
 
 
 class Networks:

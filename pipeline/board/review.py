@@ -27,17 +27,16 @@ from pipeline.errors import ConfigError
 from pipeline.storage.preflight import is_installed
 
 MOMENTS, LEAST_SURPRISE = 6, 0.05
-"""Maximum number of moments, and the minimum difference between a moment's loss and the expected
-loss."""
+"""Maximum number of moments, and how much a moment's loss must differ from the expected loss."""
 LONGEST, MOST_TEXT = 8, 100
-"""Half-moves of a line, and characters of a tag, that are shown."""
+"""Maximum number of half-moves shown of a line, and of characters shown of a tag."""
 SOURCES = {
     "game": "the game's own evaluations",
     "stockfish": "Stockfish",
     "search": "the network's search",
 }
 MEANS = ("loss", "found", "best_probability", "blunder", "risk")
-"""Columns of rows whose means are a side's figures."""
+"""Columns of rows that are averaged over a side's moves."""
 Rating = Annotated[int, Field(ge=100, le=4000)]
 Row = dict[str, Any]
 
@@ -50,7 +49,7 @@ class ReviewRequest(BaseModel):
     pgn: str
     network: str = ""
     white: Rating | None = None
-    """White's rating; by default that of the game's tags, as Black's."""
+    """White's rating; by default that in the game's tags. Black's is alike."""
     black: Rating | None = None
     source: scores.Source = "auto"
 
@@ -70,7 +69,7 @@ def review(request: ReviewRequest, player: Player) -> Generator[Row, None, None]
         for node in (game, *game.mainline()):
             if node.move is not None:
                 board.push(node.move)
-            # games go on after a draw by the rules, such as one for lack of material
+            # a recorded game may go on after a draw, for example by insufficient material
             over = not any(board.legal_moves)
             analysis = None if over else player.analyse(board, SIMULATIONS, lines=1)
             here = _Scored(

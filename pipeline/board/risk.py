@@ -22,7 +22,7 @@ WEIGHTS = (-1.867, 0.578, 3.996, -0.517, 1.852, -0.831)
 """Logistic regression on `compute_features`, fitted to 23,731 moves of 1,188 games (embedded
 network, 64 simulations)."""
 BEND = 1500
-"""Rating from which on blunders become rarer more quickly."""
+"""Rating above which blunders become rarer more quickly."""
 
 
 class Labels(NamedTuple):

@@ -18,7 +18,7 @@ from pipeline.errors import ConfigError
 from pipeline.storage.preflight import installed, is_installed
 
 Source = Literal["auto", "game", "stockfish", "search"]
-"""Where scores come from; auto is the first of the others that there is."""
+"""Source of scores; auto takes the first of the others that is available."""
 START = 15
 """Centipawns of the start position, as Lichess's analysis has them."""
 NODES = 100_000

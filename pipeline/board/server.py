@@ -42,9 +42,9 @@ from pipeline.storage.preflight import is_installed
 
 STATIC = Path(__file__).with_name("static")
 REVIEWS = 2
-"""Reviews that are computed at a time; further ones wait, each with its own Stockfish otherwise."""
+"""Reviews computed at the same time, each with its own Stockfish; further ones wait."""
 MOST_BODY = 1 << 20
-"""Bytes of a request's body; the longest PGN."""
+"""Maximum size of a request's body, and so of a PGN, in bytes."""
 HEADERS = {
     "Content-Security-Policy": "default-src 'self'; frame-ancestors 'none'; form-action 'none'; "
     "base-uri 'none'",
@@ -83,7 +83,7 @@ def make_app(networks: Networks, stop: Stop = never) -> Guard:
         ),
         Mount("/static", StaticFiles(directory=STATIC)),
     ]
-    # nobody reads the last one's
+    # nobody reads the answer to ClientDisconnect
     refused = dict.fromkeys((UserError, HTTPException, ClientDisconnect), _refuse)
     handlers: Any = {**refused, Exception: _fail}
     return Guard(Starlette(routes=routes, exception_handlers=handlers), headers=HEADERS)
@@ -174,7 +174,7 @@ def _stream_review(
             return {"error": f"Stockfish failed: {error}"}
 
     def close() -> None:
-        with stepping:  # a server that ends leaves the thread of a step to itself
+        with stepping:  # the thread of a step may still run while the server ends
             steps.close()
 
     async def lines() -> AsyncGenerator[str, None]:

@@ -27,40 +27,40 @@ from pipeline.storage.preflight import require_address_space, require_utf8
 if TYPE_CHECKING:
     from pipeline.cli.settings import Given, Setting
 
-EXITS = """Exit status: 0 success; 1 an incomplete result (a damaged archive, a difference found); \
-2 an error, explained in one line; 130 stopped by Ctrl-C, 143 by SIGTERM. \
-Run the same command again to continue work that was stopped."""
+EXITS = """Exit status: 0 success; 1 incomplete result (damaged archive, differences found); \
+2 error, explained in one line; 130 stopped by Ctrl-C, 143 by SIGTERM. \
+Run the same command again to continue stopped work."""
 
 COMMANDS = {
     "fetch": ("fetch:Fetch", "download dumps: months of Lichess, or any URL"),
     "ingest": ("data:Ingest", "turn PGN dumps into a dataset of positions"),
     "train": ("training:Train", "train a network on datasets"),
     "report": ("training:Report", "measure how often a network predicts the human move"),
-    "play": ("board:Play", "play a network, ask it and review games in the browser"),
+    "play": ("board:Play", "play, ask and review games in the browser"),
     "show": ("data:Show", "show a position as the network reads it"),
-    "uci": ("play:Uci", "play in a chess GUI"),
-    "review": ("board:Review", "review a game beside what people of the rating play"),
+    "uci": ("play:Uci", "play in a chess GUI, as a UCI engine"),
+    "review": ("board:Review", "compare a game with what people of that rating play"),
     "verify": ("audit:Verify", "check datasets against their hashes and dumps"),
     "audit": ("audit:Audit", "count duplicates and leaks in datasets"),
     "rows": ("audit:Rows", "print or export rows as FEN and moves"),
     "join": ("audit:Join", "join datasets into a training set"),
     "presets": ("networks:Presets", "list the networks"),
     "export": ("networks:Export", "export a network to ONNX"),
-    "calibrate": ("networks:Calibrate", "fit how far a search corrects a network's human moves"),
+    "calibrate": ("networks:Calibrate", "fit how a search corrects a network's human moves"),
     "selfplay": (
         "selfplay:SelfPlay",
-        "make a dataset of games against itself or of searched positions",
+        "make a dataset by self-play or by searching positions",
     ),
-    "imitate": ("imitate:Imitate", "make a network that plays like one person"),
-    "finetune": ("selfplay:Finetune", "make a network stronger by search and self-play"),
+    "imitate": ("imitate:Imitate", "train a network that plays like one person"),
+    "finetune": ("selfplay:Finetune", "improve a network by search and self-play"),
     "arena": ("arena:Arena", "play matches between players"),
-    "warmup": ("warmup:Warmup", "compile all kernels now, so that nothing waits for it later"),
+    "warmup": ("warmup:Warmup", "compile all kernels now"),
 }
-"""Module and class of each command, below pipeline.cli.commands, and what it does."""
+"""Module and class of each command, below pipeline.cli.commands, and its summary."""
 BEGINNER = 7
-"""Number of commands at the top of the table that a beginner needs."""
+"""Number of commands in the first section, which a beginner needs."""
 COMPLETE = "_FIANCHETTO_COMPLETE"
-"""Environment variable through which a shell asks for completions."""
+"""Environment variable with which a shell requests completions."""
 CONTEXT = {"max_content_width": 120, "help_option_names": ["-h", "--help"]}
 METAVARS = {int: "N", float: "X", bool: "true|false", Path: "PATH", str: "TEXT"}
 SIGNALLED = 128
@@ -85,7 +85,7 @@ def main() -> None:
                 result = command.run()
             if result:
                 _print(result, command.json)
-        except DifferenceError as error:  # the list is printed, and the exit status is 1
+        except DifferenceError as error:  # print the list before exiting with 1
             _print(error.result, command.json)
             raise
 
@@ -118,7 +118,7 @@ def guarded(work: Callable[[], object]) -> int:
         work()
         return 0
     except BrokenPipeError:
-        sys.stderr.close()  # the reader of our output is gone
+        sys.stderr.close()  # the reader of the output is gone
         return 1
     except KeyboardInterrupt as error:
         line, status = (
@@ -130,7 +130,7 @@ def guarded(work: Callable[[], object]) -> int:
         if isinstance(error, Stopped):
             status = SIGNALLED + Interrupt.received_signal if Interrupt.received_signal else 1
     except (MemoryError, RuntimeError) as error:
-        # torch's message
+        # torch raises RuntimeError for it
         if not isinstance(error, MemoryError) and "allocate memory" not in str(error):
             raise
         reason = str(error).splitlines()[0][:200] if str(error) else "try smaller settings"
@@ -231,7 +231,7 @@ class Command(click.Command):
                 multiple=True,
                 metavar="KEY=VALUE",
                 hidden=not others,
-                help="Set any setting.",
+                help="Set any setting; --help-all lists them.",
             ),
             click.Option(
                 ["--config"],
@@ -334,8 +334,8 @@ class Command(click.Command):
             page.write_text(" ".join(paragraph.split()))
             page.write_paragraph()
         page.write_text(
-            f"Set by fianchetto {self.name} --set KEY=VALUE, or nested in a YAML file by --config "
-            f"FILE."
+            f"Set with fianchetto {self.name} --set KEY=VALUE, or nested in a YAML file with "
+            f"--config FILE."
         )
         page.write_paragraph()
         rows = [

@@ -25,7 +25,7 @@ from engine.errors import UserError
 
 T = TypeVar("T")
 SHARED = frozenset({"preset", "ingest", "join", "train", "explore", "finetune", "rule", "match"})
-"""Top-level keys that a YAML file may hold for other commands than the one that reads it."""
+"""Top-level keys that a YAML file may hold for other commands."""
 EMPTY = ("", "none", "null", "~")
 """Texts that unset an optional setting."""
 
@@ -178,8 +178,8 @@ def read_config(path: Path, known: Mapping[str, Setting]) -> dict[str, Given]:
     import yaml
 
     try:
-        # BaseLoader makes texts, lists and mappings only: `amp: off` stays the word "off", and no
-        # tag creates an object.
+        # BaseLoader returns only texts, lists and mappings: `amp: off` stays "off", and no tag
+        # creates an object.
         held = yaml.load(path.read_text(encoding="utf-8"), Loader=yaml.BaseLoader)  # noqa: S506
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise SettingError(f"{path}: not a YAML file: {' '.join(str(error).split())}") from error

@@ -36,17 +36,17 @@ from pipeline.training.train import train_on
 if TYPE_CHECKING:
     Result = dg.MaterializeResult[None]
 else:
-    Result = dg.MaterializeResult  # Dagster reads the annotation and does not know the generic form
+    Result = dg.MaterializeResult  # Dagster reads the annotation, and rejects the generic form
 
 dumps = dg.DynamicPartitionsDefinition(name="dumps")
 TRAINED_ON = "trained_on"
-"""Metadata of a checkpoint: the folder of its training set."""
+"""Metadata key of a checkpoint: the folder of its training set."""
 DUMP_VERSION = "dump_version"
-"""Metadata of positions: the version of their dump, from `version_of`."""
+"""Metadata key of positions: the version of their dump, from `version_of`."""
 REPLACE = "to build it again, set `replace: true` in the launchpad"
 RENAME = "choose another `name` in the launchpad"
 ADD_PARTITION = "add another partition"
-"""Remedy of assets whose partition names their folder."""
+"""Remedy for assets whose partition names their folder."""
 REMEDIES = {
     "stopped": "materialize it again to continue",
     "damaged": "materialize `positions` again with `replace: true`",
@@ -54,7 +54,7 @@ REMEDIES = {
     "out first",
     "workers": "set fewer `workers` in the launchpad",
 }
-"""Remedies for a Dagster user by error code; the command line has other ones."""
+"""Remedies for a Dagster user by error code; the command line has others."""
 
 
 @dg.asset(
@@ -87,7 +87,7 @@ def dump(context: dg.AssetExecutionContext, datasets: Datasets) -> Result:
     group_name="datasets",
     kinds={"parquet"},
     pool="processor",
-    code_version=f"{CODE_VERSION}, rows {ROWS_VERSION}",  # the same dump may give other rows
+    code_version=f"{CODE_VERSION}, rows {ROWS_VERSION}",  # a version may give other rows
 )
 def positions(
     context: dg.AssetExecutionContext,
@@ -102,14 +102,14 @@ def positions(
             datasets.source(context.partition_key),
             datasets.positions(context.partition_key),
         )
-        # the sensor and a plain click ask for no options
+        # the sensor and a plain click set no options
         asked: Any = context.run.run_config.get("ops", {})
         if "positions" not in asked and (before := saved_settings(out)):
             options = replace(options, ingest=build_options(IngestConfig, before))
             context.log.info(
                 f"the run has no options: using those of the existing positions, {before}"
             )
-        # before reading it, so that a change during the read is noticed
+        # taken before reading, so that a change during the read is noticed
         version = version_of(source)
         work = partial(tasks.ingest, source, out, options.ingest)
         work = partial(work, workers=options.workers, engine=compute.name, replace=options.replace)

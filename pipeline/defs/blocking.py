@@ -11,10 +11,9 @@ BLOCKING: Mapping[str, tuple[str, ...]] = {
     "positions": ("files_match_manifest", "no_game_in_two_splits", "rows_match_source"),
     "checkpoint": ("loads_with_finite_loss",),
 }
-"""Blocking checks by asset: if one fails, downstream assets do not run, in this run and in later
-ones."""
+"""Blocking checks by asset. If one fails, downstream assets do not run, now or in later runs."""
 MOST_CHECKS = 10_000
-"""Latest evaluations of a check that are searched."""
+"""Number of recent evaluations of a check that are searched."""
 
 
 def require_no_failed_check(

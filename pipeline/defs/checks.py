@@ -39,7 +39,7 @@ CLASSICAL = "accuracy_beats_hand_written"
 STRONGER = "stronger_than_supervised"
 PERSONAL = "plays_more_like_the_player_than_the_base"
 COMPARED = 64
-"""Random rows that are replayed from the dump with python-chess."""
+"""Number of random rows that are replayed from the dump with python-chess."""
 
 
 with warnings.catch_warnings():
@@ -98,8 +98,7 @@ def check_positions(
             yield dg.AssetCheckEvaluation(
                 positions.key, name, partition=key, blocking=name != WHOLE, **values
             )
-    # An AssetCheckResult, from which Dagster makes these outputs, cannot name another partition
-    # than the run's.
+    # Dagster makes these outputs from AssetCheckResults, which cannot name another partition.
     for check in sorted(op.selected_asset_check_keys):
         yield dg.Output(None, op.job_def.asset_layer.get_op_output_name(check) or check.name)
 

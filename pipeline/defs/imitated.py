@@ -17,8 +17,7 @@ from pipeline.defs.resources import SAMPLE, Datasets
 from pipeline.samples.shipped import EMBEDDED
 
 players = dg.DynamicPartitionsDefinition(name="players")
-"""A partition for each player, named exactly as in the tags White and Black; the launch dialog adds
-them."""
+"""A partition for each player, named exactly as in the tags White and Black."""
 
 
 @dg.asset(

@@ -8,7 +8,7 @@ launcher lets the daemon's run monitoring check the process that the run's first
 import psutil
 from dagster import DagsterEventType, DagsterRun, DefaultRunLauncher
 
-# the types of this interface are not public
+# Dagster does not export the types of this interface
 from dagster._core.launcher import CheckRunHealthResult, WorkerStatus
 
 

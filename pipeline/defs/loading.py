@@ -18,8 +18,7 @@ def load() -> dg.Definitions:
     """Return the definitions in `pipeline/defs/`; the steps of a run share its process."""
     keep_order()
     found = dg.load_from_defs_folder(path_within_project=Path(__file__).parent)
-    # In memory: Dagster's default writes what an op returns as a pickle into a folder that a run's
-    # configuration names.
+    # Dagster's default would pickle the results of ops into a folder that a run may name.
     resources = {"datasets": Datasets(), "compute": Compute(), "io_manager": dg.mem_io_manager}
     return dg.Definitions.merge(
         found, dg.Definitions(executor=dg.in_process_executor, resources=resources)

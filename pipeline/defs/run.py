@@ -20,7 +20,7 @@ from pipeline.cli.endings import describe_first_run
 from pipeline.defs.resources import SAMPLE, Datasets
 
 SECONDS = 10.0
-"""Interval of the printed observations."""
+"""Seconds between printed observations."""
 
 
 def main() -> int:

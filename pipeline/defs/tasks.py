@@ -48,7 +48,7 @@ def ingest(
             return library([str(source)], out, config, engine=runner, progress=progress, stop=stop)
         except OtherDumpError:  # the dump of the old positions has been replaced
             return anew()
-    # the games before the damage are a complete dataset, and a check reports the damage
+    # the games before the damage are a complete dataset; a check reports the damage
     except DamagedError:
         return read_manifest(out)
 
@@ -124,7 +124,7 @@ def probe(checkpoint: Path, positions: Path, split: str | None, count: int) -> M
 
     drawn = sample_rows(positions, read_manifest(positions), count, split)
     rows = [row for row in drawn if row["label"] not in (None, NO_LABEL)]
-    if not rows:  # positions of analyses need have no move
+    if not rows:  # analyzed positions may have no move
         return {"loss": None, "rows": 0}
     planes_RP = np.stack([np.frombuffer(row["planes"], "<u8") for row in rows])
     logits_RA, _ = evaluator(checkpoint)(planes_RP)

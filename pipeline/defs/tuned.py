@@ -30,7 +30,7 @@ from pipeline.finetune.loop import finetune
 from pipeline.finetune.strength import strength
 
 tunings = dg.DynamicPartitionsDefinition(name="tunings")
-"""A partition for each fine-tuning, the name of its folder; the launch dialog adds them."""
+"""A partition for each fine-tuning: the name of its folder."""
 
 
 @dg.asset(

@@ -33,8 +33,7 @@ if TYPE_CHECKING:
 LOCATION = "fianchetto"
 """Name of the code location."""
 PATIENCE = 40.0
-"""Seconds that the daemon and the code server have to end; a run's work has 20 to save
-(child.py)."""
+"""Seconds that the daemon and the code server may take to end; a run's work has 20 to save."""
 
 
 def main() -> int:
@@ -58,8 +57,7 @@ def main() -> int:
 
 def serve(listener: socket.socket) -> None:
     """Serve the UI until a signal arrives or a process dies, then stop all processes."""
-    # Private modules, since Dagster has no public way to create its web application. Its version is
-    # pinned.
+    # Private modules: Dagster has no public way to wrap its web application. Its version is pinned.
     import uvicorn
     from dagster._core.workspace.context import WorkspaceProcessContext
     from dagster._core.workspace.load_target import WorkspaceFileTarget
@@ -77,7 +75,7 @@ def serve(listener: socket.socket) -> None:
         instance = stack.enter_context(dg.DagsterInstance.get())
         instance.optimize_for_webserver(
             statement_timeout=15_000, pool_recycle=3600, max_overflow=20
-        )  # as dagster-webserver
+        )  # as dagster-webserver does
         register(instance, Datasets())
         address, workspace = folder / "code-server", folder / "workspace.yaml"
         workspace.write_text(
@@ -142,7 +140,7 @@ def running(program: str, *arguments: str) -> Iterator["subprocess.Popen[bytes]"
         with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
             tree = [*psutil.Process(process.pid).children(recursive=True), process]
             for each in tree:
-                # the work of a run has its own session: its run stops it
+                # a run's child has its own session, and the run stops it
                 if os.getsid(each.pid) == os.getsid(0):
                     each.terminate()
         try:

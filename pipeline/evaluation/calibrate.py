@@ -20,17 +20,16 @@ from pipeline.errors import ConfigError, Stopped
 from pipeline.evaluation.human_search import search_rows
 
 RATINGS = (1100, 1400, 1800, 2200, 2600)
-"""Ratings of a curve. At the first, and so below it, the policy is left alone: a search did not
-help there."""
+"""Ratings of a curve. The policy is not corrected at the first and below: a search did not help."""
 STRENGTH_FACTORS = (1.0, 1.1, 1.6, 3.3, 5.4)
 STRENGTH_SHARPNESS = (1.1, 1.05, 1.05, 1.3, 1.8)
-"""Factors on the weights and powers of the policy at RATINGS with which drawn moves lose as much as
-people's, by Stockfish."""
+"""Factors on the weights, and powers of the policy, at RATINGS. With them, drawn moves lose as much
+as people's do by Stockfish."""
 BATCH = 256
 LEAST_POWER = 0.01
-"""Least power of the policy: a few positions of random games may ask for none."""
+"""Minimum power of the policy: a fit to few positions of random games may reach 0."""
 UNPLAYED = -1e9
-"""Log-probability of the padding after a row's last move."""
+"""Log-probability of the padding behind a row's last move."""
 
 
 class Fit(NamedTuple):

@@ -25,8 +25,7 @@ VARIABLES = {
     FIRST: "var(--first)",
     SECOND: "var(--second)",
 }
-"""Color that a chart is drawn in, that of light pages -> property of the page's style that it
-becomes."""
+"""Color of light pages that a chart is drawn in -> property of the page's style."""
 
 HUMAN, NETWORK = "#15781b", "#003088"
 """Colors of arrows: the move played, and the network's first choice."""
@@ -197,10 +196,10 @@ def _draw(figure: "Figure") -> "Element":
     options = {"svg.fonttype": "none", "svg.hashsalt": "fianchetto", "font.family": "sans-serif"}
     nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
     with matplotlib.rc_context(options):
-        # not by `savefig`, which draws all of it once more to lay it out
+        # `savefig` would draw everything twice to lay it out
         FigureCanvasSVG(figure).print_svg(drawn, metadata=nothing)  # type: ignore[no-untyped-call]
     drawing = parse_svg(drawn.getvalue())
-    for group in list(drawing.iter()):  # its style would hold for the whole page
+    for group in list(drawing.iter()):  # its style would apply to the whole page
         for part in [one for one in group if one.tag.endswith(("}metadata", "}style"))]:
             group.remove(part)
     return drawing

@@ -29,15 +29,15 @@ BANDED = {
 }
 """Slice by bands of a number: its column, the edges between bands, the unit."""
 IN_TRAIN = ("not in train", "in train too")
-"""Whether the position (not the game) occurs in the train split."""
+"""Bands of positions (not games) by whether the train split has them."""
 BINS = 10
-"""Bins of a reliability diagram."""
+"""Number of bins of a reliability diagram."""
 SEEN = {"yes": "which it was trained on", "unknown": "some of which it may have been trained on"}
 """Whether the network was trained on the games, in words."""
 FEWEST_GAMES = 10
-"""Games that an interval needs; fewer do not show how games differ."""
+"""Minimum number of games for an interval; fewer do not show how games differ."""
 NORMAL_95 = NormalDist().inv_cdf(0.975)
-"""Standard deviations of a normal distribution on either side of its mean that hold 95 %."""
+"""Standard deviations on either side of a normal mean that hold 95 %."""
 
 Rows = list[dict[str, Any]]
 

@@ -17,7 +17,7 @@ from pipeline.dumps.source import BLOCK, Source
 from pipeline.errors import DumpError
 
 LIMIT = 1 << 28
-"""Bytes of the decompressed dump that are searched for games, which takes seconds."""
+"""Bytes of the decompressed dump that are searched for games, in a few seconds."""
 LINK = re.compile(r"https?://[A-Za-z0-9.-]+(/[A-Za-z0-9._~/?#=&%+-]*)?")
 TAGS = ("White", "Black", "Event", "Date")
 LONGEST = 80
@@ -91,7 +91,7 @@ def add_game_tags(boards: Boards, directory: Path, dumps: Sequence[str]) -> Boar
     games = {row["game"] for rows in boards.values() for row in rows}
     try:
         _, texts = read_texts(directory, read_manifest(directory), dumps, games, LIMIT)
-    except (OSError, DumpError):  # a report works without its dump
+    except (OSError, DumpError):  # a report does not need its dump
         return boards
     tags = {game: _tags(text) for game, text in texts.items()}
     return {
@@ -104,7 +104,7 @@ def _tags(text: bytes) -> dict[str, str]:
     headers = chess.pgn.read_headers(io.StringIO(text.decode("utf-8", "replace")))
     if headers is None:
         return {}
-    # python-chess keeps the escapes
+    # python-chess keeps backslashes
     values = {name: re.sub(r"\\(.)", r"\1", headers.get(name, "")) for name in TAGS}
     found = {
         name.lower(): value[:LONGEST] for name, value in values.items() if value and value[0] != "?"

@@ -25,9 +25,9 @@ COLUMNS = ("planes", "castling", "ep_file", "halfmove", "ply")
 """Columns that a search of rows reads."""
 EDGES = (1000, 1400, 1800, 2200)
 STRONG = 1800
-"""Rating from which on one more group is shown."""
+"""Minimum rating of an additional group of rows."""
 SIDE_BY_SIDE = 256
-"""Trees that are searched together."""
+"""Number of trees that are searched together."""
 
 Rows = list[dict[str, Any]]
 

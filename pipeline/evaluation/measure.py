@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 PIECES = ("pawn", "knight", "bishop", "rook", "queen", "king")
 PAWN, KING = 0, 5
 KINDS = ("capture", "recapture", "check", "castling", "promotion", "quiet")
-"""A move can have several kinds; `recapture` takes the piece that moved last, `quiet` is none of
-the others."""
+"""Kinds of moves. A move can have several; `recapture` takes the piece that moved last, `quiet` is
+none of the others."""
 PHASES = ("opening", "middlegame", "endgame")
 PHASE_PIECES = (10, 6)
 """Maximum number of knights, bishops, rooks and queens in a middlegame and in an endgame, as in
@@ -57,8 +57,7 @@ COLUMNS = ("planes", *SLICED, "promotion", "last_move", "ep_file")
 
 
 COMMON_PLY, COMMON_CLOCK = 10, 30
-"""First ply, and seconds left on a known clock, in most published figures of human moves, which are
-reported too."""
+"""First ply, and minimum seconds on a known clock, in most published figures of human moves."""
 
 
 @settings(ConfigError)
@@ -237,7 +236,7 @@ def move_columns(batch: Batch) -> dict[str, NDArray[Any]]:
 
 
 BOARDS = 12
-"""Boards of a section."""
+"""Maximum number of boards in a section."""
 Columns = Mapping[str, NDArray[Any]]
 
 
@@ -268,7 +267,7 @@ SECTIONS: Mapping[str, tuple[str, Callable[[Columns], NDArray[np.float64]], bool
         False,
     ),
 }
-"""Section: its title, the score by which rows are kept, and whether each rating band keeps its
+"""Section of boards: title, score by which rows are kept, and whether each rating band has its
 own."""
 
 

@@ -21,17 +21,17 @@ if TYPE_CHECKING:
     from model.inference.evaluator import NetworkEvaluator
 
 EDGES = tuple(range(800, 2601, 200))
-"""Edges of the bands of the mover's rating: 11 bands, the outer ones open."""
+"""Edges of the bands of the mover's rating: 11 bands, open at both ends."""
 NAMES = tuple(band_names(EDGES)[:-1])
 CENTERS = (
     EDGES[0] - 100,
     *((low + high) // 2 for low, high in itertools.pairwise(EDGES)),
     EDGES[-1] + 100,
 )
-"""The rating that stands for each band; both players are given it."""
+"""The rating that stands for each band. Both players get it."""
 RATINGS = ("elo", "opponent_elo")
 TRUE, UNKNOWN = "true", "unknown"
-"""Conditions beside CENTERS: both players' true ratings, and none."""
+"""Conditions beside CENTERS: both players' true ratings, and no ratings."""
 CONDITIONS: tuple[int | str, ...] = (*CENTERS, TRUE, UNKNOWN)
 BATCH = 1024
 NO_RATINGS = "skipped: no position has a mover of known rating"

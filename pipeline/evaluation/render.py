@@ -183,7 +183,7 @@ def small_board(svg: str, orientation: bool) -> "Markup":
     """Return a board that refers to the page's shared drawings: 3 kB instead of 23."""
     board = charts.parse_svg(svg)
     for part in list(board):
-        part.attrib.pop("{http://www.w3.org/1999/xlink}href", None)  # `href` says the same
+        part.attrib.pop("{http://www.w3.org/1999/xlink}href", None)  # repeats `href`
         if _is_shared(part):
             board.remove(part)
     board.insert(1, board.makeelement("use", {"href": f"#board-{int(orientation)}"}))

@@ -38,12 +38,12 @@ if TYPE_CHECKING:
 
 
 CURVES = ("positions", "top1", "validation_top1")
-"""Columns of a training run's metrics that the page shows as curves over the first."""
+"""Columns of a run's metrics that the page draws over the first."""
 CHECKED, TOLERANCE = 4 * BATCH, 0.001
-"""Positions on which the exported network is compared with torch's, and the largest difference in
+"""Positions on which the exported network is compared with torch's, and the tolerated difference in
 top-1."""
 PUBLISHED = ("Maia-2", 0.533)
-"""A published top-1 on people's games, its own ones (docs/benchmarks.md)."""
+"""A published top-1 on human games, measured on its authors' games (docs/benchmarks.md)."""
 
 
 class _Where(NamedTuple):
@@ -56,9 +56,9 @@ class _Where(NamedTuple):
     """Train shards, in which the measured positions are looked up."""
     members: list[Member]
     dumps: Sequence[str]
-    """Dumps of the only dataset, for links to games; empty if they are gone."""
+    """Dumps of a single dataset, for links to games; empty if they are missing."""
     found: "list[NDArray[np.bool_]]"
-    """Whether `train` holds each measured position, for all networks, once looked up."""
+    """The result of `look_up`, shared by all networks."""
 
     def look_up(
         self, keys_R: "NDArray[np.uint64]", progress: Progress
@@ -76,8 +76,8 @@ class _How(NamedTuple):
     players: bool
     rating_rows: int
     fast: bool = True
-    """Whether the exported network may be used: top-1 may differ by TOLERANCE, which hides small
-    differences of networks."""
+    """Whether the exported network may be used. Its top-1 may differ by TOLERANCE, which could hide
+    small differences between networks."""
     simulations: int = 0
 
 
@@ -105,7 +105,7 @@ def _rows_of(
     with tempfile.TemporaryDirectory(prefix="fianchetto-report-") as folder:
         try:
             ingest([str(pgn)], Path(folder), IngestConfig(test_share=0.0, val_share=0.0), workers=1)
-        except DamagedError:  # the games before the damage are measured, and the report says so
+        except DamagedError:  # measure the games before the damage, and say so
             damage = (
                 f", up to where the archive is damaged "
                 f"({read_manifest(Path(folder))['sources'][0]['damage']})"
@@ -158,7 +158,7 @@ def reports(
     for name, number in (("rating_rows", rating_rows), ("simulations", simulations)):
         if number < 0:
             raise ConfigError(f"{name} must be 0 or more, got {number}")
-    for path in checkpoints:  # before minutes of ingest
+    for path in checkpoints:  # fail before minutes of ingest
         read_card(path)
     with _rows_of(positions, split, pgn, against, progress) as where:
         how = _How(
@@ -214,7 +214,7 @@ def _seen_dataset(card: dict[str, Any], member: Member, split: str) -> str:
     trained = list_datasets(card["data"])
     digest = file_hash(positions / MANIFEST)
     if same := [dataset for dataset in trained if dataset.get("manifest_sha256") == digest]:
-        if split == LATEST:  # unless every training held out the same games
+        if split == LATEST:  # seen unless every training held out the same games
             return (
                 "yes"
                 if {dataset.get("held_out") for dataset in same} != {member.held_out}

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 NUMBER = re.compile(r"-|[-+]?[\d,]+(\.\d+)?( ?%)?")
-"""A cell that is aligned to the right."""
+"""Cells that are aligned to the right."""
 LONGEST_CELL = 60
-"""Characters of a Markdown cell whose text comes from a dump."""
+"""Maximum number of characters of a Markdown cell whose text comes from a dump."""
 
 
 def plain_text(result: Mapping[str, Any], indent: int = 0) -> str:

@@ -13,7 +13,7 @@ from pipeline.errors import ConfigError
 from pipeline.matches.config import ArenaConfig, SideConfig
 
 LIMITS = {"simulations": int, "nodes": int, "movetime": int, "tc": str}
-"""Limits that may follow a player's name, besides options of its search or engine."""
+"""Limits that may follow a player's name, beside options of its search or engine."""
 
 
 @settings(ConfigError)
@@ -32,8 +32,8 @@ class Arena(Common):
     basic: ClassVar = "out games simulations nodes movetime tc book early concurrency seed"
 
     players: tuple[str, ...]
-    """Checkpoints' directories, onnx:DIR, hand-written, uniform, policy:X or uci:COMMAND. Limits
-    and options follow after commas: uci:stockfish,nodes=1000."""
+    """Players: a checkpoint's directory, onnx:DIR, hand-written, uniform, policy:X or uci:COMMAND.
+    Limits and options follow after commas: uci:stockfish,nodes=1000."""
     out: Path
     """Directory of the match or matches."""
     simulations: int = 64

@@ -14,7 +14,7 @@ from pipeline.errors import ConfigError, DifferenceError
 from pipeline.storage.ownership import AUDIT
 
 SHOWN = 10
-"""Rows that are printed by default."""
+"""Number of rows printed by default."""
 
 
 @settings(ConfigError)
@@ -35,7 +35,7 @@ class Join(Common):
     remove: tuple[str, ...] = ()
     """Names of datasets to remove from the set; their files are kept."""
     join: JoinConfig = field(default_factory=JoinConfig)
-    """Choice of the games that are held out."""
+    """Which games are held out."""
 
     def run(self) -> dict[str, Any]:
         """Join and return the counts of the training set."""
@@ -106,7 +106,7 @@ class Verify(Common):
     sample: Count = 64
     """Rows per dataset to check with python-chess; 0 verifies files only."""
     source: tuple[Path, ...] = ()
-    """Dumps that the datasets were made from; by default those in the folder `dumps` next to the
+    """Dumps that the datasets were made from; by default those in the folder `dumps` beside the
     datasets' folder."""
 
     def __post_init__(self) -> None:
@@ -185,7 +185,7 @@ class Rows(Common):
     dataset: Path
     """Dataset or training set."""
     split: str = ""
-    """Only rows of this split: train, val, test or latest; by default all."""
+    """Split to read: train, val, test or latest; by default all."""
     count: Positive | None = None
     """Maximum number of rows; by default all with --out, otherwise 10."""
     out: Path | None = None

@@ -65,8 +65,8 @@ class Common:
     arguments: ClassVar[Mapping[str, str]] = {}
     """Positional arguments: field name -> name in the help text."""
     basic: ClassVar[str] = ""
-    """Settings that are options, shown by `--help`, by the last part of their keys. --set and
-    --config set the others."""
+    """Settings that `--help` shows as options, by the last part of their keys; --set and --config
+    set the others."""
     one_of: ClassVar[tuple[str, ...]] = ()
     """Mutually exclusive settings: one on the command line replaces another in a file."""
 

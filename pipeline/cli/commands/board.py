@@ -18,7 +18,7 @@ class Play(Common):
     basic: ClassVar = "checkpoint port"
 
     checkpoint: tuple[Path, ...] = ()
-    """Directories of checkpoints to offer besides the embedded one and those in
+    """Directories of checkpoints to offer beside the embedded one and those in
     datasets/checkpoints."""
     port: Annotated[int, Field(ge=0, le=65535)] = 8000
     """Port of the page on 127.0.0.1; change it if another program uses 8000."""
@@ -43,7 +43,7 @@ class Review(Common):
     basic: ClassVar = "checkpoint scores"
 
     game: Path
-    """PGN file, whose first game is reviewed."""
+    """PGN file; its first game is reviewed."""
     checkpoint: Path = EMBEDDED
     """Directory of the checkpoint that predicts what people play."""
     scores: Literal["auto", "game", "stockfish", "search"] = "auto"

@@ -34,14 +34,14 @@ class Ingest(Common):
     out: str | None = None
     """Directory of the dataset, or an address such as s3://bucket/prefix."""
     estimate: bool = False
-    """Read a few megabytes and print estimates for the whole dump; write nothing."""
+    """Print estimates for the whole dump after reading a few megabytes; write nothing."""
     ingest: IngestConfig = field(default_factory=IngestConfig)
     """How to make the dataset."""
     workers: Count = 0
     """Worker processes; 0 for one per core, 1 to work in this process."""
     engine: str = "local"
-    """Where to run: local, ray (starts Ray on this machine), ray:HOST:PORT or ray://HOST:PORT (a
-    cluster)."""
+    """Where to run: local, ray (starts Ray on this machine), or a cluster as ray:HOST:PORT or
+    ray://HOST:PORT."""
 
     def run(self) -> dict[str, Any]:
         """Return the manifest's summary, or the estimate of it."""
@@ -86,7 +86,7 @@ class Show(Common):
     view: str = "marro77"
     """Encoding: marro77 (the mover's view) or chessmarro77 (White's view)."""
     out: Path | None = None
-    """Picture file of all planes; its suffix chooses the format, such as .png."""
+    """File for a picture of all planes; its suffix is the format, such as .png."""
 
     def run(self) -> dict[str, Any]:
         """Return the planes as text and the legal moves with their labels."""

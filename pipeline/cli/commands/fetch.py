@@ -28,7 +28,7 @@ class Fetch(Common):
     out: Path = Path("datasets/dumps")
     """Folder to download into."""
     fetch: FetchConfig = field(default_factory=FetchConfig)
-    """Where files come from, and what they must be."""
+    """Where files come from, and their expected hash."""
 
     def run(self) -> dict[str, Any]:
         """Return the outcome for each file."""

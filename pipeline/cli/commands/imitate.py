@@ -26,11 +26,10 @@ class Imitate(Common):
     basic: ClassVar = "player out base stranger"
 
     sources: tuple[str, ...]
-    """PGN files (plain, .zst, .bz2, .gz) or addresses with the person's games; their other games
-    are left out."""
+    """PGN files (plain, .zst, .bz2, .gz) or addresses that contain the person's games; other games
+    are skipped."""
     player: tuple[str, ...] = field(metadata=NAMES_HOLD_COMMAS)
-    """The person's name, exactly as in the tags White and Black; several for one person with
-    several accounts."""
+    """The person's name, exactly as in the tags White and Black; repeat it for other accounts."""
     out: Path
     """Directory of the checkpoint."""
     base: Path | None = None

@@ -41,9 +41,9 @@ class Export(Common):
     """Output file; by default model.onnx in the checkpoint's directory, where players look for
     it."""
     positions: Path | None = None
-    """Dataset whose test positions are compared; by default positions of random games are."""
+    """Dataset whose test positions are compared; by default positions of random games."""
     int8: bool = False
-    """Quantize convolutions to 8-bit integers: about twice as fast on a CPU. Expected scores change
+    """Quantize convolutions to 8-bit integers, about twice as fast on a CPU. Expected scores change
     by one or two percentage points. With --positions, its train positions calibrate the
     activations."""
 
@@ -97,10 +97,10 @@ class Calibrate(Common):
     positions: str
     """Dataset or training set: a folder or an address."""
     split: Literal["val", "test", "train", "latest"] = "val"
-    """Split to fit on; use neither the split that the network was trained on nor the one that
-    `report` measures."""
+    """Split to fit on; not one that the network was trained on or that `report` measures."""
     rows: Positive = 8192
-    """Number of random positions to search; 8192 take two minutes with the embedded network."""
+    """Number of random positions to search; 8192 take about two minutes with the embedded
+    network."""
     simulations: Positive = 64
     """Simulations per position, as many as players will use."""
 

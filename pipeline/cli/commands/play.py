@@ -20,7 +20,7 @@ from pipeline.errors import ConfigError
 from pipeline.samples.shipped import EMBEDDED
 
 MOST_NAMES = 103
-"""Characters of a person's names that a GUI is shown, the dots of a shortened one included."""
+"""Maximum number of characters of a person's names that a GUI shows."""
 
 
 @settings(ConfigError)
@@ -35,7 +35,7 @@ class Uci(Common):
     checkpoint: Path | None = None
     """Directory of the checkpoint to play."""
     evaluator: Literal["hand-written", "uniform"] | None = None
-    """Play without a network: hand-written, or uniform (all moves equally likely)."""
+    """Evaluator to play without a network: hand-written, or uniform (all moves equally likely)."""
 
     def run(self) -> dict[str, Any]:
         """Answer until `quit` or the end of the input."""
@@ -45,7 +45,7 @@ class Uci(Common):
 
         if self.checkpoint is not None and self.evaluator is not None:
             raise ConfigError("give --checkpoint or --evaluator, not both")
-        # the engine reports it in its protocol
+        # the protocol reports compiling
         logging.getLogger("engine.compiling").disabled = True
         network = self.checkpoint or (
             EMBEDDED if self.evaluator is None and EMBEDDED.is_dir() else None
@@ -59,19 +59,18 @@ class Uci(Common):
         name = f"Fianchetto {version('fianchetto')}"
         engine = Engine(loader(network, self.evaluator), _write, options=options, name=name)
         _write(f"info string plays by the {player}{like}\n")
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # exits at once, for the reason below
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # exit at once, as below
         try:
             engine.serve(sys.stdin.buffer)
         except KeyboardInterrupt:
             os._exit(130)
-        # a thread waits for input, which would make an ordinary exit fail
+        # the thread that waits for input would make an ordinary exit fail
         except UserError as error:
             print(f"fianchetto: {error}", file=sys.stderr, flush=True)  # noqa: T201
             sys.stdout.flush()
             os._exit(2)
         sys.stdout.flush()
-        # Unloading torch takes 0.8 s, a compiling thread cannot be ended, and a GUI expects nothing
-        # after the last answer.
+        # Exit at once: unloading torch takes 0.8 s, and a compiling thread cannot be ended.
         os._exit(0)
 
 

@@ -33,21 +33,21 @@ class SelfPlay(Common):
     )
 
     checkpoint: Path | None = None
-    """Directory of the checkpoint that plays or searches; not needed by the explorer
+    """Directory of the checkpoint that plays or searches; not needed with --explorer
     hand-written."""
     out: Path
     """Directory of the dataset."""
     reanalyse: tuple[Path, ...] = ()
-    """Search positions of these datasets or training sets in place of playing games."""
+    """Datasets or training sets whose positions are searched, instead of playing games."""
     explore: ExploreConfig = field(default_factory=ExploreConfig)
     """How to play or search."""
     finished_only: bool = False
-    """Make the dataset of what is finished in --out, without new games or searches."""
+    """Make the dataset from the games and searches finished so far, without new ones."""
     workers: Count = 0
-    """Processes to use; 0 for one per core, or one where the network runs on a GPU."""
+    """Worker processes; 0 for one per core, or one where the network runs on a GPU."""
     engine: str = "local"
-    """Where to run: local, ray (a new Ray on this machine), ray:HOST:PORT or ray://HOST:PORT; Ray's
-    nodes share --out."""
+    """Where to run: local, ray (starts Ray on this machine), or a cluster as ray:HOST:PORT or
+    ray://HOST:PORT; its nodes share --out."""
 
     def run(self) -> dict[str, Any]:
         """Play or search, and return the manifest's summary."""
@@ -107,12 +107,12 @@ class Finetune(Common):
     )
 
     checkpoint: Path
-    """Directory of the supervised checkpoint to begin with."""
+    """Directory of the supervised checkpoint to start from."""
     out: Path
     """Directory of the fine-tuning."""
     positions: tuple[Path, ...] = ()
-    """Datasets or training sets of human games, to search, to mix into training, and to check human
-    top-1 on."""
+    """Datasets or training sets of human games, to search, to mix into training, and to measure
+    human top-1 on."""
     finetune: FinetuneConfig
     """The loop."""
 

@@ -36,14 +36,14 @@ class Train(Common):
     out: Path
     """Directory of the checkpoint."""
     preset: str | None = None
-    """Network, one of `fianchetto presets`; by default that of the run in --out or of --start,
-    otherwise fianchetto-human."""
+    """Network, one of `fianchetto presets`; by default that of --out or --start, otherwise
+    fianchetto-human."""
     start: Path | None = None
-    """Checkpoint to train further: the run starts from its weights."""
+    """Checkpoint whose weights the run starts from."""
     train: TrainConfig
     """How to train."""
     shares: tuple[float, ...] = ()
-    """Share of a batch for each of --positions, in the same order, as 0.5,0.5; by default in
+    """Share of each of --positions in a batch, in the same order, as 0.5,0.5; by default in
     proportion to their rows."""
 
     def run(self) -> dict[str, Any]:
@@ -101,22 +101,21 @@ class Report(Common):
     out: Path | None = None
     """Directory for the report: one HTML page, text and JSON."""
     split: Literal["test", "val", "train", "latest"] = "test"
-    """Split to measure on; `latest` has the games that a training set holds out."""
+    """Split to measure on; `latest` is the newest games, which a training set holds out."""
     rule: Rule = field(default_factory=Rule)
     """Positions that count."""
     pgn: Path | None = None
     """PGN file to measure on, instead of a dataset."""
     players: bool = True
-    """Show ratings and clocks to networks that read them; --no-players hides them."""
+    """Show ratings and clocks to networks that read them."""
     against: tuple[Path, ...] = ()
     """Datasets whose train positions are left out of a second accuracy figure; by default
     --positions."""
     rating_rows: Count = 0
-    """Positions per rating band that a network conditioned on ratings evaluates under each of 11
+    """Positions per rating band to evaluate under each of 11 ratings, for networks conditioned on
     ratings; 0 for none."""
     simulations: Count = 0
-    """Simulations with which every position is searched, to compare human search with the policy
-    alone; 0 for no search."""
+    """Simulations per position, to compare human search with the policy alone; 0 for no search."""
 
     def run(self) -> dict[str, Any]:
         """Measure, and write the report into --out."""

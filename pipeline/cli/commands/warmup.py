@@ -52,7 +52,7 @@ def _ingest_and_read(folder: Path) -> None:
         text = reader.read(100_000)
     plain = folder / "games.pgn"
     plain.write_bytes(text[: text.rindex(b"\n\n[Event ") + 2])  # whole games
-    # Text from an archive is another kind of array than text from a plain file.
+    # Numba compiles for each type: text from an archive is another type of array than from a file.
     for name, dump in (("plain", plain), ("archive", SAMPLE)):
         ingest([str(dump)], folder / name, IngestConfig(test_share=0.0, val_share=0.0), workers=1)
     planes = next(Batches([folder / "plain"], "train", batch_size=1).from_step(0))["planes"]
@@ -64,7 +64,7 @@ def _search() -> None:
     from engine.evaluation.handwritten import evaluate
     from engine.player.player import warm_up
 
-    for evaluator in (evaluate, uniform):  # their answers are different kinds of arrays
+    for evaluator in (evaluate, uniform):  # they return different types of arrays
         warm_up(evaluator)
 
 

@@ -27,10 +27,9 @@ class PositionsOptions:
     """Options of `positions`."""
 
     workers: Annotated[int, Field(ge=0, le=1024)] = 0
-    """Worker processes, at most 1,024; 0 uses every core."""
+    """Worker processes, at most 1,024; 0 for one per core."""
     replace: bool = False
-    """Build again the positions that exist. The old ones stay in use until the new ones are
-    complete."""
+    """Build existing positions again; the old ones stay in use until the new ones are complete."""
     ingest: IngestConfig = field(default_factory=IngestConfig)
     """Filters, splits and shard layout: the options of `fianchetto ingest`."""
 
@@ -46,7 +45,7 @@ class TrainingSetOptions:
     """Folder in datasets/training_sets; an existing one is extended. "" derives a name from the
     datasets and options."""
     remove: tuple[str, ...] = ()
-    """Datasets to remove from an existing training set; their files stay."""
+    """Datasets to remove from an existing training set; their files are kept."""
     audit: bool = True
     """Count duplicates and leaks over all rows; needs 16 bytes of temporary disk space per row."""
     join: JoinConfig = field(default_factory=JoinConfig)
@@ -64,7 +63,7 @@ class FetchOptions:
     """Options of `fetch_month`."""
 
     month: str = "2013-01"
-    """Month of Lichess to download, such as 2013-01, or a range of months, 2013-01..2013-06."""
+    """Month of Lichess to download, such as 2013-01, or a range, such as 2013-01..2013-06."""
 
     def __post_init__(self) -> None:
         parse_months(self.month)
@@ -82,14 +81,14 @@ class CheckpointOptions:
     preset: Annotated[str, presets] = DEFAULT_PRESET
     """Network to train; `fianchetto presets` describes them."""
     start: str = "auto"
-    """Weights to start from: auto, embedded, scratch, or a folder in datasets/checkpoints. auto is
-    the embedded network for fewer than 100,000 games and its own preset, else scratch. With a
+    """Starting weights: auto, embedded, scratch, or a folder in datasets/checkpoints. auto takes
+    the embedded network for fewer than 100,000 games and the same preset, otherwise scratch. With a
     start, the default learning rate is 0.0005."""
     training_set: str = ""
-    """Folder in datasets/training_sets; "" for that of this run, else the one materialized last."""
+    """Folder in datasets/training_sets; "" for that of this run, or the newest one."""
     name: str = ""
-    """Folder in datasets/checkpoints; training resumes an existing one. "" derives a name from the
-    preset and the run."""
+    """Folder in datasets/checkpoints; an existing one is trained further. "" derives a name from
+    the preset and the run."""
     train: TrainConfig = field(default_factory=default_training, metadata={"first": ("minutes",)})
     """Batches, optimizer and losses: the options of `fianchetto train`."""
 
@@ -99,7 +98,7 @@ class TrainOptions(CheckpointOptions):
     """Options of the job `train`: those of its checkpoint, and the datasets to train on."""
 
     positions: tuple[str, ...] = ()
-    """Datasets to train on, by partition; none for those of all dumps except the sample."""
+    """Datasets to train on, by partition; by default those of all dumps except the sample."""
     training_set: str = field(default="", metadata=HIDDEN_FIELD)
 
 
@@ -108,13 +107,13 @@ class ImitationOptions:
     """Options of `imitation`."""
 
     games: tuple[str, ...] = ()
-    """Dumps with the player's games, by partition; none for all dumps, without the sample."""
+    """Dumps with the player's games, by partition; by default all except the sample."""
     names: tuple[str, ...] = ()
     """Other names of the same person, exactly as in the games."""
     base: str = ""
     """Folder in datasets/checkpoints to start from; "" for the embedded network."""
     stranger: str = ""
-    """Another player, a partition, whose network is measured on the same games; "" for none."""
+    """Partition of another player, whose network is measured on the same games; "" for none."""
 
 
 @settings(ConfigError)
@@ -122,16 +121,16 @@ class ReportOptions:
     """Options of `accuracy_report`."""
 
     checkpoint: str = ""
-    """Folder in datasets/checkpoints; "" for that of this run, else the one materialized last."""
+    """Folder in datasets/checkpoints; "" for that of this run, or the newest one."""
     positions: str = ""
     """Folder in datasets/positions or datasets/training_sets; "" for the one that a named
-    `checkpoint` was trained on, else that of this run, else the newest."""
+    `checkpoint` was trained on, that of this run, or the newest one."""
     split: Literal["train", "val", "test", "latest"] = "test"
-    """Split to measure on; `latest` has the games that a training set holds out."""
+    """Split to measure on; `latest` is the newest games, which a training set holds out."""
     rule: Rule = field(default_factory=Rule)
     """Positions of the split to measure: the options of `fianchetto report`."""
     rating_rows: Count = 0
-    """Positions per rating band that a network conditioned on ratings evaluates under each of 11
+    """Positions per rating band to evaluate under each of 11 ratings, for networks conditioned on
     ratings; 0 for none."""
 
 
@@ -140,12 +139,10 @@ class TunedOptions:
     """Options of `tuned_checkpoint`."""
 
     checkpoint: str = ""
-    """Folder in datasets/checkpoints to start from; "" for that of this run, else the one
-    materialized last."""
+    """Folder in datasets/checkpoints to start from; "" for that of this run, or the newest one."""
     positions: tuple[str, ...] = ()
-    """Names of the human positions to mix in and to measure on; none for the training set of the
-    checkpoint, which holds out the same games, or those of all dumps where Dagster did not train
-    it."""
+    """Human positions to mix in and to measure on, by name; by default the checkpoint's training
+    set, or those of all dumps if Dagster did not train it."""
     finetune: FinetuneConfig = field(default_factory=lambda: FinetuneConfig(generations=8))
     """The options of `fianchetto finetune`."""
 
@@ -156,7 +153,7 @@ class StrengthOptions:
 
     simulations: Annotated[tuple[Positive, ...], Field(min_length=1)] = (64,)
     """Simulations per move of the network, one row each; the supervised checkpoint plays with the
-    first of them."""
+    first number."""
     games: Games = 200
     """Games against each opponent."""
 

@@ -30,9 +30,9 @@ CODE_VERSION = f"encoding {ENCODING_VERSION}, format {FORMAT_VERSION}"
 PROBED = 1024
 """Rows of a dataset on which a checkpoint's loss is measured."""
 DRAWN = 6
-"""Positions that are drawn as boards."""
+"""Number of positions drawn as boards."""
 COMPARED = 4
-"""Checkpoints whose curves are in one picture."""
+"""Number of checkpoints whose curves are in one picture."""
 FIGURES = (
     *("positions", "top1", "top3", "top5", "cross_entropy", "legal_mass", "value_brier"),
     *("hand_written_top1", "chance_top1"),
@@ -70,7 +70,7 @@ def describe_positions(directory: Path, manifest: Mapping[str, Any]) -> Metadata
         boards = pictures.boards(sample_rows(directory, manifest, DRAWN))
         ratings = pictures.histogram(read_ratings(directory, manifest), "Elo of the players", "Elo")
         elo = pictures.png(ratings, "Elo of the players")
-    except DatasetError as error:  # damaged files: the checks name each of them
+    except DatasetError as error:  # damaged files, which the checks name
         boards = elo = str(error)
     return {
         "path": dg.MetadataValue.path(directory),
@@ -165,7 +165,7 @@ def describe_report(network: Path, data: Path, report: Mapping[str, Any], folder
     """Return the metadata of a report in `folder`: headline, link, figures and pictures."""
     boards = [rows[0] for rows in report["details"]["boards"].values() if rows]
     return {
-        "top1": report["top1"],  # first, because a run's page cuts long lists off
+        "top1": report["top1"],  # first: a run's page cuts long lists off
         "headline": report["headline"],
         "compared": report["compared"],
         "measured_on": dg.MetadataValue.path(data),

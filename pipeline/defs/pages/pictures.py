@@ -21,12 +21,11 @@ from pipeline.evaluation.render import publish_bytes
 Row = Mapping[str, Any]
 """A row of a shard, by column name."""
 WIDTH = 384
-"""Pixels of an asset's page, in a window of 1,440, for the values of its metadata."""
+"""Width in pixels that an asset's page leaves for metadata, in a window of 1,440."""
 COLUMNS, BOARD = 2, 165
-"""Boards side by side, and their size in pixels."""
+"""Number of boards side by side, and their size in pixels."""
 FOLDER = "pictures"
-"""Folder of the pictures in datasets/reports; a name is a hash of the content, so old pages keep
-their pictures."""
+"""Folder of the pictures in datasets/reports. Names are hashes, so old pages keep theirs."""
 
 
 def png(picture: bytes | Path, title: str) -> str:

@@ -15,7 +15,7 @@ from pipeline.finetune.teacher import latest_teacher
 from pipeline.matches.match import ELO, format_elo
 
 SAMPLES = 4
-"""Games whose moves are shown."""
+"""Number of games whose moves are shown."""
 VERDICTS = ("generation", "verdict", "games", "top1", "reason")
 MATCH = ("a", "b", "games", "wins", "draws", "losses", "score", "los")
 
