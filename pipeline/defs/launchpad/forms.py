@@ -11,6 +11,7 @@ dataclass's default, and the assets set them from the environment (resources.py)
 
 import dataclasses
 import functools
+import json
 import typing
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -33,10 +34,16 @@ HIDDEN_FIELD = {"hidden": True}
 def keep_order() -> None:
     """Show a form's fields in their own order, which is that of `--help-all`.
 
-    Dagster sorts them by name when it describes them, and has no setting for it. A version that
-    sorts in another way would go on sorting by name.
+    Dagster sorts fields and defaults by name when it describes a form, and has no setting for it.
+    If another version sorts elsewhere, forms are sorted by name again.
     """
+
+    def write_default(field: dg.Field) -> str:
+        value = field.default_value
+        return json.dumps(value) if isinstance(value, dict) else dg.serialize_value(value)
+
     snap._ct_name = lambda field: ""  # type: ignore[assignment]
+    dg.Field.default_value_as_json_str = property(write_default)  # type: ignore[assignment,method-assign]
 
 
 class Form(dg.Config, Generic[T]):
