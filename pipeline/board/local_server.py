@@ -76,11 +76,8 @@ class Guard:
 async def _refuse(reason: str, scope: Scope, receive: Receive, send: Send) -> None:
     """Refuse a request with 403, or a websocket before its handshake."""
     if scope["type"] == "http":
-        page = (
-            f"<!doctype html><title>Refused</title><p>Refused: {reason}.</p><p><a "
-            f'href="/">Open '
-            f"the UI</a></p>"
-        )
+        link = '<p><a href="/">Open the UI</a></p>'
+        page = f"<!doctype html><title>Refused</title><p>Refused: {reason}.</p>{link}"
         await HTMLResponse(page, status_code=403)(scope, receive, send)
     else:
         await send({"type": "websocket.close", "code": POLICY_VIOLATION, "reason": reason})

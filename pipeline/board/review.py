@@ -155,11 +155,9 @@ def _make_row(before: _Scored, after: _Scored, player: Player, header: Row) -> R
     ).probabilities
     labels = policy_labels(policy, analysis)
     found, sign, usual = move == best, 1 if board.turn else -1, expected_loss(labels)
-    loss = (
-        0.0
-        if found and header["source"] != "game"
-        else max((before.score - after.score) * sign, 0.0)
-    )
+    loss = max((before.score - after.score) * sign, 0.0)
+    if found and header["source"] != "game":
+        loss = 0.0
     bounded = (scores.bound(before.score) - scores.bound(after.score)) * sign
     row: Row = {
         "ply": after.board.ply(),
@@ -186,11 +184,9 @@ def _make_row(before: _Scored, after: _Scored, player: Player, header: Row) -> R
 
 def _describe(row: Row, rating: int, line: str) -> str:
     """Return a move's figures as sentences; `line` is the search's best variation instead."""
-    verdict = (
-        "the best move"
-        if row["found"] and row["loss"] < 0.02
-        else f"lost {row['loss']:.2f} of expected score"
-    )
+    verdict = f"lost {row['loss']:.2f} of expected score"
+    if row["found"] and row["loss"] < 0.02:
+        verdict = "the best move"
     text = (
         f"{row['name']}: {verdict}. {row['probability']:.0%} of people rated {rating} would "
         f"play it."

@@ -121,10 +121,8 @@ def guarded(work: Callable[[], object]) -> int:
         sys.stderr.close()  # the reader of the output is gone
         return 1
     except KeyboardInterrupt as error:
-        line, status = (
-            "interrupted",
-            SIGNALLED + (signal.SIGTERM if isinstance(error, Terminated) else signal.SIGINT),
-        )
+        number = signal.SIGTERM if isinstance(error, Terminated) else signal.SIGINT
+        line, status = "interrupted", SIGNALLED + number
     except UserError as error:
         line, status = str(error), 1 if isinstance(error, (DamagedError, DifferenceError)) else 2
         if isinstance(error, Stopped):
@@ -170,11 +168,8 @@ def parse(words: Sequence[str]) -> Any:
     except click.exceptions.Exit as ended:
         raise SystemExit(ended.exit_code) from None
     except (click.ClickException, UserError) as error:
-        text = (
-            error.format_message().rstrip(".")
-            if isinstance(error, click.ClickException)
-            else str(error)
-        )
+        is_ours = isinstance(error, UserError)
+        text = str(error) if is_ours else error.format_message().rstrip(".")
         name = f"{words[0]} " if words[0] in COMMANDS else ""
         raise UserError(f"{text} (see fianchetto {name}--help)") from error
 
@@ -360,13 +355,9 @@ def _option(name: str, setting: "Setting") -> click.Option:
     if setting.kind is bool:
         both = f"{flag}/--no-{name.replace('_', '-')}" if setting.default else flag
         return click.Option([both, name], is_flag=True, default=None, help=text)
-    kind: Any = (
-        click.Choice(setting.choices)
-        if setting.choices
-        else click.Path()
-        if setting.item is Path
-        else str
-    )
+    kind: Any = click.Path() if setting.item is Path else str
+    if setting.choices:
+        kind = click.Choice(setting.choices)
     return click.Option(
         [flag, name], type=kind, multiple=setting.several, metavar=_metavar(setting), help=text
     )

@@ -80,12 +80,8 @@ class _Bars:
         }
         self.bar.set_description_str(f"{title} validating" if validating else title, refresh=False)
         self.bar.set_postfix(figures, refresh=False)
-        self.bar.n, self.bar.total, self.updated, self.title = (
-            tick.done,
-            tick.total,
-            time.time(),
-            title,
-        )
+        self.bar.n, self.bar.total = tick.done, tick.total
+        self.updated, self.title = time.time(), title
         waited = time.monotonic() - self.shown
         if self.terminal and (begins or validating or waited >= DRAW_SECONDS):
             self.bar.refresh()

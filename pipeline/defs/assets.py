@@ -98,10 +98,8 @@ def positions(
     """A dump as packed positions and move labels, in Parquet shards split by game."""
     with report_user_errors(REPLACE):
         options = read_form(config)
-        source, out = (
-            datasets.source(context.partition_key),
-            datasets.positions(context.partition_key),
-        )
+        source = datasets.source(context.partition_key)
+        out = datasets.positions(context.partition_key)
         # the sensor and a plain click set no options
         asked: Any = context.run.run_config.get("ops", {})
         if "positions" not in asked and (before := saved_settings(out)):

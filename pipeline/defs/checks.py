@@ -169,8 +169,8 @@ def check_report(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
     assert event.asset_materialization is not None
     found = event.asset_materialization.metadata
     top1, baseline = (float(str(found[name].value)) for name in ("top1", "hand_written_top1"))
-    said = f"top-1 is {top1:.4f}, the hand-written evaluator has {baseline:.4f}"
-    return _result(CLASSICAL, top1 > baseline, said, top1=top1, baseline=baseline)
+    message = f"top-1 is {top1:.4f}, the hand-written evaluator has {baseline:.4f}"
+    return _result(CLASSICAL, top1 > baseline, message, top1=top1, baseline=baseline)
 
 
 def evaluate_positions(found: Mapping[str, Any], wanted: int) -> list[dg.AssetCheckResult]:
@@ -196,22 +196,22 @@ def evaluate_checkpoint(probe: Mapping[str, Any]) -> dg.AssetCheckResult:
     """Return the check result for the result of the task `probe`."""
     loss = probe["loss"]
     if not probe["rows"]:
-        said = "the loss was not measured: no sampled row has a known move"
-        return _result(LOSS, True, said, warns=False, rows=0)
-    said = (
+        message = "the loss was not measured: no sampled row has a known move"
+        return _result(LOSS, True, message, warns=False, rows=0)
+    message = (
         f"the loss is {'not finite' if loss is None else format(loss, '.4f')} on "
         f"{probe['rows']} rows"
     )
     values = {"rows": probe["rows"]} | ({} if loss is None else {"loss": loss})
-    return _result(LOSS, loss is not None, said, warns=False, **values)
+    return _result(LOSS, loss is not None, message, warns=False, **values)
 
 
 def evaluate_strength(row: Mapping[str, Any] | None) -> dg.AssetCheckResult:
     """Return the result for the match against the supervised checkpoint; None fails."""
     if row is None:
         return _result(STRONGER, False, NOTHING_PROMOTED)
-    said = f"Elo {format_elo(row)} in {row['games']} games"
-    return _result(STRONGER, (row["elo_low"] or 0.0) > 0, said, elo_low=row["elo_low"])
+    message = f"Elo {format_elo(row)} in {row['games']} games"
+    return _result(STRONGER, (row["elo_low"] or 0.0) > 0, message, elo_low=row["elo_low"])
 
 
 def evaluate_imitation(result: Mapping[str, Any]) -> dg.AssetCheckResult:
@@ -235,9 +235,9 @@ def _list_problems(
 
 
 def _result(
-    name: str, passed: bool, said: str | None, *, warns: bool = True, **values: Any
+    name: str, passed: bool, message: str | None, *, warns: bool = True, **values: Any
 ) -> dg.AssetCheckResult:
     severity = dg.AssetCheckSeverity.WARN if warns else dg.AssetCheckSeverity.ERROR
     return dg.AssetCheckResult(
-        check_name=name, passed=passed, severity=severity, description=said, metadata=values
+        check_name=name, passed=passed, severity=severity, description=message, metadata=values
     )

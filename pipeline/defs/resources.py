@@ -81,8 +81,7 @@ class Datasets(dg.ConfigurableResource[None]):
         if lost := [name for name in missing if name in expected]:
             raise UserError(
                 f"positions of {', '.join(lost)} are materialized but missing in {folder}: "
-                f"materialize them again, or wipe "
-                "their materializations"
+                f"materialize them again, or wipe their materializations"
             )
         if missing:
             raise UserError(f"there are no positions called {', '.join(missing)} in {folder}")

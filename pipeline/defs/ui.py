@@ -81,16 +81,12 @@ def serve(listener: socket.socket) -> None:
         workspace.write_text(
             f"load_from: [{{grpc_server: {{socket: {address}, location_name: {LOCATION}}}}}]"
         )
-        module = (
-            "-m",
-            "pipeline.definitions",
-            "--location-name",
-            LOCATION,
-            "--log-level",
-            "warning",
-        )
+        module = ("-m", "pipeline.definitions", "--location-name", LOCATION)
         code_server = stack.enter_context(
-            running("dagster", "code-server", "start", "-s", str(address), *module)
+            running(
+                *("dagster", "code-server", "start", "-s", str(address)),
+                *(*module, "--log-level", "warning"),
+            )
         )
         while not address.exists():
             if code_server.poll() is not None:

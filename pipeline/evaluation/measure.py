@@ -75,15 +75,9 @@ class Rule:
         ply = max(self.min_ply, COMMON_PLY) if common else self.min_ply
         plies = f"from ply {ply} on" if ply else "every ply"
         clock = f", mover's clock at least {COMMON_CLOCK} s where known" if common else ""
-        sample = (
-            f", a random sample of at most {self.limit:,} positions of all games"
-            if self.limit
-            else ""
-        )
-        return (
-            f"{where}: {plies} of every game{clock}{sample}; illegal moves are masked before "
-            f"ranking"
-        )
+        sample = f", a random sample of at most {self.limit:,} positions of all games"
+        counted = f"{where}: {plies} of every game{clock}{sample if self.limit else ''}"
+        return f"{counted}; illegal moves are masked before ranking"
 
 
 def hide_players(batch: Batch) -> Batch:
@@ -154,9 +148,8 @@ def measure_rows(
         progress(Tick(done, rows, "positions", {"top1": top1}))
     if not labelled:
         raise ConfigError(
-            f"none of the {done:,} positions has a known move, with which a network's choice could "
-            f"be "
-            "compared: report on a dataset of games, or of positions with moves"
+            f"none of the {done:,} positions has a known move to compare with: report on a "
+            "dataset of games, or of positions with moves"
         )
     if not tables:
         hint = ", or raise limit" if rule.limit else ""

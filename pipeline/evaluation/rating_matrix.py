@@ -183,6 +183,5 @@ def describe_matrix(matrix: dict[str, Any]) -> str:
     wins, losses = (sum(row["verdict"] == word for row in rows) for word in ("wins", "loses"))
     return (
         f"the band's own rating predicts best in {best} of {len(rows)} bands; against the best "
-        f"other rating it wins beyond "
-        f"its 95 % interval in {wins} and loses in {losses}"
+        f"other rating it wins beyond its 95 % interval in {wins} and loses in {losses}"
     )

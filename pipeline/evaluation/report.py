@@ -202,9 +202,8 @@ def _train_shards(directories: Sequence[Path]) -> list[Shard]:
 
 def _seen(card: dict[str, Any], positions: Path, split: str) -> str:
     """Return whether the network was trained on these games, by the hashes in its card."""
-    answers = {
-        _seen_dataset(card, member, split) for member in members(positions) if member.shards(split)
-    }
+    split_members = (member for member in members(positions) if member.shards(split))
+    answers = {_seen_dataset(card, member, split) for member in split_members}
     return next((word for word in ("yes", "unknown", "no") if word in answers), "no, another dump")
 
 

@@ -131,16 +131,12 @@ class Verify(Common):
             problems, summaries[name] = self._verify(directory)
             differences += [f"{name}: {problem}" for problem in problems]
         unread = [name for name, summary in summaries.items() if "rows" in summary["not_checked"]]
-        end = (
-            f"not compared with a dump: the rows of {', '.join(unread)}"
-            if unread
-            else "rows match their dumps"
-        )
-        end = (
-            f"{len(differences)} differences"
-            if differences
-            else f"files and splits are correct; {end}"
-        )
+        end = "files and splits are correct; rows match their dumps"
+        if unread:
+            names = ", ".join(unread)
+            end = f"files and splits are correct; not compared with a dump: the rows of {names}"
+        if differences:
+            end = f"{len(differences)} differences"
         result: dict[str, Any] = {"datasets": summaries, "problems": differences}
         result["text"] = "\n".join([plain_text(summaries), *differences, end])
         if differences:

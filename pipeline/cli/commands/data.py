@@ -97,8 +97,6 @@ class Show(Common):
         fen = chess.STARTING_FEN if self.fen == "startpos" else self.fen
         labels = {uci: label for label, uci in moves(fen, self.view)}
         result = {"fen": fen, "view": self.view, "moves": labels, "text": show(fen, self.view)}
-        return (
-            result
-            if self.out is None
-            else result | {"picture": str(picture(fen, self.view, self.out))}
-        )
+        if self.out is not None:
+            result["picture"] = str(picture(fen, self.view, self.out))
+        return result

@@ -62,21 +62,20 @@ class Export(Common):
                 int8=self.int8,
                 progress=progress,
             )
-        differ = (
-            f"at most {written['largest_policy_difference']:.1e} nats of a move's log-probability"
+        policy, value = (
+            ("largest_policy_difference", "largest_value_difference")
+            if not self.int8
+            else ("policy_divergence", "score_difference")
         )
-        differ += f" and {written['largest_value_difference']:.1e} of a chance of win, draw or loss"
-        if self.int8:
-            differ = (
-                f"{written['policy_divergence']:.1e} nats in the policy (mean "
-                f"Kullback-Leibler divergence)"
-            )
-            differ += (
-                f" and {written['score_difference']:.1e} in the expected score (root mean square)"
-            )
+        policy_words, value_words = (
+            ("nats of a move's log-probability", "of a chance of win, draw or loss, at most")
+            if not self.int8
+            else ("nats of mean policy divergence", "of expected score, root mean square")
+        )
         text = (
             f"{written['out']}: {written['bytes'] / 1e6:.1f} MB; on {written['positions']} "
-            f"positions it differs by {differ}"
+            f"positions it differs by {written[policy]:.1e} {policy_words} and "
+            f"{written[value]:.1e} {value_words}"
         )
         following = next_command("uci", "--checkpoint", self.checkpoint)
         return written | {"text": f"{text}\n{following}"}
@@ -108,6 +107,7 @@ class Calibrate(Common):
         """Return what was stored."""
         from pipeline.evaluation.calibrate import calibrate
         from pipeline.storage.stores import place
+        from pipeline.storage.tables import text_table
 
         with bar("calibrate") as progress:
             found = calibrate(
@@ -119,25 +119,23 @@ class Calibrate(Common):
                 progress=progress,
                 stop=Interrupt(),
             )
-        lines = [f"{'rating':>8} {'likelihood':>12} {'strength':>12}"]
-        curves = found["likelihood"], found["strength"]
-        for rating, *weights in zip(
-            curves[0]["ratings"], *(curve["weights"] for curve in curves), strict=True
-        ):
-            lines.append(f"{rating:>8} {weights[0]:>12.2f} {weights[1]:>12.2f}")
-        gain = (
+        weights = [
+            {"rating": str(rating), "likelihood": likelihood, "strength": strength}
+            for rating, likelihood, strength in zip(
+                found["likelihood"]["ratings"],
+                found["likelihood"]["weights"],
+                found["strength"]["weights"],
+                strict=True,
+            )
+        ]
+        fitted = (
+            f"weights of the search's values, fitted on {found['positions']:,} positions: "
             f"cross-entropy {found['cross_entropy']:.4f} -> "
             f"{found['searched_cross_entropy']:.4f} nats"
         )
-        lines.append(
-            f"weights of the search's values, fitted on {found['positions']:,} positions: {gain}"
-        )
-        following = next_command(
-            "report", "--checkpoint", self.checkpoint, "--positions", self.positions
-        )
-        return found | {
-            "text": "\n".join([*lines, f"{following} --simulations {self.simulations}"])
-        }
+        measured = ("--checkpoint", self.checkpoint, "--positions", self.positions)
+        following = next_command("report", *measured, "--simulations", self.simulations)
+        return found | {"text": "\n".join([text_table(weights), fitted, following])}
 
 
 def _require_onnx_name(out: Path) -> None:

@@ -154,11 +154,9 @@ def _draw_curves(directory: Path) -> Metadata:
     newest = sorted(others, key=lambda path: -(path / NAME).stat().st_mtime)[: COMPARED - 1]
     runs = {path.name.replace("$", r"\$"): read_metrics(path) for path in (directory, *newest)}
     runs = {name: entries for name, entries in runs.items() if entries}
-    return (
-        {}
-        if not runs
-        else {"curves": dg.MetadataValue.md(pictures.png(draw_curves(runs), "loss and top-1"))}
-    )
+    if not runs:
+        return {}
+    return {"curves": dg.MetadataValue.md(pictures.png(draw_curves(runs), "loss and top-1"))}
 
 
 def describe_report(network: Path, data: Path, report: Mapping[str, Any], folder: Path) -> Metadata:

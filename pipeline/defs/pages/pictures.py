@@ -40,10 +40,8 @@ def svg(drawing: str, title: str) -> str:
 
 def _publish(content: bytes, ending: str, title: str) -> str:
     """Write a picture, and return markdown that shows it."""
-    folder, name = (
-        Datasets().path / "reports" / FOLDER,
-        hashlib.sha256(content).hexdigest()[:12] + ending,
-    )
+    folder = Datasets().path / "reports" / FOLDER
+    name = hashlib.sha256(content).hexdigest()[:12] + ending
     folder.mkdir(parents=True, exist_ok=True)
     publish_bytes(folder, name, content)
     return f"![{title}](/reports/{FOLDER}/{name})"
