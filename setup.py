@@ -11,7 +11,7 @@ setup(
     package_dir=DATA,
     package_data={name: ["*"] for name in DATA}
     | {
-        "pipeline.evaluation.page": ["*.css", "*.html"],
+        "pipeline.evaluation": ["page/*"],
         "pipeline": ["recipes/*.yaml"],
         "pipeline.board": ["static/*"],
     },

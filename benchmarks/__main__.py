@@ -8,9 +8,9 @@ import click
 
 from benchmarks import batches, ingest, report, scale, search
 from pipeline.cli.progress import bar
-from pipeline.evaluation.render import plain_text, text_table
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.samples.shipped import SAMPLE
+from pipeline.storage.tables import plain_text, text_table
 
 Measure = Callable[..., dict[str, Any]]
 
@@ -33,9 +33,7 @@ Measure = Callable[..., dict[str, Any]]
     "--largest", default=1_000_000_000, help="scale: bytes of the long stream, which is not stored."
 )
 def main(what: str, pgn: Path, planes: Any, history: int, largest: int) -> None:
-    """Measure ingest, batches, search, a report, or the memory of ingest on a long stream
-    (scale).
-    """
+    """Measure the speed of ingest, batches, search or a report, or the memory of ingest (scale)."""
     config = IngestConfig(planes=planes, history=history)
     measures: dict[str, tuple[Measure, tuple[Any, ...]]] = {
         "ingest": (ingest.measure, (pgn, config)),

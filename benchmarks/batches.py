@@ -15,7 +15,7 @@ from pipeline.ingest.job import ingest
 BATCH = 512
 ROWS_AT_LEAST = 2_000_000
 FILLED = 2
-"""Blocks read before the clock starts: as many as are in memory."""
+"""Blocks read before the clock starts, as many as memory holds."""
 TURNS = 2
 
 

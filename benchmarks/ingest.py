@@ -26,8 +26,7 @@ from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 
 BESIDE_BYTES = 16 << 20
-"""Text of the games that both read: two chunks, 7,000 games with evals, 530,000 positions; a minute
-or two of python-chess."""
+"""Bytes of text that both read: 7,000 games, which take python-chess a minute or two."""
 TURNS = 3
 """Runs of each kind, in turns; the fastest counts, since machines are shared."""
 
@@ -41,9 +40,7 @@ def _timed(pgn: Path, config: IngestConfig) -> tuple[float, dict[str, Any]]:
 
 
 def _planes_by_loops(board: chess.Board) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """Build the 77 planes as one would from python-chess: a loop over pieces and a loop over legal
-    moves.
-    """
+    """Build the 77 planes with python-chess: one loop over pieces and one over legal moves."""
     planes = np.zeros((77, 8, 8), dtype=np.uint8)
     mover = board.turn
     for piece_type in chess.PIECE_TYPES:
@@ -107,9 +104,7 @@ def _rows_of_game(game: chess.pgn.Game, number: int) -> Iterator[dict[str, Any]]
 
 
 def beside_schema(history: int) -> pa.Schema:
-    """Return the columns that `_python_chess` writes: those of a shard, with the planes as one
-    column of bytes.
-    """
+    """Return the columns that `_python_chess` writes: a shard's, with the planes as bytes."""
     stored = len(PLANE_COLUMNS["all"])
     fields = list(schema("all", LAST_MOVES[:history]))[stored:]
     return pa.schema([pa.field("planes", pa.binary(PLANE_BYTES), False), *fields])

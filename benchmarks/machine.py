@@ -7,9 +7,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def one_core() -> Iterator[None]:
-    """Pin this process, the threads that it starts and arrow's pool to one core, where the system
-    can.
-    """
+    """Pin this process, its threads and Arrow's pool to one core, where the system allows it."""
     import pyarrow as pa
 
     threads, cores = (

@@ -1,6 +1,4 @@
-"""A report of the embedded network, from positions on disk to its page: by the exported network,
-and by torch without it.
-"""
+"""Time a report of the embedded network, by its exported network and by torch."""
 
 import shutil
 import tempfile
@@ -18,8 +16,7 @@ from pipeline.samples.shipped import EMBEDDED
 
 
 def measure(pgn: Path, progress: Progress = silent) -> dict[str, Any]:
-    """Time a report of the default size on half of the dump's games, with imports and the page,
-    without the ingest.
+    """Time a report of the default size on half of the dump's games; ingest is not counted.
 
     `torch_seconds` is the time for a checkpoint without an exported network, as training leaves it,
     in the same process.

@@ -1,5 +1,4 @@
-"""Memory and time of the command `ingest` on 10 MB and on many gigabytes, and the speed-up by a
-second worker.
+"""Measure memory and time of `ingest` on short and long streams, and a second worker's speed-up.
 
 A stream is the first games of a dump, or the first rows of a Parquet file, repeated. Ingest keeps
 no record of games that it has read, so repeats cost it what new games do.
@@ -29,9 +28,9 @@ from pipeline.errors import ConfigError, IngestError
 from pipeline.ingest.chunk import IngestConfig
 
 SMALLEST = 10_000_000
-"""Bytes of the stream that the largest one is compared with."""
+"""Bytes of the short stream, with which the long one is compared."""
 REPEATED = 32 << 20
-"""Bytes of text that are repeated: about 14,000 games with clocks and evals."""
+"""Bytes of text that a stream repeats: about 14,000 games with clocks and evaluations."""
 WORKER_BYTES = 500_000_000
 """Maximum number of bytes on which one worker and two workers are compared."""
 TURNS = 3
@@ -119,9 +118,7 @@ def repeat_games(games: list[bytes], size: int) -> Iterator[bytes]:
 
 
 def repeat_rows(table: Path, out: Path, size: int) -> str:
-    """Write a Parquet file's first row group again and again, to about `size` bytes, or one row for
-    0; return the path.
-    """
+    """Write a Parquet file's first row group until it has `size` bytes (0: one row)."""
     with pq.ParquetFile(table) as file:
         rows = file.read_row_group(0)
     with (
@@ -137,8 +134,7 @@ def repeat_rows(table: Path, out: Path, size: int) -> str:
 def measure(
     pgn: Path, config: IngestConfig, largest: int, progress: Progress = silent
 ) -> dict[str, Any]:
-    """Measure one worker on a stream of 10 MB and on one of `largest` bytes, then one worker and
-    two on a file.
+    """Measure one worker on 10 MB and on `largest` bytes, then one worker and two on a file.
 
     Parquet cannot be read from a stream, so files of these sizes are written instead. Seconds are
     those of whole commands; `start_seconds`, of a stream of one game, are subtracted where times

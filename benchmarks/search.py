@@ -20,20 +20,17 @@ from engine.selfplay.generate import SelfPlayConfig, play_games
 SIMULATIONS = 32
 TREE_GAMES = 256
 GAME_PLIES = 80
-"""Length at which a game is replaced by a new one."""
+"""Half-moves after which a game is replaced by a new one."""
 SELFPLAY_GAMES = 128
 """Games played at once, which is the batch size."""
 SELFPLAY_WIDTH, SELFPLAY_BLOCKS = 32, 2
 """Channels and residual blocks of the network that plays itself."""
 SELFPLAY_PLIES = 40
-"""Half-moves after which a self-play game is stopped, so that all games are in progress all the
-time."""
+"""Half-moves after which a self-play game is stopped, so that the batch stays full."""
 
 
 class _Play:
-    """Games that are searched and played move by move; one that ends or gets long is replaced by a
-    new one.
-    """
+    """Search many games side by side; a game that ends or gets long is replaced."""
 
     def __init__(self, evaluator: Evaluator, games: int) -> None:
         # the uniform evaluator's values hardly differ: without c_stdev the trees are as broad as
@@ -64,9 +61,7 @@ class _Play:
 
 
 def tree_rate(moves: int, games: int = TREE_GAMES) -> float:
-    """Return simulations per CPU-second with the uniform evaluator; move generation and tree reuse
-    are included.
-    """
+    """Return simulations per CPU-second with the uniform evaluator, tree reuse included."""
     play = _Play(uniform, games)
     for _ in range(10):  # compiles, touches the memory, spreads the games
         play.move()
@@ -77,9 +72,7 @@ def tree_rate(moves: int, games: int = TREE_GAMES) -> float:
 
 
 def network_evaluator() -> Evaluator:
-    """Return a network of SELFPLAY_BLOCKS and SELFPLAY_WIDTH, with random weights on one CPU
-    thread.
-    """
+    """Return a small network with random weights on one CPU thread."""
     from dataclasses import replace
 
     import torch

@@ -54,9 +54,7 @@ __version__ = version("fianchetto")
 
 
 def _require_own_packages() -> None:
-    """Raise ImportError if another package or file of the same name hides a package of this
-    project.
-    """
+    """Raise ImportError if another package or file hides one of this project's packages."""
     ours = Path(__file__).resolve().parents[1]
     for name in ("engine", "model", "pipeline"):
         spec = find_spec(name)
@@ -124,8 +122,7 @@ def open_dataset(
 
 
 def rows(directory: str | Path, split: str = "", *, count: int = 10) -> "pa.Table":
-    """Return the first rows of a dataset: `fen`, the move `uci`, ratings, clock and more; null
-    where unknown.
+    """Return the first rows of a dataset as a table: FEN, move in UCI, ratings and clocks.
 
     `count` is 1 or more. Raises ConfigError.
     """
@@ -153,9 +150,7 @@ def _list_paths(name: str, given: object) -> list[str]:
 
 
 def sample() -> Path:
-    """Return the path of the dump that comes with the package: 2,000 games that the embedded
-    network played.
-    """
+    """Return the path of the bundled dump: 2,000 games that the embedded network played."""
     from pipeline.samples.shipped import SAMPLE
 
     return SAMPLE
@@ -176,8 +171,7 @@ def ingest(
     *,
     workers: int = 0,
 ) -> dict[str, Any]:
-    """Turn dumps into a dataset and return its manifest; the same call continues an unfinished
-    dataset.
+    """Turn dumps into a dataset and return its manifest; the same call resumes.
 
     `sources` are paths or addresses, or one of them. `workers` is the number of processes, 0 for
     one per core.
@@ -200,8 +194,7 @@ def train(
     preset: str | None = None,
     start: str | Path | None = None,
 ) -> dict[str, Any]:
-    """Train a network on datasets or training sets and return its card; the same call continues a
-    stopped run.
+    """Train a network on datasets or training sets and return its card; the same call resumes.
 
     `preset` is a name that `fianchetto presets` lists. `start` is a checkpoint whose weights the
     run begins with.
@@ -224,8 +217,7 @@ def report(
     split: str = "test",
     rule: "Rule | None" = None,
 ) -> dict[str, Any]:
-    """Measure a checkpoint on a split of a dataset or training set: `top1`, its interval,
-    baselines, slices and more.
+    """Measure a checkpoint on a split of a dataset: top-1, its interval, baselines and slices.
 
     `rule` says which positions count, `fianchetto.Rule(limit=0)` for all; the default is 20,000 at
     random.

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from engine.errors import UserError
-from pipeline.cli.parsing import COMMANDS, Command, parse
+from pipeline.cli.main import COMMANDS, Command, parse
 from tests.conftest import REPOSITORY
 from tests.pictures import IMAGES, MOST_BYTES
 

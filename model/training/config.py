@@ -3,11 +3,13 @@ step.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
-from functools import cache
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from dataclasses import fields, replace
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
 
 from engine.errors import UserError
+from model.settings import Share, settings
 
 
 class TrainConfigError(UserError):
@@ -32,7 +34,7 @@ LENGTHS = ("minutes", "steps", "epochs")
 """Settings of a run's length, which a resumed run may change too, if it stays in the same unit."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings(TrainConfigError)
 class TrainConfig:
     """Settings of one training run. Exactly one of `minutes`, `steps` and `epochs` sets its length.
 
@@ -40,53 +42,53 @@ class TrainConfig:
     that.
     """
 
-    minutes: float | None = None
+    minutes: Annotated[float, Field(ge=1e-3, le=1e6)] | None = None
     """Length of the run in minutes of training, summed over resumes."""
-    steps: int | None = None
+    steps: Annotated[int, Field(ge=1, le=10**9)] | None = None
     """Length of the run in optimizer steps."""
-    epochs: float | None = None
+    epochs: Annotated[float, Field(ge=1e-6, le=1e6)] | None = None
     """Length of the run in passes over the training rows; fractions are allowed."""
-    batch_size: int = 256
+    batch_size: Annotated[int, Field(ge=2, le=10**6)] = 256
     """Positions in one step, over all processes."""
-    norm_rows: int = 128
+    norm_rows: Annotated[int, Field(ge=2, le=10**6)] = 128
     """Rows of a batch norm's statistics: a batch is cut into equal microbatches of at least this
     many rows."""
     optimizer: OptimizerName = "auto"
     """Optimizer: adamw, sgd (Nesterov momentum), muon (for convolutions and linear layers, and
     AdamW for the rest), or auto: muon for fianchetto-human and fianchetto-rated, adamw for other
     networks."""
-    learning_rate: float = 5e-3
+    learning_rate: Annotated[float, Field(ge=0.0, le=10.0)] = 5e-3
     """Highest learning rate, reached at the end of the warm-up; muon's is scaled to fit AdamW's."""
-    momentum: float = 0.95
+    momentum: Annotated[float, Field(ge=0.0, le=0.9999)] = 0.95
     """Momentum of sgd and muon."""
-    weight_decay: float = 0.05
+    weight_decay: Annotated[float, Field(ge=0.0, le=10.0)] = 0.05
     """Decay of convolution and linear weights, decoupled except for sgd; norms, biases and
     embeddings have none."""
-    warmup: float = 0.02
+    warmup: Share = 0.02
     """Share of the run in which the learning rate rises from zero."""
     decay: Decay = "linear"
     """Decay of the learning rate after the warm-up: linear, cosine, step or none."""
-    drops: int = 2
+    drops: Annotated[int, Field(ge=1, le=100)] = 2
     """Drops of the learning rate with step decay, evenly spread; together they reach final_rate."""
-    final_rate: float = 0.002
+    final_rate: Share = 0.002
     """Learning rate at the end of the run as a share of the highest."""
-    ema: float = 0.999
+    ema: Annotated[float, Field(ge=0.0, le=0.999999)] = 0.999
     """Decay per step of the averaged weights, which a checkpoint keeps for use; 0 keeps the last
     weights."""
-    label_smoothing: float = 0.0
+    label_smoothing: Annotated[float, Field(ge=0.0, le=0.999)] = 0.0
     """Share of the policy's target that is spread evenly over all legal moves."""
-    visits_temperature: float = 1.0
+    visits_temperature: Annotated[float, Field(ge=0.05, le=100.0)] = 1.0
     """Temperature of a search's visits, the policy's target in searched rows; below 1 sharpens
     them."""
-    legality_weight: float = 0.02
+    legality_weight: Annotated[float, Field(ge=0.0, le=1e3)] = 0.02
     """Weight of minus the log of the legal moves' total probability; 1 makes the policy's loss the
     unmasked cross-entropy."""
-    value_weight: float = 0.25
+    value_weight: Annotated[float, Field(ge=0.0, le=1e3)] = 0.25
     """Weight of the value loss beside the policy's cross-entropy among legal moves."""
     value_loss: ValueLoss = "auto"
     """Value loss: mse or huber of the score, or auto: cross-entropy for win, draw and loss, squared
     error for one number."""
-    eval_blend: float = 0.5
+    eval_blend: Share = 0.5
     """Share of the engine's evaluation in the value's target, where a row has one; the rest is the
     game's result. Positions without a game use the evaluation alone; at 0 they do not train the
     value."""
@@ -98,7 +100,7 @@ class TrainConfig:
     """With teach=value, train the policy in searched rows towards that of the checkpoint that
     training starts from. If false, train it on the move that a person played, and towards the
     starting policy only where no move is known."""
-    search_value_share: float = 1.0
+    search_value_share: Share = 1.0
     """Share of the search's value in the value's target of searched rows, with teach=value or both;
     the rest is the target of other rows. Searched rows without a game use the search's value
     alone."""
@@ -107,20 +109,20 @@ class TrainConfig:
     evaluation (by eval_blend) nor a search's value do not train it."""
     frozen_norms: bool = False
     """Keep the batch norms' running statistics fixed, for short fine-tuning on unusual rows."""
-    seed: int = 0
+    seed: Annotated[int, Field(ge=0, le=2**63 - 1)] = 0
     """Seed of the initial weights and of the order of batches."""
-    threads: int = 0
+    threads: Annotated[int, Field(ge=0, le=4096)] = 0
     """Processor threads of the network; 0 for all cores."""
     device: Device = "auto"
     """Where to train: auto (a GPU when there is one), cpu or cuda."""
     amp: Precision = "auto"
     """Mixed precision: auto (bf16 where the device gains by it), bf16 or off."""
-    save_seconds: float = 60.0
+    save_seconds: Annotated[float, Field(ge=0.0, le=1e6)] = 60.0
     """Seconds between saves: a killed run loses at most this much; 0 saves after each step."""
-    validation_every_steps: int = 0
+    validation_every_steps: Annotated[int, Field(ge=0, le=10**9)] = 0
     """Steps between validations; 0 spends 2 % of the training time on them, with at least five in a
     run in minutes."""
-    patience: int = 0
+    patience: Annotated[int, Field(ge=0, le=10**6)] = 0
     """Stop after this many validations without a lower sum of cross-entropy and the calibrated
     value's Brier score, and keep the best weights; 0 never stops early."""
 
@@ -129,15 +131,6 @@ class TrainConfig:
             raise TrainConfigError(
                 "set the length of the run by exactly one of minutes, steps and epochs"
             )
-        for name, choices in words().items():
-            if getattr(self, name) not in choices:
-                raise TrainConfigError(
-                    f"{name} is {getattr(self, name)!r}, and must be one of {', '.join(choices)}"
-                )
-        for name, (low, high) in LIMITS.items():
-            value = getattr(self, name)
-            if value is not None and not low <= value <= high:  # false for NaN too
-                raise TrainConfigError(f"{name} is {value}, and must be from {low} to {high}")
         if self.teach == "policy" and self.search_value_share != 1.0:
             raise TrainConfigError(
                 "search_value_share has no effect while searches teach the policy: set teach=both "
@@ -155,41 +148,6 @@ class TrainConfig:
         """
         most = max(1, self.batch_size // self.norm_rows)
         return max(count for count in range(1, most + 1) if self.batch_size % count == 0)
-
-
-@cache
-def words() -> dict[str, tuple[str, ...]]:
-    """Return the choices of each setting that is a word."""
-    kinds = get_type_hints(TrainConfig)
-    return {name: get_args(kind) for name, kind in kinds.items() if get_origin(kind) is Literal}
-
-
-LIMITS: dict[str, tuple[float, float]] = {
-    "minutes": (1e-3, 1e6),
-    "steps": (1, 10**9),
-    "epochs": (1e-6, 1e6),
-    "batch_size": (2, 10**6),
-    "norm_rows": (2, 10**6),
-    "learning_rate": (0.0, 10.0),
-    "momentum": (0.0, 0.9999),
-    "weight_decay": (0.0, 10.0),
-    "warmup": (0.0, 1.0),
-    "drops": (1, 100),
-    "final_rate": (0.0, 1.0),
-    "ema": (0.0, 0.999999),
-    "label_smoothing": (0.0, 0.999),
-    "visits_temperature": (0.05, 100.0),
-    "legality_weight": (0.0, 1e3),
-    "value_weight": (0.0, 1e3),
-    "eval_blend": (0.0, 1.0),
-    "search_value_share": (0.0, 1.0),
-    "seed": (0, 2**63 - 1),
-    "threads": (0, 4096),
-    "save_seconds": (0.0, 1e6),
-    "validation_every_steps": (0, 10**9),
-    "patience": (0, 10**6),
-}
-"""Lowest and highest value of each setting that is a number."""
 
 
 def resolve_optimizer(config: TrainConfig, preset: str) -> TrainConfig:

@@ -16,16 +16,15 @@ from pipeline.board.play import SIMULATIONS, reads_ratings
 from pipeline.board.show import planes_of_view
 
 RATINGS = tuple(range(800, 2601, 100))
-"""Ratings of the curves; both players have them."""
+"""Ratings of the curves. Both players get the same rating."""
 CURVES, LINES = 6, 4
-"""Moves with a curve, and moves with a variation."""
+"""Number of moves with a curve, and of moves with a variation."""
 LONGEST = 7
-"""Half-moves of a variation that are shown."""
+"""Maximum number of half-moves shown of a variation."""
 
 
 def ask(request: GameSoFar, player: Player) -> dict[str, Any]:
-    """Return the likeliest moves with their probabilities by rating, the search's best lines, and
-    the network's planes.
+    """Return the likeliest moves by rating, the best lines of a search, and the input planes.
 
     Scores are expected scores of the player to move. Curves of networks without ratings are flat.
     Raises GameOverError.

@@ -1,6 +1,4 @@
-"""A game as the page sends it, a start position and moves in UCI: checked, described, and written
-as PGN.
-"""
+"""Read, check and describe the game that a page sends, and write it as PGN."""
 
 import io
 from collections.abc import Mapping, Sequence
@@ -16,7 +14,7 @@ from engine.player.boards import parse_playable
 
 MOST_PLIES = 2_000
 TAGS = ("White", "Black", "Result")
-"""Tags of a saved game."""
+"""Tags that a saved game may have."""
 
 
 class GameError(UserError):
@@ -29,9 +27,9 @@ class GameSoFar(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     start: Annotated[str, Field(max_length=100)] = ""
-    """FEN of the first position, or "" for the usual one."""
+    """FEN of the first position; "" for the standard one."""
     moves: Annotated[list[Annotated[str, Field(max_length=10)]], Field(max_length=MOST_PLIES)] = []
-    """Moves since, in UCI or SAN."""
+    """Moves from there, in UCI or SAN."""
     at: Annotated[int, Field(ge=0)] | None = None
     """Number of moves before the position; None for all."""
     network: str = ""
@@ -47,9 +45,7 @@ class GameSoFar(BaseModel):
         return board
 
     def board(self) -> chess.Board:
-        """Return the position that is asked about, with the moves that led to it. Raises FenError,
-        GameError.
-        """
+        """Return the requested position with its moves; raise FenError, GameError."""
         board = self.replay()
         while self.at is not None and len(board.move_stack) > self.at:
             board.pop()
@@ -70,9 +66,7 @@ def _parse_move(board: chess.Board, word: str) -> chess.Move:
 
 
 def describe(game: GameSoFar) -> dict[str, Any]:
-    """Return what the page shows of a position: pieces, legal moves, all moves of the game, and how
-    it ended.
-    """
+    """Return what the page shows of a position: pieces, legal moves, moves so far, result."""
     whole, board = game.replay(), game.board()
     ending, king = end_of(board), board.king(board.turn)
     return {
@@ -95,9 +89,7 @@ def name_piece(piece: chess.Piece) -> str:
 
 
 def end_of(board: chess.Board) -> str:
-    """Return how a game has ended, such as `1-0, checkmate`, or "" while it goes on; draws need no
-    claim.
-    """
+    """Return the result and its reason, such as `1-0, checkmate`, or "" during the game."""
     if outcome := board.outcome():
         return f"{outcome.result()}, {outcome.termination.name.lower().replace('_', ' ')}"
     if board.is_repetition(3):
@@ -106,9 +98,7 @@ def end_of(board: chess.Board) -> str:
 
 
 def write_pgn(board: chess.Board, tags: Mapping[str, str]) -> str:
-    """Return a game as PGN, with those `tags` that are in TAGS; characters that would end a tag are
-    removed.
-    """
+    """Return a game as PGN, with those of `tags` that are in TAGS, stripped of quotes."""
     game = chess.pgn.Game.from_board(board)
     for name in TAGS:
         if value := "".join(
@@ -127,9 +117,7 @@ class _Builder(chess.pgn.GameBuilder[chess.pgn.Game]):
 
 
 def read_pgn(text: str) -> chess.pgn.Game:
-    """Return the first game of a text. Raises GameError where there is none, or a move cannot be
-    read.
-    """
+    """Return the first game of a text; raise GameError if there is none or a move is illegal."""
     game = chess.pgn.read_game(io.StringIO(text.lstrip("\ufeff \n\r\t")), Visitor=_Builder)
     if game is None:
         raise GameError("there is no game in this text: paste one in PGN")
@@ -139,7 +127,7 @@ def read_pgn(text: str) -> chess.pgn.Game:
     if type(board) is not chess.Board or board.chess960:
         raise GameError("only standard chess can be reviewed")
     parse_playable(board.fen())
-    if not all(game.mainline_moves()):  # "--" and "Z0"
+    if not all(game.mainline_moves()):  # null moves, written "--" or "Z0"
         raise GameError("the game has a null move, which no rules allow")
     if not 0 < game.end().ply() - game.ply() <= MOST_PLIES:
         raise GameError(f"paste a game in PGN, of from 1 to {MOST_PLIES} half-moves")
@@ -153,9 +141,7 @@ def rating_in(game: chess.pgn.Game, side: str) -> int | None:
 
 
 def number_moves(moves: Sequence[chess.Move], board: chess.Board) -> list[str]:
-    """Return a variation from a position as SAN, White's moves and a first one with their
-    number.
-    """
+    """Return a variation in SAN, with the number of White's moves and of the first move."""
     after = board.copy(stack=False)
     sans: list[str] = []
     for move in moves:

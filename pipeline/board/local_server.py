@@ -1,5 +1,4 @@
-"""Bind a port of 127.0.0.1, and refuse requests that another web page made: shared by all web
-servers here.
+"""Bind a port of 127.0.0.1, and refuse requests that come from other web pages.
 
 Any page that is open in a browser on this machine can send requests to a local port, and an
 attacker's name may resolve to it.
@@ -17,16 +16,13 @@ from engine.errors import UserError
 
 HOST = "127.0.0.1"
 LOCAL_NAMES = (HOST, "localhost")
-"""Host names that a server answers to. With any other, a name may point at this machine (DNS
-rebinding)."""
+"""Accepted host names. Any other name may be an attacker's that points here (DNS rebinding)."""
 OWN_PAGES = ("same-origin", "none")
-"""Values of `Sec-Fetch-Site` for requests of the server's own pages, and for addresses that the
-user typed."""
+"""Values of `Sec-Fetch-Site` of the server's own pages and of typed addresses."""
 NO_FRAMES = {"X-Frame-Options": "SAMEORIGIN"}
-"""Header that keeps other sites from showing a page in a frame, for browsers without
-`Sec-Fetch-Site`."""
+"""Keeps other sites from framing a page, in browsers without `Sec-Fetch-Site`."""
 POLICY_VIOLATION = 1008
-"""Code of RFC 6455 to close a websocket with; before the handshake it becomes the status 403."""
+"""RFC 6455's code for closing a websocket; before the handshake it becomes status 403."""
 
 
 def refuse_foreign(scope: Scope) -> str:
@@ -49,9 +45,7 @@ def refuse_foreign(scope: Scope) -> str:
 
 
 class Guard:
-    """Pass on the requests that `refuse` has no reason to refuse, adding headers; answer all others
-    with 403.
-    """
+    """ASGI middleware that answers refused requests with 403 and adds headers to the others."""
 
     def __init__(
         self,
@@ -82,11 +76,8 @@ class Guard:
 async def _refuse(reason: str, scope: Scope, receive: Receive, send: Send) -> None:
     """Refuse a request with 403, or a websocket before its handshake."""
     if scope["type"] == "http":
-        page = (
-            f"<!doctype html><title>Refused</title><p>Refused: {reason}.</p><p><a "
-            f'href="/">Open '
-            f"the UI</a></p>"
-        )
+        link = '<p><a href="/">Open the UI</a></p>'
+        page = f"<!doctype html><title>Refused</title><p>Refused: {reason}.</p>{link}"
         await HTMLResponse(page, status_code=403)(scope, receive, send)
     else:
         await send({"type": "websocket.close", "code": POLICY_VIOLATION, "reason": reason})
@@ -94,14 +85,12 @@ async def _refuse(reason: str, scope: Scope, receive: Receive, send: Send) -> No
 
 @contextmanager
 def listen(port: int, hint: str) -> Iterator[socket.socket]:
-    """Open a port of 127.0.0.1 before anything starts, to fail at once if it is in use; `hint` says
-    how to choose another.
-    """
+    """Bind a port of 127.0.0.1, or raise UserError; `hint` says how to choose another port."""
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((HOST, port))
-            # so that a second server fails here too while this one is still loading
+            # a second server then fails here even while this one is loading
             listener.listen()
         except OSError as error:
             raise UserError(f"port {port}: {error.strerror}; choose another with {hint}") from error

@@ -15,25 +15,20 @@ if TYPE_CHECKING:
     from model.inference.player import Player
 
 MOST_LOADED = 2
-"""Networks that stay in memory, the last that were chosen."""
+"""Number of networks that stay in memory, the most recently used."""
 CHECKPOINTS = Path("datasets/checkpoints")
-"""Folder whose checkpoints are offered beside those that were named, below the working
-directory."""
+"""Folder, below the working directory, whose checkpoints are offered too."""
 
 
 class Networks:
-    """Networks by name. Take a turn to compute with one, so that requests run one after another at
-    full speed.
-    """
+    """Networks by name; `turns` lets requests compute one after another at full speed."""
 
     def __init__(self, named: Sequence[Path] = ()) -> None:
         self.named, self.turns, self._loading = named, Turns(), Lock()
         self._players: dict[Path, Player] = {}
 
     def places(self) -> Mapping[str, Path]:
-        """Return the folder of each network: those that were named, the embedded one, those of
-        CHECKPOINTS.
-        """
+        """Return each network's folder: the named ones, the embedded one, those in CHECKPOINTS."""
         found: dict[str, Path] = {}
         for place in (*self.named, EMBEDDED, *sorted(CHECKPOINTS.glob("*"))):
             if (place / CARD).is_file() and place.resolve() not in [
@@ -44,9 +39,7 @@ class Networks:
         return found
 
     def ratings(self) -> Mapping[str, int]:
-        """Return the imitated person's rating by network, for networks that imitate a person of
-        known rating.
-        """
+        """Return the imitated person's rating by network, where it is known."""
         found = {name: read_player(place) for name, place in self.places().items()}
         return {
             name: player.rating
@@ -55,9 +48,7 @@ class Networks:
         }
 
     def load(self, name: str) -> "Player":
-        """Return a network's player. Raises UserError for an unknown name, and those of
-        `model.load`.
-        """
+        """Return a network's player; raise UserError for an unknown name or a bad checkpoint."""
         import model
 
         place = self.places().get(name)

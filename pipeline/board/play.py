@@ -9,18 +9,18 @@ from model.inference.player import Player
 from pipeline.board.game import GameSoFar
 
 SIMULATIONS = 64
-"""Simulations of each search of the page."""
+"""Simulations of each search that the page asks for."""
 
 
 class PlayRequest(GameSoFar):
     """A position in which the network is to move."""
 
     style: Literal["policy", "human", "strongest"] = "policy"
-    """policy draws a move from the rating's policy, human from that policy corrected by a search;
-    strongest only searches."""
+    """policy: draw a move from the rating's policy; human: correct it by a search; strongest:
+    search."""
     rating: Annotated[int, Field(ge=400, le=3200)] = 1500
     clock: Annotated[int, Field(ge=0, le=65_535)] | None = None
-    """Seconds that the network has left, for networks that read it."""
+    """Seconds left on the network's clock, for networks that read it."""
 
 
 def answer(request: PlayRequest, player: Player) -> dict[str, Any]:

@@ -27,17 +27,16 @@ from pipeline.errors import ConfigError
 from pipeline.storage.preflight import is_installed
 
 MOMENTS, LEAST_SURPRISE = 6, 0.05
-"""Maximum number of moments, and the minimum difference between a moment's loss and the expected
-loss."""
+"""Maximum number of moments, and how much a moment's loss must differ from the expected loss."""
 LONGEST, MOST_TEXT = 8, 100
-"""Half-moves of a line, and characters of a tag, that are shown."""
+"""Maximum number of half-moves shown of a line, and of characters shown of a tag."""
 SOURCES = {
     "game": "the game's own evaluations",
     "stockfish": "Stockfish",
     "search": "the network's search",
 }
 MEANS = ("loss", "found", "best_probability", "blunder", "risk")
-"""Columns of rows whose means are a side's figures."""
+"""Columns of rows that are averaged over a side's moves."""
 Rating = Annotated[int, Field(ge=100, le=4000)]
 Row = dict[str, Any]
 
@@ -50,14 +49,13 @@ class ReviewRequest(BaseModel):
     pgn: str
     network: str = ""
     white: Rating | None = None
-    """White's rating; by default that of the game's tags, as Black's."""
+    """White's rating; by default that in the game's tags. Black's is alike."""
     black: Rating | None = None
     source: scores.Source = "auto"
 
 
 def review(request: ReviewRequest, player: Player) -> Generator[Row, None, None]:
-    """Yield `{"header"}`, a `{"row"}` for each move, and `{"summary"}`. Raises GameError,
-    ConfigError.
+    """Yield the header, a row for each move, and the summary; raise GameError, ConfigError.
 
     Scores are White's expected scores after the move, losses the mover's. A row comes one position
     later than its move, since its loss needs the score that follows.
@@ -71,7 +69,7 @@ def review(request: ReviewRequest, player: Player) -> Generator[Row, None, None]
         for node in (game, *game.mainline()):
             if node.move is not None:
                 board.push(node.move)
-            # games go on after a draw by the rules, such as one for lack of material
+            # a recorded game may go on after a draw, for example by insufficient material
             over = not any(board.legal_moves)
             analysis = None if over else player.analyse(board, SIMULATIONS, lines=1)
             here = _Scored(
@@ -85,9 +83,7 @@ def review(request: ReviewRequest, player: Player) -> Generator[Row, None, None]
 
 
 def _make_header(game: chess.pgn.Game, request: ReviewRequest) -> Row:
-    """Return what is known before the review: players, start, moves, ratings, and where scores come
-    from.
-    """
+    """Return the header of a review: players, start, moves, ratings and the source of scores."""
     ratings = {side: getattr(request, side) or rating_in(game, side) for side in ("white", "black")}
     source, own = request.source, scores.has_scores(game)
     if source == "auto":
@@ -159,11 +155,9 @@ def _make_row(before: _Scored, after: _Scored, player: Player, header: Row) -> R
     ).probabilities
     labels = policy_labels(policy, analysis)
     found, sign, usual = move == best, 1 if board.turn else -1, expected_loss(labels)
-    loss = (
-        0.0
-        if found and header["source"] != "game"
-        else max((before.score - after.score) * sign, 0.0)
-    )
+    loss = max((before.score - after.score) * sign, 0.0)
+    if found and header["source"] != "game":
+        loss = 0.0
     bounded = (scores.bound(before.score) - scores.bound(after.score)) * sign
     row: Row = {
         "ply": after.board.ply(),
@@ -190,11 +184,9 @@ def _make_row(before: _Scored, after: _Scored, player: Player, header: Row) -> R
 
 def _describe(row: Row, rating: int, line: str) -> str:
     """Return a move's figures as sentences; `line` is the search's best variation instead."""
-    verdict = (
-        "the best move"
-        if row["found"] and row["loss"] < 0.02
-        else f"lost {row['loss']:.2f} of expected score"
-    )
+    verdict = f"lost {row['loss']:.2f} of expected score"
+    if row["found"] and row["loss"] < 0.02:
+        verdict = "the best move"
     text = (
         f"{row['name']}: {verdict}. {row['probability']:.0%} of people rated {rating} would "
         f"play it."
@@ -208,9 +200,7 @@ def _describe(row: Row, rating: int, line: str) -> str:
 
 
 def _pick_moments(rows: Sequence[Row]) -> list[int]:
-    """Return the indices of the moves whose loss differs most from the average loss of people of
-    that rating.
-    """
+    """Return the indices of the moves whose loss is most unusual for the player's rating."""
     surprises = [abs(row["loss"] - row["expected_loss"]) for row in rows]
     found = [index for index, surprise in enumerate(surprises) if surprise >= LEAST_SURPRISE]
     return sorted(sorted(found, key=lambda index: surprises[index], reverse=True)[:MOMENTS])

@@ -22,7 +22,7 @@ WEIGHTS = (-1.867, 0.578, 3.996, -0.517, 1.852, -0.831)
 """Logistic regression on `compute_features`, fitted to 23,731 moves of 1,188 games (embedded
 network, 64 simulations)."""
 BEND = 1500
-"""Rating from which on blunders become rarer more quickly."""
+"""Rating above which blunders become rarer more quickly."""
 
 
 class Labels(NamedTuple):
@@ -56,17 +56,17 @@ def policy_labels(policy: Mapping[chess.Move, float], analysis: Play) -> Labels:
 
 
 def expected_loss(labels: Labels) -> float:
-    """Return the expected score that people lose on average, over the moves that the search
-    visited.
-    """
+    """Return the mean loss of the policy's moves, over the moves that the search visited."""
     seen = ~np.isnan(labels.loss)
     weight = labels.policy[seen].sum()
     return float(labels.policy[seen] @ labels.loss[seen] / weight) if weight else 0.0
 
 
 def compute_features(labels: Labels, rating: int) -> NDArray[np.float64]:
-    """Return the regression's inputs, float64[F]: 1, policy on blunders (logit), on unvisited
-    moves, rating, closeness.
+    """Return the regression's inputs, float64[F].
+
+    They are 1, the logit of the policy's share of blunders, its share of unvisited moves, the
+    rating in thousands, how close the game is, and the rating above BEND.
     """
     seen = ~np.isnan(labels.loss)
     over = float(labels.policy[seen] @ _sigmoid((labels.loss[seen] - BLUNDER) / SOFTNESS))
@@ -78,9 +78,7 @@ def compute_features(labels: Labels, rating: int) -> NDArray[np.float64]:
 
 
 def predict_risk(labels: Labels, rating: int) -> float:
-    """Return the probability that a player of this rating loses more than BLUNDER with the move to
-    come.
-    """
+    """Return the probability that a player of this rating blunders with the next move."""
     return float(_sigmoid(compute_features(labels, rating) @ np.array(WEIGHTS)))
 
 

@@ -1,5 +1,4 @@
-"""Expected scores of a game's positions: from its own evaluations, from Stockfish, or from a
-network's search.
+"""Expected scores of positions, from the game's evaluations, Stockfish or a network's search.
 
 All are for White, 0 to 1, on one curve: the chance of a win and half of that of a draw for people
 who play rapid games (model.training.objective), which networks learn too.
@@ -19,7 +18,7 @@ from pipeline.errors import ConfigError
 from pipeline.storage.preflight import installed, is_installed
 
 Source = Literal["auto", "game", "stockfish", "search"]
-"""Where scores come from; auto is the first of the others that there is."""
+"""Source of scores; auto takes the first of the others that is available."""
 START = 15
 """Centipawns of the start position, as Lichess's analysis has them."""
 NODES = 100_000
@@ -51,9 +50,7 @@ def final_score(board: chess.Board) -> float | None:
 
 
 def _read_eval(node: chess.pgn.GameNode) -> chess.engine.PovScore | None:
-    """Return the evaluation in a move's comment, or None; python-chess raises for thousands of
-    digits.
-    """
+    """Return the evaluation in a move's comment, or None if there is none or it is malformed."""
     try:
         return node.eval()
     except ValueError:
@@ -83,16 +80,12 @@ def score_by_stockfish(
 
 
 def score_of_value(value: float) -> float:
-    """Return the expected score of a search's value (-1 to 1), within the bounds that evaluations
-    have.
-    """
+    """Return the expected score of a search's value (-1 to 1), bounded like evaluations."""
     return bound((1 + value) / 2)
 
 
 def bound(score: float) -> float:
-    """Clip a score to the range of evaluations without a mate; blunders are measured on clipped
-    scores.
-    """
+    """Clip a score to the range of evaluations without a mate, as blunders are measured."""
     most = expected_score(EVAL_LIMIT)
     return min(max(score, 1 - most), most)
 

@@ -1,5 +1,4 @@
-"""The web server of the page: requests hold the whole game, so tabs share nothing and a restart
-loses nothing.
+"""The board's web server. Each request holds the whole game, so the server keeps no state.
 
 Every request to compute is JSON by POST; answers are JSON, errors `{"error": text}`. A review
 streams a JSON object a line.
@@ -43,9 +42,9 @@ from pipeline.storage.preflight import is_installed
 
 STATIC = Path(__file__).with_name("static")
 REVIEWS = 2
-"""Reviews that are computed at a time; further ones wait, each with its own Stockfish otherwise."""
+"""Reviews computed at the same time, each with its own Stockfish; further ones wait."""
 MOST_BODY = 1 << 20
-"""Bytes of a request's body; the longest PGN."""
+"""Maximum size of a request's body, and so of a PGN, in bytes."""
 HEADERS = {
     "Content-Security-Policy": "default-src 'self'; frame-ancestors 'none'; form-action 'none'; "
     "base-uri 'none'",
@@ -56,9 +55,7 @@ HEADERS = {
 
 
 def make_app(networks: Networks, stop: Stop = never) -> Guard:
-    """Return the application, behind the guard that refuses other sites' requests; reviews end once
-    `stop` is true.
-    """
+    """Return the application behind its guard; reviews end once `stop` returns True."""
     places = Semaphore(REVIEWS)
 
     def compute(work: Callable[[Any, Player], Any]) -> Callable[[Any], Any]:
@@ -86,15 +83,14 @@ def make_app(networks: Networks, stop: Stop = never) -> Guard:
         ),
         Mount("/static", StaticFiles(directory=STATIC)),
     ]
-    # nobody reads the last one's
+    # nobody reads the answer to ClientDisconnect
     refused = dict.fromkeys((UserError, HTTPException, ClientDisconnect), _refuse)
     handlers: Any = {**refused, Exception: _fail}
     return Guard(Starlette(routes=routes, exception_handlers=handlers), headers=HEADERS)
 
 
 def serve(networks: Networks, port: int) -> None:
-    """Serve the page on 127.0.0.1 until a signal arrives, whose handler then runs. Raises UserError
-    for a bad port.
+    """Serve the page on 127.0.0.1 until a signal arrives; raise UserError for a bad port.
 
     The first network searches before the page opens: kernels compile then, and not during a game.
     """
@@ -120,9 +116,7 @@ class _Server(uvicorn.Server):
 
 
 def _post(path: str, form: type[Any], work: Callable[[Any], Any]) -> Route:
-    """Return a route that reads JSON of a form and answers with the work's result, which a thread
-    computes.
-    """
+    """Return a route that reads a JSON form and answers with the result of `work`."""
 
     async def handle(request: Request) -> Response:
         if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
@@ -152,9 +146,7 @@ async def _read(request: Request) -> bytes:
 
 
 class _Stream(StreamingResponse):
-    """A response that closes its content when the client leaves, at once and not when memory is
-    next tidied up.
-    """
+    """A streaming response that closes its content as soon as the client leaves."""
 
     async def stream_response(self, send: Send) -> None:
         """Send the content."""
@@ -165,8 +157,7 @@ class _Stream(StreamingResponse):
 def _stream_review(
     body: ReviewRequest, networks: Networks, places: Semaphore, stop: Stop
 ) -> Response:
-    """Return the parts of a review, a JSON object a line; errors in the game are raised before the
-    stream begins.
+    """Stream a review as one JSON object per line; errors in the game are raised first.
 
     Ends with the client: its Stockfish too.
     """
@@ -183,7 +174,7 @@ def _stream_review(
             return {"error": f"Stockfish failed: {error}"}
 
     def close() -> None:
-        with stepping:  # a server that ends leaves the thread of a step to itself
+        with stepping:  # the thread of a step may still run while the server ends
             steps.close()
 
     async def lines() -> AsyncGenerator[str, None]:

@@ -31,9 +31,7 @@ class ShowError(UserError):
 
 
 def titles(shown: View) -> list[str]:
-    """Return the names of a view's planes, counters aside: `own pawns`, `turn`, `N1`, `knight
-    (1,2)`, `move -1 to`.
-    """
+    """Return the titles of a view's planes, without counters: `own pawns`, `turn`, `N1`."""
     sides = ("own", "opp.") if shown.black_planes is None else ("white", "black")
     pieces = [f"{side} {name}" for name in _NAMES for side in sides]
     rays = [
@@ -60,8 +58,7 @@ def titles(shown: View) -> list[str]:
 
 
 def planes_of_view(board: chess.Board, view: str) -> list[tuple[str, NDArray[np.uint8]]]:
-    """Return the title and the picture, uint8[8, 8], of each plane that a network of this view
-    reads, counters aside.
+    """Return title and picture, uint8[8, 8], of each plane that a view has, without counters.
 
     Row 0 is on top: in the mover's view the mover's eighth rank.
     """
@@ -148,9 +145,7 @@ def show(fen: str, view: str = "marro77") -> str:
 
 
 def picture(fen: str, view: str = "marro77", out: Path = Path("planes.png")) -> Path:
-    """Draw the planes, eleven across and seven down, into the file `out`; its suffix is the
-    format.
-    """
+    """Draw the planes, eleven in a row, into the file `out`; its suffix is the format."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

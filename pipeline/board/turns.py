@@ -1,6 +1,4 @@
-"""Whose turn it is to compute: one request at a time, and short ones before the next step of a
-review.
-"""
+"""A lock that lets one request compute at a time, short requests first."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,9 +6,7 @@ from threading import Condition
 
 
 class Turns:
-    """A lock with two lanes: a move waits for one step of a review at most, however many reviews
-    there are.
-    """
+    """A lock with two lanes: a short request waits for at most one step of a review."""
 
     def __init__(self) -> None:
         self._changed = Condition()
@@ -19,9 +15,7 @@ class Turns:
 
     @contextmanager
     def take(self, *, is_short: bool) -> Iterator[None]:
-        """Compute inside the block, alone; a step that is not short waits until no short request is
-        left.
-        """
+        """Hold the lock inside the block; long steps wait until no short request is waiting."""
         with self._changed:
             self._short += is_short
             self._changed.wait_for(lambda: not self._is_taken and (is_short or not self._short))

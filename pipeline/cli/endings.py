@@ -119,15 +119,11 @@ def describe_first_run(
         sentences += (
             " The games are the embedded sample: 2,000 games that the embedded network played."
         )
-    activate = (
-        []
-        if shutil.which("fianchetto")
-        else [f"first:      source {Path(sys.prefix) / 'bin' / 'activate'}"]
-    )
+    activate = [f"first:      source {Path(sys.prefix) / 'bin' / 'activate'}"]
     lines = [
         fill(sentences, WIDTH),
         "",
-        *activate,
+        *([] if shutil.which("fianchetto") else activate),
         f"report:     {report / 'report.html'}",
         f"play it:    {shlex.join(['fianchetto', 'uci', '--checkpoint', str(checkpoint)])}",
         "your games: fianchetto ingest YOUR.pgn --out datasets/positions/mine",

@@ -1,78 +1,70 @@
-"""The command `fianchetto`: parses, runs one of pipeline/cli/commands, prints its result, and turns
-errors into one line.
+"""The command `fianchetto`: parse, run one command, print its result or its error.
 
 Progress goes to standard error, the result to standard output. With `--json` its last line is one
-JSON object.
+JSON object. A command's module is imported when the command is named, so that help and errors
+appear at once.
 """
 
 import json
+import os
 import signal
 import sys
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from difflib import get_close_matches
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.shell_completion import CompletionItem, shell_complete
 
 from engine.errors import UserError
 from pipeline.cli.commands.base import Interrupt, Terminated, interrupted
-from pipeline.cli.parsing import parse
 from pipeline.cli.progress import show_logs
 from pipeline.errors import DamagedError, DifferenceError, Stopped
 from pipeline.storage.preflight import require_address_space, require_utf8
 
+if TYPE_CHECKING:
+    from pipeline.cli.settings import Given, Setting
+
+EXITS = """Exit status: 0 success; 1 incomplete result (damaged archive, differences found); \
+2 error, explained in one line; 130 stopped by Ctrl-C, 143 by SIGTERM. \
+Run the same command again to continue stopped work."""
+
+COMMANDS = {
+    "fetch": ("fetch:Fetch", "download dumps: months of Lichess, or any URL"),
+    "ingest": ("data:Ingest", "turn PGN dumps into a dataset of positions"),
+    "train": ("training:Train", "train a network on datasets"),
+    "report": ("training:Report", "measure how often a network predicts the human move"),
+    "play": ("board:Play", "play, ask and review games in the browser"),
+    "show": ("data:Show", "show a position as the network reads it"),
+    "uci": ("play:Uci", "play in a chess GUI, as a UCI engine"),
+    "review": ("board:Review", "compare a game with what people of that rating play"),
+    "verify": ("audit:Verify", "check datasets against their hashes and dumps"),
+    "audit": ("audit:Audit", "count duplicates and leaks in datasets"),
+    "rows": ("audit:Rows", "print or export rows as FEN and moves"),
+    "join": ("audit:Join", "join datasets into a training set"),
+    "presets": ("networks:Presets", "list the networks"),
+    "export": ("networks:Export", "export a network to ONNX"),
+    "calibrate": ("networks:Calibrate", "fit how a search corrects a network's human moves"),
+    "selfplay": (
+        "selfplay:SelfPlay",
+        "make a dataset by self-play or by searching positions",
+    ),
+    "imitate": ("imitate:Imitate", "train a network that plays like one person"),
+    "finetune": ("selfplay:Finetune", "improve a network by search and self-play"),
+    "arena": ("arena:Arena", "play matches between players"),
+    "warmup": ("warmup:Warmup", "compile all kernels now"),
+}
+"""Module and class of each command, below pipeline.cli.commands, and its summary."""
+BEGINNER = 7
+"""Number of commands in the first section, which a beginner needs."""
+COMPLETE = "_FIANCHETTO_COMPLETE"
+"""Environment variable with which a shell requests completions."""
+CONTEXT = {"max_content_width": 120, "help_option_names": ["-h", "--help"]}
+METAVARS = {int: "N", float: "X", bool: "true|false", Path: "PATH", str: "TEXT"}
 SIGNALLED = 128
 """Added to a signal's number for the exit status, as shells do."""
-
-
-def _print(result: dict[str, Any], as_json: bool) -> None:
-    """Print a result as JSON without its text, or as its text."""
-    if as_json:
-        text = json.dumps(
-            {name: value for name, value in result.items() if name != "text"}, allow_nan=False
-        )
-    elif "text" in result:
-        text = str(result["text"])
-    else:
-        from pipeline.evaluation.render import plain_text
-
-        text = plain_text(result)
-    print(printable(text))  # noqa: T201
-
-
-def printable(text: str) -> str:
-    """Replace control characters, which names of files, players and engines may hold to write into
-    the terminal.
-    """
-    return "".join(char if char.isprintable() or char in "\n\t" else "?" for char in text)
-
-
-def guarded(work: Callable[[], object]) -> int:
-    """Do the work and return the exit status; a UserError or OSError becomes one line on standard
-    error.
-    """
-    try:
-        work()
-        return 0
-    except BrokenPipeError:
-        sys.stderr.close()  # the reader of our output is gone
-        return 1
-    except KeyboardInterrupt as error:
-        line, status = (
-            "interrupted",
-            SIGNALLED + (signal.SIGTERM if isinstance(error, Terminated) else signal.SIGINT),
-        )
-    except UserError as error:
-        line, status = str(error), 1 if isinstance(error, (DamagedError, DifferenceError)) else 2
-        if isinstance(error, Stopped):
-            status = SIGNALLED + Interrupt.received_signal if Interrupt.received_signal else 1
-    except (MemoryError, RuntimeError) as error:
-        # torch's message
-        if not isinstance(error, MemoryError) and "allocate memory" not in str(error):
-            raise
-        reason = str(error).splitlines()[0][:200] if str(error) else "try smaller settings"
-        line, status = f"not enough memory: {reason}", 2
-    except OSError as error:
-        line, status = f"{error.filename or 'the system'}: {error.strerror or error}", 2
-    print(f"fianchetto: {printable(line)}", file=sys.stderr)  # noqa: T201
-    return status
 
 
 def main() -> None:
@@ -93,8 +85,279 @@ def main() -> None:
                 result = command.run()
             if result:
                 _print(result, command.json)
-        except DifferenceError as error:  # the list is printed, and the exit status is 1
+        except DifferenceError as error:  # print the list before exiting with 1
             _print(error.result, command.json)
             raise
 
     sys.exit(guarded(work))
+
+
+def _print(result: dict[str, Any], as_json: bool) -> None:
+    """Print a result as JSON without its text, or as its text."""
+    if as_json:
+        text = json.dumps(
+            {name: value for name, value in result.items() if name != "text"}, allow_nan=False
+        )
+    elif "text" in result:
+        text = str(result["text"])
+    else:
+        from pipeline.storage.tables import plain_text
+
+        text = plain_text(result)
+    print(printable(text))  # noqa: T201
+
+
+def printable(text: str) -> str:
+    """Replace control characters, with which a name in a file could drive the terminal."""
+    return "".join(char if char.isprintable() or char in "\n\t" else "?" for char in text)
+
+
+def guarded(work: Callable[[], object]) -> int:
+    """Run `work` and return the exit status; user and system errors become one line."""
+    try:
+        work()
+        return 0
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader of the output is gone
+        return 1
+    except KeyboardInterrupt as error:
+        number = signal.SIGTERM if isinstance(error, Terminated) else signal.SIGINT
+        line, status = "interrupted", SIGNALLED + number
+    except UserError as error:
+        line, status = str(error), 1 if isinstance(error, (DamagedError, DifferenceError)) else 2
+        if isinstance(error, Stopped):
+            status = SIGNALLED + Interrupt.received_signal if Interrupt.received_signal else 1
+    except (MemoryError, RuntimeError) as error:
+        # torch raises RuntimeError for it
+        if not isinstance(error, MemoryError) and "allocate memory" not in str(error):
+            raise
+        reason = str(error).splitlines()[0][:200] if str(error) else "try smaller settings"
+        line, status = f"not enough memory: {reason}", 2
+    except OSError as error:
+        line, status = f"{error.filename or 'the system'}: {error.strerror or error}", 2
+    print(f"fianchetto: {printable(line)}", file=sys.stderr)  # noqa: T201
+    return status
+
+
+def command_class(name: str) -> type[Any]:
+    """Import and return the class of a command."""
+    module, _, name = COMMANDS[name][0].partition(":")
+    return getattr(import_module(f"pipeline.cli.commands.{module}"), name)  # type: ignore[no-any-return]
+
+
+def parse(words: Sequence[str]) -> Any:
+    """Return the command that a command line describes.
+
+    Raises SystemExit after printing help, and UserError with one sentence for a mistake.
+    """
+    epilog = (
+        f'{EXITS}\n\nShell completion: eval "$({COMPLETE}=bash_source fianchetto)"; zsh likewise.'
+    )
+    about = (
+        "Turn chess game databases into trained players. fianchetto COMMAND --help explains a "
+        "command."
+    )
+    commands = click.version_option(package_name="fianchetto", message="fianchetto %(version)s")(
+        Commands("fianchetto", help=about, epilog=epilog, context_settings=CONTEXT)
+    )
+    if COMPLETE in os.environ:
+        raise SystemExit(shell_complete(commands, {}, "fianchetto", COMPLETE, os.environ[COMPLETE]))
+    try:
+        with commands.make_context("fianchetto", list(words) or ["--help"]) as context:
+            return commands.invoke(context)
+    except click.exceptions.Exit as ended:
+        raise SystemExit(ended.exit_code) from None
+    except (click.ClickException, UserError) as error:
+        is_ours = isinstance(error, UserError)
+        text = str(error) if is_ours else error.format_message().rstrip(".")
+        name = f"{words[0]} " if words[0] in COMMANDS else ""
+        raise UserError(f"{text} (see fianchetto {name}--help)") from error
+
+
+class Commands(click.Group):
+    """The commands of the table, each imported when it is named."""
+
+    def get_command(self, _: click.Context, name: str) -> click.Command | None:
+        """Return a command; None for an unknown name."""
+        return Command(name) if name in COMMANDS else None
+
+    def resolve_command(self, context: click.Context, words: list[str]) -> Any:
+        """Return the name, the command and its words; raise UserError with the nearest name."""
+        if words[0] not in COMMANDS and not words[0].startswith("-"):
+            near = get_close_matches(words[0], COMMANDS, n=1)
+            raise UserError(
+                f"there is no command {words[0]!r}" + (f"; did you mean {near[0]}?" if near else "")
+            )
+        return super().resolve_command(context, words)
+
+    def format_commands(self, _: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the table, a beginner's commands first."""
+        rows = [(name, does) for name, (_, does) in COMMANDS.items()]
+        for title, some in (("First steps", rows[:BEGINNER]), ("More commands", rows[BEGINNER:])):
+            with formatter.section(title):
+                formatter.write_dl(some)
+
+    def shell_complete(self, _: click.Context, text: str) -> list[CompletionItem]:
+        """Complete names without importing the commands."""
+        return [
+            CompletionItem(name, help=does)
+            for name, (_, does) in COMMANDS.items()
+            if name.startswith(text)
+        ]
+
+
+class Command(click.Command):
+    """A command's dataclass as click reads it; its result is the dataclass."""
+
+    def __init__(self, name: str) -> None:
+        from pipeline.cli.settings import find_key, settings_of
+
+        self.cls = command_class(name)
+        self.settings = settings_of(self.cls)
+        basic = {find_key(end, self.settings, name) for end in (*self.cls.basic.split(), "json")}
+        options = {key.rpartition(".")[2]: key for key in self.settings if key in basic}
+        self.keys = {**{key: key for key in self.cls.arguments}, **options}
+        """Parameter of click -> key of the setting."""
+        others = len(self.settings) - len(self.keys)
+        shown = [_option(name, self.settings[key]) for name, key in options.items()]
+        more = [
+            click.Option(
+                ["--set"],
+                multiple=True,
+                metavar="KEY=VALUE",
+                hidden=not others,
+                help="Set any setting; --help-all lists them.",
+            ),
+            click.Option(
+                ["--config"],
+                metavar="FILE",
+                hidden=not others,
+                help="Read settings from a YAML file.",
+            ),
+            click.Option(
+                ["--help-all"], is_flag=True, is_eager=True, hidden=True, callback=self._print_all
+            ),
+        ]
+        summary, *_ = (self.cls.__doc__ or "").split("\n\n")
+        arguments = [
+            f"{metavar}: {self.settings[key].text}" for key, metavar in self.cls.arguments.items()
+        ]
+        super().__init__(
+            name,
+            params=[
+                *(self._argument(key) for key in self.cls.arguments),
+                *shown[:-1],
+                *more,
+                shown[-1],
+            ],
+            help="\n\n".join([" ".join(summary.split()), *arguments]),
+            epilog=f"{others} more settings: --help-all lists them, --set and --config set them."
+            if others
+            else None,
+            context_settings=CONTEXT,
+        )
+
+    def invoke(self, context: click.Context) -> Any:
+        """Return the dataclass with the values of the command line; raises UserError."""
+        from pipeline.cli.settings import build
+
+        given = self._collect_values(context.params)
+        missing = [
+            key for key, setting in self.settings.items() if setting.required and key not in given
+        ]
+        if missing:
+            raise UserError(f"{' and '.join(map(self._label, missing))} must be given")
+        return build(self.cls, given, self.settings)
+
+    def make_context(self, *words: Any, **extra: Any) -> click.Context:
+        """Parse the words; the error for an unknown option names the setting of that name."""
+        try:
+            return super().make_context(*words, **extra)
+        except click.NoSuchOption as error:
+            name = error.option_name.lstrip("-").replace("-", "_")
+            found = [
+                f"--set {key}=VALUE"
+                for key in self.settings
+                if name in (key, key.rpartition(".")[2])
+            ]
+            if not found:
+                raise
+            raise UserError(
+                f"{error.option_name} is not an option; use {' or '.join(found)}"
+            ) from error
+
+    def _collect_values(self, params: dict[str, Any]) -> "dict[str, Given]":
+        """Return the given values: options override --set, which overrides the YAML file."""
+        from pipeline.cli.settings import Given, read_assignment, read_config, split_list
+
+        path = params["config"]
+        from_file = {} if path is None else read_config(Path(path), self.settings)
+        given = dict(read_assignment(text, self.settings) for text in params["set"])
+        for name, key in self.keys.items():
+            value = params[name]
+            if value is None or value == ():
+                continue
+            if isinstance(value, tuple) and key not in self.cls.arguments:
+                split = split_list if self.settings[key].commas else lambda text: [text]
+                value = [item for text in value for item in split(text)]
+            given[key] = Given(list(value) if isinstance(value, tuple) else value, self._label(key))
+        if given.keys() & set(self.cls.one_of):
+            from_file = {
+                key: value for key, value in from_file.items() if key not in self.cls.one_of
+            }
+        return from_file | given
+
+    def _argument(self, key: str) -> click.Argument:
+        several = self.settings[key].several
+        return click.Argument(
+            [key], nargs=-1 if several else 1, required=False, metavar=self.cls.arguments[key]
+        )
+
+    def _label(self, key: str) -> str:
+        """Return how a command line names a setting: DATASET, --min-elo, or --set and its key."""
+        if key in self.cls.arguments:
+            return str(self.cls.arguments[key])
+        names = [name for name, other in self.keys.items() if other == key]
+        return f"--{names[0].replace('_', '-')}" if names else f"--set {key}"
+
+    def _print_all(self, context: click.Context, _: Any, wanted: bool) -> None:
+        """Print the whole docstring and every setting, and exit."""
+        if not wanted:
+            return
+        page = context.make_formatter()
+        for paragraph in (self.cls.__doc__ or "").split("\n\n"):
+            page.write_text(" ".join(paragraph.split()))
+            page.write_paragraph()
+        page.write_text(
+            f"Set with fianchetto {self.name} --set KEY=VALUE, or nested in a YAML file with "
+            f"--config FILE."
+        )
+        page.write_paragraph()
+        rows = [
+            (f"{key} {_metavar(one)}", f"{one.text} {one.shown_default}".strip())
+            for key, one in self.settings.items()
+        ]
+        page.write_dl(rows, col_max=34)
+        click.echo(page.getvalue().rstrip())
+        context.exit()
+
+
+def _metavar(setting: "Setting") -> str:
+    """Return the word for a setting's values in a help text."""
+    return "|".join(setting.choices) or METAVARS[setting.item] + (
+        ",..." if setting.several and setting.commas else ""
+    )
+
+
+def _option(name: str, setting: "Setting") -> click.Option:
+    """Return a setting as an option; its values stay text, which pipeline.cli.settings converts."""
+    flag, text = f"--{name.replace('_', '-')}", f"{setting.summary} {setting.shown_default}".strip()
+    if setting.kind is bool:
+        both = f"{flag}/--no-{name.replace('_', '-')}" if setting.default else flag
+        return click.Option([both, name], is_flag=True, default=None, help=text)
+    kind: Any = click.Path() if setting.item is Path else str
+    if setting.choices:
+        kind = click.Choice(setting.choices)
+    return click.Option(
+        [flag, name], type=kind, multiple=setting.several, metavar=_metavar(setting), help=text
+    )

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from tqdm import tqdm
 
 ROOMS = ("engine", "model", "pipeline")
-"""The packages: parents of all loggers of the project."""
+"""The project's packages, whose loggers are shown."""
 LINE_SECONDS = 45.0
-"""Interval of lines without a terminal."""
+"""Seconds between lines without a terminal."""
 LINE_WIDTH = 120
 DRAW_SECONDS = 0.1
-"""Interval of redraws on a terminal."""
+"""Seconds between redraws on a terminal."""
 FORMAT = "{desc} {percentage:3.0f} %|{bar:10}| {n_fmt}{unit}  {elapsed}<{remaining}{postfix}"
 
 
@@ -80,12 +80,8 @@ class _Bars:
         }
         self.bar.set_description_str(f"{title} validating" if validating else title, refresh=False)
         self.bar.set_postfix(figures, refresh=False)
-        self.bar.n, self.bar.total, self.updated, self.title = (
-            tick.done,
-            tick.total,
-            time.time(),
-            title,
-        )
+        self.bar.n, self.bar.total = tick.done, tick.total
+        self.updated, self.title = time.time(), title
         waited = time.monotonic() - self.shown
         if self.terminal and (begins or validating or waited >= DRAW_SECONDS):
             self.bar.refresh()
@@ -106,7 +102,7 @@ class _Bars:
     def _open(self, tick: Tick, title: str) -> None:
         from tqdm import tqdm
 
-        tqdm.monitor_interval = 0  # its thread would redraw the bar too
+        tqdm.monitor_interval = 0  # its thread would redraw the bar
         self.bar = tqdm(
             total=tick.total,
             initial=tick.done,

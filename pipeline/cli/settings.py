@@ -19,23 +19,13 @@ import types
 from collections.abc import Collection, Iterable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import (
-    Any,
-    Literal,
-    NamedTuple,
-    TypeVar,
-    Union,
-    cast,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from engine.errors import UserError
 
 T = TypeVar("T")
 SHARED = frozenset({"preset", "ingest", "join", "train", "explore", "finetune", "rule", "match"})
-"""Top-level keys that a YAML file may hold for other commands than the one that reads it."""
+"""Top-level keys that a YAML file may hold for other commands."""
 EMPTY = ("", "none", "null", "~")
 """Texts that unset an optional setting."""
 
@@ -102,21 +92,27 @@ class Given(NamedTuple):
 
 
 def settings_of(cls: type[Any], example: Any = None, prefix: str = "") -> dict[str, Setting]:
-    """Return the settings of a dataclass by key, nested ones included; defaults are those of
-    `example`.
-    """
+    """Return the settings of a dataclass by key, nested ones included, with their defaults."""
     found: dict[str, Setting] = {}
     hints, texts = get_type_hints(cls), descriptions(cls)
-    for field in dataclasses.fields(cls):
+    for field in fields_of(cls):
         (kind, optional), default = split_optional(hints[field.name]), default_of(field, example)
-        if dataclasses.is_dataclass(kind):
-            within = None if default is dataclasses.MISSING else default
-            found |= settings_of(cast("type[Any]", kind), within, f"{prefix}{field.name}.")
+        key = f"{prefix}{field.name}"
+        if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+            found |= settings_of(
+                kind, None if default is dataclasses.MISSING else default, f"{key}."
+            )
         else:
             text = " ".join(texts.get(field.name, "").split())
-            commas = field.metadata.get("commas", True)
-            found[f"{prefix}{field.name}"] = Setting(kind, optional, default, text, commas)
+            found[key] = Setting(kind, optional, default, text, field.metadata.get("commas", True))
     return found
+
+
+def fields_of(cls: type[Any]) -> "list[dataclasses.Field[Any]]":
+    """Return the fields of a dataclass in order of importance: its own before inherited ones."""
+    fields = {field.name: field for field in dataclasses.fields(cls)}
+    names = dict.fromkeys(name for base in cls.__mro__ for name in inspect.get_annotations(base))
+    return [fields[name] for name in names if name in fields]
 
 
 def descriptions(cls: type[Any]) -> dict[str, str]:
@@ -135,10 +131,25 @@ def descriptions(cls: type[Any]) -> dict[str, str]:
     return found
 
 
+def default_of(field: "dataclasses.Field[Any]", example: Any = None) -> Any:
+    """Return a field's default, or that of `example`; `dataclasses.MISSING` if there is none."""
+    if example is not None:
+        return getattr(example, field.name)
+    if field.default_factory is dataclasses.MISSING:
+        return field.default
+    return field.default_factory()
+
+
+def split_optional(hint: Any) -> tuple[Any, bool]:
+    """Return the type within `X | None`, and whether None is allowed."""
+    if get_origin(hint) in (Union, types.UnionType):
+        (inner,) = (item for item in get_args(hint) if item is not type(None))
+        return inner, True
+    return hint, False
+
+
 def find_key(name: str, keys: Collection[str], place: str) -> str:
-    """Return the key `name`, or the least nested key that ends in it; raises SettingError with the
-    nearest key.
-    """
+    """Return the key `name`, or the least nested key that ends in it; raise SettingError."""
     if name in keys:
         return name
     found = [key for key in keys if key.endswith(f".{name}")]
@@ -151,9 +162,7 @@ def find_key(name: str, keys: Collection[str], place: str) -> str:
 
 
 def _suggest(name: str, keys: Collection[str]) -> str:
-    """Return the end of an error about an unknown key: the nearest key or block of keys, if one is
-    near.
-    """
+    """Return the end of an error about an unknown key: the nearest key, if one is near."""
     blocks = {key.rpartition(".")[0] for key in keys} - {""}
     ends = {
         ".".join(key.split(".")[start:]): key
@@ -169,31 +178,12 @@ def read_config(path: Path, known: Mapping[str, Setting]) -> dict[str, Given]:
     import yaml
 
     try:
-        # BaseLoader makes texts, lists and mappings only: `amp: off` stays the word "off", and no
-        # tag creates an object.
+        # BaseLoader returns only texts, lists and mappings: `amp: off` stays "off", and no tag
+        # creates an object.
         held = yaml.load(path.read_text(encoding="utf-8"), Loader=yaml.BaseLoader)  # noqa: S506
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise SettingError(f"{path}: not a YAML file: {' '.join(str(error).split())}") from error
     return dict(_flatten(held or {}, "", known, str(path)))
-
-
-def read_assignment(text: str, known: Mapping[str, Setting]) -> tuple[str, Given]:
-    """Read KEY=VALUE of `--set`."""
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise SettingError(f"--set takes KEY=VALUE, not {text!r}")
-    return find_key(name.strip(), known, "--set"), Given(value, f"--set {name.strip()}")
-
-
-def build(cls: type[T], given: Mapping[str, Given], known: Mapping[str, Setting]) -> T:
-    """Build a command from values by key and its defaults.
-
-    Raises SettingError for a value of the wrong type, and UserError for a value that the dataclass
-    refuses.
-    """
-    values = {key: setting.default for key, setting in known.items()}
-    values |= {key: _convert(known[key], one) for key, one in given.items()}
-    return cast("T", _make(cls, values, ""))
 
 
 def _flatten(
@@ -213,10 +203,40 @@ def _flatten(
             raise SettingError(f"{path}: there is no setting {key!r}{_suggest(key, known)}")
 
 
-def _convert(setting: Setting, given: Given) -> Any:
-    """Convert a value to the setting's type."""
-    from pydantic import TypeAdapter, ValidationError
+def read_assignment(text: str, known: Mapping[str, Setting]) -> tuple[str, Given]:
+    """Read KEY=VALUE of `--set`."""
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise SettingError(f"--set takes KEY=VALUE, not {text!r}")
+    return find_key(name.strip(), known, "--set"), Given(value, f"--set {name.strip()}")
 
+
+def split_list(text: str) -> list[str]:
+    """Split `a,b` at commas, except in the name of an existing file and within NAME=VALUE."""
+    with contextlib.suppress(OSError):  # the system refuses very long names
+        if text and Path(text).exists():
+            return [text]
+    words = [word for word in text.split(",") if word]
+    return re.split(r",(?=[^,=]+=)", text) if "=" in "".join(words[:1]) else words
+
+
+def build(cls: type[T], given: Mapping[str, Given], known: Mapping[str, Setting]) -> T:
+    """Build a command from values by key and its defaults; raise UserError for bad values."""
+    from model.settings import validate
+
+    values = {key: setting.default for key, setting in known.items()}
+    values |= {key: _prepare(known[key], one) for key, one in given.items()}
+
+    def place(key: str) -> str:
+        """Return where a setting was given; an item of a list has a number at the end."""
+        found = given.get(key) or given.get(key.rpartition(".")[0])
+        return found.place if found else key
+
+    return validate(cls, _nest(values), SettingError, place)
+
+
+def _prepare(setting: Setting, given: Given) -> Any:
+    """Split a list, unset an empty value, and refuse an address in place of a local path."""
     value = given.value
     if setting.optional and isinstance(value, str) and value.lower() in EMPTY:
         return None
@@ -226,52 +246,17 @@ def _convert(setting: Setting, given: Given) -> Any:
     if setting.item is Path and addresses:  # as a Path it would name a folder `s3:`
         found = f"not {addresses[0]}: copy the files to this machine first"
         raise SettingError(f"{given.place} must be a local path, {found}")
-    try:
-        return TypeAdapter(setting.kind).validate_python(value)
-    except ValidationError as error:
-        wanted = error.errors()[0]["msg"].removeprefix("Input should be ").partition(",")[0]
-        wanted = f"one of {', '.join(setting.choices)}" if setting.choices else wanted
-        raise SettingError(f"{given.place} must be {wanted}, got {given.value!r:.100}") from None
+    return value
 
 
-def split_list(text: str) -> list[str]:
-    """Split `a,b` at its commas, except for the name of an existing file and commas in the value of
-    NAME=VALUE.
-    """
-    with contextlib.suppress(OSError):  # the system refuses very long names
-        if text and Path(text).exists():
-            return [text]
-    words = [word for word in text.split(",") if word]
-    return re.split(r",(?=[^,=]+=)", text) if "=" in "".join(words[:1]) else words
-
-
-def _make(cls: type[Any], values: Mapping[str, Any], prefix: str) -> Any:
-    """Build a dataclass, and those nested in it, from the values of all keys."""
-    hints = get_type_hints(cls)
-    return cls(
-        **{
-            field.name: _make(hints[field.name], values, f"{prefix}{field.name}.")
-            if dataclasses.is_dataclass(hints[field.name])
-            else values[f"{prefix}{field.name}"]
-            for field in dataclasses.fields(cls)
-        }
-    )
-
-
-def default_of(field: "dataclasses.Field[Any]", example: Any = None) -> Any:
-    """Return a field's default, that of `example` if there is one; `dataclasses.MISSING` if it has
-    none.
-    """
-    if example is not None:
-        return getattr(example, field.name)
-    return (
-        field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
-    )
-
-
-def split_optional(hint: Any) -> tuple[Any, bool]:
-    """Return the type within `X | None`, and whether None is allowed."""
-    if get_origin(hint) in (Union, types.UnionType):
-        (inner,) = (item for item in get_args(hint) if item is not type(None))
-        return inner, True
-    return hint, False
+def _nest(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values by dotted key as nested dicts."""
+    nested: dict[str, Any] = {}
+    for key, value in values.items():
+        *blocks, name = key.split(".")
+        inner = nested
+        for block in blocks:
+            inner = inner.setdefault(block, {})
+        if value is not dataclasses.MISSING:
+            inner[name] = value
+    return nested

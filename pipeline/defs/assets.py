@@ -1,6 +1,4 @@
-"""The assets from dump to leaderboard: options -> one library call in a child process ->
-metadata.
-"""
+"""The assets from dump to leaderboard: options -> library call in a child process -> metadata."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -38,17 +36,17 @@ from pipeline.training.train import train_on
 if TYPE_CHECKING:
     Result = dg.MaterializeResult[None]
 else:
-    Result = dg.MaterializeResult  # Dagster reads the annotation and does not know the generic form
+    Result = dg.MaterializeResult  # Dagster reads the annotation, and rejects the generic form
 
 dumps = dg.DynamicPartitionsDefinition(name="dumps")
 TRAINED_ON = "trained_on"
-"""Metadata of a checkpoint: the folder of its training set."""
+"""Metadata key of a checkpoint: the folder of its training set."""
 DUMP_VERSION = "dump_version"
-"""Metadata of positions: the version of their dump, from `version_of`."""
+"""Metadata key of positions: the version of their dump, from `version_of`."""
 REPLACE = "to build it again, set `replace: true` in the launchpad"
 RENAME = "choose another `name` in the launchpad"
 ADD_PARTITION = "add another partition"
-"""Remedy of assets whose partition names their folder."""
+"""Remedy for assets whose partition names their folder."""
 REMEDIES = {
     "stopped": "materialize it again to continue",
     "damaged": "materialize `positions` again with `replace: true`",
@@ -56,7 +54,7 @@ REMEDIES = {
     "out first",
     "workers": "set fewer `workers` in the launchpad",
 }
-"""Remedies for a Dagster user by error code; the command line has other ones."""
+"""Remedies for a Dagster user by error code; the command line has others."""
 
 
 @dg.asset(
@@ -89,7 +87,7 @@ def dump(context: dg.AssetExecutionContext, datasets: Datasets) -> Result:
     group_name="datasets",
     kinds={"parquet"},
     pool="processor",
-    code_version=f"{CODE_VERSION}, rows {ROWS_VERSION}",  # the same dump may give other rows
+    code_version=f"{CODE_VERSION}, rows {ROWS_VERSION}",  # a version may give other rows
 )
 def positions(
     context: dg.AssetExecutionContext,
@@ -97,23 +95,19 @@ def positions(
     datasets: Datasets,
     compute: Compute,
 ) -> Result:
-    """Packed positions and move labels of a dump: Parquet shards, split by game, with a
-    manifest.
-    """
+    """A dump as packed positions and move labels, in Parquet shards split by game."""
     with report_user_errors(REPLACE):
         options = read_form(config)
-        source, out = (
-            datasets.source(context.partition_key),
-            datasets.positions(context.partition_key),
-        )
-        # the sensor and a plain click ask for no options
+        source = datasets.source(context.partition_key)
+        out = datasets.positions(context.partition_key)
+        # the sensor and a plain click set no options
         asked: Any = context.run.run_config.get("ops", {})
         if "positions" not in asked and (before := saved_settings(out)):
             options = replace(options, ingest=build_options(IngestConfig, before))
             context.log.info(
                 f"the run has no options: using those of the existing positions, {before}"
             )
-        # before reading it, so that a change during the read is noticed
+        # taken before reading, so that a change during the read is noticed
         version = version_of(source)
         work = partial(tasks.ingest, source, out, options.ingest)
         work = partial(work, workers=options.workers, engine=compute.name, replace=options.replace)
@@ -137,9 +131,7 @@ def positions(
 def training_set(
     context: dg.AssetExecutionContext, config: Form[TrainingSetOptions], datasets: Datasets
 ) -> Result:
-    """Datasets joined for training without copying them: the newest games of each are held out, and
-    all are audited.
-    """
+    """Datasets joined for training without copying. The newest games of each are held out."""
     with report_user_errors(RENAME):
         options = read_form(config)
         shards = find_inputs(context, datasets, options.positions)
@@ -169,9 +161,7 @@ def training_set(
 def checkpoint(
     context: dg.AssetExecutionContext, config: Form[CheckpointOptions], datasets: Datasets
 ) -> Result:
-    """A trained policy-value network: safetensors and a card, with its training curves. A retry
-    resumes training.
-    """
+    """A trained policy-value network with its training curves. A retry resumes training."""
     with report_user_errors(RENAME):
         options = read_form(config)
         joined = find_input(datasets.training_set, options.training_set, training_set.key, context)
@@ -200,9 +190,7 @@ def checkpoint(
 def accuracy_report(
     context: dg.AssetExecutionContext, config: Form[ReportOptions], datasets: Datasets
 ) -> Result:
-    """How often the network's first choice is the move that was played, on games it was not trained
-    on.
-    """
+    """How often the network's first choice is the move that was played, in unseen games."""
     with report_user_errors():
         options = read_form(config)
         network = find_input(datasets.checkpoint, options.checkpoint, checkpoint.key, context)
@@ -237,8 +225,9 @@ def accuracy_report(
     code_version="1",
 )
 def leaderboard(datasets: Datasets) -> Result:
-    """All measured checkpoints by dataset and top-1, and the best of each preset. Compare figures
-    under the same rule.
+    """All measured checkpoints by top-1, and the best of each preset.
+
+    Compare figures of the same dataset and the same rule only.
     """
     found = metadata.describe_leaderboard(datasets.path / "reports")
     return Result(
@@ -283,9 +272,7 @@ def find_input(
 
 
 def find_own_set(instance: dg.DagsterInstance, network: Path) -> Path | None:
-    """Return the training set of a checkpoint, None if Dagster did not train it or the set is
-    gone.
-    """
+    """Return the training set that Dagster trained a checkpoint on, None if it is gone."""
     records = instance.fetch_materializations(checkpoint.key, limit=1000).records
     for found in (record.asset_materialization for record in records):
         if found is not None and found.metadata["path"].value == str(network):
@@ -297,8 +284,9 @@ def find_own_set(instance: dg.DagsterInstance, network: Path) -> Path | None:
 def find_folder(
     key: dg.AssetKey, instance: dg.DagsterInstance, run: dg.DagsterRun, name: str = "path"
 ) -> Path:
-    """Return the folder, metadata `name`, of the asset that this run materialized, or one that it
-    retries; else the newest.
+    """Return the folder that this run materialized or retries, else the newest one.
+
+    The metadata entry `name` of the materialization holds it.
     """
     kind = dg.DagsterEventType.ASSET_MATERIALIZATION
     runs = [id_ for id_ in (run.run_id, run.parent_run_id, run.root_run_id) if id_]

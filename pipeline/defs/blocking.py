@@ -11,18 +11,15 @@ BLOCKING: Mapping[str, tuple[str, ...]] = {
     "positions": ("files_match_manifest", "no_game_in_two_splits", "rows_match_source"),
     "checkpoint": ("loads_with_finite_loss",),
 }
-"""Blocking checks by asset: if one fails, downstream assets do not run, in this run and in later
-ones."""
+"""Blocking checks by asset. If one fails, downstream assets do not run, now or in later runs."""
 MOST_CHECKS = 10_000
-"""Latest evaluations of a check that are searched."""
+"""Number of recent evaluations of a check that are searched."""
 
 
 def require_no_failed_check(
     instance: dg.DagsterInstance, asset: dg.AssetKey, partitions: Collection[str | None] = (None,)
 ) -> None:
-    """Raise UserError if a blocking check of an asset, or of one of its partitions, failed the last
-    time.
-    """
+    """Raise UserError if a blocking check of an asset, or of a partition, failed last time."""
     name = asset.to_user_string()
     for check in BLOCKING.get(name, ()):
         last = find_last_checks(instance, asset, check)

@@ -1,5 +1,4 @@
-"""Checks of the assets. A check runs after its asset, or alone: from its page, or by the job
-`verify`.
+"""Checks of the assets. A check runs after its asset, from its page, or by the job `verify`.
 
 A blocking check that fails keeps downstream assets from running, in its own run and in later ones
 (`blocking.require_no_failed_check`), until the asset is materialized again or the check passes.
@@ -40,7 +39,7 @@ CLASSICAL = "accuracy_beats_hand_written"
 STRONGER = "stronger_than_supervised"
 PERSONAL = "plays_more_like_the_player_than_the_base"
 COMPARED = 64
-"""Random rows that are replayed from the dump with python-chess."""
+"""Number of random rows that are replayed from the dump with python-chess."""
 
 
 with warnings.catch_warnings():
@@ -88,9 +87,7 @@ FIELDS = ("passed", "severity", "metadata", "description")
 def check_positions(
     context: dg.AssetCheckExecutionContext, datasets: Datasets
 ) -> Iterator[dg.AssetCheckResult | dg.AssetCheckEvaluation | dg.Output[None]]:
-    """Verify the run's partition against its manifest and the dump; in a run without partition, all
-    materialized ones.
-    """
+    """Verify the run's partition, or all materialized ones in a run without a partition."""
     op = context.op_execution_context
     if op.has_partition_key:
         yield from select(context, _verify(datasets, op.partition_key))
@@ -101,16 +98,13 @@ def check_positions(
             yield dg.AssetCheckEvaluation(
                 positions.key, name, partition=key, blocking=name != WHOLE, **values
             )
-    # An AssetCheckResult, from which Dagster makes these outputs, cannot name another partition
-    # than the run's.
+    # Dagster makes these outputs from AssetCheckResults, which cannot name another partition.
     for check in sorted(op.selected_asset_check_keys):
         yield dg.Output(None, op.job_def.asset_layer.get_op_output_name(check) or check.name)
 
 
 def select(context: dg.AssetCheckExecutionContext, results: list[dg.AssetCheckResult]) -> Results:
-    """Yield the results of the checks that the run selects: each can be executed alone, from the
-    asset's page.
-    """
+    """Yield the results of the checks that the run selects."""
     names = {check.name for check in context.op_execution_context.selected_asset_check_keys}
     yield from (result for result in results if result.check_name in names)
 
@@ -130,9 +124,7 @@ def _verify(datasets: Datasets, key: str) -> list[dg.AssetCheckResult]:
     description="No game in train has the same moves as a held-out game, in any dataset.",
 )
 def check_training_set(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
-    """Read the counts of equal games from the training set; a warning, since short games
-    coincide.
-    """
+    """Count games on both sides of a split; only a warning, because short games coincide."""
     op = context.op_execution_context
     with report_user_errors():
         page = read_training_set(find_folder(training_set.key, op.instance, op.run))
@@ -169,9 +161,7 @@ def check_checkpoint(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckRes
     description="Top-1 is above that of the hand-written evaluator.",
 )
 def check_report(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
-    """Compare top-1 with the baseline on the same positions; a warning, since a network trained for
-    a minute may lose.
-    """
+    """Compare top-1 with the baseline; only a warning, because a minute of training may lose."""
     event = context.op_execution_context.instance.get_latest_materialization_event(
         accuracy_report.key
     )
@@ -179,14 +169,12 @@ def check_report(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
     assert event.asset_materialization is not None
     found = event.asset_materialization.metadata
     top1, baseline = (float(str(found[name].value)) for name in ("top1", "hand_written_top1"))
-    said = f"top-1 is {top1:.4f}, the hand-written evaluator has {baseline:.4f}"
-    return _result(CLASSICAL, top1 > baseline, said, top1=top1, baseline=baseline)
+    message = f"top-1 is {top1:.4f}, the hand-written evaluator has {baseline:.4f}"
+    return _result(CLASSICAL, top1 > baseline, message, top1=top1, baseline=baseline)
 
 
 def evaluate_positions(found: Mapping[str, Any], wanted: int) -> list[dg.AssetCheckResult]:
-    """Return the check results for the result of `verify_dataset`, which was asked to compare
-    `wanted` rows.
-    """
+    """Return the results for the findings of `verify_dataset`, which compared `wanted` rows."""
     files, compared = found["files"], found["compared"]
     unread = ["not checked, because files differ from the manifest"] if files else []
     none = (
@@ -208,24 +196,22 @@ def evaluate_checkpoint(probe: Mapping[str, Any]) -> dg.AssetCheckResult:
     """Return the check result for the result of the task `probe`."""
     loss = probe["loss"]
     if not probe["rows"]:
-        said = "the loss was not measured: no sampled row has a known move"
-        return _result(LOSS, True, said, warns=False, rows=0)
-    said = (
+        message = "the loss was not measured: no sampled row has a known move"
+        return _result(LOSS, True, message, warns=False, rows=0)
+    message = (
         f"the loss is {'not finite' if loss is None else format(loss, '.4f')} on "
         f"{probe['rows']} rows"
     )
     values = {"rows": probe["rows"]} | ({} if loss is None else {"loss": loss})
-    return _result(LOSS, loss is not None, said, warns=False, **values)
+    return _result(LOSS, loss is not None, message, warns=False, **values)
 
 
 def evaluate_strength(row: Mapping[str, Any] | None) -> dg.AssetCheckResult:
-    """Return the check result for the match against the supervised checkpoint; None, if nothing was
-    promoted, fails.
-    """
+    """Return the result for the match against the supervised checkpoint; None fails."""
     if row is None:
         return _result(STRONGER, False, NOTHING_PROMOTED)
-    said = f"Elo {format_elo(row)} in {row['games']} games"
-    return _result(STRONGER, (row["elo_low"] or 0.0) > 0, said, elo_low=row["elo_low"])
+    message = f"Elo {format_elo(row)} in {row['games']} games"
+    return _result(STRONGER, (row["elo_low"] or 0.0) > 0, message, elo_low=row["elo_low"])
 
 
 def evaluate_imitation(result: Mapping[str, Any]) -> dg.AssetCheckResult:
@@ -249,9 +235,9 @@ def _list_problems(
 
 
 def _result(
-    name: str, passed: bool, said: str | None, *, warns: bool = True, **values: Any
+    name: str, passed: bool, message: str | None, *, warns: bool = True, **values: Any
 ) -> dg.AssetCheckResult:
     severity = dg.AssetCheckSeverity.WARN if warns else dg.AssetCheckSeverity.ERROR
     return dg.AssetCheckResult(
-        check_name=name, passed=passed, severity=severity, description=said, metadata=values
+        check_name=name, passed=passed, severity=severity, description=message, metadata=values
     )

@@ -38,9 +38,9 @@ from pipeline.cli.progress import ROOMS
 from pipeline.storage.stores import locked
 
 GRACE = 20.0
-"""Seconds that a stopped child has to save; less than `cancel_timeout_seconds` in dagster.yaml."""
+"""Seconds that a stopped child may take to save; less than Dagster's `cancel_timeout_seconds`."""
 STOPPED = 75
-"""Exit status of work that was stopped early (EX_TEMPFAIL: the same work can be resumed)."""
+"""Exit status of work that was stopped early and can be resumed (EX_TEMPFAIL)."""
 
 Send = Callable[[str, Any], None]
 
@@ -59,8 +59,7 @@ def run_child(
     lock: Path | None = None,
     grace: float = GRACE,
 ) -> Mapping[str, Any]:
-    """Call `work`, a module's function or a `functools.partial` of one, in a child process and
-    return its result.
+    """Call a function or a `functools.partial` in a child process and return its result.
 
     `work` also gets `progress` and `stop`, if it has parameters of these names. `lock` is an output
     that one child at a time writes. Raises UserError with the child's message for mistakes that a
@@ -83,10 +82,10 @@ def run_child(
     except (EOFError, ConnectionError):
         kind = "end"
     finally:
-        answers.close()  # or a child that still sends would block on a full pipe
+        answers.close()  # otherwise a child that still sends blocks on a full pipe
         code = _end(process, grace, interrupt=kind in ("", "tick"))
         if lock and kind != "result":
-            with contextlib.suppress(OSError):  # it is missing, or holds files to resume from
+            with contextlib.suppress(OSError):  # it may be missing, or have files to resume from
                 lock.rmdir()
     if kind == "result" and code == 0:
         result: Mapping[str, Any] = value
@@ -113,7 +112,7 @@ def _end(process: "subprocess.Popen[bytes]", grace: float, *, interrupt: bool) -
 
 def kill_group(group: int) -> None:
     """Kill every process of a group."""
-    # macOS: EPERM for a group of zombies
+    # macOS returns EPERM for a group of zombies
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(group, signal.SIGKILL)
 
@@ -123,23 +122,23 @@ def kill_group(group: int) -> None:
 
 def main() -> None:
     """Do the work that the run's process sends, and send its result."""
-    from engine.compiling import announce_compiling  # the run's process does not need the compiler
+    from engine.compiling import announce_compiling  # only the child needs the compiler
 
     answers = Connection(int(sys.argv[1]))
     os.set_inheritable(answers.fileno(), False)
-    # so that the run's process sees the end of this one
+    # otherwise the run's process would not see this one end
     os.register_at_fork(after_in_child=answers.close)
     work, lock, parent, grace = answers.recv()
     logging.basicConfig(format="%(message)s")
     for room in ROOMS:
         logging.getLogger(room).setLevel(logging.INFO)
-    stops: list[bool] = []  # not an Event, whose lock a signal handler may find locked
+    stops: list[bool] = []  # not an Event: a signal handler could deadlock on its lock
     send = _open_answers(answers, stops)
     parameters = inspect.signature(work).parameters
     offered = {"progress": lambda tick: send("tick", tick), "stop": lambda: bool(stops)}
     _handle_signals(stops, interrupt="stop" not in parameters)
     _watch_parent(parent, grace)
-    # not closed before exit: the lock is held until the workers are gone
+    # never closed: the lock is released when the workers have ended too
     held = contextlib.ExitStack()
     try:
         if lock:
@@ -156,16 +155,14 @@ def main() -> None:
         sys.exit(STOPPED)
     finally:
         if stops:
-            time.sleep(0.1)  # a parent that is dying may still seem alive
-        if os.getppid() != parent:  # it cannot kill the workers anymore
+            time.sleep(0.1)  # a dying parent may still look alive
+        if os.getppid() != parent:  # the parent died, so it cannot kill the workers
             kill_group(os.getpid())
     send("result", result)
 
 
 def _open_answers(answers: "Connection[Any, Any]", stops: list[bool]) -> Send:
-    """Return a function that sends a message, or requests a stop if the run's process no longer
-    reads.
-    """
+    """Return a function that sends a message, or requests a stop if nobody reads it."""
     lock = threading.Lock()
 
     def send(kind: str, value: Any) -> None:
@@ -184,7 +181,7 @@ def _handle_signals(stops: list[bool], *, interrupt: bool) -> None:
 
     def request_stop(*_: object) -> None:
         if os.getpid() != this:
-            os._exit(128 + signal.SIGTERM)  # a forked worker has inherited this handler
+            os._exit(128 + signal.SIGTERM)  # this is a forked worker, which inherited the handler
         stops.append(True)
         if interrupt:
             raise KeyboardInterrupt
@@ -194,9 +191,7 @@ def _handle_signals(stops: list[bool], *, interrupt: bool) -> None:
 
 
 def _watch_parent(parent: int, grace: float) -> None:
-    """Request a stop when the process `parent` dies, and kill the own group `grace` seconds
-    later.
-    """
+    """Request a stop when the process `parent` dies, and kill this group `grace` s later."""
 
     def watch() -> None:
         while os.getppid() == parent:

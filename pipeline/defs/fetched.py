@@ -16,7 +16,7 @@ from pipeline.defs.resources import Datasets, version_of
 from pipeline.dumps.fetch import STEM, fetch, parse_months
 
 FETCHED = "month"
-"""Tag of a run of `fetch_month`: its month, or its range of months."""
+"""Tag of a run of `fetch_month`: its month or range of months."""
 
 
 @dg.op(pool="network")

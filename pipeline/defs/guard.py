@@ -22,9 +22,7 @@ POLICY = (
 
 
 class Reports(StaticFiles):
-    """The folder of reports, to be read; its pages run no scripts and load nothing, whatever they
-    contain.
-    """
+    """Serve the folder of reports, whose pages may neither run scripts nor load anything."""
 
     def file_response(self, *args: Any, **options: Any) -> Response:
         """Return a file with the headers that say so."""
@@ -45,8 +43,7 @@ def find_refusal(scope: Scope) -> str:
 
 
 def _refuse_graphql(method: str, types: list[str], query: bytes) -> str:
-    """Return why a GraphQL request is refused: the UI sends its queries as JSON by POST, never in
-    the address.
+    """Return why a GraphQL request is refused: only JSON by POST is executed.
 
     No page of another origin can send JSON without asking the server first (CORS), which Dagster's
     never allows.

@@ -17,8 +17,7 @@ from pipeline.defs.resources import SAMPLE, Datasets
 from pipeline.samples.shipped import EMBEDDED
 
 players = dg.DynamicPartitionsDefinition(name="players")
-"""A partition for each player, named exactly as in the tags White and Black; the launch dialog adds
-them."""
+"""A partition for each player, named exactly as in the tags White and Black."""
 
 
 @dg.asset(
@@ -32,8 +31,7 @@ them."""
 def imitation(
     context: dg.AssetExecutionContext, config: Form[ImitationOptions], datasets: Datasets
 ) -> Result:
-    """A network that plays like one player, trained on their games in the dumps, and its report. A
-    retry resumes.
+    """A network that plays like one player, and its report. A retry resumes.
 
     The partition is the player's name, exactly as in the games: add it in the launch dialog.
     """

@@ -23,9 +23,9 @@ from pipeline.defs.tuned import strength_report, tuned_checkpoint
 FINISHED = (dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED)
 UNFINISHED = [status for status in dg.DagsterRunStatus if status not in FINISHED]
 SETTLED = 30.0
-"""Seconds that a file must not have changed, since it may still be being copied."""
+"""Seconds for which a file must not have changed; a younger one may still be being copied."""
 RETRIES = {"dagster/max_retries": "2"}
-"""Tag of a requested run: Dagster retries it if its process dies."""
+"""Tag of a requested run, which Dagster retries if its process dies."""
 
 build_positions = dg.define_asset_job(
     "build_positions",
@@ -50,8 +50,7 @@ train = dg.define_asset_job(
     description="Train a network on the positions for 5 minutes, and measure it. To set minutes, "
     "datasets and more, choose *Open launchpad* in the menu beside *Materialize all*.",
 )
-# No job mixes these with partitioned assets: a backfill over dumps would then train one network per
-# dump.
+# A job with partitioned assets would train one network per dump in a backfill.
 finetune = dg.define_asset_job(
     "finetune",
     [tuned_checkpoint, strength_report],

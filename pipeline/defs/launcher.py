@@ -8,7 +8,7 @@ launcher lets the daemon's run monitoring check the process that the run's first
 import psutil
 from dagster import DagsterEventType, DagsterRun, DefaultRunLauncher
 
-# the types of this interface are not public
+# Dagster does not export the types of this interface
 from dagster._core.launcher import CheckRunHealthResult, WorkerStatus
 
 
@@ -21,9 +21,7 @@ class WatchfulRunLauncher(DefaultRunLauncher):
         return True
 
     def check_run_worker_health(self, run: DagsterRun) -> CheckRunHealthResult:
-        """Return whether the process of a run is alive: the process itself is checked, since code
-        servers may restart.
-        """
+        """Return whether the process of a run is alive."""
         for entry in self._instance.all_logs(run.run_id, of_type=DagsterEventType.ENGINE_EVENT):
             named = (
                 entry.dagster_event.engine_event_data.metadata.get("pid")
@@ -43,8 +41,7 @@ class WatchfulRunLauncher(DefaultRunLauncher):
 
 
 def is_alive(pid: int, before: float) -> bool:
-    """Return whether `pid` is a running process that started before the time `before`, in seconds
-    since 1970.
+    """Return whether `pid` is a running process that started before a Unix time, `before`.
 
     A process that may not be inspected counts as alive, so that no healthy run is failed.
     """

@@ -43,8 +43,7 @@ def log_progress(
 
 
 def interval(elapsed: float) -> float:
-    """Return the seconds until the next observation: 2 at first, then a tenth of the elapsed time,
-    60 at most.
+    """Return the seconds until the next observation: a tenth of the elapsed time, 2 to 60.
 
     That is about 100 observations in the first hour and 60 in each later one: a curve, and a log
     that can be read.

@@ -1,5 +1,4 @@
-"""Settings of the instance, from environment variables: the data folder, where work runs, and the
-chess engine.
+"""The instance's settings, from the environment: data folder, executor and chess engine.
 
 They are not part of a run's configuration, so a launched run cannot choose a program, a server or a
 folder.
@@ -25,22 +24,16 @@ SAMPLE = "sample"
 
 
 class Datasets(dg.ConfigurableResource[None]):
-    """The folder of datasets: `dumps/ positions/ training_sets/ checkpoints/ tuned/ reports/` and
-    the embedded `sample/`.
-    """
+    """The data folder: dumps, positions, training sets, checkpoints, tuned, reports, sample."""
 
     @property
     def fetching(self) -> FetchConfig:
-        """The server to download months from: the environment variable FIANCHETTO_LICHESS, or
-        Lichess.
-        """
+        """The server to download months from: FIANCHETTO_LICHESS, or Lichess."""
         return FetchConfig(base=os.environ.get("FIANCHETTO_LICHESS") or LICHESS)
 
     @property
     def path(self) -> Path:
-        """The folder as an absolute path: the environment variable FIANCHETTO_DATASETS, or
-        `datasets/` beside the packages.
-        """
+        """The folder as an absolute path: FIANCHETTO_DATASETS, or `datasets/` beside the code."""
         return Path(os.environ.get("FIANCHETTO_DATASETS") or SAMPLE_FILE.parents[1]).resolve()
 
     def dumps(self) -> dict[str, list[Path]]:
@@ -88,8 +81,7 @@ class Datasets(dg.ConfigurableResource[None]):
         if lost := [name for name in missing if name in expected]:
             raise UserError(
                 f"positions of {', '.join(lost)} are materialized but missing in {folder}: "
-                f"materialize them again, or wipe "
-                "their materializations"
+                f"materialize them again, or wipe their materializations"
             )
         if missing:
             raise UserError(f"there are no positions called {', '.join(missing)} in {folder}")
@@ -113,9 +105,7 @@ class Datasets(dg.ConfigurableResource[None]):
         return self.path / "checkpoints" / _require_plain("checkpoint", name)
 
     def imitation(self, player: str) -> Path:
-        """Return the folder of a player's network; names of other characters than A-Z, a-z, 0-9, -
-        and _ get a hash.
-        """
+        """Return the folder of a player's network; unusual names get a hash."""
         plain = re.sub(r"[^A-Za-z0-9_-]", "_", player)[:60]
         digest = "" if plain == player else f"-{hashlib.sha256(player.encode()).hexdigest()[:8]}"
         return self.checkpoint(f"imitation-{plain}{digest}")
@@ -143,16 +133,12 @@ class Compute(dg.ConfigurableResource[None]):
 
     @property
     def name(self) -> str:
-        """The executor, named as on the command line: the environment variable FIANCHETTO_ENGINE,
-        or `local`.
-        """
+        """The executor, named as on the command line: FIANCHETTO_ENGINE, or `local`."""
         return os.environ.get("FIANCHETTO_ENGINE") or LOCAL
 
     @property
     def uci_engine(self) -> str:
-        """The command of a UCI engine: the environment variable FIANCHETTO_UCI_ENGINE ("" for
-        none), or stockfish.
-        """
+        """The command of a UCI engine: FIANCHETTO_UCI_ENGINE ("" for none), or stockfish."""
         return os.environ.get("FIANCHETTO_UCI_ENGINE", "stockfish")
 
 
@@ -163,9 +149,7 @@ def version_of(file: Path) -> str:
 
 
 def key_of(path: Path) -> str | None:
-    """Return the partition key of a dump file, its name without the extension; None for other and
-    hidden files.
-    """
+    """Return a dump's partition key, its name without the extension; None for other files."""
     for ending in sorted(ENDINGS, key=len, reverse=True):
         key = path.name.removesuffix(ending)
         if (

@@ -1,5 +1,4 @@
-"""`python -m pipeline.defs.run`, which `make run` calls: materialize every asset from one dump and
-print the results.
+"""`python -m pipeline.defs.run`: materialize every asset from one dump and print the results.
 
 The run is stored in the instance at DAGSTER_HOME (`dagster_home/` if unset), so that the UI shows
 it later.
@@ -21,13 +20,11 @@ from pipeline.cli.endings import describe_first_run
 from pipeline.defs.resources import SAMPLE, Datasets
 
 SECONDS = 10.0
-"""Interval of the printed observations."""
+"""Seconds between printed observations."""
 
 
 def main() -> int:
-    """Materialize the assets; the exit status is 0 if every asset was materialized and no blocking
-    check failed.
-    """
+    """Materialize the assets; the exit status is 0 unless one or a blocking check failed."""
     parser = argparse.ArgumentParser(
         description="Materialize all assets, from dump to accuracy report, of one dump."
     )

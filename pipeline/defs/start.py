@@ -34,7 +34,7 @@ def choose_start(
         start = datasets.checkpoint(options.start)
         if not start.is_dir():
             raise UserError(f"there is no checkpoint called {options.start!r} ({start})")
-    config = options.config
+    config = options.train
     if start is None:
         return None, config, f"random weights ({why})"
     if config.learning_rate == TrainConfig(minutes=1.0).learning_rate:

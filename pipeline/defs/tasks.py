@@ -1,5 +1,4 @@
-"""Functions that child processes run (pipeline/defs/child.py): each calls the library once and
-returns JSON values.
+"""Functions that child processes run: each calls the library once and returns JSON values.
 
 Work that can be resumed takes `stop`. Heavy libraries are imported inside the functions, so that
 only the child loads them.
@@ -49,15 +48,13 @@ def ingest(
             return library([str(source)], out, config, engine=runner, progress=progress, stop=stop)
         except OtherDumpError:  # the dump of the old positions has been replaced
             return anew()
-    # the games before the damage are a complete dataset, and a check reports the damage
+    # the games before the damage are a complete dataset; a check reports the damage
     except DamagedError:
         return read_manifest(out)
 
 
 def audit(positions: Sequence[Path], out: Path, *, progress: Progress) -> Mapping[str, Any]:
-    """Audit datasets or training sets together, and write the audit to `out` as JSON, Markdown and
-    picture.
-    """
+    """Audit datasets or training sets together, and write the audit to `out`."""
     from pipeline.validation.audit import audit as library
     from pipeline.validation.render import write_audit
 
@@ -77,9 +74,7 @@ def imitate(
     progress: Progress,
     stop: Stop,
 ) -> Mapping[str, Any]:
-    """Train a network that plays like the players, write its report, and return the report with its
-    headline.
-    """
+    """Train a network that plays like the players, and return its report."""
     from pipeline.imitation.imitate import imitate as library
     from pipeline.imitation.page import headline
 
@@ -106,9 +101,7 @@ def report(
     *,
     progress: Progress,
 ) -> Mapping[str, Any]:
-    """Measure a checkpoint on a split of a dataset or training set, and write the report to `out`
-    as page, text and JSON.
-    """
+    """Measure a checkpoint on a split of a dataset, and write the report to `out`."""
     from pipeline.evaluation.render import write_report
     from pipeline.evaluation.report import report as library
 
@@ -131,7 +124,7 @@ def probe(checkpoint: Path, positions: Path, split: str | None, count: int) -> M
 
     drawn = sample_rows(positions, read_manifest(positions), count, split)
     rows = [row for row in drawn if row["label"] not in (None, NO_LABEL)]
-    if not rows:  # positions of analyses need have no move
+    if not rows:  # analyzed positions may have no move
         return {"loss": None, "rows": 0}
     planes_RP = np.stack([np.frombuffer(row["planes"], "<u8") for row in rows])
     logits_RA, _ = evaluator(checkpoint)(planes_RP)

@@ -1,6 +1,4 @@
-"""The assets of self-play: a network improved by fine-tuning, and its strength. Fine-tuning takes
-hours or days.
-"""
+"""The assets of self-play: a fine-tuned network, and its strength. They take hours or days."""
 
 from dataclasses import replace
 from functools import partial
@@ -32,7 +30,7 @@ from pipeline.finetune.loop import finetune
 from pipeline.finetune.strength import strength
 
 tunings = dg.DynamicPartitionsDefinition(name="tunings")
-"""A partition for each fine-tuning, the name of its folder; the launch dialog adds them."""
+"""A partition for each fine-tuning: the name of its folder."""
 
 
 @dg.asset(
@@ -93,9 +91,7 @@ def strength_report(
     datasets: Datasets,
     compute: Compute,
 ) -> Result:
-    """Elo of the tuned network against the supervised checkpoint, the hand-written player and a
-    chess engine.
-    """
+    """Elo of the tuned network against its origin, the hand-written player and an engine."""
     with report_user_errors():
         options = read_form(config)
         tuned = datasets.tuned(context.partition_key)

@@ -1,5 +1,4 @@
-"""`python -m pipeline.defs.ui`: Dagster's web UI behind `guard.py`, with its daemon and its code
-server.
+"""`python -m pipeline.defs.ui`: Dagster's web UI behind a guard, its daemon and code server.
 
 `dg dev` starts the same three, but its web server answers any web page that is open in a browser on
 this machine. Only the web server listens on a port, and only on 127.0.0.1; the code server listens
@@ -34,14 +33,11 @@ if TYPE_CHECKING:
 LOCATION = "fianchetto"
 """Name of the code location."""
 PATIENCE = 40.0
-"""Seconds that the daemon and the code server have to end; a run's work has 20 to save
-(child.py)."""
+"""Seconds that the daemon and the code server may take to end; a run's work has 20 to save."""
 
 
 def main() -> int:
-    """Serve the UI; the exit status is 0 after Ctrl-C or SIGTERM, 1 if one of the processes
-    died.
-    """
+    """Serve the UI; the exit status is 0 after Ctrl-C or SIGTERM, 1 if a process died."""
     parser = argparse.ArgumentParser(
         description="Serve Dagster's web UI on this machine until Ctrl-C."
     )
@@ -61,8 +57,7 @@ def main() -> int:
 
 def serve(listener: socket.socket) -> None:
     """Serve the UI until a signal arrives or a process dies, then stop all processes."""
-    # Private modules, since Dagster has no public way to create its web application. Its version is
-    # pinned.
+    # Private modules: Dagster has no public way to wrap its web application. Its version is pinned.
     import uvicorn
     from dagster._core.workspace.context import WorkspaceProcessContext
     from dagster._core.workspace.load_target import WorkspaceFileTarget
@@ -71,29 +66,27 @@ def serve(listener: socket.socket) -> None:
 
     from pipeline.defs.guard import Reports, find_refusal
     from pipeline.defs.jobs import register
+    from pipeline.defs.launchpad.forms import keep_order
     from pipeline.defs.resources import Datasets
 
+    keep_order()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fianchetto-ui-")))
         instance = stack.enter_context(dg.DagsterInstance.get())
         instance.optimize_for_webserver(
             statement_timeout=15_000, pool_recycle=3600, max_overflow=20
-        )  # as dagster-webserver
+        )  # as dagster-webserver does
         register(instance, Datasets())
         address, workspace = folder / "code-server", folder / "workspace.yaml"
         workspace.write_text(
             f"load_from: [{{grpc_server: {{socket: {address}, location_name: {LOCATION}}}}}]"
         )
-        module = (
-            "-m",
-            "pipeline.definitions",
-            "--location-name",
-            LOCATION,
-            "--log-level",
-            "warning",
-        )
+        module = ("-m", "pipeline.definitions", "--location-name", LOCATION)
         code_server = stack.enter_context(
-            running("dagster", "code-server", "start", "-s", str(address), *module)
+            running(
+                *("dagster", "code-server", "start", "-s", str(address)),
+                *(*module, "--log-level", "warning"),
+            )
         )
         while not address.exists():
             if code_server.poll() is not None:
@@ -133,9 +126,7 @@ def _stop_with(server: "Server", processes: Sequence["subprocess.Popen[bytes]"])
 
 @contextmanager
 def running(program: str, *arguments: str) -> Iterator["subprocess.Popen[bytes]"]:
-    """Run a program of this environment; on exit, send SIGTERM to it and to its runs, and kill it
-    if it does not end.
-    """
+    """Run a program of this environment; on exit, stop it and its runs, or kill it."""
     process = subprocess.Popen(
         [str(Path(sys.executable).with_name(program)), *arguments], preexec_fn=_die_with_parent
     )
@@ -145,7 +136,7 @@ def running(program: str, *arguments: str) -> Iterator["subprocess.Popen[bytes]"
         with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
             tree = [*psutil.Process(process.pid).children(recursive=True), process]
             for each in tree:
-                # the work of a run has its own session: its run stops it
+                # a run's child has its own session, and the run stops it
                 if os.getsid(each.pid) == os.getsid(0):
                     each.terminate()
         try:

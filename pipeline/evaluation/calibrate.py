@@ -1,5 +1,4 @@
-"""Fit how far a search corrects a network's policy at each rating, on positions that the network
-did not learn from.
+"""Fit how far a search corrects a network's policy at each rating, on held-out positions.
 
 Axes: R rows, M legal moves of a row, K ratings of a curve.
 """
@@ -21,17 +20,16 @@ from pipeline.errors import ConfigError, Stopped
 from pipeline.evaluation.human_search import search_rows
 
 RATINGS = (1100, 1400, 1800, 2200, 2600)
-"""Ratings of a curve. At the first, and so below it, the policy is left alone: a search did not
-help there."""
+"""Ratings of a curve. The policy is not corrected at the first and below: a search did not help."""
 STRENGTH_FACTORS = (1.0, 1.1, 1.6, 3.3, 5.4)
 STRENGTH_SHARPNESS = (1.1, 1.05, 1.05, 1.3, 1.8)
-"""Factors on the weights and powers of the policy at RATINGS with which drawn moves lose as much as
-people's, by Stockfish."""
+"""Factors on the weights, and powers of the policy, at RATINGS. With them, drawn moves lose as much
+as people's do by Stockfish."""
 BATCH = 256
 LEAST_POWER = 0.01
-"""Least power of the policy: a few positions of random games may ask for none."""
+"""Minimum power of the policy: a fit to few positions of random games may reach 0."""
 UNPLAYED = -1e9
-"""Log-probability of the padding after a row's last move."""
+"""Log-probability of the padding behind a row's last move."""
 
 
 class Fit(NamedTuple):
@@ -52,9 +50,7 @@ def collect(
     progress: Progress,
     stop: Stop,
 ) -> Fit:
-    """Search `rows` random positions of a split; return the inputs of those with a known rating and
-    move.
-    """
+    """Search `rows` random positions of a split; return those with known rating and move."""
     batches = Batches(
         [positions], split, batch_size=BATCH, columns=(*HUMAN_COLUMNS, *EARLIER_MOVES)
     )
@@ -86,9 +82,7 @@ def collect(
 def _row(
     rating: int, label: int, root: HumanRoot, found: Root
 ) -> tuple[int, NDArray[Any], NDArray[Any], int]:
-    """Return a row's rating, its moves' log-probabilities and values, and the index of the move
-    played.
-    """
+    """Return rating, log-probabilities and values of the moves, and index of the move played."""
     labels = np.unique(found.labels)
     logits = root.logits[labels].astype(np.float64)
     logits -= logits.max()
@@ -107,8 +101,7 @@ def _pad(rows: list[tuple[int, NDArray[Any], NDArray[Any], int]]) -> Fit:
 
 
 def fit_correction(fit: Fit) -> tuple[list[float], list[float]]:
-    """Return the weights at RATINGS, 0 or more, and the powers of the policy that make people's
-    moves likeliest.
+    """Fit the weights of values and the powers of the policy at RATINGS by maximum likelihood.
 
     The first weight is 0. The likelihood is concave in weights and powers. A weight is the square
     of what is fitted, so that it stays at 0 or above, and a power is its exponential. Ratings
@@ -152,8 +145,7 @@ def calibrate(
     progress: Progress = silent,
     stop: Stop = never,
 ) -> dict[str, Any]:
-    """Fit the corrections of a checkpoint on a split that it did not learn from, and store them in
-    its card.
+    """Fit the corrections of a checkpoint on a held-out split, and store them in its card.
 
     Returns what is stored and the cross-entropy on the same rows, in nats, without and with the
     search. Raises CheckpointError, DatasetError, ConfigError, and Stopped before anything is
@@ -195,9 +187,7 @@ def _curve(weights: Sequence[float], sharpness: Sequence[float]) -> dict[str, li
 
 
 def cross_entropy(fit: Fit, weights_K: Sequence[float], sharpness_K: Sequence[float]) -> float:
-    """Return minus the mean log-probability of people's moves under policies corrected as given at
-    RATINGS, nats.
-    """
+    """Return the cross-entropy, in nats, of people's moves under corrected policies."""
     weight_R, sharpness_R = (
         np.interp(fit.ratings, RATINGS, numbers) for numbers in (weights_K, sharpness_K)
     )

@@ -1,5 +1,4 @@
-"""The figures of a report, from a table of measured rows: headline, slices, calibration, baselines,
-paired differences.
+"""The figures of a report: headline, slices, calibration, baselines and paired differences.
 
 A row of the table is a position. The network's columns are `rank nll legal_mass brier wdl_brier
 expected score legal_moves` (model/metrics.py) and `choice_probability`, of its first choice. The
@@ -9,7 +8,9 @@ hand-written player's are `classical_*`. The others are what slices go by. Score
 Axes: R rows.
 """
 
+import math
 from collections.abc import Sequence
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -18,8 +19,7 @@ from numpy.typing import NDArray
 
 from pipeline.dataset.files.columns import BATCH_SENTINELS
 from pipeline.dataset.strata import CLASSES, band_names, rating_band, time_class
-from pipeline.evaluation.intervals import FEWEST_GAMES, clustered_interval, clustered_mean
-from pipeline.evaluation.moves import KINDS, PHASES, PIECES
+from pipeline.evaluation.measure import KINDS, PHASES, PIECES
 
 RATING_EDGES = (1000, 1200, 1400, 1600, 1800, 2000, 2200, 2400)
 BANDED = {
@@ -29,11 +29,15 @@ BANDED = {
 }
 """Slice by bands of a number: its column, the edges between bands, the unit."""
 IN_TRAIN = ("not in train", "in train too")
-"""Whether the position (not the game) occurs in the train split."""
+"""Bands of positions (not games) by whether the train split has them."""
 BINS = 10
-"""Bins of a reliability diagram."""
+"""Number of bins of a reliability diagram."""
 SEEN = {"yes": "which it was trained on", "unknown": "some of which it may have been trained on"}
 """Whether the network was trained on the games, in words."""
+FEWEST_GAMES = 10
+"""Minimum number of games for an interval; fewer do not show how games differ."""
+NORMAL_95 = NormalDist().inv_cdf(0.975)
+"""Standard deviations on either side of a normal mean that hold 95 %."""
 
 Rows = list[dict[str, Any]]
 
@@ -53,8 +57,7 @@ def add_strata(table: pl.DataFrame) -> pl.DataFrame:
 
 
 def slices(table: pl.DataFrame, in_train: NDArray[np.bool_] | None = None) -> dict[str, Rows]:
-    """Return the figures by rating, time control, phase, ply, clock, piece moved, number of legal
-    moves and kind of move.
+    """Return the figures by rating, time control, phase, ply, clock, piece and kind of move.
 
     With `in_train`, bool[R], also for positions that the train split holds and those that it does
     not.
@@ -116,25 +119,19 @@ def _name_interval(name: str, mean: Sequence[float | None]) -> dict[str, float |
 
 
 def policy_reliability(table: pl.DataFrame) -> Rows:
-    """Return, for each bin of the first choice's probability, its mean and the share of hits with
-    its interval.
-    """
+    """Return, by bins of the first choice's probability, its mean and the share of hits."""
     return _reliability(table, pl.col("choice_probability"), pl.col("rank") == 1)
 
 
 def value_reliability(table: pl.DataFrame, expected: str = "expected") -> Rows:
-    """Return, for each bin of the value's expected score, its mean and the mean score with its
-    interval.
-    """
+    """Return, by bins of the expected score, its mean and the mean score."""
     return _reliability(
         table.filter(pl.col("score").is_not_null()), pl.col(expected), pl.col("score")
     )
 
 
 def _reliability(table: pl.DataFrame, expected: pl.Expr, observed: pl.Expr) -> Rows:
-    """Return the rows of a reliability diagram: the means `expected` and `score` of each
-    `tenth`.
-    """
+    """Return the rows of a reliability diagram, with 95 % intervals by game."""
     tenth = (expected * BINS).floor().clip(0, BINS - 1).cast(pl.Int8)
     frame = table.select(
         expected.alias("expected"),
@@ -159,9 +156,7 @@ def _reliability(table: pl.DataFrame, expected: pl.Expr, observed: pl.Expr) -> R
 
 
 def calibration_error(rows: Rows) -> float:
-    """Return the expected calibration error of a reliability diagram: mean distance from the
-    diagonal (Naeini 2015).
-    """
+    """Return the expected calibration error of a reliability diagram (Naeini 2015)."""
     total = sum(row["positions"] for row in rows)
     return float(
         sum(row["positions"] * abs(row["expected"] - row["score"]) for row in rows) / max(total, 1)
@@ -169,9 +164,7 @@ def calibration_error(rows: Rows) -> float:
 
 
 def headline(table: pl.DataFrame) -> dict[str, Any]:
-    """Return the headline figures: the network's means, the interval of top-1, and the baselines on
-    the same rows.
-    """
+    """Return the headline figures: the network's means, top-1's interval and the baselines."""
     from model.metrics import summary
 
     interval, games, calibration = (
@@ -207,8 +200,7 @@ def headline(table: pl.DataFrame) -> dict[str, Any]:
 def describe_accuracy(
     figures: dict[str, Any], where: str, seen: str, published: tuple[str, float] | None
 ) -> dict[str, str]:
-    """Return a report's `headline`, the sentence that is shown everywhere, and `compared`, the
-    baselines' figures in words.
+    """Return the sentences `headline` and `compared` of a report.
 
     `figures` are those of `headline`; `published` is another network's name and its top-1 on its
     own games.
@@ -235,8 +227,7 @@ def describe_accuracy(
 
 
 def value_baselines(table: pl.DataFrame) -> dict[str, float | None]:
-    """Return the Brier scores of values that see no board: one constant for all rows, and the
-    players' ratings alone.
+    """Return the Brier scores of a constant and of the players' ratings alone.
 
     The constant is the mean score of these rows, the best of all constants. Ratings predict by
     Elo's formula (Elo 1978), 1 / (1 + 10^(-difference / 400)); the constant stands in for unknown
@@ -257,9 +248,7 @@ def value_baselines(table: pl.DataFrame) -> dict[str, float | None]:
 
 
 def baseline_rows(table: pl.DataFrame) -> Rows:
-    """Return the network and its baselines on the same rows; a figure that a baseline lacks is
-    None.
-    """
+    """Return the network and its baselines on the same rows; missing figures are None."""
     legal = table["legal_moves"].to_numpy()
     rows = [_ranked("network", table, ""), _ranked("hand-written player", table, "classical_")]
     uniform = {f"top{k}": float(np.minimum(k / legal, 1).mean()) for k in (1, 3, 5)}
@@ -282,9 +271,7 @@ def _ranked(name: str, table: pl.DataFrame, prefix: str) -> dict[str, Any]:
 
 
 def paired_difference(first: pl.DataFrame, other: pl.DataFrame) -> dict[str, Any]:
-    """Return `other` less `first` on the same rows, in top-1 and cross-entropy, with intervals by
-    game.
-    """
+    """Return `other` less `first` in top-1 and cross-entropy, paired, with intervals by game."""
     assert first["key"].equals(other["key"]), "both tables are of the same rows in the same order"
     game = first["game"].to_numpy()
     hits = [(table["rank"] == 1).to_numpy().astype(float) for table in (first, other)]
@@ -319,3 +306,57 @@ def page_details(table: pl.DataFrame) -> dict[str, Any]:
         "value_reliability": value_reliability(table),
         "baselines": baseline_rows(table),
     }
+
+
+# ---------------------------------------------------------------- intervals by game
+
+
+def wilson(rate: float, count: float) -> tuple[float, float]:
+    """Return the 95 % interval of a share in `count` independent draws (Wilson 1927)."""
+    square = NORMAL_95**2 / count
+    middle = (rate + square / 2) / (1 + square)
+    half = math.sqrt(rate * (1 - rate) * square + square**2 / 4) / (1 + square)
+    return max(0.0, middle - half), min(1.0, middle + half)
+
+
+def clustered_interval(
+    hit_R: NDArray[np.bool_], game_R: NDArray[Any]
+) -> tuple[float, float] | None:
+    """Return the 95 % interval of the share of hits; None below FEWEST_GAMES.
+
+    It is Wilson's for the effective number of positions: their number over the design effect (Kish
+    1965), which is the ratio estimator's variance over that of independent positions, and at least
+    1. If every position was a hit, or none, the effect cannot be estimated, and each game counts as
+    one position.
+    """
+    _, place_R = np.unique(game_R, return_inverse=True)
+    n = np.bincount(place_R).astype(float)
+    hits = np.bincount(place_R, weights=hit_R)
+    count, rows = len(n), n.sum()
+    if count < FEWEST_GAMES:
+        return None
+    rate = float(hits.sum() / rows)
+    alone = rate * (1 - rate) / (rows - 1)
+    clustered = np.square(hits - rate * n).sum() * count / (count - 1) / rows**2
+    effect = clustered / alone if alone else rows / count
+    return wilson(rate, float(rows / max(effect, 1.0)))
+
+
+def clustered_mean(
+    values_R: NDArray[Any], game_R: NDArray[Any]
+) -> tuple[float, float | None, float | None]:
+    """Return the mean of rows and the ends of its 95 % interval, which are None below FEWEST_GAMES.
+
+    The variance is that of the ratio estimator (Cochran 1977, 6.3), with residuals summed by game.
+    """
+    mean = float(np.mean(values_R))
+    _, place_R = np.unique(game_R, return_inverse=True)
+    residuals = np.bincount(place_R, weights=values_R - mean)
+    if (count := len(residuals)) < FEWEST_GAMES:
+        return mean, None, None
+    half = (
+        NORMAL_95
+        * math.sqrt(float(np.square(residuals).sum()) * count / (count - 1))
+        / len(values_R)
+    )
+    return mean, mean - half, mean + half

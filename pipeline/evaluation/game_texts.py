@@ -1,15 +1,28 @@
-"""The PGN text of single games, read from the dumps that a dataset was made of."""
+"""The PGN text and tags of single games, read from the dumps that a dataset was made of."""
 
+import io
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import chess.pgn
 import numpy as np
 
 from pipeline.dataset.files.shard_files import games_tables
+from pipeline.dataset.files.shards import read_manifest
 from pipeline.dumps.formats.evaluations import ALL, Sample
 from pipeline.dumps.source import BLOCK, Source
+from pipeline.errors import DumpError
+
+LIMIT = 1 << 28
+"""Bytes of the decompressed dump that are searched for games, in a few seconds."""
+LINK = re.compile(r"https?://[A-Za-z0-9.-]+(/[A-Za-z0-9._~/?#=&%+-]*)?")
+TAGS = ("White", "Black", "Event", "Date")
+LONGEST = 80
+
+Boards = dict[str, list[dict[str, Any]]]
 
 
 def read_texts(
@@ -19,8 +32,7 @@ def read_texts(
     games: Collection[int],
     limit: int | None,
 ) -> tuple[dict[int, int], dict[int, bytes]]:
-    """Return the byte at which each of the games begins in its dump, and its text where the dump
-    has it.
+    """Return the offset of each game in its dump, and the text of those that the dump has.
 
     A source is a path, or the decompressed bytes. With a `limit`, only games that begin in the
     first dump's first bytes.
@@ -44,9 +56,7 @@ def read_texts(
 
 
 def text_of(source: str, sample: Sample = ALL) -> Iterator[bytes]:
-    """Yield the decompressed bytes of a dump, up to where it is damaged; of evaluated positions,
-    the lines of a sample.
-    """
+    """Yield the decompressed bytes of a dump, up to any damage."""
     stream = Source(source, sample=sample).open()
     with suppress(OSError):
         while block := stream.read(BLOCK):
@@ -56,9 +66,7 @@ def text_of(source: str, sample: Sample = ALL) -> Iterator[bytes]:
 def _cut(
     chunks: Iterable[bytes], spans: Mapping[int, tuple[int, int]]
 ) -> Iterator[tuple[int, bytes]]:
-    """Yield the named (offset, length) spans of a stream of bytes, reading no further than the last
-    one.
-    """
+    """Yield (offset, length) spans of a byte stream, reading no further than the last one."""
     window, start = bytearray(), 0
     stream = iter(chunks)
     for key, (offset, length) in sorted(spans.items(), key=lambda item: item[1]):
@@ -70,3 +78,37 @@ def _cut(
             start += passed
             window += chunk
         yield key, bytes(window[offset - start : offset - start + length])
+
+
+def add_game_tags(boards: Boards, directory: Path, dumps: Sequence[str]) -> Boards:
+    """Add `link white black event date` to the boards whose games are in the dumps.
+
+    `directory` is the dataset that the dumps were ingested into. Tags are untrusted text; only http
+    links are kept.
+    """
+    if not dumps:
+        return boards
+    games = {row["game"] for rows in boards.values() for row in rows}
+    try:
+        _, texts = read_texts(directory, read_manifest(directory), dumps, games, LIMIT)
+    except (OSError, DumpError):  # a report does not need its dump
+        return boards
+    tags = {game: _tags(text) for game, text in texts.items()}
+    return {
+        name: [row | tags.get(row["game"], {}) for row in rows] for name, rows in boards.items()
+    }
+
+
+def _tags(text: bytes) -> dict[str, str]:
+    """Return players, event, date and link from a game's tags."""
+    headers = chess.pgn.read_headers(io.StringIO(text.decode("utf-8", "replace")))
+    if headers is None:
+        return {}
+    # python-chess keeps backslashes
+    values = {name: re.sub(r"\\(.)", r"\1", headers.get(name, "")) for name in TAGS}
+    found = {
+        name.lower(): value[:LONGEST] for name, value in values.items() if value and value[0] != "?"
+    }
+    places = (headers.get(name, "") for name in ("Link", "Site"))
+    link = next((place for place in places if len(place) <= 200 and LINK.fullmatch(place)), None)
+    return found | ({"link": link} if link else {})

@@ -1,5 +1,4 @@
-"""Human search measured: the policy of each row's rating with and without its correction by a
-search, on the same rows.
+"""Measure human search: a rating's policy, alone and corrected by a search, on the same rows.
 
 Axes: B rows of a batch, A labels.
 """
@@ -26,9 +25,9 @@ COLUMNS = ("planes", "castling", "ep_file", "halfmove", "ply")
 """Columns that a search of rows reads."""
 EDGES = (1000, 1400, 1800, 2200)
 STRONG = 1800
-"""Rating from which on one more group is shown."""
+"""Minimum rating of an additional group of rows."""
 SIDE_BY_SIDE = 256
-"""Trees that are searched together."""
+"""Number of trees that are searched together."""
 
 Rows = list[dict[str, Any]]
 
@@ -40,9 +39,7 @@ def search_rows(
     wdl_B3: NDArray[np.float32],
     simulations: int,
 ) -> Iterator[tuple[slice, list[HumanRoot], list[Root]]]:
-    """Search the positions of a batch, whose policies are `logits_BA`: yield some rows, their
-    roots, and what was found.
-    """
+    """Search a batch's positions; yield some rows, their roots, and the results."""
     positions_BW = row_positions(batch)
     config = human_config(simulations)
     for first in range(0, len(positions_BW), SIDE_BY_SIDE):
@@ -59,9 +56,7 @@ def search_rows(
 
 
 class SearchedRows:
-    """The measured rows of a report with the policy corrected by a search, collected batch by
-    batch.
-    """
+    """The measured rows of a report with their searched policy, collected batch by batch."""
 
     def __init__(self, evaluator: "NetworkEvaluator | OnnxEvaluator", simulations: int) -> None:
         """Raise ConfigError for a checkpoint whose card holds no correction."""
@@ -81,9 +76,7 @@ class SearchedRows:
         ratings_B: NDArray[np.integer],
         columns: dict[str, NDArray[Any]],
     ) -> None:
-        """Search a batch with its answer; `ratings_B` may be hidden (0), `columns` are the measured
-        ones.
-        """
+        """Search a batch; `ratings_B` is 0 where hidden, `columns` are the measured ones."""
         from model.metrics import rows as measured
 
         weight_B, sharpness_B = self.correction.at(ratings_B)
@@ -95,8 +88,7 @@ class SearchedRows:
         self.parts.append(part | {f"searched_{name}": searched[name] for name in ("rank", "nll")})
 
     def compare_by_rating(self) -> Rows:
-        """Return top-1 and cross-entropy without and with search, and their paired differences, by
-        the mover's rating.
+        """Return accuracy without and with search, and the paired differences, by rating.
 
         A row is a band of ratings, all from STRONG on, or all positions. Intervals are by game,
         None for too few.

@@ -1,33 +1,44 @@
-"""The measured rows of a report: the answers of a network and of the hand-written player in every
-counted position.
+"""Measure every counted position: the answers of a network and of the hand-written player.
 
-Axes: B rows of a batch, R rows of a report, A label (4096).
+Axes: B rows of a batch, R rows of a report, P planes, K piece types, A label (4096).
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.encoding.planes import legal_mask
-from engine.encoding.views import NO_LABEL
+from engine.encoding.planes import LABELS, legal_mask, target_table
+from engine.encoding.views import NO_LABEL, NO_LAST_MOVE
+from engine.evaluation.move_features import CHECK, legal_move_features
 from engine.progress import Progress, Tick
+from model.settings import Count, settings
+from pipeline.dataset.files.columns import BATCH_SENTINELS
 from pipeline.dataset.files.shards import Batch
 from pipeline.dataset.hashing import splitmix64
 from pipeline.dataset.position_keys import position_keys
+from pipeline.dataset.strata import RATING_EDGES, rating_band
 from pipeline.errors import ConfigError
-from pipeline.evaluation.human_search import SearchedRows
-from pipeline.evaluation.page.boards import BoardSelection
-from pipeline.evaluation.ratings.sample import BandSample
+from pipeline.evaluation.charts import board_of, move_on
 
 if TYPE_CHECKING:
     import polars as pl
 
     from model.inference.evaluator import NetworkEvaluator
     from model.inference.onnx_evaluator import OnnxEvaluator
+    from pipeline.evaluation.human_search import SearchedRows
+    from pipeline.evaluation.rating_matrix import BandSample
 
+PIECES = ("pawn", "knight", "bishop", "rook", "queen", "king")
+PAWN, KING = 0, 5
+KINDS = ("capture", "recapture", "check", "castling", "promotion", "quiet")
+"""Kinds of moves. A move can have several; `recapture` takes the piece that moved last, `quiet` is
+none of the others."""
+PHASES = ("opening", "middlegame", "endgame")
+PHASE_PIECES = (10, 6)
+"""Maximum number of knights, bishops, rooks and queens in a middlegame and in an endgame, as in
+Lichess's divider."""
 BATCH = 1024
 SLICED = (
     "castling",
@@ -46,41 +57,27 @@ COLUMNS = ("planes", *SLICED, "promotion", "last_move", "ep_file")
 
 
 COMMON_PLY, COMMON_CLOCK = 10, 30
-"""First ply, and seconds left on a known clock, in most published figures of human moves, which are
-reported too."""
+"""First ply, and minimum seconds on a known clock, in most published figures of human moves."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings(ConfigError)
 class Rule:
     """The positions that count."""
 
-    min_ply: int = 0
+    min_ply: Count = 0
     """Half-moves played before the first position that counts."""
-    limit: int = 20_000
+    limit: Count = 20_000
     """Maximum number of positions, drawn at random before min_ply is applied; 0 for all. 20,000
     give top-1 to ±0.008."""
 
-    def __post_init__(self) -> None:
-        """Check ranges."""
-        if min(self.min_ply, self.limit) < 0:
-            raise ConfigError("min_ply and limit must be 0 or more")
-
     def describe(self, where: str, *, common: bool = False) -> str:
-        """Return the rule in words; `common` is the usual rule of the literature, applied to the
-        positions of this one.
-        """
+        """Return the rule in words; `common` adds the usual conditions of the literature."""
         ply = max(self.min_ply, COMMON_PLY) if common else self.min_ply
         plies = f"from ply {ply} on" if ply else "every ply"
         clock = f", mover's clock at least {COMMON_CLOCK} s where known" if common else ""
-        sample = (
-            f", a random sample of at most {self.limit:,} positions of all games"
-            if self.limit
-            else ""
-        )
-        return (
-            f"{where}: {plies} of every game{clock}{sample}; illegal moves are masked before "
-            f"ranking"
-        )
+        sample = f", a random sample of at most {self.limit:,} positions of all games"
+        counted = f"{where}: {plies} of every game{clock}{sample if self.limit else ''}"
+        return f"{counted}; illegal moves are masked before ranking"
 
 
 def hide_players(batch: Batch) -> Batch:
@@ -100,13 +97,12 @@ def measure_rows(
     rule: Rule,
     rows: int,
     players: bool,
-    sample: BandSample,
+    sample: "BandSample | None",
     progress: Progress,
     factor: float | None = None,
-    searched: SearchedRows | None = None,
-) -> tuple["pl.DataFrame", BoardSelection]:
-    """Return a table of the counted rows with the columns that slices go by, and the boards worth
-    showing.
+    searched: "SearchedRows | None" = None,
+) -> tuple["pl.DataFrame", "BoardSelection"]:
+    """Return a table of the counted rows, and the boards worth showing.
 
     `sample` collects rows by rating band, `searched` the same rows with search. Without `players`,
     ratings and clocks are hidden from the network. With the `factor` that calibrated the network's
@@ -117,7 +113,6 @@ def measure_rows(
 
     from engine.evaluation.handwritten import evaluate
     from model.metrics import rows as measured
-    from pipeline.evaluation.moves import move_columns
 
     tables, boards, done, labelled = [], BoardSelection(), 0, 0
     for raw in batches:
@@ -144,7 +139,8 @@ def measure_rows(
         classical = measured(*evaluate(batch["planes"]), batch)
         columns |= {f"classical_{figure}": classical[figure] for figure in ("rank", "nll", "brier")}
         boards.add(batch, columns)
-        sample.add(batch, columns["game"])
+        if sample is not None:
+            sample.add(batch, columns["game"])
         if searched is not None:
             searched.add(batch, (logits_BA, wdl_B3), shown["elo"], columns)
         tables.append(pl.DataFrame(columns))
@@ -152,9 +148,8 @@ def measure_rows(
         progress(Tick(done, rows, "positions", {"top1": top1}))
     if not labelled:
         raise ConfigError(
-            f"none of the {done:,} positions has a known move, with which a network's choice could "
-            f"be "
-            "compared: report on a dataset of games, or of positions with moves"
+            f"none of the {done:,} positions has a known move to compare with: report on a "
+            "dataset of games, or of positions with moves"
         )
     if not tables:
         hint = ", or raise limit" if rule.limit else ""
@@ -168,8 +163,7 @@ def measure_rows(
 def first_choice(
     logits_BA: NDArray[np.float32], nll_B: NDArray[Any], batch: Batch
 ) -> dict[str, NDArray[Any]]:
-    """Return the label of the network's first choice among legal moves (the lowest of equals), and
-    its probability.
+    """Return label and probability of the network's first choice among legal moves.
 
     `nll_B` is minus the log of the played move's probability, from which the others follow.
     """
@@ -190,9 +184,157 @@ def _undo_calibration(wdl_B3: NDArray[np.float32], factor: float) -> NDArray[Any
 
 
 def _game_ids(batch: Batch) -> NDArray[np.uint64]:
-    """Return a hash of each row's game that differs between datasets, which all number their games
-    from 0.
-    """
+    """Return a hash of each row's game that differs between datasets."""
     elo = np.sort(np.stack([batch["elo"], batch["opponent_elo"]]), axis=0).astype(np.uint64)
     same = elo[0] << np.uint64(48) | elo[1] << np.uint64(32) | batch["plies"].astype(np.uint64)
     return splitmix64(splitmix64(same) ^ batch["game"].astype(np.uint64))
+
+
+def move_columns(batch: Batch) -> dict[str, NDArray[Any]]:
+    """Return `piece`, `phase` and a boolean column for each of KINDS, [B] each.
+
+    They describe the move that was played (`label`) on the board before it. Needs the columns
+    planes, label and last_move.
+    """
+    planes_BP, label_B = batch["planes"], batch["label"].astype(np.int64)
+    start_B, target_B = label_B % 64, target_table()[label_B].astype(np.int64)
+    rows_B = np.arange(len(label_B))
+    own_BK = (planes_BP[:, 0:12:2] >> start_B[:, None].astype(np.uint64)) & np.uint64(1)
+    piece_B = own_BK.argmax(axis=1)
+    theirs_BK = (planes_BP[:, 1:12:2] >> target_B[:, None].astype(np.uint64)) & np.uint64(1)
+    aside_B = np.abs(start_B % 8 - target_B % 8)
+    capture_B = theirs_BK.any(axis=1) | ((piece_B == PAWN) & (aside_B > 0))
+    last_B = batch["last_move"].astype(np.int64)
+    features = legal_move_features(planes_BP)
+    place_B = np.searchsorted(features["moves"], rows_B * LABELS + label_B)
+    kinds = {
+        "capture": capture_B,
+        "recapture": capture_B & (last_B != NO_LAST_MOVE) & (last_B % 64 == target_B),
+        "check": features["move_features"][place_B, CHECK] > 0,
+        "castling": (piece_B == KING) & (aside_B == 2),
+        "promotion": (piece_B == PAWN) & ((target_B < 8) | (target_B >= 56)),
+    }
+    officers_B = np.bitwise_count(planes_BP[:, 2:10]).sum(axis=1, dtype=np.int64)
+    phase_B = (officers_B <= PHASE_PIECES[0]).astype(np.int8) + (officers_B <= PHASE_PIECES[1])
+    quiet_B = ~np.logical_or.reduce(list(kinds.values()))
+    return {
+        "piece": piece_B.astype(np.int8),
+        "phase": phase_B.astype(np.int8),
+        **kinds,
+        "quiet": quiet_B,
+    }
+
+
+# ---------------------------------------------------------------- boards
+
+
+BOARDS = 12
+"""Maximum number of boards in a section."""
+Columns = Mapping[str, NDArray[Any]]
+
+
+def _sure_and_wrong(rows: Columns) -> NDArray[np.float64]:
+    return np.where(rows["rank"] > 1, rows["choice_probability"], -1.0)
+
+
+def _disagreement(rows: Columns) -> NDArray[np.float64]:
+    return np.where(rows["rank"] > 1, rows["nll"], -1.0)
+
+
+def _quiet_finds(rows: Columns) -> NDArray[np.float64]:
+    """Score quiet moves that were found by how unlikely the hand-written evaluator thought them."""
+    found = (rows["rank"] == 1) & rows["quiet"]
+    return np.where(found, rows["classical_nll"] - rows["nll"], -1.0)
+
+
+SECTIONS: Mapping[str, tuple[str, Callable[[Columns], NDArray[np.float64]], bool]] = {
+    "sure_and_wrong": ("Most confident in a move that was not played", _sure_and_wrong, False),
+    "disagreement": (
+        "Moves that were played and it thought least likely, by rating",
+        _disagreement,
+        True,
+    ),
+    "quiet_finds": (
+        "Quiet moves that it found and the hand-written evaluator did not expect",
+        _quiet_finds,
+        False,
+    ),
+}
+"""Section of boards: title, score by which rows are kept, and whether each rating band has its
+own."""
+
+
+class BoardSelection:
+    """The rows with the highest score of each section, at most one per game."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, dict[int, list[dict[str, Any]]]] = {name: {} for name in SECTIONS}
+
+    def add(self, batch: Batch, columns: Columns) -> None:
+        """Consider the rows of a batch; `columns` are the measured ones."""
+        band_B = rating_band(batch["elo"], RATING_EDGES)
+        for name, (_, score, by_band) in SECTIONS.items():
+            score_B = score(columns)
+            for band in np.unique(band_B).tolist() if by_band else [-1]:
+                mine_B = score_B if band < 0 else np.where(band_B == band, score_B, -1.0)
+                best = np.argsort(-mine_B, kind="stable")[: 2 * BOARDS]
+                rows = [
+                    board_row(batch, columns, at, float(mine_B[at]))
+                    for at in best.tolist()
+                    if mine_B[at] >= 0
+                ]
+                self.kept[name][band] = best_boards([*self.kept[name].get(band, []), *rows])
+
+    def rows(self) -> dict[str, list[dict[str, Any]]]:
+        """Return the boards of each section, equally many of each band, lowest ratings first."""
+        found: dict[str, list[dict[str, Any]]] = {}
+        for name, bands in self.kept.items():
+            known = {
+                band: rows for band, rows in bands.items() if rows and band <= len(RATING_EDGES)
+            }
+            share = -(-BOARDS // max(1, len(known)))
+            found[name] = []
+            for band in sorted(known):
+                # two bands may have kept the same game
+                games = {row["game"] for row in found[name]}
+                found[name] += [row for row in known[band] if row["game"] not in games][:share]
+            del found[name][BOARDS:]
+        return found
+
+
+def best_boards(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the BOARDS rows of highest score, at most one per game and per position."""
+    games, positions, found = set[int](), set[str](), list[dict[str, Any]]()
+    for row in sorted(rows, key=lambda row: -row["score"]):
+        if row["game"] not in games and row["fen"] not in positions and len(found) < BOARDS:
+            games.add(row["game"])
+            positions.add(row["fen"])
+            found.append(row)
+    return found
+
+
+def board_row(batch: Batch, columns: Columns, at: int, score: float) -> dict[str, Any]:
+    """Return one row as JSON: its FEN, both moves in UCI, ratings, clock and time control."""
+    ply = int(batch["ply"][at])
+    board = board_of(
+        batch["planes"][at], int(batch["castling"][at]), int(batch["ep_file"][at]), ply
+    )
+    played = move_on(board, int(batch["label"][at]), int(batch["promotion"][at]))
+    chosen = move_on(board, int(columns["choice"][at]))
+    known = {
+        name: int(batch[name][at]) for name in ("elo", "opponent_elo", "clock", "base", "increment")
+    }
+    return {
+        "fen": board.fen(),
+        "played": played.uci(),
+        "chosen": chosen.uci(),
+        "played_probability": float(np.exp(-columns["nll"][at])),
+        "chosen_probability": float(columns["choice_probability"][at]),
+        "rank": int(columns["rank"][at]),
+        "game": int(batch["game"][at]),
+        "ply": ply,
+        **{
+            name: None if value == BATCH_SENTINELS[name] else value for name, value in known.items()
+        },
+        "score": score,
+    }

@@ -1,13 +1,25 @@
-"""Results as text, Markdown tables and files."""
+"""A report as text, as one self-contained HTML page, and as files.
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
+The page opens from disk, without scripts and without network. Its templates are in page/.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipeline.dataset.files.shards import publish, publish_json
 from pipeline.errors import ConfigError
+from pipeline.evaluation import charts
+from pipeline.evaluation.measure import SECTIONS
 from pipeline.storage.ownership import REPORT, require_own
+from pipeline.storage.tables import markdown, plain_text, text_table
+
+if TYPE_CHECKING:
+    from xml.etree.ElementTree import Element
+
+    from jinja2 import Environment
+    from markupsafe import Markup
 
 SLICED = (
     "band",
@@ -21,50 +33,26 @@ SLICED = (
     "hand_written_top1",
 )
 """Columns of a slice in the text."""
-NUMBER = re.compile(r"-|[-+]?[\d,]+(\.\d+)?( %)?")
-"""A cell that is aligned to the right."""
+UNKNOWN = dict.fromkeys(("white", "black", "event", "date", "link"))
+"""Tags of a board whose game was not found."""
+
+Row = Mapping[str, Any]
 
 
-def plain_text(result: dict[str, Any], indent: int = 0) -> str:
-    """Return a result as aligned lines without what only the page shows; nested objects are
-    indented, slices are tables.
-    """
-    lines = []
-    result = {name: value for name, value in result.items() if name != "details"}
-    width = max(
-        (len(name) for name, value in result.items() if not isinstance(value, dict)), default=0
-    )
-    for name, value in result.items():
-        if name == "slices":
-            shown = {
-                title: [{key: row[key] for key in SLICED} for row in rows]
-                for title, rows in value.items()
-            }
-            lines += [f"\nby {title}\n{text_table(rows)}" for title, rows in shown.items()]
-        elif name == "human_search":
-            lines.append(human_search_text(value))
-        elif isinstance(value, dict):
-            lines += [" " * indent + name, plain_text(value, indent + 2)]
-        else:
-            lines.append(" " * indent + f"{name:<{width}}  {_shown(value)}")
-    return "\n".join(lines)
-
-
-def _shown(value: Any, places: int = 4) -> str:
-    """Return one value: counts with separators, figures with four places, lists with commas."""
-    if isinstance(value, bool) or value is None:
-        return {True: "yes", False: "no", None: "-"}[value]
-    if isinstance(value, int):
-        return f"{value:,}"
-    if isinstance(value, (list, tuple)):
-        return ", ".join(map(_shown, value)) or "-"
-    return f"{value:.{places}f}" if isinstance(value, float) else str(value)
+def report_text(report: Row) -> str:
+    """Return a report as text: its figures, and its slices as tables."""
+    elsewhere = ("details", "human_search", "slices")
+    figures = {name: value for name, value in report.items() if name not in elsewhere}
+    searched = [human_search_text(report["human_search"])] if "human_search" in report else []
+    tables = [
+        f"\nby {title}\n{text_table([{name: row[name] for name in SLICED} for row in rows])}"
+        for title, rows in report["slices"].items()
+    ]
+    return "\n".join([plain_text(figures), *searched, *tables])
 
 
 def human_search_text(found: dict[str, Any]) -> str:
-    """Return the policy without and with search by the mover's rating as a table, differences with
-    95 % intervals.
-    """
+    """Return a table of the policy without and with search, by the mover's rating."""
     rows = [
         {
             "mover": row["band"],
@@ -102,46 +90,14 @@ def _format_difference(row: Mapping[str, Any], figure: str, scale: float, places
     return f"{scale * middle:+.{places}f} ({interval})"
 
 
-def text_table(rows: list[dict[str, Any]]) -> str:
-    """Return rows as aligned columns."""
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    cells = [[_shown(row.get(name), places=3) for name in names] for row in rows]
-    return aligned([name.replace("_", " ") for name in names], cells)
-
-
-def aligned(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return columns two spaces apart: numbers to the right, words to the left; nothing is cut
-    off.
-    """
-    columns = list(zip(header, *rows, strict=True))
-    widths = [max(map(len, column)) for column in columns]
-    right = [all(NUMBER.fullmatch(cell) for cell in column[1:]) for column in columns]
-    lines = (
-        "  ".join(
-            cell.rjust(w) if r else cell.ljust(w)
-            for cell, w, r in zip(line, widths, right, strict=True)
-        )
-        for line in (header, *rows)
-    )
-    return "\n".join(line.rstrip() for line in lines)
-
-
 def write_report(result: dict[str, Any], out: Path) -> None:
-    """Publish `report.json`, `.txt` and `.html` in a directory; ConfigError for a folder of another
-    kind.
-    """
-    from pipeline.evaluation.page.page import report_page
-
+    """Publish the report of a checkpoint as JSON, text and a page; raise ConfigError."""
     require_own(out, REPORT, ConfigError)
-    _publish_report(result, plain_text(result), report_page([result["preset"]], [result]), out)
+    _publish_report(result, report_text(result), report_page([result["preset"]], [result]), out)
 
 
 def write_reports(found: dict[str, Any], out: Path) -> None:
-    """Publish `report.json`, `.txt` and `.html` of several checkpoints, as `reports` returns them;
-    raises ConfigError.
-    """
-    from pipeline.evaluation.page.page import report_page
-
+    """Publish the report of several checkpoints, as `reports` returns it; raise ConfigError."""
     require_own(out, REPORT, ConfigError)
     page = report_page(found["names"], found["reports"], found["differences"])
     _publish_report(
@@ -157,9 +113,7 @@ def _publish_report(result: dict[str, Any], text: str, page: bytes, out: Path) -
 
 
 def reports_text(found: dict[str, Any]) -> str:
-    """Return several reports as a Markdown table: figures, and differences from the first
-    checkpoint by games.
-    """
+    """Return several reports as a Markdown table, with differences from the first."""
     gains = [None, *found["differences"]]
     return markdown(
         "checkpoint|top-1 (95 %)|top-3|top-5|cross-entropy|Brier|top-1 less the first's (95 %)",
@@ -190,13 +144,119 @@ def publish_bytes(out: Path, name: str, content: bytes) -> None:
     publish(out, name, 0, lambda target: target.write(content))
 
 
-def markdown(columns: str, rows: Iterable[Sequence[str]]) -> str:
-    """Return a Markdown table; `columns` are the titles, separated by `|`. Cells are not
-    escaped.
-    """
-    lines = [columns.split("|"), ["---"] * (columns.count("|") + 1), *rows]
-    return (
-        "\n".join(f"| {' | '.join(line)} |" for line in lines)
-        .replace("| --- ", "|---")
-        .replace("--- |", "---|")
+def report_page(
+    names: Sequence[str], reports: Sequence[Row], differences: Sequence[Row] = ()
+) -> bytes:
+    """Return the page of one report, or of several side by side."""
+    side_by_side = [
+        next(row for row in report["details"]["baselines"] if row["name"] == "network")
+        | {"name": name}
+        for name, report in zip(names, reports, strict=True)
+    ]
+    title = (
+        f"Report of {names[0]}"
+        if len(names) == 1
+        else f"{len(names)} checkpoints on the same positions"
     )
+    return render(
+        "page.html",
+        title=title,
+        side_by_side=side_by_side,
+        differences=differences,
+        pages=[_page(name, report) for name, report in zip(names, reports, strict=True)],
+    )
+
+
+def render(template: str, **values: Any) -> bytes:
+    """Render a template of the folder page/; text is escaped unless `safe` marked it."""
+    return _environment().get_template(template).render(drawings=_drawings(), **values).encode()
+
+
+def safe(svg: str) -> "Markup":
+    """Mark SVG or HTML as safe: the library that made it has escaped all text."""
+    from markupsafe import Markup
+
+    return Markup(svg)  # noqa: S704
+
+
+def small_board(svg: str, orientation: bool) -> "Markup":
+    """Return a board that refers to the page's shared drawings: 3 kB instead of 23."""
+    board = charts.parse_svg(svg)
+    for part in list(board):
+        part.attrib.pop("{http://www.w3.org/1999/xlink}href", None)  # repeats `href`
+        if _is_shared(part):
+            board.remove(part)
+    board.insert(1, board.makeelement("use", {"href": f"#board-{int(orientation)}"}))
+    return safe(charts.write_svg(board))
+
+
+def _is_shared(part: "Element") -> bool:
+    """Return whether all boards have a part: drawings of pieces, the frame, a plain square."""
+    kind, words = part.tag.rpartition("}")[2], part.get("class", "").split()
+    frame = part.get("x") == "7.5" or part.get("fill") == "#e5e5e5"
+    return kind == "defs" or frame or (words[:1] == ["square"] and len(words) == 3)
+
+
+def _page(name: str, report: Row) -> dict[str, Any]:
+    """Return the template's values for one report."""
+    more, slices = report["details"], report["slices"]
+    boards = {
+        title: list(map(_board, more["boards"][section]))
+        for section, (title, _, _) in SECTIONS.items()
+    }
+    return {
+        "name": name,
+        "report": report,
+        "by_rating": safe(charts.draw_accuracy(report)),
+        "training": safe(charts.draw_training(more["training"])) if more["training"] else "",
+        "policy": safe(
+            charts.draw_reliability(more["policy_reliability"], "probability", "share played")
+        ),
+        "value": safe(
+            charts.draw_reliability(
+                more["value_reliability"],
+                "expected score",
+                "score",
+                more["value_reliability_before"],
+            )
+        ),
+        "charts": [
+            (kind, safe(charts.draw_bars(rows, report["top1"])), rows)
+            for kind, rows in slices.items()
+            if rows
+        ],
+        "first_boards": [found[0] for found in boards.values() if found],
+        "boards": [(title, found[1:]) for title, found in boards.items()],
+    }
+
+
+def _board(row: Row) -> dict[str, Any]:
+    """Return what the template shows of one board."""
+    drawing = small_board(charts.board_svg(row), row["fen"].split()[1] == "w")
+    return {"svg": drawing, "caption": charts.caption(row), "row": {**UNKNOWN, **row}}
+
+
+@cache
+def _environment() -> "Environment":
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    return Environment(
+        loader=FileSystemLoader(Path(__file__).with_name("page")),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+    )
+
+
+@cache
+def _drawings() -> "Markup":
+    """Return the pieces and empty boards that all boards of a page share."""
+    import chess.svg
+
+    boards = []
+    for orientation in (chess.BLACK, chess.WHITE):
+        empty = charts.parse_svg(chess.svg.board(None, orientation=orientation))
+        group = empty.makeelement("g", {"id": f"board-{int(orientation)}"})
+        group.extend(part for part in empty if part.tag.rpartition("}")[2] not in ("desc", "defs"))
+        boards.append(charts.write_svg(group))
+    return safe("".join([*chess.svg.PIECES.values(), *boards]))

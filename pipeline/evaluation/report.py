@@ -1,5 +1,4 @@
-"""Measure a checkpoint: how often its first choice is the human's move on unseen games, by a stated
-rule.
+"""Measure how often a checkpoint's first choice is the human's move, in unseen games.
 
 Every figure is a mean over the counted positions. Intervals treat a game as the sampling unit,
 since the positions of one game are alike. The baselines are measured on the same rows.
@@ -24,12 +23,8 @@ from pipeline.dataset.position_keys import find_keys
 from pipeline.dataset.training_set import LATEST, Member, Shard, members
 from pipeline.dumps.paths import dumps_of
 from pipeline.errors import ConfigError, DamagedError
-from pipeline.evaluation.human_search import COLUMNS as SEARCHED
-from pipeline.evaluation.human_search import SearchedRows
 from pipeline.evaluation.measure import BATCH, COLUMNS, COMMON_CLOCK, COMMON_PLY, measure_rows
 from pipeline.evaluation.measure import Rule as Rule
-from pipeline.evaluation.ratings.matrix import describe_matrix, measure_matrix
-from pipeline.evaluation.ratings.sample import RATINGS, BandSample
 from pipeline.samples.shipped import SAMPLE
 from pipeline.training.train import count_positions, list_datasets
 
@@ -39,15 +34,16 @@ if TYPE_CHECKING:
 
     from model.inference.evaluator import NetworkEvaluator
     from model.inference.onnx_evaluator import OnnxEvaluator
+    from pipeline.evaluation.rating_matrix import BandSample
 
 
 CURVES = ("positions", "top1", "validation_top1")
-"""Columns of a training run's metrics that the page shows as curves over the first."""
+"""Columns of a run's metrics that the page draws over the first."""
 CHECKED, TOLERANCE = 4 * BATCH, 0.001
-"""Positions on which the exported network is compared with torch's, and the largest difference in
+"""Positions on which the exported network is compared with torch's, and the tolerated difference in
 top-1."""
 PUBLISHED = ("Maia-2", 0.533)
-"""A published top-1 on people's games, its own ones (docs/benchmarks.md)."""
+"""A published top-1 on human games, measured on its authors' games (docs/benchmarks.md)."""
 
 
 class _Where(NamedTuple):
@@ -60,16 +56,14 @@ class _Where(NamedTuple):
     """Train shards, in which the measured positions are looked up."""
     members: list[Member]
     dumps: Sequence[str]
-    """Dumps of the only dataset, for links to games; empty if they are gone."""
+    """Dumps of a single dataset, for links to games; empty if they are missing."""
     found: "list[NDArray[np.bool_]]"
-    """Whether `train` holds each measured position, for all networks, once looked up."""
+    """The result of `look_up`, shared by all networks."""
 
     def look_up(
         self, keys_R: "NDArray[np.uint64]", progress: Progress
     ) -> "NDArray[np.bool_] | None":
-        """Return which keys of measured positions are in `train`, bool[R]; None without train
-        shards.
-        """
+        """Return which measured positions are in `train`, bool[R]; None without train shards."""
         if self.train and not self.found:
             self.found.append(find_keys(keys_R, self.train, progress))
         return self.found[0] if self.train else None
@@ -82,8 +76,8 @@ class _How(NamedTuple):
     players: bool
     rating_rows: int
     fast: bool = True
-    """Whether the exported network may be used: top-1 may differ by TOLERANCE, which hides small
-    differences of networks."""
+    """Whether the exported network may be used. Its top-1 may differ by TOLERANCE, which could hide
+    small differences between networks."""
     simulations: int = 0
 
 
@@ -111,7 +105,7 @@ def _rows_of(
     with tempfile.TemporaryDirectory(prefix="fianchetto-report-") as folder:
         try:
             ingest([str(pgn)], Path(folder), IngestConfig(test_share=0.0, val_share=0.0), workers=1)
-        except DamagedError:  # the games before the damage are measured, and the report says so
+        except DamagedError:  # measure the games before the damage, and say so
             damage = (
                 f", up to where the archive is damaged "
                 f"({read_manifest(Path(folder))['sources'][0]['damage']})"
@@ -121,8 +115,7 @@ def _rows_of(
 
 
 def report(checkpoint: Path, **options: Any) -> dict[str, Any]:
-    """Measure a checkpoint on a split of a dataset or training set, or on all games of a PGN file,
-    as `reports` does.
+    """Measure one checkpoint, as `reports` does.
 
     Returns the sentences `headline` and `compared`, `positions top1 top3 top5 cross_entropy
     legal_mass value_brier` (model/metrics.py) and the interval `top1_low top1_high`, None for too
@@ -148,8 +141,7 @@ def reports(
     simulations: int = 0,
     progress: Progress = silent,
 ) -> dict[str, Any]:
-    """Measure several checkpoints on the same rows: `reports` as `report` returns them, and
-    `differences` from the first.
+    """Measure checkpoints on the same rows: their `reports`, and `differences` from the first.
 
     `against` are datasets whose train split is searched for the measured positions; the default is
     that of `positions`. Without `players`, ratings and clocks are hidden from networks that read
@@ -166,7 +158,7 @@ def reports(
     for name, number in (("rating_rows", rating_rows), ("simulations", simulations)):
         if number < 0:
             raise ConfigError(f"{name} must be 0 or more, got {number}")
-    for path in checkpoints:  # before minutes of ingest
+    for path in checkpoints:  # fail before minutes of ingest
         read_card(path)
     with _rows_of(positions, split, pgn, against, progress) as where:
         how = _How(
@@ -190,9 +182,7 @@ def reports(
 
 
 def _names(checkpoints: Sequence[Path]) -> list[str]:
-    """Return a name for each checkpoint: its folder's, with the folder above where two are
-    alike.
-    """
+    """Return each checkpoint's folder name, with its parent where two are alike."""
     plain = [path.resolve().name for path in checkpoints]
     return [
         name if plain.count(name) == 1 else f"{path.resolve().parent.name}/{name}"
@@ -211,12 +201,9 @@ def _train_shards(directories: Sequence[Path]) -> list[Shard]:
 
 
 def _seen(card: dict[str, Any], positions: Path, split: str) -> str:
-    """Return whether the network was trained on these games, by the hashes in its card: yes,
-    unknown or no.
-    """
-    answers = {
-        _seen_dataset(card, member, split) for member in members(positions) if member.shards(split)
-    }
+    """Return whether the network was trained on these games, by the hashes in its card."""
+    split_members = (member for member in members(positions) if member.shards(split))
+    answers = {_seen_dataset(card, member, split) for member in split_members}
     return next((word for word in ("yes", "unknown", "no") if word in answers), "no, another dump")
 
 
@@ -226,7 +213,7 @@ def _seen_dataset(card: dict[str, Any], member: Member, split: str) -> str:
     trained = list_datasets(card["data"])
     digest = file_hash(positions / MANIFEST)
     if same := [dataset for dataset in trained if dataset.get("manifest_sha256") == digest]:
-        if split == LATEST:  # unless every training held out the same games
+        if split == LATEST:  # seen unless every training held out the same games
             return (
                 "yes"
                 if {dataset.get("held_out") for dataset in same} != {member.held_out}
@@ -244,9 +231,7 @@ def _seen_dataset(card: dict[str, Any], member: Member, split: str) -> str:
 
 
 def _measure_common_rule(table: "pl.DataFrame", rule: Rule, where: str) -> dict[str, Any]:
-    """Return the headline figures of the counted rows that the usual rule of the literature counts
-    too.
-    """
+    """Return the headline figures under the usual rule of the literature."""
     import polars as pl
 
     from pipeline.evaluation.figures import headline
@@ -259,10 +244,11 @@ def _measure_common_rule(table: "pl.DataFrame", rule: Rule, where: str) -> dict[
 
 
 def _measure_matrix(
-    network: "NetworkEvaluator", sample: BandSample, how: _How, progress: Progress
+    network: "NetworkEvaluator", sample: "BandSample", how: _How, progress: Progress
 ) -> dict[str, Any]:
     """Return the matrix of ratings, or the reason why there is none, in words under `words`."""
     from model.data.inputs import input_columns
+    from pipeline.evaluation.rating_matrix import RATINGS, describe_matrix, measure_matrix
 
     if not set(RATINGS) <= set(input_columns(network.preset)):
         return {"words": f"skipped: {network.preset.name} is not conditioned on ratings"}
@@ -275,8 +261,7 @@ def _measure_matrix(
 def choose_network(
     checkpoint: Path, network: "NetworkEvaluator", batches: Iterable[Batch]
 ) -> "tuple[NetworkEvaluator | OnnxEvaluator, str]":
-    """Return the exported network on all cores if it agrees with torch's in top-1 on these batches,
-    else torch's; and why.
+    """Return the exported network if its top-1 agrees with torch's, else torch's; and why.
 
     With bfloat16 torch is about as fast as 8-bit integers with this check, so it is worth it only
     where torch uses float32.
@@ -338,18 +323,27 @@ def _measure(
         page_details,
         slices,
     )
-    from pipeline.evaluation.page.links import add_game_tags
+    from pipeline.evaluation.game_texts import add_game_tags
 
     card = read_card(checkpoint)
     network = evaluator(checkpoint)
     read = input_columns(network.preset)
-    names = (*COLUMNS, *read, *(SEARCHED if how.simulations else ()))
+    sample, searched, names = None, None, [*COLUMNS, *read]
+    if how.rating_rows:
+        from pipeline.evaluation.rating_matrix import BandSample
+
+        sample = BandSample(how.rating_rows)
+    if how.simulations:
+        from pipeline.evaluation import human_search
+
+        names += human_search.COLUMNS
+        searching = find_export(checkpoint) or network
+        searched = human_search.SearchedRows(searching, how.simulations)
     batches = Batches(
         [where.positions], where.split, batch_size=BATCH, columns=tuple(dict.fromkeys(names))
     )
     rows = min(how.rule.limit, batches.rows) if how.rule.limit else batches.rows
     stream = batches.sample(rows) if rows < batches.rows else batches.read_rows()
-    sample = BandSample(how.rating_rows)
     fastest: NetworkEvaluator | OnnxEvaluator = network
     evaluated_by = "torch"
     if (
@@ -359,11 +353,6 @@ def _measure(
     ):
         fastest, evaluated_by = choose_network(checkpoint, network, batches.sample(CHECKED))
     factor = (card.get("calibration") or {}).get("factor")
-    searched = (
-        SearchedRows(find_export(checkpoint) or network, how.simulations)
-        if how.simulations
-        else None
-    )
     table, boards = measure_rows(
         stream, fastest, how.rule, rows, how.players, sample, progress, factor, searched
     )
@@ -371,7 +360,7 @@ def _measure(
     cut = slices(table, where.look_up(table["key"].to_numpy(), progress))
     top1 = {row["band"]: row["top1"] for row in cut.get("in train", [])}
     both = {"top1_not_in_train": top1.get(IN_TRAIN[0]), "top1_in_train": top1.get(IN_TRAIN[1])}
-    matrix = _measure_matrix(network, sample, how, progress) if how.rating_rows else {}
+    matrix = _measure_matrix(network, sample, how, progress) if sample else {}
     rule = how.rule if rows < batches.rows else replace(how.rule, limit=0)
     figures, seen = headline(table), _seen(card, where.positions, where.split)
     sources = [source["name"] for member in where.members for source in member.manifest["sources"]]

@@ -2,12 +2,14 @@
 forms from it.
 """
 
-import math
-from dataclasses import asdict, dataclass, field, replace
-from typing import Literal
+from dataclasses import asdict, field, replace
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from engine.match.sprt import SprtConfig
 from engine.search import SearchConfig
+from model.settings import Count, Positive, Share, settings
 from model.training.config import Device, OptimizerName, TrainConfig
 from pipeline.errors import ConfigError
 from pipeline.selfplay.config import ExploreConfig, SourceName
@@ -17,6 +19,8 @@ MOST_USES = 1_000_000
 SMALLEST_SHARE = 1e-6
 """Share of a source below which it is left out: shares are sums of fractions."""
 LoopTeach = Literal["auto", "policy", "value", "both", "none"]
+Games = Annotated[int, Field(ge=2, multiple_of=2)]
+"""Games come in pairs, one with each color."""
 
 
 def default_explore() -> ExploreConfig:
@@ -36,7 +40,7 @@ def default_explore() -> ExploreConfig:
     return ExploreConfig(games=4000, count=48_000, search=search)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings(ConfigError)
 class TuneConfig:
     """Training of one generation."""
 
@@ -98,7 +102,7 @@ class TuneConfig:
         return TrainConfig(**asdict(self) | {"teach": teach}, ema=0.995, warmup=0.05, seed=seed)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings(ConfigError)
 class GateConfig:
     """Matches and thresholds of a promotion: SPRT against the best network, then matches against
     both controls.
@@ -107,32 +111,23 @@ class GateConfig:
     (tests/pipeline/finetune/test_gate.py).
     """
 
-    games: int = 400
+    games: Games = 400
     """Maximum number of games against the best network; a candidate is rejected if the test is
     undecided after them."""
-    simulations: int = 64
+    simulations: Positive = 64
     """Simulations per move of both players."""
-    seed_games: int = 100
+    seed_games: Games = 100
     """Games against each control: the supervised checkpoint, and a network trained on human rows
     alone for as many steps. Candidates that the test accepts play all of them."""
     elo0: float = -15.0
     """Elo difference of the sequential test's H0; a candidate is rejected when H0 is accepted."""
     elo1: float = 35.0
     """Elo difference of the sequential test's H1; a candidate passes when H1 is accepted."""
-    max_top1_drop: float = 0.015
+    max_top1_drop: Share = 0.015
     """Human top-1 that a candidate may lose against the supervised checkpoint; one that loses more
     is not promoted."""
 
     def __post_init__(self) -> None:
-        for name in ("games", "seed_games"):
-            if getattr(self, name) < 2 or getattr(self, name) % 2:
-                raise ConfigError(
-                    f"{name} of the gate come in pairs: 2, 4, 6 ..., not {getattr(self, name)}"
-                )
-        if self.simulations < 1:
-            raise ConfigError("simulations of the gate must be 1 or more")
-        if not 0.0 <= self.max_top1_drop <= 1.0:
-            raise ConfigError(f"max_top1_drop must be from 0 to 1, not {self.max_top1_drop}")
         _ = self.sprt  # raises SprtError for invalid bounds
 
     @property
@@ -141,34 +136,34 @@ class GateConfig:
         return SprtConfig(elo0=self.elo0, elo1=self.elo1, alpha=0.05, beta=0.1)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings(ConfigError)
 class FinetuneConfig:
     """The loop. Its length is a number of generations or minutes or both."""
 
-    generations: int | None = None
+    generations: Positive | None = None
     """Number of generations; a later start may ask for more."""
-    minutes: float | None = None
+    minutes: Annotated[float, Field(gt=0)] | None = None
     """Minutes in all, summed over every start of the loop; the stage in progress then stops and can
     be resumed."""
-    seed: int = 0
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
     """Random seed of games, searches, order of training rows and openings; each generation derives
     its own."""
-    buffer: int = 4
+    buffer: Positive = 4
     """Number of recent generations whose searched rows are trained on, the new one included; only
     those of the same explorer and targets count."""
-    human_share: float = 0.5
+    human_share: Annotated[float, Field(ge=0, lt=1)] = 0.5
     """Share of human rows in a training batch; 0 without --positions, and once all human rows were
     used where searched rows keep the policy."""
-    most_uses: float = 2.0
+    most_uses: Annotated[float, Field(gt=0, le=MOST_USES)] = 2.0
     """Maximum number of uses of a searched row, on average, over all trainings that led to a
     network."""
-    workers: int = 0
+    workers: Count = 0
     """Processes that play or search; 0 for one per core."""
     engine: str = "local"
     """Where games and searches run: local, ray, ray:HOST:PORT or ray://HOST:PORT."""
-    games_share: float = 0.0
+    games_share: Share = 0.0
     """Share of `explore.games` that a generation plays."""
-    near_share: float = 0.0
+    near_share: Share = 0.0
     """Share of `explore.count` that is searched one to four random moves off people's positions."""
     explore: ExploreConfig = field(default_factory=default_explore)
     """EXPLORE: how many positions are searched, how, and by whom; the shares decide on the
@@ -181,23 +176,8 @@ class FinetuneConfig:
     def __post_init__(self) -> None:
         if self.generations is None and self.minutes is None:
             raise ConfigError("set how long to fine-tune: generations, minutes or both")
-        if (self.generations is not None and self.generations < 1) or (
-            self.minutes is not None and not 0 < self.minutes < math.inf
-        ):
-            raise ConfigError("generations must be 1 or more, minutes above 0 and finite")
-        if not 0 <= self.seed < 2**31 or self.workers < 0:
-            raise ConfigError("seed must be from 0 to 2147483647, and workers 0 or more")
-        if self.buffer < 1:
-            raise ConfigError("buffer must be 1 generation or more")
-        if not 0.0 <= self.human_share < 1.0 or not 0.0 < self.most_uses <= MOST_USES:
-            raise ConfigError(
-                f"human_share must be from 0 to below 1, most_uses above 0 and up to {MOST_USES:,}"
-            )
-        shares = (self.games_share, self.near_share, self.games_share + self.near_share)
-        if not all(0.0 <= share <= 1.0 for share in shares):
-            raise ConfigError(
-                "games_share and near_share must be 0 or more, and 1 at most together"
-            )
+        if self.games_share + self.near_share > 1:
+            raise ConfigError("games_share and near_share must be at most 1 together")
 
     @property
     def sources(self) -> dict[str, ExploreConfig]:

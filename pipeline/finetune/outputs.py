@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from engine.json_files import parse_json
-from pipeline.evaluation.render import markdown, publish_bytes
+from pipeline.evaluation.render import publish_bytes
 from pipeline.finetune.curves import draw_curves
 from pipeline.finetune.state import STAGES, Generation, State, checkpoint_of
 from pipeline.matches.match import format_elo
 from pipeline.storage.csv_text import csv_text
+from pipeline.storage.tables import markdown
 
 CSV, CURVES, BEST = "generations.csv", "curves.png", "best"
 GAMES = (

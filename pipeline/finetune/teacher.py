@@ -40,7 +40,7 @@ from pipeline.dataset.files.schemas import Count, Number, Schema
 from pipeline.dataset.files.shards import Batch, publish_json
 from pipeline.dataset.files.stored_planes import row_positions
 from pipeline.errors import ConfigError, Stopped
-from pipeline.evaluation.intervals import clustered_mean
+from pipeline.evaluation.figures import clustered_mean
 from pipeline.finetune.config import SMALLEST_SHARE, FinetuneConfig, default_explore
 from pipeline.finetune.state import GENERATIONS, FinetuneError
 from pipeline.selfplay.draw import FIRST_PLY, rank_equals

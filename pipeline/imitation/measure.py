@@ -16,9 +16,9 @@ from engine.progress import Progress, Tick
 from pipeline.dataset.batches import Batches
 from pipeline.dataset.files.shards import Batch
 from pipeline.dataset.position_keys import position_keys
+from pipeline.evaluation.charts import board_of, move_on, san
 from pipeline.evaluation.figures import paired_difference
-from pipeline.evaluation.measure import BATCH, COLUMNS, first_choice
-from pipeline.evaluation.page.boards import BOARDS, best_boards, board_of, board_row, move_on, san
+from pipeline.evaluation.measure import BATCH, BOARDS, COLUMNS, best_boards, board_row, first_choice
 
 if TYPE_CHECKING:
     import polars as pl

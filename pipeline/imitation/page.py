@@ -7,9 +7,16 @@ from typing import Any
 import chess
 
 from pipeline.dataset.files.shards import publish_json
-from pipeline.evaluation.page.boards import board_svg, san
-from pipeline.evaluation.page.page import UNKNOWN, render, small_board
-from pipeline.evaluation.render import format_nats, format_points, markdown, publish_bytes
+from pipeline.evaluation.charts import board_svg, san
+from pipeline.evaluation.render import (
+    UNKNOWN,
+    format_nats,
+    format_points,
+    publish_bytes,
+    render,
+    small_board,
+)
+from pipeline.storage.tables import markdown
 
 PARTS = {"all": "all moves", "late": "moves from the 12th on"}
 """Name in the report of each part of the person's moves."""

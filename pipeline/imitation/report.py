@@ -10,7 +10,7 @@ from typing import Any
 from engine.progress import Progress, Stop
 from pipeline.dataset.training_set import LATEST
 from pipeline.errors import Stopped
-from pipeline.evaluation.page.links import add_game_tags
+from pipeline.evaluation.game_texts import add_game_tags
 from pipeline.imitation import measure
 
 

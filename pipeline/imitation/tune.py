@@ -16,7 +16,7 @@ import numpy as np
 from engine.progress import Progress, Stop
 from pipeline.dataset.files.shards import Batch
 from pipeline.errors import Stopped
-from pipeline.evaluation.intervals import NORMAL_95
+from pipeline.evaluation.figures import NORMAL_95
 from pipeline.imitation import measure
 from pipeline.training.train import (
     describe_data,

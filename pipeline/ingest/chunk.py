@@ -15,15 +15,17 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cache, partial
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
+from pydantic import Field
 
 from engine.board.position import WORDS
 from engine.encoding.views import LAST_MOVES
-from pipeline.dataset.files.columns import FORMS, Form
+from model.settings import Count, Share, settings
+from pipeline.dataset.files.columns import Form
 from pipeline.dataset.files.permute import Records
 from pipeline.dataset.files.plane_kernels import BOARDS, PACKED
 from pipeline.dataset.files.shards import (
@@ -94,53 +96,34 @@ OTHERS = (
 STANDARD = frozenset({"", "standard", "chess", "classical", "normal", "illegal", "from position"})
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings(ConfigError)
 class IngestConfig(Filters):
     """Settings of a dataset; the manifest records them, and a dataset with other settings is not
     continued.
     """
 
-    test_share: float = 0.05
-    """Share of games held out for the test split, by a hash of their moves."""
-    val_share: float = 0.02
-    """Share of games held out for validation while training, by a hash of their moves."""
     planes: Form = "all"
     """How shards hold positions: all (77 planes, for any reader) or compact (the board, from which
     this program makes the planes). Compact takes half the bytes, and its batches are several times
     as fast."""
-    history: int = 8
+    test_share: Share = 0.05
+    """Share of games held out for the test split, by a hash of their moves."""
+    val_share: Share = 0.02
+    """Share of games held out for validation while training, by a hash of their moves."""
+    history: Annotated[int, Field(ge=1, le=len(LAST_MOVES))] = 8
     """Previous half-moves that a row keeps, 1 to 8, for networks that read them (fianchetto-human);
     each after the first takes 1.6 bytes per row."""
-    seed: int = 0
+    seed: Count = 0
     """Random seed of the shuffle and of the choice of games."""
-    chunk_mib: int = 0
+    chunk_mib: Annotated[int, Field(ge=0, le=256)] = 0
     """MiB of PGN text that a worker encodes at a time, into a shard for each split; 0 chooses 8 to
     64 by the dumps' size."""
 
     def __post_init__(self) -> None:
         """Validate the settings."""
         Filters.__post_init__(self)  # super() does not work in a dataclass with slots
-        if not (
-            0 <= self.test_share < 1
-            and 0 <= self.val_share < 1
-            and self.test_share + self.val_share < 1
-        ):
-            raise ConfigError(
-                "test_share and val_share are shares: each from 0 to 1, and together below 1"
-            )
-        if self.planes not in FORMS:
-            raise ConfigError(f"planes are all or compact, not {self.planes!r}")
-        if not 1 <= self.history <= len(LAST_MOVES):
-            raise ConfigError(
-                f"history is from 1 to {len(LAST_MOVES)} half-moves, not {self.history}"
-            )
-        if not 0 <= self.chunk_mib <= 256:
-            raise ConfigError(
-                f"chunk_mib is from 1 to 256, or 0 to choose by the size of the dumps, not "
-                f"{self.chunk_mib}"
-            )
-        if self.seed < 0:
-            raise ConfigError(f"seed is at least 0, not {self.seed}")
+        if self.test_share + self.val_share >= 1:
+            raise ConfigError("test_share and val_share must be below 1 together")
 
 
 def config_digest(config: IngestConfig) -> str:

@@ -1,7 +1,7 @@
 """The data card of a dataset, written from the manifest and counts of its games."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from pipeline.dataset.files.layout import CARD
 from pipeline.storage.stores import publish
+from pipeline.storage.tables import escape, markdown_table
 
 QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 COUNTED = ("split", "result", "time_control", "termination")
@@ -68,26 +69,6 @@ class GameCounts:
         return [int(value) for value in np.searchsorted(ends, places, side="right")]
 
 
-def _cell(value: object) -> str:
-    """Return a value as text without markup, cut to 60 characters: tags of a dump and its name may
-    hold anything.
-    """
-    text = "" if value is None else f"{value}"
-    return "".join(
-        f"&#{ord(char)};" if char in "|<>&[]`*\\" else char
-        for char in text[:60]
-        if char.isprintable()
-    )
-
-
-def markdown_table(rows: Sequence[Mapping[str, object]]) -> str:
-    """Return rows as a Markdown table."""
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    lines = ["| " + " | ".join(names) + " |", "|" + "---|" * len(names)]
-    lines += ["| " + " | ".join(_cell(row.get(name)) for name in names) + " |" for row in rows]
-    return "\n".join(lines)
-
-
 def data_card(manifest: Mapping[str, Any], games: GameCounts) -> str:
     """Return a description of a dataset in Markdown: counts, splits, ratings, time controls,
     results, dropped games.
@@ -116,7 +97,7 @@ def data_card(manifest: Mapping[str, Any], games: GameCounts) -> str:
     parts = [
         f"# {manifest['positions']['total']:,} positions of {manifest['games']['used']:,} games",
         "\n".join(
-            f"- {_cell(source['name'])}, sha256 `{source['sha256']}`"
+            f"- {escape(source['name'])}, sha256 `{source['sha256']}`"
             for source in manifest["sources"]
         ),
         f"Encoding {manifest['encoding_version']} (`{manifest['moves_hash']}`), shard format "

@@ -18,12 +18,14 @@ import datetime
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from engine.board.piece_codes import CODE_BITS
+from model.settings import Count, settings
 from pipeline.dataset.hashing import splitmix64, unit_interval
 from pipeline.dataset.strata import CLASSES, speed_class
 from pipeline.errors import ConfigError
@@ -42,20 +44,12 @@ TERMINATIONS = (
 )
 """Values of the tag Termination: PGN standard, 9.8.1. Lichess writes them with a capital letter."""
 
-TYPES = {
-    int: "a whole number",
-    float: "a number",
-    bool: "true or false",
-    str: "a text",
-    tuple: "a list of texts",
-}
-
 NAMES_HOLD_COMMAS = {"commas": False}
 """Metadata of a setting with names, as "Carlsen, Magnus": the command line does not split it at
 commas."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings(ConfigError)
 class Filters:
     """Settings of the filters; every default keeps all. The manifest counts what each filter
     dropped.
@@ -64,9 +58,9 @@ class Filters:
     player: tuple[str, ...] = field(default=(), metadata=NAMES_HOLD_COMMAS)
     """Keep only moves of this player, named exactly as in the tags. Several names keep several
     players, none keeps all."""
-    min_elo: int = 0
+    min_elo: Count = 0
     """Lowest rating of either player; 0 also keeps games without ratings."""
-    max_elo: int = 0
+    max_elo: Count = 0
     """Highest rating of either player; 0 for any."""
     rated_only: bool = False
     """Keep only games whose Event begins with "Rated". Casual games are often not played to win."""
@@ -87,76 +81,42 @@ class Filters:
     """Keep games that ended so, as `normal,time forfeit`. Other endings are abandoned,
     adjudication, death, emergency, rules infraction and unterminated. Games with another text or
     none are dropped."""
-    skip_plies: int = 0
+    skip_plies: Count = 0
     """Half-moves at the beginning of a game that do not become rows: openings are mostly duplicates
     of each other."""
-    min_clock: int = 0
+    min_clock: Count = 0
     """Minimum number of seconds on the mover's clock, if it is known; moves in time trouble teach
     little. 0 for all."""
-    sample: float = 1.0
+    sample: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Share of games to keep, by a hash of their movetext and the seed. A smaller share is a subset
     of a larger one. Of evaluated positions, share of the row groups to read."""
-    positions_per_game: int = 0
+    positions_per_game: Count = 0
     """Maximum number of rows of a game, drawn by a hash, since neighbours are nearly duplicates; 0
     for all."""
-    min_pieces: int = 0
+    min_pieces: Count = 0
     """Minimum number of pieces on the board, kings and pawns included."""
-    max_pieces: int = 32
+    max_pieces: Annotated[int, Field(ge=2, le=32)] = 32
     """Maximum number of pieces on the board, kings and pawns included."""
-    min_depth: int = 0
+    min_depth: Count = 0
     """Minimum depth of an engine's analysis, which only Lichess's position evaluations state; 0 for
     all."""
-    max_score: int = 0
+    max_score: Count = 0
     """Greatest evaluation in centipawns of either side, mates being 32000; rows without one are
     kept. 0 for all."""
 
     def __post_init__(self) -> None:
         """Validate the settings."""
-        check_types(self)
-        counts = (
-            "min_elo",
-            "max_elo",
-            "skip_plies",
-            "min_clock",
-            "positions_per_game",
-            "min_pieces",
-            "min_depth",
-            "max_score",
-        )
-        if negative := [name for name in counts if getattr(self, name) < 0]:
-            raise ConfigError(f"{negative[0]} must be at least 0, got {getattr(self, negative[0])}")
         if self.max_elo and self.max_elo < self.min_elo:
             raise ConfigError(f"max_elo {self.max_elo} is below min_elo {self.min_elo}")
         if wrong := [word for word in self.speeds if word not in SPEEDS]:
             raise ConfigError(f"speeds: {wrong[0]!r} is none of {', '.join(SPEEDS)}")
         if wrong := [word for word in self.terminations if word not in TERMINATIONS]:
             raise ConfigError(f"terminations: {wrong[0]!r} is none of {', '.join(TERMINATIONS)}")
-        if not max(2, self.min_pieces) <= self.max_pieces <= 32:
-            raise ConfigError(
-                f"max_pieces is from 2 to 32, and at least min_pieces, not {self.max_pieces}"
-            )
-        if not 0 < self.sample <= 1:
-            raise ConfigError(f"sample is a share of games above 0 and up to 1, not {self.sample}")
+        if self.min_pieces > self.max_pieces:
+            raise ConfigError(f"min_pieces {self.min_pieces} is above max_pieces {self.max_pieces}")
         first, last = day(self.since, "since"), day(self.until, "until")
         if first and last and last < first:
             raise ConfigError(f"until {self.until} is before since {self.since}")
-
-
-def check_types(settings: Any) -> None:
-    """Raise ConfigError for a setting of another type than its default: a name for a list of names,
-    text for a number.
-    """
-    for one in fields(settings):
-        value, kind = getattr(settings, one.name), type(one.default)
-        if kind is tuple:
-            is_valid = isinstance(value, (tuple, list)) and all(
-                isinstance(word, str) for word in value
-            )
-        else:
-            numbers = (int, float) if kind is float else kind
-            is_valid = isinstance(value, numbers) and isinstance(value, bool) == (kind is bool)
-        if not is_valid:
-            raise ConfigError(f"{one.name} must be {TYPES[kind]}, got {value!r}")
 
 
 def day(text: str, name: str) -> int:

@@ -9,13 +9,14 @@ from typing import Any
 from engine.match.config import PlayerError
 from engine.progress import Progress, Stop, never, silent
 from pipeline.dataset.files.shards import publish_json
-from pipeline.evaluation.render import markdown, publish_bytes
+from pipeline.evaluation.render import publish_bytes
 from pipeline.matches.config import ArenaConfig, SideConfig
 from pipeline.matches.files import MatchFilesError
 from pipeline.matches.match import format_elo, play_match
 from pipeline.matches.players import player_of
 from pipeline.storage.ownership import MATCH, MATCHES, is_free, is_of, require_own
 from pipeline.storage.preflight import require_folder
+from pipeline.storage.tables import markdown
 
 SHOWN = (
     "a",

@@ -18,29 +18,32 @@ do with rating=1800, which may have aim=strength (engine/search/human.py). Gumbe
 unlike in self-play; gumbel_scale=1 turns it on.
 """
 
-import math
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
 
 from engine.match.config import Limit, MatchError, PlayerError
 from engine.match.sprt import SprtConfig
+from model.settings import Count, NotNegative, Positive, settings
 
 CLOCK = re.compile(r"(?:(\d{1,5})/)?(\d{0,5}\.?\d{1,5})(?:\+(\d{0,5}\.?\d{1,5}))?", re.ASCII)
 """[MOVES/]SECONDS[+INCREMENT]."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings(PlayerError)
 class SideConfig:
     """One player and its limits."""
 
     who: str
     """A checkpoint's directory, onnx:DIR, hand-written, uniform, policy:X or uci:COMMAND."""
-    simulations: int = 64
+    simulations: Positive = 64
     """Simulations per move of our players, unless a time is given."""
-    nodes: int | None = None
+    nodes: Positive | None = None
     """Nodes per move of an engine, unless a time is given."""
-    movetime: int | None = None
+    movetime: Positive | None = None
     """Milliseconds per move."""
     tc: str | None = None
     """Clock as seconds+increment (10+0.1) or moves/seconds (40/60)."""
@@ -50,12 +53,6 @@ class SideConfig:
     def __post_init__(self) -> None:
         if self.movetime is not None and self.tc is not None:
             raise PlayerError(f"{self.who}: give a time per move or a clock, not both")
-        if self.simulations < 1 or (self.nodes is not None and self.nodes < 1):
-            raise PlayerError(f"{self.who}: simulations and nodes must be 1 or more")
-        if self.movetime is not None and self.movetime < 1:
-            raise PlayerError(
-                f"{self.who}: the time per move must be 1 millisecond or more, got {self.movetime}"
-            )
 
     @property
     def limit(self) -> Limit:
@@ -74,11 +71,11 @@ class SideConfig:
         return Limit(base=float(found[2]), increment=float(found[3] or 0), moves=moves)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings(MatchError)
 class ArenaConfig:
     """How a match is played."""
 
-    games: int = 200
+    games: Annotated[int, Field(ge=2, multiple_of=2)] = 200
     """Games to play, two with each opening. A finished match is extended by a larger number."""
     seed: int = 0
     """Random seed for openings and searches."""
@@ -91,16 +88,8 @@ class ArenaConfig:
     """End the match as soon as the sequential test has decided."""
     sprt: SprtConfig = field(default_factory=SprtConfig)
     """The sequential test."""
-    concurrency: int = 0
+    concurrency: Count = 0
     """Games at a time, or 0 for 64 between networks and evaluators, 8 for each core with UCI
     engines, and on a clock one fewer than cores."""
-    margin: float = 0.05
+    margin: NotNegative = 0.05
     """Seconds that a move may be late before the game is lost on time."""
-
-    def __post_init__(self) -> None:
-        if self.games < 2 or self.games % 2:
-            raise MatchError(
-                f"games come in pairs, one with either colour: 2, 4, 6 ..., not {self.games}"
-            )
-        if self.concurrency < 0 or not 0 <= self.margin < math.inf:
-            raise MatchError("concurrency and margin must be 0 or more, and finite")

@@ -1,5 +1,4 @@
-"""Make the embedded sample: games that the embedded network plays as people do, in the layout of
-Lichess's dumps.
+"""Make the embedded sample: games of the embedded network, in the layout of Lichess's dumps.
 
     python -m pipeline.samples.make datasets/sample/fianchetto_sample_2000.pgn.zst
 

@@ -3,24 +3,22 @@
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-"""The folder of our packages: the repository, or site-packages."""
+"""The folder of the packages: the repository, or site-packages."""
 
 
 def shipped(name: str) -> Path:
-    """Return the folder `name` of the repository's `datasets`, or of the package `fianchetto` where
-    a wheel is installed.
-    """
+    """Return a folder of `datasets/` in the repository, or its copy in an installed wheel."""
     tree = ROOT / "datasets" / name
     return tree if tree.is_dir() else ROOT / "fianchetto" / name
 
 
 EMBEDDED = shipped("embedded")
-"""A checkpoint: the network that plays by default."""
+"""The checkpoint that plays by default."""
 SAMPLE = shipped("sample") / "fianchetto_sample_2000.pgn.zst"
 """The sample dump."""
 SCRATCH_POSITIONS = 7_000_000
-"""Train positions from which on a new network does well from scratch: about 100,000 games. With
-fewer, training from EMBEDDED gives a better one (docs/guides/own_games.md)."""
+"""Train positions, about 100,000 games, from which on training from scratch does well. With fewer,
+training from EMBEDDED gives a better network (docs/guides/own_games.md)."""
 
 
 def from_here(folder: Path) -> Path:

@@ -2,12 +2,15 @@
 dataset's positions.
 """
 
-from dataclasses import dataclass, field
-from typing import Literal, get_args
+from dataclasses import field
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from engine.errors import UserError
 from engine.search import SearchConfig
 from engine.selfplay.generate import SelfPlayConfig
+from model.settings import Positive, Share, settings
 from pipeline.ingest.chunk import IngestConfig
 
 SourceName = Literal["games", "people", "near"]
@@ -35,53 +38,41 @@ def _search() -> SearchConfig:
     )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings(ExploreError)
 class ExploreConfig(SelfPlayConfig):
     """A generation of self-play; the manifest records all of it, and a directory started with other
     settings is refused.
     """
 
-    explorer: Literal["network", "hand-written"] = "network"
-    """Player that searches: the checkpoint, or the hand-written one."""
+    games: Positive = 1000
+    """Games to play."""
+    count: Positive = 20_000
+    """Positions to search (people and near)."""
     source: SourceName = "games"
     """Positions to search: of own games, of people's games, or one to four random moves off
     people's."""
-    games: int = 1000
-    """Games to play."""
-    count: int = 20_000
-    """Positions to search (people and near)."""
-    seed: int = 0
-    """Random seed of games, searches and drawn positions."""
+    explorer: Literal["network", "hand-written"] = "network"
+    """Player that searches: the checkpoint, or the hand-written one."""
     search: SearchConfig = field(default_factory=_search)
     """How each move or position is searched; positions without noise."""
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
+    """Random seed of games, searches and drawn positions."""
+    device: Literal["auto", "cpu", "cuda", "onnx"] = "auto"
+    """Device of the network. onnx runs the checkpoint's model.onnx on the CPU, fastest when
+    exported with `--int8`; a fine-tune exports its networks itself."""
     sampled_plies: int = 8
     """Maximum number of opening half-moves sampled from the policy without search; each game draws
     its own number."""
     resign: float = 0.95
     """Threshold from 0 to 1: a player resigns when its values stay below minus this threshold; 0
     never resigns."""
-    draw_penalty: float = 0.0
+    draw_penalty: Share = 0.0
     """Penalty of a draw: it is subtracted from the values of a drawn game's rows, for both
     sides."""
-    device: Literal["auto", "cpu", "cuda", "onnx"] = "auto"
-    """Device of the network. onnx runs the checkpoint's model.onnx on the CPU, fastest when
-    exported with `--int8`; a fine-tune exports its networks itself."""
 
     def __post_init__(self) -> None:
         """Raise ExploreError for values out of range."""
         SelfPlayConfig.__post_init__(self)
-        for name in ("games", "count"):
-            if getattr(self, name) < 1:
-                raise ExploreError(f"{name} must be at least 1, not {getattr(self, name)}")
-        if not 0 <= self.seed < 2**32:
-            raise ExploreError(f"seed must be from 0 to {2**32 - 1}, not {self.seed}")
-        for name in ("explorer", "source", "device"):
-            if getattr(self, name) not in (known := get_args(self.__annotations__[name])):
-                raise ExploreError(
-                    f"{name} is one of {', '.join(known)}, not {getattr(self, name)!r}"
-                )
-        if not 0.0 <= self.draw_penalty <= 1.0:
-            raise ExploreError(f"draw_penalty must be between 0 and 1, not {self.draw_penalty}")
 
     @property
     def uses_network(self) -> bool:

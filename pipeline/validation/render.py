@@ -1,19 +1,15 @@
-"""Write an audit as text, as Markdown and as a picture."""
+"""Write an audit as text and as Markdown."""
 
-import io
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pipeline.dataset.files.shards import publish_json
 from pipeline.dataset.training_set import ALL_SPLITS
 from pipeline.errors import ConfigError
-from pipeline.evaluation.render import publish_bytes, text_table
-from pipeline.ingest.data_card import markdown_table
+from pipeline.evaluation.render import publish_bytes
 from pipeline.storage.ownership import AUDIT, require_own
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from pipeline.storage.tables import markdown_table, text_table
 
 Rows = list[dict[str, Any]]
 
@@ -72,46 +68,9 @@ def audit_markdown(result: Mapping[str, Any]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def draw_audit(result: Mapping[str, Any]) -> bytes:
-    """Return a PNG: shares by bin for each split."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    distributions = result["distributions"]
-    size = (5.0, 1 + 2 * len(distributions))  # inches; pages in Dagster show no wider picture
-    figure = Figure(figsize=size, layout="constrained")
-    FigureCanvasAgg(figure)
-    panels: Any = figure.subplots(len(distributions), 1)
-    for axes, (name, rows) in zip(panels.flat, distributions.items(), strict=True):
-        _draw_shares(axes, f"by {name.replace('_', ' ')}", rows)
-    copies = result["copies"]
-    names = ", ".join(row["dataset"] for row in result["datasets"])
-    title = f"{names[:60]}\n{copies['positions']:,} positions, {copies['copies_share']:.1%} copies"
-    figure.suptitle(title, fontsize=10)
-    drawn = io.BytesIO()
-    figure.savefig(drawn, dpi=76)
-    return drawn.getvalue()
-
-
-def _draw_shares(axes: "Axes", title: str, rows: Rows) -> None:
-    """Draw the share of each bin, a bar for each split."""
-    splits = [name for name in ALL_SPLITS if rows and name in rows[0]]
-    width = 0.8 / max(len(splits), 1)
-    for at, name in enumerate(splits):
-        places = [place + (at - (len(splits) - 1) / 2) * width for place in range(len(rows))]
-        axes.bar(places, [row[name] for row in rows], width, label=name)
-    axes.set_xticks(
-        range(len(rows)), [row["bin"] for row in rows], rotation=35, ha="right", fontsize=7
-    )
-    axes.set_title(title, fontsize=9)
-    if splits:
-        axes.legend(fontsize=7)
-
-
 def write_audit(result: Mapping[str, Any], out: Path) -> None:
-    """Publish `audit.json`, `AUDIT.md` and `audit.png` in a folder."""
+    """Publish `audit.json` and `AUDIT.md` in a folder."""
     require_own(out, AUDIT, ConfigError)
     out.mkdir(parents=True, exist_ok=True)
     publish_json(out, "audit.json", dict(result))  # first: it marks the folder as an audit's
     publish_bytes(out, "AUDIT.md", audit_markdown(result).encode())
-    publish_bytes(out, "audit.png", draw_audit(result))

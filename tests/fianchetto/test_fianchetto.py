@@ -149,13 +149,13 @@ def test_one_path_is_taken_for_a_list_and_nothing_else_is(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("settings", "problem"),
     [
-        ({"player": "me"}, "player must be a list of texts"),
-        ({"speeds": "blitz"}, "speeds must be a list of texts"),
-        ({"min_elo": "1500"}, "min_elo must be a whole number"),
-        ({"min_elo": 1500.5}, "min_elo must be a whole number"),
-        ({"seed": True}, "seed must be a whole number"),
-        ({"sample": "0.5"}, "sample must be a number"),
-        ({"rated_only": 1}, "rated_only must be true or false"),
+        ({"player": "me"}, "player must be a valid tuple"),
+        ({"speeds": "blitz"}, "speeds must be a valid tuple"),
+        ({"min_elo": "1500"}, "min_elo must be a valid integer"),
+        ({"min_elo": 1500.5}, "min_elo must be a valid integer"),
+        ({"seed": True}, "seed must be a valid integer"),
+        ({"sample": "0.5"}, "sample must be a valid number"),
+        ({"rated_only": 1}, "rated_only must be a valid boolean"),
         ({"terminations": ("resigned",)}, "terminations: 'resigned' is none of normal"),
     ],
 )

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from model.network.presets import presets
-from pipeline.cli.parsing import parse
+from pipeline.cli.main import parse
 from tests.conftest import REPOSITORY
 from tests.pipeline import datasets
 

@@ -1,3 +1,1 @@
-"""The commands of `fianchetto`: a dataclass each, its fields the options, its docstring the
-help.
-"""
+"""The commands of `fianchetto`: each is a dataclass with its options as fields."""

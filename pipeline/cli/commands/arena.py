@@ -1,38 +1,39 @@
 """The command that measures playing strength: arena."""
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, ClassVar
 
 from engine.match.config import PlayerError
+from model.settings import settings
 from pipeline.cli.commands.base import Common, Interrupt
 from pipeline.cli.progress import bar
+from pipeline.errors import ConfigError
 from pipeline.matches.config import ArenaConfig, SideConfig
 
 LIMITS = {"simulations": int, "nodes": int, "movetime": int, "tc": str}
-"""Limits that may follow a player's name, besides options of its search or engine."""
+"""Limits that may follow a player's name, beside options of its search or engine."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings(ConfigError)
 class Arena(Common):
-    """Play matches between two or more players; matches that were stopped continue, and a larger
-    --games extends them.
+    """Play matches between players. Stopped matches continue; a larger --games extends them.
 
     A player is a checkpoint's directory, `onnx:DIR` (its model.onnx), `hand-written`, `uniform`,
     `policy:X` (one of these without search) or `uci:COMMAND`. Its own limits and options follow
     after commas: `onnx:DIR,simulations=16,c_puct=2`, `onnx:DIR,rating=1800` (moves as people of
-    that rating play) or `uci:stockfish,nodes=1000,Hash=16`. A match has games.pgn, games.jsonl and
-    summary.json. With more than two players, each meets each of the others, in directories below
-    --out, and table.md has the Elo differences.
+    that rating play) or `uci:stockfish,nodes=1000,Hash=16`. A match writes games.pgn, games.jsonl
+    and summary.json. More than two players play a round robin, in directories below --out, and
+    table.md has the Elo differences.
     """
 
     arguments: ClassVar = {"players": "PLAYER..."}
     basic: ClassVar = "out games simulations nodes movetime tc book early concurrency seed"
 
     players: tuple[str, ...]
-    """Checkpoints' directories, onnx:DIR, hand-written, uniform, policy:X or uci:COMMAND. Limits
-    and options follow after commas: uci:stockfish,nodes=1000."""
+    """Players: a checkpoint's directory, onnx:DIR, hand-written, uniform, policy:X or uci:COMMAND.
+    Limits and options follow after commas: uci:stockfish,nodes=1000."""
     out: Path
     """Directory of the match or matches."""
     simulations: int = 64
@@ -59,9 +60,7 @@ class Arena(Common):
 
 
 def parse_player(words: str, **limits: Any) -> SideConfig:
-    """Parse PLAYER,NAME=VALUE,...; the player's own limits override `limits`, and its own time any
-    other time.
-    """
+    """Parse PLAYER,NAME=VALUE,...; the player's own limits replace those in `limits`."""
     who, *options = re.split(r",(?=[^,=]+=)", words)
     own = {
         name: value

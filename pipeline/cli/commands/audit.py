@@ -1,10 +1,11 @@
 """Commands on finished datasets: join, audit, verify, rows."""
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, ClassVar
 
+from model.settings import Count, Positive, settings
 from pipeline.cli.commands.base import Common, Interrupt, require_output
 from pipeline.cli.endings import next_training
 from pipeline.cli.progress import bar
@@ -13,16 +14,15 @@ from pipeline.errors import ConfigError, DifferenceError
 from pipeline.storage.ownership import AUDIT
 
 SHOWN = 10
-"""Rows that are printed by default."""
+"""Number of rows printed by default."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings(ConfigError)
 class Join(Common):
-    """Join datasets (months) into a training set, with the newest games of each held out; rows are
-    referenced, not copied.
+    """Join datasets into a training set that holds out the newest games of each.
 
-    Run it again with the same --out to add datasets. Every command that takes a dataset also takes
-    a training set.
+    Rows are referenced, not copied. Run it again with the same --out to add datasets. Every
+    command that takes a dataset also takes a training set.
     """
 
     arguments: ClassVar = {"datasets": "[DATASET...]"}
@@ -35,12 +35,12 @@ class Join(Common):
     remove: tuple[str, ...] = ()
     """Names of datasets to remove from the set; their files are kept."""
     join: JoinConfig = field(default_factory=JoinConfig)
-    """Choice of the games that are held out."""
+    """Which games are held out."""
 
     def run(self) -> dict[str, Any]:
         """Join and return the counts of the training set."""
         from pipeline.dataset.join import join
-        from pipeline.evaluation.render import plain_text
+        from pipeline.storage.tables import plain_text
 
         stop = Interrupt()
         with bar("join") as progress:
@@ -60,10 +60,9 @@ class Join(Common):
         }
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings(ConfigError)
 class Audit(Common):
-    """Audit datasets or training sets: duplicate games, positions shared by test and train,
-    distributions.
+    """Audit datasets: duplicate games, test positions that occur in train, distributions.
 
     All figures are exact counts. Memory does not grow with the rows; the temporary folder (TMPDIR)
     takes up to 16 bytes per position.
@@ -75,7 +74,7 @@ class Audit(Common):
     datasets: tuple[Path, ...]
     """Datasets or training sets, audited together."""
     out: Path | None = None
-    """Directory for the audit as JSON, Markdown and a picture."""
+    """Directory for the audit as JSON and Markdown."""
 
     def run(self) -> dict[str, Any]:
         """Count, and write the audit into --out."""
@@ -90,15 +89,13 @@ class Audit(Common):
         return result | {"text": audit_text(result)}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings(ConfigError)
 class Verify(Common):
-    """Verify datasets: every file against its hash, and random rows against the dump that they were
-    made from.
+    """Verify datasets: every file by its hash, and random rows against their dump.
 
-    The exit status is 0 if every check passes, otherwise 1 with a list of differences. Skipped
-    checks, for example because the dump is missing, are listed too. To check every row, ingest the
-    dump again with the same settings into another directory and compare the hashes in both
-    manifests.
+    The exit status is 0 if every check passes, otherwise 1 with a list of differences. Checks that
+    were skipped, for example because the dump is missing, are listed too. To check every row,
+    ingest the dump again into another directory and compare the hashes in both manifests.
     """
 
     arguments: ClassVar = {"datasets": "DATASET..."}
@@ -106,19 +103,19 @@ class Verify(Common):
 
     datasets: tuple[Path, ...]
     """Datasets or training sets."""
-    sample: int = 64
+    sample: Count = 64
     """Rows per dataset to check with python-chess; 0 verifies files only."""
     source: tuple[Path, ...] = ()
-    """Dumps that the datasets were made from; by default those in the folder `dumps` next to the
+    """Dumps that the datasets were made from; by default those in the folder `dumps` beside the
     datasets' folder."""
 
     def __post_init__(self) -> None:
-        if self.sample < 0 or not self.datasets:
-            raise ConfigError("name at least one dataset; sample must be 0 or more")
+        if not self.datasets:
+            raise ConfigError("name at least one dataset")
 
     def run(self) -> dict[str, Any]:
         """Return what was verified; raises DifferenceError with the list of differences."""
-        from pipeline.evaluation.render import plain_text
+        from pipeline.storage.tables import plain_text
         from pipeline.validation.verify import datasets_in
 
         differences: list[str] = []
@@ -134,16 +131,12 @@ class Verify(Common):
             problems, summaries[name] = self._verify(directory)
             differences += [f"{name}: {problem}" for problem in problems]
         unread = [name for name, summary in summaries.items() if "rows" in summary["not_checked"]]
-        end = (
-            f"not compared with a dump: the rows of {', '.join(unread)}"
-            if unread
-            else "rows match their dumps"
-        )
-        end = (
-            f"{len(differences)} differences"
-            if differences
-            else f"files and splits are correct; {end}"
-        )
+        end = "files and splits are correct; rows match their dumps"
+        if unread:
+            names = ", ".join(unread)
+            end = f"files and splits are correct; not compared with a dump: the rows of {names}"
+        if differences:
+            end = f"{len(differences)} differences"
         result: dict[str, Any] = {"datasets": summaries, "problems": differences}
         result["text"] = "\n".join([plain_text(summaries), *differences, end])
         if differences:
@@ -178,11 +171,9 @@ class Verify(Common):
         }
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings(ConfigError)
 class Rows(Common):
-    """Print or export rows of a dataset or training set: FEN, UCI move, result, ratings and
-    clocks.
-    """
+    """Print or export rows of a dataset: FEN, move in UCI, result, ratings and clocks."""
 
     arguments: ClassVar = {"dataset": "DATASET"}
     basic: ClassVar = "split count out"
@@ -190,8 +181,8 @@ class Rows(Common):
     dataset: Path
     """Dataset or training set."""
     split: str = ""
-    """Only rows of this split: train, val, test or latest; by default all."""
-    count: int | None = None
+    """Split to read: train, val, test or latest; by default all."""
+    count: Positive | None = None
     """Maximum number of rows; by default all with --out, otherwise 10."""
     out: Path | None = None
     """Output file, .csv or .parquet; by default the rows are printed."""
@@ -199,10 +190,8 @@ class Rows(Common):
     def run(self) -> dict[str, Any]:
         """Write the rows, or return some to print."""
         from pipeline.dataset.fen_rows import fen_rows, write_fen_rows
-        from pipeline.evaluation.render import text_table
+        from pipeline.storage.tables import text_table
 
-        if self.count is not None and self.count < 1:
-            raise ConfigError(f"count must be 1 or more, not {self.count}")
         if self.out is None:
             found = [
                 row

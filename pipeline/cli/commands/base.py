@@ -1,6 +1,4 @@
-"""Shared by all commands: the option `--json`, stopping on a signal, and path checks before any
-work.
-"""
+"""Shared by all commands: `--json`, stopping on a signal, and checks of output folders."""
 
 import os
 import signal
@@ -20,8 +18,7 @@ class Terminated(KeyboardInterrupt):
 
 
 def interrupted(number: int, frame: object) -> None:
-    """Turn SIGTERM and Ctrl-C into an exception, so that open files are closed and temporary
-    folders removed.
+    """Raise an exception on SIGTERM and Ctrl-C, so that files are closed and folders removed.
 
     While torch is being imported the process exits at once: an exception in torch's C++ code there
     would abort it.
@@ -34,9 +31,7 @@ def interrupted(number: int, frame: object) -> None:
 
 
 class Interrupt:
-    """Stop callback: returns True after SIGTERM or a first Ctrl-C; a second Ctrl-C ends the command
-    at once.
-    """
+    """Stop callback: returns True after SIGTERM or Ctrl-C; a second Ctrl-C ends at once."""
 
     received_signal: ClassVar[int] = 0
     """Number of the signal received, or 0; it determines the exit status."""
@@ -56,9 +51,7 @@ class Interrupt:
 
 
 def require_output(out: Path | None, kind: Kind, read: Iterable[Path]) -> None:
-    """Raise ConfigError if `out` cannot be written, holds another kind of result, or lies in an
-    input folder.
-    """
+    """Raise ConfigError if `out` is not writable, holds other results, or is in an input."""
     if out is not None:
         require_folder(out)
         require_own(out, kind, ConfigError)
@@ -72,8 +65,8 @@ class Common:
     arguments: ClassVar[Mapping[str, str]] = {}
     """Positional arguments: field name -> name in the help text."""
     basic: ClassVar[str] = ""
-    """Settings that are options, shown by `--help`, by the last part of their keys. --set and
-    --config set the others."""
+    """Settings that `--help` shows as options, by the last part of their keys; --set and --config
+    set the others."""
     one_of: ClassVar[tuple[str, ...]] = ()
     """Mutually exclusive settings: one on the command line replaces another in a file."""
 

@@ -1,25 +1,26 @@
 """Commands of the board: play, review."""
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
+from pydantic import Field
+
+from model.settings import settings
 from pipeline.cli.commands.base import Common
+from pipeline.errors import ConfigError
 from pipeline.samples.shipped import EMBEDDED
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings(ConfigError)
 class Play(Common):
-    """Play in the browser: a page on this machine to play a network, ask what people would play,
-    and review games.
-    """
+    """Open a board in the browser: play a network, ask what people would play, review games."""
 
     basic: ClassVar = "checkpoint port"
 
     checkpoint: tuple[Path, ...] = ()
-    """Directories of checkpoints to offer besides the embedded one and those in
+    """Directories of checkpoints to offer beside the embedded one and those in
     datasets/checkpoints."""
-    port: int = 8000
+    port: Annotated[int, Field(ge=0, le=65535)] = 8000
     """Port of the page on 127.0.0.1; change it if another program uses 8000."""
 
     def run(self) -> dict[str, Any]:
@@ -34,17 +35,15 @@ class Play(Common):
         return {}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings(ConfigError)
 class Review(Common):
-    """Review a game as the page of `fianchetto play` does: what each move lost, and what people of
-    the rating do there.
-    """
+    """Review a game: the score that each move lost, and what people of that rating play."""
 
     arguments: ClassVar = {"game": "PGN"}
     basic: ClassVar = "checkpoint scores"
 
     game: Path
-    """PGN file, whose first game is reviewed."""
+    """PGN file; its first game is reviewed."""
     checkpoint: Path = EMBEDDED
     """Directory of the checkpoint that predicts what people play."""
     scores: Literal["auto", "game", "stockfish", "search"] = "auto"
@@ -56,7 +55,7 @@ class Review(Common):
         import model
         from pipeline.board.review import ReviewRequest, review
         from pipeline.evaluation.game_texts import text_of
-        from pipeline.evaluation.render import aligned
+        from pipeline.storage.tables import aligned
 
         pgn = next(text_of(str(self.game)), b"").decode("utf-8", "replace")
         first, *steps, last = review(

@@ -1,9 +1,10 @@
 """Commands on games and positions: ingest, show."""
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, ClassVar
 
+from model.settings import Count, settings
 from pipeline.cli.commands.base import Common, Interrupt
 from pipeline.cli.endings import describe_dataset
 from pipeline.cli.progress import bar
@@ -11,15 +12,14 @@ from pipeline.errors import ConfigError
 from pipeline.ingest.chunk import IngestConfig
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings(ConfigError)
 class Ingest(Common):
-    """Turn PGN dumps (plain, .zst, .bz2, .gz, .zip, or - for standard input) into shards of packed
-    positions.
+    """Turn PGN dumps (plain, .zst, .bz2, .gz, .zip) into a dataset of packed positions.
 
-    Dumps may be addresses (https://, s3://, gs://), which are streamed and not kept; --out may be
-    one too (s3://, gs://). Tables of games, puzzles and positions (CSV, Parquet) and EPD are
-    recognised by content. Run the same command again to continue an interrupted run; a finished
-    dataset is not changed.
+    A dump may be an address (https://, s3://, gs://), which is streamed and not kept. --out may be
+    an address too (s3://, gs://). Tables of games, puzzles and positions (CSV, Parquet) and EPD
+    files are recognized by their content. Run the same command again to continue an interrupted
+    run. A finished dataset is not changed.
     """
 
     arguments: ClassVar = {"sources": "DUMP..."}
@@ -34,23 +34,23 @@ class Ingest(Common):
     out: str | None = None
     """Directory of the dataset, or an address such as s3://bucket/prefix."""
     estimate: bool = False
-    """Read a few megabytes and print estimates for the whole dump; write nothing."""
-    workers: int = 0
-    """Worker processes; 0 for one per core, 1 to work in this process."""
-    engine: str = "local"
-    """Where to run: local, ray (starts Ray on this machine), ray:HOST:PORT or ray://HOST:PORT (a
-    cluster)."""
+    """Print estimates for the whole dump after reading a few megabytes; write nothing."""
     ingest: IngestConfig = field(default_factory=IngestConfig)
     """How to make the dataset."""
+    workers: Count = 0
+    """Worker processes; 0 for one per core, 1 to work in this process."""
+    engine: str = "local"
+    """Where to run: local, ray (starts Ray on this machine), or a cluster as ray:HOST:PORT or
+    ray://HOST:PORT."""
 
     def run(self) -> dict[str, Any]:
         """Return the manifest's summary, or the estimate of it."""
         from pipeline.dataset.files.shards import MANIFEST
-        from pipeline.evaluation.render import plain_text
         from pipeline.executors.by_name import engine_of
         from pipeline.ingest.estimate import estimate
         from pipeline.ingest.job import ingest
         from pipeline.storage.stores import catch_store_errors, place
+        from pipeline.storage.tables import plain_text
 
         stop = Interrupt()
         if self.estimate:
@@ -74,7 +74,7 @@ class Ingest(Common):
         return result | {"text": describe_dataset(manifest, out, already)}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings(ConfigError)
 class Show(Common):
     """Show the input planes of a position as text, and as a picture with --out."""
 
@@ -86,7 +86,7 @@ class Show(Common):
     view: str = "marro77"
     """Encoding: marro77 (the mover's view) or chessmarro77 (White's view)."""
     out: Path | None = None
-    """Picture file of all planes; its suffix chooses the format, such as .png."""
+    """File for a picture of all planes; its suffix is the format, such as .png."""
 
     def run(self) -> dict[str, Any]:
         """Return the planes as text and the legal moves with their labels."""
@@ -97,8 +97,6 @@ class Show(Common):
         fen = chess.STARTING_FEN if self.fen == "startpos" else self.fen
         labels = {uci: label for label, uci in moves(fen, self.view)}
         result = {"fen": fen, "view": self.view, "moves": labels, "text": show(fen, self.view)}
-        return (
-            result
-            if self.out is None
-            else result | {"picture": str(picture(fen, self.view, self.out))}
-        )
+        if self.out is not None:
+            result["picture"] = str(picture(fen, self.view, self.out))
+        return result

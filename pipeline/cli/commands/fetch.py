@@ -1,19 +1,20 @@
 """The command fetch."""
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, ClassVar
 
+from model.settings import settings
 from pipeline.cli.commands.base import Common, Interrupt
 from pipeline.cli.endings import describe_downloads
 from pipeline.cli.progress import bar
 from pipeline.dumps.fetch import FetchConfig
+from pipeline.errors import ConfigError
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings(ConfigError)
 class Fetch(Common):
-    """Download dumps: months of Lichess (2013-01, or 2013-01..2013-06) or any URL, verified against
-    published hashes.
+    """Download months of Lichess (2013-01, or 2013-01..2013-06) or any URL, and verify them.
 
     Run the same command again to continue an interrupted download; complete files are not fetched
     again.
@@ -27,7 +28,7 @@ class Fetch(Common):
     out: Path = Path("datasets/dumps")
     """Folder to download into."""
     fetch: FetchConfig = field(default_factory=FetchConfig)
-    """Where files come from, and what they must be."""
+    """Where files come from, and their expected hash."""
 
     def run(self) -> dict[str, Any]:
         """Return the outcome for each file."""

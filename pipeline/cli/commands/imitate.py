@@ -1,35 +1,35 @@
 """The command imitate."""
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, ClassVar
 
+from model.settings import settings
 from pipeline.cli.commands.base import Common, Interrupt
 from pipeline.cli.endings import next_command
 from pipeline.cli.progress import bar
+from pipeline.errors import ConfigError
 from pipeline.ingest.filters import NAMES_HOLD_COMMAS
 from pipeline.samples.shipped import EMBEDDED
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings(ConfigError)
 class Imitate(Common):
-    """Train a network that plays like one person, on their games. Run the same command again to
-    continue.
+    """Train a network that plays like one person, on that person's games.
 
-    The newest tenth of the games is held out, and the report measures on it. Other games that a
-    training did not see decide how far the network goes from the one it starts from. `OUT` is a
-    checkpoint; OUT/report/report.html has the result.
+    The report measures on the newest tenth of the games, which are held out of training. Other
+    held-out games decide how far the network moves away from the one that it starts from. OUT is a
+    checkpoint, and OUT/report/report.html has the result. Run the same command again to continue.
     """
 
     arguments: ClassVar = {"sources": "GAMES..."}
     basic: ClassVar = "player out base stranger"
 
     sources: tuple[str, ...]
-    """PGN files (plain, .zst, .bz2, .gz) or addresses with the person's games; their other games
-    are left out."""
+    """PGN files (plain, .zst, .bz2, .gz) or addresses that contain the person's games; other games
+    are skipped."""
     player: tuple[str, ...] = field(metadata=NAMES_HOLD_COMMAS)
-    """The person's name, exactly as in the tags White and Black; several for one person with
-    several accounts."""
+    """The person's name, exactly as in the tags White and Black; repeat it for other accounts."""
     out: Path
     """Directory of the checkpoint."""
     base: Path | None = None

@@ -1,9 +1,9 @@
 """Commands on networks: presets, export, calibrate."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+from model.settings import Positive, settings
 from pipeline.cli.commands.base import Common, Interrupt
 from pipeline.cli.endings import next_command
 from pipeline.cli.progress import bar
@@ -12,17 +12,15 @@ from pipeline.storage.ownership import CHECKPOINT, KINDS, is_of
 from pipeline.storage.preflight import require_folder
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings(ConfigError)
 class Presets(Common):
-    """List the networks: view, move vocabulary, parameters, and FLOP per position (a multiply-add
-    counts as two).
-    """
+    """List the networks with their parameters and FLOP per position."""
 
     def run(self) -> dict[str, Any]:
         """Return the list."""
         from model.costs import size
         from model.network.presets import presets
-        from pipeline.evaluation.render import text_table
+        from pipeline.storage.tables import text_table
 
         rows = [
             {"preset": row.name, "view": row.view, "moves": row.moves} | size(row)
@@ -31,7 +29,7 @@ class Presets(Common):
         return {"presets": rows, "text": text_table(rows)}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings(ConfigError)
 class Export(Common):
     """Export a checkpoint to ONNX, after comparing its answers with torch on 1,000 positions."""
 
@@ -43,9 +41,9 @@ class Export(Common):
     """Output file; by default model.onnx in the checkpoint's directory, where players look for
     it."""
     positions: Path | None = None
-    """Dataset whose test positions are compared; by default positions of random games are."""
+    """Dataset whose test positions are compared; by default positions of random games."""
     int8: bool = False
-    """Quantize convolutions to 8-bit integers: about twice as fast on a CPU. Expected scores change
+    """Quantize convolutions to 8-bit integers, about twice as fast on a CPU. Expected scores change
     by one or two percentage points. With --positions, its train positions calibrate the
     activations."""
 
@@ -64,33 +62,31 @@ class Export(Common):
                 int8=self.int8,
                 progress=progress,
             )
-        differ = (
-            f"at most {written['largest_policy_difference']:.1e} nats of a move's log-probability"
+        policy, value = (
+            ("largest_policy_difference", "largest_value_difference")
+            if not self.int8
+            else ("policy_divergence", "score_difference")
         )
-        differ += f" and {written['largest_value_difference']:.1e} of a chance of win, draw or loss"
-        if self.int8:
-            differ = (
-                f"{written['policy_divergence']:.1e} nats in the policy (mean "
-                f"Kullback-Leibler divergence)"
-            )
-            differ += (
-                f" and {written['score_difference']:.1e} in the expected score (root mean square)"
-            )
+        policy_words, value_words = (
+            ("nats of a move's log-probability", "of a chance of win, draw or loss, at most")
+            if not self.int8
+            else ("nats of mean policy divergence", "of expected score, root mean square")
+        )
         text = (
             f"{written['out']}: {written['bytes'] / 1e6:.1f} MB; on {written['positions']} "
-            f"positions it differs by {differ}"
+            f"positions it differs by {written[policy]:.1e} {policy_words} and "
+            f"{written[value]:.1e} {value_words}"
         )
         following = next_command("uci", "--checkpoint", self.checkpoint)
         return written | {"text": f"{text}\n{following}"}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings(ConfigError)
 class Calibrate(Common):
-    """Fit how far a search corrects a network's policy at each rating, and store it in the
-    checkpoint's card.
+    """Fit how a search corrects a network's human moves at each rating, and store the result.
 
-    Players at a rating use it (`uci`, `arena`, Python); `report --simulations` measures it on other
-    games.
+    Players with a rating use it (`uci`, `arena`, Python). `report --simulations` measures it on
+    other games.
     """
 
     basic: ClassVar = "checkpoint positions split rows simulations"
@@ -100,17 +96,18 @@ class Calibrate(Common):
     positions: str
     """Dataset or training set: a folder or an address."""
     split: Literal["val", "test", "train", "latest"] = "val"
-    """Split to fit on; use neither the split that the network was trained on nor the one that
-    `report` measures."""
-    rows: int = 8192
-    """Number of random positions to search; 8192 take two minutes with the embedded network."""
-    simulations: int = 64
+    """Split to fit on; not one that the network was trained on or that `report` measures."""
+    rows: Positive = 8192
+    """Number of random positions to search; 8192 take about two minutes with the embedded
+    network."""
+    simulations: Positive = 64
     """Simulations per position, as many as players will use."""
 
     def run(self) -> dict[str, Any]:
         """Return what was stored."""
         from pipeline.evaluation.calibrate import calibrate
         from pipeline.storage.stores import place
+        from pipeline.storage.tables import text_table
 
         with bar("calibrate") as progress:
             found = calibrate(
@@ -122,31 +119,27 @@ class Calibrate(Common):
                 progress=progress,
                 stop=Interrupt(),
             )
-        lines = [f"{'rating':>8} {'likelihood':>12} {'strength':>12}"]
-        curves = found["likelihood"], found["strength"]
-        for rating, *weights in zip(
-            curves[0]["ratings"], *(curve["weights"] for curve in curves), strict=True
-        ):
-            lines.append(f"{rating:>8} {weights[0]:>12.2f} {weights[1]:>12.2f}")
-        gain = (
+        weights = [
+            {"rating": str(rating), "likelihood": likelihood, "strength": strength}
+            for rating, likelihood, strength in zip(
+                found["likelihood"]["ratings"],
+                found["likelihood"]["weights"],
+                found["strength"]["weights"],
+                strict=True,
+            )
+        ]
+        fitted = (
+            f"weights of the search's values, fitted on {found['positions']:,} positions: "
             f"cross-entropy {found['cross_entropy']:.4f} -> "
             f"{found['searched_cross_entropy']:.4f} nats"
         )
-        lines.append(
-            f"weights of the search's values, fitted on {found['positions']:,} positions: {gain}"
-        )
-        following = next_command(
-            "report", "--checkpoint", self.checkpoint, "--positions", self.positions
-        )
-        return found | {
-            "text": "\n".join([*lines, f"{following} --simulations {self.simulations}"])
-        }
+        measured = ("--checkpoint", self.checkpoint, "--positions", self.positions)
+        following = next_command("report", *measured, "--simulations", self.simulations)
+        return found | {"text": "\n".join([text_table(weights), fitted, following])}
 
 
 def _require_onnx_name(out: Path) -> None:
-    """Raise ConfigError unless `out` ends in .onnx and its folder is a checkpoint or holds no other
-    product.
-    """
+    """Raise ConfigError unless `out` ends in .onnx and its folder holds no other product."""
     if out.suffix != ".onnx":
         raise ConfigError(f"{out}: the name of an ONNX file must end in .onnx")
     for kind in KINDS:

@@ -5,7 +5,6 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -15,15 +14,16 @@ from engine.json_files import check, read_json, shown
 from engine.uci.options import Options
 from model.card import CARD, Card
 from model.inference.imitated import read_player
+from model.settings import settings
 from pipeline.cli.commands.base import Common
 from pipeline.errors import ConfigError
 from pipeline.samples.shipped import EMBEDDED
 
 MOST_NAMES = 103
-"""Characters of a person's names that a GUI is shown, the dots of a shortened one included."""
+"""Maximum number of characters of a person's names that a GUI shows."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings(ConfigError)
 class Uci(Common):
     """Play as a UCI engine, for a chess GUI or a match runner.
 
@@ -35,7 +35,7 @@ class Uci(Common):
     checkpoint: Path | None = None
     """Directory of the checkpoint to play."""
     evaluator: Literal["hand-written", "uniform"] | None = None
-    """Play without a network: hand-written, or uniform (all moves equally likely)."""
+    """Evaluator to play without a network: hand-written, or uniform (all moves equally likely)."""
 
     def run(self) -> dict[str, Any]:
         """Answer until `quit` or the end of the input."""
@@ -45,7 +45,7 @@ class Uci(Common):
 
         if self.checkpoint is not None and self.evaluator is not None:
             raise ConfigError("give --checkpoint or --evaluator, not both")
-        # the engine reports it in its protocol
+        # the protocol reports compiling
         logging.getLogger("engine.compiling").disabled = True
         network = self.checkpoint or (
             EMBEDDED if self.evaluator is None and EMBEDDED.is_dir() else None
@@ -59,26 +59,23 @@ class Uci(Common):
         name = f"Fianchetto {version('fianchetto')}"
         engine = Engine(loader(network, self.evaluator), _write, options=options, name=name)
         _write(f"info string plays by the {player}{like}\n")
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # exits at once, for the reason below
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # exit at once, as below
         try:
             engine.serve(sys.stdin.buffer)
         except KeyboardInterrupt:
             os._exit(130)
-        # a thread waits for input, which would make an ordinary exit fail
+        # the thread that waits for input would make an ordinary exit fail
         except UserError as error:
             print(f"fianchetto: {error}", file=sys.stderr, flush=True)  # noqa: T201
             sys.stdout.flush()
             os._exit(2)
         sys.stdout.flush()
-        # Unloading torch takes 0.8 s, a compiling thread cannot be ended, and a GUI expects nothing
-        # after the last answer.
+        # Exit at once: unloading torch takes 0.8 s, and a compiling thread cannot be ended.
         os._exit(0)
 
 
 def require_card(directory: Path) -> None:
-    """Raise ConfigError, reported in the protocol too, if a directory holds no checkpoint. Torch is
-    not imported for it.
-    """
+    """Raise ConfigError if a directory holds no checkpoint; the GUI sees the error too."""
     path = directory / CARD
     try:
         if not path.is_file():
@@ -110,8 +107,7 @@ def default_options(network: Path | None) -> tuple[Options, str]:
 
 
 def loader(network: Path | None, evaluator: str | None) -> Callable[[str | None, int], Evaluator]:
-    """Return a function that loads the checkpoint in a directory, or for None `network`, or without
-    one the evaluator.
+    """Return a function that loads a checkpoint, or the default network or evaluator for None.
 
     A network with a model.onnx (`fianchetto export`) is loaded without torch, whose import takes a
     second.

@@ -1,27 +1,30 @@
 """Commands by which a network teaches itself: selfplay, finetune."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+from model.settings import Count, settings
 from pipeline.cli.commands.base import Common, Interrupt
 from pipeline.cli.endings import next_command
 from pipeline.cli.progress import bar
+from pipeline.errors import ConfigError
 from pipeline.finetune.config import FinetuneConfig
 from pipeline.selfplay.config import ExploreConfig
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings(ConfigError)
 class SelfPlay(Common):
-    """Let a checkpoint play itself, or search positions of datasets, and make a dataset of what its
-    search found.
+    """Make a dataset of searched positions, from games of self-play or from other datasets.
 
     The directory gets shards as `fianchetto ingest` makes them, with the search's policy and
-    values; games give games.pgn and games.jsonl too. With --reanalyse, positions are drawn from the
-    train splits of datasets, in fixed shares of openings, middlegames and endgames, undecided ones
-    preferred, and with `--source near` searched a few random moves later. They need more
-    simulations than games: `--simulations 128 --set explore.search.max_considered_actions=16`. The
-    same command continues a run that was stopped or killed.
+    values. Self-play also writes games.pgn and games.jsonl.
+
+    --reanalyse draws positions from the train splits of datasets instead, in fixed shares of
+    openings, middlegames and endgames, and prefers undecided ones. `--source near` searches
+    positions a few random moves later. Both need more simulations than games do:
+    `--simulations 128 --set explore.search.max_considered_actions=16`. Run the same command again
+    to continue.
     """
 
     basic: ClassVar = (
@@ -29,22 +32,22 @@ class SelfPlay(Common):
         " device workers engine"
     )
 
+    checkpoint: Path | None = None
+    """Directory of the checkpoint that plays or searches; not needed with --explorer
+    hand-written."""
     out: Path
     """Directory of the dataset."""
-    checkpoint: Path | None = None
-    """Directory of the checkpoint that plays or searches; not needed by the explorer
-    hand-written."""
     reanalyse: tuple[Path, ...] = ()
-    """Search positions of these datasets or training sets in place of playing games."""
-    finished_only: bool = False
-    """Make the dataset of what is finished in --out, without new games or searches."""
-    workers: int = 0
-    """Processes to use; 0 for one per core, or one where the network runs on a GPU."""
-    engine: str = "local"
-    """Where to run: local, ray (a new Ray on this machine), ray:HOST:PORT or ray://HOST:PORT; Ray's
-    nodes share --out."""
+    """Datasets or training sets whose positions are searched, instead of playing games."""
     explore: ExploreConfig = field(default_factory=ExploreConfig)
     """How to play or search."""
+    finished_only: bool = False
+    """Make the dataset from the games and searches finished so far, without new ones."""
+    workers: Count = 0
+    """Worker processes; 0 for one per core, or one where the network runs on a GPU."""
+    engine: str = "local"
+    """Where to run: local, ray (starts Ray on this machine), or a cluster as ray:HOST:PORT or
+    ray://HOST:PORT; its nodes share --out."""
 
     def run(self) -> dict[str, Any]:
         """Play or search, and return the manifest's summary."""
@@ -80,21 +83,21 @@ class SelfPlay(Common):
         return {"out": str(self.out), **summary, "text": "\n".join(lines)}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings(ConfigError)
 class Finetune(Common):
-    """Fine-tune a checkpoint by its own search, generation by generation; the same command
-    continues a loop that was stopped.
+    """Improve a checkpoint by its own search, generation by generation.
 
-    In a generation the best network searches positions of --positions. A candidate is trained on
-    these and on people's moves, and plays the best network in a match that ends by SPRT. It is
-    promoted if it wins, does not lose to the supervised checkpoint and still predicts people's
-    moves. A generation takes an hour or two on two cores.
+    In each generation the best network searches positions of --positions. A candidate is trained
+    on the results and on people's moves, and plays the best network in a match that ends by SPRT.
+    It is promoted if it wins, does not lose to the supervised checkpoint, and still predicts
+    people's moves. A generation takes an hour or two on two cores. Run the same command again to
+    continue.
 
     First, the network's search is compared with the hand-written player's on held-out games. The
-    loop learns the value from the hand-written player where that one errs less, and otherwise
-    trains on human rows alone (--teach decides instead). With `--games-share 1` the network plays
-    games in place of searching positions; with `--explorer hand-written` the hand-written player
-    does either. `OUT/best` is an ordinary checkpoint, generations.csv and curves.png show each
+    loop learns the value from the hand-written player where that player errs less, and otherwise
+    trains on human rows alone; --teach overrides this choice. With `--games-share 1` the network
+    plays games instead of searching positions. With `--explorer hand-written` the hand-written
+    player does either. OUT/best is an ordinary checkpoint; generations.csv has a row for each
     generation.
     """
 
@@ -104,12 +107,12 @@ class Finetune(Common):
     )
 
     checkpoint: Path
-    """Directory of the supervised checkpoint to begin with."""
+    """Directory of the supervised checkpoint to start from."""
     out: Path
     """Directory of the fine-tuning."""
     positions: tuple[Path, ...] = ()
-    """Datasets or training sets of human games, to search, to mix into training, and to check human
-    top-1 on."""
+    """Datasets or training sets of human games, to search, to mix into training, and to measure
+    human top-1 on."""
     finetune: FinetuneConfig
     """The loop."""
 

@@ -1,9 +1,10 @@
 """Commands on networks: train, report."""
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+from model.settings import Count, settings
 from model.training.config import DEFAULT_PRESET, TrainConfig
 from pipeline.cli.commands.base import Common, Interrupt, require_output
 from pipeline.cli.endings import describe_checkpoint, describe_report
@@ -13,13 +14,13 @@ from pipeline.evaluation.report import Rule
 from pipeline.storage.ownership import REPORT
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings(ConfigError)
 class Train(Common):
-    """Train a network on datasets. The same command continues an interrupted run, or with more
-    minutes a finished one.
+    """Train a network on datasets. Run the same command again to continue.
 
-    Under torchrun, several processes share each batch. Processes on other machines need
-    --positions, --out and --start in a shared folder; --positions may also be in an object store.
+    A finished run continues if it is given more minutes. Under torchrun, several processes share
+    each batch. Processes on other machines need --positions, --out and --start in a shared folder;
+    --positions may also be in an object store.
     """
 
     basic: ClassVar = (
@@ -32,18 +33,18 @@ class Train(Common):
     positions: tuple[str, ...]
     """Datasets or training sets, made by `fianchetto ingest` or `join`: folders, or addresses such
     as s3://bucket/prefix."""
-    shares: tuple[float, ...] = ()
-    """Share of a batch for each of --positions, in the same order, as 0.5,0.5; by default in
-    proportion to their rows."""
     out: Path
     """Directory of the checkpoint."""
     preset: str | None = None
-    """Network, one of `fianchetto presets`; by default that of the run in --out or of --start,
-    otherwise fianchetto-human."""
+    """Network, one of `fianchetto presets`; by default that of --out or --start, otherwise
+    fianchetto-human."""
     start: Path | None = None
-    """Checkpoint to train further: the run starts from its weights."""
+    """Checkpoint whose weights the run starts from."""
     train: TrainConfig
     """How to train."""
+    shares: tuple[float, ...] = ()
+    """Share of each of --positions in a batch, in the same order, as 0.5,0.5; by default in
+    proportion to their rows."""
 
     def run(self) -> dict[str, Any]:
         """Train and return the checkpoint's card; under torchrun, only process 0 returns it."""
@@ -82,7 +83,7 @@ class Train(Common):
         return DEFAULT_PRESET if known is None else str(read_card(known)["preset"]["name"])
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings(ConfigError)
 class Report(Common):
     """Report how often a checkpoint's first choice is the human move, on games it has not seen.
 
@@ -97,25 +98,24 @@ class Report(Common):
     """Directories of the checkpoints."""
     positions: str | None = None
     """Dataset or training set to measure on: a folder or an address."""
+    out: Path | None = None
+    """Directory for the report: one HTML page, text and JSON."""
     split: Literal["test", "val", "train", "latest"] = "test"
-    """Split to measure on; `latest` has the games that a training set holds out."""
-    against: tuple[Path, ...] = ()
-    """Datasets whose train positions are left out of a second accuracy figure; by default
-    --positions."""
+    """Split to measure on; `latest` is the newest games, which a training set holds out."""
+    rule: Rule = field(default_factory=Rule)
+    """Positions that count."""
     pgn: Path | None = None
     """PGN file to measure on, instead of a dataset."""
     players: bool = True
-    """Show ratings and clocks to networks that read them; --no-players hides them."""
-    out: Path | None = None
-    """Directory for the report: one HTML page, text and JSON."""
-    rule: Rule = field(default_factory=Rule)
-    """Positions that count."""
-    rating_rows: int = 0
-    """Positions per rating band that a network conditioned on ratings evaluates under each of 11
+    """Show ratings and clocks to networks that read them."""
+    against: tuple[Path, ...] = ()
+    """Datasets whose train positions are left out of a second accuracy figure; by default
+    --positions."""
+    rating_rows: Count = 0
+    """Positions per rating band to evaluate under each of 11 ratings, for networks conditioned on
     ratings; 0 for none."""
-    simulations: int = 0
-    """Simulations with which every position is searched, to compare human search with the policy
-    alone; 0 for no search."""
+    simulations: Count = 0
+    """Simulations per position, to compare human search with the policy alone; 0 for no search."""
 
     def run(self) -> dict[str, Any]:
         """Measure, and write the report into --out."""

@@ -1,7 +1,6 @@
 """The command warmup."""
 
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -9,16 +8,16 @@ import zstandard
 
 from engine.compiling import compilations
 from engine.progress import Progress, Tick, silent
+from model.settings import settings
 from pipeline.cli.commands.base import Common
 from pipeline.cli.progress import bar
+from pipeline.errors import ConfigError
 from pipeline.samples.shipped import SAMPLE
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@settings(ConfigError)
 class Warmup(Common):
-    """Compile all kernels now, a minute or two, so that the first ingest, training or game on this
-    machine starts at once.
-    """
+    """Compile all kernels now, in a minute or two, so that no later command waits for it."""
 
     def run(self) -> dict[str, Any]:
         """Compile what is not compiled yet."""
@@ -28,9 +27,7 @@ class Warmup(Common):
 
 
 def compile_kernels(progress: Progress = silent) -> None:
-    """Run every kernel once on a few games of the sample; Numba compiles and caches those that are
-    new.
-    """
+    """Run every kernel once on a few games, so that Numba compiles and caches it."""
     compiled = 0
 
     def count() -> None:
@@ -55,7 +52,7 @@ def _ingest_and_read(folder: Path) -> None:
         text = reader.read(100_000)
     plain = folder / "games.pgn"
     plain.write_bytes(text[: text.rindex(b"\n\n[Event ") + 2])  # whole games
-    # Text from an archive is another kind of array than text from a plain file.
+    # Numba compiles for each type: text from an archive is another type of array than from a file.
     for name, dump in (("plain", plain), ("archive", SAMPLE)):
         ingest([str(dump)], folder / name, IngestConfig(test_share=0.0, val_share=0.0), workers=1)
     planes = next(Batches([folder / "plain"], "train", batch_size=1).from_step(0))["planes"]
@@ -67,7 +64,7 @@ def _search() -> None:
     from engine.evaluation.handwritten import evaluate
     from engine.player.player import warm_up
 
-    for evaluator in (evaluate, uniform):  # their answers are different kinds of arrays
+    for evaluator in (evaluate, uniform):  # they return different types of arrays
         warm_up(evaluator)
 
 

@@ -1,10 +1,9 @@
-"""Launchpad forms: `dg.Config` classes generated from the frozen dataclasses that define the
-command line's options.
+"""Launchpad forms, generated from the dataclasses that define the command line's options.
 
 `Form[Options]` annotates the parameter `config` of an asset. Dagster shows its fields with type,
 choices, default and description, and refuses values of other types at launch. `read_form(config)`
-builds the dataclass, whose `__post_init__` checks the rest. A launchpad hides fields that default
-to None (dagster#31166), so None is shown as 0 or "".
+builds the dataclass, which checks the rest. A launchpad hides fields that default to None
+(dagster#31166), so None is shown as 0 or "".
 
 A form has no field that names a program, an address or a file (`is_hidden`). Such fields keep the
 dataclass's default, and the assets set them from the environment (resources.py).
@@ -12,21 +11,39 @@ dataclass's default, and the assets set them from the environment (resources.py)
 
 import dataclasses
 import functools
+import json
 import typing
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
 import dagster as dg
+from dagster._config import snap
 from pydantic import Field, create_model
 
-from pipeline.cli.settings import default_of, descriptions, split_optional
+from model.settings import validate
+from pipeline.cli.settings import default_of, descriptions, fields_of, split_optional
 
 T = TypeVar("T")
 HIDDEN = frozenset({"engine"})
 """Names of fields that hold the command of a chess engine, or the address of a Ray cluster."""
 HIDDEN_FIELD = {"hidden": True}
 """Metadata of a dataclass's field that a form leaves out."""
+
+
+def keep_order() -> None:
+    """Show a form's fields in their own order, which is that of `--help-all`.
+
+    Dagster sorts fields and defaults by name when it describes a form, and has no setting for it.
+    If another version sorts elsewhere, forms are sorted by name again.
+    """
+
+    def write_default(field: dg.Field) -> str:
+        value = field.default_value
+        return json.dumps(value) if isinstance(value, dict) else dg.serialize_value(value)
+
+    snap._ct_name = lambda field: ""  # type: ignore[assignment]
+    dg.Field.default_value_as_json_str = property(write_default)  # type: ignore[assignment,method-assign]
 
 
 class Form(dg.Config, Generic[T]):
@@ -48,45 +65,70 @@ def read_form(config: Form[T]) -> T:
 
 
 @functools.cache
-def make_form(cls: type[Any], example: Any = None) -> "type[Form[Any]]":
+def make_form(
+    cls: type[Any], example: Any = None, without: Collection[str] = ()
+) -> "type[Form[Any]]":
     """Return the `dg.Config` class of a dataclass; nested dataclasses become nested classes.
 
-    Defaults are those of `example`, an instance, or of the dataclass.
+    Defaults are those of `example`, an instance, or of the dataclass. The fields that a nested
+    dataclass's metadata names as `first` come first, outside of it.
     """
     hints, sentences = typing.get_type_hints(cls, include_extras=True), descriptions(cls)
-    fields = {
-        field.name: _make_field(
-            hints[field.name], default_of(field, example), sentences.get(field.name, "")
-        )
-        for field in dataclasses.fields(cls)
-        if not (field.metadata.get("hidden") or is_hidden(field.name, hints[field.name]))
-    }
-    made: type[Form[Any]] = create_model(cls.__name__, __base__=Form, __doc__=cls.__doc__, **fields)  # type: ignore[call-overload]
+    first, fields = dict[str, Any](), dict[str, Any]()
+    for field in fields_of(cls):
+        name, hint, default = field.name, hints[field.name], default_of(field, example)
+        if name in without or field.metadata.get("hidden") or is_hidden(name, hint):
+            continue
+        fields[name] = _make_field(hint, default, sentences.get(name, ""), _first(field))
+        if _first(field):
+            outer = make_form(_split(hint)[0], default).model_fields
+            first |= {name: (outer[name].annotation, outer[name]) for name in _first(field)}
+    made: type[Form[Any]] = create_model(
+        cls.__name__, __base__=Form, __doc__=cls.__doc__, **first, **fields
+    )
     made.made_from = cls
     return made
 
 
+def _first(field: "dataclasses.Field[Any]") -> tuple[str, ...]:
+    """Return the names of a nested dataclass's fields that a form shows first."""
+    return tuple(field.metadata.get("first", ()))
+
+
 def is_hidden(name: str, hint: Any) -> bool:
-    """Return whether only the command line has a field, because it names a program, an address or a
-    file.
-    """
+    """Return whether a form leaves a field out, because it names a program or a file."""
     return name in HIDDEN or _split(hint)[0] is Path
 
 
 def build_options(cls: type[T], values: Mapping[str, Any]) -> T:
     """Return the dataclass `cls` with a form's values; raises UserError for invalid ones."""
-    hints = typing.get_type_hints(cls)
-    return cls(**{name: _convert(hints[name], value) for name, value in values.items()})
+    return validate(cls, _restore(cls, dict(values)))
 
 
-def _make_field(hint: Any, default: Any, sentence: str) -> tuple[Any, Any]:
-    """Return a field for `create_model`: a type that Dagster can show, with default and
-    description.
-    """
+def _restore(cls: type[Any], values: dict[str, Any]) -> dict[str, Any]:
+    """Return the values of a form as those of its dataclass: None for empty, hidden fields too."""
+    hints = typing.get_type_hints(cls, include_extras=True)
+    for field in dataclasses.fields(cls):
+        moved = {name: values.pop(name) for name in _first(field) if name in values}
+        if moved:
+            values[field.name] = moved | values.get(field.name, {})
+    for name, value in values.items():
+        kind, optional = _split(hints[name])
+        if optional and not isinstance(value, bool) and value in (None, 0, ""):
+            values[name] = None
+        elif isinstance(value, dict):
+            values[name] = _restore(kind, value)
+    return values
+
+
+def _make_field(
+    hint: Any, default: Any, sentence: str, without: Collection[str] = ()
+) -> tuple[Any, Any]:
+    """Return a type that Dagster can show, with default and description, for `create_model`."""
     kind, optional = _split(hint)
     if dataclasses.is_dataclass(kind):
         assert isinstance(kind, type)
-        nested = make_form(kind, None if default is dataclasses.MISSING else default)
+        nested = make_form(kind, None if default is dataclasses.MISSING else default, without)
         complete = all(not field.is_required() for field in nested.model_fields.values())
         return nested, Field(default=nested() if complete else ..., description=sentence)
     if typing.get_origin(kind) is tuple:
@@ -104,24 +146,14 @@ def _make_field(hint: Any, default: Any, sentence: str) -> tuple[Any, Any]:
     )
 
 
-def _convert(hint: Any, value: Any) -> Any:
-    """Convert a form's value to the field's type."""
-    kind, optional = _split(hint)
-    if optional and not isinstance(value, bool) and value in (None, 0, ""):
-        return None
-    if dataclasses.is_dataclass(kind):
-        return build_options(typing.cast("type[Any]", kind), value)
-    if typing.get_origin(kind) is tuple:
-        return tuple(value)
-    return float(value) if kind is float else value
-
-
 def _split(hint: Any) -> tuple[Any, bool]:
-    """Return the type in `X | None` and whether None is allowed.
+    """Return the type in `X | None`, without its bounds, and whether None is allowed.
 
     `Annotated[str, function]` stands for a choice of the words that the function returns.
     """
-    if typing.get_origin(hint) is typing.Annotated:
-        _, words = typing.get_args(hint)
-        return Literal[tuple(words())], False
-    return split_optional(hint)
+    kind, optional = split_optional(hint)
+    if typing.get_origin(kind) is typing.Annotated:
+        kind, extra = typing.get_args(kind)[:2]
+        if callable(extra):
+            return Literal[tuple(extra())], False
+    return kind, optional

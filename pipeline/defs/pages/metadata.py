@@ -21,7 +21,7 @@ from pipeline.dataset.files.shard_files import read_games
 from pipeline.dataset.files.shards import GAMES
 from pipeline.defs.pages import pictures
 from pipeline.errors import DatasetError
-from pipeline.evaluation.page import charts
+from pipeline.evaluation import charts
 from pipeline.validation.verify import sample_rows
 
 Metadata = dict[str, Any]
@@ -30,9 +30,9 @@ CODE_VERSION = f"encoding {ENCODING_VERSION}, format {FORMAT_VERSION}"
 PROBED = 1024
 """Rows of a dataset on which a checkpoint's loss is measured."""
 DRAWN = 6
-"""Positions that are drawn as boards."""
+"""Number of positions drawn as boards."""
 COMPARED = 4
-"""Checkpoints whose curves are in one picture."""
+"""Number of checkpoints whose curves are in one picture."""
 FIGURES = (
     *("positions", "top1", "top3", "top5", "cross_entropy", "legal_mass", "value_brier"),
     *("hand_written_top1", "chance_top1"),
@@ -57,24 +57,20 @@ LONGEST_TABLE = 200
 
 
 def _format_example(manifest: Mapping[str, Any], reason: str) -> str:
-    """Return where the first game of a reason begins and a bit of its text, "" where none is
-    known.
-    """
+    """Return place and beginning of the first game that was dropped for a reason, or ""."""
     first = manifest.get("examples", {}).get(reason)
     return f"{first['where']}: {first['text']}" if first else ""
 
 
 def describe_positions(directory: Path, manifest: Mapping[str, Any]) -> Metadata:
-    """Return the metadata of positions: counts, drops by reason, shards, ratings and sample
-    boards.
-    """
+    """Return the metadata of positions: counts, dropped games, shards, ratings and boards."""
     games, dropped = manifest["games"], manifest["games"]["dropped"] or {"none": 0}
     files = [file for file in manifest["files"] if file["name"] != GAMES]
     try:
         boards = pictures.boards(sample_rows(directory, manifest, DRAWN))
         ratings = pictures.histogram(read_ratings(directory, manifest), "Elo of the players", "Elo")
         elo = pictures.png(ratings, "Elo of the players")
-    except DatasetError as error:  # damaged files: the checks name each of them
+    except DatasetError as error:  # damaged files, which the checks name
         boards = elo = str(error)
     return {
         "path": dg.MetadataValue.path(directory),
@@ -102,9 +98,7 @@ def describe_positions(directory: Path, manifest: Mapping[str, Any]) -> Metadata
 def describe_training_set(
     directory: Path, page: Mapping[str, Any], audit: Mapping[str, Any] | None, folder: Path
 ) -> Metadata:
-    """Return the metadata of a training set, with its audit, whose files are in `folder`, if there
-    is one.
-    """
+    """Return the metadata of a training set, with its audit in `folder` if there is one."""
     found: Metadata = {
         "path": dg.MetadataValue.path(directory),
         "dagster/uri": directory.as_uri(),
@@ -121,17 +115,12 @@ def describe_training_set(
         "test_positions_in_train": table(
             [{name: row[name] for name in LEAK_COLUMNS} for row in audit["in_train"]]
         ),
-        "audit": dg.MetadataValue.md(
-            pictures.png(folder / "audit.png", "contents of the training set")
-        ),
         "audit_page": dg.MetadataValue.path(folder / "AUDIT.md"),
     }
 
 
 def _list_members(entries: Sequence[Mapping[str, Any]]) -> dg.MarkdownMetadataValue:
-    """Return the days of each dataset's games, and what is held out of it, as a list: Dagster wraps
-    no cells of a table.
-    """
+    """Return the dates and held-out games of each dataset, as a list: table cells do not wrap."""
     return dg.MetadataValue.md(
         "\n".join(
             f"- `{entry['name']}`: games of {entry['first_date']} to {entry['last_date']}. "
@@ -156,9 +145,7 @@ def describe_checkpoint(directory: Path, card: Mapping[str, Any]) -> Metadata:
 
 
 def _draw_curves(directory: Path) -> Metadata:
-    """Return the curves of a checkpoint, and of those in the same folder that were trained last, in
-    one picture.
-    """
+    """Draw the curves of a checkpoint beside those of the checkpoints trained last."""
     from model.training.metrics_log import NAME, draw_curves, read_metrics
 
     others = (
@@ -167,20 +154,16 @@ def _draw_curves(directory: Path) -> Metadata:
     newest = sorted(others, key=lambda path: -(path / NAME).stat().st_mtime)[: COMPARED - 1]
     runs = {path.name.replace("$", r"\$"): read_metrics(path) for path in (directory, *newest)}
     runs = {name: entries for name, entries in runs.items() if entries}
-    return (
-        {}
-        if not runs
-        else {"curves": dg.MetadataValue.md(pictures.png(draw_curves(runs), "loss and top-1"))}
-    )
+    if not runs:
+        return {}
+    return {"curves": dg.MetadataValue.md(pictures.png(draw_curves(runs), "loss and top-1"))}
 
 
 def describe_report(network: Path, data: Path, report: Mapping[str, Any], folder: Path) -> Metadata:
-    """Return the metadata of a report, whose folder ui.py serves: its headline, a link, figures and
-    pictures.
-    """
+    """Return the metadata of a report in `folder`: headline, link, figures and pictures."""
     boards = [rows[0] for rows in report["details"]["boards"].values() if rows]
     return {
-        "top1": report["top1"],  # first, because a run's page cuts long lists off
+        "top1": report["top1"],  # first: a run's page cuts long lists off
         "headline": report["headline"],
         "compared": report["compared"],
         "measured_on": dg.MetadataValue.path(data),
@@ -201,8 +184,7 @@ def describe_report(network: Path, data: Path, report: Mapping[str, Any], folder
 
 
 def describe_leaderboard(folder: Path) -> Metadata:
-    """Rank the reports in a folder, `CHECKPOINT/DATASET/report.json`, by dataset and top-1, the
-    best first.
+    """Rank the reports `CHECKPOINT/DATASET/report.json` in a folder by dataset and top-1.
 
     The best top-1 of each preset is a separate figure, so that Plots draws a curve per preset.
     These figures are for the dataset and the rule with the most reports.
@@ -240,9 +222,7 @@ def _read_row(path: Path) -> Mapping[str, Any]:
 def table(
     records: Sequence[Mapping[str, Any]], descriptions: Mapping[str, str] | None = None
 ) -> dg.TableMetadataValue:
-    """Return records as a table of at most LONGEST_TABLE rows, with `descriptions` of its
-    columns.
-    """
+    """Return the first LONGEST_TABLE records as a table, with `descriptions` of its columns."""
     kinds = {int: "int", float: "float", bool: "bool"}
     rows = [
         dg.TableRecord(

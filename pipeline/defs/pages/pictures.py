@@ -1,5 +1,4 @@
-"""Pictures for the UI: files in `datasets/reports/pictures/`, which ui.py serves, and markdown that
-shows them.
+"""Pictures for the UI: files in `datasets/reports/pictures/`, and markdown that shows them.
 
 Dagster shows markdown of fewer than 1,000 characters on the page itself, and longer markdown behind
 "[Show Markdown]". So a picture is a link to a file, not data in the text.
@@ -16,24 +15,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.defs.resources import Datasets
-from pipeline.evaluation.page.boards import HUMAN, board_of, board_svg, caption, move_on, san
+from pipeline.evaluation.charts import HUMAN, board_of, board_svg, caption, move_on, san
 from pipeline.evaluation.render import publish_bytes
 
 Row = Mapping[str, Any]
 """A row of a shard, by column name."""
 WIDTH = 384
-"""Pixels of an asset's page, in a window of 1,440, for the values of its metadata."""
+"""Width in pixels that an asset's page leaves for metadata, in a window of 1,440."""
 COLUMNS, BOARD = 2, 165
-"""Boards side by side, and their size in pixels."""
+"""Number of boards side by side, and their size in pixels."""
 FOLDER = "pictures"
-"""Folder of the pictures in datasets/reports; a name is a hash of the content, so old pages keep
-their pictures."""
+"""Folder of the pictures in datasets/reports. Names are hashes, so old pages keep theirs."""
 
 
 def png(picture: bytes | Path, title: str) -> str:
-    """Return a PNG as markdown, which cannot scale it: pictures are drawn at most WIDTH pixels
-    wide.
-    """
+    """Return a PNG as markdown. Markdown cannot scale it, so draw it at most WIDTH pixels wide."""
     return _publish(picture.read_bytes() if isinstance(picture, Path) else picture, ".png", title)
 
 
@@ -44,10 +40,8 @@ def svg(drawing: str, title: str) -> str:
 
 def _publish(content: bytes, ending: str, title: str) -> str:
     """Write a picture, and return markdown that shows it."""
-    folder, name = (
-        Datasets().path / "reports" / FOLDER,
-        hashlib.sha256(content).hexdigest()[:12] + ending,
-    )
+    folder = Datasets().path / "reports" / FOLDER
+    name = hashlib.sha256(content).hexdigest()[:12] + ending
     folder.mkdir(parents=True, exist_ok=True)
     publish_bytes(folder, name, content)
     return f"![{title}](/reports/{FOLDER}/{name})"

@@ -15,15 +15,13 @@ from pipeline.finetune.teacher import latest_teacher
 from pipeline.matches.match import ELO, format_elo
 
 SAMPLES = 4
-"""Games whose moves are shown."""
+"""Number of games whose moves are shown."""
 VERDICTS = ("generation", "verdict", "games", "top1", "reason")
 MATCH = ("a", "b", "games", "wins", "draws", "losses", "score", "los")
 
 
 def describe_tuned(out: Path, result: Mapping[str, Any]) -> Metadata:
-    """Return the metadata of a fine-tuning: figures of the best, curves, the teacher, a row per
-    generation, games.
-    """
+    """Return the metadata of a fine-tuning: figures, the teacher, verdicts and games."""
     numbers = _elo_of(result["against_seed"])
     numbers |= {name: result["eval"].get(name) for name in ("top1", "cross_entropy")}
     numbers["seed_top1"] = result["seed_eval"].get("top1")
@@ -89,9 +87,7 @@ def _show_curves(out: Path) -> Metadata:
 
 
 def describe_strength(out: Path, tuned: Path, result: Mapping[str, Any]) -> Metadata:
-    """Return the metadata of matches: Elo against the supervised checkpoint, if a network was
-    promoted, and a table.
-    """
+    """Return the metadata of matches: Elo against the supervised checkpoint, and a table."""
     first = result["against_seed"]
     return {
         "path": dg.MetadataValue.path(out),

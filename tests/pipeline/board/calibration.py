@@ -27,10 +27,10 @@ from pipeline.board.scores import bound, final_score, has_scores, score_in_game
 from pipeline.dataset.files.shard_files import read_games
 from pipeline.dataset.files.shards import read_manifest
 from pipeline.dataset.strata import RATING_EDGES, band_names, rating_band
+from pipeline.evaluation.figures import clustered_mean
 from pipeline.evaluation.game_texts import read_texts
-from pipeline.evaluation.intervals import clustered_mean
-from pipeline.evaluation.render import text_table
 from pipeline.samples.shipped import EMBEDDED
+from pipeline.storage.tables import text_table
 
 MOVES = 20
 """Moves drawn from each game."""

@@ -14,7 +14,7 @@ from pipeline.board import scores
 from pipeline.board.game import read_pgn
 from pipeline.board.review import ReviewRequest, review
 from pipeline.board.risk import BLUNDER, Labels, policy_labels, predict_risk
-from pipeline.cli.parsing import parse
+from pipeline.cli.main import parse
 from pipeline.samples.shipped import EMBEDDED
 from pipeline.storage import preflight
 from pipeline.storage.preflight import is_installed

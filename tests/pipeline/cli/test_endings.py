@@ -12,7 +12,7 @@ from pipeline.cli.endings import (
     next_command,
     next_training,
 )
-from pipeline.cli.parsing import parse
+from pipeline.cli.main import parse
 from pipeline.dataset import join
 from pipeline.errors import Stopped
 from pipeline.samples.shipped import EMBEDDED

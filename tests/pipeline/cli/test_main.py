@@ -14,7 +14,7 @@ from typing import Any
 import chess
 import pytest
 
-from pipeline.cli.parsing import parse
+from pipeline.cli.main import parse
 from pipeline.dataset.files.shards import read_manifest
 from tests.pipeline.cli.conftest import COMMAND, SAMPLE, STEPS, call
 from tests.pipeline.datasets import dump as random_dump
@@ -148,7 +148,7 @@ def test_commands_end_with_few_lines_and_the_next_command(
         return out.splitlines()
 
     # the journey's report has one
-    monkeypatch.setattr("pipeline.evaluation.page.page.report_page", lambda *_: b"")
+    monkeypatch.setattr("pipeline.evaluation.render.report_page", lambda *_: b"")
     dump = tmp_path / "dump.pgn"
     random_dump(dump, 40)
     ended = {
@@ -295,7 +295,7 @@ def test_a_mistake_is_one_line_and_exit_2(
         (["join", "{positions}", "--out", "file"], "file cannot be made into a directory"),
         (
             ["arena", "{net}", "uniform,simulations=0", "--out", "x"],
-            "simulations and nodes must be 1 or more",
+            "simulations must be at least 1",
         ),
         (
             ["arena", "{net}", "uniform", "uci:no-engine,nodes=1", "--out", "x"],
@@ -303,7 +303,7 @@ def test_a_mistake_is_one_line_and_exit_2(
         ),
         (
             [*FINETUNE, "--set", "train.momentum=2"],
-            "momentum is 2.0, and must be from 0.0 to 0.9999",
+            "momentum must be at most 0.9999",
         ),
     ],
 )

@@ -14,7 +14,7 @@ import pytest
 
 from engine.errors import UserError
 from pipeline.cli.commands.base import Common
-from pipeline.cli.parsing import COMMANDS, Command, command_class, parse
+from pipeline.cli.main import COMMANDS, Command, command_class, parse
 from pipeline.cli.settings import SHARED
 from tests import forked
 from tests.conftest import REPOSITORY
@@ -248,7 +248,7 @@ def test_a_mistake_in_a_file_names_the_file_and_the_key(
         ),
         (
             "train --positions x --out y --steps 1 --batch-size 0",
-            "batch_size is 0, and must be from 2 to 1000000",
+            "--batch-size must be at least 2, got '0'",
         ),
         (f"{' '.join(TRAIN)} --set ema", "--set takes KEY=VALUE, not 'ema'"),
         (
@@ -257,7 +257,7 @@ def test_a_mistake_in_a_file_names_the_file_and_the_key(
         ),
         (
             f"{' '.join(TRAIN)} --set amp=full",
-            "--set amp must be one of auto, bf16, off, got 'full'",
+            "--set amp must be 'auto', 'bf16' or 'off', got 'full'",
         ),
         (
             "selfplay --out x --set temp=1",

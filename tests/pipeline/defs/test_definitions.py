@@ -14,6 +14,7 @@ from dagster._core.snap.snap_to_yaml import default_values_from_type_snap
 from engine.errors import UserError
 from engine.progress import Tick
 from model.training.config import TrainConfig
+from pipeline.cli.settings import fields_of
 from pipeline.dataset.files.columns import FORMS, schema
 from pipeline.defs import jobs
 from pipeline.defs.launchpad.forms import build_options
@@ -169,9 +170,11 @@ def test_the_launchpad_is_filled_with_every_default() -> None:
     trained = shown["checkpoint"]["config"]
     settings = {field.name for field in dataclasses.fields(TrainConfig)}
     assert set(trained["train"]) == settings - {"minutes"}, "minutes come first, outside of it"
-    first = {"minutes": 5.0, "name": "", "positions": [], "preset": "fianchetto-human"}
+    first = {"minutes": 5.0, "positions": [], "preset": "fianchetto-human", "start": "auto"}
     assert dict(list(form.items())[:4]) == first, "the form of `train` begins with the usual"
-    assert next(iter(trained)) == "minutes"
+    assert list(trained)[:3] == ["minutes", "preset", "start"]
+    order = [field.name for field in fields_of(TrainConfig) if field.name != "minutes"]
+    assert list(trained["train"]) == order, "as --help-all lists them"
     assert shown["download"] == {"config": {"month": "2013-01"}}
 
 

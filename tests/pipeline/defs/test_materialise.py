@@ -114,7 +114,6 @@ def test_pictures_are_pictures(made: Made) -> None:
     """Markdown of 1,000 characters and more would be shown behind a link only."""
     shown = {
         "positions": ("elo", "sample_of_positions"),
-        "training_set": ("audit",),
         "checkpoint": ("curves",),
     }
     for node, names in (shown | {"accuracy_report": ("accuracy", "boards")}).items():

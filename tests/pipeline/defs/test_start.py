@@ -5,12 +5,13 @@ from pathlib import Path
 import pytest
 
 from engine.errors import UserError
+from model.training.config import TrainConfig
 from pipeline.defs import start
-from pipeline.defs.launchpad.options import CheckpointOptions, TrainDetails
+from pipeline.defs.launchpad.options import CheckpointOptions
 from pipeline.defs.resources import Datasets
 from pipeline.samples.shipped import EMBEDDED
 
-OWN = TrainDetails(learning_rate=0.002)
+OWN = TrainConfig(minutes=5.0, learning_rate=0.002)
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,13 @@ import pytest
 from pipeline.evaluation.figures import (
     baseline_rows,
     calibration_error,
+    clustered_mean,
     group_figures,
     page_details,
     paired_difference,
     policy_reliability,
     value_reliability,
 )
-from pipeline.evaluation.intervals import clustered_mean
 from tests.pipeline.evaluation.test_figures import rows
 
 

@@ -5,8 +5,13 @@ import numpy as np
 import polars as pl
 import pytest
 
-from pipeline.evaluation.figures import headline, top1_interval, value_baselines
-from pipeline.evaluation.intervals import FEWEST_GAMES, wilson
+from pipeline.evaluation.figures import (
+    FEWEST_GAMES,
+    headline,
+    top1_interval,
+    value_baselines,
+    wilson,
+)
 
 
 def rows(count: int, **columns: object) -> pl.DataFrame:

@@ -27,8 +27,7 @@ from pipeline.evaluation.calibrate import (
     cross_entropy,
     fit_correction,
 )
-from pipeline.evaluation.page.page import report_page
-from pipeline.evaluation.render import plain_text
+from pipeline.evaluation.render import report_page, report_text
 from pipeline.evaluation.report import Rule, report
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
@@ -147,7 +146,7 @@ def test_a_checkpoint_is_calibrated_and_its_report_compares_on_the_same_rows(
     page = report_page(["network"], [measured]).decode()
     assert "corrected by a search of 8 simulations" in page
     assert f"{100 * total['top1_difference']:+.1f}" in page
-    assert "policy corrected by 8 simulations" in plain_text(measured)
+    assert "policy corrected by 8 simulations" in report_text(measured)
 
 
 def nll_by_player(network: Path, positions: Path) -> float:

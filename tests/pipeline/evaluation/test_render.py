@@ -1,6 +1,6 @@
 """Results as text: whole, aligned, and without drawn lines."""
 
-from pipeline.evaluation.render import plain_text, text_table
+from pipeline.storage.tables import plain_text, text_table
 
 FEN = "rnbqkb1r/ppppp1pp/5p1n/8/4P3/8/PPPPBPPP/RNBQK1NR w KQkq - 0 3"
 

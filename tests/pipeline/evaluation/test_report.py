@@ -14,7 +14,7 @@ from model.network.presets import preset
 from pipeline.dataset import position_keys
 from pipeline.dataset.join import JoinConfig, join
 from pipeline.errors import ConfigError
-from pipeline.evaluation.ratings.sample import BandSample
+from pipeline.evaluation.rating_matrix import BandSample
 from pipeline.evaluation.render import write_report
 from pipeline.evaluation.report import Rule, _How, _measure_matrix, _seen, report, reports
 from pipeline.ingest.chunk import IngestConfig

@@ -91,7 +91,7 @@ def test_reanalyse_needs_positions() -> None:
 def test_training_has_the_loops_seed_and_wrong_settings_of_it_are_refused() -> None:
     made = TuneConfig().train_config(seed=3)
     assert (made.seed, made.epochs, made.frozen_norms) == (3, 1.6, True)
-    with pytest.raises(TrainConfigError, match="momentum is 2"):
+    with pytest.raises(TrainConfigError, match="momentum must be at most"):
         TuneConfig(momentum=2)
 
 

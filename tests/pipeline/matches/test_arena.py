@@ -373,14 +373,14 @@ def test_clocks_and_a_pgn_book(tmp_path: Path) -> None:
         (["uniform", "uci:/no/engine", "--nodes", "1"], "cannot be started as a UCI engine"),
         (["uniform", "uci:stockfish"], "needs a limit"),
         (["uniform", "uci:"], "followed by the command"),
-        (["uniform", "hand-written", "--games", "3"], "games come in pairs"),
+        (["uniform", "hand-written", "--games", "3"], "--games must be a multiple of 2"),
         (
             ["uniform", "hand-written", "--concurrency", "-1"],
-            "concurrency and margin must be 0 or more",
+            "--concurrency must be at least 0",
         ),
         (
             ["uniform", "hand-written", "--set", "margin=inf"],
-            "concurrency and margin must be 0 or more",
+            "--set margin must be a finite number",
         ),
         (["uniform", "hand-written", "--tc", "fast"], "is not a clock"),
         (["uniform", "hand-written", "--tc", "0/60"], "is not a clock"),

@@ -28,10 +28,10 @@ def test_settings_that_mean_nothing_are_refused() -> None:
     for changes, said in (
         ({"games": 0}, "games must be at least 1"),
         ({"count": 0}, "count must be at least 1"),
-        ({"seed": 2**32}, "seed must be from 0"),
-        ({"explorer": "nobody"}, "explorer is one of network"),
-        ({"device": "tpu"}, "device is one of auto, cpu, cuda, onnx"),
-        ({"draw_penalty": 1.5}, "draw_penalty must be between 0 and 1"),
+        ({"seed": 2**32}, "seed must be less than 4294967296"),
+        ({"explorer": "nobody"}, "explorer must be 'network' or"),
+        ({"device": "tpu"}, "device must be 'auto', 'cpu', 'cuda' or 'onnx'"),
+        ({"draw_penalty": 1.5}, "draw_penalty must be at most 1"),
         ({"resign": 1.0}, "resign"),
     ):
         with pytest.raises(UserError, match=said):

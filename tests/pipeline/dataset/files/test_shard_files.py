@@ -22,8 +22,7 @@ from safetensors.torch import load_file, save_file
 
 from engine.errors import UserError
 from model.checkpoint import read_card
-from pipeline.cli.main import main
-from pipeline.cli.parsing import parse
+from pipeline.cli.main import main, parse
 from pipeline.dataset.files.shards import publish_json, read_manifest
 from pipeline.dataset.files.verify_files import CACHE
 from pipeline.defs.pages import metadata

@@ -1,6 +1,5 @@
 """Launchpad forms: the same dataclasses as the command line's, bad values refused in words."""
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,6 +9,7 @@ import dagster as dg
 import pytest
 
 from engine.errors import UserError
+from pipeline.cli.settings import fields_of
 from pipeline.defs.launchpad.forms import descriptions, is_hidden, make_form, read_form
 from pipeline.defs.launchpad.options import (
     CheckpointOptions,
@@ -17,7 +17,6 @@ from pipeline.defs.launchpad.options import (
     PositionsOptions,
     ReportOptions,
     StrengthOptions,
-    TrainDetails,
     TrainingSetOptions,
     TunedOptions,
 )
@@ -109,12 +108,18 @@ def test_an_untouched_form_is_the_default(cls: type) -> None:
 
 
 def test_each_field_has_its_sentence_and_is_shown() -> None:
-    for cls in (*ALL, IngestConfig, TrainDetails):
+    for cls in (*ALL, IngestConfig):
         fields = make_form(cls).model_fields
         hints = get_type_hints(cls, include_extras=True)
-        names = [field.name for field in dataclasses.fields(cls) if "hidden" not in field.metadata]
-        assert list(fields) == [name for name in names if not is_hidden(name, hints[name])]
+        names = [field.name for field in fields_of(cls) if "hidden" not in field.metadata]
+        first = [name for field in fields_of(cls) for name in field.metadata.get("first", ())]
+        assert list(fields) == [
+            *first,
+            *(name for name in names if not is_hidden(name, hints[name])),
+        ]
         for name, shown in fields.items():
+            if name in first:
+                continue
             assert (shown.description or "").startswith(descriptions(cls)[name]), name
             assert descriptions(cls)[name].rstrip().endswith("."), name
     assert make_form(Inner).model_fields["steps"].default == 0
@@ -146,11 +151,11 @@ def test_the_form_refuses(values: dict[str, object], words: str) -> None:
 @pytest.mark.parametrize(
     ("cls", "values", "words"),
     [
-        (PositionsOptions, {"workers": -1}, "workers must be from 0 to 1024, got -1"),
-        (PositionsOptions, {"workers": 10**9}, "workers must be from 0 to 1024, got 1000000000"),
+        (PositionsOptions, {"workers": -1}, "workers must be at least 0, got -1"),
+        (PositionsOptions, {"workers": 10**9}, "workers must be at most 1024, got 1000000000"),
         (Outer, {"where": "/x", "inner": {"rate": -1.0}}, r"^rate must be positive, not -1.0$"),
         (CheckpointOptions, {"train": {"steps": 5}}, "exactly one of minutes"),
-        (CheckpointOptions, {"train": {"batch_size": 1}}, "batch_size is 1"),
+        (CheckpointOptions, {"train": {"batch_size": 1}}, "batch_size must be at least 2"),
     ],
 )
 def test_the_dataclass_refuses_what_the_form_cannot_know(

@@ -60,7 +60,6 @@ def take_first_hour(
         ),
     )
     go(page, server, "/assets/training_set", "test_positions_in_train")
-    assert shown_pictures(page, "audit")[0] > 370
     require_uncut(page)
     assert page.locator(f'li:has-text("{key}: games of") >> visible=true').count(), (
         "the datasets that were joined"

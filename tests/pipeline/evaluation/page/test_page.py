@@ -14,8 +14,8 @@ import chess
 import pytest
 from PIL import Image
 
+from pipeline.evaluation import charts
 from pipeline.evaluation.measure import Rule
-from pipeline.evaluation.page import charts
 from pipeline.evaluation.render import write_report, write_reports
 from pipeline.evaluation.report import report, reports
 from pipeline.ingest.chunk import IngestConfig

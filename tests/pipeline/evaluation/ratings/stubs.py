@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from engine.encoding.planes import LABELS, label_of
 from pipeline.dataset.files.shards import Batch
-from pipeline.evaluation.page.boards import board_of
+from pipeline.evaluation.charts import board_of
 
 Strength = Callable[[NDArray[Any]], NDArray[np.float64]]
 """The chance of the first legal label by the mover's told rating."""

@@ -9,18 +9,16 @@ import torch
 
 from engine.progress import silent
 from model.data.playouts import playout_rows
-from pipeline.evaluation.ratings.matrix import (
-    NO_RATINGS,
-    describe_lead,
-    describe_matrix,
-    measure_matrix,
-)
-from pipeline.evaluation.ratings.sample import (
+from pipeline.evaluation.rating_matrix import (
     CENTERS,
     CONDITIONS,
     NAMES,
+    NO_RATINGS,
     BandSample,
+    describe_lead,
+    describe_matrix,
     evaluate_conditions,
+    measure_matrix,
 )
 from tests.pipeline.evaluation.ratings.stubs import Stub, boards_of, legal_labels
 

@@ -1,13 +1,20 @@
-"""Charts as inline SVG: matplotlib's, in the colors of the page, so that they follow light and
-dark.
-"""
+"""Charts and boards as inline SVG, in the colors of the page: they follow light and dark mode."""
 
 import io
-import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import chess
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.board.position import to_board
+from engine.encoding.planes import move_of
+from pipeline.dataset.files.stored_planes import row_positions
+
 if TYPE_CHECKING:
+    from xml.etree.ElementTree import Element
+
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -18,15 +25,16 @@ VARIABLES = {
     FIRST: "var(--first)",
     SECOND: "var(--second)",
 }
-"""Color that a chart is drawn in, that of light pages -> property of the page's style that it
-becomes."""
+"""Color of light pages that a chart is drawn in -> property of the page's style."""
+
+HUMAN, NETWORK = "#15781b", "#003088"
+"""Colors of arrows: the move played, and the network's first choice."""
 
 Row = Mapping[str, Any]
 
 
 def draw_accuracy(report: Row, *, on_page: bool = True) -> str:
-    """Draw top-1 by the mover's rating with its interval, beside the hand-written player, chance
-    and a published figure.
+    """Draw top-1 by the mover's rating, beside the baselines and a published figure.
 
     Bands of too few games for an interval are left out, if there are others. Outside of a page it
     has fixed colors and a size.
@@ -65,12 +73,11 @@ def draw_accuracy(report: Row, *, on_page: bool = True) -> str:
         frameon=False,
         labelcolor=INK,
     )
-    return _svg(figure) if on_page else _draw(figure)
+    return _svg(figure) if on_page else write_svg(_draw(figure))
 
 
 def draw_bars(rows: Sequence[Row], whole: float) -> str:
-    """Return a bar of top-1 for each row with its 95 % interval and count, and a mark for the
-    hand-written player.
+    """Draw a bar of top-1 for each row, with its interval and the hand-written player's mark.
 
     A bar is in color where its interval excludes `whole`, top-1 of all rows.
     """
@@ -135,9 +142,7 @@ def draw_reliability(
 
 
 def draw_training(entries: Sequence[Row]) -> str:
-    """Return top-1 over the positions seen, of training batches and of validation; `entries` are a
-    run's metrics.
-    """
+    """Draw top-1 of training and validation over the positions seen."""
     figure, axes = _figure(2.6, 7.6)
     for name, style, color in (("top1", "-", FAINT), ("validation_top1", "o-", FIRST)):
         known = [(entry["positions"], entry[name]) for entry in entries if entry[name] is not None]
@@ -173,31 +178,98 @@ def _figure(height: float, width: float = 5.6) -> tuple["Figure", "Axes"]:
 
 def _svg(figure: "Figure") -> str:
     """Return a chart as an SVG element of the page: as wide as its place, in the page's colors."""
-    text = re.sub(
-        r'(<svg[^>]*?) width="[^"]*" height="[^"]*"', r'\1 class="chart"', _draw(figure), count=1
-    )
+    drawing = _draw(figure)
+    del drawing.attrib["width"], drawing.attrib["height"]
+    drawing.set("class", "chart")
+    text = write_svg(drawing)
     for color, variable in VARIABLES.items():
         text = text.replace(color, variable)
     return text
 
 
-def _draw(figure: "Figure") -> str:
-    """Return a chart as an SVG element: text stays text, and nothing in it depends on the day."""
+def _draw(figure: "Figure") -> "Element":
+    """Return a chart as SVG: text stays text, and nothing in it depends on the day."""
     import matplotlib
     from matplotlib.backends.backend_svg import FigureCanvasSVG
 
     drawn = io.StringIO()
-    with matplotlib.rc_context(
-        {"svg.fonttype": "none", "svg.hashsalt": "fianchetto", "font.family": "sans-serif"}
-    ):
-        # not by `savefig`, which draws all of it once more to lay it out
-        canvas = FigureCanvasSVG(figure)
-        canvas.print_svg(
-            drawn, metadata={"Date": None, "Creator": None, "Format": None, "Type": None}
-        )  # type: ignore[no-untyped-call]
-    text = drawn.getvalue()
-    text = text[text.index("<svg") :]
-    text = re.sub(
-        r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->", "", text, flags=re.DOTALL
+    options = {"svg.fonttype": "none", "svg.hashsalt": "fianchetto", "font.family": "sans-serif"}
+    nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+    with matplotlib.rc_context(options):
+        # `savefig` would draw everything twice to lay it out
+        FigureCanvasSVG(figure).print_svg(drawn, metadata=nothing)  # type: ignore[no-untyped-call]
+    drawing = parse_svg(drawn.getvalue())
+    for group in list(drawing.iter()):  # its style would apply to the whole page
+        for part in [one for one in group if one.tag.endswith(("}metadata", "}style"))]:
+            group.remove(part)
+    return drawing
+
+
+def parse_svg(text: str) -> "Element":
+    """Return the element of an SVG that matplotlib or python-chess made."""
+    from xml.etree import ElementTree
+
+    ElementTree.register_namespace("", "http://www.w3.org/2000/svg")
+    ElementTree.register_namespace("xlink", "http://www.w3.org/1999/xlink")
+    return ElementTree.fromstring(text)  # noqa: S314 - our own libraries made it
+
+
+def write_svg(element: "Element") -> str:
+    """Return an SVG element as text."""
+    from xml.etree import ElementTree
+
+    return ElementTree.tostring(element, encoding="unicode")
+
+
+# ---------------------------------------------------------------- boards
+
+
+def board_of(
+    planes_P: NDArray[np.uint64], castling: int, ep_file: int, ply: int, halfmove: int = 0
+) -> chess.Board:
+    """Return the board of a stored row, uint64[77] and the columns of the same names."""
+    numbers = {"castling": castling, "ep_file": ep_file, "ply": ply, "halfmove": halfmove}
+    row = {name: np.array([number]) for name, number in numbers.items()}
+    return to_board(row_positions(row | {"planes": planes_P[None]})[0])
+
+
+def move_on(board: chess.Board, label: int, promotion: int = 0) -> chess.Move:
+    """Return the move of a label; a pawn promotes to a queen unless a piece is given."""
+    move = move_of(label, promotion, board.turn)
+    last = chess.square_rank(move.to_square) in (0, 7)
+    if last and not promotion and board.piece_type_at(move.from_square) == chess.PAWN:
+        move.promotion = chess.QUEEN
+    return move
+
+
+def caption(row: Row) -> str:
+    """Return the sentence under a board: who moved, what was played and what the network chose."""
+    board = chess.Board(row["fen"])
+    played, chosen = (san(board, chess.Move.from_uci(row[name])) for name in ("played", "chosen"))
+    number = f"{board.fullmove_number}{'.' if board.turn else '...'}"
+    mover = "White" if board.turn else "Black"
+    rating = f" ({row['elo']})" if row["elo"] else ""
+    first = f"{number} {mover}{rating} played {played} ({row['played_probability']:.1%})"
+    return (
+        f"{first}; network: {chosen} {row['chosen_probability']:.1%}"
+        if row["rank"] > 1
+        else f"{first}, its first choice"
     )
-    return re.sub(r"\s*\n\s*", "\n", text)
+
+
+def san(board: chess.Board, move: chess.Move) -> str:
+    """Return a move in SAN, or in UCI if the stored board does not allow it."""
+    return board.san(move) if board.is_legal(move) else move.uci()
+
+
+def board_svg(row: Row, size: int = 260) -> str:
+    """Return a board as SVG: the played move green, another first choice of the network blue."""
+    import chess.svg
+
+    board = chess.Board(row["fen"])
+    moves = [(row["played"], HUMAN)] + ([(row["chosen"], NETWORK)] if row["rank"] > 1 else [])
+    arrows = [
+        chess.svg.Arrow(move.from_square, move.to_square, color=color)
+        for move, color in ((chess.Move.from_uci(uci), color) for uci, color in moves)
+    ]
+    return chess.svg.board(board, arrows=arrows, orientation=board.turn, size=size)

@@ -1,0 +1,87 @@
+"""Settings: frozen dataclasses whose values pydantic checks against their types and bounds.
+
+    @settings(ConfigError)
+    class Rule:
+        min_ply: Count = 0
+        \"\"\"Half-moves played before the first position that counts.\"\"\"
+
+The command line, YAML files and Dagster's launchpad are made from these classes
+(pipeline/cli/settings.py, pipeline/defs/launchpad/forms.py): a field's type has its bounds, and the
+docstring below it is its help. Fields stand in the order of their importance.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import field
+from typing import Annotated, Any, TypeVar, dataclass_transform
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
+
+from engine.errors import UserError
+
+T = TypeVar("T")
+Count = Annotated[int, Field(ge=0)]
+Positive = Annotated[int, Field(ge=1)]
+NotNegative = Annotated[float, Field(ge=0)]
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
+def settings(refusal: type[UserError]) -> Callable[[type[T]], type[T]]:
+    """Return a decorator that makes a frozen dataclass of settings; bad values raise `refusal`."""
+
+    def decorate(cls: type[T]) -> type[T]:
+        checks = ConfigDict(allow_inf_nan=False, extra="forbid", strict=True)
+        made: Any = dataclass(cls, frozen=True, kw_only=True, slots=True, config=checks)
+        check = made.__init__
+
+        def create(self: Any, **values: Any) -> None:
+            lists = {name: tuple(one) for name, one in values.items() if isinstance(one, list)}
+            try:
+                check(self, **values | lists)
+            except ValidationError as error:
+                raise first_refusal(error) or refusal(describe_first(error)) from None
+
+        made.__init__ = create
+        return made  # type: ignore[no-any-return]
+
+    return decorate
+
+
+def validate(
+    cls: type[T],
+    values: Mapping[str, Any],
+    refusal: type[UserError] = UserError,
+    place: Callable[[str], str] = str,
+) -> T:
+    """Return a dataclass of settings, and those nested in it, from texts and other values.
+
+    Raises `refusal` for a value of the wrong type or out of bounds; `place` turns a dotted key into
+    the words that name it. The classes' own checks raise their own errors.
+    """
+    try:
+        return TypeAdapter(cls).validate_python(values, strict=False)
+    except ValidationError as error:
+        raise first_refusal(error) or refusal(describe_first(error, place)) from None
+
+
+def first_refusal(error: ValidationError) -> UserError | None:
+    """Return the error that a class's own check raised, None if a type or a bound failed."""
+    raised = error.errors()[0].get("ctx", {}).get("error")
+    return raised if isinstance(raised, UserError) else None
+
+
+def describe_first(error: ValidationError, place: Callable[[str], str] = str) -> str:
+    """Return the first error as a sentence: which setting, what it must be, and what it is."""
+    first = error.errors()[0]
+    name = place(".".join(map(str, first["loc"])))
+    if first["type"] in ("unexpected_keyword_argument", "missing"):
+        return f"{name}: {first['msg'].lower()}"
+    wanted = first["msg"].removeprefix("Input should be ").partition(", unable")[0]
+    wanted = wanted.replace("Tuple should have", "a list of").partition(" after validation")[0]
+    for formal, plain in (
+        ("greater than or equal to", "at least"),
+        ("less than or equal to", "at most"),
+    ):
+        wanted = wanted.replace(formal, plain)
+    return f"{name} must be {wanted}, got {first['input']!r:.100}"

@@ -1,1 +1,0 @@
-"""The report page: boards, charts and one self-contained HTML file."""

@@ -1,0 +1,187 @@
+"""Measure how well a network that is given a rating predicts people of each rating.
+
+Axes: B rows of a batch, R rows of the sample, T conditions (CONDITIONS), A label (4096).
+"""
+
+import itertools
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.progress import Progress, Tick
+from pipeline.dataset.files.columns import BATCH_SENTINELS
+from pipeline.dataset.files.shards import Batch
+from pipeline.dataset.hashing import splitmix64
+from pipeline.dataset.strata import band_names, rating_band
+from pipeline.evaluation.figures import clustered_mean
+
+if TYPE_CHECKING:
+    from model.inference.evaluator import NetworkEvaluator
+
+EDGES = tuple(range(800, 2601, 200))
+"""Edges of the bands of the mover's rating: 11 bands, open at both ends."""
+NAMES = tuple(band_names(EDGES)[:-1])
+CENTERS = (
+    EDGES[0] - 100,
+    *((low + high) // 2 for low, high in itertools.pairwise(EDGES)),
+    EDGES[-1] + 100,
+)
+"""The rating that stands for each band. Both players get it."""
+RATINGS = ("elo", "opponent_elo")
+TRUE, UNKNOWN = "true", "unknown"
+"""Conditions beside CENTERS: both players' true ratings, and no ratings."""
+CONDITIONS: tuple[int | str, ...] = (*CENTERS, TRUE, UNKNOWN)
+BATCH = 1024
+NO_RATINGS = "skipped: no position has a mover of known rating"
+
+
+class BandSample:
+    """At most `rows` positions per rating band; rows of unknown rating are left out.
+
+    The choice is a hash of game and ply: the order of batches does not matter, and a smaller sample
+    is part of a larger one.
+    """
+
+    def __init__(self, rows: int) -> None:
+        self.rows = rows
+        self.kept: dict[int, Batch] = {}
+
+    def add(self, batch: Batch, game_B: NDArray[np.uint64]) -> None:
+        """Consider the rows of a batch; `game_B` identifies their games."""
+        if not self.rows:
+            return
+        chance_B = splitmix64(game_B ^ splitmix64(batch["ply"].astype(np.uint64)))
+        band_B = rating_band(batch["elo"], EDGES)
+        columns = batch | {"game_id": game_B, "chance": chance_B}
+        for band in np.unique(band_B[band_B < len(CENTERS)]).tolist():
+            old, mine_B = self.kept.get(band), band_B == band
+            if old is not None and len(old["chance"]) == self.rows:
+                mine_B &= chance_B < old["chance"][-1]
+                if not mine_B.any():
+                    continue
+            new = {name: values[mine_B] for name, values in columns.items()}
+            both = (
+                new
+                if old is None
+                else {name: np.concatenate([old[name], new[name]]) for name in new}
+            )
+            first = np.argsort(both["chance"], kind="stable")[: self.rows]
+            self.kept[band] = {name: values[first] for name, values in both.items()}
+
+    def take(self) -> tuple[Batch, NDArray[np.int64]]:
+        """Return all positions as one batch with the column `game_id`, and the band of each [R]."""
+        bands = sorted(self.kept)
+        parts = [self.kept[band] for band in bands]
+        if not parts:
+            return {}, np.zeros(0, dtype=np.int64)
+        band_R = np.repeat(np.array(bands, dtype=np.int64), [len(part["chance"]) for part in parts])
+        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}, band_R
+
+
+def evaluate_conditions(
+    network: "NetworkEvaluator", rows: Batch
+) -> Iterator[tuple[int, slice, Batch, NDArray[np.float32], NDArray[np.float32]]]:
+    """Yield the network's answers under each condition: number, rows, batch, logits, values."""
+    for begin in range(0, len(rows["planes"]), BATCH):
+        part = slice(begin, begin + BATCH)
+        batch = {name: values[part] for name, values in rows.items()}
+        for number, condition in enumerate(CONDITIONS):
+            yield number, part, batch, *network(batch["planes"], batch | _ratings(batch, condition))
+
+
+def _ratings(batch: Mapping[str, NDArray[Any]], condition: int | str) -> Batch:
+    """Return both rating columns under a condition."""
+    if condition == TRUE:
+        return {}
+    value = BATCH_SENTINELS["elo"] if condition == UNKNOWN else condition
+    return {name: np.full_like(batch[name], value) for name in RATINGS}
+
+
+def measure_matrix(
+    network: "NetworkEvaluator", sample: BandSample, progress: Progress
+) -> dict[str, Any]:
+    """Return top-1 and mean log-likelihood of people's moves, by band and given rating.
+
+    `ratings` names the columns and each of `rows` is a band: `positions games rating`, the lists
+    `log_likelihood top1` by column, and the same figures under both players' true ratings
+    (`true_*`) and none (`unknown_*`). `best` is the rating with the highest likelihood, `other` the
+    best except the band's own. `lead` is the own rating's likelihood less that of `other`, in nats
+    per move, with the interval of the paired difference by games. `other` is chosen on these rows,
+    which flatters it.
+    """
+    from model.metrics import rows as measured
+
+    batch, band_R = sample.take()
+    if not len(band_R):
+        return {"ratings": list(CENTERS), "rows": []}
+    nll_TR, hit_TR = np.zeros((2, len(CONDITIONS), len(band_R)))
+    for number, part, these, logits_BA, wdl_B3 in evaluate_conditions(network, batch):
+        figures = measured(logits_BA, wdl_B3, these)
+        nll_TR[number, part], hit_TR[number, part] = figures["nll"], figures["rank"] == 1
+        done = part.start * len(CONDITIONS) + (number + 1) * len(these["planes"])
+        progress(Tick(done, len(band_R) * len(CONDITIONS), "evaluations by rating"))
+    bands = np.unique(band_R).tolist()
+    found = [
+        _row(
+            band,
+            nll_TR[:, band_R == band],
+            hit_TR[:, band_R == band],
+            batch["game_id"][band_R == band],
+        )
+        for band in bands
+    ]
+    return {"ratings": list(CENTERS), "rows": found}
+
+
+def _row(
+    band: int, nll_TR: NDArray[np.float64], hit_TR: NDArray[np.float64], game_R: NDArray[np.uint64]
+) -> dict[str, Any]:
+    """Return the figures of one band."""
+    likelihood_T, top1_T = -nll_TR.mean(axis=1), hit_TR.mean(axis=1)
+    centers_T = likelihood_T[: len(CENTERS)]
+    other = int(np.argmax(np.where(np.arange(len(CENTERS)) == band, -np.inf, centers_T)))
+    lead, low, high = clustered_mean(nll_TR[other] - nll_TR[band], game_R)
+    more = dict[str, float]()
+    for name in (TRUE, UNKNOWN):
+        at = CONDITIONS.index(name)
+        more |= {
+            f"{name}_log_likelihood": float(likelihood_T[at]),
+            f"{name}_top1": float(top1_T[at]),
+        }
+    return {
+        "band": NAMES[band],
+        "rating": CENTERS[band],
+        "positions": nll_TR.shape[1],
+        "games": len(np.unique(game_R)),
+        "log_likelihood": centers_T.tolist(),
+        "top1": top1_T[: len(CENTERS)].tolist(),
+        **more,
+        "best": CENTERS[int(np.argmax(centers_T))],
+        "other": CENTERS[other],
+        "lead": lead,
+        "lead_low": low,
+        "lead_high": high,
+        "verdict": describe_lead(lead, low, high),
+    }
+
+
+def describe_lead(lead: float, low: float | None, high: float | None) -> str:
+    """Return the verdict: wins or loses outside the interval, else leads, trails or ties."""
+    if low is not None and high is not None and low * high > 0:
+        return "wins" if low > 0 else "loses"
+    return "leads" if lead > 0 else "trails" if lead < 0 else "ties"
+
+
+def describe_matrix(matrix: dict[str, Any]) -> str:
+    """Return in how many bands the own rating predicts best."""
+    rows = matrix["rows"]
+    if not rows:
+        return NO_RATINGS
+    best = sum(row["best"] == row["rating"] for row in rows)
+    wins, losses = (sum(row["verdict"] == word for row in rows) for word in ("wins", "loses"))
+    return (
+        f"the band's own rating predicts best in {best} of {len(rows)} bands; against the best "
+        f"other rating it wins beyond its 95 % interval in {wins} and loses in {losses}"
+    )

@@ -1,1 +1,0 @@
-"""Accuracy of networks that are conditioned on ratings."""

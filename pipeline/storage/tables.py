@@ -1,0 +1,75 @@
+"""Results as aligned text and as Markdown tables."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+NUMBER = re.compile(r"-|[-+]?[\d,]+(\.\d+)?( ?%)?")
+"""Cells that are aligned to the right."""
+LONGEST_CELL = 60
+"""Maximum number of characters of a Markdown cell whose text comes from a dump."""
+
+
+def plain_text(result: Mapping[str, Any], indent: int = 0) -> str:
+    """Return a result as aligned lines; nested objects are indented."""
+    flat = [name for name, value in result.items() if not isinstance(value, dict)]
+    width, lines = max(map(len, flat), default=0), []
+    for name, value in result.items():
+        if isinstance(value, dict):
+            lines += [" " * indent + name, plain_text(value, indent + 2)]
+        else:
+            lines.append(" " * indent + f"{name:<{width}}  {_show(value)}")
+    return "\n".join(lines)
+
+
+def text_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return rows as aligned columns, with figures of three places."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    cells = [[_show(row.get(name), places=3) for name in names] for row in rows]
+    return aligned([name.replace("_", " ") for name in names], cells)
+
+
+def aligned(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return columns two spaces apart, numbers to the right and words to the left."""
+    columns = []
+    for title, *cells in zip(header, *rows, strict=True):
+        width = max(map(len, (title, *cells)))
+        is_number = all(map(NUMBER.fullmatch, cells))
+        columns.append(
+            [f"{one:>{width}}" if is_number else f"{one:<{width}}" for one in (title, *cells)]
+        )
+    return "\n".join("  ".join(line).rstrip() for line in zip(*columns, strict=True))
+
+
+def markdown(columns: str, rows: Iterable[Sequence[str]]) -> str:
+    """Return a Markdown table; `columns` are the titles, separated by `|`."""
+    titles = columns.split("|")
+    lines = [f"| {' | '.join(row)} |" for row in (titles, *rows)]
+    return "\n".join([lines[0], "|" + "---|" * len(titles), *lines[1:]])
+
+
+def markdown_table(rows: Sequence[Mapping[str, object]]) -> str:
+    """Return rows as a Markdown table; their text may come from a dump and is escaped."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    return markdown("|".join(names), [[escape(row.get(name)) for name in names] for row in rows])
+
+
+def _show(value: Any, places: int = 4) -> str:
+    """Return one value: counts with separators, figures with four places, lists with commas."""
+    if isinstance(value, bool) or value is None:
+        return {True: "yes", False: "no", None: "-"}[value]
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(_show, value)) or "-"
+    return f"{value:.{places}f}" if isinstance(value, float) else str(value)
+
+
+def escape(value: object) -> str:
+    """Return a value as one short line without markup."""
+    text = "" if value is None else f"{value}"
+    return "".join(
+        f"&#{ord(char)};" if char in "|<>&[]`*\\" else char
+        for char in text[:LONGEST_CELL]
+        if char.isprintable()
+    )
