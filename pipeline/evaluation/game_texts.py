@@ -2,19 +2,16 @@
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from pipeline.dataset.files.shard_files import games_tables
+from pipeline.dataset.dataset import Dataset
 from pipeline.dumps.formats.evaluations import ALL, Sample
 from pipeline.dumps.source import BLOCK, Source
 
 
 def read_texts(
-    directory: Path,
-    manifest: Mapping[str, Any],
+    dataset: Dataset,
     sources: Sequence[str | Iterable[bytes]],
     games: Collection[int],
     limit: int | None,
@@ -27,7 +24,7 @@ def read_texts(
     """
     spans: dict[int, dict[int, tuple[int, int]]] = {}
     wanted = np.array(sorted(games), dtype=np.int64)
-    for first, table in games_tables(directory, manifest, ("source", "offset", "length")):
+    for first, table in dataset.games(("source", "offset", "length")):
         here = wanted[(wanted >= first) & (wanted < first + len(table))]
         for game, row in zip(here.tolist(), table.take(here - first).to_pylist(), strict=True):
             if limit is None or (row["source"] == 0 and row["offset"] < limit):

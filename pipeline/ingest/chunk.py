@@ -24,8 +24,7 @@ from numpy.typing import NDArray
 from engine.board.position import WORDS
 from engine.encoding.views import LAST_MOVES
 from pipeline.dataset.files.columns import FORMS, Form
-from pipeline.dataset.files.permute import Records
-from pipeline.dataset.files.plane_kernels import BOARDS, PACKED
+from pipeline.dataset.files.kernels import BOARDS, PACKED, Records
 from pipeline.dataset.files.shards import (
     SPLITS,
     earlier_columns,

@@ -5,12 +5,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.dataset.files.shards import publish_json
-from pipeline.dataset.training_set import ALL_SPLITS
+from pipeline.dataset.dataset import ALL_SPLITS
 from pipeline.errors import ConfigError
 from pipeline.evaluation.render import publish_bytes, text_table
 from pipeline.ingest.data_card import markdown_table
 from pipeline.storage.ownership import AUDIT, require_own
+from pipeline.storage.stores import publish_json
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

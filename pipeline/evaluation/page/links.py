@@ -3,12 +3,11 @@
 import io
 import re
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import chess.pgn
 
-from pipeline.dataset.files.shards import read_manifest
+from pipeline.dataset.dataset import Dataset
 from pipeline.errors import DumpError
 from pipeline.evaluation.game_texts import read_texts
 
@@ -21,18 +20,17 @@ LONGEST = 80
 Boards = dict[str, list[dict[str, Any]]]
 
 
-def add_game_tags(boards: Boards, directory: Path, dumps: Sequence[str]) -> Boards:
+def add_game_tags(boards: Boards, dataset: Dataset, dumps: Sequence[str]) -> Boards:
     """Return the boards with `link white black event date` of their games where one of the dumps
     has them.
 
-    `directory` is the dataset that the dumps were ingested into. Tags are untrusted text; only http
-    links are kept.
+    The dumps were ingested into the dataset. Tags are untrusted text; only http links are kept.
     """
     if not dumps:
         return boards
     games = {row["game"] for rows in boards.values() for row in rows}
     try:
-        _, texts = read_texts(directory, read_manifest(directory), dumps, games, LIMIT)
+        _, texts = read_texts(dataset, dumps, games, LIMIT)
     except (OSError, DumpError):  # a report works without its dump
         return boards
     tags = {game: _tags(text) for game, text in texts.items()}
