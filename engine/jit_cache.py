@@ -30,8 +30,7 @@ SOURCES = (
     ),
     *(
         "pipeline/pgn/*.py",
-        "pipeline/dataset/files/permute.py",
-        "pipeline/dataset/files/plane_kernels.py",
+        "pipeline/dataset/files/kernels.py",
     ),
 )
 """The modules with kernels, and all of this project that they import; an edit of another one

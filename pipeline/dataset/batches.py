@@ -28,12 +28,11 @@ from numpy.typing import NDArray
 
 from engine.encoding.planes import PLANES
 from engine.encoding.views import NO_LABEL
+from pipeline.dataset.dataset import Dataset, Shard
 from pipeline.dataset.files.columns import COLUMNS
-from pipeline.dataset.files.permute import Records, gather_rows, record_type
-from pipeline.dataset.files.plane_kernels import PACKED
-from pipeline.dataset.files.shards import Batch
+from pipeline.dataset.files.kernels import PACKED, Records, gather_rows, record_type
+from pipeline.dataset.files.shards import Batch, damaged
 from pipeline.dataset.files.stored_planes import InvalidRowError, unpack
-from pipeline.dataset.training_set import Shard, split_shards
 from pipeline.errors import ConfigError, DatasetError
 from pipeline.storage.stores import is_local
 
@@ -150,11 +149,7 @@ class _Block:
             return unpack(words_RW, np.empty(0, dtype=np.uint16) if labels is None else labels)
         except InvalidRowError as error:
             path = next(path for end, path in self.sources if picked[error.row] < end)
-            raise DatasetError(
-                f"{path} cannot be read as a shard ({error.why})",
-                remedy="ingest the dump again",
-                code="damaged",
-            ) from error
+            raise damaged(f"{path} cannot be read as a shard ({error.why})") from error
 
 
 def require_distinct(paths: Iterable[Path]) -> None:
@@ -172,6 +167,15 @@ def require_distinct(paths: Iterable[Path]) -> None:
         found.add(place)
 
 
+def require_divisible(batch_size: int, rank: int, world: int) -> None:
+    """Raise ConfigError if a batch cannot be divided among so many processes."""
+    if batch_size < 1 or not 0 <= rank < world or batch_size % world:
+        raise ConfigError(
+            f"a batch of {batch_size} cannot be divided among {world} processes (this is number "
+            f"{rank})"
+        )
+
+
 def _concatenate(parts: Sequence[Batch]) -> Batch:
     """Return the rows of several batches as one."""
     return (
@@ -186,7 +190,7 @@ class Batches:
 
     def __init__(
         self,
-        directories: Sequence[Path],
+        datasets: Sequence[Path | Dataset],
         split: str = "train",
         *,
         batch_size: int = 512,
@@ -197,19 +201,16 @@ class Batches:
         block_rows: int | None = None,
         people_only: bool = False,
     ) -> None:
-        """Find the shards; process `rank` of `world` gets an equal part of every batch, from
-        separate row groups.
+        """Find the shards of opened datasets, or of folders that are opened here.
 
-        With `people_only`, labels that are an engine's moves become NO_LABEL. Raises DatasetError
+        Process `rank` of `world` gets an equal part of every batch, from separate row groups. With
+        `people_only`, labels that are an engine's moves become NO_LABEL. Raises DatasetError
         for a missing dataset or an unknown or empty split, ConfigError for a batch that cannot be
         divided and for fewer rows than processes.
         """
-        if batch_size < 1 or not 0 <= rank < world or batch_size % world:
-            raise ConfigError(
-                f"a batch of {batch_size} cannot be divided among {world} processes (this is "
-                f"number {rank})"
-            )
-        shards = [shard for directory in directories for shard in split_shards(directory, split)]
+        require_divisible(batch_size, rank, world)
+        opened = [Dataset.open(dataset) for dataset in datasets]
+        shards = [shard for dataset in opened for shard in dataset.require_shards(split)]
         require_distinct(shard.path for shard in shards)
         self.groups = [
             _Group(shard, index, rows)
@@ -293,22 +294,11 @@ class Batches:
         """
         shard = group.shard
         with shard.open(self._footers.get(shard.path)) as reader:
-            if shard.path not in self._footers:
-                if shard.wanted is None and reader.groups != list(shard.groups):
-                    raise DatasetError(
-                        f"{shard.path}: its row groups differ from the manifest",
-                        remedy="ingest the dump again",
-                        code="damaged",
-                    )
-                self._footers[shard.path] = reader.file.metadata
+            self._footers[shard.path] = reader.file.metadata
             self._footers.move_to_end(shard.path)
             if len(self._footers) > FOOTERS:  # the least recently used
                 self._footers.popitem(last=False)
-            if packed:
-                rows, packed_RW = reader.read_packed(group.index, self.columns, shard.games)
-                rows["planes"] = packed_RW
-            else:
-                rows = reader.read(group.index, self.columns, shard.games, planes_RP)
+            rows = reader.read(group.index, self.columns, shard.games, planes_RP, packed=packed)
         if self.people_only and shard.by_engine and "label" in rows:
             rows["label"] = np.full_like(rows["label"], NO_LABEL)
         if len(rows[self.columns[0]]) != group.rows:

@@ -18,12 +18,11 @@ from engine.board.position import COUNTERS, to_fen
 from engine.encoding.planes import TURN_PLANE, move_of
 from engine.encoding.views import NO_LABEL
 from engine.progress import Progress, Stop, Tick, never, silent
+from pipeline.dataset.dataset import ALL_SPLITS, Dataset
 from pipeline.dataset.files.columns import BATCH_SENTINELS, BY_NAME
-from pipeline.dataset.files.shards import publish
 from pipeline.dataset.files.stored_planes import pack, to_positions
-from pipeline.dataset.training_set import ALL_SPLITS, members, row_groups
 from pipeline.errors import ConfigError, Stopped
-from pipeline.storage.stores import is_local
+from pipeline.storage.stores import is_local, publish
 
 STORED = ("game", "ply", "result", "eval", "clock", "elo", "opponent_elo", "base", "increment")
 """Columns of a shard that rows are given; `result`, `eval`, `clock` and `elo` are the mover's."""
@@ -41,7 +40,7 @@ SCHEMA = pa.schema(
 SUFFIXES = (".csv", ".parquet")
 
 
-def fen_rows(directory: Path, split: str = "", count: int = 0) -> Iterator[pa.Table]:
+def fen_rows(dataset: Path | Dataset, split: str = "", count: int = 0) -> Iterator[pa.Table]:
     """Yield the first `count` rows of a dataset or training set, or all for 0, of all splits or of
     one, as tables of SCHEMA.
 
@@ -52,9 +51,9 @@ def fen_rows(directory: Path, split: str = "", count: int = 0) -> Iterator[pa.Ta
         raise ConfigError(f"count must be a whole number of rows, or 0 for all, got {count!r}")
     if split and split not in ALL_SPLITS:
         raise ConfigError(f"no split {split!r}: there are {', '.join(ALL_SPLITS)}")
-    for member in members(directory):
+    for part in Dataset.open(dataset).parts:
         for name in (split,) if split else ALL_SPLITS:
-            for rows in row_groups(member.shards(name), READ):
+            for rows in part.rows(name, READ):
                 table = _table(rows, name)
                 yield table.slice(0, count) if count else table
                 if 0 < count <= len(table):
@@ -105,7 +104,8 @@ def write_fen_rows(
     if not is_local(out) or out.exists():
         raise ConfigError(f"{out}: --out must be a new file on this machine")
     names = (split,) if split else ALL_SPLITS
-    total = sum(member.positions(name) for member in members(directory) for name in names)
+    dataset = Dataset.open(directory)
+    total = sum(map(dataset.count, names))
     total = min(count, total) if count else total
     done = 0
 
@@ -113,7 +113,7 @@ def write_fen_rows(
         nonlocal done
         make = pa.csv.CSVWriter if out.suffix == ".csv" else pq.ParquetWriter
         with make(target, SCHEMA) as writer:
-            for rows in fen_rows(directory, split, count):
+            for rows in fen_rows(dataset, split, count):
                 writer.write_table(rows)
                 done += len(rows)
                 progress(Tick(done, total, "rows", {}))

@@ -17,12 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from engine.progress import Progress, Stop, never, silent
-from pipeline.dataset.files.layout import MANIFEST, SPLITS
-from pipeline.dataset.files.shard_files import games_tables, open_shard
-from pipeline.dataset.files.shards import file_hash, publish_json, read_manifest
-from pipeline.dataset.files.verify_files import verify_files
-from pipeline.dataset.scratch import Scratch
-from pipeline.dataset.training_set import (
+from pipeline.dataset.dataset import (
     ALL,
     ALL_SPLITS,
     DAY,
@@ -30,14 +25,18 @@ from pipeline.dataset.training_set import (
     NONE,
     TRAINING_SET,
     TRAINING_SET_VERSION,
-    Member,
+    Dataset,
     is_training_set,
+    open_manifest,
     read_training_set,
+    row_groups,
 )
+from pipeline.dataset.files.layout import MANIFEST, SPLITS
+from pipeline.dataset.scratch import Scratch
 from pipeline.errors import ConfigError, DatasetError, Stopped
 from pipeline.storage.ownership import TRAINING_SET as TRAINING_SET_FOLDER
 from pipeline.storage.ownership import require_apart, require_own
-from pipeline.storage.stores import alone
+from pipeline.storage.stores import alone, publish_json
 
 if TYPE_CHECKING:
     import polars as pl
@@ -89,7 +88,7 @@ def join(
     for directory in datasets:
         if is_training_set(directory):
             raise DatasetError(f"{directory} is a training set: name the datasets themselves")
-        read_manifest(directory)
+        open_manifest(directory)
     new = not out.exists()
     try:
         with alone(
@@ -116,19 +115,22 @@ def _join(
     entries = _entries(datasets, out, config, remove)
     used = []
     for entry in entries:
-        member = Member(out / entry["path"], read_manifest(out / entry["path"]))
-        verify_files(member.directory, member.manifest, progress, stop)
-        used.append(_hold_out(entry, member, config, stop))
-    if not any(member.positions("train") for member in used):
+        opened = Dataset.open(out / entry["path"], progress, stop)
+        if opened.identity != entry["manifest_sha256"]:
+            raise DatasetError(
+                f"{opened.path} has changed since it was joined",
+                remedy=f"take it out with --remove {entry['name']} first",
+                code="member-changed",
+            )
+        used.append(_hold_out(entry, opened, config, stop))
+    if not any(part.has("train") for part in used):
         raise DatasetError(
             "no positions to train on are left: all datasets are held out, or have no train split"
         )
     page = {
         "training_set_version": TRAINING_SET_VERSION,
         "config": asdict(config),
-        "positions": {
-            split: sum(member.positions(split) for member in used) for split in ALL_SPLITS
-        },
+        "positions": {split: sum(part.count(split) for part in used) for split in ALL_SPLITS},
         "games_on_both_sides": _both_sides(used, stop),
         "datasets": entries,
     }
@@ -168,7 +170,7 @@ def _entries(
                 "name": directory.name,
                 # both can be moved together
                 "path": Path(os.path.relpath(directory, out.resolve())).as_posix(),
-                "manifest_sha256": file_hash(directory / MANIFEST),
+                "manifest_sha256": open_manifest(directory).identity,
             }
     entries = list(found.values())
     names = [entry["name"] for entry in entries]
@@ -188,53 +190,44 @@ def _entries(
             )
     if not entries:
         raise ConfigError("name at least one dataset to join")
-    for entry in entries:
-        folder = out / entry["path"]
-        read_manifest(folder)
-        if file_hash(folder / MANIFEST) != entry["manifest_sha256"]:
-            raise DatasetError(
-                f"{folder} has changed since it was joined",
-                remedy=f"take it out with --remove {entry['name']} first",
-                code="member-changed",
-            )
     return entries
 
 
-def _hold_out(entry: dict[str, Any], member: Member, config: JoinConfig, stop: Stop) -> Member:
+def _hold_out(entry: dict[str, Any], dataset: Dataset, config: JoinConfig, stop: Stop) -> Dataset:
     """Add to a dataset's entry what is held out of it, and why; return the dataset with it."""
-    days = _count_days(member)
+    days = _count_days(dataset)
     first, why = _choose_games(days, entry["name"], config)
-    member = replace(member, held_out=first)
+    dataset = replace(dataset, held_out=first)
     if first not in (ALL, NONE):
-        member = replace(member, held_rows=_count_held_rows(member, stop))
+        dataset = replace(dataset, held_rows=_count_held_rows(dataset, stop))
     entry |= {
         "first_date": min(days, default=None),
         "last_date": max(days, default=None),
         "held_out": first,
     }
-    entry |= {"why": why, "held_rows": member.held_rows}
+    entry |= {"why": why, "held_rows": dataset.held_rows}
     LOG.info(
         "held out of %s: %s (%s)",
         entry["name"],
         first if first in (ALL, NONE) else f"games from {first} on",
         why,
     )
-    return member
+    return dataset
 
 
-def _count_days(member: Member) -> Mapping[str, int]:
+def _count_days(dataset: Dataset) -> Mapping[str, int]:
     """Return how many used games there are of each day, as PGN writes it; games without a complete
     date are left out.
     """
     days: Counter[str] = Counter()
-    for _, games in games_tables(member.directory, member.manifest, ["date", "split"]):
+    for _, games in dataset.games(["date", "split"]):
         dates = games.filter(games["split"].is_valid())["date"]
         days.update({one["values"]: one["counts"] for one in dates.value_counts().to_pylist()})
     return {day: games for day, games in days.items() if day and re.fullmatch(DAY, day)}
 
 
 def _choose_games(days: Mapping[str, int], name: str, config: JoinConfig) -> tuple[str, str]:
-    """Return what of a dataset is held out, as `Member.held_out` has it, and why."""
+    """Return what of a dataset is held out, as `Dataset.held_out` has it, and why."""
     if config.hold_out != NEWEST:
         return ALL if name == config.hold_out else NONE, f"by hold_out {config.hold_out}"
     total, held, first = sum(days.values()), 0, ""
@@ -249,54 +242,48 @@ def _choose_games(days: Mapping[str, int], name: str, config: JoinConfig) -> tup
     return first, f"{held:,} of its {total:,} games, the newest"
 
 
-def _count_held_rows(member: Member, stop: Stop) -> dict[str, list[int]]:
+def _count_held_rows(dataset: Dataset, stop: Stop) -> dict[str, list[int]]:
     """Return the rows of games that are held out in each row group, by file, without files that
     have none.
     """
-    held_games, found = member.held_games(), {}
-    for entry in member.manifest["files"]:
-        if entry["split"] is None:
-            continue
+    held, found = dataset.held_games, dict[str, list[int]]()
+    for shard in (shard for split in SPLITS for shard in dataset.shards(split)):
         if stop():
             raise Stopped("stopped; nothing was written")
-        with open_shard(member.directory / entry["name"], entry["rows"]) as reader:
-            games = [
-                reader.read(group, ["game"], len(held_games))["game"]
-                for group in range(len(reader.groups))
-            ]
-        if any(counts := [int(held_games[game_R].sum()) for game_R in games]):
-            found[entry["name"]] = counts
+        counts = [int(held[rows["game"]].sum()) for rows in row_groups([shard], ["game"])]
+        if any(counts):
+            found[shard.path.name] = counts
     return found
 
 
-def _both_sides(used: Sequence[Member], stop: Stop) -> dict[str, int]:
+def _both_sides(used: Sequence[Dataset], stop: Stop) -> dict[str, int]:
     """Count the games of each test split, by the hash of their moves, that train has too."""
     import polars as pl
 
     counts = dict.fromkeys(ALL_SPLITS[1:], 0)
     with tempfile.TemporaryDirectory(prefix="fianchetto-join-") as folder:
-        games = Scratch(Path(folder), sum(member.manifest["games"]["used"] for member in used))
-        for member in used:
+        games = Scratch(Path(folder), sum(part.page["games"]["used"] for part in used))
+        for part in used:
             if stop():
                 raise Stopped("stopped; nothing was written")
-            for frame in game_splits(member):
+            for frame in game_splits(part):
                 games.add(frame)
-        for part in games.parts():
-            train = part.filter(pl.col("split") == 0).select("key")
-            shared = part.filter(pl.col("split") > 0).join(train, on="key", how="semi").collect()
+        for rows in games.parts():
+            train = rows.filter(pl.col("split") == 0).select("key")
+            shared = rows.filter(pl.col("split") > 0).join(train, on="key", how="semi").collect()
             for split, count in shared.group_by("split").len().iter_rows():
                 counts[ALL_SPLITS[split]] += count
     return counts
 
 
-def game_splits(member: Member) -> "Iterator[pl.DataFrame]":
+def game_splits(dataset: Dataset) -> "Iterator[pl.DataFrame]":
     """Yield the used games of a dataset: `key`, the hash of their moves, and `split`, an index into
     ALL_SPLITS.
     """
     import polars as pl
 
-    for _, table in games_tables(member.directory, member.manifest, ["identity", "split", "date"]):
-        held = pl.Series("held", member.is_held(table["date"]))
+    for _, table in dataset.games(["identity", "split", "date"]):
+        held = pl.Series("held", dataset.is_held(table["date"]))
         games = (
             pl.DataFrame(pl.from_arrow(table))
             .with_columns(held)

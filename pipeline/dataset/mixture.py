@@ -24,7 +24,7 @@ from itertools import count as count_from
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.dataset.batches import Batches
+from pipeline.dataset.batches import Batches, require_divisible
 from pipeline.dataset.files.shards import Batch
 from pipeline.errors import ConfigError
 
@@ -71,11 +71,7 @@ class Mixture:
         Raises ConfigError for a batch that cannot be divided, or a share that is out of range or
         lacks human datasets.
         """
-        if batch_size < 1 or not 0 <= rank < world or batch_size % world:
-            raise ConfigError(
-                f"a batch of {batch_size} cannot be divided among {world} processes (this is "
-                f"number {rank})"
-            )
+        require_divisible(batch_size, rank, world)
         if not 0 <= human_share < 1 or (human_share > 0) != (human is not None):
             raise ConfigError(
                 "human_share is from 0 to below 1; it is above 0 where there are human datasets, "
@@ -115,11 +111,7 @@ class Mixture:
                     source = self.sources[index]
                     readers[index] = _Reader(source.batches, source.first + int(taken[index]))
                 parts += readers[index].take(count) if count else []
-            rng = np.random.Generator(np.random.PCG64((self.seed, PLACES, number)))
-            places = rng.permutation(self.batch_size)[self.rank :: self.world]
-            yield {
-                name: np.concatenate([part[name] for part in parts])[places] for name in parts[0]
-            }
+            yield _mix(parts, self.batch_size, (self.seed, PLACES, number), self.rank, self.world)
 
 
 class Shares:
@@ -162,12 +154,13 @@ class Shares:
                 for reader, rows in zip(readers, wanted, strict=True)
                 for part in reader.take(rows)
             ]
-            places = np.random.Generator(np.random.PCG64((seed, PLACES, number))).permutation(size)[
-                rank::world
-            ]
-            yield {
-                name: np.concatenate([part[name] for part in parts])[places] for name in parts[0]
-            }
+            yield _mix(parts, size, (seed, PLACES, number), rank, world)
+
+
+def _mix(parts: Sequence[Batch], size: int, seed: tuple[int, ...], rank: int, world: int) -> Batch:
+    """Return the rows of several parts in a random order: those of process `rank` of `world`."""
+    places = np.random.Generator(np.random.PCG64(seed)).permutation(size)[rank::world]
+    return {name: np.concatenate([part[name] for part in parts])[places] for name in parts[0]}
 
 
 class _Reader:

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from engine.encoding.planes import PLANES
 from engine.progress import Progress, Tick, silent
+from pipeline.dataset.dataset import Shard, row_groups
 from pipeline.dataset.hashing import splitmix64
-from pipeline.dataset.training_set import Shard, row_groups
 
 KEYED_BY = ("planes", "castling")
 """The columns that a key is computed from."""

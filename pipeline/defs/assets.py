@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 from engine.errors import UserError
+from pipeline.dataset.dataset import TRAINING_SET, is_training_set
 from pipeline.dataset.files.shards import MANIFEST, file_hash
 from pipeline.dataset.join import join
-from pipeline.dataset.training_set import TRAINING_SET, is_training_set
 from pipeline.defs import tasks
 from pipeline.defs.blocking import materialized_dumps, require_no_failed_check
 from pipeline.defs.child import run_child

@@ -11,7 +11,7 @@ from typing import Any
 
 import dagster as dg
 
-from pipeline.dataset.training_set import members, read_training_set
+from pipeline.dataset.dataset import Dataset, read_training_set
 from pipeline.defs import tasks
 from pipeline.defs.assets import (
     TRAINED_ON,
@@ -151,7 +151,8 @@ def check_checkpoint(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckRes
         folder, joined = (
             find_folder(checkpoint.key, op.instance, op.run, name) for name in ("path", TRAINED_ON)
         )
-        probe = run_child(partial(tasks.probe, folder, members(joined)[0].directory, None, PROBED))
+        positions = Dataset.open(joined).parts[0].path
+        probe = run_child(partial(tasks.probe, folder, positions, None, PROBED))
     return evaluate_checkpoint(probe)
 
 

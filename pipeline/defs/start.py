@@ -6,7 +6,7 @@ from pathlib import Path
 from engine.errors import UserError
 from engine.json_files import parse_json
 from model.training.config import TrainConfig
-from pipeline.dataset.training_set import members
+from pipeline.dataset.dataset import Dataset
 from pipeline.defs.launchpad.options import CheckpointOptions
 from pipeline.defs.resources import Datasets
 from pipeline.samples.shipped import EMBEDDED, SCRATCH_POSITIONS
@@ -44,4 +44,4 @@ def choose_start(
 
 def count_positions(training_set: Path) -> int:
     """Return the train positions of a training set."""
-    return sum(member.positions("train") for member in members(training_set))
+    return Dataset.open(training_set).count("train")

@@ -119,10 +119,10 @@ def probe(checkpoint: Path, positions: Path, split: str | None, count: int) -> M
     from engine.encoding.planes import legal_mask
     from engine.encoding.views import NO_LABEL
     from model.inference.evaluator import evaluator
-    from pipeline.dataset.files.shards import read_manifest
+    from pipeline.dataset.dataset import open_manifest
     from pipeline.validation.verify import sample_rows
 
-    drawn = sample_rows(positions, read_manifest(positions), count, split)
+    drawn = sample_rows(open_manifest(positions), count, split)
     rows = [row for row in drawn if row["label"] not in (None, NO_LABEL)]
     if not rows:  # analyzed positions may have no move
         return {"loss": None, "rows": 0}

@@ -6,8 +6,8 @@ from functools import partial
 import dagster as dg
 
 from engine.errors import UserError
+from pipeline.dataset.dataset import Dataset
 from pipeline.dataset.files.shards import file_hash
-from pipeline.dataset.training_set import members
 from pipeline.defs import checks, tasks
 from pipeline.defs.assets import (
     ADD_PARTITION,
@@ -64,7 +64,11 @@ def tuned_checkpoint(
         result = run_child(work, progress=log_asset_progress(context), lock=out)
         probe = run_child(
             partial(
-                tasks.probe, out / "best", members(human[0])[0].directory, None, metadata.PROBED
+                tasks.probe,
+                out / "best",
+                Dataset.open(human[0]).parts[0].path,
+                None,
+                metadata.PROBED,
             )
         )
     return Result(

@@ -4,14 +4,12 @@ import io
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import chess.pgn
 import numpy as np
 
-from pipeline.dataset.files.shard_files import games_tables
-from pipeline.dataset.files.shards import read_manifest
+from pipeline.dataset.dataset import Dataset
 from pipeline.dumps.formats.evaluations import ALL, Sample
 from pipeline.dumps.source import BLOCK, Source
 from pipeline.errors import DumpError
@@ -26,8 +24,7 @@ Boards = dict[str, list[dict[str, Any]]]
 
 
 def read_texts(
-    directory: Path,
-    manifest: Mapping[str, Any],
+    dataset: Dataset,
     sources: Sequence[str | Iterable[bytes]],
     games: Collection[int],
     limit: int | None,
@@ -39,7 +36,7 @@ def read_texts(
     """
     spans: dict[int, dict[int, tuple[int, int]]] = {}
     wanted = np.array(sorted(games), dtype=np.int64)
-    for first, table in games_tables(directory, manifest, ("source", "offset", "length")):
+    for first, table in dataset.games(("source", "offset", "length")):
         here = wanted[(wanted >= first) & (wanted < first + len(table))]
         for game, row in zip(here.tolist(), table.take(here - first).to_pylist(), strict=True):
             if limit is None or (row["source"] == 0 and row["offset"] < limit):
@@ -80,17 +77,16 @@ def _cut(
         yield key, bytes(window[offset - start : offset - start + length])
 
 
-def add_game_tags(boards: Boards, directory: Path, dumps: Sequence[str]) -> Boards:
+def add_game_tags(boards: Boards, dataset: Dataset, dumps: Sequence[str]) -> Boards:
     """Add `link white black event date` to the boards whose games are in the dumps.
 
-    `directory` is the dataset that the dumps were ingested into. Tags are untrusted text; only http
-    links are kept.
+    The dumps were ingested into the dataset. Tags are untrusted text; only http links are kept.
     """
     if not dumps:
         return boards
     games = {row["game"] for rows in boards.values() for row in rows}
     try:
-        _, texts = read_texts(directory, read_manifest(directory), dumps, games, LIMIT)
+        _, texts = read_texts(dataset, dumps, games, LIMIT)
     except (OSError, DumpError):  # a report does not need its dump
         return boards
     tags = {game: _tags(text) for game, text in texts.items()}

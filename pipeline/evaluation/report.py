@@ -6,7 +6,7 @@ since the positions of one game are alike. The baselines are measured on the sam
 
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,11 +16,10 @@ import numpy as np
 from engine.cores import cores
 from engine.encoding.views import NO_LABEL
 from engine.progress import Progress, silent
-from pipeline.dataset.batches import Batches
+from pipeline.dataset.dataset import LATEST, Dataset, Shard
 from pipeline.dataset.files.columns import BATCH_SENTINELS
-from pipeline.dataset.files.shards import MANIFEST, Batch, file_hash, read_manifest
+from pipeline.dataset.files.shards import Batch
 from pipeline.dataset.position_keys import find_keys
-from pipeline.dataset.training_set import LATEST, Member, Shard, members
 from pipeline.dumps.paths import dumps_of
 from pipeline.errors import ConfigError, DamagedError
 from pipeline.evaluation.measure import BATCH, COLUMNS, COMMON_CLOCK, COMMON_PLY, measure_rows
@@ -49,12 +48,11 @@ PUBLISHED = ("Maia-2", 0.533)
 class _Where(NamedTuple):
     """The rows to measure on."""
 
-    positions: Path
+    dataset: Dataset
     split: str
     words: str
     train: list[Shard]
     """Train shards, in which the measured positions are looked up."""
-    members: list[Member]
     dumps: Sequence[str]
     """Dumps of a single dataset, for links to games; empty if they are missing."""
     found: "list[NDArray[np.bool_]]"
@@ -91,27 +89,26 @@ def _rows_of(
 ) -> Iterator[_Where]:
     """Return the rows of a dataset's split, or ingest a PGN file into a temporary folder."""
     if positions is not None:
-        found = members(positions, progress)
-        train = _train_shards(against or (positions,)) if split != "train" else []
-        dumps = dumps_of(found[0].directory, found[0].manifest) if len(found) == 1 else None
-        words = f"the {split} split of {positions.resolve().name}"
-        yield _Where(positions, split, words, train, found, dumps or [], [])
+        opened = Dataset.open(positions, progress)
+        train = _train_shards(against or (opened,)) if split != "train" else []
+        only = opened.parts[0]
+        dumps = dumps_of(only.path, only.page) if len(opened.parts) == 1 else None
+        words = f"the {split} split of {opened.name}"
+        yield _Where(opened, split, words, train, dumps or [], [])
         return
     from pipeline.ingest.chunk import IngestConfig
     from pipeline.ingest.job import ingest
 
     assert pgn is not None
-    damage = ""
     with tempfile.TemporaryDirectory(prefix="fianchetto-report-") as folder:
-        try:
+        with suppress(DamagedError):  # the games before the damage are measured
             ingest([str(pgn)], Path(folder), IngestConfig(test_share=0.0, val_share=0.0), workers=1)
-        except DamagedError:  # measure the games before the damage, and say so
-            damage = (
-                f", up to where the archive is damaged "
-                f"({read_manifest(Path(folder))['sources'][0]['damage']})"
-            )
-        words, found = f"all games of {pgn.name}{damage}", members(Path(folder))
-        yield _Where(Path(folder), "train", words, _train_shards(against), found, [str(pgn)], [])
+        opened = Dataset.open(Path(folder))
+        damage = opened.page["sources"][0]["damage"]
+        words = f"all games of {pgn.name}"
+        if damage:
+            words += f", up to where the archive is damaged ({damage})"
+        yield _Where(opened, "train", words, _train_shards(against), [str(pgn)], [])
 
 
 def report(checkpoint: Path, **options: Any) -> dict[str, Any]:
@@ -190,33 +187,25 @@ def _names(checkpoints: Sequence[Path]) -> list[str]:
     ]
 
 
-def _train_shards(directories: Sequence[Path]) -> list[Shard]:
+def _train_shards(datasets: Sequence[Path | Dataset]) -> list[Shard]:
     """Return the train shards of datasets and training sets."""
-    return [
-        shard
-        for path in directories
-        for member in members(path)
-        for shard in member.shards("train")
-    ]
+    return [shard for one in datasets for shard in Dataset.open(one).shards("train")]
 
 
-def _seen(card: dict[str, Any], positions: Path, split: str) -> str:
+def _seen(card: dict[str, Any], dataset: Dataset, split: str) -> str:
     """Return whether the network was trained on these games, by the hashes in its card."""
-    split_members = (member for member in members(positions) if member.shards(split))
-    answers = {_seen_dataset(card, member, split) for member in split_members}
+    answers = {_seen_dataset(card, part, split) for part in dataset.parts if part.has(split)}
     return next((word for word in ("yes", "unknown", "no") if word in answers), "no, another dump")
 
 
-def _seen_dataset(card: dict[str, Any], member: Member, split: str) -> str:
+def _seen_dataset(card: dict[str, Any], measured: Dataset, split: str) -> str:
     """Return `_seen` of one dataset."""
-    positions, manifest = member.directory, member.manifest
-    trained = list_datasets(card["data"])
-    digest = file_hash(positions / MANIFEST)
+    trained, digest = list_datasets(card["data"]), measured.identity
     if same := [dataset for dataset in trained if dataset.get("manifest_sha256") == digest]:
         if split == LATEST:  # seen unless every training held out the same games
             return (
                 "yes"
-                if {dataset.get("held_out") for dataset in same} != {member.held_out}
+                if {dataset.get("held_out") for dataset in same} != {measured.held_out}
                 else "no"
             )
         return "yes" if split == "train" else "no"
@@ -225,7 +214,7 @@ def _seen_dataset(card: dict[str, Any], member: Member, split: str) -> str:
     # games.
     return (
         "unknown"
-        if sources & {source["sha256"] for source in manifest["sources"]} or not trained
+        if sources & {source["sha256"] for source in measured.page["sources"]} or not trained
         else "no, another dump"
     )
 
@@ -339,9 +328,8 @@ def _measure(
         names += human_search.COLUMNS
         searching = find_export(checkpoint) or network
         searched = human_search.SearchedRows(searching, how.simulations)
-    batches = Batches(
-        [where.positions], where.split, batch_size=BATCH, columns=tuple(dict.fromkeys(names))
-    )
+    columns = tuple(dict.fromkeys(names))
+    batches = where.dataset.batches(where.split, batch_size=BATCH, columns=columns)
     rows = min(how.rule.limit, batches.rows) if how.rule.limit else batches.rows
     stream = batches.sample(rows) if rows < batches.rows else batches.read_rows()
     fastest: NetworkEvaluator | OnnxEvaluator = network
@@ -362,8 +350,8 @@ def _measure(
     both = {"top1_not_in_train": top1.get(IN_TRAIN[0]), "top1_in_train": top1.get(IN_TRAIN[1])}
     matrix = _measure_matrix(network, sample, how, progress) if sample else {}
     rule = how.rule if rows < batches.rows else replace(how.rule, limit=0)
-    figures, seen = headline(table), _seen(card, where.positions, where.split)
-    sources = [source["name"] for member in where.members for source in member.manifest["sources"]]
+    figures, seen = headline(table), _seen(card, where.dataset, where.split)
+    sources = [source["name"] for part in where.dataset.parts for source in part.page["sources"]]
     by_people = SAMPLE.name not in sources and bool((table["elo"] != BATCH_SENTINELS["elo"]).any())
     published = PUBLISHED if by_people else None  # self-play has no ratings
     result = {
@@ -392,7 +380,7 @@ def _measure(
         "details": {
             **page_details(table),
             **({"rating_matrix": matrix} if "rows" in matrix else {}),
-            "boards": add_game_tags(boards.rows(), where.members[0].directory, where.dumps),
+            "boards": add_game_tags(boards.rows(), where.dataset.parts[0], where.dumps),
             "training": [
                 {name: entry.get(name) for name in CURVES} for entry in read_metrics(checkpoint)
             ],

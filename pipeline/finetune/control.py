@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.progress import Progress, Stop
-from pipeline.dataset.training_set import members
+from pipeline.dataset.dataset import Dataset
 from pipeline.errors import Stopped
 from pipeline.finetune.outputs import promote
 from pipeline.finetune.state import StageContext
@@ -124,13 +124,12 @@ def train_people(context: StageContext, progress: Progress, stop: Stop) -> dict[
         config, epochs=None, steps=max(1, round(rows / config.batch_size)), frozen_norms=False
     )
     preset = read_card(context.best)["preset"]["name"]
-    card = train_on(context.human, preset, config, context.candidate, progress, stop, context.best)
+    human = [Dataset.open(path) for path in context.human]
+    card = train_on(human, preset, config, context.candidate, progress, stop, context.best)
     if not card["finished"]:
         raise Stopped(f"stopped at step {card['step']}")
     found = {"step": card["step"], "positions": card["positions"], **card["metrics"]}
-    passes = card["positions"] / sum(
-        member.positions("train") for one in context.human for member in members(one)
-    )
+    passes = card["positions"] / sum(dataset.count("train") for dataset in human)
     hashes = [entry["manifest_sha256"] for entry in identify_datasets(context.human)]
     return found | {
         "spent": {

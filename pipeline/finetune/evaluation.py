@@ -5,11 +5,11 @@ from typing import Any
 import numpy as np
 
 from engine.progress import Progress, Stop
+from pipeline.dataset.dataset import Dataset
 from pipeline.errors import Stopped
 from pipeline.evaluation.render import write_report
 from pipeline.evaluation.report import Rule, report
 from pipeline.finetune.state import StageContext
-from pipeline.training.train import has_engine_moves, has_split
 
 POSITIONS = 16_384
 """Maximum number of human positions that are measured, over all datasets."""
@@ -24,9 +24,8 @@ def eval_stage(context: StageContext, progress: Progress, stop: Stop) -> dict[st
     Each dataset has a report in `eval/`; those of engines' moves are left out. The same positions
     are measured for every candidate. Raises Stopped, and what `report` raises.
     """
-    measured = [
-        path for path in context.human if has_split([path], "test") and not has_engine_moves(path)
-    ]
+    opened = [Dataset.open(path) for path in context.human]
+    measured = [one.path for one in opened if one.has("test") and not one.has_engine_moves]
     if not measured:
         return {}
     limit, reports = max(1, POSITIONS // len(measured)), []

@@ -18,8 +18,7 @@ from typing import Any
 from pydantic_core import to_jsonable_python
 
 from engine.progress import Progress, Stop, Tick, never, silent
-from pipeline.dataset.files.verify_files import verify_files
-from pipeline.dataset.training_set import members
+from pipeline.dataset.dataset import Dataset
 from pipeline.errors import ConfigError, DatasetError, Stopped
 from pipeline.executors.by_name import LOCAL, engine_of
 from pipeline.finetune.config import FREE_TO_CHANGE, FinetuneConfig
@@ -50,7 +49,6 @@ from pipeline.selfplay.draw import identify_datasets
 from pipeline.selfplay.worker import ONNX
 from pipeline.storage import ownership
 from pipeline.storage.stores import alone, temporaries
-from pipeline.training.train import has_engine_moves, has_split
 
 LOG = logging.getLogger(__name__)
 IDENTITY = "finetune.json"
@@ -128,10 +126,8 @@ def identify(checkpoint: Path, human: Sequence[Path], config: FinetuneConfig) ->
     """
     weights = _read_weights_hash(checkpoint)
     for directory in human:
-        if not has_split([directory], "train"):
+        if not Dataset.open(directory).has("train"):
             raise DatasetError(f"{directory} has no positions in its train split to fine-tune on")
-        for member in members(directory):
-            verify_files(member.directory, member.manifest)
     settings = ownership.flat(to_jsonable_python(config))
     return {
         "format_version": FORMAT_VERSION,
@@ -226,10 +222,8 @@ class _Loop:
 
     def _count_rows(self) -> int:
         """Return the number of human rows; an engine's analyses are none."""
-        games = (directory for directory in self.human if not has_engine_moves(directory))
-        return sum(
-            member.positions("train") for directory in games for member in members(directory)
-        )
+        opened = map(Dataset.open, self.human)
+        return sum(one.count("train") for one in opened if not one.has_engine_moves)
 
     def _compare_players(self, number: int, best: int) -> Teacher:
         """Compare generation `best` with the hand-written player for another generation, and count

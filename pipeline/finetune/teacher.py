@@ -34,7 +34,7 @@ from engine.json_files import check, read_json
 from engine.progress import Progress, Stop, Tick, never, silent
 from engine.search import Search, SearchConfig
 from engine.selfplay.game import read_search
-from pipeline.dataset.batches import Batches
+from pipeline.dataset.dataset import Dataset
 from pipeline.dataset.files.columns import BATCH_SENTINELS
 from pipeline.dataset.files.schemas import Count, Number, Schema
 from pipeline.dataset.files.shards import Batch, publish_json
@@ -45,7 +45,6 @@ from pipeline.finetune.config import SMALLEST_SHARE, FinetuneConfig, default_exp
 from pipeline.finetune.state import GENERATIONS, FinetuneError
 from pipeline.selfplay.draw import FIRST_PLY, rank_equals
 from pipeline.training.export import export_once
-from pipeline.training.train import has_split
 
 LOG = logging.getLogger(__name__)
 
@@ -222,11 +221,12 @@ def draw_held_out(human: Sequence[Path], count: int = POSITIONS, seed: int = 0) 
 
 def _sample(directory: Path, number: int, count: int, seed: int) -> Iterator[Batch]:
     """Yield random rows of a dataset's held-out split that can be searched."""
-    split = next((split for split in ("val", "test") if has_split([directory], split)), None)
+    dataset = Dataset.open(directory)
+    split = next((split for split in ("val", "test") if dataset.has(split)), None)
     if split is None:
         return
-    batches = Batches([directory], split, batch_size=4096, seed=seed, columns=COLUMNS)
-    for batch in batches.sample(OVERSAMPLE * count):
+    drawn = dataset.sample(split, OVERSAMPLE * count, batch_size=4096, seed=seed, columns=COLUMNS)
+    for batch in drawn:
         moves_R = np.bitwise_count(batch["planes"][:, MOVE_PLANES:]).sum(axis=1)
         dead_R = np.array([insufficient(one) for one in row_positions(batch)], dtype=np.bool_)
         goes_on_R = (batch["halfmove"] < FIFTY_MOVES) & ~dead_R & (batch["plies"] > 0)

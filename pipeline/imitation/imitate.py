@@ -25,10 +25,9 @@ import numpy as np
 
 from engine.errors import UserError
 from engine.progress import Progress, Stop, Tick, never, silent
-from pipeline.dataset.batches import Batches
+from pipeline.dataset.dataset import LATEST, NONE, Dataset
 from pipeline.dataset.files.shards import read_manifest
 from pipeline.dataset.join import join
-from pipeline.dataset.training_set import LATEST, NONE
 from pipeline.errors import ConfigError, DamagedError, DatasetError
 from pipeline.imitation.page import write_imitation
 from pipeline.imitation.report import report_imitation
@@ -169,17 +168,17 @@ def _describe_player(players: Sequence[str], work: Path) -> dict[str, Any]:
     """Return the card's entry: names, the median rating in the newest games (0 for unknown), and
     the games learned from.
     """
-    rows = Batches([work / "training_set"], LATEST, batch_size=4096, columns=("elo",))
-    ratings = np.concatenate([batch["elo"] for batch in rows.read_rows()])
+    dataset = Dataset.open(work / "training_set")
+    ratings = np.concatenate([rows["elo"] for rows in dataset.rows(LATEST, ("elo",))])
     known = ratings[ratings > 0]
     rating = min(4000, int(np.median(known))) if len(known) else 0
-    return {"names": list(players), "rating": rating, "games": _count_games(work / "training_set")}
+    return {"names": list(players), "rating": rating, "games": _count_games(dataset)}
 
 
-def _count_games(positions: Path) -> int:
+def _count_games(dataset: Dataset) -> int:
     """Return the number of games of a train split."""
-    rows = Batches([positions], "train", batch_size=4096, columns=("game",))
-    return len(np.unique(np.concatenate([batch["game"] for batch in rows.read_rows()])))
+    games = [rows["game"] for rows in dataset.rows("train", ("game",))]
+    return len(np.unique(np.concatenate(games)))
 
 
 def _join_names(players: Sequence[str]) -> str:

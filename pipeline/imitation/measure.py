@@ -5,7 +5,6 @@ Axes: R rows, L labels (4096).
 """
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 
 from engine.encoding.planes import legal_mask
 from engine.progress import Progress, Tick
-from pipeline.dataset.batches import Batches
+from pipeline.dataset.dataset import Dataset
 from pipeline.dataset.files.shards import Batch
 from pipeline.dataset.position_keys import position_keys
 from pipeline.evaluation.charts import board_of, move_on, san
@@ -33,20 +32,13 @@ OPENING_PLIES, OPENINGS, MOVES_SHOWN = 16, 8, 3
 """Half-moves of an opening, and the positions and moves of each that the page shows."""
 
 
-def read_rows(positions: Path, split: str, columns: Sequence[str]) -> Batch:
+def read_rows(dataset: Dataset, split: str, columns: Sequence[str]) -> Batch:
     """Return a split's rows, or MOST_ROWS random ones, with the columns and those that are
     measured.
     """
-    batches = Batches(
-        [positions], split, batch_size=BATCH, columns=tuple(dict.fromkeys((*COLUMNS, *columns)))
-    )
+    batches = dataset.batches(split, batch_size=BATCH, columns=(*COLUMNS, *columns))
     parts = list(batches.sample(MOST_ROWS) if batches.rows > MOST_ROWS else batches.read_rows())
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-
-
-def count_rows(positions: Path, split: str) -> int:
-    """Return the number of a split's rows."""
-    return Batches([positions], split, batch_size=1).rows
 
 
 def measure(network: "NetworkEvaluator", rows: Batch, progress: Progress) -> "pl.DataFrame":

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.progress import Progress, Stop
-from pipeline.dataset.training_set import LATEST
+from pipeline.dataset.dataset import LATEST, Dataset
 from pipeline.errors import Stopped
 from pipeline.evaluation.game_texts import add_game_tags
 from pipeline.imitation import measure
@@ -29,7 +29,8 @@ def report_imitation(
 
     opened = {name: evaluator(path) for name, path in networks.items()}
     columns = dict.fromkeys(name for network in opened.values() for name in network.columns)
-    rows = measure.read_rows(training_set, LATEST, tuple(columns))
+    dataset = Dataset.open(training_set)
+    rows = measure.read_rows(dataset, LATEST, tuple(columns))
     tables = {}
     for name, network in opened.items():
         if stop():
@@ -42,5 +43,5 @@ def report_imitation(
         "openings": measure.find_openings(
             rows, opened["base"], opened["imitation"], base["key"].to_numpy()
         ),
-        "boards": add_game_tags(boards, training_set.parent / "positions", sources)["found"],
+        "boards": add_game_tags(boards, dataset.parts[0], sources)["found"],
     }

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from engine.progress import Progress, Stop
+from pipeline.dataset.dataset import Dataset
 from pipeline.dataset.files.shards import Batch
 from pipeline.errors import Stopped
 from pipeline.evaluation.figures import NORMAL_95
@@ -22,7 +23,6 @@ from pipeline.training.train import (
     describe_data,
     describe_start,
     find_preset,
-    has_split,
     select_columns,
     train_on,
 )
@@ -68,14 +68,15 @@ def tune(
     columns = select_columns(recipe(1), start.preset)
     folders = [training_set.parent / "trained" / str(fold) for fold in range(FOLDS)]
     preset, folded = started["preset"]["name"], list[Batch]()
-    if (count := measure.count_rows(training_set, "train")) >= FOLDED_ROWS:
+    dataset = Dataset.open(training_set)
+    if (count := dataset.count("train")) >= FOLDED_ROWS:
         card = train_on(
-            [training_set], preset, recipe(count), folders[0], progress, stop, base, dict(player)
+            [dataset], preset, recipe(count), folders[0], progress, stop, base, dict(player)
         )
         cards = [_finish(card)]
     else:
-        rows = measure.read_rows(training_set, "train", columns)
-        data = describe_data([training_set]) | {
+        rows = measure.read_rows(dataset, "train", columns)
+        data = describe_data([dataset]) | {
             "start": describe_start(base),
             "player": dict(player),
         }
@@ -83,8 +84,8 @@ def tune(
     networks = [load(folder)[0].state_dict() for folder in folders[: len(cards)]]
     mean = average(networks)
     trained = [Trained(weights, unseen) for weights, unseen in zip(networks, folded, strict=False)]
-    if has_split([training_set], "val"):
-        trained.append(Trained(mean, measure.read_rows(training_set, "val", columns)))
+    if dataset.has("val"):
+        trained.append(Trained(mean, measure.read_rows(dataset, "val", columns)))
     tables = _measure_shares(base, trained, progress, stop)
     tried = [
         {"share": share, **measure.compare("imitation", tables[0.0], tables[share])}

@@ -26,8 +26,7 @@ from engine.board.position import WORDS
 from engine.encoding.views import LAST_MOVES
 from model.settings import Count, Share, settings
 from pipeline.dataset.files.columns import Form
-from pipeline.dataset.files.permute import Records
-from pipeline.dataset.files.plane_kernels import BOARDS, PACKED
+from pipeline.dataset.files.kernels import BOARDS, PACKED, Records
 from pipeline.dataset.files.shards import (
     SPLITS,
     earlier_columns,

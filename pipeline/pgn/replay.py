@@ -92,7 +92,7 @@ ROW = np.dtype(
         ("unused", np.uint8),
     ]
 )
-"""A row in memory: 64 bytes, wider columns first (pipeline.dataset.files.permute), null as a
+"""A row in memory: 64 bytes, wider columns first (pipeline.dataset.files.kernels), null as a
 sentinel."""
 assert ROW.itemsize == 64
 

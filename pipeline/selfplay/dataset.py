@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from pipeline.dataset.files.columns import Form, schema
-from pipeline.dataset.files.permute import Records
+from pipeline.dataset.files.kernels import Records
 from pipeline.dataset.files.shards import (
     GAMES,
     SPLITS,

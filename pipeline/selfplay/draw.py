@@ -25,13 +25,13 @@ from numpy.typing import NDArray
 from engine.encoding.planes import PLANES
 from engine.encoding.views import LAST_MOVES
 from engine.progress import Progress, Stop, Tick
+from pipeline.dataset.dataset import Dataset, Shard
 from pipeline.dataset.files.columns import BATCH_SENTINELS
-from pipeline.dataset.files.shard_files import GAMES_COLUMNS, games_tables, open_shard
+from pipeline.dataset.files.games import GAMES_COLUMNS
 from pipeline.dataset.files.shards import (
     GAMES,
-    MANIFEST,
     Batch,
-    file_hash,
+    open_shard,
     publish,
     publish_json,
     rows_table,
@@ -40,7 +40,6 @@ from pipeline.dataset.files.shards import (
 from pipeline.dataset.files.stored_planes import pack
 from pipeline.dataset.hashing import splitmix64, unit_interval
 from pipeline.dataset.position_keys import position_keys
-from pipeline.dataset.training_set import Member, Shard, members
 from pipeline.errors import Stopped
 from pipeline.selfplay.config import ExploreConfig, ExploreError
 from pipeline.selfplay.near import step_off
@@ -112,11 +111,9 @@ def draw(
     if (folder / DRAWN).exists():
         drawn: dict[str, Any] = json.loads((folder / DRAWN).read_bytes())
         return drawn
-    found = (member for directory in datasets for member in members(directory, progress, stop))
-    used = [member for member in found if member.positions("train")]
-    shards = [
-        (number, shard) for number, member in enumerate(used) for shard in member.shards("train")
-    ]
+    opened = (Dataset.open(directory, progress, stop) for directory in datasets)
+    used = [part for dataset in opened for part in dataset.parts if part.has("train")]
+    shards = [(number, shard) for number, part in enumerate(used) for shard in part.shards("train")]
     chosen = _draw(shards, _per_game(used, config.count), config, progress, stop)
     # several walks begin at a position where there are too few
     if config.source == "near" and len(chosen):
@@ -166,9 +163,10 @@ def read_drawn(path: Path) -> tuple[NDArray[np.uint64], dict[str, NDArray[Any]]]
     """
     with open_shard(path) as reader:
         names = [name for name in (*KEPT, *CONTEXT) if name != "planes"]
-        groups = [reader.read_packed(group, names) for group in range(len(reader.groups))]
-    columns = {name: np.concatenate([columns[name] for columns, _ in groups]) for name in names}
-    return np.concatenate([packed_NW for _, packed_NW in groups]), columns
+        wanted = (*names, "planes")
+        groups = [reader.read(at, wanted, packed=True) for at in range(len(reader.groups))]
+    columns = {name: np.concatenate([group[name] for group in groups]) for name in names}
+    return np.concatenate([group["planes"] for group in groups]), columns
 
 
 def identify_datasets(datasets: Sequence[Path]) -> list[dict[str, str]]:
@@ -177,12 +175,12 @@ def identify_datasets(datasets: Sequence[Path]) -> list[dict[str, str]]:
     """
     return [
         {
-            "name": member.directory.resolve().name,
-            "manifest_sha256": file_hash(member.directory / MANIFEST),
-            "held_out": member.held_out,
+            "name": part.name,
+            "manifest_sha256": part.identity,
+            "held_out": part.held_out,
         }
         for directory in datasets
-        for member in members(directory)
+        for part in Dataset.open(directory).parts
     ]
 
 
@@ -205,12 +203,12 @@ def _draw(
         before, per_game = len(chosen), 2 * per_game
 
 
-def _per_game(used: Sequence[Member], count: int) -> int:
+def _per_game(used: Sequence[Dataset], count: int) -> int:
     """Return the fewest positions per game that suffice; those of one game are correlated."""
     games = 0.0
-    for member in used:
-        positions = member.manifest["positions"]
-        games += member.manifest["games"]["used"] * positions["train"] / max(positions["total"], 1)
+    for dataset in used:
+        positions = dataset.page["positions"]
+        games += dataset.page["games"]["used"] * positions["train"] / max(positions["total"], 1)
     return max(1, math.ceil(count / max(games, 1.0)))
 
 
@@ -319,21 +317,21 @@ def _read_rows(chosen: NDArray[Any], shards: Sequence[Shard]) -> dict[str, NDArr
 
 
 def _games(
-    games_G: NDArray[np.uint64], used: Sequence[Member]
+    games_G: NDArray[np.uint64], used: Sequence[Dataset]
 ) -> tuple[pa.Table, list[Mapping[str, Any]]]:
     """Return the rows of these games in the tables of games, and the sources that their column
     `source` counts.
     """
     sources: list[Mapping[str, Any]] = []
     parts = []
-    for number, member in enumerate(used):
+    for number, dataset in enumerate(used):
         mine = (games_G[games_G >> np.uint64(32) == number] & np.uint64(0xFFFF_FFFF)).astype(
             np.int64
         )
-        for first, table in games_tables(member.directory, member.manifest, tuple(GAMES_COLUMNS)):
+        for first, table in dataset.games(tuple(GAMES_COLUMNS)):
             here = mine[(mine >= first) & (mine < first + len(table))] - first
             part = table.take(pa.array(here))
             moved = pa.array(part["source"].to_numpy() + len(sources), pa.uint16())
             parts.append(part.set_column(part.schema.get_field_index("source"), "source", moved))
-        sources += member.manifest["sources"]
+        sources += dataset.page["sources"]
     return pa.concat_tables(parts).combine_chunks(), sources

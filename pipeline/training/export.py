@@ -9,8 +9,8 @@ from typing import Any
 
 from engine.progress import Progress, silent
 from pipeline.dataset.batches import HUMAN_COLUMNS, Batches
+from pipeline.dataset.dataset import Dataset
 from pipeline.dataset.files.columns import EARLIER_MOVES
-from pipeline.training.train import has_split
 
 LOG = logging.getLogger(__name__)
 
@@ -44,10 +44,11 @@ def export_checkpoint(
         if int8:
             calibration = playout_rows(CALIBRATED, seed=1)
     else:
-        split = "test" if has_split([positions], "test") else "train"
-        rows = next(_batches(positions, split, COMPARED).sample(COMPARED))
+        dataset = Dataset.open(positions)
+        split = "test" if dataset.has("test") else "train"
+        rows = next(_batches(dataset, split, COMPARED).sample(COMPARED))
         if int8:  # from the first row group of the shuffle: sampling from all would read all
-            calibration = next(_batches(positions, "train", CALIBRATED).from_step(0))
+            calibration = next(_batches(dataset, "train", CALIBRATED).from_step(0))
     return export(checkpoint, out, rows, calibration=calibration, progress=progress)
 
 
@@ -70,8 +71,7 @@ def export_once(checkpoint: Path, human: Sequence[Path], progress: Progress) -> 
         export_checkpoint(checkpoint, positions=positions, progress=progress)
 
 
-def _batches(positions: Path, split: str, count: int) -> Batches:
-    """Open a split with all columns that a network may read."""
-    return Batches(
-        [positions], split, batch_size=count, columns=(*HUMAN_COLUMNS, *EARLIER_MOVES), block_rows=1
-    )
+def _batches(dataset: Dataset, split: str, count: int) -> Batches:
+    """Return a split's batches with all columns that a network may read."""
+    columns = (*HUMAN_COLUMNS, *EARLIER_MOVES)
+    return dataset.batches(split, batch_size=count, columns=columns, block_rows=1)

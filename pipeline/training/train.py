@@ -11,15 +11,9 @@ from typing import TYPE_CHECKING, Any
 from engine.encoding.views import NO_LABEL
 from engine.progress import Progress, Stop, never, silent
 from pipeline.dataset.batches import HUMAN_COLUMNS, Batches, require_distinct
-from pipeline.dataset.files.shards import MANIFEST, Batch, file_hash
+from pipeline.dataset.dataset import Dataset
+from pipeline.dataset.files.shards import Batch
 from pipeline.dataset.mixture import Shares
-from pipeline.dataset.training_set import (
-    TRAINING_SET,
-    Member,
-    is_training_set,
-    members,
-    read_training_set,
-)
 from pipeline.errors import ConfigError, DatasetError
 from pipeline.samples.shipped import EMBEDDED, SCRATCH_POSITIONS, from_here
 from pipeline.storage.ownership import CHECKPOINT, require_apart, require_own
@@ -33,33 +27,29 @@ if TYPE_CHECKING:
     from model.training.config import TrainConfig
 
 
-def describe_data(positions: Sequence[Path]) -> dict[str, Any]:
+def describe_data(positions: Sequence[Path | Dataset]) -> dict[str, Any]:
     """Return a card's entry on the training data: hashes and not paths, without what a training set
     holds out.
     """
     datasets, joined = [], []
-    for directory in positions:
-        found = members(directory)
-        if is_training_set(directory):
-            page = read_training_set(directory)
-            digest = file_hash(directory / TRAINING_SET)
-            joined.append(
-                {"name": directory.resolve().name, "sha256": digest, "positions": page["positions"]}
-            )
-        datasets += [_dataset(member) for member in found if member.positions("train")]
+    for dataset in map(Dataset.open, positions):
+        if dataset.joined:
+            entry = {"name": dataset.name, "sha256": dataset.identity}
+            joined.append({**entry, "positions": dataset.page["positions"]})
+        datasets += [_describe(part) for part in dataset.parts if part.has("train")]
     return {"datasets": datasets} | ({"training_sets": joined} if joined else {})
 
 
-def _dataset(member: Member) -> dict[str, Any]:
+def _describe(dataset: Dataset) -> dict[str, Any]:
     """Return a dataset's entry: its hashes, and what was held out of it."""
-    manifest = member.manifest
+    manifest = dataset.page
     return {
-        "name": member.directory.resolve().name,
-        "manifest_sha256": file_hash(member.directory / MANIFEST),
+        "name": dataset.name,
+        "manifest_sha256": dataset.identity,
         "sources": [
             {key: source.get(key) for key in ("name", "sha256")} for source in manifest["sources"]
         ],
-        "held_out": member.held_out,
+        "held_out": dataset.held_out,
         "positions": manifest["positions"],
     }
 
@@ -133,7 +123,7 @@ def find_preset(name: str, out: Path, start: Path | None) -> "Preset":
 
 
 def train_on(
-    positions: Sequence[Path],
+    positions: Sequence[Path | Dataset],
     preset_name: str,
     config: "TrainConfig",
     out: Path,
@@ -160,26 +150,26 @@ def train_on(
     if not positions:
         raise ConfigError("name at least one dataset to train on")
     # hashes new files, with progress, and can be stopped
-    found = [member for directory in positions for member in members(directory, progress, stop)]
+    datasets = [Dataset.open(path, progress, stop) for path in positions]
     if start is None and not out.joinpath(CARD).exists() and read_world().first:
-        _advise_start(sum(member.positions("train") for member in found))
-    data = describe_data(positions) | ({} if start is None else {"start": describe_start(start)})
+        _advise_start(sum(dataset.count("train") for dataset in datasets))
+    data = describe_data(datasets) | ({} if start is None else {"start": describe_start(start)})
     data |= {} if player is None else {"player": player}
     data |= {"shares": list(shares)} if shares else {}
     place, columns = read_world(), select_columns(config, row)
-    from_step, rows = _open_batches(positions, config, columns, shares)
+    from_step, rows = _open_batches(datasets, config, columns, shares)
     return train(
         config,
         row,
         from_step,
         out,
-        validation=open_validation(positions, config, columns),
+        validation=open_validation(datasets, config, columns),
         data=data,
         progress=progress if place.first else silent,
         stop=stop,
         epoch_rows=rows,
         start=start,
-        check_output=lambda: check_output(out, [*positions, *([] if start is None else [start])]),
+        check_output=lambda: check_output(out, [*datasets, *([] if start is None else [start])]),
     )
 
 
@@ -197,7 +187,7 @@ def _advise_start(count: int) -> None:
 
 
 def _open_batches(
-    positions: Sequence[Path],
+    datasets: Sequence[Dataset],
     config: "TrainConfig",
     columns: Sequence[str],
     shares: Sequence[float],
@@ -211,9 +201,9 @@ def _open_batches(
 
     place = read_world()
 
-    def open_stream(directories: Sequence[Path], rank: int, world: int) -> Batches:
+    def open_stream(datasets: Sequence[Dataset], rank: int, world: int) -> Batches:
         batches = Batches(
-            directories,
+            datasets,
             "train",
             batch_size=config.batch_size,
             seed=config.seed,
@@ -235,9 +225,9 @@ def _open_batches(
         return batches
 
     if not shares:
-        batches = open_stream(positions, place.rank, place.size)
+        batches = open_stream(datasets, place.rank, place.size)
         return batches.from_step, batches.rows
-    streams = [open_stream([directory], 0, 1) for directory in positions]
+    streams = [open_stream([dataset], 0, 1) for dataset in datasets]
     used = [dict.fromkeys(group.shard.path for group in stream.groups) for stream in streams]
     require_distinct(path for paths in used for path in paths)
     mixed = Shares(streams, shares)
@@ -246,14 +236,17 @@ def _open_batches(
     )
 
 
-def check_output(out: Path, inputs: Sequence[Path]) -> None:
+def check_output(out: Path, inputs: Sequence[Path | Dataset]) -> None:
     """Raise ConfigError unless `out` is a checkpoint's folder or empty, and apart from the
     inputs.
     """
-    named = [
-        member.directory for path in inputs if is_training_set(path) for member in members(path)
-    ]
-    require_apart(out, [*inputs, *named], ConfigError)
+    named: list[Path] = []
+    for one in inputs:
+        if isinstance(one, Dataset):
+            named += [one.path, *(part.path for part in one.joined)]
+        else:
+            named.append(one)
+    require_apart(out, named, ConfigError)
     if out.is_dir():  # the trainer reports a path that cannot be a directory
         require_own(out, CHECKPOINT, ConfigError, ours=_is_begun)
 
@@ -269,7 +262,7 @@ def _is_begun(entry: Path) -> bool:
 
 
 def open_validation(
-    positions: Sequence[Path], config: "TrainConfig", columns: Sequence[str]
+    positions: Sequence[Path | Dataset], config: "TrainConfig", columns: Sequence[str]
 ) -> Callable[[], Iterator[Batch]] | None:
     """Return a function that yields the validation rows once, shuffled, so that the first ones are
     a fair sample.
@@ -295,17 +288,8 @@ def _select_labelled(batches: Iterator[Batch]) -> Iterator[Batch]:
             yield batch if known.all() else {name: values[known] for name, values in batch.items()}
 
 
-def find_validated(positions: Sequence[Path], config: "TrainConfig") -> list[Path]:
+def find_validated(positions: Sequence[Path | Dataset], config: "TrainConfig") -> list[Dataset]:
     """Return the datasets that a training validates on."""
-    human = (path for path in positions if config.engine_moves or not has_engine_moves(path))
-    return [path for path in human if has_split([path], "val")]
-
-
-def has_engine_moves(path: Path) -> bool:
-    """Return whether a dataset's labels come from an engine's analyses."""
-    return any(member.manifest.get("moves_by") == "engine" for member in members(path))
-
-
-def has_split(positions: Sequence[Path], split: str) -> bool:
-    """Return whether every dataset or training set has positions in a split."""
-    return all(any(member.positions(split) for member in members(path)) for path in positions)
+    opened = map(Dataset.open, positions)
+    human = (dataset for dataset in opened if config.engine_moves or not dataset.has_engine_moves)
+    return [dataset for dataset in human if dataset.has("val")]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from engine.progress import Progress, Stop, never, silent
 from pipeline.dataset.batches import Batches
+from pipeline.dataset.dataset import Dataset
 from pipeline.dataset.mixture import Mixture, Source, human_rows
 from pipeline.errors import ConfigError, DatasetError
 from pipeline.training.train import (
@@ -96,13 +97,15 @@ def tune_on(
     share = _validate(selfplay, human, config, human_share, most_uses)
     preset = preset_from_row(read_card(start)["preset"])
     columns = select_columns(config, preset)
-    played, learned = describe_data(selfplay), describe_data(human)
+    searched = [Dataset.open(path) for path in selfplay]
+    played_by_people = [Dataset.open(path) for path in human]
+    played, learned = describe_data(searched), describe_data(played_by_people)
     ahead = [
-        _use([directory], [entry], config, columns, spent)
-        for directory, entry in zip(selfplay, played["datasets"], strict=True)
+        _use([dataset], [entry], config, columns, spent)
+        for dataset, entry in zip(searched, played["datasets"], strict=True)
     ]
     limited, uses = _plan(config, ahead, share, most_uses)
-    people = [_use(human, learned["datasets"], config, columns, spent)] if share else []
+    people = [_use(played_by_people, learned["datasets"], config, columns, spent)] if share else []
     people = [
         replace(use, takes=human_rows(limited.steps or 0, config.batch_size, share))
         for use in people
@@ -127,7 +130,7 @@ def tune_on(
         preset,
         mixture.from_step,
         out,
-        validation=open_validation(human, config, columns),
+        validation=open_validation(played_by_people, config, columns),
         data={
             "datasets": [*(learned["datasets"] if share else []), *played["datasets"]],
             "start": _flatten(describe_start(start)),
@@ -136,7 +139,7 @@ def tune_on(
         progress=progress if place.first else silent,
         stop=stop,
         start=start,
-        check_output=lambda: check_output(out, [*selfplay, *human, start]),
+        check_output=lambda: check_output(out, [*searched, *played_by_people, start]),
     )
     drawn = mixture.counts(0, card["step"]).tolist()
     return {
@@ -175,7 +178,7 @@ def _validate(
 
 
 def _use(
-    directories: Sequence[Path],
+    datasets: Sequence[Dataset],
     entries: Sequence[Mapping[str, Any]],
     config: "TrainConfig",
     columns: Sequence[str],
@@ -185,7 +188,7 @@ def _use(
     use = _Use(
         entries,
         Batches(
-            directories,
+            datasets,
             batch_size=config.batch_size,
             seed=config.seed,
             columns=columns,

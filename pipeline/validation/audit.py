@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 
 from engine.encoding.planes import PIECE_PLANES
 from engine.progress import Progress, Tick, silent
+from pipeline.dataset.dataset import ALL_SPLITS, Dataset
 from pipeline.dataset.join import game_splits
 from pipeline.dataset.position_keys import position_keys
 from pipeline.dataset.scratch import Scratch
 from pipeline.dataset.strata import CLASSES, band_names, rating_band, time_class
-from pipeline.dataset.training_set import ALL_SPLITS, Member, members, row_groups
 from pipeline.errors import ConfigError
 
 Rows = Mapping[str, NDArray[Any]]
@@ -79,22 +79,21 @@ def audit(directories: Sequence[Path], *, progress: Progress = silent) -> dict[s
 
     Returns tables (lists of rows) by name. Raises DatasetError and ConfigError.
     """
-    found = (member for path in directories for member in members(path, progress))
-    datasets = list({member.directory.resolve(): member for member in found}.values())
+    found = (part for path in directories for part in Dataset.open(path, progress).parts)
+    datasets = list({part.path.resolve(): part for part in found}.values())
     if not datasets:
         raise ConfigError("name at least one dataset to audit")
     with tempfile.TemporaryDirectory(prefix="fianchetto-audit-") as folder:
-        positions = Scratch(
-            Path(folder), sum(member.manifest["positions"]["total"] for member in datasets)
-        )
+        expected = sum(part.page["positions"]["total"] for part in datasets)
+        positions = Scratch(Path(folder), expected)
         bins = _count_rows(datasets, positions, progress)
         tables = _count_positions(positions)
     return {
         "datasets": [
-            {"dataset": member.directory.resolve().name, "games": member.manifest["games"]["used"]}
-            | {split: member.positions(split) for split in ALL_SPLITS}
-            | {"held_out": member.held_out}
-            for member in datasets
+            {"dataset": part.name, "games": part.page["games"]["used"]}
+            | {split: part.count(split) for split in ALL_SPLITS}
+            | {"held_out": part.held_out}
+            for part in datasets
         ],
         **tables,
         "games": _count_games(datasets),
@@ -105,7 +104,7 @@ def audit(directories: Sequence[Path], *, progress: Progress = silent) -> dict[s
 
 
 def _count_rows(
-    datasets: Sequence[Member], positions: Scratch, progress: Progress
+    datasets: Sequence[Dataset], positions: Scratch, progress: Progress
 ) -> dict[str, NDArray[np.int64]]:
     """Read every row once: return the rows of each column by split and bin [S, K], and write the
     keys of all positions.
@@ -114,10 +113,10 @@ def _count_rows(
         name: np.zeros((len(ALL_SPLITS), len(column.bins)), dtype=np.int64)
         for name, column in COLUMNS.items()
     }
-    done, total = 0, sum(member.manifest["positions"]["total"] for member in datasets)
-    for member in datasets:
+    done, total = 0, sum(part.page["positions"]["total"] for part in datasets)
+    for part in datasets:
         for split, name in enumerate(ALL_SPLITS):
-            for rows in row_groups(member.shards(name), READ):
+            for rows in part.rows(name, READ):
                 for column, (bins, bin_rows) in COLUMNS.items():
                     counts[column][split] += np.bincount(bin_rows(rows), minlength=len(bins))
                 key = position_keys(rows["planes"], rows["castling"])
@@ -128,23 +127,23 @@ def _count_rows(
     return counts
 
 
-def _count_games(datasets: Sequence[Member]) -> dict[str, int]:
+def _count_games(datasets: Sequence[Dataset]) -> dict[str, int]:
     """Count games by the hash of their moves: copies, and games of a test that train has, in any of
     the datasets.
     """
     with tempfile.TemporaryDirectory(prefix="fianchetto-audit-") as folder:
-        games = Scratch(Path(folder), sum(member.manifest["games"]["used"] for member in datasets))
-        for member in datasets:
-            for frame in game_splits(member):
+        games = Scratch(Path(folder), sum(part.page["games"]["used"] for part in datasets))
+        for part in datasets:
+            for frame in game_splits(part):
                 games.add(frame)
         counts = [
-            part.group_by("key")
+            rows.group_by("key")
             .agg(_BY_SPLIT)
             .select(
                 pl.len().alias("distinct"), pl.col(ALL_SPLITS).sum(), *_count_in_train("in_train")
             )
             .collect(engine="streaming")
-            for part in games.parts()
+            for rows in games.parts()
         ]
     found = pl.concat(counts).cast(pl.Int64).sum().row(0, named=True)
     total = sum(found[name] for name in ALL_SPLITS)

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pipeline.dataset.files.shards import publish_json
-from pipeline.dataset.training_set import ALL_SPLITS
+from pipeline.dataset.dataset import ALL_SPLITS
 from pipeline.errors import ConfigError
 from pipeline.evaluation.render import publish_bytes
 from pipeline.storage.ownership import AUDIT, require_own
+from pipeline.storage.stores import publish_json
 from pipeline.storage.tables import markdown_table, text_table
 
 Rows = list[dict[str, Any]]

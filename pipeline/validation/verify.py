@@ -27,12 +27,17 @@ from engine.board.movegen import MOVE_PLANES
 from engine.encoding.planes import PLANES, label_of
 from engine.encoding.views import LAST_MOVES, NO_LABEL
 from engine.json_files import shown
+from pipeline.dataset.dataset import (
+    Dataset,
+    is_training_set,
+    open_manifest,
+    read_training_set,
+)
 from pipeline.dataset.files.columns import COLUMNS, form_of
+from pipeline.dataset.files.games import GAMES_COLUMNS
 from pipeline.dataset.files.layout import GAMES, MANIFEST, SPLITS
-from pipeline.dataset.files.shard_files import GAMES_COLUMNS, games_tables, reading
-from pipeline.dataset.files.shards import file_hash, read_manifest
+from pipeline.dataset.files.shards import group_rows, reading
 from pipeline.dataset.files.verify_files import verify_files
-from pipeline.dataset.training_set import Member, is_training_set, read_training_set, row_groups
 from pipeline.dumps.formats.evaluations import Sample
 from pipeline.dumps.source import is_same_file
 from pipeline.errors import DatasetError
@@ -41,7 +46,7 @@ from pipeline.ingest.tag_values import parse_result, tag_value
 from pipeline.pgn import tags
 from pipeline.pgn.comments import MATE
 from pipeline.pgn.foreign import translate_movetext
-from pipeline.storage.stores import open_for_arrow
+from pipeline.storage.stores import file_hash, open_for_arrow
 
 LIMIT = 1 << 30
 """Bytes at the beginning of the decompressed dump: `rows_differ` takes games that begin there, and
@@ -67,9 +72,10 @@ def verify_dataset(
     of the (first) decompressed dump are replayed, and no more is read or hashed of it. Raises
     DatasetError for files that cannot be read.
     """
-    manifest = read_manifest(directory)
+    dataset = open_manifest(directory)
+    manifest = dataset.page
     found: dict[str, Any] = {
-        "files": files_differ(directory),
+        "files": _list_different(dataset),
         "splits": [],
         "source": [],
         "rows": [],
@@ -78,14 +84,14 @@ def verify_dataset(
     if found["files"]:  # damaged files are not read
         return found
     try:
-        found["splits"] = splits_share_games(directory, manifest)
+        found["splits"] = splits_share_games(dataset)
         if not sources:
             return found
         sample = Sample(manifest["config"].get("sample", 1.0), manifest["config"].get("seed", 0))
         if limit is None:
             found["source"] = sources_differ(manifest, sources)
         found["compared"], found["rows"] = rows_differ(
-            directory, manifest, text_of(sources[0], sample), rows, limit or LIMIT
+            dataset, text_of(sources[0], sample), rows, limit or LIMIT
         )
     except pa.ArrowException as error:
         found["rows"].append(f"a file has its hash and cannot be read: {str(error)[:200]}")
@@ -126,9 +132,14 @@ def files_differ(directory: Path) -> list[str]:
     """Return files that are missing or differ in size, hash, rows or form, and files that the
     manifest does not name.
     """
-    manifest, wrong = read_manifest(directory), []
+    return _list_different(open_manifest(directory))
+
+
+def _list_different(dataset: Dataset) -> list[str]:
+    """Return `files_differ` of a dataset whose manifest has been read."""
+    manifest, wrong = dataset.page, list[str]()
     for entry in manifest["files"]:
-        path = directory / entry["name"]
+        path = dataset.path / entry["name"]
         if not path.is_file():
             wrong.append(f"{path.name}: missing")
         elif path.stat().st_size != entry["bytes"] or file_hash(path) != entry["sha256"]:
@@ -144,7 +155,8 @@ def files_differ(directory: Path) -> list[str]:
                 f"{manifest['planes']}"
             )
     named = {entry["name"] for entry in manifest["files"]} | {GAMES}
-    strangers = sorted(path.name for path in directory.glob("*.parquet") if path.name not in named)
+    found = sorted(path.name for path in dataset.path.glob("*.parquet"))
+    strangers = [name for name in found if name not in named]
     return wrong + [f"{name}: not in the manifest" for name in strangers]
 
 
@@ -156,16 +168,13 @@ def _footer(path: Path) -> pq.FileMetaData | None:
         return None
 
 
-def splits_share_games(directory: Path, manifest: Mapping[str, Any]) -> list[str]:
+def splits_share_games(dataset: Dataset) -> list[str]:
     """Return games that have positions in two splits, or in another split than `games.parquet`
     says.
 
     Raises DatasetError for a file whose values are outside the format.
     """
-    splits = [
-        table["split"].combine_chunks()
-        for _, table in games_tables(directory, manifest, tuple(GAMES_COLUMNS))
-    ]
+    splits = [table["split"].combine_chunks() for _, table in dataset.games(tuple(GAMES_COLUMNS))]
     split_of = (
         pc.index_in(pa.chunked_array(splits, pa.string()), pa.array(SPLITS))
         .fill_null(-1)
@@ -174,8 +183,7 @@ def splits_share_games(directory: Path, manifest: Mapping[str, Any]) -> list[str
     seen: dict[str, NDArray[np.int64]] = {}
     problems = []
     for number, split in enumerate(SPLITS):
-        rows = row_groups(Member(directory, dict(manifest)).shards(split), BUT_PLANES)
-        columns = [np.unique(group["game"]) for group in rows]
+        columns = [np.unique(rows["game"]) for rows in dataset.rows(split, BUT_PLANES)]
         games = np.unique(np.concatenate(columns)) if columns else np.zeros(0, np.int64)
         for other, others in seen.items():
             if shared := np.intersect1d(games, others).size:
@@ -205,8 +213,7 @@ def sources_differ(manifest: Mapping[str, Any], sources: Sequence[str]) -> list[
 
 
 def rows_differ(
-    directory: Path,
-    manifest: Mapping[str, Any],
+    dataset: Dataset,
     text: Iterable[bytes],
     count: int,
     limit: int = LIMIT,
@@ -217,9 +224,11 @@ def rows_differ(
     The rows are of games that begin in the first `limit` bytes; fewer are compared if there are
     fewer.
     """
+    manifest = dataset.page
     chunks = None if "selfplay" in manifest else max(1, limit // _chunk_bytes(manifest))
-    rows = sample_rows(directory, manifest, count, chunks=chunks)
-    offsets, texts = read_texts(directory, manifest, [text], {row["game"] for row in rows}, limit)
+    rows = sample_rows(dataset, count, chunks=chunks)
+    games = {row["game"] for row in rows}
+    offsets, texts = read_texts(dataset, [text], games, limit)
     compared, problems = 0, []
     for row in (row for row in rows if row["game"] in offsets):
         place = f"game {row['game']} at byte {offsets[row['game']]}"
@@ -233,8 +242,7 @@ def rows_differ(
 
 
 def sample_rows(
-    directory: Path,
-    manifest: Mapping[str, Any],
+    dataset: Dataset,
     count: int,
     split: str | None = None,
     chunks: int | None = None,
@@ -244,13 +252,13 @@ def sample_rows(
 
     Raises DatasetError for a shard that cannot be read, or a file that is not the manifest's.
     """
-    verify_files(directory, manifest)
+    verify_files(dataset.path, dataset.page)
     rng = random.Random(0)  # noqa: S311
-    before = _games_before(directory, manifest, chunks)
+    before = _games_before(dataset, chunks)
     shards = [
         shard
         for name in (SPLITS if split is None else (split,))
-        for shard in Member(directory, dict(manifest)).shards(name)
+        for shard in dataset.shards(name)
         if shard.rows and (chunks is None or _chunk_of(shard.path.name) < chunks)
     ]
     rows: list[Row] = []
@@ -260,7 +268,7 @@ def sample_rows(
             number = rng.randrange(len(reader.groups))
             names = [name for name in (*COLUMNS, *reader.optional) if name != "planes"]
             batch = reader.read(number, ("planes", *names), shard.games)
-            table = reader.table(number, names)
+            table = reader.file.read_row_group(number, columns=names, use_threads=False)
         candidates = np.flatnonzero(batch["game"] < before).tolist()
         indices = sorted(rng.sample(candidates, min(len(candidates), -(-count // len(picked)))))
         found = table.take(indices).to_pylist()
@@ -292,20 +300,15 @@ def _chunk_of(shard: str) -> int:
     return int(found[1])
 
 
-def _games_before(directory: Path, manifest: Mapping[str, Any], chunks: int | None) -> int:
+def _games_before(dataset: Dataset, chunks: int | None) -> int:
     """Return how many games the dump's first `chunks` have, None for all: each is a row group of
     `games.parquet`.
     """
     if chunks is None:
-        return int(manifest["games"]["read"])
-    with (
-        reading(directory / GAMES, "a table of games"),
-        open_for_arrow(directory / GAMES) as source,
-    ):
-        footer = pq.read_metadata(source)
-    return sum(
-        footer.row_group(group).num_rows for group in range(min(chunks, footer.num_row_groups))
-    )
+        return int(dataset.page["games"]["read"])
+    path = dataset.path / GAMES
+    with reading(path, "a table of games"), open_for_arrow(path) as source:
+        return sum(group_rows(pq.read_metadata(source))[:chunks])
 
 
 # ---------------------------------------------------------------- rows by python-chess

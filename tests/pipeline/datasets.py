@@ -12,8 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from engine.encoding.planes import ENCODING_VERSION, moves_hash
 from pipeline.dataset.files import shards
-from pipeline.dataset.files.columns import BATCH_SENTINELS, schema
+from pipeline.dataset.files.columns import BATCH_SENTINELS, FORMAT_VERSION, schema
 
 RESULTS = ("1-0", "0-1", "1/2-1/2")
 
@@ -139,9 +140,9 @@ def plain_manifest(files: list[dict[str, Any]], games: int) -> dict[str, Any]:
         for split in shards.SPLITS
     }
     return {
-        "format_version": shards.FORMAT_VERSION,
-        "encoding_version": shards.ENCODING_VERSION,
-        "moves_hash": shards.moves_hash(),
+        "format_version": FORMAT_VERSION,
+        "encoding_version": ENCODING_VERSION,
+        "moves_hash": moves_hash(),
         "planes": "all",
         "row_group": shards.ROW_GROUP,
         "sources": [{"name": "a.pgn", "bytes": 0, "sha256": "0" * 64, "damage": ""}],

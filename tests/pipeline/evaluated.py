@@ -13,8 +13,8 @@ import zstandard
 
 from engine.board.position import COUNTERS, to_board
 from engine.encoding.planes import TURN_PLANE, move_of
+from pipeline.dataset.dataset import Dataset
 from pipeline.dataset.files.stored_planes import pack, to_positions
-from pipeline.dataset.training_set import members, row_groups
 from pipeline.pgn.comments import MATE, NO_EVAL
 
 READ = ("planes", "castling", "ep_file", "halfmove", "label", "promotion", "eval", "ply", "game")
@@ -30,11 +30,10 @@ def evaluated_rows(
     directory: Path, splits: tuple[str, ...] = ("train", "val", "test")
 ) -> Iterator[dict[str, Any]]:
     """Yield the rows of a dataset that have an evaluation, in batches of columns."""
-    for member in members(directory):
-        for split in splits:
-            for rows in row_groups(member.shards(split), READ):
-                known = rows["eval"] != NO_EVAL
-                yield {name: values[known] for name, values in rows.items()}
+    for split in splits:
+        for rows in Dataset.open(directory).rows(split, READ):
+            known = rows["eval"] != NO_EVAL
+            yield {name: values[known] for name, values in rows.items()}
 
 
 def boards(rows: dict[str, Any]) -> Iterator[tuple[chess.Board, chess.Move, int]]:
@@ -147,9 +146,8 @@ def read_rows(directory: Path) -> dict[str, Any]:
     """Return the rows of a dataset in the order of its games."""
     parts = [
         rows
-        for member in members(directory)
         for split in ("train", "val", "test")
-        for rows in row_groups(member.shards(split), STORED)
+        for rows in Dataset.open(directory).rows(split, STORED)
     ]
     rows = {name: np.concatenate([part[name] for part in parts]) for name in STORED}
     order = np.argsort(rows["game"], kind="stable")

@@ -24,6 +24,25 @@ Spoil = Callable[[Path], None]
 DATASET, OTHER, SET, NET = "positions/2014.05", "positions/2014.06", "sets/all", "net"
 SHARD = f"{DATASET}/train-00000-0.parquet"
 
+NO_JSON: dict[str, bytes] = {
+    "empty": b"",
+    "half an object": b'{"format_version": 2, ',
+    "a list": b"[]",
+    "null": b"null",
+    "NaN": b'{"format_version": NaN}',
+    "infinity": b'{"format_version": 1e999}',
+    "lists in lists": b"[" * 100_000,
+    "objects in objects": b'{"a":' * 300 + b"1" + b"}" * 300,
+    "a huge integer": b'{"format_version": ' + b"9" * 400 + b"}",
+    "more digits than Python reads": b'{"format_version": ' + b"9" * 5000 + b"}",
+    "a key twice": b'{"format_version": 2, "format_version": 2}',
+    "UTF-16": '{"format_version": 2}'.encode("utf-16"),
+    "Latin-1": '{"name": "Zoë"}'.encode("latin-1"),
+    "half a surrogate pair": b'{"name": "\\ud800"}',
+    "a picture": b"\x89PNG\r\n\x1a\n" + bytes(100),
+}
+"""Bytes that are no JSON object of ours."""
+
 
 def workplace(folder: Path) -> Path:
     """Make the workplace."""

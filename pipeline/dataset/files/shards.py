@@ -1,12 +1,15 @@
-"""Shards (Parquet files of packed rows) and the manifest of a dataset.
+"""Write and read a shard: a Parquet file of packed rows.
 
-A dataset's folder holds `train-00000-0.parquet ...` (one or more shards per chunk of the dump),
-`val-...`, `test-...`, `games.parquet`, `CARD.md` and `manifest.json`. Stability: FORMAT_VERSION,
-ENCODING_VERSION and `moves_hash()` stand in the manifest; a changed column or bit is a new version.
-The manifest is published last: a folder without one is not a dataset.
+Types, codecs and bounds of the columns are the table of pipeline/dataset/files/columns.py. Every
+value is checked once, when its row group is read, which takes 2 % of the time. Whatever is wrong
+with a file is a DatasetError of one line with the file's name.
+
+Axes: R rows, N moves of all rows that were searched.
 """
 
-from collections.abc import Mapping
+import errno
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,30 +18,45 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from engine.encoding.planes import ENCODING_VERSION, moves_hash
-from engine.json_files import check, read_json, shown
+from engine.board.movegen import MOVE_PLANES
+from engine.board.position import MAX_MOVES
+from engine.encoding.planes import LABELS, PLANES, PlanesError, check_planes, moves_hash
+from engine.encoding.views import NO_LABEL
+from engine.errors import UserError
+from engine.json_files import shown
 from pipeline.dataset.files.columns import (
     BATCH_SENTINELS,
     BY_NAME,
     EARLIER_MOVES,
-    FORMAT_VERSION,
     OPTIONAL,
     PLANE_COLUMNS,
     Form,
+    form_of,
     schema,
     writer_options,
 )
 from pipeline.dataset.files.layout import GAMES as GAMES
-from pipeline.dataset.files.layout import LARGEST_MANIFEST, MOST_GAMES
 from pipeline.dataset.files.layout import MANIFEST as MANIFEST
+from pipeline.dataset.files.layout import MOST_GAMES
 from pipeline.dataset.files.layout import ROW_GROUP as ROW_GROUP
 from pipeline.dataset.files.layout import SPLITS as SPLITS
-from pipeline.dataset.files.stored_planes import array_numbers, plane_arrays, whole_column
+from pipeline.dataset.files.manifest import finish_dataset as finish_dataset
+from pipeline.dataset.files.manifest import publish_dataset as publish_dataset
+from pipeline.dataset.files.manifest import read_manifest as read_manifest
+from pipeline.dataset.files.manifest import read_note as read_note
+from pipeline.dataset.files.stored_planes import (
+    array_numbers,
+    packed_from,
+    plane_arrays,
+    planes_from,
+    read_columns,
+    unpack,
+    whole_column,
+)
 from pipeline.dataset.files.stored_planes import number_array as number_array
 from pipeline.errors import DatasetError
-from pipeline.storage.building import BUILDING, discard, files_folder, finish
 from pipeline.storage.stores import file_hash as file_hash
-from pipeline.storage.stores import is_local
+from pipeline.storage.stores import open_for_arrow
 from pipeline.storage.stores import publish as publish
 from pipeline.storage.stores import publish_json as publish_json
 
@@ -92,8 +110,7 @@ def game_numbers(game_R: NDArray[Any], first_game: int) -> NDArray[np.uint32]:
     if len(number_R) and not 0 <= int(number_R.min()) <= int(number_R.max()) < MOST_GAMES:
         raise DatasetError(
             f"game number {int(number_R.max()):,} is beyond the {MOST_GAMES:,} games of a dataset: "
-            f"ingest the dumps into "
-            "several, and join them"
+            "ingest the dumps into several, and join them"
         )
     return number_R.astype(np.uint32)
 
@@ -101,12 +118,9 @@ def game_numbers(game_R: NDArray[Any], first_game: int) -> NDArray[np.uint32]:
 def earlier_columns(
     earlier_RH: NDArray[np.uint16], picked_K: NDArray[np.int64]
 ) -> dict[str, NDArray[np.uint16]]:
-    """Return the picked rows of `pipeline.pgn.replay.earlier_moves` as the columns
-    EARLIER_MOVES.
-    """
-    return dict(
-        zip(EARLIER_MOVES, np.ascontiguousarray(earlier_RH.take(picked_K, axis=0).T), strict=False)
-    )
+    """Return picked rows of `pipeline.pgn.replay.earlier_moves` as the columns EARLIER_MOVES."""
+    moves_HK = np.ascontiguousarray(earlier_RH.take(picked_K, axis=0).T)
+    return dict(zip(EARLIER_MOVES, moves_HK, strict=False))
 
 
 # ---------------------------------------------------------------- rows read
@@ -128,11 +142,9 @@ def batch_columns(table: pa.Table) -> Batch:
         column = whole_column(table.column(field.name))
         if field.name == "visits":
             batch[field.name] = _visits(column)
-        elif column.null_count:
-            batch[field.name] = array_numbers(
-                column.fill_null(BATCH_SENTINELS.get(field.name, float("nan")))
-            )
         else:
+            if column.null_count:
+                column = column.fill_null(BATCH_SENTINELS.get(field.name, float("nan")))
             batch[field.name] = array_numbers(column)
     return batch
 
@@ -142,9 +154,8 @@ _PLANES = {column.name for columns in PLANE_COLUMNS.values() for column in colum
 
 def null_column(name: str, rows: int) -> NDArray[Any]:
     """Return a batch's column of nulls, for an optional column that a shard lacks."""
-    return np.full(
-        rows, BATCH_SENTINELS.get(name, np.nan), dtype=OPTIONAL[name].type.to_pandas_dtype()
-    )
+    kind = OPTIONAL[name].type.to_pandas_dtype()
+    return np.full(rows, BATCH_SENTINELS.get(name, np.nan), dtype=kind)
 
 
 def _visits(column: pa.ListArray) -> NDArray[Any]:
@@ -189,73 +200,210 @@ def require_valid(
         raise ValueError(f"{name} is {values[row]} in row {row} of a row group, {why}")
 
 
-# ---------------------------------------------------------------- manifests
+# ---------------------------------------------------------------- shards read
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Errors of writing to a full disk."""
+ROW_BYTES = 2 * 8 * (PLANES + MAX_MOVES)
+"""Bytes that a row takes at most: its planes and a search's moves, twice for dictionaries."""
+SLACK = 1 << 20
+"""Bytes of a row group's dictionaries and headers."""
 
 
-def read_manifest(directory: Path) -> dict[str, Any]:
-    """Read and check a dataset's manifest.
+def damaged(problem: str) -> DatasetError:
+    """Return the error for a file that is not what this program wrote."""
+    return DatasetError(problem, remedy="ingest the dump again", code="damaged")
 
-    Raises DatasetError for a folder without one, one that does not fit
-    pipeline/dataset/files/schemas.py, or another format or encoding.
+
+@contextmanager
+def reading(path: Path, what: str = "a shard") -> Iterator[None]:
+    """Turn whatever a damaged Parquet file raises into a DatasetError with its name."""
+    try:
+        yield
+    except UserError:
+        raise
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        IndexError,
+        OverflowError,
+        MemoryError,
+        pa.ArrowException,
+    ) as error:
+        if isinstance(error, OSError) and error.errno in FULL:
+            raise  # Numba was storing a kernel: the file is sound
+        said = shown(" ".join(str(error).split()) or type(error).__name__, 200, quote=False)
+        raise damaged(f"{path} cannot be read as {what} ({said})") from error
+
+
+def check_footer(path: Path, footer: pq.FileMetaData, groups: Sequence[int] | None = None) -> None:
+    """Raise DatasetError unless a file has a shard's columns and, by the manifest, these `groups`.
+
+    A row group that would take more memory than its rows can is refused before it is read.
     """
-    path = directory / MANIFEST
-    if not directory.is_dir():
-        raise DatasetError(
-            f"{directory} is not a directory: a dataset is made by `fianchetto ingest DUMP --out "
-            f"DIR`"
-        )
-    if not path.is_file():
-        hint = (
-            "an ingest was stopped there: run it again to finish"
-            if (directory / BUILDING).is_dir()
-            else "no dataset"
-        )
-        raise DatasetError(f"{directory} has no {MANIFEST} ({hint})")
-    manifest = read_json(path, DatasetError, largest=LARGEST_MANIFEST)
-    if not isinstance(manifest, dict):
-        raise DatasetError(f"{path} is not a manifest of this project")
-    versions = {
-        "format_version": FORMAT_VERSION,
-        "encoding_version": ENCODING_VERSION,
-        "moves_hash": moves_hash(),
-    }
-    for name, ours in versions.items():
-        if manifest.get(name) != ours:
-            raise DatasetError(
-                f"{path} has {name} {shown(manifest.get(name))}, this program {ours!r}",
-                remedy="ingest the dump again",
-                code="damaged",
-            )
-    # pydantic, which workers that encode do without
-    from pipeline.dataset.files.schemas import Manifest
-
-    check(path, manifest, Manifest, DatasetError, hint=": it is damaged")
-    return manifest
+    found = footer.schema.to_arrow_schema()
+    stamp = (footer.metadata or {}).get(b"moves_hash", b"").decode("ascii", "replace")
+    expected = schema(form_of(found.names), found.names)
+    if not found.equals(expected, check_metadata=False) or stamp != moves_hash():
+        table = shown(stamp, quote=False) or "unknown"
+        raise damaged(f"{path} is not a shard of this version (its move table is {table})")
+    rows = group_rows(footer)
+    if groups is not None and rows != list(groups):
+        raise damaged(f"{path}: its row groups differ from the manifest")
+    for index, count in enumerate(rows):
+        group = footer.row_group(index)
+        sizes = (group.column(at).total_uncompressed_size for at in range(group.num_columns))
+        if (size := sum(sizes)) > count * ROW_BYTES + SLACK:
+            raise damaged(f"{path} has {size:,} bytes in {count:,} rows, too many for a shard")
 
 
-def publish_dataset(out: Path, manifest: Mapping[str, Any]) -> None:
-    """Publish the manifest of a build that has all other files, and give these their names."""
-    publish_json(files_folder(out), MANIFEST, manifest)
-    finish_dataset(out)
+def group_rows(footer: pq.FileMetaData) -> list[int]:
+    """Return the rows of each row group."""
+    return [footer.row_group(index).num_rows for index in range(footer.num_row_groups)]
 
 
-def finish_dataset(out: Path) -> bool:
-    """Return whether a dataset is finished; a build that was killed during its renames is finished
-    first.
+class ShardReader:
+    """An open shard, read by row groups."""
+
+    def __init__(
+        self, path: Path, file: pq.ParquetFile, wanted: NDArray[np.bool_] | None = None
+    ) -> None:
+        """Read an open file whose footer has been checked: the rows of `wanted` games [G], or
+        all.
+        """
+        metadata = file.metadata
+        self.path, self.file, self.wanted = path, file, wanted
+        self.form = form_of(metadata.schema.names)
+        self.groups = group_rows(metadata)
+        """Rows of each row group."""
+        self.optional = tuple(name for name in OPTIONAL if name in metadata.schema.names)
+        """The optional columns that it has."""
+
+    def read(
+        self,
+        group: int,
+        columns: Sequence[str],
+        games: int | None = None,
+        planes_RP: NDArray[np.uint64] | None = None,
+        *,
+        packed: bool = False,
+    ) -> Batch:
+        """Return a row group as `batch_columns` does; optional columns that the shard lacks are
+        null.
+
+        `games` is the number of games of the dataset. Planes are written to `planes_RP`, uint64[R,
+        77], if it is given. With `packed`, the planes of a compact shard are packed positions,
+        uint64[R, PACKED], which `unpack` checks later. Raises ValueError for values outside of the
+        format.
+        """
+        if packed and self.form != "compact":
+            raise ValueError("its planes are not compact, though the manifest says so")
+        others, planes = self._stored(columns), "planes" in columns
+        table = read_columns(self.file, group, self.form, others, planes=planes)
+        batch = batch_columns(table.select(others))
+        if packed:
+            words_RW = packed_from(table)
+            moves = {"planes": unpack(words_RW)} if "visits" in batch else {}
+            check_rows(batch | moves, games)
+            batch["planes"] = words_RW
+        else:
+            if planes:
+                batch["planes"] = planes_from(table, planes_RP)
+            check_rows(batch, games)
+        return self._select(batch | self._missing(group, columns), columns)
+
+    def _stored(self, columns: Sequence[str]) -> list[str]:
+        """Return the named columns that the file has, without planes, and those that `_select`
+        needs.
+        """
+        names = columns if self.wanted is None else dict.fromkeys((*columns, "game"))
+        return [
+            name
+            for name in names
+            if name != "planes" and (name in self.optional or name not in OPTIONAL)
+        ]
+
+    def _select(self, batch: Batch, columns: Sequence[str]) -> Batch:
+        """Return the columns of the rows of wanted games."""
+        if self.wanted is None:
+            return batch
+        picked = np.flatnonzero(self.wanted[batch["game"]])
+        return {name: batch[name][picked] for name in columns}
+
+    def _missing(self, group: int, columns: Sequence[str]) -> Batch:
+        """Return columns of nulls for the optional columns that the file lacks."""
+        lacking = (name for name in columns if name in OPTIONAL and name not in self.optional)
+        return {name: null_column(name, self.groups[group]) for name in lacking}
+
+
+@contextmanager
+def open_shard(
+    path: Path,
+    groups: Sequence[int] | None = None,
+    metadata: pq.FileMetaData | None = None,
+    wanted: NDArray[np.bool_] | None = None,
+) -> Iterator[ShardReader]:
+    """Open a shard; whatever is wrong with it, now or while it is read, raises DatasetError.
+
+    `groups` are the rows of its row groups by the manifest; `metadata` is its footer, if that has
+    been read and checked before. Only rows of `wanted` games [G] are read, if it is given.
     """
-    if is_local(out) and (out / BUILDING / MANIFEST).is_file():
-        finish(out, MANIFEST, DatasetError)
-    if not (out / MANIFEST).exists():
-        return False
-    discard(out)
-    return True
+    with (
+        reading(path),
+        open_for_arrow(path) as source,
+        pq.ParquetFile(source, metadata=metadata) as file,
+    ):
+        if metadata is None:
+            check_footer(path, file.metadata, groups)
+        yield ShardReader(path, file, wanted)
 
 
-def read_note(path: Path) -> dict[str, Any]:
-    """Read and check the note of a chunk of an unfinished ingest; raises DatasetError."""
-    from pipeline.dataset.files.schemas import ChunkNote
+def check_rows(rows: Batch, games: int | None = None) -> None:
+    """Raise ValueError, naming column and row, for values outside of the format, in those columns
+    that are given.
+    """
+    for name, values in rows.items():
+        if name not in ("planes", "visits"):
+            check_values(name, values, games)
+    if "label" in rows and "plies" in rows:
+        unknown = (rows["label"] == NO_LABEL) & (rows["plies"] > 0)
+        require_valid("label", rows["label"], unknown, "in a game, where each move is known")
+    if "planes" in rows:
+        try:
+            check_planes(rows["planes"])
+        except PlanesError as error:
+            raise ValueError(f"planes: {error}") from None
+        if "label" in rows:
+            known = np.flatnonzero(rows["label"] != NO_LABEL)
+            wrong = np.zeros(len(rows["label"]), dtype=np.bool_)
+            wrong[known] = ~_legal(rows["planes"], known, rows["label"][known])
+            require_valid("label", rows["label"], wrong, "no legal move of its row")
+    if "visits" in rows:
+        _check_visits(rows)
 
-    note = read_json(path, DatasetError)
-    hint = f": it is damaged; delete {path.parents[2]} and ingest again"
-    check(path, note, ChunkNote, DatasetError, hint=hint)
-    return note  # type: ignore[no-any-return]
+
+def _legal(
+    planes_RP: NDArray[np.uint64], rows_N: NDArray[np.int64], labels_N: NDArray[Any]
+) -> NDArray[np.bool_]:
+    """Return whether labels are legal moves of their rows, bool[N], by the rows' planes."""
+    words = planes_RP[rows_N, MOVE_PLANES + (labels_N >> 6).astype(np.int64)]
+    legal: NDArray[np.bool_] = (words >> (labels_N & 63).astype(np.uint64)) & np.uint64(1) != 0
+    return legal
+
+
+def _check_visits(rows: Batch) -> None:
+    """Check the moves of searches: their range, and that they are legal if planes are given."""
+    searched = [
+        (row, moves) for row, moves in enumerate(rows["visits"]) if moves is not None and len(moves)
+    ]
+    if not searched:
+        return
+    moves_N = np.concatenate([moves for _, moves in searched])
+    rows_N = np.repeat([row for row, _ in searched], [len(moves) for _, moves in searched])
+    labels_N, shares_N = moves_N["label"], moves_N["share"]
+    require_valid("visits.label", labels_N, labels_N >= LABELS)
+    require_valid("visits.share", shares_N, ~((shares_N >= 0) & (shares_N <= 1)))
+    if "planes" in rows:
+        legal = _legal(rows["planes"], rows_N, labels_N)
+        require_valid("visits.label", labels_N, ~legal, "no legal move of its row")

@@ -32,7 +32,7 @@ from pipeline.dataset.files.columns import (
     Form,
     form_of,
 )
-from pipeline.dataset.files.plane_kernels import (
+from pipeline.dataset.files.kernels import (
     BOARDS,
     ILLEGAL_LABEL,
     MANY_MOVES,

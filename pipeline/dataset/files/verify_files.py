@@ -1,9 +1,10 @@
-"""Verify a dataset's files against its manifest: sizes on every open, hashes once per version of a
-file.
+"""Verify a dataset's files against its manifest: sizes on every open, hashes once per version.
 
-A version of a file is its size with its inode and times, or with its ETag in a store. Hashes are
-cached in the user's cache folder, never in the dataset, which may be read-only. Without a cache, or
-with a damaged one, files are hashed again. `fianchetto verify` ignores the cache.
+A version of a file is its size with its inode and times. Hashes of verified versions are cached in
+the user's cache folder, never in the dataset, which may be read-only: those of the files that this
+machine wrote when they are published, others when a folder is first opened. Without a cache, or
+with a damaged one, files are hashed again. In a store only sizes are compared, since hashing would
+download everything. `fianchetto verify` hashes all files, and ignores the cache.
 """
 
 import hashlib
@@ -30,6 +31,8 @@ folder."""
 SETTLED = 2.0
 """Seconds since a file's last change before its hash is cached: a second change within a tick of
 the clock would not show."""
+KEPT = 180 * 86_400.0
+"""Seconds that a dataset's cached hashes are kept: many datasets are temporary."""
 THREADS = 4
 """Files that are hashed at a time; hashing takes one core 0.8 s per GB."""
 PATIENCE = 0.5
@@ -37,10 +40,6 @@ PATIENCE = 0.5
 BLOCK = 1 << 20
 
 Entry = Mapping[str, Any]
-
-_verified: set[tuple[str, str]] = set()
-"""Datasets in stores that this process has verified, with their manifests' hashes: listing a store
-costs requests."""
 
 
 def verify_files(
@@ -53,43 +52,56 @@ def verify_files(
     `stop` returns true.
     """
     entries = manifest["files"]
-    key = (
-        str(directory),
-        hashlib.sha256("".join(entry["sha256"] for entry in entries).encode()).hexdigest(),
-    )
-    if key in _verified:
+    if not is_local(directory):
+        _compare_sizes(directory, entries, _list_sizes(directory))
         return
-    versions = _versions(directory, {entry["name"] for entry in entries})
-    for entry in entries:
-        size, _ = versions.get(entry["name"], (None, ""))
-        if size is None:
-            raise _refusal(directory, entry, "it is not on disk")
-        if size != entry["bytes"]:
-            raise _refusal(directory, entry, f"it has {size:,} bytes, not {entry['bytes']:,}")
+    versions = _versions(directory, entries)
+    _compare_sizes(directory, entries, {name: size for name, (size, _) in versions.items()})
     cached = _read_cache(directory)
     hashes = {
         name: cached[name][2]
         for name, version in versions.items()
         if _is_cached(cached.get(name), version)
     }
-    hashes |= _hash_files(
-        directory, [entry for entry in entries if entry["name"] not in hashes], progress, stop
-    )
+    unknown = [entry for entry in entries if entry["name"] not in hashes]
+    settled = time.time() - SETTLED
+    hashes |= _hash_files(directory, unknown, progress, stop)
     for entry in entries:
         if hashes[entry["name"]] != entry["sha256"]:
             raise _refusal(directory, entry, "its hash differs")
-    rows = {name: [size, tag, hashes[name]] for name, (size, tag) in versions.items() if tag}
+    unsettled = {e["name"] for e in unknown if _changed(versions[e["name"]]) > settled}
+    rows = {
+        name: [*version, hashes[name]]
+        for name, version in versions.items()
+        if name not in unsettled
+    }
     if rows != cached:
         _write_cache(directory, rows)
-    if not is_local(directory):
-        _verified.add(key)
+
+
+def remember_files(directory: Path, manifest: Mapping[str, Any]) -> None:
+    """Cache the hashes of files that were just written, so that opening them hashes nothing."""
+    if is_local(directory):
+        versions = _versions(directory, manifest["files"])
+        hashes = {entry["name"]: entry["sha256"] for entry in manifest["files"]}
+        rows = {name: [*version, hashes[name]] for name, version in versions.items()}
+        _write_cache(directory, rows)
+
+
+def _compare_sizes(directory: Path, entries: Sequence[Entry], sizes: Mapping[str, int]) -> None:
+    """Raise DatasetError for a file that is missing or has another size."""
+    for entry in entries:
+        size = sizes.get(entry["name"])
+        if size is None:
+            raise _refusal(directory, entry, "it is not on disk")
+        if size != entry["bytes"]:
+            raise _refusal(directory, entry, f"it has {size:,} bytes, not {entry['bytes']:,}")
 
 
 def _refusal(directory: Path, entry: Entry, why: str) -> DatasetError:
     return DatasetError(
         f"{directory / entry['name']} cannot be read: it is not the file that the manifest names "
-        f"({why}): `fianchetto verify` "
-        "lists all such files",
+        f"({why}): `fianchetto verify` lists all such files",
         remedy="ingest the dump again",
         code="damaged",
     )
@@ -97,32 +109,34 @@ def _refusal(directory: Path, entry: Entry, why: str) -> DatasetError:
 
 def _is_cached(row: object, version: tuple[int, str]) -> bool:
     """Return whether a cached row, [size, tag, hash], is of a version of a file."""
-    return isinstance(row, list) and len(row) == 3 and version[1] != "" and row[:2] == [*version]
+    return isinstance(row, list) and len(row) == 3 and row[:2] == [*version]
 
 
-def _versions(directory: Path, names: set[str]) -> dict[str, tuple[int, str]]:
-    """Return the size and the version tag of those files of a folder that exist; "" where a later
-    change may not show.
-    """
+def _changed(version: tuple[int, str]) -> float:
+    """Return when a version of a file was made, in seconds."""
+    return int(version[1].rpartition(":")[2]) / 1e9
+
+
+def _versions(directory: Path, entries: Sequence[Entry]) -> dict[str, tuple[int, str]]:
+    """Return the size and the version tag of those files of a local folder that exist."""
     found: dict[str, tuple[int, str]] = {}
-    if not is_local(directory):
-        store = cast("Any", directory)
-        with catch_store_errors(directory), suppress(FileNotFoundError):
-            for info in store.fs.ls(store.path, detail=True, refresh=True):
-                name = str(info["name"]).rstrip("/").rpartition("/")[2]
-                if name in names and info.get("type") != "directory":
-                    tags = (
-                        info.get(key)
-                        for key in ("ETag", "etag", "md5Hash", "generation", "created")
-                    )
-                    found[name] = int(info["size"] or 0), str(next(filter(None, tags), ""))
-        return found
-    for name in names:
+    for entry in entries:
         with suppress(FileNotFoundError, NotADirectoryError):
-            about = (directory / name).stat()
+            about = (directory / entry["name"]).stat()
             if stat.S_ISREG(about.st_mode):  # ctime, unlike mtime, cannot be set by a program
                 tag = f"{about.st_ino}:{about.st_mtime_ns}:{about.st_ctime_ns}"
-                found[name] = about.st_size, tag if time.time() - about.st_ctime > SETTLED else ""
+                found[entry["name"]] = about.st_size, tag
+    return found
+
+
+def _list_sizes(directory: Path) -> dict[str, int]:
+    """Return the sizes of the files of a store's folder, by one request."""
+    store, found = cast("Any", directory), dict[str, int]()
+    with catch_store_errors(directory), suppress(FileNotFoundError):
+        for info in store.fs.ls(store.path, detail=True, refresh=True):
+            if info.get("type") != "directory":
+                name = str(info["name"]).rstrip("/").rpartition("/")[2]
+                found[name] = int(info["size"] or 0)
     return found
 
 
@@ -134,8 +148,8 @@ def _cache_path(directory: Path) -> Path:
         if named
         else Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "fianchetto"
     )
-    place = str(directory.resolve()) if is_local(directory) else str(directory)
-    return base / "hashes" / f"{hashlib.sha256(os.fsencode(place)).hexdigest()[:32]}.json"
+    name = hashlib.sha256(os.fsencode(directory.resolve())).hexdigest()[:32]
+    return base / "hashes" / f"{name}.json"
 
 
 def _read_cache(directory: Path) -> dict[str, Any]:
@@ -156,6 +170,9 @@ def _write_cache(directory: Path, rows: Mapping[str, Any]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         with new_file(path, sync=False) as file:
             file.write(json.dumps(rows).encode())
+        for old in path.parent.glob("*.json"):
+            if old.stat().st_mtime < time.time() - KEPT:
+                old.unlink()
 
 
 def _hash_files(

@@ -16,9 +16,10 @@ from pydantic_core import to_jsonable_python
 from engine.encoding.planes import ENCODING_VERSION
 from engine.encoding.views import LAST_MOVES
 from engine.json_files import parse_json
+from pipeline.dataset.dataset import Dataset
 from pipeline.dataset.files.columns import FORMAT_VERSION, columns_of
-from pipeline.dataset.files.shard_files import read_games
-from pipeline.dataset.files.shards import GAMES
+from pipeline.dataset.files.games import read_games
+from pipeline.dataset.files.layout import GAMES
 from pipeline.defs.pages import pictures
 from pipeline.errors import DatasetError
 from pipeline.evaluation import charts
@@ -67,7 +68,7 @@ def describe_positions(directory: Path, manifest: Mapping[str, Any]) -> Metadata
     games, dropped = manifest["games"], manifest["games"]["dropped"] or {"none": 0}
     files = [file for file in manifest["files"] if file["name"] != GAMES]
     try:
-        boards = pictures.boards(sample_rows(directory, manifest, DRAWN))
+        boards = pictures.boards(sample_rows(Dataset(directory, dict(manifest), ""), DRAWN))
         ratings = pictures.histogram(read_ratings(directory, manifest), "Elo of the players", "Elo")
         elo = pictures.png(ratings, "Elo of the players")
     except DatasetError as error:  # damaged files, which the checks name

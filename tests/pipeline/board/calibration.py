@@ -24,8 +24,8 @@ from pipeline.board.game import rating_in
 from pipeline.board.play import SIMULATIONS
 from pipeline.board.risk import BLUNDER, WEIGHTS, compute_features, policy_labels
 from pipeline.board.scores import bound, final_score, has_scores, score_in_game
-from pipeline.dataset.files.shard_files import read_games
-from pipeline.dataset.files.shards import read_manifest
+from pipeline.dataset.dataset import open_manifest
+from pipeline.dataset.files.games import read_games
 from pipeline.dataset.strata import RATING_EDGES, band_names, rating_band
 from pipeline.evaluation.figures import clustered_mean
 from pipeline.evaluation.game_texts import read_texts
@@ -71,12 +71,12 @@ def main() -> None:
 def measure(positions: Path, dump: str, split: str, count: int) -> tuple[NDArray[np.float64], ...]:
     """Return features float64[R, F], ratings, whether a move lost more than BLUNDER, and the game's
     number, float64[R]."""
-    rng, manifest = np.random.default_rng(1), read_manifest(positions)
-    splits = read_games(positions, manifest, ["split"])["split"].to_pylist()
+    rng, dataset = np.random.default_rng(1), open_manifest(positions)
+    splits = read_games(positions, dataset.page, ["split"])["split"].to_pylist()
     numbers = rng.permutation([number for number, name in enumerate(splits) if name == split])[
         : 2 * count
     ].tolist()
-    _, texts = read_texts(positions, manifest, [dump], numbers, None)
+    _, texts = read_texts(dataset, [dump], numbers, None)
     player, rows, used = model.load(EMBEDDED, device="cpu"), [], 0
     for number in numbers:
         game = chess.pgn.read_game(io.StringIO(texts[number].decode()))

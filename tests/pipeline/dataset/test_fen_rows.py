@@ -2,7 +2,6 @@
 
 import csv
 import json
-import signal
 import sys
 from pathlib import Path
 
@@ -22,8 +21,6 @@ from pipeline.errors import ConfigError
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 from pipeline.validation.audit import audit
-from tests import forked
-from tests.conftest import REPOSITORY
 from tests.pipeline import datasets
 
 CONFIG = {"chunk_mib": 1, "test_share": 0.2, "val_share": 0.1}
@@ -102,26 +99,6 @@ def test_rows_are_written_as_csv_and_parquet(made: dict[str, Path], tmp_path: Pa
         write_fen_rows(made["compact"], tmp_path / "some.csv")
     with pytest.raises(ConfigError, match=r"\.csv or \.parquet"):
         write_fen_rows(made["compact"], tmp_path / "some.txt")
-
-
-def test_rows_that_were_killed_while_they_were_written_leave_nothing_behind(
-    made: dict[str, Path], tmp_path: Path
-) -> None:
-    killed = """
-import os, signal, sys
-from pathlib import Path
-from pipeline.dataset.fen_rows import write_fen_rows
-
-def die(tick):
-    os.kill(os.getpid(), signal.SIGKILL)
-
-write_fen_rows(Path(sys.argv[1]), Path(sys.argv[2]), progress=die)
-"""
-    command = [sys.executable, "-c", killed, str(made["compact"]), str(tmp_path / "rows.csv")]
-    assert forked.run(command, cwd=REPOSITORY).returncode == -signal.SIGKILL
-    assert [path.suffix for path in tmp_path.iterdir()] == [".tmp"]
-    write_fen_rows(made["compact"], tmp_path / "rows.csv", count=5)
-    assert [path.name for path in tmp_path.iterdir()] == ["rows.csv"]
 
 
 def test_the_command(

@@ -13,11 +13,13 @@ import numpy as np
 import pytest
 from filelock import FileLock
 
+from model.training.config import TrainConfig
+from pipeline.dataset import dataset
 from pipeline.dataset.batches import Batches
+from pipeline.dataset.dataset import TRAINING_SET, Dataset, read_training_set
 from pipeline.dataset.fen_rows import fen_rows
 from pipeline.dataset.files.shards import SPLITS, file_hash
 from pipeline.dataset.join import JoinConfig, join
-from pipeline.dataset.training_set import TRAINING_SET, Member, read_training_set, split_shards
 from pipeline.errors import ConfigError, DatasetError, Stopped
 from pipeline.evaluation.report import _seen
 from pipeline.training import train as training
@@ -233,28 +235,7 @@ def test_mistakes_are_refused_and_leave_nothing(months: Months, tmp_path: Path) 
     with FileLock(out / ".lock"), pytest.raises(DatasetError, match="another join"):
         joined(months, out)
     with pytest.raises(DatasetError, match="is a split of training sets only"):
-        split_shards(months["2014.05"], "latest")
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda page: b"{",
-        lambda page: b"[]",
-        lambda page: json.dumps(page | {"training_set_version": 1}).encode(),
-        lambda page: json.dumps(page | {"datasets": []}).encode(),
-        lambda page: json.dumps(page | {"datasets": [{"name": "x"}]}).encode(),
-        lambda page: json.dumps(page | {"positions": page["positions"] | {"train": 3}}).encode(),
-        lambda page: json.dumps(
-            page | {"datasets": [page["datasets"][0] | {"held_rows": {}}, *page["datasets"][1:]]}
-        ).encode(),
-    ],
-)
-def test_a_damaged_page_is_refused(months: Months, tmp_path: Path, damage: Any) -> None:
-    page = joined(months, tmp_path / "set")
-    (tmp_path / "set" / TRAINING_SET).write_bytes(damage(page))
-    with pytest.raises(DatasetError):
-        Batches([tmp_path / "set"])
+        Dataset.open(months["2014.05"]).require_shards("latest")
 
 
 def test_a_checkpoints_card_names_what_was_trained_on_and_not_what_was_held_out(
@@ -277,25 +258,45 @@ def test_a_report_knows_that_the_newest_games_were_held_out(months: Months, tmp_
     assert [dataset["held_out"] for dataset in on_set["data"]["datasets"]] == [
         f"{name}.12" for name in months
     ]
-    assert [_seen(on_set, tmp_path / "set", split) for split in ("train", "test", "latest")] == [
+    opened = Dataset.open(tmp_path / "set")
+    assert [_seen(on_set, opened, split) for split in ("train", "test", "latest")] == [
         "yes",
         "no",
         "no",
     ]
-    assert _seen(on_all, tmp_path / "set", "latest") == "yes"
+    assert _seen(on_all, opened, "latest") == "yes"
     tuned = on_set | {"data": on_set["data"] | {"start": on_all}}
-    assert _seen(tuned, tmp_path / "set", "latest") == "yes"
+    assert _seen(tuned, opened, "latest") == "yes"
+
+
+def test_a_training_reads_each_manifest_once(
+    months: Months, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    joined(months, tmp_path / "set")
+    read: list[str] = []
+    real = dataset.read_manifest
+
+    def counted(path: Path) -> dict[str, Any]:
+        read.append(path.resolve().name)
+        return real(path)
+
+    def train(*given: Any, validation: Any, check_output: Any, **_: Any) -> dict[str, Any]:
+        next(given[2](0))
+        assert validation is not None
+        check_output()
+        return {}
+
+    monkeypatch.setattr(dataset, "read_manifest", counted)
+    monkeypatch.setattr("model.training.loop.train", train)
+    config = TrainConfig(steps=1, batch_size=16)
+    training.train_on([tmp_path / "set"], "fianchetto-xs", config, tmp_path / "net")
+    assert sorted(read) == sorted(months)
 
 
 def test_whether_a_split_has_positions_reads_no_dates(
     months: Months, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     joined(months, tmp_path / "set")
-    monkeypatch.setattr(Member, "held_games", lambda self: pytest.fail("read the dates"))
-    assert [
-        training.has_split([tmp_path / "set"], split) for split in ("train", "latest", "none")
-    ] == [
-        True,
-        True,
-        False,
-    ]
+    monkeypatch.setattr(Dataset, "games", lambda *_: pytest.fail("read the dates"))
+    opened = Dataset.open(tmp_path / "set")
+    assert [opened.has(split) for split in ("train", "latest", "none")] == [True, True, False]

@@ -7,7 +7,7 @@ import dagster as dg
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.dataset.files.shards import read_manifest
+from pipeline.dataset.dataset import open_manifest
 from pipeline.defs import checks
 from pipeline.defs.assets import training_set
 from pipeline.defs.jobs import register
@@ -82,8 +82,7 @@ def test_a_tampered_shard_blocks_training(made: Made, copied: Path, harm: str) -
 @pytest.mark.parametrize("column", ["planes", "label", "result", "castling", "ep_file", "halfmove"])
 def test_a_wrong_bit_in_a_row_is_found(copied: Path, column: str) -> None:
     directory = copied / "positions" / "small"
-    manifest = read_manifest(directory)
-    row = verify.sample_rows(directory, manifest, 1)[0]
+    row = verify.sample_rows(open_manifest(directory), 1)[0]
     wrong = {
         "planes": bytes([row["planes"][0] ^ 1]) + row["planes"][1:],
         "label": row["label"] ^ 1,
@@ -111,19 +110,19 @@ def test_rows_come_from_the_beginning_of_a_large_dump(tmp_path: Path) -> None:
             read += 1 << 16
             yield data[start : start + (1 << 16)]
 
-    manifest = ingest([str(dump)], tmp_path / "large", IngestConfig(chunk_mib=1), workers=1)
-    assert verify.rows_differ(tmp_path / "large", manifest, text(), 64, limit) == (64, [])
+    ingest([str(dump)], tmp_path / "large", IngestConfig(chunk_mib=1), workers=1)
+    dataset = open_manifest(tmp_path / "large")
+    assert verify.rows_differ(dataset, text(), 64, limit) == (64, [])
     assert read <= limit + (2 << 16)
 
 
 def test_rows_that_were_not_compared_are_not_called_the_same(copied: Path) -> None:
-    directory = copied / "positions" / "small"
-    manifest = read_manifest(directory)
-    compared, problems = verify.rows_differ(directory, manifest, iter([]), 64)
+    dataset = open_manifest(copied / "positions" / "small")
+    compared, problems = verify.rows_differ(dataset, iter([]), 64)
     assert (compared, len(problems)) == (0, 64)
     assert "is not in the dump" in problems[0]
-    manifest["sources"][0]["damage"] = "it breaks off"
-    assert verify.rows_differ(directory, manifest, iter([]), 64) == (0, [])
+    dataset.page["sources"][0]["damage"] = "it breaks off"
+    assert verify.rows_differ(dataset, iter([]), 64) == (0, [])
     answer = {"files": [], "splits": [], "rows": [], "damage": [], "compared": 0}
     for wanted, passes in ((64, False), (0, True)):
         (check,) = [
@@ -133,15 +132,12 @@ def test_rows_that_were_not_compared_are_not_called_the_same(copied: Path) -> No
 
 
 def test_a_game_in_two_splits_is_found(copied: Path) -> None:
-    directory = copied / "positions" / "small"
-    manifest = read_manifest(directory)
-    assert verify.splits_share_games(directory, manifest) == []
+    dataset = open_manifest(copied / "positions" / "small")
+    manifest = dataset.page
+    assert verify.splits_share_games(dataset) == []
     for entry in manifest["files"]:
         entry["split"] = {"test": "train"}.get(entry["split"], entry["split"])
-    assert "belong to another split" in verify.splits_share_games(directory, manifest)[0]
+    assert "belong to another split" in verify.splits_share_games(dataset)[0]
     twice = [entry | {"split": "val"} for entry in manifest["files"] if entry["split"] == "train"]
     manifest["files"] += twice
-    assert any(
-        "in both train and val" in problem
-        for problem in verify.splits_share_games(directory, manifest)
-    )
+    assert any("in both train and val" in problem for problem in verify.splits_share_games(dataset))

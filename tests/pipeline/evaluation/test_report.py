@@ -12,6 +12,7 @@ import torch
 from engine.progress import Tick, silent
 from model.network.presets import preset
 from pipeline.dataset import position_keys
+from pipeline.dataset.dataset import Dataset
 from pipeline.dataset.join import JoinConfig, join
 from pipeline.errors import ConfigError
 from pipeline.evaluation.rating_matrix import BandSample
@@ -161,5 +162,7 @@ def test_games_that_a_network_was_trained_on_are_recognised(tmp_path: Path) -> N
     ingest([str(dump)], first, IngestConfig(chunk_mib=1, test_share=0.2), workers=1)
     ingest([str(dump)], other, IngestConfig(chunk_mib=1, test_share=0.3), workers=1)
     card = {"data": describe_data([first])}
-    assert [_seen(card, first, split) for split in ("train", "test")] == ["yes", "no"]
-    assert _seen(card, other, "test") == "unknown", "other settings may have moved the games"
+    assert [_seen(card, Dataset.open(first), split) for split in ("train", "test")] == ["yes", "no"]
+    assert _seen(card, Dataset.open(other), "test") == "unknown", (
+        "other settings may have moved the games"
+    )

@@ -5,6 +5,7 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Literal
 
 import numpy as np
@@ -221,12 +222,15 @@ def test_figures_of_human_moves_leave_out_engine_moves_and_unknown_results(
 ) -> None:
     figures = {"positions": 20, "top1": 0.4, "top3": 0.6, "cross_entropy": 2.0, "value_brier": None}
     reports = {"a": figures, "b": figures | {"positions": 60, "top1": 0.8, "value_brier": 0.2}}
-    monkeypatch.setattr(
-        evaluation,
-        "has_split",
-        lambda paths, split: split == "test" and paths != [Path("untested")],
-    )
-    monkeypatch.setattr(evaluation, "has_engine_moves", lambda path: path == Path("engine"))
+
+    def opened(path: Path) -> Any:
+        return SimpleNamespace(
+            path=path,
+            has=lambda split: split == "test" and path != Path("untested"),
+            has_engine_moves=path == Path("engine"),
+        )
+
+    monkeypatch.setattr(evaluation, "Dataset", SimpleNamespace(open=opened))
     monkeypatch.setattr(evaluation, "report", lambda _, positions, **__: reports[positions.name])
     monkeypatch.setattr(evaluation, "write_report", lambda *_: None)
     context = replace(

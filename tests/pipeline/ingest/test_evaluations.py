@@ -19,9 +19,9 @@ from fsspec.implementations.memory import MemoryFileSystem
 from engine.encoding.views import NO_LABEL
 from model.training.config import TrainConfig
 from pipeline.dataset.batches import Batches
+from pipeline.dataset.dataset import Dataset
 from pipeline.dataset.mixture import Shares
 from pipeline.dataset.position_keys import position_keys
-from pipeline.dataset.training_set import members, row_groups
 from pipeline.defs.checks import evaluate_checkpoint
 from pipeline.defs.tasks import probe
 from pipeline.dumps.formats import evaluations
@@ -302,7 +302,7 @@ def test_no_position_stands_in_two_splits_and_audit_finds_those_of_games(
     )
     keys = []
     for split in ("train", "val", "test"):
-        rows = list(row_groups(members(tmp_path / "out")[0].shards(split), ("planes", "castling")))
+        rows = list(Dataset.open(tmp_path / "out").rows(split, ("planes", "castling")))
         keys.append(
             set(
                 np.concatenate(

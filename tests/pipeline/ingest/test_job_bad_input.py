@@ -16,8 +16,8 @@ import pytest
 import zstandard
 
 from pipeline.dataset.batches import Batches
+from pipeline.dataset.dataset import Dataset
 from pipeline.dataset.files.shards import publish_json, read_manifest
-from pipeline.dataset.training_set import split_shards
 from pipeline.errors import DamagedError, DatasetError, DumpError
 from pipeline.ingest.job import ingest
 from pipeline.validation.verify import files_differ
@@ -296,4 +296,4 @@ def test_files_that_are_missing_or_changed_are_found(dataset: Path) -> None:
     ]
     (dataset / first["name"]).unlink()
     with pytest.raises(DatasetError, match="not on disk"):
-        split_shards(dataset, first["split"])
+        Dataset.open(dataset)

@@ -11,7 +11,7 @@ import pytest
 
 from engine.temporaries import new_file
 from pipeline.cli.main import guarded, printable
-from pipeline.dataset.files.shard_files import reading
+from pipeline.dataset.files.shards import reading
 from pipeline.dumps.fetch import fetch
 from pipeline.errors import DatasetError
 from pipeline.ingest.job import ingest

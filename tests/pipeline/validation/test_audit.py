@@ -2,7 +2,6 @@
 
 import json
 import random
-import sys
 from collections import Counter
 from collections.abc import Hashable
 from pathlib import Path
@@ -13,11 +12,10 @@ import numpy as np
 import pytest
 
 from engine.encoding.planes import label_of
-from pipeline.cli.main import main
+from pipeline.dataset.dataset import Dataset
 from pipeline.dataset.join import JoinConfig, join
 from pipeline.dataset.position_keys import find_keys, position_keys
 from pipeline.dataset.strata import CLASSES, time_class
-from pipeline.dataset.training_set import split_shards
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 from pipeline.validation.audit import COLUMNS, audit
@@ -193,9 +191,9 @@ def test_positions_are_looked_for_in_train_exactly(made: dict[str, Path]) -> Non
         if row["split"] == "train"
     }
     expected = [(row["planes"], row["castling"]) in train for row in stored]
-    assert find_keys(keys, split_shards(made["a"], "train")).tolist() == expected
+    assert find_keys(keys, Dataset.open(made["a"]).shards("train")).tolist() == expected
     assert 0 < sum(expected) < len(expected)
-    assert find_keys(keys[:0], split_shards(made["a"], "train")).tolist() == []
+    assert find_keys(keys[:0], Dataset.open(made["a"]).shards("train")).tolist() == []
 
 
 def test_a_changed_bit_anywhere_is_another_key() -> None:
@@ -222,24 +220,3 @@ def test_the_pages_say_what_was_counted(made: dict[str, Path], tmp_path: Path) -
         "audit.json",
         "AUDIT.md",
     }
-
-
-def test_the_command_prints_json_and_explains_mistakes(
-    made: dict[str, Path],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def call(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["fianchetto", "audit", *words])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        captured = capsys.readouterr()
-        return int(ended.value.code or 0), captured.out, captured.err
-
-    code, out, _ = call(str(made["a"]), "--json")
-    assert code == 0
-    assert json.loads(out.splitlines()[-1])["games"]["games"] > 0
-    code, _, said = call(str(tmp_path / "nosuch"))
-    assert code == 2
-    assert len(said.splitlines()) == 1

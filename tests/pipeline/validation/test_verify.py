@@ -19,7 +19,6 @@ from pipeline.dumps.paths import dumps_of
 from pipeline.errors import DatasetError
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
-from pipeline.validation.audit import audit
 from pipeline.validation.verify import datasets_in, verify_dataset
 from tests.pipeline.datasets import random_game
 
@@ -103,12 +102,6 @@ def test_an_undisturbed_dataset_is_as_it_should_be(original: Path) -> None:
     assert found["compared"] == 10
 
 
-def test_files_alone_are_verified_where_there_is_no_dump(original: Path) -> None:
-    found = verify_dataset(original / "positions" / "games")
-    assert problems(found) == []
-    assert found["compared"] == 0
-
-
 def test_a_flipped_bit_a_lost_and_a_strange_file_are_named(copied: Path) -> None:
     directory = copied / "positions" / "games"
     data = bytearray((directory / "train-00001-0.parquet").read_bytes())
@@ -154,17 +147,6 @@ def flip_a_bit(table: pa.Table) -> pa.Table:
     return altered("own_pawns", 0, table["own_pawns"][0].as_py() ^ 1)(table)
 
 
-def test_a_row_of_a_game_that_there_is_not_is_refused_by_verify_and_audit(copied: Path) -> None:
-    directory = copied / "positions" / "games"
-    rewrite(copied, "train-00001-0.parquet", altered("game", 17, 1_000_000))
-    for look_at in (lambda: verify_dataset(directory), lambda: audit([directory])):
-        with pytest.raises(
-            DatasetError,
-            match=r"train-00001-0\.parquet cannot be read as a shard .*game is 1000000",
-        ):
-            look_at()
-
-
 def test_a_training_set_is_verified_with_its_datasets(copied: Path) -> None:
     directory = copied / "positions" / "games"
     join([directory], copied / "set")
@@ -184,71 +166,49 @@ def test_a_shorter_dump_is_noticed(copied: Path) -> None:
     assert any("is not in the dump" in line for line in found["rows"])
 
 
-@pytest.mark.parametrize("size", [None, 0, "1"])
-def test_a_manifest_without_a_size_of_chunks_is_refused(copied: Path, size: Any) -> None:
+def test_a_manifest_without_a_size_of_chunks_is_refused(copied: Path) -> None:
     path = copied / "positions" / "games" / "manifest.json"
     manifest = json.loads(path.read_text())
-    manifest["config"]["chunk_mib"] = size
+    manifest["config"]["chunk_mib"] = "1"
     path.write_text(json.dumps(manifest))
-    with pytest.raises(
-        DatasetError, match=r"manifest\.json: config\.chunk_mib is .*, and must be 1 or more"
-    ):
+    with pytest.raises(DatasetError, match=r"manifest\.json: config\.chunk_mib"):
         look(copied)
 
 
-def test_the_command_exits_0_1_or_2(
+def test_the_command_says_what_differs_and_what_it_did_not_check(
     copied: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory = copied / "positions" / "games"
 
-    def call(*words: str) -> tuple[int, str, str]:
+    def call(*words: str) -> tuple[int, str]:
         monkeypatch.setattr(sys, "argv", ["fianchetto", "verify", str(directory), *words])
         with pytest.raises(SystemExit) as ended:
             main()
-        captured = capsys.readouterr()
-        return int(ended.value.code or 0), captured.out, captured.err
+        return int(ended.value.code or 0), capsys.readouterr().out
 
-    code, out, _ = call("--json", "--sample", "4")  # the dump lies where Dagster has it
-    assert code == 0
-    assert json.loads(out.splitlines()[-1])["datasets"]["games"]["replayed_with_python_chess"] == 4
-    (directory / "test-00000-0.parquet").unlink()
-    code, out, said = call()
-    assert code == 1
-    assert "test-00000-0.parquet: missing" in out
-    assert said.startswith("fianchetto: 1 differences in ")
-    code, out, _ = call("--json")
-    told = json.loads(out.splitlines()[-1])
-    assert (code, told["problems"]) == (1, ["games: test-00000-0.parquet: missing"])
-    assert told["datasets"]["games"]["not_checked"] == ["splits", "source", "rows"]
+    def summary(*words: str) -> dict[str, Any]:
+        return dict(json.loads(call("--json", *words)[1].splitlines()[-1]))
+
     assert call("--source", str(copied / "nosuch.pgn"))[0] == 2
     assert call("--sample", "-1")[0] == 2
-
-
-def test_verify_says_what_it_did_not_check(
-    copied: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    directory = copied / "positions" / "games"
-
-    def call(*words: str) -> str:
-        monkeypatch.setattr(sys, "argv", ["fianchetto", "verify", str(directory), *words])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        assert not ended.value.code
-        return capsys.readouterr().out
-
-    assert "files and splits are correct; rows match their dumps" in call("--sample", "2")
-    assert json.loads(call("--sample", "2", "--json"))["datasets"]["games"]["not_checked"] == []
+    code, out = call("--sample", "2")  # the dump lies where Dagster has it
+    assert code == 0
+    assert "rows match their dumps" in out
+    found = summary("--sample", "4")["datasets"]["games"]
+    assert (found["replayed_with_python_chess"], found["not_checked"]) == (4, [])
     (copied / "dumps" / "games.pgn").unlink()
-    said = call()
-    assert "rows match their dumps" not in said
-    assert said.endswith(
-        "files and splits are correct; not compared with a dump: the rows of games\n"
-    )
     for words in ([], ["--sample", "0"]):
-        assert json.loads(call(*words, "--json"))["datasets"]["games"]["not_checked"] == [
-            "source",
-            "rows",
-        ]
+        code, out = call(*words)
+        assert code == 0
+        assert "rows match their dumps" not in out
+        assert summary(*words)["datasets"]["games"]["not_checked"] == ["source", "rows"]
+    (directory / "test-00000-0.parquet").unlink()
+    code, out = call()
+    assert code == 1
+    assert "test-00000-0.parquet: missing" in out
+    found = summary()
+    assert found["problems"] == ["games: test-00000-0.parquet: missing"]
+    assert found["datasets"]["games"]["not_checked"] == ["splits", "source", "rows"]
 
 
 def test_datasets_of_the_same_name_and_one_below_the_root_are_verified(

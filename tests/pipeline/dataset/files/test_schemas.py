@@ -1,5 +1,5 @@
-"""Unfinished work that a stranger left in a folder (matches, fine-tunes, ingests) is refused in one
-line."""
+"""JSON files of unfinished work (matches, fine-tunes, ingests) that a stranger may have changed are
+refused in one line."""
 
 import json
 from collections.abc import Callable
@@ -8,13 +8,11 @@ from typing import Any
 
 import pytest
 
-from pipeline.errors import DatasetError, Stopped
-from pipeline.finetune.state import STATE, FinetuneError, read_state
-from pipeline.ingest.chunk import IngestConfig
-from pipeline.ingest.job import ingest
-from pipeline.matches.files import JOURNAL, MatchFilesError, read_games
-from tests.pipeline import datasets
-from tests.pipeline.dataset.files.test_shard_files import NO_JSON
+from engine.errors import UserError
+from pipeline.dataset.files.manifest import read_note
+from pipeline.finetune.state import STATE, read_state
+from pipeline.matches.files import JOURNAL, read_games
+from tests.pipeline.hostile import NO_JSON
 
 GAME: dict[str, Any] = {
     "game": 0,
@@ -47,86 +45,58 @@ GAMES: list[dict[str, Any]] = [
 ]
 
 
-def test_a_game_of_a_match(tmp_path: Path) -> None:
-    (tmp_path / JOURNAL).write_text(json.dumps(GAME) + "\n")
-    assert read_games(tmp_path)[0].points == 1.0
-    for change in GAMES:
-        (tmp_path / JOURNAL).write_text(json.dumps(GAME | change) + "\n")
-        with pytest.raises(MatchFilesError, match=rf"{JOURNAL}, line 1 is not a game"):
-            read_games(tmp_path)
-    for data in NO_JSON.values():
-        (tmp_path / JOURNAL).write_bytes(data.replace(b"\n", b" ") + b"\n")
-        with pytest.raises(MatchFilesError, match=JOURNAL):
-            read_games(tmp_path)
-
-
-STATE_OF: dict[str, Any] = {
-    "format_version": 2,
-    "seconds": 1.5,
-    "generations": [{"number": 0, "stages": {"eval": {}}, "seconds": {"eval": 1.0}}],
+FIRST: dict[str, Any] = {"number": 0, "stages": {"eval": {}}, "seconds": {"eval": 1.0}}
+STATE_OF: dict[str, Any] = {"format_version": 2, "seconds": 1.5, "generations": [FIRST]}
+STATES: list[dict[str, Any]] = [
+    {"format_version": 1},
+    {"seconds": -1.0},
+    {"seconds": "x"},
+    {"generations": {}},
+    {"generations": [7]},
+    {"generations": [{"number": 1}]},
+    {"generations": [FIRST | {"number": 1}]},
+    {"generations": [FIRST | {"stages": {"eval": 7}}]},
+    {"generations": [FIRST | {"verdict": {}}]},
+    {"generations": [FIRST | {"verdict": {"promoted": 1}}]},
+]
+FILE: dict[str, Any] = {"name": "x", "split": None, "rows": 1, "bytes": 1, "sha256": "0" * 64}
+NOTE: dict[str, Any] = {
+    **{"text_sha256": "0" * 64, "games": 1, "status": {}, "rows": 1, "rows_dropped": {}},
+    **{"label_collisions": 0, "files": [FILE]},
 }
+NOTES: list[dict[str, Any]] = [
+    {"rows": -1},
+    {"rows": "many"},
+    {"files": 7},
+    {"files": [FILE | {"name": "../x"}]},
+    {"status": []},
+]
+NOTE_PATH = ".building/parts/00000.json"
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("name", "whole", "changes", "read"),
     [
-        {"format_version": 1},
-        {"seconds": -1.0},
-        {"seconds": "x"},
-        {"generations": {}},
-        {"generations": [7]},
-        {"generations": [{"number": 1}]},
-        {"generations": [STATE_OF["generations"][0] | {"number": 1}]},
-        {"generations": [STATE_OF["generations"][0] | {"stages": {"eval": 7}}]},
-        {"generations": [STATE_OF["generations"][0] | {"verdict": {}}]},
-        {"generations": [STATE_OF["generations"][0] | {"verdict": {"promoted": 1}}]},
+        (JOURNAL, GAME, GAMES, read_games),
+        (STATE, STATE_OF, STATES, read_state),
+        (NOTE_PATH, NOTE, NOTES, lambda folder: read_note(folder / NOTE_PATH)),
     ],
+    ids=["a game of a match", "the state of a fine-tuning", "the note of a chunk"],
 )
-def test_the_state_of_a_fine_tuning(change: dict[str, Any], tmp_path: Path) -> None:
-    (tmp_path / STATE).write_text(json.dumps(STATE_OF))
-    assert len(read_state(tmp_path).generations) == 1
-    (tmp_path / STATE).write_text(json.dumps(STATE_OF | change))
-    with pytest.raises(FinetuneError, match=STATE) as said:
-        read_state(tmp_path)
-    assert "\n" not in str(said.value)
-
-
-@pytest.mark.parametrize("name", NO_JSON)
-def test_a_state_that_is_no_json(name: str, tmp_path: Path) -> None:
-    (tmp_path / STATE).write_bytes(NO_JSON[name])
-    with pytest.raises(FinetuneError, match=STATE):
-        read_state(tmp_path)
-
-
-Spoil = Callable[[dict[str, Any]], Any]
-
-
-@pytest.mark.parametrize(
-    "spoil",
-    [
-        lambda note: note | {"rows": -1},
-        lambda note: note | {"rows": "many"},
-        lambda note: note | {"files": 7},
-        lambda note: note | {"files": [note["files"][0] | {"name": "../x"}]},
-        lambda note: note | {"status": []},
-        lambda note: {},
-        lambda note: [],
-    ],
-)
-def test_the_notes_of_an_unfinished_ingest(
-    spoil: Spoil, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_changed_file_is_refused(
+    name: str,
+    whole: dict[str, Any],
+    changes: list[dict[str, Any]],
+    read: Callable[[Path], Any],
+    tmp_path: Path,
 ) -> None:
-    def stopped(*_: object, **__: object) -> None:
-        raise Stopped("before the manifest")
-
-    dump = datasets.dump(tmp_path / "a.pgn", 3)
-    with monkeypatch.context() as patch:
-        patch.setattr("pipeline.ingest.job.build_manifest", stopped)
-        with pytest.raises(Stopped):
-            ingest([str(dump)], tmp_path / "out", IngestConfig(chunk_mib=1), workers=1)
-    note = tmp_path / "out" / ".building" / "parts" / "00000.json"
-    whole = json.loads(note.read_bytes())
-    note.write_text(json.dumps(spoil(whole)))
-    with pytest.raises(DatasetError, match=r"00000\.json|delete"):
-        ingest([str(dump)], tmp_path / "out", IngestConfig(chunk_mib=1), workers=1)
-    assert not (tmp_path / "out" / "manifest.json").exists()
+    path = tmp_path / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(whole) + "\n")
+    assert read(tmp_path)
+    spoilt = [json.dumps(whole | change).encode() for change in changes]
+    for data in (*spoilt, *(data.replace(b"\n", b" ") for data in NO_JSON.values())):
+        path.write_bytes(data + b"\n")
+        with pytest.raises(UserError, match=path.name) as said:
+            read(tmp_path)
+        assert "\n" not in str(said.value)

@@ -8,7 +8,6 @@ from typing import Any
 import chess
 import numpy as np
 import polars as pl
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
@@ -19,11 +18,11 @@ from engine.board.position import from_board, to_fen
 from engine.encoding.planes import PLANES
 from engine.encoding.views import LAST_MOVES
 from pipeline.dataset.batches import HUMAN_COLUMNS, Batches
+from pipeline.dataset.dataset import Dataset
 from pipeline.dataset.files.columns import FORMS, schema
 from pipeline.dataset.files.layout import SPLITS
 from pipeline.dataset.files.shards import read_manifest
-from pipeline.dataset.files.stored_planes import InvalidRowError, pack, to_positions, unpack
-from pipeline.dataset.training_set import row_groups, split_shards
+from pipeline.dataset.files.stored_planes import pack, to_positions, unpack
 from pipeline.errors import DatasetError
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
@@ -66,23 +65,6 @@ def test_polars_duckdb_and_pandas_read_every_column(made: Forms, form: str) -> N
             for value in panda[name]
         ]
         assert found == expected, name
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_lazy_scans_filter_and_count_as_arrow_does(made: Forms, form: str) -> None:
-    import duckdb
-
-    whole = datasets.table(made[form])
-    late = whole.filter(pa.compute.greater(whole["ply"], 30))
-    lazy = pl.scan_parquet(made[form] / "t*-*.parquet").filter(pl.col("ply") > 30)
-    of_val = pl.scan_parquet(made[form] / "val-*.parquet").filter(pl.col("ply") > 30)
-    assert lazy.select(pl.len()).collect().item() + of_val.select(pl.len()).collect().item() == len(
-        late
-    )
-    (count, labels), *_ = duckdb.sql(
-        f"SELECT count(*), sum(label) FROM '{made[form]}/*-*.parquet' WHERE ply > 30"
-    ).fetchall()
-    assert (count, labels) == (len(late), sum(late["label"].to_pylist()))
 
 
 def test_both_forms_give_the_same_batches_and_python_chess_the_same_planes(made: Forms) -> None:
@@ -169,28 +151,13 @@ def test_a_compact_row_that_none_is_names_its_file(
                 pass
 
 
-def test_codes_kings_and_labels_are_looked_at() -> None:
-    board = from_board(chess.Board())
-    planes = np.empty((1, PLANES), dtype=np.uint64)
-    legal_planes(board, planes[0])
-    words = pack(
-        planes, {"castling": np.array([15], np.uint8), "ep_file": np.array([255], np.uint8)}
-    )
-    assert unpack(words, np.array([48], np.uint16)).shape == (1, PLANES)  # a pawn one square up
-    with pytest.raises(InvalidRowError, match="no legal move"):
-        unpack(words, np.array([0], np.uint16))
-    words[0, 3] = 0
-    with pytest.raises(InvalidRowError, match="each side must have one king"):
-        unpack(words)
-
-
 def same(dump: str, folder: Path, workers: int = 1) -> int:
     """Ingest a dump in both forms, whose rows are the same, planes included. Give their number."""
     config = {"test_share": 0.05, "val_share": 0.02}
     whole = ingest([dump], folder / "all", IngestConfig(**config), workers=workers)
     ingest([dump], folder / "compact", IngestConfig(**config, planes="compact"), workers=workers)
     for split in (split for split in SPLITS if whole["positions"][split]):
-        both = (row_groups(split_shards(folder / form, split), HUMAN_COLUMNS) for form in FORMS)
+        both = (Dataset.open(folder / form).rows(split, HUMAN_COLUMNS) for form in FORMS)
         for one, other in zip(*both, strict=True):
             assert all(np.array_equal(one[name], other[name]) for name in HUMAN_COLUMNS)
     return int(whole["positions"]["total"])

@@ -1,137 +1,133 @@
-"""Files are hashed once per version, whatever happens to the cache, and nothing is written into the
-dataset."""
+"""Files of other machines are hashed once per version, and nothing is written into the dataset."""
 
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pipeline.dataset.dataset import Dataset
 from pipeline.dataset.files import verify_files
-from pipeline.dataset.files.shards import read_manifest
-from pipeline.dataset.training_set import members
+from pipeline.dataset.files.manifest import read_manifest
 from pipeline.errors import DatasetError, Stopped
 from pipeline.validation.verify import files_differ
 from tests.pipeline import datasets
 from tests.pipeline.months import month
 
+SHARD = "train-00000-0.parquet"
+
 
 class Looks:
-    """Verifies a dataset as one process after the other would, and counts the files that each
-    hashes."""
+    """Opens a dataset as one process after the other would; counts the files that each hashes."""
 
     def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
         self.folder, self.patch = folder, patch
         self.hashed: list[str] = []
+        self.files = len(read_manifest(folder)["files"])
         real = verify_files._hash_file
 
         def counted(path: Path, *rest: Any) -> str:
             self.hashed.append(path.name)
             return real(path, *rest)
 
-        patch.setattr("pipeline.dataset.files.verify_files._hash_file", counted)
-        # not to wait two seconds
-        patch.setattr("pipeline.dataset.files.verify_files.SETTLED", -1.0)
+        patch.setattr(verify_files, "_hash_file", counted)
+        patch.setattr(verify_files, "SETTLED", -1.0)  # not to wait two seconds
 
-    def again(self) -> int:
+    def again(self, **options: Any) -> int:
         self.hashed.clear()
-        members(self.folder)
+        Dataset.open(self.folder, **options)
         return len(self.hashed)
+
+    def flip_a_bit(self) -> None:
+        """Change a shard without its size and its time."""
+        shard = self.folder / SHARD
+        about, data = shard.stat(), bytearray(shard.read_bytes())
+        data[len(data) // 2] ^= 1
+        shard.write_bytes(data)
+        os.utime(shard, ns=(about.st_atime_ns, about.st_mtime_ns))
 
 
 @pytest.fixture
 def looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Looks:
+    """Copy a dataset, as if another machine had written it."""
     monkeypatch.setenv(verify_files.CACHE, str(tmp_path / "cache"))
-    return Looks(month(tmp_path, "2014.05", list(range(12))), monkeypatch)
+    made = month(tmp_path, "2014.05", list(range(12)))
+    shutil.copytree(made, tmp_path / "copy")
+    return Looks(tmp_path / "copy", monkeypatch)
+
+
+def test_files_that_this_machine_wrote_are_not_hashed_when_they_are_opened(looks: Looks) -> None:
+    looks.folder = looks.folder.parent / "positions" / "2014.05"
+    assert looks.again() == 0
+    looks.flip_a_bit()
+    with pytest.raises(DatasetError, match=rf"{SHARD} cannot be read.*its hash differs"):
+        looks.again()
+    assert looks.hashed == [SHARD]
 
 
 def test_a_version_of_a_file_is_hashed_once(looks: Looks, tmp_path: Path) -> None:
-    before = datasets.content(tmp_path / "positions")
-    files = len(read_manifest(looks.folder)["files"])
-    assert (looks.again(), looks.again()) == (files, 0)
-    (memory,) = (tmp_path / "cache" / "hashes").glob("*.json")
+    before = datasets.content(looks.folder)
+    assert (looks.again(), looks.again()) == (looks.files, 0)
+    cache = verify_files._cache_path(looks.folder)
     for damage in (b"{", b"[]", b'{"train-00000-0.parquet": 7}', b"\xff", b""):
-        memory.write_bytes(damage)
-        assert looks.again() == files
-        assert looks.again() == 0
-    memory.unlink()
-    assert looks.again() == files
-    assert datasets.content(tmp_path / "positions") == before
-
-
-def test_a_time_in_the_future_is_remembered_too(
-    looks: Looks, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("pipeline.dataset.files.verify_files.SETTLED", 0.0)
+        cache.write_bytes(damage)
+        assert (looks.again(), looks.again()) == (looks.files, 0)
+    cache.unlink()
+    old = cache.with_name("old.json")
+    old.write_text("{}")
+    os.utime(old, (0, 0))
     for path in looks.folder.glob("*.parquet"):
-        os.utime(path, (4e9, 4e9))
-    assert looks.again() > 0
-    assert looks.again() == 0
+        os.utime(path, (4e9, 4e9))  # a time in the future
+    assert (looks.again(), looks.again()) == (looks.files, 0)
+    assert not old.exists(), "caches of datasets that are gone do not pile up"
+    assert datasets.content(looks.folder) == before
 
 
-def test_a_user_without_a_home_is_served(looks: Looks, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_cache_files_are_hashed_each_time(
+    looks: Looks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def nowhere(path: Path) -> Path:
         raise RuntimeError("Could not determine home directory.")
 
-    monkeypatch.delenv(verify_files.CACHE)
-    monkeypatch.setattr(Path, "expanduser", nowhere)
-    files = len(read_manifest(looks.folder)["files"])
-    assert (looks.again(), looks.again()) == (files, files)
-
-
-def test_where_nothing_can_be_remembered_files_are_hashed_each_time(
-    looks: Looks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv(verify_files.CACHE, str(tmp_path / "file"))
-    assert looks.again() == looks.again() > 0
+    assert looks.again() == looks.again() == looks.files
+    monkeypatch.delenv(verify_files.CACHE)
+    monkeypatch.setattr(Path, "expanduser", nowhere)
+    assert looks.again() == looks.again() == looks.files
 
 
 def test_a_change_that_hides_its_time_and_size_is_noticed(looks: Looks) -> None:
     looks.again()
-    shard = looks.folder / "train-00000-0.parquet"
-    about, data = shard.stat(), bytearray(shard.read_bytes())
-    data[len(data) // 2] ^= 1
-    shard.write_bytes(data)
-    os.utime(shard, ns=(about.st_atime_ns, about.st_mtime_ns))
-    with pytest.raises(
-        DatasetError, match=r"train-00000-0\.parquet cannot be read.*its hash differs"
-    ):
+    looks.flip_a_bit()
+    with pytest.raises(DatasetError, match=rf"{SHARD} cannot be read.*its hash differs"):
         looks.again()
-    data[len(data) // 2] ^= 1
-    shard.write_bytes(data)
+    looks.flip_a_bit()
     assert looks.again() == 1
 
 
-def test_a_fresh_file_is_not_remembered_and_verify_believes_no_memory(
-    looks: Looks, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("pipeline.dataset.files.verify_files.SETTLED", 3600.0)
-    assert looks.again() == looks.again() > 0
-    monkeypatch.setattr("pipeline.dataset.files.verify_files.SETTLED", -1.0)
-    assert looks.again() > looks.again() == 0
-    shard = looks.folder / "train-00000-0.parquet"
-    about, data = shard.stat(), bytearray(shard.read_bytes())
-    data[len(data) // 2] ^= 1
-    (memory,) = (looks.folder.parent.parent / "cache" / "hashes").glob("*.json")
-    shard.write_bytes(data)
-    lying = json.loads(memory.read_bytes())
-    found = shard.stat()
-    lying[shard.name][:2] = [
-        about.st_size,
-        f"{found.st_ino}:{found.st_mtime_ns}:{found.st_ctime_ns}",
-    ]
-    memory.write_text(json.dumps(lying))
+def test_a_fresh_file_is_not_cached_and_verify_ignores_the_cache(looks: Looks) -> None:
+    looks.patch.setattr(verify_files, "SETTLED", 3600.0)
+    assert looks.again() == looks.again() == looks.files
+    looks.patch.setattr(verify_files, "SETTLED", -1.0)
+    assert (looks.again(), looks.again()) == (looks.files, 0)
+    looks.flip_a_bit()
+    cache = verify_files._cache_path(looks.folder)
+    lying = json.loads(cache.read_bytes())
+    entries = read_manifest(looks.folder)["files"]
+    lying[SHARD][:2] = verify_files._versions(looks.folder, entries)[SHARD]
+    cache.write_text(json.dumps(lying))
     assert looks.again() == 0
-    assert files_differ(looks.folder) == ["train-00000-0.parquet: differs from its hash"]
+    assert files_differ(looks.folder) == [f"{SHARD}: differs from its hash"]
 
 
 def test_hashing_is_shown_and_stopped(looks: Looks) -> None:
     told: list[int] = []
-    members(looks.folder, lambda tick: told.append(tick.done))
+    looks.again(progress=lambda tick: told.append(tick.done))
     assert told[-1] == sum(entry["bytes"] for entry in read_manifest(looks.folder)["files"])
     looks.patch.setenv(verify_files.CACHE, str(looks.folder.parent / "other"))
-    looks.patch.setattr("pipeline.dataset.files.verify_files.PATIENCE", -1.0)
+    looks.patch.setattr(verify_files, "PATIENCE", -1.0)
     with pytest.raises(Stopped):
-        members(looks.folder, stop=lambda: True)
+        looks.again(stop=lambda: True)

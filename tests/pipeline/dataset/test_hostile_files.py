@@ -1,35 +1,43 @@
-"""Files from strangers, one table for all commands: each is refused in one line that names the
-file, or does no harm.
+"""Files from strangers, one table: each kind of damage is refused once, in one line that names the
+file.
 
-What is refused leaves nothing in --out. Trainings and fine-tunes end where they would begin;
-whatever passes the checks as an exception that is no UserError fails the test, as it would be a
-traceback for a person.
+Damage is read through `Dataset`, as every command does; a few kinds are tried on each command,
+which ends in one line and leaves nothing in --out. Whatever passes the checks as an exception that
+is no UserError fails the test, as it would be a traceback for a person.
 """
 
-import hashlib
 import math
+import os
 import shutil
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
-import torch
-from safetensors.torch import load_file, save_file
 
 from engine.errors import UserError
-from model.checkpoint import read_card
 from pipeline.cli.main import main, parse
-from pipeline.dataset.files.shards import publish_json, read_manifest
+from pipeline.dataset.batches import Batches
+from pipeline.dataset.dataset import Dataset
+from pipeline.dataset.fen_rows import fen_rows
+from pipeline.dataset.files.columns import COLUMNS
+from pipeline.dataset.files.games import GAMES_COLUMNS, games_tables
+from pipeline.dataset.files.manifest import read_manifest
 from pipeline.dataset.files.verify_files import CACHE
+from pipeline.dataset.join import join
 from pipeline.defs.pages import metadata
 from pipeline.errors import DatasetError
+from pipeline.validation.audit import audit
+from pipeline.validation.verify import verify_dataset
 from tests.pipeline.hostile import (
     DATASET,
     NET,
+    NO_JSON,
     OTHER,
     SET,
     SHARD,
@@ -45,6 +53,7 @@ from tests.pipeline.hostile import (
     illegal_label,
     rejoined,
     retyped,
+    seal,
     stored,
     without,
     workplace,
@@ -63,25 +72,6 @@ TRAINING = ["--steps", "1", "--batch-size", "16", "--set", "threads=1", "--set",
 
 class ReachedError(UserError):
     """All checks before the work were passed."""
-
-
-NO_JSON: dict[str, bytes] = {
-    "empty": b"",
-    "half an object": b'{"format_version": 2, ',
-    "a list": b"[]",
-    "null": b"null",
-    "NaN": b'{"format_version": NaN}',
-    "infinity": b'{"format_version": 1e999}',
-    "lists in lists": b"[" * 100_000,
-    "objects in objects": b'{"a":' * 300 + b"1" + b"}" * 300,
-    "a huge integer": b'{"format_version": ' + b"9" * 400 + b"}",
-    "more digits than Python reads": b'{"format_version": ' + b"9" * 5000 + b"}",
-    "a key twice": b'{"format_version": 2, "format_version": 2}',
-    "UTF-16": '{"format_version": 2}'.encode("utf-16"),
-    "Latin-1": '{"name": "Zoë"}'.encode("latin-1"),
-    "half a surrogate pair": b'{"name": "\\ud800"}',
-    "a picture": b"\x89PNG\r\n\x1a\n" + bytes(100),
-}
 
 
 def no_json(file: str) -> dict[str, tuple[Spoil, str]]:
@@ -142,7 +132,7 @@ FILES = {
     "games.parquet is gone": (gone(GAMES), GAMES),
     "games.parquet is other bytes": (written(GAMES, b""), GAMES),
 }
-"""What every consumer of a dataset refuses."""
+"""Refused when a dataset is opened."""
 
 ROWS = {
     "half a shard": cut(SHARD, 0.5),
@@ -188,10 +178,6 @@ ROWS = {
     "result -2": stored(SHARD, column("result", -2)),
     "no pieces": stored(SHARD, column("own_king", 0)),
     "every bit": stored(SHARD, column("moves_5_to_7", bytes([255]) * 192)),
-}
-"""What is seen by whoever reads positions: train, audit, and report where it measures train."""
-
-TRAINED = {
     "ep_file 9": stored(SHARD, column("ep_file", 9)),
     "last_move 5000": stored(SHARD, column("last_move", 5000)),
     "a game that is not there": stored(SHARD, column("game", 4_000_000_000)),
@@ -202,11 +188,12 @@ TRAINED = {
     "a share that is not a number": stored(
         SHARD, column("visits", [{"label": 0, "share": math.nan}])
     ),
+    "300,000 visits": stored(SHARD, column("visits", [{"label": 0, "share": 0.0}] * 300_000)),
     "a share of 2": stored(SHARD, column("visits", [{"label": 0, "share": 2.0}])),
 }
-"""What is seen by whoever reads those columns: train."""
+"""Refused when the rows are read."""
 
-COUNTED = {
+GAME_TABLES = {
     "half a table of games": cut(GAMES, 0.5),
     "a split of games": stored(GAMES, retyped("split", pa.string(), lambda row: "latest")),
     "no identity": stored(GAMES, column("identity", None)),
@@ -215,7 +202,7 @@ COUNTED = {
     "splits are numbers": stored(GAMES, retyped("split", pa.int8())),
     "dates are numbers": stored(GAMES, retyped("date", pa.int32())),
 }
-"""What is seen by whoever reads the games' table: join, audit, and verify."""
+"""Refused when the table of games is read."""
 
 SETS = no_json(PAGE) | {
     **{f"no {name}": (without(PAGE, name), PAGE) for name in ("config", "positions", "datasets")},
@@ -235,44 +222,6 @@ SETS = no_json(PAGE) | {
         values=[7, {"train-00000-0.parquet": 7}, {"train-00000-0.parquet": [1 << 40]}],
     ),
     **wrong(PAGE, "datasets", 0, "manifest_sha256", values=[7, "x"]),
-}
-
-
-def lose_weights(folder: Path) -> None:
-    """Take the weights of the checkpoint away."""
-    next((folder / NET).glob("weights-*")).unlink()
-
-
-CARDS = no_json(CARD) | {
-    **{
-        f"no {name}": (without(CARD, name), CARD)
-        for name in ("preset", "metrics", "data", "files", "finished", "step")
-    },
-    **wrong(CARD, "step", values=NUMBERS),
-    **wrong(CARD, "seconds", values=["x", -1.0]),
-    **wrong(CARD, "metrics", values=[[], {"loss": "low"}, {"loss": None}]),
-    **wrong(CARD, "preset", values=[7, {}, {"name": 7}, {"name": "x"}]),
-    **wrong(CARD, "preset", "width", values=[10**9, -1, "8", None]),
-    **wrong(
-        CARD,
-        "data",
-        values=[
-            [],
-            {"datasets": 7},
-            {"datasets": [{}]},
-            {"datasets": [{"name": "x", "sources": 7}]},
-        ],
-    ),
-    **wrong(CARD, "data", "start", values=[7, {}, {"data": 7}, {"data": {"start": {}}}]),
-    **wrong(CARD, "moves_hash", values=[7, "0" * 16]),
-    **wrong(
-        CARD,
-        "files",
-        values=[[], {}, {"weights": 7}, {"weights": {"name": "weights-7.safetensors"}}],
-    ),
-    **wrong(CARD, "files", "weights", "name", values=["../x", "/etc/passwd", None, 7]),
-    **wrong(CARD, "files", "weights", "sha256", values=[7, "x"]),
-    "weights are gone": (lose_weights, f"{NET}/weights-7"),
 }
 
 
@@ -382,100 +331,80 @@ def refused(
     return True
 
 
-Run = Callable[[Case, str, tuple[str, ...]], None]
-
-
-@pytest.fixture
-def try_all(
-    spoilt: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Run:
-    """Give a function that spoils the copy and has every command refuse it."""
-
-    def run(case: Case, positions: str, commands: tuple[str, ...]) -> None:
-        case[1](spoilt)
-        for command in commands:
-            assert refused(spoilt, command, positions, case[2], capsys, monkeypatch), (
-                f"{command} took it"
-            )
-
-    return run
-
-
 def ids(case: Case) -> str:
     return case[0]
 
 
-CONSUMERS = ("train", "report", "audit", "join", "verify", "finetune")
+def require_refusal(read: Callable[[], object], file: str) -> None:
+    """Assert that reading raises a DatasetError of one line that names the file."""
+    with pytest.raises(DatasetError) as refusal:
+        read()
+    said = str(refusal.value)
+    assert Path(file).name in said
+    assert "\n" not in said
+
+
+def read_all(path: Path) -> list[Any]:
+    """Read all columns of an epoch."""
+    return list(Dataset.open(path).batches("train", batch_size=16, columns=COLUMNS))
 
 
 @pytest.mark.parametrize("case", cases(MANIFESTS | FILES), ids=ids)
-def test_a_manifest_and_its_files(case: Case, try_all: Run) -> None:
-    try_all(case, DATASET, CONSUMERS)
+def test_a_manifest_and_its_files(case: Case, spoilt: Path) -> None:
+    case[1](spoilt)
+    require_refusal(lambda: Dataset.open(spoilt / DATASET), case[2])
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_rows(name: str, try_all: Run) -> None:
-    # these read none
-    commands = ("train", *(() if "promotion" in name else ("audit", "report train")))
-    try_all((name, ROWS[name], SHARD), DATASET, commands)
+def test_rows(name: str, spoilt: Path) -> None:
+    ROWS[name](spoilt)
+    require_refusal(lambda: read_all(spoilt / DATASET), SHARD)
+    with suppress(UserError):  # they need not read the damage
+        verify_dataset(spoilt / DATASET)
+    with suppress(UserError):
+        join([spoilt / DATASET], spoilt / "joined")
 
 
-@pytest.mark.parametrize("name", TRAINED)
-def test_columns_that_training_reads(name: str, try_all: Run) -> None:
-    try_all((name, TRAINED[name], SHARD), DATASET, ("train",))
-
-
-@pytest.mark.parametrize("name", COUNTED)
-def test_tables_of_games(name: str, try_all: Run) -> None:
-    try_all((name, COUNTED[name], GAMES), DATASET, ("join", "verify", "audit"))
-
-
-@pytest.mark.parametrize("name", [*ROWS, *TRAINED])
-def test_verify_and_join_bear_any_rows(
-    name: str, spoilt: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (ROWS | TRAINED)[name](spoilt)
-    for command in ("verify", "join"):
-        refused(spoilt, command, DATASET, SHARD, capsys, monkeypatch)
+@pytest.mark.parametrize("name", GAME_TABLES)
+def test_tables_of_games(name: str, spoilt: Path) -> None:
+    GAME_TABLES[name](spoilt)
+    dataset = Dataset.open(spoilt / DATASET)
+    require_refusal(lambda: list(dataset.games(tuple(GAMES_COLUMNS))), GAMES)
 
 
 @pytest.mark.parametrize("case", cases(SETS), ids=ids)
-def test_a_training_set(case: Case, try_all: Run) -> None:
-    try_all(case, SET, ("train", "report", "audit"))
+def test_a_training_set(case: Case, spoilt: Path) -> None:
+    case[1](spoilt)
+    require_refusal(lambda: Dataset.open(spoilt / SET), case[2])
 
 
 @pytest.mark.parametrize("name", ["label 4096", "half a shard"])
-def test_rows_of_a_training_sets_dataset(
-    name: str, spoilt: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_of_a_training_sets_dataset(name: str, spoilt: Path) -> None:
     ROWS[name](spoilt)
     rejoined(spoilt)
-    for command in ("train", "audit"):
-        assert refused(spoilt, command, SET, SHARD, capsys, monkeypatch)
+    require_refusal(lambda: read_all(spoilt / SET), SHARD)
 
 
-@pytest.mark.parametrize("case", cases(CARDS), ids=ids)
-def test_a_card(
-    case: Case, spoilt: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+CONSUMERS = ("train", "report", "audit", "join", "verify", "finetune")
+COMMANDS: dict[str, tuple[Spoil, str, str, tuple[str, ...]]] = {
+    "a manifest": (written(MANIFEST, b"[]"), DATASET, MANIFEST, CONSUMERS),
+    "a shard": (*(gone(SHARD), DATASET, SHARD), CONSUMERS),
+    "rows": (ROWS["label 4096"], DATASET, SHARD, ("train", "audit", "report train")),
+    "games": (GAME_TABLES["half a table of games"], DATASET, GAMES, ("join", "verify", "audit")),
+    "a page": (written(PAGE, b"{}"), SET, PAGE, ("train", "report", "audit")),
+    "a card": (written(CARD, b"{}"), DATASET, "net", ("report", "finetune")),
+}
+"""What is spoilt, the dataset read, the file named, and the commands that refuse."""
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_commands_refuse_in_one_line_and_leave_nothing(
+    name: str, spoilt: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    case[1](spoilt)
-    assert refused(spoilt, "report", DATASET, "net", capsys, monkeypatch)
-    refused(spoilt, "finetune", DATASET, "net", capsys, monkeypatch)
-
-
-def test_weights_that_are_no_numbers_are_not_measured(
-    spoilt: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = next((spoilt / NET).glob("weights-*"))
-    weights = load_file(path)
-    for name, tensor in weights.items():
-        if tensor.is_floating_point():
-            weights[name] = torch.full_like(tensor, 3e38)  # finite, and what it leads to is not
-    save_file(weights, path)
-    card = read_card(spoilt / NET)
-    card["files"]["weights"]["sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
-    publish_json(spoilt / NET, "checkpoint.json", card)
-    assert refused(spoilt, "report", DATASET, "network", capsys, monkeypatch)
+    spoil, positions, file, commands = COMMANDS[name]
+    spoil(spoilt)
+    for command in commands:
+        assert refused(spoilt, command, positions, file, capsys, monkeypatch), command
 
 
 @pytest.mark.parametrize(
@@ -487,7 +416,7 @@ def test_dagsters_pages_say_it_too(
 ) -> None:
     """A page of positions shows the refusal where its pictures would be; nothing is drawn of what
     cannot be."""
-    (ROWS | COUNTED)[name](spoilt)
+    (ROWS | GAME_TABLES)[name](spoilt)
     directory = spoilt / DATASET
     manifest = read_manifest(directory)
     for entry in manifest["files"]:  # so that the sample is of the shard that was spoilt
@@ -498,6 +427,50 @@ def test_dagsters_pages_say_it_too(
     assert "/pictures/" not in str(said["sample_of_positions"].value) + str(said["elo"].value)
     with pytest.raises(DatasetError):
         metadata.read_ratings(directory, {**manifest, "games": {"read": 5}})
+
+
+def test_a_text_that_is_repeated_in_every_game_is_not_unpacked(spoilt: Path) -> None:
+    made = spoilt / DATASET
+    games = made / "games.parquet"
+    table = pq.read_table(games)
+    count = 4096
+    texts = pa.DictionaryArray.from_arrays(
+        pa.array([0] * count, pa.int32()), pa.array(["x" * (1 << 20)])
+    )
+    wide = pa.concat_tables([table] * (count // len(table) + 1)).slice(0, count)
+    at = wide.schema.get_field_index("date")
+    pq.write_table(
+        wide.set_column(at, pa.field("date", texts.type), texts),
+        games,
+        compression="zstd",
+        store_schema=False,
+    )
+    manifest = read_manifest(made)
+    manifest["games"]["read"] = count
+    seal(made)
+    assert games.stat().st_size < 200_000
+    before = pa.total_allocated_bytes()
+    with pytest.raises(
+        DatasetError, match=r"games\.parquet .*date holds 4,294,967,296 bytes of text"
+    ):
+        next(games_tables(made, manifest, ["date"]))
+    assert pa.total_allocated_bytes() - before < 64 << 20
+
+
+@pytest.mark.parametrize("name", ["run:1", os.fsdecode(b"caf\xe9")])
+def test_a_dataset_is_read_whatever_its_folder_is_called(
+    spoilt: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = spoilt / DATASET
+    made.rename(made.parent / name)
+    monkeypatch.chdir(made.parent)
+    folder = Path(name)
+    total = read_manifest(folder)["positions"]["total"]
+    assert sum(len(table) for table in fen_rows(folder)) == total
+    assert len(next(Batches([folder], batch_size=8).from_step(0))["label"]) == 8
+    assert audit([folder])["copies"]["positions"] == total
+    found = verify_dataset(folder)
+    assert not found["files"] + found["splits"]
 
 
 def test_what_nobody_spoilt_is_taken_by_all(

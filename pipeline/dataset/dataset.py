@@ -1,0 +1,312 @@
+"""Datasets, opened once and passed along; a training set is a dataset of datasets.
+
+`training_set.json` joins datasets (months, for example) without copying a row: it names each by its
+folder, relative to the set's, and by the hash of its manifest.
+
+Splits: `train`, `val` and `test` are those of the datasets, by game, without the games that are
+held out: their rows, of whatever split, are the split `latest`. Stability: TRAINING_SET_VERSION
+stands in the page; a changed meaning is a new version.
+"""
+
+import operator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from engine.json_files import check, read_json, shown
+from engine.progress import Progress, Stop, never, silent
+from pipeline.dataset.files.columns import Form
+from pipeline.dataset.files.games import games_tables
+from pipeline.dataset.files.layout import LARGEST_MANIFEST, MANIFEST, SPLITS
+from pipeline.dataset.files.manifest import read_manifest
+from pipeline.dataset.files.schemas import TrainingSet
+from pipeline.dataset.files.shards import Batch, ShardReader, open_shard
+from pipeline.dataset.files.verify_files import verify_files
+from pipeline.errors import DatasetError
+from pipeline.storage.stores import file_hash
+
+if TYPE_CHECKING:
+    from pipeline.dataset.batches import Batches
+
+TRAINING_SET_VERSION = 3
+TRAINING_SET = "training_set.json"
+LATEST = "latest"
+"""The split of all rows that are held out."""
+ALL_SPLITS = (*SPLITS, LATEST)
+ALL, NONE = "all", "none"
+"""Values of `held_out`, besides the first day that is held out, as PGN writes it."""
+DAY = r"^[0-9]{4}\.[0-9]{2}\.[0-9]{2}$"
+"""A complete date of PGN; games without one are held out with their whole dataset only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """A file of rows, or those of its rows that are of one split of a training set."""
+
+    path: Path
+    stored: tuple[int, ...]
+    """Rows of each row group of the file."""
+    games: int
+    """Games of its dataset, which its rows name by number."""
+    form: Form
+    """How it stores planes."""
+    groups: tuple[int, ...]
+    """Rows of each row group, without those of other splits."""
+    by_engine: bool = False
+    """Whether its labels are an engine's moves."""
+    wanted: NDArray[np.bool_] | None = field(default=None, compare=False, repr=False)
+    """Mask of the games whose rows are in the split, [G]; None if all rows of the file are."""
+
+    @property
+    def rows(self) -> int:
+        """Return the number of its rows."""
+        return sum(self.groups)
+
+    @contextmanager
+    def open(self, metadata: pq.FileMetaData | None = None) -> Iterator[ShardReader]:
+        """Open the file to read its rows, as `open_shard` does."""
+        with open_shard(self.path, self.stored, metadata, self.wanted) as reader:
+            yield reader
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """An opened dataset, or an opened training set with the same methods."""
+
+    path: Path
+    page: dict[str, Any] = field(repr=False)
+    """The manifest of a dataset, or the page of a training set."""
+    identity: str
+    """The sha256 of the page's file."""
+    joined: "tuple[Dataset, ...]" = ()
+    """The datasets of a training set; none of a dataset."""
+    held_out: str = NONE
+    """What a training set holds out of it: the first day of the games, ALL or NONE."""
+    held_rows: Mapping[str, Sequence[int]] = field(default_factory=dict, repr=False)
+    """The rows held out of each row group, by file, where `held_out` is a day; other files have
+    none."""
+
+    @classmethod
+    def open(
+        cls, path: "Path | Dataset", progress: Progress = silent, stop: Stop = never
+    ) -> "Dataset":
+        """Open a folder, whose files are compared with the manifest; an opened dataset is returned.
+
+        Hashing files of other machines for the first time reports progress in bytes. Raises
+        DatasetError for a dataset that is missing, has changed since it was joined, or differs from
+        its manifest, and Stopped.
+        """
+        if isinstance(path, Dataset):
+            return path
+        opened = _open_set(path) if is_training_set(path) else open_manifest(path)
+        for part in opened.parts:
+            verify_files(part.path, part.page, progress, stop)
+        return opened
+
+    @property
+    def name(self) -> str:
+        """Return the folder's name."""
+        return self.path.resolve().name
+
+    @property
+    def parts(self) -> "tuple[Dataset, ...]":
+        """Return the datasets of a training set, or the dataset itself."""
+        return self.joined or (self,)
+
+    @property
+    def has_engine_moves(self) -> bool:
+        """Return whether labels come from an engine's analyses."""
+        return any(part.page.get("moves_by") == "engine" for part in self.parts)
+
+    def count(self, split: str) -> int:
+        """Return the number of rows of a split."""
+        return sum(
+            sum(part._groups(entry, split)) for part in self.parts for entry in part.page["files"]
+        )
+
+    def has(self, split: str) -> bool:
+        """Return whether a split has rows."""
+        return self.count(split) > 0
+
+    def shards(self, split: str) -> list[Shard]:
+        """Return the shards of a split, which may be none; reads the dates of games if some are
+        held out.
+        """
+        return [shard for part in self.parts for shard in part._shards(split)]
+
+    def require_shards(self, split: str) -> list[Shard]:
+        """Return the shards of a split; raises DatasetError if it is empty or unknown."""
+        if split == LATEST and not self.joined:
+            raise DatasetError(
+                f"{self.path} is a dataset, and `latest` is a split of training sets only: name "
+                "another split"
+            )
+        if split not in ALL_SPLITS:
+            splits = ", ".join(ALL_SPLITS if self.joined else SPLITS)
+            raise DatasetError(f"no split {split!r}: there are {splits}")
+        found = self.shards(split)
+        if not found:
+            hint = f": {TRAINING_SET} says why nothing is held out" if split == LATEST else ""
+            raise DatasetError(f"{self.path} has no positions in its {split} split{hint}")
+        return found
+
+    def rows(self, split: str, columns: Sequence[str]) -> Iterator[Batch]:
+        """Yield the rows of a split in the order of the files, one row group at a time."""
+        return row_groups(self.shards(split), columns)
+
+    def batches(self, split: str = "train", **options: Any) -> "Batches":
+        """Return the shuffled batches of a split (pipeline/dataset/batches.py)."""
+        from pipeline.dataset.batches import Batches
+
+        return Batches([self], split, **options)
+
+    def sample(self, split: str, count: int, **options: Any) -> Iterator[Batch]:
+        """Yield `count` random rows of a split, none twice, in batches."""
+        return self.batches(split, **options).sample(count)
+
+    def games(self, columns: Sequence[str]) -> Iterator[tuple[int, pa.Table]]:
+        """Yield tables of games, each with the number of its first game in its own dataset."""
+        for part in self.parts:
+            yield from games_tables(part.path, part.page, columns)
+
+    def is_held(self, dates: pa.ChunkedArray) -> NDArray[np.bool_]:
+        """Return whether games of these dates are held out, bool[G]."""
+        if self.held_out in (ALL, NONE):
+            return np.full(len(dates), self.held_out == ALL)
+        later = pc.and_(
+            pc.match_substring_regex(dates, DAY), pc.greater_equal(dates, self.held_out)
+        )
+        return np.asarray(pc.fill_null(later, False))
+
+    @cached_property
+    def held_games(self) -> NDArray[np.bool_]:
+        """Whether each game of a dataset is held out, bool[G]; reads the dates of all games."""
+        return np.concatenate([self.is_held(table["date"]) for _, table in self.games(["date"])])
+
+    def _shards(self, split: str) -> Iterator[Shard]:
+        """Yield the shards of a dataset's split."""
+        by_engine = self.has_engine_moves or "games" in self.page.get("selfplay", {})
+        for entry in self.page["files"]:
+            groups = self._groups(entry, split)
+            if not sum(groups):
+                continue
+            wanted = None
+            if sum(groups) < entry["rows"]:
+                wanted = self.held_games if split == LATEST else ~self.held_games
+            yield Shard(
+                path=self.path / entry["name"],
+                stored=tuple(_stored_groups(self.page, entry)),
+                games=self.page["games"]["read"],
+                form=self.page["planes"],
+                groups=tuple(groups),
+                by_engine=by_engine,
+                wanted=wanted,
+            )
+
+    def _groups(self, entry: Mapping[str, Any], split: str) -> list[int]:
+        """Return the rows of each row group of a file that are of a split."""
+        if entry["split"] is None or split not in (entry["split"], LATEST):
+            return []
+        stored = _stored_groups(self.page, entry)
+        held = self.held_rows.get(entry["name"], [0] * len(stored))
+        if self.held_out == ALL:
+            held = stored
+        if split == LATEST:
+            return list(held)
+        return [rows - out for rows, out in zip(stored, held, strict=True)]
+
+
+def open_manifest(path: Path) -> Dataset:
+    """Return a dataset by its manifest alone, without looking at its files."""
+    manifest = read_manifest(path)
+    return Dataset(path, manifest, file_hash(path / MANIFEST))
+
+
+def _stored_groups(manifest: Mapping[str, Any], entry: Mapping[str, Any]) -> list[int]:
+    """Return the rows of each row group of a file."""
+    whole, rest = divmod(entry["rows"], manifest["row_group"])
+    return [manifest["row_group"]] * whole + ([rest] if rest else [])
+
+
+def row_groups(shards: Iterable[Shard], columns: Sequence[str]) -> Iterator[Batch]:
+    """Yield the rows of shards in their order, one row group at a time."""
+    for shard in shards:
+        with shard.open() as reader:
+            for group in range(len(reader.groups)):
+                rows = reader.read(group, columns, shard.games)
+                if len(rows[columns[0]]):
+                    yield rows
+
+
+# ---------------------------------------------------------------- training sets
+
+
+def is_training_set(path: Path) -> bool:
+    """Return whether a folder is a training set's, by its page."""
+    return (path / TRAINING_SET).exists()
+
+
+def read_training_set(path: Path) -> dict[str, Any]:
+    """Read and check a training set's page; raises DatasetError for one that is damaged or of
+    another version.
+    """
+    file = path / TRAINING_SET
+    if not file.exists():
+        raise DatasetError(
+            f"{path} is no training set: `fianchetto join DATASET... --out DIR` makes one"
+        )
+    page = read_json(file, DatasetError, largest=LARGEST_MANIFEST)
+    if not isinstance(page, dict) or page.get("training_set_version") != TRAINING_SET_VERSION:
+        found = page.get("training_set_version") if isinstance(page, dict) else None
+        raise DatasetError(
+            f"{file} has version {shown(found)}, this program {TRAINING_SET_VERSION}: join the "
+            "datasets again"
+        )
+    check(file, page, TrainingSet, DatasetError, hint=": join the datasets again")
+    return page
+
+
+def _open_set(path: Path) -> Dataset:
+    """Return a training set; DatasetError if its page does not agree with its datasets."""
+    page, file = read_training_set(path), path / TRAINING_SET
+    joined = tuple(_open_joined(path, entry) for entry in page["datasets"])
+    opened = Dataset(path, page, file_hash(file), joined)
+    for split in ALL_SPLITS:
+        rows, total = page["positions"].get(split), opened.count(split)
+        if rows != total:
+            raise DatasetError(
+                f"{file}: positions.{split} is {rows}, and its datasets have {total}: join them "
+                "again"
+            )
+    return opened
+
+
+def _open_joined(path: Path, entry: Mapping[str, Any]) -> Dataset:
+    """Return a dataset of a training set; DatasetError if it has changed since it was joined."""
+    opened = open_manifest(path / entry["path"])
+    if opened.identity != entry["manifest_sha256"]:
+        raise DatasetError(
+            f"{opened.path} has changed since it was joined",
+            remedy=f"`fianchetto join --out {path} --remove {entry['name']}` removes it; then "
+            "join it again",
+            code="member-changed",
+        )
+    for file in opened.page["files"]:
+        stored = _stored_groups(opened.page, file)
+        held = entry["held_rows"].get(file["name"], stored)
+        if len(held) != len(stored) or any(map(operator.gt, held, stored)):
+            raise DatasetError(
+                f"{path / TRAINING_SET}: held_rows of {file['name']} do not fit the file: "
+                "join the datasets again"
+            )
+    held = {"held_out": entry["held_out"], "held_rows": entry["held_rows"]}
+    return Dataset(opened.path, opened.page, opened.identity, **held)
