@@ -34,9 +34,7 @@ OPENING_PLIES, OPENINGS, MOVES_SHOWN = 16, 8, 3
 
 
 def read_rows(positions: Path, split: str, columns: Sequence[str]) -> Batch:
-    """Return a split's rows, or MOST_ROWS random ones, with the columns and those that are
-    measured.
-    """
+    """Return a split's rows, at most MOST_ROWS random ones, with the measured columns."""
     batches = Batches(
         [positions], split, batch_size=BATCH, columns=tuple(dict.fromkeys((*COLUMNS, *columns)))
     )
@@ -50,9 +48,7 @@ def count_rows(positions: Path, split: str) -> int:
 
 
 def measure(network: "NetworkEvaluator", rows: Batch, progress: Progress) -> "pl.DataFrame":
-    """Return a table with the network's `rank nll choice choice_probability` in each row, and its
-    `key game ply`.
-    """
+    """Return the network's rank, nll and first choice in each row, with key, game and ply."""
     import polars as pl
 
     from model.metrics import rows as measured
@@ -84,9 +80,7 @@ def measure(network: "NetworkEvaluator", rows: Batch, progress: Progress) -> "pl
 
 
 def compare(name: str, base: "pl.DataFrame", table: "pl.DataFrame") -> dict[str, Any]:
-    """Return a network's figures, and its paired differences from the base: on `all` plies, and
-    `late`, from LATE_PLY on.
-    """
+    """Return a network's figures and paired differences from the base, `all` and `late`."""
     import polars as pl
 
     found: dict[str, Any] = {"name": name}
@@ -105,8 +99,7 @@ def compare(name: str, base: "pl.DataFrame", table: "pl.DataFrame") -> dict[str,
 def find_boards(
     rows: Batch, base: "pl.DataFrame", imitation: "pl.DataFrame"
 ) -> list[dict[str, Any]]:
-    """Return the person's moves, from LATE_PLY on, that the imitation expects first and the base
-    least: one per game at most.
+    """Return late moves that the imitation expects first and the base least, one per game.
 
     As on the report's boards, `chosen` is the first choice of the base; `imitated_probability` is
     the imitation's of the move.
@@ -132,9 +125,7 @@ def find_boards(
 def find_openings(
     rows: Batch, base: "NetworkEvaluator", imitation: "NetworkEvaluator", keys_R: NDArray[np.uint64]
 ) -> list[dict[str, Any]]:
-    """Return the positions that the person had most often, with the shares of their moves and what
-    both networks expect.
-    """
+    """Return the person's most frequent positions, their moves and both networks' policies."""
     early_R = np.flatnonzero(rows["ply"] < OPENING_PLIES)
     keys, counts = np.unique(keys_R[early_R], return_counts=True)
     found = []
@@ -160,9 +151,7 @@ def _mean_policy(network: "NetworkEvaluator", batch: Batch) -> NDArray[np.float6
 def _describe_opening(
     batch: Batch, imitation_L: NDArray[np.float64], base_L: NDArray[np.float64]
 ) -> dict[str, Any]:
-    """Return one position as JSON; its arrows are `played`, the main move, and `chosen`, the
-    imitation's first choice.
-    """
+    """Return a position as JSON, with the main move and the imitation's first choice."""
     board = board_of(*(batch[name][0] for name in ("planes", "castling", "ep_file", "ply")))
     labels, times = np.unique(batch["label"], return_counts=True)
     order = np.argsort(-times, kind="stable")[:MOVES_SHOWN].tolist()

@@ -69,9 +69,7 @@ class GameCounts:
 
 
 def _cell(value: object) -> str:
-    """Return a value as text without markup, cut to 60 characters: tags of a dump and its name may
-    hold anything.
-    """
+    """Return a value as text without markup, at most 60 characters: tags may hold anything."""
     text = "" if value is None else f"{value}"
     return "".join(
         f"&#{ord(char)};" if char in "|<>&[]`*\\" else char
@@ -89,9 +87,7 @@ def markdown_table(rows: Sequence[Mapping[str, object]]) -> str:
 
 
 def data_card(manifest: Mapping[str, Any], games: GameCounts) -> str:
-    """Return a description of a dataset in Markdown: counts, splits, ratings, time controls,
-    results, dropped games.
-    """
+    """Return a dataset's description in Markdown."""
     splits = [
         {"split": split, "games": count, "positions": manifest["positions"][split]}
         for split, count in sorted(games.values["split"].items())

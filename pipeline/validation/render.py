@@ -5,12 +5,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.dataset.files.shards import publish_json
 from pipeline.dataset.training_set import ALL_SPLITS
 from pipeline.errors import ConfigError
-from pipeline.evaluation.render import publish_bytes, text_table
+from pipeline.evaluation.render import publish_result, text_table
 from pipeline.ingest.data_card import markdown_table
-from pipeline.storage.ownership import AUDIT, require_own
+from pipeline.storage.job_folder import AUDIT, JobFolder
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -110,8 +109,6 @@ def _draw_shares(axes: "Axes", title: str, rows: Rows) -> None:
 
 def write_audit(result: Mapping[str, Any], out: Path) -> None:
     """Publish `audit.json`, `AUDIT.md` and `audit.png` in a folder."""
-    require_own(out, AUDIT, ConfigError)
-    out.mkdir(parents=True, exist_ok=True)
-    publish_json(out, "audit.json", dict(result))  # first: it marks the folder as an audit's
-    publish_bytes(out, "AUDIT.md", audit_markdown(result).encode())
-    publish_bytes(out, "audit.png", draw_audit(result))
+    JobFolder(out, AUDIT, ConfigError).check()
+    files = {"AUDIT.md": audit_markdown(result).encode(), "audit.png": draw_audit(result)}
+    publish_result(out, AUDIT, "audit.json", result, files)

@@ -36,9 +36,8 @@ from pipeline.dataset.files.layout import SPLITS as SPLITS
 from pipeline.dataset.files.stored_planes import array_numbers, plane_arrays, whole_column
 from pipeline.dataset.files.stored_planes import number_array as number_array
 from pipeline.errors import DatasetError
-from pipeline.storage.building import BUILDING, discard, files_folder, finish
+from pipeline.storage.job_folder import BUILDING
 from pipeline.storage.stores import file_hash as file_hash
-from pipeline.storage.stores import is_local
 from pipeline.storage.stores import publish as publish
 from pipeline.storage.stores import publish_json as publish_json
 
@@ -231,24 +230,6 @@ def read_manifest(directory: Path) -> dict[str, Any]:
 
     check(path, manifest, Manifest, DatasetError, hint=": it is damaged")
     return manifest
-
-
-def publish_dataset(out: Path, manifest: Mapping[str, Any]) -> None:
-    """Publish the manifest of a build that has all other files, and give these their names."""
-    publish_json(files_folder(out), MANIFEST, manifest)
-    finish_dataset(out)
-
-
-def finish_dataset(out: Path) -> bool:
-    """Return whether a dataset is finished; a build that was killed during its renames is finished
-    first.
-    """
-    if is_local(out) and (out / BUILDING / MANIFEST).is_file():
-        finish(out, MANIFEST, DatasetError)
-    if not (out / MANIFEST).exists():
-        return False
-    discard(out)
-    return True
 
 
 def read_note(path: Path) -> dict[str, Any]:
