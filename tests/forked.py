@@ -29,6 +29,7 @@ import threading
 import time
 import traceback
 import types
+from collections.abc import Callable
 from functools import cache
 from typing import Any, NoReturn
 
@@ -181,10 +182,10 @@ def _encode_a_game() -> None:
 
     from pipeline.dumps.chunks import Chunk
     from pipeline.ingest.chunk import ChunkTask, IngestConfig, encode_chunk, release_buffers
-    from pipeline.storage.building import PARTS
+    from pipeline.storage.job_folder import DATASET, JobFolder
 
     with tempfile.TemporaryDirectory(prefix="fianchetto-") as folder:
-        (Path(folder) / PARTS).mkdir(parents=True)
+        JobFolder(Path(folder), DATASET, ValueError).make_notes()
         encode_chunk(
             ChunkTask(Chunk(0, 0, 0, 0, GAME, np.zeros(1, dtype=np.int64)), folder, IngestConfig())
         )
@@ -257,17 +258,23 @@ def _become(asked: dict[str, Any], streams: list[int]) -> None:
         exec(compile(what, "<string>", "exec"), vars(sys.modules["__main__"]))
 
 
-def _kill_before(operation: int) -> None:
-    """Kill this process before its file operation of this number: a moment that does not depend on
-    the machine's speed."""
+def count_operations(act: Callable[[int], object]) -> None:
+    """Call a function before each file operation of this process, with its number from 1."""
     numbers = itertools.count(1)
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
         writes = event == "open" and arguments[2] & (os.O_WRONLY | os.O_RDWR)
-        if (writes or event in FILE_OPERATIONS) and next(numbers) == operation:
-            os.kill(os.getpid(), signal.SIGKILL)
+        if writes or event in FILE_OPERATIONS:
+            act(next(numbers))
 
     sys.addaudithook(hook)
+
+
+def _kill_before(operation: int) -> None:
+    """Kill this process before its file operation of this number."""
+    count_operations(
+        lambda number: os.kill(os.getpid(), signal.SIGKILL) if number == operation else None
+    )
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ import re
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,9 +33,9 @@ from pipeline.dataset.dataset import (
 from pipeline.dataset.files.layout import MANIFEST, SPLITS
 from pipeline.dataset.scratch import Scratch
 from pipeline.errors import ConfigError, DatasetError, Stopped
-from pipeline.storage.ownership import TRAINING_SET as TRAINING_SET_FOLDER
-from pipeline.storage.ownership import require_apart, require_own
-from pipeline.storage.stores import alone, publish_json
+from pipeline.storage.job_folder import TRAINING_SET as TRAINING_SET_FOLDER
+from pipeline.storage.job_folder import JobFolder
+from pipeline.storage.stores import publish_json
 
 if TYPE_CHECKING:
     import polars as pl
@@ -83,24 +82,14 @@ def join(
     config = config or JoinConfig()
     if (out / MANIFEST).exists():
         raise DatasetError(f"{out} is a dataset: choose another --out for the training set")
-    require_own(out, TRAINING_SET_FOLDER, DatasetError)
-    require_apart(out, datasets, DatasetError)
+    folder = JobFolder(out, TRAINING_SET_FOLDER, DatasetError, reads=datasets)
+    folder.check()
     for directory in datasets:
         if is_training_set(directory):
             raise DatasetError(f"{directory} is a training set: name the datasets themselves")
         open_manifest(directory)
-    new = not out.exists()
-    try:
-        with alone(
-            out,
-            DatasetError(f"another join is writing {out}: wait for it, or choose another --out"),
-        ):
-            return _join(datasets, out, config, remove, progress, stop)
-    finally:
-        if new and not is_training_set(out):  # it failed: leave nothing behind
-            (out / ".lock").unlink(missing_ok=True)
-            with suppress(OSError):
-                out.rmdir()
+    with folder.held():
+        return _join(datasets, out, config, remove, progress, stop)
 
 
 def _join(

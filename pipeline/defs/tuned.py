@@ -48,7 +48,7 @@ def tuned_checkpoint(
     datasets: Datasets,
     compute: Compute,
 ) -> Result:
-    """A network improved by self-play, with curves by generation, verdicts and sample games.
+    """A network improved by self-play, with verdicts and sample games.
 
     It takes hours. The partition is a name of yours for it, the folder in `datasets/tuned/`: add it
     in the launch dialog of the job `finetune`. The same partition resumes.

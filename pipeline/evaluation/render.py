@@ -12,7 +12,7 @@ from pipeline.dataset.files.shards import publish, publish_json
 from pipeline.errors import ConfigError
 from pipeline.evaluation import charts
 from pipeline.evaluation.measure import SECTIONS
-from pipeline.storage.ownership import REPORT, require_own
+from pipeline.storage.job_folder import REPORT, JobFolder, Kind
 from pipeline.storage.tables import markdown, plain_text, text_table
 
 if TYPE_CHECKING:
@@ -92,13 +92,13 @@ def _format_difference(row: Mapping[str, Any], figure: str, scale: float, places
 
 def write_report(result: dict[str, Any], out: Path) -> None:
     """Publish the report of a checkpoint as JSON, text and a page; raise ConfigError."""
-    require_own(out, REPORT, ConfigError)
+    JobFolder(out, REPORT, ConfigError).check()
     _publish_report(result, report_text(result), report_page([result["preset"]], [result]), out)
 
 
 def write_reports(found: dict[str, Any], out: Path) -> None:
     """Publish the report of several checkpoints, as `reports` returns it; raise ConfigError."""
-    require_own(out, REPORT, ConfigError)
+    JobFolder(out, REPORT, ConfigError).check()
     page = report_page(found["names"], found["reports"], found["differences"])
     _publish_report(
         {"common_rule": found["reports"][0]["common_rule"], **found}, reports_text(found), page, out
@@ -106,10 +106,20 @@ def write_reports(found: dict[str, Any], out: Path) -> None:
 
 
 def _publish_report(result: dict[str, Any], text: str, page: bytes, out: Path) -> None:
-    out.mkdir(parents=True, exist_ok=True)
-    publish_json(out, "report.json", result)
-    publish_bytes(out, "report.txt", (text + "\n").encode())
-    publish_bytes(out, "report.html", page)
+    files = {"report.txt": (text + "\n").encode(), "report.html": page}
+    publish_result(out, REPORT, "report.json", result, files)
+
+
+def publish_result(
+    out: Path, kind: Kind, name: str, result: Mapping[str, Any], files: Mapping[str, bytes]
+) -> None:
+    """Publish a result as JSON, and its other files, in a folder of this kind."""
+    folder = JobFolder(out, kind, ConfigError)
+    with folder.held():
+        folder.claim({})
+        publish_json(out, name, result)
+        for other, content in files.items():
+            publish_bytes(out, other, content)
 
 
 def reports_text(found: dict[str, Any]) -> str:

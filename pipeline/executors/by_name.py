@@ -17,9 +17,7 @@ LOCAL = "local"
 
 
 def engine_of(name: str, workers: int = 0) -> Engine:
-    """Return the engine of a name, using at most `workers` cores (0: all); raises ConfigError if
-    there is none.
-    """
+    """Return the engine of a name on at most `workers` cores (0: all); raises ConfigError."""
     if name == LOCAL:
         return LocalEngine(workers)
     kind, colon, address = name.partition(":")

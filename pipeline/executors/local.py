@@ -1,14 +1,11 @@
 """The interface for distributed work, `Engine.map`, and its implementation by processes on this
 machine.
 
-The standard library's pool loses everything when one worker is killed; this one repeats the item
-that the worker had. Each item is tried at most ATTEMPTS times, each result is returned once, lost
-items are reported, and closing the iterator stops the workers. Functions are top-level and do not
-know the engine; items may be lazy, and only a few are taken ahead.
-
-Workers are fresh processes and not forked: the locks of this process's threads (pyarrow's, torch's)
-would stay held in a copy. multiprocessing's own fresh processes run the user's script again, unless
-it has a `__main__` guard; these do not.
+The standard library's process pool loses everything when one worker is killed. Here each thread of
+a ThreadPoolExecutor asks one process, and repeats the item if that process dies. Workers are fresh
+processes and not forked, since locks of this process's threads (pyarrow's, torch's) would stay held
+in a copy. Unlike multiprocessing's, they do not run the user's script again, which may have no
+`__main__` guard.
 """
 
 import os
@@ -16,12 +13,13 @@ import signal
 import subprocess
 import sys
 import traceback
-from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from multiprocessing import Pipe
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
+from threading import Lock
 from typing import Any, Literal, Protocol
 
 from engine.cores import cores
@@ -62,9 +60,7 @@ Result = tuple[int, Status, Any]
 
 
 class WorkerError(UserError):
-    """A worker that exited by itself: it cannot be started here, and another try would end
-    alike.
-    """
+    """A worker that exited by itself: another try would end alike."""
 
 
 class Engine(Protocol):
@@ -115,7 +111,7 @@ def serve(descriptor: int) -> None:
 
 
 class _Worker:
-    """A process, its pipe, and the number of the item that it has, None if idle."""
+    """A process and its pipe."""
 
     def __init__(self) -> None:
         self.pipe, theirs = Pipe()
@@ -132,19 +128,64 @@ class _Worker:
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
             theirs.close()
-        self.index: int | None = None
 
-    def send(self, index: int, work: object) -> None:
-        """Send an item; a worker's death is noticed when its result is received."""
-        self.index = index
-        with suppress(BrokenPipeError, ConnectionResetError):
-            self.pipe.send(work)
+    def run(self, function: Callable[[Any], Any], item: Any) -> tuple[Status, Any] | None:
+        """Return the result of an item, None if the process died."""
+        try:
+            self.pipe.send((function, item))
+            answer: tuple[Status, Any] = self.pipe.recv()
+        except (EOFError, BrokenPipeError, ConnectionResetError):
+            return None
+        return answer
 
     def stop(self) -> int:
         """Kill the process if it still runs, and return its exit status."""
         self.process.kill()
         self.pipe.close()
         return self.process.wait()
+
+
+class _Pool:
+    """Processes for the threads that ask them."""
+
+    def __init__(self) -> None:
+        self.lock, self.closed = Lock(), False
+        self.idle: list[_Worker] = []
+        self.workers: list[_Worker] = []
+
+    def run(self, function: Callable[[Any], Any], item: Any) -> tuple[Status, Any]:
+        """Run an item in a process, ATTEMPTS times at most; raises WorkerError."""
+        for _ in range(ATTEMPTS):
+            worker = self._take()
+            if worker is None:
+                break
+            if (answer := worker.run(function, item)) is not None:
+                self.idle.append(worker)
+                return answer
+            if (code := worker.process.wait()) > 0:  # not killed by a signal
+                raise WorkerError(
+                    f"a worker process ended by itself (exit status {code}): its own lines are "
+                    f"above"
+                )
+        return "lost", None
+
+    def _take(self) -> _Worker | None:
+        """Return an idle process or a new one, None once the pool is closed."""
+        with self.lock:
+            if self.closed:
+                return None
+            if self.idle:
+                return self.idle.pop()
+            worker = _Worker()
+            self.workers.append(worker)
+            return worker
+
+    def kill(self) -> None:
+        """Kill the processes, which ends the threads' waits."""
+        with self.lock:
+            self.closed = True
+            for worker in self.workers:
+                worker.process.kill()
 
 
 class LocalEngine:
@@ -157,24 +198,31 @@ class LocalEngine:
     def map(
         self, function: Callable[[Any], Any], items: Iterable[Any], cancelled: Stop = never
     ) -> Generator[Result, None, None]:
-        """Yield a result for each item, in the order of completion; closing the generator stops all
-        workers.
-        """
+        """Yield results in the order of completion; closing the generator stops all workers."""
         if self.workers == 1:
             for index, item in enumerate(items):
                 if cancelled():
                     return
                 yield (index, *run_item(function, item))
             return
-        workers: list[_Worker] = []
+        pool, threads = _Pool(), ThreadPoolExecutor(self.workers, "worker")
+        pending: dict[Future[tuple[Status, Any]], int] = {}
+        waiting = enumerate(items)
         try:
-            for _ in range(self.workers):
-                if cancelled():
+            while not cancelled():
+                # one item is taken ahead, so that an idle worker does not wait for the reader
+                while len(pending) <= self.workers and (following := next(waiting, None)):
+                    index, item = following
+                    pending[threads.submit(pool.run, function, item)] = index
+                if not pending:
                     return
-                workers.append(_Worker())
-            yield from self._distribute(workers, function, enumerate(items), cancelled)
+                done, _ = wait(pending, POLL_SECONDS, FIRST_COMPLETED)
+                for future in done:
+                    yield (pending.pop(future), *future.result())
         finally:
-            for worker in workers:
+            pool.kill()
+            threads.shutdown(cancel_futures=True)
+            for worker in pool.workers:
                 worker.stop()
 
     def connected(self) -> AbstractContextManager[None]:
@@ -184,65 +232,3 @@ class LocalEngine:
     def slots(self) -> int:
         """Return the number of workers."""
         return self.workers
-
-    def _distribute(
-        self,
-        workers: list[_Worker],
-        function: Callable[[Any], Any],
-        items: Iterator[tuple[int, Any]],
-        cancelled: Stop,
-    ) -> Iterator[Result]:
-        """Keep every worker busy until all items have results; one item is taken ahead while they
-        work.
-        """
-        waiting: deque[tuple[int, Any]] = deque()
-        given: dict[int, Any] = {}
-        tries: dict[int, int] = {}
-
-        def take_one() -> None:
-            if not waiting and (following := next(items, None)) is not None:
-                waiting.append(following)
-
-        def assign(worker: _Worker) -> None:
-            if waiting:
-                index, item = waiting.popleft()
-                given[index], tries[index] = item, tries.get(index, 0) + 1
-                worker.send(index, (function, item))
-
-        while True:
-            for worker in workers:
-                if worker.index is None:
-                    take_one()
-                    assign(worker)
-            take_one()  # so that the next idle worker does not wait for the reader
-            busy = [worker.pipe for worker in workers if worker.index is not None]
-            if not busy:
-                return
-            ready: list[Any] = []
-            while not ready:
-                ready = wait(busy, timeout=POLL_SECONDS)
-                if cancelled():
-                    return
-            done: list[Result] = []
-            for place, worker in enumerate(workers):
-                if worker.index is None or worker.pipe not in ready:
-                    continue
-                index, worker.index = worker.index, None
-                try:
-                    status, value = worker.pipe.recv()
-                except (EOFError, ConnectionResetError):
-                    if (code := worker.stop()) > 0:  # not killed by a signal
-                        raise WorkerError(
-                            f"a worker process ended by itself (exit status {code}): its own lines "
-                            f"are above"
-                        ) from None
-                    workers[place] = worker = _Worker()
-                    if tries[index] < ATTEMPTS:
-                        waiting.appendleft((index, given[index]))
-                        continue
-                    status, value = "lost", None
-                del given[index], tries[index]
-                done.append((index, status, value))
-                # before the results are yielded: it may be long until the next one is requested
-                assign(worker)
-            yield from done

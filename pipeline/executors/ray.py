@@ -57,9 +57,7 @@ _LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 
 @cache
 def _version() -> str:
-    """Return the hash of the kernels' sources, which all nodes must share for the same bytes; takes
-    20 ms.
-    """
+    """Return the hash of the kernels' sources, which all nodes must share; takes 20 ms."""
     return sources_hash(Path(__file__).resolve().parents[2])
 
 
@@ -78,8 +76,7 @@ class RayEngine:
     """Ray core tasks: on this machine, or on a cluster."""
 
     def __init__(self, address: str = "", workers: int = 0) -> None:
-        """Use the cluster at an address, or for "" a new Ray with `workers` cores (0: all of this
-        machine).
+        """Use the cluster at an address, or for "" a new Ray with `workers` cores (0: all).
 
         On a cluster `workers` bounds the tasks at a time; 0 uses all cores. Raises ConfigError if
         Ray is not installed.
@@ -96,8 +93,7 @@ class RayEngine:
     def map(
         self, function: Callable[[Any], Any], items: Iterable[Any], cancelled: Stop = never
     ) -> Generator[Result, None, None]:
-        """Yield a result for each item, in the order of completion; closing the generator cancels
-        all tasks.
+        """Yield results in the order of completion; closing the generator cancels all tasks.
 
         Raises IngestError if the cluster cannot be reached or is lost.
         """

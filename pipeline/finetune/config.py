@@ -95,17 +95,14 @@ class TuneConfig:
         self.train_config(seed=0)
 
     def train_config(self, *, seed: int) -> TrainConfig:
-        """Return the configuration of a generation's training; raises TrainConfigError for values
-        out of range.
-        """
+        """Return a generation's training configuration; raises TrainConfigError."""
         teach = "policy" if self.teach in ("auto", "none") else self.teach
         return TrainConfig(**asdict(self) | {"teach": teach}, ema=0.995, warmup=0.05, seed=seed)
 
 
 @settings(ConfigError)
 class GateConfig:
-    """Matches and thresholds of a promotion: SPRT against the best network, then matches against
-    both controls.
+    """Matches and thresholds of a promotion: SPRT against the best network, then both controls.
 
     By the default test a network 20 Elo worse passes less than once in 20 times
     (tests/pipeline/finetune/test_gate.py).
@@ -181,9 +178,7 @@ class FinetuneConfig:
 
     @property
     def sources(self) -> dict[str, ExploreConfig]:
-        """Return what a generation searches, by source; people's positions are what the other
-        shares leave.
-        """
+        """Return what a generation searches, by source; people's positions fill up the shares."""
         shares: dict[SourceName, float] = {
             "people": 1.0 - self.games_share - self.near_share,
             "near": self.near_share,

@@ -30,8 +30,7 @@ rows are few."""
 def write_seed(
     checkpoint: Path, human: Sequence[Path], target: Path, origin: Mapping[str, Any]
 ) -> None:
-    """Copy the supervised checkpoint, and calibrate its value on the human validation games if its
-    training did not.
+    """Copy the supervised checkpoint, and calibrate its value if its training did not.
 
     A value that did not learn results keeps its scale, as in `model.training.loop`.
     """
@@ -75,8 +74,7 @@ def write_seed(
 
 
 def train_control(context: StageContext, progress: Progress, stop: Stop) -> Path:
-    """Train a generation's control for as many steps as its candidate and return its folder; raises
-    Stopped.
+    """Train a generation's control for as many steps as its candidate; raises Stopped.
 
     It uses the requested settings: those that suit the chosen teacher, such as a value without
     results, would weaken it. Its batch norms follow the human rows, as in `fianchetto train`:
@@ -99,8 +97,7 @@ def train_control(context: StageContext, progress: Progress, stop: Stop) -> Path
 
 
 def find_control(checkpoint: Path) -> Path | None:
-    """Return the control beside a generation's network, None where there is none or its training
-    was not finished.
+    """Return the finished control beside a generation's network, None if there is none.
 
     The seed has none, and neither has a network that was trained on human rows alone.
     """

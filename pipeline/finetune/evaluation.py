@@ -18,8 +18,7 @@ FIGURES = ("top1", "top3", "cross_entropy", "value_brier")
 
 
 def eval_stage(context: StageContext, progress: Progress, stop: Stop) -> dict[str, Any]:
-    """EVAL: return the candidate's figures on the test positions of the human datasets, {} without
-    any.
+    """EVAL: return the candidate's figures on human test positions, {} without any.
 
     Each dataset has a report in `eval/`; those of engines' moves are left out. The same positions
     are measured for every candidate. Raises Stopped, and what `report` raises.

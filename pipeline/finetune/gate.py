@@ -25,8 +25,7 @@ alone."""
 
 
 def arena_stage(context: StageContext, progress: Progress, stop: Stop) -> dict[str, Any]:
-    """ARENA: play the candidate against the best network, and against both controls if it is
-    accepted.
+    """ARENA: play the candidate against the best network and, if accepted, both controls.
 
     Returns the summaries; `seed` and `control` are None for a rejected candidate. `control` is also
     None without human datasets, for a candidate that was itself trained on human rows alone, and
@@ -82,16 +81,12 @@ def describe(match: dict[str, Any]) -> str:
 
 
 def describe_sequential(match: dict[str, Any]) -> str:
-    """Describe a match that the sequential test may have ended: its Elo estimate would be biased
-    away from 0.
-    """
+    """Describe a match that the sequential test may have ended, which biases its Elo."""
     return f"score {match['score']:.3f} in {match['games']} games, LLR {match['sprt']['llr']:.2f}"
 
 
 def decide(stages: dict[str, Any], supervised: dict[str, Any], max_top1_drop: float) -> Verdict:
-    """Return the verdict on a generation from its stages' figures and those of the supervised
-    checkpoint.
-    """
+    """Return the verdict on a generation from its figures and the supervised checkpoint's."""
     if "failed" in stages["train"]:
         return Verdict(reason=f"its training failed: {stages['train']['failed']}")
     gate, seed_match = stages["arena"]["best"], stages["arena"]["seed"]

@@ -47,12 +47,9 @@ from pipeline.finetune.teacher import (
 )
 from pipeline.selfplay.draw import identify_datasets
 from pipeline.selfplay.worker import ONNX
-from pipeline.storage import ownership
-from pipeline.storage.stores import alone, temporaries
+from pipeline.storage.job_folder import FINETUNING, JobFolder, flat
 
 LOG = logging.getLogger(__name__)
-IDENTITY = "finetune.json"
-"""File that identifies the loop: a directory belongs to one."""
 STAGE_NAMES = {"explore": "self-play", "train": "train", "arena": "gate", "eval": "eval"}
 """Names of the stages in progress lines."""
 
@@ -67,8 +64,7 @@ def finetune(
     progress: Progress = silent,
     stop: Stop = never,
 ) -> dict[str, Any]:
-    """Fine-tune a supervised checkpoint in `out` and return the result; `out/best` is the best
-    network.
+    """Fine-tune a supervised checkpoint in `out` and return the result; `out/best` is the best.
 
     `human` are datasets or training sets to search, to mix into training and to measure on; without
     any, nothing limits the loss of human top-1. A loop in `out` is resumed. Raises FinetuneError
@@ -77,24 +73,13 @@ def finetune(
     measured; and what the stages raise.
     """
     require(config, human)
-    ownership.require_apart(out, [checkpoint, *human], FinetuneError)
+    folder = JobFolder(out, FINETUNING, FinetuneError, reads=[checkpoint, *human])
+    folder.check()
     identity = identify(checkpoint, human, config)
-    ownership.require_own(out, ownership.FINETUNING, FinetuneError)
-    busy = FinetuneError(
-        f"another fine-tuning is at work in {out}: wait for it, or choose a new --out"
-    )
-    try:
-        with alone(out, busy):
-            for left in temporaries(out):  # of a process that was killed while it wrote
-                left.unlink(missing_ok=True)
-            ownership.claim(out / IDENTITY, identity, FinetuneError)
-            write_seed(checkpoint, human, out / "seed", {"generation": 0})
-            return _Loop(config, out, tuple(human), stages, progress, stop).run()
-    except OSError as error:
-        why = f"{error.strerror or error} ({error.filename or out})"
-        raise FinetuneError(
-            f"{why}: what was finished is kept, run the same command to continue"
-        ) from error
+    with folder.held():
+        folder.claim(identity)
+        write_seed(checkpoint, human, out / "seed", {"generation": 0})
+        return _Loop(config, out, tuple(human), stages, progress, stop).run()
 
 
 def require(config: FinetuneConfig, human: Sequence[Path]) -> None:
@@ -121,14 +106,12 @@ def require(config: FinetuneConfig, human: Sequence[Path]) -> None:
 
 
 def identify(checkpoint: Path, human: Sequence[Path], config: FinetuneConfig) -> dict[str, Any]:
-    """Return what identifies a loop: the supervised weights, the human datasets, the settings that
-    must not change.
-    """
+    """Return a loop's identity: supervised weights, human datasets, fixed settings."""
     weights = _read_weights_hash(checkpoint)
     for directory in human:
         if not Dataset.open(directory).has("train"):
             raise DatasetError(f"{directory} has no positions in its train split to fine-tune on")
-    settings = ownership.flat(to_jsonable_python(config))
+    settings = flat(to_jsonable_python(config))
     return {
         "format_version": FORMAT_VERSION,
         "checkpoint": {"name": checkpoint.resolve().name, "weights": weights},
@@ -187,9 +170,7 @@ class _Loop:
         return self._result(why)
 
     def _nothing_gained(self) -> Stopped:
-        """Return the error of a loop whose minutes ended before a candidate was trained and
-        measured.
-        """
+        """Return the error of a loop that measured no candidate within its minutes."""
         is_trained = any("train" in one.stages for one in self.state.generations)
         done = "one candidate was trained and not measured" if is_trained else "nothing was trained"
         return Stopped(
@@ -200,17 +181,13 @@ class _Loop:
         )
 
     def _resolve_settings(self, number: int) -> FinetuneConfig:
-        """Return a generation's settings; with `teach` auto, a comparison of two players decides on
-        them.
-        """
+        """Return a generation's settings; with `teach` auto, two players are compared first."""
         if number not in self.settings:
             self.settings[number] = self._choose(number)
         return self.settings[number]
 
     def _choose(self, number: int) -> FinetuneConfig:
-        """Return a generation's settings by the network that it starts from, which is compared
-        once.
-        """
+        """Choose a generation's settings by the network that it starts from."""
         teach, explore = self.config.train.teach, self.config.explore
         if teach in ("auto", "value") and not explore.uses_network:
             return teach_by_hand(self.config, self._count_rows())
@@ -226,9 +203,7 @@ class _Loop:
         return sum(one.count("train") for one in opened if not one.has_engine_moves)
 
     def _compare_players(self, number: int, best: int) -> Teacher:
-        """Compare generation `best` with the hand-written player for another generation, and count
-        the time.
-        """
+        """Compare generation `best` with the hand-written player, and count the time."""
 
         def tick(one: Tick) -> None:
             self.progress(replace(one, stage=f"generation {number}: teacher"))
@@ -303,9 +278,7 @@ class _Loop:
         )
 
     def _buffer(self, number: int) -> tuple[Path, ...]:
-        """Return the self-play datasets of recent generations with the same explorer and
-        targets.
-        """
+        """Return recent generations' self-play datasets with the same explorer and targets."""
         mine, first = self._resolve_settings(number), max(1, number - self.config.buffer + 1)
         alike = (
             one
@@ -331,9 +304,7 @@ class _Loop:
         return tick
 
     def _result(self, why: str) -> dict[str, Any]:
-        """Return the figures of the best network, a row per generation, and a text for the
-        terminal.
-        """
+        """Return the best network's figures, a row per generation, and a text for the terminal."""
         state = self.state
         rows = [row(one) for one in state.decided]
         found = latest_teacher(self.out)

@@ -2,7 +2,6 @@
 
 best/               the best network so far: an ordinary checkpoint, whose card has its lineage
 generations.csv     one row per generation
-curves.png          the curves over generations (pipeline/finetune/curves.py)
 """
 
 import hashlib
@@ -13,13 +12,12 @@ from typing import Any
 
 from engine.json_files import parse_json
 from pipeline.evaluation.render import publish_bytes
-from pipeline.finetune.curves import draw_curves
 from pipeline.finetune.state import STAGES, Generation, State, checkpoint_of
 from pipeline.matches.match import format_elo
 from pipeline.storage.csv_text import csv_text
 from pipeline.storage.tables import markdown
 
-CSV, CURVES, BEST = "generations.csv", "curves.png", "best"
+CSV, BEST = "generations.csv", "best"
 GAMES = (
     "games",
     "positions",
@@ -34,19 +32,15 @@ HUMAN = ("top1", "top3", "cross_entropy", "value_brier")
 
 
 def refresh(out: Path, state: State) -> None:
-    """Rewrite best/, generations.csv and curves.png from the state, the best network first."""
+    """Rewrite best/ and generations.csv from the state, the best network first."""
     promote(checkpoint_of(out, state.best), out / BEST, lineage(state))
     rows = [row(one) for one in state.generations]
     columns = list(dict.fromkeys(name for one in rows for name in one)) or ["generation"]
     publish_bytes(out, CSV, csv_text(columns, rows).encode())
-    if len(state.decided) > 1:
-        publish_bytes(out, CURVES, draw_curves(rows))
 
 
 def lineage(state: State) -> dict[str, Any]:
-    """Return where the best network comes from, and its matches against the supervised one and
-    against human rows alone.
-    """
+    """Return the best network's promotions, and its matches against both controls."""
     promoted = [one.number for one in state.decided if one.word == "promoted"] or [0]
     arena = state.generations[state.best].stages.get("arena", {}) if state.generations else {}
     strength = {
@@ -57,8 +51,7 @@ def lineage(state: State) -> dict[str, Any]:
 
 
 def promote(source: Path, target: Path, origin: Mapping[str, Any]) -> None:
-    """Replace the checkpoint `target` by a copy of `source`, in the order of model/checkpoint.py:
-    it always loads.
+    """Replace the checkpoint `target` by a copy of `source`; `target` loads at any moment.
 
     `origin` goes into its card. Raises CheckpointError.
     """
@@ -113,9 +106,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def reasons(rows: list[dict[str, Any]]) -> list[str]:
-    """Return a line for each verdict on a candidate: `generation 1: rejected: it is not better than
-    the best ...`.
-    """
+    """Return a line for each verdict on a candidate, with its reason."""
     return [
         f"generation {one['generation']}: {one['verdict']}: {one['reason']}"
         for one in rows

@@ -28,8 +28,7 @@ Stage = Callable[[StageContext, Progress, Stop], dict[str, Any]]
 
 
 def explore_stage(context: StageContext, progress: Progress, stop: Stop) -> dict[str, Any]:
-    """EXPLORE: search positions of the human datasets and near them, and play games, each source in
-    a separate folder.
+    """EXPLORE: search human positions and near ones, and play games, into a folder each.
 
     Returns the number of rows, the figures of the games, and in `sources` those of each source.
     Nothing is done where no search teaches.
@@ -60,15 +59,12 @@ def explore_stage(context: StageContext, progress: Progress, stop: Stop) -> dict
 
 
 def _derive_seed(context: StageContext, config: ExploreConfig, source: str) -> int:
-    """Return the random seed of a source; its name makes `near` start from other positions than
-    `people` searches.
-    """
+    """Return a source's random seed: `near` starts from other positions than `people`."""
     return zlib.crc32(f"{context.config.seed} {config.seed} {context.number} {source}".encode())
 
 
 def train_stage(context: StageContext, progress: Progress, stop: Stop) -> dict[str, Any]:
-    """TRAIN: train the candidate from the best network on self-play and human rows; one that
-    diverged is `failed`.
+    """TRAIN: train the candidate on self-play and human rows; {"failed"} if it diverged.
 
     Only trainings that led to the best network count as uses of a row: a rejected candidate's are
     forgotten with it. Where no search teaches, human rows alone are trained on, for as many steps.
@@ -101,8 +97,7 @@ def train_stage(context: StageContext, progress: Progress, stop: Stop) -> dict[s
 
 
 def _human_share(context: StageContext) -> float:
-    """Return the share of human rows in a batch: 0 without any, and where the network would only
-    memorize them.
+    """Return the share of human rows in a batch, 0 where they would only be memorized.
 
     Where searched rows keep the policy it does not need human rows. Few of them are memorized when
     they are used again: the second pass of a loop over 1,000 games made both the policy and the

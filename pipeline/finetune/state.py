@@ -106,9 +106,7 @@ class State(Schema):
         )
 
     def current(self, most: int | None) -> Generation | None:
-        """Return the generation under way, or begin one; None when `most` generations are done, or
-        one more is under way.
-        """
+        """Return the generation under way or a new one, None after `most` generations."""
         number = len(self.decided)
         if most is not None and number > most:
             return None
@@ -118,9 +116,7 @@ class State(Schema):
 
 
 def read_state(out: Path) -> State:
-    """Return the state of the loop in `out`, a new one if there is none; raises FinetuneError for
-    an invalid file.
-    """
+    """Return the state of the loop in `out`, a new one if none exists; raises FinetuneError."""
     path = out / STATE
     if not path.exists():
         return State(format_version=FORMAT_VERSION, seconds=0.0, generations=[])
@@ -140,9 +136,7 @@ def folder_of(out: Path, number: int) -> Path:
 
 
 def checkpoint_of(out: Path, number: int) -> Path:
-    """Return the folder of a generation's network; that of generation 0 is the supervised
-    checkpoint.
-    """
+    """Return the folder of a generation's network; generation 0 is the supervised one."""
     return folder_of(out, number) / "checkpoint" if number else out / "seed"
 
 

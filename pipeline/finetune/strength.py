@@ -27,8 +27,7 @@ def strength(
     progress: Progress = silent,
     stop: Stop = never,
 ) -> dict[str, Any]:
-    """Play `tuned/best` at every simulation count against both controls, the hand-written player
-    and an engine.
+    """Play `tuned/best` at every simulation count against controls and engines.
 
     The controls are the supervised network and the one trained on human rows alone, where there is
     one. Matches are written to `out`. The engine plays if it is installed, at each number of nodes.

@@ -175,9 +175,7 @@ def read_teacher(out: Path) -> Teacher | None:
 
 
 def latest_teacher(loop: Path) -> Teacher | None:
-    """Read a loop's last comparison, None where there was none; raises FinetuneError for an invalid
-    file.
-    """
+    """Read a loop's last comparison, None if there is none; raises FinetuneError."""
     found = sorted((loop / GENERATIONS).glob(f"*/{TEACHER}"))
     return read_teacher(found[-1].parent) if found else None
 
@@ -193,8 +191,7 @@ class HeldOut:
 
 
 def draw_held_out(human: Sequence[Path], count: int = POSITIONS, seed: int = 0) -> HeldOut:
-    """Draw positions of the validation splits, or of the test splits where a dataset has no
-    validation split.
+    """Draw positions of the validation splits, or else of the test splits.
 
     Positions belong to games, have at least two legal moves, and occur from half-move FIRST_PLY on.
     Raises ConfigError where no dataset has any.
@@ -236,9 +233,7 @@ def _sample(directory: Path, number: int, count: int, seed: int) -> Iterator[Bat
 
 
 def _open(checkpoint: Path, human: Sequence[Path], device: str, progress: Progress) -> Evaluator:
-    """Return the network's evaluator; on a CPU in 8-bit integers, if it can be exported, which is
-    fastest.
-    """
+    """Return the network's evaluator; on a CPU in 8-bit integers, the fastest, if it exports."""
     import torch
 
     from model.inference.evaluator import evaluator
@@ -258,9 +253,7 @@ def _open(checkpoint: Path, human: Sequence[Path], device: str, progress: Progre
 def search_values(
     evaluator: Evaluator, positions_NW: NDArray[np.uint64], tick: Callable[[int], None], stop: Stop
 ) -> NDArray[np.float64]:
-    """Return the expected scores of each search's best move, for the mover, float64[N] in 0..1;
-    raises Stopped.
-    """
+    """Return the best move's expected score of each search, float64[N] in 0..1."""
     found = list[float]()
     for first in range(0, len(positions_NW), SIDE_BY_SIDE):
         part = positions_NW[first : first + SIDE_BY_SIDE]
@@ -281,9 +274,7 @@ def search_values(
 def compare_values(
     network_N: NDArray[np.float64], by_hand_N: NDArray[np.float64], held: HeldOut
 ) -> Teacher:
-    """Compare the expected scores of two players with the evaluations, or where these are few with
-    the results.
-    """
+    """Compare two players' expected scores with evaluations or, if these are few, results."""
     known_N = held.evals != BATCH_SENTINELS["eval"]
     if evaluated := bool(known_N.mean() >= EVALUATED):
         truth_N = 1.0 / (1.0 + np.exp(-CURVE * held.evals[known_N].astype(np.float64)))
@@ -311,9 +302,7 @@ def compare_values(
 def calibrate_halves(
     values_N: NDArray[np.float64], truth_N: NDArray[np.float64], games_N: NDArray[np.uint64]
 ) -> NDArray[np.float64]:
-    """Return expected scores where each half of the games is calibrated by the factor of the other
-    half.
-    """
+    """Calibrate each half of the games by the factor of the other half."""
     import torch
 
     from model.training.calibration import fit_factor, scale_wdl

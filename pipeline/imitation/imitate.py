@@ -35,7 +35,7 @@ from pipeline.imitation.tune import tune
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 from pipeline.samples.shipped import EMBEDDED
-from pipeline.storage.ownership import CHECKPOINT, IMITATION_REPORT, require_apart, require_own
+from pipeline.storage.job_folder import CHECKPOINT, IMITATION_REPORT, JobFolder
 
 LOG = logging.getLogger(__name__)
 
@@ -63,8 +63,7 @@ def imitate(
     progress: Progress = silent,
     stop: Stop = never,
 ) -> dict[str, Any]:
-    """Train a network on the moves of `players`, the names of one person, into `out`, and return
-    its report.
+    """Train a network on one person's moves into `out`, and return its report.
 
     `stranger` is a network of another person, to be measured on the same games. The report goes to
     `report`, by default OUT/report. The card names the players, with their typical rating.
@@ -77,46 +76,38 @@ def imitate(
     report, work = report or out / "report", out / IMITATION
     if not players:
         raise ConfigError("name the player whose moves are learned")
-    for network in (base, stranger):
-        if network is not None:
-            read_card(network)
-            require_apart(out, [network], ConfigError)
-    require_own(out, CHECKPOINT, ConfigError, ours=lambda entry: entry == work)
+    networks = [network for network in (base, stranger) if network is not None]
+    for network in networks:
+        read_card(network)
+    folder = JobFolder(out, CHECKPOINT, ConfigError, reads=networks)
+    folder.check()
     if (out / CARD).exists() and not work.exists():
         raise ConfigError(
             f"{out} holds another network",
             remedy="choose a new directory, or remove it",
             code="taken",
         )
-    require_own(report, IMITATION_REPORT, ConfigError)
+    JobFolder(report, IMITATION_REPORT, ConfigError).check()
     at = partial(_stage, progress)
     config = IngestConfig(
         player=tuple(players), test_share=0.0, val_share=VALIDATION_SHARE, planes="compact"
     )
-    new = not out.exists()
-    try:
+    with folder.held():
+        folder.claim({"player": list(players)}, has_results=work.exists())
         page = _hold_out(sources, config, work, at("games"), stop)
-    except UnusableGamesError:
-        if new:  # they are no reason to refuse others in the same place
-            shutil.rmtree(out, ignore_errors=True)
-        raise
-    except (OSError, UserError):
-        for folder in (work, out):  # those that hold nothing to continue
-            with suppress(OSError):
-                folder.rmdir()
-        raise
-    player = _describe_player(players, work)
-    if player["games"] < FEW:
-        LOG.warning(
-            "%d games are few: expect some of the openings, and hardly more "
-            "(docs/guides/imitate.md)",
-            player["games"],
-        )
-    chosen = tune(work / "training_set", base, out, player, at("training"), stop)
-    networks = {"base": base, "imitation": out} | (
+        player = _describe_player(players, work)
+        if player["games"] < FEW:
+            LOG.warning(
+                "%d games are few: expect some of the openings, and hardly more "
+                "(docs/guides/imitate.md)",
+                player["games"],
+            )
+        chosen = tune(work / "training_set", base, out, player, at("training"), stop)
+        folder.finish()
+    measured = {"base": base, "imitation": out} | (
         {} if stranger is None else {"stranger": stranger}
     )
-    result = report_imitation(networks, work / "training_set", list(sources), at("report"), stop)
+    result = report_imitation(measured, work / "training_set", list(sources), at("report"), stop)
     result |= {
         "player": player,
         "held_out": page["held_out"],
@@ -147,7 +138,26 @@ def _ingest(
 def _hold_out(
     sources: Sequence[str], config: IngestConfig, work: Path, progress: Progress, stop: Stop
 ) -> dict[str, Any]:
-    """Ingest the games and hold the newest out; return the entry of the training set's page."""
+    """Ingest the games and hold the newest out; return the entry of the training set's page.
+
+    Games that cannot be used leave nothing behind, so that others can be ingested there.
+    """
+    new = not work.exists()
+    try:
+        return _ingest_and_join(sources, config, work, progress, stop)
+    except UnusableGamesError:
+        if new:
+            shutil.rmtree(work)
+        raise
+    except (OSError, UserError):
+        with suppress(OSError):  # it may hold something to continue
+            work.rmdir()
+        raise
+
+
+def _ingest_and_join(
+    sources: Sequence[str], config: IngestConfig, work: Path, progress: Progress, stop: Stop
+) -> dict[str, Any]:
     positions, training_set = work / "positions", work / "training_set"
     _ingest(sources, positions, config, progress, stop)
     if (games := read_manifest(positions)["games"]["used"]) < FEWEST:
@@ -165,9 +175,7 @@ def _hold_out(
 
 
 def _describe_player(players: Sequence[str], work: Path) -> dict[str, Any]:
-    """Return the card's entry: names, the median rating in the newest games (0 for unknown), and
-    the games learned from.
-    """
+    """Return the card's entry: names, median rating of the newest games (or 0), and games."""
     dataset = Dataset.open(work / "training_set")
     ratings = np.concatenate([rows["elo"] for rows in dataset.rows(LATEST, ("elo",))])
     known = ratings[ratings > 0]

@@ -33,18 +33,14 @@ OPENING_PLIES, OPENINGS, MOVES_SHOWN = 16, 8, 3
 
 
 def read_rows(dataset: Dataset, split: str, columns: Sequence[str]) -> Batch:
-    """Return a split's rows, or MOST_ROWS random ones, with the columns and those that are
-    measured.
-    """
+    """Return a split's rows, at most MOST_ROWS random ones, with the measured columns."""
     batches = dataset.batches(split, batch_size=BATCH, columns=(*COLUMNS, *columns))
     parts = list(batches.sample(MOST_ROWS) if batches.rows > MOST_ROWS else batches.read_rows())
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def measure(network: "NetworkEvaluator", rows: Batch, progress: Progress) -> "pl.DataFrame":
-    """Return a table with the network's `rank nll choice choice_probability` in each row, and its
-    `key game ply`.
-    """
+    """Return the network's rank, nll and first choice in each row, with key, game and ply."""
     import polars as pl
 
     from model.metrics import rows as measured
@@ -76,9 +72,7 @@ def measure(network: "NetworkEvaluator", rows: Batch, progress: Progress) -> "pl
 
 
 def compare(name: str, base: "pl.DataFrame", table: "pl.DataFrame") -> dict[str, Any]:
-    """Return a network's figures, and its paired differences from the base: on `all` plies, and
-    `late`, from LATE_PLY on.
-    """
+    """Return a network's figures and paired differences from the base, `all` and `late`."""
     import polars as pl
 
     found: dict[str, Any] = {"name": name}
@@ -97,8 +91,7 @@ def compare(name: str, base: "pl.DataFrame", table: "pl.DataFrame") -> dict[str,
 def find_boards(
     rows: Batch, base: "pl.DataFrame", imitation: "pl.DataFrame"
 ) -> list[dict[str, Any]]:
-    """Return the person's moves, from LATE_PLY on, that the imitation expects first and the base
-    least: one per game at most.
+    """Return late moves that the imitation expects first and the base least, one per game.
 
     As on the report's boards, `chosen` is the first choice of the base; `imitated_probability` is
     the imitation's of the move.
@@ -124,9 +117,7 @@ def find_boards(
 def find_openings(
     rows: Batch, base: "NetworkEvaluator", imitation: "NetworkEvaluator", keys_R: NDArray[np.uint64]
 ) -> list[dict[str, Any]]:
-    """Return the positions that the person had most often, with the shares of their moves and what
-    both networks expect.
-    """
+    """Return the person's most frequent positions, their moves and both networks' policies."""
     early_R = np.flatnonzero(rows["ply"] < OPENING_PLIES)
     keys, counts = np.unique(keys_R[early_R], return_counts=True)
     found = []
@@ -152,9 +143,7 @@ def _mean_policy(network: "NetworkEvaluator", batch: Batch) -> NDArray[np.float6
 def _describe_opening(
     batch: Batch, imitation_L: NDArray[np.float64], base_L: NDArray[np.float64]
 ) -> dict[str, Any]:
-    """Return one position as JSON; its arrows are `played`, the main move, and `chosen`, the
-    imitation's first choice.
-    """
+    """Return a position as JSON, with the main move and the imitation's first choice."""
     board = board_of(*(batch[name][0] for name in ("planes", "castling", "ep_file", "ply")))
     labels, times = np.unique(batch["label"], return_counts=True)
     order = np.argsort(-times, kind="stable")[:MOVES_SHOWN].tolist()

@@ -6,16 +6,16 @@ from typing import Any
 
 import chess
 
-from pipeline.dataset.files.shards import publish_json
 from pipeline.evaluation.charts import board_svg, san
 from pipeline.evaluation.render import (
     UNKNOWN,
     format_nats,
     format_points,
-    publish_bytes,
+    publish_result,
     render,
     small_board,
 )
+from pipeline.storage.job_folder import IMITATION_REPORT
 from pipeline.storage.tables import markdown
 
 PARTS = {"all": "all moves", "late": "moves from the 12th on"}
@@ -31,10 +31,9 @@ Result = Mapping[str, Any]
 
 def write_imitation(result: Result, out: Path) -> None:
     """Publish `report.json`, `report.txt` and `report.html`."""
-    out.mkdir(parents=True, exist_ok=True)
-    publish_json(out, "report.json", dict(result))
-    publish_bytes(out, "report.txt", (imitation_text(result) + "\n").encode())
-    publish_bytes(out, "report.html", _imitation_page(result))
+    text, page = (imitation_text(result) + "\n").encode(), _imitation_page(result)
+    files = {"report.txt": text, "report.html": page}
+    publish_result(out, IMITATION_REPORT, "report.json", result, files)
 
 
 def imitation_text(result: Result) -> str:

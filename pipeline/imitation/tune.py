@@ -62,7 +62,7 @@ def tune(
     Returns `share`, `games` and `tried`: figures of each share on games that training did not see,
     as `measure.compare` has them. Raises Stopped, and the errors of `model.training.loop.train`.
     """
-    from model.checkpoint import CARD, load, lock_directory, read_card, save
+    from model.checkpoint import CARD, load, read_card, save
 
     start, started = load(base)
     columns = select_columns(recipe(1), start.preset)
@@ -102,12 +102,8 @@ def tune(
         left_out = ("files", "superseded", "monitor", "calibration", "message")
         kept = {name: value for name, value in cards[0].items() if name not in left_out}
         start.load_state_dict(interpolate(start.state_dict(), mean, share))
-        with lock_directory(out):
-            save(
-                out,
-                {**kept, **totals, "metrics": {}, "data": data},
-                {"weights": start.state_dict()},
-            )
+        card = {**kept, **totals, "metrics": {}, "data": data}
+        save(out, card, {"weights": start.state_dict()})
     games = len(np.unique(np.concatenate([one.unseen["game"] for one in trained])))
     seconds = sum(card["seconds"] for card in cards)
     return {"share": share, "games": games, "tried": tried, "seconds": seconds}
@@ -122,9 +118,7 @@ def _train_folds(
     progress: Progress,
     stop: Stop,
 ) -> tuple[list[dict[str, Any]], list[Batch]]:
-    """Train a network on all but one part of the games for each part; return the cards and the
-    parts' rows.
-    """
+    """Train a network on all parts of the games but one, for each part."""
     from model.training.loop import train
 
     part_R = np.unique(rows["game"], return_inverse=True)[1] % len(folders)
@@ -156,9 +150,7 @@ def _finish(card: dict[str, Any]) -> dict[str, Any]:
 
 
 def open_batches(rows: Batch, size: int, seed: int, step: int) -> Iterator[Batch]:
-    """Yield batches of `rows` without end from a step on: each row once in an epoch, in a random
-    order.
-    """
+    """Yield random batches without end from a step on: each row once in an epoch."""
     count = len(rows["ply"])
     epoch, left = divmod(step * size, count)
     order = np.empty(0, dtype=np.int64)
@@ -186,9 +178,7 @@ def average(networks: "Sequence[Mapping[str, Tensor]]") -> "dict[str, Tensor]":
 def interpolate(
     base: "Mapping[str, Tensor]", trained: "Mapping[str, Tensor]", share: float
 ) -> "dict[str, Tensor]":
-    """Return the weights at a share of the way from the base to the trained ones; at 0 exactly the
-    base's.
-    """
+    """Return weights at a share of the way from the base to the trained ones."""
     return {
         name: tensor + share * (trained[name] - tensor) if tensor.is_floating_point() else tensor
         for name, tensor in base.items()
@@ -220,8 +210,7 @@ def _measure_shares(
 
 
 def choose_share(tried: Sequence[Mapping[str, Any]]) -> float:
-    """Return the share that surely gains most on late moves, of those that gain on all moves; 0
-    without one.
+    """Return the share that gains most on late moves and also on all moves, 0 without one.
 
     Gains are of cross-entropy, which needs far fewer games than top-1 to be seen, less one standard
     error: the fewer games, the less far.
@@ -243,8 +232,7 @@ def _cautious_gain(figures: Mapping[str, Any] | None) -> float:
 
 
 def recipe(rows: int) -> "TrainConfig":
-    """Return the settings for `rows` moves of a person; fewer moves take smaller batches, for
-    enough steps.
+    """Return the settings for `rows` moves of a person; fewer moves take smaller batches.
 
     docs/log/2026-11-24.md lists the settings that were compared.
     """

@@ -69,7 +69,7 @@ from pipeline.pgn import evaluation_rows, replay, tags
 from pipeline.pgn.comments import NO_EVAL
 from pipeline.pgn.foreign import translate_movetext
 from pipeline.pgn.san import UNKNOWN_RESULT
-from pipeline.storage.building import PARTS, files_folder, require_unused
+from pipeline.storage.job_folder import DATASET, JobFolder
 from pipeline.storage.stores import Publish, place, publish_behind
 
 ROWS_VERSION = 2
@@ -97,9 +97,7 @@ STANDARD = frozenset({"", "standard", "chess", "classical", "normal", "illegal",
 
 @settings(ConfigError)
 class IngestConfig(Filters):
-    """Settings of a dataset; the manifest records them, and a dataset with other settings is not
-    continued.
-    """
+    """Settings of a dataset, recorded in the manifest."""
 
     planes: Form = "all"
     """How shards hold positions: all (77 planes, for any reader) or compact (the board, from which
@@ -139,11 +137,13 @@ class ChunkTask:
     config: IngestConfig
 
 
+def _folder(task: ChunkTask) -> JobFolder:
+    return JobFolder(place(task.out), DATASET, DatasetError)
+
+
 @cache
 def _row_buffer() -> replay.Rows:
-    """Return a buffer for rows, kept from chunk to chunk: fresh pages cost more than writing to
-    them.
-    """
+    """Return a buffer for rows, kept from chunk to chunk since fresh pages are slow."""
     return replay.allocate_rows(BLOCK_ROWS + replay.MAX_PLIES + 2)
 
 
@@ -175,9 +175,7 @@ def _allocate_games(bounds: NDArray[np.int64]) -> replay.Games:
 def read_evaluations(
     text: NDArray[np.uint8], starts: NDArray[np.int64], config: IngestConfig
 ) -> Tagged:
-    """Return the lines of evaluated positions at `starts` as games without tags, and apply the
-    filters of games.
-    """
+    """Return lines of evaluated positions as games without tags, and filter them."""
     games, count = _allocate_games(np.append(starts, len(text))), len(starts)
     games.result[:] = replay.NO_RESULT
     unrated, unknown = np.zeros(count, dtype=np.int32), np.full(count, -1, dtype=np.int32)
@@ -195,9 +193,7 @@ def read_evaluations(
 
 
 def _read_rows(tagged: Tagged, first: int, rows: replay.Rows) -> tuple[int, int]:
-    """Make rows of games or evaluated positions from `first` on: return (next game, rows
-    filled).
-    """
+    """Make rows of games or evaluated positions; return (next game, rows filled)."""
     if tagged.depth is None:
         return replay.replay(tagged.text, tagged.games, tagged.setups, first, rows)
     last, filled = evaluation_rows.read_rows(tagged.text, tagged.games, tagged.depth, first, rows)
@@ -235,8 +231,7 @@ def read_games(text: NDArray[np.uint8], starts: NDArray[np.int64], config: Inges
 def _read_parity(
     text: NDArray[np.uint8], spans: NDArray[np.int64], games: replay.Games
 ) -> NDArray[np.uint8]:
-    """Return which plies are labels in entries that are not games, by a tag that
-    pipeline/dumps/formats writes, uint8[G].
+    """Return which plies are labels in puzzles and the like, from their tag, uint8[G].
 
     Marks entries that could not be converted.
     """
@@ -248,9 +243,7 @@ def _read_parity(
 
 
 def _identify_by_position(rows: replay.Rows, tagged: Tagged) -> None:
-    """Set the identity of entries that are not games to their first position, so that its
-    duplicates share a split.
-    """
+    """Identify puzzles and the like by their first position, so duplicates share a split."""
     games, parity = tagged.games, tagged.parity
     if (parity == NO_LABELS).all():
         return
@@ -262,9 +255,7 @@ def _identify_by_position(rows: replay.Rows, tagged: Tagged) -> None:
 
 
 def _drop_games_without_evals(rows: replay.Rows, tagged: Tagged) -> None:
-    """Mark the games of these rows that have no evaluation on any of them; the filter of rows drops
-    their rows.
-    """
+    """Mark the games without any evaluation; the filter of rows drops their rows."""
     evaluated = np.zeros(len(tagged.games.status), dtype=np.bool_)
     evaluated[rows.game[rows["eval"] != NO_EVAL]] = True
     replayed = np.unique(rows.game)
@@ -274,9 +265,7 @@ def _drop_games_without_evals(rows: replay.Rows, tagged: Tagged) -> None:
 def _keep_rows(
     rows: replay.Rows, tagged: Tagged, config: IngestConfig
 ) -> tuple[NDArray[np.int64] | None, Counter[str]]:
-    """Return the rows to keep (int64, ascending; None for all), and the numbers of dropped rows by
-    reason.
-    """
+    """Return the rows to keep (int64, ascending; None for all), and dropped ones by reason."""
     has_labels = bool((tagged.parity != NO_LABELS).any())
     if not has_labels and not active(ROW_FILTERS, config):
         return None, Counter()
@@ -296,9 +285,7 @@ def _keep_rows(
 
 
 def split_of(identity: NDArray[np.uint64], config: IngestConfig) -> NDArray[np.uint8]:
-    """Return each game's split as an index into SPLITS, by the hash of its moves: copies of a game
-    share a split.
-    """
+    """Return each game's split, an index into SPLITS, by the hash of its moves."""
     share = unit_interval(identity)
     return np.where(
         share < config.test_share, 2, np.where(share < config.test_share + config.val_share, 1, 0)
@@ -306,9 +293,7 @@ def split_of(identity: NDArray[np.uint64], config: IngestConfig) -> NDArray[np.u
 
 
 def packed_of(rows: Mapping[str, NDArray[Any]]) -> NDArray[np.uint64]:
-    """Return packed positions uint64[R, W] (`pipeline.dataset.files.stored_planes`) of rows by
-    column.
-    """
+    """Return packed positions uint64[R, W] (dataset/files/stored_planes.py) of rows."""
     out_WR = np.empty((PACKED, len(rows["black"])), dtype=np.uint64)
     for bit in range(BOARDS):
         out_WR[bit] = rows[f"codes_{bit}"]
@@ -350,13 +335,11 @@ def _write_block(
     kept: NDArray[np.int64] | None,
     block: int,
 ) -> list[dict[str, Any]]:
-    """Write the rows of a block that are `kept` (None: all), a shard for each split; return the
-    manifest's entries.
-    """
+    """Write the kept rows of a block, a shard per split; return the manifest's entries."""
     splits = split_of(tagged.games.identity, task.config)[rows.game[:filled]]
     if kept is not None:
         splits[np.delete(np.arange(filled), kept)] = len(SPLITS)
-    out, entries = place(task.out), []
+    files, entries = _folder(task).files, []
     history = task.config.history if tagged.depth is None else 1
     earlier_RH = replay.earlier_moves(rows, filled, history)
     for number, split in enumerate(SPLITS):
@@ -370,9 +353,8 @@ def _write_block(
             earlier_RH, picked
         )
         name = f"{split}-{task.chunk.index:05d}-{block}.parquet"
-        require_unused(out, [name], DatasetError)
         write = partial(write_packed, packed_of(taken), columns, task.config.planes)
-        done = publish(files_folder(out), name, len(picked), write)
+        done = publish(files, name, len(picked), write)
         entries.append(
             {
                 "name": name,
@@ -386,12 +368,11 @@ def _write_block(
 
 
 def encode_chunk(task: ChunkTask) -> dict[str, Any]:
-    """Turn a chunk into shards and a note; return the note with `fresh_rows`, 0 if the chunk was
-    done before.
+    """Turn a chunk into shards and a note; return the note with the number of new rows.
 
     Raises OtherDumpError if it was done from other text, and DatasetError if with other settings.
     """
-    parts = place(task.out) / PARTS
+    parts = _folder(task).notes
     note = parts / part_name(task.chunk.index)
     digest = hashlib.sha256(task.chunk.text).hexdigest()
     made_by = {"config": config_digest(task.config), "rows_version": ROWS_VERSION}

@@ -70,9 +70,7 @@ class GameCounts:
 
 
 def data_card(manifest: Mapping[str, Any], games: GameCounts) -> str:
-    """Return a description of a dataset in Markdown: counts, splits, ratings, time controls,
-    results, dropped games.
-    """
+    """Return a dataset's description in Markdown."""
     splits = [
         {"split": split, "games": count, "positions": manifest["positions"][split]}
         for split, count in sorted(games.values["split"].items())

@@ -35,8 +35,7 @@ def estimate(
     progress: Progress = silent,
     stop: Stop = never,
 ) -> dict[str, Any]:
-    """Estimate what `ingest` of the same sources and configuration will make; nothing is kept on
-    disk.
+    """Estimate what `ingest` of the same sources will make; nothing is kept on disk.
 
     Returns `games_read`, `games_kept`, `positions`, `gigabytes` and `minutes`; `dropped` and
     `positions_dropped`, shares by reason; and `basis`, the share of the text that was read. Raises
@@ -74,9 +73,7 @@ def estimate(
 
 
 def _copy_head(name: str, path: Path, stop: Stop) -> float:
-    """Write the first games of a dump to `path`, and return the bytes of its whole text, by the
-    bytes per raw byte.
-    """
+    """Copy the first games of a dump, and return the estimated bytes of its whole text."""
     source = Source(name, stop)
     stream = source.open()
     if source.is_evaluations:
@@ -107,9 +104,7 @@ def _copy_head(name: str, path: Path, stop: Stop) -> float:
 def _ingest_heads(
     paths: Sequence[Path], folder: Path, config: IngestConfig, progress: Progress, stop: Stop
 ) -> tuple[Mapping[str, Any], float]:
-    """Ingest the beginnings with one process; return the manifest and the seconds without loading
-    kernels.
-    """
+    """Ingest the beginnings; return the manifest and the seconds without kernel loading."""
     (folder / "warm.pgn").write_text(WARM_UP)
     ingest(
         [str(folder / "warm.pgn")],

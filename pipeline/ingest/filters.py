@@ -51,9 +51,7 @@ commas."""
 
 @settings(ConfigError)
 class Filters:
-    """Settings of the filters; every default keeps all. The manifest counts what each filter
-    dropped.
-    """
+    """Settings of the filters; the defaults keep all, and the manifest counts dropped games."""
 
     player: tuple[str, ...] = field(default=(), metadata=NAMES_HOLD_COMMAS)
     """Keep only moves of this player, named exactly as in the tags. Several names keep several
@@ -120,9 +118,7 @@ class Filters:
 
 
 def day(text: str, name: str) -> int:
-    """Return YYYY-MM-DD as the number YYYYMMDD, 0 for ""; raises ConfigError that names the
-    option.
-    """
+    """Return YYYY-MM-DD as the number YYYYMMDD, 0 for ""; raises ConfigError."""
     if not text:
         return 0
     try:
@@ -211,8 +207,7 @@ class GameColumns:
         )
 
     def draw(self) -> NDArray[np.float64]:
-        """Return a number in [0, 1): a hash of the movetext without trailing white space, and of
-        the seed.
+        """Return a number in [0, 1) by a hash of the stripped movetext and the seed.
 
         0 for evaluated positions, of which a sample was read.
         """
@@ -227,9 +222,7 @@ class GameColumns:
         return unit_interval(splitmix64(hashes, self.seed))
 
     def has_eval(self) -> NDArray[np.bool_]:
-        """Return whether the movetext may have an evaluation, as its rows show later; False for
-        games that are dropped.
-        """
+        """Return whether the movetext of a kept game may have an evaluation."""
         games, whole = self.tagged.games, self.text.tobytes()
         found = np.full(len(games.status), self.tagged.depth is not None)
         if self.tagged.depth is not None:
@@ -260,9 +253,7 @@ class RowColumns:
         return own
 
     def game_ply(self) -> NDArray[np.int64]:
-        """Return the half-moves before this one, the largest number for positions without a
-        game.
-        """
+        """Return the half-moves before this one, the largest number outside games."""
         no_game = self.tagged.parity[self.rows.game] != NO_LABELS
         return np.where(no_game, np.iinfo(np.int64).max, self.rows.ply)
 
@@ -297,9 +288,7 @@ class RowColumns:
         return np.where(value == NO_EVAL, 0, np.abs(value))
 
     def rank_in_game(self) -> NDArray[np.int64]:
-        """Return each row's rank, from 0, in a random order of those rows of its game that are kept
-        so far.
-        """
+        """Return each kept row's rank, from 0, in a random order of its game's rows."""
         game, ply = self.rows.game, self.rows.ply.astype(np.uint64)
         drawn = splitmix64(self.tagged.games.identity[game] ^ (ply << np.uint64(48)), self.seed)
         rank, kept = np.full(len(game), -1), np.flatnonzero(self.reason == KEPT)
@@ -399,9 +388,7 @@ def apply_filters(
     status: NDArray[np.uint8],
     names: tuple[str, ...],
 ) -> None:
-    """Mark games or rows in `status`, an index into `names`, that filters drop; those that are
-    dropped keep their reason.
-    """
+    """Mark the games or rows that filters drop in `status`; the first reason stays."""
     for row in active(table, settings):
         refused = row.refuses(settings, *(getattr(columns, name)() for name in row.columns))
         status[(status == KEPT) & refused] = names.index(row.reason)

@@ -45,8 +45,7 @@ def _named(names: Sequence[str], indices: NDArray[np.uint8], known: NDArray[np.b
 
 
 def write_options(stored: pa.Schema) -> dict[str, Any]:
-    """Return how the table is written: text as dictionaries, and numbers by their differences,
-    which need no compression.
+    """Return options of Parquet: dictionaries for text, differences for numbers.
 
     Hashes are written as they are. Nothing reads statistics, which would take half the time of
     writing.
@@ -63,9 +62,7 @@ def write_options(stored: pa.Schema) -> dict[str, Any]:
 def games_table(
     tagged: Tagged, text: NDArray[np.uint8], chunk: Chunk, split_G: NDArray[np.uint8]
 ) -> pa.Table:
-    """Return the rows of `games.parquet` for a chunk's games, dropped ones with the reason;
-    `split_G` indexes SPLITS.
-    """
+    """Return the rows of `games.parquet` for a chunk; `split_G` indexes SPLITS."""
     games, spans = tagged.games, tagged.spans
     count = len(games.status)
     used = games.status == replay.USED

@@ -9,9 +9,10 @@ workers, killed and started again at any time, end with the same bytes. Finished
 `.building/` until the manifest is complete.
 """
 
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,7 @@ from engine.encoding.planes import ENCODING_VERSION, moves_hash
 from engine.json_files import read_json
 from engine.progress import Progress, Stop, Tick, never, silent
 from pipeline.dataset.files.columns import FORMAT_VERSION
-from pipeline.dataset.files.layout import CARD
-from pipeline.dataset.files.shards import GAMES, MANIFEST, finish_dataset, read_manifest
+from pipeline.dataset.files.shards import MANIFEST, read_manifest
 from pipeline.dumps.chunks import read_chunks
 from pipeline.dumps.formats.evaluations import ENGINE_MOVES, Sample
 from pipeline.dumps.source import STDIN, Source, expand, is_same_file, require, short_name
@@ -36,7 +36,6 @@ from pipeline.errors import (
     OtherDumpError,
     OtherSettingsError,
     Stopped,
-    StoreError,
 )
 from pipeline.executors.local import Engine, Failure, LocalEngine
 from pipeline.ingest.chunk import (
@@ -48,19 +47,10 @@ from pipeline.ingest.chunk import (
     release_buffers,
 )
 from pipeline.ingest.manifest import build_manifest, plain_config
-from pipeline.storage.building import BUILDING, PARTS, RUN, begin, discard, require_unused
+from pipeline.storage.job_folder import DATASET, MARKER, JobFolder
 from pipeline.storage.objects import look
-from pipeline.storage.ownership import DATASET, require_own
 from pipeline.storage.preflight import require_utf8
-from pipeline.storage.stores import (
-    LOCK,
-    alone,
-    catch_store_errors,
-    is_local,
-    is_url,
-    make_folder,
-    temporaries,
-)
+from pipeline.storage.stores import is_url
 
 ELSEWHERE = "choose another --out"
 MOST_SOURCES = 1 << 16
@@ -105,22 +95,12 @@ def ingest(
         require_utf8(name)
     for name in sources:
         require(name)
-    made = [path for path in (out, *out.parents) if not path.exists()] if is_local(out) else []
-    try:
-        with catch_store_errors(out):
-            require_own(out, DATASET, DatasetError)
-            make_folder(out)
-    except OSError as error:
-        raise IngestError(f"{out} cannot be made: {error.strerror or error}") from error
-    try:
-        busy = IngestError(f"another ingest is writing {out}: wait for it, or choose another --out")
-        with alone(out, busy), catch_store_errors(out), _removing_unused(out, made):
-            config = choose_chunk_size(config, sources, out)
-            manifest = _finished(out, sources, config) or _ingest(
-                sources, out, config, engine or LocalEngine(workers), progress, stop
-            )
-    except StoreError as error:
-        raise IngestError(f"{error}: what was finished is kept, run again to continue") from error
+    folder = JobFolder(out, DATASET, DatasetError, IngestError)
+    with folder.held():
+        config = choose_chunk_size(config, sources, folder)
+        manifest = _finished(folder, sources, config) or _ingest(
+            sources, folder, config, engine or LocalEngine(workers), progress, stop
+        )
     damage = [
         f"{source['name']}: {source['damage']}"
         for source in manifest["sources"]
@@ -134,30 +114,10 @@ def ingest(
     return manifest
 
 
-@contextmanager
-def _removing_unused(out: Path, made: Sequence[Path]) -> Iterator[None]:
-    """Delete the folders that an ingest has made, innermost first, if it fails before its first
-    chunk.
-
-    Used while the folder is locked, so that nobody else's build is deleted.
-    """
-    try:
-        yield
-    except BaseException:
-        if made and not any((out / PARTS).glob("[0-9]*.json")):
-            with suppress(OSError):
-                discard(out)
-                (out / LOCK).unlink(missing_ok=True)
-                for folder in made:
-                    folder.rmdir()
-        raise
-
-
 def choose_chunk_size(
-    config: IngestConfig, sources: Sequence[str], out: Path | None = None
+    config: IngestConfig, sources: Sequence[str], folder: JobFolder | None = None
 ) -> IngestConfig:
-    """Return the configuration with a number for `chunk_mib`: what `out` was begun with, or one
-    chosen by the dumps' size.
+    """Return the configuration with `chunk_mib` as in `folder`, or chosen by the dumps' size.
 
     The choice is the smallest of CHUNK_SIZES that cuts the dumps into at most MOST_CHUNKS; memory
     grows with a chunk by a few times its size. Dumps of unknown size (standard input, some servers)
@@ -165,21 +125,8 @@ def choose_chunk_size(
     """
     if config.chunk_mib:
         return config
-    for path in (
-        () if out is None else (out / MANIFEST, out / BUILDING / MANIFEST, out / BUILDING / RUN)
-    ):
-        made = read_json(path, DatasetError) if path.exists() else None
-        if (
-            isinstance(made, dict)
-            and isinstance(made.get("config"), dict)
-            and made["config"].get("chunk_mib")
-        ):
-            try:
-                return replace(config, chunk_mib=made["config"]["chunk_mib"])
-            except (TypeError, ConfigError):
-                raise DatasetError(
-                    f"{path} is damaged: its chunk_mib is not the size of a chunk"
-                ) from None
+    if folder is not None and (chunk_mib := _recorded_chunk_size(folder)):
+        return replace(config, chunk_mib=chunk_mib)
     known = [name for name in sources if is_url(name) or (name != STDIN and Path(name).is_file())]
     text = sum(
         (Source(name).size or 0) * UNPACKED.get(Path(short_name(name)).suffix, 1) for name in known
@@ -188,12 +135,30 @@ def choose_chunk_size(
     return replace(config, chunk_mib=next(fitting, CHUNK_SIZES[-1]))
 
 
-def _finished(out: Path, sources: Sequence[str], config: IngestConfig) -> dict[str, Any] | None:
-    """Return the manifest of a finished dataset, else None; raises DatasetError if its sources,
-    settings or code differ.
+def _recorded_chunk_size(folder: JobFolder) -> int:
+    """Return the chunk size that a dataset was begun with, 0 for a new one; raises DatasetError."""
+    manifest = folder.out / MANIFEST
+    recorded = read_json(manifest, DatasetError) if manifest.exists() else folder.identity()
+    config = recorded.get("config") if isinstance(recorded, dict) else None
+    if not isinstance(config, dict) or not config.get("chunk_mib"):
+        return 0
+    try:
+        return IngestConfig(chunk_mib=config["chunk_mib"]).chunk_mib
+    except (TypeError, ConfigError):
+        path = manifest if manifest.exists() else folder.out / MARKER
+        raise DatasetError(f"{path} is damaged: its chunk_mib is not the size of a chunk") from None
+
+
+def _finished(
+    folder: JobFolder, sources: Sequence[str], config: IngestConfig
+) -> dict[str, Any] | None:
+    """Return the manifest of a finished dataset, else None.
+
+    Raises DatasetError if its sources, settings or code differ.
     """
-    if not finish_dataset(out):
+    if not folder.is_finished():
         return None
+    out = folder.out
     manifest = read_manifest(out)
     asked, made = plain_config(config), manifest["config"]
     if made != asked:
@@ -223,9 +188,7 @@ def _finished(out: Path, sources: Sequence[str], config: IngestConfig) -> dict[s
 
 
 def _is_same_dump(entry: Mapping[str, Any], name: str) -> bool:
-    """Return whether a dump is the one of a manifest's entry, by its hash, or by the version that
-    its server sends.
-    """
+    """Compare a dump with a manifest's entry by hash, or by the server's version."""
     if is_url(name):
         version = look(name)
         same = (entry["name"], entry["bytes"], entry.get("version")) == (
@@ -241,9 +204,10 @@ def _is_same_dump(entry: Mapping[str, Any], name: str) -> bool:
     return entry["name"] == path.name and is_same_file(entry, path)
 
 
-def _begin(out: Path, sources: Sequence[str], config: IngestConfig) -> None:
-    """Begin or continue a build; raises DatasetError if the one in `out` is of other sources,
-    settings or code.
+def _begin(folder: JobFolder, sources: Sequence[str], config: IngestConfig) -> None:
+    """Begin or continue a build.
+
+    Raises DatasetError if the one that was begun has other sources, settings or code.
     """
     asked: dict[str, Any] = {
         "sources": [short_name(name) for name in sources],
@@ -255,35 +219,23 @@ def _begin(out: Path, sources: Sequence[str], config: IngestConfig) -> None:
     }
     if any(map(is_url, sources)):  # files are recognised by the text of their chunks
         asked["dump_versions"] = [look(name).name if is_url(name) else None for name in sources]
-    path = out / BUILDING / RUN
     # nothing is mixed while no chunk is done
-    begun = path.exists() and any((out / PARTS).glob("[0-9]*.json"))
-    if begun:
-        before = read_json(path, DatasetError)
-        if not isinstance(before, dict):
-            raise DatasetError(f"{path} is damaged: delete {out} and ingest again")
-        differing = sorted(
-            name for name in before.keys() | asked.keys() if before.get(name) != asked.get(name)
+    begun = folder.has_notes()
+    if begun and (found := folder.differences(asked)):
+        names = sorted({re.split(r"[. ]", text)[0] for text in found})
+        is_other_dump = names in (["dump_versions"], ["rows_version"])
+        refusal = OtherDumpError if is_other_dump else OtherSettingsError
+        raise refusal(
+            f"{folder.out} holds an unfinished ingest with other {', '.join(names)}",
+            remedy=f"delete it or {ELSEWHERE}",
         )
-        if differing:
-            refusal = (
-                OtherDumpError
-                if differing in (["dump_versions"], ["rows_version"])
-                else OtherSettingsError
-            )
-            raise refusal(
-                f"{out} holds an unfinished ingest with other {', '.join(differing)}",
-                remedy=f"delete it or {ELSEWHERE}",
-            )
-    require_unused(out, (GAMES, CARD, MANIFEST), DatasetError)
-    if not begun:
-        discard(out)
-        begin(out, asked)
+    folder.claim(asked, has_results=begun)
+    folder.make_notes()
 
 
 def _ingest(
     names: Sequence[str],
-    out: Path,
+    folder: JobFolder,
     config: IngestConfig,
     engine: Engine,
     progress: Progress,
@@ -291,13 +243,13 @@ def _ingest(
 ) -> dict[str, Any]:
     """Encode every chunk that is not done, then publish the games and the manifest."""
     sources = [Source(name, stop, sample=Sample(config.sample, config.seed)) for name in names]
-    parts = out / PARTS
+    out = folder.out
     where = str(out if is_url(str(out)) else out.absolute())  # a worker may run in another folder
     sizes = [
         Source(name).size for name in names if name == STDIN or is_url(name) or Path(name).is_file()
     ]
     total = None if None in sizes else sum(size or 0 for size in sizes)
-    _begin(out, names, config)
+    _begin(folder, names, config)
     announce_to_workers("replay")
     began, raw_bytes, positions, fresh, taken = 0.0, 0, 0, 0, 0
 
@@ -322,7 +274,7 @@ def _ingest(
             for number, (_, status, value) in enumerate(results):
                 if status != "ok":
                     raise _error(status, value)
-                if not (parts / part_name(value["chunk"])).exists():
+                if not (folder.notes / part_name(value["chunk"])).exists():
                     raise IngestError(
                         f"{out} is not the same folder for all workers: choose one that all nodes "
                         f"share"
@@ -341,30 +293,21 @@ def _ingest(
                         f"stopped; what was finished is kept in {out}: run the same command to "
                         f"continue"
                     )
-        if (parts / part_name(taken)).exists():
+        if (folder.notes / part_name(taken)).exists():
             raise OtherDumpError(
                 "the dump has become shorter since this ingest was begun", remedy=ELSEWHERE
             )
         release_buffers()  # merging needs memory too
         more = {"moves_by": "engine"} if sources[0].input in ENGINE_MOVES else {}
         try:
-            return build_manifest(out, [source.describe() for source in sources], config, more)
+            return build_manifest(folder, [source.describe() for source in sources], config, more)
         finally:
             if not positions:  # a misspelled player, for example: the next try is another ingest
-                discard(out)
+                folder.discard()
     except FetchError as error:
         raise IngestError(
             f"{error}; what was finished is kept in {out}: run the same command to continue"
         ) from error
-    except OSError as error:
-        raise IngestError(
-            f"{error.strerror or error} ({error.filename or out}): what was finished is kept, run "
-            f"again to continue"
-        ) from error
-    finally:
-        for folder in (out / BUILDING, out / PARTS):
-            for path in temporaries(folder):
-                path.unlink(missing_ok=True)
 
 
 def _error(status: str, value: Failure | None) -> Exception:

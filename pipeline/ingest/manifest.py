@@ -19,14 +19,21 @@ import pyarrow.parquet as pq
 from engine.encoding.planes import ENCODING_VERSION, moves_hash
 from pipeline.dataset.files import shards as shard_format
 from pipeline.dataset.files.columns import FORMAT_VERSION
-from pipeline.dataset.files.shards import GAMES, SPLITS, publish, publish_dataset, read_note
+from pipeline.dataset.files.shards import (
+    GAMES,
+    MANIFEST,
+    SPLITS,
+    publish,
+    publish_json,
+    read_note,
+)
 from pipeline.errors import DatasetError
 from pipeline.ingest.chunk import OTHERS, ROWS_VERSION, IngestConfig, config_digest, part_name
 from pipeline.ingest.data_card import GameCounts, write_card
 from pipeline.ingest.examples import merge_examples
 from pipeline.ingest.filters import GAME_STATUS, ROW_STATUS
 from pipeline.ingest.games_table import write_options
-from pipeline.storage.building import PARTS, files_folder
+from pipeline.storage.job_folder import JobFolder
 from pipeline.storage.stores import open_for_arrow
 
 READERS = 8
@@ -34,20 +41,16 @@ READERS = 8
 
 
 def read_notes(parts: Path) -> list[dict[str, Any]]:
-    """Return the notes of all chunks in order, listed once and read concurrently; raises
-    DatasetError.
-    """
+    """Return the notes of all chunks in order, read concurrently; raises DatasetError."""
     there = {path.name for path in parts.iterdir()} if parts.exists() else set()
     names = itertools.takewhile(there.__contains__, map(part_name, itertools.count()))
     with ThreadPoolExecutor(READERS) as pool:
         return list(pool.map(read_note, [parts / name for name in names]))
 
 
-def _merge_games(out: Path, count: int) -> tuple[dict[str, Any], GameCounts]:
-    """Publish `games.parquet` from the chunks' tables, a row group each; return its entry, and
-    counts of its games.
-    """
-    paths = [out / PARTS / f"games-{index:05d}.parquet" for index in range(count)]
+def _merge_games(folder: JobFolder, count: int) -> tuple[dict[str, Any], GameCounts]:
+    """Publish `games.parquet` from the chunks' tables; return its entry and counts."""
+    paths = [folder.notes / f"games-{index:05d}.parquet" for index in range(count)]
     kinds: dict[str, pa.DataType] = {}  # puzzles have two more columns
     rows, counts = 0, GameCounts()
     for path in paths:
@@ -71,7 +74,7 @@ def _merge_games(out: Path, count: int) -> tuple[dict[str, Any], GameCounts]:
                 writer.write_table(table.select(merged.names))
                 counts.add(table)
 
-    done = publish(files_folder(out), GAMES, rows, write)
+    done = publish(folder.files, GAMES, rows, write)
     return {
         "name": GAMES,
         "split": None,
@@ -97,7 +100,7 @@ def plain_config(config: IngestConfig) -> dict[str, Any]:
 
 
 def build_manifest(
-    out: Path,
+    folder: JobFolder,
     sources: Sequence[Mapping[str, Any]],
     config: IngestConfig,
     more: Mapping[str, Any] | None = None,
@@ -106,11 +109,11 @@ def build_manifest(
 
     `sources` are the entries of the dumps. Raises DatasetError if there is no position.
     """
-    notes = read_notes(out / PARTS)
+    notes = read_notes(folder.notes)
     # self-play has no config
     made_by = {(note["config"], note["rows_version"]) for note in notes if "config" in note}
     if made_by - {(config_digest(config), ROWS_VERSION)}:
-        raise DatasetError(OTHERS.format(out=out))
+        raise DatasetError(OTHERS.format(out=folder.out))
     status: Counter[str] = Counter()
     rows_dropped: Counter[str] = Counter()
     for note in notes:
@@ -143,7 +146,7 @@ def build_manifest(
         split: sum(entry["rows"] for entry in files if entry["split"] == split) for split in SPLITS
     }
     shard_bytes = sum(entry["bytes"] for entry in files)
-    table, game_counts = _merge_games(out, len(notes))
+    table, game_counts = _merge_games(folder, len(notes))
     manifest = {
         "format_version": FORMAT_VERSION,
         "encoding_version": ENCODING_VERSION,
@@ -164,6 +167,8 @@ def build_manifest(
         **(more or {}),
         "files": [*files, table],
     }
-    write_card(files_folder(out), manifest, game_counts)
-    publish_dataset(out, manifest)
+    write_card(folder.files, manifest, game_counts)
+    publish_json(folder.files, MANIFEST, manifest)
+    folder.finish(MANIFEST)
+    remember_files(folder.out, manifest)
     return manifest

@@ -1,17 +1,14 @@
-"""Replace a dataset: the new one is built beside the old one, and gets its name when it is
-complete.
+"""Replace a dataset: build the new one beside the old one, and rename it when it is complete.
 
-    NAME/             the dataset that everybody reads, unchanged until the last moment
-    .NAME.building/   the new one; it is continued after a stop or a kill
-    .NAME.replaced/   the old one between the two renames; `recover` gives it back its name if they
-    were not both done
-    .NAME.deleting/   the old one while its files are deleted
+    NAME/        the dataset that everybody reads, unchanged until the new one is complete
+    .NAME.new/   the new one; it is continued after a stop or a kill
+    .NAME.old/   the old one, until it is deleted
 
-Only files that a dataset's own records name are deleted. A store cannot rename folders, so datasets
-there are not replaced.
+A store cannot rename folders, so datasets there are not replaced.
 """
 
 import json
+import shutil
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -30,9 +27,8 @@ from pipeline.errors import (
 from pipeline.executors.local import Engine
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
-from pipeline.storage.building import BUILDING, discard, is_build
-from pipeline.storage.ownership import SYSTEM, is_ignored
-from pipeline.storage.stores import alone, is_local, sync_directory
+from pipeline.storage.job_folder import BUILDING, MARKER, SYSTEM, is_ignored
+from pipeline.storage.stores import is_local, lock_of, locked, sync_directory
 
 
 def replace(
@@ -51,40 +47,34 @@ def replace(
     IngestError if another ingest is writing it, and what `ingest` raises.
     """
     if not is_local(out):
-        raise ConfigError(
-            f"{out}: a store has no rename, so a dataset there is not replaced: ingest to another "
-            f"place"
-        )
+        raise ConfigError(f"{out}: a store has no rename: ingest to another place")
     out = out.resolve()
     if out.is_mount():
-        raise ConfigError(
-            f"{out} is a mount point, which cannot be renamed: choose a folder below it"
-        )
+        raise ConfigError(f"{out} is a mount point: choose a folder below it")
     recover(out)
     _require_own_files(out)  # before the lock, which truncates a file of that name
-    building, aside = (out.with_name(f".{out.name}.{state}") for state in ("building", "replaced"))
+    new, old = _beside(out)
+    out.mkdir(parents=True, exist_ok=True)
     damage = None
-    with alone(
-        out,
-        IngestError(f"another ingest is writing {out}: wait for it or stop it, then replace it"),
-    ):
+    busy = IngestError(f"another process is writing {out}: wait for it, then replace it")
+    with locked(lock_of(out), busy):
+
+        def build() -> dict[str, Any]:
+            return ingest([str(source)], new, config, engine=engine, progress=progress, stop=stop)
+
         try:
             try:
-                manifest = ingest(
-                    [str(source)], building, config, engine=engine, progress=progress, stop=stop
-                )
+                manifest = build()
             except (OtherDumpError, OtherSettingsError):
-                _delete(building)
-                manifest = ingest(
-                    [str(source)], building, config, engine=engine, progress=progress, stop=stop
-                )
+                shutil.rmtree(new)
+                manifest = build()
         except DamagedError as error:  # all games before the damage are a complete dataset
-            damage, manifest = error, read_manifest(building)
+            damage, manifest = error, read_manifest(new)
         _require_own_files(out)
         try:
-            for before, after in ((out, aside), (building, out)):
-                before.rename(after)
-                sync_directory(out.parent)
+            out.rename(old)
+            new.rename(out)
+            sync_directory(out.parent)
         except OSError as error:
             raise IngestError(
                 f"{out} could not be replaced ({error.strerror}): run it again"
@@ -96,69 +86,36 @@ def replace(
 
 
 def recover(out: Path) -> None:
-    """Finish or undo a swap that was killed half-way, so that `out` is a dataset again."""
-    out = out.resolve()
-    aside, deleting = (out.with_name(f".{out.name}.{state}") for state in ("replaced", "deleting"))
-    _delete(deleting)
-    if not aside.exists():
-        return
-    if not out.exists():
-        aside.rename(out)
+    """Undo a replacement that was killed between its two renames, or delete the old dataset."""
+    _, old = _beside(out.resolve())
+    if not out.exists() and (old / MANIFEST).is_file():
+        old.rename(out)
         sync_directory(out.parent)
-    elif not (out / MANIFEST).is_file():
-        raise DatasetError(
-            f"{aside} is the former dataset of {out}, and the one in its place is unfinished: "
-            f"delete one of the two"
-        )
-    else:
-        for path in aside.iterdir():
-            if path.name in SYSTEM and not (out / path.name).exists():
+    if old.exists():
+        for path in [path for path in old.iterdir() if path.name in SYSTEM]:
+            if out.exists() and not (out / path.name).exists():
                 path.rename(out / path.name)
-        aside.rename(deleting)
-        _delete(deleting)
+        (old / MANIFEST).unlink(missing_ok=True)  # first: what is half deleted does not come back
+        shutil.rmtree(old)
 
 
-def _own_names(folder: Path) -> set[str]:
-    """Return the names in a folder that are a dataset's, by its manifest, of whatever version, and
-    its build.
-    """
-    names = {BUILDING} if is_build(folder) else set()
+def _beside(out: Path) -> tuple[Path, Path]:
+    """Return the folders of the new and of the old dataset."""
+    return out.with_name(f".{out.name}.new"), out.with_name(f".{out.name}.old")
+
+
+def _require_own_files(folder: Path) -> None:
+    """Raise DatasetError if files in a folder are not the dataset's: they would be lost."""
+    own = {BUILDING, MARKER} if (folder / MARKER).is_file() else set()
     with suppress(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         manifest = json.loads((folder / MANIFEST).read_bytes())
         if {"format_version", "moves_hash"} <= manifest.keys():
-            names |= {MANIFEST, CARD, *(str(entry["name"]) for entry in manifest["files"])}
-    return names
-
-
-def _require_own_files(out: Path) -> None:
-    """Raise DatasetError for a folder with files that no record of the dataset names: they would be
-    lost.
-    """
-    own = _own_names(out)
-    found = [path for path in sorted(out.iterdir()) if not is_ignored(path)] if out.exists() else []
-    others = [
-        it.name
-        for it in found
-        if it.name not in own or it.is_symlink() or it.is_dir() != (it.name == BUILDING)
-    ]
+            own |= {MANIFEST, CARD, *(str(entry["name"]) for entry in manifest["files"])}
+    found = [path for path in sorted(folder.glob("*")) if not is_ignored(path)]
+    others = [path.name for path in found if path.name not in own]
     if others:
         shown = ", ".join(others[:3]) + (f" and {len(others) - 3} more" if len(others) > 3 else "")
         raise DatasetError(
-            f"{out} holds files that are not of the dataset ({shown}): move that away, then "
+            f"{folder} holds files that are not of the dataset ({shown}): move that away, then "
             f"replace it"
         )
-
-
-def _delete(folder: Path) -> None:
-    """Delete a dataset, its records last; files that they do not name stay, and the folder with
-    them.
-    """
-    own = _own_names(folder)
-    for path in list(folder.iterdir()) if folder.exists() else ():
-        if (path.name in own or is_ignored(path)) and path.name != MANIFEST and path.is_file():
-            path.unlink(missing_ok=True)
-    discard(folder)
-    if MANIFEST in own:
-        (folder / MANIFEST).unlink(missing_ok=True)
-    with suppress(OSError):
-        folder.rmdir()

@@ -101,8 +101,7 @@ def read_time_control(value: str) -> tuple[int, int]:
 
 
 def parse_result(value: str) -> int:
-    """Return White's +1, 0 or -1 by a Result, UNKNOWN_RESULT where the movetext decides, -2 for an
-    outcome without a score.
+    """Return White's result: 1, 0, -1, UNKNOWN_RESULT, or -2 for an outcome without a score.
 
     `1-0 forfeit` is a result, `0-0` and `+/-` are none.
     """
@@ -121,9 +120,7 @@ def parse_result(value: str) -> int:
 
 
 def read_results(text: NDArray[np.uint8], spans: NDArray[np.int64], games: replay.Games) -> None:
-    """Set the games' results by their Result tags (int64[G, 2]); mark games whose outcome has no
-    score as unfinished.
-    """
+    """Set results by Result tags (int64[G, 2]); without a score a game is unfinished."""
     result = map_values(text, spans, parse_result, np.int64)
     games.status[result == _NO_SCORE] = replay.UNFINISHED
     games.result[:] = np.where(result == _NO_SCORE, UNKNOWN_RESULT, result)
@@ -132,8 +129,7 @@ def read_results(text: NDArray[np.uint8], spans: NDArray[np.int64], games: repla
 def read_fens(
     text: NDArray[np.uint8], spans: NDArray[np.int64], games: replay.Games
 ) -> NDArray[np.uint64]:
-    """Return the starting positions, the usual one first, and set the games' index into them by
-    their FEN tags.
+    """Return the starting positions, the usual one first, and set each game's index.
 
     `spans` int64[G, F, 2]: a game whose SetUp announces a position has a bad FEN if it has none.
     """
@@ -165,9 +161,7 @@ def unescape(value: str) -> str:
 def find_players(
     text: NDArray[np.uint8], spans: NDArray[np.int64], names: Collection[str]
 ) -> NDArray[np.bool_]:
-    """Return whether White and Black are among `names`, spelled as in the tags, bool[G, 2]; no
-    names mean everybody.
-    """
+    """Return whether White and Black are among `names`, bool[G, 2]; all without names."""
     if not names:
         return np.ones((len(spans), 2), dtype=np.bool_)
     sides = (tags.WHITE, tags.BLACK)

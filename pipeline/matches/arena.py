@@ -6,7 +6,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from engine.match.config import PlayerError
+from engine.match.config import MatchError, PlayerError
 from engine.progress import Progress, Stop, never, silent
 from pipeline.dataset.files.shards import publish_json
 from pipeline.evaluation.render import publish_bytes
@@ -14,8 +14,7 @@ from pipeline.matches.config import ArenaConfig, SideConfig
 from pipeline.matches.files import MatchFilesError
 from pipeline.matches.match import format_elo, play_match
 from pipeline.matches.players import player_of
-from pipeline.storage.ownership import MATCH, MATCHES, is_free, is_of, require_own
-from pipeline.storage.preflight import require_folder
+from pipeline.storage.job_folder import MATCHES, JobFolder
 from pipeline.storage.tables import markdown
 
 SHOWN = (
@@ -43,8 +42,7 @@ def arena(
     progress: Progress = silent,
     stop: Stop = never,
 ) -> dict[str, Any]:
-    """Play a match of two players in `out`, or a round robin of more in folders below; return the
-    summary or the table.
+    """Play a match in `out`, or a round robin below it; return the summary or the table.
 
     Raises what `play_match` and `play_matches` raise.
     """
@@ -63,8 +61,7 @@ def play_matches(
     progress: Progress = silent,
     stop: Stop = never,
 ) -> dict[str, Any]:
-    """Play matches, each in a folder of `out`; return `rows` and the table as `text`, which are
-    also written to `out`.
+    """Play matches in folders of `out`; return and write `rows` and the table as `text`.
 
     Every player is started once before the first match. Raises what `play_match` raises, and
     PlayerError for a pairing that is listed twice. After Stopped the same call continues.
@@ -79,25 +76,22 @@ def play_matches(
     if len(set(names)) < len(names):
         names = [f"{name}-{number}" for number, name in enumerate(names, 1)]
     folders = dict(zip(sides, names, strict=True))
-    require_folder(out)
-    require_own(
-        out, MATCHES, MatchFilesError, ours=lambda entry: is_of(entry, MATCH) or is_free(entry)
-    )
-    rows: list[dict[str, Any]] = []
-    for a, b in pairings:
-        place = out / f"{folders[a]}-against-{folders[b]}"
-        summary = play_match(a, b, config, place, progress=progress, stop=stop)
-        rows.append({"match": place.name, **{name: summary[name] for name in SHOWN}})
-    table = table_of(rows)
-    publish_json(out, "matches.json", {"rows": rows})  # first: it marks the folder's kind
-    publish_bytes(out, "table.md", table.encode() + b"\n")
+    folder = JobFolder(out, MATCHES, MatchFilesError, MatchError)
+    with folder.held():
+        folder.claim({})
+        rows: list[dict[str, Any]] = []
+        for a, b in pairings:
+            place = out / f"{folders[a]}-against-{folders[b]}"
+            summary = play_match(a, b, config, place, progress=progress, stop=stop)
+            rows.append({"match": place.name, **{name: summary[name] for name in SHOWN}})
+        table = table_of(rows)
+        publish_json(out, "matches.json", {"rows": rows})
+        publish_bytes(out, "table.md", table.encode() + b"\n")
     return {"out": str(out), "rows": rows, "text": table}
 
 
 def table_of(rows: Sequence[dict[str, Any]]) -> str:
-    """Return the table in Markdown: for each match the Elo difference with its 95 % interval, score
-    and forfeits.
-    """
+    """Return the table in Markdown: Elo with 95 % interval, score and forfeits of each match."""
     return markdown(
         "player|opponent|Elo difference (95 %)|score|+ = -|forfeits",
         (

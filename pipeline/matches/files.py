@@ -1,11 +1,9 @@
 """The files of a match.
 
-arena.json      who plays whom and how; a directory belongs to one match
 games.jsonl     one finished game per line, in the order they ended; sorted by number when the match
 is over
 games.pgn       the games with evaluations and clocks, by number
 summary.json    the result
-.lock           held by the process that plays
 
 Stability: FORMAT_VERSION 1. The other files are made from games.jsonl whenever a match ends or
 stops.
@@ -28,7 +26,7 @@ from pipeline.evaluation.render import publish_bytes
 
 FORMAT_VERSION = 1
 RESULTS = ("1-0", "0-1", "1/2-1/2")
-MATCH, JOURNAL, PGN, SUMMARY = "arena.json", "games.jsonl", "games.pgn", "summary.json"
+JOURNAL, PGN, SUMMARY = "games.jsonl", "games.pgn", "summary.json"
 
 _TERMINATIONS = {
     "adjudication": "adjudication",
@@ -43,9 +41,7 @@ class MatchFilesError(UserError):
 
 
 def read_games(out: Path) -> dict[int, GameRecord]:
-    """Return the finished games by number. A truncated last line is ignored; MatchFilesError for
-    any other invalid line.
-    """
+    """Return finished games by number; a truncated last line is ignored."""
     try:
         lines = (out / JOURNAL).read_bytes().split(b"\n")
     except FileNotFoundError:
@@ -63,9 +59,7 @@ def read_games(out: Path) -> dict[int, GameRecord]:
 
 
 def _record(line: bytes) -> GameRecord:
-    """Return the game of a journal line; raises ValueError for anything else, and for illegal
-    moves.
-    """
+    """Return the game of a journal line; raises ValueError, also for illegal moves."""
     from pydantic import TypeAdapter
 
     row = parse_json(line)
@@ -89,9 +83,7 @@ class Journal:
     """The open file games.jsonl of a match that is being played."""
 
     def __init__(self, out: Path, games: Mapping[int, GameRecord]) -> None:
-        """Rewrite the known games, which drops a truncated last line, and open the file to
-        append.
-        """
+        """Rewrite the known games without a truncated last line, and open the file to append."""
         publish_bytes(out, JOURNAL, _lines(games.values()).encode())
         self.file = (out / JOURNAL).open("ab")
 
@@ -125,9 +117,7 @@ def _colours(game: GameRecord, names: tuple[str, str]) -> tuple[str, str]:
 
 
 def pgn_of(record: GameRecord, names: tuple[str, str], clock: str) -> str:
-    """Return a game as PGN with the movers' evaluations, from White's view, and the clocks if there
-    were any.
-    """
+    """Return a game as PGN with evaluations from White's view, and clocks if there are any."""
     game = chess.pgn.Game()
     game.setup(chess.Board(record.fen))
     game.headers["Event"] = "fianchetto arena"

@@ -29,7 +29,6 @@ from pipeline.errors import Stopped
 from pipeline.matches.config import ArenaConfig, SideConfig
 from pipeline.matches.files import (
     FORMAT_VERSION,
-    MATCH,
     SUMMARY,
     Journal,
     MatchFilesError,
@@ -37,8 +36,7 @@ from pipeline.matches.files import (
     write_all,
 )
 from pipeline.matches.players import player_of
-from pipeline.storage import ownership
-from pipeline.storage.stores import alone
+from pipeline.storage.job_folder import MATCH, JobFolder
 
 ELO = ("elo", "elo_low", "elo_high")
 """A match's Elo difference and the ends of its 95 % interval, in its summary."""
@@ -53,21 +51,17 @@ def play_match(
     progress: Progress = silent,
     stop: Stop = never,
 ) -> dict[str, Any]:
-    """Play A against B in `out` and return the summary, which is also written; games that exist are
-    not played again.
+    """Play the missing games of A against B in `out`; return and write the summary.
 
     Raises PlayerError, BookError, MatchFilesError for a directory of another match, MatchError
     while another process plays there, and Stopped once the files of a stopped match are written.
     """
     (first, one), (second, two) = player_of(a, config.seed), player_of(b, config.seed + 1)
     openings = _openings(config)
-    ownership.require_own(out, ownership.MATCH, MatchFilesError)
-    busy = MatchError(
-        f"another match is being played in {out}: wait for it, or choose a new directory"
-    )
-    with alone(out, busy):
+    folder = JobFolder(out, MATCH, MatchFilesError, MatchError)
+    with folder.held():
         identity = {"format_version": FORMAT_VERSION, "a": one, "b": two, **_conditions(config)}
-        ownership.claim(out / MATCH, identity, MatchFilesError)
+        folder.claim(identity)
         games = read_games(out)
         if max(games, default=-1) >= config.games:
             raise MatchError(
@@ -118,9 +112,7 @@ def _conditions(config: ArenaConfig) -> dict[str, Any]:
 
 
 def _decided(games: dict[int, GameRecord], config: ArenaConfig) -> int | None:
-    """Return how many pairs decided the test; None while it is undecided or does not end the
-    match.
-    """
+    """Return how many pairs decided the test, None while it is undecided or not in use."""
     if not config.early:
         return None
     points = [games[number].points if number in games else None for number in range(config.games)]
@@ -136,9 +128,7 @@ def _play_missing(
     progress: Progress,
     stop: Stop,
 ) -> None:
-    """Play until all games are in `games` and in the journal, or the test has decided, or `stop`
-    returns True.
-    """
+    """Play and journal games until all are done, the test has decided, or `stop`."""
     (out / SUMMARY).unlink(missing_ok=True)  # the games to come will change it
     before, begun, over = len(games), time.perf_counter(), Event()
     with closing(Journal(out, games)) as journal:
@@ -204,9 +194,7 @@ def summarize(
 
 
 def _known_elo(found: Estimate) -> dict[str, float | None]:
-    """Return Elo with its interval; a clean sweep has one end alone, since every larger difference
-    explains it too.
-    """
+    """Return Elo with its interval; a clean sweep has one bound only."""
     only = {0.0: "elo_high", 1.0: "elo_low"}.get(found.score)
     return {name: round(getattr(found, name), 2) if only in (None, name) else None for name in ELO}
 
@@ -237,9 +225,7 @@ def text_of(summary: dict[str, Any]) -> str:
 
 
 def format_elo(row: Mapping[str, Any], prefix: str = "") -> str:
-    """Format a match's Elo difference with its 95 % interval, of a clean sweep the bound alone, and
-    "" without a match.
-    """
+    """Format Elo with its 95 % interval, a clean sweep's bound, or "" without a match."""
     elo, low, high = (row[prefix + name] for name in ELO)
     if elo is not None:
         return f"{elo:+.0f} [{low:+.0f}, {high:+.0f}]"

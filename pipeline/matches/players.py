@@ -21,9 +21,7 @@ MOST_RATING = 4000
 
 
 def player_of(side: SideConfig, seed: int) -> tuple[Contestant, dict[str, Any]]:
-    """Return a player and its identity, which a resumed match compares; raises PlayerError,
-    CheckpointError, OnnxError.
-    """
+    """Return a player and its identity; raises PlayerError, CheckpointError, OnnxError."""
     if side.who.startswith("uci:"):
         return _engine(side)
     limit = replace(side.limit, nodes=None)
@@ -46,9 +44,7 @@ def player_of(side: SideConfig, seed: int) -> tuple[Contestant, dict[str, Any]]:
 def _make_human_player(
     side: SideConfig, seed: int, evaluator: Evaluator, name: str, identity: dict[str, Any]
 ) -> tuple[Contestant, dict[str, Any]]:
-    """Return a player at a rating and its identity. Raises PlayerError for other options, a clock,
-    or no correction.
-    """
+    """Return a player at a rating and its identity; raises PlayerError."""
     options = _options(side)
     aim, rating = options.pop("aim", "likelihood"), options.pop("rating")
     if options or side.limit.timed:
@@ -84,9 +80,7 @@ def _make_human_player(
 
 
 def _evaluator(who: str, threads: int) -> tuple[Evaluator, str, dict[str, Any]]:
-    """Return an evaluator, its name and its identity; `threads` are those of an exported
-    network.
-    """
+    """Return an evaluator, its name and identity; `threads` are for exported networks."""
     if who in ("hand-written", "uniform"):
         return (evaluate if who == "hand-written" else uniform), who, {"evaluator": who}
     directory = Path(who.removeprefix("onnx:"))
@@ -133,8 +127,7 @@ def _engine(side: SideConfig) -> tuple[Contestant, dict[str, Any]]:
 
 
 def search_of(side: SideConfig, limit: Limit) -> SearchConfig:
-    """Return the search that a player's options describe; raises PlayerError for an unknown or
-    invalid one.
+    """Return the search that a player's options describe; raises PlayerError.
 
     Gumbel noise is off unless an option asks for it, as in mctx's evaluation.
     """

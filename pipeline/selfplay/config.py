@@ -19,9 +19,7 @@ VAL_SHARE = 0.05
 
 
 class ExploreError(UserError):
-    """Self-play that cannot be started, continued or finished; finished games and searches are
-    kept.
-    """
+    """Self-play cannot be started, continued or finished; finished work is kept."""
 
 
 def _search() -> SearchConfig:
@@ -40,9 +38,7 @@ def _search() -> SearchConfig:
 
 @settings(ExploreError)
 class ExploreConfig(SelfPlayConfig):
-    """A generation of self-play; the manifest records all of it, and a directory started with other
-    settings is refused.
-    """
+    """Settings of a generation of self-play, recorded in the manifest."""
 
     games: Positive = 1000
     """Games to play."""
@@ -85,9 +81,7 @@ class ExploreConfig(SelfPlayConfig):
         return self.source == "games"
 
     def ingest(self) -> IngestConfig:
-        """Return the settings that rows are made with; searched positions all come from train
-        splits and stay there.
-        """
+        """Return the settings that rows are made with; searched positions stay in train."""
         if self.plays:
             return IngestConfig(test_share=0.0, val_share=VAL_SHARE, seed=self.seed, chunk_mib=8)
         return IngestConfig(planes="compact", seed=self.seed)

@@ -13,7 +13,6 @@ Axes: R rows, S searches, G games of a chunk, W words of a position.
 
 import hashlib
 import json
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -53,9 +52,9 @@ from pipeline.ingest.manifest import build_manifest
 from pipeline.pgn import replay as pgn
 from pipeline.selfplay.config import ExploreConfig
 from pipeline.selfplay.draw import POSITIONS, read_drawn
-from pipeline.selfplay.journal import FOLDER, Journals
+from pipeline.selfplay.journal import Journals
 from pipeline.selfplay.records import RESULTS
-from pipeline.storage.building import BUILDING, PARTS, begin, discard
+from pipeline.storage.job_folder import JobFolder
 
 PGN, RECORDS = "games.pgn", "games.jsonl"
 CHUNK_BYTES = 4 << 20
@@ -65,40 +64,28 @@ MOST_SIMULATIONS = np.iinfo(np.uint16).max
 
 
 def build(
-    out: Path,
+    folder: JobFolder,
     found: Journals,
     config: ExploreConfig,
     drawn: Mapping[str, Any],
     more: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Make the dataset of a generation whose items are all in the journal, and return its manifest;
-    delete the journal.
-    """
-    discard(out)  # an earlier build that was killed
-    begin(out, {"items": len(found.places)})
+    """Make the dataset of journalled items, delete the journal, and return the manifest."""
+    folder.discard()  # an earlier build that was killed
+    folder.make_notes()
     if config.plays:
-        sources = [_encode_games(out, found, config).describe()]
+        sources = [_encode_games(folder, found, config).describe()]
     else:
-        _encode_positions(out, found, config.ingest())
+        _encode_positions(folder, found, config.ingest())
         sources = drawn["sources"]
-    manifest = build_manifest(out, sources, config.ingest(), more)
-    clear(out)
-    return manifest
-
-
-def clear(out: Path) -> None:
-    """Delete what a finished dataset does not need."""
-    discard(out)
-    shutil.rmtree(out / FOLDER, ignore_errors=True)
+    return build_manifest(folder, sources, config.ingest(), more)
 
 
 # ---------------------------------------------------------------- games
 
 
-def _encode_games(out: Path, found: Journals, config: ExploreConfig) -> Source:
-    """Write games.pgn, games.jsonl and the shards of the games in the journal; return the source of
-    the rows.
-    """
+def _encode_games(folder: JobFolder, found: Journals, config: ExploreConfig) -> Source:
+    """Write the PGN, records and shards of the journal's games; return the rows' source."""
     lines = [found.places[number] for number in sorted(found.places)]
 
     def write_pgn(target: Any) -> None:
@@ -109,22 +96,26 @@ def _encode_games(out: Path, found: Journals, config: ExploreConfig) -> Source:
         for line in lines:
             target.write(json.dumps(line.read()["record"], allow_nan=False).encode() + b"\n")
 
-    publish(out / BUILDING, PGN, len(lines), write_pgn)
-    publish(out / BUILDING, RECORDS, len(lines), write_records)
-    source = Source(str(out / BUILDING / PGN))
+    publish(folder.files, PGN, len(lines), write_pgn)
+    publish(folder.files, RECORDS, len(lines), write_records)
+    source = Source(str(folder.files / PGN))
     for chunk in read_chunks([source], CHUNK_BYTES):
         entries = [
             line.read() for line in lines[chunk.first_game : chunk.first_game + len(chunk.starts)]
         ]
-        _encode_chunk(ChunkTask(chunk, str(out), config.ingest()), entries, config.draw_penalty)
+        task = ChunkTask(chunk, str(folder.out), config.ingest())
+        _encode_chunk(folder, task, entries, config.draw_penalty)
     return source
 
 
 def _encode_chunk(
-    task: ChunkTask, entries: Sequence[Mapping[str, Any]], draw_penalty: float
+    folder: JobFolder,
+    task: ChunkTask,
+    entries: Sequence[Mapping[str, Any]],
+    draw_penalty: float,
 ) -> None:
     """Encode a chunk of games.pgn and its journal lines into shards and a note for the manifest."""
-    chunk, config, out = task.chunk, task.config, Path(task.out)
+    chunk, config = task.chunk, task.config
     text = np.frombuffer(chunk.text, dtype=np.uint8)
     tagged = read_games(text, chunk.starts, config)
     plies_G = np.array([len(entry["record"]["moves"]) for entry in entries])
@@ -149,7 +140,7 @@ def _encode_chunk(
         if len(mine):
             picked = {name: values[mine] for name, values in columns.items()}
             path, seed = (
-                out / BUILDING / f"{split}-{chunk.index:05d}-0.parquet",
+                folder.files / f"{split}-{chunk.index:05d}-0.parquet",
                 (config.seed, chunk.index, number),
             )
             picked_searches = [searches[at] for at in mine]
@@ -158,13 +149,13 @@ def _encode_chunk(
             )
     table = games_table(tagged, text, chunk, splits_G)
     publish(
-        out / PARTS,
+        folder.notes,
         f"games-{chunk.index:05d}.parquet",
         len(table),
         lambda target: pq.write_table(table, target),
     )
     _publish_note(
-        out,
+        folder,
         chunk.index,
         hashlib.sha256(chunk.text).hexdigest(),
         len(entries),
@@ -176,28 +167,28 @@ def _encode_chunk(
 # ---------------------------------------------------------------- positions
 
 
-def _encode_positions(out: Path, found: Journals, config: IngestConfig) -> None:
+def _encode_positions(folder: JobFolder, found: Journals, config: IngestConfig) -> None:
     """Write the shards of the searched positions, and a note for the manifest."""
-    folder, files, promotions = out / FOLDER, [], []
-    packed_NW, columns = read_drawn(folder / POSITIONS)
+    drawn, files, promotions = folder.journal, [], []
+    packed_NW, columns = read_drawn(drawn / POSITIONS)
     for number, searches in enumerate(_batches(found)):
         rows_S = np.array([search[0] for search in searches], dtype=np.int64)
         picked = {name: values[rows_S] for name, values in columns.items()}
-        path = out / BUILDING / f"train-00000-{number}.parquet"
+        path = folder.files / f"train-00000-{number}.parquet"
         files.append(
             _write_shard(
                 path, (config.seed, number), packed_NW[rows_S], picked, searches, config.planes
             )
         )
         promotions.append(picked["promotion"])
-    games = pq.ParquetFile(folder / GAMES).metadata.num_rows
+    games = pq.ParquetFile(drawn / GAMES).metadata.num_rows
     publish(
-        out / PARTS,
+        folder.notes,
         "games-00000.parquet",
         games,
-        lambda target: target.write((folder / GAMES).read_bytes()),
+        lambda target: target.write((drawn / GAMES).read_bytes()),
     )
-    _publish_note(out, 0, file_hash(folder / POSITIONS), games, np.concatenate(promotions), files)
+    _publish_note(folder, 0, file_hash(drawn / POSITIONS), games, np.concatenate(promotions), files)
 
 
 def _batches(found: Journals) -> Iterator[list[list[Any]]]:
@@ -265,7 +256,7 @@ def _visits(searches: Sequence[Sequence[Any]]) -> pa.Array:
 
 
 def _publish_note(
-    out: Path,
+    folder: JobFolder,
     index: int,
     digest: str,
     games: int,
@@ -283,4 +274,4 @@ def _publish_note(
         "label_collisions": int(np.isin(promotions, (2, 3, 4)).sum()),
         "files": files,
     }
-    publish_json(out / PARTS, part_name(index), note)
+    publish_json(folder.notes, part_name(index), note)

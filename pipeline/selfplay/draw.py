@@ -85,9 +85,7 @@ place."""
 
 
 def phase_of(ply_R: NDArray[Any], planes_RP: NDArray[np.uint64]) -> NDArray[np.uint8]:
-    """Return the index into PHASES: endgames have at most ENDGAME_PIECES beside kings and pawns;
-    then openings by ply.
-    """
+    """Return the index into PHASES, by pieces beside kings and pawns, then by ply."""
     pieces_R = np.bitwise_count(planes_RP[:, 2:10]).sum(axis=1)
     early_R = np.where(ply_R < OPENING_PLIES, 0, 1)
     return np.where(pieces_R <= ENDGAME_PIECES, 2, early_R).astype(np.uint8)
@@ -102,8 +100,7 @@ def draw(
     *,
     exact_count: bool,
 ) -> dict[str, Any]:
-    """Draw positions into `folder` and return the contents of `drawn.json`; if it exists, nothing
-    is drawn.
+    """Draw positions into `folder` once, and return the contents of `drawn.json`.
 
     Raises ExploreError where no position can be drawn, or with `exact_count` fewer than
     `config.count`. Raises DatasetError for a folder that is no dataset, and Stopped.
@@ -158,9 +155,7 @@ def draw(
 
 
 def read_drawn(path: Path) -> tuple[NDArray[np.uint64], dict[str, NDArray[Any]]]:
-    """Return the positions of a file that `draw` wrote: packed, uint64[N, W], and their other
-    columns.
-    """
+    """Return the positions that `draw` wrote, uint64[N, W], and their other columns."""
     with open_shard(path) as reader:
         names = [name for name in (*KEPT, *CONTEXT) if name != "planes"]
         wanted = (*names, "planes")
@@ -170,9 +165,7 @@ def read_drawn(path: Path) -> tuple[NDArray[np.uint64], dict[str, NDArray[Any]]]
 
 
 def identify_datasets(datasets: Sequence[Path]) -> list[dict[str, str]]:
-    """Return the name and the manifest's hash of each dataset, and what is held out of it; raises
-    DatasetError.
-    """
+    """Return each dataset's name, manifest hash and held-out part; raises DatasetError."""
     return [
         {
             "name": part.name,
@@ -191,9 +184,7 @@ def _draw(
     progress: Progress,
     stop: Stop,
 ) -> NDArray[Any]:
-    """Return the drawn candidates; more of a game than `per_game` where short games and repeated
-    positions leave too few.
-    """
+    """Return the drawn candidates; `per_game` grows while there are too few."""
     before = -1
     while True:
         candidates = _candidates(shards, per_game, config.seed, progress, stop)
@@ -271,9 +262,7 @@ def rank_equals(sorted_C: NDArray[Any]) -> NDArray[np.int64]:
 
 
 def _choose(found: NDArray[Any], count: int, per_game: int, seed: int) -> NDArray[Any]:
-    """Return at most `count` positions in random order, at most `per_game` of a game, and none
-    twice.
-    """
+    """Return `count` different positions at most, in random order, `per_game` of a game."""
     shares = np.array(list(PHASES.values()))
     phase_C = splitmix64(
         splitmix64(found["game"], seed + 1) ^ found["phase"].astype(np.uint64), seed
@@ -319,9 +308,7 @@ def _read_rows(chosen: NDArray[Any], shards: Sequence[Shard]) -> dict[str, NDArr
 def _games(
     games_G: NDArray[np.uint64], used: Sequence[Dataset]
 ) -> tuple[pa.Table, list[Mapping[str, Any]]]:
-    """Return the rows of these games in the tables of games, and the sources that their column
-    `source` counts.
-    """
+    """Return these games' rows of the games tables, and the numbered sources."""
     sources: list[Mapping[str, Any]] = []
     parts = []
     for number, dataset in enumerate(used):

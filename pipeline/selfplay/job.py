@@ -3,7 +3,7 @@
     checkpoint, configuration, datasets -> [process: games or searches -> journal] -> shards,
     manifest
 
-explore.json identifies the generation; a directory that was started with anything else is refused,
+job.json identifies the generation; a directory that was started with anything else is refused,
 with the setting that differs. Until the manifest exists, `.journal/` holds what is finished. A game
 or search depends on the seed, its number, the settings and the evaluator. So a killed generation
 ends with the files of an uninterrupted one; only `selfplay.timing` in the manifest differs. (A
@@ -20,21 +20,19 @@ from pydantic_core import to_jsonable_python
 
 from engine.encoding.planes import ENCODING_VERSION, moves_hash
 from engine.progress import Progress, Stop, Tick, never, silent
-from pipeline.dataset.files.shards import MANIFEST, finish_dataset, publish_json, read_manifest
+from pipeline.dataset.files.shards import MANIFEST, read_manifest
 from pipeline.errors import ConfigError
 from pipeline.executors.by_name import LOCAL, engine_of
 from pipeline.selfplay.config import ExploreConfig, ExploreError
-from pipeline.selfplay.dataset import build, clear
+from pipeline.selfplay.dataset import build
 from pipeline.selfplay.draw import DRAWN, draw, identify_datasets
-from pipeline.selfplay.journal import FOLDER, Journals, read_journals
-from pipeline.selfplay.processes import complete, prepare_journal
+from pipeline.selfplay.journal import Journals, read_journals
+from pipeline.selfplay.processes import complete
 from pipeline.selfplay.statistics import count_games, count_searches, timing
 from pipeline.selfplay.worker import ONNX, Task
-from pipeline.storage.ownership import SELFPLAY, claim, require_apart, require_own
-from pipeline.storage.stores import alone
+from pipeline.storage.job_folder import SELFPLAY, JobFolder
 
 FORMAT_VERSION = 2
-IDENTITY = "explore.json"
 
 
 def explore(
@@ -80,66 +78,46 @@ def explore(
             f"engine"
         )
     identity = _identify(checkpoint, config, datasets, lineage)
-    require_own(out, SELFPLAY, ExploreError)
-    require_apart(out, [*datasets, *([] if checkpoint is None else [checkpoint])], ExploreError)
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ExploreError(f"{out} cannot be made: {error.strerror}") from error
-    with alone(
-        out,
-        ExploreError(f"another process works in {out}: wait for it, or choose another directory"),
-    ):
-        try:
-            _claim(out, identity)
-            if finish_dataset(out):
-                manifest = read_manifest(out)
-                clear(out)
-                return manifest
-            journal = out.absolute() / FOLDER
-            prepare_journal(journal)
-            drawn = (
-                {}
-                if config.plays
-                else draw(datasets, config, journal, progress, stop, exact_count=exact_count)
-            )
-            total, width = (config.games, 1) if config.plays else (drawn["positions"], config.width)
-            task = Task(
-                numbers=tuple(range(-(-total // width))),
-                config=config,
-                checkpoint=checkpoint.absolute()
-                if checkpoint is not None and config.uses_network
-                else None,
-                journal=journal,
-                run_file=journal / f"run-{secrets.token_hex(8)}",
-                owner=os.getpid(),
-            )
+    reads = [*datasets, *([] if checkpoint is None else [checkpoint])]
+    folder = JobFolder(out, SELFPLAY, ExploreError, reads=reads)
+    with folder.held():
+        journal = out.absolute() / folder.journal.name
+        # without results there is nothing that other settings could be mixed with
+        has_results = (out / MANIFEST).exists() or (journal / DRAWN).exists()
+        folder.claim(identity, has_results=has_results or bool(read_journals(journal).places))
+        if folder.is_finished():
+            return read_manifest(out)
+        journal.mkdir(exist_ok=True)
+        drawn: dict[str, Any] = {}
+        if not config.plays:
+            drawn = draw(datasets, config, journal, progress, stop, exact_count=exact_count)
+        total, width = (config.games, 1) if config.plays else (drawn["positions"], config.width)
+        task = Task(
+            numbers=tuple(range(-(-total // width))),
+            config=config,
+            checkpoint=checkpoint.absolute() if checkpoint and config.uses_network else None,
+            journal=journal,
+            run_file=journal / f"run-{secrets.token_hex(8)}",
+            owner=os.getpid(),
+        )
 
-            def show(items: int) -> Tick:
-                return Tick(
-                    min(items * width, total), total, "games" if config.plays else "positions"
-                )
+        def show(items: int) -> Tick:
+            return Tick(min(items * width, total), total, "games" if config.plays else "positions")
 
-            found = (
-                read_journals(journal)
-                if finished_only
-                else complete(task, remote, workers, progress, stop, show)
-            )
-            if not found.places:
-                raise ExploreError(
-                    f"nothing is finished in {out}: run the same command without --finished-only"
-                )
-            described = _describe(found, drawn, identity, config)
-            if finished_only:
-                figures = described["selfplay"]
-                done = figures["games"] if config.plays else figures["searched"] + figures["over"]
-                figures["unfinished"] = total - done
-            return build(out, found, config, drawn, described)
-        except OSError as error:
+        if finished_only:
+            found = read_journals(journal)
+        else:
+            found = complete(task, remote, workers, progress, stop, show)
+        if not found.places:
             raise ExploreError(
-                f"{error.strerror or error} ({out}): what was finished is kept, run again to "
-                f"continue"
-            ) from error
+                f"nothing is finished in {out}: run the same command without --finished-only"
+            )
+        described = _describe(found, drawn, identity, config)
+        if finished_only:
+            figures = described["selfplay"]
+            done = figures["games"] if config.plays else figures["searched"] + figures["over"]
+            figures["unfinished"] = total - done
+        return build(folder, found, config, drawn, described)
 
 
 def _identify(
@@ -148,9 +126,7 @@ def _identify(
     datasets: Sequence[Path],
     lineage: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
-    """Return everything that a generation depends on; raises for a checkpoint that cannot be
-    used.
-    """
+    """Return a generation's identity; raises for a checkpoint that cannot be used."""
     player = None
     if config.uses_network:
         if checkpoint is None:
@@ -184,17 +160,6 @@ def _identify(
         "lineage": dict(lineage or {}),
     }
     return to_jsonable_python(identity)  # type: ignore[no-any-return]
-
-
-def _claim(out: Path, identity: Mapping[str, Any]) -> None:
-    """Record what the directory is started with, or compare; ExploreError names the setting that
-    differs.
-    """
-    journal = out / FOLDER
-    if (out / MANIFEST).exists() or (journal / DRAWN).exists() or read_journals(journal).places:
-        claim(out / IDENTITY, identity, ExploreError)
-    else:  # nothing is finished that other settings could be mixed with
-        publish_json(out, IDENTITY, identity)
 
 
 def _describe(

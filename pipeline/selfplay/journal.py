@@ -24,7 +24,6 @@ from uuid import uuid4
 
 from engine.temporaries import name_path
 
-FOLDER = ".journal"
 CHECKSUM = 8
 """Hexadecimal digits before the space and the JSON text of a line."""
 RECORD = b' {"record"'

@@ -29,8 +29,7 @@ BLOCK = 4096
 def step_off(
     rows: dict[str, NDArray[Any]], seed: int, progress: Progress = silent, stop: Stop = never
 ) -> None:
-    """Play one to MOST_MOVES random legal moves in each row, in place; a game ends before the move
-    that would end it.
+    """Play one to MOST_MOVES random legal moves in each row, in place, not ending the game.
 
     The rows then belong to no game: no label, no evaluation, no result (`plies` is 0). Raises
     Stopped.

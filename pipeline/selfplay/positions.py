@@ -38,9 +38,7 @@ CACHE_MIB = 8
 def search_groups(
     evaluator: Evaluator, config: ExploreConfig, positions: Path, numbers: Sequence[int], stop: Stop
 ) -> Iterator[dict[str, Any]]:
-    """Search the groups of these numbers in a file of positions, and yield their lines until `stop`
-    returns True.
-    """
+    """Search groups of positions, and yield their lines until `stop` returns True."""
     packed_NP, columns = read_drawn(positions)
     positions_NW = to_positions(packed_NP)
     positions_NW[:, COUNTERS] = columns["halfmove"].astype(np.uint64) | columns["ply"].astype(

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
-from pathlib import Path
 
 from engine.compiling import announce_to_workers
 from engine.cores import cores
@@ -20,22 +19,11 @@ from pipeline.executors.local import Engine, Failure, LocalEngine
 from pipeline.selfplay.config import ExploreError
 from pipeline.selfplay.journal import Journals, Watch, read_journals
 from pipeline.selfplay.worker import ONNX, Task, work_on
-from pipeline.storage.stores import temporaries
 
 LATE_SECONDS = 10.0
 """How long a shared folder may take to show items that were finished."""
 GRACE = 15.0
 """Seconds that processes have to finish their move and their journal before they are cancelled."""
-
-
-def prepare_journal(journal: Path) -> None:
-    """Make a journal's folder, and delete the files that a killed run left open there and beside
-    it.
-    """
-    journal.mkdir(exist_ok=True)
-    for folder in (journal.parent, journal):
-        for left in temporaries(folder):
-            left.unlink(missing_ok=True)
 
 
 def complete(
@@ -112,9 +100,7 @@ def _run(
 
 
 def _suited(task: Task) -> int:
-    """Return how many processes suit this machine: one where the network runs on a GPU, so that its
-    batches are large.
-    """
+    """Return how many processes suit this machine: one for a network on a GPU."""
     if task.config.uses_network and task.config.device != ONNX:
         from model.training.precision import device_for
 

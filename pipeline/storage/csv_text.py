@@ -24,9 +24,7 @@ def csv_text(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
 
 
 def _quote_formula(value: Any) -> Any:
-    """Quote a text that a spreadsheet would take for a formula, and drop line ends; numbers stay
-    numbers.
-    """
+    """Quote a text that a spreadsheet would run as a formula, and drop line ends."""
     if not isinstance(value, str):
         return value
     value = value.replace("\r", " ")  # csv does not quote it where rows end in a line feed

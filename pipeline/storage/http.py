@@ -1,17 +1,11 @@
-"""Files on the web, read in order and through broken connections, for `fetch` and for `ingest` of
-an address.
+"""A file on the web, read in order and resumed at a byte after a broken connection.
 
-    request -> bytes -> a break, a stall, "come back later" -> wait -> request from that byte on ->
-    bytes -> the end
-
-Bytes of two versions of a file are never joined. A request that continues names a strong validator
-(If-Range, RFC 9110 section 13.1.5), a strong ETag, and the answer must repeat it. Where the server
-has none, the file is read again from byte 0, and the bytes that were returned before are compared
-by their hash. A body whose end looks like a broken connection is refused. Needs urllib3 2, for
-`read1`.
+Bytes of two versions of a file are never joined. A request that resumes names a strong ETag in
+If-Range (RFC 9110 section 13.1.5), and the answer must repeat it. Without a strong ETag the file is
+read again from byte 0, and the bytes that were returned before are compared by their hash. A body
+whose end looks like a broken connection is refused.
 """
 
-import email.utils
 import hashlib
 import re
 import time
@@ -26,20 +20,19 @@ from pipeline.errors import ChangedError, ConfigError, FetchError, Stopped
 
 if TYPE_CHECKING:
     import requests
+    from urllib3.util import Retry
 
 BLOCK = 1 << 18
 """Maximum number of bytes that one read of a connection returns."""
 REDIRECTS = 10
-"""Maximum number of redirects in a row that are followed."""
 ATTEMPTS = 6
-"""Requests in a row that may bring nothing before the file is given up."""
-CONNECT_SECONDS = 15.0
-STALL_SECONDS = 60.0
-"""Seconds without a byte after which a connection is given up."""
-FIRST_WAIT = 1.0
-"""Seconds before the second request; each later wait is twice as long."""
-LONGEST_WAIT = 300.0
-"""Longest wait in seconds; a server that asks for a longer one is not asked again."""
+"""Requests in a row that may fail before the file is given up."""
+CONNECT_SECONDS, STALL_SECONDS = 15.0, 60.0
+"""Timeouts of a connection, and of a wait for a byte."""
+BACKOFF = 1.0
+"""Factor of the waits between requests, as in urllib3's Retry: 0, 2, 4, 8 ... times as long."""
+MAX_WAIT = 300.0
+"""Longest wait in seconds; if a server asks for a longer one, the file is given up."""
 
 _RETRIED = frozenset({408, 425, 429, 500, 502, 503, 504})
 _HINTS = dict.fromkeys((404, 410), ": there is no such file")
@@ -108,9 +101,7 @@ def _split(url: str) -> SplitResult:
 
 
 def hide_secrets(word: str) -> str:
-    """Return a word that may be no valid URL without what would be user, password and query, for
-    messages.
-    """
+    """Return a word, perhaps no valid URL, without user, password and query."""
     return re.sub("//[^/]*@", "//", word.partition("?")[0])
 
 
@@ -138,7 +129,7 @@ class WebFile:
         """sha256 of the bytes before the position."""
         self.breaks = 0
         """Requests that failed or were postponed so far."""
-        self._failures = 0
+        self._retries = _new_retries()
         self._use_ranges = True
         self._skip, self._skipped = 0, hashlib.sha256()
         self._body: requests.Response | None = None
@@ -146,14 +137,14 @@ class WebFile:
 
     def look(self) -> RemoteVersion:
         """Request the file's first byte and return the file's version."""
-        self._retry(lambda: self._request(look=True))
+        self._retry(lambda: self._request({"Range": "bytes=0-0"}))
         self.close()
         return self.version
 
     def open(self) -> RemoteVersion:
         """Send the first request, and return the file's version."""
         if not self._is_at_end():
-            self._retry(self._request)
+            self._retry(self._resume)
         return self.version
 
     def read(self, count: int) -> bytes:
@@ -163,7 +154,7 @@ class WebFile:
             if self._skip:
                 data = self._drop_repeated(data)
             if data:
-                self._failures = 0
+                self._retries = _new_retries()
                 self.digest.update(data)
                 self.position += len(data)
                 return data
@@ -183,9 +174,7 @@ class WebFile:
         return self.position > 0 and self.position == self.version.size
 
     def _drop_repeated(self, data: bytes) -> bytes:
-        """Return the bytes after the position; raises ChangedError if those before it are not what
-        was read before.
-        """
+        """Return the bytes after the position; raises ChangedError if those before it differ."""
         repeated, data = data[: self._skip], data[self._skip :]
         self._skip -= len(repeated)
         self._skipped.update(repeated)
@@ -198,7 +187,7 @@ class WebFile:
         if self._is_at_end():
             return b""
         if self._body is None:
-            self._request()
+            self._resume()
         assert self._body is not None
         data = bytes(self._body.raw.read1(count, decode_content=False))
         if not data and (self._skip or self.version.size):
@@ -207,18 +196,28 @@ class WebFile:
             )
         return data
 
-    def _request(self, look: bool = False) -> None:
-        """Send one request and check its answer; raises _BrokenError if another one may succeed."""
-        name, validator = shown(self.url), self.version.validator
-        resumes = self._use_ranges and validator != "" and self.position > 0
-        first = self.position if resumes else 0
-        headers = {"Range": "bytes=0-0"} if look else {}
-        if resumes:
-            headers = {"Range": f"bytes={first}-", "If-Range": validator}
+    def _resume(self) -> None:
+        """Request the bytes from the position on if their version can be proven, else all bytes."""
+        validator = self.version.validator
+        if not (self._use_ranges and validator and self.position):
+            self._request({})
+            return
+        found = self._request({"Range": f"bytes={self.position}-", "If-Range": validator})
+        if found is not None and found.validator != validator:
+            self._use_ranges = False
+            raise _BrokenError("the server did not prove that the part is of the same version")
+
+    def _request(self, headers: Mapping[str, str]) -> RemoteVersion | None:
+        """Send one request and check its answer; return the version if it is a part of the file.
+
+        Raises _BrokenError if another request may succeed.
+        """
+        name = shown(self.url)
+        first = self.position if "If-Range" in headers else 0
         self._body = answer = self._answer(headers)
         status = answer.status_code
         if status in _RETRIED:
-            raise _BrokenError(f"the server answered {status}", _retry_after(answer.headers))
+            raise _BrokenError(f"the server answered {status}", _retry_after(answer))
         if status not in (200, 206, 416):
             raise FetchError(f"{name}: the server answers {status}{_HINTS.get(status, '')}")
         found, start, has_end = _parse(status, answer.headers)
@@ -231,55 +230,33 @@ class WebFile:
         if not has_end:
             raise FetchError(
                 f"{name}: the server marks neither its size nor its end, so a broken connection "
-                f"would go unnoticed: "
-                "download it by other means and check it"
+                f"would go unnoticed: download it by other means and check it"
             )
-        if resumes and status == 206 and found.validator != validator:
-            self._use_ranges = False
-            raise _BrokenError("the server did not prove that the part is of the same version")
         if not self.position:
             self.version = found
-        self._skip, self._skipped = (
-            self.position - (first if status == 206 else 0),
-            hashlib.sha256(),
-        )
+        self._skip = self.position - (first if status == 206 else 0)
+        self._skipped = hashlib.sha256()
+        return found if status == 206 else None
 
     def _answer(self, headers: Mapping[str, str]) -> "requests.Response":
-        """Return the answer at the end of the redirects, each of which is checked before it is
-        followed.
-        """
+        """Return the answer at the end of the redirects."""
         import requests
 
         self.close()
-        url, timeout = self.url, (CONNECT_SECONDS, STALL_SECONDS)
-        for _ in range(REDIRECTS + 1):
-            try:
-                answer = self._session.get(
-                    url, headers=headers, stream=True, timeout=timeout, allow_redirects=False
-                )
-                target = self._session.get_redirect_target(answer)
-                if target is None:
-                    return answer
-                answer.close()
-                following = urljoin(url, requests.utils.requote_uri(target))
-                encrypted = [urlsplit(one).scheme == "https" for one in (url, following)]
-            # requests' and urllib3's errors about invalid addresses are ValueErrors too
-            except ValueError as error:
-                raise FetchError(
-                    f"{shown(self.url)} leads nowhere: {type(error).__name__}"
-                ) from error
-            if encrypted == [True, False]:
-                raise FetchError(
-                    f"{shown(self.url)} leads to an address without encryption: it is not followed"
-                )
-            url = following
-        raise FetchError(f"{shown(self.url)} leads nowhere: over {REDIRECTS} redirects")
+        name, timeout = shown(self.url), (CONNECT_SECONDS, STALL_SECONDS)
+        try:
+            return self._session.get(self.url, headers=headers, stream=True, timeout=timeout)
+        except requests.TooManyRedirects as error:
+            raise FetchError(f"{name} leads nowhere: over {REDIRECTS} redirects") from error
+        except FetchError:
+            raise
+        # requests' and urllib3's errors about invalid addresses are ValueErrors too
+        except ValueError as error:
+            raise FetchError(f"{name} leads nowhere: {type(error).__name__}") from error
 
     def _retry(self, request: Callable[[], Any]) -> Any:
-        """Repeat a request, with waits that double, until it succeeds or the attempts are used
-        up.
-        """
-        import urllib3
+        """Repeat a request until it succeeds or the attempts are used up."""
+        from urllib3.exceptions import HTTPError
 
         while True:
             if self.stop():
@@ -287,31 +264,32 @@ class WebFile:
             try:
                 return request()
             # requests' errors are OSErrors
-            except (_BrokenError, OSError, urllib3.exceptions.HTTPError) as error:
+            except (_BrokenError, OSError, HTTPError) as error:
                 self.close()
                 self.breaks += 1
-                self._failures += 1
-                asked = getattr(error, "wait", None)
-                if final := self._final_error(error, asked or 0.0):
-                    raise final from error
-            usual = min(FIRST_WAIT * 2.0 ** min(self._failures - 1, 30), LONGEST_WAIT)
-            rest(usual if asked is None else asked, self.stop)
+                wait = self._next_wait(error)
+            rest(wait, self.stop)
 
-    def _final_error(self, error: Exception, wait: float) -> FetchError | None:
-        """Return the error that ends the reading, None to try again."""
-        name, failures = shown(self.url), self._failures
+    def _next_wait(self, error: Exception) -> float:
+        """Return the seconds to wait before the next request; raises FetchError after the last."""
+        from urllib3.exceptions import MaxRetryError
+
+        name, asked = shown(self.url), getattr(error, "wait", None)
         if "CERTIFICATE_VERIFY_FAILED" in str(error):
-            return FetchError(f"{name}: the server's certificate cannot be verified")
-        if wait > LONGEST_WAIT:
-            return FetchError(
-                f"{name}: {_reason(error)} and asks for {wait:,.0f} seconds: try again then"
-            )
-        if failures >= ATTEMPTS:
-            tries = f"{failures} tries in a row" if failures > 1 else "the first try"
-            return FetchError(
-                f"{name}: given up at byte {self.position:,} after {tries} ({_reason(error)})"
-            )
-        return None
+            raise FetchError(f"{name}: the server's certificate cannot be verified") from error
+        if asked is not None and asked > MAX_WAIT:
+            raise FetchError(
+                f"{name}: {_reason(error)} and asks for {asked:,.0f} seconds: try again then"
+            ) from error
+        try:
+            self._retries = self._retries.increment("GET", name, error=error)
+        except MaxRetryError:
+            tries = len(self._retries.history) + 1
+            raise FetchError(
+                f"{name}: given up at byte {self.position:,} after {tries} tries in a row "
+                f"({_reason(error)})"
+            ) from error
+        return self._retries.get_backoff_time() if asked is None else float(asked)
 
 
 def rest(seconds: float, stop: Stop) -> None:
@@ -323,13 +301,28 @@ def rest(seconds: float, stop: Stop) -> None:
         time.sleep(min(left, 0.2))
 
 
+def _new_retries() -> "Retry":
+    from urllib3.util import Retry
+
+    return Retry(total=ATTEMPTS - 1, backoff_factor=BACKOFF, backoff_max=MAX_WAIT)
+
+
 def _session() -> "requests.Session":
-    """Return a session that asks for uncompressed transfer; proxies and certificates come from the
-    environment.
-    """
+    """Return a session for uncompressed bodies, with the environment's proxies and certificates."""
     import requests
 
-    session = requests.Session()
+    class Session(requests.Session):
+        def get_redirect_target(self, resp: requests.Response) -> str | None:
+            target = super().get_redirect_target(resp)
+            schemes = [urlsplit(one).scheme for one in (resp.url, urljoin(resp.url, target or ""))]
+            if schemes[0] == "https" != schemes[1]:
+                raise FetchError(
+                    f"{shown(resp.url)} leads to an address without encryption: it is not followed"
+                )
+            return target
+
+    session = Session()
+    session.max_redirects = REDIRECTS
     session.headers.update(
         {"User-Agent": "fianchetto (chess datasets)", "Accept-Encoding": "identity"}
     )
@@ -337,9 +330,7 @@ def _session() -> "requests.Session":
 
 
 def _parse(status: int, headers: Mapping[str, str]) -> tuple[RemoteVersion, int, bool]:
-    """Return a response's version of the file, the first byte of its body, and whether the body's
-    end is marked.
-    """
+    """Return an answer's version, its first byte, and whether the body's end is marked."""
     length, start = headers.get("Content-Length", ""), 0
     chunked = "chunked" in headers.get("Transfer-Encoding", "").lower()
     has_end = chunked or _SIZE.fullmatch(length) is not None
@@ -355,20 +346,17 @@ def _parse(status: int, headers: Mapping[str, str]) -> tuple[RemoteVersion, int,
     return version, start, has_end
 
 
-def _retry_after(headers: Mapping[str, str]) -> float | None:
-    """Return the seconds of Retry-After, None if the server sends none."""
-    text = headers.get("Retry-After", "").strip()
-    if _SIZE.fullmatch(text):
-        return float(text)
-    with suppress(ValueError, OverflowError):
-        return max(0.0, email.utils.parsedate_to_datetime(text).timestamp() - time.time())
+def _retry_after(answer: "requests.Response") -> float | None:
+    """Return the seconds of Retry-After, None if the server sends no valid ones."""
+    from urllib3.exceptions import InvalidHeader
+
+    with suppress(ValueError, OverflowError, InvalidHeader):
+        return _new_retries().get_retry_after(answer.raw)
     return None
 
 
 def _reason(error: BaseException) -> str:
-    """Return in a few words why a request failed; the URL, which may hold a secret, is not in
-    them.
-    """
+    """Return in a few words why a request failed, without the URL, which may hold a secret."""
     if isinstance(error, _BrokenError):
         return str(error)
     names = {type(error).__name__}

@@ -40,9 +40,7 @@ def look(name: str, stop: Stop = never) -> RemoteVersion:
 
 
 def list_files(name: str, suffix: str) -> list[str]:
-    """Return the addresses of a store's files below a prefix that end so, sorted; none for a file,
-    the web and local paths.
-    """
+    """Return a store's files below a prefix with this suffix, sorted; none elsewhere."""
     if not is_url(name) or is_web(name):
         return []
     path = cast("Any", place(name))
@@ -55,9 +53,7 @@ def list_files(name: str, suffix: str) -> list[str]:
 
 
 class RangeFile(io.RawIOBase):
-    """A seekable remote file; each read is one range request. Reading raises FetchError and
-    Stopped.
-    """
+    """A seekable remote file, one request per read. Raises FetchError and Stopped."""
 
     def __init__(self, name: str, version: RemoteVersion, stop: Stop = never) -> None:
         """Open this version of a file on the web or of an object in a store."""

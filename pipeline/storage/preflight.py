@@ -44,9 +44,7 @@ def require_address_space() -> None:
 
 
 def require_utf8(name: str) -> None:
-    """Raise ConfigError for a name that is not UTF-8: reports and Arrow's files could not hold
-    it.
-    """
+    """Raise ConfigError for a name that is not UTF-8, which reports could not hold."""
     try:
         name.encode()
     except UnicodeEncodeError as error:
@@ -57,16 +55,12 @@ def require_utf8(name: str) -> None:
 
 
 def installed(command: tuple[str, ...]) -> tuple[str, ...]:
-    """Return an engine's command with its full path if it is found; Debian's folder of games is
-    searched too.
-    """
+    """Return an engine's command with its full path, also from Debian's folder of games."""
     found = shutil.which(command[0]) or shutil.which(command[0], path=DEBIANS_GAMES) or command[0]
     return (found, *command[1:])
 
 
 def is_installed(engine: str) -> bool:
-    """Return whether the program of an engine's command is there, Debian's folder of games
-    included.
-    """
+    """Return whether an engine's program is installed."""
     command = tuple(shlex.split(engine))
     return bool(command) and shutil.which(installed(command)[0]) is not None

@@ -58,8 +58,7 @@ def is_url(name: str) -> bool:
 
 
 def place(name: str | Path) -> Path:
-    """Return the folder or file that a name means; raises ConfigError for an address that is not in
-    a store.
+    """Return the path of a name, here or in a store; raises ConfigError.
 
     For a store this is a UPath, which is not a Path but has all of its methods that are used here.
     """
@@ -93,9 +92,7 @@ def is_local(where: object) -> bool:
 
 
 def open_for_arrow(path: Path) -> Any:
-    """Open a file for pyarrow, by bytes: it takes the path `run:1/x` for an address, and refuses
-    names that are not UTF-8.
-    """
+    """Open a file for pyarrow by bytes, since it takes the path `run:1/x` for an address."""
     if not is_local(path):
         return path.open("rb")
     import pyarrow as pa
@@ -110,15 +107,12 @@ def make_folder(folder: Path) -> None:
 
 
 def temporaries(folder: Path) -> list[Path]:
-    """Return the temporary files that killed writers left in a folder (engine/temporaries.py); a
-    store has none.
-    """
+    """Return the temporary files that killed writers left in a folder; a store has none."""
     return abandoned(folder) if is_local(folder) else []
 
 
 def lock_of(folder: Path) -> FileLock:
-    """Return the lock of a folder; the lock of a store's folder excludes the processes of this
-    machine only.
+    """Return the lock of a folder; for a store it covers this machine's processes only.
 
     No lock is portable between stores. Two machines that ingest the same into one store publish the
     same bytes, and anything that differs is refused by `run.json` and by the records of chunks.
@@ -129,14 +123,6 @@ def lock_of(folder: Path) -> FileLock:
     return FileLock(
         Path(tempfile.gettempdir()) / f"fianchetto-{os.getuid()}-{digest}.lock", timeout=0
     )
-
-
-@contextmanager
-def alone(folder: Path, busy: Exception) -> Iterator[None]:
-    """Make a folder and hold its lock; raises `busy` if another process holds it."""
-    make_folder(folder)
-    with locked(lock_of(folder), busy):
-        yield
 
 
 @contextmanager
@@ -153,9 +139,7 @@ def locked(lock: FileLock, busy: Exception, seconds: float = 0.0) -> Iterator[No
 
 
 def store_errors() -> tuple[type[Exception], ...]:
-    """Return the errors of stores and networks: OSError, and those of the drivers that are
-    loaded.
-    """
+    """Return the errors of stores and networks, of the drivers that are loaded."""
     names = {
         "botocore.exceptions": ("BotoCoreError", "ClientError"),
         "aiohttp": ("ClientError",),
@@ -217,9 +201,7 @@ class _HashingFile:
 def _write(
     directory: Path, name: str, rows: int, write: Callable[[Any], None]
 ) -> tuple[Published, Callable[[], None]]:
-    """Let `write` fill a file; return its description, and the function that synchronises and
-    renames or uploads it.
-    """
+    """Let `write` fill a file; return its description and a function that publishes it."""
     path, local = directory / name, is_local(directory)
     with ExitStack() as stack:
         named: Any = new_file(path, buffering=BUFFER) if local else tempfile.NamedTemporaryFile()  # noqa: SIM115
@@ -241,8 +223,7 @@ def _write(
 
 
 def publish(directory: Path, name: str, rows: int, write: Callable[[Any], None]) -> Published:
-    """Let `write` fill a file, which gets its name when it is complete and on the disk; return its
-    description.
+    """Write a file, publish it when it is complete and on disk, and return its description.
 
     The name appears by atomic rename after fsync, in a store by the end of one upload. A writer
     that fails leaves nothing under the name, and the temporary file is deleted. Raises StoreError
@@ -258,8 +239,7 @@ Publish = Callable[[Path, str, int, Callable[[Any], None]], Published]
 
 @contextmanager
 def publish_behind() -> Iterator[Publish]:
-    """Yield a function that publishes as `publish` does, but synchronises or uploads files while
-    the next are written.
+    """Yield a `publish` that synchronises or uploads files while the next are written.
 
     All files have their names at the end of the block. Waiting for each would take 3 to 12 % of an
     ingest's time on a disk, and most of it with a store. Raises the first file's error, unless

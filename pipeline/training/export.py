@@ -28,8 +28,7 @@ def export_checkpoint(
     int8: bool = False,
     progress: Progress = silent,
 ) -> dict[str, Any]:
-    """Export a checkpoint to `out`, or to model.onnx beside its card; return the result of
-    `model.inference.export.export`.
+    """Export a checkpoint to `out`, or to model.onnx beside its card; return the result.
 
     It is compared on a dataset's test positions (train's where it has none), and scaled on those of
     train; without a dataset, both are positions of random games. Raises ExportError,

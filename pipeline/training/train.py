@@ -16,11 +16,9 @@ from pipeline.dataset.files.shards import Batch
 from pipeline.dataset.mixture import Shares
 from pipeline.errors import ConfigError, DatasetError
 from pipeline.samples.shipped import EMBEDDED, SCRATCH_POSITIONS, from_here
-from pipeline.storage.ownership import CHECKPOINT, require_apart, require_own
+from pipeline.storage.job_folder import CHECKPOINT, JobFolder
 
 LOG = logging.getLogger(__name__)
-JOURNAL = "metrics.jsonl"
-"""Name of a run's metrics (model/training/metrics_log.py), which are empty until the first save."""
 
 if TYPE_CHECKING:
     from model.network.preset import Preset
@@ -55,9 +53,7 @@ def _describe(dataset: Dataset) -> dict[str, Any]:
 
 
 def describe_start(start: Path) -> dict[str, Any]:
-    """Return a card's entry on the checkpoint that a run starts from: its weights by hash, and
-    their training data.
-    """
+    """Return a card's entry on the start checkpoint: its weights' hash and its data."""
     from model.checkpoint import read_card
 
     card = read_card(start)
@@ -72,25 +68,20 @@ def describe_start(start: Path) -> dict[str, Any]:
 
 
 def list_datasets(data: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the datasets of a card's data: those of the run, and of the checkpoint that it started
-    from.
-    """
+    """Return the datasets of a card's data and of the checkpoint that it started from."""
     before = data.get("start")
     return [*data.get("datasets", []), *(list_datasets(before["data"]) if before else [])]
 
 
 def count_positions(card: dict[str, Any]) -> int:
-    """Return the positions that a network has seen, with repetitions: in its run, and in the runs
-    before it.
-    """
+    """Return the positions that a network has seen, with repetitions and earlier runs."""
     before = card["data"].get("start")
     seen: int = card["positions"] + (count_positions(before) if before else 0)
     return seen
 
 
 def select_columns(config: "TrainConfig", preset: "Preset") -> tuple[str, ...]:
-    """Return the columns to read: of people's games, earlier moves that the network reads, a
-    search's visits and values.
+    """Return the columns to read for training a preset.
 
     Raises MissingColumnError where shards lack a column that training the preset needs.
     """
@@ -105,8 +96,7 @@ def select_columns(config: "TrainConfig", preset: "Preset") -> tuple[str, ...]:
 
 
 def find_preset(name: str, out: Path, start: Path | None) -> "Preset":
-    """Return the preset of that name from the run in `out`, else `start`, else the table, which may
-    be newer.
+    """Return a preset by name from the run in `out`, else from `start`, else from the table.
 
     Raises UnknownPresetError, and the errors of `model.checkpoint.read_card`.
     """
@@ -133,8 +123,7 @@ def train_on(
     player: dict[str, Any] | None = None,
     shares: Sequence[float] = (),
 ) -> dict[str, Any]:
-    """Train a preset on the train splits of datasets and return the checkpoint's card; a stopped
-    run continues.
+    """Train a preset on datasets and return the checkpoint's card; a stopped run continues.
 
     `positions` are datasets or training sets; `shares` are the shares of a batch that come from
     each, by default by their rows. `start` is a checkpoint whose weights a new run starts from; the
@@ -158,7 +147,8 @@ def train_on(
     data |= {"shares": list(shares)} if shares else {}
     place, columns = read_world(), select_columns(config, row)
     from_step, rows = _open_batches(datasets, config, columns, shares)
-    return train(
+    folder = run_folder(out, [*datasets, *([] if start is None else [start])])
+    card = train(
         config,
         row,
         from_step,
@@ -169,14 +159,15 @@ def train_on(
         stop=stop,
         epoch_rows=rows,
         start=start,
-        check_output=lambda: check_output(out, [*datasets, *([] if start is None else [start])]),
+        check_output=folder.begin,
     )
+    if place.first:
+        folder.finish()
+    return card
 
 
 def _advise_start(count: int) -> None:
-    """Say on a terminal that so many positions are few to train from scratch on, and what is
-    better.
-    """
+    """Advise starting from the embedded network if there are few positions."""
     if count < SCRATCH_POSITIONS:
         LOG.info(
             "%s positions are few to train from scratch on: `--start %s --learning-rate 0.0005` "
@@ -192,8 +183,7 @@ def _open_batches(
     columns: Sequence[str],
     shares: Sequence[float],
 ) -> tuple[Callable[[int], Iterator[Batch]], int]:
-    """Return a function that yields this process's batches from a step on, and the rows of an
-    epoch.
+    """Return a function that yields this process's batches, and the rows of an epoch.
 
     Raises ConfigError for shares that do not fit, DatasetError for too few rows.
     """
@@ -236,36 +226,21 @@ def _open_batches(
     )
 
 
-def check_output(out: Path, inputs: Sequence[Path | Dataset]) -> None:
-    """Raise ConfigError unless `out` is a checkpoint's folder or empty, and apart from the
-    inputs.
-    """
-    named: list[Path] = []
+def run_folder(out: Path, inputs: Sequence[Path | Dataset]) -> JobFolder:
+    """Return the folder of a run, apart from its inputs and the datasets that they join."""
+    reads: list[Path] = []
     for one in inputs:
         if isinstance(one, Dataset):
-            named += [one.path, *(part.path for part in one.joined)]
+            reads += [one.path, *(part.path for part in one.joined)]
         else:
-            named.append(one)
-    require_apart(out, named, ConfigError)
-    if out.is_dir():  # the trainer reports a path that cannot be a directory
-        require_own(out, CHECKPOINT, ConfigError, ours=_is_begun)
-
-
-def _is_begun(entry: Path) -> bool:
-    """Return whether an entry belongs to a run that was killed before it wrote its first card."""
-    from model.card import TENSORS
-
-    if entry.name == JOURNAL:
-        return entry.is_file() and entry.stat().st_size == 0
-    found = TENSORS.fullmatch(entry.name)
-    return found is not None and int(found[2]) == 0
+            reads.append(one)
+    return JobFolder(out, CHECKPOINT, ConfigError, reads=reads)
 
 
 def open_validation(
     positions: Sequence[Path | Dataset], config: "TrainConfig", columns: Sequence[str]
 ) -> Callable[[], Iterator[Batch]] | None:
-    """Return a function that yields the validation rows once, shuffled, so that the first ones are
-    a fair sample.
+    """Return a function that yields the validation rows once, shuffled.
 
     Datasets without a validation split and, unless they are trained on, those of engines' moves are
     left out; None if no dataset remains. So are rows whose move is not known.

@@ -14,12 +14,12 @@ from pipeline.dataset.dataset import Dataset
 from pipeline.dataset.mixture import Mixture, Source, human_rows
 from pipeline.errors import ConfigError, DatasetError
 from pipeline.training.train import (
-    check_output,
     count_positions,
     describe_data,
     describe_start,
     list_datasets,
     open_validation,
+    run_folder,
     select_columns,
 )
 
@@ -53,9 +53,7 @@ class _Use:
         return Source(self.batches, self.first, self.takes)
 
     def row(self, drawn: int) -> dict[str, Any]:
-        """Return its card entry after `drawn` rows of this run; `uses` counts the uses of a row in
-        all runs.
-        """
+        """Return the card's entry after `drawn` rows; `uses` counts a row's uses in all runs."""
         rows, names = self.batches.rows, [str(entry["name"]) for entry in self.entries]
         uses = (self.first + drawn) / rows
         return {"names": names, "hashes": self.hashes, "rows": rows, "drawn": drawn, "uses": uses}
@@ -74,8 +72,7 @@ def tune_on(
     progress: Progress = silent,
     stop: Stop = never,
 ) -> dict[str, Any]:
-    """Train the checkpoint `start` on self-play and human datasets and return the new card; a
-    stopped run continues.
+    """Train the checkpoint `start` on self-play and human datasets; return the new card.
 
     `human_share` of each batch are human rows (none without human datasets). The rest are self-play
     rows, from each dataset in proportion to the uses that its rows have left. An epoch is one pass
@@ -125,6 +122,7 @@ def tune_on(
         "most_uses": most_uses,
         "takes": [use.row(use.takes) for use in [*people, *uses]],
     }
+    folder = run_folder(out, [*searched, *played_by_people, start])
     card = train(
         limited,
         preset,
@@ -139,8 +137,10 @@ def tune_on(
         progress=progress if place.first else silent,
         stop=stop,
         start=start,
-        check_output=lambda: check_output(out, [*searched, *played_by_people, start]),
+        check_output=folder.begin,
     )
+    if place.first:
+        folder.finish()
     drawn = mixture.counts(0, card["step"]).tolist()
     return {
         **card,
@@ -208,9 +208,7 @@ def _use(
 def _plan(
     config: "TrainConfig", uses: Sequence[_Use], share: Fraction, most_uses: float
 ) -> tuple["TrainConfig", list[_Use]]:
-    """Return the run's configuration in steps, and the rows to take of each self-play dataset;
-    DatasetError for too few.
-    """
+    """Return the configuration in steps, and the rows of each dataset; raises DatasetError."""
     hashes = [name for use in uses for name in use.hashes]
     if len(set(hashes)) < len(hashes):
         raise ConfigError(
@@ -238,9 +236,7 @@ def _plan(
 
 
 def _divide(total: int, weights: Sequence[int]) -> list[int]:
-    """Divide a number in proportion to weights, by largest remainders; no part exceeds its weight
-    if the total does not.
-    """
+    """Divide a number by weights, by largest remainders; a part exceeds no weight."""
     whole = sum(weights)
     parts = [total * weight // whole for weight in weights]
     by_remainder = sorted(range(len(weights)), key=lambda index: -(total * weights[index] % whole))

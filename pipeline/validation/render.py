@@ -6,9 +6,8 @@ from typing import Any
 
 from pipeline.dataset.dataset import ALL_SPLITS
 from pipeline.errors import ConfigError
-from pipeline.evaluation.render import publish_bytes
-from pipeline.storage.ownership import AUDIT, require_own
-from pipeline.storage.stores import publish_json
+from pipeline.evaluation.render import publish_result
+from pipeline.storage.job_folder import AUDIT, JobFolder
 from pipeline.storage.tables import markdown_table, text_table
 
 Rows = list[dict[str, Any]]
@@ -70,7 +69,5 @@ def audit_markdown(result: Mapping[str, Any]) -> str:
 
 def write_audit(result: Mapping[str, Any], out: Path) -> None:
     """Publish `audit.json` and `AUDIT.md` in a folder."""
-    require_own(out, AUDIT, ConfigError)
-    out.mkdir(parents=True, exist_ok=True)
-    publish_json(out, "audit.json", dict(result))  # first: it marks the folder as an audit's
-    publish_bytes(out, "AUDIT.md", audit_markdown(result).encode())
+    JobFolder(out, AUDIT, ConfigError).check()
+    publish_result(out, AUDIT, "audit.json", result, {"AUDIT.md": audit_markdown(result).encode()})

@@ -11,7 +11,7 @@ from pipeline.cli.endings import next_training
 from pipeline.cli.progress import bar
 from pipeline.dataset.join import JoinConfig
 from pipeline.errors import ConfigError, DifferenceError
-from pipeline.storage.ownership import AUDIT
+from pipeline.storage.job_folder import AUDIT
 
 SHOWN = 10
 """Number of rows printed by default."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from pipeline.errors import ConfigError
-from pipeline.storage.ownership import Kind, require_apart, require_own
+from pipeline.storage.job_folder import JobFolder, Kind
 from pipeline.storage.preflight import require_folder
 
 
@@ -54,8 +54,7 @@ def require_output(out: Path | None, kind: Kind, read: Iterable[Path]) -> None:
     """Raise ConfigError if `out` is not writable, holds other results, or is in an input."""
     if out is not None:
         require_folder(out)
-        require_own(out, kind, ConfigError)
-        require_apart(out, read, ConfigError)
+        JobFolder(out, kind, ConfigError, reads=read).check()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -8,7 +8,7 @@ from pipeline.cli.commands.base import Common, Interrupt
 from pipeline.cli.endings import next_command
 from pipeline.cli.progress import bar
 from pipeline.errors import ConfigError
-from pipeline.storage.ownership import CHECKPOINT, KINDS, is_of
+from pipeline.storage.job_folder import CHECKPOINT, KINDS, is_of
 from pipeline.storage.preflight import require_folder
 
 

@@ -11,7 +11,7 @@ from pipeline.cli.endings import describe_checkpoint, describe_report
 from pipeline.cli.progress import bar
 from pipeline.errors import ConfigError, Stopped
 from pipeline.evaluation.report import Rule
-from pipeline.storage.ownership import REPORT
+from pipeline.storage.job_folder import REPORT
 
 
 @settings(ConfigError)

@@ -4,7 +4,6 @@ Stability: FORMAT_VERSION, ENCODING_VERSION and `moves_hash()` stand in it; a ch
 is a new version.
 """
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +11,8 @@ from engine.encoding.planes import ENCODING_VERSION, moves_hash
 from engine.json_files import check, read_json, shown
 from pipeline.dataset.files.columns import FORMAT_VERSION
 from pipeline.dataset.files.layout import LARGEST_MANIFEST, MANIFEST
-from pipeline.dataset.files.verify_files import remember_files
 from pipeline.errors import DatasetError
-from pipeline.storage.building import BUILDING, discard, files_folder, finish
-from pipeline.storage.stores import is_local, publish_json
+from pipeline.storage.job_folder import BUILDING
 
 
 def read_manifest(directory: Path) -> dict[str, Any]:
@@ -57,25 +54,6 @@ def read_manifest(directory: Path) -> dict[str, Any]:
 
     check(path, manifest, Manifest, DatasetError, hint=": it is damaged")
     return manifest
-
-
-def publish_dataset(out: Path, manifest: Mapping[str, Any]) -> None:
-    """Publish the manifest of a build that has all other files, and give these their names."""
-    publish_json(files_folder(out), MANIFEST, manifest)
-    finish_dataset(out)
-    remember_files(out, manifest)
-
-
-def finish_dataset(out: Path) -> bool:
-    """Return whether a dataset is finished; a build that was killed during its renames is finished
-    first.
-    """
-    if is_local(out) and (out / BUILDING / MANIFEST).is_file():
-        finish(out, MANIFEST, DatasetError)
-    if not (out / MANIFEST).exists():
-        return False
-    discard(out)
-    return True
 
 
 def read_note(path: Path) -> dict[str, Any]:

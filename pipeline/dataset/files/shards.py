@@ -40,8 +40,6 @@ from pipeline.dataset.files.layout import MANIFEST as MANIFEST
 from pipeline.dataset.files.layout import MOST_GAMES
 from pipeline.dataset.files.layout import ROW_GROUP as ROW_GROUP
 from pipeline.dataset.files.layout import SPLITS as SPLITS
-from pipeline.dataset.files.manifest import finish_dataset as finish_dataset
-from pipeline.dataset.files.manifest import publish_dataset as publish_dataset
 from pipeline.dataset.files.manifest import read_manifest as read_manifest
 from pipeline.dataset.files.manifest import read_note as read_note
 from pipeline.dataset.files.stored_planes import (

@@ -1,4 +1,4 @@
-"""Metadata of the self-play assets: curves, verdicts, sample games, Elo."""
+"""Metadata of the self-play assets: verdicts, sample games, Elo."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -7,9 +7,7 @@ from typing import Any
 import chess.pgn
 import dagster as dg
 
-from pipeline.defs.pages import pictures
 from pipeline.defs.pages.metadata import Metadata, table
-from pipeline.finetune.outputs import CURVES
 from pipeline.finetune.state import NOTHING_PROMOTED, folder_of
 from pipeline.finetune.teacher import latest_teacher
 from pipeline.matches.match import ELO, format_elo
@@ -41,7 +39,6 @@ def describe_tuned(out: Path, result: Mapping[str, Any]) -> Metadata:
         "generations": result["generations"],
         "minutes": result["minutes"],
         **{name: value for name, value in numbers.items() if value is not None},
-        **_show_curves(out),
         **_show_teacher(out),
         "verdicts": table(rows),
         **_show_games(out, result["generations"]),
@@ -76,16 +73,6 @@ def _show_games(out: Path, newest: int) -> Metadata:
     return {}
 
 
-def _show_curves(out: Path) -> Metadata:
-    """Return the curves of a loop, {} before its first generation."""
-    curves = out / CURVES
-    return (
-        {"curves": dg.MetadataValue.md(pictures.png(curves, "curves by generation"))}
-        if curves.exists()
-        else {}
-    )
-
-
 def describe_strength(out: Path, tuned: Path, result: Mapping[str, Any]) -> Metadata:
     """Return the metadata of matches: Elo against the supervised checkpoint, and a table."""
     first = result["against_seed"]
@@ -93,7 +80,6 @@ def describe_strength(out: Path, tuned: Path, result: Mapping[str, Any]) -> Meta
         "path": dg.MetadataValue.path(out),
         "tuned": dg.MetadataValue.path(tuned),
         **({"seed": NOTHING_PROMOTED} if first is None else _elo_of(first)),
-        **_show_curves(tuned),
         **_show_teacher(tuned),
         "matches": table(
             [

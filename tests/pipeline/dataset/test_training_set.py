@@ -232,7 +232,7 @@ def test_mistakes_are_refused_and_leave_nothing(months: Months, tmp_path: Path) 
         join([out], tmp_path / "other")
     with pytest.raises(DatasetError, match="is a dataset"):
         join([months["2014.05"]], months["2014.06"])
-    with FileLock(out / ".lock"), pytest.raises(DatasetError, match="another join"):
+    with FileLock(out / ".lock"), pytest.raises(DatasetError, match="another process"):
         joined(months, out)
     with pytest.raises(DatasetError, match="is a split of training sets only"):
         Dataset.open(months["2014.05"]).require_shards("latest")

@@ -255,7 +255,10 @@ def test_replacing_takes_the_lock_and_leaves_what_is_not_of_the_dataset(copied: 
     )
     ask = partial(ask, workers=1, engine="local", replace=True, progress=silent, stop=lambda: False)
     before = sorted(directory.iterdir())
-    with FileLock(directory / ".lock"), pytest.raises(UserError, match="another ingest is writing"):
+    with (
+        FileLock(directory / ".lock"),
+        pytest.raises(UserError, match="another process"),
+    ):
         ask()
     assert sorted(directory.iterdir()) == before
     (directory / "strange.parquet").write_text("somebody's")

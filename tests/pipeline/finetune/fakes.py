@@ -1,7 +1,6 @@
 """A loop without games or training: stages that follow a script, write files as the real ones do,
 and can be killed."""
 
-import os
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -165,17 +164,3 @@ class Script:
         self.begin(context, "eval", progress, stop)
         top1 = self.script[context.number]["top1"] if context.number else 0.4
         return {"top1": top1, "cross_entropy": 2.0}
-
-
-def forked(work: Callable[[], None]) -> int:
-    """Do work in a fork of this process and tell how that ended: an exit status, or minus the
-    signal that killed it."""
-    child = os.fork()
-    if child == 0:
-        try:
-            work()
-        except BaseException as error:  # noqa: BLE001 - nothing may get out into the parent's tests
-            os.write(2, f"{type(error).__name__}: {error}\n".encode())
-            os._exit(9)
-        os._exit(0)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])

@@ -129,7 +129,7 @@ def test_everything_is_there(looped: tuple[Path, dict[str, Any]]) -> None:
                 game = chess.pgn.read_game(file)
             assert game is not None
             assert not game.errors
-    assert json.loads((out / "finetune.json").read_text())["config"]["gate.elo0"] == -900
+    assert json.loads((out / "job.json").read_text())["identity"]["config"]["gate.elo0"] == -900
 
 
 def test_accepted_candidates_meet_two_controls(

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.dumps import chunks, source
-from pipeline.errors import ConfigError, DatasetError, IngestError, Stopped
+from pipeline.errors import ConfigError, DatasetError, Stopped
 from pipeline.ingest import chunk
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import choose_chunk_size, ingest
@@ -224,14 +224,6 @@ def test_standard_input_gives_the_same_rows(
     assert len(ours) >= 2
 
 
-def test_a_finished_dataset_is_given_as_it_is(made: Path, dump: Path) -> None:
-    before = {path: path.stat().st_mtime_ns for path in made.iterdir() if path.name != ".lock"}
-    assert ingest([str(dump)], made, CONFIG, workers=1) == datasets.manifest(made)
-    assert {
-        path: path.stat().st_mtime_ns for path in made.iterdir() if path.name != ".lock"
-    } == before
-
-
 def test_other_settings_or_another_source_are_refused(tmp_path: Path) -> None:
     path, other = (
         datasets.dump(tmp_path / "one.pgn", 5),
@@ -273,19 +265,6 @@ def test_a_source_that_was_cut_between_two_chunks_is_refused(dump: Path, tmp_pat
     path.write_bytes(first.text + second.text)
     with pytest.raises(DatasetError, match="has become shorter"):
         ingest([str(path)], tmp_path / "out", CONFIG, workers=1)
-
-
-def test_two_at_once_refuse_each_other(dump: Path, tmp_path: Path, made: Path) -> None:
-    refused = []
-
-    def again(_: object) -> None:
-        with pytest.raises(IngestError, match="another ingest is writing"):
-            ingest([str(dump)], tmp_path / "out", CONFIG, workers=1)
-        refused.append(True)
-
-    ingest([str(dump)], tmp_path / "out", CONFIG, workers=1, progress=again)
-    assert len(refused) >= 3
-    assert datasets.content(tmp_path / "out") == datasets.content(made)
 
 
 def test_contradicting_settings_are_refused() -> None:

@@ -16,7 +16,7 @@ from pipeline.errors import DatasetError
 from pipeline.ingest.chunk import ChunkTask, IngestConfig, encode_chunk
 from pipeline.ingest.data_card import COUNTED, GameCounts, data_card
 from pipeline.ingest.job import ingest
-from pipeline.storage.building import BUILDING, PARTS, begin
+from pipeline.storage.job_folder import DATASET, JobFolder
 from tests.pipeline.datasets import content, games, random_game, rows_by_game
 from tests.pipeline.hostile import seal
 
@@ -126,9 +126,12 @@ def test_shards_without_a_note_do_not_outlive_a_restart_with_other_settings(tmp_
     dump.write_text("\n".join(random_game(seed) for seed in range(20)))
     out = tmp_path / "out"
     ingest([str(dump)], tmp_path / "clean", SMALL, workers=1)
-    begin(out, {})
+    folder = JobFolder(out, DATASET, DatasetError)
+    out.mkdir()
+    folder.claim({})
+    folder.make_notes()
     for name in ("test-00000-0.parquet", "train-00007-3.parquet"):
-        (out / BUILDING / name).write_bytes(b"left by a killed worker")
+        (folder.files / name).write_bytes(b"left by a killed worker")
     ingest([str(dump)], out, SMALL, workers=1)
     assert content(out) == content(tmp_path / "clean")
 
@@ -163,12 +166,13 @@ def test_games_beyond_what_their_column_can_number_are_refused(tmp_path: Path) -
     """Rows hold their game as uint32: without a word, game 2**32 would have been game 0 again."""
     text = random_game(1).encode() + random_game(2).encode()
     starts = np.array([0, len(random_game(1).encode())], dtype=np.int64)
-    (tmp_path / PARTS).mkdir(parents=True)
+    folder = JobFolder(tmp_path, DATASET, DatasetError)
+    folder.make_notes()
     last = (1 << 32) - 2
     encode_chunk(ChunkTask(Chunk(0, 0, last, 0, text, starts), str(tmp_path), SMALL))
     found = {
         number
-        for path in (tmp_path / BUILDING).glob("*.parquet")
+        for path in folder.files.glob("*.parquet")
         for number in pq.read_table(path)["game"].to_pylist()
     }
     assert found == {last, last + 1}
@@ -177,4 +181,4 @@ def test_games_beyond_what_their_column_can_number_are_refused(tmp_path: Path) -
         match=r"game number 4,294,967,296 is beyond the 4,294,967,296 games of a dataset",
     ):
         encode_chunk(ChunkTask(Chunk(1, 0, last + 1, 0, text, starts), str(tmp_path), SMALL))
-    assert not (tmp_path / PARTS / "00001.json").exists()
+    assert not (folder.notes / "00001.json").exists()

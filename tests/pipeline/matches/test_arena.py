@@ -1,22 +1,18 @@
 """The command `arena`: its files, its refusals, killed and resumed matches."""
 
 import json
-import os
 import re
 import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import chess
 import chess.pgn
 import pytest
-from filelock import FileLock
 
-from engine.match.config import MatchError
 from engine.match.game import GameRecord
 from engine.match.sprt import SprtConfig
 from pipeline.matches.config import ArenaConfig, SideConfig
@@ -32,7 +28,7 @@ from tests.waiting import LONG, until
 
 STRONG, WEAK = SideConfig(who="hand-written", simulations=8), SideConfig(who="policy:uniform")
 SMALL = ArenaConfig(games=8, seed=5, plies=4)
-FILES = ("games.jsonl", "games.pgn", "summary.json", "arena.json")
+FILES = ("games.jsonl", "games.pgn", "summary.json", "job.json")
 
 RUN = """
 import os, signal, sys
@@ -225,15 +221,6 @@ def test_another_match_is_refused_by_name(
     assert contents(played[0]) == before
 
 
-def test_two_matches_do_not_share_a_directory(tmp_path: Path) -> None:
-    tmp_path.mkdir(exist_ok=True)
-    with (
-        FileLock(tmp_path / ".lock"),
-        pytest.raises(MatchError, match="another match is being played"),
-    ):
-        play_match(STRONG, WEAK, SMALL, tmp_path)
-
-
 def test_a_journal_that_is_none_is_refused(
     played: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:
@@ -242,7 +229,7 @@ def test_a_journal_that_is_none_is_refused(
     journal.write_bytes(b'{"game": 0}\n' + journal.read_bytes())
     with pytest.raises(MatchFilesError, match="line 1 is not a game"):
         play_match(STRONG, WEAK, SMALL, tmp_path / "out")
-    (tmp_path / "out" / "arena.json").unlink()
+    (tmp_path / "out" / "job.json").unlink()
     (tmp_path / "out" / "games.pgn").unlink()
     with pytest.raises(MatchFilesError, match=r"holds 'games\.jsonl', which is not of a match"):
         play_match(STRONG, WEAK, SMALL, tmp_path / "out")
@@ -449,21 +436,3 @@ def test_gumbel_plays_matches_without_its_noise_unless_it_is_asked_for() -> None
     assert noisy is not None
     assert (plain.gumbel_scale, noisy.gumbel_scale) == (0.0, 1.0)
     assert ExploreConfig().search.gumbel_scale == 1.0
-
-
-@pytest.mark.slow
-def test_killed_at_random_moments_again_and_again(
-    played: tuple[Path, dict[str, Any]], tmp_path: Path
-) -> None:
-    out, ends = tmp_path / "out", 0
-    words = [sys.executable, "-c", RUN, str(out), "0", "8", "0"]
-    for attempt in range(8):
-        process = forked.Popen(words, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True)
-        assert process.stdout is not None
-        assert process.stdout.readline() == "begun\n"
-        time.sleep(0.03 * attempt)  # a quick machine plays all in half a second
-        os.kill(process.pid, signal.SIGKILL)
-        ends += process.wait() == -signal.SIGKILL
-    assert ends >= 4
-    assert play_match(STRONG, WEAK, SMALL, out) == played[1]
-    assert contents(out) == contents(played[0])

@@ -44,7 +44,7 @@ SEARCHED: dict[str, Any] = {
 }
 
 RUN = """
-import json, os, resource, signal, stat, sys
+import json, os, signal, sys
 from pathlib import Path
 from engine.errors import UserError
 from engine.search import SearchConfig
@@ -52,21 +52,8 @@ from pipeline.selfplay.config import ExploreConfig
 from pipeline.selfplay.job import explore
 
 settings, out, engine = json.loads(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
-workers, limit, kill_at, kill_after = map(int, sys.argv[4:8])
-checkpoint, *positions = [*map(Path, sys.argv[8:]), None][: len(sys.argv) - 8 or 1]
-real = os.fsync
-
-def fsync(descriptor):  # a file is written, and not yet under its name
-    global kill_at
-    if stat.S_ISREG(os.fstat(descriptor).st_mode):
-        kill_at -= 1
-        if kill_at == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-    real(descriptor)
-
-os.fsync = fsync
-if limit:
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+workers, kill_after = map(int, sys.argv[4:6])
+checkpoint, *positions = [*map(Path, sys.argv[6:]), None][: len(sys.argv) - 6 or 1]
 config = ExploreConfig(**{**settings, "search": SearchConfig(**settings["search"])})
 
 def progress(tick):
@@ -113,22 +100,19 @@ def start(
     inputs: Sequence[Path] = (),
     *,
     workers: int = 1,
-    limit: int = 0,
-    kill_at: int = 0,
     kill_after: int = 0,
     engine: str = "local",
 ) -> "subprocess.Popen[str]":
     """Begin a generation in a process of its own, and come back when it is about to start.
 
-    `inputs` are a checkpoint and datasets. No file may be longer than `limit` bytes; the process
-    kills itself before its fsync number `kill_at`, or when `kill_after` games or positions are
-    finished, earlier ones included; 0 for none of these.
+    `inputs` are a checkpoint and datasets. The process kills itself when `kill_after` games or
+    positions are finished, earlier ones included; 0 for never.
     """
     words = [
         to_json(config).decode(),
         str(out),
         engine,
-        *map(str, (workers, limit, kill_at, kill_after, *inputs)),
+        *map(str, (workers, kill_after, *inputs)),
     ]
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     process = forked.Popen(

@@ -69,7 +69,7 @@ def test_a_generation_is_a_whole_dataset_and_nothing_else_is_left(made: Path) ->
     assert names == {
         ".lock",
         "CARD.md",
-        "explore.json",
+        "job.json",
         "games.jsonl",
         "games.pgn",
         "manifest.json",

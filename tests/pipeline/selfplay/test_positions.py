@@ -2,12 +2,8 @@
 the same after any kill."""
 
 import json
-import os
-import random
 import re
-import signal
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -37,7 +33,7 @@ from pipeline.validation.verify import files_differ
 from tests.conftest import REPOSITORY
 from tests.model.test_checkpoint import edit, make
 from tests.pipeline import datasets
-from tests.pipeline.selfplay.generations import journalled, prepare, searched, start, told
+from tests.pipeline.selfplay.generations import journalled, prepare, searched, told
 
 CONFIG = searched()
 
@@ -132,7 +128,7 @@ def test_what_the_manifest_says_is_what_the_rows_say(
 ) -> None:
     manifest = datasets.manifest(made)
     assert {path.name for path in made.iterdir() if path.suffix != ".parquet"} == {
-        *(".lock", "CARD.md", "manifest.json", "explore.json")
+        *(".lock", "CARD.md", "manifest.json", "job.json")
     }
     card = json.loads((sources[0] / "checkpoint.json").read_text())
     assert manifest["lineage"]["checkpoint"]["weights_sha256"] == card["files"]["weights"]["sha256"]
@@ -267,67 +263,6 @@ def test_positions_that_were_drawn_by_other_settings_are_not_searched(
     assert not journalled(out)
     with pytest.raises(ExploreError, match=r"config\.count was 40, not 41"):
         reanalyse(sources, searched(count=41), out)
-
-
-def test_a_killed_reanalysis_gives_the_same_dataset(
-    sources: tuple[Path, Path], tmp_path: Path
-) -> None:
-    config, out = searched(count=100, width=2), tmp_path / "out"
-    reanalyse(sources, config, tmp_path / "whole")
-    for finished in (7, 24):
-        before = journalled(out)
-        assert start(config, out, sources, kill_after=finished).wait() == -signal.SIGKILL
-        assert before < journalled(out)
-    reanalyse(sources, config, out)
-    assert told(out) == told(tmp_path / "whole")
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
-def test_a_reanalysis_killed_at_random_moments_gives_the_same_dataset(
-    sources: tuple[Path, Path], tmp_path: Path
-) -> None:
-    chance, killed = random.Random(100), 0
-    config = searched(count=2000, width=2)
-    reanalyse(sources, config, tmp_path / "whole")
-    for _ in range(100):
-        before = journalled(tmp_path / "out")
-        process = start(config, tmp_path / "out", sources)
-        time.sleep(chance.uniform(0.0, 0.5))
-        finished = journalled(tmp_path / "out")
-        process.kill()
-        killed += process.wait() == -signal.SIGKILL
-        if (tmp_path / "out" / "manifest.json").exists():
-            break
-        assert before <= finished <= journalled(tmp_path / "out")
-    assert killed
-    reanalyse(sources, config, tmp_path / "out")
-    assert told(tmp_path / "out") == told(tmp_path / "whole")
-
-
-def test_a_full_disk_is_one_line_and_nothing_is_lost(
-    sources: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = searched(count=12)
-    for allowed in (1, 3, 5, 7):
-        left = [allowed]
-
-        def full(descriptor: int, left: list[int] = left) -> None:
-            left[0] -= 1
-            if left[0] < 0:
-                raise OSError(28, "No space left on device")
-
-        with monkeypatch.context() as patch:
-            patch.setattr(os, "fsync", full)
-            with pytest.raises(
-                ExploreError, match=r"^No space left[^\n]* is kept, run again to continue$"
-            ):
-                reanalyse(sources, config, tmp_path / "out")
-        assert not (tmp_path / "out" / "manifest.json").exists()
-    reanalyse(sources, config, tmp_path / "out")
-    assert files_differ(tmp_path / "out") == []
-    reanalyse(sources, config, tmp_path / "whole")
-    assert told(tmp_path / "out") == told(tmp_path / "whole")
 
 
 def test_an_exported_network_searches_and_the_dataset_says_so(

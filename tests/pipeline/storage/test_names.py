@@ -93,9 +93,7 @@ def test_a_name_that_is_not_utf8_is_refused_before_any_work(tmp_path: Path, plac
         ingest([str(tmp_path / source)], tmp_path / out)
 
 
-@pytest.mark.parametrize(
-    "words", [["audit"], ["rows"], ["fetch"], ["report", "--checkpoint"], ["arena"]]
-)
+@pytest.mark.parametrize("words", [["rows"], ["report", "--checkpoint"]])
 def test_no_command_takes_a_name_that_is_not_utf8(tmp_path: Path, words: list[str]) -> None:
     done = run_command(tmp_path, [*words, NOT_UTF8])
     assert done.returncode == 2
@@ -106,22 +104,9 @@ def test_no_command_takes_a_name_that_is_not_utf8(tmp_path: Path, words: list[st
 @pytest.mark.parametrize(
     "words",
     [
-        ["ingest", "games.pgn", "--workers", "1", "--out", "full/x"],
-        ["ingest", "games.pgn", "--workers", "2", "--out", "full/x"],
         ["rows", "here/positions/2014.05", "--out", "full/rows.parquet"],
-        [
-            "report",
-            "--checkpoint",
-            "here/net",
-            "--positions",
-            "here/positions/2014.05",
-            "--out",
-            "full/r",
-        ],
-        ["arena", "uniform", "hand-written", "--games", "2", "--out", "full/a"],
         ["audit", "here/positions/2014.05", "--out", "full/u"],
         ["export", "--checkpoint", "here/net", "--out", "full/e.onnx"],
-        ["train", "--positions", "here/positions/2014.05", "--out", "full/t", *elsewhere.TRAINING],
     ],
     ids=lambda words: " ".join(words[:1]),
 )

@@ -33,7 +33,7 @@ from pipeline.ingest.chunk import ChunkTask, IngestConfig, encode_chunk
 from pipeline.ingest.job import ingest
 from pipeline.ingest.manifest import read_notes
 from pipeline.storage import http, objects
-from pipeline.storage.building import BUILDING, PARTS
+from pipeline.storage.job_folder import BUILDING, DATASET, JobFolder
 from pipeline.storage.objects import open_remote
 from pipeline.storage.stores import SETTLING, Published, place, publish_behind
 from pipeline.validation.verify import files_differ
@@ -76,6 +76,10 @@ def rows_of(folder: Path) -> dict[str, str]:
     return {
         name: digest for name, digest in datasets.content(folder).items() if name != "manifest.json"
     }
+
+
+def notes_of(out: Path) -> Path:
+    return JobFolder(out, DATASET, DatasetError).notes
 
 
 def test_a_stream_gives_the_rows_of_the_file_through_breaks(
@@ -210,11 +214,11 @@ def test_two_machines_with_other_settings_do_not_mix_in_a_store(dump: Path) -> N
 
     def other(count: int) -> bool:
         """Let the other machine begin as soon as this one has; it does not see this one's lock, nor
-        its run.json in time."""
+        its job.json in time."""
         fs, path = out.fs, out.path  # type: ignore[attr-defined]
         if not asked and len(fs.glob(f"{path}/.building/parts/[0-9]*.json")) == count:
-            asked.append(fs.cat_file(f"{path}/.building/run.json"))
-            fs.rm_file(f"{path}/.building/run.json")
+            asked.append(fs.cat_file(f"{path}/job.json"))
+            fs.rm_file(f"{path}/job.json")
             with pytest.raises(
                 DatasetError, match="is written by another ingest with other settings"
             ):
@@ -233,7 +237,7 @@ def test_two_machines_with_other_settings_do_not_mix_in_a_store(dump: Path) -> N
 
     def overwritten() -> bool:
         """Let the other machine's note of the first chunk come after this one's."""
-        notes = sorted((late / PARTS).glob("[0-9]*.json"))
+        notes = sorted(notes_of(late).glob("[0-9]*.json"))
         note = json.loads(notes[0].read_bytes())
         notes[0].write_bytes(json.dumps(note | {"config": "0123456789abcdef"}).encode())
         return False
@@ -299,9 +303,9 @@ def test_notes_of_a_store_are_listed_once_and_read_at_a_time(
             out,
             CONFIG,
             workers=1,
-            stop=lambda: len(list((out / PARTS).glob("[0-9]*.json"))) >= 2,
+            stop=lambda: len(list(notes_of(out).glob("[0-9]*.json"))) >= 2,
         )
-    folder: Any = out / PARTS
+    folder: Any = notes_of(out)
     real = {name: getattr(type(folder.fs), name) for name in ("ls", "info")}
     for name, method in real.items():
 

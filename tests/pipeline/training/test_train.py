@@ -290,14 +290,6 @@ def test_a_run_writes_into_nothing_that_is_not_its_own(positions: Path, tmp_path
     assert [path.name for path in outer.iterdir()] == ["positions"]
 
 
-def test_a_run_that_was_killed_before_its_first_card_is_begun_anew(
-    positions: Path, tmp_path: Path
-) -> None:
-    train_on([positions], "fianchetto-xs", STEPS, tmp_path / "net", stop=lambda: True)
-    (tmp_path / "net" / "checkpoint.json").unlink()
-    assert train_on([positions], "fianchetto-xs", STEPS, tmp_path / "net")["finished"]
-
-
 @pytest.mark.parametrize("name", ["manifest.json", "net.onnx"])
 def test_an_export_writes_no_file_of_a_dataset(positions: Path, name: str) -> None:
     before = content(positions)

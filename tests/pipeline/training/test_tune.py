@@ -3,9 +3,6 @@ run ends as another."""
 
 import itertools
 import math
-import os
-import random
-import signal
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -35,7 +32,6 @@ from pipeline.errors import ConfigError, DatasetError
 from pipeline.training.train import count_positions, list_datasets, select_columns, train_on
 from pipeline.training.tune import add_uses, tune_on
 from tests.model.synthetic import TINY, stream
-from tests.model.training.test_train_resumed import begun
 from tests.pipeline.searched import dataset, legal_labels, on_the_last_move, playouts
 
 pytestmark = pytest.mark.usefixtures("asked_before_steps_only")
@@ -392,21 +388,3 @@ config = replace(CONFIG, epochs=4.0, save_seconds=0.0)
 def run(out):
     tune(made, out, config, most_uses=8.0)
 """
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
-def test_killed_anywhere_ends_with_the_same_weights(made: Path, tmp_path: Path) -> None:
-    chance, kills = random.Random(3), 0
-    assert begun(RUN, tmp_path / "whole", made).wait() == 0
-    whole = read_card(tmp_path / "whole")
-    for number in range(20):
-        kill_at = chance.randrange(40, 160) if number < 4 else 0
-        if not (ended := begun(RUN, tmp_path / "killed", made, kill_at=kill_at).wait()):
-            break
-        assert ended == -signal.SIGKILL
-        kills += 1
-    assert kills == 4
-    card = read_card(tmp_path / "killed")
-    assert card["finished"]
-    assert weights(card) == weights(whole)
-    assert card["data"] == whole["data"]

@@ -12,7 +12,7 @@ import pytest
 
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
-from pipeline.storage.building import BUILDING
+from pipeline.storage.job_folder import BUILDING
 from tests.pipeline.datasets import content
 from tests.pipeline.defs.conftest import prepared, random_pgn
 from tests.pipeline.defs.served.server import Server, serving, wait

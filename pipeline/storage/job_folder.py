@@ -1,0 +1,345 @@
+"""The folder of a job: its kind and identity, lock, resume notes and published files.
+
+    OUT/job.json          the marker: kind of the folder, and what it is made from
+    OUT/.lock             held by the process that writes
+    OUT/.building/NAME    a finished file, which `finish` renames to OUT/NAME
+    OUT/.building/parts/  notes and intermediate files of an unfinished job
+    OUT/.journal/         finished items of self-play
+
+The marker is the first file of a job. A folder with files but without a marker or result is
+refused, and so is one of another kind or identity. A store has no rename: its files get their
+names at once, and the result is still the last one.
+"""
+
+import json
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from engine.errors import UserError
+from engine.temporaries import is_temporary, sync_directory
+from pipeline.errors import StoreError
+from pipeline.storage.stores import (
+    LOCK,
+    catch_store_errors,
+    is_local,
+    lock_of,
+    locked,
+    make_folder,
+    one_line,
+    publish_json,
+    temporaries,
+)
+
+MARKER, BUILDING, JOURNAL = "job.json", ".building", ".journal"
+MAX_DIFFERENCES = 4
+"""Maximum number of differences that an error message lists."""
+SYSTEM = frozenset(
+    {
+        ".DS_Store",
+        ".Spotlight-V100",
+        ".Trashes",
+        ".TemporaryItems",
+        ".fseventsd",
+        ".snapshot",
+        "lost+found",
+    }
+    | {"Thumbs.db", "desktop.ini", ".gitignore", ".gitkeep", ".keep"}
+)
+"""Files that systems and people put into otherwise empty folders: they are ignored and kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of folder: its name in messages, and the file that marks a finished one."""
+
+    name: str
+    result: str = ""
+    """The marker is deleted once this file exists; "" keeps the marker."""
+
+
+DATASET = Kind("a dataset", "manifest.json")
+SELFPLAY = Kind("a generation of self-play")
+FINETUNING = Kind("a fine-tuning")
+TRAINING_SET = Kind("a training set", "training_set.json")
+CHECKPOINT = Kind("a checkpoint", "checkpoint.json")
+MATCH = Kind("a match")
+MATCHES = Kind("a folder of matches")
+REPORT = Kind("a report")
+IMITATION_REPORT = Kind("a report of an imitation")
+AUDIT = Kind("an audit")
+KINDS = (
+    SELFPLAY, FINETUNING, TRAINING_SET, CHECKPOINT, MATCH, MATCHES, REPORT, IMITATION_REPORT,
+    AUDIT, DATASET,
+)  # fmt: skip
+
+
+class JobFolder:
+    """A folder of this machine or of a store that one job writes."""
+
+    def __init__(
+        self,
+        out: Path,
+        kind: Kind,
+        refusal: type[UserError],
+        failure: type[UserError] | None = None,
+        *,
+        reads: Iterable[Path] = (),
+    ) -> None:
+        """Describe the folder; nothing is read or written yet.
+
+        `refusal` is raised for a folder of something else, `failure` while another process writes
+        it and for a full disk. `reads` are inputs, which the folder must not lie in.
+        """
+        self.out, self.kind, self.reads = out, kind, tuple(reads)
+        self.refusal, self.failure = refusal, failure or refusal
+
+    @property
+    def files(self) -> Path:
+        """Return the folder that finished files are written into."""
+        return self.out / BUILDING if is_local(self.out) else self.out
+
+    @property
+    def notes(self) -> Path:
+        """Return the folder of notes and intermediate files."""
+        return self.out / BUILDING / "parts"
+
+    @property
+    def journal(self) -> Path:
+        """Return the folder of self-play's finished items."""
+        return self.out / JOURNAL
+
+    def check(self) -> None:
+        """Raise `refusal` if the folder holds something else or lies in an input; write nothing."""
+        out = self.out
+        if is_local(out) and out.is_symlink() and not out.exists():
+            raise self.refusal(f"{out} is a link to nothing: choose another directory")
+        if out.exists() and not is_of(out, self.kind):
+            self._require_empty()
+        require_apart(out, self.reads, self.refusal)
+
+    def _require_empty(self) -> None:
+        """Raise `refusal` for a file, and for a folder with files that are not ignored."""
+        out = self.out
+        if is_local(out) and not out.is_dir():
+            raise self.refusal(
+                f"{out} cannot be made into a directory, it is a file: choose another"
+            )
+        foreign = sorted(entry.name for entry in out.iterdir() if not is_ignored(entry))
+        if foreign:
+            kind = next((f", {other.name}" for other in KINDS if is_of(out, other)), "")
+            raise self.refusal(
+                f"{out} holds {foreign[0]!r}{kind}, which is not of {self.kind.name}: choose an "
+                f"empty or new directory"
+            )
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Check and make the folder, hold its lock, and delete temporary files of killed writers.
+
+        If the block fails before anything is worth keeping, folders that were made are removed.
+        """
+        self.check()
+        out, made = self.out, list[Path]()
+        if is_local(out):
+            made = [path for path in (out, *out.parents) if not path.exists()]
+        busy = self.failure(
+            f"another process is writing {out}: wait for it, or choose another directory"
+        )
+        try:
+            with catch_store_errors(out):
+                make_folder(out)
+                with locked(lock_of(out), busy):
+                    self._sweep()
+                    try:
+                        yield
+                    except BaseException:
+                        self._remove_unused(made)
+                        raise
+                    finally:
+                        self._sweep()
+        except OSError as error:
+            raise self._failed(error) from error
+
+    def identity(self) -> dict[str, Any] | None:
+        """Return the identity in the marker, None without a marker."""
+        marker = read_marker(self.out)
+        return None if marker is None else dict(marker["identity"])
+
+    def differences(self, identity: Mapping[str, Any]) -> list[str]:
+        """Return the settings in which the marker differs from an identity, with both values."""
+        before, now = (
+            flat(json.loads(json.dumps(one))) for one in (self.identity() or {}, identity)
+        )
+        names = sorted(
+            name for name in before.keys() | now.keys() if before.get(name) != now.get(name)
+        )
+        return [f"{name} was {before.get(name)!r}, not {now.get(name)!r}" for name in names]
+
+    def claim(self, identity: Mapping[str, Any], *, has_results: bool = True) -> None:
+        """Write the marker, or raise `refusal` if the existing one differs.
+
+        Where no result exists yet, nothing can be mixed: an unfinished build is deleted and the
+        marker replaced.
+        """
+        if self.identity() is not None and has_results:
+            if found := self.differences(identity):
+                raise self.refusal(
+                    f"{self.out} was started with other inputs or settings "
+                    f"({'; '.join(found[:MAX_DIFFERENCES])}): choose another directory"
+                )
+            return
+        self.discard()
+        publish_json(self.out, MARKER, {"kind": self.kind.name, "identity": identity})
+
+    def begin(self) -> None:
+        """Check the folder and mark it, where the model's trainer holds the lock."""
+        self.check()
+        if not is_of(self.out, self.kind):
+            try:
+                make_folder(self.out)
+                self.claim({})
+            except OSError as error:
+                raise self._failed(error) from error
+
+    def _failed(self, error: OSError) -> UserError:
+        """Return the error for a full disk, a lost store or a folder that cannot be written."""
+        where = "" if isinstance(error, StoreError) else f" ({error.filename or self.out})"
+        return self.failure(
+            f"{one_line(error)}{where}: what was finished is kept, run the same command to continue"
+        )
+
+    def make_notes(self) -> None:
+        """Make the folder of notes."""
+        make_folder(self.notes)
+
+    def has_notes(self) -> bool:
+        """Return whether a note of finished work exists."""
+        return any(not is_temporary(path.name) for path in self.notes.glob("*.json"))
+
+    def is_finished(self) -> bool:
+        """Return whether the dataset in the folder is finished; completes a killed `finish`."""
+        result = DATASET.result
+        if is_local(self.out) and (self.files / result).is_file():
+            self.finish(result)
+        if not (self.out / result).exists():
+            return False
+        self._delete_work()
+        self.finish()
+        return True
+
+    def finish(self, last: str = "") -> None:
+        """Give the built files their names, `last` at the end, and delete the rest of the build.
+
+        If it was killed, call it again. Raises `refusal` if another program's file has a name.
+        """
+        if last:
+            if is_local(self.out):
+                self._rename_files(last)
+            self._delete_work()
+        if self.kind.result and (self.out / self.kind.result).exists():
+            (self.out / MARKER).unlink(missing_ok=True)
+
+    def _rename_files(self, last: str) -> None:
+        names = sorted(path.name for path in self.files.iterdir() if path.is_file())
+        names = [name for name in names if name != last and not is_temporary(name)] + [last]
+        for path in (self.out / name for name in names):
+            if path.exists() or path.is_symlink():
+                raise self.refusal(
+                    f"{path} is not of this build: move it away and run the same command again"
+                )
+        sync_directory(self.files)
+        for name in names:
+            if name == last:
+                sync_directory(self.out)
+            (self.files / name).rename(self.out / name)
+        sync_directory(self.out)
+
+    def discard(self) -> None:
+        """Delete the unfinished build, notes included."""
+        folder = self.out / BUILDING
+        if not is_local(folder):
+            if folder.exists():
+                cast("Any", folder).fs.rm(cast("Any", folder).path, recursive=True)
+        elif folder.is_dir() and not folder.is_symlink():
+            shutil.rmtree(folder)
+
+    def _delete_work(self) -> None:
+        """Delete what only an unfinished job needs."""
+        self.discard()
+        if is_local(self.out):
+            shutil.rmtree(self.journal, ignore_errors=True)
+
+    def _sweep(self) -> None:
+        """Delete temporary files of writers that died."""
+        for folder in (self.out, self.files, self.notes, self.journal):
+            for path in temporaries(folder):
+                path.unlink(missing_ok=True)
+
+    def _remove_unused(self, made: Sequence[Path]) -> None:
+        """Remove folders that were made, innermost first, if they hold nothing to continue."""
+        if not made or self.has_notes():
+            return
+        if {entry.name for entry in self.out.iterdir()} <= {LOCK, MARKER, BUILDING}:
+            with suppress(OSError):
+                self.discard()
+                for name in (MARKER, LOCK):
+                    (self.out / name).unlink(missing_ok=True)
+                for folder in made:
+                    folder.rmdir()
+
+
+def read_marker(folder: Path) -> dict[str, Any] | None:
+    """Return the marker of a folder, None if there is none."""
+    try:
+        found = json.loads((folder / MARKER).read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return None
+    kinds = {kind.name for kind in KINDS}
+    valid = isinstance(found, dict) and found.get("kind") in kinds
+    return found if valid and isinstance(found.get("identity"), dict) else None
+
+
+def is_of(folder: Path, kind: Kind) -> bool:
+    """Return whether a folder is of a kind, by its marker or else by its result."""
+    marker = read_marker(folder)
+    if marker is not None:
+        return bool(marker["kind"] == kind.name)
+    return kind.result != "" and (folder / kind.result).is_file()
+
+
+def is_ignored(entry: Path) -> bool:
+    """Return whether an entry does not count when a folder's owner is determined."""
+    name = entry.name
+    if name == LOCK:  # our locks are empty, and taking one truncates the file
+        return not is_local(entry) or (
+            entry.is_file() and not entry.is_symlink() and not entry.stat().st_size
+        )
+    # a store lists the folder itself as ""
+    return not name or name in SYSTEM or is_temporary(name) or name.startswith(".nfs")
+
+
+def require_apart(out: Path, inputs: Iterable[Path], refusal: type[UserError]) -> None:
+    """Raise `refusal` if the output is an input, or lies inside one."""
+    target = _resolve(out)
+    for one in inputs:
+        read = _resolve(one)
+        if target == read or target.startswith(f"{read.rstrip('/')}/"):
+            raise refusal(f"output {out} is, or lies in, input {one}: choose another directory")
+
+
+def _resolve(path: Path) -> str:
+    return path.resolve().as_posix() if is_local(path) else str(path).rstrip("/")
+
+
+def flat(tree: Any, prefix: str = "") -> dict[str, Any]:
+    """Return the leaves of nested objects by dotted name."""
+    if not isinstance(tree, dict):
+        return {prefix: tree}
+    leaves: dict[str, Any] = {}
+    for name, value in tree.items():
+        leaves |= flat(value, f"{prefix}.{name}" if prefix else str(name))
+    return leaves

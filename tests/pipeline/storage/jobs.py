@@ -1,0 +1,184 @@
+"""Small jobs of every kind, run in this process or by `python -m tests.pipeline.storage.jobs`."""
+
+import json
+import os
+import shutil
+import stat
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from engine.errors import UserError
+from model.training.config import TrainConfig
+from pipeline.dataset.join import JoinConfig, join
+from pipeline.evaluation.render import publish_result
+from pipeline.finetune.config import FinetuneConfig
+from pipeline.finetune.loop import finetune
+from pipeline.imitation import tune
+from pipeline.imitation.imitate import imitate
+from pipeline.ingest.chunk import IngestConfig
+from pipeline.ingest.job import ingest
+from pipeline.matches.arena import play_matches
+from pipeline.matches.config import ArenaConfig, SideConfig
+from pipeline.selfplay.config import ExploreConfig
+from pipeline.selfplay.job import explore
+from pipeline.storage.job_folder import AUDIT, REPORT
+from pipeline.training.train import train_on
+from tests import forked
+from tests.conftest import REPOSITORY
+from tests.pipeline import datasets
+from tests.pipeline.finetune.fakes import Script, networks
+from tests.pipeline.selfplay.generations import searched, small
+
+CHUNKED = IngestConfig(chunk_mib=1, test_share=0.2)
+STEPS = TrainConfig(steps=2, batch_size=8, threads=1)
+HAND_WRITTEN = ExploreConfig(explorer="hand-written")
+PLAYER = "Kim"
+FINISHED, REFUSED = 0, 2
+UNTIMED = ("metrics.jsonl", "report.html", "report.json", "report.txt")
+"""Files with times in them."""
+
+
+def make_inputs(folder: Path) -> Path:
+    """Make the inputs: a dump of three chunks, a small dataset, networks, games of a player."""
+    games = [datasets.random_game(seed) for seed in range(40)]
+    (folder / "games.pgn").write_text("".join("".join(games[at:] + games[:at]) for at in range(16)))
+    dump = datasets.dump(folder / "small.pgn", 40)
+    config = IngestConfig(val_share=0.1, test_share=0.1)
+    ingest([str(dump)], folder / "positions", config, workers=1)
+    networks(folder / "networks", 3)
+    mine = [
+        game.replace("[Result", f'[White "{PLAYER}"]\n[Date "2024.01.{1 + at % 28:02}"]\n[Result')
+        for at, game in enumerate(games)
+    ]
+    (folder / "mine.pgn").write_text("".join(mine))
+    return folder
+
+
+def _match(inputs: Path, out: Path) -> object:
+    sides = SideConfig(who="hand-written", simulations=2), SideConfig(who="policy:uniform")
+    return play_matches([sides], ArenaConfig(games=4, seed=5, plies=4, concurrency=2), out)
+
+
+def _finetune(inputs: Path, out: Path) -> object:
+    config = FinetuneConfig(generations=2, buffer=3, games_share=1.0, explore=HAND_WRITTEN)
+    made = inputs / "networks"
+    return finetune(made / "0", config, out, stages=Script(made).stages())
+
+
+def _imitate(inputs: Path, out: Path) -> object:
+    tune.FOLDS = 2
+    return imitate([str(inputs / "mine.pgn")], [PLAYER], out)
+
+
+def _report(inputs: Path, out: Path) -> object:
+    return publish_result(out, REPORT, "result.json", {"a": 1}, {"text": b"words", "page": b"more"})
+
+
+JOBS: dict[str, Callable[[Path, Path], object]] = {
+    "ingest": lambda inputs, out: ingest([str(inputs / "games.pgn")], out, CHUNKED, workers=1),
+    "train": lambda inputs, out: train_on([inputs / "positions"], "fianchetto-xs", STEPS, out),
+    "games": lambda inputs, out: explore(None, small(games=8), out, workers=1),
+    "positions": lambda inputs, out: explore(
+        None, searched(explorer="hand-written"), out, datasets=[inputs / "positions"], workers=1
+    ),
+    "match": _match,
+    "finetune": _finetune,
+    "join": lambda inputs, out: join([inputs / "positions"], out, JoinConfig(hold_out="none")),
+    "report": _report,
+    "imitate": _imitate,
+}
+"""Jobs by name, each called with the inputs and its folder."""
+OTHERS: dict[str, Callable[[Path, Path], object]] = {
+    "ingest": lambda inputs, out: ingest(
+        [str(inputs / "games.pgn")], out, replace(CHUNKED, seed=1), workers=1
+    ),
+    "train": lambda inputs, out: train_on(
+        [inputs / "positions"], "fianchetto-xs", replace(STEPS, seed=1), out
+    ),
+    "games": lambda inputs, out: explore(None, small(games=8, seed=1), out, workers=1),
+    "match": lambda inputs, out: play_matches(
+        [(SideConfig(who="hand-written", simulations=2), SideConfig(who="policy:uniform"))],
+        ArenaConfig(games=4, seed=6, plies=4),
+        out,
+    ),
+    "finetune": lambda inputs, out: finetune(
+        inputs / "networks" / "0",
+        FinetuneConfig(generations=2, buffer=2, games_share=1.0, explore=HAND_WRITTEN),
+        out,
+        stages=Script(inputs / "networks").stages(),
+    ),
+}
+"""The same jobs with other settings."""
+ANOTHER_KIND = {"audit": lambda inputs, out: publish_result(out, AUDIT, "audit.json", {}, {})}
+
+
+def content(out: Path) -> dict[str, Any]:
+    """Return what a job has made: a hash or, where times are in it, the rest of each file."""
+    found: dict[str, Any] = {}
+    for name, digest in datasets.content(out).items():
+        path = out / name
+        if path.name in UNTIMED and path.name != "report.json":
+            continue
+        found[name] = digest
+        if path.name == "generations.csv":
+            del found[name]
+        elif path.suffix == ".json":
+            found[name] = _drop_times(json.loads(path.read_bytes()))
+    return found
+
+
+def _drop_times(tree: Any) -> Any:
+    """Return JSON without the entries that differ from run to run."""
+    if isinstance(tree, list):
+        return [_drop_times(item) for item in tree]
+    if not isinstance(tree, dict):
+        return tree
+    names = tree.keys() - {"seconds", "timing", "validation_seconds", "positions_per_second"}
+    return {name: _drop_times(tree[name]) for name in sorted(names)}
+
+
+def start(name: str, inputs: Path, out: Path, kill_at: int = 0) -> forked.Popen:
+    """Start a job in a process that kills itself before its file operation `kill_at`."""
+    words = [sys.executable, "-m", "tests.pipeline.storage.jobs", name, str(inputs), str(out)]
+    variables = {forked.KILL_AT: str(kill_at)} if kill_at else {}
+    return forked.Popen(words, cwd=REPOSITORY, env=os.environ | variables)
+
+
+def count(name: str, inputs: Path, out: Path) -> tuple[int, int]:
+    """Run a job in a process; return its numbers of file operations and of synchronised files."""
+    assert start(name, inputs, out).wait() == FINISHED
+    numbers = out.with_name(f"{out.name}.counts")
+    operations, synced = map(int, numbers.read_text().split())
+    return operations, synced
+
+
+def main(name: str, inputs: Path, out: Path) -> int:
+    """Run a job, and write beside its folder how many file operations it took."""
+    counts, synced, real = [0], [0], os.fsync
+
+    def fsync(descriptor: int) -> None:
+        synced[0] += stat.S_ISREG(os.fstat(descriptor).st_mode)
+        real(descriptor)
+
+    os.fsync = fsync
+    forked.count_operations(lambda number: counts.__setitem__(0, number))
+    try:
+        JOBS[name](inputs, out)
+    except UserError as error:
+        sys.stderr.write(f"{error}\n")
+        return REFUSED
+    out.with_name(f"{out.name}.counts").write_text(f"{counts[0]} {synced[0]}")
+    return FINISHED
+
+
+def copy(source: Path, target: Path) -> Path:
+    """Copy a job's folder."""
+    shutil.copytree(source, target)
+    return target
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])))
