@@ -152,9 +152,9 @@ def test_ranks_read_row_groups_of_their_own_and_no_row_is_twice_in_an_epoch(
     decoded: list[tuple[str, int]] = []
     real = ShardReader.read
 
-    def read(self: ShardReader, group: int, *args: Any) -> Batch:
+    def read(self: ShardReader, group: int, *args: Any, **options: Any) -> Batch:
         decoded.append((f"{self.path}", group))
-        return real(self, group, *args)
+        return real(self, group, *args, **options)
 
     monkeypatch.setattr(ShardReader, "read", read)
     shared = ranks(dataset, world, batch_size=10 * world, seed=5)
