@@ -94,8 +94,8 @@ def test_a_full_disk_is_one_line_and_the_job_goes_on(
 ) -> None:
     made, _, synced = undisturbed(name)
     real = os.fsync
-    for full_from in sorted({1, 2, synced // 2, synced - 1} - {0}):
-        calls = 0
+    for full_from in sorted({1, max(1, synced // 2)}):
+        out, calls = tmp_path / str(full_from), 0
 
         def full(descriptor: int, full_from: int = full_from) -> None:
             nonlocal calls
@@ -107,11 +107,11 @@ def test_a_full_disk_is_one_line_and_the_job_goes_on(
         with monkeypatch.context() as patch:
             patch.setattr(os, "fsync", full)
             with pytest.raises(UserError, match="No space left on device") as raised:
-                JOBS[name](inputs, tmp_path / "out")
+                JOBS[name](inputs, out)
         assert "\n" not in str(raised.value)
         assert not list(tmp_path.rglob("*.tmp"))
-    JOBS[name](inputs, tmp_path / "out")
-    assert content(tmp_path / "out") == content(made)
+        JOBS[name](inputs, out)
+        assert content(out) == content(made)
 
 
 @pytest.mark.parametrize("name", JOBS)
@@ -135,21 +135,16 @@ def test_no_job_writes_into_a_folder_of_others(name: str, inputs: Path, tmp_path
 def test_other_settings_and_a_second_process_are_refused(
     name: str, inputs: Path, undisturbed: Any, tmp_path: Path
 ) -> None:
-    made, operations, _ = undisturbed(name)
+    made, _, _ = undisturbed(name)
     out = copy(made, tmp_path / "finished")
     with FileLock(out / ".lock"), pytest.raises(UserError, match="another process is writing"):
         JOBS[name](inputs, out)
     JOBS[name](inputs, out)
     assert content(out) == content(made)
-    killed = tmp_path / "killed"
-    start(name, inputs, killed, operations - 2).wait()
-    for folder in (out, killed):
-        before = datasets.content(folder)
-        with pytest.raises(
-            UserError, match=r"other settings|other inputs|other config|another run"
-        ):
-            OTHERS[name](inputs, folder)
-        assert datasets.content(folder) == before
+    before = datasets.content(out)
+    with pytest.raises(UserError, match=r"other settings|other inputs|another run"):
+        OTHERS[name](inputs, out)
+    assert datasets.content(out) == before
 
 
 def test_files_of_others_beside_a_killed_build_stay(inputs: Path, tmp_path: Path) -> None:

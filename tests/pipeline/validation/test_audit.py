@@ -217,6 +217,8 @@ def test_the_pages_say_what_was_counted(made: dict[str, Path], tmp_path: Path) -
     for title in ("## Copies of positions", "## By rating"):
         assert title in page
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        ".lock",
+        "job.json",
         "audit.json",
         "AUDIT.md",
     }
