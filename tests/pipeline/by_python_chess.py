@@ -251,7 +251,8 @@ def read_one(tags: dict[str, bytes], movetext: bytes) -> tuple[str, Reading]:
     The text is first put into the words that python-chess knows: no blank lines, blanks behind
     glued move numbers, one blank and two decimals in an evaluation, a comma before its depth,
     `1/2-1/2` for other spellings of a draw, ASCII for lone bytes of Latin-1 and CP1252 outside
-    comments, and without marks such as `+--`, which it reads as null moves. A tag with two scores, or with none of play, has no result.
+    comments, and without marks such as `+--`, which it reads as null moves. A tag with two scores,
+    or with none of play, has no result.
     """
     text = movetext.decode("utf-8", "surrogateescape").replace("\r\n", "\n").replace("\r", "\n")
     text = re.sub(r"(?m)^\ufeff+|\ufeff+(?=\s|\Z)", "", text)
