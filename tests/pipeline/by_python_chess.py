@@ -239,6 +239,7 @@ _GLUED_NUMBER = re.compile(r"(?<![a-hNBKRQ0-9])(\d+)(?=[-x]?[a-h][1-8])")
 _COMMENTS = re.compile(r"(\{[^}]*(?:\}|\Z)|;[^\n]*|(?m:^%[^\n]*))")
 _LATIN_1 = {0xDCA0: " ", 0xDCD7: "x", 0xDC96: "-", 0xDC97: "-", 0xDC85: "."}
 _LATIN_1_SIGNS = re.compile("\udcb1(?![A-Za-z0-9])"), re.compile(r"(?<!\S)\udcbd(?!\S)")
+_NULL_IN_MARK = re.compile(r"(?<=[+=])--[-+/=]*|--[-/]*[+=][-+/=]*")
 _SCORES = re.compile(r"(?:1/2|[01])\s*[-:]\s*(?:1/2|[01])")
 _SHORT_DRAW = re.compile(r"(?<!\S)(?:1/2|0[.,]5[-:]0[.,]5|1/2:1/2)(?!\S)")
 
@@ -250,7 +251,8 @@ def read_one(tags: dict[str, bytes], movetext: bytes) -> tuple[str, Reading]:
     The text is first put into the words that python-chess knows: no blank lines, blanks behind
     glued move numbers, one blank and two decimals in an evaluation, a comma before its depth,
     `1/2-1/2` for other spellings of a draw, ASCII for lone bytes of Latin-1 and CP1252 outside
-    comments. A tag with two scores, or with none of play, has no result.
+    comments, and without marks such as `+--`, which it reads as null moves. A tag with two scores,
+    or with none of play, has no result.
     """
     text = movetext.decode("utf-8", "surrogateescape").replace("\r\n", "\n").replace("\r", "\n")
     text = re.sub(r"(?m)^\ufeff+|\ufeff+(?=\s|\Z)", "", text)
@@ -264,6 +266,7 @@ def read_one(tags: dict[str, bytes], movetext: bytes) -> tuple[str, Reading]:
     no_score = re.fullmatch(r"[-+=/:\d., ]*[+\d][-+=/:\d., ]*", result)
     if result not in RESULTS and (no_score or len(_SCORES.findall(result)) > 1):
         return "unfinished", Reading()
+    text = _NULL_IN_MARK.sub("", text)
     text = re.sub(r"\n[\s\x1c-\x1f]*\n", "\n", text).strip()
     text = _DECIMALS.sub(r"\1", _EVALS.sub(r"[%\1 ", text))
     text = re.sub(r"(\[%eval [^\]\s]*)/(\d+\])", r"\1,\2", text)

@@ -33,6 +33,7 @@ from pipeline.finetune.loop import finetune
 from pipeline.finetune.strength import strength
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
+from pipeline.samples.shipped import EMBEDDED
 from pipeline.selfplay.config import ExploreConfig
 from pipeline.validation.verify import files_differ
 from tests.conftest import REPOSITORY
@@ -178,15 +179,17 @@ def test_a_seed_whose_value_did_not_learn_results_keeps_its_scale(
 
 @pytest.mark.parametrize("factor", [1.0, 0.8])
 def test_a_seed_keeps_the_correction_of_its_search_while_its_value_keeps_its_scale(
-    factor: float, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    factor: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shutil.copytree(folder / "net", tmp_path / "net")
+    shutil.copytree(EMBEDDED, tmp_path / "net")
     card = json.loads((tmp_path / "net" / "checkpoint.json").read_text())
-    card |= {"calibration": None, "human_search": {"rows": []}}
+    assert card["human_search"]
+    card |= {"calibration": None, "config": {}}
     (tmp_path / "net" / "checkpoint.json").write_text(json.dumps(card))
     figures = {"value_factor": factor, "value_brier": 0.2, f"{CALIBRATED}value_brier": 0.2}
     monkeypatch.setattr("model.training.monitor.validate", lambda *given: figures)
-    write_seed(tmp_path / "net", [folder / "human"], tmp_path / "seed", {"generation": 0})
+    monkeypatch.setattr("pipeline.finetune.control.open_validation", lambda *given: lambda: ())
+    write_seed(tmp_path / "net", [], tmp_path / "seed", {"generation": 0})
     seed = read_card(tmp_path / "seed")
     assert (seed["calibration"]["factor"], "human_search" in seed) == (factor, factor == 1.0)
 

@@ -31,7 +31,7 @@ def read(data: bytes) -> list[Game]:
     """Return the games that pgn-extract reads without an error, in the order of the file.
 
     It writes a game with an error without its moves, and perhaps without its result. The result
-    behind the moves is the value of the tag, which may hold blanks.
+    behind the moves may be the value of the tag, and hold blanks.
     """
     assert PROGRAM is not None
     done = subprocess.run(
@@ -46,8 +46,10 @@ def read(data: bytes) -> list[Game]:
                 tags = {}
             tags[match[1]] = match[2]
         elif line.strip():
-            movetext = line.removesuffix(tags.get(b"Result", b"*").rstrip())
+            movetext = line.rstrip().removesuffix(tags.get(b"Result", b"*").rstrip())
             moves = movetext.decode("ascii").lower().split()
+            if moves and moves[-1] in ("1-0", "0-1", "1/2-1/2", "*"):
+                moves.pop()
             fen = tags.get(b"FEN", chess.STARTING_FEN.encode()).decode("latin-1")
             if moves:
                 games.append(Game(tags.get(b"Event", b"?"), fen, tuple(moves)))
