@@ -25,8 +25,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from model.data.inputs import Batch
-from model.data.planes import bytes_of, legal_mask, tensor
+from model.data.rows import Batch, to_bytes
+from model.network.decoder import legal_labels
+from model.network.encoder import to_tensor
 
 Rows = dict[str, NDArray[Any]]
 
@@ -81,12 +82,12 @@ def rows(logits_BA: NDArray[np.float32], wdl_B3: NDArray[np.float32], batch: Bat
     batch.
     """
     figures = row_figures(
-        tensor(logits_BA),
-        tensor(wdl_B3),
-        legal_mask(bytes_of(batch["planes"])),
-        tensor(batch["label"].astype(np.int64)),
-        tensor(batch["result"].astype(np.int64)),
-        tensor(batch["plies"] > 0) if "plies" in batch else None,
+        to_tensor(logits_BA),
+        to_tensor(wdl_B3),
+        legal_labels(to_bytes(batch["planes"])),
+        to_tensor(batch["label"].astype(np.int64)),
+        to_tensor(batch["result"].astype(np.int64)),
+        to_tensor(batch["plies"] > 0) if "plies" in batch else None,
     )
     return {name: column.numpy() for name, column in figures.items()}
 

@@ -53,7 +53,7 @@ from engine.evaluation.static_exchange import MAX_EXCHANGE, WORTH, see
 from engine.kernels import BORROWING
 
 FEATURES_VERSION = 1
-"""Version of these features and of their encoding in `model.network.move_head`: a network of
+"""Version of these features and of their encoding in `model.network.decoder`: a network of
 another version is refused."""
 FEATURES = (
     "takes",

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 
 import torch
 
-from model.data.inputs import Batch, DeviceBatch
+from model.data.rows import Batch
+from model.network.encoder import Rows
 
 AHEAD = 2
 """Batches prepared while a step runs, so that one that takes longer than others delays no step."""
 
-Parts = Sequence[DeviceBatch]
+Parts = Sequence[Rows]
 """A batch in the parts that a step computes one after the other."""
 
 

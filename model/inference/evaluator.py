@@ -10,13 +10,12 @@ import torch
 from numpy.typing import NDArray
 
 from model.checkpoint import CARD, CardError, load
-from model.data.inputs import Batch, column_defaults, move_to_device, network_input
-from model.data.outputs import marro_logits
+from model.data.rows import Batch, column_defaults, load_rows
 from model.inference.columns import Answer, Rows, evaluate_in_batches, fill_columns
 from model.inference.human import Corrections, read_corrections
+from model.network.decoder import merge_promotions
 from model.network.memory import memory_errors
 from model.network.network import Network
-from model.training.objective import VALUE_FORMS
 from model.training.precision import autocast, device_for, dtype_for
 
 
@@ -49,12 +48,11 @@ class NetworkEvaluator:
     def _evaluate(self, rows: Rows) -> Answer:
         work = f"evaluating {len(rows['planes']):,} positions by the network {self.preset.name}"
         with memory_errors(work, "free some, or evaluate fewer at once"):
-            columns = move_to_device(rows, self.preset, self.device)
+            columns = load_rows(self.preset, rows, self.device)
             with autocast(self.device, self.dtype):
-                policy, value_BV, *_ = self.network(network_input(self.preset, columns, self.dtype))
-            logits_BL = marro_logits(self.preset, policy, columns["planes"])
-            wdl_B3 = VALUE_FORMS[self.preset.value].wdl(value_BV)
-            return logits_BL.cpu().numpy(), wdl_B3.cpu().numpy()
+                prediction = self.network(columns)
+            logits_BL = merge_promotions(prediction.logits, columns["planes"])
+            return logits_BL.cpu().numpy(), prediction.wdl.exp().cpu().numpy()
 
 
 def evaluator(directory: Path, *, device: str = "auto", amp: str = "auto") -> NetworkEvaluator:

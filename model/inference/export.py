@@ -2,7 +2,7 @@
 without torch.
 
 The graph is the whole evaluator in float32: unpacking, the view, the network with its averaged
-weights, the labels, win, draw and loss. Its inputs follow from the preset (`example_inputs`); the
+weights, the labels, win, draw and loss. Its inputs follow from the preset (`blank_rows`); the
 number of rows, and of legal moves, is dynamic. A file is published only when onnxruntime answers on
 given positions as torch does: to rounding in float32, and nearly so where convolutions are in 8-bit
 integers (model.inference.quantization).
@@ -21,23 +21,20 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from engine.encoding.planes import ENCODING_VERSION, PIECE_PLANES, PLANES, legal_mask, moves_hash
-from engine.encoding.views import view
+from engine.encoding.planes import ENCODING_VERSION, legal_mask, moves_hash
 from engine.errors import UserError
-from engine.evaluation.move_features import FEATURES, FEATURES_VERSION
+from engine.evaluation.move_features import FEATURES_VERSION
 from engine.progress import Progress, Tick, silent
 from engine.temporaries import name_path
 from model.card import ONNX
 from model.checkpoint import load, save_export, write_atomically
-from model.data.inputs import Batch, column_defaults, input_columns, network_input
-from model.data.outputs import marro_logits
+from model.data.rows import Batch, blank_rows, column_defaults
 from model.inference.evaluator import NetworkEvaluator
 from model.inference.onnx_evaluator import METADATA, OnnxEvaluator
 from model.inference.quantization import quantize, quiet
 from model.network.blocks import Float32
+from model.network.decoder import merge_promotions
 from model.network.network import Network
-from model.network.preset import Preset
-from model.training.objective import VALUE_FORMS
 
 OPSET = 18
 UINT64 = 13  # onnx.TensorProto.UINT64
@@ -54,7 +51,7 @@ class ExportError(UserError):
 
 
 class _Whole(nn.Module):
-    """A network from packed planes to the evaluator's answer."""
+    """A network whose inputs and answers are those of an evaluator."""
 
     def __init__(self, network: Network, names: tuple[str, ...]) -> None:
         super().__init__()
@@ -62,22 +59,9 @@ class _Whole(nn.Module):
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Return logits `[B, L]` and win, draw, loss `[B, 3]` for the inputs called `names`."""
-        preset, read = self.network.preset, dict(zip(self.names, inputs, strict=True))
-        policy, value_BV, *_ = self.network(network_input(preset, read, torch.float32))
-        return marro_logits(preset, policy, read["planes"]), VALUE_FORMS[preset.value].wdl(value_BV)
-
-
-def example_inputs(preset: Preset) -> dict[str, Tensor]:
-    """Return an example of each input of a preset's graph, by name and in the graph's order."""
-    rows, moves, shown = 2, 5, view(preset.view)  # the exporter takes sizes of 1 for constants
-    found = {"planes": torch.zeros(rows, PLANES, 8, dtype=torch.uint8)}
-    found |= {name: torch.zeros(rows, dtype=torch.int64) for name in input_columns(preset)}
-    if shown.attacks:
-        found["attacks"] = torch.zeros(rows, PIECE_PLANES, 8, dtype=torch.uint8)
-    if preset.move_features_width:
-        found["moves"] = torch.zeros(moves, dtype=torch.int64)
-        found["move_features"] = torch.zeros(moves, len(FEATURES), dtype=torch.uint8)
-    return found
+        rows = dict(zip(self.names, inputs, strict=True))
+        prediction = self.network(rows)
+        return merge_promotions(prediction.logits, rows["planes"]), prediction.wdl.exp()
 
 
 def _shifts() -> dict[Any, Any]:
@@ -108,7 +92,8 @@ def _graph(network: Network, card: Mapping[str, Any], path: Path) -> None:
     """Write a network as an ONNX file."""
     import onnx
 
-    examples = example_inputs(network.preset)
+    # the exporter takes sizes of 1 for constants
+    examples = blank_rows(network.preset, 2, moves=5)
     whole = _Whole(network, tuple(examples)).eval()
     # fills the caches of tables with real tensors, not with those of the tracing
     whole(*examples.values())

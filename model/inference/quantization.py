@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from model.data.inputs import Batch
+from model.data.rows import Batch
 
 AT_ONCE = 64
 """Rows of one calibration batch."""

@@ -149,7 +149,8 @@ class Float32(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply the layer to any shape."""
-        with torch.autocast(x.device.type, enabled=False):
+        kind = "cpu" if x.is_meta else x.device.type  # autocast knows no meta device
+        with torch.autocast(kind, enabled=False):
             return self.layer(x.float())  # type: ignore[no-any-return]
 
 

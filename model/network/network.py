@@ -1,7 +1,9 @@
-"""The network: a preset's stem, blocks and heads put together, and the tables of each kind of part.
+"""The network: a preset's encoder, trunk and decoder put together, and the tables of each kind of
+part.
 
-Axes: B batch, P plane, C channels, Y row, X column, A index of the move vocabulary, V value
-outputs, N memberships of conditions, M legal moves, F features.
+    rows -> encoder: pictures, conditions, moves -> stem, blocks -> heads, decoder -> `Prediction`
+
+Axes: B batch, P plane, C channels, Y row, X column.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,17 +13,26 @@ from torch import Tensor, nn
 
 from engine.encoding.views import view
 from model.network.blocks import ACTIVATIONS, Norm, PostBlock, PreBlock, conv3
-from model.network.conditioning import CONDITIONS, Condition, scale_and_shift
-from model.network.heads import (
+from model.network.decoder import (
     FactoredPolicy,
+    MoveHead,
     NoValue,
-    Policy,
+    Prediction,
+    decode,
     linear_policy,
     moves_left_head,
     planes_policy,
     value_head,
 )
-from model.network.move_head import MoveFeatureStem, MoveHead, Moves
+from model.network.encoder import (
+    CONDITIONS,
+    Condition,
+    MoveFeatureStem,
+    Moves,
+    Rows,
+    encode,
+    scale_and_shift,
+)
 from model.network.preset import Preset
 
 BLOCKS: Mapping[str, Callable[[Preset], nn.Module]] = {"post": PostBlock, "pre": PreBlock}
@@ -31,19 +42,10 @@ POLICY_HEADS: Mapping[str, Callable[[Preset], nn.Module]] = {
     "factored": FactoredPolicy,
 }
 VALUE_HEADS: Mapping[str, Callable[[Preset], nn.Module]] = {
-    "wdl": lambda row: value_head(row, 3, nn.Identity()),
-    "tanh": lambda row: value_head(row, 1, nn.Tanh()),
+    "wdl": lambda row: value_head(row, 3),
+    "tanh": lambda row: value_head(row, 1),
     "none": lambda row: NoValue(),
 }
-
-Outputs = tuple[Policy, Tensor] | tuple[Policy, Tensor, Tensor]
-"""Policy, value, and of a preset with `moves_left` the half-moves left `[B, 1]`."""
-
-
-def input_names(row: Preset) -> tuple[str, ...]:
-    """Return the names of a preset's inputs."""
-    conditions = ("conditions",) if CONDITIONS[row.condition] else ()
-    return ("planes", *conditions, *(("moves", "move_features") if row.move_features_width else ()))
 
 
 def _stem(row: Preset) -> nn.Sequential:
@@ -74,41 +76,25 @@ class Network(nn.Module):
             self.move_feature_stem, self.move_head = MoveFeatureStem(preset), MoveHead(preset)
         if preset.moves_left:
             self.moves_left = moves_left_head(preset)
-        if CONDITIONS[preset.condition]:
-            names = CONDITIONS[preset.condition]
+        if names := CONDITIONS[preset.condition]:
             self.condition = Condition(
                 names, preset.condition_width, preset.width, 2 * preset.towers
             )
         if preset.init == "kaiming":
             self.apply(_kaiming)
 
-    def forward(self, read: Tensor | Mapping[str, Tensor]) -> Outputs:
-        """Return the policy in the preset's vocabulary and view, the value, and the moves left
-        where the preset has them.
-
-        `read` is planes `[B, P, Y, X]`, or a dict of `planes` and the preset's other inputs:
-        `conditions` `[B, N]`; `moves` `[M]` and `move_features` `[M, F]`
-        (engine.evaluation.move_features). Policy logits are `[B, A]` (of a factored head a pair,
-        see `model.network.heads.Policy`). The value is the mover's: `[B, 3]` logits of win, draw
-        and loss, `[B, 1]` in -1..1, or `[B, 0]`, as the preset says. Moves left are half-moves,
-        `[B, 1]`.
-        """
-        inputs = {"planes": read} if isinstance(read, Tensor) else read
-        assert inputs.keys() == set(input_names(self.preset)), (
-            "the inputs are not those that the preset reads"
-        )
-        films = self.condition(inputs["conditions"]) if "conditions" in inputs else ()
-        moves = Moves(inputs) if self.preset.move_features_width else None
-        x_BCYX = v_BCYX = self._trunk(self.stem, self.blocks, inputs["planes"], films[:4], moves)
+    def forward(self, rows: Rows) -> Prediction:
+        """Predict moves and results of rows, for the side to move (`Rows`, `Prediction`)."""
+        planes_BPYX, conditions_BN, moves = encode(self.preset, rows)
+        films = () if conditions_BN is None else self.condition(conditions_BN)
+        x_BCYX = v_BCYX = self._trunk(self.stem, self.blocks, planes_BPYX, films[:4], moves)
         if self.preset.towers == 2:
-            v_BCYX = self._trunk(
-                self.value_stem, self.value_blocks, inputs["planes"], films[4:], moves
-            )
+            v_BCYX = self._trunk(self.value_stem, self.value_blocks, planes_BPYX, films[4:], moves)
         policy = self.policy(x_BCYX)
         if moves:
             policy = self.move_head(policy, x_BCYX, moves)
-        left = (self.moves_left(v_BCYX),) if self.preset.moves_left else ()
-        return policy, self.value(v_BCYX), *left
+        left_B1 = self.moves_left(v_BCYX) if self.preset.moves_left else None
+        return decode(self.preset, policy, self.value(v_BCYX), left_B1, rows)
 
     def _trunk(
         self,

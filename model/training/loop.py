@@ -19,8 +19,8 @@ from engine.compiling import interruptible
 from engine.errors import UserError
 from engine.progress import Progress, Stop, Tick
 from model.checkpoint import delete_superseded
-from model.data.inputs import Batch
 from model.data.prefetch import Prefetcher
+from model.data.rows import Batch
 from model.network.memory import memory_errors
 from model.network.preset import Preset
 from model.training.calibration import describe_memorizing, scale_value

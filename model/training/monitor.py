@@ -13,16 +13,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from model.card import Monitor
-from model.data.inputs import Batch
-from model.data.outputs import flatten_policy
+from model.data.rows import Batch
 from model.metrics import Totals, row_figures, value_figures
+from model.network.decoder import legal_labels
+from model.network.encoder import to_tensor
 from model.training.calibration import fit_factor, scale_wdl
 from model.training.config import TrainConfig
-from model.training.objective import VALUE_FORMS, value_target
 from model.training.precision import autocast
 from model.training.step import COLUMNS, Run
 from model.training.stopping import NEVER_STOP, StopCheck
-from model.training.targets import inputs_and_targets, step_columns
+from model.training.targets import load_training_rows
 
 CALIBRATED = "calibrated_"
 """Prefix of a validation's Brier scores after the value's logits are multiplied by its
@@ -90,7 +90,6 @@ def validate(
     Without rows, `positions` is 0.
     """
     totals, values, games = Totals(), [], []
-    form = VALUE_FORMS[run.preset.value]
     config = replace(
         run.config, eval_blend=1.0, teach="policy", search_value_share=1.0, results=True
     )
@@ -98,25 +97,25 @@ def validate(
         if totals.count >= limit:
             break
         stop_check.check()
-        rows = {name: column[: limit - totals.count] for name, column in batch.items()}
-        columns = step_columns(config, run.preset, rows, run.device)
-        read, targets = inputs_and_targets(run.preset, columns, run.dtype, draw=None)
+        batch = {name: column[: limit - totals.count] for name, column in batch.items()}
+        rows = load_training_rows(config, run.preset, batch, run.device)
         with autocast(run.device, run.dtype):
-            policy, value_BV, *_ = run.ema(read)
-        wdl_B3 = form.wdl(value_BV)
+            prediction = run.ema(rows)
+        wdl_B3, results_B = prediction.wdl.exp(), to_tensor(batch["result"].astype(np.int64))
+        results_B = results_B.to(run.device)
         figures = row_figures(
-            flatten_policy(policy),
+            prediction.logits,
             wdl_B3,
-            targets.legal,
-            targets.labels,
-            targets.results,
-            targets.has_game,
+            legal_labels(rows["planes"], prediction.logits.shape[1]),
+            rows["label"],
+            results_B,
+            to_tensor(batch["plies"] > 0).to(run.device) if "plies" in batch else None,
         )
         totals.add({name: column.cpu() for name, column in figures.items()})
         known_B = ~figures["brier"].isnan()
-        columns_B = (wdl_B3, value_target(config, targets), targets.results)
-        values.append([column[known_B].cpu() for column in columns_B])
-        games.append(rows["game"][known_B.cpu().numpy()])
+        columns = (wdl_B3, rows["value_target"], results_B)
+        values.append([column[known_B].cpu() for column in columns])
+        games.append(batch["game"][known_B.cpu().numpy()])
     return totals.summary() | (
         _fit_calibration(values, games) if run.preset.value != "none" else {}
     )

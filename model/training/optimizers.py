@@ -1,11 +1,24 @@
-"""Optimizers as rows of a table, and one object that runs the chosen ones.
+"""Optimizers as rows of a table, and one object that runs the chosen ones; Muon.
 
 Weights are of two kinds: those of convolutions and linear layers decay; norms, biases and
 embeddings do not. A row says how each kind is stepped, and which state a rule keeps of a weight
 between steps. That state is made at once and not at the first step, so that a run can be saved and
 restored at any step.
+
+Muon iterates on small Gram matrices, many at a time. torch's optimizer steps one matrix after the
+other, and multiplies by the whole matrix X in each of five iterations. But these iterations are
+polynomials of the Gram matrix `G = X X^T`. Here they run on G, for all matrices with a G of the
+same size at once, and X is multiplied only twice. That takes half of the time for a small network
+of wide matrices on a processor. Products are in float32; TF32, which this program leaves off, would
+make the steps of ill-conditioned matrices wrong by a tenth.
+
+Sources: kellerjordan.github.io/posts/muon; steps as long as AdamW's: Liu et al. 2025,
+arXiv:2502.16982.
+
+Axes: N matrices, R rows, C columns, S the smaller of the two.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -13,7 +26,6 @@ import torch
 from torch import Tensor, nn
 
 from model.training.config import TrainConfig
-from model.training.muon import Muon
 
 Group = dict[str, Any]
 Rule = Callable[[TrainConfig, list[Group]], torch.optim.Optimizer]
@@ -139,3 +151,74 @@ class CombinedOptimizer:
             for name, weight in self.stepped.items()
             for moment, tensor in states[weight].items()
         }
+
+
+COEFFICIENTS = (3.4445, -4.7750, 2.0315)
+"""Coefficients of the odd polynomial of degree five that brings singular values near 1."""
+ITERATIONS = 5
+SMALLEST = 1e-7
+"""Smallest norm in a division, as in torch."""
+RMS = 0.2
+"""Root mean square of AdamW's step for a learning rate of 1, as Liu et al. measured."""
+
+
+class Muon(torch.optim.Optimizer):
+    """Muon with Nesterov momentum; the caller must put a `momentum_buffer` (torch's name) into the
+    state of each matrix.
+    """
+
+    def __init__(
+        self, groups: list[dict[str, Any]], *, lr: float, momentum: float, weight_decay: float
+    ) -> None:
+        super().__init__(groups, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Step every matrix that has a gradient. Rounding depends on the number of threads."""
+        for group in self.param_groups:
+            by_size: dict[int, list[Tensor]] = defaultdict(list)
+            for weight in group["params"]:
+                if weight.grad is not None:
+                    by_size[min(weight.shape)].append(weight)
+            for same in by_size.values():
+                self._step(
+                    same, **{name: group[name] for name in ("lr", "momentum", "weight_decay")}
+                )
+
+    def _step(self, weights: list[Tensor], lr: float, momentum: float, weight_decay: float) -> None:
+        """Step matrices whose smaller side is the same."""
+        gradients = [weight.grad for weight in weights if weight.grad is not None]
+        buffers = [self.state[weight]["momentum_buffer"] for weight in weights]
+        torch._foreach_lerp_(buffers, gradients, 1 - momentum)
+        steps = orthogonalize(list(torch._foreach_lerp(gradients, buffers, momentum)))
+        torch._foreach_mul_(weights, 1 - lr * weight_decay)
+        for weight, step_RC in zip(weights, steps, strict=True):
+            weight.add_(step_RC, alpha=-lr * RMS * max(weight.shape) ** 0.5)
+
+
+def orthogonalize(matrices: list[Tensor]) -> list[Tensor]:
+    """Return matrices with the same singular vectors, and singular values of 0.68 to 1.14 where
+    they were not tiny.
+
+    The smaller sides of all, float32 `[R, C]`, are equal.
+    """
+    wide = [x_RC.mT if x_RC.shape[0] > x_RC.shape[1] else x_RC for x_RC in matrices]
+    gram_NSS = torch.stack([x_SC @ x_SC.mT for x_SC in wide])
+    squared_N11 = gram_NSS.diagonal(dim1=1, dim2=2).sum(1)[:, None, None].clamp(min=SMALLEST**2)
+    gram_NSS = gram_NSS / squared_N11
+    factor_NSS = _factor(gram_NSS)
+    product_NSS = factor_NSS / squared_N11.sqrt()
+    for _ in range(ITERATIONS - 1):
+        # all are polynomials of the first, so they commute
+        gram_NSS = factor_NSS @ (factor_NSS @ gram_NSS)
+        factor_NSS = _factor(gram_NSS)
+        product_NSS = factor_NSS @ product_NSS
+    steps = [product_SS @ x_SC for product_SS, x_SC in zip(product_NSS, wide, strict=True)]
+    return [y.mT if y.shape != x.shape else y for y, x in zip(steps, matrices, strict=True)]
+
+
+def _factor(gram_NSS: Tensor) -> Tensor:
+    """Return the factor by which an iteration multiplies the matrices of these Gram matrices."""
+    a, b, c = COEFFICIENTS
+    one_SS = torch.eye(gram_NSS.shape[1], device=gram_NSS.device)
+    return torch.baddbmm(a * one_SS + b * gram_NSS, gram_NSS, gram_NSS, alpha=c)

@@ -1,8 +1,8 @@
-"""One step of training: batch -> inputs -> loss -> update.
+"""One step of training: batch -> prediction -> loss -> update.
 
-    rows in NumPy -> `prepare`: parts of the batch, all that a step needs of them on the device
-                  -> `take_step`: their gradients are added up and clipped -> weights -> averaged
-                  weights
+    a batch in NumPy -> `prepare`: parts of its rows with their targets, on the device
+                     -> `take_step`: prediction, loss and gradients of each part, added up and
+                        clipped -> weights -> averaged weights
 
 Batch norms take their statistics from one microbatch at a time (Hoffer et al. 2017,
 arXiv:1705.08741), so what is learned depends on `norm_rows` and not on the device or the number of
@@ -17,26 +17,26 @@ import copy
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 
 from engine.errors import UserError
-from model.data.inputs import Batch, DeviceBatch
-from model.data.outputs import flatten_policy
+from model.data.rows import Batch, draw_of, hidden_columns, hide
 from model.network.blocks import Norm
-from model.network.conditioning import draw_of
+from model.network.decoder import legal_labels
+from model.network.encoder import Rows
 from model.network.network import Network, build
 from model.network.preset import Preset
 from model.training.config import TrainConfig, resolve_optimizer
 from model.training.distributed import World, WorldError, all_reduce, average_over_processes
-from model.training.objective import VALUE_FORMS, row_losses
+from model.training.loss import row_losses
 from model.training.optimizers import CombinedOptimizer
 from model.training.precision import autocast, device_for, dtype_for
 from model.training.schedules import ema_decay, learning_rate
 from model.training.stopping import NEVER_STOP, StopCheck
-from model.training.targets import inputs_and_targets, step_columns
+from model.training.targets import load_training_rows
 
 COLUMNS = ("loss", "policy_loss", "value_loss", "top1", "legal_mass", "known")
 """Figures that are summed over the rows of each step; `known` counts those whose move is a target,
@@ -134,14 +134,15 @@ def keep_policy(run: Run, weights: Mapping[str, Tensor]) -> None:
     run.reference.load_state_dict(weights)
 
 
-def prepare(run: Run, batch: Batch) -> list[DeviceBatch]:
-    """Return the parts of this process's share of a batch, all that a step needs of them on the
-    run's device.
+def prepare(run: Run, batch: Batch) -> list[Rows]:
+    """Return the parts of this process's share of a batch, with their targets, on the run's device.
 
     It reads nothing of the run's state that a step changes, so it may run on another thread.
     """
+    keeps = run.reference is not None
     return [
-        step_columns(run.config, run.preset, rows, run.device) for rows in _deal(batch, run.parts)
+        load_training_rows(run.config, run.preset, part, run.device, keeps=keeps)
+        for part in _deal(batch, run.parts)
     ]
 
 
@@ -156,7 +157,7 @@ def _deal(batch: Batch, count: int) -> Iterator[Batch]:
 
 
 def take_step(
-    run: Run, parts: Sequence[DeviceBatch], fraction: float, stop_check: StopCheck = NEVER_STOP
+    run: Run, parts: Sequence[Rows], fraction: float, stop_check: StopCheck = NEVER_STOP
 ) -> Tensor:
     """Do one optimizer step and return the sums of COLUMNS over its rows; DivergedError if it would
     not be finite.
@@ -169,16 +170,18 @@ def take_step(
     totals = all_reduce(totals)
     is_due = run.step % CHECK_STEPS[run.device.type] == 0
     if is_due and not math.isfinite(float(totals[0]) + float(norm)):
-        raise DivergedError(_why_not_finite(run, parts))
+        raise DivergedError(
+            f"the loss is not finite at step {run.step}; train again with a lower learning rate"
+        )
     run.optimizer.set_rate(learning_rate(config, fraction))
     run.optimizer.step()
     run.step += 1
-    run.positions += sum(len(columns["planes"]) for columns in parts) * run.world.size
+    run.positions += sum(len(rows["planes"]) for rows in parts) * run.world.size
     _average(run)
     return totals
 
 
-def _add_gradients(run: Run, parts: Sequence[DeviceBatch], stop_check: StopCheck) -> Tensor:
+def _add_gradients(run: Run, parts: Sequence[Rows], stop_check: StopCheck) -> Tensor:
     """Add up the gradients of all parts and return the sums of COLUMNS over their rows.
 
     The norms' running statistics become the mean over the parts. Whatever is raised leaves the run
@@ -189,13 +192,13 @@ def _add_gradients(run: Run, parts: Sequence[DeviceBatch], stop_check: StopCheck
     before, means = [buffer.clone() for buffer in buffers], list[Tensor]()
     totals: list[Tensor] = []
     try:
-        for columns in parts:
+        for rows in parts:
             stop_check.check()
             _copy(before, buffers)
             is_last = len(totals) == len(parts) - 1
             alone = nullcontext() if is_last or run.model is run.network else run.model.no_sync()  # type: ignore[operator]
             with alone:
-                totals.append(_backward(run, columns))
+                totals.append(_backward(run, rows))
             if not means:
                 means = [buffer.clone() for buffer in buffers]
             else:
@@ -222,45 +225,27 @@ def _floats(tensors: Sequence[Tensor]) -> list[Tensor]:
     return [tensor for tensor in tensors if tensor.is_floating_point()]
 
 
-def _backward(run: Run, columns: DeviceBatch) -> Tensor:
+def _backward(run: Run, rows: Rows) -> Tensor:
     """Add the gradients of a part, and return the sums of COLUMNS over its rows."""
-    draw = draw_of(run.config.seed, run.step)
-    read, targets = inputs_and_targets(run.preset, columns, run.dtype, draw=draw)
+    rows = hide(rows, hidden_columns(run.preset), draw_of(run.config.seed, run.step))
+    reference_BA = None
     with autocast(run.device, run.dtype):
-        outputs = run.model(read)
-        if run.reference is not None and targets.has_label is not None:
+        prediction = run.model(rows)
+        if run.reference is not None and "kept_weight" in rows:
             with torch.no_grad():
-                targets = replace(targets, reference=flatten_policy(run.reference(read)[0]))
-    losses = row_losses(run.config, VALUE_FORMS[run.preset.value], outputs, targets)
-    loss = losses["loss"].mean() / run.parts
-    loss.backward()  # type: ignore[no-untyped-call]
+                reference_BA = run.reference(rows).logits
+    legal_BA = legal_labels(rows["planes"], prediction.logits.shape[1])
+    losses = row_losses(run.config, run.preset.value, prediction, rows, legal_BA, reference_BA)
+    (losses["loss"].mean() / run.parts).backward()  # type: ignore[no-untyped-call]
     with torch.no_grad():
-        best_B = flatten_policy(outputs[0]).masked_fill(~targets.legal, float("-inf")).argmax(1)
-        known_B = (
-            torch.ones_like(losses["loss"])
-            if targets.has_label is None
-            else targets.has_label.float()
-        )
+        best_B = prediction.logits.masked_fill(~legal_BA, float("-inf")).argmax(1)
+        known_B = rows["label"] >= 0
         figures = losses | {
-            "top1": (best_B == targets.labels) * known_B,
+            "top1": best_B == rows["label"],
             "legal_mass": torch.exp(-losses["illegal"]) * known_B,
             "known": known_B,
         }
-        return torch.stack([figures[name].detach().sum() for name in COLUMNS])
-
-
-def _why_not_finite(run: Run, parts: Sequence[DeviceBatch]) -> str:
-    illegal = rows = 0
-    for columns in parts:
-        _, targets = inputs_and_targets(run.preset, columns, run.dtype, draw=None)
-        illegal += int((~targets.legal.gather(1, targets.labels[:, None])).sum())
-        rows += len(targets.labels)
-    if illegal:
-        return (
-            f"step {run.step}: {illegal} of {rows} labels are no legal move of their position; "
-            f"ingest the data again"
-        )
-    return f"the loss is not finite at step {run.step}; train again with a lower learning rate"
+        return torch.stack([figures[name].detach().float().sum() for name in COLUMNS])
 
 
 @torch.no_grad()

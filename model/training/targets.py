@@ -1,127 +1,248 @@
-"""Inputs and targets of a batch.
+"""Targets of a batch, resolved in NumPy: what each row teaches, and how much it counts.
 
-    rows in NumPy -> `step_columns`: columns on the device, planes still packed ->
-    `inputs_and_targets`
+    columns of a batch -> `resolve_targets`; `load_training_rows` also loads what the network reads
 
-Axes: B batch, N visited moves of all rows together. Columns are those of a shard
-(`pipeline.dataset.files.shards`).
+column                                         content
+label          int64 [B]        place of the move among the logits, -1 where it is no target
+policy_moves   int64 [B, K]     places of the target's moves, 0 in padding
+policy_shares  float32 [B, K]   their shares, which add up to one; 0 in padding
+policy_weight  float32 [B]      1, or 0 in rows without a policy target
+kept_weight    float32 [B]      1 in rows whose target is the policy that the run began with
+value_target   float32 [B, 3]   win, draw, loss, for the side to move
+value_weight   float32 [B]      1, or 0 in rows without a value target
+plies_left     float32 [B]      half-moves to the end of the game
+plies_weight   float32 [B]      1, or 0 in rows of no game
+
+Rows whose `plies` is 0 belong to no game, so their result is no target. The search's target is its
+visits for the policy, and its value for the value.
+
+Axes: B batch, K moves of a policy target, N moves of all rows' targets.
 """
 
+import math
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from engine.board.movegen import MOVE_PLANES
-from engine.encoding.move_vocabularies import index_of, vocabulary
-from engine.encoding.planes import TURN_PLANE
-from engine.encoding.views import NO_LABEL, require, view
-from model.data.inputs import (
+from engine.encoding.move_vocabularies import vocabulary
+from engine.encoding.planes import legal_mask
+from engine.encoding.views import NO_LABEL, require
+from engine.errors import UserError
+from model.data.rows import (
     Batch,
-    DeviceBatch,
-    NetworkInput,
     copy_to,
     hidden_columns,
-    legal_moves,
-    move_to_device,
-    network_input,
+    load_rows,
     training_columns,
 )
-from model.data.planes import tensor
-from model.network.conditioning import UNKNOWN
+from model.network.decoder import index_labels
+from model.network.encoder import UNKNOWN, to_tensor
 from model.network.preset import Preset
 from model.training.config import TrainConfig
-from model.training.objective import Targets
-from model.training.policy_loss import Visits
+
+NO_EVAL = -32768
+"""Value of a batch's column `eval` in rows without an evaluation."""
+EVAL_LIMIT = 1000
+"""Evaluations are clipped to this many centipawns: beyond it, and for mates, people's chances no
+longer rise."""
+EVAL_MARGIN, EVAL_SLOPE = 98.0, 517.0
+"""Centipawns; fitted by likelihood to 724,000 positions of rapid games of all ratings: Brier score
+0.182, while the formula of lichess.org/page/accuracy, which has no draws and one slope of 272, has
+0.190 there."""
+
+Columns = dict[str, NDArray[Any]]
 
 
-def step_columns(
-    config: TrainConfig, preset: Preset, batch: Batch, device: torch.device
-) -> DeviceBatch:
-    """Return all that a step needs of a batch, on the device: the columns of `move_to_device`, and
-    the other targets.
+class IllegalTargetError(UserError):
+    """A target is no legal move of its position."""
 
-    The columns `visits`, `eval`, `root_value` and `best_value` are used where they are targets and
-    the batch has them. Rows whose `plies` is 0 belong to no game: `has_game` bool `[B]` is false
-    for them. Rows whose label is NO_LABEL, or whose policy is kept, have no move as target:
-    `has_label` bool `[B]` is false for them. Both are left out where all are True. Visits are
-    `visited_rows`, `visited_moves` and `shares`, `[N]`. Raises MissingColumnError, MoveIndexError,
-    PlanesError.
+
+def load_training_rows(
+    config: TrainConfig, preset: Preset, batch: Batch, device: torch.device, *, keeps: bool = False
+) -> dict[str, Tensor]:
+    """Return all that a step needs of a batch, on the device: what the network reads, and targets.
+
+    Raises MissingColumnError, MoveIndexError, PlanesError, IllegalTargetError.
     """
     require(training_columns(preset), batch, f"the preset {preset.name!r}")
-    more: dict[str, NDArray[Any]] = {}
-    if config.teach != "value" and "visits" in batch:
-        more |= _visits(preset, batch)
-    if "visited_rows" in more:
-        batch = {**batch, **_hide(preset, batch, more["visited_rows"])}
-    has_label_B = batch["label"] != NO_LABEL
-    if not has_label_B.all():
-        batch = {
-            **batch,
-            "label": np.where(has_label_B, batch["label"], _legal_labels(batch["planes"])),
+    columns = resolve_targets(config, preset, batch, keeps=keeps)
+    hidden = hidden_columns(preset)
+    if hidden:
+        columns |= {name: batch[name].astype(np.int64) for name in ("game", "ply")}
+    if hidden and _visits_are_targets(config, batch):  # a search knew none of these columns
+        searched_B = find_visited(batch)
+        batch = dict(batch) | {
+            name: np.where(searched_B, UNKNOWN[name], batch[name]) for name in hidden
         }
+    targets = {name: copy_to(to_tensor(column), device) for name, column in columns.items()}
+    return load_rows(preset, batch, device, padded=True) | targets
+
+
+def resolve_targets(
+    config: TrainConfig, preset: Preset, batch: Batch, *, keeps: bool = False
+) -> Columns:
+    """Return the targets of a batch's rows by the names above.
+
+    With `keeps`, rows without a policy target are to keep the policy that the run began with.
+    """
+    columns = _resolve_policy(config, preset, batch) | _resolve_value(config, preset, batch)
+    if keeps and not columns["policy_weight"].all():
+        columns["kept_weight"] = 1 - columns["policy_weight"]
+    if preset.moves_left:
+        left_B = batch["plies"].astype(np.float32) - batch["ply"].astype(np.float32)
+        columns |= {"plies_left": left_B, "plies_weight": _float(batch["plies"] > 0)}
+    return columns
+
+
+def _float(column: NDArray[Any]) -> NDArray[np.float32]:
+    return column.astype(np.float32)
+
+
+def _visits_are_targets(config: TrainConfig, batch: Batch) -> bool:
+    return config.teach != "value" and "visits" in batch
+
+
+def find_visited(batch: Batch) -> NDArray[np.bool_]:
+    """Return the rows that have a search's visits, bool `[B]`."""
+    found = [moves is not None and bool((moves["share"] > 0).any()) for moves in batch["visits"]]
+    return np.array(found, np.bool_)
+
+
+def _resolve_policy(config: TrainConfig, preset: Preset, batch: Batch) -> Columns:
+    """Return the policy's targets: visits, else the label, each smoothed over legal moves."""
+    has_label_B = batch["label"] != NO_LABEL
+    visited_B = np.zeros(len(has_label_B), np.bool_)
+    if _visits_are_targets(config, batch):
+        visited_B = find_visited(batch)
     if config.teach == "value" and config.keep_policy and "root_value" in batch:
         has_label_B &= np.isnan(batch["root_value"])
-    if not has_label_B.all():
-        more["has_label"] = has_label_B
+    has_target_B = has_label_B | visited_B
+
+    labels_B = np.where(has_label_B, batch["label"], 0).astype(np.int64)
+    promotions_B = np.where(has_label_B, batch.get("promotion", 0), 0)
+    _check_legal(batch, np.flatnonzero(has_label_B), labels_B[has_label_B])
+    label_B = np.full(len(labels_B), -1, dtype=np.int64)
+    label_B[has_label_B] = index_labels(preset, labels_B[has_label_B], promotions_B[has_label_B])
+    played_B = np.flatnonzero(has_label_B & ~visited_B)
+    parts = [(played_B, label_B[played_B], np.ones(len(played_B)))]
+    if visited_B.any():
+        parts.append(_list_visits(config, preset, batch, np.flatnonzero(visited_B)))
+    if config.label_smoothing:
+        smoothing = config.label_smoothing
+        parts = [(rows_N, moves_N, (1 - smoothing) * shares) for rows_N, moves_N, shares in parts]
+        rows_N, moves_N = _list_legal(preset, batch, has_target_B)
+        counts_B = np.bincount(rows_N, minlength=len(labels_B))
+        parts.append((rows_N, moves_N, smoothing / counts_B[rows_N]))
+    moves_BK, shares_BK = _pad(len(labels_B), *map(np.concatenate, zip(*parts, strict=True)))
+    return {
+        "label": label_B,
+        "policy_moves": moves_BK,
+        "policy_shares": shares_BK,
+        "policy_weight": _float(has_target_B),
+    }
+
+
+def _list_visits(
+    config: TrainConfig, preset: Preset, batch: Batch, searched: NDArray[np.intp]
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """Return rows, moves and shares `[N]` of the visits in the rows `searched`, sharpened by
+    `visits_temperature`.
+
+    A row of the column is its moves as records with `label` and `share`. Moves without a share are
+    left out; those of a promotion are the queen's.
+    """
+    visits = batch["visits"][searched]
+    rows_N = np.repeat(searched, [len(moves) for moves in visits])
+    records_N = np.concatenate(list(visits))
+    seen_N = records_N["share"] > 0
+    rows_N, records_N = rows_N[seen_N], records_N[seen_N]
+    _check_legal(batch, rows_N, records_N["label"].astype(np.int64))
+    powers_N = records_N["share"].astype(np.float64) ** (1 / config.visits_temperature)
+    sums_B = np.bincount(rows_N, weights=powers_N, minlength=len(batch["planes"]))
+    return rows_N, index_labels(preset, records_N["label"]), powers_N / sums_B[rows_N]
+
+
+def _list_legal(
+    preset: Preset, batch: Batch, rows_B: NDArray[np.bool_]
+) -> tuple[NDArray[np.intp], NDArray[np.int64]]:
+    """Return rows and places `[N]` of all legal moves in some rows."""
+    rows_N, labels_N = np.nonzero(legal_mask(batch["planes"]) & rows_B[:, None])
+    places_N = index_labels(preset, labels_N)
+    if not vocabulary(preset.moves).under_promotions:
+        return rows_N, places_N
+    seventh_N = batch["planes"][rows_N, 0] & np.uint64(0xFF00)
+    promoting_N = (seventh_N >> (labels_N % 64).astype(np.uint64)) & np.uint64(1) != 0
+    rows, places = [rows_N], [places_N]
+    for piece in (2, 3, 4):
+        rows.append(rows_N[promoting_N])
+        places.append(index_labels(preset, labels_N[promoting_N], np.full(len(rows[-1]), piece)))
+    return np.concatenate(rows), np.concatenate(places)
+
+
+def _check_legal(batch: Batch, rows_N: NDArray[Any], labels_N: NDArray[np.int64]) -> None:
+    """Raise IllegalTargetError unless every label is a legal move of its row."""
+    words_N = batch["planes"][rows_N, MOVE_PLANES + np.minimum(labels_N // 64, 63)]
+    legal_N = (words_N >> (labels_N % 64).astype(np.uint64)) & np.uint64(1) != 0
+    if not legal_N.all():
+        raise IllegalTargetError(
+            f"{int((~legal_N).sum())} of {len(legal_N)} labels are no legal move of their "
+            f"position; ingest the data again"
+        )
+
+
+def _pad(
+    rows: int, rows_N: NDArray[Any], moves_N: NDArray[Any], shares_N: NDArray[Any]
+) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """Return moves and shares as arrays `[B, K]`; K is 1 or a power of four, so that batches have
+    few shapes.
+    """
+    order_N = np.argsort(rows_N, kind="stable")
+    rows_N, moves_N, shares_N = rows_N[order_N], moves_N[order_N], shares_N[order_N]
+    counts_B = np.bincount(rows_N, minlength=rows)
+    most = max(1, int(counts_B.max(initial=0)))
+    width = 4 ** math.ceil(math.log(most, 4) - 1e-9)
+    places_N = np.arange(len(rows_N)) - (np.cumsum(counts_B) - counts_B)[rows_N]
+    moves_BK = np.zeros((rows, width), dtype=np.int64)
+    shares_BK = np.zeros((rows, width), dtype=np.float32)
+    moves_BK[rows_N, places_N], shares_BK[rows_N, places_N] = moves_N, shares_N
+    return moves_BK, shares_BK
+
+
+def _resolve_value(config: TrainConfig, preset: Preset, batch: Batch) -> Columns:
+    """Return the value's targets: results, evaluations and searches' values by their shares."""
+    rows = len(batch["result"])
+    no_row_B = np.zeros(rows, np.bool_)
+    has_game_B = batch["plies"] > 0 if "plies" in batch else ~no_row_B
+    has_result_B = has_game_B & config.results
+    target_B3 = np.eye(3)[1 - batch["result"].astype(np.int64)]
+
+    has_eval_B = no_row_B
     if config.eval_blend and "eval" in batch:
-        more["eval"] = batch["eval"]
-    if config.teach != "policy" and "root_value" in batch:
-        more["search_value"] = _search_values(batch)
-    if "plies" in batch and not (has_game_B := batch["plies"] > 0).all():
-        more["has_game"] = has_game_B
-    columns = {name: copy_to(tensor(column), device) for name, column in more.items()}
-    return {**move_to_device(batch, preset, device), **columns}
+        has_eval_B = batch["eval"] != NO_EVAL
+        share_B = np.where(has_result_B, config.eval_blend, 1.0) * has_eval_B
+        target_B3 = _mix(target_B3, wdl_from_centipawns(batch["eval"]), share_B)
+    searched_B = no_row_B
+    if config.teach != "policy" and config.search_value_share and "root_value" in batch:
+        values_B = _search_values(batch)
+        searched_B = ~np.isnan(values_B)
+        has_other_B = has_game_B & (has_result_B | has_eval_B)
+        share_B = np.where(has_other_B, config.search_value_share, 1.0) * searched_B
+        target_B3 = _mix(target_B3, wdl_from_score(np.nan_to_num(values_B)), share_B)
+    has_target_B = (has_result_B | has_eval_B | searched_B) & (preset.value != "none")
+    return {"value_target": _float(target_B3), "value_weight": _float(has_target_B)}
 
 
-def inputs_and_targets(
-    preset: Preset, columns: DeviceBatch, dtype: torch.dtype, *, draw: int | None
-) -> tuple[NetworkInput, Targets]:
-    """Return the inputs of the preset's network and its targets from the `step_columns` of a batch.
-
-    In training `draw` selects the rows whose ratings, clocks and last moves are hidden
-    (`model.network.conditioning.draw_of`).
-    """
-    visits = ("visited_rows", "visited_moves", "shares")
-    targets = Targets(
-        legal=legal_moves(preset, columns),
-        labels=columns["target"],
-        results=columns["result"],
-        visits=Visits(*(columns[name] for name in visits)) if "shares" in columns else None,
-        evals=columns.get("eval"),
-        search_values=columns.get("search_value"),
-        plies_left=columns.get("plies_left"),
-        has_game=columns.get("has_game"),
-        has_label=columns.get("has_label"),
-    )
-    return network_input(preset, columns, dtype, draw=draw), targets
-
-
-def _hide(preset: Preset, batch: Batch, rows_N: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
-    """Return the columns that may be hidden, unknown in these rows: a search knew none of them."""
-    found = {}
-    for name in hidden_columns(preset):
-        if name in batch:
-            found[name] = batch[name].copy()
-            found[name][rows_N] = UNKNOWN[name]
-    return found
-
-
-def _legal_labels(planes_BP: NDArray[np.uint64]) -> NDArray[np.uint16]:
-    """Return a legal move of each row, uint16 `[B]`: it stands for the missing label in a loss that
-    is then masked.
-    """
-    words_BT = planes_BP[:, MOVE_PLANES:]
-    kind_B = (words_BT != 0).argmax(axis=1)
-    word_B = words_BT[np.arange(len(words_BT)), kind_B]
-    source_B = np.bitwise_count((word_B & (~word_B + np.uint64(1))) - np.uint64(1))
-    label_B: NDArray[np.uint16] = (kind_B * 64 + source_B).astype(np.uint16)
-    return label_B
+def _mix(one_B3: NDArray[Any], other_B3: NDArray[Any], share_B: NDArray[Any]) -> NDArray[Any]:
+    mixed_B3: NDArray[Any] = one_B3 + share_B[:, None] * (other_B3 - one_B3)
+    return mixed_B3
 
 
 def _search_values(batch: Batch) -> NDArray[Any]:
-    """Return each row's search value, float32 `[B]`, NaN where there is none.
+    """Return each row's search value, `[B]`, NaN where there is none.
 
     The value of the best move errs less than the root's, which is the mean of all simulations,
     where a row has it.
@@ -131,31 +252,38 @@ def _search_values(batch: Batch) -> NDArray[Any]:
     return np.where(np.isnan(batch["best_value"]), batch["root_value"], batch["best_value"])
 
 
-def _visits(preset: Preset, batch: Batch) -> dict[str, NDArray[Any]]:
-    """Return a batch's visits as flat rows, moves in the preset's vocabulary and shares `[N]`; {}
-    where it has none.
+def _sigmoid(x_B: NDArray[np.float64]) -> NDArray[np.float64]:
+    shares_B: NDArray[np.float64] = 1 / (1 + np.exp(-x_B))
+    return shares_B
 
-    A row of the column is None, or its moves as records with `label` (the mover's view) and
-    `share`. Moves without a share are left out; those of a promotion are the queen's.
+
+def wdl_from_centipawns(evals_B: NDArray[np.integer]) -> NDArray[np.float64]:
+    """Return probabilities of win, draw, loss `[B, 3]` of an evaluation in centipawns for the side
+    to move.
+
+    The form is Stockfish's (github.com/official-stockfish/WDL_model): win is 1 / (1 + exp((margin -
+    cp) / slope)), loss the same of -cp, draw the rest.
     """
-    searched = [
-        (row, moves)
-        for row, moves in enumerate(batch["visits"])
-        if moves is not None and len(moves)
-    ]
-    if not searched:
-        return {}
-    rows_N = np.repeat([row for row, _ in searched], [len(moves) for _, moves in searched])
-    records_N = np.concatenate([moves for _, moves in searched])
-    kept_N = records_N["share"] > 0
-    rows_N, records_N = rows_N[kept_N], records_N[kept_N]
-    turned_N = (batch["planes"][rows_N, TURN_PLANE] != 0) & view(preset.view).absolute
-    labels_N = records_N["label"].astype(np.int64)
-    moves_N = index_of(
-        vocabulary(preset.moves), turned_N, labels_N, np.zeros(len(labels_N), np.int64)
-    )
-    return {
-        "visited_rows": rows_N,
-        "visited_moves": moves_N,
-        "shares": records_N["share"].astype(np.float32),
-    }
+    cp_B = evals_B.astype(np.float64).clip(-EVAL_LIMIT, EVAL_LIMIT)
+    win_B = _sigmoid((cp_B - EVAL_MARGIN) / EVAL_SLOPE)
+    loss_B = _sigmoid((-cp_B - EVAL_MARGIN) / EVAL_SLOPE)
+    return np.stack((win_B, 1 - win_B - loss_B, loss_B), 1)
+
+
+def wdl_from_score(scores_B: NDArray[np.floating]) -> NDArray[np.float64]:
+    """Return probabilities of win, draw, loss `[B, 3]` of a score, win - loss, in -1..1, by the
+    evaluations' curve.
+
+    With x = cp / slope and c = cosh(margin / slope) the curve of `wdl_from_centipawns` has the
+    score sinh x / (cosh x + c), a quadratic equation in exp x. Its root is taken for the better
+    side, where nothing cancels.
+    """
+    margin = EVAL_MARGIN / EVAL_SLOPE
+    sizes_B = np.abs(scores_B.astype(np.float64)).clip(max=1 - 1e-6)
+    shifted_B = sizes_B * math.cosh(margin)
+    x_B = np.log((shifted_B + np.sqrt(shifted_B**2 + 1 - sizes_B**2)) / (1 - sizes_B))
+    better_B, worse_B = _sigmoid(x_B - margin), _sigmoid(-x_B - margin)
+    is_ahead_B = scores_B >= 0
+    win_B = np.where(is_ahead_B, better_B, worse_B)
+    loss_B = np.where(is_ahead_B, worse_B, better_B)
+    return np.stack((win_B, 1 - win_B - loss_B, loss_B), 1)

@@ -1,7 +1,7 @@
 """Expected scores of positions, from the game's evaluations, Stockfish or a network's search.
 
 All are for White, 0 to 1, on one curve: the chance of a win and half of that of a draw for people
-who play rapid games (model.training.objective), which networks learn too.
+who play rapid games (model.training.targets), which networks learn too.
 """
 
 from collections.abc import Iterator
@@ -11,9 +11,9 @@ from typing import Literal
 import chess
 import chess.engine
 import chess.pgn
-import torch
+import numpy as np
 
-from model.training.objective import EVAL_LIMIT, wdl_from_centipawns
+from model.training.targets import EVAL_LIMIT, wdl_from_centipawns
 from pipeline.errors import ConfigError
 from pipeline.storage.preflight import installed, is_installed
 
@@ -27,7 +27,7 @@ NODES = 100_000
 
 def expected_score(centipawns: int) -> float:
     """Return the expected score of an evaluation, the same side's view."""
-    win, draw, _ = wdl_from_centipawns(torch.tensor([centipawns]))[0].tolist()
+    win, draw, _ = wdl_from_centipawns(np.array([centipawns]))[0].tolist()
     return float(win + draw / 2)
 
 

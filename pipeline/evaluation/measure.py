@@ -82,7 +82,7 @@ class Rule:
 
 def hide_players(batch: Batch) -> Batch:
     """Return a batch in which every player's rating and clock is unknown."""
-    from model.network.conditioning import STEPS
+    from model.network.encoder import STEPS
 
     return batch | {
         name: np.full_like(batch[name], steps.unknown)

@@ -236,7 +236,7 @@ def _measure_matrix(
     network: "NetworkEvaluator", sample: "BandSample", how: _How, progress: Progress
 ) -> dict[str, Any]:
     """Return the matrix of ratings, or the reason why there is none, in words under `words`."""
-    from model.data.inputs import input_columns
+    from model.data.rows import input_columns
     from pipeline.evaluation.rating_matrix import RATINGS, describe_matrix, measure_matrix
 
     if not set(RATINGS) <= set(input_columns(network.preset)):
@@ -299,10 +299,10 @@ def _measure(
     import torch
 
     from model.checkpoint import read_card
-    from model.data.inputs import input_columns
+    from model.data.rows import input_columns
     from model.inference.evaluator import NetworkEvaluator, evaluator
     from model.inference.onnx_evaluator import find_export
-    from model.network.conditioning import STEPS
+    from model.network.encoder import STEPS
     from model.training.metrics_log import read_metrics
     from pipeline.evaluation.figures import (
         IN_TRAIN,

@@ -27,6 +27,7 @@ from pipeline.dataset.files.shards import (
     publish_json,
     read_note,
 )
+from pipeline.dataset.files.verify_files import remember_files
 from pipeline.errors import DatasetError
 from pipeline.ingest.chunk import OTHERS, ROWS_VERSION, IngestConfig, config_digest, part_name
 from pipeline.ingest.data_card import GameCounts, write_card

@@ -86,7 +86,7 @@ def select_columns(config: "TrainConfig", preset: "Preset") -> tuple[str, ...]:
     Raises MissingColumnError where shards lack a column that training the preset needs.
     """
     from engine.encoding.views import LAST_MOVES, require, view
-    from model.data.inputs import training_columns
+    from model.data.rows import training_columns
 
     visits = ("visits",) if config.teach != "value" else ()
     values = ("root_value", "best_value") if config.teach != "policy" else ()

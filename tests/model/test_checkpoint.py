@@ -16,7 +16,6 @@ import pytest
 import safetensors.torch
 import torch
 
-from engine.encoding.views import apply, apply_labels, view
 from engine.temporaries import is_temporary, temporary_name
 from model.checkpoint import (
     CARD,
@@ -33,7 +32,7 @@ from model.checkpoint import (
     save,
     write_atomically,
 )
-from model.data.inputs import move_to_device, network_input
+from model.data.rows import load_rows
 from model.inference.columns import AnswerError
 from model.inference.evaluator import NetworkEvaluator, evaluator
 from model.network.memory import OutOfMemoryError, memory_errors
@@ -323,19 +322,11 @@ def test_evaluator_answers_in_the_movers_labels(tmp_path: Path, row: Preset) -> 
     logits, wdl = evaluator(tmp_path, device="cpu", amp="off")(data["planes"])
     assert logits.dtype == wdl.dtype == np.float32
     assert wdl.sum(1) == pytest.approx(np.ones(9))
-    shown = view(row.view)
     network, _ = load(tmp_path)
     with torch.inference_mode():
-        raw, _ = network(
-            network_input(row, move_to_device(data, row, torch.device("cpu")), torch.float32)
-        )
-    labels = np.arange(4096)
-    for index in range(9):
-        black = np.full(4096, data["planes"][index, 12] != 0)
-        assert np.allclose(
-            logits[index], raw[index].numpy()[apply_labels(shown, black, labels)], atol=1e-5
-        )
-    assert apply(shown, data["planes"]).shape == (9, 77)
+        prediction = network(load_rows(row, data, torch.device("cpu")))
+    assert np.array_equal(logits, prediction.logits.numpy())
+    assert np.array_equal(wdl, prediction.wdl.exp().numpy())
 
 
 @pytest.mark.parametrize("row", [TINY, TINY_SEED], ids=lambda row: row.name)

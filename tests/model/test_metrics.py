@@ -4,10 +4,8 @@ import math
 
 import numpy as np
 import pytest
-import torch
 
 from model.metrics import Totals, rows, summary
-from model.training.objective import VALUE_FORMS, policy_terms, wdl_of_results
 from tests.model.synthetic import batch
 
 
@@ -89,35 +87,6 @@ def test_batches_add_up_to_the_whole() -> None:
         )
     assert totals.summary() == pytest.approx(summary(rows(*said, data)))
     assert Totals().summary() == {"positions": 0}
-
-
-def test_illegal_logits_get_no_gradient_from_the_masked_loss() -> None:
-    given = torch.randn(4, 4096, requires_grad=True)
-    legal = torch.rand(4, 4096) < 0.01
-    labels = torch.tensor([1, 2, 3, 4])
-    legal[torch.arange(4), labels] = True
-    policy, illegal = policy_terms(given, legal, labels)
-    by_hand = [
-        -torch.log_softmax(given[row][legal[row]], 0)[int(legal[row, : row + 1].sum())]
-        for row in range(4)
-    ]
-    assert torch.allclose(policy, torch.stack(by_hand), atol=1e-5)
-    mass = (given.softmax(1) * legal).sum(1)
-    assert torch.allclose(illegal, -mass.log(), atol=1e-4)
-    policy.sum().backward()
-    assert given.grad is not None
-    assert (given.grad[~legal] == 0).all()
-    assert (given.grad[legal] != 0).any()
-
-
-def test_value_forms_read_the_movers_result() -> None:
-    results = wdl_of_results(torch.tensor([1, 0, -1]))
-    sure = torch.tensor([[20.0, 0, 0], [0, 20, 0], [0, 0, 20]])
-    assert VALUE_FORMS["wdl"].loss(sure, results).max() < 1e-6
-    assert VALUE_FORMS["wdl"].wdl(sure)[0, 0] > 0.999
-    scalar = torch.tensor([[1.0], [0.0], [-0.5]])
-    assert VALUE_FORMS["tanh"].loss(scalar, results).tolist() == [0, 0, 0.25]
-    assert VALUE_FORMS["tanh"].wdl(scalar).tolist() == [[1, 0, 0], [0.5, 0, 0.5], [0.25, 0, 0.75]]
 
 
 def test_positions_of_no_game_are_left_out_of_the_value_s_means() -> None:

@@ -13,7 +13,7 @@ To add a column:
    new rows.
 4. Copy its row into the table of datasets/README.md; tests/pipeline/dataset/files/test_columns.py
   compares the two.
-5. To train on it, name it in `training_columns` of model/data/inputs.py.
+5. To train on it, name it in `training_columns` of model/data/rows.py.
 """
 
 from collections.abc import Collection

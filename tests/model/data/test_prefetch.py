@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from model.data.inputs import Batch, DeviceBatch
 from model.data.prefetch import Prefetcher
+from model.data.rows import Batch
+from model.network.encoder import Rows
 from tests.waiting import LONG
 
 T = TypeVar("T")
@@ -24,7 +25,7 @@ def numbered(last: int) -> Iterator[Batch]:
         yield {"planes": np.array([number])}
 
 
-def tensors(batch: Batch) -> list[DeviceBatch]:
+def tensors(batch: Batch) -> list[Rows]:
     return [{name: torch.from_numpy(column) for name, column in batch.items()}]
 
 
@@ -44,7 +45,7 @@ def test_two_are_prepared_while_one_is_used_and_no_more() -> None:
     prepared: list[int] = []
     third = threading.Event()
 
-    def prepare(batch: Batch) -> list[DeviceBatch]:
+    def prepare(batch: Batch) -> list[Rows]:
         prepared.append(int(batch["planes"][0]))
         if len(prepared) == 3:
             third.set()
@@ -69,7 +70,7 @@ def test_an_error_comes_with_its_batch_and_not_before(of: str) -> None:
             raise OSError("gone")
         yield {"planes": np.array([-1])}
 
-    def prepare(batch: Batch) -> list[DeviceBatch]:
+    def prepare(batch: Batch) -> list[Rows]:
         if batch["planes"][0] < 0:
             raise OSError("gone")
         return tensors(batch)
@@ -84,7 +85,7 @@ def test_the_end_waits_for_one_batch_alone_and_for_no_answer() -> None:
     """Whoever waits may give up; the thread ends with the batch that it works on."""
     begun, go, prepared = threading.Event(), threading.Event(), []
 
-    def prepare(batch: Batch) -> list[DeviceBatch]:
+    def prepare(batch: Batch) -> list[Rows]:
         begun.set()
         assert go.wait(LONG)
         prepared.append(batch)
@@ -106,11 +107,11 @@ def test_the_end_waits_for_one_batch_alone_and_for_no_answer() -> None:
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_copies_of_another_stream_are_there_when_they_are_read() -> None:
-    from model.data.inputs import copy_to
+    from model.data.rows import copy_to
 
     device, wanted = torch.device("cuda"), [torch.full((1 << 22,), number) for number in range(6)]
 
-    def prepare(batch: Batch) -> list[DeviceBatch]:
+    def prepare(batch: Batch) -> list[Rows]:
         return [{"planes": copy_to(wanted[int(batch["planes"][0])], device)}]
 
     with Prefetcher(numbered(6), prepare, device) as feed:

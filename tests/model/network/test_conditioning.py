@@ -14,8 +14,8 @@ import torch
 
 from engine.progress import silent
 from model.data.playouts import playout_rows
-from model.network import conditioning
-from model.network.conditioning import CONDITIONS, STEPS, encode_conditions
+from model.network import encoder
+from model.network.encoder import CONDITIONS, STEPS, encode
 from model.training import step as stepping
 from model.training.config import TrainConfig
 from model.training.loop import train
@@ -35,15 +35,15 @@ UNKNOWN_ELO = STEPS["elo"].count
 @pytest.mark.parametrize("name", ["clock", "base", "increment"])
 def test_the_documented_steps_of_seconds_are_those_that_are_encoded(name: str) -> None:
     """A number on a step is written as that step alone."""
-    assert conditioning.__doc__ is not None
+    assert encoder.__doc__ is not None
     found = re.search(
-        rf"^{name} +([\d, ]+?) \.\.\. (\d+) s \((\d+)\)", conditioning.__doc__, re.MULTILINE
+        rf"^{name} +([\d, ]+?) \.\.\. (\d+) s \((\d+)\)", encoder.__doc__, re.MULTILINE
     )
     assert found is not None
     first, last, count = found.groups()
     assert int(count) == STEPS[name].count
     for place, seconds in [*enumerate(map(int, first.split(", "))), (int(count) - 1, int(last))]:
-        (shares,) = encode_conditions({name: torch.tensor([seconds])}, (name,))
+        (shares,) = encoder.encode_conditions({name: torch.tensor([seconds])}, (name,))
         assert shares[place] == pytest.approx(1.0, abs=1e-5), seconds
 
 
@@ -61,22 +61,24 @@ def trained(
     """Train, or go on, for so many steps; give the card, and by row what was hidden in its steps:
     rating, clock, move."""
     seen: list[tuple[int, bool, bool, bool]] = []
-    real = stepping.inputs_and_targets
+    real = stepping.hide
     numbers = {
         (int(game), int(ply)): at
         for at, (game, ply) in enumerate(zip(rows["game"], rows["ply"], strict=True))
     }
 
-    def watched(preset: Any, columns: Any, *rest: Any, **more: Any) -> Any:
-        read, targets = real(preset, columns, *rest, **more)
-        elo_B = read["conditions"][:, UNKNOWN_ELO] == 1
-        clock_B = read["conditions"][:, 2 * (UNKNOWN_ELO + 1) + STEPS["clock"].count] == 1
-        last_B = read["planes"][:, 77:].sum((1, 2, 3)) == 0
+    def watched(*arguments: Any) -> Any:
+        columns = real(*arguments)
+        pictures, conditions, _ = encode(PRESET, columns)
+        assert conditions is not None
+        elo_B = conditions[:, UNKNOWN_ELO] == 1
+        clock_B = conditions[:, 2 * (UNKNOWN_ELO + 1) + STEPS["clock"].count] == 1
+        last_B = pictures[:, 77:].sum((1, 2, 3)) == 0
         for at, (game, ply) in enumerate(zip(columns["game"], columns["ply"], strict=True)):
             seen.append(
                 (numbers[int(game), int(ply)], bool(elo_B[at]), bool(clock_B[at]), bool(last_B[at]))
             )
-        return read, targets
+        return columns
 
     def batches(step: int) -> Iterator[Batch]:
         for at in itertools.count(step):
@@ -85,7 +87,7 @@ def trained(
 
     asked = itertools.count()
     with monkeypatch.context() as patch:
-        patch.setattr(stepping, "inputs_and_targets", watched)
+        patch.setattr(stepping, "hide", watched)
         card = train(
             CONFIG,
             PRESET,

@@ -15,7 +15,8 @@ from engine.evaluation.move_features import FEATURES, legal_move_features
 from model.checkpoint import CARD, EncodingMismatchError, load
 from model.data.playouts import playout_rows
 from model.inference.evaluator import NetworkEvaluator
-from model.network.move_head import MoveFeatureStem, MoveHead, Moves, encode_features
+from model.network.decoder import MoveHead
+from model.network.encoder import MoveFeatureStem, Moves, encode_features
 from model.network.network import build
 from model.network.preset import PresetError
 from tests.engine.evaluation.test_handwritten import planes_of
@@ -107,12 +108,12 @@ def test_the_second_scores_see_the_mean_of_the_moves_by_the_first() -> None:
     compare = MoveHead(TOLD).compare
     hidden_MC = torch.randn((6, 8), generator=torch.Generator().manual_seed(1))
     scores_M = torch.randn(6, generator=torch.Generator().manual_seed(2))
-    assert not compare(hidden_MC, scores_M, moves.rows, 2).any(), (
+    assert not compare(hidden_MC, scores_M, moves, 2).any(), (
         "a fresh network scores by its first layer"
     )
     with torch.no_grad():
         compare.weight.layer.weight.normal_(generator=torch.Generator().manual_seed(3))
-        added = compare(hidden_MC, scores_M, moves.rows, 2)
+        added = compare(hidden_MC, scores_M, moves, 2)
         for part in (slice(0, 5), slice(5, 6)):  # five moves of one board, one of the other
             mean_C = scores_M[part].softmax(0) @ hidden_MC[part]
             expected = compare.weight(

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 import torch
 
+from model.data.rows import blank_rows, load_rows
 from model.network.blocks import ACTIVATIONS, GATES
-from model.network.conditioning import CONDITIONS
+from model.network.encoder import CONDITIONS
 from model.network.network import BLOCKS, POLICY_HEADS, VALUE_HEADS, build, parameters
 from model.network.preset import (
     Preset,
@@ -18,7 +19,7 @@ from model.network.preset import (
     words,
 )
 from model.network.presets import UnknownPresetError, preset, presets
-from tests.model.synthetic import TINY, TINY_SEED
+from tests.model.synthetic import TINY, TINY_SEED, batch
 
 
 def test_the_words_of_a_preset_are_those_that_networks_are_built_from() -> None:
@@ -42,17 +43,19 @@ def test_the_words_of_a_preset_are_those_that_networks_are_built_from() -> None:
     "row", [TINY, TINY_SEED, presets()["fianchetto-xs"]], ids=lambda row: row.name
 )
 def test_network_gives_a_logit_for_each_label_and_its_kind_of_value(row: Preset) -> None:
-    logits, value = build(row, seed=0)(torch.zeros(3, 77, 8, 8))
+    logits, wdl, left = build(row, seed=0)(blank_rows(row, 3, 0))
     assert logits.shape == (3, 4096)
-    assert value.shape == (3, 3 if row.value == "wdl" else 1)
-    assert logits.dtype == value.dtype == torch.float32
+    assert wdl.shape == (3, 3)
+    assert logits.dtype == wdl.dtype == torch.float32
+    assert left is None
 
 
 @pytest.mark.parametrize("row", [TINY, TINY_SEED], ids=lambda row: row.name)
 def test_outputs_are_not_rounded_to_half_width(row: Preset) -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16), torch.no_grad():
-        outputs = build(row, seed=0)(torch.rand(3, 77, 8, 8))
-    for output in outputs:
+        columns = load_rows(row, batch(3), torch.device("cpu"))
+        logits, wdl, _ = build(row, seed=0)(columns)
+    for output in (logits, wdl.exp()):
         assert output.dtype == torch.float32
         assert not torch.equal(output, output.bfloat16().float())
 
@@ -128,15 +131,15 @@ def test_systems_have_the_layers_that_are_written_of_them(
 
 def test_two_towers_share_nothing() -> None:
     network = build(replace(TINY, towers=2), seed=0)
-    policy, value = network(torch.rand(2, 77, 8, 8))
-    policy.sum().backward()
+    logits, wdl, _ = network(load_rows(network.preset, batch(2), torch.device("cpu")))
+    logits.sum().backward()
     touched = {
         name.split(".")[0]
         for name, parameter in network.named_parameters()
         if parameter.grad is not None
     }
     assert touched == {"stem", "blocks", "policy"}
-    value.sum().backward()
+    wdl[:, 0].sum().backward()
     assert network.value_stem[0].weight.grad is not None  # type: ignore[index,union-attr]
 
 
@@ -152,7 +155,7 @@ def test_fianchettos_policy_flattens_type_times_64_plus_square() -> None:
     with torch.no_grad():
         head.weight.zero_()  # type: ignore[union-attr,operator]
         head.bias.copy_(torch.arange(64.0))  # type: ignore[union-attr,operator]
-    logits, _ = network(torch.zeros(1, 77, 8, 8))
+    logits = network(blank_rows(TINY, 1, 0)).logits
     assert torch.equal(logits[0], torch.arange(64.0).repeat_interleave(64))
 
 

@@ -13,20 +13,20 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from engine.encoding.move_vocabularies import vocabulary
 from model.checkpoint import load
-from model.costs import blank
-from model.data.inputs import Batch, legal_moves, move_to_device, network_input
-from model.data.outputs import flatten_policy
+from model.costs import size
 from model.data.playouts import playout_rows
+from model.data.rows import Batch, blank_rows, load_rows
 from model.inference.evaluator import NetworkEvaluator
+from model.network.decoder import legal_labels
 from model.network.network import Network, build, parameters
 from model.network.preset import Preset, preset_row
 from model.network.presets import presets
-from model.training.objective import VALUE_FORMS, wdl_of_results
-from model.training.policy_loss import policy_terms
+from model.training.config import TrainConfig
+from model.training.loss import row_losses
+from model.training.targets import load_training_rows
 from tests.model.test_checkpoint import make
 
 CPU = torch.device("cpu")
@@ -46,17 +46,12 @@ STATED = {
 
 
 def loss_of(network: Network, batch: Batch) -> torch.Tensor:
-    """Return the mean of the policy's cross-entropy among legal moves and the value's loss, on the
-    CPU."""
-    preset = network.preset
-    columns = move_to_device(batch, preset, CPU)
-    policy, value_BV, *_ = network(network_input(preset, columns, torch.float32))
-    policy_B, _ = policy_terms(
-        flatten_policy(policy), legal_moves(preset, columns), columns["target"]
-    )
-    return (
-        policy_B + VALUE_FORMS[preset.value].loss(value_BV, wdl_of_results(columns["result"]))
-    ).mean()
+    """Return the mean loss of rows, with a full value's, on the CPU."""
+    config, preset = TrainConfig(steps=1, legality_weight=0.0, value_weight=1.0), network.preset
+    rows = load_training_rows(config, preset, batch, CPU)
+    prediction = network(rows)
+    legal_BA = legal_labels(rows["planes"], prediction.logits.shape[1])
+    return row_losses(config, preset.value, prediction, rows, legal_BA)["loss"].mean()
 
 
 def small(row: Preset) -> Preset:
@@ -82,24 +77,18 @@ def rows(count: int = 256) -> dict[str, Any]:
 def test_shapes_and_parameters_are_what_the_system_states_and_gradients_reach_all(
     row: Preset,
 ) -> None:
-    with FakeTensorMode():
+    with torch.device("meta"):
         network = Network(row)
-        read = blank(row)
-        two = (
-            read.repeat(2, 1, 1, 1)
-            if isinstance(read, torch.Tensor)
-            else {k: v.repeat_interleave(2, 0) for k, v in read.items()}
-        )
-        policy, value, *left = network(two)
-        assert value.shape == (2, {"wdl": 3, "tanh": 1, "none": 0}[row.value])
-        assert [tuple(it.shape) for it in left] == ([(2, 1)] if row.moves_left else [])
-        if row.policy == "factored":
-            assert [tuple(part.shape) for part in policy] == [(2, 64), (2, 64, 64)]
-        assert flatten_policy(policy).shape == (2, vocabulary(row.moves).size)
-        (flatten_policy(policy).sum() + value.sum() + sum(it.sum() for it in left)).backward()
+        logits, wdl, left = network(blank_rows(row, 2, 30))
+        assert logits.shape == (2, vocabulary(row.moves).size)
+        assert wdl.shape == (2, 3)
+        assert (None if left is None else left.shape) == ((2,) if row.moves_left else None)
+        total = logits.sum() + wdl[:, [0, 2]].sum() + (0.0 if left is None else left.sum())
+        total.backward()
         lost = [name for name, parameter in network.named_parameters() if parameter.grad is None]
     assert lost == []
     count = parameters(network)
+    assert size(row)["parameters"] == count
     low, high = STATED.get(row.name, (1, count))
     assert low <= count <= high
 
@@ -111,13 +100,10 @@ def test_a_gradient_is_not_nothing(row: Preset) -> None:
     with torch.no_grad():
         for parameter in network.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.05)
-    policy, value, *left = network(
-        network_input(row, move_to_device(head(64), row, CPU), torch.float32)
-    )
+    logits, wdl, left = network(load_rows(row, head(64), CPU))
     weights = torch.randn(vocabulary(row.moves).size, generator=torch.Generator().manual_seed(0))
-    total = (
-        (flatten_policy(policy) * weights).sum() + (value**2).sum() + sum(it.sum() for it in left)
-    )
+    total = (logits * weights).sum() + (wdl.exp() ** 2).sum()
+    total = total + (0.0 if left is None else left.sum())
     total.backward()
     silent = [
         name for name, parameter in network.named_parameters() if not parameter.grad.abs().sum() > 0

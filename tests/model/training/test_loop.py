@@ -19,9 +19,9 @@ from model.checkpoint import load, read_card
 from model.network.preset import Preset
 from model.training.config import TrainConfig, TrainConfigError
 from model.training.loop import train
+from model.training.loss import row_losses
 from model.training.metrics_log import read_metrics
 from model.training.monitor import RunMonitor, validate
-from model.training.objective import row_losses
 from model.training.step import DivergedError, new_run, prepare, take_step
 from pipeline.training.train import describe_start
 from tests.model.synthetic import TINY, Batch, batch, stream

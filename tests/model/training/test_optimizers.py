@@ -10,8 +10,13 @@ from torch import nn
 from model.network.network import build
 from model.network.presets import preset
 from model.training.config import OptimizerName, TrainConfig
-from model.training.muon import Muon, orthogonalize
-from model.training.optimizers import OPTIMIZERS, CombinedOptimizer, flatten_to_matrix
+from model.training.optimizers import (
+    OPTIMIZERS,
+    CombinedOptimizer,
+    Muon,
+    flatten_to_matrix,
+    orthogonalize,
+)
 
 CONFIG = TrainConfig(steps=10, learning_rate=0.01, weight_decay=0.1)
 NAMES = [name for name in get_args(OptimizerName) if name != "auto"]

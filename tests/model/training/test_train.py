@@ -22,6 +22,7 @@ from model.training.metrics_log import draw, read_metrics
 from model.training.save import TrainingMismatchError
 from model.training.schedules import learning_rate
 from model.training.step import DivergedError
+from model.training.targets import IllegalTargetError
 from tests.model.synthetic import TINY, TINY_SEED, Batch, FakeClock, batch, stream
 
 pytestmark = pytest.mark.usefixtures("asked_before_steps_only")
@@ -240,7 +241,7 @@ def test_an_illegal_label_stops_the_run_and_keeps_the_last_save(tmp_path: Path) 
         rows["planes"][0, 13] = 1
         rows["label"][0] = 4095
 
-    with pytest.raises(DivergedError, match="step 6: 1 of 16 labels are no legal move"):
+    with pytest.raises(IllegalTargetError, match="1 of 16 labels are no legal move"):
         run(tmp_path, replace(CONFIG, save_seconds=0.0), batches=poisoned(6, spoil))
     network, card = load(tmp_path)
     assert card["step"] == 6

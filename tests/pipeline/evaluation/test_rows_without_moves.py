@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from engine.encoding.views import NO_LABEL
-from model.data.inputs import input_columns
+from model.data.rows import input_columns
 from model.inference.evaluator import evaluator
 from pipeline.dataset.batches import Batches
 from pipeline.defs.tasks import probe

@@ -18,12 +18,14 @@ from engine.encoding.views import NO_LAST_MOVE
 from engine.progress import silent
 from model.checkpoint import load, read_card
 from model.inference.evaluator import NetworkEvaluator
+from model.network import decoder
+from model.network.decoder import Prediction
 from model.network.presets import preset
 from model.training.config import TrainConfig
 from model.training.loop import train
-from model.training.objective import VALUE_FORMS, row_losses
+from model.training.loss import row_losses
 from model.training.save import TrainingMismatchError
-from model.training.targets import inputs_and_targets, step_columns
+from model.training.targets import load_training_rows, resolve_targets, wdl_from_score
 from pipeline.dataset.batches import Batches
 from pipeline.dataset.files import shards
 from pipeline.dataset.files.shards import Batch
@@ -36,6 +38,7 @@ from tests.pipeline.searched import dataset, legal_labels, on_the_last_move, pla
 
 pytestmark = pytest.mark.usefixtures("asked_before_steps_only")
 
+CPU = torch.device("cpu")
 CONFIG = TrainConfig(
     epochs=1.0,
     batch_size=16,
@@ -264,7 +267,7 @@ def test_visits_are_taught_without_ratings_and_last_moves(made: Path) -> None:
     }
     rows["visits"][0] = None  # it was not searched
     for teach, known in (("both", 1), ("value", 90)):
-        columns = step_columns(replace(CONFIG, teach=teach), human, rows, torch.device("cpu"))  # type: ignore[arg-type]
+        columns = load_training_rows(replace(CONFIG, teach=teach), human, rows, CPU)  # type: ignore[arg-type]
         for name, unknown in (("elo", 0), ("opponent_elo", 0), ("last_move", NO_LAST_MOVE)):
             assert columns[name].tolist() == [1500] * known + [unknown] * (90 - known)
 
@@ -293,11 +296,12 @@ def test_the_policys_target_is_the_shards_visits(
     rows = next(
         Batches([made / "one"], batch_size=20, columns=select_columns(config, TINY)).from_step(3)
     )
-    columns = step_columns(config, TINY, rows, torch.device("cpu"))
-    _, targets = inputs_and_targets(TINY, columns, torch.float32, draw=0)
+    columns = load_training_rows(config, TINY, rows, CPU)
+    values = resolve_targets(replace(config, teach="both"), TINY, rows)["value_target"]
     logits = torch.randn(20, 4096, generator=torch.Generator().manual_seed(1))
-    value = torch.zeros(20, 3)
-    found = row_losses(config, VALUE_FORMS["wdl"], (logits, value), targets)
+    prediction = Prediction(logits, torch.zeros(20, 3).log_softmax(1))
+    legal = decoder.legal_labels(columns["planes"])
+    found = row_losses(config, "wdl", prediction, columns, legal)
     for at, game in enumerate(rows["game"].tolist()):
         row, legal = stored[game], legal_labels(rows, at)
         z = logits[at].double().numpy()
@@ -309,8 +313,8 @@ def test_the_policys_target_is_the_shards_visits(
         assert sum(target.values()) == pytest.approx(1)
         wanted = -sum(it * (z[label] - log_sum) for label, it in target.items())
         assert float(found["policy_loss"][at]) == pytest.approx(wanted, abs=1e-4)
-        assert targets.search_values is not None
-        assert float(targets.search_values[at]) == np.float32(row["root_value"])
+        searched = wdl_from_score(np.array([row["root_value"]]))[0]
+        assert values[at] == pytest.approx(searched, abs=1e-6)
 
 
 def test_plain_training_learns_from_visits_too(

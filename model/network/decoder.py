@@ -1,0 +1,345 @@
+"""The decoder of a network: from the trunk's output to its `Prediction`.
+
+    trunk -> policy head, and a score of each legal move -> logits in the preset's vocabulary
+          -> `order_by_label`: the same logits by the mover's labels
+    trunk -> value head -> `log_wdl`: log-probabilities of win, draw, loss
+    trunk -> moves-left head
+
+Logits are ordered alike for all presets: 4096 labels; in a vocabulary that has under-promotions 72
+of them, by piece, direction and file; then the indices of the vocabulary that no move has. So the
+probability of all moves that cannot be made is that of the preset's own vocabulary.
+
+Axes: B batch, C channels, Y row, X column, A label, L label (4096), U under-promotion's label (24:
+direction, file), M legal moves of all rows, F from-square, T to-square, P plane.
+"""
+
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from engine.board.movegen import MOVE_PLANES, TYPES
+from engine.board.position import PAWN
+from engine.encoding.move_vocabularies import (
+    NONE,
+    UNDER_PROMOTIONS,
+    index_of,
+    vocabulary,
+)
+from engine.encoding.planes import LABELS, TURN_PLANE, steps
+from engine.encoding.views import view
+from model.network.blocks import ACTIVATIONS, Float32, Norm, board_mean, conv3
+from model.network.encoder import (
+    ENCODED,
+    SQUARES,
+    Moves,
+    Rows,
+    list_bits,
+    list_squares,
+    to_tensor,
+)
+from model.network.preset import Preset
+
+PROMOTING = 24
+"""Labels of pawns on the seventh rank: three directions, eight files."""
+UNDER = len(UNDER_PROMOTIONS) * PROMOTING
+"""Labels of under-promotions, behind the first 4096."""
+
+
+class Prediction(NamedTuple):
+    """The answer of every network, for the side to move."""
+
+    logits: Tensor
+    """Logits of the mover's labels, float32 `[B, A]`."""
+    wdl: Tensor
+    """Log-probabilities of win, draw and loss, float32 `[B, 3]`; a draw's is minus infinity where
+    the value is one number, and all are equal where there is no value."""
+    plies_left: Tensor | None = None
+    """Half-moves to the end of the game, float32 `[B]`, where the preset has them."""
+
+
+@cache
+def label_order(name: str) -> NDArray[np.int64]:
+    """Return the index in a vocabulary of each label, int64 `[A]`: a permutation."""
+    moves = vocabulary(name)
+    order_A = np.full(moves.size, NONE, dtype=np.int64)
+    order_A[:LABELS] = moves.index[:, 0]
+    if moves.under_promotions:
+        planes = LABELS + 64 * np.arange(UNDER // 8)  # by piece and direction
+        order_A[LABELS : LABELS + UNDER] = (planes[:, None] + np.arange(8, 16)).ravel()
+    order_A[order_A == NONE] = np.setdiff1d(np.arange(moves.size), order_A)
+    return order_A
+
+
+def index_labels(
+    preset: Preset, labels_B: NDArray[np.integer], promotions_B: NDArray[np.integer] | None = None
+) -> NDArray[np.int64]:
+    """Return the place of moves among a prediction's logits, int64 `[B]`, from their labels and
+    promotion pieces.
+
+    Raises MoveIndexError for what is no move of the preset's vocabulary.
+    """
+    moves = vocabulary(preset.moves)
+    if promotions_B is None or not moves.under_promotions:
+        promotions_B = np.zeros(len(labels_B), dtype=np.int64)
+    index_B = index_of(moves, np.zeros(len(labels_B), np.bool_), labels_B, promotions_B)
+    places_A: NDArray[np.int64] = np.argsort(label_order(preset.moves))
+    return places_A[index_B]
+
+
+@cache
+def _orders(moves: str, device: torch.device) -> Tensor:
+    """Return the orders of labels of the mover's view and of the board turned, int64 `[2, A]`."""
+    order_A = label_order(moves)
+    return to_tensor(np.stack((order_A, vocabulary(moves).turned[order_A]))).to(device)
+
+
+@cache
+def _promoting_labels(device: torch.device) -> Tensor:
+    """Return the labels of pawns that promote, int64 `[U]`, by direction and file."""
+    kinds = {step: kind for kind, step in enumerate(steps())}
+    labels = [kinds[file, 1] * 64 + square for file in (-1, 0, 1) for square in range(8, 16)]
+    return torch.tensor(labels, device=device)
+
+
+def _can_promote(bytes_BPY: Tensor) -> Tensor:
+    """Return whether a pawn stands on each of the labels' from-squares, bool `[B, U]`."""
+    pawns_BX = (bytes_BPY[:, PAWN, 1, None] >> list_bits(bytes_BPY.device)) & 1
+    return pawns_BX.bool().repeat(1, 3)
+
+
+def legal_labels(bytes_BPY: Tensor, size: int = LABELS) -> Tensor:
+    """Return which of the mover's labels are legal, bool `[B, A]`, from the bytes of stored
+    planes.
+    """
+    moves_BTY = bytes_BPY[:, MOVE_PLANES : MOVE_PLANES + TYPES].contiguous()
+    bits_BTYX = (moves_BTY[..., None] >> list_bits(bytes_BPY.device)) & 1
+    legal_BL = bits_BTYX.view(torch.bool).view(-1, LABELS)
+    if size == LABELS:
+        return legal_BL
+    under_BU = legal_BL[:, _promoting_labels(bytes_BPY.device)] & _can_promote(bytes_BPY)
+    never_B = legal_BL.new_zeros(legal_BL.shape[0], size - LABELS - UNDER)
+    return torch.cat((legal_BL, under_BU.repeat(1, len(UNDER_PROMOTIONS)), never_B), 1)
+
+
+def order_by_label(preset: Preset, logits_BA: Tensor, bytes_BPY: Tensor) -> Tensor:
+    """Return logits of a preset's vocabulary and view by the mover's labels."""
+    is_turned = view(preset.view).absolute
+    if preset.moves == "marro4096" and not is_turned:
+        return logits_BA
+    orders_2A = _orders(preset.moves, logits_BA.device)
+    if not is_turned:
+        return logits_BA.index_select(1, orders_2A[0])
+    black_B1 = (bytes_BPY[:, TURN_PLANE, 0] != 0)[:, None]
+    return logits_BA.gather(1, torch.where(black_B1, orders_2A[1], orders_2A[0]))
+
+
+def merge_promotions(logits_BA: Tensor, bytes_BPY: Tensor) -> Tensor:
+    """Return logits of the 4096 labels `[B, L]`: a label's promotions to all pieces are one move.
+
+    Its logit is the log-sum-exp over the pieces, where a pawn can promote.
+    """
+    logits_BL = logits_BA[:, :LABELS]
+    if logits_BA.shape[1] == LABELS:
+        return logits_BL
+    labels_U = _promoting_labels(logits_BA.device)
+    queen_BU = logits_BL[:, labels_U]
+    under = logits_BA[:, LABELS : LABELS + UNDER].chunk(len(UNDER_PROMOTIONS), 1)
+    every_BU = torch.stack((queen_BU, *under)).logsumexp(0)
+    merged_BU = torch.where(_can_promote(bytes_BPY), every_BU, queen_BU)
+    return logits_BL.index_copy(1, labels_U, merged_BU)
+
+
+def flatten_policy(policy: Tensor | tuple[Tensor, Tensor]) -> Tensor:
+    """Return logits `[B, A]`; for a factored pair, log p(from) + log p(to | from) of each pair of
+    squares.
+    """
+    if isinstance(policy, Tensor):
+        return policy.float()
+    from_BF, to_BFT = policy
+    return (from_BF.float().log_softmax(1)[:, :, None] + to_BFT.float().log_softmax(2)).flatten(1)
+
+
+def log_wdl(form: str, value_BV: Tensor) -> Tensor:
+    """Return log-probabilities of win, draw, loss, float32 `[B, 3]`, of a head's outputs.
+
+    `wdl` are three logits. `tanh` is one number x: its score is tanh x, the probability of a win
+    (1 + tanh x) / 2 and of a draw 0. `none` is a third for each.
+    """
+    value_BV = value_BV.float()
+    if form == "wdl":
+        return value_BV.log_softmax(1)
+    if form == "none":
+        return value_BV.new_full((value_BV.shape[0], 3), -float(np.log(3)))
+    win_B, loss_B = F.logsigmoid(2 * value_BV[:, 0]), F.logsigmoid(-2 * value_BV[:, 0])
+    return torch.stack((win_B, torch.full_like(win_B, float("-inf")), loss_B), 1)
+
+
+def decode(
+    preset: Preset,
+    policy: Tensor | tuple[Tensor, Tensor],
+    value_BV: Tensor,
+    left_B1: Tensor | None,
+    rows: Rows,
+) -> Prediction:
+    """Return the prediction of a preset's heads for some rows."""
+    logits_BA = order_by_label(preset, flatten_policy(policy), rows["planes"])
+    left_B = None if left_B1 is None else left_B1.float()[:, 0]
+    return Prediction(logits_BA, log_wdl(preset.value, value_BV), left_B)
+
+
+def _hidden(row: Preset) -> list[nn.Module]:
+    """Return the hidden 3x3 convolution of a policy head, if any."""
+    if not row.policy_width:
+        return []
+    return [
+        conv3(row.width, row.policy_width),
+        Norm(row.policy_width),
+        ACTIVATIONS[row.activation](),
+    ]
+
+
+def planes_policy(row: Preset) -> nn.Module:
+    """Build a head with a plane of from-squares for each type of move; flattened, index = plane *
+    64 + from.
+    """
+    planes = vocabulary(row.moves).planes
+    return nn.Sequential(
+        *_hidden(row), Float32(nn.Conv2d(row.policy_width or row.width, planes, 1)), nn.Flatten()
+    )
+
+
+def linear_policy(row: Preset) -> nn.Module:
+    """Build a 1x1 bottleneck and one linear layer to all indices."""
+    size = row.policy_width * SQUARES
+    return nn.Sequential(
+        *_bottleneck(row, row.policy_width),
+        nn.Flatten(),
+        Float32(nn.Linear(size, vocabulary(row.moves).size)),
+    )
+
+
+class FactoredPolicy(nn.Module):
+    """Give logits of the from-square, and of the to-square for each from-square: 1 + 64 planes."""
+
+    def __init__(self, row: Preset) -> None:
+        super().__init__()
+        self.hidden = nn.Sequential(*_hidden(row))
+        self.planes = Float32(nn.Conv2d(row.policy_width or row.width, 1 + SQUARES, 1))
+
+    def forward(self, x_BCYX: Tensor) -> tuple[Tensor, Tensor]:
+        """Return from-logits `[B, F]` and to-given-from logits `[B, F, T]`."""
+        planes_BPS = self.planes(self.hidden(x_BCYX)).flatten(2)
+        return planes_BPS[:, 0], planes_BPS[:, 1:]
+
+
+class Comparison(nn.Module):
+    """Rescore each legal move against the mean over its position's moves, weighted by the softmax
+    of their first scores.
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.own, self.others = nn.Linear(width, width), nn.Linear(width, width, bias=False)
+        last = nn.Linear(width, 1, bias=False)
+        nn.init.zeros_(last.weight)  # scores start as the first ones
+        self.weight = Float32(last)
+
+    def forward(self, hidden_MC: Tensor, scores_M: Tensor, moves: Moves, rows: int) -> Tensor:
+        """Return the amounts to add to the scores, `[M]`."""
+        powers_M1 = scores_M.clamp(-20, 20).exp()[:, None] * moves.mask
+        mean_BC = hidden_MC.new_zeros((rows, hidden_MC.shape[1]), dtype=torch.float32)
+        mean_BC = mean_BC.index_add(0, moves.rows, powers_M1 * hidden_MC)
+        totals_B1 = powers_M1.new_zeros((rows, 1)).index_add(0, moves.rows, powers_M1)
+        mean_BC = mean_BC / totals_B1.clamp(min=1e-9)
+        others_MC = self.others(mean_BC).index_select(0, moves.rows)
+        return self.weight(F.relu(self.own(hidden_MC) + others_MC)).squeeze(1)  # type: ignore[no-any-return]
+
+
+class MoveHead(nn.Module):
+    """Score each legal move by its features, its type and the trunk's output on its from- and
+    to-square.
+    """
+
+    def __init__(self, row: Preset) -> None:
+        super().__init__()
+        self.sources, self.targets = (
+            nn.Conv2d(row.width, row.move_features_width, 1, bias=False) for _ in range(2)
+        )
+        self.move_features = nn.Linear(ENCODED, row.move_features_width)
+        self.kinds = nn.Embedding(TYPES, row.move_features_width)
+        self.weight = Float32(nn.Linear(row.move_features_width, 1))
+        nn.init.normal_(self.kinds.weight, std=0.1)
+        self.compare = Comparison(row.move_features_width)
+
+    def forward(self, logits_BA: Tensor, x_BCYX: Tensor, moves: Moves) -> Tensor:
+        """Return logits `[B, A]` with each legal move's score added."""
+        hidden_MC = list_squares(self.sources(x_BCYX)).index_select(0, moves.sources)
+        hidden_MC = hidden_MC + list_squares(self.targets(x_BCYX)).index_select(0, moves.targets)
+        hidden_MC = F.relu(hidden_MC + self.move_features(moves.features) + self.kinds(moves.kinds))
+        scores_M = self.weight(hidden_MC).squeeze(1)
+        rows = logits_BA.shape[0]  # which an export keeps dynamic, unlike len()
+        scores_M = scores_M + self.compare(hidden_MC, scores_M, moves, rows)
+        scores_M = scores_M * moves.mask[:, 0]
+        return logits_BA.flatten().index_add(0, moves.places, scores_M).view_as(logits_BA)
+
+
+class Pool(nn.Module):
+    """Average over the board, `[B, C]`."""
+
+    def forward(self, x_BCYX: Tensor) -> Tensor:
+        """Average `[B, C, Y, X]`."""
+        return board_mean(x_BCYX)
+
+
+class PliesLeft(nn.Module):
+    """Make a number of half-moves positive; an input of zero gives 40."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Turn any real number into plies."""
+        return F.softplus(x) * (40 / 0.6931)
+
+
+class NoValue(nn.Module):
+    """Value head without outputs, [B, 0]."""
+
+    def forward(self, x_BCYX: Tensor) -> Tensor:
+        """Return `[B, 0]`."""
+        return x_BCYX.new_zeros(x_BCYX.shape[0], 0, dtype=torch.float32)
+
+
+def _bottleneck(row: Preset, channels: int) -> list[nn.Module]:
+    """Return a 1x1 convolution to `channels`, its norm and activation."""
+    return [
+        nn.Conv2d(row.width, channels, 1, bias=False),
+        Norm(channels),
+        ACTIVATIONS[row.activation](),
+    ]
+
+
+def value_head(row: Preset, outputs: int) -> nn.Module:
+    """Build a 1x1 convolution, the preset's neck, a hidden layer and a layer of `outputs`."""
+    neck, size = (
+        (Pool(), row.value_width)
+        if row.value_neck == "pool"
+        else (nn.Flatten(), row.value_width * SQUARES)
+    )
+    return nn.Sequential(
+        *_bottleneck(row, row.value_width),
+        neck,
+        nn.Linear(size, row.value_hidden),
+        ACTIVATIONS[row.activation](),
+        Float32(nn.Linear(row.value_hidden, outputs)),
+    )
+
+
+def moves_left_head(row: Preset) -> nn.Module:
+    """Build a head for the half-moves left in the game, `[B, 1]`."""
+    size = row.moves_left * SQUARES
+    return nn.Sequential(
+        *_bottleneck(row, row.moves_left), nn.Flatten(), Float32(nn.Linear(size, 1)), PliesLeft()
+    )

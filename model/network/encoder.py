@@ -1,0 +1,258 @@
+"""The encoder of a network: from packed rows to what its trunk reads.
+
+    rows -> `encode`: pictures of the preset's view -> stem
+                      ratings and clocks             -> `Condition`: scale and shift of each channel
+                      legal moves and their features -> `MoveFeatureStem`: added to both squares
+
+Ratings and clocks are interpolated between two of their fixed steps, and one more entry stands for
+unknown. So the network treats a rating between two steps as a mix of both.
+
+column                    steps                                             unknown
+elo, opponent_elo         600, 750 ... 3000 (17)                            0
+clock                     0, 1, 3, 7 ... 8191 s (14)                        65535
+base                      15, 31, 63 ... 8191 s (10)                        65535
+increment                 0, 1, 3, 7 ... 127 s (8)                          255
+
+Steps of seconds are even in log2(1 + seconds).
+
+Axes: B batch, P plane, Y row (0 = the 8th rank, seen from the view's side), X column, C channels,
+N steps, M legal moves of all rows, F features, K encoded numbers, S square of all boards. Bit X of
+a plane's byte Y is column X of row Y.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from engine.board.movegen import TYPES
+from engine.encoding.planes import LABELS
+from engine.encoding.views import LAST_MOVES, NO_LAST_MOVE, View, counters, packed, view
+from engine.evaluation.move_features import CHECK, LEAVES, RISKS, STANDS, TAKES, TARGET
+from model.network.preset import Preset
+
+Rows = Mapping[str, Tensor]
+"""Packed rows on a device, in the mover's view: `planes` as bytes, uint8 `[B, 77, 8]`; the columns
+that the preset reads, int64 `[B]`; `attacks`, uint8 `[B, 12, 8]`, where the view has them; `moves`,
+int64 `[M]`, and `move_features`, uint8 `[M, F]`, where the preset reads them. A move is
+row * 4096 + label, or NO_MOVE in padding."""
+NO_MOVE = -1
+SQUARES = 64
+PIECE = 30
+"""Smallest amount that is worth a minor piece, in tens of centipawns."""
+SCALE = 50.0
+"""Amount that is encoded as 1, in tens of centipawns."""
+ENCODED = 3 * CHECK + 5
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """Encoding of one column."""
+
+    unknown: int
+    """Value for null in a batch."""
+    low: float
+    """First step."""
+    size: float
+    """Distance between steps."""
+    count: int
+    """Number of steps."""
+    logarithm: bool = False
+    """Whether the steps are even in log2(1 + value)."""
+
+
+STEPS: Mapping[str, Steps] = {
+    "elo": Steps(0, 600, 150, 17),
+    "opponent_elo": Steps(0, 600, 150, 17),
+    "clock": Steps(65535, 0, 1, 14, logarithm=True),
+    "base": Steps(65535, 4, 1, 10, logarithm=True),
+    "increment": Steps(255, 0, 1, 8, logarithm=True),
+}
+RATINGS = ("elo", "opponent_elo")
+CLOCKS = ("clock", "base", "increment")
+CONDITIONS: Mapping[str, tuple[str, ...]] = {
+    "none": (),
+    "ratings": RATINGS,
+    "ratings_clock": (*RATINGS, *CLOCKS),
+}
+"""Columns that are read, by a preset's `condition`."""
+UNKNOWN: Mapping[str, int] = {name: steps.unknown for name, steps in STEPS.items()} | dict.fromkeys(
+    LAST_MOVES, NO_LAST_MOVE
+)
+"""Value for unknown in the columns that may be hidden."""
+
+
+class Inputs(NamedTuple):
+    """What a trunk reads."""
+
+    pictures: Tensor
+    """The view's planes, `[B, P, Y, X]`, channels last."""
+    conditions: Tensor | None
+    """Interpolation weights of ratings and clocks, float32 `[B, N]`."""
+    moves: "Moves | None"
+    """Legal moves with their features."""
+
+
+def encode(preset: Preset, rows: Rows) -> Inputs:
+    """Encode rows for a preset's trunk, in autocast's arithmetic where it is on."""
+    names = CONDITIONS[preset.condition]
+    return Inputs(
+        draw_planes(view(preset.view), rows, _arithmetic(rows["planes"].device.type)),
+        encode_conditions(rows, names) if names else None,
+        Moves(rows) if preset.move_features_width else None,
+    )
+
+
+def _arithmetic(device: str) -> torch.dtype:
+    """Return the type that convolutions compute in on a device."""
+    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
+        return torch.get_autocast_dtype(device)
+    return torch.float32
+
+
+def to_tensor(array: NDArray[Any]) -> Tensor:
+    """Return an array as a tensor, without a copy unless it is read-only or strided."""
+    return torch.from_numpy(np.require(array, requirements=["C", "W"]))
+
+
+@cache
+def list_bits(device: torch.device) -> Tensor:
+    """Return the numbers of a byte's bits, uint8 `[8]`."""
+    return torch.arange(8, dtype=torch.uint8, device=device)
+
+
+@cache
+def _table(name: str, array: str, device: torch.device) -> Tensor:
+    """Return an array of a view on a device, int64."""
+    return to_tensor(getattr(view(name), array)).to(device, torch.int64)
+
+
+def unpack_planes(bytes_BPY: Tensor, dtype: torch.dtype) -> Tensor:
+    """Unpack bits into pictures `[B, P, Y, X]` of zeros and ones, channels last in memory."""
+    bytes_BYP = bytes_BPY.permute(0, 2, 1).contiguous()  # reorder the small form, not the large one
+    bits_BYXP = (bytes_BYP[:, :, None, :] >> list_bits(bytes_BPY.device)[:, None]) & 1
+    return bits_BYXP.to(dtype).permute(0, 3, 1, 2)
+
+
+def draw_planes(shown: View, rows: Rows, dtype: torch.dtype) -> Tensor:
+    """Return all planes of a view as pictures `[B, P, Y, X]`, channels last."""
+    device = rows["planes"].device
+    tables: Callable[[str], Tensor] = lambda array: _table(shown.name, array, device)  # noqa: E731
+    pictures_BPYX = unpack_planes(packed(shown, rows, torch, tables), dtype)
+    if not shown.counters:
+        return pictures_BPYX
+    constant_BPYX = counters(shown, rows, torch).to(dtype)[:, :, None, None].expand(-1, -1, 8, 8)
+    return torch.cat((pictures_BPYX, constant_BPYX), 1).contiguous(
+        memory_format=torch.channels_last
+    )
+
+
+def encode_conditions(rows: Rows, names: tuple[str, ...]) -> Tensor:
+    """Encode columns `[B]` as interpolation weights (a soft one-hot), float32 `[B, N]`; each
+    column's weights sum to one.
+    """
+    return torch.cat([_interpolate(rows[name], STEPS[name]) for name in names], 1)
+
+
+def count_weights(names: tuple[str, ...]) -> int:
+    """Return the number of interpolation weights of some columns."""
+    return sum(STEPS[name].count + 1 for name in names)
+
+
+def _interpolate(column_B: Tensor, steps: Steps) -> Tensor:
+    known_B = column_B != steps.unknown
+    value_B = column_B.float()
+    if steps.logarithm:
+        value_B = torch.log1p(value_B) / math.log(2)
+    place_B1 = ((value_B - steps.low) / steps.size).clamp(0, steps.count - 1)[:, None]
+    places_N = torch.arange(steps.count, device=column_B.device)
+    shares_BN = (1 - (place_B1 - places_N).abs()).clamp(min=0) * known_B[:, None]
+    return torch.cat([shares_BN, (~known_B)[:, None].float()], 1)
+
+
+class Condition(nn.Module):
+    """Scale and shift each channel by the conditions (FiLM: Perez et al. 2018,
+    arXiv:1709.07871).
+    """
+
+    def __init__(self, names: tuple[str, ...], hidden: int, channels: int, places: int) -> None:
+        super().__init__()
+        self.places = places
+        self.layers = nn.Sequential(
+            nn.Linear(count_weights(names), hidden),
+            nn.ReLU(),
+            nn.Linear(hidden, 2 * places * channels),
+        )
+        with torch.no_grad():
+            self.layers[2].weight.mul_(0.1)  # type: ignore[operator]
+
+    def forward(self, weights_BN: Tensor) -> tuple[Tensor, ...]:
+        """Return a scale and a shift `[B, C, 1, 1]` for each place in the network, alternating."""
+        return self.layers(weights_BN)[:, :, None, None].chunk(2 * self.places, 1)  # type: ignore[no-any-return]
+
+
+def scale_and_shift(x_BCYX: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
+    """Apply the scale and shift of one place; zeros change nothing."""
+    return torch.addcmul(x_BCYX + shift.to(x_BCYX.dtype), x_BCYX, scale.to(x_BCYX.dtype))
+
+
+def encode_features(features_MF: Tensor) -> Tensor:
+    """Return features as numbers near 1, float32 `[M, K]`: amounts, flags for above 0 and for a
+    piece, comparisons.
+    """
+    amounts_MF = features_MF[:, :CHECK].float()
+    takes, risks, leaves, stands, check = (
+        features_MF[:, index] for index in (TAKES, RISKS, LEAVES, STANDS, CHECK)
+    )
+    flags = (takes > risks, takes < risks, leaves < stands, check > 0, check > 1)
+    parts = (amounts_MF / SCALE, amounts_MF > 0, amounts_MF >= PIECE, torch.stack(flags, -1))
+    return torch.cat([part.float() for part in parts], -1)
+
+
+class Moves:
+    """Legal moves `[M]` of all rows: `places` in all logits, `rows`, `kinds`, squares on all
+    boards, `features` `[M, K]`; `mask`, float32 `[M, 1]`, is 0 in padding.
+    """
+
+    def __init__(self, rows: Rows) -> None:
+        self.mask = (rows["moves"] >= 0)[:, None].float()
+        self.places = rows["moves"].clamp(min=0)
+        self.rows = self.places // LABELS
+        boards_M = self.rows * SQUARES
+        self.kinds = self.places % LABELS // SQUARES
+        self.sources = boards_M + self.places % SQUARES
+        self.targets = boards_M + rows["move_features"][:, TARGET]
+        self.features = encode_features(rows["move_features"])
+
+
+def list_squares(board_BCYX: Tensor) -> Tensor:
+    """Return the squares of all boards, `[S, C]`."""
+    return board_BCYX.permute(0, 2, 3, 1).flatten(0, 2)
+
+
+class MoveFeatureStem(nn.Module):
+    """Add the features of the moves from and to each square to the stem's output."""
+
+    def __init__(self, row: Preset) -> None:
+        super().__init__()
+        self.move_features = nn.Linear(ENCODED, 2 * row.width)
+        self.kinds = nn.Embedding(TYPES, 2 * row.width)
+        nn.init.normal_(self.kinds.weight, std=0.1)
+
+    def forward(self, x_BCYX: Tensor, moves: Moves) -> Tensor:
+        """Add to `[B, C, Y, X]`."""
+        added_MC = F.relu(self.move_features(moves.features) + self.kinds(moves.kinds))
+        added_MC = (added_MC * moves.mask).to(x_BCYX.dtype)
+        squares_SC = list_squares(x_BCYX)
+        for chunk_MC, squares_M in zip(
+            added_MC.chunk(2, 1), (moves.sources, moves.targets), strict=True
+        ):
+            squares_SC = squares_SC.index_add(0, squares_M, chunk_MC)
+        return squares_SC.view(-1, *x_BCYX.shape[2:], x_BCYX.shape[1]).permute(0, 3, 1, 2)

@@ -1,0 +1,161 @@
+"""What networks read, against the engine's own tables; what does not fit is named."""
+
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from engine.encoding.planes import unpack
+from engine.encoding.views import MissingColumnError, apply, counters, view
+from model.data.playouts import playout_rows
+from model.data.rows import draw_of, hidden_columns, hide, load_rows, to_bytes, training_columns
+from model.network.decoder import legal_labels
+from model.network.encoder import CONDITIONS, STEPS, count_weights, encode, encode_conditions
+from model.network.network import build
+from model.network.preset import Preset
+from model.network.presets import presets
+from model.training.config import TrainConfig
+from model.training.targets import load_training_rows
+from pipeline.dataset.files.columns import BATCH_SENTINELS, COLUMNS, EARLIER_MOVES
+from tests.model.synthetic import TINY, TINY_SEED, batch, bits
+
+CPU = torch.device("cpu")
+VIEWS = (
+    "marro77",
+    "chessmarro77",
+    "planes18",
+    "planes19",
+    "marro13+attacks",
+    "marro77+last",
+    "planes19+last8+attacks",
+)
+
+
+@cache
+def rows() -> dict[str, Any]:
+    """Give rows of every kind of move."""
+    return playout_rows(400, seed=3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", VIEWS)
+def test_every_view_is_drawn_as_the_engine_draws_it(name: str, dtype: torch.dtype) -> None:
+    shown, preset = view(name), replace(TINY, view=name)
+    with torch.autocast("cpu", dtype=dtype, enabled=dtype != torch.float32):
+        pictures = encode(preset, load_rows(preset, rows(), CPU)).pictures
+    assert pictures.shape[1] == shown.planes
+    assert pictures.dtype == dtype
+    assert pictures.is_contiguous(memory_format=torch.channels_last)
+    binary = unpack(apply(shown, rows()["planes"], rows()))
+    assert np.array_equal(pictures[:, : binary.shape[1]].float().numpy(), binary)
+    if shown.counters:
+        constant = np.broadcast_to(
+            counters(shown, rows())[:, :, None, None], (400, len(shown.counters), 8, 8)
+        )
+        found = pictures[:, binary.shape[1] :].float().numpy()
+        assert np.allclose(found, constant, atol=1e-2 if dtype == torch.bfloat16 else 1e-7)
+
+
+def test_a_bit_lands_on_its_square() -> None:
+    planes = np.zeros((1, 77), np.uint64)
+    planes[0, 0] = bits(0, 15, 63)
+    planes[0, 13 + 5] = bits(10)
+    columns = load_rows(TINY, {"planes": planes}, CPU)
+    pictures = encode(TINY, columns).pictures
+    assert pictures[0, 0].nonzero().tolist() == [[0, 0], [1, 7], [7, 7]]
+    assert legal_labels(columns["planes"])[0].nonzero().tolist() == [[5 * 64 + 10]]
+
+
+def test_read_only_rows_are_taken() -> None:
+    planes = batch(2)["planes"]
+    planes.setflags(write=False)
+    assert to_bytes(planes).shape == (2, 77, 8)
+
+
+@pytest.mark.parametrize("row", presets().values(), ids=lambda row: row.name)
+def test_shards_hold_every_column_that_a_preset_needs(row: Preset) -> None:
+    assert set(training_columns(row)) <= {*COLUMNS, *EARLIER_MOVES}
+    some = {name: rows()[name][:4] for name in training_columns(row)}
+    columns = load_training_rows(TrainConfig(steps=1), row, some, CPU)
+    encode(row, hide(columns, hidden_columns(row), 7))  # needs nothing that it does not name
+    for name in training_columns(row):
+        lacking = {key: column for key, column in some.items() if key != name}
+        if name != "planes":
+            with pytest.raises(MissingColumnError, match=f"needs the column '{name}'"):
+                load_training_rows(TrainConfig(steps=1), row, lacking, CPU)
+
+
+def test_padded_moves_change_no_prediction_and_no_gradient() -> None:
+    """Other batches of as many rows then have the same shapes."""
+    preset = replace(TINY, view="marro13", move_features_width=8)
+    some = {name: column[:8] for name, column in rows().items()}
+    network = build(preset, seed=1)
+    with torch.no_grad():  # residual branches and the comparison begin at zero
+        for parameter in network.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.3)
+    found = []
+    for is_padded in (False, True):
+        network.zero_grad()
+        columns = load_rows(preset, some, CPU, padded=is_padded)
+        prediction = network.eval()(columns)
+        (prediction.logits.sin().sum() + prediction.wdl.sum()).backward()
+        gradients = [parameter.grad for parameter in network.parameters()]
+        found.append((len(columns["moves"]), prediction.logits, *gradients))
+    (exact, *plain), (padded, *same) = found
+    assert exact % 32
+    assert padded == -(-exact // 32) * 32
+    for one, other in zip(plain, same, strict=True):
+        assert torch.allclose(one, other, atol=1e-5, rtol=1e-5)
+
+
+def test_unknown_is_what_batches_hold_for_null() -> None:
+    assert {name: steps.unknown for name, steps in STEPS.items()} == {
+        name: BATCH_SENTINELS[name] for name in STEPS
+    }
+
+
+def test_conditions_are_shares_of_two_neighbouring_steps_or_unknown() -> None:
+    columns = {
+        "elo": torch.tensor([600, 675, 3000, 3300, 0]),
+        "clock": torch.tensor([0, 1, 3, 65535, 2]),
+    }
+    got = encode_conditions(columns, ("elo", "clock"))
+    assert got.shape == (5, count_weights(("elo", "clock")))
+    elo, clock = got[:, :18], got[:, 18:]
+    assert elo[0].nonzero().tolist() == [[0]]
+    assert elo[1, :2].tolist() == pytest.approx([0.5, 0.5])
+    assert elo[2].nonzero().tolist() == elo[3].nonzero().tolist() == [[16]]
+    assert elo[4].nonzero().tolist() == [[17]]
+    assert [clock[row].argmax().item() for row in range(4)] == [0, 1, 2, 14]
+    assert torch.allclose(got.sum(1), torch.full((5,), 2.0))
+
+
+def test_training_hides_an_eighth_of_the_rows_and_others_in_another_draw() -> None:
+    """By a hash of game and ply; ratings, clocks and last moves have draws of their own."""
+    names, count = (*CONDITIONS["ratings_clock"], "last_move"), 4000
+    columns = {name: torch.full((count,), 100) for name in names}
+    columns |= {"game": torch.arange(count) // 40, "ply": torch.arange(count) % 40}
+    once, again, other = (hide(columns, names, draw_of(3, step)) for step in (5, 5, 6))
+    tensor = hide(columns, names, torch.tensor(draw_of(3, 5)))
+    for name in names:
+        assert torch.equal(once[name], again[name])
+        assert torch.equal(once[name], tensor[name])
+        lost, then = once[name] != 100, other[name] != 100
+        assert float(lost.float().mean()) == pytest.approx(1 / 8, abs=0.03)
+        assert float((lost & then).float().mean()) == pytest.approx(1 / 64, abs=0.01), (
+            "draws know nothing of each other"
+        )
+    assert torch.equal(once["elo"] == 0, once["opponent_elo"] == 0)
+    kinds = [once["elo"] == 0, once["clock"] == 65535, once["last_move"] == 65535]
+    for one, other_kind in ((0, 1), (0, 2), (1, 2)):
+        both = float((kinds[one] & kinds[other_kind]).float().mean())
+        assert both == pytest.approx(1 / 64, abs=0.01)
+    assert set(hide(columns, ("elo",), 1)) == set(columns)
+    assert torch.equal(hide(columns, ("elo",), 1)["clock"], columns["clock"])
+
+
+def test_tiny_presets_read_planes_alone() -> None:
+    assert set(load_rows(TINY_SEED, batch(2), CPU)) == {"planes"}

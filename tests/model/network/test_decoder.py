@@ -1,0 +1,122 @@
+"""The order of a prediction's logits, against the engine's vocabularies, move by move."""
+
+from functools import cache
+from typing import Any
+
+import chess
+import numpy as np
+import pytest
+import torch
+
+from engine.encoding.move_vocabularies import MoveIndexError, index_of, vocabulary
+from engine.encoding.planes import legal_mask
+from engine.encoding.views import view
+from model.data.playouts import playout_rows
+from model.data.rows import to_bytes
+from model.network.decoder import (
+    flatten_policy,
+    index_labels,
+    label_order,
+    legal_labels,
+    log_wdl,
+    merge_promotions,
+    order_by_label,
+)
+from model.network.preset import Preset
+from model.network.presets import presets
+
+EVERY = pytest.mark.parametrize("row", presets().values(), ids=lambda row: row.name)
+UNDER = (chess.KNIGHT, chess.BISHOP, chess.ROOK)
+
+
+@cache
+def rows() -> dict[str, Any]:
+    """Give rows of every kind of move."""
+    return playout_rows(400, seed=3)
+
+
+@cache
+def legal_moves() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """List row, label and promotion of all legal moves, under-promotions included."""
+    row_m, label_m = np.nonzero(legal_mask(rows()["planes"]))
+    pawns_m = rows()["planes"][row_m, 0] & np.uint64(0xFF00)
+    promoting_m = (pawns_m >> (label_m % 64).astype(np.uint64)) & np.uint64(1) != 0
+    parts = [(row_m, label_m, np.zeros_like(label_m))]
+    for piece in UNDER:
+        count = promoting_m.sum()
+        parts.append((row_m[promoting_m], label_m[promoting_m], np.full(count, piece)))
+    row_m, label_m, piece_m = map(np.concatenate, zip(*parts, strict=True))
+    assert len(row_m) > len(parts[0][0])
+    return row_m, label_m, piece_m
+
+
+@EVERY
+def test_logits_legality_and_targets_are_those_of_the_presets_vocabulary(row: Preset) -> None:
+    """Each legal move has the logit of its index in the vocabulary, and no other move has it."""
+    moves, planes = vocabulary(row.moves), rows()["planes"]
+    turned = (planes[:, 12] != 0) & view(row.view).absolute
+    logits = np.random.default_rng(0).normal(size=(400, moves.size)).astype(np.float32)
+    ordered = order_by_label(row, torch.from_numpy(logits), to_bytes(planes)).numpy()
+    row_m, label_m, piece_m = legal_moves()
+    place_m = index_labels(row, label_m, piece_m)
+    index_m = index_of(moves, turned[row_m], label_m, piece_m)
+    assert np.array_equal(ordered[row_m, place_m], logits[row_m, index_m])
+    assert np.array_equal(place_m[piece_m == 0], label_m[piece_m == 0])
+    assert np.array_equal(np.sort(ordered, 1), np.sort(logits, 1)), "no logit is lost"
+    wanted = np.zeros((400, moves.size), bool)
+    wanted[row_m, place_m] = True
+    assert np.array_equal(legal_labels(to_bytes(planes), moves.size).numpy(), wanted)
+
+
+@EVERY
+def test_a_labels_logit_adds_up_its_promotions(row: Preset) -> None:
+    planes, size = rows()["planes"], vocabulary(row.moves).size
+    logits = np.random.default_rng(1).normal(size=(400, size)).astype(np.float32)
+    merged = merge_promotions(torch.from_numpy(logits), to_bytes(planes)).numpy()
+    assert merged.shape == (400, 4096)
+    row_m, label_m, piece_m = legal_moves()
+    wanted = np.zeros((400, 4096))
+    places_m = index_labels(row, label_m, piece_m)
+    first = np.unique(np.stack((row_m, places_m)), axis=1)  # one logit of an under-promotion or 4
+    row_u, place_u = first
+    labels = {
+        (at, int(place)): int(label)
+        for at, place, label in zip(row_m, places_m, label_m, strict=True)
+    }
+    label_u = np.array([labels[at, int(place)] for at, place in zip(row_u, place_u, strict=True)])
+    np.add.at(wanted, (row_u, label_u), np.exp(logits[row_u, place_u].astype(np.float64)))
+    legal = wanted > 0
+    assert np.allclose(merged[legal], np.log(wanted[legal]), atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["marro4096", "fromto4096", "factored", "az4672"])
+def test_under_promotions_have_72_labels_behind_the_4096(name: str) -> None:
+    order, moves = label_order(name), vocabulary(name)
+    assert np.array_equal(np.sort(order), np.arange(moves.size))
+    behind = moves.promotions[order[4096 : 4096 + 72]]
+    edge = 3 * 2  # captures beyond the board's edge are no moves
+    assert np.count_nonzero(behind) == (72 - edge if moves.under_promotions else 0)
+    with pytest.raises(MoveIndexError, match="label 4096 with promotion 0"):
+        index_labels(presets()["chessmarro"], np.array([0, 4096]))
+
+
+def test_a_factored_pair_is_the_probability_of_from_times_to() -> None:
+    random = torch.Generator().manual_seed(0)
+    pair = torch.randn(2, 64, generator=random), torch.randn(2, 64, 64, generator=random)
+    found = flatten_policy(pair).view(2, 64, 64).exp()
+    wanted = pair[0].softmax(1)[:, :, None] * pair[1].softmax(2)
+    assert torch.allclose(found, wanted, atol=1e-6)
+
+
+def test_every_kind_of_value_is_win_draw_loss() -> None:
+    logits = torch.tensor([[1.0, 2.0, -1.0]])
+    assert torch.allclose(log_wdl("wdl", logits).exp(), logits.softmax(1))
+    number = torch.tensor([[0.0], [0.7], [-100.0], [100.0]], requires_grad=True)
+    win, draw, loss = log_wdl("tanh", number).exp().unbind(1)
+    assert torch.allclose(win - loss, number[:, 0].tanh(), atol=1e-6)
+    assert torch.allclose(win + loss, torch.ones(4))
+    assert not draw.any()
+    (win - loss).sum().backward()
+    assert number.grad is not None
+    assert number.grad.isfinite().all(), "also where tanh is saturated"
+    assert log_wdl("none", torch.zeros(2, 0)).exp().sum(1).tolist() == pytest.approx([1.0, 1.0])
