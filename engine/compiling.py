@@ -1,7 +1,7 @@
-"""Announce and interrupt Numba's compilation, which happens at a kernel's first call on a machine,
-a minute or two in all.
+"""Announce and interrupt Numba's compilation.
 
-The message is a warning of this module's logger, which is shown by default.
+Kernels are compiled at their first call on a machine, a minute or two in all. The message is a
+warning of this module's logger, which is shown by default.
 """
 
 import logging
@@ -43,9 +43,7 @@ class _Starts(event.Listener):
 
 
 def compilations(call: Callable[[], None]) -> AbstractContextManager[None]:
-    """Call `call` when a kernel is compiled inside the block; loading a cached one does not
-    count.
-    """
+    """Call `call` when a kernel is compiled inside the block, not when it is loaded."""
     return event.install_listener("numba:compile", _Starts(call))
 
 
@@ -55,8 +53,7 @@ def announce_compiling() -> AbstractContextManager[None]:
 
 
 def interruptible(check: Callable[[], None]) -> AbstractContextManager[None]:
-    """Call `check` at each compiler pass inside the block; an exception that it raises ends the
-    compilation.
+    """Call `check` at each compiler pass inside the block; it may raise to end the compilation.
 
     It must not be an `Exception`, which Numba would report as an error of the kernel.
     """

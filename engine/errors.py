@@ -4,8 +4,7 @@ from collections.abc import Iterable
 
 
 class UserError(ValueError):
-    """An error that the user can correct: the message says in one line what is wrong and what to
-    do.
+    """An error that the user can correct; its message says in a line what to do.
 
     The command line prints it and exits with 2; any other exception is a bug in this program.
     `remedy` is what to do on the command line; Dagster finds its own remedy by `code`.
@@ -19,9 +18,7 @@ class UserError(ValueError):
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return the end of an error message about an unknown name: the nearest known one, and all of
-    them.
-    """
+    """Return the end of a message about an unknown name: the nearest known one, and all."""
     from difflib import get_close_matches
 
     names = list(known)

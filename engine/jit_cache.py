@@ -1,5 +1,4 @@
-"""The cache of compiled kernels: a folder named by the hash of every source that they may depend
-on.
+"""The cache of compiled kernels: a folder named by the hash of all their sources.
 
 Numba's cache checks only the file of the cached function. After an edit of
 `engine/board/movegen.py` (or a `git pull`) the cached `pipeline/pgn/replay.py` would silently run
@@ -94,8 +93,6 @@ def _temporary_cache() -> str:
 
 
 def are_compiled(module: str) -> bool:
-    """Return whether kernels of a module are cached for these sources; `module` is its name without
-    its packages.
-    """
+    """Return whether kernels of a module (its name without packages) are cached."""
     folder = os.environ.get(VARIABLE)
     return folder is not None and any(Path(folder).glob(f"*/{module}.*.nbi"))

@@ -1,8 +1,7 @@
-"""JSON files from unknown sources: parsed strictly, checked against a schema; errors are one line
-with the path.
+"""JSON files from unknown sources, parsed strictly and checked against a schema.
 
-Schemas are pydantic models, which stand beside the files that they describe
-(`pipeline/dataset/files/schemas.py`, `model/card.py`).
+An error is one line with the path. Schemas are pydantic models, which stand beside the files that
+they describe (`pipeline/dataset/files/schemas.py`, `model/card.py`).
 """
 
 import math
@@ -21,11 +20,10 @@ SHOWN = 80
 
 
 def parse_json(data: bytes | str) -> Any:
-    """Return the value of a JSON text; raise ValueError for one that is not strict JSON in UTF-8,
-    at most 200 levels deep.
+    """Return the value of a JSON text; raise ValueError if it is not strict JSON in UTF-8.
 
-    NaN, infinities and integers beyond 64 bits are refused: they would cause errors far from the
-    file.
+    At most 200 levels may be nested. NaN, infinities and integers beyond 64 bits are refused: they
+    would cause errors far from the file.
     """
     from pydantic_core import from_json
 
@@ -45,10 +43,10 @@ def _check_numbers(value: Any) -> None:
 
 
 def read_json(path: Path, refusal: type[UserError], *, largest: int = LARGEST) -> Any:
-    """Return the value of a JSON file, local or in a store. Raises FileNotFoundError, and `refusal`
-    for other errors.
+    """Return the value of a JSON file, local or in a store.
 
-    A file larger than `largest` bytes is refused before it is read.
+    Raises FileNotFoundError, and `refusal` for other errors. A file larger than `largest` bytes is
+    refused before it is read.
     """
     try:
         if path.stat().st_size > largest:
@@ -67,8 +65,9 @@ def read_json(path: Path, refusal: type[UserError], *, largest: int = LARGEST) -
 def check(
     path: Path, value: Any, schema: "type[BaseModel]", refusal: type[UserError], hint: str = ""
 ) -> None:
-    """Check the value of `path` against a schema, or raise `refusal` with the first error; `hint`
-    says what to do.
+    """Check the value of `path` against a schema, or raise `refusal` with the first error.
+
+    `hint` says what to do.
     """
     from pydantic import ValidationError
 
@@ -97,9 +96,7 @@ def first_error(error: "ValidationError") -> str:
 
 
 def shown(value: Any, most: int = SHOWN, *, quote: bool = True) -> str:
-    """Return an untrusted value as text for one line of a terminal: shortened, and without control
-    characters.
-    """
+    """Return an untrusted value as short text for a terminal, without control characters."""
     text = (
         repr(value)
         if quote

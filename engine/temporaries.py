@@ -23,7 +23,7 @@ from typing import IO
 import psutil
 
 _NAME = re.compile(r"\..+\.fianchetto-([0-9a-f]{8})-(\d{1,10})-[0-9a-f]{8}\.tmp", re.DOTALL)
-_LONGEST = 180
+_MAX_NAME_BYTES = 180
 """Bytes of the file's name in a temporary name; file systems allow 255 in all."""
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _NAMESPACE = Path("/proc/self/ns/pid")
@@ -33,8 +33,9 @@ DAY = 86_400.0
 
 @cache
 def machine() -> str:
-    """Return a hash of what makes process ids unique (host, boot, process namespace), 8 hex
-    digits.
+    """Return a hash of host, boot and process namespace, 8 hex digits.
+
+    Within them process ids are unique.
     """
     parts = [
         platform.node(),
@@ -47,7 +48,7 @@ def machine() -> str:
 
 def temporary_name(name: str) -> str:
     """Return a unique temporary name for a file that will be called `name`."""
-    kept = os.fsencode(name)[:_LONGEST].decode(errors="ignore")
+    kept = os.fsencode(name)[:_MAX_NAME_BYTES].decode(errors="ignore")
     return f".{kept}.fianchetto-{machine()}-{os.getpid()}-{secrets.token_hex(4)}.tmp"
 
 
@@ -89,8 +90,9 @@ def _sweep_once(folder: Path) -> None:
 
 @contextmanager
 def name_path(path: Path) -> Iterator[None]:
-    """Put a path into OSErrors of the block that have none, such as those of `write` and `fsync` on
-    a full disk.
+    """Put a path into OSErrors of the block that have none.
+
+    Those of `write` and `fsync` on a full disk have none.
     """
     try:
         yield
@@ -102,8 +104,7 @@ def name_path(path: Path) -> Iterator[None]:
 
 @contextmanager
 def new_file(path: Path, *, sync: bool = True, buffering: int = -1) -> Iterator[IO[bytes]]:
-    """Yield an open temporary file, which is renamed to `path` when the block ends and deleted when
-    it raises.
+    """Yield an open temporary file; rename it to `path` at the end, delete it on an error.
 
     The folder's abandoned files are deleted first. `sync`: flush the bytes to the disk before the
     rename; a power cut may still undo the rename, see `sync_directory`.
@@ -127,8 +128,9 @@ def new_file(path: Path, *, sync: bool = True, buffering: int = -1) -> Iterator[
 
 
 def sync_directory(directory: Path) -> None:
-    """Flush a directory's renames to the disk, so they survive a power cut; a no-op on systems
-    without this call.
+    """Flush a directory's renames to the disk, so that they survive a power cut.
+
+    It does nothing on systems without this call.
     """
     with suppress(OSError):
         handle = os.open(directory, os.O_RDONLY)

@@ -24,7 +24,7 @@ LONGEST = (
     "tests/model/inference/test_export.py",
     "tests/pipeline/ingest",
     "tests/model/network/test_presets.py",
-    "tests/engine/encoding/test_planes_real_games.py",
+    "tests/engine/encoding/test_planes_oracle.py",
 )
 """What is begun first, so that no worker is left with a long file when the others are done."""
 

@@ -55,9 +55,7 @@ KNIGHT_STEPS = ((1, 2), (2, 1), (2, -1), (1, -2), (-1, -2), (-2, -1), (-2, 1), (
 
 
 def _unary(name: str) -> Any:
-    """Make a Numba intrinsic of the LLVM operation `name` on uint64 (there is no public one for
-    these).
-    """
+    """Make an intrinsic of an LLVM operation on uint64, for which Numba has no public one."""
 
     @intrinsic
     def operation(typing_context: Any, value: Any) -> Any:

@@ -1,5 +1,4 @@
-"""Legal moves set-wise: 64 planes of from-squares, one per (direction, distance), with no move
-list.
+"""Legal moves as 64 planes of from-squares, one per (direction, distance), without a move list.
 
 For each direction all sliders are shifted at once. The pieces that land on allowed squares, shifted
 back, form a plane of from-squares. Pins and checks come from rays out of the king; king steps avoid
@@ -75,10 +74,10 @@ _CASTLE_EAST_SAFE, _CASTLE_WEST_SAFE = U(0b110 << 60), U(0b1100 << 56)
 
 @njit(**BORROWING)
 def attacked_by(position: Any, side: Any, pawns: Any, occupied: Any) -> Any:
-    """Return every square that `side` (0 mover, 1 opponent) attacks when the board holds
-    `occupied`, uint64.
+    """Return the squares that `side` (0 mover, 1 opponent) attacks on a board, uint64.
 
-    `pawns` are the squares that its pawns attack, which depend on the direction they move in.
+    `occupied` are the squares with a piece. `pawns` are the squares that its pawns attack, which
+    depend on the direction they move in.
     """
     queens = position[QUEEN + side]
     current = alternate(position[ROOK + side] | queens, position[BISHOP + side] | queens)
@@ -98,13 +97,13 @@ def attacked_by(position: Any, side: Any, pawns: Any, occupied: Any) -> Any:
 
 @njit(**BORROWING, inline="always")
 def pawn_attacks_down(pawns: Any) -> Any:
-    """Return what the opponent's pawns attack, uint64."""
+    """Return the squares that the opponent's pawns attack, uint64."""
     return ((pawns << U(9)) & NOT_A) | ((pawns << U(7)) & NOT_H)
 
 
 @njit(**BORROWING, inline="always")
 def pawn_attacks_up(pawns: Any) -> Any:
-    """Return what the mover's pawns attack, uint64."""
+    """Return the squares that the mover's pawns attack, uint64."""
     return ((pawns >> U(7)) & NOT_A) | ((pawns >> U(9)) & NOT_H)
 
 
@@ -156,8 +155,9 @@ def _en_passant(position: Any, occupied: Any, planes: Any, direction: Any) -> No
 
 @njit(**BORROWING)
 def _pawns(position: Any, planes: Any, empty: Any, captures: Any, target: Any, stuck: Any) -> None:
-    """Add pushes and captures of the mover's pawns; those in `stuck` (Lanes) may not move in the
-    lane's direction.
+    """Add pushes and captures of the mover's pawns.
+
+    Pawns in `stuck` (Lanes) may not move in the lane's direction.
     """
     pawns = position[PAWN]
     one = ((pawns & ~lane(stuck, NORTH)) >> U(8)) & empty
@@ -172,8 +172,9 @@ def _pawns(position: Any, planes: Any, empty: Any, captures: Any, target: Any, s
 
 @njit(**BORROWING)
 def _pieces(position: Any, planes: Any, empty: Any, target: Any, stuck: Any, king_to: Any) -> None:
-    """Write all move planes: bishops, rooks, queens and knights to `target`, the king to squares of
-    `king_to`.
+    """Write the planes of all pieces but pawns.
+
+    Bishops, rooks, queens and knights move to `target`, the king to squares of `king_to`.
     """
     straight = position[ROOK] | position[QUEEN]
     diagonal = position[BISHOP] | position[QUEEN]
@@ -207,8 +208,7 @@ def _castling(position: Any, planes: Any, occupied: Any, attacked: Any) -> None:
 
 @njit(**BORROWING)
 def legal_planes(position: Any, planes: Any) -> Any:
-    """Write planes 0..76 of a position into `planes` (uint64[77]) and return the number of checkers
-    (0, 1, 2).
+    """Write a position's planes into `planes` (uint64[77]); return the number of checkers, 0 to 2.
 
     Mover's view. The position must be playable: `from_fen` refuses those that are not.
     """
@@ -251,9 +251,7 @@ def en_passant_legal(position: Any, planes: Any) -> Any:
 
 @njit(**BORROWING)
 def legal_key(position: Any, planes: Any) -> Any:
-    """Return engine.board.position.key (uint64) of a position whose planes (uint64[77]) are
-    filled.
-    """
+    """Return a position's key (engine.board.position.key), uint64, by its planes (uint64[77])."""
     return key(position, U(en_passant_legal(position, planes)))
 
 
@@ -286,8 +284,9 @@ def step_target(kind: Any, source: Any) -> Any:
 
 @njit(cache=True, nogil=True)
 def perft(position: Any, depth: Any) -> Any:
-    """Count the leaves of the legal move tree `depth` plies deep, int64 (promotions count as four
-    moves).
+    """Count the leaves of the tree of legal moves, int64; promotions count as four moves.
+
+    `depth` is in plies.
     """
     planes = np.empty(MOVE_PLANES + TYPES, dtype=np.uint64)
     legal_planes(position, planes)

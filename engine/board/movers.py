@@ -1,8 +1,8 @@
-"""Find the pieces that may move to one square, which reading SAN needs, in a quarter of the time of
-all legal moves.
+"""Find the pieces that may move to a square, as reading SAN needs.
 
-Lines from the square find the pieces that reach it; lines from the king, on the board after the
-move, show whether the move is legal. Castling and en passant are left to `legal_planes`.
+It takes a quarter of the time of generating all legal moves. Lines from the square find the pieces
+that reach it; lines from the king, on the board after the move, show whether the move is legal.
+Castling and en passant are left to `legal_planes`.
 """
 
 from typing import Any
@@ -24,9 +24,7 @@ from engine.kernels import BORROWING
 
 @njit(**BORROWING)
 def _sliders_to(square: Any, occupied: Any, straight: Any, diagonal: Any) -> Any:
-    """Return which pieces of two boards of sliders attack a square (a board with one bit),
-    uint64.
-    """
+    """Return the pieces of two boards of sliders that attack a square (one bit), uint64."""
     empty = everywhere(~occupied)
     line = seen = step(everywhere(square))
     for _ in range(6):
@@ -37,8 +35,9 @@ def _sliders_to(square: Any, occupied: Any, straight: Any, diagonal: Any) -> Any
 
 @njit(**BORROWING)
 def _reaching(position: Any, word: Any, square: Any, occupied: Any) -> Any:
-    """Return the mover's pieces of kind `word` that reach a square without an own piece, ignoring
-    pins and checks, uint64.
+    """Return the mover's pieces of kind `word` that reach a square, uint64.
+
+    The square holds no own piece. Pins and checks are ignored.
     """
     pieces = position[word]
     if word == PAWN:
@@ -58,8 +57,9 @@ def _reaching(position: Any, word: Any, square: Any, occupied: Any) -> Any:
 
 @njit(**BORROWING)
 def _attackers(position: Any, square: Any, occupied: Any) -> Any:
-    """Return the opponent's pieces that attack a square (a board with one bit) when the board holds
-    `occupied`, uint64.
+    """Return the opponent's pieces that attack a square (one bit), uint64.
+
+    `occupied` are the squares with a piece.
     """
     queens = position[QUEEN + 1]
     return (
@@ -72,10 +72,10 @@ def _attackers(position: Any, square: Any, occupied: Any) -> Any:
 
 @njit(**BORROWING)
 def legal_movers(position: Any, word: Any, square: Any, sources: Any) -> Any:
-    """Return which of the mover's pieces of a word, on `sources`, may move to a square (a board
-    with one bit), uint64.
+    """Return the mover's pieces of a word that may move to a square (one bit), uint64.
 
-    Castling and en passant are not considered. The position must be playable.
+    Only pieces on `sources` are considered. Castling and en passant are not considered. The
+    position must be playable.
     """
     own = opponent = EMPTY
     for index in range(0, 12, 2):

@@ -1,5 +1,6 @@
-"""The pieces of a position in four words: bit n of each square's piece code, 1..12 in the order of
-planes 0..11, or 0.
+"""The pieces of a position in four words: word n holds bit n of each square's piece code.
+
+Codes are 1 to 12 in the order of planes 0..11, and 0 for an empty square.
 """
 
 from typing import Any
@@ -14,8 +15,9 @@ CODE_BITS = 4
 
 @njit(**BORROWING, inline="always")
 def piece_codes(board: Any) -> Any:
-    """Return the four words (uint64) of twelve piece boards (words 0..11 of a position or of
-    planes).
+    """Return the four words (uint64) of twelve piece boards.
+
+    These are words 0..11 of a position or of planes.
     """
     p1, p2, p3, p4, p5, p6 = board[0], board[1], board[2], board[3], board[4], board[5]
     p7, p8, p9, p10, p11, p12 = board[6], board[7], board[8], board[9], board[10], board[11]

@@ -1,5 +1,4 @@
-"""A position as sixteen uint64 words in the mover's view; FEN in and out; push; mirror; the key of
-a position.
+"""A position as sixteen words in the mover's view: FEN in and out, push, mirror, key.
 
 word    meaning                                              seen by
 0..11   own pawns, opponent's pawns, own knights, ...        mover (order of planes 0..11: P p N n B
@@ -11,7 +10,7 @@ row 0);
 15      halfmove clock | ply << 16                           ply from 0; fullmove = ply // 2 + 1
 
 The first thirteen words are planes 0..12 of the encoding as they stand. After a push the board is
-mirrored and the colours swap, so the words are always those of the side that is now to move.
+mirrored and the colors swap, so the words are always those of the side that is now to move.
 """
 
 from typing import Any
@@ -40,7 +39,7 @@ HALFMOVE_MASK = U(0xFFFF)
 MAX_MOVES = 256
 """Maximum number of legal moves of a position, promotions as four: games lead to 218 at most, and
 arrays have this size."""
-_MOST_STEPS = (12, 8, 13, 14, 27, 10)
+_MAX_STEPS = (12, 8, 13, 14, 27, 10)
 """Maximum number of moves of one piece, pawn to king, castling and promotions included."""
 
 _UNPLAYABLE = {
@@ -60,10 +59,10 @@ class FenError(UserError):
 
 
 def from_board(board: chess.Board) -> Position:
-    """Make a position (uint64[16]) from a python-chess board; castling rights and en passant as the
-    board states them.
+    """Make a position (uint64[16]) from a python-chess board.
 
-    Raises FenError where there are more than MAX_MOVES legal moves.
+    Castling rights and en passant are as the board states them. Raises FenError where there are
+    more than MAX_MOVES legal moves.
     """
     position = np.zeros(WORDS, dtype=np.uint64)
     white = board.turn == chess.WHITE
@@ -72,9 +71,7 @@ def from_board(board: chess.Board) -> Position:
     # of Black.
     kinds = (board.pawns, board.knights, board.bishops, board.rooks, board.queens, board.kings)
     words = [side & kind for kind in kinds for side in (own, opponent)]
-    most = sum(
-        steps * word.bit_count() for steps, word in zip(_MOST_STEPS, words[::2], strict=True)
-    )
+    most = sum(steps * word.bit_count() for steps, word in zip(_MAX_STEPS, words[::2], strict=True))
     if most > MAX_MOVES and (moves := board.legal_moves.count()) > MAX_MOVES:
         raise FenError(
             f"no game leads to {board.fen()!r}: it has {moves} legal moves, and at most "
@@ -147,17 +144,16 @@ def to_board(position: Position) -> chess.Board:
 
 
 def to_fen(position: Position) -> str:
-    """Write a position as a FEN, with the en-passant square after every double push (python-chess's
-    `en_passant="fen"`).
+    """Write a position as a FEN.
+
+    It has the en-passant square after every double push (python-chess's `en_passant="fen"`).
     """
     return to_board(position).fen(en_passant="fen")
 
 
 @njit(**BORROWING)
 def mirror(position: Any) -> None:
-    """Mirror the position in place: flip top to bottom, swap the colors, give the other side the
-    move.
-    """
+    """Mirror the position in place: flip top to bottom, swap the colors, change the turn."""
     for index in range(0, 12, 2):
         own = flip(position[index])
         position[index] = flip(position[index + 1])
@@ -169,8 +165,9 @@ def mirror(position: Any) -> None:
 
 @njit(**BORROWING)
 def occupied_squares(board: Any) -> Any:
-    """Return the squares with a piece, uint64, of twelve piece boards (words 0..11 of a position or
-    of planes).
+    """Return the squares with a piece on twelve piece boards, uint64.
+
+    These are words 0..11 of a position or of planes.
     """
     occupied = EMPTY
     for word in range(TURN):
@@ -180,8 +177,9 @@ def occupied_squares(board: Any) -> Any:
 
 @njit(**BORROWING)
 def word_on(board: Any, square: Any, side: Any) -> Any:
-    """Return the word of the piece of `side` (0 mover, 1 opponent) on a square (a board with one
-    bit); -1 for none.
+    """Return the word of a side's piece on a square (one bit); -1 for none.
+
+    `side` is 0 for the mover, 1 for the opponent.
     """
     for word in range(side, TURN, 2):
         if board[word] & square != EMPTY:
@@ -237,8 +235,9 @@ def push(position: Any, source: Any, target: Any, promotion: Any) -> None:
 
 @njit(**BORROWING, inline="always")
 def _mix(total: Any, word: Any) -> Any:
-    """Add a word to a running hash: a bijection of `total` for each word (splitmix64's
-    multiplier).
+    """Add a word to a running hash, by splitmix64's multiplier.
+
+    For each word it is a bijection of `total`.
     """
     total = (total ^ word) * FIRST_FACTOR
     return total ^ (total >> U(29))
@@ -246,12 +245,12 @@ def _mix(total: Any, word: Any) -> Any:
 
 @njit(**BORROWING)
 def key(position: Any, en_passant_legal: Any) -> Any:
-    """Hash what makes two positions the same: pieces, turn, castling rights and a *legal*
-    en-passant capture, uint64.
+    """Hash pieces, turn, castling rights and a *legal* en-passant capture, uint64.
 
-    `en_passant_legal` is 1 or 0, uint64: as a bool it cost replay a quarter of its speed. Words are
-    mixed in four independent lanes, because the processor would stall on one chain of fifteen
-    multiplications. The finalizer is splitmix64's (Steele, Lea and Flood 2014).
+    These are what make two positions the same. `en_passant_legal` is 1 or 0, uint64: as a bool it
+    cost replay a quarter of its speed. Words are mixed in four independent lanes, because the
+    processor would stall on one chain of fifteen multiplications. The finalizer is splitmix64's
+    (Steele, Lea and Flood 2014).
     """
     first, second = GOLDEN, U(0xD1B5_4A32_D192_ED03)
     third, fourth = U(0xABC9_8388_FB8F_AC03), U(0x8CB9_2BA7_2F3D_8DD7)
@@ -270,8 +269,9 @@ def key(position: Any, en_passant_legal: Any) -> Any:
 
 @njit(**BORROWING)
 def castling_bits(position: Any) -> Any:
-    """Pack the rights into four bits, uint64: 1 own king's side, 2 own queen's, 4 opponent's
-    king's, 8 opponent's queen's.
+    """Pack the castling rights into four bits, uint64.
+
+    Bit values are 1 own king's side, 2 own queen's, 4 opponent's king's, 8 opponent's queen's.
     """
     rights = position[CASTLING]
     return (
@@ -284,8 +284,9 @@ def castling_bits(position: Any) -> Any:
 
 @njit(**BORROWING)
 def en_passant_file(position: Any) -> Any:
-    """Return the file (0 = a) of the en-passant square after a double push, uint64; 255 for
-    none.
+    """Return the file (0 = a) of the en-passant square, uint64; 255 for none.
+
+    There is one after every double push.
     """
     board = position[EN_PASSANT]
     return U(255) if board == U(0) else lowest(board) & U(7)

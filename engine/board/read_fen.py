@@ -1,5 +1,4 @@
-"""Parse FENs in compiled code: the positions of `engine.board.position.from_fen`, for millions of
-rows.
+"""Parse FENs in compiled code, as `engine.board.position.from_fen` does, for millions of rows.
 
 It accepts only FENs as programs write them: four fields or six, separated by one space. `from_fen`
 is for text typed by people: it is more lenient and explains what is wrong. A test compares the two.
@@ -38,7 +37,7 @@ _DIGIT, _SLASH = 1 << 4, -1 << 16
 
 
 def _board_chars() -> NDArray[np.int64]:
-    """Return what each character of a FEN's squares means, int64[256].
+    """Return the meaning of each character of a FEN's squares, int64[256].
 
     Bits 0 to 3 are the word of the position in which it sets a square, with White to move; bits 8
     to 15 are the number of squares that it takes, and the rest is its mark. Characters other than
@@ -82,8 +81,9 @@ def _read_board(text: Any, at: Any, end: Any, position: Any) -> Any:
 
 @njit(**BORROWING)
 def _find_rook(position: Any, side: Any, back: Any, char: Any) -> Any:
-    """Return the rook that a lower-case castling letter names, EMPTY if it or its king is not on
-    the rank `back`.
+    """Return the rook that a lower-case castling letter names, on the rank `back`.
+
+    EMPTY if it or its king is not there.
     """
     king, rooks = position[KING + side] & back, position[ROOK + side] & back
     if popcount(king) != ONE:
@@ -130,8 +130,9 @@ def _read_castling(text: Any, at: Any, end: Any, position: Any) -> Any:
 
 @njit(**BORROWING)
 def _read_en_passant(text: Any, at: Any, end: Any, black: Any, position: Any) -> Any:
-    """Read the en-passant square, and drop one that no double push has left; return the byte behind
-    it, -1 if malformed.
+    """Read the en-passant square; return the byte behind it, -1 if malformed.
+
+    A square that no double push has left is dropped.
     """
     if at < end and text[at] == _DASH:
         return at + 1
@@ -152,9 +153,7 @@ def _read_en_passant(text: Any, at: Any, end: Any, black: Any, position: Any) ->
 
 @njit(**BORROWING)
 def _read_counter(text: Any, at: Any, end: Any) -> Any:
-    """Read a space and a number of up to four digits; return (number, byte behind it), the byte -1
-    if malformed.
-    """
+    """Read a space and up to four digits; return (number, byte behind it), -1 if malformed."""
     if at >= end or text[at] != _SPACE:
         return 0, -1
     at += 1
@@ -167,11 +166,10 @@ def _read_counter(text: Any, at: Any, end: Any) -> Any:
 
 @njit(**BORROWING)
 def read_fen(text: Any, at: Any, end: Any, position: Any) -> Any:
-    """Read the FEN at `text[at:end]` (uint8) into `position` (uint64[16]); return VALID or what is
-    wrong.
+    """Read a FEN into `position` (uint64[16]); return VALID or the kind of error.
 
-    The number of legal moves is not checked (MAX_MOVES). Missing counters are read as halfmove
-    clock 0 and move number 1.
+    The FEN is `text[at:end]` (uint8). The number of legal moves is not checked (MAX_MOVES). Missing
+    counters are read as halfmove clock 0 and move number 1.
     """
     for word in range(WORDS):
         position[word] = U(0)
@@ -203,8 +201,10 @@ def read_fen(text: Any, at: Any, end: Any, position: Any) -> Any:
 
 @njit(**BORROWING)
 def _is_playable(position: Any) -> Any:
-    """Return whether each side has one king, no pawn stands on a last rank, and the side that has
-    moved is not in check.
+    """Return whether a position can be played.
+
+    Each side has one king, no pawn stands on a last rank, and the side that has moved is not in
+    check.
     """
     if popcount(position[KING]) != ONE or popcount(position[KING + 1]) != ONE:
         return False

@@ -1,8 +1,8 @@
-"""Random numbers inside compiled code: one stream for each game, so that a game does not depend on
-its neighbours in a batch.
+"""Random numbers in compiled code: a stream for each game.
 
-A stream is a uint64[1] that splitmix64 advances (Steele, Lea and Flood 2014). Integers are the same
-on every machine; numbers that go through logarithms differ as much as the machines' logarithms do.
+So a game does not depend on its neighbors in a batch. A stream is a uint64[1] that splitmix64
+advances (Steele, Lea and Flood 2014). Integers are the same on every machine; numbers that go
+through logarithms differ as much as the machines' logarithms do.
 """
 
 from math import cos, log, pi, sqrt
@@ -20,9 +20,7 @@ _TINY = 2.0**-53
 
 
 def mix(word: Any) -> Any:
-    """Return splitmix64's hash of a word or of each word of an array, uint64 -> uint64: a
-    bijection.
-    """
+    """Return splitmix64's hash of a word or of each word of an array, uint64; a bijection."""
     word = (word ^ (word >> U(30))) * FIRST_FACTOR
     word = (word ^ (word >> U(27))) * SECOND_FACTOR
     return word ^ (word >> U(31))
@@ -59,8 +57,9 @@ def _normal(state: Any) -> Any:
 
 @njit(**BORROWING)
 def gamma(state: Any, alpha: Any) -> Any:
-    """Return a Gamma(alpha, 1) number, float64 (Marsaglia and Tsang 2000; below 1 by their power of
-    a uniform).
+    """Return a Gamma(alpha, 1) number, float64.
+
+    After Marsaglia and Tsang 2000; below 1 by their power of a uniform number.
     """
     boost = 1.0
     if alpha < 1.0:

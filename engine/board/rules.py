@@ -31,8 +31,9 @@ _LIGHT = U(0xAA55_AA55_AA55_AA55)
 
 @njit(**BORROWING)
 def insufficient(position: Any) -> Any:
-    """Return whether neither side can mate: bare kings, one minor piece, or bishops on squares of
-    one colour only.
+    """Return whether neither side can mate.
+
+    Bare kings, one minor piece, or bishops on squares of one color only.
     """
     bishops = position[BISHOP] | position[BISHOP + 1]
     knights = position[KNIGHT] | position[KNIGHT + 1]
@@ -46,12 +47,12 @@ def insufficient(position: Any) -> Any:
 
 @njit(**BORROWING)
 def ending_of_position(position: Any, planes: Any, checkers: Any) -> Any:
-    """Return how the rules end the game here, or GOES_ON; repetition, which needs the game's
-    history, is left to the caller.
+    """Return how the rules end the game in a position, or GOES_ON.
 
-    `planes` (uint64[77]) and `checkers` are what `legal_planes` gives of the position (uint64[16]).
-    Where several rules apply, the order is python-chess's: mate or stalemate, material, fifty
-    moves, and repetition last.
+    Repetition is left to the caller, since it needs the game's history. `planes` (uint64[77]) and
+    `checkers` are what `legal_planes` gives of the position (uint64[16]). Where several rules
+    apply, the order is python-chess's: mate or stalemate, material, fifty moves, and repetition
+    last.
     """
     if no_moves(planes):
         return MATE if checkers > 0 else STALEMATE

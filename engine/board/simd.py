@@ -1,5 +1,4 @@
-"""Eight bitboards side by side, one per direction, so that legal moves are computed in eight
-directions at a time.
+"""Eight bitboards side by side, one per direction, to compute legal moves in all at once.
 
 `Lanes` is a Numba type for compiled code only: an LLVM vector of eight uint64, which is one
 register where the processor has AVX-512 and a few elsewhere. Lane i belongs to direction i (N NE E
@@ -49,9 +48,7 @@ def turns(steps: tuple[tuple[int, int], ...]) -> list[int]:
 
 
 def _landing(steps: tuple[tuple[int, int], ...]) -> list[int]:
-    """Return the squares that each step may land on, without those that it reaches by wrapping
-    round the edge.
-    """
+    """Return the squares that each step may land on without wrapping around the edge."""
     files = {-2: NOT_GH, -1: NOT_H, 0: ALL, 1: NOT_A, 2: NOT_AB}
     rows = {
         rank: sum(0xFF << 8 * row for row in range(8) if 0 <= row + rank < 8)
@@ -119,8 +116,9 @@ def _binary(argument: types.Type, result: types.Type, build: Callable[..., Any])
 
 
 def _stepper(steps: tuple[tuple[int, int], ...], name: str) -> Any:
-    """Make the intrinsic that takes a step in every lane (fshl, dropping what leaves the board), or
-    takes it back (fshr).
+    """Make the intrinsic that takes a step in every lane, or takes it back.
+
+    `fshl` drops what leaves the board; `fshr` takes the step back.
     """
     amounts, landing = _constant(turns(steps)), _constant(_landing(steps))
 
@@ -154,7 +152,7 @@ alternate = _binary(
 """One board in the straight directions' lanes and one in the diagonals', (uint64, uint64) ->
 Lanes."""
 step = _stepper(DIRECTIONS, "fshl")
-"""Move each lane one step in its direction; what leaves the board is dropped, Lanes -> Lanes."""
+"""Move each lane one step in its direction; those that leave it are dropped, Lanes -> Lanes."""
 knight_step = _stepper(KNIGHT_STEPS, "fshl")
 """Move each lane by its knight step, Lanes -> Lanes."""
 knight_step_back = _stepper(KNIGHT_STEPS, "fshr")
@@ -192,9 +190,7 @@ def _lane(typing_context: Any, lanes: Any, index: Any) -> Any:
 
 
 def _store(typing_context: Any, boards: Any, first: Any, lanes: Any) -> Any:
-    """Write eight lanes to boards (uint64[n], contiguous) from index `first` on, without a bounds
-    check.
-    """
+    """Write eight lanes to contiguous boards (uint64[n]) from index `first` on, unchecked."""
     if not isinstance(boards, types.Array) or boards.layout != "C" or boards.dtype != types.uint64:
         raise TypingError(f"lanes are stored in contiguous uint64[n], not in {boards}")
 

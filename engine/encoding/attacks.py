@@ -22,8 +22,9 @@ from engine.kernels import BORROWING
 
 @njit(**BORROWING)
 def _fill(planes_BP: Any, alone: Any, attacks_BP: Any) -> None:
-    """Write all rows' attacks; `alone`, uint64[16] of zeros, is scratch: a board with one kind of
-    one side's pieces.
+    """Write all rows' attacks; `alone`, uint64[16] of zeros, is scratch.
+
+    It becomes a board with one kind of one side's pieces.
     """
     for row in range(len(planes_BP)):
         occupied = occupied_squares(planes_BP[row])
@@ -36,7 +37,7 @@ def _fill(planes_BP: Any, alone: Any, attacks_BP: Any) -> None:
 
 
 def attack_planes(planes_BP: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return what the pieces of each of the 12 piece planes attack, uint64[B, 12].
+    """Return the squares that the pieces of each of 12 piece planes attack, uint64[B, 12].
 
     `planes_BP` is uint64[B, 77] in the mover's view, and so are the attacks. Occupied squares
     count, and pins are ignored. Raises PlanesError.

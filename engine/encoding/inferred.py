@@ -1,5 +1,4 @@
-"""Estimate castling and en-passant columns from the planes, where nothing else of a position is
-known.
+"""Estimate castling and en-passant columns from planes alone.
 
 column       estimate
 castling     a right for each king and rook at home: planes do not show whether one of them has

@@ -1,5 +1,4 @@
-"""Move vocabularies: how systems number their moves, as tables between an index and (label,
-promotion).
+"""Move vocabularies: tables between a system's move index and (label, promotion).
 
 name         index                                        size   under-promotions
 marro4096    type * 64 + from: this project's labels      4096   share the queen's index.
@@ -36,7 +35,7 @@ from engine.errors import UserError, did_you_mean
 
 UNDER_PROMOTIONS = (chess.KNIGHT, chess.BISHOP, chess.ROOK)
 NONE = -1
-"""In a table: no such move."""
+"""Table entry where there is no such move."""
 
 
 class UnknownVocabularyError(UserError):
@@ -52,7 +51,7 @@ class Vocabulary:
     """One numbering of moves."""
 
     name: str
-    """Its name in presets."""
+    """Name in presets."""
     labels: NDArray[np.int64]
     """[A] label of each index in the same view, NONE where the step leaves the board."""
     promotions: NDArray[np.int64]
@@ -69,7 +68,7 @@ class Vocabulary:
 
     @property
     def size(self) -> int:
-        """Indices there are."""
+        """Number of indices."""
         return len(self.labels)
 
     @property
@@ -79,8 +78,9 @@ class Vocabulary:
 
 
 def _indices(labels_A: NDArray[np.int64], promotions_A: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Invert a vocabulary's tables, int64[L, 6]; under-promotions without an index share the
-    queen's.
+    """Invert a vocabulary's tables, int64[L, 6].
+
+    Under-promotions without an index share the queen's.
     """
     table = np.full((LABELS, 6), NONE, dtype=np.int64)
     plain = np.flatnonzero((labels_A != NONE) & (promotions_A == 0))
@@ -101,10 +101,10 @@ def _square_pairs() -> NDArray[np.int64]:
 
 
 def _under_promotion_labels() -> NDArray[np.int64]:
-    """Return the label of each under-promotion's index, int64[9 * 64], NONE except for pawns one
-    step before a last rank.
+    """Return the label of each under-promotion's index, int64[9 * 64].
 
-    In an absolute frame Black's pawns promote on row 7, from row 6, going south.
+    NONE except for pawns one step before a last rank. In an absolute frame Black's pawns promote on
+    row 7, from row 6, going south.
     """
     kinds = {step: kind for kind, step in enumerate(steps())}
     table = np.full((3, 3, 64), NONE, dtype=np.int64)
@@ -180,8 +180,7 @@ def index_of(
     labels_B: NDArray[np.integer],
     promotions_B: NDArray[np.integer],
 ) -> NDArray[np.int64]:
-    """Return the index of each move, int64[B], from labels in the mover's view and promotion
-    pieces.
+    """Return the index of each move, int64[B], from mover's-view labels and promotion pieces.
 
     Raises MoveIndexError for a label outside 0..4095, a promotion outside 0..5, or a move that is
     not in the vocabulary.

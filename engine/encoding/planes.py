@@ -1,5 +1,4 @@
-"""The 77 planes and the 4096 labels: tables computed from the rules of chess, pinned by a version
-and a hash.
+"""The 77 planes and the 4096 labels, computed from the rules and pinned by version and hash.
 
 planes    meaning (mover's view)
 0..11     own pawns, opponent's pawns, own knights, opponent's, bishops, rooks, queens, kings
@@ -48,7 +47,7 @@ PLANE_BYTES = PLANES * 8
 assert (MOVE_PLANES, PLANES, LABELS, PLANE_BYTES) == (13, 77, 4096, 616)
 
 ILLEGAL_TYPE = 255
-"""In `type_table`: no queen-like or knight step leads from the one square to the other."""
+"""Entry of `type_table` where no queen-like or knight step leads from square to square."""
 
 
 class PlanesError(UserError):
@@ -83,9 +82,7 @@ def target_table() -> NDArray[np.int8]:
 
 @cache
 def type_table() -> NDArray[np.uint8]:
-    """Return the move type from square to square, uint8[64 from, 64 to]; ILLEGAL_TYPE where there
-    is none.
-    """
+    """Return the move type from square to square, uint8[64, 64]; ILLEGAL_TYPE for none."""
     table = np.full((64, 64), ILLEGAL_TYPE, dtype=np.uint8)
     for label, target in enumerate(target_table()):
         if target >= 0:
@@ -103,8 +100,9 @@ def moves_hash() -> str:
 
 
 def label_of(move: chess.Move, turn: chess.Color) -> int:
-    """Return the label (0..4095) of a python-chess move of the side `turn`; LabelError for Chess960
-    castling.
+    """Return the label (0..4095) of a python-chess move of the side `turn`.
+
+    Raises LabelError for Chess960 castling.
     """
     flip = 56 if turn == chess.WHITE else 0
     source, target = move.from_square ^ flip, move.to_square ^ flip
@@ -115,8 +113,9 @@ def label_of(move: chess.Move, turn: chess.Color) -> int:
 
 
 def move_of(label: int, promotion: int, turn: chess.Color) -> chess.Move:
-    """Return the python-chess move of a label for the side `turn`; `promotion` is a python-chess
-    piece type or 0.
+    """Return the python-chess move of a label for the side `turn`.
+
+    `promotion` is a python-chess piece type or 0.
     """
     target = int(target_table()[label]) if 0 <= label < LABELS else -1
     if target < 0:
@@ -127,8 +126,9 @@ def move_of(label: int, promotion: int, turn: chess.Color) -> chess.Move:
 
 @njit(**BORROWING)
 def _first_invalid_row(planes_BP: Any) -> Any:
-    """Return the first row (int64) without one king per side or with more moves than a position can
-    have; -1 for none.
+    """Return the first row (int64) that is no position; -1 for none.
+
+    It has not one king per side, or more moves than a position can have.
     """
     for row in range(len(planes_BP)):
         moves = U(0)
@@ -141,10 +141,10 @@ def _first_invalid_row(planes_BP: Any) -> Any:
 
 
 def check_planes(planes_BP: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return planes as contiguous uint64[B, 77]; raises PlanesError for another shape or a row that
-    is no position.
+    """Return planes as contiguous uint64[B, 77].
 
-    Compiled code does not check bounds, so planes from files must pass here before it reads them.
+    Raises PlanesError for another shape or a row that is no position. Compiled code does not check
+    bounds, so planes from files must pass here before it reads them.
     """
     if planes_BP.ndim != 2 or planes_BP.shape[1] != PLANES:
         raise PlanesError(f"planes are uint64[B, {PLANES}], and these are {list(planes_BP.shape)}")

@@ -45,7 +45,7 @@ STATE = ("castling", "ep_file")
 """Columns that make five planes: four rights and the en-passant file."""
 STATE_PLANES = 5
 COUNTERS: Mapping[str, float] = {"halfmove": 100.0}
-"""Columns that are constant planes, and what each is divided by."""
+"""Columns encoded as constant planes, with their divisors."""
 LAST_PLANES = 2
 LAST_MOVES = ("last_move", *(f"last_move_{back}" for back in range(2, 9)))
 """Columns of the half-moves before a row, the last one first; each as `last_move` is, in the view
@@ -73,7 +73,7 @@ class View:
     """How stored rows become one system's planes and labels."""
 
     name: str
-    """Its name, options and all."""
+    """Name, with its options."""
     white_planes: NDArray[np.int64] | None
     """Stored plane for each shown plane of a row with White to move; None shows them as they are
     stored."""
@@ -105,13 +105,13 @@ class View:
 
     @property
     def planes(self) -> int:
-        """Planes a position has in this view."""
+        """Number of planes of a position in this view."""
         shown = STATE_PLANES * self.state + LAST_PLANES * self.last + PIECE_PLANES * self.attacks
         return self.stored + shown + len(self.counters)
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Columns of a row that it needs beside `planes`."""
+        """Columns that the view needs besides `planes`."""
         return (*(STATE if self.state else ()), *LAST_MOVES[: self.last], *self.counters)
 
     @property
@@ -121,9 +121,7 @@ class View:
 
 
 def _mirrored_types() -> NDArray[np.int64]:
-    """Return the move type that each type becomes when the board is turned top to bottom,
-    int64[64].
-    """
+    """Return the move type that each type becomes when the board is flipped, int64[64]."""
     index = {step: kind for kind, step in enumerate(steps())}
     return np.array([index[file, -rank] for file, rank in steps()], dtype=np.int64)
 
@@ -172,9 +170,7 @@ def views() -> dict[str, View]:
 
 @cache
 def view(name: str) -> View:
-    """Return the view of that name, with its options; raises UnknownViewError with the nearest
-    one.
-    """
+    """Return a view by its name and options; UnknownViewError names the nearest one."""
     base, *options = name.split("+")
     if base not in views():
         raise UnknownViewError(f"no view {base[:40]!r}: {did_you_mean(base, views())}")
@@ -207,10 +203,10 @@ def require(needed: tuple[str, ...], columns: Mapping[str, Any], who: str) -> No
 
 
 def last_moves_of(board: chess.Board, count: int) -> NDArray[np.uint16]:
-    """Return the last `count` moves of a board's stack as the columns LAST_MOVES have them,
-    uint16[count], the last one first.
+    """Return the last `count` moves of a board's stack, uint16[count], the last one first.
 
-    NO_LAST_MOVE stands for what is before the stack, and for null moves.
+    They are in the form of the columns LAST_MOVES. NO_LAST_MOVE stands for what is before the
+    stack, and for null moves.
     """
     moves = np.full(count, NO_LAST_MOVE, dtype=np.uint16)
     flip = 56 if board.turn == chess.WHITE else 0
@@ -221,12 +217,11 @@ def last_moves_of(board: chess.Board, count: int) -> NDArray[np.uint16]:
 
 
 def packed(shown: View, columns: Mapping[str, Any], xp: Any, table: Callable[[str], Any]) -> Any:
-    """Return the view's planes, all but its counters, as bytes: uint8[B, P, Y], of which bit X of
-    byte Y is column X of row Y.
+    """Return the view's planes as bytes, uint8[B, P, Y], without its counters.
 
-    One implementation for NumPy and torch: `xp` is the module, `columns` are its arrays (`planes`
-    and `attacks` as bytes), and `table` returns the View's array of a name as one of `xp`, on the
-    device of the columns.
+    Bit X of byte Y is column X of row Y. One implementation for NumPy and torch: `xp` is the
+    module, `columns` are its arrays (`planes` and `attacks` as bytes), and `table` returns the
+    View's array of a name as one of `xp`, on the device of the columns.
     """
     black_B = columns["planes"][:, TURN_PLANE, 0] != 0
     turned_B = black_B & shown.absolute
@@ -243,8 +238,9 @@ def packed(shown: View, columns: Mapping[str, Any], xp: Any, table: Callable[[st
 
 
 def stored_planes(shown: View, planes_BPY: Any, xp: Any, table: Callable[[str], Any]) -> Any:
-    """Return those of the view's planes that are stored ones, uint8[B, P, Y]; arguments as those of
-    `packed`.
+    """Return those of the view's planes that are stored ones, uint8[B, P, Y].
+
+    Arguments are those of `packed`.
     """
     out = _arranged(shown, planes_BPY, planes_BPY[:, TURN_PLANE, 0] != 0, PLANES, xp, table)
     if shown.turn_inverted:
@@ -256,8 +252,9 @@ def stored_planes(shown: View, planes_BPY: Any, xp: Any, table: Callable[[str], 
 def _arranged(
     shown: View, planes_BPY: Any, black_B: Any, most: int, xp: Any, table: Callable[[str], Any]
 ) -> Any:
-    """Return the first `most` of the view's planes, uint8[B, P, Y], of stored ones: mirrored where
-    Black is to move.
+    """Return the first `most` of the view's stored planes, uint8[B, P, Y].
+
+    They are mirrored where Black is to move.
     """
     out = planes_BPY
     if shown.white_planes is not None:
@@ -279,9 +276,7 @@ def _state(columns: Mapping[str, Any], turned_B: Any, xp: Any) -> Any:
 
 
 def _last(moves_B: Any, turned_B: Any, xp: Any, rows_Y: Any) -> Any:
-    """Return where a last move began and where it ended, uint8[B, 2, Y]; zeros where it is
-    unknown.
-    """
+    """Return where a last move began and ended, uint8[B, 2, Y]; zeros for an unknown one."""
     squares_B2 = xp.stack((moves_B // 64, moves_B), 1) % 64 ^ xp.where(turned_B, 56, 0)[:, None]
     bits_B2 = xp.where(moves_B[:, None] < LABELS, 1 << squares_B2 % 8, 0)
     planes_B2Y = xp.where(squares_B2[:, :, None] // 8 == rows_Y, bits_B2[:, :, None], 0)
@@ -291,11 +286,10 @@ def _last(moves_B: Any, turned_B: Any, xp: Any, rows_Y: Any) -> Any:
 def apply(
     shown: View, planes_BP: NDArray[np.uint64], columns: Mapping[str, NDArray[Any]] | None = None
 ) -> NDArray[np.uint64]:
-    """Return the view's packed planes, uint64[B, all but its counters], of stored planes uint64[B,
-    77].
+    """Return the view's packed planes, uint64[B, P], from stored planes uint64[B, 77].
 
-    `columns` are the row's other columns; raises MissingColumnError where the view needs one that
-    is not there.
+    Its counters are not among them. `columns` are the row's other columns; raises
+    MissingColumnError where the view needs one that is not there.
     """
     columns = columns or {}
     require(shown.columns, columns, f"the view {shown.name!r}")
@@ -311,8 +305,9 @@ def apply(
 
 
 def counters(shown: View, columns: Mapping[str, Any], xp: Any = np) -> Any:
-    """Return the view's constant planes as one number each from 0 to 1, [B, C]; `xp` and its arrays
-    as in `packed`.
+    """Return the view's constant planes as numbers from 0 to 1, [B, C].
+
+    `xp` and its arrays are as in `packed`.
     """
     return xp.stack([(columns[name] / COUNTERS[name]).clip(max=1.0) for name in shown.counters], 1)
 

@@ -1,3 +1,1 @@
-"""Evaluators, from planes to logits and win, draw and loss; the hand-written one; features of
-moves.
-"""
+"""Evaluators: planes in, logits and win, draw and loss out; features of moves."""

@@ -36,11 +36,11 @@ class CachedEvaluator:
     def __call__(
         self, planes_BP: NDArray[np.uint64]
     ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Return logits float32[B, 4096] and wdl float32[B, 3], mover's view: bit-identical to the
-        evaluator's.
+        """Return logits float32[B, 4096] and wdl float32[B, 3], mover's view.
 
-        The logits are valid until the next call, which reuses their memory (fresh memory costs more
-        than the look-up). Only those of legal labels are defined.
+        They are bit-identical to the evaluator's. The logits are valid until the next call, which
+        reuses their memory (fresh memory costs more than the look-up). Only those of legal labels
+        are defined.
         """
         keys = [
             blake2b(row, digest_size=KEY_BYTES).digest()
@@ -73,9 +73,7 @@ class CachedEvaluator:
         return logits_BA, wdl_BW
 
     def _evaluate(self, planes_MP: NDArray[np.uint64], legal_MA: NDArray[np.bool_]) -> list[bytes]:
-        """Return the records of rows: their win, draw and loss and the logits of their legal
-        labels.
-        """
+        """Return the records of rows: win, draw and loss, and logits of legal labels."""
         logits_MA, wdl_MW = self.evaluator(planes_MP)
         wdl = np.asarray(wdl_MW, dtype=np.float32).tobytes()
         logits = np.asarray(logits_MA, dtype=np.float32)[legal_MA].tobytes()

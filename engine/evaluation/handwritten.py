@@ -1,5 +1,4 @@
-"""The hand-written evaluator: classical chess knowledge as priors over moves and a value, from
-planes alone.
+"""The hand-written evaluator: priors over moves and a value by classical chess knowledge.
 
 Priors: for each legal move, the change on the piece-square tables, the exchanges that it wins or
 leaves hanging, threats, checks, mates, castling, promotion. Value: the static evaluation, through a
@@ -90,8 +89,9 @@ def _mates(planes: Any, word: Any, source: Any, target: Any, scratch: Any) -> An
 
 @njit(cache=True, nogil=True)
 def _make(board: Any, word: Any, victim: Any, kind: Any, start: Any, end: Any) -> None:
-    """Play a move and keep the mover's view; `start`, `end` are boards, `victim` the word taken or
-    -1.
+    """Play a move and keep the mover's view.
+
+    `start` and `end` are boards; `victim` is the captured piece's word or -1.
     """
     board[word] ^= start | end
     if victim >= 0:
@@ -110,17 +110,16 @@ def _make(board: Any, word: Any, victim: Any, kind: Any, start: Any, end: Any) -
 
 @njit(cache=True, nogil=True)
 def _danger(board: Any, targets: Any, occupied: Any, gains: Any) -> Any:
-    """Return the most that the opponent wins by an exchange on one of `targets`, plus a quarter of
-    the second most, int64.
-    """
+    """Return the opponent's best gain on `targets` plus a quarter of the second best, int64."""
     most, second = best_exchanges(board, 1, targets, occupied, gains)
     return most + second // np.int64(4)
 
 
 @njit(cache=True, nogil=True)
 def _score_move(planes: Any, move: Any, state: Any, work: Any) -> Any:
-    """Score one legal move, int64 centipawns; the board in `state` is a copy of the planes' and is
-    left as it was.
+    """Score one legal move, int64 centipawns.
+
+    The board in `state` is a copy of the planes'; it is the same afterwards.
     """
     word, kind, source, target = move
     board, answers, phase, passed = state
@@ -165,10 +164,10 @@ def _score_move(planes: Any, move: Any, state: Any, work: Any) -> Any:
 
 @njit(cache=True, nogil=True)
 def score_moves(planes: Any, labels: Any, scores: Any, work: Any) -> Any:
-    """Score every legal move of planes uint64[77]: labels int64[MAX_MOVES], scores
-    int64[MAX_MOVES]; return their number.
+    """Score every legal move of planes uint64[77]; return their number.
 
-    Moves come in the order of their labels; `work` is scratch: (int64[MAX_EXCHANGE], uint64[77]).
+    Fills labels int64[MAX_MOVES] and scores int64[MAX_MOVES]. Moves come in the order of their
+    labels; `work` is scratch: (int64[MAX_EXCHANGE], uint64[77]).
     """
     assert count_moves(planes, planes) <= min(len(labels), len(scores))
     board = planes[:PIECE_WORDS].copy()
@@ -212,11 +211,10 @@ def _score_rows(planes_BP: Any, logits_BA: Any, values_B: Any, temperature: Any)
 
 
 def evaluate(planes_BP: NDArray[np.uint64]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Evaluate positions by hand-written rules: (logits float32[B, 4096], wdl float32[B, 3]),
-    mover's view. An Evaluator.
+    """Evaluate positions by hand-written rules: logits float32[B, 4096], wdl float32[B, 3].
 
-    Logits are finite on legal labels and -inf elsewhere. Mate is a certain loss, stalemate a
-    certain draw. Raises PlanesError for a row that is not a position.
+    An Evaluator; mover's view. Logits are finite on legal labels and -inf elsewhere. Mate is a
+    certain loss, stalemate a certain draw. Raises PlanesError for a row that is not a position.
     """
     planes_BP = check_planes(planes_BP)
     logits_BA = np.full((len(planes_BP), LABELS), -np.inf, dtype=np.float32)
@@ -227,8 +225,9 @@ def evaluate(planes_BP: NDArray[np.uint64]) -> tuple[NDArray[np.float32], NDArra
 
 
 def wdl_of(values_B: NDArray[np.int64], over_B: NDArray[np.bool_]) -> NDArray[np.float32]:
-    """Turn centipawns into (win, draw, loss), float32[B, 3]; where the game is over, 0 is a draw
-    and -MATE a loss.
+    """Turn centipawns into (win, draw, loss), float32[B, 3].
+
+    Where the game is over, 0 is a draw and -MATE a loss.
     """
     expected_B = 1.0 / (1.0 + np.exp(-values_B / VALUE_SCALE))
     draw_B = 4.0 * DRAW_SHARE * expected_B * (1.0 - expected_B)

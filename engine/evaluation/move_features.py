@@ -1,5 +1,4 @@
-"""Move features: what each legal move wins, risks, leaves hanging and threatens at once, as inputs
-of a network.
+"""Move features: gains, risks and threats of each legal move, as inputs of a network.
 
 A convolution would have to learn attacks; computing them is cheap. AlphaGo's first networks had
 similar inputs: what each move captures and endangers (Silver et al. 2016, doi:10.1038/nature16961,
@@ -70,7 +69,7 @@ TAKES, RISKS, LEAVES, LEAVES_NEXT, THREATENS, THREATENS_NEXT, STANDS, CHECK, TAR
     len(FEATURES)
 )
 UNIT = 10
-"""Centipawns of one step of an amount."""
+"""Resolution of an amount, in centipawns."""
 
 
 @njit(**BORROWING)
@@ -82,9 +81,7 @@ def _amount(centipawns: Any) -> Any:
 def _write_features(
     position: Any, child: Any, kind: Any, source: Any, planes: Any, gains: Any, features: Any
 ) -> None:
-    """Write the features of one legal move of `position`; `child`, `planes` and `gains` are
-    scratch.
-    """
+    """Write the features of a legal move; `child`, `planes` and `gains` are scratch."""
     target = step_target(kind, source)
     start, end = bit(source), bit(target)
     taken = word_on(position, end, 1)
@@ -138,8 +135,9 @@ def _fill(
     moves_M: Any,
     features_MF: Any,
 ) -> None:
-    """Write all rows' moves and features; `position`, `child` (uint64[16]), `answers` (uint64[77])
-    and `gains` are scratch.
+    """Write all rows' moves and features.
+
+    Scratch: `position`, `child` (uint64[16]), `answers` (uint64[77]) and `gains`.
     """
     count = 0
     for row in range(len(planes_BP)):
@@ -160,11 +158,10 @@ def _fill(
 
 
 def legal_move_features(planes_BP: NDArray[np.uint64]) -> dict[str, NDArray[Any]]:
-    """Return all legal moves of some rows, `moves` int64[M] as row * 4096 + label, and their
-    `move_features` uint8[M, F].
+    """Return all rows' legal moves, int64[M], and their `move_features`, uint8[M, F].
 
-    `planes_BP` is uint64[B, 77]; moves are in the order of rows, and of labels in a row. Raises
-    PlanesError.
+    A move is row * 4096 + label. `planes_BP` is uint64[B, 77]; moves are in the order of rows, and
+    of labels in a row. Raises PlanesError.
     """
     planes_BP = check_planes(planes_BP)
     moves_M = np.empty(_count(planes_BP), dtype=np.int64)

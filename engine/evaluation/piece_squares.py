@@ -1,5 +1,4 @@
-"""Piece values and piece-square tables of the hand-written evaluator, for the middlegame and the
-endgame.
+"""Piece values and piece-square tables of the hand-written evaluator.
 
 Source: PeSTO's evaluation function by Ronald Friederich (RofChade), as published on the Chess
 Programming Wiki. Each table is drawn as its player sees the board, eighth rank on top, which is the

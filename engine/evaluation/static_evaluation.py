@@ -1,5 +1,4 @@
-"""Static evaluation: the value of a position in centipawns by classical chess knowledge, without
-search.
+"""Static evaluation: a position's value in centipawns by classical knowledge, without search.
 
 Terms are piece-square tables between middlegame and endgame, mobility, pressure on the king and its
 shelter, pawn structure and the bishop pair. Hanging pieces of both sides count too, and with a
@@ -80,9 +79,7 @@ def all_attacks(board: Any, occupied: Any) -> Any:
 
 @njit(**BORROWING)
 def game_phase(board: Any) -> Any:
-    """Return the game phase, int64: 24 with all pieces on the board, 0 with pawns and kings
-    only.
-    """
+    """Return the game phase, int64: 24 with all pieces, 0 with pawns and kings only."""
     phase = np.int64(0)
     for word in range(PIECE_WORDS):
         phase += PHASE[word >> 1] * _count(board[word])
@@ -130,9 +127,7 @@ def _evaluate_pawns(board: Any, phase: Any) -> Any:
 
 @njit(**BORROWING)
 def _evaluate_side(board: Any, occupied: Any, phase: Any) -> Any:
-    """Score the mover's pieces alone (int64 centipawns) and return the squares they attack
-    (uint64).
-    """
+    """Return the score of the mover's pieces (int64 centipawns) and their attacks (uint64)."""
     own = EMPTY
     for word in range(0, PIECE_WORDS, 2):
         own |= board[word]
@@ -165,8 +160,9 @@ def _evaluate_side(board: Any, occupied: Any, phase: Any) -> Any:
 
 @njit(**BORROWING)
 def _mating_bonus(board: Any, attacks: Any) -> Any:
-    """Return the bonus (int64 >= 0) for mating a bare king: near the edge, short of squares, our
-    king near.
+    """Return the bonus (int64 >= 0) for mating a bare king.
+
+    It grows as that king nears the edge, runs short of squares, and has ours near.
     """
     for word in range(KNIGHT + 1, KING, 2):
         if board[word] != EMPTY:
@@ -196,8 +192,9 @@ def _shrink_drawish_lead(board: Any, score: Any) -> Any:
 
 @njit(**BORROWING)
 def best_exchanges(board: Any, side: Any, attacked: Any, occupied: Any, gains: Any) -> Any:
-    """Return the best and second best gain (int64 both) of `side` by one exchange on a square of
-    `attacked`.
+    """Return the best and second best gain of `side` by an exchange, int64 both.
+
+    Only squares of `attacked` are considered.
     """
     most = second = np.int64(0)
     for word in range(1 - side, KING, 2):
@@ -214,8 +211,7 @@ def best_exchanges(board: Any, side: Any, attacked: Any, occupied: Any, gains: A
 
 @njit(cache=True, nogil=True)
 def static_evaluation(planes: Any, gains: Any) -> Any:
-    """Return the value for the mover, int64 centipawns; -MATE when mated, 0 when there is no move
-    otherwise.
+    """Return the value for the mover, int64 centipawns; -MATE when mated, 0 in stalemate.
 
     `planes` is uint64[77] with the move planes filled, `gains` scratch int64[MAX_EXCHANGE].
     """

@@ -1,10 +1,10 @@
-"""Static exchange evaluation (SEE): the gain on a square if both sides capture with their least
-valuable piece.
+"""Static exchange evaluation (SEE): the gain of capturing on a square, by both sides in turn.
 
-A *board* here is twelve uint64 words in the mover's view, as words 0..11 of a position or of
-planes. Sliding attacks along files and diagonals use the subtraction trick o ^ (o - 2r) both ways,
-the way back on the board turned top to bottom ("hyperbola quintessence", Aleks Peshkov); a rank is
-looked up. Pins are ignored, and pawns do not promote inside an exchange.
+Each captures with its least valuable piece. A *board* here is twelve uint64 words in the mover's
+view, as words 0..11 of a position or of planes. Sliding attacks along files and diagonals use the
+subtraction trick o ^ (o - 2r) both ways, the way back on the board turned top to bottom ("hyperbola
+quintessence", Aleks Peshkov); a rank is looked up. Pins are ignored, and pawns do not promote
+inside an exchange.
 """
 
 from typing import Any
@@ -23,9 +23,7 @@ MAX_EXCHANGE = 32
 
 
 def _lines(file: int, rank: int) -> np.ndarray[tuple[int, ...], np.dtype[np.uint64]]:
-    """Return, for each square, the other squares on its line in direction +-(file, rank),
-    uint64[64].
-    """
+    """Return each square's other squares on its line along +-(file, rank), uint64[64]."""
     boards = [0] * 64
     for square in range(64):
         for sign in (1, -1):
@@ -37,8 +35,9 @@ def _lines(file: int, rank: int) -> np.ndarray[tuple[int, ...], np.dtype[np.uint
 
 
 def _rank_table() -> np.ndarray[tuple[int, ...], np.dtype[np.uint64]]:
-    """Return the attacks along row 0 from each column for each occupancy of the six inner squares,
-    uint64[8, 64].
+    """Return the attacks along row 0, uint64[8, 64].
+
+    They are by column and by the occupancy of the six inner squares.
     """
     table = np.zeros((8, 64), dtype=np.uint64)
     for col in range(8):
@@ -91,8 +90,9 @@ def diagonal_attacks(square: Any, occupied: Any) -> Any:
 
 @njit(**BORROWING)
 def attackers(board: Any, square: Any, occupied: Any) -> Any:
-    """Return the pieces of both sides that attack bit index `square` (uint64) when the board holds
-    `occupied`, uint64.
+    """Return both sides' pieces that attack bit index `square` (uint64), uint64.
+
+    `occupied` are the squares with a piece.
     """
     target = bit(square)
     east, west = target & NOT_A, target & NOT_H
@@ -108,9 +108,7 @@ def attackers(board: Any, square: Any, occupied: Any) -> Any:
 
 @njit(**BORROWING, inline="always")
 def _least_valuable(board: Any, reach: Any, side: Any) -> Any:
-    """Return the word index (without the side) of the least valuable piece of `side` in `reach`; -1
-    for none.
-    """
+    """Return the word (without the side) of the least valuable piece in `reach`; -1 for none."""
     for word in range(0, 12, 2):
         if reach & board[word + side] != EMPTY:
             return word
@@ -119,10 +117,10 @@ def _least_valuable(board: Any, reach: Any, side: Any) -> Any:
 
 @njit(**BORROWING)
 def see(board: Any, square: Any, victim: Any, side: Any, occupied: Any, gains: Any) -> Any:
-    """Return the centipawns (int64, >= 0) that `side` (0 mover, 1 opponent) wins by capturing first
-    on `square` (SEE).
+    """Return the gain of `side` (0 mover, 1 opponent) by capturing first on a square (SEE).
 
-    `victim` is the worth of the piece there; `gains` is scratch, int64[MAX_EXCHANGE].
+    It is in centipawns, int64, 0 or more. `victim` is the worth of the piece there; `gains` is
+    scratch, int64[MAX_EXCHANGE].
     """
     reach = attackers(board, square, occupied)
     queens = board[QUEEN] | board[QUEEN + 1]

@@ -1,3 +1,1 @@
-"""Matches in opening pairs between evaluators, searches and UCI engines, and statistics of their
-results.
-"""
+"""Matches between evaluators, searches and UCI engines, and statistics of their results."""

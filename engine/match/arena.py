@@ -1,5 +1,4 @@
-"""A match: games in pairs, each opening once with either colour, played side by side until they are
-over.
+"""A match: pairs of games, one opening with either color, played side by side.
 
 Without time limits, one group holds many games, and a player is asked for its moves in all of them
 at once: our search is one batch, engines think in parallel. With time limits, every group holds one
@@ -40,8 +39,7 @@ def play(
     sequential: bool = False,
     stop: Stop = never,
 ) -> None:
-    """Play two games of every opening except those in `done`, and report each as it ends, one at a
-    time.
+    """Play two games of every opening except those in `done`, and report each as it ends.
 
     Games begin in the order of their numbers. With `sequential`, the numbers of the games in play
     are less than `concurrency` apart (on a clock they may be more): a sequential test counts pairs
@@ -110,8 +108,9 @@ def _groups(
 
 
 def make_side(contestant: Contestant, width: int, patience: float) -> Side:
-    """Make a side of `width` slots; an engine loses when it exceeds its time by `patience`
-    seconds.
+    """Make a side of `width` slots.
+
+    An engine loses when it exceeds its time by `patience` seconds.
     """
     if contestant.evaluator is None:
         return UciSide(contestant, width, patience)
@@ -169,7 +168,7 @@ class _Group:
                 side.new_game(slot, game.board, number)
 
     def _round(self, pool: ThreadPoolExecutor, report: Callable[[GameRecord], None]) -> None:
-        """Have a move made in every game."""
+        """Ask for a move in every game."""
         asked = [
             [slot for slot, game in self.games.items() if game.mover == player] for player in (0, 1)
         ]

@@ -1,4 +1,4 @@
-"""How a match is played. Imports little: the command line reads it for its help."""
+"""Settings of a match. Imports little, since the command line reads it for its help."""
 
 from dataclasses import dataclass
 
@@ -15,8 +15,9 @@ class MatchError(UserError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limit:
-    """Limit of a player's moves. Without a time limit, our search takes its simulations and an
-    engine its nodes.
+    """Limit of a player's moves.
+
+    Without a time limit, our search takes its simulations and an engine its nodes.
     """
 
     nodes: int | None = None

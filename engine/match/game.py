@@ -15,9 +15,7 @@ DRAW = "1/2-1/2"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GameRecord:
-    """A finished game, as one line of games.jsonl; lists hold the players' moves, without the
-    book's.
-    """
+    """A finished game, as one line of games.jsonl; lists leave out the book's moves."""
 
     game: int
     """Number from 0: games 2k and 2k + 1 share opening k; A is White in the even ones."""
@@ -90,8 +88,9 @@ class MatchGame:
         )
 
     def take(self, result: PlayResult, margin: float) -> None:
-        """Apply the mover's result: play its move, or end the game; being late by up to `margin`
-        seconds is forgiven.
+        """Apply the mover's result: play its move, or end the game.
+
+        Being late by up to `margin` seconds is forgiven.
         """
         player, limit = self.mover, self.limits[self.mover]
         allowed = limit.movetime if limit.movetime is not None else self.left[player]

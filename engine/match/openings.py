@@ -55,10 +55,10 @@ class Opening:
 
 
 def generate(count: int, evaluator: Evaluator, *, seed: int = 0, plies: int = 8) -> list[Opening]:
-    """Make `count` different openings of `plies` half-moves; a longer book begins with the shorter
-    one.
+    """Make `count` different openings of `plies` half-moves.
 
-    Raises BookError if the evaluator finds too few balanced openings.
+    A longer book begins with the shorter one. Raises BookError if the evaluator finds too few
+    balanced openings.
     """
     if not 0 <= plies <= 60:
         raise BookError(f"openings are made of 0 to 60 plies, not {plies}")
@@ -85,8 +85,9 @@ def generate(count: int, evaluator: Evaluator, *, seed: int = 0, plies: int = 8)
 def _grow_lines(
     evaluator: Evaluator, chance: np.random.Generator, plies: int
 ) -> Iterator[tuple[chess.Board, float]]:
-    """Generate LINES lines; yield those that did not end early, with win - loss of the side to
-    move.
+    """Generate LINES lines; yield those that did not end early, with their final value.
+
+    The value is win minus loss of the side to move.
     """
     boards = [chess.Board() for _ in range(LINES)]
     for _ in range(plies):
@@ -104,8 +105,9 @@ def _grow_lines(
 def _score_moves(
     evaluator: Evaluator, boards: list[chess.Board]
 ) -> Iterator[tuple[list[chess.Move], NDArray[np.float64]]]:
-    """Yield the moves of each board and their scores: log-policy plus the mover's expected score /
-    TEMPERATURE.
+    """Yield the moves of each board and their scores.
+
+    A score is the log-policy plus the mover's expected score / TEMPERATURE.
     """
     # a copy: the evaluator reuses its memory
     logits_BA = np.array(evaluator(planes_of(boards))[0], dtype=np.float64)
@@ -140,11 +142,11 @@ def _open(path: Path) -> TextIO:
 def read_book(
     path: Path, *, plies: int = 0, open_text: Callable[[Path], TextIO] = _open
 ) -> list[Opening]:
-    """Read the openings of a file: PGN (.pgn, games up to `plies` half-moves, 0 for all), else EPD
-    or FEN, one per line.
+    """Read the openings of a file: a PGN (.pgn), or EPD or FEN, one per line.
 
-    `open_text` opens the file and may decompress it (.pgn.zst). Raises BookError with the line or
-    game that is unreadable, illegal or already over.
+    Games of a PGN are read up to `plies` half-moves, 0 for all. `open_text` opens the file and may
+    decompress it (.pgn.zst). Raises BookError with the line or game that is unreadable, illegal or
+    already over.
     """
     pgn = ".pgn" in (suffix.lower() for suffix in path.suffixes[-2:])
     try:

@@ -1,5 +1,4 @@
-"""Statistics of a match: Elo with a 95 % interval, the likelihood of superiority, and a sequential
-test (SPRT).
+"""Statistics of a match: Elo and its 95 % interval, likelihood of superiority, SPRT.
 
 Games come in pairs from one opening with the colors reversed, and the two results of a pair depend
 on each other. So statistics count pairs: `(LL, LD, DD or WL, WD, WW)`, the pentanomial model of
@@ -113,7 +112,7 @@ def estimate(counts: Sequence[int]) -> Estimate:
 
 
 def llr(counts: Sequence[int], config: SprtConfig) -> float:
-    """Return the generalised log-likelihood ratio of H1 over H0, 0 without any counts."""
+    """Return the generalized log-likelihood ratio of H1 over H0, 0 without any counts."""
     if not any(counts):
         return 0.0
     total, values, shares = _distribution(counts)
@@ -131,8 +130,9 @@ def verdict(ratio: float, config: SprtConfig) -> Literal["H0", "H1", "undecided"
 
 
 def pair_counts(scores: Sequence[float]) -> tuple[int, int, int, int, int]:
-    """Count pairs by their points; `scores` holds games 2k and 2k + 1 in turn, 0, 0.5 or 1. An odd
-    last one is ignored.
+    """Count pairs by their points; `scores` are 0, 0.5 or 1.
+
+    Games 2k and 2k + 1 are a pair; an odd last one is ignored.
     """
     counts = [0] * 5
     for first, second in zip(scores[::2], scores[1::2], strict=False):
@@ -159,8 +159,9 @@ def _distribution(counts: Sequence[int]) -> tuple[float, list[float], list[float
 
 
 def _multiplier(gaps: Sequence[float], shares: Sequence[float]) -> float:
-    """Solve sum of share * gap / (1 + x * gap) = 0, which falls in x, by Newton's method inside a
-    bracket.
+    """Solve sum of share * gap / (1 + x * gap) = 0 by Newton's method inside a bracket.
+
+    The sum falls in x.
     """
     low, high = -1.0 / max(gaps), -1.0 / min(gaps)
     x = 0.0
@@ -181,8 +182,9 @@ def _multiplier(gaps: Sequence[float], shares: Sequence[float]) -> float:
 
 
 def _fit_mean(values: Sequence[float], shares: Sequence[float], mean: float) -> list[float]:
-    """Return the likeliest probabilities with this mean, given the shares (Van den Bergh,
-    proposition 1.1).
+    """Return the likeliest probabilities with this mean, given the shares.
+
+    Van den Bergh, proposition 1.1.
     """
     gaps = [value - mean for value in values]
     x = _multiplier(gaps, shares)
@@ -200,8 +202,9 @@ def _misfit(values: Sequence[float], shares: Sequence[float], score: float) -> f
 def _limit(
     total: float, values: Sequence[float], shares: Sequence[float], end: float, mean: float
 ) -> float:
-    """Return the score between the mean and `end` at which a likelihood-ratio test at 5 %
-    rejects.
+    """Return the score at which a likelihood-ratio test at 5 % rejects.
+
+    It lies between the mean and `end`.
     """
     allowed = _NORMAL.inv_cdf(0.975) ** 2 / 2
 

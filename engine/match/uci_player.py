@@ -134,9 +134,7 @@ class UciSide(Side):
         return self._failed(request.slot, time.perf_counter() - begun, fault, detail)
 
     def _engine_of(self, slot: int) -> chess.engine.SimpleEngine:
-        """Return the slot's engine, started and ready for its game, which does not count on its
-        clock.
-        """
+        """Return the slot's engine, started and ready; this does not count on its clock."""
         engine = self.engines[slot]
         if engine is None:
             engine = self.engines[slot] = start(self.player)

@@ -1,4 +1,4 @@
-"""Check the boards that a player is asked about: standard chess, a position of a possible game."""
+"""Check the boards that a player gets: standard chess, a position of a possible game."""
 
 import chess
 

@@ -25,7 +25,7 @@ this many moves."""
 STRETCH = 4.0
 """A move may take this many times its share of the clock while the most visited move is not the
 best by value."""
-LARGEST_SHARE = 0.5
+MAX_SHARE = 0.5
 """Largest share of the clock for one move..."""
 LAST_SHARE = 0.8
 """...and for the last move before a time control."""
@@ -37,12 +37,12 @@ ROUNDS_WANTED = 16
 """Rounds that a move's time must have room for; `leaves` is lowered until it has."""
 PROBES = 20
 """Looks at the root within the soft bound."""
-LEAST_SHARE = 0.2
+MIN_SHARE = 0.2
 """Share of the soft bound before which no move is decided."""
 MOST_SIMULATIONS = 1_000_000_000
 """Maximum number of simulations of one tree, whose visits are 32 bits."""
-MOST_LAG = 1.0
-"""Largest lag in seconds that is believed: a clock may have been set otherwise."""
+MAX_LAG = 1.0
+"""Maximum lag in seconds; beyond it the clock was probably set by hand."""
 SLOWEST_DECAY = 0.99
 """Decay of the slowest evaluation with each later one."""
 NEWEST_SHARE = 0.3
@@ -103,7 +103,7 @@ def _share(limits: Limits, left: float, overhead: float) -> tuple[float, float]:
     """Return the soft and hard bound of a move with `left` seconds on the clock."""
     moves = min(max(limits.moves_to_go or MOVES_TO_GO, 1), MOVES_TO_GO)
     increment = max(limits.increment, 0.0)
-    most = max(min(left - overhead, (LARGEST_SHARE if moves > 1 else LAST_SHARE) * left), 0.0)
+    most = max(min(left - overhead, (MAX_SHARE if moves > 1 else LAST_SHARE) * left), 0.0)
     reserved = RESERVED_MOVES if limits.moves_to_go is None else moves
     reserve = 2 * overhead + reserved * max(overhead - increment, 0.0)
     scarce = reserve > left / 2
@@ -113,7 +113,7 @@ def _share(limits: Limits, left: float, overhead: float) -> tuple[float, float]:
 
 
 class Control:
-    """How the asker steers a move in progress, also from another thread."""
+    """The caller's control of a move in progress, also from another thread."""
 
     def __init__(self, begun: float) -> None:
         self.begun = begun
@@ -127,7 +127,7 @@ class Control:
         return False
 
     def end_round(self, look: Callable[[], Any]) -> bool:
-        """Note that a round of a search has ended; return whether it found what was asked for.
+        """End a round of a search; return whether it found what the request asks for.
 
         `look()` returns the Play as of now.
         """
@@ -135,7 +135,7 @@ class Control:
 
 
 class Pace:
-    """How long a player's evaluations and rounds take, seconds."""
+    """Durations of a player's evaluations and rounds, in seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
@@ -174,7 +174,7 @@ class Pace:
         self.slowest = max(DECAY * self.slowest, self.fastest)
 
     def end_move(self, limits: Limits, ply: int, control: Control) -> None:
-        """Note what the clock will show at `ply` if only the player's seconds are taken from it."""
+        """Record the clock expected at `ply` if it loses the player's seconds alone."""
         if limits.left is not None:
             spent = self.clock() - control.begun
             self._expected[ply % 2] = ply, limits.left - spent + limits.increment
@@ -182,12 +182,12 @@ class Pace:
     def budget(self, limits: Limits, ply: int, overhead: float) -> Budget:
         """Return the time of a move at `ply`.
 
-        What the clock lost beside the last move is lost again, and it survives a batch as slow as
-        the slowest.
+        The clock is expected to lose the last move's lag again, and to survive another batch as
+        slow as the slowest.
         """
         expected_ply, expected = self._expected.get(ply % 2, (-1, 0.0))
         if limits.left is not None and expected_ply == ply:
-            self.lag = max(min(expected - limits.left, MOST_LAG), DECAY * self.lag)
+            self.lag = max(min(expected - limits.left, MAX_LAG), DECAY * self.lag)
         overhead = max(overhead, self.lag)
         budget = divide_clock(limits, overhead)
         if limits.left is None or budget.soft is None or budget.hard is None:
@@ -213,7 +213,7 @@ class Pace:
 class MoveTimer:
     """Decides when the search of one move ends.
 
-    It is called after every round, and returns True when the move is due or the asker stops it.
+    It is called after every round, and returns True when the move is due or the caller stops it.
     """
 
     def __init__(
@@ -234,7 +234,7 @@ class MoveTimer:
         self._started = self._last = pace.clock()
         self._next_probe = 0.0
         self.is_over = False
-        """Whether time or the asker ended the search."""
+        """Whether time or the caller ended the search."""
         # one slow round must not shorten the moves to come
         pace.longest_round = min(pace.longest_round, pace.evaluation * (1 + leaves))
 
@@ -261,11 +261,13 @@ class MoveTimer:
         )
 
     def _is_decided(self, root: Root, soft: float, now: float) -> bool:
-        """Return whether the most visited move cannot be overtaken by the soft bound or, past it,
-        is also best by value.
+        """Return whether more time would not change the choice.
+
+        The most visited move cannot be overtaken by the soft bound or, past it, is also best by
+        value.
         """
         spent = now - self._control.begun
-        if spent < LEAST_SHARE * soft or root.simulations <= self._before:
+        if spent < MIN_SHARE * soft or root.simulations <= self._before:
             return False  # nothing is known before the first simulation of this search
         second, first = np.partition(root.visits, -2)[-2:]
         if spent >= soft:

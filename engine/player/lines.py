@@ -30,7 +30,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Play:
-    """A chosen move and what it was chosen by, from the mover's point of view."""
+    """A chosen move and the evaluations behind it, from the mover's point of view."""
 
     moves: tuple[Line, ...]
     """The moves that were allowed, the chosen one first and then the best.
@@ -68,7 +68,7 @@ def read_search(
     before: int = 0,
     chosen: tuple[int, int],
 ) -> Play:
-    """Return what a search found on `board`, with variations of the best `lines` moves.
+    """Return the result of a search on `board`, with variations of the best `lines` moves.
 
     `chosen` (label, promotion) is the first move; `before` simulations were not for this move.
     """

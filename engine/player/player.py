@@ -43,13 +43,13 @@ from engine.search.human import (
     search_roots,
 )
 
-MOST_RESTRICTED = 1_000_000
+MAX_RESTRICTED = 1_000_000
 """Simulations of a search of some moves only, whose tree is not kept."""
-MOST_CORRECTING = 100_000
+MAX_CORRECTING = 100_000
 """Simulations that correct a policy at most; their tree is allocated at once."""
 SMALL_TREE = 100_000
 """Positions of a tree where there is no room for a larger one."""
-LEAST_CORRECTING = 0.5
+MIN_CORRECTING = 0.5
 """Share of a correction's simulations that the time must have room for; else the policy plays."""
 
 
@@ -58,9 +58,9 @@ class Style:
     """How a player finds its moves: by its policy, or by a search for the best one."""
 
     search: SearchConfig | None = None
-    """Search for the best move so; None plays by the policy."""
+    """Settings of the search for the best move; None plays by the policy."""
     correction: Correction | None = None
-    """Correct the policy by a search as far as this says, for the mover's rating (human search)."""
+    """Weights of a search that corrects the policy, by the mover's rating (human search)."""
     simulations: int = 0
     """Simulations that correct the policy; 0 for as many as the correction was fitted for."""
     temperature: float = 0.0
@@ -195,10 +195,10 @@ class Player:
         if style.correction is None:
             return self._play_answers(requests, answer, style.temperature)
         correction = style.correction
-        wanted = min(style.simulations or correction.simulations, MOST_CORRECTING)
+        wanted = min(style.simulations or correction.simulations, MAX_CORRECTING)
         wanted = min(wanted, requests[0].simulations or wanted)
         left = self.pace.left(budget.soft, control)
-        if self.pace.evaluation * LEAST_CORRECTING * wanted > left:
+        if self.pace.evaluation * MIN_CORRECTING * wanted > left:
             return self._play_answers(requests, answer, style.temperature)
         rows = zip(requests, *answer, strict=True)
         roots = [HumanRoot(*position_and_history(row[0].board), *row[1:]) for row in rows]
@@ -319,7 +319,7 @@ class Player:
         budget: Budget,
         control: Control,
     ) -> Play:
-        """Search one position until its limits or its asker end it."""
+        """Search one position until its limits or the caller end it."""
         slot, board, allowed = request.slot, request.board, request.allowed
         if allowed:  # a tree of all moves answers no question about some of them
             search.start(slot, *position_and_history(board), game=request.game)
@@ -334,7 +334,7 @@ class Player:
             return timer() or control.end_round(lambda: self._look(search, request, before, 0.0))
 
         usual = MOST_SIMULATIONS if request.limits.timed else config.simulations
-        most = MOST_RESTRICTED if allowed else max(MOST_SIMULATIONS - before, 1)
+        most = MAX_RESTRICTED if allowed else max(MOST_SIMULATIONS - before, 1)
         wanted = min(request.simulations or usual, most)
         if timer():  # a tree without simulations still gets one
             wanted = int(before == 0)
@@ -353,7 +353,7 @@ class Player:
         return play
 
     def _look(self, search: Search, request: Request, before: int, temperature: float) -> Play:
-        """Return what a search has found, and the move that it would play."""
+        """Return a search's results so far, and the move that it would play."""
         slots_N = np.array([request.slot], dtype=np.int64)
         labels_N, promotions_N = search.choose(slots_N, temperature=temperature)
         chosen = int(labels_N[0]), int(promotions_N[0])

@@ -37,7 +37,7 @@ class Conditions:
     """Seconds that each move adds to it."""
 
     def columns(self) -> dict[str, int]:
-        """Return the columns of what is known."""
+        """Return the columns of the known conditions."""
         opponent = self.rating if self.opponent_rating is None else self.opponent_rating
         clock, increment = self.clock, self.increment
         numbers = {

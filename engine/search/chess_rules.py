@@ -1,5 +1,4 @@
-"""The rules of chess that a search needs: playing a move, the end of a game on a path, repetition,
-mate in one.
+"""The rules of chess that a search needs: moves, the end of a game on a path, mate in one.
 
 Axes: D depth of a path.
 """
@@ -11,12 +10,19 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from engine.board.bitboard import U
-from engine.board.movegen import MOVE_PLANES, legal_key, legal_planes, no_moves, step_target
+from engine.board.bitboard import EMPTY, RANK_8, U, bit, lowest
+from engine.board.movegen import (
+    MOVE_PLANES,
+    TYPES,
+    legal_key,
+    legal_planes,
+    no_moves,
+    step_target,
+)
 from engine.board.position import COUNTERS, HALFMOVE_MASK, PAWN, Position, from_board, push
 from engine.board.rules import FIFTY_MOVES, GOES_ON, REPETITION, ending_of_position
 from engine.encoding.planes import LABELS, PLANES
-from engine.search.tree import HISTORY, TWOFOLD, WON, Forest, Int
+from engine.search.tree import HISTORY, NO_NODE, TWOFOLD, UNKNOWN, WON, Forest, Int
 
 assert HISTORY >= FIFTY_MOVES
 
@@ -29,11 +35,31 @@ def play(position: Position, label: Int, promotion: Int) -> None:
 
 
 @njit(cache=True, nogil=True)
+def list_moves(planes: NDArray[np.uint64], moves: Any) -> None:
+    """Write the legal moves of planes (uint64[77]) as new edges (EDGE[M])."""
+    seventh = planes[PAWN] & (RANK_8 << U(8))
+    count = np.int64(0)
+    for kind in range(TYPES):
+        sources = planes[MOVE_PLANES + kind]
+        while sources != EMPTY:
+            source = lowest(sources)
+            sources &= sources - U(1)
+            promotes = bit(source) & seventh != EMPTY
+            for piece in range(4 if promotes else 1):
+                move = moves[count]
+                move.label = kind * 64 + np.int64(source)
+                move.promotion = chess.QUEEN - piece if promotes else 0
+                move.child, move.proof = NO_NODE, UNKNOWN
+                move.value_sum = move.bias = 0.0
+                move.visits = move.in_flight = 0
+                count += 1
+
+
+@njit(cache=True, nogil=True)
 def examine(
     forest: Forest, slot: Int, position: Position, path: Any, planes: NDArray[np.uint64]
 ) -> Any:
-    """Write a position's planes (uint64[77]) and return (how the game ends there or GOES_ON, its
-    key).
+    """Write a position's planes (uint64[77]); return (how the game ends or GOES_ON, its key).
 
     `path` int32[D] are the nodes before it, the root first; for a root it is empty.
     """
@@ -48,8 +74,7 @@ def examine(
 
 @njit(cache=True, nogil=True)
 def _repetition(forest: Forest, slot: Int, key: Any, path: Any, reversible: Int) -> Any:
-    """Return REPETITION for a third occurrence, TWOFOLD for a second one on this path, else
-    GOES_ON.
+    """Return REPETITION (a third occurrence), TWOFOLD (a second one on this path) or GOES_ON.
 
     Nothing before the last `reversible` plies can occur again.
     """
@@ -95,9 +120,7 @@ def mark_mates_in_one(forest: Forest, slot: Int, planes: NDArray[np.uint64]) -> 
 
 
 def is_legal(position: Position, label: int, promotion: int) -> bool:
-    """Return whether a label with a promotion (python-chess piece type or 0) is a legal move of a
-    position.
-    """
+    """Return whether a label with a promotion (python-chess piece type or 0) is a legal move."""
     if not 0 <= label < LABELS:
         return False
     planes = np.empty(PLANES, dtype=np.uint64)
@@ -109,8 +132,9 @@ def is_legal(position: Position, label: int, promotion: int) -> bool:
 
 
 def position_and_history(board: chess.Board) -> tuple[Position, list[int]]:
-    """Return a board's position (uint64[16]) and the keys of those before it that may occur again,
-    oldest first.
+    """Return a board's position (uint64[16]) and the keys that `Search.start` takes as history.
+
+    They are of the earlier positions that may occur again, oldest first.
     """
     back, planes = board.copy(), np.empty(PLANES, dtype=np.uint64)
     keys: list[int] = []

@@ -126,7 +126,7 @@ class SearchConfig:
 
     @property
     def capacity(self) -> int:
-        """Return the most nodes of a game's tree."""
+        """Return the maximum number of nodes of a game's tree."""
         return self.nodes or 3 * self.simulations + 16
 
     def params(self) -> SearchParams:

@@ -33,8 +33,9 @@ ASSUMED_RATING = 1500
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """How far a search corrects the policy, by the mover's rating: numbers at some ratings,
-    interpolated between them.
+    """Weights by which a search corrects the policy, at some ratings of the mover.
+
+    Between the ratings they are interpolated.
     """
 
     ratings: Sequence[float]  # [K] ascending
@@ -44,8 +45,9 @@ class Correction:
     """Simulations that it was fitted for."""
 
     def at(self, ratings_N: NDArray[np.integer]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return weight and sharpness, float64[N] each, at ratings; 0 is unknown. Outside, the
-        outermost numbers hold.
+        """Return weight and sharpness at ratings, float64[N] each; 0 is an unknown rating.
+
+        Outside, the outermost numbers hold.
         """
         known_N = np.where(ratings_N > 0, ratings_N, ASSUMED_RATING)
         return np.interp(known_N, self.ratings, self.weights), np.interp(
@@ -64,8 +66,9 @@ class HumanRoot(NamedTuple):
 
 
 def human_config(simulations: int) -> SearchConfig:
-    """Return the configuration of human search, with the c_stdev of 0 that its corrections and the
-    ladder were fitted with.
+    """Return the configuration of human search.
+
+    Its corrections and the ladder were fitted with a c_stdev of 0.
     """
     return SearchConfig(simulations=simulations, c_stdev=0.0)
 
@@ -73,8 +76,7 @@ def human_config(simulations: int) -> SearchConfig:
 def search_roots(
     search: Search, roots: Sequence[HumanRoot], simulations: int, stop: Stop | None = None
 ) -> list[Root]:
-    """Search positions side by side, from the slots 0..N-1 on; their own policies are the priors of
-    the root moves.
+    """Search positions side by side, in slots 0..N-1, with their own policies as root priors.
 
     Below the root the evaluator gets planes alone, so positions of any ratings make one batch.
     `stop` is as in `Search.run`.
@@ -92,8 +94,9 @@ def correct_logits(
     weight_N: NDArray[np.float64],
     sharpness_N: NDArray[np.float64],
 ) -> NDArray[np.float64]:
-    """Return the roots' policies corrected by their searches, logits float64[N, A], minus infinity
-    for illegal labels.
+    """Return the roots' policies corrected by their searches, logits float64[N, A].
+
+    Illegal labels have minus infinity.
     """
     corrected_NA = np.full((len(roots), LABELS), -np.inf)
     for row, (root, result) in enumerate(zip(roots, found, strict=True)):
@@ -105,11 +108,10 @@ def correct_logits(
 
 
 def move_values(root: HumanRoot, found: Root) -> NDArray[np.float64]:
-    """Return the value of each label, float64[A], minus infinity for illegal ones; a promotion has
-    its best piece's.
+    """Return the value of each label, float64[A]; minus infinity for illegal ones.
 
-    A move without a visit takes the mean value of all visits, or the evaluator's where a proof left
-    nothing to visit.
+    A promotion has its best piece's value. A move without a visit takes the mean value of all
+    visits, or the evaluator's where a proof left nothing to visit.
     """
     visits = int(found.visits.sum())
     known_M = np.nan_to_num(found.values.astype(np.float64))

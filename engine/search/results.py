@@ -11,14 +11,15 @@ from numpy.typing import NDArray
 
 from engine.board.position import MAX_MOVES
 from engine.search.config import SearchParams
-from engine.search.select import improved_policy
+from engine.search.gumbel import improved_policy
 from engine.search.tree import LOST, UNKNOWN, WON, Forest
 
 
 @dataclass(frozen=True, slots=True)
 class Root:
-    """Result of a search at a root: M legal moves, likeliest by prior first; promotions are four
-    moves. The mover's view.
+    """Result of a search at a root: M legal moves, likeliest by prior first, in the mover's view.
+
+    A promotion is four moves.
     """
 
     labels: NDArray[np.uint16]  # [M]
@@ -50,9 +51,7 @@ class Root:
         return int(np.flatnonzero((self.labels == label) & (self.promotions == promotion))[0])
 
     def ranked(self, best: int) -> list[int]:
-        """Return the indices of the moves, best first: `best`, then by proof, visits, value and
-        prior.
-        """
+        """Return the moves' indices, best first: `best`, then by proof, visits, value, prior."""
         values_M = np.nan_to_num(self.values, nan=-2.0)
         proven_M = np.where(self.proven == UNKNOWN, 0, self.proven)
         order_M = np.lexsort((-self.priors, -values_M, -self.visits, -proven_M))
@@ -123,8 +122,9 @@ def edges_of(forest: Forest, slot: int, node: int) -> NDArray[np.void]:
 
 
 def principal_variation(forest: Forest, slot: int, edge: int) -> list[tuple[int, int]]:
-    """Return a root's edge and the most visited moves after it, (label, promotion); a proven mate
-    is played out.
+    """Return a root's edge and the most visited moves after it, as (label, promotion).
+
+    A proven mate is played out.
     """
     moves = []
     while edge >= 0:

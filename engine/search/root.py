@@ -1,5 +1,4 @@
-"""The root: priors, noise, the plan of Sequential Halving, the choice of a move, the step to the
-next position.
+"""The root: expanding it, the start of a run, the choice of a move, the step to the next position.
 
 Axes: G slots, N slots of this run, M root moves.
 """
@@ -11,15 +10,16 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from engine.board.bitboard import U, popcount
+from engine.board.bitboard import U
 from engine.board.movegen import MOVE_PLANES, TYPES, legal_key, legal_planes, no_moves
-from engine.board.position import COUNTERS, HALFMOVE_MASK, KING, MAX_MOVES
-from engine.board.rng import dirichlet, gumbel, uniform
+from engine.board.position import COUNTERS, HALFMOVE_MASK, MAX_MOVES
+from engine.board.rng import dirichlet, uniform
 from engine.board.rules import MATE, STALEMATE
-from engine.search.chess_rules import mark_mates_in_one, play, times_in_history
+from engine.search.budget import allot_simulations, penalize_repetitions
+from engine.search.chess_rules import mark_mates_in_one, play
 from engine.search.config import SearchParams
-from engine.search.select import halving_edge, improved_policy, plan_halving
-from engine.search.simulate import EXPANDED, Round, expand, plies_to_end
+from engine.search.gumbel import begin_halving, halving_edge, improved_policy
+from engine.search.puct import EXPANDED, Round, expand
 from engine.search.tree import (
     HISTORY,
     LOST,
@@ -30,6 +30,7 @@ from engine.search.tree import (
     Forest,
     Int,
     keep_subtree,
+    plies_to_end,
     reset_tree,
     set_ending,
 )
@@ -37,10 +38,9 @@ from engine.search.tree import (
 
 @njit(cache=True, nogil=True)
 def expand_roots(forest: Forest, slots: Any, batch: Round, blank: Any, allowed: Any) -> Any:
-    """Check the slots' roots; those that need an evaluation become rows of `batch`. Return their
-    number.
+    """Make rows of `batch` of the roots that need an evaluation; return their number.
 
-    `allowed` int64[N, 2] are the (label, promotion) that new roots will be restricted to, empty for
+    `allowed` int64[M, 2] are the (label, promotion) that new roots will be restricted to, empty for
     all; `blank` float32[A] is zeros.
     """
     rows = 0
@@ -59,8 +59,9 @@ def expand_roots(forest: Forest, slots: Any, batch: Round, blank: Any, allowed: 
 
 @njit(cache=True, nogil=True)
 def _needs_evaluation(forest: Forest, slot: Int, planes: Any, blank: Any, allowed: Any) -> Any:
-    """Write a new root's planes; return whether it needs an evaluation: not if it has no move or a
-    mate in one.
+    """Write a new root's planes; return whether it needs an evaluation.
+
+    It needs none if it has no move or a mate in one.
     """
     root = forest.nodes[slot, 0]
     checkers = legal_planes(forest.roots[slot], planes)
@@ -82,9 +83,7 @@ def _needs_evaluation(forest: Forest, slot: Int, planes: Any, blank: Any, allowe
 
 @njit(cache=True, nogil=True)
 def restrict_root(forest: Forest, slot: Int, allowed: Any) -> None:
-    """Keep only the `allowed` moves of an expanded root and rescale their priors; int64[N, 2], all
-    if it is empty.
-    """
+    """Keep only the `allowed` moves (int64[M, 2], or empty) of a root; rescale their priors."""
     root, kept, total = forest.nodes[slot, 0], np.int64(0), 0.0
     if len(allowed) == 0 or root.count < 1:
         return
@@ -98,9 +97,8 @@ def restrict_root(forest: Forest, slot: Int, allowed: Any) -> None:
                 break
     root.count = kept
     for edge in range(root.first, root.first + kept):
-        forest.edges[slot, edge].prior = (
-            forest.edges[slot, edge].prior / total if total > 0.0 else 1.0 / kept
-        )
+        move = forest.edges[slot, edge]
+        move.prior = move.prior / total if total > 0.0 else 1.0 / kept
 
 
 @njit(cache=True, nogil=True)
@@ -113,12 +111,12 @@ def begin_run(
     fresh: Any,
     params: SearchParams,
 ) -> None:
-    """Prepare expanded roots; `wanted` int64[N] is overwritten with the simulations that each root
-    gets, 0 for none.
+    """Prepare expanded roots, and set `wanted` (int64[N]) to the simulations that each gets.
 
     `noise` bool[N] selects the roots that get noise, `fresh` bool[G] those not searched yet;
     `allowed` as in `expand_roots`.
     """
+    planes = np.empty(MOVE_PLANES + TYPES, dtype=np.uint64)
     for index in range(len(slots)):
         slot = slots[index]
         root = forest.nodes[slot, 0]
@@ -129,12 +127,11 @@ def begin_run(
         if fresh[slot] and noise[index] and not params.gumbel and params.dirichlet_fraction > 0.0:
             _add_dirichlet(forest, slot, params)
         fresh[slot] = False
-        wanted[index] = _allotted(forest, slot, wanted[index], params)
-        _set_root_moves(forest, slot, noise[index], params)
+        wanted[index] = allot_simulations(forest, slot, wanted[index], params)
+        if params.repetition_penalty > 0.0:
+            penalize_repetitions(forest, slot, planes, params.repetition_penalty)
         if params.gumbel:
-            considered = min(np.int64(params.max_considered_actions), np.int64(root.count))
-            planned = min(np.int64(forest.schedule.shape[1]), wanted[index])
-            plan_halving(considered, planned, forest.schedule[slot])
+            begin_halving(forest, slot, noise[index], wanted[index], params)
 
 
 @njit(cache=True, nogil=True)
@@ -156,54 +153,10 @@ def _add_dirichlet(forest: Forest, slot: Int, params: SearchParams) -> None:
 
 
 @njit(cache=True, nogil=True)
-def _allotted(forest: Forest, slot: Int, simulations: Int, params: SearchParams) -> Any:
-    """Return the simulations that a root gets, int64: 0 for 0, otherwise at least 1."""
-    if simulations < 1:
-        return np.int64(0)
-    factor = 1.0
-    if params.branching_exponent > 0.0:
-        moves = np.float64(forest.nodes[slot, 0].count)
-        factor *= min(max((moves / 30.0) ** params.branching_exponent, 0.25), 2.0)
-    if params.endgame_factor < 1.0:
-        pieces = U(0)
-        for word in range(KING):
-            pieces += popcount(forest.roots[slot, word])
-        left = min(np.float64(pieces) / 30.0, 1.0)
-        factor *= params.endgame_factor + (1.0 - params.endgame_factor) * left
-    return max(np.int64(np.float64(simulations) * factor), np.int64(1))
-
-
-@njit(cache=True, nogil=True)
-def _set_root_moves(forest: Forest, slot: Int, noise: bool, params: SearchParams) -> None:
-    """Set the MOVE records of a run: visits so far, Gumbel noise, repetition penalty."""
-    root = forest.nodes[slot, 0]
-    position, planes = (
-        np.empty_like(forest.roots[slot]),
-        np.empty(MOVE_PLANES + TYPES, dtype=np.uint64),
-    )
-    scale = params.gumbel_scale if noise else 0.0
-    assert root.count <= forest.moves.shape[1]
-    for index in range(root.count):
-        edge, move = forest.edges[slot, root.first + index], forest.moves[slot, index]
-        move.visits_before = edge.visits
-        move.bias = 0.0
-        if params.gumbel:
-            move.noise = scale * gumbel(forest.rng[slot])
-        if params.repetition_penalty > 0.0:
-            position[:] = forest.roots[slot]
-            play(position, edge.label, edge.promotion)
-            legal_planes(position, planes)
-            if times_in_history(forest, slot, legal_key(position, planes)) > 0:
-                move.bias = -params.repetition_penalty
-
-
-@njit(cache=True, nogil=True)
 def choose_all(
     forest: Forest, slots: Any, temperatures: Any, params: SearchParams, out: Any
 ) -> None:
-    """Choose a move for each slot into `out` (int64[N, 2]: label, promotion); (-1, 0) where there
-    is none.
-    """
+    """Choose a move for each slot into `out` (int64[N, 2]: label, promotion; -1, 0 for none)."""
     for index in range(len(slots)):
         edge = choose_edge(forest, slots[index], temperatures[index], params)
         out[index, 0], out[index, 1] = -1, 0
@@ -214,9 +167,7 @@ def choose_all(
 
 @njit(cache=True, nogil=True)
 def choose_edge(forest: Forest, slot: Int, temperature: float, params: SearchParams) -> Any:
-    """Choose a root move by its visits or (gumbel) the improved policy, int64 edge; NO_NODE where
-    there is none.
-    """
+    """Choose a root move by visits or (gumbel) improved policy, int64 edge; NO_NODE for none."""
     root = forest.nodes[slot, 0]
     first = np.int64(root.first)
     if root.count < 1:
@@ -243,9 +194,7 @@ def choose_edge(forest: Forest, slot: Int, temperature: float, params: SearchPar
 
 @njit(cache=True, nogil=True)
 def _proven_edge(forest: Forest, slot: Int) -> Any:
-    """Return the quickest won move of a won root, the slowest lost one of a lost root, int64
-    edge.
-    """
+    """Return the quickest win of a won root, or the slowest loss of a lost one, int64 edge."""
     root, best, choice = forest.nodes[slot, 0], np.int64(0), np.int64(NO_NODE)
     for edge in range(root.first, root.first + root.count):
         if forest.edges[slot, edge].proof == root.proof:
@@ -257,9 +206,7 @@ def _proven_edge(forest: Forest, slot: Int) -> Any:
 
 @njit(cache=True, nogil=True)
 def _draw(rng: Any, weights: NDArray[np.float64], temperature: float) -> Any:
-    """Draw an index with probability proportional to weight ** (1 / temperature), int64; the
-    weights are overwritten.
-    """
+    """Draw an index by weight ** (1 / temperature), int64; the weights are overwritten."""
     most, total = max(weights.max(), 0.0), 0.0
     for index in range(len(weights)):
         if weights[index] > 0.0:
@@ -279,9 +226,7 @@ def _draw(rng: Any, weights: NDArray[np.float64], temperature: float) -> Any:
 
 @njit(cache=True, nogil=True)
 def _largest(forest: Forest, slot: Int, weights: NDArray[np.float64]) -> Any:
-    """Return the index of the largest weight, int64; among equals the better value, then the
-    likelier move.
-    """
+    """Return the index of the largest weight, int64; ties go to the better value, then prior."""
     root, choice, best, best_mean = forest.nodes[slot, 0], np.int64(0), -np.inf, -np.inf
     for index in range(root.count):
         move = forest.edges[slot, root.first + index]
@@ -293,7 +238,7 @@ def _largest(forest: Forest, slot: Int, weights: NDArray[np.float64]) -> Any:
 
 @njit(cache=True, nogil=True)
 def advance(forest: Forest, slot: Int, label: Int, promotion: Int, spare: Any) -> Any:
-    """Play a legal move at the root and keep its subtree; return whether there was one.
+    """Play a legal move at the root and keep its subtree; return whether it had one.
 
     `spare` = (int32[C], EDGE[E]) is scratch.
     """
@@ -309,11 +254,9 @@ def advance(forest: Forest, slot: Int, label: Int, promotion: Int, spare: Any) -
     game.history_length += 1
     child = np.int64(NO_NODE)
     for edge in range(root.first, root.first + max(np.int64(root.count), np.int64(0))):
-        if (
-            forest.edges[slot, edge].label == label
-            and forest.edges[slot, edge].promotion == promotion
-        ):
-            child = np.int64(forest.edges[slot, edge].child)
+        move = forest.edges[slot, edge]
+        if move.label == label and move.promotion == promotion:
+            child = np.int64(move.child)
     play(forest.roots[slot], label, promotion)
     if forest.roots[slot, COUNTERS] & HALFMOVE_MASK == U(0):
         game.history_length = 0

@@ -1,5 +1,4 @@
-"""The search that self-play, matches and the UCI player share: many games side by side, one batch
-to the evaluator per round.
+"""The search of self-play, matches and players: many games, one evaluator batch per round.
 
 A game's search depends on the seed, its number and its tree alone. Other games in the batch do not
 change it, provided that they do not change the evaluator's answer for a position.
@@ -22,14 +21,14 @@ from engine.evaluation.evaluator import Evaluator
 from engine.progress import Stop
 from engine.search.chess_rules import examine, is_legal
 from engine.search.config import SearchConfig, SearchError
+from engine.search.puct import empty_round, expand_and_backup, select_leaves, undo_round
 from engine.search.results import Root, principal_variation, read_root
 from engine.search.root import advance, begin_run, choose_all, choose_edge, expand_roots
-from engine.search.simulate import empty_round, expand_and_backup, select_leaves, undo_round
 from engine.search.tree import EDGE, HISTORY, empty_forest, reset_tree
 
 _ALL_MOVES = np.zeros((0, 2), dtype=np.int64)
 _NO_PATH = np.zeros(0, dtype=np.int32)
-LONGEST_PLAN = 1 << 16
+MAX_PLAN = 1 << 16
 """Simulations that Sequential Halving can plan for."""
 
 
@@ -55,7 +54,7 @@ class Search:
         self.seed = seed
         self.simulations = self.evaluations = self.batches = 0
         self._params = self.config.params()
-        plan = min(self.config.simulations * 2, LONGEST_PLAN) if self._params.gumbel else 0
+        plan = min(self.config.simulations * 2, MAX_PLAN) if self._params.gumbel else 0
         self._forest = empty_forest(games, self.config.capacity, plan)
         self._spare = (
             np.zeros(self.config.capacity, dtype=np.int32),
@@ -73,9 +72,7 @@ class Search:
 
     @property
     def config(self) -> SearchConfig:
-        """The configuration that the arrays were made for; make another Search to search with
-        another one.
-        """
+        """The configuration that the arrays were made for; another one needs another Search."""
         return self._config
 
     def start(
@@ -118,8 +115,9 @@ class Search:
         return np.array(self._forest.roots[slot])
 
     def play(self, slot: int, label: int, promotion: int) -> bool:
-        """Play a move and keep its subtree; return whether there was one. Raises LabelError if it
-        is illegal.
+        """Play a move and keep its subtree; return whether it had one.
+
+        Raises LabelError if it is illegal.
         """
         if not is_legal(self._forest.roots[slot], label, promotion):
             raise LabelError(f"label {label} with promotion {promotion} is no legal move here")
@@ -130,8 +128,9 @@ class Search:
         return kept
 
     def _refuse_too_many_moves(self, slot: int) -> None:
-        """Raise SearchError where a slot's root has more moves than there is room for: no game of
-        chess leads there.
+        """Raise SearchError where a root has more moves than there is room for.
+
+        No game of chess leads there.
         """
         root = self._forest.roots[slot]
         legal_planes(root, self._planes)
@@ -199,9 +198,7 @@ class Search:
         self.simulations += int(done_N.sum())
 
     def _slots(self, slots: NDArray[np.int64] | None) -> NDArray[np.int64]:
-        """Return the slots of a call: each at most once, since a round has room for one game a
-        slot.
-        """
+        """Return the slots of a call, each at most once: a round has room for one game each."""
         slots_N = self._all if slots is None else np.asarray(slots, dtype=np.int64)
         if ((slots_N < 0) | (slots_N >= self.games)).any() or len(np.unique(slots_N)) < len(
             slots_N
@@ -242,9 +239,7 @@ class Search:
         return logits_BA, wdl_B3
 
     def _evaluate(self, rows: int, evaluator: Evaluator) -> None:
-        """Evaluate a round's leaves, expand them and back their values up; undo the round if that
-        fails.
-        """
+        """Evaluate, expand and back up a round's leaves; undo the round if that fails."""
         done = 0
         try:
             logits, wdl = evaluator(self._round.planes[:rows])
@@ -271,8 +266,7 @@ class Search:
         *,
         temperature: float | NDArray[np.float64] = 0.0,
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Choose a move for each slot, (labels int64[N], promotions int64[N]); (-1, 0) where there
-        is none.
+        """Choose a move for each slot: labels int64[N], promotions int64[N]; -1, 0 for none.
 
         The quickest proven win first; a proven loss only where there is nothing else, and then the
         slowest. `temperature` is one number or float64[N]. 0 takes the most visited move, or
@@ -286,12 +280,13 @@ class Search:
         return out[:, 0].copy(), out[:, 1].copy()
 
     def root(self, slot: int = 0) -> Root:
-        """Return what the search found at a slot's root."""
+        """Return the search's result at a slot's root."""
         return read_root(self._forest, slot, self._params)
 
     def line(self, slot: int = 0, first: int | None = None) -> list[tuple[int, int]]:
-        """Return the principal variation as (label, promotion), from the root's move number `first`
-        (the best by default).
+        """Return the principal variation as (label, promotion).
+
+        It begins with the root's move number `first`, by default with the best.
         """
         if first is not None:
             edge = int(self._forest.nodes["first"][slot, 0]) + first
@@ -300,8 +295,6 @@ class Search:
         return principal_variation(self._forest, slot, edge)
 
     def outcome(self, slot: int = 0) -> int | None:
-        """Return how the rules end the game at a slot's root (engine.board.rules), None while it
-        goes on.
-        """
+        """Return how the rules end the game at a root (engine.board.rules), None if they do not."""
         ending, _ = examine(self._forest, slot, self._forest.roots[slot], _NO_PATH, self._planes)
         return None if ending == GOES_ON else int(ending)

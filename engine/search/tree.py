@@ -2,7 +2,7 @@
 
 A node is a position, seen by its mover; node 0 of a slot is the root. Its edges are its legal
 moves, likeliest first, a promotion as four. Positions are not stored: a descent plays the moves
-again from the root. Slots share nothing, so a tree does not depend on its neighbours. A record
+again from the root. Slots share nothing, so a tree does not depend on its neighbors. A record
 holds all fields of a node because a descent reads several of them at a time: an array for each
 field took twice the time.
 
@@ -35,9 +35,9 @@ from engine.board.rules import GOES_ON, MATE
 WON, DRAWN, LOST, UNKNOWN = 1, 0, -1, 2
 """Proofs, for the mover of the node or of the move."""
 NEW, WAITING = -1, -2
-"""In `count`: the node has no edges yet; its evaluation is in flight."""
+"""Values of `count`: the node has no edges yet; its evaluation is in flight."""
 NO_NODE = -1
-"""In `child`: the move leads to no node yet."""
+"""Value of `child`: the move leads to no node yet."""
 TWOFOLD = 5
 """In `ending`, beside those of engine.board.rules: the position occurs twice on this path. A draw,
 but no proof."""
@@ -74,14 +74,15 @@ sum of the priors of moves with a finished visit; the evaluator's value; plies t
 proof; how the game ends here (engine.board.rules or TWOFOLD)."""
 
 EDGE = _record(
-    "f8 value_sum, f4 prior, i4 child, i4 visits, i4 in_flight, u2 label, u1 promotion, i1 proof"
+    "f8 value_sum, f4 prior, f4 bias, i4 child, i4 visits, i4 in_flight, u2 label, u1 promotion,"
+    "i1 proof"
 )
-"""A move, seen by its node's mover: sum of values, prior, child (or NO_NODE), simulations, those in
-flight, label, promotion, proof."""
+"""A move, seen by its node's mover: sum of values; prior; a number added to its value in scores (0
+but for root moves that repeat a position); child (or NO_NODE); simulations, those in flight; label,
+promotion; proof."""
 
-MOVE = _record("f4 bias, f4 noise, i4 visits_before")
-"""A root move's further fields: a number added to its value, its Gumbel noise, its visits when this
-run began."""
+MOVE = _record("f4 noise, i4 visits_before")
+"""A root move in Sequential Halving: its Gumbel noise, its visits when this run began."""
 
 
 class Forest(NamedTuple):
@@ -99,9 +100,7 @@ class Forest(NamedTuple):
 
 
 def empty_forest(games: int, capacity: int, schedule: int) -> Forest:
-    """Allocate `games` trees of `capacity` nodes and schedules of `schedule` simulations (0:
-    none).
-    """
+    """Allocate `games` trees of `capacity` nodes, with plans of `schedule` simulations."""
     return Forest(
         slots=np.zeros(games, dtype=SLOT),
         nodes=np.zeros((games, capacity), dtype=NODE),
@@ -145,6 +144,39 @@ def set_ending(node: Any, ending: Int) -> None:
 
 
 @njit(cache=True, nogil=True)
+def propagate_proof(forest: Forest, slot: Int, index: Int) -> Any:
+    """Prove a node by its moves' proofs if they suffice; return whether it is proven now.
+
+    One won move proves a win; otherwise all must be proven. The winner takes the shortest way, the
+    loser the longest.
+    """
+    node = forest.nodes[slot, index]
+    best, distance, complete = np.int64(LOST), np.int64(-1), True
+    for edge in range(node.first, node.first + node.count):
+        proof = np.int64(forest.edges[slot, edge].proof)
+        if proof == UNKNOWN:
+            complete = False
+            continue
+        plies = plies_to_end(forest, slot, edge)
+        if proof > best or distance < 0:
+            best, distance = proof, plies
+        elif proof == best:
+            distance = min(distance, plies) if proof == WON else max(distance, plies)
+    if best != WON and not complete:
+        return False
+    node.proof, node.distance = best, distance
+    return True
+
+
+@njit(cache=True, nogil=True)
+def plies_to_end(forest: Forest, slot: Int, edge: Int) -> Any:
+    """Return the plies from a node to the proven end by one of its moves, int64."""
+    child = forest.edges[slot, edge].child
+    below = np.int64(forest.nodes[slot, child].distance) if child >= 0 else np.int64(0)
+    return np.int64(1) + below
+
+
+@njit(cache=True, nogil=True)
 def reset_tree(forest: Forest, slot: Int) -> None:
     """Replace a slot's tree by a single node, its root."""
     forest.slots[slot].nodes = forest.slots[slot].edges = forest.slots[slot].deepest = 0
@@ -153,13 +185,12 @@ def reset_tree(forest: Forest, slot: Int) -> None:
 
 @njit(cache=True, nogil=True)
 def keep_subtree(forest: Forest, slot: Int, child: Int, spare: Any) -> None:
-    """Make `child` the root and move its subtree to the front; `spare` = (int32[C], EDGE[E]) is
-    scratch.
+    """Make `child` the root and move its subtree to the front.
 
-    A child has a larger number than its parent, so one pass finds the subtree, and nodes only move
-    down. Edges lie in the order in which their nodes were expanded and go through `spare`. A draw
-    by a second occurrence is undone: the first occurrence may now lie before the root, where it
-    takes two.
+    `spare` = (int32[C], EDGE[E]) is scratch. A child has a larger number than its parent, so one
+    pass finds the subtree, and nodes only move down. Edges lie in the order in which their nodes
+    were expanded and go through `spare`. A draw by a second occurrence is undone: the first
+    occurrence may now lie before the root, where it takes two.
     """
     order, room = spare
     nodes, kept, edges = forest.slots[slot].nodes, np.int64(0), np.int64(0)

@@ -1,1 +1,1 @@
-"""Games of self-play: many at once, with what the search found at each move."""
+"""Games of self-play: many at once, with the search's result at each move."""

@@ -27,7 +27,7 @@ ENDINGS = {
     RESIGNED: "resignation",
     UNEVENTFUL: "halfmove clock",
 }
-"""Endings in words."""
+"""Names of all endings."""
 
 SAMPLED_TEMPERATURE = 0.7
 """Temperature of moves that are drawn without search, on top of the search's policy temperature."""
@@ -35,9 +35,7 @@ SAMPLED_TEMPERATURE = 0.7
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """The result of a search: moves with a share of the improved policy, likeliest by prior
-    first.
-    """
+    """The moves with a share of the improved policy after a search, likeliest by prior first."""
 
     labels: NDArray[np.uint16]  # [M]
     promotions: NDArray[np.uint8]  # [M] python-chess piece type, 0 for none
@@ -56,7 +54,7 @@ class Game:
 
     number: int
     start: Position
-    """Before the first move."""
+    """Position before the first move."""
     rng: np.random.Generator
     sampled: int
     """Half-moves at the beginning that are drawn from the policy."""
@@ -94,8 +92,9 @@ class Game:
         self.searches.append(searched)
 
     def seems_lost(self, value: float, threshold: float, moves: int) -> bool:
-        """Record the mover's value; return whether it was below minus `threshold` at its last
-        `moves` moves.
+        """Record the mover's value; return whether the game seems lost.
+
+        It does where the last `moves` values of the mover are below minus `threshold`.
         """
         side = self.plies % 2
         self.lost_in_a_row[side] = self.lost_in_a_row[side] + 1 if -value > threshold else 0
@@ -138,8 +137,9 @@ def read_search(root: Root, label: int, promotion: int) -> SearchResult:
 
 
 def sample_move(root: Root, drawn: float) -> tuple[int, int]:
-    """Sample (label, promotion) from a root's priors at SAMPLED_TEMPERATURE, by a number in 0..1;
-    avoid proven losses.
+    """Sample (label, promotion) from a root's priors by a number in 0..1; avoid proven losses.
+
+    The priors are taken at SAMPLED_TEMPERATURE.
     """
     open_M = root.proven != -1
     weights_M = root.priors.astype(np.float64) ** (1.0 / SAMPLED_TEMPERATURE) * (

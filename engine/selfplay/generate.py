@@ -20,7 +20,7 @@ from engine.progress import Stop, never
 from engine.search import Search, SearchConfig
 from engine.selfplay.game import RESIGNED, TOO_LONG, UNEVENTFUL, Game, read_search, sample_move
 
-COLDEST = 0.1
+MIN_TEMPERATURE = 0.1
 """Temperature below which the best move is played."""
 RESIGN_PLIES = 20
 """Half-moves before which neither side resigns."""
@@ -75,14 +75,15 @@ class SelfPlayConfig:
             raise SelfPlayError(f"resign must be 0 or more and below 1, not {self.resign}")
 
     def temperature_at(self, ply: int) -> float:
-        """Return the temperature of the move after `ply` half-moves: 1 in the opening, then
-        falling, at last 0.
+        """Return the temperature of the move after `ply` half-moves.
+
+        It is 1 in the opening, then falls to 0.
         """
         late = ply - self.opening_plies
         if late < 0:
             return 1.0
         cooled = 0.5 ** ((late + 1) / self.cooling_plies) if self.cooling_plies > 0.0 else 0.0
-        return cooled if cooled >= COLDEST else 0.0
+        return cooled if cooled >= MIN_TEMPERATURE else 0.0
 
 
 def play_games(
@@ -125,9 +126,7 @@ class _Slots:
         self.games: dict[int, Game] = {}
 
     def begin(self, slot: int, numbers: Iterator[int]) -> Iterator[Game]:
-        """Begin the next game in a slot, if there is one; yield games that are over before their
-        first move.
-        """
+        """Begin the next game in a slot, if any; yield games that are over without a move."""
         for number in numbers:
             start = self.starts[number % len(self.starts)]
             rng = np.random.Generator(np.random.PCG64((self.seed % 2**64, number)))

@@ -1,4 +1,4 @@
-"""The UCI engine: what a chess GUI or a match runner talks to."""
+"""The UCI engine, for chess GUIs and match runners."""
 
 from engine.uci.engine import Engine, Load
 from engine.uci.options import Options

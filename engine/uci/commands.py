@@ -68,9 +68,7 @@ class Go:
     """One message for each unreadable part."""
 
     def limits(self, white: bool) -> Limits:
-        """Return the mover's limits in seconds; if only the opponent's clock is given, it is
-        used.
-        """
+        """Return the mover's limits in seconds; the opponent's clock if it is the only one."""
         sides = ((self.wtime, self.winc), (self.btime, self.binc))
         left, increment = sides[0 if white else 1]
         if left is None:
@@ -89,8 +87,9 @@ def quote(text: str, most: int = 80) -> str:
 
 
 def split(line: str) -> tuple[str, str]:
-    """Return a line's command and its arguments; `("", "")` for a blank line. Raises CommandError
-    without a command.
+    """Return a line's command and its arguments; `("", "")` for a blank line.
+
+    Raises CommandError without a command.
     """
     for word in re.finditer(r"\S+", line):
         if word[0] in COMMANDS:
@@ -132,9 +131,7 @@ def parse_go(rest: str) -> Go:
 
 
 def parse_position(rest: str) -> tuple[str | None, list[str]]:
-    """Parse the arguments of `position`: the FEN (None for the starting position) and the moves as
-    words.
-    """
+    """Parse the arguments of `position`: FEN (None: the starting position) and moves."""
     setup, found, moves = re.sub(r"\s+", " ", rest).partition(" moves ")
     if not found and setup.endswith(" moves"):
         setup = setup.removesuffix(" moves")

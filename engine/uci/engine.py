@@ -22,7 +22,7 @@ from engine.uci.job import Job
 from engine.uci.options import Options, describe_options, set_option
 from engine.uci.position import GameState
 
-LONGEST_LINE = 1 << 20
+MAX_LINE_BYTES = 1 << 20
 """Longest line that is read, bytes; the longest game takes 40,000."""
 PATIENCE = 2.0
 """Seconds to wait for the search to end after the output was closed."""
@@ -52,9 +52,7 @@ class Engine:
         name: str = "Fianchetto",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Answer by `write`, which takes a line and its newline; `clock` returns the time in
-        seconds.
-        """
+        """Answer by `write`, which takes a line and its newline; `clock` returns seconds."""
         self._load, self._write, self._name = load, write, name
         self._defaults = self._options = options or Options()
         self._game = GameState()
@@ -91,7 +89,7 @@ class Engine:
         self._thread = threading.Thread(target=self._work, name="thinking", daemon=True)
 
     def serve(self, lines: BinaryIO) -> None:
-        """Follow the commands until `quit` or the end of them.
+        """Process commands until `quit` or the end of input.
 
         Raises LoadError when no player can be loaded, and BrokenPipeError when the output is
         closed.
@@ -112,12 +110,12 @@ class Engine:
             raise self._error or self._gone  # type: ignore[misc]
 
     def _read(self, lines: BinaryIO) -> None:
-        """Follow the commands until `quit` or the end of them, or the engine ends."""
+        """Process commands until `quit`, the end of input, or the end of the engine."""
         try:
             for line in _lines_of(lines):
                 if line is None:
                     self._game.refuse()  # it may have been the position
-                    self._say(f"info string a line of more than {LONGEST_LINE} bytes is skipped")
+                    self._say(f"info string a line of more than {MAX_LINE_BYTES} bytes is skipped")
                 elif not self._follow(line):
                     self._quit = True
                     break
@@ -186,9 +184,7 @@ class Engine:
             self._say(f"info string {note}")
 
     def _go(self, rest: str, begun: float) -> None:
-        """Queue a `go` that came at time `begun`; a running one is answered first, so each has its
-        answer.
-        """
+        """Queue a `go` that came at time `begun`; a running one is answered first."""
         go = parse_go(rest)
         for problem in go.problems:
             self._say(f"info string {problem}")
@@ -267,15 +263,13 @@ class Engine:
         self._say(f"info string {text}")
 
     def _end(self, failure: LoadError | None) -> None:
-        """End the engine, which has no player."""
+        """End the engine: no player could be loaded."""
         self._say(f"info string {failure}")
         self._error = failure
         self._ended.set()
 
     def _say(self, line: str) -> None:
-        """Write a whole line, from either thread; once the output is closed, nothing more is
-        written.
-        """
+        """Write a whole line, from either thread, unless the output is closed."""
         with self._speaking:
             if self._gone is None:
                 try:
@@ -288,9 +282,7 @@ class Engine:
             task()
 
     def _finish(self) -> None:
-        """Wait until the last `go` is answered or the output is closed; a search without an end is
-        stopped.
-        """
+        """Wait until the last `go` is answered or the output closed; stop an endless search."""
         while not (self._quit or self._ready.wait(POLL_SECONDS) or self._gone):
             pass
         if self._job is None:
@@ -316,8 +308,8 @@ def _loaded(options: Options) -> tuple[str, int]:
 def _lines_of(stream: BinaryIO) -> Iterator[str | None]:
     """Yield the lines of a stream of bytes, whatever they hold; None for one that is too long."""
     too_long = False
-    while piece := stream.readline(LONGEST_LINE):
-        whole = piece.endswith(b"\n") or len(piece) < LONGEST_LINE
+    while piece := stream.readline(MAX_LINE_BYTES):
+        whole = piece.endswith(b"\n") or len(piece) < MAX_LINE_BYTES
         if too_long or not whole:
             if not too_long:
                 yield None

@@ -1,4 +1,4 @@
-"""One `go`: asked of the player, steered by the reading thread, and answered by one `bestmove`."""
+"""One `go`, from the request to the player to its one `bestmove`."""
 
 import threading
 import traceback
@@ -75,7 +75,7 @@ class Job(Control):
         self._wake.set()
 
     def answer(self, player: Player, debug: bool = False) -> None:
-        """Have the player choose a move, and write it when it may be written."""
+        """Choose a move, and write it once the protocol allows it."""
         board, last = self.board, NO_MOVE
         if board is None:
             self._say("info string there is no position: the last one was refused")
@@ -90,7 +90,7 @@ class Job(Control):
         self._say(last)
 
     def end_round(self, look: Callable[[], Play]) -> bool:
-        """Report now and then; return whether the depth or mate that `go` asks for is reached."""
+        """Report at intervals; return whether the depth or mate that `go` asks for is reached."""
         now = self._clock()
         if now >= self._next_report:
             self._report(look())
@@ -159,7 +159,7 @@ class Job(Control):
         )
 
     def _request(self, board: chess.Board) -> Request:
-        """Return what `go` and the options ask of the player."""
+        """Translate `go` and the options into a request to the player."""
         go, options, legal = self.go, self.options, list(board.legal_moves)
         wanted = set()
         for word in go.searchmoves:

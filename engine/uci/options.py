@@ -29,9 +29,7 @@ class OptionError(UserError):
 
 
 class Row(NamedTuple):
-    """One option as the protocol shows it; a fraction is a string to the protocol, which has
-    none.
-    """
+    """One option as the protocol shows it; a fraction is sent as a string."""
 
     name: str
     least: float = 0
@@ -121,8 +119,9 @@ class Options:
 
 
 def nodes_in(memory: int) -> int:
-    """Return how many nodes a tree of so many bytes holds, with the scratch space for advancing it;
-    at least 256.
+    """Return how many nodes a tree of so many bytes holds, at least 256.
+
+    The scratch space for advancing it is included.
     """
     fixed = 2 * tree_bytes(0)
     return max((memory - fixed) // (2 * tree_bytes(1) - fixed), 256)
@@ -147,8 +146,9 @@ def _line(row: Row, value: Any) -> str:
 
 
 def set_option(options: Options, name: str, value: str | None) -> Options:
-    """Return the options with one of them set as a GUI sent it, or raise OptionError; case matters
-    in paths only.
+    """Return the options with one of them set as a GUI sent it, or raise OptionError.
+
+    Case matters in paths only.
     """
     for field_name, row in ROWS.items():
         if row.name.lower() == name.lower():

@@ -23,7 +23,7 @@ class GameState:
         self._words: list[str] = []
 
     def refuse(self) -> None:
-        """Have no position until the next valid one: a move of another one would be wrong."""
+        """Drop the position until the next valid one, since a move of an old one would be wrong."""
         self.board, self._start, self._words = None, "", []
 
     def update(self, fen: str | None, words: Sequence[str]) -> str:

@@ -62,12 +62,12 @@ def _near(square: int, steps: set[tuple[int, int]]) -> int:
     return board
 
 
-@pytest.mark.parametrize("square", range(64))
-def test_leapers_never_wrap_round_the_edge(square: int):
+def test_leapers_never_wrap_around_the_edge():
     around = {(row, col) for row in (-1, 0, 1) for col in (-1, 0, 1)} - {(0, 0)}
     jumps = {(row, col) for row in (-2, -1, 1, 2) for col in (-2, -1, 1, 2) if abs(row) != abs(col)}
-    assert int(king_attacks(U(1 << square))) == _near(square, around)
-    assert int(knight_attacks(U(1 << square))) == _near(square, jumps)
+    for square in range(64):
+        assert int(king_attacks(U(1 << square))) == _near(square, around)
+        assert int(knight_attacks(U(1 << square))) == _near(square, jumps)
 
 
 def _exercise() -> None:

@@ -104,20 +104,3 @@ def test_the_drawing_is_right(drawn: Drawn):
     assert board.is_valid(), board.status()
     assert {move.uci() for move in board.legal_moves} == drawn.moves
     assert board.is_check() == drawn.check
-
-
-def test_the_file_has_every_kind_of_board():
-    kinds = [drawn.title.partition(":")[0] for drawn in boards()]
-    assert {kind: kinds.count(kind) for kind in dict.fromkeys(kinds)} == {
-        "Castling": 10,
-        "Pin": 8,
-        "Check": 5,
-        "Kings": 1,
-        "En passant": 8,
-        "Promotion": 4,
-        "Pawns": 2,
-        "Knights": 1,
-        "Queen": 1,
-        "Stalemate": 2,
-        "Checkmate": 3,
-    }

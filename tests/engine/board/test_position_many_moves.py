@@ -14,7 +14,7 @@ from engine.evaluation.evaluator import uniform
 from engine.evaluation.handwritten import score_moves
 from engine.match.openings import BookError, read_book
 from engine.search import Search, SearchConfig, SearchError
-from engine.search.simulate import NO_ROOM, expand
+from engine.search.puct import NO_ROOM, expand
 from engine.search.tree import empty_forest
 
 MANY = "QQQQQQnk/Q4Qpp/Q5QQ/Q6Q/Q6Q/Q6Q/Q6Q/KQQQQQQQ w - - 0 1"

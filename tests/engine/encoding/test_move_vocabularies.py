@@ -19,7 +19,7 @@ from engine.encoding.move_vocabularies import (
     vocabulary,
 )
 from tests.engine import oracle
-from tests.engine.encoding.test_planes_real_games import games_of
+from tests.engine.encoding.test_planes_oracle import games_of
 
 POSITIONS = 10_000
 FILES = ("pgn/lichess_dump_2021-10_999.pgn", "pgn/lichess_export_2016-05.pgn")
@@ -97,14 +97,6 @@ def test_every_legal_move_has_an_index_and_round_trips(name: str, absolute: bool
     assert collisions == (0 if name == "az4672" else COLLIDING)
     assert np.isin(promotion_m, (2, 3, 4)).sum() == COLLIDING
     assert len(row_m) == MOVES
-
-
-def test_factored_numbers_moves_as_from_and_to() -> None:
-    one, other = vocabulary("factored"), vocabulary("fromto4096")
-    assert one.factored
-    assert not other.factored
-    assert one.index is other.index
-    assert one.turned is other.turned
 
 
 def test_sizes_are_the_systems() -> None:

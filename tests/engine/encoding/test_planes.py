@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.board.movegen import MOVE_PLANES, TYPES, step_target
+from engine.board.movegen import MOVE_PLANES, TYPES
 from engine.board.position import KING
 from engine.encoding import planes as encoding
 from engine.encoding.planes import (
@@ -92,11 +92,6 @@ def test_every_label_that_stays_on_the_board_is_one_move_and_back():
         assert sorted(label_of(move, turn) for move in moves) == legal.tolist()
 
 
-def test_the_compiled_step_goes_where_the_table_says():
-    for label in np.flatnonzero(target_table() >= 0).tolist():
-        assert step_target(label // 64, label % 64) == target_table()[label]
-
-
 @pytest.mark.parametrize(
     "label", [-1, 4096, 0, 56 * 64]
 )  # out of range; N1 from the top row; a knight's jump off the top
@@ -108,12 +103,6 @@ def test_a_label_off_the_board_is_refused(label: int):
 def test_a_step_that_no_piece_takes_has_no_label():
     with pytest.raises(LabelError, match="a1b4"):
         label_of(chess.Move.from_uci("a1b4"), chess.WHITE)
-
-
-def test_tables_cannot_be_written_to():
-    for table in (encoding.target_table(), encoding.type_table()):
-        with pytest.raises(ValueError, match="read-only"):
-            table[0] = 0
 
 
 def test_bit_k_is_row_and_column_of_the_picture():

@@ -1,84 +1,79 @@
-"""Views: ChessMarro's own published rows bit for bit, and the mirror that makes them."""
+"""Views: ChessMarro's published rows bit for bit, and every other view drawn by python-chess."""
+
+import random
+from itertools import islice
 
 import chess
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
-from hypothesis.extra.numpy import arrays
 
 from engine.board.movegen import legal_planes
-from engine.board.position import from_fen
+from engine.board.position import castling_bits, en_passant_file, from_board
+from engine.encoding.inferred import infer_columns
 from engine.encoding.planes import label_of, unpack
-from engine.encoding.views import UnknownViewError, apply, apply_labels, view
+from engine.encoding.views import (
+    NO_LAST_MOVE,
+    MissingColumnError,
+    UnknownViewError,
+    apply,
+    apply_labels,
+    counters,
+    last_moves_of,
+    view,
+)
 from tests.conftest import shared_data
+from tests.engine import oracle
+from tests.engine.encoding.test_planes_oracle import games_of
+
+MOVES = tuple(f"last_move_{back}" if back > 1 else "last_move" for back in range(1, 9))
+FENS = (
+    chess.STARTING_FEN,
+    "rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR b KQkq e3 0 1",
+    "rnbqkbnr/ppp1pppp/8/8/3pP3/5N2/PPPP1PPP/RNBQKB1R b KQkq e3 0 3",
+    "r3k2r/8/8/8/8/8/8/R3K1R1 w Qk - 42 61",
+    "r3k2r/8/8/8/8/8/8/R3K1R1 b Qk - 142 61",
+    "4k3/8/8/1pP5/8/8/8/4K3 w - b6 0 30",
+)
 
 
-def _rows() -> list[dict]:
-    return pq.read_table(
-        shared_data("chessmarro/linchess_converted_stockfish99.parquet")
-    ).to_pylist()
+def rows(boards: list[chess.Board]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Return stored planes and the other columns as ingest stores them."""
+    planes = np.zeros((len(boards), 77), dtype=np.uint64)
+    positions = [from_board(board) for board in boards]
+    for row, position in zip(planes, positions, strict=True):
+        legal_planes(position, row)
+    moves_BH = np.stack([last_moves_of(board, len(MOVES)) for board in boards])
+    columns = {
+        "castling": np.array([int(castling_bits(position)) for position in positions], np.uint8),
+        "ep_file": np.array([int(en_passant_file(position)) for position in positions], np.uint8),
+        "halfmove": np.array([min(board.halfmove_clock, 255) for board in boards], np.uint8),
+        **dict(zip(MOVES, moves_BH.T, strict=True)),
+    }
+    return planes, columns
 
 
-def _planes(fens: list[str]) -> np.ndarray:
-    planes = np.zeros((len(fens), 77), dtype=np.uint64)
-    for row, fen in zip(planes, fens, strict=True):
-        legal_planes(from_fen(fen), row)
-    return planes
+def published() -> tuple[list[dict], list[chess.Board]]:
+    path = shared_data("chessmarro/linchess_converted_stockfish99.parquet")
+    found = pq.read_table(path).to_pylist()
+    return found, [chess.Board(row["fen_original"]) for row in found]
 
 
-def test_chessmarro_s_published_planes():
-    rows = _rows()
-    assert len(rows) == 100
-    published = np.array([row["board"] for row in rows], dtype=np.uint8).reshape(100, 77, 8, 8)
-    stored = _planes([row["fen_original"] for row in rows])
-    assert 20 < np.count_nonzero(stored[:, 12]) < 80, "both sides must be to move"
-    ours = unpack(apply(view("chessmarro77"), stored))
-    assert np.argwhere(ours != published).tolist() == []
+def test_chessmarros_published_planes_and_labels() -> None:
+    found, boards = published()
+    assert len(found) == 100
+    planes = np.array([row["board"] for row in found], dtype=np.uint8).reshape(100, 77, 8, 8)
+    ours = unpack(apply(view("chessmarro77"), rows(boards)[0]))
+    assert np.argwhere(ours != planes).tolist() == []
+    black = np.array([board.turn == chess.BLACK for board in boards])
+    assert 20 < black.sum() < 80, "both sides must be to move"
+    best = [chess.Move.from_uci(row["best_uci"]) for row in found]
+    stored = [label_of(move, board.turn) for move, board in zip(best, boards, strict=True)]
+    labels = apply_labels(view("chessmarro77"), black, np.array(stored, dtype=np.uint16))
+    assert labels.tolist() == [row["best"] for row in found]
 
 
-def test_chessmarro_s_published_labels():
-    rows = _rows()
-    black = np.array([row["fen_original"].split()[1] == "b" for row in rows])
-    stored = [
-        label_of(chess.Move.from_uci(row["best_uci"]), not b)
-        for row, b in zip(rows, black.tolist(), strict=True)
-    ]
-    ours = apply_labels(view("chessmarro77"), black, np.array(stored, dtype=np.uint16))
-    assert ours.tolist() == [row["best"] for row in rows]
-
-
-def test_in_the_view_a_label_is_legal_where_its_plane_has_its_bit():
-    fens = [row["fen_original"] for row in _rows()]
-    stored = _planes(fens)
-    shown = apply(view("chessmarro77"), stored)
-    for row, fen in enumerate(fens):
-        board = chess.Board(fen)
-        labels = np.array([label_of(move, board.turn) for move in board.legal_moves])
-        mapped = apply_labels(view("chessmarro77"), np.full(len(labels), not board.turn), labels)
-        expected = np.unique(mapped).tolist()
-        assert np.flatnonzero(unpack(shown[row : row + 1, 13:]).reshape(4096)).tolist() == expected
-
-
-def _turned(planes: np.ndarray) -> np.ndarray:
-    """Make plane 12 all ones or zeros by its lowest bit, as it is in stored rows."""
-    planes[:, 12] = np.where(planes[:, 12] & np.uint64(1), np.uint64(2**64 - 1), np.uint64(0))
-    return planes
-
-
-@given(arrays(np.uint64, (4, 77)).map(_turned))
-def test_the_view_is_its_own_inverse_but_for_the_turn(planes: np.ndarray):
-    shown = view("chessmarro77")
-    once = apply(shown, planes)
-    assert (once[:, 12] == ~planes[:, 12]).all()
-    again = once.copy()
-    again[:, 12] = planes[:, 12]
-    twice = apply(shown, again)
-    twice[:, 12] = planes[:, 12]
-    assert twice.tolist() == planes.tolist()
-
-
-def test_the_label_mapping_is_its_own_inverse_and_leaves_white_alone():
+def test_the_label_mapping_is_its_own_inverse_and_leaves_white_alone() -> None:
     labels = np.arange(4096)
     black, white = np.ones(4096, dtype=bool), np.zeros(4096, dtype=bool)
     shown = view("chessmarro77")
@@ -87,22 +82,139 @@ def test_the_label_mapping_is_its_own_inverse_and_leaves_white_alone():
     assert (once != labels).all()  # a square never mirrors to itself
     assert (apply_labels(shown, black, once) == labels).all()
     assert (apply_labels(shown, white, labels) == labels).all()
+    assert (apply_labels(view("marro77"), black, labels) == labels).all()
 
 
-def test_the_default_view_changes_nothing_and_copies():
-    planes = _planes([chess.STARTING_FEN, "rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR b KQkq -"])
-    shown = apply(view("marro77"), planes)
-    assert shown.tolist() == planes.tolist()
-    shown[:] = 0
-    assert planes.any()
-    assert apply_labels(view("marro77"), np.array([True, False]), np.array([7, 4095])).tolist() == [
-        7,
-        4095,
-    ]
+def draw(name: str, board: chess.Board) -> np.ndarray:
+    """Draw a view of a board square by square, uint8[P, 8, 8], without its counters."""
+    base, *options = name.split("+")
+    absolute = not base.startswith("marro")
+    below = chess.WHITE if absolute else board.turn
+    by_side = base.startswith("planes")
+
+    def plane_of(piece: chess.Piece) -> int:
+        other = piece.color != (chess.WHITE if absolute else board.turn)
+        kind = piece.piece_type - 1
+        return kind + 6 * other if by_side else 2 * kind + other
+
+    def mark(plane: np.ndarray, squares: chess.SquareSet) -> None:
+        for square in squares:
+            plane[oracle.row_col(square, below)] = 1
+
+    pieces, attacks = np.zeros((2, 12, 8, 8), dtype=np.uint8)
+    for square, piece in board.piece_map().items():
+        mark(pieces[plane_of(piece)], chess.SquareSet([square]))
+        mark(attacks[plane_of(piece)], board.attacks(square))
+    turn = np.full((1, 8, 8), (board.turn == chess.WHITE) == absolute, dtype=np.uint8)
+    parts = [pieces, turn]
+    if base.endswith("77"):
+        moves = np.zeros((64, 8, 8), dtype=np.uint8)
+        for move in board.legal_moves:
+            kind, bit = oracle.type_and_bit(move.from_square, move.to_square, below)
+            moves[kind, bit // 8, bit % 8] = 1
+        parts.append(moves)
+    if by_side:
+        state = np.zeros((5, 8, 8), dtype=np.uint8)
+        for place, color in ((0, chess.WHITE), (2, chess.BLACK)):
+            state[place] = board.has_kingside_castling_rights(color)
+            state[place + 1] = board.has_queenside_castling_rights(color)
+        if board.ep_square is not None:
+            state[4, :, chess.square_file(board.ep_square)] = 1
+        parts.append(state)
+    for option in options:
+        if option == "attacks":
+            parts.append(attacks)
+            continue
+        last = np.zeros((2 * int(option[4:] or 1), 8, 8), dtype=np.uint8)
+        for back, move in enumerate(board.move_stack[::-1][: len(last) // 2]):
+            mark(last[2 * back], chess.SquareSet([move.from_square]))
+            mark(last[2 * back + 1], chess.SquareSet([move.to_square]))
+        parts.append(last)
+    return np.concatenate(parts)
 
 
-def test_an_unknown_view_names_the_nearest():
-    with pytest.raises(
-        UnknownViewError, match=r"no view 'chesmarro77': did you mean 'chessmarro77'\?"
-    ):
-        view("chesmarro77")
+def played() -> list[chess.Board]:
+    """Return a game with castling and promotions, another at random, and single positions."""
+    game = chess.Board("rnbqk2r/pPpppp1b/5n2/8/8/5N2/P1PPPPB1/RNBQK2R w KQkq - 0 5")
+    boards = [*map(chess.Board, FENS), game.copy()]
+    for uci in ("e1g1", "e8g8", "b7a8q", "a7a6", "a2a4"):
+        game.push_uci(uci)
+        boards.append(game.copy())
+    lots = random.Random(3)
+    game = chess.Board("r3k2r/pPp2ppp/2n5/3pP3/1b2q3/2N2B2/PPP2PPP/R2QK2R w KQkq d6 0 1")
+    while len(boards) < 90 and not game.is_game_over():
+        game.push(lots.choice(list(game.legal_moves)))
+        boards.append(game.copy())
+    return boards
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("marro77", "marro13", "chessmarro77", "planes18", "planes19", "marro13+last"),
+        *("marro77+last8+attacks", "planes18+last3+attacks", "chessmarro77+last2+attacks"),
+    ],
+)
+def test_views_are_those_that_python_chess_draws(name: str) -> None:
+    boards = played()
+    planes, columns = rows(boards)
+    stored = planes.copy()
+    shown = view(name)
+    packed = apply(shown, planes, columns)
+    for board, picture in zip(boards, unpack(packed), strict=True):
+        assert np.array_equal(picture, draw(name, board)), board.fen()
+    assert packed.shape[1] + len(shown.counters) == shown.planes
+    packed[:] = 0
+    assert np.array_equal(planes, stored), "a view is a copy"
+    if name == "planes19":
+        assert counters(shown, columns)[:6, 0].tolist() == pytest.approx([0, 0, 0, 0.42, 1, 0])
+    assert (columns["last_move"][: len(FENS)] == NO_LAST_MOVE).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("chesmarro77", "did you mean 'chessmarro77'"),
+        ("plane18+last", "did you mean 'planes18'"),
+        *((f"marro13+{option}", "last2 to last8") for option in ("last1", "last9", "last08")),
+        *((f"marro13+{option}", "last2 to last8") for option in ("last3+last", "last+last2")),
+        *((f"planes18+{option}", "takes no option") for option in ("state", "histories", "")),
+        ("marro13+attacks+attacks", "takes no option"),
+    ],
+)
+def test_unknown_views_and_options_are_refused(name: str, problem: str) -> None:
+    with pytest.raises(UnknownViewError, match=problem):
+        view(name)
+
+
+@pytest.mark.parametrize("name", ["marro77+last", "planes18", "planes19", "marro13+last3"])
+def test_a_missing_column_is_named_with_the_view(name: str) -> None:
+    planes, columns = rows([chess.Board()])
+    missing = view(name).columns[-1]
+    del columns[missing]
+    with pytest.raises(MissingColumnError, match=rf"{name.replace('+', '.')}' needs.*'{missing}'"):
+        apply(view(name), planes, columns)
+
+
+def test_planes_alone_show_rights_and_captures() -> None:
+    got = infer_columns(rows([chess.Board(fen) for fen in FENS])[0])
+    # In the fourth and fifth the rooks on h8 and a1 are at home with their kings, g1 is not.
+    assert got["castling"].tolist() == [15, 15, 15, 2 | 4 | 8, 8 | 1 | 2, 0]
+    assert got["ep_file"].tolist() == [255, 255, 4, 255, 255, 1]
+
+
+def test_inferred_columns_are_nearly_always_the_true_ones() -> None:
+    boards = []
+    for game in islice(games_of("pgn/lichess_dump_2021-10_999.pgn", 400), 20):
+        board = game.board()
+        for move in game.mainline_moves():
+            boards.append(board.copy(stack=False))
+            board.push(move)
+    planes, columns = rows(boards)
+    got = infer_columns(planes)
+    takes = np.array([board.has_legal_en_passant() for board in boards])
+    assert takes.any()
+    assert np.array_equal(got["ep_file"] != 255, takes)
+    assert np.array_equal(got["ep_file"][takes], columns["ep_file"][takes])
+    assert not np.any(columns["castling"] & ~got["castling"]), "no right is missed"
+    assert np.mean(got["castling"] == columns["castling"]) > 0.95

@@ -14,7 +14,6 @@ from engine.encoding.planes import PLANES, legal_mask
 from engine.evaluation import handwritten
 from engine.evaluation.cache import CachedEvaluator
 from engine.evaluation.evaluator import Evaluator, uniform
-from tests.conftest import shared_data
 
 Arrays = tuple[np.ndarray, np.ndarray]
 
@@ -79,20 +78,6 @@ def test_answers_are_the_evaluator_s_to_the_bit(evaluator: Evaluator):
     assert 0 < spy.rows < 0.5 * (1 + 7 + 64 + 200 + 33 + 64 + 600 + 600)
 
 
-def test_answers_are_the_evaluator_s_on_real_positions():
-    lines = shared_data("truth/mate/mate_in_1_from_games_train.epd").read_text().splitlines()[::5]
-    planes_BP = np.zeros((len(lines), PLANES), dtype=np.uint64)
-    for row, line in enumerate(lines):
-        legal_planes(from_fen(" ".join(line.split()[:4]) + " 0 1"), planes_BP[row])
-    cached = CachedEvaluator(spy := Spy(handwritten.evaluate), mebibytes=16)
-    different = len(np.unique(planes_BP, axis=0))
-    for _ in range(2):
-        for start in range(0, len(planes_BP), 256):
-            batch = planes_BP[start : start + 256]
-            assert_same(batch, cached(batch), handwritten.evaluate(batch))
-    assert spy.rows == different, "16 MiB hold them all"
-
-
 def test_a_row_is_asked_for_once_and_rows_keep_their_order():
     spy = Spy(by_content)
     cached = CachedEvaluator(spy)
@@ -105,12 +90,6 @@ def test_a_row_is_asked_for_once_and_rows_keep_their_order():
         planes_BP[[5, 3, 8]].tolist(),
         planes_BP[[9, 2]].tolist(),
     ]
-
-
-def test_no_rows_ask_nobody():
-    spy = Spy(uniform)
-    logits_BA, wdl_B3 = CachedEvaluator(spy)(np.zeros((0, PLANES), dtype=np.uint64))
-    assert (logits_BA.shape, wdl_B3.shape, spy.batches) == ((0, 4096), (0, 3), [])
 
 
 def test_rows_that_differ_in_one_bit_are_told_apart():

@@ -6,7 +6,7 @@ import pytest
 
 from engine.board.movegen import legal_planes
 from engine.board.position import from_board
-from engine.encoding.planes import PLANES, label_of, legal_mask
+from engine.encoding.planes import PLANES, legal_mask
 from engine.evaluation import evaluator as evaluators
 from engine.evaluation import handwritten
 
@@ -37,14 +37,6 @@ def test_logits_are_finite_on_legal_labels_and_wdl_is_a_distribution(
     assert np.isfinite(logits_BA[legal_mask(planes_BP)]).all()
     assert (wdl_B3 >= 0).all()
     np.testing.assert_allclose(wdl_B3.sum(axis=1), 1.0, atol=1e-6)
-
-
-def test_the_hand_written_one_rules_out_exactly_what_is_illegal() -> None:
-    logits_BA, _ = handwritten.evaluate(planes_of(*FENS))
-    for fen, logits_A in zip(FENS, logits_BA, strict=True):
-        board = chess.Board(fen)
-        wanted = {label_of(move, board.turn) for move in board.legal_moves}
-        assert set(np.flatnonzero(np.isfinite(logits_A)).tolist()) == wanted
 
 
 def test_uniform_prefers_nothing() -> None:

@@ -204,24 +204,6 @@ def test_a_lone_king_is_driven_to_the_edge_and_mated_with_one_ply(fen: str) -> N
     assert board.is_checkmate()
 
 
-def test_it_beats_random_play() -> None:
-    chooser = random.Random(3)
-    won = 0
-    for number in range(20):
-        board = chess.Board()
-        while not board.is_game_over(claim_draw=False) and board.fullmove_number < 120:
-            if (board.turn == chess.WHITE) == (number % 2 == 0):
-                logits_BA, _ = handwritten.evaluate(planes_of(board)[None])
-                move = move_of(int(logits_BA[0].argmax()), 0, board.turn)
-                move.promotion = chess.QUEEN if queens(board, move) else None
-                board.push(move)
-            else:
-                board.push(chooser.choice(list(board.legal_moves)))
-        outcome = board.outcome()
-        won += outcome is not None and outcome.winner == (number % 2 == 0)
-    assert won >= 18
-
-
 def test_the_same_position_is_judged_the_same_alone_and_in_a_batch() -> None:
     planes_BP = np.stack([planes_of(board) for board in random_boards(20)])
     logits_BA, wdl_B3 = handwritten.evaluate(planes_BP)

@@ -11,7 +11,7 @@ from engine.encoding.planes import LABELS, PLANES, label_of
 from engine.evaluation import move_features
 from engine.evaluation.move_features import FEATURES, FEATURES_VERSION, UNIT, legal_move_features
 from tests.engine.compiled import kernels, not_unsigned
-from tests.engine.encoding.test_planes_real_games import games_of
+from tests.engine.encoding.test_planes_oracle import games_of
 from tests.engine.evaluation.test_handwritten import WORTH, planes_of, random_boards, slow_exchange
 
 BOARDS = (

@@ -322,15 +322,6 @@ def test_a_sequential_match_begins_no_game_far_ahead_of_a_long_one() -> None:
     )
 
 
-def test_a_search_beats_no_knowledge() -> None:
-    records = match(
-        searching(16),
-        Contestant(name="uniform", evaluator=uniform, search=SearchConfig(simulations=16)),
-        LINES,
-    )
-    assert sum(record.points for record in records) >= 5
-
-
 def test_stockfish_beats_the_greedy_and_says_mate() -> None:
     records = match(stockfish(200), GREEDY, LINES[:2])
     assert [record.points for record in records] == [1.0] * 4

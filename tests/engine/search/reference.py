@@ -1,12 +1,13 @@
-"""The search again, slowly: Python objects over python-chess, written from the papers, with nothing
-of engine.search in it.
+"""The search again, slowly: Python objects over python-chess, written from the papers.
 
-PUCT: Silver et al. 2018, with lc0's first-play urgency. Several leaves of a tree may wait for their
-values at once: N is of finished visits and N-in-flight of the others, as lc0 counts them. A visit
-in flight counts in the denominators of exploration, and with PUCT as a virtual loss (Segal 2010),
-but neither in Q(parent) nor in the visited policy, of which lc0's GetFpu makes the value of an
-unvisited move. Gumbel: Danihelka et al. 2022 as mctx states it; values are of finished visits.
-Proofs are left out, so compare where no game ends but by a draw.
+Nothing of engine.search but the settings is used here. PUCT: Silver et al. 2018, with lc0's
+first-play urgency and KataGo's scaling by variance. Gumbel: Danihelka et al. 2022 as mctx states
+it, without noise. Budgets: as SearchConfig describes them.
+
+Several leaves of a tree may wait for their values at once. A visit in flight counts in the
+denominators of exploration, and with PUCT as a virtual loss (Segal 2010), but neither in Q(parent)
+nor in the visited policy, of which lc0's GetFpu makes the value of an unvisited move. Gumbel's
+values are of finished visits. Proofs are left out, so compare where no game ends but by a draw.
 """
 
 import math
@@ -18,66 +19,47 @@ import numpy as np
 
 from engine.encoding.planes import label_of
 from engine.evaluation.evaluator import Evaluator
-from tests.engine.search.stubs import planes_of
+from engine.search import SearchConfig
+from tests.engine.search.stubs import Arrays, planes_of
 
 
 @dataclass
 class Node:
-    """A position, seen by its mover."""
+    """A position, seen by its mover; arrays are by move."""
 
     board: chess.Board
     raw: float = 0.0
     over: bool = False
     moves: list[chess.Move] = field(default_factory=list)
     priors: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    bias: np.ndarray = field(default_factory=lambda: np.zeros(0))
     children: dict[int, "Node"] = field(default_factory=dict)
     visits: int = 0
+    in_flight: int = 0
     value_sum: float = 0.0
     seen: list[float] = field(default_factory=list)
-    """Every value that came back here."""
-    in_flight: int = 0
+    """Every value that was backed up to this node."""
 
-    def flying(self) -> np.ndarray:
-        return np.array(
-            [
-                self.children[i].in_flight if i in self.children else 0
-                for i in range(len(self.moves))
-            ]
-        )
-
-    def child_visits(self) -> np.ndarray:
-        return np.array(
-            [self.children[i].visits if i in self.children else 0 for i in range(len(self.moves))]
-        )
-
-    def values(self) -> np.ndarray:
-        """Give each move's mean for the mover here; 0 where there is none."""
-        pairs = [
-            (self.children[i].value_sum, self.children[i].visits)
-            if i in self.children
-            else (0.0, 0)
-            for i in self.all
-        ]
-        return np.array([-value_sum / max(visits, 1) for value_sum, visits in pairs])
+    def _of_children(self, get: Callable[["Node"], float]) -> np.ndarray:
+        children = [self.children.get(index) for index in range(len(self.moves))]
+        return np.array([get(child) if child else 0 for child in children])
 
     @property
-    def all(self) -> range:
-        return range(len(self.moves))
+    def finished(self) -> np.ndarray:
+        return self._of_children(lambda child: child.visits)
 
-    def of(self, uci: str) -> "Node":
-        return self.children[[move.uci() for move in self.moves].index(uci)]
+    @property
+    def started(self) -> np.ndarray:
+        return self._of_children(lambda child: child.visits + child.in_flight)
 
-    def visits_by_uci(self) -> dict[str, int]:
-        return dict(
-            zip([move.uci() for move in self.moves], self.child_visits().tolist(), strict=True)
-        )
-
-
-Choice = Callable[[Node], int]
+    @property
+    def values(self) -> np.ndarray:
+        """Each move's mean for the mover here; 0 where there is none."""
+        return self._of_children(lambda child: -child.value_sum / max(child.visits, 1))
 
 
-def drawn(board: chess.Board, root: chess.Board) -> bool:
-    """Tell whether the rules draw here, or the position has come before since the root."""
+def is_draw(board: chess.Board, root: chess.Board) -> bool:
+    """Return whether the rules draw here, or the position has occurred before since the root."""
     if board.is_stalemate() or board.is_insufficient_material() or board.halfmove_clock >= 100:
         return True
     if board.is_repetition(3):
@@ -90,40 +72,23 @@ def drawn(board: chess.Board, root: chess.Board) -> bool:
     return False
 
 
-def expand(node: Node, root: chess.Board, evaluator: Evaluator, temperature: float) -> float:
-    """Judge a new position and give its value for its mover."""
+def expand(node: Node, answer: Arrays, temperature: float) -> float:
+    """Give a new position its moves and priors; return its value for its mover."""
     assert not node.board.is_checkmate(), "compare where nobody mates"
-    if node.board is not root and drawn(node.board, root):
-        node.over = True
-        return 0.0
-    logits_BA, wdl_B3 = evaluator(planes_of(node.board)[None])
+    logits_BA, wdl_B3 = answer
     node.moves = list(node.board.legal_moves)
     assert not any(move.promotion for move in node.moves), "compare where nothing promotes"
-    logits = np.array(
-        [logits_BA[0, label_of(move, node.board.turn)] for move in node.moves], dtype=np.float64
-    )
+    labels = [label_of(move, node.board.turn) for move in node.moves]
+    logits = logits_BA[0, labels].astype(np.float64)
     weights = np.exp((logits - logits.max()) / temperature)
     node.priors = (weights / weights.sum()).astype(np.float32).astype(np.float64)
+    node.bias = np.zeros(len(node.moves))
     node.raw = float(wdl_B3[0, 0]) - float(wdl_B3[0, 2])
     return node.raw
 
 
-def walk(root: Node, at_root: Choice, below: Choice) -> list[Node]:
-    """Go down to a position without a value, or to an end."""
-    path, node = [root], root
-    while node.visits and not node.over:
-        index = (at_root if node is root else below)(node)
-        if index not in node.children:
-            board = node.board.copy()
-            board.push(node.moves[index])
-            node.children[index] = Node(board)
-        node = node.children[index]
-        path.append(node)
-    return path
-
-
 def backup(path: list[Node], value: float) -> None:
-    """Add a value, the last node's mover's, along a way."""
+    """Add a value, in the view of the last node's mover, along a path."""
     for node in reversed(path):
         node.visits += 1
         node.value_sum += value
@@ -131,94 +96,69 @@ def backup(path: list[Node], value: float) -> None:
         value = -value
 
 
-def search(
-    root: Node,
-    evaluator: Evaluator,
-    simulations: int,
-    choices: tuple[Choice, Choice],
-    temperature: float,
-    leaves: int,
-) -> None:
-    """Search in rounds of up to `leaves` positions, which wait for each other; a walk to one that
-    waits ends the round."""
-    backup([root], expand(root, root.board, evaluator, temperature))
-    done = 0
-    while done < simulations:
-        waiting: list[list[Node]] = []
-        while len(waiting) < leaves and done < simulations:
-            path = walk(root, *choices)
-            if any(path[-1] is other[-1] for other in waiting):
-                break
-            done += 1
-            if path[-1].over or drawn(path[-1].board, root.board):
-                path[-1].over = True
-                backup(path, 0.0)
-                continue
-            for node in path:
-                node.in_flight += 1
-            waiting.append(path)
-        for path in waiting:
-            for node in path:
-                node.in_flight -= 1
-            backup(path, expand(path[-1], root.board, evaluator, temperature))
+def selectable(node: Node, config: SearchConfig) -> np.ndarray:
+    """Return which moves top-k, the tail filter and progressive widening leave, bool."""
+    order = np.argsort(-node.priors, kind="stable")
+    kept = len(order)
+    if config.top_k:
+        kept = min(kept, config.top_k)
+    if config.tail_mass:
+        tails = np.cumsum(node.priors[order][::-1])[::-1]
+        kept = min(kept, max(1, int((tails > config.tail_mass).sum())))
+    if config.widening_factor:
+        visits = node.visits + node.in_flight
+        kept = min(kept, max(1, math.ceil(config.widening_factor * math.sqrt(visits))))
+    return np.isin(np.arange(len(order)), order[:kept])
 
 
 def stdev_factor(node: Node, c_stdev: float) -> float:
-    """Give KataGo's factor on exploration: two more values are assumed, 0.4 off the mean; one
-    degree of freedom is lost."""
+    """Return KataGo's factor: two more values are assumed, 0.4 off the mean; one degree is lost."""
     seen, mean = np.array(node.seen), np.mean(node.seen)
     second_moment = ((seen**2).sum() + 2 * (mean**2 + 0.4**2)) / (len(seen) + 2 - 1)
     return 1 + c_stdev * (math.sqrt(second_moment - mean**2) / 0.4 - 1)
 
 
-def puct_choice(
-    c_puct: float, c_base: float, c_factor: float, c_stdev: float, fpu_reduction: float
-) -> Choice:
-    """Make PUCT's choice."""
-
-    def choose(node: Node) -> int:
-        finished, flying = node.child_visits(), node.flying()
-        started = finished + flying
-        visited = started.sum()
-        c = c_puct + (c_factor * math.log((visited + 1 + c_base) / c_base) if c_factor else 0.0)
-        c *= stdev_factor(node, c_stdev)
-        charged = (node.values() * finished - flying) / np.maximum(started, 1)
-        unvisited = node.value_sum / node.visits - fpu_reduction * math.sqrt(
-            node.priors[finished > 0].sum()
-        )
-        scores = np.where(started > 0, charged, unvisited) + c * node.priors * math.sqrt(
-            max(visited, 1)
-        ) / (1 + started)
-        return int(scores.argmax())
-
-    return choose
+def puct_choice(node: Node, config: SearchConfig) -> int:
+    """Choose a move by PUCT."""
+    finished, started = node.finished, node.started
+    total = started.sum()
+    c = config.c_puct + config.c_factor * math.log((total + 1 + config.c_base) / config.c_base)
+    c *= stdev_factor(node, config.c_stdev)
+    charged = (node.values * finished - (started - finished)) / np.maximum(started, 1)
+    visited_policy = node.priors[finished > 0].sum()
+    unvisited = node.value_sum / node.visits - config.fpu_reduction * math.sqrt(visited_policy)
+    scores = np.where(started > 0, charged, unvisited) + node.bias
+    scores += c * node.priors * math.sqrt(max(total, 1)) / (1 + started)
+    return int(np.where(selectable(node, config), scores, -np.inf).argmax())
 
 
-def completed(node: Node, value_scale: float = 0.1, maxvisit_init: float = 50.0) -> np.ndarray:
-    """Give sigma(completed Q): unvisited moves take the mixed value; rescaled to 0..1; grown with
-    the visits."""
-    visits, values = node.child_visits(), node.values()
+def completed(node: Node, config: SearchConfig, maxvisit_init: float = 50.0) -> np.ndarray:
+    """Return sigma(completed Q): unvisited moves take the mixed value; grown with the visits."""
+    visits, values = node.finished, node.values
     visited = visits > 0
     mixed = node.raw
     if visited.any():
         mean = (node.priors[visited] * values[visited]).sum() / node.priors[visited].sum()
         mixed = (node.raw + visits.sum() * mean) / (visits.sum() + 1)
-    full = np.where(visited, values, mixed)
-    scaled = (full - full.min()) / max(full.max() - full.min(), 1e-8)
-    return (maxvisit_init + visits.max()) * value_scale * scaled
+    full = np.where(visited, values, mixed) + node.bias
+    span = max(full.max() - full.min(), 1e-8) if config.rescale_values else 2.0
+    return (maxvisit_init + visits.max()) * config.value_scale * (full - full.min()) / span
 
 
-def improved(node: Node) -> np.ndarray:
-    """Give softmax(logits + sigma(completed Q))."""
-    scores = np.log(node.priors) + completed(node)
+def improved(node: Node, config: SearchConfig) -> np.ndarray:
+    """Return softmax(logits + sigma(completed Q))."""
+    scores = np.log(node.priors) + completed(node, config)
     weights = np.exp(scores - scores.max())
     return weights / weights.sum()
 
 
-def gumbel_inside(node: Node) -> int:
-    """Choose inside the tree: whose share of visits lags most behind the improved policy."""
-    started = node.child_visits() + node.flying()
-    return int((improved(node) - started / (1 + started.sum())).argmax())
+def gumbel_choice(node: Node, config: SearchConfig, wanted: int | None) -> int:
+    """Choose by the plan's visits at the root, below it whose share lags most behind the policy."""
+    started = node.started
+    if wanted is None:
+        return int((improved(node, config) - started / (1 + started.sum())).argmax())
+    scores = np.log(node.priors) + completed(node, config)
+    return int(np.where(started == wanted, scores, -np.inf).argmax())
 
 
 def halving(considered: int, simulations: int) -> list[int]:
@@ -234,42 +174,89 @@ def halving(considered: int, simulations: int) -> list[int]:
     return plan[:simulations]
 
 
-def puct(
-    board: chess.Board,
-    evaluator: Evaluator,
-    simulations: int,
-    *,
-    c_puct: float = 1.745,
-    c_base: float = 38739.0,
-    c_factor: float = 3.894,
-    c_stdev: float = 0.85,
-    fpu_reduction: float = 0.33,
-    temperature: float = 1.0,
-    leaves: int = 1,
+def budget(root: Node, config: SearchConfig) -> int:
+    """Return the simulations of a root, by its number of moves and its pieces."""
+    factor = 1.0
+    if config.branching_exponent:
+        factor = min(max((len(root.moves) / 30) ** config.branching_exponent, 0.25), 2)
+    pieces = min((chess.popcount(root.board.occupied) - 2) / 30, 1)
+    factor *= config.endgame_factor + (1 - config.endgame_factor) * pieces
+    return max(int(config.simulations * factor), 1)
+
+
+def penalize_repetitions(root: Node, penalty: float) -> None:
+    """Set the bias of moves that repeat a position of the game."""
+    past, board = set(), root.board.copy()
+    while board.move_stack:
+        board.pop()
+        past.add(board._transposition_key())
+    for index, move in enumerate(root.moves):
+        board = root.board.copy()
+        board.push(move)
+        if board._transposition_key() in past:
+            root.bias[index] = -penalty
+
+
+def is_decided(root: Node, done: int, simulations: int, config: SearchConfig) -> bool:
+    """Return whether early stop or dominance ends a search (PUCT)."""
+    second, first = np.sort(np.append(root.started, 0))[-2:]
+    if config.algorithm == "gumbel":
+        return False
+    if config.early_stop and first - second > simulations - done:
+        return True
+    share = config.dominance * root.started.sum()
+    return bool(config.dominance and 2 * done >= simulations and first >= share)
+
+
+def search(
+    board: chess.Board, evaluator: Evaluator, config: SearchConfig, answer: Arrays | None = None
 ) -> Node:
-    """Search by PUCT; the root's own evaluation is no simulation."""
+    """Search in rounds of up to `config.leaves` positions, which wait for each other.
+
+    The root's own evaluation, `answer` if given, is no simulation.
+    """
     root = Node(board)
-    choice = puct_choice(c_puct, c_base, c_factor, c_stdev, fpu_reduction)
-    search(root, evaluator, simulations, (choice, choice), temperature, leaves)
-    return root
+    answer = answer or evaluator(planes_of(board)[None])
+    backup([root], expand(root, answer, config.policy_temperature))
+    simulations = budget(root, config)
+    penalize_repetitions(root, config.repetition_penalty)
+    plan = halving(min(config.max_considered_actions, len(root.moves)), simulations)
 
+    def choose(node: Node) -> int:
+        if config.algorithm == "puct":
+            return puct_choice(node, config)
+        return gumbel_choice(node, config, plan[done] if node is root else None)
 
-def gumbel(
-    board: chess.Board,
-    evaluator: Evaluator,
-    simulations: int,
-    considered: int = 16,
-    leaves: int = 1,
-) -> Node:
-    """Search by Gumbel without noise, so that the likeliest moves are considered."""
-    root = Node(board)
-    plan = halving(min(considered, board.legal_moves.count()), simulations)
+    def descend() -> list[Node]:
+        path = [root]
+        while path[-1].visits and not path[-1].over:
+            node = path[-1]
+            index = choose(node)
+            if index not in node.children:
+                after = node.board.copy()
+                after.push(node.moves[index])
+                node.children[index] = Node(after, over=is_draw(after, board))
+            path.append(node.children[index])
+        return path
 
-    def at_root(node: Node) -> int:
-        started = node.child_visits() + node.flying()
-        wanted = plan[started.sum()]
-        scores = np.log(node.priors) + completed(node)
-        return int(np.where(started == wanted, scores, -np.inf).argmax())
-
-    search(root, evaluator, simulations, (at_root, gumbel_inside), 1.0, leaves)
+    done, ended = 0, False
+    while done < simulations and not ended:
+        waiting: list[list[Node]] = []
+        while len(waiting) < config.leaves and done < simulations:
+            ended = is_decided(root, done, simulations, config)
+            path = descend()
+            if ended or any(path[-1] is other[-1] for other in waiting):
+                break
+            done += 1
+            if path[-1].over:
+                backup(path, 0.0)
+                continue
+            for node in path:
+                node.in_flight += 1
+            waiting.append(path)
+        for path in waiting:
+            for node in path:
+                node.in_flight -= 1
+            answer = evaluator(planes_of(path[-1].board)[None])
+            backup(path, expand(path[-1], answer, config.policy_temperature))
     return root

@@ -1,5 +1,4 @@
-"""Evaluators with fixed answers, and short ways to ask the search by FEN and UCI: what the proofs
-of the search share."""
+"""Evaluators with fixed answers, and short ways to ask the search by FEN and UCI."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,6 +18,7 @@ from engine.search import Root, Search, SearchConfig
 from engine.search.chess_rules import position_and_history
 
 Arrays = tuple[np.ndarray, np.ndarray]
+MIDDLE = "r1bq1rk1/pp2bppp/2n1pn2/3p4/2PP4/2N2N2/PP2BPPP/R1BQ1RK1 w - - 0 9"
 
 
 def wdl(value: float, draw: float = 0.0) -> tuple[float, float, float]:

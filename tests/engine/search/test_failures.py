@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from engine.encoding.planes import label_of
-from engine.evaluation.evaluator import uniform
 from engine.search import Search, SearchConfig, SearchError
 from engine.search.tree import WAITING
 from tests.engine.search.stubs import (
+    MIDDLE,
     Arrays,
     Hashed,
     begin,
@@ -19,7 +19,6 @@ from tests.engine.search.stubs import (
     planes_of,
     searched,
 )
-from tests.engine.search.test_puct import MIDDLE
 from tests.engine.search.test_search import FENS, check_books
 
 
@@ -123,35 +122,6 @@ def test_a_logit_of_minus_infinity_is_a_prior_of_zero():
     _, root = searched(chess.STARTING_FEN, one_move, simulations=4)
     assert by_uci(root, chess.WHITE, "priors")["e2e3"] == 1.0
     assert root.priors.sum() == 1.0
-
-
-def test_the_configuration_cannot_be_replaced():
-    search = Search(uniform, SearchConfig(simulations=8))
-    with pytest.raises(AttributeError):
-        search.config = SearchConfig(leaves=64)  # type: ignore[misc]
-
-
-def test_a_run_has_no_more_leaves_than_there_is_room_for():
-    search = started(Hashed(), simulations=64, leaves=8)
-    for leaves in (0, 9):
-        with pytest.raises(SearchError, match="between 1 and the configuration's 8"):
-            search.run(leaves=leaves)
-    search.run(leaves=1)
-    one = started(Hashed(), simulations=64)
-    one.run()
-    assert search.batches == one.batches
-    assert search.root().visits.tolist() == one.root().visits.tolist()
-
-
-def test_no_simulations_only_expand_the_root():
-    for options in ({}, {"algorithm": "gumbel"}, {"branching_exponent": 0.5}):
-        search = started(Hashed(), simulations=32, **options)
-        search.run(simulations=0)
-        root = search.root()
-        assert (search.simulations, search.evaluations, root.simulations) == (0, 1, 0)
-        assert root.priors.sum() == pytest.approx(1.0, abs=1e-5)
-    with pytest.raises(SearchError, match="0 or more"):
-        search.run(simulations=-1)
 
 
 MATE_IN_ONE = "6k1/5ppp/8/8/8/8/8/R3K3 w Q - 0 1"

@@ -1,5 +1,4 @@
-"""Gumbel: Sequential Halving by a table worked by hand, completed Q by hand, trees against a slow
-search from the paper."""
+"""Gumbel: Sequential Halving and completed Q-values worked by hand, and the root's noise."""
 
 from collections import Counter
 
@@ -9,20 +8,9 @@ import pytest
 
 from engine.evaluation.evaluator import uniform
 from engine.search import Search, SearchConfig
-from engine.search.select import plan_halving
-from tests.engine.search import reference
-from tests.engine.search.stubs import Hashed, Laid, begin, board_of, by_uci, chosen, searched
-from tests.engine.search.test_puct import (
-    AFTER_A2,
-    AFTER_B1,
-    AFTER_B2,
-    LAID,
-    MIDDLE,
-    MOVES,
-    OPENINGS,
-    ROOT,
-    assert_same_tree,
-)
+from engine.search.gumbel import plan_halving
+from tests.engine.search.stubs import MIDDLE, Hashed, Laid, begin, by_uci, chosen, searched
+from tests.engine.search.test_puct import AFTER_A2, AFTER_B1, AFTER_B2, LAID, MOVES, ROOT
 
 QUIET = {"algorithm": "gumbel", "gumbel_scale": 0.0}
 
@@ -100,52 +88,6 @@ def test_without_rescaling_a_lead_counts_in_expected_score():
     )
 
 
-def test_without_rescaling_the_policy_stays_where_all_moves_are_nearly_alike():
-    def nearly_even(planes_BP: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        logits_BA, wdl_B3 = Hashed()(planes_BP)
-        return logits_BA, np.float32([0, 1, 0]) + np.float32([1, -2, 1]) * 0.001 * wdl_B3
-
-    settings = {"simulations": 32, "policy_temperature": 1.0, **QUIET}
-    _, stretched = searched(MIDDLE, nearly_even, **settings)
-    _, kept = searched(MIDDLE, nearly_even, rescale_values=False, **settings)
-    assert np.abs(kept.improved - kept.priors).max() < 0.005
-    assert np.abs(stretched.improved - stretched.priors).max() > 0.1
-
-
-def test_the_third_simulation_goes_to_the_better_of_two_and_follows_priors_below():
-    """Black at b1 has tried nothing: its improved policy is its priors, and the likeliest, g7, lags
-    most."""
-    _, root = searched(ROOT, LAID, simulations=3, max_considered_actions=2, **QUIET)
-    visits = by_uci(root, chess.WHITE)
-    assert [visits[uci] for uci in MOVES] == [1, 2, 0]
-    _, below = searched(ROOT, LAID, simulations=3, max_considered_actions=2, path="a1b1", **QUIET)
-    assert by_uci(below, chess.BLACK) == {"h8g8": 0, "h8g7": 1, "h8h7": 0}
-
-
-@pytest.mark.parametrize(("fen", "line"), OPENINGS)
-@pytest.mark.parametrize(
-    ("considered", "simulations", "leaves"), [(16, 64, 1), (4, 150, 1), (2, 21, 1), (4, 150, 8)]
-)
-def test_trees_are_those_of_the_slow_search(
-    fen: str, line: str, considered: int, simulations: int, leaves: int
-):
-    board, evaluator = board_of(fen, line), Hashed()
-    node = reference.gumbel(board, evaluator, simulations, considered, leaves)
-    options = {
-        "simulations": simulations,
-        "max_considered_actions": considered,
-        "leaves": leaves,
-        **QUIET,
-    }
-    compared = assert_same_tree(board, node, [], evaluator=evaluator, **options)
-    assert compared >= min(considered, len(node.moves), simulations // 8)
-    _, root = searched(board, evaluator, **options)
-    expected = dict(
-        zip([move.uci() for move in node.moves], reference.improved(node).tolist(), strict=True)
-    )
-    assert by_uci(root, board.turn, "improved") == pytest.approx(expected, abs=1e-5)
-
-
 def even_root() -> Laid:
     """Lay out the root of three moves, after which all is even."""
     return Laid(
@@ -176,10 +118,10 @@ def tried_sets(considered: int, games: int) -> Counter[tuple[str, ...]]:
 
 def test_moves_are_drawn_by_their_priors_without_replacement():
     """Gumbel-top-k draws as urns do: P(a2, b1) = .5 * .3 / .5 + .3 * .5 / .7, and so on."""
-    games = 4000
+    games = 2000
     one, two = tried_sets(1, games), tried_sets(2, games)
     for uci, share in zip(MOVES, (0.5, 0.3, 0.2), strict=True):
-        assert one[(uci,)] / games == pytest.approx(share, abs=0.03)
+        assert one[(uci,)] / games == pytest.approx(share, abs=0.04)
     pairs = {
         MOVES[:2]: 0.3 + 0.15 / 0.7,
         (MOVES[0], MOVES[2]): 0.2 + 0.1 / 0.8,
@@ -187,22 +129,7 @@ def test_moves_are_drawn_by_their_priors_without_replacement():
     }
     assert sum(pairs.values()) == pytest.approx(1.0)
     for pair, share in pairs.items():
-        assert two[pair] / games == pytest.approx(share, abs=0.03)
-
-
-def test_the_improved_policy_is_no_worse_than_the_prior():
-    """The theorem of the paper, on the values that the tree has completed."""
-    for salt in range(30):
-        board = chess.Board(MIDDLE)
-        node = reference.gumbel(board, Hashed(salt=salt), 16, 8)
-        _, root = searched(
-            board, Hashed(salt=salt), simulations=16, max_considered_actions=8, **QUIET
-        )
-        improved = by_uci(root, chess.WHITE, "improved")
-        values = reference.completed(node)
-        policy = np.array([improved[move.uci()] for move in node.moves])
-        assert policy.sum() == pytest.approx(1.0, abs=1e-5)
-        assert (policy * values).sum() >= (node.priors * values).sum() - 1e-6
+        assert two[pair] / games == pytest.approx(share, abs=0.04)
 
 
 def test_a_second_run_halves_again_and_counts_its_own_visits():

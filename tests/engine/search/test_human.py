@@ -9,8 +9,7 @@ from engine.evaluation.evaluator import uniform
 from engine.search import Search, SearchConfig
 from engine.search.chess_rules import position_and_history
 from engine.search.human import Correction, HumanRoot, correct_logits, move_values, search_roots
-from tests.engine.search.stubs import Hashed, board_of, by_uci, planes_of, wdl
-from tests.engine.search.test_puct import MIDDLE
+from tests.engine.search.stubs import MIDDLE, Hashed, board_of, by_uci, planes_of, wdl
 
 MATE_IN_ONE = "6k1/5ppp/8/8/8/8/5PPP/R5K1 w - - 0 1"  # Ra8#
 LINES = ("", "e2e4", "d2d4 d7d5", "g1f3 g8f6 f3g1 f6g8")

@@ -5,11 +5,20 @@ import chess
 import pytest
 
 from engine.board.rules import REPETITION
-from engine.encoding.planes import LabelError, label_of
+from engine.encoding.planes import LabelError
 from engine.evaluation.evaluator import uniform
 from engine.search import Search, SearchConfig
-from tests.engine.search.stubs import Hashed, begin, board_of, by_uci, chosen, play, searched, ucis
-from tests.engine.search.test_puct import MIDDLE
+from tests.engine.search.stubs import (
+    MIDDLE,
+    Hashed,
+    begin,
+    board_of,
+    by_uci,
+    chosen,
+    play,
+    searched,
+    ucis,
+)
 from tests.engine.search.test_search import check_books
 
 
@@ -58,19 +67,6 @@ def test_a_move_nobody_looked_at_begins_anew():
     search.run()
     assert search.root().visits.sum() == 30
     assert set(ucis(search.root(), board.turn)) == {move.uci() for move in board.legal_moves}
-
-
-def test_a_tree_kept_is_the_tree_searched_on():
-    """The kept subtree is what it was: what is found in it by play is what was found in it
-    before."""
-    board = chess.Board(MIDDLE)
-    search, _root = searched(board, Hashed(), simulations=600)
-    first = chosen(search, 0, board.turn)
-    line = search.line(0)
-    assert len(line) >= 3
-    assert line[0] == (label_of(chess.Move.from_uci(first), board.turn), 0)
-    play(search, 0, board, first)
-    assert search.line(0) == line[1:]
 
 
 def test_an_illegal_move_is_refused_and_changes_nothing():

@@ -94,15 +94,6 @@ def test_a_game_is_the_same_at_any_width(name: str, evaluator: Evaluator):
         assert results(evaluator, CONFIGS[name], width, games) == alone, width
 
 
-def test_twenty_runs_of_twenty_are_the_same():
-    outcomes = {
-        str(results(Hashed(), CONFIGS["puct"], width, 14))
-        for width in (1, 2, 3, 5, 14)
-        for _ in range(4)
-    }
-    assert len(outcomes) == 1
-
-
 def test_a_cache_changes_nothing():
     plain = results(handwritten.evaluate, CONFIGS["puct"], 32, 32)
     assert (

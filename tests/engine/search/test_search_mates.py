@@ -1,8 +1,7 @@
-"""Mates: found at once at the root, proven by search with an evaluator that knows nothing, and
-never claimed wrongly."""
+"""Mates: found at once at the root, proven by search without knowledge, never claimed wrongly."""
 
 import csv
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 
 import chess
@@ -16,6 +15,7 @@ from engine.search import Search, SearchConfig
 from tests.conftest import shared_data
 from tests.engine.search.stubs import begin, by_uci, chosen, play, searched
 
+MATETRACK = "truth/mate/matetrack.epd"
 BREADTH = {"fpu_reduction": 0.0}
 """Without reduction every move is tried early: what a search that knows nothing wants."""
 
@@ -82,7 +82,14 @@ def forces_mate_in_two(board: chess.Board, uci: str) -> bool:
     return forced
 
 
-def check_mates_in_one(lines: list[str]) -> None:
+slow = pytest.mark.slow
+
+
+@pytest.mark.parametrize("every", [20, pytest.param(1, marks=slow)])
+def test_every_mating_move_is_recognized_at_the_root(every: int) -> None:
+    lines = lines_of("truth/mate/mate_in_1_from_games_train.epd")
+    assert len(lines) == 21_397
+    lines = lines[::every]
     for start in range(0, len(lines), 256):
         part = lines[start : start + 256]
         search = Search(uniform, SearchConfig(simulations=16), games=len(part))
@@ -90,35 +97,17 @@ def check_mates_in_one(lines: list[str]) -> None:
         for slot, board in enumerate(boards):
             begin(search, slot, board)
         search.run()
-        assert (search.evaluations, search.simulations) == (0, 0), (
-            "found at the root, without an evaluation"
-        )
+        assert (search.evaluations, search.simulations) == (0, 0), "found without an evaluation"
         for slot, (line, board) in enumerate(zip(part, boards, strict=True)):
-            root = search.root(slot)
-            wanted = {
-                board.parse_san(san).uci() for san in line.split("bm ")[1].split(";")[0].split()
-            }
-            flagged = {
-                uci for uci, plies in by_uci(root, board.turn, "mates").items() if plies == 1
-            }
-            proven = {
-                uci for uci, verdict in by_uci(root, board.turn, "proven").items() if verdict == 1
-            }
-            assert flagged == proven == wanted, line
+            root, sans = search.root(slot), line.split("bm ")[1].split(";")[0].split()
+            wanted = {board.parse_san(san).uci() for san in sans}
+            mates = by_uci(root, board.turn, "mates")
+            proven = by_uci(root, board.turn, "proven")
+            assert {uci for uci, plies in mates.items() if plies == 1} == wanted, line
+            assert {uci for uci, proof in proven.items() if proof == 1} == wanted, line
             assert (root.mate, root.value, root.draw) == (1, 1.0, 0.0)
             assert chosen(search, slot, board.turn) in wanted
             assert chosen(search, slot, board.turn, temperature=1.0) in wanted
-
-
-def test_every_mating_move_is_recognised_at_the_root():
-    check_mates_in_one(lines_of("truth/mate/mate_in_1_from_games_train.epd")[::20])
-
-
-@pytest.mark.slow
-def test_every_mating_move_of_all_21397_is_recognised_at_the_root():
-    lines = lines_of("truth/mate/mate_in_1_from_games_train.epd")
-    assert len(lines) == 21_397
-    check_mates_in_one(lines)
 
 
 def check_mates_in_two(fens: list[str], simulations: int) -> int:
@@ -138,18 +127,20 @@ def check_mates_in_two(fens: list[str], simulations: int) -> int:
     return solved
 
 
-def test_mates_in_two_are_proven_by_an_evaluator_that_knows_nothing():
-    fens = puzzles("mateIn2")[:40]
-    assert check_mates_in_two(fens, 4000) == len(fens)
-
-
-@pytest.mark.slow
-def test_a_set_of_mates_in_two_is_solved():
-    fens = puzzles("mateIn2")
-    assert len(fens) == 138
-    assert check_mates_in_two(fens, 8000) == len(fens)
-    problems = positions_with_mate("truth/mate/matetrack.epd", 2)
-    assert check_mates_in_two(problems, 60_000) == len(problems)
+@pytest.mark.parametrize(
+    ("fens", "simulations"),
+    [
+        (lambda: puzzles("mateIn2")[:40], 4000),
+        pytest.param(lambda: puzzles("mateIn2"), 8000, marks=slow),
+        pytest.param(
+            lambda: positions_with_mate("truth/mate/matetrack.epd", 2), 60_000, marks=slow
+        ),
+    ],
+)
+def test_mates_in_two_are_proven(fens: Callable[[], list[str]], simulations: int) -> None:
+    found = fens()
+    assert len(found) > 30
+    assert check_mates_in_two(found, simulations) == len(found)
 
 
 def check_mates_in_three(fens: list[str], simulations: int) -> int:
@@ -177,16 +168,11 @@ def check_mates_in_three(fens: list[str], simulations: int) -> int:
     return solved
 
 
-def test_mates_in_three_are_proven_by_an_evaluator_that_knows_nothing():
-    fens = puzzles("mateIn3")[:4]
-    assert check_mates_in_three(fens, 60_000) >= 3
-
-
-@pytest.mark.slow
-def test_a_set_of_mates_in_three_is_solved():
-    fens = puzzles("mateIn3")
-    assert len(fens) == 35
-    assert check_mates_in_three(fens, 150_000) >= 33
+@pytest.mark.parametrize(
+    ("count", "simulations", "least"), [(2, 60_000, 1), pytest.param(35, 150_000, 33, marks=slow)]
+)
+def test_mates_in_three_are_proven(count: int, simulations: int, least: int) -> None:
+    assert check_mates_in_three(puzzles("mateIn3")[:count], simulations) >= least
 
 
 def test_no_mate_is_claimed_shorter_than_it_is():
@@ -252,16 +238,6 @@ def test_a_proven_loss_is_not_chosen_while_another_move_is_there():
     for temperature in (0.0, 1.0, 5.0):
         for _ in range(5):
             assert chosen(search, 0, chess.WHITE, temperature=temperature) not in lost
-
-
-def test_a_mated_root_is_over():
-    search, root = searched("R5k1/5ppp/8/8/8/8/8/K7 b - - 0 1", uniform, simulations=10)
-    assert (search.outcome(), root.value, root.mate, chosen(search, 0, chess.BLACK)) == (
-        MATE,
-        -1.0,
-        0,
-        "",
-    )
 
 
 def test_after_the_mating_move_the_game_is_over():

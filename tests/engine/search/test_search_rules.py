@@ -150,13 +150,6 @@ def test_a_third_occurrence_needs_the_game_s_past():
     assert by_uci(root, chess.BLACK, "proven")["f6g8"] == 2
 
 
-def test_a_second_occurrence_of_the_past_is_no_draw():
-    board = board_of(chess.STARTING_FEN, "g1f3 g8f6 f3g1")
-    _, root = searched(board, uniform, simulations=40, c_puct=1000.0)
-    assert by_uci(root, chess.BLACK, "proven")["f6g8"] == 2
-    assert by_uci(root, chess.BLACK, "draws")["f6g8"] < 0.5
-
-
 def test_a_second_occurrence_within_the_tree_is_worth_a_draw_and_is_not_searched():
     """Each side has one move but for the pair that shuffles: see the tree's end at the root's
     position again."""
@@ -209,22 +202,3 @@ def test_rules_of_draws_by_hand(fen: str, drawing: set[str] | None):
     if not wanted:
         assert proven["a1a8"] == 1
         assert chosen(search, 0, chess.WHITE) == "a1a8"
-
-
-def test_an_en_passant_that_cannot_be_taken_makes_no_new_position():
-    """After e2e4 nobody can take on e3: the position comes back by knights alone, as python-chess
-    counts."""
-    board = board_of(chess.STARTING_FEN, "e2e4 g8f6 g1f3 f6g8 f3g1 g8f6 g1f3 f6g8")
-    board.push_uci("f3g1")
-    assert board.is_repetition(3)
-    search = Search(uniform)
-    begin(search, 0, board)
-    assert search.outcome() == REPETITION
-
-
-def test_lost_castling_rights_make_a_new_position():
-    board = board_of("4k3/p7/8/8/8/8/P7/R3K3 w Q - 0 1", "a1b1 e8d8 b1a1 d8e8 a1b1 e8d8 b1a1 d8e8")
-    assert not board.is_repetition(3)
-    search = Search(uniform)
-    begin(search, 0, board)
-    assert search.outcome() is None

@@ -1,14 +1,11 @@
-"""A tree keeps within the memory it was given, says how full it is, and goes on when there is no
-more."""
+"""A tree keeps within its memory, reports how full it is, and searches on when it is full."""
 
 import chess
 import numpy as np
-import pytest
 
-from engine.search import Search, SearchConfig, SearchError
+from engine.search import Search, SearchConfig
 from engine.search.tree import tree_bytes
-from tests.engine.search.stubs import Hashed, begin, chosen, play, searched
-from tests.engine.search.test_puct import MIDDLE
+from tests.engine.search.stubs import MIDDLE, Hashed, begin, chosen, play, searched
 
 
 def held(search: Search) -> int:
@@ -64,37 +61,3 @@ def test_a_full_tree_has_room_again_after_a_move():
 def test_the_root_alone_is_a_tree():
     _, root = searched(MIDDLE, Hashed(), simulations=300, nodes=1)
     assert (root.nodes, root.visits.sum()) == (1, 300)
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"simulations": 0}, "simulations must be at least 1, not 0"),
-        ({"nodes": -1}, "nodes must be at least 0"),
-        ({"leaves": 0}, "leaves must be at least 1"),
-        ({"algorithm": "minimax"}, "puct or gumbel, not 'minimax'"),
-        ({"policy_temperature": 0.0}, "policy_temperature must be above 0"),
-        ({"policy_temperature": float("nan")}, "policy_temperature must be above 0"),
-        ({"c_stdev": 1.5}, "c_stdev must be between 0 and 1, not 1.5"),
-        ({"dirichlet_fraction": 1.5}, "dirichlet_fraction must be between 0 and 1"),
-        ({"c_puct": float("inf")}, "c_puct must be 0 or more"),
-        ({"c_base": float("inf")}, "c_base must be above 0 and finite"),
-        ({"dirichlet_alpha": float("inf")}, "dirichlet_alpha must be above 0 and finite"),
-        ({"policy_temperature": float("inf")}, "policy_temperature must be above 0 and finite"),
-    ],
-)
-def test_settings_that_mean_nothing_are_refused_by_name(options: dict[str, object], said: str):
-    with pytest.raises(SearchError, match=said):
-        SearchConfig(**options)  # type: ignore[arg-type]
-
-
-def test_questions_that_mean_nothing_are_refused():
-    with pytest.raises(SearchError, match="at least one game"):
-        Search(Hashed(), games=0)
-    search = Search(Hashed(), games=2)
-    begin(search, 0, chess.Board())
-    with pytest.raises(SearchError, match="never started"):
-        search.run()
-    for slots in ([0, 0], [-1], [2]):  # a round has room for one row a slot
-        with pytest.raises(SearchError, match="different numbers from 0 to 1"):
-            search.run(np.array(slots))

@@ -13,7 +13,7 @@ from engine.player.boards import parse_playable
 from engine.search.tree import tree_bytes
 from engine.uci.commands import CommandError, Go, parse_go, parse_option, parse_position, split
 from engine.uci.info import format_score, format_wdl
-from engine.uci.options import ROWS, OptionError, Options, describe_options, nodes_in, set_option
+from engine.uci.options import ROWS, Options, describe_options, nodes_in, set_option
 from engine.uci.position import GameState
 
 
@@ -124,30 +124,6 @@ def test_every_option_is_a_row_and_can_be_set() -> None:
         elif row.least > 1:
             text, value = str(row.most), row.most
         assert getattr(set_option(Options(), row.name.upper(), text), field) == value
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("Hash", "0"),
-        ("Hash", "x"),
-        ("Hash", None),
-        ("Hash", "1e3"),
-        ("MultiPV", "1000"),
-        ("Style", "yes"),
-        ("UCI_LimitStrength", "yes"),
-        ("UCI_Elo", "99"),
-        ("CPuct", "nan"),
-        ("CPuct", "-1"),
-        ("Temperature", "inf"),
-        ("Seed", "9" * 5000),
-        ("Nonsense", "1"),
-    ],
-)
-def test_values_that_an_option_cannot_have_are_refused(name: str, value: str | None) -> None:
-    with pytest.raises(OptionError) as refused:
-        set_option(Options(), name, value)
-    assert len(str(refused.value)) < 200
 
 
 def test_an_empty_string_is_written_as_the_protocol_wants_it() -> None:

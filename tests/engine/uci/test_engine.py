@@ -80,10 +80,6 @@ def test_nodes_are_what_was_asked_for_and_the_line_says_everything(talk: Talk) -
     assert len(info["pv"].split()) <= int(info["depth"]) <= int(info["seldepth"])
 
 
-def test_win_draw_loss_are_shown_only_when_asked_for(talk: Talk) -> None:
-    assert "wdl" not in last_info(talk.ask("position startpos", "go nodes 10"))
-
-
 def test_go_while_thinking_is_answered_after_the_one_before(talk: Talk) -> None:
     talk.say("position startpos", "go infinite", "position startpos moves e2e4", "go nodes 20")
     first, second = talk.until("bestmove")[-1], talk.until("bestmove")[-1]
@@ -92,12 +88,6 @@ def test_go_while_thinking_is_answered_after_the_one_before(talk: Talk) -> None:
     board.push_uci("e2e4")
     assert chess.Move.from_uci(second.split()[1]) in board.legal_moves
     assert talk.sync() == []
-
-
-def test_stop_at_once_still_gives_a_move(talk: Talk) -> None:
-    for _ in range(20):
-        talk.say("position startpos", "go infinite", "stop")
-        assert chess.Move.from_uci(talk.until("bestmove")[-1].split()[1]) in START
 
 
 def test_stop_is_answered_within_a_round() -> None:
@@ -162,13 +152,6 @@ def test_ponderhit_after_the_search_is_done_is_answered_at_once() -> None:
         assert counting.rows == evaluated
 
 
-def test_stray_stops_and_ponderhits_are_ignored(talk: Talk) -> None:
-    talk.say("stop", "ponderhit", "stop", "position startpos", "go nodes 5")
-    talk.until("bestmove")
-    talk.say("ponderhit", "stop", "isready")
-    assert talk.until("readyok") == ["readyok"]
-
-
 @pytest.mark.parametrize("shuffle", ["g1f3 g8f6 f3g1 f6g8", "b1c3 b8c6 c3b1 c6b8"])
 def test_a_position_600_moves_long_is_played_on(talk: Talk, shuffle: str) -> None:
     moves = " ".join([shuffle] * 150)
@@ -195,27 +178,6 @@ def test_a_long_game_told_move_by_move_is_followed_by_its_new_moves_alone(
         talk.say(f"position startpos moves {' '.join(words)}")
     talk.sync()
     assert len(played) == 600
-
-
-@pytest.mark.parametrize(
-    ("fen", "said"), [(MATED, "info depth 0 score mate 0"), (STALEMATED, "info depth 0 score cp 0")]
-)
-@pytest.mark.parametrize(
-    "go", ["go nodes 10", "go movetime 5", "go wtime 1 btime 1", "go", "go depth 3", "go mate 2"]
-)
-def test_where_the_game_is_over_there_is_no_move(talk: Talk, fen: str, said: str, go: str) -> None:
-    assert talk.ask(f"position fen {fen}", go) == [said, "bestmove (none)"]
-
-
-@pytest.mark.parametrize(
-    ("fen", "said"), [(MATE_IN_ONE, "mate 1"), (MATE_IN_TWO, "mate 2"), (LOST_IN_TWO, "mate -1")]
-)
-def test_mates_are_found_and_counted(talk: Talk, fen: str, said: str) -> None:
-    assert last_info(talk.ask(f"position fen {fen}", "go nodes 20000"))["score"] == said
-
-
-def test_go_mate_ends_when_the_mate_is_found(talk: Talk) -> None:
-    assert last_info(talk.ask(f"position fen {MATE_IN_TWO}", "go mate 2"))["score"] == "mate 2"
 
 
 @pytest.mark.parametrize("depth", [1, 2, 4])
@@ -375,32 +337,3 @@ def test_every_go_has_one_answer_whatever_is_said_around_it(
     assert chess.Move.from_uci(long_talk.until("bestmove")[-1].split()[1]) in board.legal_moves
     long_talk.say("isready")
     assert not [line for line in long_talk.until("readyok") if line.startswith("bestmove")]
-
-
-@pytest.mark.parametrize(
-    ("line", "why"),
-    [
-        ("xyzzy", "unknown command 'xyzzy'"),
-        (b"\xff\x00\x80", "unknown command"),
-        ("position", "position is startpos or fen"),
-        ("position fen 8/8", "not a FEN: '8/8'"),
-        ("position fen 8/8/8/8/8/8/8/8 w - - 0 1", "not a playable position"),
-        ("position startpos moves e2e4 e2e4", "illegal move 'e2e4'"),
-        ("setoption", "setoption needs"),
-        ("setoption name Nonsense value 3", "no such option: 'Nonsense'"),
-        ("setoption name MultiPV value 9999", "MultiPV is between 1 and 218, not '9999'"),
-        ("setoption name UCI_ShowWDL value maybe", "UCI_ShowWDL is true or false"),
-        (b"x" * (3 << 20), "a line of more than 1048576 bytes is skipped"),
-        (
-            b"position startpos moves " + b"e2e4 " * 300_000,
-            "a line of more than 1048576 bytes is skipped",
-        ),
-    ],
-)
-def test_what_is_wrong_is_told_in_one_line_and_nothing_else_happens(
-    talk: Talk, line: str | bytes, why: str
-) -> None:
-    assert talk.complaint(line).startswith(why)
-    lines = talk.ask("position startpos", "go nodes 5")
-    assert len([line for line in lines if line.startswith("info depth")]) == 1
-    assert chess.Move.from_uci(lines[-1].split()[1]) in START

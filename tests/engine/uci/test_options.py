@@ -282,12 +282,6 @@ def test_multipv_shows_so_many_moves_best_first(talk: Talk) -> None:
     assert lines[-1].split()[1] == infos[0]["pv"].split()[0]
 
 
-def test_more_lines_than_moves_show_every_move(talk: Talk) -> None:
-    talk.say("setoption name MultiPV value 218")
-    lines = talk.ask("position fen 7k/8/8/8/8/8/r7/7K w - - 0 1", "go nodes 50")
-    assert int(last_info(lines)["multipv"]) == 1  # h1g1 alone
-
-
 def test_simulations_bound_a_move_that_nothing_else_bounds(talk: Talk) -> None:
     talk.say("setoption name Simulations value 32")
     assert last_info(talk.ask("position startpos", "go"))["nodes"] == "32"
@@ -295,16 +289,6 @@ def test_simulations_bound_a_move_that_nothing_else_bounds(talk: Talk) -> None:
         timed.say("setoption name Simulations value 32")
         lines = timed.ask("position startpos moves e2e4", "go wtime 600000 btime 600000")
         assert last_info(lines)["nodes"] == "32"
-
-
-def test_searchmoves_restrict_the_root(talk: Talk) -> None:
-    lines = talk.ask("position startpos", "go nodes 3000 searchmoves a2a3 h2h4 e2e5")
-    assert lines[0] == "info string searchmoves: 'e2e5' is not legal here"
-    assert lines[-1].split()[1] in ("a2a3", "h2h4")
-    assert talk.best("position startpos", "go nodes 50 searchmoves e2e5") in {
-        move.uci() for move in START
-    }
-    assert talk.best("position startpos", "go movetime 1 searchmoves b1a3") == "b1a3"
 
 
 def test_the_search_goes_on_with_a_full_hash(talk: Talk) -> None:
@@ -356,17 +340,6 @@ def test_checkpoint_and_threads_load_a_player_anew(monkeypatch: pytest.MonkeyPat
         ("/my net", 2),
         (None, 2),
     ]
-
-
-def test_without_a_player_there_is_no_engine() -> None:
-    def load(checkpoint: str | None, threads: int) -> Evaluator:
-        raise UserError("there is no network")
-
-    with Talk(load=load, ready=False) as talk:
-        talk.say("uci", "isready")
-        assert talk.until("info")[-1] == "info string there is no network"
-        talk.end()
-        assert str(talk.error) == "there is no network"
 
 
 def test_the_network_gets_no_more_threads_than_there_are_cores(

@@ -86,13 +86,6 @@ def test_the_moves_of_a_game_on_a_clock_are_searched_as_in_a_time_a_move(
     assert min(nodes for _, _, nodes, free in asked if free) >= 50
 
 
-def test_some_of_the_moves_are_searched_on_a_clock_as_long_as_all() -> None:
-    with Talk(Counting(ROUND)) as talk:
-        nodes, milliseconds = effort(talk.ask(QUIET, f"go {CLOCK} searchmoves f1b5 f1c4 d2d4"))
-        assert nodes >= at_move_time(talk, QUIET, milliseconds) / 2
-        assert nodes >= 20
-
-
 def test_several_lines_are_searched_and_shown_on_a_clock() -> None:
     with Talk(Counting(ROUND)) as talk:
         talk.say("setoption name MultiPV value 3")
@@ -125,15 +118,6 @@ def test_the_only_move_is_answered_at_once_with_a_score() -> None:
         assert last_info(lines)["score"].startswith("cp ")
 
 
-def test_one_of_the_moves_is_answered_at_once_with_a_score() -> None:
-    with Talk(Counting(ROUND)) as talk:
-        lines = talk.ask(QUIET, "go wtime 60000 btime 60000 searchmoves a2a3")
-        nodes, milliseconds = effort(lines)
-        assert (lines[-1].split()[1], nodes) == ("a2a3", 1)
-        assert milliseconds < 1000
-        assert last_info(lines)["score"].startswith("cp ")
-
-
 @pytest.mark.parametrize(
     "go", ["go depth 3 searchmoves a2a3 h2h4", "go mate 2 searchmoves a2a3 h2h4 nodes 40"]
 )
@@ -153,9 +137,3 @@ def test_depth_and_mate_are_searched_on_a_fresh_tree(go: str) -> None:
         talk.say("position startpos", f"{go} nodes 50")
         nodes, _ = effort(talk.until("bestmove"))
         assert nodes >= 3
-
-
-@pytest.mark.parametrize("go", ["go mate", "go mate 0", "go mate -3", "go mate x"])
-def test_a_mate_in_no_moves_is_answered_at_once(go: str) -> None:
-    with Talk() as talk:
-        assert effort(talk.ask("position startpos", go))[0] <= 1

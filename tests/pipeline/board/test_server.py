@@ -15,7 +15,7 @@ import pytest
 from starlette.testclient import TestClient
 
 import model
-from engine.search import simulate
+from engine.search import puct
 from pipeline.board import networks as networks_of_page
 from pipeline.board import server
 from pipeline.board.networks import Networks
@@ -321,4 +321,4 @@ def test_the_page_opens_after_a_first_search(monkeypatch: pytest.MonkeyPatch) ->
     networks = Networks()
     server.serve(networks, 0)
     assert found == [1]
-    assert simulate.select_leaves.signatures
+    assert puct.select_leaves.signatures

@@ -1,32 +1,45 @@
-"""A round of simulations: descend to leaves, expand those that were evaluated, back their values
-up.
+"""One round of simulations, by PUCT: round, descend, score, expand, backup.
 
-    select_leaves            each game descends to its leaves, whose planes make one batch for the
-    evaluator;
-      descend                from the root to a position without a value;
-    expand_and_backup        after the evaluator;
-      expand                 the leaf's legal moves become edges, likeliest first;
-      backup                 the value goes up the path, its sign changed at each ply.
+    select_leaves       the round: each game descends to leaves, whose planes make one batch
+      descend           from the root to a position without a value
+        puct_edge       the score: which move a descent takes (gumbel.py has the other algorithm)
+    expand_and_backup   after the evaluator
+      expand            a leaf's legal moves become edges, likeliest first
+      backup            the value goes up the path, its sign changed at each ply
+
+PUCT (Silver et al. 2018), with lc0's growth of exploration and first-play urgency (FPU), and
+KataGo's scaling by variance:
+
+    score = Q + c * prior * sqrt(visits of all moves) / (1 + visits of this one)
+    c     = (c_puct + c_factor * log((visits of all + 1 + c_base) / c_base))
+            * (1 + c_stdev * (stdev / STDEV_PRIOR - 1))
+
+stdev is the standard deviation of the values found below the node. Where they are much alike, small
+differences in Q decide earlier.
+
+Each visit in flight counts in Q as a loss (virtual loss). An unvisited move has the node's mean of
+finished visits, less fpu_reduction * sqrt(sum of the priors of moves with a finished visit), as in
+lc0's GetFpu. Moves that are proven lost are left out unless all are.
 
 Axes: G slots, N slots of this run, B rows of the batch, P planes, A labels, D depth of a path, M
 moves of a node, W outcomes.
 """
 
-from math import exp, isfinite
+from math import exp, isfinite, log, sqrt
 from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from engine.board.bitboard import EMPTY, RANK_8, U, bit, lowest
-from engine.board.movegen import MOVE_PLANES, TYPES, count_moves
-from engine.board.position import MAX_MOVES, PAWN, WORDS, Position
+from engine.board.movegen import count_moves
+from engine.board.position import MAX_MOVES, WORDS, Position
 from engine.board.rules import GOES_ON, MATE
 from engine.encoding.planes import PLANES
-from engine.search.chess_rules import examine, play
+from engine.search.budget import count_selectable, is_decided
+from engine.search.chess_rules import examine, list_moves, play
 from engine.search.config import SearchParams
-from engine.search.select import next_edge
+from engine.search.gumbel import gumbel_edge
 from engine.search.tree import (
     LOST,
     MAX_DEPTH,
@@ -38,22 +51,22 @@ from engine.search.tree import (
     Forest,
     Int,
     new_node,
+    propagate_proof,
     set_ending,
 )
 
 BACKED_UP, EVALUATE, COLLISION = 0, 1, 2
-"""Results of `descend`: its value was known and is backed up; it needs an evaluation; the leaf's
-evaluation is in flight."""
+"""Results of `descend`: its value was known and is backed up; its leaf needs an evaluation; its
+leaf's evaluation is in flight."""
 EXPANDED, NO_ROOM, NOT_FINITE = 0, 1, 2
 """Results of `expand`. A node that was not expanded is unchanged."""
-MOST_KNOWN = 256
-"""Maximum number of descents to known values of one slot in a round, so that `stop` is polled
-regularly."""
+MAX_KNOWN_VALUES = 256
+"""Limit of a slot's descents to known values in one round, so that `stop` is polled regularly."""
+STDEV_PRIOR, STDEV_PRIOR_VISITS = 0.4, 2.0
+"""Prior of a node's standard deviation of values, and its weight in visits, as in KataGo."""
 
-_QUEEN = 5
 _PROMOTION_SHARES = np.array([0.0, 0.0, 0.0084, 0.0036, 0.0185, 0.9695])
-"""Share of a promotion's prior by python-chess piece type: measured on 13,645 promotions of rapid
-games."""
+"""Share of a promotion's prior by python-chess piece type, from 13,645 promotions of people."""
 _LOWEST_LOGIT = -1e30
 
 
@@ -90,61 +103,37 @@ def select_leaves(
     params: SearchParams,
     batch: Round,
 ) -> Any:
-    """Descend each slot's tree to up to `leaves` positions without a value; return the number of
-    rows in `batch`.
+    """Descend each slot's tree to up to `leaves` leaves; return the number of rows in `batch`.
 
-    `wanted` and `done` (int64[N]) count simulations. A descent whose value is known is backed up at
+    `wanted` and `done` (int64[N]) count simulations. A descent to a known value is backed up at
     once, and the next one begins. A slot whose root is proven or decided gets `wanted` = `done`.
     """
     position = np.empty(WORDS, dtype=np.uint64)
     rows = 0
     for index in range(len(slots)):
-        slot, taken, known = slots[index], 0, 0
-        game = forest.slots[slot]
-        while taken < leaves and known < MOST_KNOWN and done[index] < wanted[index]:
-            if forest.nodes[slot, 0].proof != UNKNOWN or _is_decided(
+        slot, added, known = slots[index], 0, 0
+        game, root = forest.slots[slot], forest.nodes[slots[index], 0]
+        while added < leaves and known < MAX_KNOWN_VALUES and done[index] < wanted[index]:
+            if root.proof != UNKNOWN or is_decided(
                 forest, slot, wanted[index], done[index], params
             ):
                 wanted[index] = done[index]
                 break
             path = (batch.nodes[rows], batch.edges[rows])
-            how, depth, leaf = descend(
+            result, depth, leaf = descend(
                 forest, slot, done[index], params, path, position, batch.planes[rows]
             )
-            if how == COLLISION:
+            if result == COLLISION:
                 break
             done[index] += 1
             game.deepest = max(np.int64(game.deepest), depth)
-            if how == EVALUATE:
+            if result == EVALUATE:
                 batch.slots[rows], batch.leaves[rows], batch.depths[rows] = slot, leaf, depth
                 rows += 1
-                taken += 1
+                added += 1
             else:
                 known += 1
     return rows
-
-
-@njit(cache=True, nogil=True)
-def _is_decided(forest: Forest, slot: Int, wanted: Int, done: Int, params: SearchParams) -> Any:
-    """Return whether more simulations cannot or need not change the root's most visited move."""
-    if params.gumbel or not (params.early_stop or params.dominance > 0.0):
-        return False
-    root = forest.nodes[slot, 0]
-    most = second = total = np.int64(0)
-    for edge in range(root.first, root.first + root.count):
-        visits = np.int64(forest.edges[slot, edge].visits)
-        total += visits
-        if visits > most:
-            most, second = visits, most
-        elif visits > second:
-            second = visits
-    if params.early_stop and most - second > wanted - done:
-        return True
-    return (
-        params.dominance > 0.0
-        and 2 * done >= wanted
-        and np.float64(most) >= params.dominance * np.float64(total)
-    )
 
 
 @njit(cache=True, nogil=True)
@@ -157,11 +146,10 @@ def descend(
     position: Position,
     planes: Any,
 ) -> Any:
-    """Go from the root to a position without a value; return (how it ended, depth, leaf or
-    NO_NODE).
+    """Go from the root to a position without a value; return (result, depth, leaf or NO_NODE).
 
     Fills `path` = (nodes, edges) int32[D] and, for EVALUATE, `planes` (uint64[77]). `position`
-    (uint64[16]) is scratch. The nodes and edges of the path count the visit, and have it in flight.
+    (uint64[16]) is scratch. The nodes and edges of the path count the visit as in flight.
     """
     nodes, edges = path
     position[:] = forest.roots[slot]
@@ -169,23 +157,20 @@ def descend(
     while index >= 0:
         node = forest.nodes[slot, index]
         if node.proof != UNKNOWN or node.ending != GOES_ON:
-            won_or_lost = node.proof in (WON, LOST)
-            backup(
-                forest,
-                slot,
-                path,
-                depth,
-                index,
-                np.float64(node.proof) if won_or_lost else 0.0,
-                1.0 - won_or_lost,
-            )
+            decisive = node.proof in (WON, LOST)
+            value = np.float64(node.proof) if decisive else 0.0
+            backup(forest, slot, path, depth, index, value, 1.0 - decisive)
             return BACKED_UP, depth, index
         if node.count == WAITING:
             undo_path(forest, slot, path, depth)
             return COLLISION, depth, index
         if node.count == NEW or depth == MAX_DEPTH:
             break
-        edge = next_edge(forest, slot, index, simulation, params)
+        # A branch that is always taken alike: a function passed in would compile the round twice.
+        if params.gumbel:
+            edge = gumbel_edge(forest, slot, index, simulation, params)
+        else:
+            edge = puct_edge(forest, slot, index, params)
         nodes[depth], edges[depth] = index, edge
         depth += 1
         move = forest.edges[slot, edge]
@@ -202,15 +187,8 @@ def descend(
         forest.nodes[slot, index].key = key
         set_ending(forest.nodes[slot, index], ending)
     if ending != GOES_ON:
-        backup(
-            forest,
-            slot,
-            path,
-            depth,
-            index,
-            -1.0 if ending == MATE else 0.0,
-            0.0 if ending == MATE else 1.0,
-        )
+        mated = 1.0 if ending == MATE else 0.0
+        backup(forest, slot, path, depth, index, -mated, 1.0 - mated)
         return BACKED_UP, depth, index
     if index >= 0 and forest.nodes[slot, index].count == NEW:
         forest.nodes[slot, index].count = WAITING
@@ -218,33 +196,57 @@ def descend(
 
 
 @njit(cache=True, nogil=True)
-def undo_path(forest: Forest, slot: Int, path: Any, depth: Int) -> None:
-    """Take back the visits of a descent that gets no value."""
-    nodes, edges = path
-    for step in range(depth):
-        node, move = forest.nodes[slot, nodes[step]], forest.edges[slot, edges[step]]
-        node.visits -= 1
-        node.in_flight -= 1
-        move.visits -= 1
-        move.in_flight -= 1
+def puct_edge(forest: Forest, slot: Int, index: Int, params: SearchParams) -> Any:
+    """Return the edge of a node with the largest PUCT score, int64."""
+    node = forest.nodes[slot, index]
+    first, last = np.int64(node.first), np.int64(node.first) + np.int64(node.count)
+    all_visits = np.float64(node.visits - node.ended)
+    c = params.c_puct
+    if params.c_factor > 0.0:
+        c += params.c_factor * log((all_visits + 1.0 + params.c_base) / params.c_base)
+    if params.c_stdev > 0.0:
+        c *= 1.0 + params.c_stdev * (estimate_stdev(node) / STDEV_PRIOR - 1.0)
+    exploration = c * sqrt(max(all_visits, 1.0))
+    unvisited = node.value_sum / max(np.float64(node.visits - node.in_flight), 1.0)
+    unvisited -= params.fpu_reduction * sqrt(np.float64(node.visited_policy))
+    start, stop = first, first + count_selectable(forest, slot, index, params)
+    while True:
+        best, choice = -np.inf, NO_NODE
+        for edge in range(start, stop):
+            move = forest.edges[slot, edge]
+            if move.proof == LOST:
+                continue
+            visits, value = np.float64(move.visits), unvisited
+            if visits > 0.0:
+                value = (move.value_sum - np.float64(move.in_flight)) / visits
+            score = value + move.bias + exploration * move.prior / (1.0 + visits)
+            if score > best:
+                best, choice = score, edge
+        if choice >= 0:
+            return choice
+        if stop == last:
+            return first  # all are proven losses, and so the node itself
+        start, stop = stop, last
 
 
 @njit(cache=True, nogil=True)
-def undo_round(forest: Forest, first: Int, rows: Int, batch: Round) -> None:
-    """Take back the descents of a round's rows from `first` on, which get no value."""
-    for row in range(first, rows):
-        slot, leaf, depth = batch.slots[row], batch.leaves[row], batch.depths[row]
-        if leaf >= 0 and forest.nodes[slot, leaf].count == WAITING:
-            forest.nodes[slot, leaf].count = NEW
-        undo_path(forest, slot, (batch.nodes[row], batch.edges[row]), depth)
+def estimate_stdev(node: Any) -> Any:
+    """Return the standard deviation of a node's finished values, float64.
+
+    It is shrunk towards STDEV_PRIOR as in KataGo.
+    """
+    visits = max(np.float64(node.visits - node.in_flight), 1.0)
+    mean = node.value_sum / visits
+    squares = max(node.square_sum, mean * mean * visits)
+    squares += (mean * mean + STDEV_PRIOR * STDEV_PRIOR) * STDEV_PRIOR_VISITS
+    return sqrt(max(squares / (visits + STDEV_PRIOR_VISITS - 1.0) - mean * mean, 0.0))
 
 
 @njit(cache=True, nogil=True)
 def expand_and_backup(
     forest: Forest, rows: Int, batch: Round, logits: Any, wdl: Any, params: SearchParams
 ) -> Any:
-    """Expand the round's leaves with their evaluations, logits float32[B, A] and wdl float32[B, W],
-    and back the values up.
+    """Expand the round's leaves by logits float32[B, A] and back up wdl float32[B, W].
 
     Return the number of rows done: fewer than `rows` where the next one's evaluation is not finite.
     """
@@ -256,12 +258,9 @@ def expand_and_backup(
         draw = min(max(np.float64(wdl[row, 1]), 0.0), 1.0)
         if leaf >= 0 and forest.nodes[slot, leaf].count == WAITING:
             forest.nodes[slot, leaf].count = NEW
-            if (
-                expand(
-                    forest, slot, leaf, batch.planes[row], logits[row], params.policy_temperature
-                )
-                == NOT_FINITE
-            ):
+            temperature = params.policy_temperature
+            result = expand(forest, slot, leaf, batch.planes[row], logits[row], temperature)
+            if result == NOT_FINITE:
                 return row
             forest.nodes[slot, leaf].value = value
         backup(forest, slot, (batch.nodes[row], batch.edges[row]), depth, leaf, value, draw)
@@ -272,10 +271,10 @@ def expand_and_backup(
 def expand(
     forest: Forest, slot: Int, node: Int, planes: Any, logits: Any, temperature: float
 ) -> Any:
-    """Add the edges of a node; return EXPANDED, NO_ROOM (as for more than MAX_MOVES moves) or
-    NOT_FINITE.
+    """Add the edges of a node; return EXPANDED, NO_ROOM or NOT_FINITE.
 
-    `planes` uint64[77] and `logits` float32[A] are of the node's position, its mover's view.
+    `planes` uint64[77] and `logits` float32[A] are of the node's position, its mover's view. There
+    is no room for more than MAX_MOVES moves either.
     """
     first = np.int64(forest.slots[slot].edges)
     count = count_moves(planes, planes)
@@ -283,7 +282,7 @@ def expand(
         return NO_ROOM
     last = first + count
     moves = forest.edges[slot, first:last]
-    _list_moves(planes, moves)
+    list_moves(planes, moves)
     if not _set_priors(logits, moves, temperature):
         return NOT_FINITE
     _sort_by_prior(moves)
@@ -293,31 +292,11 @@ def expand(
 
 
 @njit(cache=True, nogil=True)
-def _list_moves(planes: Any, moves: Any) -> None:
-    """Write the legal moves of planes (uint64[77]) as new edges (EDGE[M])."""
-    seventh = planes[PAWN] & (RANK_8 << U(8))
-    count = np.int64(0)
-    for kind in range(TYPES):
-        sources = planes[MOVE_PLANES + kind]
-        while sources != EMPTY:
-            source = lowest(sources)
-            sources &= sources - U(1)
-            promotes = bit(source) & seventh != EMPTY
-            for piece in range(4 if promotes else 1):
-                move = moves[count]
-                move.label = kind * 64 + np.int64(source)
-                move.promotion = _QUEEN - piece if promotes else 0
-                move.child, move.proof, move.value_sum = NO_NODE, UNKNOWN, 0.0
-                move.visits = move.in_flight = 0
-                count += 1
-
-
-@njit(cache=True, nogil=True)
 def _set_priors(logits: Any, moves: Any, temperature: float) -> Any:
-    """Set the priors of edges: softmax of their logits (float32[A]), a promotion's divided among
-    its four pieces.
+    """Set edges' priors, the softmax of logits (float32[A]); return whether all are finite.
 
-    Return whether they are finite: NaN and infinity are not, and -inf is a prior of 0.
+    The four pieces of a promotion share its prior. A logit of -inf is a prior of 0; NaN and
+    infinity are not finite.
     """
     most = _LOWEST_LOGIT
     for index in range(len(moves)):
@@ -338,8 +317,9 @@ def _set_priors(logits: Any, moves: Any, temperature: float) -> Any:
 
 @njit(cache=True, nogil=True)
 def _sort_by_prior(moves: Any) -> None:
-    """Sort new edges (EDGE[M]) by prior, likeliest first; equal ones stay in order. Insertion,
-    since lists are short.
+    """Sort new edges (EDGE[M]) by prior, likeliest first; equal ones stay in order.
+
+    Lists are short, so insertion is fast. New edges differ in prior, label and promotion alone.
     """
     for index in range(1, len(moves)):
         prior = moves[index].prior
@@ -358,11 +338,10 @@ def _sort_by_prior(moves: Any) -> None:
 def backup(
     forest: Forest, slot: Int, path: Any, depth: Int, leaf: Int, value: float, draw: float
 ) -> None:
-    """Add a value and draw probability (view of the leaf's mover) along a path, in the view of each
-    node's own mover.
+    """Add a value and a draw probability along a path, and propagate proofs upwards.
 
-    `path` = (nodes int32[D], edges int32[D]); `leaf` is the node it ended at, or NO_NODE. Proofs
-    are propagated upwards.
+    They are in the view of the leaf's mover. `path` is (nodes int32[D], edges int32[D]), `leaf` the
+    node where it ended or NO_NODE.
     """
     nodes, edges = path
     proven = False
@@ -398,34 +377,22 @@ def backup(
 
 
 @njit(cache=True, nogil=True)
-def propagate_proof(forest: Forest, slot: Int, index: Int) -> Any:
-    """Prove a node by its moves' proofs if they suffice; return whether it is proven now.
-
-    One won move proves a win; otherwise all must be proven. The winner takes the shortest way, the
-    loser the longest.
-    """
-    node = forest.nodes[slot, index]
-    best, distance, complete = np.int64(LOST), np.int64(-1), True
-    for edge in range(node.first, node.first + node.count):
-        proof = np.int64(forest.edges[slot, edge].proof)
-        if proof == UNKNOWN:
-            complete = False
-            continue
-        plies = plies_to_end(forest, slot, edge)
-        if proof > best or distance < 0:
-            best, distance = proof, plies
-        elif proof == best:
-            distance = min(distance, plies) if proof == WON else max(distance, plies)
-    if best != WON and not complete:
-        return False
-    node.proof, node.distance = best, distance
-    return True
+def undo_path(forest: Forest, slot: Int, path: Any, depth: Int) -> None:
+    """Take back the visits of a descent that gets no value."""
+    nodes, edges = path
+    for step in range(depth):
+        node, move = forest.nodes[slot, nodes[step]], forest.edges[slot, edges[step]]
+        node.visits -= 1
+        node.in_flight -= 1
+        move.visits -= 1
+        move.in_flight -= 1
 
 
 @njit(cache=True, nogil=True)
-def plies_to_end(forest: Forest, slot: Int, edge: Int) -> Any:
-    """Return the plies from a node to the proven end by one of its moves, int64."""
-    child = forest.edges[slot, edge].child
-    return np.int64(1) + (
-        np.int64(forest.nodes[slot, child].distance) if child >= 0 else np.int64(0)
-    )
+def undo_round(forest: Forest, first: Int, rows: Int, batch: Round) -> None:
+    """Take back the descents of a round's rows from `first` on, which get no value."""
+    for row in range(first, rows):
+        slot, leaf, depth = batch.slots[row], batch.leaves[row], batch.depths[row]
+        if leaf >= 0 and forest.nodes[slot, leaf].count == WAITING:
+            forest.nodes[slot, leaf].count = NEW
+        undo_path(forest, slot, (batch.nodes[row], batch.edges[row]), depth)

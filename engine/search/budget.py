@@ -1,0 +1,108 @@
+"""Options of one self-learning system, off by default: which moves and how many simulations.
+
+    count_selectable      top-k, tail filter, progressive widening: how many moves may be selected
+    is_decided            early stop, dominance: whether the search of a root may end
+    allot_simulations     budgets by the number of moves and by the phase of the game
+    penalize_repetitions  a bias on root moves that repeat a position
+
+Each reads its options once per node, root or round, never per move. They are plain branches:
+a variant of the kernels for each combination would have to be compiled.
+"""
+
+from math import ceil
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from engine.board.bitboard import U, popcount
+from engine.board.movegen import legal_key, legal_planes
+from engine.board.position import KING
+from engine.search.chess_rules import play, times_in_history
+from engine.search.config import SearchParams
+from engine.search.tree import Forest, Int
+
+USUAL_MOVES, MIN_FACTOR, MAX_FACTOR = 30.0, 0.25, 2.0
+"""Legal moves at which the budget is the usual one, and bounds of the factor on it."""
+
+
+@njit(cache=True, nogil=True)
+def count_selectable(forest: Forest, slot: Int, index: Int, params: SearchParams) -> Any:
+    """Count the moves of a node, likeliest first, that may be selected now, int64."""
+    node = forest.nodes[slot, index]
+    count = kept = np.int64(node.count)
+    if params.top_k > 0:
+        kept = min(kept, np.int64(params.top_k))
+    if params.tail_mass > 0.0:
+        before_tail, tail = count, 0.0
+        while before_tail > 1:
+            tail += forest.edges[slot, node.first + before_tail - 1].prior
+            if tail > params.tail_mass:
+                break
+            before_tail -= 1
+        kept = min(kept, before_tail)
+    if params.widening_factor > 0.0:
+        wide = np.int64(ceil(params.widening_factor * np.float64(node.visits) ** 0.5))
+        kept = min(kept, max(wide, np.int64(1)))
+    return kept
+
+
+@njit(cache=True, nogil=True)
+def is_decided(forest: Forest, slot: Int, wanted: Int, done: Int, params: SearchParams) -> Any:
+    """Return whether more simulations cannot or need not change the root's most visited move."""
+    if params.gumbel or not (params.early_stop or params.dominance > 0.0):
+        return False
+    root = forest.nodes[slot, 0]
+    most = second = total = np.int64(0)
+    for edge in range(root.first, root.first + root.count):
+        visits = np.int64(forest.edges[slot, edge].visits)
+        total += visits
+        if visits > most:
+            most, second = visits, most
+        elif visits > second:
+            second = visits
+    if params.early_stop and most - second > wanted - done:
+        return True
+    return (
+        params.dominance > 0.0
+        and 2 * done >= wanted
+        and np.float64(most) >= params.dominance * np.float64(total)
+    )
+
+
+@njit(cache=True, nogil=True)
+def allot_simulations(forest: Forest, slot: Int, simulations: Int, params: SearchParams) -> Any:
+    """Return the simulations that a root gets, int64: 0 for 0, otherwise at least 1."""
+    if simulations < 1:
+        return np.int64(0)
+    factor = 1.0
+    if params.branching_exponent > 0.0:
+        moves = np.float64(forest.nodes[slot, 0].count)
+        by_moves = (moves / USUAL_MOVES) ** params.branching_exponent
+        factor *= min(max(by_moves, MIN_FACTOR), MAX_FACTOR)
+    if params.endgame_factor < 1.0:
+        pieces = U(0)
+        for word in range(KING):
+            pieces += popcount(forest.roots[slot, word])
+        left = min(np.float64(pieces) / 30.0, 1.0)  # 30 pieces besides the kings at the start
+        factor *= params.endgame_factor + (1.0 - params.endgame_factor) * left
+    return max(np.int64(np.float64(simulations) * factor), np.int64(1))
+
+
+@njit(cache=True, nogil=True)
+def penalize_repetitions(
+    forest: Forest, slot: Int, planes: NDArray[np.uint64], penalty: Any
+) -> None:
+    """Set the bias of root moves: minus `penalty` for those that repeat a position of the game.
+
+    `planes` (uint64[77]) is scratch.
+    """
+    root, position = forest.nodes[slot, 0], np.empty_like(forest.roots[slot])
+    for edge in range(root.first, root.first + root.count):
+        move = forest.edges[slot, edge]
+        position[:] = forest.roots[slot]
+        play(position, move.label, move.promotion)
+        legal_planes(position, planes)
+        repeats = times_in_history(forest, slot, legal_key(position, planes)) > 0
+        move.bias = -penalty if repeats else 0.0

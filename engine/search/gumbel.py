@@ -1,0 +1,189 @@
+"""Gumbel: the root's plan and choice by Sequential Halving, and the descent below it.
+
+Source: Danihelka et al. 2022, "Policy improvement by planning with Gumbel". Numbers and tie-breaks
+follow mctx (gumbel_muzero_policy, qtransform_completed_by_mix_value), so its defaults mean the same
+here. Visits in flight do not change Q. Moves that are proven lost are left out unless all are.
+
+All values are seen by the mover at the node.
+
+Axes: M moves of a node, S simulations.
+"""
+
+from math import ceil, exp, log, log2
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from engine.board.position import MAX_MOVES
+from engine.board.rng import gumbel
+from engine.search.config import SearchParams
+from engine.search.tree import LOST, Forest, Int
+
+MAXVISIT_INIT = 50.0
+"""Added to the largest visit count in the weight of completed Q-values, as in mctx."""
+_TINY = 1e-30
+"""Least prior whose logarithm is taken, and least divisor."""
+
+
+@njit(cache=True, nogil=True)
+def begin_halving(
+    forest: Forest, slot: Int, noise: bool, wanted: Int, params: SearchParams
+) -> None:
+    """Draw a root's Gumbel noise, store its moves' visits so far, and plan `wanted` simulations."""
+    root, scale = forest.nodes[slot, 0], params.gumbel_scale if noise else 0.0
+    assert root.count <= forest.moves.shape[1]
+    for index in range(root.count):
+        move = forest.moves[slot, index]
+        move.visits_before = forest.edges[slot, root.first + index].visits
+        move.noise = scale * gumbel(forest.rng[slot])
+    considered = min(np.int64(params.max_considered_actions), np.int64(root.count))
+    planned = min(np.int64(forest.schedule.shape[1]), wanted)
+    plan_halving(considered, planned, forest.schedule[slot])
+
+
+@njit(cache=True, nogil=True)
+def gumbel_edge(forest: Forest, slot: Int, node: Int, simulation: Int, params: SearchParams) -> Any:
+    """Return the edge that a descent takes at an expanded node, int64."""
+    if node == 0 and simulation < forest.schedule.shape[1]:
+        return halving_edge(forest, slot, simulation, params)
+    return improved_policy_edge(forest, slot, node, params)
+
+
+@njit(cache=True, nogil=True)
+def plan_halving(considered: Int, simulations: Int, out: NDArray[np.int32]) -> None:
+    """Write the plan of Sequential Halving (Karnin et al. 2013) into `out` (int32[S]).
+
+    Entry s is how often the move of simulation s has been visited before it: rounds of equal visits
+    for `considered` moves, then for half as many, down to two, as mctx's
+    `get_sequence_of_considered_visits`.
+    """
+    if considered <= 1:
+        for index in range(simulations):
+            out[index] = index
+        return
+    rounds = np.int64(ceil(log2(np.float64(considered))))
+    done, visits, left = 0, 0, considered
+    while done < simulations:
+        for _ in range(max(np.int64(1), simulations // (rounds * left))):
+            for _ in range(left):
+                if done < simulations:
+                    out[done] = visits
+                    done += 1
+            visits += 1
+        left = max(np.int64(2), left // 2)
+
+
+@njit(cache=True, nogil=True)
+def _mixed_value(forest: Forest, slot: Int, index: Int) -> Any:
+    """Return v_mix (appendix D), float64.
+
+    It weights the evaluator's value by 1 and the visited moves' mean by prior by their visits.
+    """
+    node = forest.nodes[slot, index]
+    total, priors, weighted = 0.0, 0.0, 0.0
+    for edge in range(node.first, node.first + node.count):
+        move = forest.edges[slot, edge]
+        visits = np.float64(move.visits - move.in_flight)
+        if visits > 0.0:
+            total += visits
+            priors += move.prior
+            weighted += move.prior * move.value_sum / visits
+    return (np.float64(node.value) + total * weighted / max(priors, _TINY)) / (total + 1.0)
+
+
+@njit(cache=True, nogil=True)
+def completed_values(
+    forest: Forest, slot: Int, index: Int, params: SearchParams, out: NDArray[np.float64]
+) -> None:
+    """Write sigma(completed Q) of a node's moves into `out` (float64[M]).
+
+    sigma(Q) = (Q - min Q) * (MAXVISIT_INIT + max N) * value_scale / span. The span is max Q - min Q
+    as in mctx; without `rescale_values` it is 2, the range of values. Unvisited moves have Q =
+    v_mix.
+    """
+    first, count = forest.nodes[slot, index].first, np.int64(forest.nodes[slot, index].count)
+    assert count <= len(out)
+    mixed = _mixed_value(forest, slot, index)
+    least, most, most_visits = np.inf, -np.inf, 0.0
+    for place in range(count):
+        move = forest.edges[slot, first + place]
+        visits = np.float64(move.visits - move.in_flight)
+        out[place] = move.value_sum / visits if visits > 0.0 else mixed
+        if -1 <= move.proof <= 1:
+            out[place] = np.float64(move.proof)
+        out[place] += move.bias
+        least, most = min(least, out[place]), max(most, out[place])
+        most_visits = max(most_visits, visits)
+    span = max(most - least, 1e-8) if params.rescale_values else 2.0
+    scale = (MAXVISIT_INIT + most_visits) * params.value_scale / span
+    for place in range(count):
+        out[place] = (out[place] - least) * scale
+
+
+@njit(cache=True, nogil=True)
+def improved_policy(
+    forest: Forest, slot: Int, index: Int, params: SearchParams, out: NDArray[np.float64]
+) -> None:
+    """Write softmax(logits + sigma(completed Q)) of a node's moves into `out` (float64[M])."""
+    first, count = forest.nodes[slot, index].first, np.int64(forest.nodes[slot, index].count)
+    completed_values(forest, slot, index, params, out)
+    most, total = -np.inf, 0.0
+    for place in range(count):
+        out[place] += log(max(np.float64(forest.edges[slot, first + place].prior), _TINY))
+        most = max(most, out[place])
+    for place in range(count):
+        out[place] = exp(out[place] - most)
+        total += out[place]
+    for place in range(count):
+        out[place] /= total
+
+
+@njit(cache=True, nogil=True)
+def improved_policy_edge(forest: Forest, slot: Int, index: Int, params: SearchParams) -> Any:
+    """Return the edge whose share of visits lags most behind the improved policy, int64."""
+    policy = np.empty(MAX_MOVES, dtype=np.float64)
+    improved_policy(forest, slot, index, params, policy)
+    node = forest.nodes[slot, index]
+    first, child_visits = np.int64(node.first), np.float64(node.visits - node.ended)
+    best, choice = -np.inf, first
+    for place in range(node.count):
+        move = forest.edges[slot, first + place]
+        score = policy[place] - np.float64(move.visits) / (1.0 + child_visits)
+        if move.proof != LOST and score > best:
+            best, choice = score, first + place
+    return choice
+
+
+@njit(cache=True, nogil=True)
+def halving_edge(forest: Forest, slot: Int, simulation: Int, params: SearchParams) -> Any:
+    """Return the root's edge for a simulation of this run, int64; past the plan, the winner.
+
+    Of the moves visited as often as the plan says, it is the one with the largest noise + logit +
+    sigma(completed Q). A proof can leave no such move: then the least visited that is not lost.
+    """
+    values = np.empty(MAX_MOVES, dtype=np.float64)
+    completed_values(forest, slot, 0, params, values)
+    first, count = np.int64(forest.nodes[slot, 0].first), np.int64(forest.nodes[slot, 0].count)
+    most, least = np.int64(-1), np.int64(2**31)
+    for place in range(count):
+        move = forest.edges[slot, first + place]
+        if move.proof != LOST:
+            visits = np.int64(move.visits - forest.moves[slot, place].visits_before)
+            most, least = max(most, visits), min(least, visits)
+    planned = most
+    if simulation < forest.schedule.shape[1]:
+        planned = np.int64(forest.schedule[slot, simulation])
+    for wanted in (planned, least):
+        best, choice = -np.inf, np.int64(-1)
+        for place in range(count):
+            move, more = forest.edges[slot, first + place], forest.moves[slot, place]
+            if np.int64(move.visits - more.visits_before) != wanted or move.proof == LOST:
+                continue
+            score = more.noise + log(max(np.float64(move.prior), _TINY)) + values[place]
+            if score > best:
+                best, choice = score, first + place
+        if choice >= 0:
+            return choice
+    return first

@@ -1,0 +1,117 @@
+"""Short conversations with the UCI engine, word for word.
+
+`>` is a line to the engine. `<` is a pattern of the next line heard; `<<` skips lines up to one
+that fits. Every transcript ends with `isready`, and nothing but `readyok` may be left to hear.
+"""
+
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from tests.engine.uci.uci_talk import Talk
+
+MATE_IN_ONE = "6k1/5ppp/8/8/8/8/8/4R1K1 w - - 0 1"
+MATE_IN_TWO = "3r2k1/5ppp/8/8/8/8/4R3/4R1K1 w - - 0 1"
+LOST_IN_TWO = "3rR1k1/5ppp/8/8/8/8/8/4R1K1 b - - 0 1"
+MATED = "R5k1/5ppp/8/8/8/8/8/6K1 b - - 0 1"
+STALEMATED = "7k/5Q2/6K1/8/8/8/8/8 b - - 0 1"
+MOVE = "bestmove [a-h][12][a-h][34].*"
+"""A move from the starting position."""
+GOES = [
+    ["> go nodes 10"],
+    ["> go movetime 5"],
+    ["> go wtime 1 btime 1"],
+    ["> go"],
+    ["> go depth 3"],
+    ["> go mate 2"],
+    ["> go infinite", "> stop"],
+    ["> go ponder nodes 5", "> ponderhit", "> stop"],
+]
+MISTAKES = {
+    "xyzzy": "unknown command 'xyzzy'",
+    "position": "position is startpos or fen",
+    "position fen 8/8": "not a FEN: '8/8'",
+    "position fen 8/8/8/8/8/8/8/8 w - - 0 1": "not a playable position",
+    "position startpos moves e2e4 e2e4": "illegal move 'e2e4'",
+    "setoption": "setoption needs",
+    "setoption name Nonsense value 3": "no such option: 'Nonsense'",
+    "setoption name MultiPV value 9999": "MultiPV is between 1 and 218, not '9999'",
+    "setoption name UCI_ShowWDL value maybe": "UCI_ShowWDL is true or false",
+    "setoption name Hash value 0": "Hash",
+    "setoption name Hash value x": "Hash",
+    "setoption name Hash": "Hash",
+    "setoption name Hash value 1e3": "Hash",
+    "setoption name Style value yes": "Style",
+    "setoption name UCI_LimitStrength value yes": "UCI_LimitStrength",
+    "setoption name UCI_Elo value 99": "UCI_Elo",
+    "setoption name CPuct value nan": "CPuct",
+    "setoption name CPuct value -1": "CPuct",
+    "setoption name CPuct value inf": "CPuct",
+    "setoption name Temperature value inf": "Temperature",
+    f"setoption name Seed value {'9' * 5000}": "Seed",
+    "x" * (3 << 20): "a line of more than 1048576 bytes is skipped",
+    f"position startpos moves {'e2e4 ' * 300_000}": "a line of more than 1048576 bytes is skipped",
+}
+TRANSCRIPTS = [
+    *(
+        [f"> position fen {fen}", *go, f"< info depth 0 score {score}", r"< bestmove \(none\)"]
+        for fen, score in ((MATED, "mate 0"), (STALEMATED, "cp 0"))
+        for go in GOES
+    ),
+    *(
+        [f"> position fen {fen}", f"> {go}", f"<< info.* score {score} .*", "<< bestmove .*"]
+        for fen, score, go in (
+            (MATE_IN_ONE, "mate 1", "go nodes 20000"),
+            (MATE_IN_TWO, "mate 2", "go nodes 20000"),
+            (LOST_IN_TWO, "mate -1", "go nodes 20000"),
+            (MATE_IN_TWO, "mate 2", "go mate 2"),
+        )
+    ),
+    *(
+        [
+            *(f"> {line}", f"< info string {re.escape(answer)}.*"),
+            *("> position startpos", "> go nodes 5", "< info depth .*", f"< {MOVE}"),
+        ]
+        for line, answer in MISTAKES.items()
+    ),
+    *(
+        ["> position startpos", f"> {go}", "<< info .* nodes [01] .*", f"< {MOVE}"]
+        for go in ("go mate", "go mate 0", "go mate -3", "go mate x")
+    ),
+    [
+        *("> stop", "> ponderhit", "> stop", "> position startpos", "> go nodes 5"),
+        *("< info depth .*", f"< {MOVE}", "> ponderhit", "> stop"),
+    ],
+    [
+        *("> position startpos", "> go nodes 300 searchmoves a2a3 h2h4 e2e5"),
+        *("< info string searchmoves: 'e2e5' is not legal here", "<< bestmove (a2a3|h2h4).*"),
+    ],
+    ["> position startpos", "> go nodes 5 searchmoves e2e5", "< info string .*", f"<< {MOVE}"],
+]
+
+
+@pytest.fixture(scope="module")
+def long_talk() -> Iterator[Talk]:
+    with Talk() as talk:
+        yield talk
+
+
+@pytest.mark.parametrize("transcript", TRANSCRIPTS, ids=lambda lines: " ".join(lines)[:60])
+def test_transcript(long_talk: Talk, transcript: list[str]) -> None:
+    long_talk.say("ucinewgame")
+    heard: list[str] = []
+    for line in transcript:
+        kind, _, text = line.partition(" ")
+        if kind == ">":
+            long_talk.say(text)
+            continue
+        heard.append(long_talk.until("")[-1])
+        while kind == "<<" and not re.fullmatch(text, heard[-1]):
+            heard.append(long_talk.until("")[-1])
+        assert re.fullmatch(text, heard[-1]), heard
+    assert long_talk.sync() == []
+
+
+def test_bytes_that_are_no_text_are_an_unknown_command(long_talk: Talk) -> None:
+    assert long_talk.complaint(b"\xff\x00\x80").startswith("unknown command")
