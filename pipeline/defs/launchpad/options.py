@@ -89,9 +89,9 @@ class CheckpointOptions:
     minutes: float | None = 5.0
     """Minutes of training. Training from scratch on many games gains by an hour and more."""
     start: str = "auto"
-    """Weights to start from: auto (the embedded network for fewer than 100,000 games and its own
-    preset, else scratch), embedded, scratch, or a folder in datasets/checkpoints. With a start, the
-    default learning rate is 0.0005."""
+    """Weights to start from: auto (those that an existing run started from; else the embedded
+    network for fewer than 100,000 games and its own preset, else scratch), embedded, scratch, or a
+    folder in datasets/checkpoints. With a start, the default learning rate is 0.0005."""
     preset: Annotated[str, presets] = DEFAULT_PRESET
     """Network to train; `fianchetto presets` describes them."""
     training_set: str = ""

@@ -1,5 +1,6 @@
 """What a report is of: a sample drawn across all games, however they are given."""
 
+import re
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -89,17 +90,18 @@ def test_without_a_limit_every_position_of_the_file_counts(pgn: Path) -> None:
     assert (found["positions"], found["games"]) == (plies, GAMES)
 
 
-def test_the_common_rule_says_which_rows_it_is_of(pgn: Path) -> None:
+@pytest.mark.parametrize(
+    ("rule", "words"),
+    [
+        (Rule(min_ply=12, limit=60), "from ply 12 on.*a random sample of at most 60 positions"),
+        (Rule(min_ply=4), "from ply 10 on of every game"),
+    ],
+)
+def test_the_common_rule_says_which_rows_it_is_of(rule: Rule, words: str, pgn: Path) -> None:
     """The report's own rule may count fewer rows than the common one: its figures are then of
     those."""
-    found = report(NETWORK, pgn=pgn, rule=Rule(min_ply=12, limit=400), players=False)
-    assert "from ply 12 on" in found["common_rule"]["rule"]
-    assert "a random sample of at most 400 positions" in found["common_rule"]["rule"]
-    found = report(NETWORK, pgn=pgn, rule=Rule(min_ply=4), players=False)
-    assert (
-        "from ply 10 on of every game, mover's clock at least 30 s where known"
-        in found["common_rule"]["rule"]
-    )
+    found = report(NETWORK, pgn=pgn, rule=rule, players=False)
+    assert re.search(words, found["common_rule"]["rule"])
 
 
 def test_a_sample_without_a_row_that_counts_says_what_to_raise(tmp_path: Path) -> None:
@@ -124,7 +126,7 @@ def test_the_exported_network_answers_where_it_agrees_with_torch(
     pgn: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bare = shutil.copytree(NETWORK, tmp_path / "bare", ignore=shutil.ignore_patterns("model.onnx"))
-    words: dict[str, Any] = {"pgn": pgn, "rule": Rule(limit=400)}
+    words: dict[str, Any] = {"pgn": pgn, "rule": Rule(limit=150)}
     plain = report(NETWORK, **words)
     assert plain["evaluated_by"] == "torch", "too few positions to compare first"
     monkeypatch.setattr("pipeline.evaluation.report.CHECKED", 100)
@@ -132,7 +134,7 @@ def test_the_exported_network_answers_where_it_agrees_with_torch(
     monkeypatch.setattr("model.inference.evaluator.dtype_for", lambda *_: torch.float32)
     exported = report(NETWORK, **words)
     assert exported["evaluated_by"].startswith("the exported network in int8 (top-1 ")
-    assert 0 < abs(exported["cross_entropy"] - plain["cross_entropy"]) < 0.02
+    assert 0 < abs(exported["cross_entropy"] - plain["cross_entropy"]) < 0.05
     assert report(bare, **words)["evaluated_by"] == "torch"
     assert [one["evaluated_by"] for one in reports([NETWORK, bare], **words)["reports"]] == [
         "torch",

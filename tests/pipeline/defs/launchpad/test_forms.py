@@ -114,9 +114,10 @@ def test_each_field_has_its_sentence_and_is_shown() -> None:
         hints = get_type_hints(cls, include_extras=True)
         names = [field.name for field in dataclasses.fields(cls) if "hidden" not in field.metadata]
         assert list(fields) == [name for name in names if not is_hidden(name, hints[name])]
+        sentences = descriptions(cls)
         for name, shown in fields.items():
-            assert (shown.description or "").startswith(descriptions(cls)[name]), name
-            assert descriptions(cls)[name].rstrip().endswith("."), name
+            assert (shown.description or "").startswith(sentences[name]), name
+            assert sentences[name].rstrip().endswith("."), name
     assert make_form(Inner).model_fields["steps"].default == 0
     assert "0 means none" in str(make_form(Inner).model_fields["steps"].description)
 
