@@ -15,9 +15,11 @@ def size(preset: Preset) -> dict[str, int]:
     """Return a preset's `parameters`, and `flops` of a forward pass for one position (a
     multiply-add is two).
 
-    Only convolutions and matrix products count; nothing is computed.
+    Only convolutions and matrix products count.
     """
-    with torch.device("meta"), FlopCounterMode(display=False) as counter:
+    with torch.device("meta"):  # random weights would take longer than the pass
         network = Network(preset).eval()
+    network.to_empty(device="cpu")
+    with torch.inference_mode(), FlopCounterMode(display=False) as counter:
         network(blank_rows(preset, 1, USUAL_MOVES))
     return {"parameters": parameters(network), "flops": counter.get_total_flops()}

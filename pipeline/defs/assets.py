@@ -167,7 +167,7 @@ def checkpoint(
         joined = find_input(datasets.training_set, options.training_set, training_set.key, context)
         root = context.run.root_run_id or context.run.run_id
         out = datasets.checkpoint(options.name or f"{options.preset}-{root[:8]}")
-        start, settings, why = choose_start(options, joined, datasets)
+        start, settings, why = choose_start(options, joined, out, datasets)
         context.log.info(f"training starts from {why}")
         work = partial(train_on, [joined], options.preset, settings, out, start=start)
         card = run_child(work, progress=log_asset_progress(context), lock=out)

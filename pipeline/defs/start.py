@@ -4,7 +4,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from engine.errors import UserError
-from engine.json_files import parse_json
+from engine.json_files import check, parse_json, read_json
+from model.card import CARD, Card
 from model.training.config import TrainConfig
 from pipeline.dataset.dataset import Dataset
 from pipeline.defs.launchpad.options import CheckpointOptions
@@ -16,13 +17,18 @@ TUNING_RATE = 5e-4
 
 
 def choose_start(
-    options: CheckpointOptions, training_set: Path, datasets: Datasets
+    options: CheckpointOptions, training_set: Path, out: Path, datasets: Datasets
 ) -> tuple[Path | None, TrainConfig, str]:
-    """Return the checkpoint to start from, None for random weights, the configuration, and why."""
+    """Return the checkpoint to start from, None for random weights, the configuration, and why.
+
+    `auto` keeps the start of a run that `out` holds.
+    """
     start, why = None, "start is set"
-    if options.start == "auto":
+    if options.start == "auto" and (out / CARD).exists():
+        start, why = _read_start(out, datasets), "the run that continues began there"
+    elif options.start == "auto":
         count = count_positions(training_set)
-        card = parse_json((EMBEDDED / "checkpoint.json").read_bytes())
+        card = parse_json((EMBEDDED / CARD).read_bytes())
         is_own = card["preset"]["name"] == options.preset
         start = EMBEDDED if is_own and count < SCRATCH_POSITIONS else None
         why = f"{count:,} positions" + (
@@ -40,6 +46,17 @@ def choose_start(
     if config.learning_rate == TrainConfig(minutes=1.0).learning_rate:
         config = replace(config, learning_rate=TUNING_RATE)
     return start, config, f"{start.name} ({why}), learning rate {config.learning_rate:g}"
+
+
+def _read_start(out: Path, datasets: Datasets) -> Path | None:
+    """Return the checkpoint that the run in `out` started from, None for random weights."""
+    card = read_json(out / CARD, UserError)
+    check(out / CARD, card, Card, UserError)
+    before = card["data"].get("start")
+    if before is None:
+        return None
+    name = str(before.get("name", ""))
+    return EMBEDDED if name == EMBEDDED.name else datasets.checkpoint(name)
 
 
 def count_positions(training_set: Path) -> int:

@@ -30,11 +30,8 @@ def test_a_dataset_is_made_opened_and_played_from(tmp_path: Path) -> None:
     assert batch["planes"].dtype == np.uint64
     epoch = list(dataset)
     assert len(epoch) == len(dataset)
-    rows = sorted(
-        zip(
-            *(np.concatenate([one[name] for one in epoch]) for name in ("game", "ply")), strict=True
-        )
-    )
+    columns = (np.concatenate([one[name] for one in epoch]) for name in ("game", "ply"))
+    rows = sorted(zip(*columns, strict=True))
     stored = pl.read_parquet(out / "train-*.parquet")
     assert rows == sorted(stored.select("game", "ply").iter_rows()), "an epoch has every row once"
     board = chess.Board()
@@ -47,13 +44,12 @@ def test_a_dataset_is_made_opened_and_played_from(tmp_path: Path) -> None:
     assert fianchetto.__version__
 
 
-@pytest.mark.parametrize(
-    ("board", "elo", "problem"),
-    [("startpos", -5, "elo is -5, and must be from 0"), ("e4", None, "not a FEN: 'e4'")],
-)
-def test_what_cannot_be_played_is_a_clear_error(board: str, elo: int | None, problem: str) -> None:
-    with pytest.raises(UserError, match=problem):
-        fianchetto.load(device="cpu").choose(board, rating=elo)
+def test_a_board_or_a_rating_that_cannot_be_is_a_clear_error() -> None:
+    player = fianchetto.load(device="cpu")
+    with pytest.raises(UserError, match="elo is -5"):
+        player.choose("startpos", rating=-5)
+    with pytest.raises(UserError, match="not a FEN: 'e4'"):
+        player.choose("e4")
 
 
 def test_a_network_is_trained_and_measured(tmp_path: Path) -> None:
@@ -77,11 +73,6 @@ import fianchetto
 shares = fianchetto.IngestConfig(val_share=0.1, test_share=0.3)
 fianchetto.ingest(["dump.pgn"], "positions", shares, workers=2)
 """
-TRAIN = """
-config = fianchetto.TrainConfig(steps=2, batch_size=16, device="cpu")
-fianchetto.train("positions", "network", config, preset="fianchetto-xs")
-found = fianchetto.report("network", "positions", rule=fianchetto.Rule(limit=50))
-"""
 SAY = "print('rows', fianchetto.read_manifest('positions')['positions']['total'])\n"
 
 
@@ -92,7 +83,6 @@ def test_a_plain_program_needs_no_guard(way: str, tmp_path: Path) -> None:
     text, start = INGEST + SAY, subprocess.run
     words = ["-"]
     if way == "script":
-        text += TRAIN + "print('measured', found['positions'])\n"
         (tmp_path / "script.py").write_text(text)
         words = ["script.py"]
     elif way == "notebook":
@@ -107,29 +97,18 @@ def test_a_plain_program_needs_no_guard(way: str, tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert [line.split()[0] for line in done.stdout.splitlines()] == (
-        ["rows", "measured"] if way == "script" else ["rows"]
-    )
+    assert [line.split()[0] for line in done.stdout.splitlines()] == ["rows"]
     assert "Error" not in done.stderr
 
 
 def test_one_path_is_taken_for_a_list_and_nothing_else_is(tmp_path: Path) -> None:
     dump = tmp_path / "dump.pgn"
     dump.write_text("\n".join(random_game(seed) for seed in range(8)))
-    made = [
-        fianchetto.ingest(given, tmp_path / name, workers=1)
-        for name, given in (
-            ("text", str(dump)),
-            ("path", dump),
-            ("list", [dump]),
-            ("tuple", (str(dump),)),
-        )
-    ]
-    assert all(one == made[0] for one in made)
-    one, two = tmp_path / "text", tmp_path / "path"
-    assert len(fianchetto.open_dataset([one, two], batch_size=16)) == len(
-        fianchetto.open_dataset(one, two, batch_size=16)
-    )
+    one, two = tmp_path / "text", tmp_path / "list"
+    made = fianchetto.ingest(str(dump), one, workers=1)
+    assert fianchetto.ingest([dump], two, workers=1) == made
+    both = fianchetto.open_dataset([one, two], batch_size=16)
+    assert len(both) == len(fianchetto.open_dataset(one, two, batch_size=16))
     for wrong in (5, None, [5], {"a": 1}, b"x"):
         with pytest.raises(UserError, match="sources must be a path or a list of paths"):
             fianchetto.ingest(wrong, tmp_path / "wrong")  # type: ignore[arg-type]
@@ -140,27 +119,26 @@ def test_one_path_is_taken_for_a_list_and_nothing_else_is(tmp_path: Path) -> Non
             fianchetto.rows(one, count=count)  # type: ignore[arg-type]
     with pytest.raises(UserError, match="named twice"):
         fianchetto.open_dataset(one, tmp_path / "." / "text")
+    config = fianchetto.TrainConfig(steps=1, batch_size=4)
     with pytest.raises(UserError, match="named twice"):
-        fianchetto.train(
-            [one, one], tmp_path / "network", fianchetto.TrainConfig(steps=1, batch_size=4)
-        )
+        fianchetto.train([one, one], tmp_path / "network", config)
 
 
 @pytest.mark.parametrize(
-    ("settings", "problem"),
+    "settings",
     [
-        ({"player": "me"}, "player must be a valid tuple"),
-        ({"speeds": "blitz"}, "speeds must be a valid tuple"),
-        ({"min_elo": "1500"}, "min_elo must be a valid integer"),
-        ({"min_elo": 1500.5}, "min_elo must be a valid integer"),
-        ({"seed": True}, "seed must be a valid integer"),
-        ({"sample": "0.5"}, "sample must be a valid number"),
-        ({"rated_only": 1}, "rated_only must be a valid boolean"),
-        ({"terminations": ("resigned",)}, "terminations: 'resigned' is none of normal"),
+        {"player": "me"},
+        {"speeds": "blitz"},
+        {"min_elo": "1500"},
+        {"min_elo": 1500.5},
+        {"seed": True},
+        {"sample": "0.5"},
+        {"rated_only": 1},
+        {"terminations": ("resigned",)},
     ],
 )
-def test_settings_of_another_type_are_refused(settings: dict[str, object], problem: str) -> None:
-    with pytest.raises(UserError, match=problem):
+def test_settings_of_another_type_are_refused(settings: dict[str, object]) -> None:
+    with pytest.raises(UserError, match=next(iter(settings))):
         fianchetto.IngestConfig(**settings)  # type: ignore[arg-type]
 
 
@@ -177,15 +155,12 @@ def test_importing_it_is_light() -> None:
     assert subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, check=False).returncode == 0
 
 
-@pytest.mark.parametrize("name", ["model", "engine", "pipeline"])
-def test_a_file_of_ones_own_that_hides_a_package_is_named(name: str, tmp_path: Path) -> None:
+def test_a_file_of_ones_own_that_hides_a_package_is_named(tmp_path: Path) -> None:
+    name = "engine"
     (tmp_path / f"{name}.py").write_text("weights = 'mine'\n")
     code = f"import sys; sys.path[:0] = [{str(tmp_path)!r}, {str(REPOSITORY)!r}]; import fianchetto"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert done.returncode == 1
-    assert done.stderr.splitlines()[-1] == (
-        f"ImportError: {tmp_path / name}.py hides Fianchetto's package {name!r}: rename it, or "
-        f"work from another folder"
-    )
+    assert f"{tmp_path / name}.py hides" in done.stderr.splitlines()[-1]

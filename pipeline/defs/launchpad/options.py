@@ -82,8 +82,9 @@ class CheckpointOptions:
     """Network to train; `fianchetto presets` describes them."""
     start: str = "auto"
     """Starting weights: auto, embedded, scratch, or a folder in datasets/checkpoints. auto takes
-    the embedded network for fewer than 100,000 games and the same preset, otherwise scratch. With a
-    start, the default learning rate is 0.0005."""
+    those that an existing run started from; for a new run, the embedded network if there are fewer
+    than 100,000 games and the preset is its own, otherwise scratch. With a start, the default
+    learning rate is 0.0005."""
     training_set: str = ""
     """Folder in datasets/training_sets; "" for that of this run, or the newest one."""
     name: str = ""

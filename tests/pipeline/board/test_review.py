@@ -3,7 +3,9 @@ command."""
 
 import json
 import math
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import chess
 import numpy as np
@@ -21,6 +23,17 @@ from pipeline.storage.preflight import is_installed
 from tests.pipeline.board.games import EVALS, SHORT, WITHOUT
 
 
+@cache
+def player() -> Any:
+    return model.load(EMBEDDED, device="cpu")
+
+
+def review_rows(pgn: str, source: str = "auto") -> tuple[dict, list[dict], dict]:
+    """Return a review's header, rows and summary."""
+    header, *parts, last = review(ReviewRequest(pgn=pgn, source=source), player())
+    return header["header"], [part["row"] for part in parts], last["summary"]
+
+
 def curve(centipawns: int) -> float:
     """Return the expected score of docs/glossary.md's curve: a margin of 98 and a slope of 517
     centipawns; 1 for a mate."""
@@ -30,9 +43,7 @@ def curve(centipawns: int) -> float:
 
 @pytest.fixture(scope="module")
 def rows() -> list[dict]:
-    player = model.load(EMBEDDED, device="cpu")
-    _, *parts, _ = review(ReviewRequest(pgn=SHORT), player)
-    return [part["row"] for part in parts]
+    return review_rows(SHORT)[1]
 
 
 def test_losses_follow_from_the_games_evaluations(rows: list[dict]) -> None:
@@ -46,9 +57,9 @@ def test_losses_follow_from_the_games_evaluations(rows: list[dict]) -> None:
 
 
 def test_probabilities_are_those_of_the_movers_rating(rows: list[dict]) -> None:
-    board, player = chess.Board(), model.load(EMBEDDED, device="cpu")
+    board = chess.Board()
     board.push_san("e4")
-    known = player.choose(board, rating=1100, opponent_rating=1500).probabilities
+    known = player().choose(board, rating=1100, opponent_rating=1500).probabilities
     assert rows[1]["probability"] == pytest.approx(known[chess.Move.from_uci("e7e5")], abs=1e-6)
     assert rows[6]["found"]
     assert rows[6]["best"] == "Qxf7#"
@@ -64,12 +75,9 @@ def test_an_evaluation_of_thousands_of_digits_is_none() -> None:
 
 def test_mates_and_promotions_are_reviewed() -> None:
     pgn = '[FEN "8/P5k1/8/8/8/8/8/7K w - - 0 1"]\n\n1. a8=N *'
-    header, first, *_ = review(
-        ReviewRequest(pgn=pgn, source="search"), model.load(EMBEDDED, device="cpu")
-    )
-    assert header["header"]["ratings"] == {"white": 1500, "black": 1500}
-    assert "white's rating is unknown" in header["header"]["about"]
-    row = first["row"]
+    header, (row,), _ = review_rows(pgn, "search")
+    assert header["ratings"] == {"white": 1500, "black": 1500}
+    assert "white's rating is unknown" in header["about"]
     assert (row["name"], row["best"]) == ("1. a8=N", "a8=Q")
     assert row["loss"] > BLUNDER
     # policies name the square, not the piece
@@ -79,13 +87,11 @@ def test_mates_and_promotions_are_reviewed() -> None:
 def test_a_mate_counts_as_a_won_game_and_a_missed_one_in_a_won_game_is_no_blunder() -> None:
     start = '[FEN "6k1/5ppp/8/8/8/8/5PPP/4Q1K1 w - - 0 1"]\n\n'
     for pgn, source in (("1. Kf1 { [%eval 20.0] }", "game"), ("1. Kf1", "search")):
-        _, first, _ = review(
-            ReviewRequest(pgn=start + pgn, source=source), model.load(EMBEDDED, device="cpu")
-        )
+        _, (row,), _ = review_rows(start + pgn, source)
         if source == "search":
-            assert (first["row"]["before"], first["row"]["best"]) == (1.0, "Qe8#")
-            assert first["row"]["loss"] == pytest.approx(1 - first["row"]["score"])
-        assert not first["row"]["blunder"]
+            assert (row["before"], row["best"]) == (1.0, "Qe8#")
+            assert row["loss"] == pytest.approx(1 - row["score"])
+        assert not row["blunder"]
     lost = '[FEN "1r4k1/8/8/8/8/8/5PPP/6K1 w - - 0 1"]\n\n1. Kh1 { [%eval #-1] }'
     assert scores.score_in_game(read_pgn(lost).end()) == 0.0
 
@@ -113,14 +119,9 @@ def test_the_risk_grows_with_the_policy_on_blunders_and_falls_with_the_rating() 
 
 
 def test_losses_of_moves_are_the_searchs_and_unvisited_ones_are_unknown() -> None:
-    board, player = (
-        chess.Board("6k1/5ppp/8/8/8/8/5PPP/R5K1 w - - 0 1"),
-        model.load(EMBEDDED, device="cpu"),
-    )
-    policy, analysis = (
-        player.choose(board, rating=1500).probabilities,
-        player.analyse(board, 8, lines=0),
-    )
+    board = chess.Board("6k1/5ppp/8/8/8/8/5PPP/R5K1 w - - 0 1")
+    policy = player().choose(board, rating=1500).probabilities
+    analysis = player().analyse(board, 8, lines=0)
     labels = policy_labels(policy, analysis)
     visited = {found.move for found in analysis.moves if found.visits or found.mate}
     assert [move in visited for move in policy] == (~np.isnan(labels.loss)).tolist()
@@ -148,26 +149,21 @@ def test_the_command_prints_what_the_page_shows(
     reason="there is no stockfish here (Debian: apt-get install stockfish)",
 )
 def test_stockfish_scores_a_game_that_has_no_evaluations() -> None:
-    header, *parts, last = review(ReviewRequest(pgn=WITHOUT), model.load(EMBEDDED, device="cpu"))
-    assert header["header"]["source"] == "stockfish"
-    rows = [part["row"] for part in parts]
+    header, rows, summary = review_rows(WITHOUT)
+    assert header["source"] == "stockfish"
     assert [row["name"] for row in rows if row["blunder"]] == ["3... Nf6"]
     assert rows[6]["found"]
-    assert 5 in last["summary"]["moments"]
+    assert 5 in summary["moments"]
 
 
 def test_the_search_scores_a_game_where_nothing_else_does(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     monkeypatch.setattr(preflight, "DEBIANS_GAMES", "")
-    header, *parts, _ = review(ReviewRequest(pgn=WITHOUT), model.load(EMBEDDED, device="cpu"))
-    assert header["header"]["source"] == "search"
-    assert parts[5]["row"]["blunder"]
+    header, rows, _ = review_rows(WITHOUT)
+    assert header["source"] == "search"
+    assert rows[5]["blunder"]
     with pytest.raises(scores.ConfigError, match="not installed"):
-        list(
-            review(
-                ReviewRequest(pgn=WITHOUT, source="stockfish"), model.load(EMBEDDED, device="cpu")
-            )
-        )
+        review_rows(WITHOUT, "stockfish")
 
 
 @pytest.mark.parametrize(
@@ -179,12 +175,9 @@ def test_the_search_scores_a_game_where_nothing_else_does(monkeypatch: pytest.Mo
     ],
 )
 def test_a_game_that_goes_on_after_a_draw_by_the_rules_is_reviewed_to_its_end(pgn: str) -> None:
-    header, *parts, _ = review(
-        ReviewRequest(pgn=pgn, source="search"), model.load(EMBEDDED, device="cpu")
-    )
-    rows = [part["row"] for part in parts]
-    assert [row["uci"] for row in rows] == header["header"]["moves"]
-    board, drawn = chess.Board(header["header"]["start"]), 0
+    header, rows, _ = review_rows(pgn, "search")
+    assert [row["uci"] for row in rows] == header["moves"]
+    board, drawn = chess.Board(header["start"]), 0
     for row in rows:
         board.push_uci(row["uci"])
         if board.outcome():
@@ -194,8 +187,5 @@ def test_a_game_that_goes_on_after_a_draw_by_the_rules_is_reviewed_to_its_end(pg
 
 
 def test_an_endless_rating_is_no_rating() -> None:
-    pgn = f'[WhiteElo "{"9" * 5000}"]\n\n1. e4'
-    first = next(
-        review(ReviewRequest(pgn=pgn, source="search"), model.load(EMBEDDED, device="cpu"))
-    )
-    assert first["header"]["ratings"] == {"white": 1500, "black": 1500}
+    header, *_ = review_rows(f'[WhiteElo "{"9" * 5000}"]\n\n1. e4', "search")
+    assert header["ratings"] == {"white": 1500, "black": 1500}

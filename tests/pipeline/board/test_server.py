@@ -171,30 +171,21 @@ def test_names_of_html_stay_text(client: TestClient) -> None:
     assert set(summary["moments"]) < set(range(7))
 
 
-@pytest.mark.parametrize(
-    ("pgn", "words"),
-    [
-        ("", "no game"),
-        ("[Event", "1 to 2000"),
-        ("1. e4 e5 2. Ke3", "cannot be read"),
-        ('[FEN "9/8/8/8/8/8/8/8 w - - 0 1"]\n\n1. e4', "cannot be read"),
-        ('[Variant "Atomic"]\n\n1. e4', "standard chess"),
-        ("1. e4 -- 2. d4", "null move"),
-        ("\x00\x00\x00", "1 to 2000"),
-    ],
-)
-def test_a_bad_game_is_refused_in_one_line(
-    client: TestClient, pgn: str, words: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    text = refusal(client, "review", pgn=pgn, network="embedded")
-    assert words in text
-    assert not [record for record in caplog.records if record.name.startswith("chess")]
-    assert "\n" not in text
+GAMES = {
+    "": "no game",
+    "[Event": "1 to 2000",
+    "1. e4 e5 2. Ke3": "cannot be read",
+    '[FEN "9/8/8/8/8/8/8/8 w - - 0 1"]\n\n1. e4': "cannot be read",
+    '[Variant "Atomic"]\n\n1. e4': "standard chess",
+    "1. e4 -- 2. d4": "null move",
+    "\x00\x00\x00": "1 to 2000",
+}
 
 
 @pytest.mark.parametrize(
     ("name", "body", "words"),
     [
+        *(("review", {"network": "embedded", "pgn": pgn}, words) for pgn, words in GAMES.items()),
         ("state", {"moves": ["e5"]}, "'e5' is not a legal move"),
         ("state", {"moves": ["e4e4e4e4e4e4"]}, "at most 10 characters"),
         ("state", {"start": "8/8/8/8/8/8/8/8 w - - 0 1"}, "king"),
@@ -205,11 +196,12 @@ def test_a_bad_game_is_refused_in_one_line(
     ],
 )
 def test_a_bad_request_is_refused_in_one_line(
-    client: TestClient, name: str, body: Any, words: str
+    client: TestClient, name: str, body: Any, words: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     text = refusal(client, name, **body)
     assert words in text
     assert "\n" not in text
+    assert not [record for record in caplog.records if record.name.startswith("chess")]
 
 
 def test_other_pages_and_other_hosts_are_refused(client: TestClient) -> None:

@@ -18,74 +18,40 @@ from pipeline.errors import Stopped
 from pipeline.samples.shipped import EMBEDDED
 from tests.pipeline.months import month
 
-FIGURES = {
-    "headline": "The network finds 26.2 % of the moves in 7,712 positions of the test split of s.",
-    "compared": "On the same positions the hand-written player finds 51.8 %, and chance 7.1 %.",
-}
+FIGURES = {"headline": "The network finds 26.2 %.", "compared": "Chance finds 7.1 %."}
 
 
-def test_a_newcomer_is_told_what_the_figures_mean_and_what_is_next() -> None:
+def test_a_newcomer_reads_the_figures_and_the_next_command() -> None:
     text = describe_first_run(FIGURES, True, Path("reports/net/sample"), Path("my nets/net"))
     assert max(map(len, text.splitlines())) <= 80
-    told = " ".join(text.split())
-    assert f"{FIGURES['headline']} {FIGURES['compared']}" in told
-    assert "2,000 games that the embedded network played" in told
+    assert all(words in " ".join(text.split()) for words in FIGURES.values())
     assert "reports/net/sample/report.html" in text
     (line,) = [line for line in text.splitlines() if line.startswith("play it:")]
     assert parse(shlex.split(line)[3:]).checkpoint == Path("my nets/net")
+    assert "sample" in text
+    assert "sample" not in describe_first_run(FIGURES, False, Path("r"), Path("c"))
 
 
-def test_of_ones_own_games_nothing_is_said_of_the_sample() -> None:
-    text = describe_first_run(FIGURES, False, Path("r"), Path("c"))
-    assert "sample" not in text
-
-
-def test_a_report_says_what_was_measured_by_rating() -> None:
+def test_a_report_says_where_its_page_is_and_what_was_measured_by_rating() -> None:
     figures = FIGURES | {"rule": "every ply"}
-    assert (
-        describe_report(figures, Path("net"), None).splitlines()[3]
-        == "report: --out DIR writes a page with all figures"
-    )
+    assert "--out" in describe_report(figures, Path("net"), None).splitlines()[3]
     plain = describe_report(figures, Path("net"), Path("out")).splitlines()
-    more = describe_report(
-        figures | {"rating_matrix": "best in 9 of 11 bands"}, Path("net"), Path("out")
-    ).splitlines()
-    assert [line for line in more if line not in plain] == ["by rating: best in 9 of 11 bands"]
-    assert [line for line in more if line in plain] == plain
+    more = describe_report(figures | {"rating_matrix": "11 of 11"}, Path("net"), Path("out"))
+    assert [line for line in more.splitlines() if line not in plain] == ["by rating: 11 of 11"]
 
 
 def test_the_next_command_can_be_copied() -> None:
     line = next_command("train", "--positions", "a b", "--minutes", 15, "--out", "x")
-    assert line == "next: fianchetto train --positions 'a b' --minutes 15 --out x"
     assert parse(shlex.split(line)[2:]).positions == ("a b",)
-
-
-def test_few_games_are_trained_from_the_embedded_network_and_many_from_scratch() -> None:
     few, many = (parse(shlex.split(next_training("d", count))[2:]) for count in (5_000, 8_000_000))
     assert few.start.resolve() == EMBEDDED
     assert many.start is None
-    assert few.train.minutes == 5
-
-
-def test_of_fetched_files_it_is_said_which_were_there() -> None:
     entry = {"bytes": 17_812_345, "sha256": "0", "verified": True, "fetched": True}
-    text = describe_downloads(
-        {
-            "lichess_2013-01.pgn.zst": entry,
-            "mine.pgn": entry | {"verified": False, "fetched": False},
-        },
-        Path("dumps"),
-    )
-    assert text.splitlines() == [
-        "dumps/lichess_2013-01.pgn.zst: 17.8 MB, verified",
-        "dumps/mine.pgn: 17.8 MB, not verified: no published hash; already complete, nothing was "
-        "fetched",
-        "next: fianchetto ingest dumps/lichess_2013-01.pgn.zst dumps/mine.pgn --out "
-        "datasets/positions/lichess_2013-01",
-    ]
-
-
-WHY = "most of its games are of one day, 2013.0{}.03: only its val and test splits are held out"
+    found = {"month.pgn.zst": entry, "mine.pgn": entry | {"verified": False, "fetched": False}}
+    first, second, following = describe_downloads(found, Path("dumps")).splitlines()
+    assert first == "dumps/month.pgn.zst: 17.8 MB, verified"
+    assert "not verified" in second
+    assert parse(shlex.split(following)[2:]).sources == ("dumps/month.pgn.zst", "dumps/mine.pgn")
 
 
 def test_join_says_what_it_holds_out_before_it_counts(
@@ -95,9 +61,8 @@ def test_join_says_what_it_holds_out_before_it_counts(
     said: list[str] = []
 
     def counted(*_: object) -> None:
-        assert said == [
-            f"held out of 2013.0{number}: none ({WHY.format(number)})" for number in (1, 2)
-        ]
+        assert len(said) == 2
+        assert all("held out of 2013.0" in line for line in said)
         raise Stopped("before anything is counted")
 
     monkeypatch.setattr(join.LOG, "info", lambda text, *values: said.append(text % values))

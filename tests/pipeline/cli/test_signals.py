@@ -17,28 +17,18 @@ from tests.pipeline.cli.conftest import COMMAND, SAMPLE, SMALLEST
 from tests.waiting import LONG, until
 
 
-@pytest.mark.parametrize(
-    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
-)
-def test_a_signal_while_training_saves_and_is_the_exit_status(
-    number: int, journey: dict[str, Any], tmp_path: Path
+def test_ctrl_c_while_training_saves_and_is_the_exit_status(
+    journey: dict[str, Any], tmp_path: Path
 ) -> None:
-    words = [
-        "train",
-        "--positions",
-        str(journey["folder"] / "positions"),
-        "--out",
-        str(tmp_path),
-        "--minutes",
-        "10",
-    ]
+    positions = str(journey["folder"] / "positions")
+    words = ["train", "--positions", positions, "--out", str(tmp_path), "--minutes", "10"]
     words += [*SMALLEST, "--batch-size", "16"]
     run = forked.Popen([*COMMAND, *words], stderr=subprocess.PIPE, text=True)
     journal = tmp_path / "metrics.jsonl"
     until(lambda: journal.exists() and journal.read_text().count("\n") > 0)
-    run.send_signal(number)
+    run.send_signal(signal.SIGINT)
     _, error = run.communicate(timeout=LONG)
-    assert run.returncode == 128 + number
+    assert run.returncode == 128 + signal.SIGINT
     assert "Traceback" not in error
     assert "run the same command to continue" in error
     card = json.loads((tmp_path / "checkpoint.json").read_text())
@@ -46,43 +36,37 @@ def test_a_signal_while_training_saves_and_is_the_exit_status(
     assert not card["finished"]
 
 
+REPORT = ["report", "--checkpoint", "{net}", "--pgn", str(SAMPLE)]
+EXPORT = ["export", "--checkpoint", "{net}", "--out", "net.onnx"]
+INGEST = ["ingest", str(SAMPLE), "--out", "positions", "--workers", "2"]
 INTERRUPTED = {
-    "report": (
-        ["report", "--checkpoint", "{net}", "--pgn", str(SAMPLE)],
-        "pipeline.evaluation.report:measure_rows",
-    ),
-    "export": (
-        ["export", "--checkpoint", "{net}", "--out", "net.onnx"],
-        "model.inference.export:OnnxEvaluator",
-    ),
-    "ingest": (
-        ["ingest", str(SAMPLE), "--out", "positions", "--workers", "2"],
-        "pipeline.ingest.job:part_name",
-    ),
+    "report": (REPORT, "pipeline.evaluation.report:measure_rows"),
+    "export": (EXPORT, "model.inference.export:OnnxEvaluator"),
+    "ingest": (INGEST, "pipeline.ingest.job:part_name"),
     "uci": (["uci", "--evaluator", "uniform"], "engine.uci.engine:parse_position"),
 }
 """Commands, and a function that each calls in the middle of its work."""
 
 
 @pytest.mark.parametrize(
-    "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)]
+    ("command", "number"),
+    [
+        ("report", signal.SIGTERM),
+        ("ingest", signal.SIGINT),
+        ("uci", signal.SIGTERM),
+        pytest.param("export", signal.SIGINT, marks=pytest.mark.slow),
+        pytest.param("uci", signal.SIGINT, marks=pytest.mark.slow),
+    ],
 )
-@pytest.mark.parametrize("command", INTERRUPTED)
 def test_a_signal_ends_any_command_with_one_line(
     command: str, number: int, journey: dict[str, Any], tmp_path: Path
 ) -> None:
     """In the terminal's whole group: no traceback, of its workers neither, and nothing left."""
     words, function = INTERRUPTED[command]
     words = [word.format(net=journey["folder"] / "net") for word in words]
-    run = subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "tests.pipeline.held_command",
-            str(tmp_path / "held"),
-            function,
-            *words,
-        ],
+    held = ["-m", "tests.pipeline.held_command", str(tmp_path / "held"), function]
+    run = forked.Popen(
+        [sys.executable, *held, *words],
         cwd=tmp_path,
         env=os.environ | {"PYTHONPATH": str(REPOSITORY), "TMPDIR": str(tmp_path)},
         stdin=subprocess.PIPE,

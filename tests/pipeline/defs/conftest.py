@@ -15,7 +15,6 @@ import chess
 import chess.pgn
 import dagster as dg
 import pytest
-from filelock import FileLock
 
 from engine.progress import Progress, silent
 from pipeline.definitions import defs
@@ -42,23 +41,16 @@ def definitions() -> dg.Definitions:
     return defs()
 
 
+@functools.cache
 def random_pgn(games: int, seed: int = 0, plies: int = 40) -> str:
     """Games of random legal moves in Lichess's layout."""
     rng = random.Random(seed)
     written = []
     for number in range(games):
         game, board = chess.pgn.Game(), chess.Board()
-        headers = {
-            "Event": "Rated Blitz game",
-            "Site": f"https://lichess.org/{number:08d}",
-            "White": "a",
-            "Black": "b",
-        }
-        headers |= {
-            "WhiteElo": str(1400 + number),
-            "BlackElo": str(1500 + number),
-            "TimeControl": "300+0",
-        }
+        headers = {"Event": "Rated Blitz game", "White": "a", "Black": "b"}
+        headers |= {"Site": f"https://lichess.org/{number:08d}", "TimeControl": "300+0"}
+        headers |= {"WhiteElo": str(1400 + number), "BlackElo": str(1500 + number)}
         node: chess.pgn.GameNode = game
         while not board.is_game_over() and board.ply() < plies:
             move = rng.choice(list(board.legal_moves))
@@ -189,36 +181,18 @@ Made = tuple[Path, Ran]
 
 @pytest.fixture(scope="session")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
-    """The folder and the runs of `python -m pipeline.defs.run` on a small dump, made once for all
-    workers of pytest."""
-    folder = tmp_path_factory.getbasetemp()
-    folder = (folder.parent if os.environ.get("PYTEST_XDIST_WORKER") else folder) / "made"
+    """The folder and the runs of `python -m pipeline.defs.run` on a small dump."""
     with pytest.MonkeyPatch.context() as monkeypatch:
-        with FileLock(folder.with_suffix(".lock")):
-            if not (folder / "output").exists():
-                folder.mkdir()
-                datasets = prepared(folder, monkeypatch)
-                (datasets / "positions" / "other").mkdir(parents=True)
-                # nobody asked for it
-                (datasets / "positions" / "other" / "manifest.json").write_text("{}")
-                command = [
-                    sys.executable,
-                    "-m",
-                    "pipeline.defs.run",
-                    "--dump",
-                    "small",
-                    "--minutes",
-                    "0.02",
-                ]
-                said = subprocess.run(
-                    command, capture_output=True, text=True, check=False, cwd=ROOT
-                )
-                assert said.returncode == 0, said.stdout + said.stderr
-                shutil.rmtree(datasets / "positions" / "other")
-                (folder / "output").write_text(said.stdout)
-        monkeypatch.setenv("DAGSTER_HOME", str(folder / "home"))
+        datasets = prepared(tmp_path_factory.mktemp("made"), monkeypatch)
+        (datasets / "positions" / "other").mkdir(parents=True)
+        # nobody asked for it
+        (datasets / "positions" / "other" / "manifest.json").write_text("{}")
+        words = [sys.executable, "-m", "pipeline.defs.run", "--dump", "small", "--minutes", "0.02"]
+        said = subprocess.run(words, capture_output=True, text=True, check=False, cwd=ROOT)
+        assert said.returncode == 0, said.stdout + said.stderr
+        shutil.rmtree(datasets / "positions" / "other")
         with dg.DagsterInstance.get() as instance:
-            yield folder / "datasets", Ran(instance, (folder / "output").read_text())
+            yield datasets, Ran(instance, said.stdout)
 
 
 @pytest.fixture

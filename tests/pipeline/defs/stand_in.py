@@ -12,8 +12,6 @@ from typing import Any
 
 from engine.errors import UserError
 from engine.progress import Progress, Stop, Tick
-from model.training.config import TrainConfig
-from pipeline.training.train import train_on
 
 
 def count(upto: object, *, progress: Progress) -> Mapping[str, Any]:
@@ -21,10 +19,6 @@ def count(upto: object, *, progress: Progress) -> Mapping[str, Any]:
     for done in range(1, 4):
         progress(Tick(done, 3, "things", {"loss": 1 / done}, "counting"))
     return {"counted": upto}
-
-
-def refuse() -> Mapping[str, Any]:
-    raise UserError("that cannot be, do this")
 
 
 def refuse_late(out: Path) -> Mapping[str, Any]:
@@ -65,9 +59,10 @@ def sleep(*, progress: Progress) -> Mapping[str, Any]:
 
 
 def train(
-    folder: Path, at: int, positions: Path, config: TrainConfig, *, progress: Progress, stop: Stop
+    folder: Path, at: int, positions: Path, config: Any, *, progress: Progress, stop: Stop
 ) -> Mapping[str, Any]:
     """Train as the real task does, with slow parts from some point on."""
+    from pipeline.training.train import train_on
     from tests.pipeline.slow_training import slow_from
 
     slow_from(folder, at, stop)
@@ -76,15 +71,10 @@ def train(
     )
 
 
-def tell() -> Mapping[str, Any]:
-    """Log a line."""
-    logging.getLogger("model.training.loop").info("a step takes long")
-    return {}
-
-
-def compile_a_kernel() -> Mapping[str, Any]:
-    """Compile as the first call of a kernel does on a machine."""
+def log_and_compile() -> Mapping[str, Any]:
+    """Log a line, and compile as the first call of a kernel does on a machine."""
     import numba
 
+    logging.getLogger("model.training.loop").info("a step takes long")
     numba.njit(lambda x: x + 1)(1)
     return {}

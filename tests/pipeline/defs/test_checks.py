@@ -79,8 +79,7 @@ def test_a_tampered_shard_blocks_training(made: Made, copied: Path, harm: str) -
     assert not result.asset_materializations_for_node("checkpoint")
 
 
-@pytest.mark.parametrize("column", ["planes", "label", "result", "castling", "ep_file", "halfmove"])
-def test_a_wrong_bit_in_a_row_is_found(copied: Path, column: str) -> None:
+def test_a_wrong_bit_in_a_row_is_found(copied: Path) -> None:
     directory = copied / "positions" / "small"
     row = verify.sample_rows(open_manifest(directory), 1)[0]
     wrong = {
@@ -95,7 +94,8 @@ def test_a_wrong_bit_in_a_row_is_found(copied: Path, column: str) -> None:
     games = pq.read_table(directory / "games.parquet").to_pylist()
     start, length = games[row["game"]]["offset"], games[row["game"]]["length"]
     assert verify.row_differs(row, text[start : start + length]) == ""
-    assert column in verify.row_differs(row | {column: wrong[column]}, text[start : start + length])
+    for column, value in wrong.items():
+        assert column in verify.row_differs(row | {column: value}, text[start : start + length])
 
 
 def test_rows_come_from_the_beginning_of_a_large_dump(tmp_path: Path) -> None:

@@ -47,31 +47,24 @@ def test_a_result_and_ticks_come_back(capfd: pytest.CaptureFixture[str]) -> None
     assert "a stray print" in capfd.readouterr().out
 
 
-def test_a_users_mistake_comes_back_as_one() -> None:
-    with pytest.raises(UserError, match=r"^that cannot be, do this$"):
-        run_child(stand_in.refuse)
+@pytest.mark.parametrize("inner", ["", "inner"])
+def test_a_users_mistake_comes_back_as_one_and_leaves_no_empty_output(
+    tmp_path: Path, inner: str
+) -> None:
+    out = tmp_path / "out"
+    if inner:
+        out.mkdir()
+    with pytest.raises(UserError, match=r"^the games are no games$"):
+        run_child(partial(stand_in.refuse_late, out / inner), lock=out)
+    assert (out / inner).is_dir() == bool(inner), "what can be resumed stays"
 
 
-def test_a_failure_leaves_no_empty_output(tmp_path: Path) -> None:
-    for out in (tmp_path / "empty", tmp_path / "full"):
-        if out.name == "full":
-            work = partial(stand_in.refuse_late, out / "inner")
-            out.mkdir()
-        else:
-            work = partial(stand_in.refuse_late, out)
-        with pytest.raises(UserError, match="no games"):
-            run_child(work, lock=out)
-    assert not (tmp_path / "empty").exists()
-    assert (tmp_path / "full" / "inner").is_dir(), "what can be resumed stays"
-
-
-def test_a_bug_leaves_its_traceback_in_the_runs_output(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_bug_or_a_kill_is_no_success_and_its_traceback_is_in_the_runs_output(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     with pytest.raises(ChildError, match="status 1"):
         run_child(stand_in.crash)
     assert "ZeroDivisionError: a bug" in capfd.readouterr().err
-
-
-def test_a_killed_child_is_no_hang_and_no_success() -> None:
     with pytest.raises(ChildError, match="status -9"):
         run_child(stand_in.vanish)
 
@@ -92,6 +85,7 @@ def test_an_interrupt_stops_child_and_workers(tmp_path: Path, stubborn: bool) ->
     assert int((tmp_path / "state").read_text()) > 0
 
 
+@pytest.mark.slow
 def test_terminate_inside_of_a_slow_step_of_training_saves_the_last_whole_one(
     tmp_path: Path,
 ) -> None:
@@ -126,8 +120,7 @@ def _interrupted(*_: object) -> None:
 
 
 def test_what_the_project_logs_is_in_the_runs_output(capfd: pytest.CaptureFixture[str]) -> None:
-    run_child(stand_in.tell)
-    run_child(stand_in.compile_a_kernel)
+    run_child(stand_in.log_and_compile)
     lines = capfd.readouterr().err.splitlines()
     assert "a step takes long" in lines
     assert compiling.MESSAGE in lines, "a minute in which nothing else is seen"

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import dagster as dg
@@ -15,6 +16,7 @@ from dagster._core.events import EngineEventData
 from dagster._core.launcher import WorkerStatus
 
 from pipeline.defs.launcher import WatchfulRunLauncher, is_alive
+from tests.pipeline.defs.conftest import prepared
 from tests.pipeline.defs.served.server import wait
 from tests.waiting import LONG
 
@@ -26,9 +28,11 @@ def reported(instance: dg.DagsterInstance, pid: int) -> dg.DagsterRun:
     return run
 
 
-@pytest.fixture
-def instance(root: Path) -> dg.DagsterInstance:
-    return dg.DagsterInstance.get()
+@pytest.fixture(scope="module")
+def instance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dg.DagsterInstance]:
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        prepared(tmp_path_factory.mktemp("launcher"), monkeypatch)
+        yield dg.DagsterInstance.get()
 
 
 def test_the_settings_name_this_launcher(instance: dg.DagsterInstance) -> None:
@@ -71,6 +75,7 @@ def test_a_run_that_named_no_process_yet_is_left_alone(instance: dg.DagsterInsta
     assert instance.run_launcher.check_run_worker_health(run).status == WorkerStatus.RUNNING
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_saves_its_checkpoint_and_leaves_no_process(copied: Path) -> None:
     code = (
         "import dagster as dg; from tests.pipeline.defs.conftest import execute\n"

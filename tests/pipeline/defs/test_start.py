@@ -1,5 +1,7 @@
 """Where a training starts: the embedded network for few games of its own preset."""
 
+import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -33,14 +35,29 @@ def test_few_games_start_from_the_embedded_network(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(start, "count_positions", lambda training_set: positions)
-    found, config, why = start.choose_start(options, Path("set"), Datasets())
+    found, config, why = start.choose_start(options, Path("set"), Path("new"), Datasets())
     assert (found, config.learning_rate) == (begins, rate)
     assert (begins.name if begins else "random") in why
 
 
 def test_a_start_that_is_not_there_is_named(root: Path) -> None:
     with pytest.raises(UserError, match="no checkpoint called 'typo'"):
-        start.choose_start(CheckpointOptions(start="typo"), root, Datasets())
+        start.choose_start(CheckpointOptions(start="typo"), root, root, Datasets())
     (root / "checkpoints" / "mine").mkdir(parents=True)
-    chosen, *_ = start.choose_start(CheckpointOptions(start="mine"), root, Datasets())
+    chosen, *_ = start.choose_start(CheckpointOptions(start="mine"), root, root, Datasets())
     assert chosen == root / "checkpoints" / "mine"
+
+
+@pytest.mark.parametrize("began", [None, "embedded", "mine"])
+def test_a_run_that_continues_keeps_its_start(root: Path, began: str | None) -> None:
+    out = root / "checkpoints" / "run"
+    shutil.copytree(EMBEDDED, out)
+    card = json.loads((out / "checkpoint.json").read_text())
+    card["data"] = {} if began is None else {"start": {"name": began, "data": {}}}
+    (out / "checkpoint.json").write_text(json.dumps(card))
+    begins = {None: None, "embedded": EMBEDDED, "mine": root / "checkpoints" / "mine"}[began]
+    found, *_ = start.choose_start(CheckpointOptions(), root, out, Datasets())
+    assert found == begins
+    (out / "checkpoint.json").write_text("[]")
+    with pytest.raises(UserError, match="checkpoint"):
+        start.choose_start(CheckpointOptions(), root, out, Datasets())

@@ -3,7 +3,6 @@ command by it."""
 
 import dataclasses
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import dagster as dg
@@ -99,20 +98,30 @@ def test_no_form_has_a_field_for_a_program_or_a_file(options: type[Any]) -> None
 
 
 @pytest.mark.parametrize(
-    "name", ["../x", "/etc", "a/b", "..", ".hidden", "", "a\\b", "a\nb", "https://evil.test/x"]
+    "name",
+    [
+        "../x",
+        "/etc",
+        "a/b",
+        "..",
+        ".",
+        ".hidden",
+        "",
+        "a\\b",
+        "a\nb",
+        "a\0b",
+        "https://evil.test/x",
+    ],
 )
-def test_a_folders_name_leads_nowhere_else(name: str, root: Path) -> None:
-    for folder in (
-        Datasets().checkpoint,
-        Datasets().tuned,
-        Datasets().training_set,
-        Datasets().positions,
-    ):
+def test_a_folders_name_leads_nowhere_else(name: str) -> None:
+    found = Datasets()
+    for folder in (found.checkpoint, found.tuned, found.training_set, found.positions):
         with pytest.raises(UserError, match="plain folder name"):
             folder(name)
     if name:
         with pytest.raises(UserError, match="plain folder name"):
-            Datasets().find_positions((name,))
+            found.find_positions((name,))
+    assert found.checkpoint("xs-1..2").name == "xs-1..2"
 
 
 def test_the_engine_is_stockfish_unless_the_environment_says(

@@ -12,7 +12,6 @@ from tests.pipeline.defs.conftest import prepared, random_pgn
 from tests.pipeline.defs.served.browser import (
     MARKS,
     browsing,
-    configure,
     ended,
     go,
     launch,
@@ -58,15 +57,6 @@ def test_a_dump_becomes_positions(server: Server, page: "Page") -> None:
     assert all(width > 0 for width in shown_pictures(page, "sample_of_positions"))
 
 
-def test_a_bad_option_is_refused_in_the_form(server: Server, page: "Page") -> None:
-    go(page, server, "/assets/positions", "positions")
-    page.get_by_role("button", name="Materialize").first.click()
-    visible(page, "Config").click()
-    configure(page, "ops: {positions: {config: {wrokers: 1}}}")
-    page.locator("text=/wrokers/ >> visible=true").last.wait_for()
-    page.locator('text=/unexpected config entry "wrokers"/').first.wait_for()
-
-
 def test_positions_become_a_training_set(server: Server, page: "Page") -> None:
     run = launch(page, server, "training_set", "ops: {training_set: {config: {}}}")
     ended(server, run)
@@ -98,27 +88,6 @@ def test_training_is_watched_stopped_and_continued(server: Server, page: "Page")
     again = str(wait(lambda: (found := newest(server)) != run and found, 30))
     terminate(page, server, again)
     assert json.loads(card.read_text())["step"] > before > 0
-
-
-def test_the_report_is_read(server: Server, page: "Page") -> None:
-    run = launch(page, server, "checkpoint", TRAIN % ("done", "0.1"))
-    ended(server, run, seconds=600)
-    go(page, server, "/assets/checkpoint", "curves")
-    assert all(width > 0 for width in shown_pictures(page, "curves"))
-    visible(page, "Plots").click()
-    page.locator("canvas").first.wait_for()
-    run = launch(
-        page, server, "accuracy_report", "ops: {accuracy_report: {config: {checkpoint: done}}}"
-    )
-    ended(server, run)
-    go(page, server, "/assets/accuracy_report", "top1")
-    assert shown_pictures(page, "boards") == [165] * 3
-    assert shown_pictures(page, "accuracy")[0] > 370
-    with page.context.expect_page() as opened:
-        page.locator('a[href^="/reports/done/"] >> visible=true').first.click()
-    assert opened.value.locator("svg").count() > 10, "the page opens by a click"
-    assert opened.value.locator("h1").inner_text().startswith("Report of")
-    opened.value.close()
 
 
 def test_the_graph_is_drawn(server: Server, page: "Page") -> None:

@@ -3,32 +3,28 @@
 import os
 import signal
 import socket
-import subprocess
 import sys
 from pathlib import Path
 
 import psutil
 import pytest
 
-from tests.pipeline.defs.conftest import ROOT, prepared, random_pgn
+from pipeline.defs import ui
+from tests.pipeline.defs.conftest import prepared, random_pgn
 from tests.pipeline.defs.served.server import serving, wait
-
-COMMAND = [sys.executable, "-m", "pipeline.defs.ui", "--port"]
 
 
 def test_a_port_in_use_is_said_before_anything_starts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    prepared(tmp_path, monkeypatch)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
         port = str(other.getsockname()[1])
-        said = subprocess.run(
-            [*COMMAND, port], capture_output=True, text=True, check=False, cwd=ROOT
-        )
-    assert (said.returncode, said.stdout) == (2, "")
-    assert f"port {port}: Address already in use" in said.stderr
+        monkeypatch.setattr(sys, "argv", ["ui", "--port", port])
+        assert ui.main() == 2
+    assert f"port {port}: Address already in use" in capsys.readouterr().err
 
 
 @pytest.mark.slow
