@@ -21,7 +21,7 @@ from pipeline.cli.main import main
         (["--minutes", "nan"], "--minutes must be a finite number"),
         (["--minutes", "inf"], "--minutes must be a finite number"),
         (["--generations", "1", "--set", "most_uses=inf"], "most_uses must be a finite number"),
-        (["--generations", "1", "--set", "gate.elo1=inf"], "is not below"),
+        (["--generations", "1", "--set", "gate.elo1=inf"], "gate.elo1 must be a finite number"),
         (["--generations", "1", "--near-share", "nan"], "--near-share must be a finite number"),
         (["--generations", "1", "--seed", "4294967296"], "--seed must be less than 2147483648"),
         (
