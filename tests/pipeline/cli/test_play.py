@@ -3,7 +3,6 @@ standard input."""
 
 import os
 import random
-import shutil
 import subprocess
 import sys
 import time
@@ -157,22 +156,6 @@ def test_a_checkpoint_that_is_none_ends_the_engine_with_one_line(tmp_path: Path)
     assert str(tmp_path).encode() in done.stderr
     assert done.stdout.splitlines()[-1].startswith(b"info string ")
     assert b"plays by" not in done.stdout, "what is not there is not announced"
-
-
-def test_damaged_weights_end_the_engine_while_its_input_is_open(
-    network: Path, tmp_path: Path
-) -> None:
-    shutil.copytree(network, tmp_path / "net")
-    for weights in (tmp_path / "net").glob("weights*"):
-        weights.write_bytes(b"damaged")
-    words = [*COMMAND, "--checkpoint", str(tmp_path / "net")]
-    with subprocess.Popen(
-        words, cwd=REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as engine:
-        assert engine.stdin is not None
-        engine.stdin.write(b"uci\nisready\n")
-        engine.stdin.flush()
-        assert engine.wait(FIRST_PATIENCE) == 2
 
 
 def test_a_checkpoint_option_that_is_none_leaves_the_player(tmp_path: Path) -> None:
