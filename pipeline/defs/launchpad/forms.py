@@ -42,8 +42,10 @@ def keep_order() -> None:
         value = field.default_value
         return json.dumps(value) if isinstance(value, dict) else dg.serialize_value(value)
 
-    snap._ct_name = lambda field: ""  # type: ignore[assignment]
-    dg.Field.default_value_as_json_str = property(write_default)  # type: ignore[assignment,method-assign]
+    describing: Any = snap
+    describing._ct_name = lambda field: ""
+    fields: Any = dg.Field
+    fields.default_value_as_json_str = property(write_default)
 
 
 class Form(dg.Config, Generic[T]):
@@ -83,7 +85,8 @@ def make_form(
         if _first(field):
             outer = make_form(_split(hint)[0], default).model_fields
             first |= {name: (outer[name].annotation, outer[name]) for name in _first(field)}
-    made: type[Form[Any]] = create_model(
+    create: Any = create_model
+    made: type[Form[Any]] = create(
         cls.__name__, __base__=Form, __doc__=cls.__doc__, **first, **fields
     )
     made.made_from = cls
