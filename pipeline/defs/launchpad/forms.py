@@ -13,7 +13,7 @@ import dataclasses
 import functools
 import json
 import typing
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
@@ -68,7 +68,7 @@ def read_form(config: Form[T]) -> T:
 
 @functools.cache
 def make_form(
-    cls: type[Any], example: Any = None, without: Collection[str] = ()
+    cls: type[Any], example: Any = None, without: tuple[str, ...] = ()
 ) -> "type[Form[Any]]":
     """Return the `dg.Config` class of a dataclass; nested dataclasses become nested classes.
 
@@ -125,7 +125,7 @@ def _restore(cls: type[Any], values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _make_field(
-    hint: Any, default: Any, sentence: str, without: Collection[str] = ()
+    hint: Any, default: Any, sentence: str, without: tuple[str, ...] = ()
 ) -> tuple[Any, Any]:
     """Return a type that Dagster can show, with default and description, for `create_model`."""
     kind, optional = _split(hint)
