@@ -12,7 +12,7 @@ docstring below it is its help. Fields stand in the order of their importance.
 
 from collections.abc import Callable, Mapping
 from dataclasses import field
-from typing import Annotated, Any, TypeVar, dataclass_transform
+from typing import Annotated, Any, TypeVar, cast, dataclass_transform
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
@@ -43,7 +43,7 @@ def settings(refusal: type[UserError]) -> Callable[[type[T]], type[T]]:
                 raise first_refusal(error) or refusal(describe_first(error)) from None
 
         made.__init__ = create
-        return made  # type: ignore[no-any-return]
+        return cast("type[T]", made)
 
     return decorate
 

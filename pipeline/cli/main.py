@@ -168,8 +168,9 @@ def parse(words: Sequence[str]) -> Any:
     except click.exceptions.Exit as ended:
         raise SystemExit(ended.exit_code) from None
     except (click.ClickException, UserError) as error:
-        is_ours = isinstance(error, UserError)
-        text = str(error) if is_ours else error.format_message().rstrip(".")
+        text = str(error)
+        if isinstance(error, click.ClickException):
+            text = error.format_message().rstrip(".")
         name = f"{words[0]} " if words[0] in COMMANDS else ""
         raise UserError(f"{text} (see fianchetto {name}--help)") from error
 

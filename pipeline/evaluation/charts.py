@@ -197,7 +197,8 @@ def _draw(figure: "Figure") -> "Element":
     nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
     with matplotlib.rc_context(options):
         # `savefig` would draw everything twice to lay it out
-        FigureCanvasSVG(figure).print_svg(drawn, metadata=nothing)  # type: ignore[no-untyped-call]
+        canvas: Any = FigureCanvasSVG(figure)
+        canvas.print_svg(drawn, metadata=nothing)
     drawing = parse_svg(drawn.getvalue())
     for group in list(drawing.iter()):  # its style would apply to the whole page
         for part in [one for one in group if one.tag.endswith(("}metadata", "}style"))]:

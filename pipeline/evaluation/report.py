@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from model.inference.evaluator import NetworkEvaluator
     from model.inference.onnx_evaluator import OnnxEvaluator
+    from pipeline.evaluation.human_search import SearchedRows
     from pipeline.evaluation.rating_matrix import BandSample
 
 
@@ -317,11 +318,13 @@ def _measure(
     card = read_card(checkpoint)
     network = evaluator(checkpoint)
     read = input_columns(network.preset)
-    sample, searched, names = None, None, [*COLUMNS, *read]
+    names = [*COLUMNS, *read]
+    sample: BandSample | None = None
+    searched: SearchedRows | None = None
     if how.rating_rows:
-        from pipeline.evaluation.rating_matrix import BandSample
+        from pipeline.evaluation import rating_matrix
 
-        sample = BandSample(how.rating_rows)
+        sample = rating_matrix.BandSample(how.rating_rows)
     if how.simulations:
         from pipeline.evaluation import human_search
 

@@ -13,7 +13,7 @@ import dataclasses
 import functools
 import json
 import typing
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
@@ -42,8 +42,10 @@ def keep_order() -> None:
         value = field.default_value
         return json.dumps(value) if isinstance(value, dict) else dg.serialize_value(value)
 
-    snap._ct_name = lambda field: ""  # type: ignore[assignment]
-    dg.Field.default_value_as_json_str = property(write_default)  # type: ignore[assignment,method-assign]
+    describing: Any = snap
+    describing._ct_name = lambda field: ""
+    fields: Any = dg.Field
+    fields.default_value_as_json_str = property(write_default)
 
 
 class Form(dg.Config, Generic[T]):
@@ -66,7 +68,7 @@ def read_form(config: Form[T]) -> T:
 
 @functools.cache
 def make_form(
-    cls: type[Any], example: Any = None, without: Collection[str] = ()
+    cls: type[Any], example: Any = None, without: tuple[str, ...] = ()
 ) -> "type[Form[Any]]":
     """Return the `dg.Config` class of a dataclass; nested dataclasses become nested classes.
 
@@ -83,7 +85,8 @@ def make_form(
         if _first(field):
             outer = make_form(_split(hint)[0], default).model_fields
             first |= {name: (outer[name].annotation, outer[name]) for name in _first(field)}
-    made: type[Form[Any]] = create_model(
+    create: Any = create_model
+    made: type[Form[Any]] = create(
         cls.__name__, __base__=Form, __doc__=cls.__doc__, **first, **fields
     )
     made.made_from = cls
@@ -122,7 +125,7 @@ def _restore(cls: type[Any], values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _make_field(
-    hint: Any, default: Any, sentence: str, without: Collection[str] = ()
+    hint: Any, default: Any, sentence: str, without: tuple[str, ...] = ()
 ) -> tuple[Any, Any]:
     """Return a type that Dagster can show, with default and description, for `create_model`."""
     kind, optional = _split(hint)

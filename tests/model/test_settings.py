@@ -1,0 +1,61 @@
+"""Settings: types and bounds are checked once, from Python and from text."""
+
+from dataclasses import field, replace
+
+import pytest
+
+from engine.errors import UserError
+from model.settings import Positive, Share, settings, validate
+
+
+class MatchSettingsError(UserError):
+    """A wrong setting."""
+
+
+@settings(MatchSettingsError)
+class Inner:
+    """Nested settings."""
+
+    games: Positive = 2
+    share: Share = 0.5
+    names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.games % 2:
+            raise MatchSettingsError("games come in pairs")
+
+
+@settings(MatchSettingsError)
+class Outer:
+    """Settings with nested ones."""
+
+    inner: Inner = field(default_factory=Inner)
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"games": 0}, "games must be at least 1, got 0"),
+        ({"games": 3}, "pairs"),
+        ({"games": "2"}, "games must be a valid integer"),
+        ({"games": True}, "games must be a valid integer"),
+        ({"share": 1.5}, "share must be at most 1"),
+        ({"share": float("inf")}, "share must be a finite number"),
+        ({"names": "me"}, "names must be a valid tuple"),
+        ({"game": 2}, "game: unexpected"),
+    ],
+)
+def test_wrong_values_are_refused_by_name(values: dict[str, object], words: str) -> None:
+    with pytest.raises(MatchSettingsError, match=words):
+        Inner(**values)  # type: ignore[arg-type]
+
+
+def test_texts_become_values_and_errors_name_their_place() -> None:
+    texts = {"inner": {"games": "4", "share": "1", "names": ["a"]}}
+    assert validate(Outer, texts) == Outer(inner=Inner(games=4, share=1.0, names=("a",)))
+    with pytest.raises(MatchSettingsError, match="--games must be at least 1, got '0'"):
+        validate(Outer, {"inner": {"games": "0"}}, MatchSettingsError, lambda key: "--games")
+    with pytest.raises(MatchSettingsError, match="pairs"):
+        validate(Outer, {"inner": {"games": "3"}})
+    with pytest.raises(MatchSettingsError, match="pairs"):
+        replace(Inner(), games=5)
