@@ -81,7 +81,7 @@ check: $(CHECKED)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# One process compiles what two would compile twice, while the linters run.
+# Workers of pytest would each compile all of them; the linters run meanwhile.
 kernels: $(CHECKED)
 	$(BIN)/python -m tests.kernels
 
