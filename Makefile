@@ -15,6 +15,7 @@ GAMES ?= datasets/sample/fianchetto_sample_2000.pgn.zst
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+CHECKED := $(VENV)/.checked
 LOWEST := .venv-lowest
 QUICK := $(addprefix tests/,engine/search engine/uci/test_engine.py engine/uci/test_commands.py model/inference/test_export.py \
 	model/training/test_optimizers.py model/training/test_train.py pipeline/dataset/test_batches.py \
@@ -52,12 +53,12 @@ ui-postgres: $(READY)
 	cat dagster_home/dagster.yaml dagster_home/dagster-postgres.yaml > $(DAGSTER_HOME)/dagster.yaml
 	$(BIN)/python -m pipeline.defs.ui --port $(PORT)
 
-test: $(READY)
+test: $(CHECKED)
 	$(MAKE) --jobs 2 check kernels
 	$(BIN)/pytest -n 2 -m "not slow"
 
 # Besides: apt-get install chromium stockfish postgresql. Proofs whose tools are not there are skipped, saying so.
-test-slow: $(READY)
+test-slow: $(CHECKED)
 	$(BIN)/pip install --quiet -e ".[proofs]" -c constraints.txt
 	$(MAKE) --jobs 2 check kernels
 	$(BIN)/pytest -n 2 -m "not serial"
@@ -66,7 +67,7 @@ test-slow: $(READY)
 # Beside .venv, with kernels of its own: Numba keeps those of one version in a folder. torch first, and the tested build of it:
 # other versions bring gigabytes of CUDA, so its lower bound is not tested here.
 test-lowest: export NUMBA_CACHE_DIR := $(CURDIR)/$(LOWEST)/kernels
-test-lowest: $(READY)
+test-lowest: $(CHECKED)
 	$(PYTHON) -m venv $(LOWEST)
 	$(BIN)/python -m tests.lowest > $(LOWEST)/constraints.txt
 	$(LOWEST)/bin/pip install --quiet torch==2.13.0 -c $(LOWEST)/constraints.txt
@@ -74,34 +75,40 @@ test-lowest: $(READY)
 	$(LOWEST)/bin/python -m tests.kernels
 	$(LOWEST)/bin/pytest -n 2 -m "not slow" $(QUICK)
 
-check: $(READY)
+check: $(CHECKED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# One process compiles what two would compile twice, while the linters run.
-kernels: $(READY)
+# Workers of pytest would each compile all of them; the linters run meanwhile.
+kernels: $(CHECKED)
 	$(BIN)/python -m tests.kernels
 
-format: $(READY)
+format: $(CHECKED)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 # Besides: apt-get install chromium.
 .PHONY: pictures
-pictures: $(READY)
+pictures: $(CHECKED)
 	$(BIN)/pip install --quiet -e ".[browser]" -c constraints.txt
 	$(BIN)/python -m tests.pictures --games $(GAMES) --minutes $(MINUTES)
 	$(BIN)/python -m tests.notebook
 
-# torch first, by its pin: whatever depends on it then takes the build that is there.
+# torch first, by its pin: whatever depends on it then takes the build that is there. Python compiles
+# the modules that are imported, a part of all.
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.12 ...")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet torch==2.13.0 -c constraints.txt
-	$(BIN)/pip install --quiet -e ".[dev]" -c constraints.txt
+	$(BIN)/pip install --quiet --no-compile torch==2.13.0 -c constraints.txt
+	$(BIN)/pip install --quiet --no-compile -e ".[onnx]" -c constraints.txt
 	touch $(READY)
+
+# The tools of tests and checks besides, which `make run` does not wait for.
+$(CHECKED): $(READY)
+	$(BIN)/pip install --quiet --no-compile -e ".[dev]" -c constraints.txt
+	touch $(CHECKED)
 
 clean:
 	rm -rf $(VENV) $(LOWEST) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

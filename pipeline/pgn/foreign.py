@@ -58,15 +58,28 @@ def _first_foreign(text: Any, at: Any, end: Any) -> Any:
 
 
 @njit(**BORROWING)
+def _has_line_comment(text: Any, begin: Any, end: Any) -> Any:
+    """Return whether a `;`, or a `%` that begins a line, is between two bytes of movetext."""
+    for at in range(begin, end):
+        if text[at] == 59:
+            return True
+        if text[at] == 37 and (at == begin or text[at - 1] == 10 or text[at - 1] == 13):
+            return True
+    return False
+
+
+@njit(**BORROWING)
 def _mark_foreign(text: Any, movetext: Any, bounds: Any, marks: Any) -> None:
-    """Write to `marks` (bool[G]) whether each game's movetext has a byte outside braces that is not
-    ASCII.
+    """Write to `marks` (bool[G]) which games have a byte outside braces that is not ASCII.
+
+    A brace in a comment to the end of a line opens nothing, so a game with one is marked too.
     """
     for game in range(len(movetext)):
         begin, end = movetext[game], bounds[game + 1]
         at, marks[game] = _first_foreign(text, begin, end), False
         while at < end and not marks[game]:
-            marks[game] = last_brace(text, begin, at) != 123
+            opened = last_brace(text, begin, at) == 123
+            marks[game] = not opened or _has_line_comment(text, begin, at)
             while at < end and text[at] != 125:
                 at += 1
             at = _first_foreign(text, at, end)

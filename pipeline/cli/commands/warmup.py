@@ -1,6 +1,9 @@
 """The command warmup."""
 
+import multiprocessing
 import tempfile
+from collections.abc import Callable
+from multiprocessing.sharedctypes import Synchronized
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +20,7 @@ from pipeline.samples.shipped import SAMPLE
 
 @settings(ConfigError)
 class Warmup(Common):
-    """Compile all kernels now, in a minute or two, so that no later command waits for it."""
+    """Compile all kernels now, in about a minute, so that no later command waits for it."""
 
     def run(self) -> dict[str, Any]:
         """Compile what is not compiled yet."""
@@ -27,21 +30,36 @@ class Warmup(Common):
 
 
 def compile_kernels(progress: Progress = silent) -> None:
-    """Run every kernel once on a few games, so that Numba compiles and caches it."""
-    compiled = 0
+    """Run every kernel once; Numba compiles and caches those that are new.
+
+    Another process compiles those of players while this one compiles those of datasets.
+    """
+    spawn = multiprocessing.get_context("spawn")
+    compiled = spawn.Value("i", 0)
+    players = spawn.Process(target=_count_compilations, args=(_play, compiled), daemon=True)
+    players.start()
+    _count_compilations(_ingest_and_read, compiled, progress)
+    players.join()
+    if players.exitcode:
+        _play()  # raises the error here
+
+
+def _count_compilations(
+    work: Callable[[], None], compiled: "Synchronized[int]", progress: Progress = silent
+) -> None:
+    """Do the work; add the kernels that it compiles to a count of both processes."""
 
     def count() -> None:
-        nonlocal compiled
-        compiled += 1
-        progress(Tick(compiled, None, "kernels"))
+        with compiled.get_lock():
+            compiled.value += 1
+        progress(Tick(compiled.value, None, "kernels"))
 
-    with tempfile.TemporaryDirectory(prefix="fianchetto-warmup-") as folder, compilations(count):
-        _ingest_and_read(Path(folder))
-        _search()
-        _play()
+    with compilations(count):
+        work()
 
 
-def _ingest_and_read(folder: Path) -> None:
+def _ingest_and_read() -> None:
+    """Ingest a few games of the sample, and read and encode their rows."""
     from engine.encoding.attacks import attack_planes
     from engine.evaluation.move_features import legal_move_features
     from pipeline.dataset.batches import Batches
@@ -50,29 +68,28 @@ def _ingest_and_read(folder: Path) -> None:
 
     with SAMPLE.open("rb") as file, zstandard.ZstdDecompressor().stream_reader(file) as reader:
         text = reader.read(100_000)
-    plain = folder / "games.pgn"
-    plain.write_bytes(text[: text.rindex(b"\n\n[Event ") + 2])  # whole games
-    # Numba compiles for each type: text from an archive is another type of array than from a file.
-    for name, dump in (("plain", plain), ("archive", SAMPLE)):
-        ingest([str(dump)], folder / name, IngestConfig(test_share=0.0, val_share=0.0), workers=1)
-    planes = next(Batches([folder / "plain"], "train", batch_size=1).from_step(0))["planes"]
+    with tempfile.TemporaryDirectory(prefix="fianchetto-warmup-") as name:
+        folder = Path(name)
+        plain = folder / "games.pgn"
+        plain.write_bytes(text[: text.rindex(b"\n\n[Event ") + 2])  # whole games
+        config = IngestConfig(test_share=0.0, val_share=0.0)
+        # Text from an archive is another kind of array than text from a plain file.
+        for kind, dump in (("plain", plain), ("archive", SAMPLE)):
+            ingest([str(dump)], folder / kind, config, workers=1)
+        planes = next(Batches([folder / "plain"], "train", batch_size=1).from_step(0))["planes"]
     legal_move_features(planes), attack_planes(planes)
 
 
-def _search() -> None:
+def _play() -> None:
+    """Search for moves, and play games of self-play."""
     from engine.evaluation.evaluator import uniform
     from engine.evaluation.handwritten import evaluate
     from engine.player.player import warm_up
-
-    for evaluator in (evaluate, uniform):  # they return different types of arrays
-        warm_up(evaluator)
-
-
-def _play() -> None:
-    from engine.evaluation.handwritten import evaluate
     from engine.search import SearchConfig
     from engine.selfplay.generate import SelfPlayConfig, play_games
 
+    for evaluator in (evaluate, uniform):  # their answers are different kinds of arrays
+        warm_up(evaluator)
     for algorithm in ("puct", "gumbel"):
         search = SearchConfig(algorithm=algorithm, simulations=16, nodes=1024)
         next(play_games(evaluate, search, SelfPlayConfig(width=2, most_plies=2), games=2))
