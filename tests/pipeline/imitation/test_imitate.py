@@ -27,6 +27,7 @@ from pipeline.imitation import tune
 from pipeline.imitation.imitate import FEWEST, imitate
 from pipeline.imitation.page import headline, imitation_text, write_imitation
 from pipeline.samples.shipped import EMBEDDED
+from pipeline.storage.job_folder import CHECKPOINT, JobFolder
 from tests.conftest import REPOSITORY
 
 NAME = 'O\'Hara, <b>Kim</b> "K"'
@@ -214,6 +215,7 @@ def test_games_that_improve_nothing_leave_the_base_and_say_so(
     out, _ = made
     # what is trained is not trained again
     shutil.copytree(out / "imitation", tmp_path / "out" / "imitation")
+    JobFolder(tmp_path / "out", CHECKPOINT, ConfigError).claim({"player": [NAME]})
     monkeypatch.setattr(tune, "choose_share", lambda tried: 0.0)
     result = imitate([str(games)], [NAME], tmp_path / "out")
     base, same = load(EMBEDDED)[0].state_dict(), load(tmp_path / "out")[0].state_dict()
