@@ -297,7 +297,8 @@ def test_the_policys_target_is_the_shards_visits(
         Batches([made / "one"], batch_size=20, columns=select_columns(config, TINY)).from_step(3)
     )
     columns = load_training_rows(config, TINY, rows, CPU)
-    values = resolve_targets(replace(config, teach="both"), TINY, rows)["value_target"]
+    both = replace(config, teach="both", search_value_share=1.0)
+    values = resolve_targets(both, TINY, rows)["value_target"]
     logits = torch.randn(20, 4096, generator=torch.Generator().manual_seed(1))
     prediction = Prediction(logits, torch.zeros(20, 3).log_softmax(1))
     legal = decoder.legal_labels(columns["planes"])
