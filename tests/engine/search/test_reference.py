@@ -75,6 +75,7 @@ CASES = [
     for number, name in enumerate(SETTINGS)
     for opening in (number, number + 2)
 ]
+CASES += [(name, 3) for name, options in SETTINGS.items() if "repetition_penalty" in options]
 
 
 @pytest.mark.parametrize(("name", "opening"), CASES)
