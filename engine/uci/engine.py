@@ -94,7 +94,7 @@ class Engine:
         Raises LoadError when no player can be loaded, and BrokenPipeError when the output is
         closed.
         """
-        self._cold = not are_compiled("simulate")
+        self._cold = not are_compiled("puct")
         # beside torch's import
         threading.Thread(target=warm_up, args=(evaluate,), name="kernels", daemon=True).start()
         self._thread.start()

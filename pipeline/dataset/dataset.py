@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -33,9 +33,6 @@ from pipeline.dataset.files.shards import Batch, ShardReader, open_shard
 from pipeline.dataset.files.verify_files import verify_files
 from pipeline.errors import DatasetError
 from pipeline.storage.stores import file_hash
-
-if TYPE_CHECKING:
-    from pipeline.dataset.batches import Batches
 
 TRAINING_SET_VERSION = 3
 TRAINING_SET = "training_set.json"
@@ -162,16 +159,6 @@ class Dataset:
     def rows(self, split: str, columns: Sequence[str]) -> Iterator[Batch]:
         """Yield the rows of a split in the order of the files, one row group at a time."""
         return row_groups(self.shards(split), columns)
-
-    def batches(self, split: str = "train", **options: Any) -> "Batches":
-        """Return the shuffled batches of a split (pipeline/dataset/batches.py)."""
-        from pipeline.dataset.batches import Batches
-
-        return Batches([self], split, **options)
-
-    def sample(self, split: str, count: int, **options: Any) -> Iterator[Batch]:
-        """Yield `count` random rows of a split, none twice, in batches."""
-        return self.batches(split, **options).sample(count)
 
     def games(self, columns: Sequence[str]) -> Iterator[tuple[int, pa.Table]]:
         """Yield tables of games, each with the number of its first game in its own dataset."""

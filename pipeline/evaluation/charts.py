@@ -193,7 +193,8 @@ def _draw(figure: "Figure") -> "Element":
     from matplotlib.backends.backend_svg import FigureCanvasSVG
 
     drawn = io.StringIO()
-    options = {"svg.fonttype": "none", "svg.hashsalt": "fianchetto", "font.family": "sans-serif"}
+    options: Any = {"svg.fonttype": "none", "svg.hashsalt": "fianchetto"}
+    options["font.family"] = "sans-serif"
     nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
     with matplotlib.rc_context(options):
         # `savefig` would draw everything twice to lay it out

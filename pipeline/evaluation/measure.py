@@ -4,7 +4,7 @@ Axes: B rows of a batch, R rows of a report, P planes, K piece types, A label (4
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     from model.inference.evaluator import NetworkEvaluator
     from model.inference.onnx_evaluator import OnnxEvaluator
-    from pipeline.evaluation.human_search import SearchedRows
-    from pipeline.evaluation.rating_matrix import BandSample
 
 PIECES = ("pawn", "knight", "bishop", "rook", "queen", "king")
 PAWN, KING = 0, 5
@@ -54,6 +52,13 @@ SLICED = (
     "increment",
 )
 COLUMNS = ("planes", *SLICED, "promotion", "last_move", "ep_file")
+
+
+class Collector(Protocol):
+    """A part of the report that keeps some of the measured rows."""
+
+    def add(self, *args: Any, **kwargs: Any) -> None:
+        """Add a batch of rows, and what was measured in them."""
 
 
 COMMON_PLY, COMMON_CLOCK = 10, 30
@@ -97,10 +102,10 @@ def measure_rows(
     rule: Rule,
     rows: int,
     players: bool,
-    sample: "BandSample | None",
+    sample: Collector | None,
     progress: Progress,
     factor: float | None = None,
-    searched: "SearchedRows | None" = None,
+    searched: Collector | None = None,
 ) -> tuple["pl.DataFrame", "BoardSelection"]:
     """Return a table of the counted rows, and the boards worth showing.
 

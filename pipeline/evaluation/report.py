@@ -16,6 +16,7 @@ import numpy as np
 from engine.cores import cores
 from engine.encoding.views import NO_LABEL
 from engine.progress import Progress, silent
+from pipeline.dataset.batches import Batches
 from pipeline.dataset.dataset import LATEST, Dataset, Shard
 from pipeline.dataset.files.columns import BATCH_SENTINELS
 from pipeline.dataset.files.shards import Batch
@@ -332,7 +333,7 @@ def _measure(
         searching = find_export(checkpoint) or network
         searched = human_search.SearchedRows(searching, how.simulations)
     columns = tuple(dict.fromkeys(names))
-    batches = where.dataset.batches(where.split, batch_size=BATCH, columns=columns)
+    batches = Batches([where.dataset], where.split, batch_size=BATCH, columns=columns)
     rows = min(how.rule.limit, batches.rows) if how.rule.limit else batches.rows
     stream = batches.sample(rows) if rows < batches.rows else batches.read_rows()
     fastest: NetworkEvaluator | OnnxEvaluator = network

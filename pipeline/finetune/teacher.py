@@ -34,13 +34,13 @@ from engine.json_files import check, read_json
 from engine.progress import Progress, Stop, Tick, never, silent
 from engine.search import Search, SearchConfig
 from engine.selfplay.game import read_search
+from pipeline.dataset.batches import Batches
 from pipeline.dataset.dataset import Dataset
 from pipeline.dataset.files.columns import BATCH_SENTINELS
 from pipeline.dataset.files.schemas import Count, Number, Schema
 from pipeline.dataset.files.shards import Batch, publish_json
 from pipeline.dataset.files.stored_planes import row_positions
 from pipeline.errors import ConfigError, Stopped
-from pipeline.evaluation.figures import clustered_mean
 from pipeline.finetune.config import SMALLEST_SHARE, FinetuneConfig, default_explore
 from pipeline.finetune.state import GENERATIONS, FinetuneError
 from pipeline.selfplay.draw import FIRST_PLY, rank_equals
@@ -222,8 +222,8 @@ def _sample(directory: Path, number: int, count: int, seed: int) -> Iterator[Bat
     split = next((split for split in ("val", "test") if dataset.has(split)), None)
     if split is None:
         return
-    drawn = dataset.sample(split, OVERSAMPLE * count, batch_size=4096, seed=seed, columns=COLUMNS)
-    for batch in drawn:
+    batches = Batches([dataset], split, batch_size=4096, seed=seed, columns=COLUMNS)
+    for batch in batches.sample(OVERSAMPLE * count):
         moves_R = np.bitwise_count(batch["planes"][:, MOVE_PLANES:]).sum(axis=1)
         dead_R = np.array([insufficient(one) for one in row_positions(batch)], dtype=np.bool_)
         goes_on_R = (batch["halfmove"] < FIFTY_MOVES) & ~dead_R & (batch["plies"] > 0)
@@ -275,6 +275,9 @@ def compare_values(
     network_N: NDArray[np.float64], by_hand_N: NDArray[np.float64], held: HeldOut
 ) -> Teacher:
     """Compare two players' expected scores with evaluations or, if these are few, results."""
+    # imports polars, which Dagster's code server does without
+    from pipeline.evaluation.figures import clustered_mean
+
     known_N = held.evals != BATCH_SENTINELS["eval"]
     if evaluated := bool(known_N.mean() >= EVALUATED):
         truth_N = 1.0 / (1.0 + np.exp(-CURVE * held.evals[known_N].astype(np.float64)))

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from engine.encoding.planes import legal_mask
 from engine.progress import Progress, Tick
+from pipeline.dataset.batches import Batches
 from pipeline.dataset.dataset import Dataset
 from pipeline.dataset.files.shards import Batch
 from pipeline.dataset.position_keys import position_keys
@@ -34,7 +35,7 @@ OPENING_PLIES, OPENINGS, MOVES_SHOWN = 16, 8, 3
 
 def read_rows(dataset: Dataset, split: str, columns: Sequence[str]) -> Batch:
     """Return a split's rows, at most MOST_ROWS random ones, with the measured columns."""
-    batches = dataset.batches(split, batch_size=BATCH, columns=(*COLUMNS, *columns))
+    batches = Batches([dataset], split, batch_size=BATCH, columns=(*COLUMNS, *columns))
     parts = list(batches.sample(MOST_ROWS) if batches.rows > MOST_ROWS else batches.read_rows())
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 

@@ -82,7 +82,7 @@ def _run(
     for left in task.journal.glob("run-*"):  # processes of a job that is gone stop without it
         left.unlink(missing_ok=True)
     task.run_file.touch()
-    announce_to_workers("simulate")
+    announce_to_workers("puct")
     try:
         if engine is not None:
             with engine.connected():

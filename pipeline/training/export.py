@@ -73,4 +73,4 @@ def export_once(checkpoint: Path, human: Sequence[Path], progress: Progress) -> 
 def _batches(dataset: Dataset, split: str, count: int) -> Batches:
     """Return a split's batches with all columns that a network may read."""
     columns = (*HUMAN_COLUMNS, *EARLIER_MOVES)
-    return dataset.batches(split, batch_size=count, columns=columns, block_rows=1)
+    return Batches([dataset], split, batch_size=count, columns=columns, block_rows=1)

@@ -133,8 +133,8 @@ class Verify(Common):
         unread = [name for name, summary in summaries.items() if "rows" in summary["not_checked"]]
         end = "files and splits are correct; rows match their dumps"
         if unread:
-            names = ", ".join(unread)
-            end = f"files and splits are correct; not compared with a dump: the rows of {names}"
+            rows = ", ".join(unread)
+            end = f"files and splits are correct; not compared with a dump: the rows of {rows}"
         if differences:
             end = f"{len(differences)} differences"
         result: dict[str, Any] = {"datasets": summaries, "problems": differences}

@@ -256,7 +256,7 @@ def test_a_step_of_two_processes_is_that_of_one_with_the_same_rows(
 @pytest.mark.parametrize(
     ("run", "error", "reason"),
     [
-        (2, "CheckpointError", "cannot be made into a directory"),
+        (2, "ConfigError", "cannot be made into a directory"),
         (3, "DivergedError", "a spike in steps 0 to 1"),
         (4, "CheckpointError", "the disk is full"),
     ],

@@ -246,7 +246,7 @@ def spoilt(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
         raise ReachedError("the loop would begin")
 
     monkeypatch.setattr("model.training.loop.train", begin)
-    monkeypatch.setattr("pipeline.finetune.loop.alone", lambda out, busy: go(None))
+    monkeypatch.setattr("pipeline.finetune.loop.JobFolder.held", go)
     monkeypatch.setattr("pipeline.cli.commands.base.signal.signal", lambda *_: None)
     monkeypatch.setattr("pipeline.cli.main.parse", lambda words: parsed(*words))
     monkeypatch.setenv(CACHE, str(tmp_path / "cache"))
@@ -346,7 +346,7 @@ def require_refusal(read: Callable[[], object], file: str) -> None:
 
 def read_all(path: Path) -> list[Any]:
     """Read all columns of an epoch."""
-    return list(Dataset.open(path).batches("train", batch_size=16, columns=COLUMNS))
+    return list(Batches([path], "train", batch_size=16, columns=COLUMNS))
 
 
 @pytest.mark.parametrize("case", cases(MANIFESTS | FILES), ids=ids)

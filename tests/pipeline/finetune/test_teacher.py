@@ -11,7 +11,7 @@ import pytest
 from engine.board.position import to_board
 from engine.search import SearchConfig
 from pipeline.errors import ConfigError
-from pipeline.finetune import loop, outputs, teacher
+from pipeline.finetune import loop, teacher
 from pipeline.finetune.config import FinetuneConfig
 from pipeline.finetune.loop import finetune
 from pipeline.finetune.state import FinetuneError, folder_of
@@ -158,7 +158,6 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compare on few positions, by few simulations."""
     monkeypatch.setattr(teacher, "SIMULATIONS", 4)
     monkeypatch.setattr(teacher, "POSITIONS", 24)
-    monkeypatch.setattr(outputs, "draw_curves", lambda rows: b"picture")
 
 
 @pytest.mark.usefixtures("small")
