@@ -32,6 +32,7 @@ from pipeline.dataset.files.verify_files import CACHE
 from pipeline.dataset.join import join
 from pipeline.defs.pages import metadata
 from pipeline.errors import DatasetError
+from pipeline.storage.job_folder import JobFolder
 from pipeline.validation.audit import audit
 from pipeline.validation.verify import verify_dataset
 from tests.pipeline.hostile import (
@@ -246,7 +247,8 @@ def spoilt(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
         raise ReachedError("the loop would begin")
 
     monkeypatch.setattr("model.training.loop.train", begin)
-    monkeypatch.setattr("pipeline.finetune.loop.JobFolder.held", go)
+    folder_of_loop = type("FolderOfLoop", (JobFolder,), {"held": go})
+    monkeypatch.setattr("pipeline.finetune.loop.JobFolder", folder_of_loop)
     monkeypatch.setattr("pipeline.cli.commands.base.signal.signal", lambda *_: None)
     monkeypatch.setattr("pipeline.cli.main.parse", lambda words: parsed(*words))
     monkeypatch.setenv(CACHE, str(tmp_path / "cache"))
