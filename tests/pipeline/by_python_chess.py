@@ -263,7 +263,7 @@ def read_one(tags: dict[str, bytes], movetext: bytes) -> tuple[str, Reading]:
     if "FEN" not in tags and tags.get("SetUp", b"0") not in (b"0", b"", b"?", b"-"):
         return "bad FEN", Reading()
     result = tags.get("Result", b"*").strip().decode("latin-1")
-    no_score = re.fullmatch(r"[-+=/:\d., ]*[+\d][-+=/:\d., ]*", result)
+    no_score = re.fullmatch(r"[-+=/:\d.,\s]*[+\d][-+=/:\d.,\s]*", result)
     two_scores = _SCORES.match(result) and len(_SCORES.findall(result)) > 1
     if result not in RESULTS and (no_score or two_scores):
         return "unfinished", Reading()

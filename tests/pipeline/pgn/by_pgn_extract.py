@@ -14,6 +14,7 @@ needs_pgn_extract = pytest.mark.skipif(
     PROGRAM is None, reason="pgn-extract is absent: apt-get install pgn-extract"
 )
 OPTIONS = ("-Wuci", "--nomovenumbers", "--nochecks", "-C", "-N", "-V", "-w99999", "-s")
+_UCI = re.compile(r"[a-h][1-8][a-h][1-8][qrbn]?")
 _TAG = re.compile(rb'\[(\w+) "(.*)"\]')
 
 
@@ -30,8 +31,8 @@ class Game:
 def read(data: bytes) -> list[Game]:
     """Return the games that pgn-extract reads without an error, in the order of the file.
 
-    It writes a game with an error without its moves, and perhaps without its result. The result
-    behind the moves may be the value of the tag, and hold blanks.
+    It writes a game with an error without its moves, and perhaps without its result. Words behind
+    the last move are the result, which may be any text of the tag.
     """
     assert PROGRAM is not None
     done = subprocess.run(
@@ -46,9 +47,8 @@ def read(data: bytes) -> list[Game]:
                 tags = {}
             tags[match[1]] = match[2]
         elif line.strip():
-            movetext = line.rstrip().removesuffix(tags.get(b"Result", b"*").rstrip())
-            moves = movetext.decode("ascii").lower().split()
-            if moves and moves[-1] in ("1-0", "0-1", "1/2-1/2", "*"):
+            moves = line.decode("latin-1").lower().split()
+            while moves and not _UCI.fullmatch(moves[-1]):
                 moves.pop()
             fen = tags.get(b"FEN", chess.STARTING_FEN.encode()).decode("latin-1")
             if moves:
