@@ -265,7 +265,7 @@ def read_one(tags: dict[str, bytes], movetext: bytes) -> tuple[str, Reading]:
     result = tags.get("Result", b"*").strip().decode("latin-1")
     no_score = re.fullmatch(r"[-+=/:\d.,\s]*[+\d][-+=/:\d.,\s]*", result)
     two_scores = _SCORES.match(result) and len(_SCORES.findall(result)) > 1
-    if result not in RESULTS and (no_score or two_scores):
+    if result.rstrip("-") not in RESULTS and (no_score or two_scores):
         return "unfinished", Reading()
     text = _NULL_IN_MARK.sub("", text)
     text = re.sub(r"\n[\s\x1c-\x1f]*\n", "\n", text).strip()
