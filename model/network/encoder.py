@@ -90,7 +90,7 @@ UNKNOWN: Mapping[str, int] = {name: steps.unknown for name, steps in STEPS.items
 
 
 class Inputs(NamedTuple):
-    """What a trunk reads."""
+    """The inputs of a trunk."""
 
     pictures: Tensor
     """The view's planes, `[B, P, Y, X]`, channels last."""

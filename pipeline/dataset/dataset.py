@@ -87,7 +87,7 @@ class Dataset:
     joined: "tuple[Dataset, ...]" = ()
     """The datasets of a training set; none of a dataset."""
     held_out: str = NONE
-    """What a training set holds out of it: the first day of the games, ALL or NONE."""
+    """Games that a training set holds out: those from this day on, ALL or NONE."""
     held_rows: Mapping[str, Sequence[int]] = field(default_factory=dict, repr=False)
     """The rows held out of each row group, by file, where `held_out` is a day; other files have
     none."""
