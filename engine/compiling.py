@@ -1,8 +1,4 @@
-"""Announce and interrupt Numba's compilation.
-
-Kernels are compiled at their first call on a machine, a minute or two in all. The message is a
-warning of this module's logger, which is shown by default.
-"""
+"""Announce and interrupt Numba's compilation, a minute or two at a machine's first calls."""
 
 import logging
 from collections.abc import Callable

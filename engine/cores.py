@@ -2,8 +2,7 @@
 
 import math
 import os
-from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 
 def cores() -> int:
@@ -17,31 +16,24 @@ def cores() -> int:
 def container_quota(root: Path = Path("/")) -> float:
     """Return the least quota of this process's control groups, in cores; infinity for none.
 
-    A group above may grant less than the process's own. Both versions of cgroup are read:
-    `cpu.max`, and `cpu.cfs_quota_us`. `root` is the root of the file system.
+    A group above may grant less than the process's own, and a container may see its own group as
+    the root of the mount. Both versions of cgroup are read. `root` is the file system's root.
     """
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
     except (OSError, ValueError):
         return math.inf
-    quotas = [_read_quota(group) for line in lines for group in _find_groups(root, line)]
-    return min(quotas, default=math.inf)
-
-
-def _find_groups(root: Path, line: str) -> Iterator[Path]:
-    """Yield the folders of a line of /proc/self/cgroup and of the groups above, if it has a quota.
-
-    A container may see its own group as the root of the mount, whatever the line names.
-    """
-    _, _, rest = line.partition(":")
-    controllers, _, path = rest.partition(":")
-    if controllers and "cpu" not in controllers.split(","):
-        return
-    mounts = (controllers, "cpu") if controllers else ("", "unified")
-    parts = [part for part in path.split("/") if part not in ("", "..")]
-    for mount in mounts:
-        for depth in range(len(parts), -1, -1):
-            yield root.joinpath("sys/fs/cgroup", mount, *parts[:depth])
+    quotas = [math.inf]
+    for line in lines:
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        group = PurePosixPath("/", *(part for part in path.split("/") if part != ".."))
+        for mount in (controllers, "cpu") if controllers else ("", "unified"):
+            for above in (group, *group.parents):
+                quotas.append(_read_quota(root / "sys/fs/cgroup" / mount / str(above)[1:]))
+    return min(quotas)
 
 
 def _read_quota(group: Path) -> float:

@@ -1,9 +1,8 @@
 """The cache of compiled kernels: a folder named by the hash of all their sources.
 
-Numba's cache checks only the file of the cached function. After an edit of
-`engine/board/movegen.py` (or a `git pull`) the cached `pipeline/pgn/replay.py` would silently run
-the old move generator. Machine code also contains constants of modules without kernels, such as
-`engine/evaluation/piece_squares.py`. Numba's own index covers its version and the processor.
+Numba's cache checks only the file of the cached function: after an edit of movegen.py (or a `git
+pull`) a cached replay.py would silently run the old move generator. Machine code also contains
+constants of modules without kernels. Numba's own index covers its version and the processor.
 """
 
 import hashlib
@@ -20,20 +19,10 @@ OURS = "FIANCHETTO_KERNELS"
 user's."""
 
 SOURCES = (
-    *(
-        "engine/*.py",
-        "engine/board/*.py",
-        "engine/encoding/*.py",
-        "engine/evaluation/*.py",
-        "engine/search/*.py",
-    ),
-    *(
-        "pipeline/pgn/*.py",
-        "pipeline/dataset/files/kernels.py",
-    ),
+    *("engine/*.py", "engine/board/*.py", "engine/encoding/*.py", "engine/evaluation/*.py"),
+    *("engine/search/*.py", "pipeline/pgn/*.py", "pipeline/dataset/files/kernels.py"),
 )
-"""The modules with kernels, and all of this project that they import; an edit of another one
-recompiles nothing."""
+"""The modules with kernels, and all of this project that they import."""
 
 
 def sources_hash(root: Path) -> str:
@@ -64,21 +53,16 @@ def provide_caches() -> None:
 
     matplotlib and Numba fail without one: containers run as users without a name or a home.
     """
-    if not _is_writable(os.environ.get("XDG_CACHE_HOME") or "~/.cache"):
-        with suppress(OSError):  # there may be no temporary folder either
-            folder = _temporary_cache()
-            os.environ["XDG_CACHE_HOME"] = folder
-            os.environ.setdefault("MPLCONFIGDIR", f"{folder}/matplotlib")
-
-
-def _is_writable(name: str) -> bool:
-    """Return whether files can be made in a folder, or in the one in which it can be made."""
     try:
-        folder = Path(name).expanduser()
-    except RuntimeError:  # a user without a home
-        return False
-    above = next(path for path in (folder, *folder.parents) if os.path.exists(path))  # noqa: PTH110 - Path.exists raises where a parent may not be entered
-    return above.is_dir() and os.access(above, os.W_OK | os.X_OK)
+        folder = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+        folder.mkdir(parents=True, exist_ok=True)
+        is_writable = os.access(folder, os.W_OK | os.X_OK)
+    except (OSError, RuntimeError):  # a user without a home
+        is_writable = False
+    if not is_writable:
+        with suppress(OSError):  # there may be no temporary folder either
+            os.environ["XDG_CACHE_HOME"] = cache = _temporary_cache()
+            os.environ.setdefault("MPLCONFIGDIR", f"{cache}/matplotlib")
 
 
 def _temporary_cache() -> str:

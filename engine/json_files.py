@@ -43,10 +43,9 @@ def _check_numbers(value: Any) -> None:
 
 
 def read_json(path: Path, refusal: type[UserError], *, largest: int = LARGEST) -> Any:
-    """Return the value of a JSON file, local or in a store.
+    """Return the value of a JSON file of at most `largest` bytes, local or in a store.
 
-    Raises FileNotFoundError, and `refusal` for other errors. A file larger than `largest` bytes is
-    refused before it is read.
+    Raises FileNotFoundError, and `refusal` for other errors.
     """
     try:
         if path.stat().st_size > largest:
@@ -65,10 +64,7 @@ def read_json(path: Path, refusal: type[UserError], *, largest: int = LARGEST) -
 def check(
     path: Path, value: Any, schema: "type[BaseModel]", refusal: type[UserError], hint: str = ""
 ) -> None:
-    """Check the value of `path` against a schema, or raise `refusal` with the first error.
-
-    `hint` says what to do.
-    """
+    """Check the value of `path` against a schema, or raise `refusal`; `hint` says what to do."""
     from pydantic import ValidationError
 
     try:
@@ -84,22 +80,17 @@ def first_error(error: "ValidationError") -> str:
     field = ".".join(map(str, first["loc"]))
     reason = first["msg"].removeprefix("Value error, ")
     reason = reason[:1].lower() + reason[1:]
-    given = first["input"]
+    given, value = first["input"], ""
     is_short = given is None or isinstance(given, (str, int, float))
-    value = (
-        f", and is {shown(given)}"
-        if first["type"] not in ("missing", "value_error") and is_short
-        else ""
-    )
+    if is_short and first["type"] not in ("missing", "value_error"):
+        value = f", and is {shown(given)}"
     more = f" ({len(found) - 1} more)" if len(found) > 1 else ""
     return shown(f"{field}: {reason}" if field else reason, 300, quote=False) + value + more
 
 
 def shown(value: Any, most: int = SHOWN, *, quote: bool = True) -> str:
     """Return an untrusted value as short text for a terminal, without control characters."""
-    text = (
-        repr(value)
-        if quote
-        else "".join(char if char.isprintable() else "?" for char in str(value))
-    )
+    text = repr(value)
+    if not quote:
+        text = "".join(char if char.isprintable() else "?" for char in str(value))
     return text if len(text) <= most else text[: most - 3] + "..."

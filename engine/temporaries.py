@@ -33,14 +33,9 @@ DAY = 86_400.0
 
 @cache
 def machine() -> str:
-    """Return a hash of host, boot and process namespace, 8 hex digits.
-
-    Within them process ids are unique.
-    """
-    parts = [
-        platform.node(),
-        str(psutil.boot_time() // 60) if not _BOOT.exists() else _BOOT.read_text().strip(),
-    ]
+    """Return a hash of host, boot and process namespace, in which process ids are unique."""
+    boot = _BOOT.read_text().strip() if _BOOT.exists() else str(psutil.boot_time() // 60)
+    parts = [platform.node(), boot]
     if _NAMESPACE.exists():  # Linux: each container numbers its own processes
         parts.append(str(_NAMESPACE.stat().st_ino))
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:8]
@@ -90,10 +85,7 @@ def _sweep_once(folder: Path) -> None:
 
 @contextmanager
 def name_path(path: Path) -> Iterator[None]:
-    """Put a path into OSErrors of the block that have none.
-
-    Those of `write` and `fsync` on a full disk have none.
-    """
+    """Put a path into OSErrors of the block that have none, as those of a full disk."""
     try:
         yield
     except OSError as error:
@@ -128,10 +120,7 @@ def new_file(path: Path, *, sync: bool = True, buffering: int = -1) -> Iterator[
 
 
 def sync_directory(directory: Path) -> None:
-    """Flush a directory's renames to the disk, so that they survive a power cut.
-
-    It does nothing on systems without this call.
-    """
+    """Flush a directory's renames to the disk, where the system can, against a power cut."""
     with suppress(OSError):
         handle = os.open(directory, os.O_RDONLY)
         try:

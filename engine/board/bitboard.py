@@ -14,8 +14,7 @@ With Black to move the board is mirrored top to bottom (files stay), so the move
 up, to lower bits.
 
 Everything here is unsigned 64-bit. Numba makes int64 of a mix of signed and unsigned 64-bit
-integers (float64 where branches meet), so every constant is `np.uint64` and every shift count is
-too; tests/engine/board/test_bitboard.py walks the compiled types.
+integers (float64 where branches meet), so every constant and shift count is `np.uint64`.
 """
 
 from typing import Any
@@ -55,15 +54,14 @@ KNIGHT_STEPS = ((1, 2), (2, 1), (2, -1), (1, -2), (-1, -2), (-2, -1), (-2, 1), (
 
 
 def _unary(name: str) -> Any:
-    """Make an intrinsic of an LLVM operation on uint64, for which Numba has no public one."""
+    """Make an intrinsic of LLVM's operation `name` on uint64."""
 
     @intrinsic
     def operation(typing_context: Any, value: Any) -> Any:
         def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            word = ir.IntType(64)
             if name == "cttz":
                 return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 0))
-            function = builder.module.declare_intrinsic(f"llvm.{name}", (word,))
+            function = builder.module.declare_intrinsic(f"llvm.{name}", (ir.IntType(64),))
             return builder.call(function, (arguments[0],))
 
         return types.uint64(types.uint64), build

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from engine.board import simd
 from engine.board.bitboard import (
     DIRECTIONS,
     EMPTY,
@@ -39,20 +40,6 @@ from engine.board.position import (
     key,
     push,
 )
-from engine.board.simd import (
-    alternate,
-    any_lane,
-    both_ways,
-    everywhere,
-    knight_step,
-    knight_step_back,
-    lane,
-    step,
-    steps_back,
-    store,
-    turns,
-    where,
-)
 from engine.kernels import BORROWING
 
 MOVE_PLANES = 13
@@ -63,10 +50,8 @@ CASTLE_EAST, CASTLE_WEST = 10, 14
 """Types of the king's two-square moves: distance 2, directions E and W."""
 
 NORTH, NORTH_EAST, NORTH_WEST = 0, 1, 7
-_STEPS = [distance * turn % 64 for distance in range(1, 8) for turn in turns(DIRECTIONS)] + turns(
-    KNIGHT_STEPS
-)
-_TURNS = np.array(_STEPS, dtype=np.uint64)
+_SLIDES = [distance * turn % 64 for distance in range(1, 8) for turn in simd.turns(DIRECTIONS)]
+_TURNS = np.array(_SLIDES + simd.turns(KNIGHT_STEPS), dtype=np.uint64)
 _CASTLE_EAST_ROOK, _CASTLE_WEST_ROOK = U(1 << 63), U(1 << 56)
 _CASTLE_EAST_EMPTY, _CASTLE_WEST_EMPTY = U(0b110 << 60), U(0b1110 << 56)
 _CASTLE_EAST_SAFE, _CASTLE_WEST_SAFE = U(0b110 << 60), U(0b1100 << 56)
@@ -74,24 +59,23 @@ _CASTLE_EAST_SAFE, _CASTLE_WEST_SAFE = U(0b110 << 60), U(0b1100 << 56)
 
 @njit(**BORROWING)
 def attacked_by(position: Any, side: Any, pawns: Any, occupied: Any) -> Any:
-    """Return the squares that `side` (0 mover, 1 opponent) attacks on a board, uint64.
+    """Return the squares that `side` (0 mover, 1 opponent) attacks, uint64.
 
-    `occupied` are the squares with a piece. `pawns` are the squares that its pawns attack, which
-    depend on the direction they move in.
+    `pawns` are the squares that its pawns attack, which depend on the direction they move in.
     """
     queens = position[QUEEN + side]
-    current = alternate(position[ROOK + side] | queens, position[BISHOP + side] | queens)
-    empty = everywhere(~occupied)
-    current = step(current)
+    current = simd.alternate(position[ROOK + side] | queens, position[BISHOP + side] | queens)
+    empty = simd.everywhere(~occupied)
+    current = simd.step(current)
     found = current
     for _ in range(6):
-        current = step(current & empty)
+        current = simd.step(current & empty)
         found = found | current
     return (
         pawns
         | knight_attacks(position[KNIGHT + side])
         | king_attacks(position[KING + side])
-        | any_lane(found)
+        | simd.any_lane(found)
     )
 
 
@@ -115,20 +99,20 @@ def rays(position: Any, own: Any, occupied: Any) -> Any:
     Pinned pieces of a lane (own pieces between the king and a slider) may move only along that
     line.
     """
-    sliders = alternate(
+    sliders = simd.alternate(
         position[ROOK + 1] | position[QUEEN + 1], position[BISHOP + 1] | position[QUEEN + 1]
     )
-    empty, mine = everywhere(~occupied), everywhere(own)
-    near = ray = step(everywhere(position[KING]))  # up to the first piece
-    far = behind = everywhere(EMPTY)  # past an own piece, up to the next
+    empty, mine = simd.everywhere(~occupied), simd.everywhere(own)
+    near = ray = simd.step(simd.everywhere(position[KING]))  # up to the first piece
+    far = behind = simd.everywhere(EMPTY)  # past an own piece, up to the next
     for _ in range(6):
-        far = step((far & empty) | (near & mine))
-        near = step(near & empty)
+        far = simd.step((far & empty) | (near & mine))
+        near = simd.step(near & empty)
         ray = ray | near
         behind = behind | far
     checking = ray & sliders
-    pinned = where(behind & sliders, ray & mine)
-    return any_lane(where(checking, ray)), any_lane(checking), pinned
+    pinned = simd.where(behind & sliders, ray & mine)
+    return simd.any_lane(simd.where(checking, ray)), simd.any_lane(checking), pinned
 
 
 @njit(**BORROWING)
@@ -155,39 +139,34 @@ def _en_passant(position: Any, occupied: Any, planes: Any, direction: Any) -> No
 
 @njit(**BORROWING)
 def _pawns(position: Any, planes: Any, empty: Any, captures: Any, target: Any, stuck: Any) -> None:
-    """Add pushes and captures of the mover's pawns.
-
-    Pawns in `stuck` (Lanes) may not move in the lane's direction.
-    """
+    """Add pushes and captures of pawns; those in `stuck` (Lanes) may not go in that direction."""
     pawns = position[PAWN]
-    one = ((pawns & ~lane(stuck, NORTH)) >> U(8)) & empty
+    one = ((pawns & ~simd.lane(stuck, NORTH)) >> U(8)) & empty
     two = ((one & RANK_3) >> U(8)) & empty
     planes[MOVE_PLANES] |= (one & target) << U(8)
     planes[MOVE_PLANES + 8] |= (two & target) << U(16)
-    east = (((pawns & ~lane(stuck, NORTH_EAST)) >> U(7)) & NOT_A) & captures
-    west = (((pawns & ~lane(stuck, NORTH_WEST)) >> U(9)) & NOT_H) & captures
+    east = (((pawns & ~simd.lane(stuck, NORTH_EAST)) >> U(7)) & NOT_A) & captures
+    west = (((pawns & ~simd.lane(stuck, NORTH_WEST)) >> U(9)) & NOT_H) & captures
     planes[MOVE_PLANES + 1] |= east << U(7)
     planes[MOVE_PLANES + 7] |= west << U(9)
 
 
 @njit(**BORROWING)
 def _pieces(position: Any, planes: Any, empty: Any, target: Any, stuck: Any, king_to: Any) -> None:
-    """Write the planes of all pieces but pawns.
-
-    Bishops, rooks, queens and knights move to `target`, the king to squares of `king_to`.
-    """
+    """Write the planes of all pieces but pawns: the king moves to `king_to`, others to `target`."""
     straight = position[ROOK] | position[QUEEN]
     diagonal = position[BISHOP] | position[QUEEN]
-    wanted, passable = everywhere(target), everywhere(empty)
-    king = everywhere(position[KING])
-    current = step(alternate(straight, diagonal) & ~stuck)
-    kings = where(step(king) & everywhere(king_to), king)
-    store(planes, MOVE_PLANES, steps_back(current & wanted, U(1)) | kings)
+    wanted, passable = simd.everywhere(target), simd.everywhere(empty)
+    king = simd.everywhere(position[KING])
+    current = simd.step(simd.alternate(straight, diagonal) & ~stuck)
+    kings = simd.where(simd.step(king) & simd.everywhere(king_to), king)
+    simd.store(planes, MOVE_PLANES, simd.steps_back(current & wanted, U(1)) | kings)
     for distance in range(1, 7):
-        current = step(current & passable)
-        store(planes, MOVE_PLANES + 8 * distance, steps_back(current & wanted, U(distance + 1)))
-    knights = everywhere(position[KNIGHT] & ~any_lane(stuck))
-    store(planes, MOVE_PLANES + KNIGHT_TYPES, knight_step_back(knight_step(knights) & wanted))
+        current = simd.step(current & passable)
+        sources = simd.steps_back(current & wanted, U(distance + 1))
+        simd.store(planes, MOVE_PLANES + 8 * distance, sources)
+    knights = simd.knight_step(simd.everywhere(position[KNIGHT] & ~simd.any_lane(stuck)))
+    simd.store(planes, MOVE_PLANES + KNIGHT_TYPES, simd.knight_step_back(knights & wanted))
 
 
 @njit(**BORROWING)
@@ -228,7 +207,7 @@ def legal_planes(position: Any, planes: Any) -> Any:
     if checkers > 0:
         target = mask | leapers if checkers == 1 else EMPTY
     attacked = attacked_by(position, 1, pawn_attacks_down(position[PAWN + 1]), occupied ^ king)
-    stuck = everywhere(any_lane(pinned)) & ~both_ways(pinned)
+    stuck = simd.everywhere(simd.any_lane(pinned)) & ~simd.both_ways(pinned)
     _pieces(position, planes, ~occupied, target, stuck, ~own & ~attacked)
     _pawns(position, planes, ~occupied, opponent & target, target, stuck)
     if checkers == 0 and position[CASTLING] & RANK_1 != EMPTY:
@@ -284,10 +263,7 @@ def step_target(kind: Any, source: Any) -> Any:
 
 @njit(cache=True, nogil=True)
 def perft(position: Any, depth: Any) -> Any:
-    """Count the leaves of the tree of legal moves, int64; promotions count as four moves.
-
-    `depth` is in plies.
-    """
+    """Count the leaves of the tree of legal moves `depth` plies deep, int64."""
     planes = np.empty(MOVE_PLANES + TYPES, dtype=np.uint64)
     legal_planes(position, planes)
     if depth <= 1:

@@ -35,10 +35,7 @@ def _sliders_to(square: Any, occupied: Any, straight: Any, diagonal: Any) -> Any
 
 @njit(**BORROWING)
 def _reaching(position: Any, word: Any, square: Any, occupied: Any) -> Any:
-    """Return the mover's pieces of kind `word` that reach a square, uint64.
-
-    The square holds no own piece. Pins and checks are ignored.
-    """
+    """Return the mover's pieces of a word that reach a square without own piece, uint64."""
     pieces = position[word]
     if word == PAWN:
         if square & occupied != EMPTY:
@@ -57,10 +54,7 @@ def _reaching(position: Any, word: Any, square: Any, occupied: Any) -> Any:
 
 @njit(**BORROWING)
 def _attackers(position: Any, square: Any, occupied: Any) -> Any:
-    """Return the opponent's pieces that attack a square (one bit), uint64.
-
-    `occupied` are the squares with a piece.
-    """
+    """Return the opponent's pieces that attack a square (one bit), uint64."""
     queens = position[QUEEN + 1]
     return (
         _sliders_to(square, occupied, position[ROOK + 1] | queens, position[BISHOP + 1] | queens)
@@ -72,10 +66,9 @@ def _attackers(position: Any, square: Any, occupied: Any) -> Any:
 
 @njit(**BORROWING)
 def legal_movers(position: Any, word: Any, square: Any, sources: Any) -> Any:
-    """Return the mover's pieces of a word that may move to a square (one bit), uint64.
+    """Return the mover's pieces of a word on `sources` that may move to a square (one bit), uint64.
 
-    Only pieces on `sources` are considered. Castling and en passant are not considered. The
-    position must be playable.
+    Castling and en passant are not considered. The position must be playable.
     """
     own = opponent = EMPTY
     for index in range(0, 12, 2):

@@ -59,10 +59,9 @@ class FenError(UserError):
 
 
 def from_board(board: chess.Board) -> Position:
-    """Make a position (uint64[16]) from a python-chess board.
+    """Make a position (uint64[16]) from a python-chess board, with its rights as they are.
 
-    Castling rights and en passant are as the board states them. Raises FenError where there are
-    more than MAX_MOVES legal moves.
+    Raises FenError where there are more than MAX_MOVES legal moves.
     """
     position = np.zeros(WORDS, dtype=np.uint64)
     white = board.turn == chess.WHITE
@@ -77,11 +76,8 @@ def from_board(board: chess.Board) -> Position:
             f"no game leads to {board.fen()!r}: it has {moves} legal moves, and at most "
             f"{MAX_MOVES} are supported"
         )
-    words += [
-        0,
-        int(board.clean_castling_rights()),
-        0 if board.ep_square is None else 1 << board.ep_square,
-    ]
+    en_passant = 0 if board.ep_square is None else 1 << board.ep_square
+    words += [0, int(board.clean_castling_rights()), en_passant]
     for index, word in enumerate(words):
         position[index] = chess.flip_vertical(word) if white else word
     position[TURN] = 0 if white else ALL
@@ -102,11 +98,9 @@ def parse_fen(fen: str) -> chess.Board:
 def from_fen(fen: str) -> Position:
     """Make a position (uint64[16]) from a FEN.
 
-    Raises FenError when the text is malformed, or when standard chess cannot be played from it: not
-    one king per side, the side that has moved in check, pawns on a last rank, more than MAX_MOVES
-    legal moves. Castling rights without king and rook at home are dropped, as are en-passant
-    squares that no double push can have left. Impossible material (nine queens, ten pawns) is
-    accepted.
+    Raises FenError when the text is malformed, or when standard chess cannot be played from it.
+    Castling rights without king and rook at home are dropped, as are en-passant squares that no
+    double push can have left. Impossible material (nine queens, ten pawns) is accepted.
     """
     return playable(parse_fen(fen), fen)
 
@@ -126,9 +120,7 @@ def playable(board: chess.Board, fen: str) -> Position:
 def to_board(position: Position) -> chess.Board:
     """Make a python-chess board from a position; its move stack is empty."""
     white = bool(position[TURN] == 0)
-    words = [
-        int(word) if not white else chess.flip_vertical(int(word)) for word in position[:COUNTERS]
-    ]
+    words = [chess.flip_vertical(int(word)) if white else int(word) for word in position[:COUNTERS]]
     board = chess.Board(None)
     for index, word in enumerate(words[:12]):
         kind, own = chess.PIECE_TYPES[index // 2], index % 2 == 0
@@ -144,10 +136,7 @@ def to_board(position: Position) -> chess.Board:
 
 
 def to_fen(position: Position) -> str:
-    """Write a position as a FEN.
-
-    It has the en-passant square after every double push (python-chess's `en_passant="fen"`).
-    """
+    """Write a position as a FEN, with the en-passant square after every double push."""
     return to_board(position).fen(en_passant="fen")
 
 
@@ -165,10 +154,7 @@ def mirror(position: Any) -> None:
 
 @njit(**BORROWING)
 def occupied_squares(board: Any) -> Any:
-    """Return the squares with a piece on twelve piece boards, uint64.
-
-    These are words 0..11 of a position or of planes.
-    """
+    """Return the squares with a piece, uint64, by words 0..11 of a position or of planes."""
     occupied = EMPTY
     for word in range(TURN):
         occupied |= board[word]
@@ -177,10 +163,7 @@ def occupied_squares(board: Any) -> Any:
 
 @njit(**BORROWING)
 def word_on(board: Any, square: Any, side: Any) -> Any:
-    """Return the word of a side's piece on a square (one bit); -1 for none.
-
-    `side` is 0 for the mover, 1 for the opponent.
-    """
+    """Return the word of a side's piece (0 mover, 1 opponent) on a square; -1 for none."""
     for word in range(side, TURN, 2):
         if board[word] & square != EMPTY:
             return word
@@ -235,10 +218,7 @@ def push(position: Any, source: Any, target: Any, promotion: Any) -> None:
 
 @njit(**BORROWING, inline="always")
 def _mix(total: Any, word: Any) -> Any:
-    """Add a word to a running hash, by splitmix64's multiplier.
-
-    For each word it is a bijection of `total`.
-    """
+    """Add a word to a running hash: a bijection of `total` for each word."""
     total = (total ^ word) * FIRST_FACTOR
     return total ^ (total >> U(29))
 
@@ -269,10 +249,7 @@ def key(position: Any, en_passant_legal: Any) -> Any:
 
 @njit(**BORROWING)
 def castling_bits(position: Any) -> Any:
-    """Pack the castling rights into four bits, uint64.
-
-    Bit values are 1 own king's side, 2 own queen's, 4 opponent's king's, 8 opponent's queen's.
-    """
+    """Pack castling rights, uint64: 1 own king's side, 2 own queen's, 4 and 8 the opponent's."""
     rights = position[CASTLING]
     return (
         (rights >> U(63))
@@ -284,9 +261,6 @@ def castling_bits(position: Any) -> Any:
 
 @njit(**BORROWING)
 def en_passant_file(position: Any) -> Any:
-    """Return the file (0 = a) of the en-passant square, uint64; 255 for none.
-
-    There is one after every double push.
-    """
+    """Return the file (0 = a) of the en-passant square, uint64; 255 for none."""
     board = position[EN_PASSANT]
     return U(255) if board == U(0) else lowest(board) & U(7)

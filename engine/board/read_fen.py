@@ -39,10 +39,8 @@ _DIGIT, _SLASH = 1 << 4, -1 << 16
 def _board_chars() -> NDArray[np.int64]:
     """Return the meaning of each character of a FEN's squares, int64[256].
 
-    Bits 0 to 3 are the word of the position in which it sets a square, with White to move; bits 8
-    to 15 are the number of squares that it takes, and the rest is its mark. Characters other than
-    pieces set a square in COUNTERS, which is written later. Unknown characters take 255 squares,
-    which no row has.
+    Bits 0 to 3 are the word in which it sets a square (COUNTERS, which is written later, for all
+    but pieces), bits 8 to 15 the squares that it takes (255 for unknown ones), the rest its mark.
     """
     table = np.full(256, 255 << 8 | COUNTERS, dtype=np.int64)
     for word, letter in enumerate("PpNnBbRrQqKk"):
@@ -81,10 +79,7 @@ def _read_board(text: Any, at: Any, end: Any, position: Any) -> Any:
 
 @njit(**BORROWING)
 def _find_rook(position: Any, side: Any, back: Any, char: Any) -> Any:
-    """Return the rook that a lower-case castling letter names, on the rank `back`.
-
-    EMPTY if it or its king is not there.
-    """
+    """Return the rook on the rank `back` that a lower-case castling letter names, or EMPTY."""
     king, rooks = position[KING + side] & back, position[ROOK + side] & back
     if popcount(king) != ONE:
         return EMPTY
@@ -130,10 +125,7 @@ def _read_castling(text: Any, at: Any, end: Any, position: Any) -> Any:
 
 @njit(**BORROWING)
 def _read_en_passant(text: Any, at: Any, end: Any, black: Any, position: Any) -> Any:
-    """Read the en-passant square; return the byte behind it, -1 if malformed.
-
-    A square that no double push has left is dropped.
-    """
+    """Read an en-passant square that a double push can have left; return the byte behind, or -1."""
     if at < end and text[at] == _DASH:
         return at + 1
     if at + 1 >= end or not 97 <= text[at] <= 104 or (text[at + 1] != 51 and text[at + 1] != 54):
@@ -201,11 +193,7 @@ def read_fen(text: Any, at: Any, end: Any, position: Any) -> Any:
 
 @njit(**BORROWING)
 def _is_playable(position: Any) -> Any:
-    """Return whether a position can be played.
-
-    Each side has one king, no pawn stands on a last rank, and the side that has moved is not in
-    check.
-    """
+    """Return whether each side has one king, pawns stand well, and the opponent is not in check."""
     if popcount(position[KING]) != ONE or popcount(position[KING + 1]) != ONE:
         return False
     if (position[PAWN] | position[PAWN + 1]) & (RANK_1 | RANK_8) != EMPTY:

@@ -31,10 +31,7 @@ _LIGHT = U(0xAA55_AA55_AA55_AA55)
 
 @njit(**BORROWING)
 def insufficient(position: Any) -> Any:
-    """Return whether neither side can mate.
-
-    Bare kings, one minor piece, or bishops on squares of one color only.
-    """
+    """Return whether only kings are left, with one minor piece, or bishops of one color."""
     bishops = position[BISHOP] | position[BISHOP + 1]
     knights = position[KNIGHT] | position[KNIGHT + 1]
     for word in (PAWN, ROOK, QUEEN):

@@ -65,20 +65,16 @@ _ZEROS = _constant([0] * WIDTH)
 _ONES = _constant([int(ALL)] * WIDTH)
 
 
-def _call(builder: Any, name: str, kind: Any, values: tuple[Any, ...]) -> Any:
-    """Call LLVM's intrinsic `name` (llvmlite has no names for those of vectors)."""
+def _call(builder: Any, name: str, result: Any, *values: Any) -> Any:
+    """Call LLVM's intrinsic `name` on vectors (llvmlite has no names for these)."""
+    kind = ir.FunctionType(result, [_VECTOR] * len(values))
     declare: Any = cgutils.get_or_insert_function
     return builder.call(declare(builder.module, kind, name), values)
 
 
 def _rotate(builder: Any, name: str, lanes: Any, amounts: Any) -> Any:
     """Rotate each lane by its own amount: `name` is fshl (to the left) or fshr."""
-    return _call(
-        builder,
-        f"llvm.{name}.v8i64",
-        ir.FunctionType(_VECTOR, [_VECTOR] * 3),
-        (lanes, lanes, amounts),
-    )
+    return _call(builder, f"llvm.{name}.v8i64", _VECTOR, lanes, lanes, amounts)
 
 
 def _broadcast(builder: Any, words: tuple[Any, ...], order: list[int]) -> Any:
@@ -116,10 +112,7 @@ def _binary(argument: types.Type, result: types.Type, build: Callable[..., Any])
 
 
 def _stepper(steps: tuple[tuple[int, int], ...], name: str) -> Any:
-    """Make the intrinsic that takes a step in every lane, or takes it back.
-
-    `fshl` drops what leaves the board; `fshr` takes the step back.
-    """
+    """Make the intrinsic that takes a step in every lane (fshl), or takes it back (fshr)."""
     amounts, landing = _constant(turns(steps)), _constant(_landing(steps))
 
     def build(builder: Any, lanes: Any) -> Any:
@@ -130,16 +123,12 @@ def _stepper(steps: tuple[tuple[int, int], ...], name: str) -> Any:
 
 
 def _back(builder: Any, lanes: Any, distance: Any) -> Any:
-    amounts = builder.mul(
-        _broadcast(builder, (distance,), [0] * WIDTH), _constant(turns(DIRECTIONS))
-    )
-    return _rotate(builder, "fshr", lanes, amounts)
+    distances = _broadcast(builder, (distance,), [0] * WIDTH)
+    return _rotate(builder, "fshr", lanes, builder.mul(distances, _constant(turns(DIRECTIONS))))
 
 
 def _any(builder: Any, lanes: Any) -> Any:
-    return _call(
-        builder, "llvm.vector.reduce.or.v8i64", ir.FunctionType(_WORD, [_VECTOR]), (lanes,)
-    )
+    return _call(builder, "llvm.vector.reduce.or.v8i64", _WORD, lanes)
 
 
 everywhere = _unary(

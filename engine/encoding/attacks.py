@@ -22,10 +22,7 @@ from engine.kernels import BORROWING
 
 @njit(**BORROWING)
 def _fill(planes_BP: Any, alone: Any, attacks_BP: Any) -> None:
-    """Write all rows' attacks; `alone`, uint64[16] of zeros, is scratch.
-
-    It becomes a board with one kind of one side's pieces.
-    """
+    """Write all rows' attacks; `alone` (uint64[16] of zeros) gets one kind of pieces at a time."""
     for row in range(len(planes_BP)):
         occupied = occupied_squares(planes_BP[row])
         attacks_BP[row, PAWN] = pawn_attacks_up(planes_BP[row, PAWN])
@@ -39,8 +36,7 @@ def _fill(planes_BP: Any, alone: Any, attacks_BP: Any) -> None:
 def attack_planes(planes_BP: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Return the squares that the pieces of each of 12 piece planes attack, uint64[B, 12].
 
-    `planes_BP` is uint64[B, 77] in the mover's view, and so are the attacks. Occupied squares
-    count, and pins are ignored. Raises PlanesError.
+    Occupied squares count, and pins are ignored. Raises PlanesError.
     """
     planes_BP = check_planes(planes_BP)
     attacks_BP = np.empty((len(planes_BP), PIECE_PLANES), dtype=np.uint64)

@@ -51,9 +51,5 @@ def _ep_file(planes_BP: NDArray[np.uint64]) -> NDArray[np.uint8]:
 
 def infer_columns(planes_BP: NDArray[np.uint64]) -> dict[str, NDArray[Any]]:
     """Return the columns of INFERRED, `[B]`, of stored planes uint64[B, 77]."""
-    halfmove_B = np.zeros(len(planes_BP), dtype=np.uint8)
-    return {
-        "castling": _castling(planes_BP),
-        "ep_file": _ep_file(planes_BP),
-        "halfmove": halfmove_B,
-    }
+    columns_B = _castling(planes_BP), _ep_file(planes_BP), np.zeros(len(planes_BP), dtype=np.uint8)
+    return dict(zip(INFERRED, columns_B, strict=True))

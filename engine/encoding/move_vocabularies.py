@@ -14,9 +14,8 @@ under-promotion to knight, bishop, rook (piece 0, 1, 2). Its step is -1, 0, +1 f
 1, 2; -1 is towards the a-file for both sides).
 
 Squares and types are those of the mover's view, or of an absolute board (`engine.encoding.views`).
-Functions take labels in the mover's view. Their argument `turned_B` marks the rows whose board is
-flipped top to bottom relative to that view: Black to move, in an absolute view. None of these
-tables marks a promotion to a queen; planes show it.
+Functions take labels in the mover's view; `turned_B` marks the rows with Black to move of an
+absolute view. None of these tables marks a promotion to a queen; planes show it.
 
 Axes: B rows, A index of the vocabulary, L label, P promotion piece (python-chess piece type, 0 for
 none).
@@ -78,10 +77,7 @@ class Vocabulary:
 
 
 def _indices(labels_A: NDArray[np.int64], promotions_A: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Invert a vocabulary's tables, int64[L, 6].
-
-    Under-promotions without an index share the queen's.
-    """
+    """Invert a vocabulary's tables, int64[L, 6]; pieces without an index share the queen's."""
     table = np.full((LABELS, 6), NONE, dtype=np.int64)
     plain = np.flatnonzero((labels_A != NONE) & (promotions_A == 0))
     special = np.flatnonzero(promotions_A)
@@ -101,10 +97,9 @@ def _square_pairs() -> NDArray[np.int64]:
 
 
 def _under_promotion_labels() -> NDArray[np.int64]:
-    """Return the label of each under-promotion's index, int64[9 * 64].
+    """Return the label of each under-promotion's index, int64[9 * 64], NONE elsewhere.
 
-    NONE except for pawns one step before a last rank. In an absolute frame Black's pawns promote on
-    row 7, from row 6, going south.
+    In an absolute frame Black's pawns promote on row 7, from row 6, going south.
     """
     kinds = {step: kind for kind, step in enumerate(steps())}
     table = np.full((3, 3, 64), NONE, dtype=np.int64)
@@ -122,12 +117,8 @@ def vocabularies() -> dict[str, Vocabulary]:
     labels, none = np.arange(LABELS, dtype=np.int64), np.zeros(LABELS, dtype=np.int64)
     turned_labels = view("chessmarro77").black_labels
     assert turned_labels is not None
-    pairs = _square_pairs()
-    turned_pairs = (
-        ((np.arange(64) ^ 56)[:, None] * 64 + (np.arange(64) ^ 56)[None, :])
-        .reshape(-1)
-        .astype(np.int64)
-    )
+    pairs, flipped = _square_pairs(), np.arange(64) ^ 56
+    turned_pairs = (flipped[:, None] * 64 + flipped[None, :]).reshape(-1).astype(np.int64)
     squares = Vocabulary(
         name="fromto4096",
         labels=pairs,
@@ -182,8 +173,7 @@ def index_of(
 ) -> NDArray[np.int64]:
     """Return the index of each move, int64[B], from mover's-view labels and promotion pieces.
 
-    Raises MoveIndexError for a label outside 0..4095, a promotion outside 0..5, or a move that is
-    not in the vocabulary.
+    Raises MoveIndexError for a move that is not in the vocabulary.
     """
     labels, promotions = labels_B.astype(np.int64), promotions_B.astype(np.int64)
     wrong_B = (labels < 0) | (labels >= LABELS) | (promotions < 0) | (promotions > chess.QUEEN)

@@ -100,10 +100,7 @@ def moves_hash() -> str:
 
 
 def label_of(move: chess.Move, turn: chess.Color) -> int:
-    """Return the label (0..4095) of a python-chess move of the side `turn`.
-
-    Raises LabelError for Chess960 castling.
-    """
+    """Return the label (0..4095) of a move of the side `turn`; LabelError for Chess960 castling."""
     flip = 56 if turn == chess.WHITE else 0
     source, target = move.from_square ^ flip, move.to_square ^ flip
     kind = int(type_table()[source, target])
@@ -113,10 +110,7 @@ def label_of(move: chess.Move, turn: chess.Color) -> int:
 
 
 def move_of(label: int, promotion: int, turn: chess.Color) -> chess.Move:
-    """Return the python-chess move of a label for the side `turn`.
-
-    `promotion` is a python-chess piece type or 0.
-    """
+    """Return the move of a label and promotion (a piece type or 0) for the side `turn`."""
     target = int(target_table()[label]) if 0 <= label < LABELS else -1
     if target < 0:
         raise LabelError(f"label {label} leaves the board")
@@ -126,10 +120,7 @@ def move_of(label: int, promotion: int, turn: chess.Color) -> chess.Move:
 
 @njit(**BORROWING)
 def _first_invalid_row(planes_BP: Any) -> Any:
-    """Return the first row (int64) that is no position; -1 for none.
-
-    It has not one king per side, or more moves than a position can have.
-    """
+    """Return the first row that has not one king a side, or too many moves; -1 for none."""
     for row in range(len(planes_BP)):
         moves = U(0)
         for index in range(MOVE_PLANES, MOVE_PLANES + TYPES):
@@ -141,10 +132,9 @@ def _first_invalid_row(planes_BP: Any) -> Any:
 
 
 def check_planes(planes_BP: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return planes as contiguous uint64[B, 77].
+    """Return planes as contiguous uint64[B, 77]; raises PlanesError for rows that are no position.
 
-    Raises PlanesError for another shape or a row that is no position. Compiled code does not check
-    bounds, so planes from files must pass here before it reads them.
+    Compiled code does not check bounds, so planes from files must pass here first.
     """
     if planes_BP.ndim != 2 or planes_BP.shape[1] != PLANES:
         raise PlanesError(f"planes are uint64[B, {PLANES}], and these are {list(planes_BP.shape)}")

@@ -1,25 +1,20 @@
 """Views: the input planes of other systems, made from the stored rows by tables.
 
 A view is a row of a table: the stored planes that it shows (mirrored top to bottom where Black is
-to move), the planes that it makes from other columns, and the new label of each label. Views are
-made batch by batch and not stored.
+to move), the planes that it makes from other columns, and the new label of each label.
 
 view           planes, in this order
 marro77        as stored: 12 pieces, turn, 64 move types; the mover's view
 chessmarro77   the same of an absolute board; turn is all ones when *White* is to move
 marro13        the first 13 of marro77
 planes18       absolute board: white P N B R Q K, black likewise; all ones when White is to move;
-castling K Q k q;
-               the en-passant file as a full column (after every double push).
+               castling K Q k q; the en-passant file as a full column (after every double push).
 planes19       planes18 and the halfmove clock.
 
 option         adds planes after those:
-+last          where the opponent's last move began and where it ended, a plane each; zeros where it
-is unknown
-+lastN         the same of the last N half-moves (2 to 8), the last one first: the opponent's and
-the mover's own in turn
++last          where the opponent's last move began and ended, a plane each; zeros if unknown
++lastN         the same of the last N half-moves (2 to 8), the last one first
 +attacks       the squares that each of the 12 piece planes' pieces attack
-(engine.encoding.attacks), in the same order
 
 Options are added to a name: `marro13+last8+attacks`. Counters (the halfmove clock / 100, at most 1)
 are constant planes and come last. A row needs the columns that `View.columns` names.
@@ -74,12 +69,12 @@ class View:
 
     name: str
     """Name, with its options."""
-    white_planes: NDArray[np.int64] | None
+    white_planes: NDArray[np.int64] | None = None
     """Stored plane for each shown plane of a row with White to move; None shows them as they are
     stored."""
-    black_planes: NDArray[np.int64] | None
+    black_planes: NDArray[np.int64] | None = None
     """The same of a row with Black to move, read top to bottom; None keeps the mover's view."""
-    black_labels: NDArray[np.int64] | None
+    black_labels: NDArray[np.int64] | None = None
     """[4096] label in the view of each stored label of a row with Black to move, its own inverse;
     None as above."""
     turn_inverted: bool = False
@@ -133,12 +128,9 @@ def views() -> dict[str, View]:
     others = np.arange(PIECE_PLANES, dtype=np.int64) ^ 1  # own and opponent's change places
     planes = np.concatenate([others, [TURN_PLANE], MOVE_PLANES + kinds]).astype(np.int64)
     labels = (kinds[:, None] * 64 + (np.arange(64) ^ 56)[None, :]).reshape(LABELS)
-    white = np.array(
-        [*range(0, PIECE_PLANES, 2), *range(1, PIECE_PLANES, 2), TURN_PLANE], dtype=np.int64
-    )
-    black = np.array(
-        [*range(1, PIECE_PLANES, 2), *range(0, PIECE_PLANES, 2), TURN_PLANE], dtype=np.int64
-    )
+    own, opponent = range(0, PIECE_PLANES, 2), range(1, PIECE_PLANES, 2)
+    white = np.array([*own, *opponent, TURN_PLANE], dtype=np.int64)
+    black = np.array([*opponent, *own, TURN_PLANE], dtype=np.int64)
     planes18 = View(
         name="planes18",
         white_planes=white,
@@ -148,20 +140,9 @@ def views() -> dict[str, View]:
         state=True,
     )
     rows = (
-        View(name="marro77", white_planes=None, black_planes=None, black_labels=None),
-        View(
-            name="chessmarro77",
-            white_planes=None,
-            black_planes=planes,
-            black_labels=labels,
-            turn_inverted=True,
-        ),
-        View(
-            name="marro13",
-            white_planes=np.arange(MOVE_PLANES),
-            black_planes=None,
-            black_labels=None,
-        ),
+        View(name="marro77"),
+        View(name="chessmarro77", black_planes=planes, black_labels=labels, turn_inverted=True),
+        View(name="marro13", white_planes=np.arange(MOVE_PLANES)),
         planes18,
         replace(planes18, name="planes19", counters=("halfmove",)),
     )
@@ -203,10 +184,9 @@ def require(needed: tuple[str, ...], columns: Mapping[str, Any], who: str) -> No
 
 
 def last_moves_of(board: chess.Board, count: int) -> NDArray[np.uint16]:
-    """Return the last `count` moves of a board's stack, uint16[count], the last one first.
+    """Return the last `count` moves of a board's stack as LAST_MOVES, uint16[count].
 
-    They are in the form of the columns LAST_MOVES. NO_LAST_MOVE stands for what is before the
-    stack, and for null moves.
+    NO_LAST_MOVE stands for what is before the stack, and for null moves.
     """
     moves = np.full(count, NO_LAST_MOVE, dtype=np.uint16)
     flip = 56 if board.turn == chess.WHITE else 0
@@ -238,10 +218,7 @@ def packed(shown: View, columns: Mapping[str, Any], xp: Any, table: Callable[[st
 
 
 def stored_planes(shown: View, planes_BPY: Any, xp: Any, table: Callable[[str], Any]) -> Any:
-    """Return those of the view's planes that are stored ones, uint8[B, P, Y].
-
-    Arguments are those of `packed`.
-    """
+    """Return the view's stored planes, uint8[B, P, Y]; arguments are those of `packed`."""
     out = _arranged(shown, planes_BPY, planes_BPY[:, TURN_PLANE, 0] != 0, PLANES, xp, table)
     if shown.turn_inverted:
         assert out is not planes_BPY, "a view that inverts the turn mirrors Black's planes too"
@@ -252,10 +229,7 @@ def stored_planes(shown: View, planes_BPY: Any, xp: Any, table: Callable[[str], 
 def _arranged(
     shown: View, planes_BPY: Any, black_B: Any, most: int, xp: Any, table: Callable[[str], Any]
 ) -> Any:
-    """Return the first `most` of the view's stored planes, uint8[B, P, Y].
-
-    They are mirrored where Black is to move.
-    """
+    """Return the first `most` of the view's stored planes, mirrored where Black is to move."""
     out = planes_BPY
     if shown.white_planes is not None:
         out = planes_BPY[:, table("white_planes")[:most]]
@@ -286,10 +260,9 @@ def _last(moves_B: Any, turned_B: Any, xp: Any, rows_Y: Any) -> Any:
 def apply(
     shown: View, planes_BP: NDArray[np.uint64], columns: Mapping[str, NDArray[Any]] | None = None
 ) -> NDArray[np.uint64]:
-    """Return the view's packed planes, uint64[B, P], from stored planes uint64[B, 77].
+    """Return the view's packed planes without counters, uint64[B, P], from stored planes.
 
-    Its counters are not among them. `columns` are the row's other columns; raises
-    MissingColumnError where the view needs one that is not there.
+    Raises MissingColumnError where the view needs a column that is not in `columns`.
     """
     columns = columns or {}
     require(shown.columns, columns, f"the view {shown.name!r}")
@@ -305,10 +278,7 @@ def apply(
 
 
 def counters(shown: View, columns: Mapping[str, Any], xp: Any = np) -> Any:
-    """Return the view's constant planes as numbers from 0 to 1, [B, C].
-
-    `xp` and its arrays are as in `packed`.
-    """
+    """Return the view's constant planes as numbers from 0 to 1, [B, C]; `xp` is as in `packed`."""
     return xp.stack([(columns[name] / COUNTERS[name]).clip(max=1.0) for name in shown.counters], 1)
 
 

@@ -5,6 +5,7 @@ An evaluator is any callable of this shape: a network, the hand-written one, the
 Axes: B rows, P planes, A labels, W outcomes.
 """
 
+import math
 from collections.abc import Callable
 from functools import cache
 
@@ -37,3 +38,12 @@ def uniform(planes_BP: NDArray[np.uint64]) -> tuple[NDArray[np.float32], NDArray
 @cache
 def _uniform_row() -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     return np.zeros(LABELS, np.float32), np.full(3, 1.0 / 3.0, np.float32)
+
+
+CENTIPAWN_SCALE, CENTIPAWN_BEND = 90.0, 1.5637541897
+"""lc0's `centipawn` score: cp = 90 * tan(1.5637541897 * value), 12,780 at most."""
+
+
+def centipawns(value: float) -> int:
+    """Turn an expected score in [-1, 1] into centipawns, the same side's view."""
+    return round(CENTIPAWN_SCALE * math.tan(CENTIPAWN_BEND * min(max(value, -1.0), 1.0)))

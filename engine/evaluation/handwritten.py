@@ -5,8 +5,7 @@ leaves hanging, threats, checks, mates, castling, promotion. Value: the static e
 logistic curve.
 
 Scores are integers in centipawns up to the last division, so they are the same on every machine.
-Boards are unsigned 64-bit (engine/board/bitboard.py), scores int64; the two never meet in one
-operation.
+Boards are unsigned 64-bit, scores int64; the two never meet in one operation.
 
 Axes: B rows, P planes, A labels, M legal moves, W outcomes.
 """
@@ -89,10 +88,7 @@ def _mates(planes: Any, word: Any, source: Any, target: Any, scratch: Any) -> An
 
 @njit(cache=True, nogil=True)
 def _make(board: Any, word: Any, victim: Any, kind: Any, start: Any, end: Any) -> None:
-    """Play a move and keep the mover's view.
-
-    `start` and `end` are boards; `victim` is the captured piece's word or -1.
-    """
+    """Play a move from board `start` to `end` in the mover's view; `victim` is a word or -1."""
     board[word] ^= start | end
     if victim >= 0:
         taken = end
@@ -117,10 +113,7 @@ def _danger(board: Any, targets: Any, occupied: Any, gains: Any) -> Any:
 
 @njit(cache=True, nogil=True)
 def _score_move(planes: Any, move: Any, state: Any, work: Any) -> Any:
-    """Score one legal move, int64 centipawns.
-
-    The board in `state` is a copy of the planes'; it is the same afterwards.
-    """
+    """Score one legal move, int64 centipawns; the board in `state` is the same afterwards."""
     word, kind, source, target = move
     board, answers, phase, passed = state
     gains, scratch = work
@@ -164,10 +157,9 @@ def _score_move(planes: Any, move: Any, state: Any, work: Any) -> Any:
 
 @njit(cache=True, nogil=True)
 def score_moves(planes: Any, labels: Any, scores: Any, work: Any) -> Any:
-    """Score every legal move of planes uint64[77]; return their number.
+    """Fill labels and scores (int64[MAX_MOVES]) of planes uint64[77]; return their number.
 
-    Fills labels int64[MAX_MOVES] and scores int64[MAX_MOVES]. Moves come in the order of their
-    labels; `work` is scratch: (int64[MAX_EXCHANGE], uint64[77]).
+    Moves are in the order of labels; `work` is scratch: (int64[MAX_EXCHANGE], uint64[77]).
     """
     assert count_moves(planes, planes) <= min(len(labels), len(scores))
     board = planes[:PIECE_WORDS].copy()
@@ -175,12 +167,8 @@ def score_moves(planes: Any, labels: Any, scores: Any, work: Any) -> Any:
     mirrored = np.empty(PIECE_WORDS, dtype=np.uint64)
     mirror_boards(board, mirrored)
     phase = game_phase(board)
-    state = (
-        board,
-        flip(all_attacks(mirrored, flip(occupied))),
-        phase,
-        passed_pawns(board[PAWN], board[PAWN + 1]),
-    )
+    answers = flip(all_attacks(mirrored, flip(occupied)))
+    state = (board, answers, phase, passed_pawns(board[PAWN], board[PAWN + 1]))
     count = 0
     for kind in range(TYPES):
         sources = planes[MOVE_PLANES + kind]

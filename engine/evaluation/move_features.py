@@ -55,19 +55,10 @@ FEATURES_VERSION = 1
 """Version of these features and of their encoding in `model.network.decoder`: a network of
 another version is refused."""
 FEATURES = (
-    "takes",
-    "risks",
-    "leaves",
-    "leaves_next",
-    "threatens",
-    "threatens_next",
-    "stands",
-    "check",
-    "target",
+    *("takes", "risks", "leaves", "leaves_next", "threatens", "threatens_next"),
+    *("stands", "check", "target"),
 )
-TAKES, RISKS, LEAVES, LEAVES_NEXT, THREATENS, THREATENS_NEXT, STANDS, CHECK, TARGET = range(
-    len(FEATURES)
-)
+TAKES, RISKS, LEAVES, LEAVES_NEXT, THREATENS, THREATENS_NEXT, STANDS, CHECK, TARGET = range(9)
 UNIT = 10
 """Resolution of an amount, in centipawns."""
 
@@ -135,10 +126,7 @@ def _fill(
     moves_M: Any,
     features_MF: Any,
 ) -> None:
-    """Write all rows' moves and features.
-
-    Scratch: `position`, `child` (uint64[16]), `answers` (uint64[77]) and `gains`.
-    """
+    """Write all rows' moves and features; `position` to `gains` are scratch."""
     count = 0
     for row in range(len(planes_BP)):
         for word in range(MOVE_PLANES):
@@ -166,10 +154,8 @@ def legal_move_features(planes_BP: NDArray[np.uint64]) -> dict[str, NDArray[Any]
     planes_BP = check_planes(planes_BP)
     moves_M = np.empty(_count(planes_BP), dtype=np.int64)
     features_MF = np.empty((len(moves_M), len(FEATURES)), dtype=np.uint8)
-    position, child = np.zeros(WORDS, dtype=np.uint64), np.zeros(WORDS, dtype=np.uint64)
-    answers, gains = (
-        np.zeros(MOVE_PLANES + TYPES, dtype=np.uint64),
-        np.zeros(MAX_EXCHANGE, dtype=np.int64),
-    )
+    position, child = np.zeros((2, WORDS), dtype=np.uint64)
+    answers = np.zeros(MOVE_PLANES + TYPES, dtype=np.uint64)
+    gains = np.zeros(MAX_EXCHANGE, dtype=np.int64)
     _fill(planes_BP, position, child, answers, gains, moves_M, features_MF)
     return {"moves": moves_M, "move_features": features_MF}

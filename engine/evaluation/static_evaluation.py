@@ -5,9 +5,8 @@ shelter, pawn structure and the bishop pair. Hanging pieces of both sides count 
 large lead how near a bare king is to mate. Each term is written for the mover's pieces; the
 opponent's are scored on the mirrored board.
 
-Arithmetic is on integers, so results are the same on every machine. Boards are unsigned 64-bit
-(engine/board/bitboard.py), scores int64; the two never meet in one operation. A *board* is twelve
-uint64 words as words 0..11 of a position or of planes.
+Arithmetic is on integers, so results are the same on every machine. Boards are unsigned 64-bit,
+scores int64; the two never meet in one operation. A *board* is words 0..11 of a position.
 """
 
 from typing import Any
@@ -160,10 +159,7 @@ def _evaluate_side(board: Any, occupied: Any, phase: Any) -> Any:
 
 @njit(**BORROWING)
 def _mating_bonus(board: Any, attacks: Any) -> Any:
-    """Return the bonus (int64 >= 0) for mating a bare king.
-
-    It grows as that king nears the edge, runs short of squares, and has ours near.
-    """
+    """Return the bonus for a bare king near the edge, short of squares, and near ours, int64."""
     for word in range(KNIGHT + 1, KING, 2):
         if board[word] != EMPTY:
             return np.int64(0)
@@ -192,10 +188,7 @@ def _shrink_drawish_lead(board: Any, score: Any) -> Any:
 
 @njit(**BORROWING)
 def best_exchanges(board: Any, side: Any, attacked: Any, occupied: Any, gains: Any) -> Any:
-    """Return the best and second best gain of `side` by an exchange, int64 both.
-
-    Only squares of `attacked` are considered.
-    """
+    """Return the best and second best gain of `side` by an exchange on `attacked`, int64 both."""
     most = second = np.int64(0)
     for word in range(1 - side, KING, 2):
         victims = board[word] & attacked
@@ -228,9 +221,8 @@ def static_evaluation(planes: Any, gains: Any) -> Any:
     score += _mating_bonus(planes, attacks) if score > 300 else np.int64(0)
     score -= _mating_bonus(mirrored, flip(answers)) if score < -300 else np.int64(0)
     if answers & planes[KING] != EMPTY:
-        attacks &= attackers(
-            planes, lowest(planes[KING]), occupied
-        )  # in check: no time to take anything but the checker
+        # no time to take anything but the checker
+        attacks &= attackers(planes, lowest(planes[KING]), occupied)
     won, _ = best_exchanges(planes, 0, attacks, occupied, gains)
     _, second = best_exchanges(planes, 1, answers, occupied, gains)
     score += won - second // np.int64(2)  # the most threatened piece can still be saved

@@ -1,10 +1,9 @@
 """Static exchange evaluation (SEE): the gain of capturing on a square, by both sides in turn.
 
-Each captures with its least valuable piece. A *board* here is twelve uint64 words in the mover's
-view, as words 0..11 of a position or of planes. Sliding attacks along files and diagonals use the
-subtraction trick o ^ (o - 2r) both ways, the way back on the board turned top to bottom ("hyperbola
-quintessence", Aleks Peshkov); a rank is looked up. Pins are ignored, and pawns do not promote
-inside an exchange.
+Each captures with its least valuable piece. A *board* is words 0..11 of a position. Sliding attacks
+along files and diagonals use the subtraction trick o ^ (o - 2r) both ways, the way back on the
+board turned top to bottom ("hyperbola quintessence", Aleks Peshkov); a rank is looked up. Pins are
+ignored, and pawns do not promote inside an exchange.
 """
 
 from typing import Any
@@ -35,10 +34,7 @@ def _lines(file: int, rank: int) -> np.ndarray[tuple[int, ...], np.dtype[np.uint
 
 
 def _rank_table() -> np.ndarray[tuple[int, ...], np.dtype[np.uint64]]:
-    """Return the attacks along row 0, uint64[8, 64].
-
-    They are by column and by the occupancy of the six inner squares.
-    """
+    """Return the attacks along row 0, uint64[8, 64], by column and occupied inner squares."""
     table = np.zeros((8, 64), dtype=np.uint64)
     for col in range(8):
         for inner in range(64):
@@ -90,10 +86,7 @@ def diagonal_attacks(square: Any, occupied: Any) -> Any:
 
 @njit(**BORROWING)
 def attackers(board: Any, square: Any, occupied: Any) -> Any:
-    """Return both sides' pieces that attack bit index `square` (uint64), uint64.
-
-    `occupied` are the squares with a piece.
-    """
+    """Return both sides' pieces that attack bit index `square` (uint64), uint64."""
     target = bit(square)
     east, west = target & NOT_A, target & NOT_H
     found = ((east << U(7)) | (west << U(9))) & board[PAWN]
@@ -117,10 +110,9 @@ def _least_valuable(board: Any, reach: Any, side: Any) -> Any:
 
 @njit(**BORROWING)
 def see(board: Any, square: Any, victim: Any, side: Any, occupied: Any, gains: Any) -> Any:
-    """Return the gain of `side` (0 mover, 1 opponent) by capturing first on a square (SEE).
+    """Return the gain of `side` by capturing first on a square, int64 centipawns, 0 or more.
 
-    It is in centipawns, int64, 0 or more. `victim` is the worth of the piece there; `gains` is
-    scratch, int64[MAX_EXCHANGE].
+    `victim` is the worth of the piece there; `gains` is scratch, int64[MAX_EXCHANGE].
     """
     reach = attackers(board, square, occupied)
     queens = board[QUEEN] | board[QUEEN + 1]

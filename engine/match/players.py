@@ -13,8 +13,7 @@ from typing import NamedTuple, Protocol
 import chess
 from chess.engine import Cp, Mate, Score
 
-from engine.evaluation.evaluator import Evaluator
-from engine.evaluation.score import centipawns
+from engine.evaluation.evaluator import Evaluator, centipawns
 from engine.match.config import Limit
 from engine.player import Conditions, Play, Player, Request, Style
 from engine.player.clock import Control, Limits

@@ -4,28 +4,20 @@ import chess
 
 from engine.board.position import FenError, from_fen, parse_fen, playable, to_board
 
-MOST_MEN = {
-    chess.PAWN: 8,
-    chess.KNIGHT: 2,
-    chess.BISHOP: 2,
-    chess.ROOK: 2,
-    chess.QUEEN: 1,
-    chess.KING: 1,
-}
+MOST_MEN = dict(zip(chess.PIECE_TYPES, (8, 2, 2, 2, 1, 1), strict=True))
+"""Men of each kind that a side begins with."""
 
 
 def parse_playable(fen: str) -> chess.Board:
     """Parse a FEN of standard chess. Raises FenError, also for more men than promotions can make.
 
-    Rights of `KQkq` without king and rook at home are dropped, as `castling_rights_are_kept` says.
-    Letters of files name rooks of Chess960.
+    Rights of `KQkq` without king and rook at home are dropped.
     """
     rights = " ".join(fen.split()[2:3])
     if set(rights.lower()) & set("abcdefgh") and parse_fen(fen).has_chess960_castling_rights():
         raise FenError(
             f"{fen[:100]!r} has castling rights of Chess960 ({rights[:10]}), and only standard "
-            f"chess"
-            " is played: write - for no rights"
+            f"chess is played: write - for no rights"
         )
     board = to_board(from_fen(fen))
     _check_men(board, fen)
@@ -40,10 +32,7 @@ def castling_rights_are_kept(fen: str, board: chess.Board) -> bool:
 
 
 def check_board(board: chess.Board) -> chess.Board:
-    """Return a board that can be played, with its moves. Raises FenError for others.
-
-    An en-passant square that no double push can have left is removed, from a copy.
-    """
+    """Return a board that can be played, with its moves, or raise FenError."""
     if type(board) is not chess.Board or board.chess960:
         kind = "Chess960" if type(board) is chess.Board else type(board).__name__
         raise FenError(f"only standard chess is played, on a chess.Board, and this is {kind}")

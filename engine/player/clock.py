@@ -3,8 +3,7 @@
     Limits -> divide_clock -> Budget -> Pace.leaves   positions that are evaluated together
                                      -> MoveTimer     called after every round: is the move due?
 
-A `Pace` follows how long evaluations take while a game goes on: a machine may become busy at any
-move. Time is read by the function that it is given, so tests can set it.
+A `Pace` follows how long evaluations take: a machine may become busy at any move.
 """
 
 import time
@@ -20,11 +19,9 @@ from engine.evaluation.evaluator import Evaluator
 from engine.search import Root, Search
 
 MOVES_TO_GO = 40
-"""Moves that the rest of a game is assumed to last; longer time controls are planned as if they had
-this many moves."""
+"""Moves that the rest of a game, or of a longer time control, is assumed to last."""
 STRETCH = 4.0
-"""A move may take this many times its share of the clock while the most visited move is not the
-best by value."""
+"""Shares of the clock that a move may take while its most visited move is not the best by value."""
 MAX_SHARE = 0.5
 """Largest share of the clock for one move..."""
 LAST_SHARE = 0.8
@@ -83,9 +80,8 @@ class Budget:
 def divide_clock(limits: Limits, overhead: float) -> Budget:
     """Return the time of a move; `overhead` seconds of every move are lost outside the search.
 
-    The clock above a reserve is divided evenly among the moves to come (as in Stockfish), so the
-    shares shrink with the clock and never add up to more than it. `movetime` keeps at least half of
-    itself after the overhead.
+    The clock above a reserve is divided evenly among the moves to come, as in Stockfish. At least
+    half of `movetime` is used.
     """
     bounds = []
     if limits.movetime is not None:
@@ -127,10 +123,7 @@ class Control:
         return False
 
     def end_round(self, look: Callable[[], Any]) -> bool:
-        """End a round of a search; return whether it found what the request asks for.
-
-        `look()` returns the Play as of now.
-        """
+        """End a round; return whether the Play of now, `look()`, is what the request asks for."""
         return False
 
 
@@ -180,11 +173,7 @@ class Pace:
             self._expected[ply % 2] = ply, limits.left - spent + limits.increment
 
     def budget(self, limits: Limits, ply: int, overhead: float) -> Budget:
-        """Return the time of a move at `ply`.
-
-        The clock is expected to lose the last move's lag again, and to survive another batch as
-        slow as the slowest.
-        """
+        """Return the time of a move at `ply`; the last lag and slowest batch may come again."""
         expected_ply, expected = self._expected.get(ply % 2, (-1, 0.0))
         if limits.left is not None and expected_ply == ply:
             self.lag = max(min(expected - limits.left, MAX_LAG), DECAY * self.lag)
@@ -202,19 +191,13 @@ class Pace:
         return control.begun + bound - self.clock()
 
     def leaves(self, budget: Budget, most: int) -> int:
-        """Return how many leaves to evaluate together, at most `most`.
-
-        The time must have room for several rounds.
-        """
+        """Return how many leaves to evaluate together, so that there is time for several rounds."""
         rounds = (budget.soft or 0.0) / max(self.evaluation, 1e-6)  # most end at the soft bound
         return min(max(int(rounds / ROUNDS_WANTED), 1), most)
 
 
 class MoveTimer:
-    """Decides when the search of one move ends.
-
-    It is called after every round, and returns True when the move is due or the caller stops it.
-    """
+    """Decides after every round whether a move is due, or was stopped by the caller."""
 
     def __init__(
         self,
@@ -261,11 +244,7 @@ class MoveTimer:
         )
 
     def _is_decided(self, root: Root, soft: float, now: float) -> bool:
-        """Return whether more time would not change the choice.
-
-        The most visited move cannot be overtaken by the soft bound or, past it, is also best by
-        value.
-        """
+        """Return whether the most visited move cannot be overtaken or, past `soft`, is the best."""
         spent = now - self._control.begun
         if spent < MIN_SHARE * soft or root.simulations <= self._before:
             return False  # nothing is known before the first simulation of this search

@@ -33,9 +33,7 @@ class Play:
     """A chosen move and the evaluations behind it, from the mover's point of view."""
 
     moves: tuple[Line, ...]
-    """The moves that were allowed, the chosen one first and then the best.
-
-    A search names a promotion's piece; in a policy the best piece stands for all."""
+    """The moves that were allowed, the chosen one first; in a policy a promotion is one move."""
     value: float
     """Win minus loss of the position, -1 to 1."""
     wdl: tuple[float, float, float]
@@ -68,10 +66,7 @@ def read_search(
     before: int = 0,
     chosen: tuple[int, int],
 ) -> Play:
-    """Return the result of a search on `board`, with variations of the best `lines` moves.
-
-    `chosen` (label, promotion) is the first move; `before` simulations were not for this move.
-    """
+    """Return a search's result: `chosen` first, and variations of the best `lines` moves."""
     root, turn = search.root(slot), board.turn
     moves = [
         Line(

@@ -23,25 +23,11 @@ from numpy.typing import NDArray
 from engine.encoding.planes import label_of, planes_of
 from engine.evaluation import handwritten
 from engine.evaluation.evaluator import Evaluator
-from engine.player.clock import (
-    MOST_SIMULATIONS,
-    Budget,
-    Control,
-    Limits,
-    MoveTimer,
-    Pace,
-)
+from engine.player.clock import MOST_SIMULATIONS, Budget, Control, Limits, MoveTimer, Pace
 from engine.player.lines import Line, Play, read_search
 from engine.player.policy import Answer, Conditions, evaluate, policy_of
-from engine.search import Search, SearchConfig
+from engine.search import Search, SearchConfig, human
 from engine.search.chess_rules import position_and_history
-from engine.search.human import (
-    Correction,
-    HumanRoot,
-    correct_logits,
-    human_config,
-    search_roots,
-)
 
 MAX_RESTRICTED = 1_000_000
 """Simulations of a search of some moves only, whose tree is not kept."""
@@ -59,7 +45,7 @@ class Style:
 
     search: SearchConfig | None = None
     """Settings of the search for the best move; None plays by the policy."""
-    correction: Correction | None = None
+    correction: human.Correction | None = None
     """Weights of a search that corrects the policy, by the mover's rating (human search)."""
     simulations: int = 0
     """Simulations that correct the policy; 0 for as many as the correction was fitted for."""
@@ -115,9 +101,8 @@ class Player:
         """Play with an evaluator in `games` slots; `style` may be changed between moves.
 
         `searched` is called below the root instead, such as a faster export of the same network.
-        With `pairs` a single row is evaluated as two, since the last bits of a network's answer
-        differ between one row and several, and a game must not depend on its neighbors. `note` is
-        called with sentences for the user.
+        With `pairs` a single row is evaluated as two: the last bits of a network's answer differ
+        between one row and several, and a game must not depend on its neighbors.
         """
         self.evaluator = evaluator
         self.style = style or Style()
@@ -182,8 +167,6 @@ class Player:
         measured.columns = getattr(evaluator, "columns", {})  # type: ignore[attr-defined]
         return measured
 
-    # --- by the policy ----------------------------------------------------------------------------
-
     def _play_policies(
         self, requests: Sequence[Request], budget: Budget, control: Control
     ) -> list[Play]:
@@ -201,13 +184,13 @@ class Player:
         if self.pace.evaluation * MIN_CORRECTING * wanted > left:
             return self._play_answers(requests, answer, style.temperature)
         rows = zip(requests, *answer, strict=True)
-        roots = [HumanRoot(*position_and_history(row[0].board), *row[1:]) for row in rows]
-        search = Search(self._searched, human_config(wanted), games=len(roots))
+        roots = [human.HumanRoot(*position_and_history(row[0].board), *row[1:]) for row in rows]
+        search = Search(self._searched, human.human_config(wanted), games=len(roots))
         exact = Budget(budget.soft, budget.soft, is_exact=True)
         timer = MoveTimer(self.pace, search, 0, exact, control, choices=2, leaves=1)
-        found = search_roots(search, roots, wanted, timer)
+        found = human.search_roots(search, roots, wanted, timer)
         ratings_B = np.array([request.conditions.rating or 0 for request in requests])
-        logits_BA = correct_logits(roots, found, *correction.at(ratings_B))
+        logits_BA = human.correct_logits(roots, found, *correction.at(ratings_B))
         done = [root.simulations if timer.is_over else wanted for root in found]
         return self._play_answers(requests, (logits_BA, answer[1]), style.temperature, done)
 
@@ -235,29 +218,16 @@ class Player:
             seed = (self.style.seed, request.game, request.board.ply())
             chosen = policy.pick(temperature, request.random or np.random.default_rng(seed))
             win, draw, loss = (float(share) for share in wdl_W)
-            shares, order = policy.shares().tolist(), policy.ranked()
-            moves = tuple(
-                Line(
-                    policy.moves[index],
-                    win - loss,
-                    draw,
-                    share=shares[index],
-                    variation=(policy.moves[index],),
-                )
-                for index in (chosen, *(one for one in order if one != chosen))
-            )
+            shares, lines = policy.shares().tolist(), []
+            for index in (chosen, *(one for one in policy.ranked() if one != chosen)):
+                move = policy.moves[index]
+                lines.append(Line(move, win - loss, draw, share=shares[index], variation=(move,)))
             simulations = done[row] if done else 0
-            plays.append(Play(moves, win - loss, (win, draw, loss), simulations))
+            plays.append(Play(tuple(lines), win - loss, (win, draw, loss), simulations))
         return plays
 
-    # --- by a search ------------------------------------------------------------------------------
-
     def _play_searches(
-        self,
-        requests: Sequence[Request],
-        config: SearchConfig,
-        budget: Budget,
-        control: Control,
+        self, requests: Sequence[Request], config: SearchConfig, budget: Budget, control: Control
     ) -> list[Play]:
         """Search the positions side by side, or one of them within its limits."""
         search = self._search if self._config == config else None
@@ -293,7 +263,7 @@ class Player:
         return search
 
     def _advance(self, search: Search, request: Request) -> None:
-        """Move a slot's tree to the request's position, or begin one where the game is another."""
+        """Move a slot's tree to the request's position, or begin another game's."""
         board, slot = request.board, request.slot
         start, moves = board.root().fen(), list(board.move_stack)
         begun, game, known = self._played.get(slot, ("", 0, []))
@@ -357,14 +327,8 @@ class Player:
         slots_N = np.array([request.slot], dtype=np.int64)
         labels_N, promotions_N = search.choose(slots_N, temperature=temperature)
         chosen = int(labels_N[0]), int(promotions_N[0])
-        return read_search(
-            search,
-            request.board,
-            request.lines,
-            slot=request.slot,
-            before=before,
-            chosen=chosen,
-        )
+        lines, slot = request.lines, request.slot
+        return read_search(search, request.board, lines, slot=slot, before=before, chosen=chosen)
 
 
 def warm_up(evaluator: Evaluator) -> None:

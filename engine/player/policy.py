@@ -52,10 +52,7 @@ class Conditions:
 def read_columns(
     evaluator: Evaluator, boards: Sequence[chess.Board], conditions: Sequence[Conditions]
 ) -> dict[str, NDArray[np.integer]]:
-    """Return the columns besides planes that an evaluator reads and that are known, `[B]` each.
-
-    An evaluator names them in its `columns`, each with the value that stands for unknown.
-    """
+    """Return the known columns, `[B]` each, of those that the evaluator names in its `columns`."""
     unknown: dict[str, int] = getattr(evaluator, "columns", {})
     if not unknown:
         return {}

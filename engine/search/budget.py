@@ -94,10 +94,7 @@ def allot_simulations(forest: Forest, slot: Int, simulations: Int, params: Searc
 def penalize_repetitions(
     forest: Forest, slot: Int, planes: NDArray[np.uint64], penalty: Any
 ) -> None:
-    """Set the bias of root moves: minus `penalty` for those that repeat a position of the game.
-
-    `planes` (uint64[77]) is scratch.
-    """
+    """Set the bias of root moves: minus `penalty` for those that repeat a position of the game."""
     root, position = forest.nodes[slot, 0], np.empty_like(forest.roots[slot])
     for edge in range(root.first, root.first + root.count):
         move = forest.edges[slot, edge]

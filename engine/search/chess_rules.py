@@ -74,10 +74,7 @@ def examine(
 
 @njit(cache=True, nogil=True)
 def _repetition(forest: Forest, slot: Int, key: Any, path: Any, reversible: Int) -> Any:
-    """Return REPETITION (a third occurrence), TWOFOLD (a second one on this path) or GOES_ON.
-
-    Nothing before the last `reversible` plies can occur again.
-    """
+    """Return REPETITION (a third occurrence), TWOFOLD (a second one on this path) or GOES_ON."""
     on_path, depth = np.int64(0), len(path)
     for index in range(depth - 2, max(np.int64(-1), depth - 1 - reversible), -2):
         if forest.nodes[slot, path[index]].key == key:
@@ -101,10 +98,7 @@ def times_in_history(forest: Forest, slot: Int, key: Any) -> Any:
 
 @njit(cache=True, nogil=True)
 def mark_mates_in_one(forest: Forest, slot: Int, planes: NDArray[np.uint64]) -> Any:
-    """Mark the root's moves that mate as won, and with them the root; return whether there is one.
-
-    `planes` (uint64[77]) is scratch.
-    """
+    """Mark the root's moves that mate as won, and the root; return whether there is one."""
     position = np.empty_like(forest.roots[slot])
     root, found = forest.nodes[slot, 0], False
     for edge in range(root.first, root.first + root.count):
@@ -132,10 +126,7 @@ def is_legal(position: Position, label: int, promotion: int) -> bool:
 
 
 def position_and_history(board: chess.Board) -> tuple[Position, list[int]]:
-    """Return a board's position (uint64[16]) and the keys that `Search.start` takes as history.
-
-    They are of the earlier positions that may occur again, oldest first.
-    """
+    """Return a board's position, and the keys that `Search.start` takes as history."""
     back, planes = board.copy(), np.empty(PLANES, dtype=np.uint64)
     keys: list[int] = []
     while back.move_stack and len(keys) < board.halfmove_clock:

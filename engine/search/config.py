@@ -1,7 +1,9 @@
 """The configuration of a search, and its numbers as a tuple for compiled code."""
 
-from dataclasses import dataclass
-from typing import Literal, NamedTuple
+import sys
+from collections import namedtuple
+from dataclasses import dataclass, fields
+from typing import Any, Literal, cast
 
 from engine.errors import UserError
 
@@ -10,30 +12,8 @@ class SearchError(UserError):
     """An invalid configuration or an invalid call."""
 
 
-class SearchParams(NamedTuple):
-    """The settings for compiled code; each has one type, so kernels are compiled once."""
-
-    gumbel: bool
-    c_puct: float
-    c_base: float
-    c_factor: float
-    c_stdev: float
-    fpu_reduction: float
-    policy_temperature: float
-    dirichlet_fraction: float
-    dirichlet_alpha: float
-    max_considered_actions: int
-    gumbel_scale: float
-    value_scale: float
-    rescale_values: bool
-    widening_factor: float
-    top_k: int
-    tail_mass: float
-    repetition_penalty: float
-    early_stop: bool
-    dominance: float
-    branching_exponent: float
-    endgame_factor: float
+SearchParams = Any
+"""In compiled code: whether to search by Gumbel, and the numbers of SearchConfig by name."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -107,22 +87,11 @@ class SearchConfig:
         """Raise SearchError for values out of range."""
         if self.algorithm not in ("puct", "gumbel"):
             raise SearchError(f"algorithm is puct or gumbel, not {self.algorithm!r}")
-        for name in ("simulations", "leaves", "max_considered_actions", "nodes", "top_k"):
-            least = 0 if name in ("nodes", "top_k") else 1
-            if getattr(self, name) < least:
-                raise SearchError(f"{name} must be at least {least}, not {getattr(self, name)}")
-        for name in ("policy_temperature", "dirichlet_alpha", "c_base"):
-            if not 0.0 < getattr(self, name) < float("inf"):
-                raise SearchError(f"{name} must be above 0 and finite, not {getattr(self, name)}")
-        for name in ("c_stdev", "dirichlet_fraction", "tail_mass", "dominance", "endgame_factor"):
-            if not 0.0 <= getattr(self, name) <= 1.0:
-                raise SearchError(f"{name} must be between 0 and 1, not {getattr(self, name)}")
-        for name in (
-            *("c_puct", "c_factor", "fpu_reduction", "gumbel_scale", "value_scale"),
-            *("widening_factor", "repetition_penalty", "branching_exponent"),
-        ):
-            if not 0.0 <= getattr(self, name) < float("inf"):
-                raise SearchError(f"{name} must be 0 or more and finite, not {getattr(self, name)}")
+        for names, bounds, least, most in _BOUNDS:
+            for name in names.split():
+                value = getattr(self, name)
+                if not least <= value <= most:
+                    raise SearchError(f"{name} must be {bounds}, not {value}")
 
     @property
     def capacity(self) -> int:
@@ -131,8 +100,24 @@ class SearchConfig:
 
     def params(self) -> SearchParams:
         """Return the settings for compiled code."""
-        given = {
-            name: getattr(self, name, self.algorithm == "gumbel") for name in SearchParams._fields
-        }
-        kinds = SearchParams.__annotations__  # int settings may hold floats and vice versa
-        return SearchParams(**{name: kinds[name](value) for name, value in given.items()})
+        # a default's type, so that kernels are compiled once: numbers may be int or float
+        numbers = [kind(getattr(self, name)) for name, kind in _KINDS.items()]
+        return _Params(self.algorithm == "gumbel", *numbers)
+
+
+_ABOVE_0, _FINITE = sys.float_info.min, sys.float_info.max
+_BOUNDS = (
+    ("simulations leaves max_considered_actions", "at least 1", 1, _FINITE),
+    ("nodes top_k", "at least 0", 0, _FINITE),
+    ("policy_temperature dirichlet_alpha c_base", "above 0 and finite", _ABOVE_0, _FINITE),
+    ("c_stdev dirichlet_fraction tail_mass dominance endgame_factor", "between 0 and 1", 0, 1),
+    ("c_puct c_factor fpu_reduction gumbel_scale value_scale", "0 or more and finite", 0, _FINITE),
+    ("widening_factor repetition_penalty branching_exponent", "0 or more and finite", 0, _FINITE),
+)
+_NOT_COMPILED = ("algorithm", "simulations", "nodes", "leaves")
+_KINDS: dict[str, Any] = {
+    field.name: type(field.default)
+    for field in fields(SearchConfig)
+    if field.name not in _NOT_COMPILED
+}
+_Params = cast("Any", namedtuple("_Params", ["gumbel", *_KINDS]))

@@ -77,10 +77,7 @@ def plan_halving(considered: Int, simulations: Int, out: NDArray[np.int32]) -> N
 
 @njit(cache=True, nogil=True)
 def _mixed_value(forest: Forest, slot: Int, index: Int) -> Any:
-    """Return v_mix (appendix D), float64.
-
-    It weights the evaluator's value by 1 and the visited moves' mean by prior by their visits.
-    """
+    """Return v_mix (appendix D): the evaluator's value and the visited moves' mean by prior."""
     node = forest.nodes[slot, index]
     total, priors, weighted = 0.0, 0.0, 0.0
     for edge in range(node.first, node.first + node.count):

@@ -33,10 +33,7 @@ ASSUMED_RATING = 1500
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """Weights by which a search corrects the policy, at some ratings of the mover.
-
-    Between the ratings they are interpolated.
-    """
+    """Weights by which a search corrects the policy, interpolated between ratings of the mover."""
 
     ratings: Sequence[float]  # [K] ascending
     weights: Sequence[float]  # [K] weight of Q, 0 or more
@@ -45,14 +42,10 @@ class Correction:
     """Simulations that it was fitted for."""
 
     def at(self, ratings_N: NDArray[np.integer]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return weight and sharpness at ratings, float64[N] each; 0 is an unknown rating.
-
-        Outside, the outermost numbers hold.
-        """
+        """Return weight and sharpness at ratings, float64[N] each; 0 is an unknown rating."""
         known_N = np.where(ratings_N > 0, ratings_N, ASSUMED_RATING)
-        return np.interp(known_N, self.ratings, self.weights), np.interp(
-            known_N, self.ratings, self.sharpness
-        )
+        weights_N = np.interp(known_N, self.ratings, self.weights)
+        return weights_N, np.interp(known_N, self.ratings, self.sharpness)
 
 
 class HumanRoot(NamedTuple):
@@ -66,21 +59,14 @@ class HumanRoot(NamedTuple):
 
 
 def human_config(simulations: int) -> SearchConfig:
-    """Return the configuration of human search.
-
-    Its corrections and the ladder were fitted with a c_stdev of 0.
-    """
+    """Return the configuration with which the corrections and the ladder were fitted."""
     return SearchConfig(simulations=simulations, c_stdev=0.0)
 
 
 def search_roots(
     search: Search, roots: Sequence[HumanRoot], simulations: int, stop: Stop | None = None
 ) -> list[Root]:
-    """Search positions side by side, in slots 0..N-1, with their own policies as root priors.
-
-    Below the root the evaluator gets planes alone, so positions of any ratings make one batch.
-    `stop` is as in `Search.run`.
-    """
+    """Search positions side by side, in slots 0..N-1, with their own policies as root priors."""
     for slot, root in enumerate(roots):
         search.start(slot, root.position, root.history, answer=(root.logits, root.wdl))
     slots_N = np.arange(len(roots), dtype=np.int64)
@@ -94,10 +80,7 @@ def correct_logits(
     weight_N: NDArray[np.float64],
     sharpness_N: NDArray[np.float64],
 ) -> NDArray[np.float64]:
-    """Return the roots' policies corrected by their searches, logits float64[N, A].
-
-    Illegal labels have minus infinity.
-    """
+    """Return the roots' policies corrected by their searches, float64[N, A]; -inf for illegal."""
     corrected_NA = np.full((len(roots), LABELS), -np.inf)
     for row, (root, result) in enumerate(zip(roots, found, strict=True)):
         labels, values_A = np.unique(result.labels), move_values(root, result)

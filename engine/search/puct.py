@@ -83,14 +83,8 @@ class Round(NamedTuple):
 
 def empty_round(rows: int) -> Round:
     """Allocate a round of `rows` leaves."""
-    return Round(
-        planes=np.zeros((rows, PLANES), dtype=np.uint64),
-        slots=np.zeros(rows, dtype=np.int64),
-        leaves=np.zeros(rows, dtype=np.int64),
-        depths=np.zeros(rows, dtype=np.int64),
-        nodes=np.zeros((rows, MAX_DEPTH + 1), dtype=np.int32),
-        edges=np.zeros((rows, MAX_DEPTH + 1), dtype=np.int32),
-    )
+    planes, numbers = np.zeros((rows, PLANES), dtype=np.uint64), np.zeros((3, rows), dtype=np.int64)
+    return Round(planes, *numbers, *np.zeros((2, rows, MAX_DEPTH + 1), dtype=np.int32))
 
 
 @njit(cache=True, nogil=True)
@@ -105,8 +99,7 @@ def select_leaves(
 ) -> Any:
     """Descend each slot's tree to up to `leaves` leaves; return the number of rows in `batch`.
 
-    `wanted` and `done` (int64[N]) count simulations. A descent to a known value is backed up at
-    once, and the next one begins. A slot whose root is proven or decided gets `wanted` = `done`.
+    `wanted` and `done` (int64[N]) count simulations; they are made equal where a root is decided.
     """
     position = np.empty(WORDS, dtype=np.uint64)
     rows = 0
@@ -148,8 +141,7 @@ def descend(
 ) -> Any:
     """Go from the root to a position without a value; return (result, depth, leaf or NO_NODE).
 
-    Fills `path` = (nodes, edges) int32[D] and, for EVALUATE, `planes` (uint64[77]). `position`
-    (uint64[16]) is scratch. The nodes and edges of the path count the visit as in flight.
+    Fills `path` = (nodes, edges) int32[D] and, for EVALUATE, `planes`; `position` is scratch.
     """
     nodes, edges = path
     position[:] = forest.roots[slot]
@@ -231,10 +223,7 @@ def puct_edge(forest: Forest, slot: Int, index: Int, params: SearchParams) -> An
 
 @njit(cache=True, nogil=True)
 def estimate_stdev(node: Any) -> Any:
-    """Return the standard deviation of a node's finished values, float64.
-
-    It is shrunk towards STDEV_PRIOR as in KataGo.
-    """
+    """Return a node's standard deviation of values, shrunk towards STDEV_PRIOR, float64."""
     visits = max(np.float64(node.visits - node.in_flight), 1.0)
     mean = node.value_sum / visits
     squares = max(node.square_sum, mean * mean * visits)
@@ -271,11 +260,7 @@ def expand_and_backup(
 def expand(
     forest: Forest, slot: Int, node: Int, planes: Any, logits: Any, temperature: float
 ) -> Any:
-    """Add the edges of a node; return EXPANDED, NO_ROOM or NOT_FINITE.
-
-    `planes` uint64[77] and `logits` float32[A] are of the node's position, its mover's view. There
-    is no room for more than MAX_MOVES moves either.
-    """
+    """Add the edges of a node by its planes and logits; return EXPANDED, NO_ROOM or NOT_FINITE."""
     first = np.int64(forest.slots[slot].edges)
     count = count_moves(planes, planes)
     if count > MAX_MOVES or first + count > forest.edges.shape[1]:
@@ -295,8 +280,7 @@ def expand(
 def _set_priors(logits: Any, moves: Any, temperature: float) -> Any:
     """Set edges' priors, the softmax of logits (float32[A]); return whether all are finite.
 
-    The four pieces of a promotion share its prior. A logit of -inf is a prior of 0; NaN and
-    infinity are not finite.
+    The four pieces of a promotion share its prior. A logit of -inf is a prior of 0.
     """
     most = _LOWEST_LOGIT
     for index in range(len(moves)):
@@ -317,10 +301,7 @@ def _set_priors(logits: Any, moves: Any, temperature: float) -> Any:
 
 @njit(cache=True, nogil=True)
 def _sort_by_prior(moves: Any) -> None:
-    """Sort new edges (EDGE[M]) by prior, likeliest first; equal ones stay in order.
-
-    Lists are short, so insertion is fast. New edges differ in prior, label and promotion alone.
-    """
+    """Sort new edges by prior, likeliest first; they differ in prior, label and promotion alone."""
     for index in range(1, len(moves)):
         prior = moves[index].prior
         if prior <= moves[index - 1].prior:
@@ -338,10 +319,9 @@ def _sort_by_prior(moves: Any) -> None:
 def backup(
     forest: Forest, slot: Int, path: Any, depth: Int, leaf: Int, value: float, draw: float
 ) -> None:
-    """Add a value and a draw probability along a path, and propagate proofs upwards.
+    """Add a value and a draw probability, seen by the leaf's mover, along a path; carry proofs up.
 
-    They are in the view of the leaf's mover. `path` is (nodes int32[D], edges int32[D]), `leaf` the
-    node where it ended or NO_NODE.
+    `path` is (nodes int32[D], edges int32[D]), `leaf` the node where it ended or NO_NODE.
     """
     nodes, edges = path
     proven = False

@@ -4,7 +4,6 @@ Axes: M root moves.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,10 +16,7 @@ from engine.search.tree import LOST, UNKNOWN, WON, Forest
 
 @dataclass(frozen=True, slots=True)
 class Root:
-    """Result of a search at a root: M legal moves, likeliest by prior first, in the mover's view.
-
-    A promotion is four moves.
-    """
+    """Result at a root: M legal moves, a promotion as four, likeliest first, mover's view."""
 
     labels: NDArray[np.uint16]  # [M]
     promotions: NDArray[np.uint8]  # [M] python-chess piece type, 0 for none
@@ -75,13 +71,8 @@ def read_root(forest: Forest, slot: int, params: SearchParams) -> Root:
     values = np.full(count, np.nan, dtype=np.float32)
     np.divide(edges["value_sum"], visits, out=values, where=visits > 0, casting="unsafe")
     draws = np.full(count, draw, dtype=np.float32)
-    np.divide(
-        children["draw_sum"],
-        children["visits"],
-        out=draws,
-        where=has_child & (visits > 0),
-        casting="unsafe",
-    )
+    tried, sums = has_child & (visits > 0), children["draw_sum"]
+    np.divide(sums, children["visits"], out=draws, where=tried, casting="unsafe")
     values[proven != UNKNOWN] = proven[proven != UNKNOWN]
     draws[proven != UNKNOWN] = proven[proven != UNKNOWN] == 0
     plies = 1 + np.where(has_child, children["distance"], 0)
@@ -106,49 +97,33 @@ def read_root(forest: Forest, slot: int, params: SearchParams) -> Root:
         simulations=int(visits.sum()),
         nodes=int(game["nodes"]),
         seldepth=int(game["deepest"]),
-        full=max(
-            int(game["nodes"]) / forest.nodes.shape[1], int(game["edges"]) / forest.edges.shape[1]
-        ),
+        full=max(game["nodes"] / forest.nodes.shape[1], game["edges"] / forest.edges.shape[1]),
     )
 
 
 def edges_of(forest: Forest, slot: int, node: int) -> NDArray[np.void]:
     """Return the edges of a node, EDGE[M]."""
-    first, count = (
-        int(forest.nodes["first"][slot, node]),
-        max(int(forest.nodes["count"][slot, node]), 0),
-    )
-    return forest.edges[slot, first : first + count]
+    first, count = (int(forest.nodes[name][slot, node]) for name in ("first", "count"))
+    return forest.edges[slot, first : first + max(count, 0)]
 
 
 def principal_variation(forest: Forest, slot: int, edge: int) -> list[tuple[int, int]]:
-    """Return a root's edge and the most visited moves after it, as (label, promotion).
-
-    A proven mate is played out.
-    """
+    """Return an edge and the most visited moves after it, or the mate, as (label, promotion)."""
     moves = []
     while edge >= 0:
         move = forest.edges[slot, edge]
-        moves.append(_move(move))
+        moves.append((int(move["label"]), int(move["promotion"])))
         edges = edges_of(forest, slot, int(move["child"]))
         if move["child"] < 0 or not len(edges):
             break
         node = forest.nodes[slot, int(move["child"])]
         wanted = edges["visits"].astype(np.float64)
         if node["proof"] in (WON, LOST):
-            plies = np.where(
-                edges["child"] >= 0,
-                forest.nodes["distance"][slot, np.maximum(edges["child"], 0)],
-                0,
-            )
-            wanted = np.where(
-                edges["proof"] == node["proof"], 2e9 - int(node["proof"]) * plies, wanted
-            )
+            below = forest.nodes["distance"][slot, np.maximum(edges["child"], 0)]
+            plies = np.where(edges["child"] >= 0, below, 0)
+            longest = 2e9 - int(node["proof"]) * plies
+            wanted = np.where(edges["proof"] == node["proof"], longest, wanted)
         if wanted.max() <= 0:
             break
         edge = int(node["first"]) + int(wanted.argmax())
     return moves
-
-
-def _move(edge: Any) -> tuple[int, int]:
-    return int(edge["label"]), int(edge["promotion"])

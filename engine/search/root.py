@@ -40,8 +40,7 @@ from engine.search.tree import (
 def expand_roots(forest: Forest, slots: Any, batch: Round, blank: Any, allowed: Any) -> Any:
     """Make rows of `batch` of the roots that need an evaluation; return their number.
 
-    `allowed` int64[M, 2] are the (label, promotion) that new roots will be restricted to, empty for
-    all; `blank` float32[A] is zeros.
+    `allowed` int64[M, 2]: (label, promotion) of the only moves, empty for all. `blank` is zeros.
     """
     rows = 0
     for slot in slots:
@@ -59,10 +58,7 @@ def expand_roots(forest: Forest, slots: Any, batch: Round, blank: Any, allowed: 
 
 @njit(cache=True, nogil=True)
 def _needs_evaluation(forest: Forest, slot: Int, planes: Any, blank: Any, allowed: Any) -> Any:
-    """Write a new root's planes; return whether it needs an evaluation.
-
-    It needs none if it has no move or a mate in one.
-    """
+    """Write a new root's planes; return whether it has a move and no mate in one."""
     root = forest.nodes[slot, 0]
     checkers = legal_planes(forest.roots[slot], planes)
     root.key = legal_key(forest.roots[slot], planes)
@@ -113,8 +109,7 @@ def begin_run(
 ) -> None:
     """Prepare expanded roots, and set `wanted` (int64[N]) to the simulations that each gets.
 
-    `noise` bool[N] selects the roots that get noise, `fresh` bool[G] those not searched yet;
-    `allowed` as in `expand_roots`.
+    `noise` bool[N] selects the roots that get noise, `fresh` bool[G] those not searched yet.
     """
     planes = np.empty(MOVE_PLANES + TYPES, dtype=np.uint64)
     for index in range(len(slots)):
@@ -238,10 +233,7 @@ def _largest(forest: Forest, slot: Int, weights: NDArray[np.float64]) -> Any:
 
 @njit(cache=True, nogil=True)
 def advance(forest: Forest, slot: Int, label: Int, promotion: Int, spare: Any) -> Any:
-    """Play a legal move at the root and keep its subtree; return whether it had one.
-
-    `spare` = (int32[C], EDGE[E]) is scratch.
-    """
+    """Play a legal move at the root and keep its subtree; return whether it had one."""
     planes = np.empty(MOVE_PLANES + TYPES, dtype=np.uint64)
     root, game = forest.nodes[slot, 0], forest.slots[slot]
     legal_planes(forest.roots[slot], planes)

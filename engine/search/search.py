@@ -49,7 +49,8 @@ class Search:
         if games < 1:
             raise SearchError(f"a search needs at least one game, not {games}")
         self.evaluator = evaluator
-        self._config = config or SearchConfig()
+        self.config = config or SearchConfig()
+        """The arrays were made for it: another one needs another Search."""
         self.games = games
         self.seed = seed
         self.simulations = self.evaluations = self.batches = 0
@@ -66,14 +67,6 @@ class Search:
         self._fresh = np.ones(games, dtype=np.bool_)
         self._started = np.zeros(games, dtype=np.bool_)
         self._restricted = np.zeros(games, dtype=np.bool_)
-        self._all = np.arange(games, dtype=np.int64)
-        self._answers: dict[int, tuple[NDArray[np.float32], NDArray[np.float32]]] = {}
-        """Answers for roots that a caller gave to `start`, by slot."""
-
-    @property
-    def config(self) -> SearchConfig:
-        """The configuration that the arrays were made for; another one needs another Search."""
-        return self._config
 
     def start(
         self,
@@ -86,11 +79,10 @@ class Search:
     ) -> None:
         """Begin a game's tree at a position (uint64[16]).
 
-        `history` are the keys (engine.search.chess_rules) of the game's positions since the last
-        capture or pawn move, oldest first. `game` is the number that with the search's seed decides
-        the slot's random numbers; the slot's own by default. `answer` is used as the evaluator's
-        for this position: logits float32[A] and win, draw, loss float32[3], for example conditioned
-        on the mover's rating and the moves before.
+        `history` are the keys of the game's positions since the last capture or pawn move, oldest
+        first. `game` decides the slot's random numbers with the search's seed; the slot's number by
+        default. `answer` is used as the evaluator's for this position: logits float32[A] and win,
+        draw, loss float32[3].
         """
         self._started[slot] = False
         past = list(history)[-HISTORY:]
@@ -98,40 +90,32 @@ class Search:
         self._forest.history[slot, : len(past)] = past
         self._forest.slots["history_length"][slot] = len(past)
         self._refuse_too_many_moves(slot)
-        seed_stream(
-            self._forest.rng[slot],
-            U(self.seed % 2**64),
-            U((slot if game is None else game) % 2**64),
-        )
+        number = slot if game is None else game
+        seed_stream(self._forest.rng[slot], U(self.seed % 2**64), U(number % 2**64))
         reset_tree(self._forest, slot)
         self._fresh[slot] = self._started[slot] = True
         self._restricted[slot] = False
-        self._answers.pop(slot, None)
         if answer is not None:
-            self._answers[slot] = answer
+            one = np.array([slot], dtype=np.int64)
+            logits_BA, wdl_BW = (np.array(part, np.float32)[None] for part in answer)
+            if expand_roots(self._forest, one, self._round, self._blank, _ALL_MOVES):
+                self._evaluate(1, lambda planes_BP: (logits_BA, wdl_BW))
 
     def position(self, slot: int) -> Position:
         """Return a copy of a slot's root position, uint64[16]."""
         return np.array(self._forest.roots[slot])
 
     def play(self, slot: int, label: int, promotion: int) -> bool:
-        """Play a move and keep its subtree; return whether it had one.
-
-        Raises LabelError if it is illegal.
-        """
+        """Play a move and keep its subtree; return whether it had one. Raises LabelError."""
         if not is_legal(self._forest.roots[slot], label, promotion):
             raise LabelError(f"label {label} with promotion {promotion} is no legal move here")
         self._fresh[slot], self._restricted[slot] = True, False
-        self._answers.pop(slot, None)
         kept = bool(advance(self._forest, slot, label, promotion, self._spare))
         self._refuse_too_many_moves(slot)
         return kept
 
     def _refuse_too_many_moves(self, slot: int) -> None:
-        """Raise SearchError where a root has more moves than there is room for.
-
-        No game of chess leads there.
-        """
+        """Raise SearchError where a root has more moves than any game of chess leads to."""
         root = self._forest.roots[slot]
         legal_planes(root, self._planes)
         moves = int(count_moves(root, self._planes))
@@ -153,12 +137,11 @@ class Search:
     ) -> None:
         """Search the slots (all by default).
 
-        Each root gets `simulations` more simulations (the configuration's by default, or int64[N];
-        0 only expands it), unless it is proven, decided by an option, or `stop()` returns True,
-        which is called after every round. `leaves` lowers the configuration's leaves for this run.
-        `noise` (or bool[N]) selects the roots that get Dirichlet or Gumbel noise. `allowed`
-        restricts the roots to some (label, promotion); such a tree is reset, here and at the next
-        run. Expanding a root is no simulation.
+        Each root gets `simulations` more (the configuration's by default, or int64[N]; 0 only
+        expands it), unless it is decided, or `stop()`, called after every round, returns True.
+        `leaves` lowers the configuration's for this run. `noise` (or bool[N]) selects the roots
+        that get Dirichlet or Gumbel noise. `allowed` restricts the roots to some (label,
+        promotion); such a tree is reset, here and at the next run.
 
         If the evaluator raises, or answers with NaN or infinity (SearchError), the round is undone
         and the exception is raised; the next run continues from the rounds before it.
@@ -166,15 +149,9 @@ class Search:
         slots_N = self._slots(slots)
         leaves = self.config.leaves if leaves is None else leaves
         if not 1 <= leaves <= self.config.leaves:
-            raise SearchError(
-                f"leaves must be between 1 and the configuration's {self.config.leaves}, not "
-                f"{leaves}"
-            )
-        wanted_N = np.full(
-            len(slots_N),
-            self.config.simulations if simulations is None else simulations,
-            dtype=np.int64,
-        )
+            raise SearchError(f"leaves must be between 1 and {self.config.leaves}, not {leaves}")
+        simulations = self.config.simulations if simulations is None else simulations
+        wanted_N = np.full(len(slots_N), simulations, dtype=np.int64)
         if (wanted_N < 0).any():
             raise SearchError(f"simulations must be 0 or more, not {wanted_N.min()}")
         noise_N = np.full(len(slots_N), noise, dtype=np.bool_)
@@ -183,7 +160,7 @@ class Search:
         done_N = np.zeros(len(slots_N), dtype=np.int64)
         rows = expand_roots(self._forest, slots_N, self._round, self._blank, moves)
         if rows:
-            self._evaluate(rows, self._evaluate_roots)
+            self._evaluate(rows, self.evaluator)
         begin_run(self._forest, slots_N, wanted_N, noise_N, moves, self._fresh, self._params)
         while True:
             rows = select_leaves(
@@ -199,13 +176,11 @@ class Search:
 
     def _slots(self, slots: NDArray[np.int64] | None) -> NDArray[np.int64]:
         """Return the slots of a call, each at most once: a round has room for one game each."""
-        slots_N = self._all if slots is None else np.asarray(slots, dtype=np.int64)
-        if ((slots_N < 0) | (slots_N >= self.games)).any() or len(np.unique(slots_N)) < len(
-            slots_N
-        ):
+        everything = np.arange(self.games, dtype=np.int64)
+        slots_N = everything if slots is None else np.asarray(slots, dtype=np.int64)
+        if not np.isin(slots_N, everything).all() or len(np.unique(slots_N)) < len(slots_N):
             raise SearchError(
-                f"slots must be different numbers from 0 to {self.games - 1}, not "
-                f"{slots_N.tolist()}"
+                f"slots must be different numbers from 0 to {self.games - 1}, not {slots_N}"
             )
         if not self._started[slots_N].all():
             raise SearchError("a slot that was never started holds no game")
@@ -219,25 +194,6 @@ class Search:
             self._fresh[slot] = True
         self._restricted[slots_N] = restricts
 
-    def _evaluate_roots(
-        self, planes_BP: NDArray[np.uint64]
-    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Evaluate a round's roots: by the answers given to `start`, else by the evaluator."""
-        given = [self._answers.get(int(slot)) for slot in self._round.slots[: len(planes_BP)]]
-        asked_B = np.array([answer is None for answer in given])
-        if asked_B.all():
-            return self.evaluator(planes_BP)
-        logits_BA, wdl_B3 = (
-            np.empty((len(given), LABELS), np.float32),
-            np.empty((len(given), 3), np.float32),
-        )
-        if asked_B.any():
-            logits_BA[asked_B], wdl_B3[asked_B] = self.evaluator(planes_BP[asked_B])
-        for row, answer in enumerate(given):
-            if answer is not None:
-                logits_BA[row], wdl_B3[row] = answer
-        return logits_BA, wdl_B3
-
     def _evaluate(self, rows: int, evaluator: Evaluator) -> None:
         """Evaluate, expand and back up a round's leaves; undo the round if that fails."""
         done = 0
@@ -247,9 +203,7 @@ class Search:
                 raise SearchError(
                     f"the evaluator gave shapes {logits.shape} and {wdl.shape} for {rows} rows"
                 )
-            done = int(
-                expand_and_backup(self._forest, rows, self._round, logits, wdl, self._params)
-            )
+            done = expand_and_backup(self._forest, rows, self._round, logits, wdl, self._params)
             if done < rows:
                 raise SearchError(
                     "the evaluator gave NaN or infinity: is the network's file damaged?"
@@ -268,10 +222,9 @@ class Search:
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Choose a move for each slot: labels int64[N], promotions int64[N]; -1, 0 for none.
 
-        The quickest proven win first; a proven loss only where there is nothing else, and then the
-        slowest. `temperature` is one number or float64[N]. 0 takes the most visited move, or
-        Sequential Halving's winner (gumbel). Above it, moves are drawn by their visits, or by the
-        improved policy (gumbel), to the power of 1 / temperature.
+        The quickest proven win first, a proven loss last. At temperature 0 (or float64[N]) the most
+        visited move, or Sequential Halving's winner; above it a draw by visits, or by the improved
+        policy (gumbel), to the power of 1 / temperature.
         """
         slots_N = self._slots(slots)
         temperatures = np.full(len(slots_N), temperature, dtype=np.float64)
@@ -284,14 +237,11 @@ class Search:
         return read_root(self._forest, slot, self._params)
 
     def line(self, slot: int = 0, first: int | None = None) -> list[tuple[int, int]]:
-        """Return the principal variation as (label, promotion).
-
-        It begins with the root's move number `first`, by default with the best.
-        """
-        if first is not None:
-            edge = int(self._forest.nodes["first"][slot, 0]) + first
-        else:
+        """Return the principal variation from move number `first` (or the best) on."""
+        if first is None:
             edge = int(choose_edge(self._forest, slot, 0.0, self._params))
+        else:
+            edge = int(self._forest.nodes["first"][slot, 0]) + first
         return principal_variation(self._forest, slot, edge)
 
     def outcome(self, slot: int = 0) -> int | None:

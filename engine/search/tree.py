@@ -13,9 +13,8 @@ A simulation that ends at a node, because the position is new or the game is ove
     edge.visits = visits of its child; a move without room for a child has its
                   simulations at the edge alone.
 
-A descent counts at once in `visits` and `in_flight` of its nodes and edges, so the next ones of a
-round go elsewhere, and in `value_sum` when its value is known. Mean values are of finished visits,
-visits - in_flight, as in lc0.
+A descent counts at once in `visits` and `in_flight` of its nodes and edges, and in `value_sum` when
+its value is known. Mean values are of finished visits, visits - in_flight, as in lc0.
 
 Values are win minus loss in [-1, 1], draws are probabilities, both seen by the node's mover.
 

@@ -1,4 +1,4 @@
-"""The protocol's input: parse one line of text into a command, and report unreadable parts.
+"""The protocol's input: parse one line of text into a command, and follow the game.
 
 As the protocol asks, unknown words before a command are skipped. A number that cannot be read
 counts as 0, so a damaged `go` is answered at once.
@@ -6,25 +6,19 @@ counts as 0, so a damaged `go` is answered at once.
 
 import re
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import chess
+
+from engine.encoding.planes import LabelError, label_of
 from engine.errors import UserError
+from engine.player.boards import castling_rights_are_kept, parse_playable
 from engine.player.clock import Limits
 
-COMMANDS = frozenset(
-    (
-        "uci",
-        "isready",
-        "ucinewgame",
-        "position",
-        "go",
-        "stop",
-        "ponderhit",
-        "setoption",
-        "quit",
-        "debug",
-        "register",
-    )
+COMMANDS = (
+    *("uci", "isready", "ucinewgame", "position", "go", "stop", "ponderhit", "setoption"),
+    *("quit", "debug", "register"),
 )
 _MOVE = re.compile(r"[a-h][1-8][a-h][1-8][nbrqNBRQ]?|0000")
 _OPTION = re.compile(r"name\s+(?P<name>.*?)(?:\s+value(?:\s+(?P<value>.*))?)?", re.DOTALL)
@@ -38,41 +32,30 @@ class CommandError(UserError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Go:
-    """Limits of a `go`; times in milliseconds, None where not given."""
+    """Limits of a `go` as the protocol names them; milliseconds, None where not given."""
 
     nodes: int | None = None
     """Simulations."""
     depth: int | None = None
     """Plies of the principal variation."""
     mate: int | None = None
-    """Stop when a mate in so many moves is found."""
     movestogo: int | None = None
-    """Moves until the next time control."""
     movetime: int | None = None
-    """Think exactly this long."""
     wtime: int | None = None
-    """White's clock."""
     btime: int | None = None
-    """Black's clock."""
     winc: int | None = None
-    """Added to White's clock after every move."""
     binc: int | None = None
-    """Added to Black's clock after every move."""
     infinite: bool = False
-    """Think until `stop`."""
     ponder: bool = False
-    """Think on the opponent's time, until `ponderhit` or `stop`."""
     searchmoves: tuple[str, ...] = ()
-    """Only these moves."""
     problems: tuple[str, ...] = field(default=(), compare=False)
     """One message for each unreadable part."""
 
     def limits(self, white: bool) -> Limits:
         """Return the mover's limits in seconds; the opponent's clock if it is the only one."""
-        sides = ((self.wtime, self.winc), (self.btime, self.binc))
-        left, increment = sides[0 if white else 1]
+        left, increment = (self.wtime, self.winc) if white else (self.btime, self.binc)
         if left is None:
-            left = sides[1 if white else 0][0]
+            left = self.btime if white else self.wtime
         return Limits(
             movetime=None if self.movetime is None else self.movetime / 1000,
             left=None if left is None else left / 1000,
@@ -87,10 +70,7 @@ def quote(text: str, most: int = 80) -> str:
 
 
 def split(line: str) -> tuple[str, str]:
-    """Return a line's command and its arguments; `("", "")` for a blank line.
-
-    Raises CommandError without a command.
-    """
+    """Return a line's command and arguments, both empty for a blank line, or raise CommandError."""
     for word in re.finditer(r"\S+", line):
         if word[0] in COMMANDS:
             return word[0], line[word.end() :].strip()
@@ -149,3 +129,43 @@ def parse_option(rest: str) -> tuple[str, str | None]:
     if found is None or not found["name"]:
         raise CommandError(f"setoption needs: name NAME value VALUE, not {quote(rest)}")
     return found["name"].strip(), found["value"]
+
+
+class GameState:
+    """The game that the last `position` sent; only its new moves are played.
+
+    At move 200, replaying all of it would take longer than a fast move.
+    """
+
+    def __init__(self) -> None:
+        self.board: chess.Board | None = chess.Board()
+        """The game; None after a position that was refused."""
+        self._start = chess.STARTING_FEN
+        self._words: list[str] = []
+
+    def refuse(self) -> None:
+        """Drop the position until the next valid one, since a move of an old one would be wrong."""
+        self.board, self._start, self._words = None, "", []
+
+    def update(self, fen: str | None, words: Sequence[str]) -> str:
+        """Apply a `position` (None: the starting position); return a note about it, or "".
+
+        Raises FenError for a position that cannot be played, and CommandError for an illegal move.
+        """
+        start, note = fen or chess.STARTING_FEN, ""
+        if start != self._start or list(words[: len(self._words)]) != self._words:
+            self.refuse()
+            board = parse_playable(start)
+            if not castling_rights_are_kept(start, board):
+                note = f"castling rights without king and rook at home are dropped: {quote(start)}"
+            self.board, self._start = board, start
+        assert self.board is not None, "a game without a position has no start"
+        for word in words[len(self._words) :]:
+            try:
+                move = self.board.parse_uci(word.lower())
+                label_of(move, self.board.turn)  # raises LabelError for a null move
+            except (chess.InvalidMoveError, chess.IllegalMoveError, LabelError):
+                raise CommandError(f"illegal move {quote(word)}: the position is refused") from None
+            self.board.push(move)
+            self._words.append(word)
+        return note

@@ -17,10 +17,10 @@ from engine.evaluation.evaluator import Evaluator
 from engine.evaluation.handwritten import evaluate
 from engine.jit_cache import are_compiled
 from engine.player.player import Player, warm_up
-from engine.uci.commands import parse_go, parse_option, parse_position, quote, split
+from engine.uci import commands
+from engine.uci.commands import GameState, quote
 from engine.uci.job import Job
 from engine.uci.options import Options, describe_options, set_option
-from engine.uci.position import GameState
 
 MAX_LINE_BYTES = 1 << 20
 """Longest line that is read, bytes; the longest game takes 40,000."""
@@ -28,12 +28,10 @@ PATIENCE = 2.0
 """Seconds to wait for the search to end after the output was closed."""
 POLL_SECONDS = 0.02
 """Seconds between checks for a closed output while waiting for the last answer."""
-COMPILING = "info string compiling kernels (once on this machine, about a minute)"
+COMPILING = "compiling kernels (once on this machine, about a minute)"
 
 Load = Callable[[str | None, int], Evaluator]
-"""(checkpoint's directory or None for the default player, threads) -> evaluator.
-
-Called in the thread that will use the evaluator; raises UserError."""
+"""(checkpoint's directory or None for the default player, threads) -> evaluator; or UserError."""
 
 
 class LoadError(UserError):
@@ -75,24 +73,12 @@ class Engine:
         self._clock = clock
         self._player: Player | None = None
         self._debugging = False
-        self._commands: dict[str, Callable[[str], None]] = {
-            "uci": self._uci,
-            "isready": self._isready,
-            "ucinewgame": self._ucinewgame,
-            "position": self._position,
-            "stop": self._stop,
-            "ponderhit": self._ponderhit,
-            "setoption": self._setoption,
-            "debug": self._debug,
-            "register": lambda rest: None,
-        }
         self._thread = threading.Thread(target=self._work, name="thinking", daemon=True)
 
     def serve(self, lines: BinaryIO) -> None:
         """Process commands until `quit` or the end of input.
 
-        Raises LoadError when no player can be loaded, and BrokenPipeError when the output is
-        closed.
+        Raises LoadError without a player, and BrokenPipeError when the output is closed.
         """
         self._cold = not are_compiled("puct")
         # beside torch's import
@@ -115,7 +101,7 @@ class Engine:
             for line in _lines_of(lines):
                 if line is None:
                     self._game.refuse()  # it may have been the position
-                    self._say(f"info string a line of more than {MAX_LINE_BYTES} bytes is skipped")
+                    self._note(f"a line of more than {MAX_LINE_BYTES} bytes is skipped")
                 elif not self._follow(line):
                     self._quit = True
                     break
@@ -130,25 +116,24 @@ class Engine:
         """Execute a line; False for `quit`. An error is reported, and the engine goes on."""
         begun = self._clock()
         try:
-            command, rest = split(line)
+            command, rest = commands.split(line)
             if command == "quit":
                 return False
             if command == "go":
                 self._go(rest, begun - self._position_seconds)
             elif command:
-                self._commands[command](rest)
+                getattr(self, f"_{command}")(rest)
         except UserError as error:
-            self._say(f"info string {error}")
+            self._note(str(error))
             command = ""
         self._position_seconds = self._clock() - begun if command == "position" else 0.0
         return True
 
     def _uci(self, rest: str) -> None:
-        self._say(f"id name {self._name}")
-        self._say("id author the Fianchetto authors")
-        for line in describe_options(self._defaults):
+        author = "id author the Fianchetto authors"
+        options = describe_options(self._defaults)
+        for line in (f"id name {self._name}", author, *options, "uciok"):
             self._say(line)
-        self._say("uciok")
 
     def _isready(self, rest: str) -> None:
         """Answer when the player is loaded, without keeping the next commands waiting."""
@@ -176,21 +161,21 @@ class Engine:
 
     def _position(self, rest: str) -> None:
         try:
-            note = self._game.update(*parse_position(rest))
+            note = self._game.update(*commands.parse_position(rest))
         except UserError:
             self._game.refuse()
             raise
         if note:
-            self._say(f"info string {note}")
+            self._note(note)
 
     def _go(self, rest: str, begun: float) -> None:
         """Queue a `go` that came at time `begun`; a running one is answered first."""
-        go = parse_go(rest)
+        go = commands.parse_go(rest)
         for problem in go.problems:
-            self._say(f"info string {problem}")
+            self._note(problem)
         self._report_compiling()
         if self._job is not None and not self._job.answered:
-            self._say("info string go while thinking: the search before it is stopped")
+            self._note("go while thinking: the search before it is stopped")
             self._job.stop()
         board = self._game.board and self._game.board.copy()
         job = self._job = Job(go, self._options, board, begun, self._say, self._clock)
@@ -216,7 +201,7 @@ class Engine:
 
     def _setoption(self, rest: str) -> None:
         """Set an option for the next `go`; a running search keeps its options."""
-        name, value = parse_option(rest)
+        name, value = commands.parse_option(rest)
         before = self._options
         self._options = set_option(before, name, value)
         if _loaded(self._options) != _loaded(before):
@@ -224,6 +209,9 @@ class Engine:
 
     def _debug(self, rest: str) -> None:
         self._debugging = rest != "off"
+
+    def _register(self, rest: str) -> None:
+        """Accept any registration."""
 
     def _submit_load(self) -> None:
         checkpoint, threads = _loaded(self._options)
@@ -243,20 +231,18 @@ class Engine:
         self._tasks.put(load)
 
     def _report_failure(self, checkpoint: str, error: Exception) -> None:
-        reason = (
-            str(error)
-            if isinstance(error, UserError)
-            else f"{type(error).__name__}: {quote(str(error), 300)}"
-        )
+        reason = str(error)
+        if not isinstance(error, UserError):
+            reason = f"{type(error).__name__}: {quote(reason, 300)}"
         if self._player is None:
             self._failure = LoadError(reason)
         else:
-            self._say(f"info string {quote(checkpoint)} is not played with: {reason}")
+            self._note(f"{quote(checkpoint)} is not played with: {reason}")
 
     def _report_compiling(self) -> None:
         """Report once that kernels are being compiled, or the engine would seem to hang."""
         if self._cold and not self._loaded.is_set():
-            self._say(COMPILING)
+            self._note(COMPILING)
         self._cold = False
 
     def _note(self, text: str) -> None:
@@ -264,7 +250,7 @@ class Engine:
 
     def _end(self, failure: LoadError | None) -> None:
         """End the engine: no player could be loaded."""
-        self._say(f"info string {failure}")
+        self._note(str(failure))
         self._error = failure
         self._ended.set()
 
@@ -285,11 +271,9 @@ class Engine:
         """Wait until the last `go` is answered or the output closed; stop an endless search."""
         while not (self._quit or self._ready.wait(POLL_SECONDS) or self._gone):
             pass
-        if self._job is None:
-            return
-        if not self._job.is_bounded:
+        if self._job is not None and not self._job.is_bounded:
             self._job.stop()
-        while not self._job.over.wait(POLL_SECONDS) and not self._gone:
+        while not (self._job is None or self._job.over.wait(POLL_SECONDS) or self._gone):
             pass
 
     def _shut_down(self) -> None:
@@ -310,9 +294,8 @@ def _lines_of(stream: BinaryIO) -> Iterator[str | None]:
     too_long = False
     while piece := stream.readline(MAX_LINE_BYTES):
         whole = piece.endswith(b"\n") or len(piece) < MAX_LINE_BYTES
-        if too_long or not whole:
-            if not too_long:
-                yield None
-            too_long = not whole
-            continue
-        yield piece.decode("utf-8", errors="replace")
+        if whole and not too_long:
+            yield piece.decode("utf-8", errors="replace")
+        elif not too_long:
+            yield None
+        too_long = not whole

@@ -3,14 +3,16 @@
 import threading
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 
 import chess
 
 from engine.evaluation import handwritten
+from engine.evaluation.evaluator import centipawns
 from engine.player import Conditions, Play, Player, Request, Style
 from engine.player.clock import MOST_SIMULATIONS, Control
+from engine.player.lines import win_draw_loss
 from engine.uci.commands import Go, quote
-from engine.uci.info import format_play
 from engine.uci.options import Options
 
 FIRST_REPORT, LONGEST_WAIT = 0.25, 2.0
@@ -63,6 +65,9 @@ class Job(Control):
         quick = quick or self.options.simulations > 0 or self.board is None
         return (quick or any(limit is not None for limit in limits)) and not self.is_held
 
+    def _note(self, text: str) -> None:
+        self._say(f"info string {text}")
+
     def stop(self) -> None:
         """Ask for the answer now."""
         self.stopped = True
@@ -78,7 +83,7 @@ class Job(Control):
         """Choose a move, and write it once the protocol allows it."""
         board, last = self.board, NO_MOVE
         if board is None:
-            self._say("info string there is no position: the last one was refused")
+            self._note("there is no position: the last one was refused")
         elif not any(board.legal_moves):
             self._say(f"info depth 0 score {'mate 0' if board.is_check() else 'cp 0'}")
         else:
@@ -102,11 +107,9 @@ class Job(Control):
         self._next_probe = now + PROBE_SECONDS
         play = look()
         best = play.moves[0]
-        if go.depth is not None and len(best.variation) >= go.depth:
-            return True
-        if go.mate is not None and (go.mate < 1 or 0 < best.mate <= 2 * go.mate - 1):
-            return True
-        return play.full >= 1.0  # the depth may be out of reach in this memory
+        is_deep = go.depth is not None and len(best.variation) >= go.depth
+        is_mate = go.mate is not None and (go.mate < 1 or 0 < best.mate <= 2 * go.mate - 1)
+        return is_deep or is_mate or play.full >= 1.0  # the depth may be out of reach
 
     def _choose(self, player: Player, board: chess.Board, debug: bool) -> list[str]:
         """Return the move and, where it is known, the expected reply.
@@ -124,39 +127,32 @@ class Job(Control):
             except Exception as error:  # noqa: BLE001 - a game is worth more than a traceback
                 one.reset()
                 reason = f"{type(error).__name__}: {quote(str(error), 300)}"
-                self._say(f"info string error, a simpler move is played: {reason}")
+                self._note(f"error, a simpler move is played: {reason}")
                 for line in traceback.format_exc().splitlines() if debug else ():
-                    self._say(f"info string {line}")
+                    self._note(line)
         return [next(iter(board.legal_moves)).uci()]
 
     def _style(self, player: Player) -> Style:
         """Return the style that the options ask for, as far as the evaluator has it."""
-        options, evaluator = self.options, player.evaluator
-        overhead, seed = options.overhead / 1000, options.seed
-        aim = options.human
+        options, evaluator, aim = self.options, player.evaluator, self.options.human
+        style = Style(
+            temperature=options.temperature, seed=options.seed, overhead=options.overhead / 1000
+        )
         if aim is None and options.style == "search":
-            search, warm = options.search(), options.temperature
-            return Style(search=search, temperature=warm, seed=seed, overhead=overhead)
-        if options.played_rating and "elo" not in getattr(evaluator, "columns", {}):
-            rating = f"Rating {options.played_rating}"
-            self._say(
-                f"info string {rating} changes no probabilities: the network reads no ratings"
-            )
+            return replace(style, search=options.search())
+        rating = options.played_rating
+        if rating and "elo" not in getattr(evaluator, "columns", {}):
+            self._note(f"Rating {rating} changes no probabilities: the network reads no ratings")
         if aim is None:
-            return Style(temperature=options.temperature, seed=seed, overhead=overhead)
+            return style
         correction = getattr(evaluator, "corrections", {}).get(aim)
         if correction is None:
-            self._say(
-                "info string the policy alone is played: `fianchetto calibrate` fits human search "
-                "to this network"
+            self._note(
+                "the policy alone is played: `fianchetto calibrate` fits human search to this "
+                "network"
             )
-        return Style(
-            correction=correction,
-            simulations=options.simulations,
-            temperature=1.0,
-            seed=seed,
-            overhead=overhead,
-        )
+        simulations = options.simulations
+        return replace(style, temperature=1.0, correction=correction, simulations=simulations)
 
     def _request(self, board: chess.Board) -> Request:
         """Translate `go` and the options into a request to the player."""
@@ -166,7 +162,7 @@ class Job(Control):
             try:
                 wanted.add(board.parse_uci(word.lower()))
             except ValueError:
-                self._say(f"info string searchmoves: {quote(word)} is not legal here")
+                self._note(f"searchmoves: {quote(word)} is not legal here")
         allowed = [move for move in legal if move in wanted]
         limits = go.limits(board.turn == chess.WHITE)
         increment = None if limits.left is None else limits.increment
@@ -190,3 +186,42 @@ class Job(Control):
         options, seconds = self.options, self._clock() - self.begun
         for line in format_play(play, self._depth, seconds, options.multipv, options.show_wdl):
             self._say(line)
+
+
+def format_score(value: float, plies: int) -> str:
+    """Write a score: `mate` in moves if `plies` to a mate are proven, else `cp`.
+
+    Negative: the mover is mated.
+    """
+    if plies:
+        return f"mate {(plies + 1) // 2 if plies > 0 else -(-plies // 2)}"
+    return f"cp {centipawns(value)}"
+
+
+def format_wdl(value: float, draw: float) -> str:
+    """Write win, draw and loss in thousandths that sum to 1000; `value` is win minus loss."""
+    win, drawn, _ = win_draw_loss(value, draw)
+    wins = round(1000 * win)
+    draws = min(round(1000 * drawn), 1000 - wins)
+    return f"{wins} {draws} {1000 - wins - draws}"
+
+
+def format_play(play: Play, depth: int, seconds: float, lines: int, show_wdl: bool) -> list[str]:
+    """Write an `info` line for each of the best `lines` moves, all of one `depth`.
+
+    A tree has no single depth. Programs show several lines only where their depth is the same and
+    does not fall, so the caller gives the length of the longest best variation so far (as in
+    CrazyAra, of each line).
+    """
+    nodes = max(play.simulations, 1)
+    cost = f"nodes {nodes} nps {round(nodes / max(seconds, 1e-3))} time {round(seconds * 1000)}"
+    full = f"hashfull {min(round(1000 * play.full), 1000)}"
+    said = []
+    for place, line in enumerate(play.moves[:lines], 1):
+        wdl = f" wdl {format_wdl(line.value, line.draw)}" if show_wdl else ""
+        pv = " ".join(move.uci() for move in line.variation)
+        said.append(
+            f"info depth {depth} seldepth {max(play.seldepth, depth)} multipv {place}"
+            f" score {format_score(line.value, line.mate)}{wdl} {cost} {full} pv {pv}"
+        )
+    return said

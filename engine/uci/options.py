@@ -15,8 +15,6 @@ from engine.uci.commands import quote
 
 NOTHING = "<empty>"
 """How the protocol writes an empty string."""
-MEGABYTE = 1 << 20
-
 
 LADDER = ((1000, 900), (1400, 1120), (1800, 1320), (2200, 1700), (2600, 1860))
 """Ratings in the style human-strength, and their strength on the scale of Stockfish's UCI_Elo
@@ -29,15 +27,12 @@ class OptionError(UserError):
 
 
 class Row(NamedTuple):
-    """One option as the protocol shows it; a fraction is sent as a string."""
+    """One option as the protocol shows it: bounds of a number, or choices of a text."""
 
     name: str
     least: float = 0
-    """Smallest value of a number."""
     most: float = 0
-    """Largest value of a number."""
     choices: tuple[str, ...] = ()
-    """Values of a text that has no others."""
 
 
 def _option(default: Any, *row: Any) -> Any:
@@ -56,8 +51,7 @@ class Options:
     multipv: int = _option(1, "MultiPV", 1, 218)
     """Lines that are shown."""
     ponder: bool = _option(False, "Ponder")
-    """Whether the GUI may ponder; every `go` says whether it does, so nothing here depends on
-    it."""
+    """Whether the GUI may ponder; nothing depends on it, since every `go` says whether it does."""
     show_wdl: bool = _option(False, "UCI_ShowWDL")
     """Show win, draw and loss in permille with every score."""
     style: str = _option("search", "Style", 0, 0, ("search", "human", "human-strength", "policy"))
@@ -113,16 +107,11 @@ class Options:
 
     def search(self) -> SearchConfig:
         """Return the configuration of a search; its `leaves` are the most that a round may have."""
-        return SearchConfig(
-            nodes=nodes_in(self.hash * MEGABYTE), c_puct=self.c_puct, leaves=self.leaves
-        )
+        return SearchConfig(nodes=nodes_in(self.hash << 20), c_puct=self.c_puct, leaves=self.leaves)
 
 
 def nodes_in(memory: int) -> int:
-    """Return how many nodes a tree of so many bytes holds, at least 256.
-
-    The scratch space for advancing it is included.
-    """
+    """Return how many nodes a tree of so many bytes and its scratch hold, at least 256."""
     fixed = 2 * tree_bytes(0)
     return max((memory - fixed) // (2 * tree_bytes(1) - fixed), 256)
 
@@ -134,28 +123,23 @@ _TYPES = {int: "spin", bool: "check", str: "string", float: "string"}
 
 def describe_options(options: Options) -> list[str]:
     """Write the `option` lines, with these options as the defaults."""
-    return [_line(row, getattr(options, field_name)) for field_name, row in ROWS.items()]
-
-
-def _line(row: Row, value: Any) -> str:
-    kind = "combo" if row.choices else _TYPES[type(value)]
-    text = str(value).lower() if kind == "check" else str(value) or NOTHING
-    bounds = f" min {row.least:.0f} max {row.most:.0f}" if kind == "spin" else ""
-    bounds += "".join(f" var {choice}" for choice in row.choices)
-    return f"option name {row.name} type {kind} default {text}{bounds}"
+    lines = []
+    for field_name, row in ROWS.items():
+        value = getattr(options, field_name)
+        kind = "combo" if row.choices else _TYPES[type(value)]
+        text = str(value).lower() if kind == "check" else str(value) or NOTHING
+        bounds = f" min {row.least:.0f} max {row.most:.0f}" if kind == "spin" else ""
+        bounds += "".join(f" var {choice}" for choice in row.choices)
+        lines.append(f"option name {row.name} type {kind} default {text}{bounds}")
+    return lines
 
 
 def set_option(options: Options, name: str, value: str | None) -> Options:
-    """Return the options with one of them set as a GUI sent it, or raise OptionError.
-
-    Case matters in paths only.
-    """
+    """Return the options with one set as a GUI sent it, or raise OptionError; paths keep case."""
     for field_name, row in ROWS.items():
         if row.name.lower() == name.lower():
-            return replace(
-                options,
-                **{field_name: _parse(row, type(getattr(options, field_name)), value or "")},
-            )
+            parsed = _parse(row, type(getattr(options, field_name)), value or "")
+            return replace(options, **{field_name: parsed})
     raise OptionError(f"no such option: {quote(name)}")
 
 

@@ -1,41 +1,16 @@
-"""The 77 planes by python-chess, square by square and move by move: slow, plain, and nothing of the
-engine in it.
-
-Written from the tables of the design alone, so that engine and oracle can only agree by both being
-right.
-"""
+"""The 77 planes by python-chess, square by square, with nothing of the engine in it."""
 
 from functools import cache
 
 import chess
 
-STRAIGHT = {
-    (0, 1): 0,
-    (1, 1): 1,
-    (1, 0): 2,
-    (1, -1): 3,
-    (0, -1): 4,
-    (-1, -1): 5,
-    (-1, 0): 6,
-    (-1, 1): 7,
-}
-"""(file, rank) direction, north being the way the mover's pawns go -> number: N NE E SE S SW W
-NW."""
-KNIGHT = {
-    (1, 2): 56,
-    (2, 1): 57,
-    (2, -1): 58,
-    (1, -2): 59,
-    (-1, -2): 60,
-    (-2, -1): 61,
-    (-2, 1): 62,
-    (-1, 2): 63,
-}
+STEPS = ((0, 1), (1, 1), (1, 0), (1, -1), (0, -1), (-1, -1), (-1, 0), (-1, 1))
+"""(file, rank), north being the way the mover's pawns go: N NE E SE S SW W NW."""
+JUMPS = ((1, 2), (2, 1), (2, -1), (1, -2), (-1, -2), (-2, -1), (-2, 1), (-1, 2))
 
 
 def row_col(square: chess.Square, turn: chess.Color) -> tuple[int, int]:
-    """Give the row and column of a square in the mover's picture: row 0 is the eighth rank, column
-    0 the a-file."""
+    """Give row and column in the mover's picture: row 0 is the eighth rank, column 0 the a-file."""
     rank = chess.square_rank(square)
     return (7 - rank if turn == chess.WHITE else rank), chess.square_file(square)
 
@@ -52,11 +27,11 @@ def type_and_bit(source: chess.Square, target: chess.Square, turn: chess.Color) 
     """Give a move's type (0..63) and the bit of its from-square."""
     (from_row, from_col), (to_row, to_col) = row_col(source, turn), row_col(target, turn)
     file, rank = to_col - from_col, from_row - to_row
-    if (file, rank) in KNIGHT:
-        kind = KNIGHT[file, rank]
+    if (file, rank) in JUMPS:
+        kind = 56 + JUMPS.index((file, rank))
     else:
         distance = max(abs(file), abs(rank))
-        kind = (distance - 1) * 8 + STRAIGHT[file // distance, rank // distance]
+        kind = (distance - 1) * 8 + STEPS.index((file // distance, rank // distance))
     return kind, from_row * 8 + from_col
 
 

@@ -9,61 +9,45 @@ import pytest
 from engine import cores as module
 from engine.cores import container_quota, cores
 
-TREES: dict[str, tuple[dict[str, str], float]] = {
-    "no cgroup": ({}, math.inf),
-    "v2 in a container": (
-        {"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "150000 100000\n"},
-        1.5,
-    ),
-    "v2 without a limit": (
-        {"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "max 100000\n"},
-        math.inf,
-    ),
+ROOT, V1 = "sys/fs/cgroup", "sys/fs/cgroup/cpu,cpuacct"
+TREES: dict[str, tuple[float, str, dict[str, str]]] = {
+    "v2 in a container": (1.5, "0::/", {f"{ROOT}/cpu.max": "150000 100000"}),
+    "v2 without a limit": (math.inf, "0::/", {f"{ROOT}/cpu.max": "max 100000"}),
     "v2, a group above grants less": (
-        {
-            "proc/self/cgroup": "0::/user.slice/job\n",
-            "sys/fs/cgroup/user.slice/cpu.max": "200000 100000\n",
-            "sys/fs/cgroup/user.slice/job/cpu.max": "400000 100000\n",
-        },
         2.0,
+        "0::/user.slice/job",
+        {
+            f"{ROOT}/user.slice/cpu.max": "200000 100000",
+            f"{ROOT}/user.slice/job/cpu.max": "400000 100000",
+        },
     ),
     "v2, seen from another namespace": (
-        {"proc/self/cgroup": "0::/../../other\n", "sys/fs/cgroup/cpu.max": "300000 100000\n"},
         3.0,
+        "0::/../../other",
+        {f"{ROOT}/cpu.max": "300000 100000"},
     ),
     "v1, whose path is the host's": (
-        {
-            "proc/self/cgroup": "5:memory:/docker/ab\n4:cpu,cpuacct:/docker/ab\n0::/\n",
-            "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us": "250000\n",
-            "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us": "100000\n",
-        },
         2.5,
+        "5:memory:/docker/ab\n4:cpu,cpuacct:/docker/ab\n0::/",
+        {f"{V1}/cpu.cfs_quota_us": "250000", f"{V1}/cpu.cfs_period_us": "100000"},
     ),
     "v1 without a limit": (
-        {
-            "proc/self/cgroup": "4:cpu:/\n",
-            "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1\n",
-            "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
-        },
         math.inf,
+        "4:cpu,cpuacct:/",
+        {f"{V1}/cpu.cfs_quota_us": "-1", f"{V1}/cpu.cfs_period_us": "100000"},
     ),
-    "damaged": (
-        {"proc/self/cgroup": "x\n0\n\n0::/\n", "sys/fs/cgroup/cpu.max": "nonsense\n"},
-        math.inf,
-    ),
-    "a period of nothing": (
-        {"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "1 0\n"},
-        math.inf,
-    ),
+    "damaged": (math.inf, "x\n0\n\n0::/", {f"{ROOT}/cpu.max": "nonsense"}),
+    "a period of nothing": (math.inf, "0::/", {f"{ROOT}/cpu.max": "1 0"}),
 }
 
 
 @pytest.mark.parametrize("name", TREES)
 def test_the_quota_is_that_of_the_tightest_group(name: str, tmp_path: Path) -> None:
-    files, quota = TREES[name]
-    for path, text in files.items():
+    assert container_quota(tmp_path) == math.inf
+    quota, groups, files = TREES[name]
+    for path, text in {"proc/self/cgroup": groups, **files}.items():
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / path).write_text(text)
+        (tmp_path / path).write_text(text + "\n")
     assert container_quota(tmp_path) == quota
 
 

@@ -18,12 +18,7 @@ def test_names_are_never_the_same_and_are_known() -> None:
         is_temporary(name) and len(name.encode()) < 256
         for name in (*names, temporary_name("ü" * 400))
     )
-    for name in (
-        ".x.123.tmp",
-        ".x.tmp",
-        "x.fianchetto-01234567-1-01234567.tmp",
-        ".x.fianchetto-0123456-1-01234567.tmp",
-    ):
+    for name in (".x.tmp", "x.fianchetto-01234567-1-01234567.tmp"):
         assert not is_temporary(name)
 
 

@@ -68,39 +68,21 @@ def boards() -> list[Drawn]:
     return [read_board(block) for block in ("\n" + BOARDS.read_text()).split("\n== ")[1:]]
 
 
-def each_board() -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("drawn", boards(), ids=lambda drawn: drawn.title)
-
-
-@each_board()
-def test_the_engine_plays_the_drawn_moves(drawn: Drawn):
-    position = from_fen(drawn.fen)
-    planes = np.zeros((1, 77), dtype=np.uint64)
-    checkers = legal_planes(position, planes[0])
-    white = drawn.fen.split()[1] == "w"
-    last = "8" if white else "1"
-    pawns = chess.Board(drawn.fen).pawns
-    moves = set()
-    for label in np.flatnonzero(legal_mask(planes)[0]).tolist():
-        uci = move_of(label, 0, white).uci()
-        promotes = uci[3] == last and pawns >> chess.parse_square(uci[:2]) & 1
-        moves |= {uci + piece for piece in "nbrq"} if promotes else {uci}
-    assert moves == drawn.moves
-    assert count_moves(position, planes[0]) == len(drawn.moves)
-    assert (checkers > 0) == drawn.check
-
-
-@each_board()
-def test_the_drawn_planes_are_the_engine_s(drawn: Drawn):
-    planes = np.zeros(77, dtype=np.uint64)
-    legal_planes(from_fen(drawn.fen), planes)
-    got = {name: ascii_board(int(planes[plane_number(name)])) for name in drawn.planes}
-    assert got == drawn.planes
-
-
-@each_board()
-def test_the_drawing_is_right(drawn: Drawn):
+@pytest.mark.parametrize("drawn", boards(), ids=lambda drawn: drawn.title)
+def test_drawn_boards_are_those_of_the_engine_and_of_python_chess(drawn: Drawn):
     board = chess.Board(drawn.fen)
     assert board.is_valid(), board.status()
     assert {move.uci() for move in board.legal_moves} == drawn.moves
     assert board.is_check() == drawn.check
+
+    position, planes = from_fen(drawn.fen), np.zeros(77, dtype=np.uint64)
+    assert (legal_planes(position, planes) > 0) == drawn.check
+    assert count_moves(position, planes) == len(drawn.moves)
+    last, moves = "8" if board.turn else "1", set()
+    for label in np.flatnonzero(legal_mask(planes[None])[0]).tolist():
+        uci = move_of(label, 0, board.turn).uci()
+        promotes = uci[3] == last and board.pawns >> chess.parse_square(uci[:2]) & 1
+        moves |= {uci + piece for piece in "nbrq"} if promotes else {uci}
+    assert moves == drawn.moves
+    drawings = {name: ascii_board(int(planes[plane_number(name)])) for name in drawn.planes}
+    assert drawings == drawn.planes

@@ -1,21 +1,17 @@
 """Move vocabularies against python-chess on every legal move of 10,000 real positions, by formulas
 of the tests' own."""
 
-from collections.abc import Iterator
 from functools import cache
 from itertools import islice
 
 import chess
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from engine.encoding.move_vocabularies import (
     MoveIndexError,
     UnknownVocabularyError,
     index_of,
-    vocabularies,
     vocabulary,
 )
 from tests.engine import oracle
@@ -44,46 +40,34 @@ def expected_index(name: str, move: chess.Move, below: chess.Color) -> int:
     return start * 64 + oracle.bit(move.to_square, below)
 
 
-def boards() -> Iterator[chess.Board]:
+@cache
+def positions() -> list[tuple[bool, list[chess.Move]]]:
+    """Return the turn and the legal moves of real positions."""
+    found = []
     for file in FILES:
         for game in islice(games_of(file, 400), 75):
             board = game.board()
             for move in game.mainline_moves():
-                yield board.copy(stack=False)
+                found.append((board.turn, list(board.legal_moves)))
                 board.push(move)
-
-
-@cache
-def real() -> list[tuple[bool, list[chess.Move]]]:
-    """Return the turn and the legal moves of real positions."""
-    found = [(board.turn, list(board.legal_moves)) for board in islice(boards(), POSITIONS)]
-    assert len(found) == POSITIONS
-    return found
-
-
-@cache
-def flat() -> tuple[np.ndarray, ...]:
-    """List the legal moves of all positions: row, label in the mover's view, promotion, Black to
-    move."""
-    rows = [
-        (row, oracle.label(move, turn), move.promotion or 0, not turn)
-        for row, (turn, moves) in enumerate(real())
-        for move in moves
-    ]
-    return tuple(np.array(column) for column in zip(*rows, strict=True))
+    return found[:POSITIONS]
 
 
 @pytest.mark.parametrize("absolute", [False, True], ids=["mover", "absolute"])
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "factored"])
 def test_every_legal_move_has_an_index_and_round_trips(name: str, absolute: bool) -> None:
-    positions = real()
-    row_m, label_m, promotion_m, black_m = flat()
+    rows = [
+        (row, oracle.label(move, turn), move.promotion or 0, not turn)
+        for row, (turn, legals) in enumerate(positions())
+        for move in legals
+    ]
+    row_m, label_m, promotion_m, black_m = map(np.array, zip(*rows, strict=True))
     moves = vocabulary(name)
     turned_m = black_m.astype(bool) & absolute
     index_m = index_of(moves, turned_m, label_m, promotion_m)
     expected = [
         expected_index(name, move, chess.WHITE if absolute else turn)
-        for turn, legals in positions
+        for turn, legals in positions()
         for move in legals
     ]
     assert index_m.tolist() == expected
@@ -100,46 +84,29 @@ def test_every_legal_move_has_an_index_and_round_trips(name: str, absolute: bool
 
 
 def test_sizes_are_the_systems() -> None:
-    assert {name: row.size for name, row in vocabularies().items()} == dict(
-        zip(NAMES, (4096, 4096, 4096, 4672), strict=True)
-    )
-    assert vocabulary("az4672").planes == 73
+    assert [vocabulary(name).size for name in NAMES] == [4096, 4096, 4096, 4672]
     # 8 files x 3 steps less the two that leave the board, 3 pieces, 2 last ranks (either may be up)
     assert np.count_nonzero(vocabulary("az4672").promotions) == (8 * 3 - 2) * 3 * 2
-    # Of 64 x 64 pairs of squares, those that a queen (1,456) or a knight (336) moves between on an
-    # empty board.
+    # The pairs of squares that a queen (1,456) or a knight (336) moves between on an empty board.
     assert np.count_nonzero(vocabulary("fromto4096").labels >= 0) == 1456 + 336
 
 
-@given(st.sampled_from(NAMES), st.data())
-def test_turning_the_board_twice_is_nothing(name: str, data: st.DataObject) -> None:
-    moves = vocabulary(name)
-    index = data.draw(st.integers(0, moves.size - 1))
-    assert moves.turned[moves.turned[index]] == index
-    assert moves.turned[index] != index
-    assert (moves.labels[index] < 0) == (moves.labels[moves.turned[index]] < 0)
+def test_turning_the_board_twice_is_nothing() -> None:
+    for name in NAMES:
+        moves = vocabulary(name)
+        turned = moves.turned
+        assert np.array_equal(turned[turned], np.arange(moves.size))
+        assert np.all(turned != np.arange(moves.size))
+        assert np.array_equal(moves.labels < 0, moves.labels[turned] < 0)
 
 
 @pytest.mark.parametrize(
     ("name", "label", "promotion"),
-    [
-        ("marro4096", 4096, 0),
-        ("marro4096", -1, 0),
-        ("az4672", 0, 6),
-        ("az4672", 20, chess.ROOK),
-        ("fromto4096", 0, 0),
-    ],
+    [("marro4096", 4096, 0), ("marro4096", -1, 0), ("az4672", 0, 6), ("fromto4096", 0, 0)],
 )
 def test_a_move_outside_the_vocabulary_is_named(name: str, label: int, promotion: int) -> None:
     one = np.array([0])
-    with pytest.raises(
-        MoveIndexError, match=rf"label {label} with promotion {promotion} is no move of {name}"
-    ):
+    with pytest.raises(MoveIndexError, match=rf"label {label} .* promotion {promotion} .*{name}"):
         index_of(vocabulary(name), one.astype(bool), one + label, one + promotion)
-
-
-def test_an_unknown_vocabulary_names_the_nearest() -> None:
-    with pytest.raises(
-        UnknownVocabularyError, match=r"no move vocabulary 'az4627': did you mean 'az4672'\?"
-    ):
+    with pytest.raises(UnknownVocabularyError, match="did you mean 'az4672'"):
         vocabulary("az4627")

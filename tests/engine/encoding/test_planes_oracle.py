@@ -1,8 +1,4 @@
-"""The engine against python-chess: planes, labels, push, mirror, FEN and keys.
-
-Real games go where people go. Random games go elsewhere: many promotions, kings in the open, odd
-material.
-"""
+"""The engine against python-chess: planes, labels, movers, push, mirror, FEN and keys."""
 
 import io
 from collections.abc import Iterator
@@ -19,6 +15,7 @@ from hypothesis import strategies as st
 
 from engine.board import position as words
 from engine.board.movegen import count_moves, en_passant_legal, legal_planes
+from engine.board.movers import legal_movers, may_capture_en_passant
 from engine.board.position import from_board, from_fen, mirror, push, to_fen
 from engine.encoding.planes import label_of, legal_mask, move_of, target_table
 from tests.conftest import shared_data
@@ -29,8 +26,7 @@ READ_BYTES = 48 << 20
 SLOWLY_EVERY = 16
 """FEN and all legal moves, the slow part of python-chess, are compared this rarely."""
 
-# (file, games): about 3,000 games in all. `make test` compares a sixth of each file's, and
-# `make test-slow` the others too.
+# (file, games): about 3,000 in all, of which the quick tests compare a sixth.
 SOURCES = [
     ("pgn/lichess_rapid_eval_train.pgn.zst", 700),
     ("pgn/otb_345k.pgn.zst", 500),
@@ -66,23 +62,12 @@ def games_of(relative: str, wanted: int, part: int = 0, parts: int = 1) -> Itera
     texts = _head(relative).split("\n[Event ")
     every = max(1, len(texts) // (wanted * parts * 5 // 4))
     for text in texts[part * every :: parts * every]:
-        game = chess.pgn.read_game(
-            io.StringIO(text if text.startswith("[Event") else "[Event " + text)
-        )
+        text = text if text.startswith("[Event") else "[Event " + text
+        game = chess.pgn.read_game(io.StringIO(text))
         if game is None or game.errors or game.next() is None:
             continue
         if type(game.board()) is chess.Board and not game.board().chess960:
             yield game
-
-
-def _differences(got: np.ndarray, expected: list[int], board: chess.Board) -> str:
-    pairs = enumerate(zip(got.tolist(), expected, strict=True))
-    wrong = [
-        f"plane {index}: {word:#018x}, not {right:#018x}"
-        for index, (word, right) in pairs
-        if word != right
-    ]
-    return "\n".join([board.fen(), str(board), *wrong])
 
 
 class Comparison:
@@ -90,7 +75,7 @@ class Comparison:
 
     def __init__(self, slowly_every: int) -> None:
         self.slowly_every = slowly_every
-        self.planes = np.zeros(77, dtype=np.uint64)
+        self.planes, self.scratch = np.zeros((2, 77), dtype=np.uint64)
         self.keys: dict[int, object] = {}
         self.positions: dict[object, int] = {}
         self.expected: dict[object, list[int]] = {}
@@ -103,7 +88,7 @@ class Comparison:
         identity = board._transposition_key()
         if (planes := self.expected.get(identity)) is None:
             planes = self.expected[identity] = oracle.planes(board)
-        assert self.planes.tolist() == planes, _differences(self.planes, planes, board)
+        assert self.planes.tolist() == planes, f"planes: {board.fen()}"
         assert checkers == len(board.checkers()), board.fen()
         en_passant = bool(en_passant_legal(position, self.planes))
         assert en_passant == board.has_legal_en_passant(), board.fen()
@@ -131,6 +116,7 @@ class Comparison:
             assert child.tolist() == from_board(board).tolist(), f"{fen} {move}"
             board.pop()
         assert set(np.flatnonzero(legal_mask(self.planes[None])[0]).tolist()) == labels
+        self._check_movers(board, position)
         assert count_moves(position, self.planes) == board.legal_moves.count()
         turned = position.copy()
         mirror(turned)
@@ -139,6 +125,22 @@ class Comparison:
         assert turned[: words.COUNTERS].tolist() == from_board(null)[: words.COUNTERS].tolist()
         mirror(turned)
         assert turned.tolist() == position.tolist()
+
+    def _check_movers(self, board: chess.Board, position: words.Position) -> None:
+        """Compare the pieces that may move to each square, castling and en passant apart."""
+        assert may_capture_en_passant(position, self.scratch) == board.has_legal_en_passant()
+        expected, found = set(), set()
+        for move in board.legal_moves:
+            if not board.is_castling(move) and not board.is_en_passant(move):
+                source = oracle.bit(move.from_square, board.turn)
+                target = oracle.bit(move.to_square, board.turn)
+                expected.add((board.piece_type_at(move.from_square), target, source))
+        for kind in chess.PIECE_TYPES:
+            for target in range(64):
+                square, anywhere = np.uint64(1 << target), np.uint64(2**64 - 1)
+                movers = int(legal_movers(position, 2 * (kind - 1), square, anywhere))
+                found |= {(kind, target, source) for source in chess.scan_forward(movers)}
+        assert found == expected, board.fen()
 
 
 @pytest.mark.parametrize(("relative", "wanted", "part"), EACH)
@@ -150,10 +152,8 @@ def test_every_position_of_real_games(relative: str, wanted: int, part: int) -> 
         position = from_fen(board.fen(en_passant="fen"))
         comparison.check(board, position)
         for move in game.mainline_moves():
-            source, target = (
-                oracle.bit(square, board.turn) for square in (move.from_square, move.to_square)
-            )
-            push(position, source, target, move.promotion or 0)
+            source = oracle.bit(move.from_square, board.turn)
+            push(position, source, oracle.bit(move.to_square, board.turn), move.promotion or 0)
             board.push(move)
             comparison.check(board, position)
         used += 1
@@ -170,6 +170,9 @@ STARTS = [
     "n1n5/PPPk4/8/8/8/8/4Kppp/5N1N b - - 0 1",
     "8/2p5/3p4/KP5r/1R3p1k/8/4P1P1/8 w - - 0 1",
     "4k3/pppppppp/8/8/8/8/PPPPPPPP/4K3 w - - 0 1",
+    "4r2k/8/8/4R3/8/8/8/4K3 w - - 0 1",  # a rook that moves along its pin alone
+    "4k3/8/8/8/1b5b/3n4/8/R3K2Q w - - 0 1",  # in check by two: only the king moves
+    "8/8/8/K2pP2r/8/8/8/7k w - d6 0 2",  # en passant would uncover the rook
 ]
 
 

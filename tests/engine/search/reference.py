@@ -4,10 +4,9 @@ Nothing of engine.search but the settings is used here. PUCT: Silver et al. 2018
 first-play urgency and KataGo's scaling by variance. Gumbel: Danihelka et al. 2022 as mctx states
 it, without noise. Budgets: as SearchConfig describes them.
 
-Several leaves of a tree may wait for their values at once. A visit in flight counts in the
-denominators of exploration, and with PUCT as a virtual loss (Segal 2010), but neither in Q(parent)
-nor in the visited policy, of which lc0's GetFpu makes the value of an unvisited move. Gumbel's
-values are of finished visits. Proofs are left out, so compare where no game ends but by a draw.
+A visit in flight counts in the denominators of exploration, and with PUCT as a virtual loss (Segal
+2010), but neither in Q(parent) nor in the visited policy. Gumbel's values are of finished visits.
+Proofs are left out, so compare where no game ends but by a draw.
 """
 
 import math
@@ -40,22 +39,22 @@ class Node:
     seen: list[float] = field(default_factory=list)
     """Every value that was backed up to this node."""
 
-    def _of_children(self, get: Callable[["Node"], float]) -> np.ndarray:
+    def by_move(self, get: Callable[["Node"], float]) -> np.ndarray:
+        """Return a number of each move's node, 0 where there is none."""
         children = [self.children.get(index) for index in range(len(self.moves))]
         return np.array([get(child) if child else 0 for child in children])
 
     @property
     def finished(self) -> np.ndarray:
-        return self._of_children(lambda child: child.visits)
+        return self.by_move(lambda child: child.visits)
 
     @property
     def started(self) -> np.ndarray:
-        return self._of_children(lambda child: child.visits + child.in_flight)
+        return self.by_move(lambda child: child.visits + child.in_flight)
 
     @property
     def values(self) -> np.ndarray:
-        """Each move's mean for the mover here; 0 where there is none."""
-        return self._of_children(lambda child: -child.value_sum / max(child.visits, 1))
+        return self.by_move(lambda child: -child.value_sum / max(child.visits, 1))
 
 
 def is_draw(board: chess.Board, root: chess.Board) -> bool:

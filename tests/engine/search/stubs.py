@@ -9,10 +9,9 @@ import numpy as np
 from numba import njit
 
 from engine.board.bitboard import EMPTY, U, lowest
-from engine.board.movegen import legal_planes
-from engine.board.position import from_board
 from engine.board.rng import splitmix64
-from engine.encoding.planes import LABELS, PLANES, label_of, move_of
+from engine.encoding import planes
+from engine.encoding.planes import LABELS, label_of, move_of
 from engine.evaluation.evaluator import Evaluator
 from engine.search import Root, Search, SearchConfig
 from engine.search.chess_rules import position_and_history
@@ -21,62 +20,50 @@ Arrays = tuple[np.ndarray, np.ndarray]
 MIDDLE = "r1bq1rk1/pp2bppp/2n1pn2/3p4/2PP4/2N2N2/PP2BPPP/R1BQ1RK1 w - - 0 9"
 
 
-def wdl(value: float, draw: float = 0.0) -> tuple[float, float, float]:
-    """Give win, draw and loss of an expected score (win - loss) and a probability of a draw."""
-    return (1 + value - draw) / 2, draw, (1 - value - draw) / 2
+def wdl(value: float) -> tuple[float, float, float]:
+    """Give win, draw and loss of an expected score (win - loss), without draws."""
+    return (1 + value) / 2, 0.0, (1 - value) / 2
 
 
 def planes_of(board: chess.Board) -> np.ndarray:
-    planes = np.zeros(PLANES, dtype=np.uint64)
-    legal_planes(from_board(board), planes)
-    return planes
+    return planes.planes_of([board])[0]
 
 
 class Laid:
-    """Answers by position: FEN -> (expected score of the side to move, priors by UCI). What is not
-    laid out is even."""
+    """Answers by position: FEN -> (expected score of the side to move, priors by UCI).
 
-    def __init__(
-        self, table: Mapping[str, tuple[float, Mapping[str, float]]], draw: float = 0.0
-    ) -> None:
+    Other positions are even.
+    """
+
+    def __init__(self, table: Mapping[str, tuple[float, Mapping[str, float]]]) -> None:
         self.answers: dict[bytes, Arrays] = {}
         for fen, (value, priors) in table.items():
             board = chess.Board(fen)
             logits = np.full(LABELS, -30.0, dtype=np.float32)
             for uci, prior in priors.items():
                 logits[label_of(board.parse_uci(uci), board.turn)] = math.log(prior)
-            self.answers[planes_of(board).tobytes()] = (
-                logits,
-                np.array(wdl(value, draw), dtype=np.float32),
-            )
-        self.even = np.zeros(LABELS, dtype=np.float32), np.array(wdl(0.0, draw), dtype=np.float32)
-        self.asked: list[bytes] = []
+            outcome = np.array(wdl(value), dtype=np.float32)
+            self.answers[planes_of(board).tobytes()] = logits, outcome
+        self.even = np.zeros(LABELS, dtype=np.float32), np.array(wdl(0.0), dtype=np.float32)
 
     def __call__(self, planes_BP: np.ndarray) -> Arrays:
-        self.asked += [planes.tobytes() for planes in planes_BP]
-        rows = [self.answers.get(planes.tobytes(), self.even) for planes in planes_BP]
+        rows = [self.answers.get(row.tobytes(), self.even) for row in planes_BP]
         return np.stack([row[0] for row in rows]), np.stack([row[1] for row in rows])
 
 
-@njit
+@njit(cache=True)
 def _unit(word: Any) -> Any:
     """Give a number in 0..1 that looks random, from a word."""
     return np.float64(splitmix64(word) >> U(40)) / 2.0**24
 
 
-@njit
-def _name(planes: Any) -> Any:
-    """Hash a row, planes uint64[77], uint64."""
-    name = U(0)
-    for plane in planes:
-        name = splitmix64(name ^ plane)
-    return name
-
-
-@njit
+@njit(cache=True)
 def _fill(planes_BP: Any, spread: Any, salt: Any, logits_BA: Any, wdl_B3: Any) -> None:
     for row in range(len(planes_BP)):
-        name = _name(planes_BP[row]) + U(salt) * U(0x9E37_79B9_7F4A_7C15)
+        name = U(0)
+        for plane in planes_BP[row]:
+            name = splitmix64(name ^ plane)
+        name += U(salt) * U(0x9E37_79B9_7F4A_7C15)
         for kind in range(64):
             sources = planes_BP[row, 13 + kind]
             while sources != EMPTY:
@@ -93,8 +80,7 @@ def _fill(planes_BP: Any, spread: Any, salt: Any, logits_BA: Any, wdl_B3: Any) -
 
 
 class Hashed:
-    """Opinions that look random and depend on the row alone: firm values, priors within e**spread
-    of each other."""
+    """Looks random, and depends on the row alone; priors are within e**spread of each other."""
 
     def __init__(self, spread: float = 3.0, salt: int = 0) -> None:
         self.spread, self.salt = spread, salt

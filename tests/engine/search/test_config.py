@@ -1,6 +1,4 @@
-"""Options beyond the comparison with the slow search: defaults, bounds, and where they give way."""
-
-from typing import Any
+"""Options beyond the comparison with the slow search: bounds, and where they give way."""
 
 import chess
 import numpy as np
@@ -11,58 +9,23 @@ from engine.search import Search, SearchConfig, SearchError
 from tests.engine.search.stubs import MIDDLE, Hashed, Laid, begin, by_uci, chosen, searched
 from tests.engine.search.test_puct import ROOT
 
-OFF = {
-    "widening_factor": 0.0,
-    "top_k": 0,
-    "tail_mass": 0.0,
-    "repetition_penalty": 0.0,
-    "early_stop": False,
-    "dominance": 0.0,
-    "branching_exponent": 0.0,
-    "endgame_factor": 1.0,
-    "leaves": 1,
-    "dirichlet_fraction": 0.0,
-    "policy_temperature": 1.4,
+INFINITY, NAN = float("inf"), float("nan")
+AT_LEAST_0 = ("c_puct", "c_factor", "fpu_reduction", "gumbel_scale", "value_scale")
+AT_LEAST_0 += ("widening_factor", "repetition_penalty", "branching_exponent")
+SHARES = ("c_stdev", "dirichlet_fraction", "tail_mass", "dominance", "endgame_factor")
+REFUSED = {
+    "algorithm": ("minimax",),
+    **dict.fromkeys(("simulations", "leaves", "max_considered_actions"), (0, -1)),
+    **dict.fromkeys(("nodes", "top_k"), (-1,)),
+    **dict.fromkeys(("policy_temperature", "dirichlet_alpha", "c_base"), (0.0, NAN, INFINITY)),
+    **dict.fromkeys(SHARES, (-0.1, 1.5, NAN)),
+    **dict.fromkeys(AT_LEAST_0, (-1.0, NAN, INFINITY)),
 }
 
 
-def test_options_are_off_unless_asked_for():
-    config = SearchConfig()
-    assert {name: getattr(config, name) for name in OFF} == OFF
-
-
-INFINITY, NAN = float("inf"), float("nan")
-
-
-@pytest.mark.parametrize(
-    ("option", "values"),
-    [
-        ("simulations", (0, -1)),
-        ("nodes", (-1,)),
-        ("leaves", (0,)),
-        ("max_considered_actions", (0,)),
-        ("top_k", (-1,)),
-        ("algorithm", ("minimax",)),
-        ("policy_temperature", (0.0, NAN, INFINITY)),
-        ("dirichlet_alpha", (0.0, NAN, INFINITY)),
-        ("c_base", (0.0, NAN, INFINITY)),
-        ("c_stdev", (1.5, NAN)),
-        ("dirichlet_fraction", (1.5, -0.1)),
-        ("tail_mass", (1.5, NAN)),
-        ("dominance", (1.5, NAN)),
-        ("endgame_factor", (1.5, NAN)),
-        ("c_puct", (-1.0, NAN, INFINITY)),
-        ("c_factor", (-1.0, NAN, INFINITY)),
-        ("fpu_reduction", (-1.0, NAN, INFINITY)),
-        ("gumbel_scale", (-1.0, NAN, INFINITY)),
-        ("value_scale", (-1.0, NAN, INFINITY)),
-        ("widening_factor", (-1.0, NAN, INFINITY)),
-        ("repetition_penalty", (-1.0, NAN, INFINITY)),
-        ("branching_exponent", (-1.0, NAN, INFINITY)),
-    ],
-)
-def test_values_out_of_bounds_are_refused_by_name(option: str, values: tuple[Any, ...]):
-    for value in values:
+@pytest.mark.parametrize("option", REFUSED)
+def test_values_out_of_bounds_are_refused_by_name(option: str):
+    for value in REFUSED[option]:
         with pytest.raises(SearchError, match=option):
             SearchConfig(**{option: value})
 
@@ -77,24 +40,20 @@ def test_calls_out_of_bounds_are_refused():
     for slots in ([0, 0], [-1], [2]):  # a round has room for one row a slot
         with pytest.raises(SearchError, match="different numbers"):
             search.run(np.array(slots))
-    for leaves in (0, 9):
-        with pytest.raises(SearchError, match="leaves"):
-            search.run(np.array([0]), leaves=leaves)
-    with pytest.raises(SearchError, match="simulations"):
-        search.run(np.array([0]), simulations=-1)
-    with pytest.raises(AttributeError):
-        search.config = SearchConfig(leaves=64)  # type: ignore[misc]
+    for options in ({"leaves": 0}, {"leaves": 9}, {"simulations": -1}):
+        with pytest.raises(SearchError, match=next(iter(options))):
+            search.run(np.array([0]), **options)  # type: ignore[arg-type]
 
 
 def test_top_k_takes_the_likeliest_after_noise():
     """Noise changes the order: in the old one, moves that it favors are never searched."""
+    _, plain = searched(MIDDLE, Hashed(spread=2.0), simulations=1)
+    options = {"dirichlet_fraction": 0.9, "top_k": 3, "c_puct": 20.0, "fpu_reduction": 0.0}
     changed = 0
     for seed in range(20):
-        options = {"dirichlet_fraction": 0.9, "top_k": 3, "c_puct": 20.0, "fpu_reduction": 0.0}
         _, root = searched(MIDDLE, Hashed(spread=2.0), simulations=100, seed=seed, **options)
         assert (np.diff(root.priors) <= 0).all()
         assert np.flatnonzero(root.visits).tolist() == [0, 1, 2]
-        _, plain = searched(MIDDLE, Hashed(spread=2.0), simulations=1)
         changed += set(root.labels[:3].tolist()) != set(plain.labels[:3].tolist())
     assert changed > 10
 
@@ -135,42 +94,19 @@ def test_no_simulations_only_expand_the_root():
         assert search.root().priors.sum() == pytest.approx(1.0, abs=1e-5)
 
 
-def test_more_leaves_make_fewer_and_fuller_batches():
-    one, _ = searched(MIDDLE, Hashed(), simulations=240)
-    eight, root = searched(MIDDLE, Hashed(), simulations=240, leaves=8)
-    assert (one.batches, eight.evaluations, one.evaluations) == (241, 241, 241)
-    assert eight.batches < 60
-    begin(eight, 0, chess.Board(MIDDLE))
-    eight.run(leaves=1)
-    assert eight.root().visits.tolist() != root.visits.tolist()
-    assert eight.root().visits.tolist() == one.root().visits.tolist()
-
-
 def test_allowed_moves_are_the_only_ones_searched_and_their_priors_sum_to_one():
     search, root = searched(MIDDLE, Hashed(), simulations=60, allowed=["a2a3", "d1d2"])
     assert set(by_uci(root, chess.WHITE)) == {"a2a3", "d1d2"}
-    assert root.visits.sum() == 60
-    assert root.priors.sum() == pytest.approx(1.0, abs=1e-5)
+    assert (root.visits.sum(), root.priors.sum()) == (60, pytest.approx(1.0, abs=1e-5))
     assert chosen(search, 0, chess.WHITE) in ("a2a3", "d1d2")
 
 
-def test_a_search_polls_stop_each_round():
-    asked = []
-
-    def stop() -> bool:
-        asked.append(1)
-        return len(asked) == 5
-
-    search = Search(Hashed(), SearchConfig(simulations=1000), games=3)
-    for slot in range(3):
-        begin(search, slot, chess.Board(MIDDLE))
-    search.run(stop=stop)
-    assert [int(search.root(slot).visits.sum()) for slot in range(3)] == [5, 5, 5]
-
-
-def test_each_slot_may_have_its_own_budget():
+def test_each_slot_has_its_own_budget_and_stop_is_polled_each_round():
     search = Search(Hashed(), SearchConfig(simulations=9), games=4)
     for slot in range(4):
         begin(search, slot, chess.Board(MIDDLE))
     search.run(np.array([2, 0], dtype=np.int64), simulations=np.array([30, 7], dtype=np.int64))
-    assert [int(search.root(slot).visits.sum()) for slot in range(4)] == [7, 0, 30, 0]
+    assert [search.root(slot).simulations for slot in range(4)] == [7, 0, 30, 0]
+    asked: list[int] = []
+    search.run(np.array([1, 3]), simulations=99, stop=lambda: asked.append(1) or len(asked) == 5)
+    assert [search.root(slot).simulations for slot in range(4)] == [7, 5, 30, 5]

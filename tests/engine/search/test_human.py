@@ -1,18 +1,18 @@
-"""Human search: policies from the caller at the roots, corrected by the search's values."""
+"""Human search: policies from the caller at the roots, corrected by the search's values.
+
+test_reference.py compares its trees with the slow search.
+"""
 
 import chess
 import numpy as np
 import pytest
 
-from engine.encoding.planes import LABELS, label_of, legal_mask
+from engine.encoding.planes import LABELS, label_of
 from engine.evaluation.evaluator import uniform
 from engine.search import Search, SearchConfig
 from engine.search.chess_rules import position_and_history
 from engine.search.human import Correction, HumanRoot, correct_logits, move_values, search_roots
 from tests.engine.search.stubs import MIDDLE, Hashed, board_of, by_uci, planes_of, wdl
-
-MATE_IN_ONE = "6k1/5ppp/8/8/8/8/5PPP/R5K1 w - - 0 1"  # Ra8#
-LINES = ("", "e2e4", "d2d4 d7d5", "g1f3 g8f6 f3g1 f6g8")
 
 
 def root_of(board: chess.Board, salt: int = 0, value: float = 0.0) -> HumanRoot:
@@ -21,59 +21,38 @@ def root_of(board: chess.Board, salt: int = 0, value: float = 0.0) -> HumanRoot:
     return HumanRoot(*position_and_history(board), logits_BA[0], np.array(wdl(value), np.float32))
 
 
-def test_the_policy_of_a_root_is_the_callers_and_the_evaluator_is_not_asked_about_it() -> None:
+def test_an_answer_belongs_to_the_root_that_it_was_given_for() -> None:
     board, asked = chess.Board(MIDDLE), []
 
     def evaluator(planes_BP: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         asked.extend(planes.tobytes() for planes in planes_BP)
         return uniform(planes_BP)
 
-    search = Search(evaluator, SearchConfig(simulations=40, policy_temperature=1.0), games=3)
-    roots = [root_of(board, salt=1), root_of(board, salt=2)]
-    search.start(2, position_and_history(board)[0])
-    found = search_roots(search, roots, 40)
-    search.run(np.array([2]))
-    for root, result in zip(roots, found, strict=True):
-        wanted = np.exp(root.logits[result.labels].astype(np.float64))
-        assert result.priors == pytest.approx(wanted / wanted.sum(), abs=1e-6)
-    assert len(set(search.root(2).priors.tolist())) == 1, (
-        "a slot without an answer has the evaluator's"
-    )
-    assert asked.count(planes_of(board).tobytes()) == 1
-    search.play(0, int(found[0].labels[0]), int(found[0].promotions[0]))
-    board.push(
-        next(move for move in board.legal_moves if label_of(move, board.turn) == found[0].labels[0])
-    )
+    search = Search(evaluator, SearchConfig(simulations=40, policy_temperature=1.0), games=2)
+    root = root_of(board, salt=1)
+    search.start(1, position_and_history(board)[0])
+    found = search_roots(search, [root], 40)[0]
+    wanted = np.exp(root.logits[found.labels].astype(np.float64))
+    assert found.priors == pytest.approx(wanted / wanted.sum(), abs=1e-6)
+    assert planes_of(board).tobytes() not in asked
+    search.run(np.array([1]))
+    assert len(set(search.root(1).priors.tolist())) == 1, "the evaluator's"
     search.start(0, position_and_history(board)[0])
     search.run(np.array([0]))
-    assert len(set(search.root(0).priors.tolist())) == 1, (
-        "an answer belongs to the root that it was given for"
-    )
+    assert len(set(search.root(0).priors.tolist())) == 1, "the evaluator's"
 
 
-def test_positions_of_different_ratings_in_one_batch_are_corrected_as_alone() -> None:
-    roots = [root_of(board_of(chess.STARTING_FEN, line), salt) for salt, line in enumerate(LINES)]
-    weight_N, sharpness_N = np.array([0.0, 1.0, 5.0, 20.0]), np.array([1.0, 1.0, 1.3, 0.8])
-    config = SearchConfig(simulations=60)
-    found = search_roots(Search(Hashed(salt=9), config, games=4), roots, 60)
-    together_NA = correct_logits(roots, found, weight_N, sharpness_N)
-    for row, root in enumerate(roots):
-        alone = search_roots(Search(Hashed(salt=9), config, games=1), [root], 60)
-        one = slice(row, row + 1)
-        assert np.array_equal(
-            correct_logits([root], alone, weight_N[one], sharpness_N[one])[0], together_NA[row]
-        )
-    assert np.array_equal(
-        np.isfinite(together_NA), legal_mask(np.stack([planes_of_line(line) for line in LINES]))
-    )
-    legal = np.isfinite(together_NA[0])
-    assert np.array_equal(together_NA[0, legal], roots[0].logits[legal].astype(np.float64)), (
-        "weight 0: the policy"
-    )
-
-
-def planes_of_line(line: str) -> np.ndarray:
-    return planes_of(board_of(chess.STARTING_FEN, line))
+def test_a_correction_adds_the_search_s_values_to_the_policy() -> None:
+    roots = [root_of(board_of(chess.STARTING_FEN, line)) for line in ("", "d2d4 d7d5")]
+    found = search_roots(Search(Hashed(salt=9), SearchConfig(), games=2), roots, 60)
+    corrected_NA = correct_logits(roots, found, np.array([0.0, 5.0]), np.array([1.0, 1.3]))
+    for root, result, logits_A, (weight, power) in zip(
+        roots, found, corrected_NA, ((0.0, 1.0), (5.0, 1.3)), strict=True
+    ):
+        values_A = move_values(root, result)
+        assert np.flatnonzero(np.isfinite(logits_A)).tolist() == np.unique(result.labels).tolist()
+        expected = power * root.logits[result.labels] + weight * values_A[result.labels]
+        assert logits_A[result.labels] == pytest.approx(expected)
 
 
 def test_values_are_the_means_of_visits_and_unvisited_moves_have_the_mean_of_all() -> None:
@@ -90,11 +69,10 @@ def test_values_are_the_means_of_visits_and_unvisited_moves_have_the_mean_of_all
 
 
 def test_a_mate_in_one_is_worth_one_and_moves_that_nobody_searched_what_the_network_says() -> None:
-    board = chess.Board(MATE_IN_ONE)
+    board = chess.Board("6k1/5ppp/8/8/8/8/5PPP/R5K1 w - - 0 1")  # Ra8#
     root = root_of(board, value=0.25)
-    values_A = move_values(
-        root, search_roots(Search(Hashed(), SearchConfig(simulations=8)), [root], 8)[0]
-    )
+    found = search_roots(Search(Hashed(), SearchConfig(simulations=8)), [root], 8)[0]
+    values_A = move_values(root, found)
     by_move = {move.uci(): values_A[label_of(move, board.turn)] for move in board.legal_moves}
     assert by_move.pop("a1a8") == 1.0
     assert list(by_move.values()) == pytest.approx([0.25] * len(by_move))

@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 
 from engine.evaluation.evaluator import uniform
-from engine.search import Search, SearchConfig
-from tests.engine.search.stubs import Laid, begin, board_of, by_uci, play, searched
+from tests.engine.search.stubs import Laid, by_uci, play, searched
 
 # Two kings and two pawns that block each other: White's king on a1 and Black's on h8 have three
 # moves each.
@@ -66,65 +65,13 @@ def test_the_small_tree_grows_as_worked_by_hand(simulations: int):
     assert root.simulations == simulations
 
 
-def test_the_small_tree_is_as_worked_by_hand_below_the_root():
-    search, root = searched(ROOT, LAID, simulations=6, **PLAIN)
-    assert root.value == pytest.approx(-0.6 / 7, abs=1e-6)
-    assert (root.nodes, root.seldepth) == (7, 3)
-    assert search.evaluations == 7, "six leaves and the root"
-    _, after_b1 = searched(ROOT, LAID, simulations=6, path="a1b1", **PLAIN)
-    assert by_uci(after_b1, chess.BLACK) == {"h8g8": 0, "h8g7": 2, "h8h7": 0}
-    assert by_uci(after_b1, chess.BLACK, "values")["h8g7"] == pytest.approx(0.3, abs=1e-6)
-    assert after_b1.value == pytest.approx(0.1 / 3, abs=1e-6)
-    _, after_g7 = searched(ROOT, LAID, simulations=6, path="a1b1 h8g7", **PLAIN)
-    assert by_uci(after_g7, chess.WHITE) == {"b1c2": 1, "b1a1": 0, "b1a2": 0, "b1b2": 0, "b1c1": 0}
-    assert by_uci(after_g7, chess.WHITE, "values")["b1c2"] == pytest.approx(-0.7, abs=1e-6)
-    _, after_b2 = searched(ROOT, LAID, simulations=6, path="a1b2", **PLAIN)
-    assert by_uci(after_b2, chess.BLACK) == {"h8g8": 0, "h8g7": 0, "h8h7": 1}
-
-
-@pytest.mark.parametrize(("games", "slot"), [(2, 0), (9, 4), (64, 63)])
-def test_the_small_tree_is_the_same_beside_any_neighbours(games: int, slot: int):
-    search = Search(LAID, SearchConfig(simulations=6, policy_temperature=1.0, **PLAIN), games=games)
-    boards = [
-        board_of(chess.STARTING_FEN, line) for line in ("", "e2e4", "d2d4 d7d5", "g1f3 g8f6 f3g1")
-    ]
-    for other in range(games):
-        begin(search, other, chess.Board(ROOT) if other == slot else boards[other % 4])
-    search.run()
-    assert by_uci(search.root(slot), chess.WHITE) == {"a1a2": 1, "a1b1": 3, "a1b2": 2}
-    board = chess.Board(ROOT)
-    play(search, slot, board, "a1b1")
-    assert by_uci(search.root(slot), chess.BLACK) == {"h8g8": 0, "h8g7": 2, "h8h7": 0}
-
-
-def test_policy_temperature_flattens_priors_everywhere():
-    both = np.array([0.5, 0.3, 0.2]) ** 0.5
-    search, root = searched(ROOT, LAID, simulations=6, policy_temperature=2.0)
-    assert sorted(root.priors.tolist(), reverse=True) == pytest.approx(
-        (both / both.sum()).tolist(), abs=1e-6
-    )
-    play(search, 0, chess.Board(ROOT), "a1b1")
-    below = by_uci(search.root(0), chess.BLACK, "priors")
-    black = np.array([0.2, 0.5, 0.3]) ** 0.5
-    assert [below[uci] for uci in ("h8g8", "h8g7", "h8h7")] == pytest.approx(
-        (black / black.sum()).tolist(), abs=1e-6
-    )
-
-
 def test_dirichlet_noise_has_its_share_and_its_concentration():
-    """Priors are (1 - share) * policy + share * noise; noise of a symmetric Dirichlet has mean 1/M,
-    variance below."""
+    """Noise of a symmetric Dirichlet has mean 1/M, and the variance below."""
     share, alpha, moves = 0.25, 0.3, 20
+    options = {"simulations": 1, "dirichlet_fraction": share, "dirichlet_alpha": alpha}
     noise = []
     for seed in range(150):
-        _, root = searched(
-            chess.STARTING_FEN,
-            uniform,
-            seed=seed,
-            simulations=1,
-            dirichlet_fraction=share,
-            dirichlet_alpha=alpha,
-        )
+        _, root = searched(chess.STARTING_FEN, uniform, seed=seed, **options)
         assert root.priors.sum() == pytest.approx(1.0, abs=1e-5)
         noise.append(np.sort((root.priors - (1 - share) / moves) / share))
     noise_NM = np.array(noise)

@@ -1,7 +1,9 @@
-"""What a move leaves behind: the played move's part of the tree, to the last visit, and the game's
-history."""
+"""The root: which move is chosen after a search, and what a move leaves of the tree."""
+
+from collections import Counter
 
 import chess
+import numpy as np
 import pytest
 
 from engine.board.rules import REPETITION
@@ -11,6 +13,7 @@ from engine.search import Search, SearchConfig
 from tests.engine.search.stubs import (
     MIDDLE,
     Hashed,
+    Laid,
     begin,
     board_of,
     by_uci,
@@ -19,7 +22,53 @@ from tests.engine.search.stubs import (
     searched,
     ucis,
 )
+from tests.engine.search.test_puct import LAID, MOVES, PLAIN, ROOT
 from tests.engine.search.test_search import check_books
+
+
+def test_a_temperature_draws_by_visits():
+    """The tree worked by hand has visits 1, 3, 2: shares go with visits ** (1 / temperature)."""
+    search, root = searched(ROOT, LAID, simulations=6, **PLAIN)
+    labels = by_uci(root, chess.WHITE, "labels")
+    for temperature in (1.0, 0.5, 2.0):
+        drawn = Counter(int(search.choose(temperature=temperature)[0][0]) for _ in range(3000))
+        weights = np.array([1.0, 3.0, 2.0]) ** (1 / temperature)
+        for uci, share in zip(MOVES, weights / weights.sum(), strict=True):
+            assert drawn[labels[uci]] / 3000 == pytest.approx(share, abs=0.03)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_move_that_is_proven_lost_is_not_chosen_where_the_others_are_unvisited(
+    temperature: float,
+):
+    """Fool's mate: all simulations go to g2g4, so the only visits are those of a lost move."""
+    board = board_of(chess.STARTING_FEN, "f2f3 e7e5")
+    mate = board_of(board.fen(), "g2g4")
+    table = Laid({board.fen(): (0.0, {"g2g4": 1.0}), mate.fen(): (0.0, {"d8h4": 1.0})})
+    search, root = searched(board, table, simulations=2)
+    assert by_uci(root, chess.WHITE, "proven")["g2g4"] == -1
+    assert by_uci(root, chess.WHITE)["g2g4"] == root.visits.sum()
+    assert chosen(search, 0, chess.WHITE, temperature=temperature) != "g2g4"
+
+
+def test_gumbel_chooses_the_halving_s_winner_or_draws_by_the_improved_policy():
+    options = {"algorithm": "gumbel", "gumbel_scale": 0.0}
+    search, root = searched(MIDDLE, Hashed(), simulations=64, **options)
+    most = [uci for uci, visits in by_uci(root, chess.WHITE).items() if visits == root.visits.max()]
+    improved = by_uci(root, chess.WHITE, "improved")
+    assert chosen(search, 0, chess.WHITE) == max(most, key=improved.__getitem__)
+    search, root = searched(ROOT, LAID, simulations=6, **options)
+    drawn = Counter(int(search.choose(temperature=1.0)[0][0]) for _ in range(3000))
+    for label, share in zip(root.labels.tolist(), root.improved.tolist(), strict=True):
+        assert drawn[label] / 3000 == pytest.approx(share, abs=0.03)
+
+
+def test_lines_are_the_most_visited_way_down():
+    search, root = searched(ROOT, LAID, simulations=6, **PLAIN)
+    moves = ucis(root, chess.WHITE)
+    wanted = {"a1b1": 3, "a1b2": 2, "a1a2": 1}  # b1 g7 c2; b2 h7; a2
+    assert {uci: len(search.line(0, moves.index(uci))) for uci in moves} == wanted
+    assert search.line(0) == search.line(0, moves.index("a1b1"))
 
 
 def test_the_kept_tree_has_the_child_s_visits_and_values():
@@ -31,30 +80,15 @@ def test_the_kept_tree_has_the_child_s_visits_and_values():
         assert visits > 10
         assert play(search, 0, board, best)
         board.push_uci(best)
-        root = search.root()
+        root, asked = search.root(), search.evaluations
         assert root.visits.sum() + 1 == visits, "its moves' visits, and its own evaluation"
         assert root.value == pytest.approx(-value, abs=1e-6)
-        assert ucis(root, board.turn) != []
         assert set(ucis(root, board.turn)) == {move.uci() for move in board.legal_moves}
         check_books(search, 0)
         search.run()
-        assert search.root().visits.sum() == visits - 1 + 400
         root = search.root()
-
-
-def test_both_sides_moves_keep_the_tree():
-    """Our move and a reply that was looked at: the grandchild's visits are there, and no evaluation
-    is asked again."""
-    board = chess.Board(MIDDLE)
-    search, _ = searched(board, Hashed(), simulations=800)
-    for _ in range(2):
-        best = chosen(search, 0, board.turn)
-        play(search, 0, board, best)
-        board.push_uci(best)
-    kept, before = search.root().visits.sum(), search.evaluations
-    assert kept > 20
-    search.run(simulations=1)
-    assert search.evaluations - before <= 1
+        assert root.visits.sum() == visits - 1 + 400
+        assert search.evaluations - asked <= 400, "nothing is asked again"
 
 
 def test_a_move_nobody_looked_at_begins_anew():
@@ -77,7 +111,7 @@ def test_an_illegal_move_is_refused_and_changes_nothing():
     assert search.root().visits.tolist() == root.visits.tolist()
 
 
-def test_moves_played_join_the_game_s_history():
+def test_moves_played_join_the_game_s_history_and_a_start_forgets_it():
     board = chess.Board()
     search = Search(uniform, SearchConfig(simulations=8))
     begin(search, 0, board)
@@ -88,14 +122,5 @@ def test_moves_played_join_the_game_s_history():
         board.push_uci(uci)
     assert board.is_repetition(3)
     assert search.outcome() == REPETITION
-
-
-def test_a_start_forgets_the_game_before():
-    search, _ = searched(
-        board_of(chess.STARTING_FEN, "g1f3 g8f6 f3g1 f6g8 g1f3 g8f6 f3g1"), uniform, simulations=30
-    )
     begin(search, 0, chess.Board())
-    search.run()
-    fresh, root = searched(chess.Board(), uniform, simulations=30)
-    assert search.root().visits.tolist() == root.visits.tolist()
-    assert fresh.outcome() is None
+    assert search.outcome() is None

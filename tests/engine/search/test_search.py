@@ -1,26 +1,31 @@
-"""One seed, one result at any width; values stay in bounds; the books of every tree balance after
-many simulations."""
+"""One seed, one result at any width; balanced books; failing evaluators; full trees."""
+
+from typing import Any
 
 import chess
 import numpy as np
 import pytest
 
+from engine.encoding.planes import label_of
 from engine.evaluation import handwritten
 from engine.evaluation.cache import CachedEvaluator
-from engine.evaluation.evaluator import Evaluator, uniform
-from engine.search import Search, SearchConfig
-from engine.search.tree import UNKNOWN
-from tests.engine.search.stubs import Hashed, begin, board_of
-
-LINES = (
-    "",
-    "e2e4 e7e5 g1f3",
-    "d2d4 d7d5 c2c4 e7e6",
-    "c2c4 g8f6",
-    "e2e4 c7c5 g1f3 d7d6 d2d4",
-    "g1f3 d7d5 g2g3",
-    "b2b3",
+from engine.evaluation.evaluator import Evaluator
+from engine.search import Search, SearchConfig, SearchError
+from engine.search.tree import UNKNOWN, WAITING, tree_bytes
+from tests.engine.search.stubs import (
+    MIDDLE,
+    Arrays,
+    Hashed,
+    begin,
+    board_of,
+    by_uci,
+    chosen,
+    planes_of,
+    play,
+    searched,
 )
+
+LINES = ("", "e2e4 e7e5 g1f3", "d2d4 d7d5 c2c4 e7e6", "c2c4 g8f6", "b2b3")
 FENS = (
     "r3k2r/p1ppqpb1/bn2pnp1/3PN3/1p2P3/2N2Q1p/PPPBBPPP/R3K2R w KQkq - 0 1",
     "8/2p5/3p4/KP5r/1R3p1k/8/4P1P1/8 w - - 0 1",
@@ -32,42 +37,34 @@ FENS = (
 
 
 def boards(count: int) -> list[chess.Board]:
-    """Give boards of all kinds, in turn: openings, endings, promotions, fifty moves near, a mate in
-    one."""
-    kinds = [board_of(chess.STARTING_FEN, line) for line in LINES] + [
-        chess.Board(fen) for fen in FENS
-    ]
+    """Give boards in turn: openings, endings, promotions, fifty moves near, a mate in one."""
+    kinds = [board_of(chess.STARTING_FEN, line) for line in LINES]
+    kinds += [chess.Board(fen) for fen in FENS]
     return [kinds[index % len(kinds)].copy() for index in range(count)]
 
 
-def results(
-    evaluator: Evaluator, config: SearchConfig, width: int, games: int
-) -> list[tuple[list[list[float]], list[int]]]:
-    """Play three moves in each game, `width` games side by side; give each game's visits, values
-    and moves."""
-    found: list[tuple[list[list[float]], list[int]]] = []
+Game = tuple[list[list[float]], list[int]]
+
+
+def results(evaluator: Evaluator, config: SearchConfig, width: int, games: int) -> list[Game]:
+    """Play three moves in each game, `width` side by side; give each game's numbers and moves."""
+    found: list[Game] = [([], []) for _ in range(games)]
+    everything = boards(games)
     for first in range(0, games, width):
         numbers = range(first, min(first + width, games))
         search = Search(evaluator, config, games=len(numbers), seed=11)
-        everything = boards(games)
         for slot, number in enumerate(numbers):
             begin(search, slot, everything[number], game=number)
-        told: list[tuple[list[list[float]], list[int]]] = [([], []) for _ in numbers]
         for _ in range(3):
             search.run()
             labels, promotions = search.choose(temperature=1.0)
-            for slot, (numbers_told, moves) in enumerate(told):
+            for slot, number in enumerate(numbers):
                 root = search.root(slot)
-                numbers_told += [
-                    root.visits.tolist(),
-                    np.nan_to_num(root.values).tolist(),
-                    root.improved.tolist(),
-                ]
-                moves.append(int(labels[slot]))
-            going = np.flatnonzero(labels >= 0)
-            for slot in going.tolist():
-                search.play(slot, int(labels[slot]), int(promotions[slot]))
-        found += told
+                for values in (root.visits, np.nan_to_num(root.values), root.improved):
+                    found[number][0].append(values.tolist())
+                found[number][1].append(int(labels[slot]))
+                if labels[slot] >= 0:
+                    search.play(slot, int(labels[slot]), int(promotions[slot]))
     return found
 
 
@@ -80,36 +77,16 @@ CONFIGS = {
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-@pytest.mark.parametrize(
-    "evaluator", [Hashed(), handwritten.evaluate], ids=["hashed", "hand-written"]
-)
-def test_a_game_is_the_same_at_any_width(name: str, evaluator: Evaluator):
-    games = 2 * (len(LINES) + len(FENS)) + 2
+def test_a_game_is_the_same_at_any_width_and_behind_a_cache(name: str):
+    kinds = len(LINES) + len(FENS)
+    games = 2 * kinds + 2
+    evaluator = handwritten.evaluate if name == "puct" else Hashed()
     alone = results(evaluator, CONFIGS[name], 1, games)
-    assert len({str(told) for told in alone[: len(LINES) + len(FENS)]}) == len(LINES) + len(FENS)
-    assert alone[0] != alone[len(LINES) + len(FENS)], (
-        "the same position, another game number, other noise"
-    )
-    for width in (7, games):
-        assert results(evaluator, CONFIGS[name], width, games) == alone, width
-
-
-def test_a_cache_changes_nothing():
-    plain = results(handwritten.evaluate, CONFIGS["puct"], 32, 32)
-    assert (
-        results(CachedEvaluator(handwritten.evaluate, mebibytes=1), CONFIGS["puct"], 32, 32)
-        == plain
-    )
-
-
-def test_another_seed_is_another_result():
-    found = set()
-    for seed in range(5):
-        search = Search(uniform, SearchConfig(**NOISY), seed=seed)
-        begin(search, 0, chess.Board())
-        search.run()
-        found.add(str(search.root().visits.tolist()))
-    assert len(found) == 5
+    assert len({str(told) for told in alone[:kinds]}) == kinds
+    assert alone[0] != alone[kinds], "the same position, another game number, other noise"
+    assert results(evaluator, CONFIGS[name], 7, games) == alone
+    cached = CachedEvaluator(evaluator, mebibytes=1)
+    assert results(cached, CONFIGS[name], games, games) == alone
 
 
 def check_books(search: Search, slot: int) -> int:
@@ -118,10 +95,8 @@ def check_books(search: Search, slot: int) -> int:
     An edge is one move of one node; its sums are seen by that node's mover.
     """
     used = search._forest.slots[slot]
-    nodes, edges = (
-        search._forest.nodes[slot][: used["nodes"]],
-        search._forest.edges[slot][: used["edges"]],
-    )
+    nodes = search._forest.nodes[slot][: used["nodes"]]
+    edges = search._forest.edges[slot][: used["edges"]]
     opened = np.flatnonzero(nodes["count"] > 0)
     owner, place = [], []
     for node in opened:
@@ -130,9 +105,7 @@ def check_books(search: Search, slot: int) -> int:
         place += range(first, first + count)
     parent, edge = np.array(owner, dtype=np.int64), edges[np.array(place, dtype=np.int64)]
     visits = np.bincount(parent, weights=edge["visits"], minlength=len(nodes))
-    assert (nodes["visits"] == nodes["ended"] + visits).all(), (
-        "a parent's visits are its children's plus its own"
-    )
+    assert (nodes["visits"] == nodes["ended"] + visits).all(), "its children's and its own"
     assert (nodes["ended"] >= 0).all()
     assert (edge["visits"] >= 0).all()
     assert not nodes["in_flight"].any()
@@ -140,69 +113,34 @@ def check_books(search: Search, slot: int) -> int:
 
     has_child = edge["child"] >= 0
     child = edge["child"][has_child]
-    assert len(np.unique(child)) == len(child) == len(nodes) - 1, (
-        "every node but the root hangs on one move"
-    )
+    assert len(np.unique(child)) == len(child) == len(nodes) - 1, "a node hangs on one move"
     assert (child > parent[has_child]).all()
     if search.config.nodes == 0:  # there is always room
         assert (edge["visits"][has_child] == nodes["visits"][child]).all()
-        np.testing.assert_allclose(
-            edge["value_sum"][has_child], -nodes["value_sum"][child], atol=1e-6
-        )
+        below = -nodes["value_sum"][child]
+        np.testing.assert_allclose(edge["value_sum"][has_child], below, atol=1e-6)
     else:  # a move tried while there was no room may have got its node later
         assert (edge["visits"][has_child] >= nodes["visits"][child]).all()
 
     room = 1e-6
     assert (np.abs(edge["value_sum"]) <= edge["visits"] + room).all(), "a move's value left [-1, 1]"
-    assert (np.abs(nodes["value_sum"]) <= nodes["visits"] + room).all(), (
-        "a node's value left [-1, 1]"
-    )
+    assert (np.abs(nodes["value_sum"]) <= nodes["visits"] + room).all(), "a node's did"
     assert ((nodes["draw_sum"] >= -room) & (nodes["draw_sum"] <= nodes["visits"] + room)).all()
     own = (nodes["proof"] == UNKNOWN) & (nodes["ended"] == 1) & (nodes["count"] > 0)
     value_sums = np.bincount(parent, weights=edge["value_sum"], minlength=len(nodes))
-    np.testing.assert_allclose(
-        nodes["value_sum"][own], (nodes["value"] + value_sums)[own], atol=1e-5
-    )
+    expected = nodes["value"] + value_sums
+    np.testing.assert_allclose(nodes["value_sum"][own], expected[own], atol=1e-5)
 
     priors = np.bincount(parent, weights=edge["prior"], minlength=len(nodes))
     np.testing.assert_allclose(priors[opened], 1.0, atol=1e-4)
-    visited_policy = np.bincount(
-        parent, weights=edge["prior"] * (edge["visits"] > 0), minlength=len(nodes)
-    )
+    visited_priors = edge["prior"] * (edge["visits"] > 0)
+    visited_policy = np.bincount(parent, weights=visited_priors, minlength=len(nodes))
     np.testing.assert_allclose(nodes["visited_policy"][opened], visited_policy[opened], atol=1e-4)
 
     proof, below = edge["proof"][has_child], nodes["proof"][child]
     proven = proof != UNKNOWN
     assert (proof[proven] == -below[proven]).all(), "a move's proof is its child's, turned"
     return len(nodes)
-
-
-def play_on(config: SearchConfig, games: int, simulations: int) -> int:
-    """Search and play games until so many simulations are done, checking the books of every tree;
-    give how many."""
-    search = Search(Hashed(), config, games=games, seed=5)
-    everything = boards(games)
-    for slot, board in enumerate(everything):
-        begin(search, slot, board)
-    checked, begun = 0, games
-    while search.simulations < simulations:
-        search.run()
-        checked += sum(check_books(search, slot) for slot in range(games))
-        labels, promotions = search.choose(temperature=1.0)
-        for slot in np.flatnonzero(labels < 0):
-            begin(search, int(slot), everything[slot], game=begun)
-            begun += 1
-        over = [slot for slot in range(games) if search.outcome(slot) is not None]
-        going = np.setdiff1d(np.flatnonzero(labels >= 0), over)
-        for slot in going.tolist():
-            search.play(slot, int(labels[slot]), int(promotions[slot]))
-        for slot in np.setdiff1d(over, np.flatnonzero(labels < 0)):
-            begin(search, int(slot), everything[slot], game=begun)
-            begun += 1
-        for slot in range(games):
-            check_books(search, slot)
-    assert checked > simulations / 2
-    return search.simulations
 
 
 BOOKS = {
@@ -213,12 +151,150 @@ BOOKS = {
 }
 
 
+@pytest.mark.parametrize(
+    ("games", "simulations"), [(28, 8_000), pytest.param(112, 1_000_000, marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("name", BOOKS)
-def test_the_books_balance_after_many_random_simulations(name: str):
-    assert play_on(BOOKS[name], games=28, simulations=20_000) >= 20_000
+def test_the_books_balance_after_many_random_simulations(name: str, games: int, simulations: int):
+    """Search and play games until so many simulations are done, checking every tree's books."""
+    search = Search(Hashed(), BOOKS[name], games=games, seed=5)
+    everything = boards(games)
+    for slot, board in enumerate(everything):
+        begin(search, slot, board)
+    checked, begun = 0, games
+    while search.simulations < simulations:
+        search.run()
+        checked += sum(check_books(search, slot) for slot in range(games))
+        labels, promotions = search.choose(temperature=1.0)
+        for slot in range(games):
+            if labels[slot] < 0 or search.outcome(slot) is not None:
+                begin(search, slot, everything[slot], game=begun)
+                begun += 1
+            else:
+                search.play(slot, int(labels[slot]), int(promotions[slot]))
+            check_books(search, slot)
+    assert checked > simulations / 2
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", BOOKS)
-def test_the_books_balance_after_a_million_random_simulations(name: str):
-    assert play_on(BOOKS[name], games=112, simulations=1_000_000) >= 1_000_000
+class Failing:
+    """Raises at call number `at`, counted from 0, and answers as `Hashed` otherwise."""
+
+    def __init__(self, at: int) -> None:
+        self.at, self.calls = at, 0
+        self.answer = Hashed()
+
+    def __call__(self, planes_BP: np.ndarray) -> Arrays:
+        self.calls += 1
+        if self.calls == self.at + 1:
+            raise KeyError("out of memory")
+        return self.answer(planes_BP)
+
+
+def started(evaluator: Evaluator, games: int = 1, **options: Any) -> Search:
+    search = Search(evaluator, SearchConfig(**options), games=games, seed=2)
+    for slot in range(games):
+        begin(search, slot, chess.Board(FENS[slot % len(FENS)]))
+    return search
+
+
+@pytest.mark.parametrize("at", [0, 1, 7])
+@pytest.mark.parametrize(
+    "options", [{"leaves": 8}, {"leaves": 8, "nodes": 20}, {"algorithm": "gumbel", "leaves": 4}]
+)
+def test_a_search_goes_on_after_its_evaluator_raised(at: int, options: dict[str, Any]):
+    search = started(Failing(at), games=6, simulations=60, **options)
+    with pytest.raises(KeyError):
+        search.run()
+    assert not (search._forest.nodes["count"] == WAITING).any()
+    before = [search.root(slot).simulations for slot in range(6)]
+    search.run(simulations=40)
+    for slot in range(6):
+        check_books(search, slot)
+        root = search.root(slot)
+        assert root.mate != 0 or root.simulations == before[slot] + 40
+
+
+@pytest.mark.parametrize("leaves", [1, 8])
+def test_a_round_that_failed_leaves_no_trace(leaves: int):
+    """The rounds after it give the tree of a search that never failed."""
+    whole = started(Hashed(), simulations=200, leaves=leaves)
+    failed = started(Failing(5), simulations=200, leaves=leaves)
+    whole.run(stop=lambda: whole.batches == 5)
+    with pytest.raises(KeyError):
+        failed.run()
+    for _ in range(2):
+        one, other = failed.root(), whole.root()
+        assert one.visits.tolist() == other.visits.tolist()
+        assert one.values.tolist() == pytest.approx(other.values.tolist(), nan_ok=True)
+        for search in (whole, failed):
+            search.run()
+    assert (one.seldepth, one.nodes) == (other.seldepth, other.nodes)
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf])
+@pytest.mark.parametrize("column", [None, 0, 1, 2])
+def test_answers_that_are_not_finite_are_refused(wrong: float, column: int | None):
+    calls = []
+
+    def broken(planes_BP: np.ndarray) -> Arrays:
+        logits_BA, wdl_B3 = Hashed()(planes_BP)
+        calls.append(len(planes_BP))
+        if len(calls) == 4 and column is None:
+            logits_BA[-1] = np.where(np.isfinite(logits_BA[-1]), wrong, logits_BA[-1])
+        elif len(calls) == 4:
+            wdl_B3[-1, column] = wrong
+        return logits_BA, wdl_B3
+
+    search = started(broken, simulations=50, leaves=4)
+    with pytest.raises(SearchError, match="NaN or infinity"):
+        search.run()
+    before = search.root().simulations
+    search.run()
+    check_books(search, 0)
+    assert search.root().simulations == before + 50
+
+
+def test_a_logit_of_minus_infinity_is_a_prior_of_zero():
+    def one_move(planes_BP: np.ndarray) -> Arrays:
+        logits_BA = np.full((len(planes_BP), 4096), -np.inf, dtype=np.float32)
+        logits_BA[:, 52] = 1.0  # a pawn of the e-file, one step
+        return logits_BA, np.full((len(planes_BP), 3), 1 / 3, dtype=np.float32)
+
+    _, root = searched(chess.STARTING_FEN, one_move, simulations=4)
+    assert by_uci(root, chess.WHITE, "priors")["e2e3"] == 1.0
+    assert root.priors.sum() == 1.0
+
+
+def test_a_mate_in_one_that_is_not_allowed_leaves_the_evaluator_s_priors():
+    """Without the mate the root is evaluated as any other; with it the mate is found as ever."""
+    board = board_of("6k1/5ppp/8/8/8/8/8/R3K3 w Q - 0 1")
+    allowed = ["a1a7", "e1d2", "e1f2"]
+    _, root = searched(board, Hashed(), simulations=40, allowed=allowed)
+    logits_BA, _ = Hashed()(planes_of(board)[None])
+    labels = [label_of(chess.Move.from_uci(uci), chess.WHITE) for uci in allowed]
+    weights = np.exp(logits_BA[0, labels].astype(float))
+    expected = dict(zip(allowed, (weights / weights.sum()).tolist(), strict=True))
+    assert by_uci(root, chess.WHITE, "priors") == pytest.approx(expected, abs=1e-6)
+    assert (root.mate, root.visits.sum()) == (0, 40)
+    search, root = searched(board, Hashed(), simulations=40, allowed=["a1a8", *allowed])
+    assert (root.mate, chosen(search, 0, chess.WHITE), search.evaluations) == (1, "a1a8", 0)
+
+
+def test_a_full_tree_still_searches_in_the_same_memory_and_has_room_after_a_move():
+    search, root = searched(MIDDLE, Hashed(), simulations=1000, nodes=100)
+    before = sum(array.nbytes for array in search._forest)
+    assert tree_bytes(100) <= before < 1.5 * tree_bytes(100) + (1 << 20)
+    assert (root.nodes, root.full) == (100, 1.0)
+    assert root.visits.sum() == 1000, "simulations beyond the room are still made and counted"
+    assert np.isfinite(root.values[root.visits > 0]).all()
+    play(search, 0, chess.Board(MIDDLE), chosen(search, 0, chess.WHITE))
+    kept = search.root().nodes
+    assert kept < 100
+    search.run(simulations=10)
+    assert search.root().nodes == min(100, kept + 10)
+    assert sum(array.nbytes for array in search._forest) == before
+    _, root = searched(MIDDLE, Hashed(), simulations=300, nodes=1)
+    assert (root.nodes, root.visits.sum()) == (1, 300)
+    _, root = searched(MIDDLE, Hashed(), simulations=100)
+    assert root.nodes == 101
+    assert 0.1 < root.full < 0.5

@@ -1,10 +1,8 @@
-"""How games end: repetition with the game's real history, fifty moves, dead material, stalemate, by
-python-chess's word."""
+"""How games end, by python-chess: repetition with the game's history, fifty moves, material."""
 
 import io
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 
 import chess
 import chess.pgn
@@ -18,8 +16,7 @@ from tests.conftest import shared_data
 from tests.engine.search.stubs import begin, board_of, by_uci, chosen, play, searched
 
 ONCE_EACH = {"c_puct": 1000.0}
-"""Priors count alone, so as many simulations as moves visit each move once where all priors are
-equal."""
+"""Priors count alone: where they are equal, as many simulations as moves visit each move once."""
 TAIL = 12
 """Plies before the end of each game that are looked at."""
 DUMP = ("pgn/lichess_dump_2021-10_999.pgn",)
@@ -39,31 +36,22 @@ def expected_ending(board: chess.Board) -> int | None:
     return REPETITION if board.is_repetition(3) else None
 
 
-def drawn_games(path: Path) -> Iterator[chess.pgn.Game]:
-    """Yield the drawn games of standard chess; others are passed by unread, since reading is
-    slow."""
-    for text in path.read_text(encoding="utf-8", errors="replace").split("\n[Event ")[1:]:
-        if '[Result "1/2-1/2"]' in text and "Horde" not in text:
-            game = chess.pgn.read_game(io.StringIO("[Event " + text))
-            if (
-                game is not None
-                and not game.errors
-                and game.next() is not None
-                and game.board().uci_variant == "chess"
-            ):
-                yield game
-
-
 def tails(files: tuple[str, ...]) -> Iterator[list[chess.Board]]:
-    """Yield the last positions of each drawn game, with their history."""
+    """Yield the last positions of each drawn game of standard chess, with their history."""
     for file in files:
-        for game in drawn_games(shared_data(file)):
-            board = game.end().board()
-            boards = []
+        text = shared_data(file).read_text(encoding="utf-8", errors="replace")
+        for one in text.split("\n[Event ")[1:]:
+            if '[Result "1/2-1/2"]' not in one or "Horde" in one:
+                continue
+            game = chess.pgn.read_game(io.StringIO("[Event " + one))
+            if game is None or game.errors or game.board().uci_variant != "chess":
+                continue
+            board, boards = game.end().board(), []
             while board.move_stack and len(boards) < TAIL:
                 boards.append(board.copy())
                 board.pop()
-            yield boards[::-1]
+            if boards:
+                yield boards[::-1]
 
 
 def check_tails(files: tuple[str, ...]) -> Counter[int | None]:
@@ -105,19 +93,18 @@ def check_moves(search: Search, board: chess.Board) -> None:
             assert by_uci(root, board.turn, "draws")[move.uci()] == 1.0
 
 
-def test_real_drawn_games_end_as_python_chess_says():
-    seen = check_tails(DUMP)
-    assert seen[REPETITION] >= 5
-    assert seen[MATERIAL] >= 3
+@pytest.mark.parametrize(
+    ("files", "repetitions", "material", "stalemates"),
+    [(DUMP, 5, 3, 0), pytest.param(EXPORTS, 50, 50, 5, marks=pytest.mark.slow)],
+)
+def test_real_drawn_games_end_as_python_chess_says(
+    files: tuple[str, ...], repetitions: int, material: int, stalemates: int
+):
+    seen = check_tails(files)
+    assert seen[REPETITION] >= repetitions
+    assert seen[MATERIAL] >= material
+    assert seen[STALEMATE] >= stalemates
     assert seen[None] > 300
-
-
-@pytest.mark.slow
-def test_many_real_drawn_games_end_as_python_chess_says():
-    seen = check_tails(EXPORTS)
-    assert seen[REPETITION] >= 50
-    assert seen[MATERIAL] >= 50
-    assert seen[STALEMATE] >= 5
 
 
 def test_stalemates_are_draws_at_the_root_and_below():
@@ -127,62 +114,40 @@ def test_stalemates_are_draws_at_the_root_and_below():
         begin(search, slot, chess.Board(" ".join(line.split()[:4]) + " 0 1"))
     search.run()
     assert search.evaluations == 0
-    labels, promotions = search.choose()
-    assert set(labels.tolist()) == {-1}
-    assert set(promotions.tolist()) == {0}
+    assert set(search.choose()[0].tolist()) == {-1}
     for slot in range(len(lines)):
         assert search.outcome(slot) == STALEMATE
         root = search.root(slot)
         assert (root.value, root.draw, len(root.labels), search.line(slot)) == (0.0, 1.0, 0, [])
 
 
-DANCE = "g1f3 g8f6 f3g1 f6g8 g1f3 g8f6 f3g1"
-"""After Black's f6g8 the first position comes for the third time."""
-
-
 def test_a_third_occurrence_needs_the_game_s_past():
-    board = board_of(chess.STARTING_FEN, DANCE)
-    _, root = searched(board, uniform, simulations=40, c_puct=1000.0)
-    assert by_uci(root, chess.BLACK, "proven")["f6g8"] == 0
-    assert by_uci(root, chess.BLACK, "draws")["f6g8"] == 1.0
-    forgetful = chess.Board(board.fen())
-    _, root = searched(forgetful, uniform, simulations=40, c_puct=1000.0)
-    assert by_uci(root, chess.BLACK, "proven")["f6g8"] == 2
+    # after Black's f6g8 the first position comes for the third time
+    board = board_of(chess.STARTING_FEN, "g1f3 g8f6 f3g1 f6g8 g1f3 g8f6 f3g1")
+    for start, proof in ((board, 0), (chess.Board(board.fen()), 2)):
+        _, root = searched(start, uniform, simulations=40, **ONCE_EACH)
+        assert by_uci(root, chess.BLACK, "proven")["f6g8"] == proof
+        assert (by_uci(root, chess.BLACK, "draws")["f6g8"] == 1.0) == (proof == 0)
 
 
-def test_a_second_occurrence_within_the_tree_is_worth_a_draw_and_is_not_searched():
-    """Each side has one move but for the pair that shuffles: see the tree's end at the root's
-    position again."""
+def test_a_second_occurrence_is_a_draw_in_the_tree_and_is_searched_once_it_is_the_past():
     board = chess.Board("7k/8/8/3p4/3P4/8/8/K7 w - - 0 1")
-    search, _ = searched(board, uniform, simulations=3000, c_puct=1000.0)
+    search, _ = searched(board, uniform, simulations=3000, **ONCE_EACH)
     for uci in ("a1a2", "h8g8", "a2a1"):
         assert play(search, 0, board, uci)
         board.push_uci(uci)
-    # The root was the tree's own, so g8h8 stands there as a draw by repetition; it was never
-    # opened.
+    # The tree's first root is g8h8 again, a draw by repetition that was never opened.
     root = search.root(0)
     visits, draws = by_uci(root, chess.BLACK), by_uci(root, chess.BLACK, "draws")
     assert visits["g8h8"] >= 2
-    assert draws["g8h8"] == 1.0
-    assert by_uci(root, chess.BLACK, "proven")["g8h8"] == 2, (
-        "no proof: another way here may not repeat"
-    )
-    assert all(draw < 0.9 for uci, draw in draws.items() if uci != "g8h8")
-
-
-def test_what_repeats_is_searched_again_once_it_lies_in_the_past():
-    """Played into, the repeated position is a second occurrence of the past: the game goes on, and
-    so does the tree."""
-    board = chess.Board("7k/8/8/3p4/3P4/8/8/K7 w - - 0 1")
-    search, _ = searched(board, uniform, simulations=3000, c_puct=1000.0)
-    for uci in ("a1a2", "h8g8", "a2a1", "g8h8"):
-        play(search, 0, board, uci)
-        board.push_uci(uci)
-        search.run(simulations=60)
+    assert by_uci(root, chess.BLACK, "proven")["g8h8"] == 2, "another way here may not repeat"
+    assert {uci for uci, draw in draws.items() if draw >= 0.9} == {"g8h8"}
+    # Played into, it is a second occurrence of the past: the game goes on, and so does the tree.
+    play(search, 0, board, "g8h8")
+    search.run(simulations=60)
     assert search.outcome() is None
-    root = search.root(0)
-    assert root.visits.sum() >= 60
-    assert root.draw < 0.9
+    assert search.root(0).visits.sum() >= 60
+    assert search.root(0).draw < 0.9
 
 
 @pytest.mark.parametrize(

@@ -19,39 +19,26 @@ STALEMATED = "7k/5Q2/6K1/8/8/8/8/8 b - - 0 1"
 MOVE = "bestmove [a-h][12][a-h][34].*"
 """A move from the starting position."""
 GOES = [
-    ["> go nodes 10"],
-    ["> go movetime 5"],
-    ["> go wtime 1 btime 1"],
-    ["> go"],
-    ["> go depth 3"],
-    ["> go mate 2"],
-    ["> go infinite", "> stop"],
-    ["> go ponder nodes 5", "> ponderhit", "> stop"],
+    *(["> go nodes 10"], ["> go wtime 1 btime 1"], ["> go"], ["> go mate 2"]),
+    *(["> go infinite", "> stop"], ["> go ponder nodes 5", "> ponderhit", "> stop"]),
 ]
 MISTAKES = {
     "xyzzy": "unknown command 'xyzzy'",
     "position": "position is startpos or fen",
     "position fen 8/8": "not a FEN: '8/8'",
-    "position fen 8/8/8/8/8/8/8/8 w - - 0 1": "not a playable position",
     "position startpos moves e2e4 e2e4": "illegal move 'e2e4'",
     "setoption": "setoption needs",
     "setoption name Nonsense value 3": "no such option: 'Nonsense'",
     "setoption name MultiPV value 9999": "MultiPV is between 1 and 218, not '9999'",
     "setoption name UCI_ShowWDL value maybe": "UCI_ShowWDL is true or false",
     "setoption name Hash value 0": "Hash",
-    "setoption name Hash value x": "Hash",
-    "setoption name Hash": "Hash",
     "setoption name Hash value 1e3": "Hash",
     "setoption name Style value yes": "Style",
-    "setoption name UCI_LimitStrength value yes": "UCI_LimitStrength",
     "setoption name UCI_Elo value 99": "UCI_Elo",
     "setoption name CPuct value nan": "CPuct",
-    "setoption name CPuct value -1": "CPuct",
-    "setoption name CPuct value inf": "CPuct",
     "setoption name Temperature value inf": "Temperature",
     f"setoption name Seed value {'9' * 5000}": "Seed",
     "x" * (3 << 20): "a line of more than 1048576 bytes is skipped",
-    f"position startpos moves {'e2e4 ' * 300_000}": "a line of more than 1048576 bytes is skipped",
 }
 TRANSCRIPTS = [
     *(
@@ -88,6 +75,17 @@ TRANSCRIPTS = [
         *("< info string searchmoves: 'e2e5' is not legal here", "<< bestmove (a2a3|h2h4).*"),
     ],
     ["> position startpos", "> go nodes 5 searchmoves e2e5", "< info string .*", f"<< {MOVE}"],
+    [
+        *("> setoption name MultiPV value 3", "> position startpos", "> go nodes 300"),
+        *(f"{'<' * (1 + (place == 1))} info .* multipv {place} .*" for place in (1, 2, 3)),
+        *(f"<< {MOVE}", "> setoption name MultiPV value 1"),
+    ],
+    [  # the search goes on in a full tree, and a depth that is out of reach ends
+        *("> setoption name Hash value 1", "> setoption name Simulations value 4000"),
+        *("> position startpos", "> go", "<< info .* nodes 4000 .* hashfull (9..|1000) .*"),
+        *(f"<< {MOVE}", "> setoption name Simulations value 0", "> go depth 60", f"<< {MOVE}"),
+        "> setoption name Hash value 512",
+    ],
 ]
 
 

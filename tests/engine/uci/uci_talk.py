@@ -1,12 +1,10 @@
-"""A GUI for the tests: the engine's loop in a thread of this process, words in through a pipe,
-answers out of a queue."""
+"""A GUI for the tests: the engine runs in a thread of this process."""
 
 import os
 import queue
 import threading
 import time
 from contextlib import suppress
-from types import TracebackType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,13 +13,9 @@ from engine.evaluation.evaluator import Evaluator, uniform
 from engine.uci import Engine, Load
 from tests.waiting import LONG
 
-FIRST_PATIENCE = 500.0
-"""Seconds that the engine may take to be ready: its kernels may have to be compiled first."""
-
 
 class FakeClock:
-    """A clock that only evaluations advance, so that a search in a given time is the same on every
-    machine."""
+    """A clock that only evaluations advance, so that a search is the same on every machine."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -31,8 +25,7 @@ class FakeClock:
 
 
 class Counting:
-    """An evaluator on a fake clock: it counts its batches, and blocks or breaks when a test asks
-    for it."""
+    """An evaluator on a fake clock; it counts batches, and blocks or breaks when asked to."""
 
     def __init__(self, seconds: float = 0.0, evaluator: Evaluator = uniform) -> None:
         """Let every batch take `seconds` on the clock."""
@@ -64,8 +57,7 @@ class Counting:
         self._hold_after = len(self.batches) + batches
 
     def wait_until_held(self) -> None:
-        """Return when the evaluator is blocked: the search is within a round and the clock stands
-        still."""
+        """Return when the evaluator is blocked: a round is under way and the clock stands still."""
         assert self._held.wait(LONG)
 
     def release(self) -> None:
@@ -101,15 +93,10 @@ class Talk:
         self._thread.start()
         if self._ready:
             self.say("isready")
-            self.until("readyok", FIRST_PATIENCE)
+            self.until("readyok")
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._thread.is_alive():
             self.say("quit")
             self.end()
@@ -126,18 +113,12 @@ class Talk:
         self._thread.join(LONG)
         assert not self._thread.is_alive(), "the engine ends when its input does"
 
-    def until(self, start: str, within: float = LONG) -> list[str]:
+    def until(self, start: str) -> list[str]:
         """Give what is heard up to and with the first line that starts so."""
-        lines: list[str] = []
-        ends = time.monotonic() + within
-        while True:
-            try:
-                line = self._heard.get(timeout=max(ends - time.monotonic(), 0.001))
-            except queue.Empty:
-                raise AssertionError(f"no {start!r} within {within} s; heard {lines}") from None
-            lines.append(line)
-            if line.startswith(start):
-                return lines
+        lines = [self._heard.get(timeout=LONG)]
+        while not lines[-1].startswith(start):
+            lines.append(self._heard.get(timeout=LONG))
+        return lines
 
     def drain(self) -> list[str]:
         """Return what the engine has said and nobody has taken yet, without waiting."""
@@ -148,8 +129,7 @@ class Talk:
         return lines
 
     def sync(self, *lines: str) -> list[str]:
-        """Send lines, wait until the engine has followed them all, and return what it said up to
-        then."""
+        """Send lines, and return what the engine says until it has followed them all."""
         self.say(*lines, "isready")
         return self.until("readyok")[:-1]
 
@@ -165,26 +145,22 @@ class Talk:
     def complaint(self, line: str | bytes) -> str:
         """Send a line that is wrong and give the one `info string` that it gets."""
         self.say(line)
-        heard = self.sync()
-        assert len(heard) == 1, heard
-        assert heard[0].startswith("info string "), heard
-        return heard[0].removeprefix("info string ")
+        (heard,) = self.sync()
+        assert heard.startswith("info string ")
+        return heard.removeprefix("info string ")
 
 
 def words_of(info: str) -> dict[str, str]:
     """Read the single-word fields of an info line, and `score`, `wdl` and `pv` whole."""
-    words = info.split()
-    fields: dict[str, str] = {}
+    info, _, variation = info.partition(" pv ")
+    words, fields = info.split(), {"pv": variation} if variation else {}
+    lengths = {"wdl": 3, "score": 2}
+    lengths |= dict.fromkeys(
+        ("depth", "seldepth", "nodes", "nps", "time", "multipv", "hashfull"), 1
+    )
     for at, word in enumerate(words):
-        if word == "pv":
-            fields["pv"] = " ".join(words[at + 1 :])
-            break
-        if word == "wdl":
-            fields["wdl"] = " ".join(words[at + 1 : at + 4])
-        elif word == "score":
-            fields["score"] = " ".join(words[at + 1 : at + 3])
-        elif word in ("depth", "seldepth", "nodes", "nps", "time", "multipv", "hashfull"):
-            fields[word] = words[at + 1]
+        if word in lengths:
+            fields[word] = " ".join(words[at + 1 : at + 1 + lengths[word]])
     return fields
 
 

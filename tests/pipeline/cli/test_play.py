@@ -16,7 +16,7 @@ import chess
 import chess.engine
 import pytest
 
-from engine.evaluation.score import centipawns
+from engine.evaluation.evaluator import centipawns
 from engine.player import Conditions, Player, Request
 from engine.uci.options import Options, describe_options
 from model.inference.onnx_evaluator import find_export
