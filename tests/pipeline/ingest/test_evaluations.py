@@ -1,6 +1,7 @@
 """Lichess's evaluated positions as inputs: rows as of the games they come from, parts of files
 read, mixtures; hostile rows are counted, and hostile files refused."""
 
+import io
 import json
 import random
 from collections import Counter
@@ -9,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import chess
+import fsspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
 from engine.encoding.views import NO_LABEL
 from model.training.config import TrainConfig
@@ -24,7 +27,6 @@ from pipeline.dumps.formats import evaluations
 from pipeline.errors import ConfigError, DamagedError, DumpError, IngestError
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
-from pipeline.storage import stores
 from pipeline.training.train import train_on
 from pipeline.validation.audit import audit
 from pipeline.validation.verify import verify_dataset
@@ -180,9 +182,19 @@ def test_a_folder_and_addresses_give_the_rows_of_the_file(fishnet: Path, tmp_pat
         server.files["/standard/fishnet.parquet"].etag = ""
         with pytest.raises(IngestError, match="parts cannot be read"):
             ingest([address], tmp_path / "no-etag", COMPACT, workers=1)
-    place: Any = stores.place("memory://bucket/fishnet-evals/data/fishnet.parquet")
-    place.write_bytes(fishnet.read_bytes())
-    out = _ingested(["memory://bucket/fishnet-evals/data"], tmp_path / "of-store")
+
+    class Hub(MemoryFileSystem):
+        protocol = "hf"
+        store: dict[str, Any] = {}  # noqa: RUF012
+        pseudo_dirs = [""]  # noqa: RUF012
+
+        @classmethod
+        def _strip_protocol(cls, path: str) -> str:
+            return super()._strip_protocol(path.removeprefix("hf://"))
+
+    fsspec.register_implementation("hf", Hub, clobber=True)
+    Hub().pipe("/datasets/Lichess/fishnet-evals/data/fishnet.parquet", fishnet.read_bytes())
+    out = _ingested(["hf://datasets/Lichess/fishnet-evals/data"], tmp_path / "of-hub")
     assert datasets.content(out, "train-*") == expected
 
 
@@ -194,24 +206,38 @@ def _ingested(sources: list[str], out: Path) -> Path:
 def test_a_sample_reads_a_share_of_the_row_groups_and_is_a_subset_of_a_larger_one(
     positions: Positions, tmp_path: Path
 ) -> None:
-    path = tmp_path / "many.parquet"
-    rows = [evaluated.fishnet_row(*row) for row in positions[:200]]
-    with pq.ParquetWriter(path, pa.Table.from_pylist(rows).schema) as writer:
+    path, shares = tmp_path / "many.parquet", (0.04, 0.3)
+    table = pa.Table.from_pylist([evaluated.fishnet_row(*row) for row in positions[:2_000]])
+    with pq.ParquetWriter(path, table.schema) as writer:
         for _ in range(100):
-            writer.write_table(pa.Table.from_pylist(rows))
+            writer.write_table(table)
     few, many = (
         {number for number in range(100) if evaluations.Sample(share).takes(path.name, number)}
-        for share in (0.04, 0.3)
+        for share in shares
     )
     assert 0 < len(few) < 10 < len(many) < 50
     assert few < many
-    with serving() as server:
-        server.publish("many.parquet", path.read_bytes())
-        config = IngestConfig(planes="compact", sample=0.04)
-        address = f"{server.url}/standard/many.parquet"
-        manifest = ingest([address], tmp_path / "out", config, workers=1)
-        assert manifest["games"]["read"] == 200 * len(few)
-        assert len(server.asked) < 40
+    config = IngestConfig(planes="compact", sample=shares[0])
+    manifest = ingest([str(path)], tmp_path / "out", config, workers=1)
+    assert manifest["games"]["read"] == 2_000 * len(few)
+    opened, sample = CountingFile(path.read_bytes()), evaluations.Sample(shares[0])
+    source = pa.PythonFile(opened, mode="r")
+    list(evaluations.read_parquet(path.name, source, evaluations.FISHNET, sample, lambda _: None))
+    footer = int.from_bytes(path.read_bytes()[-8:-4], "little")
+    # where texts have a dictionary they are read twice
+    most = 2 * len(few) / 100 * path.stat().st_size
+    assert opened.sent < most + 3 * max(footer, 1 << 16)
+
+
+class CountingFile(io.BytesIO):
+    """A file that counts the bytes it gives."""
+
+    sent = 0
+
+    def read(self, size: int | None = -1) -> bytes:
+        found = super().read(size)
+        self.sent += len(found)
+        return found
 
 
 def test_no_position_stands_in_two_splits_and_audit_finds_those_of_games(

@@ -2,6 +2,7 @@
 work was cut."""
 
 import io
+import json
 from itertools import pairwise
 from pathlib import Path
 
@@ -14,7 +15,6 @@ from pipeline.errors import DatasetError, Stopped
 from pipeline.ingest import chunk
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import choose_chunk_size, ingest
-from pipeline.samples.shipped import SAMPLE
 from pipeline.validation.verify import files_differ
 from tests.conftest import shared_data
 from tests.pipeline import by_python_chess, datasets
@@ -276,8 +276,15 @@ def test_chunks_grow_with_the_dump(name: str, size: int, chosen: int, tmp_path: 
 
 
 def test_a_dataset_keeps_the_chunks_that_it_was_begun_with(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    made = ingest([str(SAMPLE)], out, IngestConfig(chunk_mib=1), workers=1)
+    out, path = tmp_path / "out", str(datasets.dump(tmp_path / "games.pgn", 5))
+    made = ingest([path], out, IngestConfig(chunk_mib=1), workers=1)
     assert made["config"]["chunk_mib"] == 1
-    assert ingest([str(SAMPLE)], out, workers=1) == made
-    assert ingest([str(SAMPLE)], tmp_path / "other", workers=1)["config"]["chunk_mib"] == 8
+    assert ingest([path], out, workers=1) == made
+    assert ingest([path], tmp_path / "other", workers=1)["config"]["chunk_mib"] == 8
+    for former, is_same in (({"max_pieces": 32}, True), ({"max_pieces": 10}, False)):
+        (out / "manifest.json").write_text(json.dumps(made | {"config": made["config"] | former}))
+        if is_same:
+            ingest([path], out, workers=1)
+        else:
+            with pytest.raises(DatasetError, match=r"other settings \(max_pieces\)"):
+                ingest([path], out, workers=1)

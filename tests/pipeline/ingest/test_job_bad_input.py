@@ -54,16 +54,15 @@ CODECS: dict[str, tuple[Callable[[bytes], bytes], Callable[[], Callable[[bytes],
 }
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("damage", ["truncated", "corrupted"])
 @pytest.mark.parametrize("codec", CODECS)
 def test_a_damaged_archive_keeps_every_whole_game_before_the_damage(
-    codec: str, workers: int, text: bytes, tmp_path: Path
+    codec: str, damage: str, text: bytes, tmp_path: Path
 ) -> None:
-    """Truncated with one worker, corrupted with two."""
     compress, decoder = CODECS[codec]
     archive = bytearray(compress(text))
     at = len(archive) * 2 // 3
-    if workers == 1:
+    if damage == "truncated":
         del archive[at:]
     else:
         archive[at : at + 64] = bytes(64)
@@ -72,6 +71,7 @@ def test_a_damaged_archive_keeps_every_whole_game_before_the_damage(
     same = next((place for place, pair in pairs if pair[0] != pair[1]), len(good))
     whole = text[:same].count(b"[Event ") - 1  # the last game is cut off
     assert whole > 100
+    workers = 2 if codec == "zst" else 1
     check_damaged(tmp_path, f"games.pgn.{codec}", bytes(archive), whole, text, workers)
 
 

@@ -20,8 +20,8 @@ BOM = b"\xef\xbb\xbf"
 SNIPPETS = tuple(
     piece.encode("latin-1")
     for piece in (
-        '[Event "a"]', '[Event "b"]\n', '[Result "1-0"]\n', '[Variant "Atomic"]\n',
-        '[FEN "8/8/8/8/8/8/8/K6k w - - 0 1"]\n', "[", "]", '"', "1-0", "0-1", "1/2-1/2", "*",
+        '[Event "a"]', '[Event "b"]\n', '[Result "1-0"]\n',
+        '[FEN "8/8/8/8/8/8/8/K6k w - - 0 1"]\n', '[Variant "Atomic"]\n', "[", "]", '"', "1-0", "0-1", "1/2-1/2", "*",
         " 1-0\n", " *\n", "{", "}", "{ [%clk 0:01:00] [%eval -#3] }", "(", ")", "{[%eval-0.31]}",
         "{[%evaluation 5]}", "{[%clk\n0:03:00]}", ";", "; 1-0 {\n", "%", "\n% e4 {\n", "$1", "$",
         "\n", "\n\n", "\r", "\r\n", "\r\n\r\n", " ", "\t", "e4", "O-O", "O-O-O", "0-0", "0000",
