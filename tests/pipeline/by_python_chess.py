@@ -252,7 +252,7 @@ def read_one(tags: dict[str, bytes], movetext: bytes) -> tuple[str, Reading]:
     glued move numbers, one blank and two decimals in an evaluation, a comma before its depth,
     `1/2-1/2` for other spellings of a draw, ASCII for lone bytes of Latin-1 and CP1252 outside
     comments, and without marks such as `+--`, which it reads as null moves. A tag with two scores,
-    or with none of play, has no result.
+    or with one that no game ends in (`1/2-1`), has no result.
     """
     text = movetext.decode("utf-8", "surrogateescape").replace("\r\n", "\n").replace("\r", "\n")
     text = re.sub(r"(?m)^\ufeff+|\ufeff+(?=\s|\Z)", "", text)
@@ -264,8 +264,9 @@ def read_one(tags: dict[str, bytes], movetext: bytes) -> tuple[str, Reading]:
         return "bad FEN", Reading()
     result = tags.get("Result", b"*").strip().decode("latin-1")
     no_score = re.fullmatch(r"[-+=/:\d.,\s]*[+\d][-+=/:\d.,\s]*", result)
-    two_scores = _SCORES.match(result) and len(_SCORES.findall(result)) > 1
-    if result.rstrip("-") not in RESULTS and (no_score or two_scores):
+    scores = _SCORES.findall(result) if _SCORES.match(result) else []
+    no_game = scores and re.sub(r"\s", "", scores[0]).replace(":", "-") not in RESULTS
+    if result.rstrip("-") not in RESULTS and (no_score or no_game or len(scores) > 1):
         return "unfinished", Reading()
     text = _NULL_IN_MARK.sub("", text)
     text = re.sub(r"\n[\s\x1c-\x1f]*\n", "\n", text).strip()
