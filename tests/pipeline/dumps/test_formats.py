@@ -2,7 +2,6 @@
 as from PGN."""
 
 import csv
-import gzip
 import re
 from datetime import time
 from itertools import islice
@@ -21,7 +20,7 @@ from pipeline.dataset.batches import Batches
 from pipeline.dataset.dataset import open_manifest
 from pipeline.dumps.formats import parquet
 from pipeline.dumps.formats.text import gather
-from pipeline.errors import DamagedError, DumpError
+from pipeline.errors import DumpError
 from pipeline.evaluation.game_texts import text_of
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
@@ -326,18 +325,6 @@ def test_hostile_tables_are_refused_or_counted(tmp_path: Path) -> None:
     pq.write_table(pa.table(marro), tmp_path / "marro")
     manifest = ingest([str(tmp_path / "marro")], tmp_path / "marro-out", SMALL, workers=1)
     assert manifest["games"] == {"read": 3, "used": 1, "dropped": {"bad row": 2}}
-
-
-def test_a_damaged_archive_of_puzzles_keeps_the_rows_before_the_damage(tmp_path: Path) -> None:
-    numbered = [f"{number:05d}" + GOOD[5:] for number in range(20_000)]
-    data = gzip.compress((HEADER + "".join(numbered)).encode())
-    (tmp_path / "puzzles.csv.gz").write_bytes(data[: len(data) // 2])
-    with pytest.raises(DamagedError, match="damaged archive"):
-        ingest([str(tmp_path / "puzzles.csv.gz")], tmp_path / "out", SMALL, workers=1)
-    games = datasets.games(tmp_path / "out")
-    assert [game["site"] for game in games] == [f"{number:05d}" for number in range(len(games))]
-    assert len(games) > 5000
-    assert all(game["dropped"] is None for game in games)
 
 
 def test_copies_of_a_position_share_a_split_and_mixed_sources_one_table(tmp_path: Path) -> None:

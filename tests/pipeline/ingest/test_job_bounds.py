@@ -10,11 +10,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from engine.jit_cache import OURS, VARIABLE, key_cache_by_sources
-from pipeline.dataset.files.layout import CARD, GAMES
 from pipeline.dumps.chunks import Chunk
 from pipeline.errors import DatasetError
 from pipeline.ingest.chunk import ChunkTask, IngestConfig, encode_chunk
-from pipeline.ingest.data_card import COUNTED, GameCounts, data_card
+from pipeline.ingest.data_card import COUNTED, GameCounts
 from pipeline.ingest.job import ingest
 from pipeline.storage.job_folder import DATASET, JobFolder
 from tests.pipeline.datasets import content, games, random_game
@@ -58,17 +57,6 @@ def test_the_data_card_names_dumps_and_counts_and_escapes_markup(tmp_path: Path)
     assert "| variant | 2 |" in card
     assert "- a&#124;b.pgn, sha256" in card
     assert not any(text in card for text in ("<script>", "](http://evil)", "w" * 100))
-
-
-def test_the_data_card_of_many_chunks_is_that_of_one(tmp_path: Path) -> None:
-    played = [random_game(seed) for seed in range(20)]
-    (tmp_path / "dump.pgn").write_text("\n".join(played))
-    manifest = ingest([str(tmp_path / "dump.pgn")], tmp_path / "out", SMALL, workers=1)
-    table = pq.read_table(tmp_path / "out" / GAMES)
-    counts = GameCounts()
-    for first in range(0, len(table), 3):
-        counts.add(table.slice(first, 3))
-    assert data_card(manifest, counts) == (tmp_path / "out" / CARD).read_text()
 
 
 def test_tags_without_end_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,6 @@
 import random
 import re
 from collections import Counter
-from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 
@@ -14,16 +13,13 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from pipeline.dumps import chunks, source
-from pipeline.dumps.chunks import Chunk
 from pipeline.dumps.source import Source
-from pipeline.errors import DumpError
 from pipeline.ingest.games import read_games
 from pipeline.pgn import replay
 from pipeline.pgn.split import Splitter
 from pipeline.pgn.split import split as split_games
 from tests.conftest import shared_data
 from tests.pipeline import by_kernels
-from tests.pipeline.by_kernels import replay_chunk
 from tests.pipeline.pgn import mutants
 from tests.pipeline.pgn.test_replay import FILES
 
@@ -167,14 +163,3 @@ def test_ten_thousand_mutants_are_read_as_by_python_chess(kind: str, tmp_path: P
             mutants.write_game(seed) + mutants.write_game(seed + 1) for seed in range(0, 400, 2)
         ]
     assert_mutants_agree(sources, 10_000, tmp_path / "mutant.pgn")
-
-
-def test_noise_is_refused_or_read_and_never_more(tmp_path: Path) -> None:
-    chance = np.random.default_rng(0)
-    for size in (1, 3, 100, 10_000):
-        path = tmp_path / "noise.pgn"
-        path.write_bytes(chance.integers(1, 256, size, dtype=np.uint8).tobytes())
-        with suppress(DumpError):
-            for chunk in chunks.read_chunks([Source(str(path))], 1 << 20):
-                assert isinstance(chunk, Chunk)
-                assert len(replay_chunk(chunk)[1].label) == 0
