@@ -1,6 +1,6 @@
 """Turn one chunk of a dump into shards: the work of one worker.
 
-    text -> tags -> filters -> replay -> filters of rows -> splits -> shuffle -> shards.
+    text -> games -> filters -> replay -> filters of rows -> splits -> shuffle -> shards.
     The games' table and a note of what was done follow.
 
 The result depends on the chunk and the configuration alone. The note (`.building/parts/00007.json`)
@@ -12,7 +12,7 @@ Axes: G games, R rows.
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache, partial
 from typing import Annotated, Any
@@ -22,7 +22,6 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from pydantic import Field
 
-from engine.board.position import WORDS
 from engine.encoding.views import LAST_MOVES
 from model.settings import Count, Share, settings
 from pipeline.dataset.files.columns import Form
@@ -49,26 +48,12 @@ from pipeline.ingest.filters import (
     Filters,
     GameColumns,
     RowColumns,
-    active,
     apply_filters,
 )
+from pipeline.ingest.games import NO_LABELS, Tagged, count_names, read_evaluations, read_games
 from pipeline.ingest.games_table import games_table, write_options
-from pipeline.ingest.tag_values import (
-    NO_LABELS,
-    Tagged,
-    count_names,
-    find_players,
-    map_values,
-    matches,
-    numbers,
-    read_fens,
-    read_results,
-    read_time_control,
-)
-from pipeline.pgn import evaluation_rows, replay, tags
-from pipeline.pgn.comments import NO_EVAL
-from pipeline.pgn.foreign import translate_movetext
-from pipeline.pgn.san import UNKNOWN_RESULT
+from pipeline.pgn import evaluation_rows, replay
+from pipeline.pgn.text import NO_EVAL
 from pipeline.storage.job_folder import DATASET, JobFolder
 from pipeline.storage.stores import Publish, place, publish_behind
 
@@ -85,14 +70,10 @@ NAMES = 50
 wanted players."""
 
 OTHERS = (
-    "{out} is written by another ingest with other settings or code: stop that, delete it, "
-    "or "
+    "{out} is written by another ingest with other settings or code: stop that, delete it, or "
     "choose another --out"
 )
 """Error if two machines write to one store, whose locks neither sees."""
-
-# Lichess and python-chess both call standard chess from a set-up position "From Position".
-STANDARD = frozenset({"", "standard", "chess", "classical", "normal", "illegal", "from position"})
 
 
 @settings(ConfigError)
@@ -157,89 +138,13 @@ def part_name(index: int) -> str:
     return f"{index:05d}.json"
 
 
-def _allocate_games(bounds: NDArray[np.int64]) -> replay.Games:
-    """Return games of which nothing is known but where they begin, int64[G + 1]."""
-    count = len(bounds) - 1
-    return replay.Games(
-        start=bounds,
-        movetext=np.zeros(count, dtype=np.int64),
-        result=np.full(count, UNKNOWN_RESULT, dtype=np.int8),
-        base=np.full(count, -1, dtype=np.int32),
-        setup=np.zeros(count, dtype=np.int32),
-        status=np.full(count, replay.USED, dtype=np.uint8),
-        plies=np.zeros(count, dtype=np.uint16),
-        identity=np.zeros(count, dtype=np.uint64),
-    )
-
-
-def read_evaluations(
-    text: NDArray[np.uint8], starts: NDArray[np.int64], config: IngestConfig
-) -> Tagged:
-    """Return lines of evaluated positions as games without tags, and filter them."""
-    games, count = _allocate_games(np.append(starts, len(text))), len(starts)
-    games.result[:] = replay.NO_RESULT
-    unrated, unknown = np.zeros(count, dtype=np.int32), np.full(count, -1, dtype=np.int32)
-    # no tags: one zero, broadcast, since reading 33 MB of them would take longer than a chunk's
-    # FENs
-    spans = np.broadcast_to(np.int64(0), (count, len(tags.TAGS), 2))
-    parity, depth = np.full(count, NO_LABELS, dtype=np.uint8), np.zeros(count, dtype=np.int32)
-    setups = np.empty((0, WORDS), dtype=np.uint64)
-    is_player = np.zeros((count, 2), dtype=np.bool_)
-    tagged = Tagged(text, games, spans, unrated, unrated, unknown, parity, setups, is_player, depth)
-    apply_filters(
-        GAME_FILTERS, GameColumns(text, tagged, config.seed), config, games.status, GAME_STATUS
-    )
-    return tagged
-
-
 def _read_rows(tagged: Tagged, first: int, rows: replay.Rows) -> tuple[int, int]:
     """Make rows of games or evaluated positions; return (next game, rows filled)."""
-    if tagged.depth is None:
+    if not tagged.is_evaluations:
         return replay.replay(tagged.text, tagged.games, tagged.setups, first, rows)
-    last, filled = evaluation_rows.read_rows(tagged.text, tagged.games, tagged.depth, first, rows)
+    last, filled = evaluation_rows.read_rows(tagged.text, tagged.games, first, rows)
     tagged.games.identity[first:last] = splitmix64(tagged.games.identity[first:last])
     return last, filled
-
-
-def read_games(text: NDArray[np.uint8], starts: NDArray[np.int64], config: IngestConfig) -> Tagged:
-    """Read the tags of the games at `starts` and apply the filters that need no moves."""
-    count = len(starts)
-    bounds = np.append(starts, len(text))
-    spans = np.zeros((count, len(tags.TAGS), 2), dtype=np.int64)
-    games = _allocate_games(bounds)
-    tags.scan_tags(text, bounds, spans, games.movetext)
-    text = translate_movetext(text, games.movetext, bounds)
-    read_results(text, spans[:, tags.RESULT], games)
-    control = map_values(text, spans[:, tags.TIME_CONTROL], read_time_control, np.int32)
-    games.base[:], increment = control.reshape(-1, 2).T
-    white = numbers(text, spans[:, tags.WHITE_ELO], 0)
-    black = numbers(text, spans[:, tags.BLACK_ELO], 0)
-    setups = read_fens(text, spans, games)
-    is_standard = matches(
-        text, spans[:, tags.VARIANT], lambda variant: variant.strip().lower() in STANDARD
-    )
-    games.status[~is_standard] = replay.VARIANT
-    parity = _read_parity(text, spans[:, tags.LABELS], games)
-    is_player = find_players(text, spans, config.player)
-    tagged = Tagged(text, games, spans, white, black, increment, parity, setups, is_player)
-    apply_filters(
-        GAME_FILTERS, GameColumns(text, tagged, config.seed), config, games.status, GAME_STATUS
-    )
-    return tagged
-
-
-def _read_parity(
-    text: NDArray[np.uint8], spans: NDArray[np.int64], games: replay.Games
-) -> NDArray[np.uint8]:
-    """Return which plies are labels in puzzles and the like, from their tag, uint8[G].
-
-    Marks entries that could not be converted.
-    """
-    present = spans[:, 1] > 0
-    number = numbers(text, spans, NO_LABELS)
-    games.result[present] = replay.NO_RESULT
-    games.status[present & (number > 1)] = replay.BAD_ROW
-    return np.where(present & (number <= 1), number, NO_LABELS).astype(np.uint8)
 
 
 def _identify_by_position(rows: replay.Rows, tagged: Tagged) -> None:
@@ -262,34 +167,28 @@ def _drop_games_without_evals(rows: replay.Rows, tagged: Tagged) -> None:
     tagged.games.status[replayed[~evaluated[replayed]]] = GAME_STATUS.index("filter: no evals")
 
 
-def _keep_rows(
-    rows: replay.Rows, tagged: Tagged, config: IngestConfig
-) -> tuple[NDArray[np.int64] | None, Counter[str]]:
-    """Return the rows to keep (int64, ascending; None for all), and dropped ones by reason."""
-    has_labels = bool((tagged.parity != NO_LABELS).any())
-    if not has_labels and not active(ROW_FILTERS, config):
-        return None, Counter()
-    reason = np.full(len(rows), KEPT, dtype=np.uint8)
+def _row_status(rows: replay.Rows, tagged: Tagged, config: IngestConfig) -> NDArray[np.uint8]:
+    """Return the outcome of each row, an index into ROW_STATUS."""
+    status = np.full(len(rows), KEPT, dtype=np.uint8)
     if config.evals_only:
         _drop_games_without_evals(rows, tagged)
-    if has_labels:
-        wanted = tagged.parity[rows.game]
-        reason[(wanted != NO_LABELS) & (rows.ply % 2 != wanted)] = NOT_LABELLED
-    apply_filters(
-        ROW_FILTERS, RowColumns(rows, tagged, config.seed, reason), config, reason, ROW_STATUS
-    )
-    counts = np.bincount(reason, minlength=len(ROW_STATUS)).tolist()
-    return np.flatnonzero(reason == KEPT), +Counter(
-        dict(zip(ROW_STATUS[1:], counts[1:], strict=True))
-    )
+    wanted = tagged.parity[rows.game]
+    status[(wanted != NO_LABELS) & (rows.ply % 2 != wanted)] = NOT_LABELLED
+    columns = RowColumns(rows, tagged, config.seed, status)
+    apply_filters(ROW_FILTERS, columns, config, status, ROW_STATUS)
+    return status
+
+
+def _count(status: NDArray[np.uint8], names: Sequence[str]) -> Counter[str]:
+    """Return how many games or rows have each outcome, those that occur."""
+    counts = np.bincount(status, minlength=len(names)).tolist()
+    return +Counter(dict(zip(names, counts, strict=True)))
 
 
 def split_of(identity: NDArray[np.uint64], config: IngestConfig) -> NDArray[np.uint8]:
     """Return each game's split, an index into SPLITS, by the hash of its moves."""
-    share = unit_interval(identity)
-    return np.where(
-        share < config.test_share, 2, np.where(share < config.test_share + config.val_share, 1, 0)
-    ).astype(np.uint8)
+    bounds = config.test_share, config.test_share + config.val_share
+    return (2 - np.searchsorted(bounds, unit_interval(identity), side="right")).astype(np.uint8)
 
 
 def packed_of(rows: Mapping[str, NDArray[Any]]) -> NDArray[np.uint64]:
@@ -310,19 +209,13 @@ def _columns(
     """Return the columns of rows, with those that come from their games."""
     columns = replay.select_columns(rows)
     game = rows["game"].astype(np.int64)
-    elo_2G = (
-        np.stack([tagged.white_elo, tagged.black_elo], axis=1)
-        .clip(0, 65535)
-        .astype(np.uint16)
-        .reshape(-1)
-    )
-    mover = 2 * game + rows["black"]
-    base, increment = tagged.games.base, tagged.increment
+    elo_G2 = np.stack([tagged.white_elo, tagged.black_elo], axis=1).clip(0, 65535)
+    elo_G2, black = elo_G2.astype(np.uint16), rows["black"]
     columns["game"] = game_numbers(game, first_game)
-    columns["elo"] = elo_2G[mover]
-    columns["opponent_elo"] = elo_2G[mover ^ 1]
-    columns["base"] = base.astype(np.uint16)[game]  # -1 becomes 65535, which stands for null
-    columns["increment"] = increment.astype(np.uint8)[game]
+    columns["elo"], columns["opponent_elo"] = elo_G2[game, black], elo_G2[game, 1 - black]
+    # -1 becomes the largest number, which stands for null
+    columns["base"] = tagged.games.base.astype(np.uint16)[game]
+    columns["increment"] = tagged.increment.astype(np.uint8)[game]
     return columns
 
 
@@ -331,16 +224,15 @@ def _write_block(
     task: ChunkTask,
     tagged: Tagged,
     rows: replay.Rows,
-    filled: int,
-    kept: NDArray[np.int64] | None,
+    status: NDArray[np.uint8],
     block: int,
 ) -> list[dict[str, Any]]:
     """Write the kept rows of a block, a shard per split; return the manifest's entries."""
+    filled = len(status)
     splits = split_of(tagged.games.identity, task.config)[rows.game[:filled]]
-    if kept is not None:
-        splits[np.delete(np.arange(filled), kept)] = len(SPLITS)
+    splits[status != KEPT] = len(SPLITS)
     files, entries = _folder(task).files, []
-    history = task.config.history if tagged.depth is None else 1
+    history = task.config.history if not tagged.is_evaluations else 1
     earlier_RH = replay.earlier_moves(rows, filled, history)
     for number, split in enumerate(SPLITS):
         picked = np.flatnonzero(splits == number)
@@ -349,21 +241,11 @@ def _write_block(
         seed = (task.config.seed, task.chunk.index, block, number)
         picked = np.random.Generator(np.random.PCG64(seed)).permutation(picked)
         taken = Records(rows.view(replay.ROW, np.ndarray)).take(picked)
-        columns = _columns(tagged, taken, task.chunk.first_game) | earlier_columns(
-            earlier_RH, picked
-        )
+        columns = _columns(tagged, taken, task.chunk.first_game)
+        columns |= earlier_columns(earlier_RH, picked)
         name = f"{split}-{task.chunk.index:05d}-{block}.parquet"
         write = partial(write_packed, packed_of(taken), columns, task.config.planes)
-        done = publish(files, name, len(picked), write)
-        entries.append(
-            {
-                "name": name,
-                "split": split,
-                "rows": done.rows,
-                "bytes": done.bytes,
-                "sha256": done.sha256,
-            }
-        )
+        entries.append(asdict(publish(files, name, len(picked), write)) | {"split": split})
     return entries
 
 
@@ -387,48 +269,44 @@ def encode_chunk(task: ChunkTask) -> dict[str, Any]:
             raise DatasetError(OTHERS.format(out=task.out))
         return {**done, "fresh_rows": 0}
     text = np.frombuffer(task.chunk.text, dtype=np.uint8)
-    read_tags = read_evaluations if task.chunk.is_evaluations else read_games
-    tagged = read_tags(text, task.chunk.starts, task.config)
+    config, starts = task.config, task.chunk.starts
+    if task.chunk.is_evaluations:
+        tagged = read_evaluations(text, starts)
+    else:
+        tagged = read_games(text, starts, config.player)
+    games = GameColumns(tagged.text, tagged, config.seed)
+    apply_filters(GAME_FILTERS, games, config, tagged.games.status, GAME_STATUS)
     rows = _row_buffer()
     files: list[dict[str, Any]] = []
-    dropped: Counter[str] = Counter()
-    total = collisions = game = block = 0
+    outcomes: Counter[str] = Counter()
+    collisions = game = block = 0
     with publish_behind() as publish:
-        while game < len(task.chunk.starts):
+        while game < len(starts):
             game, filled = _read_rows(tagged, game, rows)
             replayed: Any = rows[:filled]
             _identify_by_position(replayed, tagged)
-            kept, refused = _keep_rows(replayed, tagged, task.config)
-            dropped += refused
-            files += _write_block(publish, task, tagged, rows, filled, kept, block)
-            collisions += int(
-                np.isin(rows.promotion[slice(filled) if kept is None else kept], (2, 3, 4)).sum()
-            )
-            total, block = total + (filled if kept is None else len(kept)), block + 1
-        table = games_table(tagged, text, task.chunk, split_of(tagged.games.identity, task.config))
-        games_name = f"games-{task.chunk.index:05d}.parquet"
-        publish(
-            parts,
-            games_name,
-            len(table),
-            lambda target: pq.write_table(table, target, **write_options(table.schema)),
-        )
-    counts = np.bincount(tagged.games.status, minlength=len(GAME_STATUS))
+            status = _row_status(replayed, tagged, config)
+            outcomes += _count(status, ROW_STATUS)
+            files += _write_block(publish, task, tagged, rows, status, block)
+            collisions += int(np.isin(replayed.promotion[status == KEPT], (2, 3, 4)).sum())
+            block += 1
+        table = games_table(tagged, text, task.chunk, split_of(tagged.games.identity, config))
+        write = partial(pq.write_table, table, **write_options(table.schema))
+        publish(parts, f"games-{task.chunk.index:05d}.parquet", len(table), write)
+    total = outcomes.pop(ROW_STATUS[KEPT], 0)
     result = {
         "chunk": task.chunk.index,
         "text_sha256": digest,
         **made_by,
-        "games": len(task.chunk.starts),
-        "status": {
-            name: int(count) for name, count in zip(GAME_STATUS, counts, strict=True) if count
-        },
+        "games": len(starts),
+        "status": dict(_count(tagged.games.status, GAME_STATUS)),
         "examples": find_examples(tagged, text, task.chunk),
         "rows": total,
-        "rows_dropped": dict(dropped),
+        "rows_dropped": dict(outcomes),
         "label_collisions": collisions,
         "files": files,
     }
-    if task.config.player and not total:  # for the error if no chunk has a move of theirs
+    if config.player and not total:  # for the error if no chunk has a move of theirs
         result["names"] = count_names(text, tagged.spans, NAMES)
     publish_json(parts, note.name, result)
     return {**result, "fresh_rows": total}

@@ -38,10 +38,8 @@ class GameCounts:
         if games["dropped"].null_count < len(games):
             games = games.filter(pc.is_null(games["dropped"]))
         for name, counter in self.values.items():
-            for value, count in (
-                pair.values() for pair in pc.value_counts(games[name]).to_pylist()
-            ):
-                counter[value] += count
+            for pair in pc.value_counts(games[name]).to_pylist():
+                counter[pair["values"]] += pair["counts"]
             if len(counter) > MOST_VALUES:
                 self.values[name] = Counter(dict(counter.most_common(MOST_VALUES // 2)))
         for name, columns in MEASURED.items():
@@ -81,30 +79,25 @@ def data_card(manifest: Mapping[str, Any], games: GameCounts) -> str:
             QUANTILES, games.quantiles("rating"), games.quantiles("plies"), strict=True
         )
     ]
-    reasons = sorted(manifest["games"]["dropped"].items(), key=lambda item: -item[1])
-    examples = manifest.get("examples", {})
-    nothing = {"where": "", "text": ""}
-    dropped = [
-        {"dropped": reason, "games": count, "first at": first["where"], "text": first["text"]}
-        for reason, count in reasons
-        for first in (examples.get(reason, nothing),)
-    ]
+    read, used, reasons = (manifest["games"][name] for name in ("read", "used", "dropped"))
+    dropped = []
+    for reason, count in sorted(reasons.items(), key=lambda item: -item[1]):
+        first = manifest.get("examples", {}).get(reason, {"where": "", "text": ""})
+        row = {"dropped": reason, "games": count}
+        dropped.append(row | {"first at": first["where"], "text": first["text"]})
     refused = ", ".join(
         f"{count:,} by {reason}" for reason, count in manifest.get("positions_dropped", {}).items()
     )
+    sources = (f"- {escape(one['name'])}, sha256 `{one['sha256']}`" for one in manifest["sources"])
     parts = [
-        f"# {manifest['positions']['total']:,} positions of {manifest['games']['used']:,} games",
-        "\n".join(
-            f"- {escape(source['name'])}, sha256 `{source['sha256']}`"
-            for source in manifest["sources"]
-        ),
+        f"# {manifest['positions']['total']:,} positions of {used:,} games",
+        "\n".join(sources),
         f"Encoding {manifest['encoding_version']} (`{manifest['moves_hash']}`), shard format "
         f"{manifest['format_version']}. "
-        f"Of {manifest['games']['read']:,} games read, "
-        f"{sum(manifest['games']['dropped'].values()):,} were dropped.",
+        f"Of {read:,} games read, {sum(reasons.values()):,} were dropped.",
         f"{manifest['label_collisions']:,} moves are under-promotions, which share the label of "
-        f"the queen's. `fianchetto "
-        "audit` counts duplicate positions, and those of a test that train holds too.",
+        "the queen's. `fianchetto audit` counts duplicate positions, and those of a test that "
+        "train holds too.",
         "## Splits, by a hash of each game's moves\n\n" + markdown_table(splits),
         "## Ratings of players, lengths of games\n\n" + markdown_table(spread),
         "## Results (White's)\n\n" + markdown_table(games.shares("result", 3)),

@@ -37,10 +37,9 @@ def estimate(
 ) -> dict[str, Any]:
     """Estimate what `ingest` of the same sources will make; nothing is kept on disk.
 
-    Returns `games_read`, `games_kept`, `positions`, `gigabytes` and `minutes`; `dropped` and
-    `positions_dropped`, shares by reason; and `basis`, the share of the text that was read. Raises
-    DumpError, ConfigError for evaluated positions, and DatasetError if the filters keep nothing of
-    what was read.
+    `dropped` and `positions_dropped` are shares by reason, `basis` the share of the text that was
+    read. Raises DumpError, ConfigError for evaluated positions, and DatasetError if the filters
+    keep nothing of what was read.
     """
     config = config or IngestConfig()
     if not sources:
@@ -51,15 +50,11 @@ def estimate(
         lengths = [_copy_head(name, path, stop) for name, path in zip(sources, paths, strict=True)]
         taken, whole = sum(path.stat().st_size for path in paths), sum(lengths)
         manifest, seconds = _ingest_heads(paths, Path(folder), config, progress, stop)
-    basis = (
-        "all of the text"
-        if taken >= whole
-        else f"the first {taken / whole:.1%} of the text: the rest may differ"
-    )
+    basis = f"the first {taken / whole:.1%} of the text: the rest may differ"
     factor, games, positions = whole / taken, manifest["games"], manifest["positions"]["total"]
     dropped = manifest["positions_dropped"]
     return {
-        "basis": basis,
+        "basis": basis if taken < whole else "all of the text",
         "games_read": round(games["read"] * factor),
         "games_kept": round(games["used"] * factor),
         "positions": round(positions * factor),
@@ -105,25 +100,13 @@ def _ingest_heads(
     paths: Sequence[Path], folder: Path, config: IngestConfig, progress: Progress, stop: Stop
 ) -> tuple[Mapping[str, Any], float]:
     """Ingest the beginnings; return the manifest and the seconds without kernel loading."""
-    (folder / "warm.pgn").write_text(WARM_UP)
-    ingest(
-        [str(folder / "warm.pgn")],
-        folder / "warm",
-        IngestConfig(test_share=0.0, val_share=0.0),
-        workers=1,
-    )
+    warm, sources = folder / "warm.pgn", [str(path) for path in paths]
+    warm.write_text(WARM_UP)
+    ingest([str(warm)], folder / "warm", IngestConfig(test_share=0, val_share=0), workers=1)
     began = time.perf_counter()
     try:
-        manifest = ingest(
-            [str(path) for path in paths],
-            folder / "out",
-            config,
-            workers=1,
-            progress=progress,
-            stop=stop,
-        )
+        manifest = ingest(sources, folder / "out", config, workers=1, progress=progress, stop=stop)
     except DatasetError as error:
-        raise DatasetError(
-            f"nothing of what was read would be kept: {str(error).partition(': ')[2]}"
-        ) from error
+        reasons = str(error).partition(": ")[2]
+        raise DatasetError(f"nothing of what was read would be kept: {reasons}") from error
     return manifest, time.perf_counter() - began

@@ -3,7 +3,6 @@
 The text is foreign: it is cut, and its control characters are escaped.
 """
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -12,17 +11,15 @@ from numpy.typing import NDArray
 
 from pipeline.dumps.chunks import Chunk
 from pipeline.ingest.filters import GAME_STATUS
-from pipeline.ingest.tag_values import Tagged
+from pipeline.ingest.games import Tagged
 from pipeline.pgn import replay, tags
 
 LENGTH = 60
 """Characters of an example."""
 READ = 4 * LENGTH
 """Bytes of the dump that an example is made of."""
-SEARCHED = 1 << 16
-"""Bytes of movetext in which the move is looked for that ended a game's replay."""
 BEFORE = 20
-"""Bytes that are shown before that move."""
+"""Bytes that are shown before the token that ended a game's replay."""
 SHOWN_TAGS = {
     replay.VARIANT: (tags.VARIANT, tags.FEN),  # castling rights of Chess960 make a variant too
     replay.BAD_FEN: (tags.FEN,),
@@ -30,8 +27,6 @@ SHOWN_TAGS = {
 """The tags that a reason is about: the first that the game has is shown."""
 WHOLE = (replay.BAD_ROW, *range(len(replay.STATUS), len(GAME_STATUS)))
 """Reasons that show the beginning of the game: broken rows and filters."""
-TOKEN = re.compile(rb"\{[^}]*\}?|;[^\n]*|[()]|[^\s{}();]+")
-IS_MOVE = re.compile(rb"(?!1-0|0-1|1/2|0\.5)[^$*!?\d.].*|0-0.*|O-O.*", re.DOTALL)
 
 
 def find_examples(
@@ -60,33 +55,14 @@ def _find_excerpt(
 ) -> tuple[int, int]:
     """Return the bytes of a dropped game that show why."""
     start, end = (int(tagged.games.start[at]) for at in (game, game + 1))
-    if tagged.depth is not None or status in WHOLE:
+    if tagged.is_evaluations or status in WHOLE:
         return start, end
     for tag in SHOWN_TAGS.get(status, ()):
         if tagged.spans[game, tag, 1]:
             first, last = tagged.spans[game, tag].tolist()
             return first, last
-    movetext = int(tagged.games.movetext[game])
-    shown = text[movetext : min(end, movetext + SEARCHED)].tobytes()
-    at = _find_move(shown, int(tagged.games.plies[game]))
-    return movetext + max(at - BEFORE, 0), end
-
-
-def _find_move(movetext: bytes, plies: int) -> int:
-    """Return the byte at which the move after so many others begins, else the last token."""
-    depth = at = 0
-    for token in TOKEN.finditer(movetext):
-        word = token[0]
-        depth += (word == b"(") - (word == b")")
-        if depth > 0 or word[0] in b"{;()":
-            continue
-        number = re.match(rb"\d+\.+", word)
-        at = token.start()
-        if IS_MOVE.fullmatch(word[number.end() if number else 0 :]):
-            if plies == 0:
-                break
-            plies -= 1
-    return at
+    first = int(tagged.games.movetext[game])
+    return max(int(tagged.games.stop[game]) - BEFORE, first), end
 
 
 def _escape(text: NDArray[np.uint8], start: int, end: int) -> str:

@@ -4,8 +4,8 @@
 
 To add a filter:
 1. Add its setting to Filters; the default keeps everything.
-2. Add a row to FILTERS. If it needs a column that no filter reads yet, add a method to GameColumns
-  or RowColumns.
+2. Add a row to GAME_FILTERS or ROW_FILTERS. If it needs a column that no filter reads yet, add a
+   method to GameColumns or RowColumns.
 
 Filters are applied in the order of the table, and what is dropped is counted under the first
 reason. A game's own text and the configuration decide, so the number of workers and the cut into
@@ -18,26 +18,23 @@ import datetime
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from engine.board.piece_codes import CODE_BITS
 from model.settings import Count, settings
 from pipeline.dataset.hashing import splitmix64, unit_interval
 from pipeline.dataset.strata import CLASSES, speed_class
 from pipeline.errors import ConfigError
-from pipeline.ingest.tag_values import NO_LABELS, Tagged, map_values, matches
+from pipeline.ingest.games import NO_LABELS, Tagged, map_values, matches
 from pipeline.pgn import replay, tags
-from pipeline.pgn.comments import NO_EVAL
+from pipeline.pgn.text import NO_EVAL
 
 SPEEDS = (*(name.lower() for name in CLASSES[:-1]), "correspondence")
 """Classes of time control; the last is the TimeControl `-`, which Lichess writes for games without
 a clock."""
-
-
 TERMINATIONS = (
     *("normal", "time forfeit", "abandoned", "adjudication"),
     *("death", "emergency", "rules infraction", "unterminated"),
@@ -91,16 +88,6 @@ class Filters:
     positions_per_game: Count = 0
     """Maximum number of rows of a game, drawn by a hash, since neighbours are nearly duplicates; 0
     for all."""
-    min_pieces: Count = 0
-    """Minimum number of pieces on the board, kings and pawns included."""
-    max_pieces: Annotated[int, Field(ge=2, le=32)] = 32
-    """Maximum number of pieces on the board, kings and pawns included."""
-    min_depth: Count = 0
-    """Minimum depth of an engine's analysis, which only Lichess's position evaluations state; 0 for
-    all."""
-    max_score: Count = 0
-    """Greatest evaluation in centipawns of either side, mates being 32000; rows without one are
-    kept. 0 for all."""
 
     def __post_init__(self) -> None:
         """Validate the settings."""
@@ -110,8 +97,6 @@ class Filters:
             raise ConfigError(f"speeds: {wrong[0]!r} is none of {', '.join(SPEEDS)}")
         if wrong := [word for word in self.terminations if word not in TERMINATIONS]:
             raise ConfigError(f"terminations: {wrong[0]!r} is none of {', '.join(TERMINATIONS)}")
-        if self.min_pieces > self.max_pieces:
-            raise ConfigError(f"min_pieces {self.min_pieces} is above max_pieces {self.max_pieces}")
         first, last = day(self.since, "since"), day(self.until, "until")
         if first and last and last < first:
             raise ConfigError(f"until {self.until} is before since {self.since}")
@@ -158,53 +143,37 @@ class GameColumns:
 
     def has_bot(self) -> NDArray[np.bool_]:
         """Return whether a player is a bot."""
-        titled = [
-            self._matches(tag, lambda title: title == "BOT")
-            for tag in (tags.WHITE_TITLE, tags.BLACK_TITLE)
-        ]
-        named = [
-            self._matches(tag, lambda name: name.lower().startswith("lichess ai"))
-            for tag in (tags.WHITE, tags.BLACK)
-        ]
-        found: NDArray[np.bool_] = np.logical_or.reduce([*titled, *named])
+        found = np.zeros(len(self.tagged.spans), dtype=np.bool_)
+        for title, name in ((tags.WHITE_TITLE, tags.WHITE), (tags.BLACK_TITLE, tags.BLACK)):
+            found |= self._matches(title, lambda text: text == "BOT")
+            found |= self._matches(name, lambda text: text.lower().startswith("lichess ai"))
         return found
 
-    def speed(self) -> NDArray[np.int64]:
-        """Return the index of the time control in SPEEDS, -1 for unknown."""
+    def speed(self) -> NDArray[np.str_]:
+        """Return the class of the time control, one of SPEEDS, "" for unknown."""
         base = self.tagged.games.base
         unclocked = self._matches(tags.TIME_CONTROL, lambda control: control.strip() == "-")
-        return np.where(
-            base >= 0,
-            speed_class(base, self.tagged.increment),
-            np.where(unclocked, len(SPEEDS) - 1, -1),
-        )
+        classes = speed_class(base, self.tagged.increment)
+        names = np.array((*SPEEDS, ""))
+        return names[np.where(base >= 0, classes, np.where(unclocked, -2, -1))]
 
-    def termination(self) -> NDArray[np.int64]:
-        """Return the index of the Termination in TERMINATIONS, -1 for another text or none."""
+    def termination(self) -> NDArray[Any]:
+        """Return the Termination in lower case, without blanks around it."""
+        spans = self.tagged.spans[:, tags.TERMINATION]
+        return map_values(self.text, spans, lambda text: text.strip().lower(), np.object_)
+
+    def date(self, unknown: int = 0) -> NDArray[np.int64]:
+        """Return the date as YYYYMMDD, `unknown` if a part of it is."""
+        spans = self.tagged.spans
+        has_utc = spans[:, [tags.UTC_DATE], 1] > 0
+        spans = np.where(has_utc, spans[:, tags.UTC_DATE], spans[:, tags.DATE])
 
         def number(text: str) -> int:
-            word = text.strip().lower()
-            return TERMINATIONS.index(word) if word in TERMINATIONS else -1
+            found = re.fullmatch(r"(\d{4}).(\d\d).(\d\d)", text, re.ASCII)
+            parts = [int(part) for part in found.groups()] if found else [0]
+            return int(f"{parts[0]}{parts[1]:02}{parts[2]:02}") if all(parts) else unknown
 
-        return map_values(self.text, self.tagged.spans[:, tags.TERMINATION], number, np.int64)
-
-    def date(self) -> NDArray[np.int64]:
-        """Return the date as YYYYMMDD, 0 if a part of it is unknown."""
-        spans = self.tagged.spans
-        spans = np.where(
-            spans[:, [tags.UTC_DATE], 1] > 0, spans[:, tags.UTC_DATE], spans[:, tags.DATE]
-        )
-        parts = []
-        for first, last in ((0, 4), (5, 7), (8, 10)):  # YYYY.MM.DD
-            part = np.stack([spans[:, 0] + first, spans[:, 0] + last], axis=1)
-            part[spans[:, 1] - spans[:, 0] != 10] = 0
-            number = np.empty(len(spans), dtype=np.int32)
-            tags.read_integers(self.text, part, 0, number)
-            parts.append(number.astype(np.int64))
-        year, month, date = parts
-        return np.where(
-            (year > 0) & (month > 0) & (date > 0), year * 10_000 + month * 100 + date, 0
-        )
+        return map_values(self.text, spans, number, np.int64)
 
     def draw(self) -> NDArray[np.float64]:
         """Return a number in [0, 1) by a hash of the stripped movetext and the seed.
@@ -212,7 +181,7 @@ class GameColumns:
         0 for evaluated positions, of which a sample was read.
         """
         games = self.tagged.games
-        if self.tagged.depth is not None:
+        if self.tagged.is_evaluations:
             return np.zeros(len(games.status))
         spans, whole = np.stack([games.movetext, games.start[1:]], axis=1), self.text.tobytes()
         for span in spans:
@@ -224,8 +193,8 @@ class GameColumns:
     def has_eval(self) -> NDArray[np.bool_]:
         """Return whether the movetext of a kept game may have an evaluation."""
         games, whole = self.tagged.games, self.text.tobytes()
-        found = np.full(len(games.status), self.tagged.depth is not None)
-        if self.tagged.depth is not None:
+        found = np.full(len(games.status), self.tagged.is_evaluations)
+        if self.tagged.is_evaluations:
             return found
         for game in np.flatnonzero(games.status == replay.USED):
             found[game] = whole.find(b"[%eval", games.movetext[game], games.start[game + 1]) >= 0
@@ -257,36 +226,6 @@ class RowColumns:
         no_game = self.tagged.parity[self.rows.game] != NO_LABELS
         return np.where(no_game, np.iinfo(np.int64).max, self.rows.ply)
 
-    def clock(self) -> NDArray[Any]:
-        """Return the seconds on the mover's clock, the largest number for unknown."""
-        return self.rows["clock"]
-
-    def eval(self) -> NDArray[Any]:
-        """Return the evaluation, NO_EVAL for none."""
-        return self.rows["eval"]
-
-    def pieces(self) -> NDArray[np.int64]:
-        """Return the number of pieces on the board."""
-        occupied: NDArray[Any] = np.bitwise_or.reduce(
-            [self.rows[f"codes_{bit}"] for bit in range(CODE_BITS)]
-        )
-        count: NDArray[np.int64] = np.bitwise_count(occupied).astype(np.int64)
-        return count
-
-    def depth(self) -> NDArray[np.int64]:
-        """Return the depth of the analysis, 0 for unknown."""
-        depth = self.tagged.depth
-        return (
-            np.zeros(len(self.rows), dtype=np.int64)
-            if depth is None
-            else depth[self.rows.game].astype(np.int64)
-        )
-
-    def score(self) -> NDArray[np.int64]:
-        """Return the evaluation without its sign, 0 for none."""
-        value = self.rows["eval"].astype(np.int64)
-        return np.where(value == NO_EVAL, 0, np.abs(value))
-
     def rank_in_game(self) -> NDArray[np.int64]:
         """Return each kept row's rank, from 0, in a random order of its game's rows."""
         game, ply = self.rows.game, self.rows.ply.astype(np.uint64)
@@ -301,71 +240,52 @@ class RowColumns:
 # ---------------------------------------------------------------- the table
 
 
-@dataclass(frozen=True, slots=True)
-class Filter:
+class Filter(NamedTuple):
     """A filter of games or positions."""
 
     setting: str
     """Field of Filters; the filter applies unless it has its default."""
-    columns: tuple[str, ...]
-    """Methods of GameColumns, or of RowColumns for a filter of positions."""
-    refuses: Callable[..., NDArray[np.bool_]]
-    """Takes the settings and the columns, and returns whether each game or row is dropped."""
     reason: str
-    """Name in the manifest and the games' table."""
+    """Name in the manifest and the games' table, behind `filter: `."""
+    refuses: Callable[[Filters, Any], NDArray[np.bool_]]
+    """Takes the settings and the GameColumns or RowColumns; returns which games or rows it
+    drops."""
 
 
 GAME_FILTERS = (
-    Filter("player", ("has_player",), lambda its, there: ~there, "filter: player"),
-    Filter("min_elo", ("lower_elo",), lambda its, lower: lower < its.min_elo, "filter: elo"),
-    Filter("max_elo", ("higher_elo",), lambda its, higher: higher > its.max_elo, "filter: elo"),
-    Filter("rated_only", ("is_rated",), lambda its, rated: ~rated, "filter: casual"),
-    Filter("exclude_bots", ("has_bot",), lambda its, bot: bot, "filter: bot"),
-    Filter(
-        "speeds",
-        ("speed",),
-        lambda its, speed: ~np.isin(speed, list(map(SPEEDS.index, its.speeds))),
-        "filter: speed",
-    ),
+    Filter("player", "player", lambda its, games: ~games.has_player()),
+    Filter("min_elo", "elo", lambda its, games: games.lower_elo() < its.min_elo),
+    Filter("max_elo", "elo", lambda its, games: games.higher_elo() > its.max_elo),
+    Filter("rated_only", "casual", lambda its, games: ~games.is_rated()),
+    Filter("exclude_bots", "bot", lambda its, games: games.has_bot()),
+    Filter("speeds", "speed", lambda its, games: ~np.isin(games.speed(), its.speeds)),
     Filter(
         "terminations",
-        ("termination",),
-        lambda its, end: ~np.isin(end, list(map(TERMINATIONS.index, its.terminations))),
-        "filter: termination",
+        "termination",
+        lambda its, games: ~np.isin(games.termination(), its.terminations),
     ),
-    Filter("since", ("date",), lambda its, date: date < day(its.since, "since"), "filter: date"),
-    Filter(
-        "until",
-        ("date",),
-        lambda its, date: (date == 0) | (date > day(its.until, "until")),
-        "filter: date",
-    ),
-    Filter("sample", ("draw",), lambda its, draw: draw >= its.sample, "filter: sample"),
-    Filter("evals_only", ("has_eval",), lambda its, found: ~found, "filter: no evals"),
+    Filter("since", "date", lambda its, games: games.date() < day(its.since, "since")),
+    Filter("until", "date", lambda its, games: games.date(10**8) > day(its.until, "until")),
+    Filter("sample", "sample", lambda its, games: games.draw() >= its.sample),
+    Filter("evals_only", "no evals", lambda its, games: ~games.has_eval()),
 )
 ROW_FILTERS = (
-    Filter("player", ("is_players",), lambda its, own: ~own, "filter: another player's move"),
-    Filter("skip_plies", ("game_ply",), lambda its, ply: ply < its.skip_plies, "filter: opening"),
-    Filter("min_clock", ("clock",), lambda its, clock: clock < its.min_clock, "filter: clock"),
-    Filter("evals_only", ("eval",), lambda its, value: value == NO_EVAL, "filter: no eval"),
-    Filter(
-        "min_pieces", ("pieces",), lambda its, pieces: pieces < its.min_pieces, "filter: pieces"
-    ),
-    Filter(
-        "max_pieces", ("pieces",), lambda its, pieces: pieces > its.max_pieces, "filter: pieces"
-    ),
-    Filter("min_depth", ("depth",), lambda its, depth: depth < its.min_depth, "filter: depth"),
-    Filter("max_score", ("score",), lambda its, score: score > its.max_score, "filter: score"),
+    Filter("player", "another player's move", lambda its, rows: ~rows.is_players()),
+    Filter("skip_plies", "opening", lambda its, rows: rows.game_ply() < its.skip_plies),
+    Filter("min_clock", "clock", lambda its, rows: rows.rows["clock"] < its.min_clock),
+    Filter("evals_only", "no eval", lambda its, rows: rows.rows["eval"] == NO_EVAL),
     Filter(
         "positions_per_game",
-        ("rank_in_game",),
-        lambda its, rank: rank >= its.positions_per_game,
-        "filter: positions per game",
+        "positions per game",
+        lambda its, rows: rows.rank_in_game() >= its.positions_per_game,
     ),
 )
-GAME_STATUS = tuple(dict.fromkeys((*replay.STATUS, *(row.reason for row in GAME_FILTERS))))
+GAME_STATUS = (*replay.STATUS, *dict.fromkeys(f"filter: {row.reason}" for row in GAME_FILTERS))
 """Outcome of a game by number: used, or the reason it is dropped."""
-ROW_STATUS = ("kept", "not a labelled move", *dict.fromkeys(row.reason for row in ROW_FILTERS))
+ROW_STATUS = (
+    *("kept", "not a labelled move"),
+    *dict.fromkeys(f"filter: {row.reason}" for row in ROW_FILTERS),
+)
 """Outcome of a row by number: kept, or the reason it is dropped."""
 KEPT, NOT_LABELLED = 0, 1
 
@@ -390,5 +310,5 @@ def apply_filters(
 ) -> None:
     """Mark the games or rows that filters drop in `status`; the first reason stays."""
     for row in active(table, settings):
-        refused = row.refuses(settings, *(getattr(columns, name)() for name in row.columns))
-        status[(status == KEPT) & refused] = names.index(row.reason)
+        refused = row.refuses(settings, columns)
+        status[(status == KEPT) & refused] = names.index(f"filter: {row.reason}")

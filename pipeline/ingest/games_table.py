@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from pipeline.dataset.files.layout import SPLITS
 from pipeline.dataset.files.shards import number_array
 from pipeline.dumps.chunks import Chunk
 from pipeline.ingest.filters import GAME_STATUS
-from pipeline.ingest.tag_values import NO_LABELS, Tagged, numbers, tag_value
+from pipeline.ingest.games import NO_LABELS, Tagged, numbers, tag_value
 from pipeline.pgn import replay, tags
 
 
@@ -38,10 +39,13 @@ def _strings(text: NDArray[np.uint8], spans: NDArray[np.int64]) -> pa.Array:
 
 def _named(names: Sequence[str], indices: NDArray[np.uint8], known: NDArray[np.bool_]) -> pa.Array:
     """Return a column of names by their indices, null if not `known`."""
-    offsets = np.cumsum([0, *map(len, names)], dtype=np.int32)
-    text = pa.py_buffer("".join(names).encode("ascii"))
-    dictionary = pa.StringArray.from_buffers(len(names), pa.py_buffer(offsets), text)
-    return pa.DictionaryArray.from_arrays(number_array(indices.astype(np.int32), known), dictionary)
+    numbers = number_array(indices.astype(np.int32), known)
+    return pa.DictionaryArray.from_arrays(numbers, pa.array(names))
+
+
+def _ratings(values: NDArray[np.int32]) -> pa.Array:
+    """Return a column of ratings, null for 0."""
+    return number_array(values.clip(0, 65535).astype(np.uint16), values > 0)
 
 
 def write_options(stored: pa.Schema) -> dict[str, Any]:
@@ -66,21 +70,18 @@ def games_table(
     games, spans = tagged.games, tagged.spans
     count = len(games.status)
     used = games.status == replay.USED
-    site = tags.spans_after(text, spans[:, tags.SITE], ord("/"))  # https://lichess.org/ZmSCR7xx
+    site = _strings(text, spans[:, tags.SITE])
+    site = pc.replace_substring_regex(site, "(?s)^.*/", "")  # https://lichess.org/ZmSCR7xx
     date = np.where(spans[:, [tags.UTC_DATE], 1] > 0, spans[:, tags.UTC_DATE], spans[:, tags.DATE])
     columns = {
         "source": number_array(np.full(count, chunk.source, dtype=np.uint16)),
         "offset": number_array(chunk.offset + games.start[:-1]),
         "length": number_array(np.diff(games.start).astype(np.uint32)),
-        "site": _strings(text, site),
+        "site": site,
         "event": _strings(text, spans[:, tags.EVENT]).dictionary_encode(),
         "date": _strings(text, date),
-        "white_elo": number_array(
-            tagged.white_elo.clip(0, 65535).astype(np.uint16), tagged.white_elo > 0
-        ),
-        "black_elo": number_array(
-            tagged.black_elo.clip(0, 65535).astype(np.uint16), tagged.black_elo > 0
-        ),
+        "white_elo": _ratings(tagged.white_elo),
+        "black_elo": _ratings(tagged.black_elo),
         "time_control": _strings(text, spans[:, tags.TIME_CONTROL]).dictionary_encode(),
         "eco": _strings(text, spans[:, tags.ECO]).dictionary_encode(),
         "termination": _strings(text, spans[:, tags.TERMINATION]).dictionary_encode(),
@@ -91,7 +92,6 @@ def games_table(
         "dropped": _named(GAME_STATUS, games.status, ~used),
     }
     if (tagged.parity != NO_LABELS).any():
-        rating = numbers(text, spans[:, tags.PUZZLE_RATING], 0)
-        columns["puzzle_rating"] = number_array(rating.clip(0, 65535).astype(np.uint16), rating > 0)
+        columns["puzzle_rating"] = _ratings(numbers(text, spans[:, tags.PUZZLE_RATING], 0))
         columns["puzzle_themes"] = _strings(text, spans[:, tags.PUZZLE_THEMES])
     return pa.table(columns)

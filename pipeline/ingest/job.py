@@ -19,7 +19,6 @@ from typing import Any
 
 from engine.compiling import announce_to_workers
 from engine.encoding.planes import ENCODING_VERSION, moves_hash
-from engine.json_files import read_json
 from engine.progress import Progress, Stop, Tick, never, silent
 from pipeline.dataset.files.columns import FORMAT_VERSION
 from pipeline.dataset.files.shards import MANIFEST, read_manifest
@@ -47,12 +46,14 @@ from pipeline.ingest.chunk import (
     release_buffers,
 )
 from pipeline.ingest.manifest import build_manifest, plain_config
-from pipeline.storage.job_folder import DATASET, MARKER, JobFolder
+from pipeline.storage.job_folder import DATASET, JobFolder
 from pipeline.storage.objects import look
 from pipeline.storage.preflight import require_utf8
 from pipeline.storage.stores import is_url
 
-ELSEWHERE = "choose another --out"
+ELSEWHERE, KEPT = "choose another --out", "what was finished is kept"
+FORMER_SETTINGS = {"min_pieces": 0, "max_pieces": 32, "min_depth": 0, "max_score": 0}
+"""Settings that datasets of earlier versions record, with the values at which they kept all."""
 MOST_SOURCES = 1 << 16
 """Dumps that the column `source` of `games.parquet` can number."""
 CHUNK_SIZES = (8, 16, 32, 64)
@@ -107,9 +108,9 @@ def ingest(
         if source["damage"]
     ]
     if damage:
+        used = manifest["games"]["used"]
         raise DamagedError(
-            f"damaged archive ({'; '.join(damage)}): {manifest['games']['used']:,} games before "
-            f"the damage are in {out}"
+            f"damaged archive ({'; '.join(damage)}): {used:,} games before the damage are in {out}"
         )
     return manifest
 
@@ -125,28 +126,23 @@ def choose_chunk_size(
     """
     if config.chunk_mib:
         return config
-    if folder is not None and (chunk_mib := _recorded_chunk_size(folder)):
-        return replace(config, chunk_mib=chunk_mib)
-    known = [name for name in sources if is_url(name) or (name != STDIN and Path(name).is_file())]
-    text = sum(
-        (Source(name).size or 0) * UNPACKED.get(Path(short_name(name)).suffix, 1) for name in known
-    )
+    if folder is not None:
+        is_made = (folder.out / MANIFEST).exists()
+        recorded = read_manifest(folder.out) if is_made else folder.identity() or {}
+        if chunk_mib := recorded.get("config", {}).get("chunk_mib"):
+            return replace(config, chunk_mib=chunk_mib)
+    sizes = zip(sources, _sizes(sources), strict=True)
+    text = sum((size or 0) * UNPACKED.get(Path(short_name(name)).suffix, 1) for name, size in sizes)
     fitting = (size for size in CHUNK_SIZES if text <= MOST_CHUNKS * (size << 20))
     return replace(config, chunk_mib=next(fitting, CHUNK_SIZES[-1]))
 
 
-def _recorded_chunk_size(folder: JobFolder) -> int:
-    """Return the chunk size that a dataset was begun with, 0 for a new one; raises DatasetError."""
-    manifest = folder.out / MANIFEST
-    recorded = read_json(manifest, DatasetError) if manifest.exists() else folder.identity()
-    config = recorded.get("config") if isinstance(recorded, dict) else None
-    if not isinstance(config, dict) or not config.get("chunk_mib"):
-        return 0
-    try:
-        return IngestConfig(chunk_mib=config["chunk_mib"]).chunk_mib
-    except (TypeError, ConfigError):
-        path = manifest if manifest.exists() else folder.out / MARKER
-        raise DatasetError(f"{path} is damaged: its chunk_mib is not the size of a chunk") from None
+def _sizes(sources: Sequence[str]) -> list[int | None]:
+    """Return the bytes of each dump, None for unknown: standard input, pipes, some servers."""
+    return [
+        Source(name).size if is_url(name) or (name != STDIN and Path(name).is_file()) else None
+        for name in sources
+    ]
 
 
 def _finished(
@@ -160,7 +156,10 @@ def _finished(
         return None
     out = folder.out
     manifest = read_manifest(out)
-    asked, made = plain_config(config), manifest["config"]
+    asked, made = plain_config(config), dict(manifest["config"])
+    for name, value in FORMER_SETTINGS.items():
+        if made.get(name) == value:
+            del made[name]
     if made != asked:
         differing = ", ".join(
             sorted(name for name in made.keys() | asked.keys() if made.get(name) != asked.get(name))
@@ -172,15 +171,14 @@ def _finished(
         map(_is_same_dump, manifest["sources"], sources)
     ):
         names = [source["name"] for source in manifest["sources"]]
+        made_from = f"{out} was made from {names}"
         raise OtherDumpError(
-            f"{out} was made from {names}, which are other dumps than those named now, or have "
-            f"changed",
+            f"{made_from}, which are other dumps than those named now, or have changed",
             remedy=ELSEWHERE,
         )
-    if manifest.get("rows_version") != ROWS_VERSION:
+    if (version := manifest.get("rows_version")) != ROWS_VERSION:
         raise OtherDumpError(
-            f"{out} is finished, and has rows of version {manifest.get('rows_version')}, this "
-            f"program makes version "
+            f"{out} is finished, and has rows of version {version}, this program makes version "
             f"{ROWS_VERSION}",
             remedy="to build it again, choose another --out",
         )
@@ -199,9 +197,8 @@ def _is_same_dump(entry: Mapping[str, Any], name: str) -> bool:
         # without one it may be another version under the same name
         return same and version.name != ""
     path = Path(name)
-    if name == STDIN or not path.is_file():
-        return False
-    return entry["name"] == path.name and is_same_file(entry, path)
+    is_file = name != STDIN and path.is_file()
+    return is_file and entry["name"] == path.name and is_same_file(entry, path)
 
 
 def _begin(folder: JobFolder, sources: Sequence[str], config: IngestConfig) -> None:
@@ -245,23 +242,17 @@ def _ingest(
     sources = [Source(name, stop, sample=Sample(config.sample, config.seed)) for name in names]
     out = folder.out
     where = str(out if is_url(str(out)) else out.absolute())  # a worker may run in another folder
-    sizes = [
-        Source(name).size for name in names if name == STDIN or is_url(name) or Path(name).is_file()
-    ]
+    sizes = _sizes(names)
     total = None if None in sizes else sum(size or 0 for size in sizes)
     _begin(folder, names, config)
     announce_to_workers("replay")
-    began, raw_bytes, positions, fresh, taken = 0.0, 0, 0, 0, 0
-
-    def note_bytes(count: int) -> None:
-        nonlocal raw_bytes
-        raw_bytes = count
+    began, positions, fresh, taken = 0.0, 0, 0, 0
 
     def tasks() -> Iterator[ChunkTask]:
         nonlocal taken
-        for chunk in read_chunks(sources, config.chunk_mib << 20, note_bytes):
-            by_engine = [sources[number].input in ENGINE_MOVES for number in (0, chunk.source)]
-            if by_engine[0] != by_engine[1]:
+        for chunk in read_chunks(sources, config.chunk_mib << 20):
+            first, this = (sources[at].input in ENGINE_MOVES for at in (0, chunk.source))
+            if first != this:
                 raise DumpError(
                     "engines' moves and people's moves are not put into one dataset: ingest these "
                     "dumps apart"
@@ -287,12 +278,10 @@ def _ingest(
                 else:
                     fresh += value["fresh_rows"]
                     figures["positions/s"] = fresh / max(time.perf_counter() - began, 1e-9)
-                progress(Tick(raw_bytes, total, "B", figures))
+                read = sum(source.bytes_read for source in sources)
+                progress(Tick(read, total, "B", figures))
                 if stop():
-                    raise Stopped(
-                        f"stopped; what was finished is kept in {out}: run the same command to "
-                        f"continue"
-                    )
+                    raise Stopped(f"stopped; {KEPT} in {out}: run the same command to continue")
         if (folder.notes / part_name(taken)).exists():
             raise OtherDumpError(
                 "the dump has become shorter since this ingest was begun", remedy=ELSEWHERE
@@ -305,9 +294,7 @@ def _ingest(
             if not positions:  # a misspelled player, for example: the next try is another ingest
                 folder.discard()
     except FetchError as error:
-        raise IngestError(
-            f"{error}; what was finished is kept in {out}: run the same command to continue"
-        ) from error
+        raise IngestError(f"{error}; {KEPT} in {out}: run the same command to continue") from error
 
 
 def _error(status: str, value: Failure | None) -> Exception:
@@ -319,11 +306,8 @@ def _error(status: str, value: Failure | None) -> Exception:
             code="workers",
         )
     if value.system:
-        return IngestError(
-            f"{value.message}: what was finished is kept, run the same command to continue"
-        )
+        return IngestError(f"{value.message}: {KEPT}, run the same command to continue")
     if value.mistake:
-        return (OtherDumpError if value.kind == OtherDumpError.__name__ else DatasetError)(
-            value.message
-        )
+        is_other_dump = value.kind == OtherDumpError.__name__
+        return (OtherDumpError if is_other_dump else DatasetError)(value.message)
     return RuntimeError(f"a worker failed: {value.message}\n{value.traceback}")

@@ -56,7 +56,7 @@ def _merge_games(folder: JobFolder, count: int) -> tuple[dict[str, Any], GameCou
     rows, counts = 0, GameCounts()
     for path in paths:
         with pq.ParquetFile(open_for_arrow(path)) as file:
-            kinds |= {field.name: field.type for field in file.schema_arrow}
+            kinds |= dict(zip(file.schema_arrow.names, file.schema_arrow.types, strict=True))
             rows += file.metadata.num_rows
     merged = pa.schema(kinds)
 
@@ -75,23 +75,33 @@ def _merge_games(folder: JobFolder, count: int) -> tuple[dict[str, Any], GameCou
                 writer.write_table(table.select(merged.names))
                 counts.add(table)
 
-    done = publish(folder.files, GAMES, rows, write)
-    return {
-        "name": GAMES,
-        "split": None,
-        "rows": done.rows,
-        "bytes": done.bytes,
-        "sha256": done.sha256,
-    }, counts
+    return asdict(publish(folder.files, GAMES, rows, write)) | {"split": None}, counts
 
 
-def _count_names(notes: Sequence[Mapping[str, Any]]) -> Counter[str]:
-    """Return the most frequent names of players with their numbers of games."""
-    names: Counter[str] = Counter()
-    for note in notes:
-        names.update(note.get("names", {}))
-    names.pop("", None)
-    return names
+def _no_positions(
+    sources: Sequence[Mapping[str, Any]],
+    config: IngestConfig,
+    read: int,
+    names: Counter[str],
+    reasons: Mapping[str, int],
+    examples: Mapping[str, Mapping[str, Any]],
+) -> str:
+    """Return why no position was kept: a name that no player has, or the reasons for dropping."""
+    del names[""]
+    if config.player and names and not names.keys() & set(config.player):
+        frequent = ", ".join(f"{name!r} ({games:,})" for name, games in names.most_common(5))
+        wanted = " or ".join(repr(name) for name in config.player)
+        return (
+            f"no move of {wanted} is in {read:,} games: names count exactly as in the tags, and "
+            f"the most frequent are {frequent}"
+        )
+    named = ", ".join(source["name"] for source in sources)
+    damage = "; ".join(source["damage"] for source in sources if source["damage"])
+    counts = "; ".join(f"{name}: {count}" for name, count in reasons.items())
+    why = counts or damage or "no game was found"
+    first = next(iter(examples.values()), None)
+    shown = f"; the first is at {first['where']}: {first['text']}" if first else ""
+    return f"no positions in {named}: {read} games read ({why}){shown}"
 
 
 def plain_config(config: IngestConfig) -> dict[str, Any]:
@@ -124,24 +134,12 @@ def build_manifest(
     rows = sum(note["rows"] for note in notes)
     dropped = {name: status[name] for name in GAME_STATUS[1:] if status[name]}
     examples = merge_examples(notes, sources)
-    counted = _count_names(notes)
-    if not rows and config.player and counted and not counted.keys() & set(config.player):
-        names = ", ".join(f"{name!r} ({games:,})" for name, games in counted.most_common(5))
-        wanted = " or ".join(repr(name) for name in config.player)
-        raise DatasetError(
-            f"no move of {wanted} is in {read:,} games: names count exactly as in the tags, and "
-            f"the most frequent are {names}"
-        )
     if not rows:
-        named = ", ".join(source["name"] for source in sources)
-        damage = "; ".join(source["damage"] for source in sources if source["damage"])
-        reasons = "; ".join(
-            f"{name}: {count}" for name, count in (*dropped.items(), *rows_dropped.items())
-        )
-        counts = reasons or damage or "no game was found"
-        first = next(iter(examples.values()), None)
-        shown = f"; the first is at {first['where']}: {first['text']}" if first else ""
-        raise DatasetError(f"no positions in {named}: {read} games read ({counts}){shown}")
+        names: Counter[str] = Counter()
+        for note in notes:
+            names.update(note.get("names", {}))
+        reasons = dropped | dict(rows_dropped)
+        raise DatasetError(_no_positions(sources, config, read, names, reasons, examples))
     files = [entry for note in notes for entry in note["files"]]
     positions = {
         split: sum(entry["rows"] for entry in files if entry["split"] == split) for split in SPLITS

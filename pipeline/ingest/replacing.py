@@ -27,7 +27,7 @@ from pipeline.errors import (
 from pipeline.executors.local import Engine
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
-from pipeline.storage.job_folder import BUILDING, MARKER, SYSTEM, is_ignored
+from pipeline.storage.job_folder import BUILDING, MARKER, is_ignored
 from pipeline.storage.stores import is_local, lock_of, locked, sync_directory
 
 
@@ -43,17 +43,15 @@ def replace(
     """Build the dataset `out` of a dump again, whatever is there, and return its manifest.
 
     If stopped or killed, `out` is what it was, and the same call continues. Raises ConfigError for
-    a store or a mount point, DatasetError if `out` has files that are not the dataset's,
-    IngestError if another ingest is writing it, and what `ingest` raises.
+    a store, DatasetError if `out` has files that are not the dataset's, IngestError if another
+    ingest is writing it, and what `ingest` raises.
     """
     if not is_local(out):
         raise ConfigError(f"{out}: a store has no rename: ingest to another place")
     out = out.resolve()
-    if out.is_mount():
-        raise ConfigError(f"{out} is a mount point: choose a folder below it")
+    new, old = out.with_name(f".{out.name}.new"), out.with_name(f".{out.name}.old")
     recover(out)
     _require_own_files(out)  # before the lock, which truncates a file of that name
-    new, old = _beside(out)
     out.mkdir(parents=True, exist_ok=True)
     damage = None
     busy = IngestError(f"another process is writing {out}: wait for it, then replace it")
@@ -76,9 +74,8 @@ def replace(
             new.rename(out)
             sync_directory(out.parent)
         except OSError as error:
-            raise IngestError(
-                f"{out} could not be replaced ({error.strerror}): run it again"
-            ) from error
+            why = error.strerror
+            raise IngestError(f"{out} could not be replaced ({why}): run it again") from error
     recover(out)
     if damage is not None:
         raise damage
@@ -86,22 +83,13 @@ def replace(
 
 
 def recover(out: Path) -> None:
-    """Undo a replacement that was killed between its two renames, or delete the old dataset."""
-    _, old = _beside(out.resolve())
-    if not out.exists() and (old / MANIFEST).is_file():
+    """Delete the old dataset, or undo a replacement that was killed between its two renames."""
+    out = out.resolve()
+    old = out.with_name(f".{out.name}.old")
+    if old.exists() and not out.exists():
         old.rename(out)
-        sync_directory(out.parent)
     if old.exists():
-        for path in [path for path in old.iterdir() if path.name in SYSTEM]:
-            if out.exists() and not (out / path.name).exists():
-                path.rename(out / path.name)
-        (old / MANIFEST).unlink(missing_ok=True)  # first: what is half deleted does not come back
         shutil.rmtree(old)
-
-
-def _beside(out: Path) -> tuple[Path, Path]:
-    """Return the folders of the new and of the old dataset."""
-    return out.with_name(f".{out.name}.new"), out.with_name(f".{out.name}.old")
 
 
 def _require_own_files(folder: Path) -> None:
@@ -111,8 +99,8 @@ def _require_own_files(folder: Path) -> None:
         manifest = json.loads((folder / MANIFEST).read_bytes())
         if {"format_version", "moves_hash"} <= manifest.keys():
             own |= {MANIFEST, CARD, *(str(entry["name"]) for entry in manifest["files"])}
-    found = [path for path in sorted(folder.glob("*")) if not is_ignored(path)]
-    others = [path.name for path in found if path.name not in own]
+    others = [path.name for path in sorted(folder.glob("*")) if not is_ignored(path)]
+    others = [name for name in others if name not in own]
     if others:
         shown = ", ".join(others[:3]) + (f" and {len(others) - 3} more" if len(others) > 3 else "")
         raise DatasetError(

@@ -2,10 +2,10 @@
 
 A line is what pipeline/dumps/formats/evaluations.py writes, a position each:
 
-    FEN, tab, score, tab, move, tab, depth, tab
+    FEN, tab, score, tab, move, tab
 
 The score is White's: centipawns, or `#3` and `#-3` for mates. The move is UCI, with castling as
-king takes rook or as the king's two squares; it and the depth may be empty.
+king takes rook or as the king's two squares; it may be empty.
 
 Axes: G lines, R rows.
 """
@@ -36,7 +36,6 @@ from engine.board.read_fen import CHESS960, MALFORMED, VALID, read_fen
 from engine.encoding.planes import ILLEGAL_TYPE, PLANES, type_table
 from engine.encoding.views import NO_LABEL, NO_LAST_MOVE
 from engine.kernels import BORROWING
-from pipeline.pgn.comments import MATE, NO_CLOCK, NO_EVAL
 from pipeline.pgn.replay import (
     BAD_FEN,
     BAD_ROW,
@@ -48,6 +47,8 @@ from pipeline.pgn.replay import (
     Games,
     Rows,
 )
+from pipeline.pgn.san import PROMOTIONS
+from pipeline.pgn.text import MATE, NO_CLOCK, NO_EVAL
 
 _TYPES = type_table()
 _TAB = 9
@@ -63,9 +64,7 @@ def _field_end(text: Any, at: Any, end: Any) -> Any:
 
 @njit(**BORROWING)
 def _read_number(text: Any, at: Any, end: Any) -> Any:
-    """Read a whole number that fills `text[at:end]`: return (number up to 10**9, whether it is
-    one).
-    """
+    """Return (whole number up to 10**9, whether it is one) of `text[at:end]`."""
     negative = at < end and text[at] == 45
     at += negative
     value, valid = 0, at < end
@@ -116,19 +115,10 @@ def _read_uci(text: Any, at: Any, end: Any, position: Any, planes: Any) -> Any:
         return -1, 0
     promotion = 0
     if end - at == 5:
-        char = int(text[at + 4]) | 32
-        promotion = (
-            2
-            if char == 110
-            else 3
-            if char == 98
-            else 4
-            if char == 114
-            else 5
-            if char == 113
-            else -1
-        )
-    if (position[PAWN] & bit(source) != EMPTY and target < 8) != (promotion > 0) or promotion < 0:
+        promotion = PROMOTIONS[text[at + 4]]
+        if promotion == 0 or promotion == 6:
+            return -1, 0
+    if (position[PAWN] & bit(source) != EMPTY and target < 8) != (promotion > 0):
         return -1, 0
     return int(kind) * 64 + source, promotion
 
@@ -155,43 +145,39 @@ def _write_row(
 def _read_line(
     text: Any, at: Any, end: Any, position: Any, planes: Any, rows: Any, row: Any
 ) -> Any:
-    """Write the row of a line; return (its status, its depth or 0). Where it is not USED, the row
-    is meaningless.
-    """
+    """Write the row of a line; return its status. Where it is not USED, the row is meaningless."""
     fen_end = _field_end(text, at, end)
     score_end = _field_end(text, fen_end + 1, end)
     move_end = _field_end(text, score_end + 1, end)
-    depth, known = _read_number(text, move_end + 1, _field_end(text, move_end + 1, end))
-    depth = depth if known else 0
     found = read_fen(text, at, fen_end, position)
     value = _read_score(text, fen_end + 1, score_end)
     if found == MALFORMED or value == NO_EVAL:
-        return BAD_ROW, depth
+        return BAD_ROW
     if found != VALID:
-        return (VARIANT if found == CHESS960 else BAD_FEN), depth
+        return VARIANT if found == CHESS960 else BAD_FEN
     legal_planes(position, planes)
     moves = count_moves(position, planes)
     if moves > MAX_MOVES:
-        return BAD_FEN, depth
+        return BAD_FEN
     if moves == 0:
-        return NO_MOVES, depth  # mate or stalemate: the game is over
+        return NO_MOVES  # mate or stalemate: the game is over
     label, promotion = NO_LABEL, 0
     if move_end > score_end + 1:
         label, promotion = _read_uci(text, score_end + 1, move_end, position, planes)
         if label < 0:
-            return ILLEGAL_MOVE, depth
+            return ILLEGAL_MOVE
     _write_row(rows, row, position, planes, label, promotion, value)
-    return USED, depth
+    return USED
 
 
 @njit(cache=True, nogil=True)
-def _read_rows(text: Any, games: Any, depths: Any, first: Any, rows: Any) -> Any:
+def _read_rows(text: Any, games: Any, first: Any, rows: Any) -> Any:
     position, planes = np.empty(WORDS, dtype=np.uint64), np.empty(PLANES, dtype=np.uint64)
     line, filled = first, 0
     while line < len(games.status) and filled < len(rows):
         if games.status[line] == USED:
             start, end = games.start[line], games.start[line + 1]
-            status, depths[line] = _read_line(text, start, end, position, planes, rows, filled)
+            status = _read_line(text, start, end, position, planes, rows, filled)
             games.status[line] = status
             if status == USED:
                 rows.game[filled] = line
@@ -201,13 +187,11 @@ def _read_rows(text: Any, games: Any, depths: Any, first: Any, rows: Any) -> Any
     return line, filled
 
 
-def read_rows(
-    text: NDArray[np.uint8], games: Games, depths: NDArray[np.int32], first: int, rows: Rows
-) -> tuple[int, int]:
+def read_rows(text: NDArray[np.uint8], games: Games, first: int, rows: Rows) -> tuple[int, int]:
     """Read lines from `first` on until the rows are full: return (next line, rows filled).
 
     Each line is a game of one row. Its status and the key of its position, as `identity`, are
-    written to `games`, its depth to `depths` int32[G]. Lines whose status is not USED are skipped.
+    written to `games`. Lines whose status is not USED are skipped.
     """
-    line, filled = _read_rows(text, games, depths, first, rows.view(ROW, np.ndarray))
+    line, filled = _read_rows(text, games, first, rows.view(ROW, np.ndarray))
     return int(line), int(filled)

@@ -38,10 +38,7 @@ from engine.board.rng import GOLDEN
 from engine.encoding.planes import PLANES
 from engine.encoding.views import NO_LAST_MOVE, TURNED_SQUARES
 from engine.kernels import BORROWING
-from pipeline.pgn.comments import NO_CLOCK, NO_EVAL, holds_board, read_comment
 from pipeline.pgn.san import (
-    AMBIGUOUS,
-    ILLEGAL,
     NO_MOVE,
     UNCLOSED_TOKEN,
     UNKNOWN_RESULT,
@@ -50,6 +47,7 @@ from pipeline.pgn.san import (
     read_result,
     word_length,
 )
+from pipeline.pgn.text import NO_CLOCK, NO_EVAL, holds_board, read_comment
 
 MAX_PLIES = 4096
 """A longer game is dropped: the rules of chess end one by 5,898 plies, and the longest on record
@@ -66,6 +64,9 @@ their own."""
     USED, VARIANT, BAD_FEN, ILLEGAL_MOVE, AMBIGUOUS_MOVE, NULL_MOVE, NO_MOVES, UNFINISHED,
     CONTRADICTION, UNCLOSED, TOO_LONG, BAD_ROW, UNREADABLE,
 ) = range(len(STATUS))  # fmt: skip
+
+_REFUSED = np.array([NO_MOVES, NULL_MOVE, AMBIGUOUS_MOVE, ILLEGAL_MOVE])
+"""Status by the kind that `read_move` gives, -4 to -1."""
 
 NO_RESULT = 3
 """The result of a game that is a position with its best moves. Its rows have result 0 and length 0,
@@ -111,6 +112,7 @@ class Games(NamedTuple):
     setup: NDArray[np.int32]  # index into the starting positions, 0 is the usual one
     status: NDArray[np.uint8]  # in: USED or the reason it is dropped for; out: index into STATUS
     plies: NDArray[np.uint16]
+    stop: NDArray[np.int64]  # [G] out: where the last token of its replay begins
     identity: NDArray[np.uint64]  # hash of the starting position and the moves
 
 
@@ -120,18 +122,8 @@ def allocate_rows(capacity: int) -> Rows:
 
 
 REPLAYED = (
-    "label",
-    "promotion",
-    "castling",
-    "ep_file",
-    "last_move",
-    "halfmove",
-    "repetition",
-    "result",
-    "eval",
-    "clock",
-    "ply",
-    "plies",
+    *("label", "promotion", "castling", "ep_file", "last_move", "halfmove"),
+    *("repetition", "result", "eval", "clock", "ply", "plies"),
 )
 """Columns of a shard that are copied from the rows; the others come from the tags."""
 
@@ -245,8 +237,9 @@ def _replay_game(
     identity = key(position, U(1))
     rows.eval[first] = NO_EVAL
     rows.clock[first] = rows.clock[first + 1] = NO_CLOCK
-    status = USED
+    status, token = USED, start
     while True:
+        token = at
         at = next_token(text, at, end, start, ply, numbered)
         if at < 0:
             status = UNCLOSED if at == UNCLOSED_TOKEN else UNREADABLE
@@ -289,13 +282,7 @@ def _replay_game(
             status = UNREADABLE  # a move behind the result: of this game or of another
             break
         if kind < 0:
-            status = (
-                ILLEGAL_MOVE
-                if kind == ILLEGAL
-                else AMBIGUOUS_MOVE
-                if kind == AMBIGUOUS
-                else NULL_MOVE
-            )
+            status = _REFUSED[kind]
             break
         if ply == MAX_PLIES:
             status = TOO_LONG
@@ -310,6 +297,7 @@ def _replay_game(
         push(position, source, target, promotion)
         ply += 1
     games.identity[game] = identity
+    games.stop[game] = token
     return status, ply, result, clocks
 
 

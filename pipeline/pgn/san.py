@@ -18,7 +18,7 @@ from engine.board.movers import legal_movers
 from engine.board.position import BISHOP, KING, KNIGHT, PAWN, QUEEN, ROOK, TURN
 from engine.encoding.planes import ILLEGAL_TYPE, type_table
 from engine.kernels import BORROWING
-from pipeline.pgn.comments import skip_digits, skip_variation
+from pipeline.pgn.text import skip_digits, skip_variation
 
 UNKNOWN_RESULT = 2
 
@@ -70,7 +70,7 @@ def _letter_table(letters: str, values: Sequence[int], other: int) -> NDArray[np
 
 _WORDS = _letter_table("NBRQK", (KNIGHT, BISHOP, ROOK, QUEEN, KING), -1)
 """Word of the mover's pieces for a SAN letter, -1 for none."""
-_PROMOTIONS = _letter_table("NBRQKnbrqk", 2 * (2, 3, 4, 5, 6), 0)
+PROMOTIONS = _letter_table("NBRQKnbrqk", 2 * (2, 3, 4, 5, 6), 0)
 """python-chess piece type of a promotion letter, 0 for none; a king (6) is never legal."""
 
 
@@ -142,8 +142,8 @@ def _read_san(text: Any, at: Any, end: Any, black: Any) -> Any:
     promotion = 0
     letter = at + (at < end and text[at] == 61)  # =
     # after a piece's move too, which is then illegal: `Ra7k`
-    if letter < end and _PROMOTIONS[text[letter]] > 0:
-        promotion = _PROMOTIONS[text[letter]]
+    if letter < end and PROMOTIONS[text[letter]] > 0:
+        promotion = PROMOTIONS[text[letter]]
         at = letter + 1
     return word, sources, 8 * (rank if black else 7 - rank) + file, promotion, at
 
@@ -156,12 +156,8 @@ def _score(text: Any, at: Any, end: Any) -> Any:
     if at < end and (text[at] == 48 or text[at] == 49):
         if at + 3 <= end and text[at] == 49 and text[at + 1] == 47 and text[at + 2] == 50:
             return 1, 3
-        if (
-            at + 3 <= end
-            and text[at] == 48
-            and (text[at + 1] == 46 or text[at + 1] == 44)
-            and text[at + 2] == 53
-        ):
+        decimal = at + 3 <= end and (text[at + 1] == 46 or text[at + 1] == 44)  # . ,
+        if decimal and text[at] == 48 and text[at + 2] == 53:
             return 1, 3
         return (2 if text[at] == 49 else 0), 1
     return -9, 0
@@ -310,7 +306,6 @@ def _number_end(text: Any, at: Any, end: Any, begin: Any, ply: Any, numbered: An
     return -1 if of_black and ply % 2 == 0 else at
 
 
-# once per token: a call, which passes the text as seven words, would cost more than the work
 @njit(**BORROWING, forceinline=True)
 def next_token(text: Any, at: Any, end: Any, begin: Any, ply: Any, numbered: Any) -> Any:
     """Skip what is neither move, comment nor result: return the byte where the next of these

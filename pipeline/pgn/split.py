@@ -22,9 +22,11 @@ import numpy as np
 from numba import njit
 
 from engine.kernels import BORROWING
-from pipeline.pgn.comments import is_space
-from pipeline.pgn.lines import (
+from pipeline.pgn.san import read_result
+from pipeline.pgn.tags import has_quoted_value, is_event, is_tag, plain_close, tags_end
+from pipeline.pgn.text import (
     is_line_end,
+    is_space,
     last_brace,
     line_end,
     line_stop,
@@ -32,8 +34,6 @@ from pipeline.pgn.lines import (
     skip_blanks,
     skip_marks,
 )
-from pipeline.pgn.san import read_result
-from pipeline.pgn.tags import has_quoted_value, is_event, is_tag, plain_close, tags_end
 
 BETWEEN, HEADERS, GAP, MOVETEXT, PAUSE, COMMENT = range(6)
 """States of the splitter: between games, in tags, after the blank line behind them, in movetext,

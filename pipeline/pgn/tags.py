@@ -15,8 +15,17 @@ from numpy.typing import NDArray
 
 from engine.board.bitboard import U
 from engine.kernels import BORROWING
-from pipeline.pgn.comments import holds_board, is_space
-from pipeline.pgn.lines import is_line_end, line_end, line_stop, next_line, skip_blanks, skip_marks
+from pipeline.pgn.text import (
+    holds_board,
+    is_here,
+    is_line_end,
+    is_space,
+    line_end,
+    line_stop,
+    next_line,
+    skip_blanks,
+    skip_marks,
+)
 
 TAGS = (
     "Event", "Site", "Date", "White", "Black", "Result", "WhiteElo", "BlackElo",
@@ -85,6 +94,9 @@ def is_event(text: Any, at: Any, end: Any) -> Any:
     )
 
 
+_ENTITY = np.frombuffer(b"&quot;", dtype=np.uint8)
+
+
 @njit(**BORROWING)
 def _quote_length(text: Any, at: Any, end: Any) -> Any:
     """Return the length of the quotation mark at `at`, of any kind, 0 for none."""
@@ -101,8 +113,7 @@ def _quote_length(text: Any, at: Any, end: Any) -> Any:
         and (0x98 <= text[at + 2] <= 0x9F or text[at + 2] >= 0xB2)
     ):
         return 3
-    entity = char == 38 and at + 5 < end and text[at + 1] == 113 and text[at + 2] == 117  # &quot;
-    return 6 if entity and text[at + 3] == 111 and text[at + 4] == 116 and text[at + 5] == 59 else 0
+    return 6 if char == 38 and at + 6 <= end and is_here(text, at, _ENTITY) else 0
 
 
 @njit(**BORROWING)
@@ -271,27 +282,18 @@ def _store_tag(text: Any, at: Any, close: Any, spans: Any) -> None:
         if spans[FEN, 1] == 0 and (hidden or _is_start(text, name, value, close)):
             spans[FEN, 0], spans[FEN, 1] = at, close  # no FEN begins with a bracket
         return
-    known = index == FEN and spans[FEN, 1] > 0 and text[spans[FEN, 0]] != 91
-    if not known:
+    begun, ended = spans[FEN, 0], spans[FEN, 1]
+    if index != FEN or ended == 0 or text[begun] == 91:
         spans[index, 0] = first
-    elif _is_same(text, spans[FEN], first, last):
+    elif ended - begun == last - first and is_here(text, first, text[begun:ended]):
         return
     spans[index, 1] = last  # of two FENs, the text from one to the other: no FEN
 
 
 @njit(**BORROWING)
-def _is_same(text: Any, span: Any, first: Any, last: Any) -> Any:
-    """Return whether a span has the bytes of `text[first:last]`."""
-    same = span[1] - span[0] == last - first
-    for offset in range(last - first if same else 0):
-        same &= text[span[0] + offset] == text[first + offset]
-    return same
-
-
-@njit(**BORROWING)
 def scan_tags(text: Any, starts: Any, spans: Any, movetext: Any) -> None:
-    """Fill `spans` (int64[G, F, 2], zeros: absent) and `movetext` (int64[G]) for games at `starts`
-    (int64[G + 1]).
+    """Fill `spans` int64[G, F, 2], zeros: absent, and `movetext` int64[G] for games at `starts`
+    int64[G + 1].
     """
     for game in range(len(starts) - 1):
         at, end = starts[game], starts[game + 1]
@@ -319,10 +321,8 @@ def scan_tags(text: Any, starts: Any, spans: Any, movetext: Any) -> None:
                 if first > at:
                     break  # an indented line is movetext
                 if spans[game, FEN, 1] == 0 and holds_board(text, first, following):
-                    spans[game, FEN, 0], spans[game, FEN, 1] = (
-                        first,
-                        following,
-                    )  # no FEN begins with either
+                    spans[game, FEN, 0] = first  # no FEN begins with either
+                    spans[game, FEN, 1] = following
             elif not is_line_end(text, first, following):
                 break
             at = following
@@ -342,19 +342,6 @@ def read_integers(text: Any, spans: Any, missing: Any, out: Any) -> None:
             digits += 1
             at += 1
         out[game] = value if digits > 0 else missing
-
-
-@njit(cache=True, nogil=True)
-def spans_after(text: Any, spans: Any, char: Any) -> Any:
-    """Return the spans of what follows the last `char` in each span (the whole span where it is
-    absent), int64[G, 2].
-    """
-    rest = spans.copy()
-    for game in range(len(spans)):
-        for at in range(spans[game, 0], spans[game, 1]):
-            if text[at] == char:
-                rest[game, 0] = at + 1
-    return rest
 
 
 @njit(**BORROWING)

@@ -44,9 +44,9 @@ from pipeline.ingest.chunk import (
     IngestConfig,
     packed_of,
     part_name,
-    read_games,
     split_of,
 )
+from pipeline.ingest.games import read_games
 from pipeline.ingest.games_table import games_table
 from pipeline.ingest.manifest import build_manifest
 from pipeline.pgn import replay as pgn
@@ -117,7 +117,7 @@ def _encode_chunk(
     """Encode a chunk of games.pgn and its journal lines into shards and a note for the manifest."""
     chunk, config = task.chunk, task.config
     text = np.frombuffer(chunk.text, dtype=np.uint8)
-    tagged = read_games(text, chunk.starts, config)
+    tagged = read_games(text, chunk.starts)
     plies_G = np.array([len(entry["record"]["moves"]) for entry in entries])
     rows = pgn.allocate_rows(int(plies_G.sum()) + pgn.MAX_PLIES + 2)
     _, filled = pgn.replay(text, tagged.games, tagged.setups, 0, rows)

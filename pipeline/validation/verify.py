@@ -42,10 +42,9 @@ from pipeline.dumps.formats.evaluations import Sample
 from pipeline.dumps.source import is_same_file
 from pipeline.errors import DatasetError
 from pipeline.evaluation.game_texts import read_texts, text_of
-from pipeline.ingest.tag_values import parse_result, tag_value
+from pipeline.ingest.games import parse_result, tag_value
 from pipeline.pgn import tags
-from pipeline.pgn.comments import MATE
-from pipeline.pgn.foreign import translate_movetext
+from pipeline.pgn.text import MATE, translate_movetext
 from pipeline.storage.stores import file_hash, open_for_arrow
 
 LIMIT = 1 << 30

@@ -10,9 +10,9 @@ import numpy as np
 
 from pipeline.dumps.chunks import Chunk, read_chunks
 from pipeline.dumps.source import Source
-from pipeline.ingest.chunk import IngestConfig, Tagged, read_games
+from pipeline.ingest.games import Tagged, read_games
 from pipeline.pgn import replay, tags
-from pipeline.pgn.comments import NO_CLOCK, NO_EVAL
+from pipeline.pgn.text import NO_CLOCK, NO_EVAL
 
 CAPACITY = 1 << 15
 
@@ -40,12 +40,11 @@ def _memory() -> replay.Rows:
     return replay.allocate_rows(CAPACITY + replay.MAX_PLIES + 2)
 
 
-def replay_chunk(chunk: Chunk, config: IngestConfig | None = None) -> tuple[Tagged, replay.Rows]:
+def replay_chunk(chunk: Chunk) -> tuple[Tagged, replay.Rows]:
     """Replay a chunk's games: give what the tags and the replay say of them, and a copy of the
     rows."""
-    config = config or IngestConfig()
     text = np.frombuffer(chunk.text, dtype=np.uint8)
-    tagged = read_games(text, chunk.starts, config)
+    tagged = read_games(text, chunk.starts)
     parts: list[replay.Rows] = []
     game = 0
     while game < len(chunk.starts):

@@ -15,7 +15,7 @@ from engine.board.position import COUNTERS, to_board
 from engine.encoding.planes import TURN_PLANE, move_of
 from pipeline.dataset.dataset import Dataset
 from pipeline.dataset.files.stored_planes import pack, to_positions
-from pipeline.pgn.comments import MATE, NO_EVAL
+from pipeline.pgn.text import MATE, NO_EVAL
 
 READ = ("planes", "castling", "ep_file", "halfmove", "label", "promotion", "eval", "ply", "game")
 FISHNET = {"fen": "VARCHAR", "cp": "INTEGER", "mate": "INTEGER", "move": "VARCHAR"}

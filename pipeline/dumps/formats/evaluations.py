@@ -1,11 +1,10 @@
 """Lichess's evaluated positions, turned into lines that `pipeline.pgn.evaluation_rows` reads: a
 position each.
 
-    Lichess/fishnet-evals                Parquet: fen, cp, mate, move     the move that a person
-    played, if any
-    Lichess/chess-position-evaluations   Parquet: fen, line, depth, knodes, cp, mate; a row for each
-    line of each analysis
-    lichess_db_eval.jsonl.zst            JSON lines: the same data, an object for each position
+    Lichess/fishnet-evals               Parquet: fen, cp, mate, and the move of a person, if any
+    Lichess/chess-position-evaluations  Parquet: fen, line, depth, knodes, cp, mate; a row for
+                                        each line of each analysis
+    lichess_db_eval.jsonl.zst           JSON lines: the same data, an object for each position
 
 If a position has several analyses, the first line of the deepest is used; among equally deep ones,
 of that with most nodes. Parquet is read in batches of rows and JSON in blocks of lines, so memory
@@ -30,10 +29,8 @@ from numpy.typing import NDArray
 from pipeline.dumps.formats.text import Readable
 from pipeline.errors import DumpError
 
-FISHNET, POSITIONS = (
-    "Lichess fishnet evaluations (Parquet)",
-    "Lichess position evaluations (Parquet)",
-)
+FISHNET = "Lichess fishnet evaluations (Parquet)"
+POSITIONS = "Lichess position evaluations (Parquet)"
 JSON_LINES = "Lichess position evaluations (JSON lines)"
 ENGINE_MOVES = (POSITIONS, JSON_LINES)
 """Inputs whose moves are an engine's."""
@@ -48,7 +45,7 @@ LONGEST_TEXT = 1 << 10
 """Bytes of a FEN, move or line of moves; a longer one makes its row a bad one."""
 BLOCK, LONGEST_LINE = 1 << 21, 1 << 20
 """Bytes of JSON that are parsed at a time, and of its longest line; a longer one is a bad row."""
-BROKEN = "\t\t\t\t\n"
+BROKEN = "\t\t\t\n"
 _LINE = pa.struct({"cp": pa.int64(), "mate": pa.int64(), "line": pa.string()})
 _ANALYSIS = pa.struct({"pvs": pa.list_(_LINE), "knodes": pa.int64(), "depth": pa.int64()})
 _SCHEMA = pa.schema({"fen": pa.string(), "evals": pa.list_(_ANALYSIS)})
@@ -79,13 +76,9 @@ def recognize(schema: pa.Schema) -> str | None:
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Return whether a column's type is text: as string, large_string, string_view or a dictionary
-    of them.
-    """
+    """Return whether a column's type is text, as any string or a dictionary of them."""
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-    return bool(
-        pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
-    )
+    return kind in (pa.string(), pa.large_string(), pa.string_view())
 
 
 def check_types(name: str, schema: pa.Schema, columns: tuple[str, ...]) -> None:
@@ -95,10 +88,10 @@ def check_types(name: str, schema: pa.Schema, columns: tuple[str, ...]) -> None:
     for column in columns:
         if len(schema.get_all_field_indices(column)) > 1:
             raise DumpError(f"{name}: the column {column} occurs twice")
-        kind, has_text = schema.field(column).type, column in TEXTS
-        valid = is_text(kind) if has_text else pa.types.is_integer(kind)
-        if not (valid or pa.types.is_null(kind) or (not has_text and pa.types.is_floating(kind))):
-            wanted = "text" if has_text else "a whole number"
+        kind = schema.field(column).type
+        is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
+        if not (pa.types.is_null(kind) or (is_text(kind) if column in TEXTS else is_number)):
+            wanted = "text" if column in TEXTS else "a whole number"
             raise DumpError(f"{name}: the column {column} is {kind}, and must be {wanted}")
 
 
@@ -117,11 +110,12 @@ def read_parquet(
     try:
         for group in groups:
             size = _batch_size(
-                file, source, group, [column for column in COLUMNS[kind] if column in TEXTS]
+                file, source, group, [name for name in COLUMNS[kind] if name in TEXTS]
             )
-            for batch in file.iter_batches(
+            batches = file.iter_batches(
                 size, row_groups=[group], columns=COLUMNS[kind], use_threads=False
-            ):
+            )
+            for batch in batches:
                 done += len(batch)
                 batch = _decode_texts(batch)
                 if kind == POSITIONS:
@@ -151,17 +145,15 @@ def _batch_size(file: pq.ParquetFile, source: Any, group: int, texts: list[str])
     metadata = file.metadata.row_group(group)
     chunks = [metadata.column(at) for at in range(metadata.num_columns)]
     chunks = [chunk for chunk in chunks if chunk.path_in_schema in texts]
-    longest: int = sum(chunk.total_uncompressed_size for chunk in chunks) // max(
-        metadata.num_rows, 1
-    )
+    rows = max(metadata.num_rows, 1)
+    longest: int = sum(chunk.total_uncompressed_size for chunk in chunks) // rows
     repeated = [chunk.path_in_schema for chunk in chunks if chunk.has_dictionary_page]
     if repeated and metadata.num_rows:
         words = pq.ParquetFile(
             source, metadata=file.metadata, read_dictionary=repeated, pre_buffer=False
         )
-        for column in next(
-            words.iter_batches(1, row_groups=[group], columns=repeated, use_threads=False)
-        ):
+        first = words.iter_batches(1, row_groups=[group], columns=repeated, use_threads=False)
+        for column in next(first):
             # a column without any text may have another type
             if pa.types.is_dictionary(column.type):
                 longest = max(longest, pc.max(pc.binary_length(column.dictionary)).as_py() or 0)
@@ -180,9 +172,8 @@ def _deepest(
     fens = rows.column("fen")
     is_same = pc.equal(fens[1:], fens[:-1]).fill_null(False)
     position_N = np.cumsum(np.append(0, ~np.asarray(is_same)))[: len(rows)]
-    best = rows.take(
-        pa.array(_find_deepest(position_N, rows.column("depth"), rows.column("knodes")))
-    )
+    best_S = _find_deepest(position_N, rows.column("depth"), rows.column("knodes"))
+    best = rows.take(pa.array(best_S))
     return best[:-1], best[-1:]
 
 
@@ -207,13 +198,11 @@ def _lines(best: pa.RecordBatch) -> memoryview:
     mates = pc.binary_join_element_wise("#", mate.drop_null().cast(pa.string()), "")
     mates = pc.if_else(cp.filter(is_mate).is_valid(), "both", mates)
     score = pc.replace_with_mask(cp.cast(pa.string()), is_mate, mates).cast(pa.binary())
-    fen, depth = _texts(best.column("fen")), pa.scalar(b"")
     if "move" in best.schema.names:
         move = _texts(best.column("move"))
     else:
         move = pc.replace_substring_regex(_texts(best.column("line")), " .*", "")
-        depth = _integers(best.column("depth")).cast(pa.string()).cast(pa.binary())
-    fields = (fen, score, move, depth, b"\n")
+    fields = (_texts(best.column("fen")), score, move, b"\n")
     text = pc.binary_join_element_wise(
         *fields, b"\t", null_handling="replace", null_replacement=b""
     )
@@ -295,15 +284,14 @@ def _convert_objects(rows: pa.RecordBatch) -> memoryview:
     best[position_N[best_N]] = best_N
     at = pa.array(best, mask=best < 0)
     line = pc.list_flatten(pvs).take(at)
-    cp, mate, moves = (pc.struct_field(line, name) for name in ("cp", "mate", "line"))
-    columns = {
-        "fen": rows.column("fen"),
-        "cp": cp,
-        "mate": mate,
-        "line": moves,
-        "depth": depth.take(at),
-    }
-    return _lines(pa.RecordBatch.from_pydict(columns))
+    columns = {name: pc.struct_field(line, name) for name in ("cp", "mate", "line")}
+    return _lines(pa.RecordBatch.from_pydict({"fen": rows.column("fen"), **columns}))
+
+
+_UNREADABLE = (
+    *(ValueError, TypeError, AttributeError, OSError, OverflowError, RecursionError),
+    pa.ArrowException,
+)
 
 
 def _convert_line(text: bytes) -> str:
@@ -312,13 +300,5 @@ def _convert_line(text: bytes) -> str:
         entry = json.loads(text, parse_float=str)  # as text, a fraction fails the schema's integers
         rows = pa.RecordBatch.from_pylist([entry], schema=_SCHEMA)
         return bytes(_convert_objects(rows)).decode("utf-8", "replace")
-    except (
-        ValueError,
-        TypeError,
-        AttributeError,
-        OSError,
-        OverflowError,
-        RecursionError,
-        pa.ArrowException,
-    ):
+    except _UNREADABLE:
         return BROKEN

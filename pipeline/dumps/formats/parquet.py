@@ -22,8 +22,8 @@ from pipeline.errors import DumpError
 MAGIC = b"PAR1"
 BATCH = 256
 """Rows that are in memory at a time."""
-LARGEST_BATCH = 1 << 28
-"""Bytes of BATCH rows, on average of a row group; a file with more is refused."""
+LARGEST_ROW = 1 << 20
+"""Bytes of a row, on average of a row group; a file with more is refused."""
 UNREADABLE = "{name} begins like Parquet and cannot be read: {why}"
 
 
@@ -82,14 +82,12 @@ def convert_parquet(name: str, on_share: Callable[[float], None]) -> tuple[str, 
         raise DumpError(
             UNREADABLE.format(name=name, why=str(error).splitlines()[0][:200])
         ) from error
-    groups = [file.metadata.row_group(index) for index in range(file.metadata.num_row_groups)]
-    if any(
-        group.total_byte_size > LARGEST_BATCH // BATCH * max(group.num_rows, BATCH)
-        for group in groups
-    ):
-        raise DumpError(
-            f"{name} has rows of more than {LARGEST_BATCH // BATCH >> 20} MiB, which no game is"
-        )
+    for index in range(file.metadata.num_row_groups):
+        group = file.metadata.row_group(index)
+        if group.total_byte_size > LARGEST_ROW * max(group.num_rows, BATCH):
+            raise DumpError(
+                f"{name} has rows of more than {LARGEST_ROW >> 20} MiB, which no game is"
+            )
     header = file.schema_arrow.names
     try:
         table = recognize_columns(header)
@@ -97,6 +95,8 @@ def convert_parquet(name: str, on_share: Callable[[float], None]) -> tuple[str, 
         raise DumpError(f"{name} {error}") from error
     if table is None:
         raise DumpError(f"{name} is Parquet with the columns {', '.join(header)[:200]}: {READABLE}")
+    if twice := [header[at] for at in table.columns.values() if header.count(header[at]) > 1]:
+        raise DumpError(f"{name}: the column {twice[0]} occurs twice")
     return f"{table.name} (Parquet)", _convert_rows(name, file, table, on_share)
 
 
@@ -107,22 +107,18 @@ def _convert_rows(
     number, total = 0, max(file.metadata.num_rows, 1)
     header = file.schema_arrow.names
     columns = {key: header[at] for key, at in table.columns.items()}
-    with file:
-        batches = file.iter_batches(BATCH, columns=list(columns.values()), use_threads=False)
-        while True:
-            try:
-                batch = next(batches, None)
-            except pa.ArrowException as error:
-                raise OSError(str(error).splitlines()[0][:200]) from error
-            if batch is None:
-                return
-            values = [
-                _cast_to_texts(name, column, batch.column(column)) for column in columns.values()
-            ]
+    names = list(columns.values())
+    try:
+        for batch in file.iter_batches(BATCH, columns=names, use_threads=False):
+            values = [_cast_to_texts(name, column, batch.column(column)) for column in names]
             for row in zip(*values, strict=True):
                 number += 1
                 yield table.write(f"row-{number}", dict(zip(columns, row, strict=True)))
             on_share(number / total)
+    except pa.ArrowException as error:
+        raise OSError(str(error).splitlines()[0][:200]) from error
+    finally:
+        file.close()
 
 
 def _cast_to_texts(name: str, column: str, values: pa.Array) -> list[str]:

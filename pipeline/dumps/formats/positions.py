@@ -21,7 +21,8 @@ JSON = re.compile(r'\s*[\[{]\s*\{?\s*"\w+"\s*:')
 LOOKED_AT = 20
 """Lines that are read to distinguish a table of unknown columns from PGN."""
 EPD = re.compile(
-    r"\s*((?:[pnbrqkPNBRQK1-8]+/){7}[pnbrqkPNBRQK1-8]+\s+[wb]\s+\S+\s+\S+)(?:\s+(\d+)\s+(\d+))?(?:\s+(.*))?\s*"
+    r"\s*((?:[pnbrqkPNBRQK1-8]+/){7}[pnbrqkPNBRQK1-8]+\s+[wb]\s+\S+\s+\S+)"
+    r"(?:\s+(\d+)\s+(\d+))?(?:\s+(.*))?\s*"
 )
 OPERATION = re.compile(r'\s*(\w+)((?:"[^"]*"?|[^;"])*)(?:;|$)')
 """An operation: its name and its operands, in which a semicolon may stand between quotes."""
@@ -80,12 +81,8 @@ def _recognize_table(fields: Sequence[str], delimiter: str) -> tuple[str, Conver
 def _is_table(lines: Sequence[str], delimiter: str) -> bool:
     """Return whether lines all have the same number of fields, at least three."""
     counts = {len(_split_fields(line, delimiter)) for line in lines}
-    return (
-        len(lines) > 1
-        and len(counts) == 1
-        and counts.pop() > 2
-        and not any(line.startswith("[") for line in lines)
-    )
+    has_tags = any(line.startswith("[") for line in lines)
+    return len(lines) > 1 and len(counts) == 1 and counts.pop() > 2 and not has_tags
 
 
 def _convert_table(
@@ -120,13 +117,8 @@ def _write_epd(number: int, line: str | None) -> str:
     for operation, operands in OPERATION.findall(rest or ""):
         operations.setdefault(operation, operands.strip())
     site = clean(operations.get("id", "").strip('"')).replace("/", "-") or site
-    counters = [
-        text if re.fullmatch(r"\d{1,4}", text) else "0"
-        for text in (
-            halfmove or operations.get("hmvc", "0"),
-            fullmove or operations.get("fmvn", "1"),
-        )
-    ]
+    counters = [halfmove or operations.get("hmvc", "0"), fullmove or operations.get("fmvn", "1")]
+    counters = [text if re.fullmatch(r"\d{1,4}", text) else "0" for text in counters]
     move = next(iter(operations.get("bm", "").split()), "").rstrip("+#!?,")
     if not (SAN.fullmatch(move) or UCI.fullmatch(move)):
         move = ""
@@ -136,8 +128,6 @@ def _write_epd(number: int, line: str | None) -> str:
 def _split_fields(line: str | None, delimiter: str) -> list[str]:
     """Split a line of a table; a broken one has no fields."""
     try:
-        return (
-            [] if line is None else next(csv.reader([line], strict=True, delimiter=delimiter), [])
-        )
+        return next(csv.reader([line or ""], strict=True, delimiter=delimiter), [])
     except csv.Error:
         return []

@@ -1,11 +1,9 @@
 """Rows of tables as games of PGN, recognised by the names of their columns: CSV and Parquet alike.
 
-    PuzzleId, FEN, Moves, Rating, Themes    the solver's moves are the labels; the first is the
-    opponent's
-    fen or position, best or bestmove ...   a position a row; of several moves, the first is the
-    label
-    movetext and tags                       Lichess's published games
-    moves, winner, white_rating ...         Kaggle's table of Lichess's games: SAN without numbers
+    PuzzleId, FEN, Moves, Rating, Themes   the solver's moves are the labels, the first is not
+    fen or position, best or bestmove ...  a position a row; the first of several moves is the label
+    movetext and tags                      Lichess's published games
+    moves, winner, white_rating ...        Kaggle's table of Lichess's games: SAN without numbers
 
 A column's name is compared without case, spaces and underscores. Rating and themes of a puzzle go
 to `puzzle_rating` and `puzzle_themes` of `games.parquet`, its id to `site`.
@@ -45,12 +43,11 @@ TERMINATIONS = {"outoftime": "Time forfeit", "mate": "Normal", "resign": "Normal
 _TAG = re.compile(r'\s*\[([A-Za-z]\w*)\s+"([^"\r\n]*)"\]', re.ASCII)
 _LINE_COMMENT = re.compile(r"(\{[^}]*\}?)|;[^\r\n]*|(?<![^\r\n])%[^\r\n]*")
 LONGEST_MOVETEXT = 1 << 20
-"""Bytes of one game's movetext; a longer one is dropped, as a game without moves."""
+"""Bytes of a cell of movetext; a longer one is dropped, as a game without moves."""
 READABLE = (
     f"games have a column {' or '.join(MOVES_NAMES[:2])}, puzzles {', '.join(PUZZLE[:3])}, "
     f"positions {' or '.join(FEN_NAMES[:2])} and one of best, bestmove, best_uci, bm, move, uci, "
-    f"san, "
-    "evaluations fen, cp, mate, move; a column of PGN belongs into a file of its own"
+    "san, evaluations fen, cp, mate, move; a column of PGN belongs into a file of its own"
 )
 
 Row = Mapping[str, str]
@@ -158,15 +155,13 @@ def _write_game(place: str, row: Row, moves: str) -> str:
     """Write a row of a table of games as a dump has it; tags before the moves fill what no column
     gives.
     """
-    inside, movetext = _split_tags(moves)
+    inside, movetext = _split_tags(moves) if len(moves) <= LONGEST_MOVETEXT else ({}, "")
     known = {name: row[name] for name in LICHESS_TAGS if row.get(name)}
     for date in ("Date", "UTCDate"):
         if date in known:
             known[date] = known[date][:10].replace("-", ".")
-    rated, control = (
-        row.get("rated", "").lower(),
-        re.fullmatch(r"(\d{1,4})\+(\d{1,4})", row.get("incrementcode", "")),
-    )
+    rated = row.get("rated", "").lower()
+    control = re.fullmatch(r"(\d{1,4})\+(\d{1,4})", row.get("incrementcode", ""))
     derived = {
         "Event": "" if not rated else "Rated game" if rated in ("true", "1") else "Casual game",
         "Result": RESULTS.get(row.get("winner", "").lower(), ""),
@@ -178,8 +173,7 @@ def _write_game(place: str, row: Row, moves: str) -> str:
     every = {"Event": "?", "Site": place, "Result": ""} | inside | derived | known
     # A comment before it keeps hostile movetext from beginning a tag; a blank line behind it closes
     # what it left open.
-    text = movetext if len(movetext) <= LONGEST_MOVETEXT else ""
-    return f"{write_tags(every)}\n{{}} {text} {every['Result']}\n\n"
+    return f"{write_tags(every)}\n{{}} {movetext} {every['Result']}\n\n"
 
 
 def _split_tags(cell: str) -> tuple[dict[str, str], str]:

@@ -135,26 +135,16 @@ def position_row(
     found = FEN.fullmatch(fen)
     if not found:
         return broken_row(event=event, site=site)
-    whole = " ".join(
-        part or counter
-        for part, counter in zip(found.groups(), ("", "", "", "", "0", "1"), strict=True)
-    )
-    head = {
-        "Event": event,
-        "Site": site,
-        "Result": "*",
-        "FianchettoLabels": str(first_label),
-        **(tags or {}),
-    }
-    return f"{write_tags({**head, 'FEN': whole})}\n{moves} *\n\n"
+    counters = ("", "", "", "", "0", "1")
+    whole = " ".join(part or other for part, other in zip(found.groups(), counters, strict=True))
+    head = {"Event": event, "Site": site, "Result": "*", "FianchettoLabels": str(first_label)}
+    return f"{write_tags({**head, **(tags or {}), 'FEN': whole})}\n{moves} *\n\n"
 
 
 def broken_row(*, event: str, site: str) -> str:
     """Write a row that cannot be read as a game, so that it is counted."""
-    return (
-        write_tags({"Event": event, "Site": site, "Result": "*", "FianchettoLabels": "broken"})
-        + "\n*\n\n"
-    )
+    head = {"Event": event, "Site": site, "Result": "*", "FianchettoLabels": "broken"}
+    return f"{write_tags(head)}\n*\n\n"
 
 
 def gather(games: Iterator[str]) -> Iterator[bytes]:

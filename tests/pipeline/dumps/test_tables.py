@@ -8,12 +8,12 @@ import bz2
 import csv
 import gzip
 import io
+import json
 import lzma
 import os
 import tarfile
 import threading
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.dumps.source import Source
-from pipeline.errors import DamagedError, DatasetError, DumpError
+from pipeline.errors import DamagedError, DumpError
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 from tests.conftest import shared_data
@@ -34,31 +34,11 @@ NAMES = (
     "PuzzleId", "FEN", "Moves", "Rating", "RatingDeviation", "Popularity", "NbPlays", "Themes",
     "GameUrl", "OpeningTags",
 )  # fmt: skip
+MATES = "6k1/5ppp/8/8/8/8/r4PPP/1R4K1 b - - 0 1"
+NUMBERS = ("80", "90", "100")
 PUZZLES = [
-    (
-        "aaa01",
-        "6k1/5ppp/8/8/8/8/r4PPP/1R4K1 b - - 0 1",
-        "a2a3 b1b8",
-        "700",
-        "80",
-        "90",
-        "100",
-        "mate mateIn1",
-        "https://example.org/1",
-        "",
-    ),
-    (
-        "aaa02",
-        "6k1/5ppp/8/8/8/8/r4PPP/1R4K1 b - - 0 1",
-        "a2a5 b1b8",
-        "650",
-        "80",
-        "90",
-        "100",
-        "mate",
-        "https://example.org/2",
-        "Some_Opening",
-    ),
+    ("aaa01", MATES, "a2a3 b1b8", "700", *NUMBERS, "mate mateIn1", "https://example.org/1", ""),
+    ("aaa02", MATES, "a2a5 b1b8", "650", *NUMBERS, "mate", "https://example.org/2", "Some_Opening"),
 ]
 TWINS = "4k3/pppppppp/8/8/8/8/PPPPPPPP/4K3 w - - 0 1"
 Rows = list[dict[str, Any]]
@@ -99,7 +79,6 @@ TURNED = [tuple(reversed(row)) for row in WITH_NAMES]
 SPELLINGS = {
     "quoted names": write_csv(WITH_NAMES, quoting=csv.QUOTE_ALL),
     "no names": write_csv(PUZZLES),
-    "no names, quoted": write_csv(PUZZLES, quoting=csv.QUOTE_ALL),
     "an index without a name": write_csv(numbered(WITH_NAMES, "")),
     "an index of pandas": write_csv(numbered(WITH_NAMES, "Unnamed: 0")),
     "an index, no names": write_csv(numbered(WITH_NAMES, "")[1:]),
@@ -107,10 +86,8 @@ SPELLINGS = {
     "other case": write_csv([tuple(name.lower() for name in NAMES), *PUZZLES]),
     "tabs": write_csv(WITH_NAMES, "\t"),
     "semicolons": write_csv(WITH_NAMES, ";"),
-    "tabs, no names": write_csv(PUZZLES, "\t"),
     "a mark and CRLF": b"\xef\xbb\xbf" + write_csv(WITH_NAMES).replace(b"\n", b"\r\n"),
     "a mark, no names": b"\xef\xbb\xbf" + write_csv(PUZZLES),
-    "gzip": gzip.compress(write_csv(numbered(WITH_NAMES, ""))),
     "bzip2": bz2.compress(write_csv(PUZZLES)),
 }
 
@@ -125,17 +102,14 @@ def test_puzzles_in_every_spelling_give_the_same_rows(
 
 TEXTS = {
     "string": pa.string(),
-    "large_string": pa.large_string(),
     "string_view": pa.string_view(),
-    "dictionary": pa.dictionary(pa.int32(), pa.string()),
     "dictionary of large strings": pa.dictionary(pa.int8(), pa.large_string()),
 }
 
 
 @pytest.mark.parametrize("name", TEXTS)
-@pytest.mark.parametrize("lists", [False, True])
 def test_puzzles_as_parquet_give_the_same_rows(
-    name: str, lists: bool, control: tuple[Rows, Rows], tmp_path: Path
+    name: str, control: tuple[Rows, Rows], tmp_path: Path
 ) -> None:
     """Lichess/chess-puzzles has lists of themes, and whole numbers for ratings."""
     columns: dict[str, pa.Array] = {}
@@ -143,31 +117,25 @@ def test_puzzles_as_parquet_give_the_same_rows(
         values = [row[at] or None for row in PUZZLES]
         if column in ("Rating", "NbPlays"):
             columns[column] = pa.array([int(value or 0) for value in values], pa.int16())
-        elif lists and column == "Themes":
+        elif column == "Themes" and name == "string":
             columns[column] = pa.array([(value or "").split() for value in values])
         else:
             text = pa.array(values, pa.string())
-            columns[column] = (
-                text.dictionary_encode().cast(TEXTS[name])
-                if "dict" in name
-                else text.cast(TEXTS[name])
-            )
+            text = text.dictionary_encode() if "dictionary" in name else text
+            columns[column] = text.cast(TEXTS[name])
     pq.write_table(pa.table(columns), tmp_path / "puzzles.parquet")
     assert read(tmp_path / "puzzles.parquet", tmp_path / "out") == control
 
 
-@pytest.mark.parametrize("kind", ["string_view", "categorical"])
-def test_evaluations_with_any_type_of_text_give_the_rows_of_the_control(
-    kind: str, tmp_path: Path
-) -> None:
-    rows = [
-        sorted(datasets.table(out).to_pylist(), key=lambda row: row["game"])
-        for out in (tmp_path / "control", tmp_path / kind)
-        if ingest(
-            [str(shared_data(f"cases/23_evals_{out.name}.parquet"))], out, ALL_TRAIN, workers=1
-        )
-    ]
-    assert rows[0] == rows[1]
+def test_files_of_bug_reports_give_the_rows_of_their_controls(tmp_path: Path) -> None:
+    names = ("control", "string_view", "categorical")
+    rows = []
+    for name in names:
+        source = shared_data(f"cases/23_evals_{name}.parquet")
+        ingest([str(source)], tmp_path / name, ALL_TRAIN, workers=1)
+        table = datasets.table(tmp_path / name).to_pylist()
+        rows.append(sorted(table, key=lambda row: row["game"]))
+    assert rows[0] == rows[1] == rows[2]
     assert len(rows[0]) == 3
 
 
@@ -178,59 +146,35 @@ a2,FALSE,1504211000000,4,mate,black,5+8,ga,1100,de,1200,f3 e5 g4 Qh4#,A00
 a3,TRUE,1504212000000,6,outoftime,draw,15+2,ep,1800,ze,1790,d4 d5 c4 e6 Nc3 Nf6,D37
 a4,TRUE,1504212000000,3,draw,draw,x,ep,1800,ze,1790,d4 d5 Ke3,D37
 """
-EXPECTED = """\
-[Event "Rated game"]
-[Site "a1"]
-[Result "1-0"]
-[Termination "Normal"]
-[TimeControl "600+0"]
-[White "al"]
-[Black "be"]
-[WhiteElo "1510"]
-[BlackElo "1490"]
-[ECO "C84"]
 
-1. e4 e5 2. Nf3 Nc6 3. Bb5 a6 4. Ba4 Nf6 5. O-O Be7 1-0
 
-[Event "Casual game"]
-[Site "a2"]
-[Result "0-1"]
-[Termination "Normal"]
-[TimeControl "300+8"]
-[White "ga"]
-[Black "de"]
-[WhiteElo "1100"]
-[BlackElo "1200"]
-[ECO "A00"]
+def kaggle_game(tags: str, movetext: str) -> str:
+    """Return a game with the tags of a row: event, site, result, termination, ..."""
+    names = (
+        *("Event", "Site", "Result", "Termination", "TimeControl", "White", "Black"),
+        *("WhiteElo", "BlackElo", "ECO"),
+    )
+    pairs = zip(names, tags.split(","), strict=True)
+    head = "".join(f'[{name} "{value}"]\n' for name, value in pairs if value)
+    return f"{head}\n{movetext}\n\n"
 
-1. f3 e5 2. g4 Qh4# 0-1
 
-[Event "Rated game"]
-[Site "a3"]
-[Result "1/2-1/2"]
-[Termination "Time forfeit"]
-[TimeControl "900+2"]
-[White "ep"]
-[Black "ze"]
-[WhiteElo "1800"]
-[BlackElo "1790"]
-[ECO "D37"]
-
-1. d4 d5 2. c4 e6 3. Nc3 Nf6 1/2-1/2
-
-[Event "Rated game"]
-[Site "a4"]
-[Result "1/2-1/2"]
-[Termination "Normal"]
-[White "ep"]
-[Black "ze"]
-[WhiteElo "1800"]
-[BlackElo "1790"]
-[ECO "D37"]
-
-1. d4 d5 2. Ke3 1/2-1/2
-
-"""
+EXPECTED = "".join(
+    [
+        kaggle_game(
+            "Rated game,a1,1-0,Normal,600+0,al,be,1510,1490,C84",
+            "1. e4 e5 2. Nf3 Nc6 3. Bb5 a6 4. Ba4 Nf6 5. O-O Be7 1-0",
+        ),
+        kaggle_game(
+            "Casual game,a2,0-1,Normal,300+8,ga,de,1100,1200,A00", "1. f3 e5 2. g4 Qh4# 0-1"
+        ),
+        kaggle_game(
+            "Rated game,a3,1/2-1/2,Time forfeit,900+2,ep,ze,1800,1790,D37",
+            "1. d4 d5 2. c4 e6 3. Nc3 Nf6 1/2-1/2",
+        ),
+        kaggle_game("Rated game,a4,1/2-1/2,Normal,,ep,ze,1800,1790,D37", "1. d4 d5 2. Ke3 1/2-1/2"),
+    ]
+)
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
@@ -246,8 +190,8 @@ def test_kaggle_s_table_of_games_gives_the_rows_of_its_games(kind: str, tmp_path
         ingest([str(path)], tmp_path / f"{path.suffix}-out", ALL_TRAIN, workers=1)
     outs = [tmp_path / f"{path.suffix}-out" for path in (table, games)]
     assert datasets.table(outs[0]).equals(datasets.table(outs[1]))
-    skipped = ("offset", "length")
-    found = [[{**game, **dict.fromkeys(skipped)} for game in datasets.games(out)] for out in outs]
+    other = {"offset": 0, "length": 0}
+    found = [[game | other for game in datasets.games(out)] for out in outs]
     assert found[0] == found[1]
     assert [game["dropped"] for game in found[0]] == [None, None, None, "illegal move"]
 
@@ -317,9 +261,7 @@ def patched(at: int, value: int) -> bytes:
 TEXT = "".join(datasets.random_game(seed) for seed in range(30)).encode()
 
 
-@pytest.mark.parametrize(
-    "method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA]
-)
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_LZMA])
 def test_a_zip_archive_gives_the_rows_of_its_file(method: int, tmp_path: Path) -> None:
     (tmp_path / "games.pgn").write_bytes(TEXT)
     extra = {"folder/": b"", "__MACOSX/._games.pgn": b"x", "folder/games.pgn": TEXT}
@@ -364,105 +306,58 @@ def tarred() -> bytes:
 
 
 START = chess.STARTING_FEN
-REFUSED: dict[str, tuple[Callable[[], bytes], str]] = {
-    "two files": (
-        lambda: zipped({"a.pgn": TEXT, "b.pgn": TEXT}),
-        r"zip archive of 2 files \(a.pgn, b.pgn\)",
-    ),
-    "an empty zip": (lambda: zipped({}), "empty zip archive"),
-    "only folders": (lambda: zipped({"a/": b""}), "zip archive of 0 files"),
-    "encrypted": (lambda: encrypted({"a.pgn": TEXT}), "encrypted zip archive"),
-    "a cut zip": (lambda: zipped({"a.pgn": TEXT})[:-30], "incomplete zip archive"),
-    "a zip of another version": (lambda: patched(6, 99), "zip archive .*version 9.9"),
-    "a zip of another method": (lambda: patched(10, 97), "zip archive that cannot be read"),
-    "zstd in a zip": (
-        lambda: zipped({"a.pgn.gz": gzip.compress(TEXT)}),
-        "inside a zip archive, a gzip archive",
-    ),
-    "a zip in gzip": (
-        lambda: gzip.compress(zipped({"a.pgn": TEXT})),
-        "inside a gzip archive, a zip archive",
-    ),
-    "xz": (lambda: lzma.compress(TEXT), "xz archive: unpack it"),
-    "lzma": (lambda: lzma.compress(TEXT, lzma.FORMAT_ALONE), "lzma archive: unpack it"),
-    "7z": (lambda: b"7z\xbc\xaf\x27\x1c\x00\x04" + bytes(range(256)) * 20, "7z archive: unpack it"),
-    "RAR": (lambda: b"Rar!\x1a\x07\x01\x00" + bytes(range(1, 256)) * 20, "RAR archive: unpack it"),
-    "tar": (tarred, "tar archive: unpack it"),
-    "tar.gz": (lambda: gzip.compress(tarred()), "inside a gzip archive, a tar archive"),
-    "tar.bz2": (lambda: bz2.compress(tarred()), "inside a bz2 archive, a tar archive"),
-    "a database": (lambda: b"SQLite format 3\x00" + bytes(range(1, 256)) * 40, "SQLite database"),
-    "Arrow": (lambda: b"ARROW1\x00\x00" + b"\xff" * 999, "Arrow file: save it as Parquet"),
-    "a web page": (lambda: b"<!DOCTYPE html>\n<html><body>1. e4 e5</body></html>", "web page"),
-    "games as JSON": (
-        lambda: b'{"id":"a","moves":"e4 e5"}\n{"id":"b","moves":"d4 d5"}\n',
-        "is JSON.*as PGN",
-    ),
-    "a list as JSON": (lambda: b'[\n {"fen": "x", "evals": []}\n]\n', "is JSON"),
-    "a table of results": (
-        lambda: b"white,black,result\na,b,1-0\nc,d,0-1\n",
-        "is a table of white,black,result",
-    ),
-    "a table without names": (
-        lambda: b"a,b,e4 e5 Nf3,1-0\nc,d,d4 d5,0-1\n",
-        "is a table of a,b,e4 e5",
-    ),
-    "no move": (
-        lambda: b"fen,rating,name\n" + f"{START},1,x\n".encode(),
-        "table of fen, rating.*one of",
-    ),
-    "FEN and moves": (lambda: f"{START},e2e4 e7e5\n".encode(), "put a line of names above it"),
-    "PGN in a column": (
-        lambda: b'white,pgn\na,"1. e4 e5 1-0"\nb,"1. d4 d5 1-0"\n',
-        "a column of PGN",
-    ),
+REFUSED: dict[str, bytes] = {
+    # key words of the refusal: the file
+    r"zip archive of 2 files \(a.pgn, b.pgn\)": zipped({"a.pgn": TEXT, "b.pgn": TEXT}),
+    "empty zip archive": zipped({}),
+    "zip archive of 0 files": zipped({"a/": b""}),
+    "encrypted zip archive": encrypted({"a.pgn": TEXT}),
+    "incomplete zip archive": zipped({"a.pgn": TEXT})[:-30],
+    "zip archive .*version 9.9": patched(6, 99),
+    "zip archive that cannot be read": patched(10, 97),
+    "inside a zip archive, a gzip archive": zipped({"a.pgn.gz": gzip.compress(TEXT)}),
+    "inside a gzip archive, a zip archive": gzip.compress(zipped({"a.pgn": TEXT})),
+    "xz archive: unpack it": lzma.compress(TEXT),
+    "lzma archive: unpack it": lzma.compress(TEXT, lzma.FORMAT_ALONE),
+    "7z archive: unpack it": b"7z\xbc\xaf\x27\x1c\x00\x04" + bytes(range(256)) * 20,
+    "RAR archive: unpack it": b"Rar!\x1a\x07\x01\x00" + bytes(range(1, 256)) * 20,
+    "tar archive: unpack it": tarred(),
+    "inside a gzip archive, a tar archive": gzip.compress(tarred()),
+    "inside a bz2 archive, a tar archive": bz2.compress(tarred()),
+    "SQLite database": b"SQLite format 3\x00" + bytes(range(1, 256)) * 40,
+    "Arrow file: save it as Parquet": b"ARROW1\x00\x00" + b"\xff" * 999,
+    "web page": b"<!DOCTYPE html>\n<html><body>1. e4 e5</body></html>",
+    "is JSON.*as PGN": b'{"id":"a","moves":"e4 e5"}\n{"id":"b","moves":"d4 d5"}\n',
+    "is JSON": b'[\n {"fen": "x", "evals": []}\n]\n',
+    "is a table of white,black,result": b"white,black,result\na,b,1-0\nc,d,0-1\n",
+    "is a table of a,b,e4 e5": b"a,b,e4 e5 Nf3,1-0\nc,d,d4 d5,0-1\n",
+    "table of fen, rating.*one of": f"fen,rating,name\n{START},1,x\n".encode(),
+    "has no column Moves": b"PuzzleId,FEN,Rating\n",
+    "put a line of names above it": f"{START},e2e4 e7e5\n".encode(),
+    "a column of PGN": b'white,pgn\na,"1. e4 e5 1-0"\nb,"1. d4 d5 1-0"\n',
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_be_read_is_refused_by_name(name: str, tmp_path: Path) -> None:
-    make, problem = REFUSED[name]
-    (tmp_path / "games").write_bytes(make())
+@pytest.mark.parametrize("problem", REFUSED)
+def test_what_cannot_be_read_is_refused_by_name(problem: str, tmp_path: Path) -> None:
+    (tmp_path / "games").write_bytes(REFUSED[problem])
     with pytest.raises(DumpError, match=rf"games.*{problem}"):
         ingest([str(tmp_path / "games")], tmp_path / "out", ALL_TRAIN, workers=1)
     assert not (tmp_path / "out").exists(), "a failed ingest leaves no folder"
 
 
-def test_an_unknown_table_as_parquet_says_what_is_read(tmp_path: Path) -> None:
-    pq.write_table(pa.table({"fen": [START], "depth": [3]}), tmp_path / "x.parquet")
-    with pytest.raises(DumpError, match=r"table of fen, depth.*puzzles PuzzleId"):
-        ingest([str(tmp_path / "x.parquet")], tmp_path / "out", ALL_TRAIN, workers=1)
-
-
 def test_pgn_that_looks_a_little_like_a_table_is_pgn(tmp_path: Path) -> None:
     """Commas in the first tag, in remarks and in a preamble."""
-    texts = (
-        '[Event "fen,best,move"]\n',
-        "; fen, best, move\n\n",
-        "% a, b, c\n",
-        "Games, by x, y\n\n",
-    )
+    texts = ('[Event "fen,best,move"]\n', "; fen, best\n\n", "% a, b, c\n", "Games, by x, y\n\n")
     for at, first in enumerate(texts):
-        (tmp_path / f"{at}.pgn").write_text(f'{first}[Site "x"]\n[Result "1-0"]\n\n1. e4 e5 1-0\n')
-        assert (
-            ingest([str(tmp_path / f"{at}.pgn")], tmp_path / str(at), ALL_TRAIN, workers=1)[
-                "games"
-            ]["used"]
-            == 1
-        )
+        path = tmp_path / f"{at}.pgn"
+        path.write_text(f'{first}[Site "x"]\n[Result "1-0"]\n\n1. e4 e5 1-0\n')
+        assert ingest([str(path)], tmp_path / str(at), ALL_TRAIN, workers=1)["games"]["used"] == 1
 
 
 def test_json_lines_whose_first_object_has_no_evaluation_are_read(tmp_path: Path) -> None:
-    first = f'{{"fen": "{START}"}}\n'
-    good = (
-        f'{{"fen": "{START}", "evals": [{{"pvs": [{{"cp": 20, "line": "e2e4"}}], "knodes": 1, '
-        f'"depth": 9}}]}}\n'
-    )
-    (tmp_path / "evals.jsonl").write_text(first + good)
+    line = {"pvs": [{"cp": 20, "line": "e2e4"}], "knodes": 1, "depth": 9}
+    entries = {"fen": START}, {"fen": START, "evals": [line]}
+    (tmp_path / "evals.jsonl").write_text("".join(f"{json.dumps(entry)}\n" for entry in entries))
     made = ingest([str(tmp_path / "evals.jsonl")], tmp_path / "out", ALL_TRAIN, workers=1)
     assert made["games"] == {"read": 2, "used": 1, "dropped": {"bad row": 1}}
-
-
-def test_an_empty_table_has_no_positions(tmp_path: Path) -> None:
-    (tmp_path / "puzzles.csv").write_bytes(write_csv([NAMES]))
-    with pytest.raises(DatasetError, match="0 games read"):
-        ingest([str(tmp_path / "puzzles.csv")], tmp_path / "out", ALL_TRAIN, workers=1)

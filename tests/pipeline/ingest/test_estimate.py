@@ -1,9 +1,7 @@
 """The estimate of an ingest against the ingest itself."""
 
-import gzip
 import json
 import random
-import re
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +17,6 @@ from pipeline.storage import stores
 from tests.conftest import shared_data
 from tests.pipeline import datasets
 from tests.pipeline.cli.conftest import call
-from tests.pipeline.loopback import serving
 
 FILTERED = IngestConfig(min_elo=1200, skip_plies=4, positions_per_game=20)
 
@@ -52,48 +49,28 @@ def truth(dump: Path) -> dict[str, float]:
     }
 
 
-def assert_near(result: dict[str, Any], truth: dict[str, float]) -> None:
-    for name, true in truth.items():
-        assert result[name] == pytest.approx(true, rel=0.15), name
-    assert result["minutes"] > 0
-
-
-def test_a_small_dump_is_known_exactly(dump: Path, truth: dict[str, float]) -> None:
+def test_a_small_dump_is_known_exactly_and_longer_ones_from_their_beginning(
+    dump: Path, truth: dict[str, float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file, an archive, and an archive elsewhere."""
     result = estimate([str(dump)], FILTERED, workers=1)
     assert result["basis"] == "all of the text"
     assert {name: result[name] for name in truth} == pytest.approx(truth, rel=0.001)
-    assert result["dropped"]["filter: elo"] == pytest.approx(
-        1 - truth["games_kept"] / truth["games_read"]
-    )
-
-
-def test_a_longer_one_is_estimated_from_its_beginning(
-    dump: Path, truth: dict[str, float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A file, archives, and what lies elsewhere."""
+    dropped = 1 - truth["games_kept"] / truth["games_read"]
+    assert result["dropped"]["filter: elo"] == pytest.approx(dropped)
     monkeypatch.setattr(module, "SAMPLE", 2 << 20)
     monkeypatch.setattr(module, "BLOCK", 1 << 14)
     monkeypatch.setattr("pipeline.dumps.archives._READ_ZSTD", 1 << 14)
-    path = tmp_path / "games.pgn.gz"
-    path.write_bytes(gzip.compress(dump.read_bytes(), 1))
-    near = zstandard.ZstdCompressionParameters.from_level(
-        3, window_log=15
-    )  # copies of games are too far apart to be seen
-    archive = zstandard.ZstdCompressor(compression_params=near).compress(dump.read_bytes())
+    # copies of games are too far apart to be seen
+    near = zstandard.ZstdCompressionParameters.from_level(3, window_log=15)
     place: Any = stores.place(f"memory://bucket/{random.randrange(1 << 40)}/games.pgn.zst")
-    place.write_bytes(archive)
-    with serving() as server:
-        server.publish("games.pgn.zst", archive)
-        server.publish("games.pgn", dump.read_bytes())
-        web = f"{server.url}/standard"
-        for name in (str(dump), str(path), str(place), f"{web}/games.pgn.zst", f"{web}/games.pgn"):
-            result = estimate([name], FILTERED, workers=1)
-            assert result["basis"].endswith("the rest may differ")
-            assert 40 < float(result["basis"].split()[2].rstrip("%")) < 70, name
-            assert_near(result, truth)
-    assert_near(
-        estimate([str(dump), str(path)], FILTERED), {name: 2 * true for name, true in truth.items()}
-    )
+    place.write_bytes(zstandard.ZstdCompressor(compression_params=near).compress(dump.read_bytes()))
+    for name in (str(dump), str(place)):
+        result = estimate([name], FILTERED, workers=1)
+        assert 40 < float(result["basis"].split()[2].rstrip("%")) < 70, name
+        for key, true in truth.items():
+            assert result[key] == pytest.approx(true, rel=0.15), key
+        assert result["minutes"] > 0
 
 
 def test_positions_of_other_inputs_are_estimated_too() -> None:
@@ -109,6 +86,8 @@ def test_what_keeps_nothing_or_is_nothing_is_said(dump: Path) -> None:
         estimate([str(dump)], IngestConfig(since="2099-01-01"), workers=1)
     with pytest.raises(ConfigError, match="at least one dump"):
         estimate([])
+    with pytest.raises(ConfigError, match="holds evaluated positions"):
+        estimate([str(shared_data("cases/23_evals_control.parquet"))], workers=1)
 
 
 def test_the_command_prints_an_estimate_and_writes_nothing(
@@ -119,10 +98,7 @@ def test_the_command_prints_an_estimate_and_writes_nothing(
     code, out, _ = call(capsys, monkeypatch, *words, "--json")
     assert code == 0
     assert json.loads(out)["games_read"] == 1900
-    code, out, _ = call(capsys, monkeypatch, *words)
-    assert code == 0
-    assert re.search(r"^games_read +1,900$", out, re.MULTILINE)
     assert list(tmp_path.iterdir()) == []
     code, out, error = call(capsys, monkeypatch, "ingest", str(dump))
     assert (code, out) == (2, "")
-    assert error == "fianchetto: --out DIR is missing (or give --estimate, which writes nothing)\n"
+    assert "--out DIR is missing" in error

@@ -1,14 +1,15 @@
 """Lichess's evaluated positions as inputs: rows as of the games they come from, parts of files
-read, mixtures."""
+read, mixtures; hostile rows are counted, and hostile files refused."""
 
 import io
+import json
 import random
+from collections import Counter
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import chess
-import duckdb
 import fsspec
 import numpy as np
 import pyarrow as pa
@@ -22,14 +23,9 @@ from pipeline.dataset.batches import Batches
 from pipeline.dataset.dataset import Dataset
 from pipeline.dataset.mixture import Shares
 from pipeline.dataset.position_keys import position_keys
-from pipeline.defs.checks import evaluate_checkpoint
-from pipeline.defs.tasks import probe
 from pipeline.dumps.formats import evaluations
 from pipeline.errors import ConfigError, DamagedError, DumpError, IngestError
-from pipeline.evaluation.calibrate import calibrate
-from pipeline.evaluation.report import report
 from pipeline.ingest.chunk import IngestConfig
-from pipeline.ingest.estimate import estimate
 from pipeline.ingest.job import ingest
 from pipeline.training.train import train_on
 from pipeline.validation.audit import audit
@@ -60,11 +56,9 @@ def walk_games(path: Path, games: int) -> Path:
             moves.append(f"{'' if ply % 2 else f'{ply // 2 + 1}. '}{san} {{ [%eval {value}] }}")
             if board.is_game_over():
                 break
-        texts.append(
-            f'[Event "Rated"]\n[Site "{number}"]\n[Result "{board.result()}"]\n\n{" ".join(moves)} '
-            f"1-0\n\n"
-        )
-    path.write_text("".join(text.replace('[Result "*"]', '[Result "1-0"]') for text in texts))
+        result, movetext = board.result().replace("*", "1-0"), " ".join(moves)
+        texts.append(f'[Event "Rated"]\n[Site "{number}"]\n[Result "{result}"]\n\n{movetext}\n\n')
+    path.write_text("".join(texts))
     return path
 
 
@@ -127,11 +121,6 @@ def test_fishnet_rows_are_those_of_their_games(fishnet: Path, games: Path, tmp_p
     assert "moves_by" not in manifest
 
 
-def test_evaluated_positions_are_not_estimated(fishnet: Path) -> None:
-    with pytest.raises(ConfigError, match=r"holds evaluated positions, which cannot be estimated"):
-        estimate([str(fishnet)], workers=1)
-
-
 @pytest.mark.parametrize("form", ["parquet", "jsonl.zst"])
 def test_position_evaluations_are_those_of_their_games(
     form: str, positions: Positions, fishnet: Path, games: Path, tmp_path: Path
@@ -170,11 +159,8 @@ def test_a_truncated_file_is_refused_and_damage_keeps_the_rows_before_it(
     with pytest.raises(DumpError, match=r"short\.parquet begins like Parquet and cannot be read"):
         ingest([str(short)], tmp_path / "short", COMPACT, workers=1)
     with pq.ParquetFile(fishnet) as file:
-        place = file.metadata.row_group(file.metadata.num_row_groups - 1).column(0).data_page_offset
-        before = (
-            file.metadata.num_rows
-            - file.metadata.row_group(file.metadata.num_row_groups - 1).num_rows
-        )
+        last = file.metadata.row_group(file.metadata.num_row_groups - 1)
+        place, before = last.column(0).data_page_offset, file.metadata.num_rows - last.num_rows
     broken = tmp_path / "broken.parquet"
     broken.write_bytes(whole[:place] + bytes(300) + whole[place + 300 :])
     with pytest.raises(DamagedError, match=r"broken\.parquet"):
@@ -182,17 +168,13 @@ def test_a_truncated_file_is_refused_and_damage_keeps_the_rows_before_it(
     assert 0 < datasets.manifest(tmp_path / "broken")["positions"]["total"] <= before
 
 
-def test_a_folder_and_addresses_give_the_rows_of_the_file(
-    fishnet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_and_addresses_give_the_rows_of_the_file(fishnet: Path, tmp_path: Path) -> None:
     expected = datasets.content(_ingested([str(fishnet)], tmp_path / "file"), "train-*")
     folder = tmp_path / "folder" / "spark.parquet"
     folder.mkdir(parents=True)
     (folder / "fishnet.parquet").write_bytes(fishnet.read_bytes())
-    assert (
-        datasets.content(_ingested([str(folder.parent)], tmp_path / "of-folder"), "train-*")
-        == expected
-    )
+    found = _ingested([str(folder.parent)], tmp_path / "of-folder")
+    assert datasets.content(found, "train-*") == expected
     with serving() as server:
         server.publish("fishnet.parquet", fishnet.read_bytes())
         address = f"{server.url}/standard/fishnet.parquet"
@@ -221,41 +203,29 @@ def _ingested(sources: list[str], out: Path) -> Path:
     return out
 
 
-def test_a_sample_reads_a_share_of_the_bytes_and_is_a_subset_of_a_larger_one(
+def test_a_sample_reads_a_share_of_the_row_groups_and_is_a_subset_of_a_larger_one(
     positions: Positions, tmp_path: Path
 ) -> None:
-    path = tmp_path / "many.parquet"
-    rows = [evaluated.fishnet_row(*row) for row in positions[:2_000]]
-    with pq.ParquetWriter(path, pa.Table.from_pylist(rows).schema) as writer:
+    path, shares = tmp_path / "many.parquet", (0.04, 0.3)
+    table = pa.Table.from_pylist([evaluated.fishnet_row(*row) for row in positions[:2_000]])
+    with pq.ParquetWriter(path, table.schema) as writer:
         for _ in range(100):
-            writer.write_table(pa.Table.from_pylist(rows))
-    with serving() as server:
-        server.publish("many.parquet", path.read_bytes())
-        taken: dict[float, set[int]] = {}
-        for share in (0.04, 0.3):
-            sample = evaluations.Sample(share)
-            taken[share] = {number for number in range(100) if sample.takes("many.parquet", number)}
-        assert 0 < len(taken[0.04]) < 10 < len(taken[0.3]) < 50
-        assert taken[0.04] < taken[0.3]
-        config = IngestConfig(planes="compact", sample=0.04)
-        manifest = ingest(
-            [f"{server.url}/standard/many.parquet"], tmp_path / "out", config, workers=1
-        )
-        assert manifest["games"]["read"] == 2_000 * len(taken[0.04])
-    opened = CountingFile(path.read_bytes())
-    source = pa.PythonFile(opened, mode="r")
-    list(
-        evaluations.read_parquet(
-            "many.parquet",
-            source,
-            evaluations.FISHNET,
-            evaluations.Sample(0.04),
-            lambda share: None,
-        )
+            writer.write_table(table)
+    few, many = (
+        {number for number in range(100) if evaluations.Sample(share).takes(path.name, number)}
+        for share in shares
     )
+    assert 0 < len(few) < 10 < len(many) < 50
+    assert few < many
+    config = IngestConfig(planes="compact", sample=shares[0])
+    manifest = ingest([str(path)], tmp_path / "out", config, workers=1)
+    assert manifest["games"]["read"] == 2_000 * len(few)
+    opened, sample = CountingFile(path.read_bytes()), evaluations.Sample(shares[0])
+    source = pa.PythonFile(opened, mode="r")
+    list(evaluations.read_parquet(path.name, source, evaluations.FISHNET, sample, lambda _: None))
     footer = int.from_bytes(path.read_bytes()[-8:-4], "little")
     # where texts have a dictionary they are read twice
-    most = 2 * len(taken[0.04]) / 100 * path.stat().st_size
+    most = 2 * len(few) / 100 * path.stat().st_size
     assert opened.sent < most + 3 * max(footer, 1 << 16)
 
 
@@ -270,46 +240,18 @@ class CountingFile(io.BytesIO):
         return found
 
 
-def test_filters_keep_the_rows_that_they_name(
-    fishnet: Path, positions: Positions, tmp_path: Path
-) -> None:
-    pieces = [chess.popcount(board.occupied) for board, *_ in positions]
-    values = [abs(value) for *_, value in positions]
-    config = IngestConfig(planes="compact", min_pieces=10, max_pieces=28, max_score=200)
-    manifest = ingest([str(fishnet)], tmp_path / "out", config, workers=1)
-    kept = sum(
-        10 <= count <= 28 and value <= 200 for count, value in zip(pieces, values, strict=True)
-    )
-    dropped = sum(not 10 <= count <= 28 for count in pieces)
-    assert manifest["positions"]["total"] == kept > 100
-    assert manifest["positions_dropped"] == {
-        "filter: pieces": dropped,
-        "filter: score": len(pieces) - dropped - kept,
-    }
-    with pytest.raises(ConfigError, match="max_pieces"):
-        IngestConfig(max_pieces=1)
-
-
 def test_no_position_stands_in_two_splits_and_audit_finds_those_of_games(
     fishnet: Path, games: Path, tmp_path: Path
 ) -> None:
     config = IngestConfig(planes="compact", test_share=0.3, val_share=0.2)
-    ingest(
-        [str(fishnet), str(_copy(fishnet, tmp_path / "again.parquet"))],
-        tmp_path / "out",
-        config,
-        workers=1,
-    )
+    again = tmp_path / "again.parquet"
+    again.write_bytes(fishnet.read_bytes())
+    ingest([str(fishnet), str(again)], tmp_path / "out", config, workers=1)
     keys = []
     for split in ("train", "val", "test"):
-        rows = list(Dataset.open(tmp_path / "out").rows(split, ("planes", "castling")))
-        keys.append(
-            set(
-                np.concatenate(
-                    [position_keys(part["planes"], part["castling"]) for part in rows]
-                ).tolist()
-            )
-        )
+        parts = Dataset.open(tmp_path / "out").rows(split, ("planes", "castling"))
+        found = [position_keys(part["planes"], part["castling"]) for part in parts]
+        keys.append(set(np.concatenate(found).tolist()))
     assert all(keys)
     assert len(set.union(*keys)) == sum(map(len, keys))
     alone = {row["split"]: row["in_train"] for row in audit([tmp_path / "out"])["in_train"]}
@@ -318,11 +260,6 @@ def test_no_position_stands_in_two_splits_and_audit_finds_those_of_games(
         row["split"]: row["in_train_share"] for row in audit([tmp_path / "out", games])["in_train"]
     }
     assert beside["test"] > 0.8
-
-
-def _copy(path: Path, target: Path) -> Path:
-    target.write_bytes(path.read_bytes())
-    return target
 
 
 def test_moves_of_people_and_of_engines_are_kept_apart(fishnet: Path, tmp_path: Path) -> None:
@@ -369,40 +306,176 @@ def test_training_mixes_games_and_evaluations_in_shares_and_continues_where_it_s
     assert card["data"]["shares"] == [2, 1, 1]
 
 
-def test_the_published_schema_of_other_writers_is_recognised(tmp_path: Path) -> None:
-    path = tmp_path / "duck.parquet"
-    query = (
-        f"SELECT '{START}' AS fen, 12::SMALLINT AS cp, NULL::TINYINT AS mate, 'e2e4' AS move, "
-        f"1 AS more"
-    )
-    duckdb.execute(f"COPY ({query}) TO '{path}' (FORMAT parquet)")
+# ---------------------------------------------------------------- hostile rows and files
+
+END = "4k3/8/8/8/8/8/4P3/4K3 w - -"
+
+HOSTILE: list[tuple[dict[str, Any], str]] = [
+    ({"fen": START, "cp": 20, "move": "e2e4"}, "used"),
+    ({"fen": START, "cp": 20, "move": None}, "used"),
+    ({"fen": START, "mate": -2, "move": "g1f3"}, "used"),
+    ({"fen": START, "cp": 900_000, "move": "e2e4"}, "used"),
+    ({"fen": " ".join(START.split()[:4]), "cp": 20, "move": "e2e4"}, "used"),
+    ({"fen": None, "cp": 20, "move": "e2e4"}, "bad row"),
+    ({"fen": START, "move": "e2e4"}, "bad row"),
+    ({"fen": START, "cp": 20, "mate": 3, "move": "e2e4"}, "bad row"),
+    ({"fen": START, "mate": 0, "move": "e2e4"}, "bad row"),
+    ({"fen": "", "cp": 20, "move": "e2e4"}, "bad row"),
+    ({"fen": "♔" * 64, "cp": 20, "move": "e2e4"}, "bad row"),
+    ({"fen": START + "\n" + START, "cp": 20, "move": "e2e4"}, "bad row"),
+    ({"fen": START.replace(" ", "\t"), "cp": 20, "move": "e2e4"}, "bad row"),
+    ({"fen": START + " " * 100_000, "cp": 20, "move": "e2e4"}, "bad row"),
+    ({"fen": "9" * 2_000, "cp": 20, "move": "e2e4"}, "bad row"),
+    ({"fen": START.replace(" - ", " e-3 "), "cp": 20, "move": "e2e4"}, "bad row"),
+    ({"fen": START.replace("KQkq", "KKKK"), "cp": 20, "move": "e2e4"}, "bad row"),
+    ({"fen": START.replace("0 1", f"{2**64} 1"), "cp": 20, "move": "e2e4"}, "bad row"),
+    ({"fen": START[:5] + "\0" + START[5:], "cp": 20, "move": "e2e4"}, "bad row"),
+    ({"fen": "8/8/8/8/8/8/8/8 w - - 0 1", "cp": 20, "move": "e2e4"}, "bad FEN"),
+    ({"fen": "kk6/8/8/8/8/8/8/K7 w - - 0 1", "cp": 20, "move": "a1a2"}, "bad FEN"),
+    ({"fen": "QQQQQQQQ/QQQQQQQQ/8/8/8/8/7k/K7 w - - 0 1", "cp": 1, "move": "a1a2"}, "bad FEN"),
+    ({"fen": "1r2k1r1/8/8/8/8/8/8/1R2K1R1 w KQkq - 0 1", "cp": 0, "move": "e1g1"}, "variant"),
+    ({"fen": "R5k1/5ppp/8/8/8/8/8/K7 b - - 0 1", "mate": -1, "move": None}, "no moves"),
+    ({"fen": START, "cp": 20, "move": "e2e5"}, "illegal move"),
+    ({"fen": START, "cp": 20, "move": "e1h1"}, "illegal move"),
+    ({"fen": START, "cp": 20, "move": "e2e4q"}, "illegal move"),
+    ({"fen": START, "cp": 20, "move": "z9z9"}, "illegal move"),
+    ({"fen": START, "cp": 20, "move": "Nf3"}, "illegal move"),
+    ({"fen": START, "cp": 20, "move": "e2e4\0"}, "illegal move"),
+    ({"fen": START, "cp": 20, "move": "e2e4" * 1_000}, "illegal move"),
+    ({"fen": "8/P6k/8/8/8/8/8/K7 w - - 0 1", "cp": 900, "move": "a7a8"}, "illegal move"),
+]
+
+
+def test_every_hostile_row_is_counted_by_its_reason_and_place(tmp_path: Path) -> None:
+    path = tmp_path / "hostile.parquet"
+    rows = [{"cp": None, "mate": None, "move": None, **row} for row, _ in HOSTILE]
+    pq.write_table(pa.Table.from_pylist(rows), path)
     manifest = ingest([str(path)], tmp_path / "out", COMPACT, workers=1)
-    assert manifest["positions"]["total"] == 1
+    reasons = Counter(reason for _, reason in HOSTILE)
+    assert manifest["games"] == {
+        "read": len(HOSTILE),
+        "used": reasons.pop("used"),
+        "dropped": dict(reasons),
+    }
+    found = datasets.games(tmp_path / "out")
+    assert [game["dropped"] or "used" for game in found] == [reason for _, reason in HOSTILE]
+    assert len({game["offset"] for game in found}) == len(HOSTILE)
+    kept = evaluated.read_rows(tmp_path / "out")
+    assert kept["eval"].tolist() == [20, 20, -32000, 32000, 20]
+    assert kept["label"][1] == NO_LABEL
 
 
-@pytest.mark.parametrize("known", [0, 1])
-def test_positions_without_moves_train_the_value_and_what_measures_moves_says_so(
-    positions: Positions, tmp_path: Path, known: int
+def test_hostile_lines_of_json_lose_no_other_line(tmp_path: Path) -> None:
+    good = json.dumps(
+        {
+            "fen": START,
+            "evals": [{"pvs": [{"cp": 20, "line": "e2e4 e7e5"}], "knodes": 3, "depth": 20}],
+        }
+    )
+    bad = [
+        "{",
+        "[]",
+        "null",
+        '{"fen": 3, "evals": []}',
+        '{"fen": "x", "evals": [{"pvs": [{"cp": "a", "line": "e2e4"}]}]}',
+        '{"fen": "x", "evals": null}',
+        json.dumps({"fen": START, "evals": []}),
+        json.dumps({"fen": START, "evals": [{"pvs": []}]}),
+        *(
+            good.replace("20", number, 1)
+            for number in (str(10**30), "12.5", "NaN", "1e400", "true")
+        ),
+        good.replace(START, "\\u0000" + START),
+        good.replace(START, "\\ud800"),
+        good + good,
+        "[" * 100_000,
+        '{"fen": "' + "a" * 3_000_000,
+    ]
+    path = tmp_path / "lines.jsonl"
+    bad.append(good[:40])  # torn, the last line
+    path.write_text("\n".join(f"{good}\n{line}" for line in bad))
+    manifest = ingest([str(path)], tmp_path / "out", COMPACT, workers=1)
+    assert manifest["games"]["used"] == len(bad)
+    assert manifest["games"]["dropped"] == {"bad row": len(bad)}
+
+
+GOOD = {"fen": [START], "cp": [1], "mate": [1], "move": ["e2e4"]}
+WRONG: dict[str, tuple[list[str], list[Any]]] = {
+    # key words: names and values of the columns
+    "column fen is int64": ([*GOOD], [[1], [1], [1], ["e2e4"]]),
+    "column cp is string": ([*GOOD], [[START], ["a"], [1], ["e2e4"]]),
+    "column cp is list": ([*GOOD], [[START], [[1]], [1], ["e2e4"]]),
+    "column fen occurs twice": ([*GOOD, "fen"], [*GOOD.values(), [START]]),
+    "evaluations fen, cp, mate, move": (["fen", "cp"], [[START], [1]]),
+}
+
+
+@pytest.mark.parametrize("problem", WRONG)
+def test_wrong_columns_are_refused_with_the_file_s_name(problem: str, tmp_path: Path) -> None:
+    path, (names, values) = tmp_path / "wrong.parquet", WRONG[problem]
+    pq.write_table(pa.Table.from_arrays([pa.array(column) for column in values], names), path)
+    with pytest.raises(DumpError, match=problem) as caught:
+        ingest([str(path)], tmp_path / "out", COMPACT, workers=1)
+    assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("cp", "kept"),
+    [
+        (pa.array([12.0, None, np.nan, np.nan, 7.0]), [12, -32000, -32000, 7]),
+        (pa.array([12.5, 1e30, np.inf, -np.inf, 7.0]), [-32000, -32000, 7]),
+        (pa.array([2**64 - 1, 0, 5, 6, 7], pa.uint64()), [5, 7]),
+        (pa.array([2**63 - 1, -(2**63), 5, 6, 7], pa.int64()), [32000, 5, 7]),
+        (pa.nulls(5), [-32000, -32000]),
+    ],
+)
+def test_a_number_that_is_none_loses_no_other_row(
+    cp: pa.Array, kept: list[int], tmp_path: Path
 ) -> None:
-    rows = (
-        evaluated.fishnet_row(*row) | ({} if at < known else {"move": None})
-        for at, row in enumerate(positions[:600])
+    path = tmp_path / "numbers.parquet"
+    has_mate = [False, True, False, True, False]
+    mate = pa.array([-3.0 if mate else None for mate in has_mate])
+    pq.write_table(
+        pa.table({"fen": [START] * 5, "cp": cp, "mate": mate, "move": ["e2e4"] * 5}), path
     )
-    evaluated.write_parquet(tmp_path / "rows.parquet", rows)
-    out, net = tmp_path / "out", tmp_path / "net"
-    config = IngestConfig(planes="compact", test_share=0.2, val_share=0.3)
-    ingest([str(tmp_path / "rows.parquet")], out, config, workers=1)
-    card = train_on(
-        [out], "fianchetto-xs", TrainConfig(steps=2, batch_size=16, device="cpu", threads=1), net
+    manifest = ingest([str(path)], tmp_path / "out", COMPACT, workers=1)
+    assert manifest["games"]["read"] == 5
+    assert evaluated.read_rows(tmp_path / "out")["eval"].tolist() == kept
+
+
+ANALYSES = pa.table(
+    {
+        "fen": [START, None, None, START, "9" * 2_000, END],
+        "line": ["e2e4 e7e5", "a2a3", "a2a3", "d2d4", "a2a3", "e2e4"],
+        "depth": [20.0, 99.0, 99.0, np.nan, 99.0, 20.0],
+        "knodes": [5, 5, 5, 5, 5, 5],
+        "cp": [20, 1, 2, 30, 3, 40],
+        "mate": pa.nulls(6, pa.int64()),
+    }
+)
+
+
+def test_a_bad_analysis_is_not_taken_for_its_neighbour_s(tmp_path: Path) -> None:
+    path = tmp_path / "analyses.parquet"
+    pq.write_table(ANALYSES, path)
+    manifest = ingest([str(path)], tmp_path / "out", COMPACT, workers=1)
+    assert manifest["games"] == {"read": 6, "used": 3, "dropped": {"bad row": 3}}
+    assert evaluated.read_rows(tmp_path / "out")["eval"].tolist() == [20, 30, 40]
+
+
+@pytest.mark.parametrize("repeated", [True, False])
+def test_long_texts_are_read_few_at_a_time(repeated: bool, tmp_path: Path) -> None:
+    path = tmp_path / "bomb.parquet"
+    good = pa.table(
+        {"fen": [START], "cp": [1], "mate": pa.array([None], pa.int64()), "move": ["e2e4"]}
     )
-    assert card["finished"]
-    assert card["metrics"]["value_loss"] > 0
-    if not known:
-        assert "validation_top1" not in card["metrics"]
-        with pytest.raises(ConfigError, match="positions has a known move"):
-            report(net, positions=out)
-        with pytest.raises(ConfigError, match="nothing can be fitted"):
-            calibrate(net, out, rows=20, simulations=2)
-        probed = probe(net, out, None, 20)
-        assert probed == {"loss": None, "rows": 0}
-        assert evaluate_checkpoint(probed).passed
+    bomb = good.set_column(0, "fen", pa.array(["k" * (1 << 20)])).take(pa.array([0] * 100))
+    with pq.ParquetWriter(path, good.schema, use_dictionary=repeated, compression="zstd") as writer:
+        writer.write_table(good)
+        writer.write_table(bomb)
+    with pq.ParquetFile(path) as file:
+        sizes = [evaluations._batch_size(file, path, group, ["fen", "move"]) for group in (0, 1)]
+    assert sizes[0] == evaluations.BATCH
+    assert sizes[1] <= 16
+    manifest = ingest([str(path)], tmp_path / "out", COMPACT, workers=1)
+    assert manifest["games"] == {"read": 101, "used": 1, "dropped": {"bad row": 100}}

@@ -24,13 +24,7 @@ from tests.pipeline import datasets
 
 Headers = Mapping[str, str]
 CONFIG = IngestConfig(test_share=0.0, val_share=0.0)
-EVENTS = (
-    "Rated Blitz game",
-    "Casual Rapid game",
-    "rated Bullet tournament https://lichess.org/tournament/x",
-    "WCh 1972",
-    "",
-)
+EVENTS = ("Rated Blitz game", "Casual Rapid game", "rated Bullet tournament", "WCh 1972", "")
 CONTROLS = (
     "15+0", "29+0", "30+0", "60+1", "179+0", "180+0", "120+9", "479+0", "480+0", "1499+0", "1500+0",
     "0+1", "-", "?", "40/9000", "", "10|5", "15 min", "5 3", "90+0.5", "1 in 5 days", "*180",
@@ -38,15 +32,9 @@ CONTROLS = (
 )  # fmt: skip
 ENDS = ("Normal", "Time forfeit", "time forfeit", "Abandoned", "x won by resignation", "")
 DATES = (
-    "2013.01.31",
-    "2020.02.29",
-    "2020.03.01",
-    "2024.12.31",
-    "2020.??.??",
-    "????.??.??",
-    "2020.02.3",
-    "",
-)
+    "2013.01.31", "2020.02.29", "2020.03.01", "2024.12.31", "2020.??.??", "????.??.??",
+    "2020.02.3", "2020.1?.01", "",
+)  # fmt: skip
 TITLED = ("", "", "GM", "IM", "BOT", "CM", "gm")
 PLAYERS = ("ann", "bob", "lichess AI level 3", "")
 
@@ -98,19 +86,8 @@ def speed(tags: Headers) -> str:
     if not re.fullmatch(r"\d{1,5}(\+\d{1,3})?", tags.get("TimeControl", "")):
         return "unknown"
     seconds = int(base) + 40 * int(increment or 0)
-    return next(
-        (
-            name
-            for name, most in (
-                ("ultrabullet", 29),
-                ("bullet", 179),
-                ("blitz", 479),
-                ("rapid", 1499),
-            )
-            if seconds <= most
-        ),
-        "classical",
-    )
+    limits = {"ultrabullet": 29, "bullet": 179, "blitz": 479, "rapid": 1499}
+    return next((name for name, most in limits.items() if seconds <= most), "classical")
 
 
 def bot(tags: Headers) -> bool:
@@ -123,35 +100,24 @@ def date(tags: Headers) -> str:
     return text.replace(".", "-") if len(text) == 10 and "?" not in text else ""
 
 
-FILTERS: dict[str, tuple[dict[str, Any], str, Callable[[Headers], bool]]] = {
-    "low elo": ({"min_elo": 1200}, "filter: elo", lambda tags: min(elos(tags)) >= 1200),
-    "high elo": ({"max_elo": 2000}, "filter: elo", lambda tags: max(elos(tags)) <= 2000),
-    "rated": (
-        {"rated_only": True},
-        "filter: casual",
-        lambda tags: tags["Event"].lower().startswith("rated"),
-    ),
-    "no bots": ({"exclude_bots": True}, "filter: bot", lambda tags: not bot(tags)),
-    "fast": (
-        {"speeds": ("ultrabullet", "bullet")},
-        "filter: speed",
-        lambda tags: speed(tags) in ("ultrabullet", "bullet"),
-    ),
-    "slow": (
-        {"speeds": ("blitz", "rapid", "classical", "correspondence")},
-        "filter: speed",
-        lambda tags: speed(tags) in ("blitz", "rapid", "classical", "correspondence"),
-    ),
-    "ends": (
+FAST, SLOW = ("ultrabullet", "bullet"), ("blitz", "rapid", "classical", "correspondence")
+FILTERS: dict[str, tuple[dict[str, Any], Callable[[Headers], bool]]] = {
+    # reason, with a number where there are several: settings, and the games that they keep
+    "elo": ({"min_elo": 1200}, lambda tags: min(elos(tags)) >= 1200),
+    "elo 2": ({"max_elo": 2000}, lambda tags: max(elos(tags)) <= 2000),
+    "casual": ({"rated_only": True}, lambda tags: tags["Event"].lower().startswith("rated")),
+    "bot": ({"exclude_bots": True}, lambda tags: not bot(tags)),
+    "speed": ({"speeds": FAST}, lambda tags: speed(tags) in FAST),
+    "speed 2": ({"speeds": SLOW}, lambda tags: speed(tags) in SLOW),
+    "termination": (
         {"terminations": ("normal", "time forfeit")},
-        "filter: termination",
         lambda tags: tags.get("Termination", "").lower() in ("normal", "time forfeit"),
     ),
-    "dates": (
+    "date": (
         {"since": "2020-02-29", "until": "2020-12-31"},
-        "filter: date",
         lambda tags: "2020-02-29" <= date(tags) <= "2020-12-31",
     ),
+    "date 2": ({"until": "2020-12-31"}, lambda tags: "" < date(tags) <= "2020-12-31"),
 }
 
 
@@ -159,18 +125,14 @@ FILTERS: dict[str, tuple[dict[str, Any], str, Callable[[Headers], bool]]] = {
 def test_a_filter_keeps_the_games_that_its_tags_say(
     name: str, dump: Path, read: list[chess.pgn.Game], tmp_path: Path
 ) -> None:
-    changes, reason, wanted = FILTERS[name]
-    keep = [wanted(game.headers) for game in read]
+    changes, wanted = FILTERS[name]
+    reason, keep = f"filter: {name.split()[0]}", [wanted(game.headers) for game in read]
     assert 10 < sum(keep) < 230
     manifest = ingest([str(dump)], tmp_path / "out", replace(CONFIG, **changes), workers=1)
-    assert [game["dropped"] for game in datasets.games(tmp_path / "out")] == [
-        None if kept else reason for kept in keep
-    ]
-    assert manifest["games"] == {
-        "read": 240,
-        "used": sum(keep),
-        "dropped": {reason: 240 - sum(keep)},
-    }
+    dropped = [game["dropped"] for game in datasets.games(tmp_path / "out")]
+    assert dropped == [None if kept else reason for kept in keep]
+    counts = {"read": 240, "used": sum(keep), "dropped": {reason: 240 - sum(keep)}}
+    assert manifest["games"] == counts
     assert manifest["positions"]["total"] == sum(
         len(list(game.mainline_moves())) for game, kept in zip(read, keep, strict=True) if kept
     )
@@ -216,17 +178,13 @@ def test_rows_are_kept_by_ply_clock_and_eval(
         rows, manifest = rows_with(dump, tmp_path / name, **changes)
         expected = {place: row for place, row in whole.items() if wanted(row)}
         assert rows == expected
-        lost = (
-            {game for game, _ in whole} - {game for game, _ in expected}
-            if name == "no eval"
-            else set()
-        )
+        lost: set[int] = set()
+        if name == "no eval":
+            lost = {game for game, _ in whole} - {game for game, _ in expected}
         dropped = sum(1 for (game, _), row in whole.items() if not wanted(row) and game not in lost)
         assert manifest["positions_dropped"] == {f"filter: {name}": dropped}
         assert manifest["games"]["dropped"] == ({"filter: no evals": len(lost)} if lost else {})
-        assert (
-            manifest["positions"]["total"] == manifest["positions"]["train"] == len(expected) > 500
-        )
+        assert manifest["positions"]["train"] == len(expected) > 500
 
 
 def test_each_game_gives_at_most_so_many_positions_and_others_do_not_matter(
@@ -265,38 +223,12 @@ def test_a_sample_is_a_share_of_games_stable_and_nested(tmp_path: Path) -> None:
     # other tags, other line ends: the same games
     text = path.read_text().replace("[Site", '[Round "9"]\n[Site')
     (tmp_path / "other.pgn").write_bytes(text.rstrip().encode())
-    ingest(
-        [str(tmp_path / "other.pgn")],
-        tmp_path / "other",
-        replace(CONFIG, sample=0.1, chunk_mib=1),
-        workers=1,
-    )
-    assert {
-        game["site"] for game in datasets.games(tmp_path / "other") if game["dropped"] is None
-    } == tenth
-    ingest([str(path)], tmp_path / "seed", replace(CONFIG, sample=0.1, seed=1), workers=1)
-    assert {
-        game["site"] for game in datasets.games(tmp_path / "seed") if game["dropped"] is None
-    } != tenth
-
-
-def test_workers_change_no_byte_with_every_filter_on(tmp_path: Path) -> None:
-    path = tmp_path / "games.pgn"
-    path.write_text("".join(datasets.random_game(seed % 90) for seed in range(700)))
-    config = replace(
-        CONFIG, chunk_mib=1, sample=0.8, positions_per_game=20, skip_plies=2, test_share=0.1,
-    )  # fmt: skip
-    for workers in (1, 2):
-        ingest([str(path)], tmp_path / str(workers), config, workers=workers)
-    assert datasets.content(tmp_path / "1") == datasets.content(tmp_path / "2")
-    assert len(datasets.manifest(tmp_path / "1")["files"]) > 3
-
-
-def test_a_finished_dataset_is_recognised_by_its_filters(tmp_path: Path) -> None:
-    path = datasets.dump(tmp_path / "games.pgn", 5)
-    ingest([str(path)], tmp_path / "out", workers=1)
-    with pytest.raises(DatasetError, match=r"other settings \(speeds\)"):
-        ingest([str(path)], tmp_path / "out", IngestConfig(speeds=("blitz",)), workers=1)
+    for name, source, seed in (("other", "other.pgn", 0), ("seed", "games.pgn", 1)):
+        config = replace(CONFIG, sample=0.1, chunk_mib=1, seed=seed)
+        ingest([str(tmp_path / source)], tmp_path / name, config, workers=1)
+        games = datasets.games(tmp_path / name)
+        kept = {game["site"] for game in games if game["dropped"] is None}
+        assert (kept == tenth) == (name == "other")
 
 
 def test_a_filter_that_keeps_nothing_says_what_it_dropped(dump: Path, tmp_path: Path) -> None:
@@ -309,14 +241,12 @@ def test_a_filter_that_keeps_nothing_says_what_it_dropped(dump: Path, tmp_path: 
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"min_clock": -1}, "min_clock must be at least 0"),
         ({"min_elo": 9, "max_elo": 8}, "max_elo 8 is below min_elo 9"),
         ({"speeds": ("fast",)}, "speeds: 'fast' is none of ultrabullet, "),
-        ({"sample": 0.0}, "sample must be greater than 0"),
-        ({"sample": float("nan")}, "sample must be a finite number"),
-        ({"since": "2024"}, "since must be a day like 2024-01-31, not '2024'"),
-        ({"since": "2024-02-30"}, "since must be a day"),
+        ({"since": "2024"}, "since must be a day like"),
+        ({"since": "2024-02-30"}, "since must be a day like"),
         ({"since": "2024-02-02", "until": "2024-02-01"}, "until 2024-02-01 is before since"),
+        ({"test_share": 0.6, "val_share": 0.5}, "below 1 together"),
     ],
 )
 def test_filters_that_cannot_be_are_refused(wrong: dict[str, Any], message: str) -> None:
@@ -327,14 +257,8 @@ def test_filters_that_cannot_be_are_refused(wrong: dict[str, Any], message: str)
 def test_mixing_is_splitmix64() -> None:
     # The first outputs of Vigna's splitmix64.c from the state 1234567, as published with Rosetta
     # Code's task "Splitmix64".
-    wanted = [
-        6457827717110365317,
-        3203168211198807973,
-        9817491932198370423,
-        4593380528125082431,
-        16408922859458223821,
-    ]
-    got = [int(splitmix64(np.array([1234567], np.uint64), turn)[0]) for turn in range(5)]
+    wanted = [6457827717110365317, 3203168211198807973, 9817491932198370423]
+    got = [int(splitmix64(np.array([1234567], np.uint64), turn)[0]) for turn in range(3)]
     assert got == wanted
 
 

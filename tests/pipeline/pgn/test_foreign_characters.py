@@ -197,7 +197,7 @@ def test_some_foreign_characters_never_change_a_move(tmp_path: Path) -> None:
     cases = [
         case
         for name in foreign.GAMES
-        for case in foreign.alterations(name, chance.sample(foreign.CHARACTERS, 3))
+        for case in foreign.alterations(name, chance.sample(foreign.CHARACTERS, 6))
     ]
     assert_sound(judge_all(chance.sample(cases, min(3000, len(cases))), tmp_path / "games.pgn"))
 

@@ -124,35 +124,28 @@ def expected_rows(reading: Reading) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_every_row_holds_what_python_chess_says(name: str, tmp_path: Path) -> None:
+def test_rows_and_games_hold_what_python_chess_says(name: str, tmp_path: Path) -> None:
     readings, games, rows = made(name, tmp_path)
     assert len(games) == len(readings) == GAMES
     compared = 0
     for number, (reading, game) in enumerate(zip(readings, games, strict=True)):
+        tags = reading.headers
         assert (game["dropped"] or "used") == reading.verdict
+        assert game["white_elo"] == rating(reading, chess.WHITE)
+        assert game["black_elo"] == rating(reading, chess.BLACK)
+        for column, tag in (("time_control", "TimeControl"), ("eco", "ECO")):
+            assert game[column] == tags.get(tag)
+        assert game["termination"] == tags.get("Termination")
+        assert game["site"] == tags.get("Site", "").rpartition("/")[2]
+        assert game["result"] == reading.result
         if game["dropped"]:
             assert number not in rows
             continue
         expected = expected_rows(reading)
+        assert game["plies"] == len(expected)
         for mine, theirs in zip(rows[number], expected, strict=True):
             assert {column: mine[column] for column in theirs} == theirs, (
                 f"{name}: game {number}, ply {theirs['ply']}"
             )
         compared += len(expected)
     assert compared > 20 * GAMES
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_the_games_table_holds_the_tags(name: str, tmp_path: Path) -> None:
-    readings, games, _ = made(name, tmp_path)
-    for reading, game in zip(readings, games, strict=True):
-        tags = reading.headers
-        assert game["white_elo"] == rating(reading, chess.WHITE)
-        assert game["black_elo"] == rating(reading, chess.BLACK)
-        assert game["time_control"] == tags.get("TimeControl")
-        assert game["eco"] == tags.get("ECO")
-        assert game["termination"] == tags.get("Termination")
-        assert game["site"] == tags.get("Site", "").rpartition("/")[2]
-        assert game["result"] == reading.result
-        if not game["dropped"]:
-            assert game["plies"] == len(reading.moves)

@@ -15,9 +15,8 @@ FOLDERS = (
     "pgn-extract", "python-chess", "yacai",
 )  # fmt: skip
 
-COMPARED = 200
-"""Games of a hostile file that are compared: all but those of 13 files of 500 ordinary games each,
-at 2 ms a game."""
+COMPARED = 60
+"""Games of a file that the quick tests compare, at 2 ms a game; the slow ones compare all."""
 
 FATES = {
     # What becomes of the games of a folder. python-chess can read on through null moves, and plays
@@ -74,15 +73,24 @@ def test_every_file_is_in_a_folder_that_is_compared() -> None:
     assert len(everything) == 313
 
 
-@pytest.mark.parametrize("folder", ["", *FOLDERS])
-def test_hostile_files_give_the_games_that_python_chess_can_replay(folder: str) -> None:
+@pytest.mark.parametrize(
+    ("folder", "compared"),
+    [
+        *((folder, COMPARED) for folder in ("", *FOLDERS)),
+        *(pytest.param(folder, 1_000, marks=pytest.mark.slow) for folder in ("", *FOLDERS)),
+    ],
+)
+def test_hostile_files_give_the_games_that_python_chess_can_replay(
+    folder: str, compared: int
+) -> None:
     fates: Counter[str] = Counter()
     for path, name in files(folder):
-        fates += compare(path, name, COMPARED)
+        fates += compare(path, name, compared)
     assert fates == FATES[folder]
 
 
+@pytest.mark.parametrize("most", [COMPARED, pytest.param(1_000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", REAL)
-def test_real_files_give_the_games_that_python_chess_can_replay(name: str) -> None:
+def test_real_files_give_the_games_that_python_chess_can_replay(name: str, most: int) -> None:
     compared, fates = REAL[name]
-    assert compare(shared_data(f"pgn/{name}"), name, compared) == fates
+    assert compare(shared_data(f"pgn/{name}"), name, min(compared, most)) == fates

@@ -1,4 +1,4 @@
-"""The values of the tags of a chunk's games.
+"""The games of a chunk: the values of their tags, their starting positions and results.
 
 Axes: G games, F tags, S starting positions.
 """
@@ -12,10 +12,10 @@ import chess
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.board.position import FenError, from_fen, parse_fen, playable
+from engine.board.position import WORDS, FenError, from_fen, parse_fen, playable
 from pipeline.pgn import replay, tags
-from pipeline.pgn.foreign import DASHES
 from pipeline.pgn.san import UNKNOWN_RESULT
+from pipeline.pgn.text import DASHES, translate_movetext
 
 TIME_CONTROL = re.compile(r" *(\d{1,9})(?:\+(\d{1,9}))? *", re.ASCII)
 """`B` or `B+I`, which the PGN standard (9.6.1) counts in seconds, as Lichess writes it.
@@ -29,6 +29,8 @@ MAX_BASE, MAX_INCREMENT = 65_534, 254
 NO_LABELS = 255
 """Parity of a game whose moves are all labels."""
 
+# Lichess and python-chess both call standard chess from a set-up position "From Position".
+STANDARD = frozenset({"", "standard", "chess", "classical", "normal", "illegal", "from position"})
 
 _SCORES = {"1": 2, "0": 0, "1/2": 1, "½": 1, "0.5": 1, "0,5": 1, ".5": 1}
 """Points of a player in a Result, doubled."""
@@ -43,7 +45,7 @@ NO_SETUP = frozenset({"", "0", "?", "-"})
 class Tagged(NamedTuple):
     """The games of a chunk with the values of their tags."""
 
-    # of the chunk, its movetext in ASCII where that is certain (pipeline.pgn.foreign)
+    # of the chunk, its movetext in ASCII where that is certain (pipeline.pgn.text)
     text: NDArray[np.uint8]
     games: replay.Games
     spans: NDArray[np.int64]  # [G, F, 2]
@@ -55,8 +57,8 @@ class Tagged(NamedTuple):
     setups: NDArray[np.uint64]  # [S, 16] starting positions; the first is the usual one
     # [G, 2] whether White and Black are among the players whose moves are wanted
     is_player: NDArray[np.bool_]
-    # evaluated positions: depth of the analysis, 0: unknown; None: games
-    depth: NDArray[np.int32] | None = None
+    is_evaluations: bool = False
+    """Whether they are lines of evaluated positions (pipeline/pgn/evaluation_rows.py)."""
 
 
 def numbers(text: NDArray[np.uint8], spans: NDArray[np.int64], missing: int) -> NDArray[np.int32]:
@@ -179,3 +181,73 @@ def count_names(text: NDArray[np.uint8], spans: NDArray[np.int64], most: int) ->
         for span in spans[:, side]
     )
     return dict(Counter(names).most_common(most))
+
+
+def _allocate_games(bounds: NDArray[np.int64]) -> replay.Games:
+    """Return games of which nothing is known but where they begin, int64[G + 1]."""
+    count = len(bounds) - 1
+    return replay.Games(
+        start=bounds,
+        movetext=np.zeros(count, dtype=np.int64),
+        result=np.full(count, UNKNOWN_RESULT, dtype=np.int8),
+        base=np.full(count, -1, dtype=np.int32),
+        setup=np.zeros(count, dtype=np.int32),
+        status=np.full(count, replay.USED, dtype=np.uint8),
+        plies=np.zeros(count, dtype=np.uint16),
+        stop=np.zeros(count, dtype=np.int64),
+        identity=np.zeros(count, dtype=np.uint64),
+    )
+
+
+def read_evaluations(text: NDArray[np.uint8], starts: NDArray[np.int64]) -> Tagged:
+    """Return lines of evaluated positions as games without tags."""
+    games, count = _allocate_games(np.append(starts, len(text))), len(starts)
+    games.result[:] = replay.NO_RESULT
+    unrated, unknown = np.zeros(count, dtype=np.int32), np.full(count, -1, dtype=np.int32)
+    # no tags: one zero, broadcast, since 33 MB of them would take longer than a chunk's FENs
+    spans = np.broadcast_to(np.int64(0), (count, len(tags.TAGS), 2))
+    parity, setups = np.full(count, NO_LABELS, np.uint8), np.empty((0, WORDS), np.uint64)
+    is_player = np.zeros((count, 2), dtype=np.bool_)
+    return Tagged(text, games, spans, unrated, unrated, unknown, parity, setups, is_player, True)
+
+
+def read_games(
+    text: NDArray[np.uint8], starts: NDArray[np.int64], players: Collection[str] = ()
+) -> Tagged:
+    """Return the games at `starts` with the values of their tags.
+
+    Games that their tags rule out have a status other than USED: variants, bad positions, results
+    without a score.
+    """
+    bounds = np.append(starts, len(text))
+    spans = np.zeros((len(starts), len(tags.TAGS), 2), dtype=np.int64)
+    games = _allocate_games(bounds)
+    tags.scan_tags(text, bounds, spans, games.movetext)
+    text = translate_movetext(text, games.movetext, bounds)
+    read_results(text, spans[:, tags.RESULT], games)
+    control = map_values(text, spans[:, tags.TIME_CONTROL], read_time_control, np.int32)
+    games.base[:], increment = control.reshape(-1, 2).T
+    white = numbers(text, spans[:, tags.WHITE_ELO], 0)
+    black = numbers(text, spans[:, tags.BLACK_ELO], 0)
+    setups = read_fens(text, spans, games)
+    is_standard = matches(
+        text, spans[:, tags.VARIANT], lambda variant: variant.strip().lower() in STANDARD
+    )
+    games.status[~is_standard] = replay.VARIANT
+    parity = _read_parity(text, spans[:, tags.LABELS], games)
+    is_player = find_players(text, spans, players)
+    return Tagged(text, games, spans, white, black, increment, parity, setups, is_player)
+
+
+def _read_parity(
+    text: NDArray[np.uint8], spans: NDArray[np.int64], games: replay.Games
+) -> NDArray[np.uint8]:
+    """Return which plies are labels in puzzles and the like, from their tag, uint8[G].
+
+    Marks entries that could not be converted.
+    """
+    present = spans[:, 1] > 0
+    number = numbers(text, spans, NO_LABELS)
+    games.result[present] = replay.NO_RESULT
+    games.status[present & (number > 1)] = replay.BAD_ROW
+    return np.where(present & (number <= 1), number, NO_LABELS).astype(np.uint8)

@@ -5,7 +5,8 @@ import re
 
 import numpy as np
 
-from pipeline.pgn import foreign, lines, tags
+from pipeline.pgn import tags
+from pipeline.pgn import text as lines
 
 
 def test_scans_over_lines_find_what_a_search_byte_by_byte_finds() -> None:
@@ -28,14 +29,3 @@ def test_scans_over_lines_find_what_a_search_byte_by_byte_finds() -> None:
             assert lines.last_brace(text, at, end) == (ord(braces[-1]) if braces else 0)
             tag = re.match(rb"\[[^%\]\r\n][^\]\r\n]*\](?=[\r\n]|\Z)|\[\](?=[\r\n]|\Z)", part)
             assert tags.plain_close(text, at, end) == (at + tag.end() - 1 if tag else -1)
-
-
-def test_movetext_is_foreign_only_outside_comments() -> None:
-    braces = 70 * "{a}"
-    commented = [(f"{braces}{{é é}}", ""), ("{é", "")]
-    for comment, outside in [*commented, (braces, "é"), ("{é}", "é"), ("é", "{")]:
-        data = (comment + 70 * " " + outside).encode()
-        text, mark = np.frombuffer(data, dtype=np.uint8), np.zeros(1, dtype=np.bool_)
-        foreign._mark_foreign(text, np.array([0]), np.array([0, len(data)]), mark)
-        is_foreign = not re.sub(r"\{[^}]*(\}|\Z)", "", data.decode()).isascii()
-        assert mark[0] == is_foreign, data

@@ -1,0 +1,387 @@
+"""What PGN text is made of below its tags and moves, compiled: lines, blanks, comments, variations,
+and characters that are not ASCII.
+
+Every kernel takes the text (uint8), the byte to begin at and the byte the text ends at, and never
+reads past that.
+
+`translate_movetext` puts foreign characters into ASCII where their meaning is certain: figurines
+become letters, no-break and other spaces blanks, typographic dashes hyphens, a half `1/2`, and
+signs of evaluation `!`, which is ignored. Zero-width characters between tokens are dropped.
+Everything else stays: the game is then dropped for an unreadable move. Comments are not changed.
+"""
+
+import re
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from engine.kernels import BORROWING
+
+NO_EVAL, NO_CLOCK = -32768, 65535
+MATE = 32000
+"""Centipawns of a forced mate; evals are clipped to it."""
+
+
+@njit(**BORROWING)
+def is_space(char: Any) -> Any:
+    """Return whether a byte is white space to Python, line ends included."""
+    return 9 <= char <= 13 or 28 <= char <= 32
+
+
+# ---------------------------------------------------------------- lines
+
+LOOK = 64
+"""Bytes that are compared at a time: the compiler makes vector instructions of a loop over them
+without break and negative indices."""
+_NONE = np.uint8(LOOK)
+
+
+@njit(**BORROWING)
+def line_stop(text: Any, at: Any, end: Any, other: Any) -> Any:
+    """Return the first byte from `at` on that is LF, CR or `other`, or `end`."""
+    other = np.uint8(other)
+    while at + LOOK <= end:
+        found, first = _NONE, np.uint64(at)
+        for offset in range(LOOK):
+            char = text[first + np.uint64(offset)]
+            stops = (char == 10) | (char == 13) | (char == other)
+            found = min(found, np.uint8(offset) if stops else _NONE)
+        if found < _NONE:
+            return at + np.int64(found)
+        at += LOOK
+    while at < end and text[at] != 10 and text[at] != 13 and text[at] != other:
+        at += 1
+    return at
+
+
+@njit(**BORROWING)
+def last_brace(text: Any, at: Any, end: Any) -> Any:
+    """Return the last brace of `text[at:end]`, 0 for none."""
+    while at + LOOK <= end:
+        found, first = False, np.uint64(end - LOOK)
+        for offset in range(LOOK):
+            char = text[first + np.uint64(offset)]
+            found |= (char == 123) | (char == 125)
+        if found:
+            break
+        end -= LOOK
+    while end > at:
+        end -= 1
+        if text[end] == 123 or text[end] == 125:
+            return int(text[end])
+    return 0
+
+
+@njit(**BORROWING)
+def next_line(text: Any, stop: Any, end: Any) -> Any:
+    """Return the byte after the line end (LF, CR LF or CR alone) at `stop`, or `end`."""
+    if stop + 1 < end and text[stop] == 13 and text[stop + 1] == 10:
+        stop += 1
+    return min(stop + 1, end)
+
+
+@njit(**BORROWING)
+def line_end(text: Any, at: Any, end: Any) -> Any:
+    """Return the byte after the line end that follows `at`, or `end`."""
+    return next_line(text, line_stop(text, at, end, 10), end)
+
+
+@njit(**BORROWING)
+def is_line_end(text: Any, at: Any, end: Any) -> Any:
+    """Return whether the line ends at `at`."""
+    return at >= end or text[at] == 10 or text[at] == 13
+
+
+@njit(**BORROWING)
+def skip_marks(text: Any, at: Any, end: Any) -> Any:
+    """Return the first byte from `at` on that begins no UTF-8 byte-order mark: joined files have
+    one each.
+    """
+    while at + 3 <= end and text[at] == 0xEF and text[at + 1] == 0xBB and text[at + 2] == 0xBF:
+        at += 3
+    return at
+
+
+@njit(**BORROWING)
+def skip_blanks(text: Any, at: Any, end: Any) -> Any:
+    """Return the first byte from `at` on that ends the line or is visible: no-break and zero-width
+    spaces are skipped too.
+    """
+    while at < end:
+        char = text[at]
+        if char < 128:
+            if char == 10 or char == 13 or not is_space(char):
+                break
+            at += 1
+        elif char == 0xA0:  # Latin-1
+            at += 1
+        elif char == 0xC2 and at + 1 < end and (text[at + 1] == 0xA0 or text[at + 1] == 0xAD):
+            at += 2
+        elif at + 2 >= end:
+            break
+        elif (
+            (char == 0xEF and text[at + 1] == 0xBB and text[at + 2] == 0xBF)
+            or (char == 0xE2 and text[at + 1] == 0x80 and text[at + 2] <= 0x8F)
+            or (char == 0xE2 and text[at + 1] == 0x80 and text[at + 2] == 0xAF)
+            or (char == 0xE2 and text[at + 1] == 0x81 and 0x9F <= text[at + 2] <= 0xA4)
+            or (char == 0xE3 and text[at + 1] == 0x80 and text[at + 2] == 0x80)
+        ):
+            at += 3
+        else:
+            break
+    return at
+
+
+# ---------------------------------------------------------------- comments and variations
+
+
+@njit(**BORROWING)
+def skip_digits(text: Any, at: Any, end: Any) -> Any:
+    """Return the first byte from `at` on that is not a digit, or `end`."""
+    while at < end and 48 <= text[at] <= 57:
+        at += 1
+    return at
+
+
+@njit(**BORROWING)
+def skip_variation(text: Any, at: Any, end: Any) -> Any:
+    """Return the byte after the `)` that closes the `(` at `at`; -1 where none does, or for a
+    comment that never ends.
+    """
+    depth = 0
+    while at < end:
+        char = text[at]
+        if char == 123:  # {
+            at += 1
+            while at < end and text[at] != 125 and text[at] != 123:
+                at += 1
+            if at == end or text[at] == 123:
+                return -1
+        # ; or % at the start of a line
+        elif char == 59 or (char == 37 and (text[at - 1] == 10 or text[at - 1] == 13)):
+            while at < end and text[at] != 10 and text[at] != 13:
+                at += 1
+        elif char == 40:
+            depth += 1
+        elif char == 41:
+            depth -= 1
+            if depth == 0:
+                return at + 1
+        at += 1
+    return -1
+
+
+@njit(**BORROWING)
+def _skip_spaces(text: Any, at: Any, end: Any) -> Any:
+    """Return the first byte from `at` on that is not white space, or `end`."""
+    while at < end and is_space(text[at]):
+        at += 1
+    return at
+
+
+@njit(**BORROWING)
+def _read_eval(text: Any, at: Any, end: Any) -> Any:
+    """Read ` 0.31]`, ` 0.31,22]`, ` 0.31/22]` or ` #-3]` after `[%eval`; return (White's centipawns
+    or NO_EVAL, next byte).
+
+    Centipawns are clipped to +-MATE; the depth is not read.
+    """
+    begin = at
+    at = _skip_spaces(text, at, end)
+    spaced = at > begin
+    mate = at < end and text[at] == 35
+    at += mate
+    negative = at < end and text[at] == 45
+    at += negative or (at < end and text[at] == 43)
+    value, digits, decimals = 0, 0, -1
+    while at < end:
+        char = text[at]
+        if char == 46 and decimals < 0 and not mate:
+            decimals = 0
+        elif 48 <= char <= 57:
+            digits += 1
+            if decimals < 2 and value < 1_000_000:
+                value = value * 10 + int(char) - 48
+                decimals += decimals >= 0
+        else:
+            break
+        at += 1
+    # the depth
+    if at + 1 < end and (text[at] == 44 or text[at] == 47) and 48 <= text[at + 1] <= 57:
+        at = skip_digits(text, at + 1, end)
+    if not spaced or digits == 0 or at >= end or text[at] != 93:
+        return NO_EVAL, at
+    if mate:
+        return (-MATE if negative or value == 0 else MATE), at  # #0: White is mated
+    for _ in range(2 - max(decimals, 0)):
+        value *= 10
+    value = min(value, MATE)
+    return (-value if negative else value), at
+
+
+@njit(**BORROWING)
+def _read_clock(text: Any, at: Any, end: Any) -> Any:
+    """Read ` H:MM:SS]` after `[%clk`, fractions dropped; return (seconds up to 65534 or NO_CLOCK,
+    byte after it).
+    """
+    begin = at
+    at = _skip_spaces(text, at, end)
+    spaced = at > begin
+    total, part, digits, colons = 0, 0, 0, 0
+    while at < end and (48 <= text[at] <= 57 or (text[at] == 58 and digits > 0)):
+        if text[at] == 58:
+            total, part, digits, colons = min((total + part) * 60, 100_000_000), 0, 0, colons + 1
+        else:
+            part, digits = min(part * 10 + int(text[at]) - 48, 100_000), digits + 1
+        at += 1
+    if at < end and text[at] == 46 and digits > 0:
+        at = skip_digits(text, at + 1, end)
+    if not spaced or colons != 2 or digits == 0 or at >= end or text[at] != 93:
+        return NO_CLOCK, at
+    return min(total + part, NO_CLOCK - 1), at
+
+
+_CLOCK, _EVALUATION = (np.frombuffer(word, dtype=np.uint8) for word in (b"clk", b"eval"))
+
+
+@njit(**BORROWING)
+def is_here(text: Any, at: Any, word: Any) -> Any:
+    """Return whether the bytes at `at`, which the text has, are those of `word`."""
+    offset = 0
+    while offset < len(word) and text[at + offset] == word[offset]:
+        offset += 1
+    return offset == len(word)
+
+
+@njit(**BORROWING)
+def read_comment(text: Any, at: Any, end: Any) -> Any:
+    """Read from `{` to its `}`: return (byte after it, eval, clock), the first of each; -1 for a
+    comment that never ends.
+
+    A brace that opens another comment in it shows that it was not closed, and holds moves of the
+    game.
+    """
+    value, clock = NO_EVAL, NO_CLOCK
+    at += 1
+    while at < end:
+        char = text[at]
+        at += 1
+        if char == 125 or char == 123:
+            return (at if char == 125 else -1), value, clock
+        if char == 91 and at + 5 < end and text[at] == 37:  # [%
+            if is_here(text, at + 1, _CLOCK):
+                found, at = _read_clock(text, at + 4, end)
+                clock = found if clock == NO_CLOCK else clock
+            elif is_here(text, at + 1, _EVALUATION):
+                found, at = _read_eval(text, at + 5, end)
+                value = found if value == NO_EVAL else value
+    return -1, value, clock
+
+
+_SLASH = 2
+
+
+def _board_bytes() -> NDArray[np.uint8]:
+    """Return 1 for the bytes of a FEN's squares and of a break inside it, _SLASH for a slash, 0 for
+    others, uint8[256].
+    """
+    table = np.zeros(256, dtype=np.uint8)
+    table[[ord(char) for char in "pnbrqkPNBRQK12345678\\\r\n"]] = 1
+    table[ord("/")] = _SLASH
+    return table
+
+
+_BOARD_BYTES = _board_bytes()
+_USUAL = np.frombuffer(b"rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR", dtype=np.uint8)
+
+
+@njit(**BORROWING)
+def holds_board(text: Any, at: Any, end: Any) -> Any:
+    """Return whether `text[at:end]` has the squares of a FEN other than the usual start: a run with
+    seven slashes.
+    """
+    begin, slashes = at, 0
+    while at <= end:
+        kind = _BOARD_BYTES[text[at]] if at < end else 0
+        if kind == 0:
+            is_usual = at - begin == len(_USUAL) and is_here(text, begin, _USUAL)
+            if slashes >= 7 and not is_usual:
+                return True
+            begin, slashes = at + 1, 0
+        else:
+            slashes += kind == _SLASH
+        at += 1
+    return False
+
+
+# ---------------------------------------------------------------- foreign characters
+
+DASHES = dict.fromkeys(map(ord, "‐‑‒–—―−﹘﹣－"), "-")
+_SPACES = dict.fromkeys(
+    [0x85, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029, 0x202F, 0x205F, 0x3000], " "
+)
+_OTHERS = {ord("×"): "x"}
+_TABLE = DASHES | _SPACES | _OTHERS
+_SIGN = re.compile("[±∓⩲⩱∞□⨀⟳⇆⇄‼⁇⁉⁈†‡](?![A-Za-z0-9♔-♟])")
+_ELLIPSIS = re.compile(r"(?<=[\d.])…|…(?=\s)")
+# single bytes of Latin-1 and CP1252, as `surrogateescape` decodes them
+_BYTES = {
+    0xDC00 + byte: char
+    for byte, char in zip(b"\xa0\xbd\xb1\xd7\x96\x97\x85", " ½±x--.", strict=True)
+}
+
+_PIECES = str.maketrans("♔♕♖♗♘♚♛♜♝♞", 2 * "KQRBN")
+_PIECE = re.compile("([♔-♘♚-♞])[\ufe0e\ufe0f]?")
+_PAWN = re.compile("(?:(?<=[\\s.{}()])|\\A)[♙♟][\ufe0e\ufe0f]?(?=[a-h])")
+_HALVES = re.compile("½ ?[-:] ?½")
+_HALF = re.compile(r"(?:(?<=\s)|\A)½(?=\s|\Z)")
+_ZERO_WIDTH = "[\u00ad\u200b-\u200f\u2060\ufeff]+"
+_BETWEEN = re.compile(rf"(?:(?<=[\s.{{}}()])|\A){_ZERO_WIDTH}|{_ZERO_WIDTH}(?=[\s!?+#$(){{}};]|\Z)")
+
+_NUMBER = re.compile(rb"(?<=\d\.) (?=[A-Za-z])")
+_COMMENTS = re.compile(rb"(\{[^}]*(?:\}|\Z)|;[^\r\n]*|(?<![^\r\n])%[^\r\n]*)")
+
+
+def translate_movetext(
+    text: NDArray[np.uint8], movetext: NDArray[np.int64], bounds: NDArray[np.int64]
+) -> NDArray[np.uint8]:
+    """Return the text with translated movetext, each game as long as before.
+
+    Game G is `text[bounds[G]:bounds[G + 1]]`, and its movetext begins at `movetext[G]`.
+    """
+    foreign = np.flatnonzero(text >= 128)
+    games = np.searchsorted(bounds, foreign, side="right") - 1
+    games = np.unique(games[(games >= 0) & (foreign >= movetext[games])])
+    if not len(games):
+        return text
+    edited = bytearray(text)
+    for game in games.tolist():
+        first, last = int(movetext[game]), int(bounds[game + 1])
+        edited[first:last] = _translate(bytes(edited[first:last]))
+    return np.frombuffer(bytes(edited), dtype=np.uint8)
+
+
+def _translate(movetext: bytes) -> bytes:
+    """Return one game's movetext in ASCII outside comments where that is certain, padded with
+    blanks.
+    """
+    parts = _COMMENTS.split(movetext)  # movetext, comment, movetext, ...
+    if all(part.isascii() for part in parts[::2]):
+        return movetext
+    parts[::2] = [part if part.isascii() else _translate_part(part) for part in parts[::2]]
+    new = b"".join(parts).rstrip()
+    if len(new) > len(movetext):  # a half at the end of a file has no room to grow: `1. e4` shrinks
+        parts[::2] = [_NUMBER.sub(b"", part) for part in parts[::2]]
+        new = b"".join(parts).rstrip()
+    return new.ljust(len(movetext)) if len(new) <= len(movetext) else movetext
+
+
+def _translate_part(part: bytes) -> bytes:
+    """Return movetext between two comments in ASCII where that is certain."""
+    text = part.decode("utf-8", "surrogateescape").translate(_BYTES).translate(_TABLE)
+    text = _ELLIPSIS.sub("...", _SIGN.sub("!", text))
+    text = _PAWN.sub("", _PIECE.sub(lambda found: found[1].translate(_PIECES), text))
+    text = _BETWEEN.sub("", _HALF.sub("1/2", _HALVES.sub("1/2", text)))
+    return text.encode("utf-8", "surrogateescape")
