@@ -2,10 +2,9 @@
 machine.
 
 The standard library's process pool loses everything when one worker is killed. Here each thread of
-a ThreadPoolExecutor asks one process, and repeats the item if that process dies. Workers are fresh
-processes and not forked, since locks of this process's threads (pyarrow's, torch's) would stay held
-in a copy. Unlike multiprocessing's, they do not run the user's script again, which may have no
-`__main__` guard.
+a ThreadPoolExecutor asks one process, and repeats the item if that process dies. Workers are not
+forked, since locks of this process's threads would stay held in a copy, and unlike
+multiprocessing's they do not run the user's script again.
 """
 
 import os
@@ -48,10 +47,10 @@ class Failure:
 
     kind: str
     message: str
-    traceback: str
-    system: bool
+    traceback: str = ""
+    system: bool = False
     """Whether it was an OSError: a full disk, a missing file."""
-    mistake: bool
+    mistake: bool = True
     """Whether it was a UserError, whose message says what to do."""
 
 
@@ -130,19 +129,18 @@ class _Worker:
             theirs.close()
 
     def run(self, function: Callable[[Any], Any], item: Any) -> tuple[Status, Any] | None:
-        """Return the result of an item, None if the process died."""
+        """Return the result of an item, None if the process was killed; raises WorkerError."""
         try:
             self.pipe.send((function, item))
             answer: tuple[Status, Any] = self.pipe.recv()
         except (EOFError, BrokenPipeError, ConnectionResetError):
+            if (code := self.process.wait()) > 0:
+                raise WorkerError(
+                    f"a worker process ended by itself (exit status {code}): its own lines are "
+                    f"above"
+                ) from None
             return None
         return answer
-
-    def stop(self) -> int:
-        """Kill the process if it still runs, and return its exit status."""
-        self.process.kill()
-        self.pipe.close()
-        return self.process.wait()
 
 
 class _Pool:
@@ -151,34 +149,20 @@ class _Pool:
     def __init__(self) -> None:
         self.lock, self.closed = Lock(), False
         self.idle: list[_Worker] = []
-        self.workers: list[_Worker] = []
+        self.workers: set[_Worker] = set()
 
     def run(self, function: Callable[[Any], Any], item: Any) -> tuple[Status, Any]:
         """Run an item in a process, ATTEMPTS times at most; raises WorkerError."""
         for _ in range(ATTEMPTS):
-            worker = self._take()
-            if worker is None:
-                break
+            with self.lock:
+                if self.closed:
+                    break
+                worker = self.idle.pop() if self.idle else _Worker()
+                self.workers.add(worker)
             if (answer := worker.run(function, item)) is not None:
                 self.idle.append(worker)
                 return answer
-            if (code := worker.process.wait()) > 0:  # not killed by a signal
-                raise WorkerError(
-                    f"a worker process ended by itself (exit status {code}): its own lines are "
-                    f"above"
-                )
         return "lost", None
-
-    def _take(self) -> _Worker | None:
-        """Return an idle process or a new one, None once the pool is closed."""
-        with self.lock:
-            if self.closed:
-                return None
-            if self.idle:
-                return self.idle.pop()
-            worker = _Worker()
-            self.workers.append(worker)
-            return worker
 
     def kill(self) -> None:
         """Kill the processes, which ends the threads' waits."""
@@ -223,7 +207,8 @@ class LocalEngine:
             pool.kill()
             threads.shutdown(cancel_futures=True)
             for worker in pool.workers:
-                worker.stop()
+                worker.pipe.close()
+                worker.process.wait()
 
     def connected(self) -> AbstractContextManager[None]:
         """Do nothing."""

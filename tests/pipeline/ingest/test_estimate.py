@@ -73,7 +73,7 @@ def test_a_longer_one_is_estimated_from_its_beginning(
     """A file, archives, and what lies elsewhere."""
     monkeypatch.setattr(module, "SAMPLE", 2 << 20)
     monkeypatch.setattr(module, "BLOCK", 1 << 14)
-    monkeypatch.setattr("pipeline.dumps.archives._READ_ZSTD", 1 << 14)
+    monkeypatch.setattr("pipeline.dumps.archives.READ", 1 << 14)
     path = tmp_path / "games.pgn.gz"
     path.write_bytes(gzip.compress(dump.read_bytes(), 1))
     near = zstandard.ZstdCompressionParameters.from_level(
