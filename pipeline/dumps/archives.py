@@ -25,14 +25,9 @@ REFUSED = {
     b"7z\xbc\xaf\x27\x1c": ("a 7z archive", "unpack it by `7z x`"),
     b"Rar!\x1a\x07": ("a RAR archive", "unpack it by `unrar x`"),
     b"\x04\x22\x4d\x18": ("an lz4 archive", "unpack it by `lz4 -d`"),
-    b"LZIP": ("an lzip archive", "unpack it by `lzip -d`"),
-    b"\x1f\x9d": ("a compress archive", "unpack it by `gzip -d`"),
     b"PK\x05\x06": ("an empty zip archive", "name a file with games"),
-    b"PK\x07\x08": ("a part of a zip archive", "join and unpack its parts"),
     b"SQLite format 3\x00": ("an SQLite database", "export the games as PGN"),
-    b"\x89HDF": ("an HDF5 file", "export the games as PGN"),
     b"ARROW1": ("an Arrow file", "save it as Parquet"),
-    b"%PDF": ("a PDF document", "name a PGN file"),
 }
 """Formats that are refused, by their first bytes: name and remedy."""
 TAR, TAR_AT = b"ustar", 257
@@ -94,26 +89,25 @@ def read_zip(path: str) -> Iterator[tuple[bytes, float]]:
             f"is a damaged or incomplete zip archive ({error}): fetch it again, or unpack it"
         ) from error
     with archive:
-        hidden = ("__MACOSX/", ".")
-        files = [
-            file
-            for file in archive.infolist()
-            if not (file.is_dir() or file.filename.startswith(hidden))
+        names = [
+            name
+            for name in archive.namelist()
+            if not name.endswith("/") and not name.startswith(("__MACOSX/", "."))
         ]
-        if len(files) != 1:
-            names = ", ".join(file.filename for file in files[:3])
+        if len(names) != 1:
             raise DumpError(
-                f"is a zip archive of {len(files)} files ({names}): unpack it, and name those with "
-                f"games"
+                f"is a zip archive of {len(names)} files ({', '.join(names[:3])}): unpack it, and "
+                f"name those with games"
             )
-        if files[0].flag_bits & 1:
+        file = archive.getinfo(names[0])
+        if file.flag_bits & 1:
             raise DumpError("is an encrypted zip archive: unpack it with its password")
         try:
-            with archive.open(files[0]) as member:
+            with archive.open(file) as member:
                 read = 0
                 while text := member.read(READ):
                     read += len(text)
-                    yield text, read / max(files[0].file_size, read)
+                    yield text, read / max(file.file_size, read)
         except NotImplementedError as error:
             raise DumpError(f"is a zip archive that cannot be read ({error}): unpack it") from error
         except (zipfile.BadZipFile, zlib.error, EOFError, lzma.LZMAError, ValueError) as error:

@@ -181,7 +181,6 @@ class Source:
         )
 
     def _note_share(self, share: float) -> None:
-        """Note the share of a table that was read; raises Stopped."""
         self.bytes_read = round(share * (self.size or 0))
         self._raise_if_stopped()
 
@@ -216,11 +215,9 @@ class Source:
         return self._file.read(count)
 
     def _raise_if_stopped(self) -> None:
-        """Raise Stopped where `stop` asks for it."""
         if self.stop():
-            raise Stopped(
-                f"stopped while reading {display_name(self.name)}: run the same command to continue"
-            )
+            name = display_name(self.name)
+            raise Stopped(f"stopped while reading {name}: run the same command to continue")
 
     def close(self) -> None:
         """Close the file; standard input stays open."""
@@ -278,11 +275,10 @@ def expand(names: Sequence[str]) -> list[str]:
     """Return the inputs, folders replaced by their Parquet files in the order of their names."""
     found = []
     for name in names:
-        is_folder = not is_url(name) and name != STDIN and Path(name).is_dir()
-        below = Path(name).glob("**/*.parquet") if is_folder else ()
-        inside = sorted(str(path) for path in below if path.is_file()) or list_files(
-            name, ".parquet"
-        )
+        inside = list_files(name, ".parquet")
+        if not is_url(name) and name != STDIN:
+            below = Path(name).glob("**/*.parquet")  # nothing below a file
+            inside = sorted(str(path) for path in below if path.is_file())
         found += inside or [name]
     return found
 

@@ -32,6 +32,7 @@ from pipeline.executors.local import (
     Status,
     run_item,
 )
+from pipeline.storage.stores import one_line
 
 AHEAD = 2
 """Tasks submitted for each core: one that runs, and one that waits for it."""
@@ -113,7 +114,7 @@ class RayEngine:
             # not of one task: the store is full, the cluster is gone
             except ray.exceptions.RayError as error:
                 raise IngestError(
-                    f"Ray was lost ({first_line(error)}): run the same command to continue"
+                    f"Ray was lost ({one_line(error)}): run the same command to continue"
                 ) from error
             finally:
                 self._cancel(list(running))
@@ -121,20 +122,16 @@ class RayEngine:
     def _outcome(self, task: Any) -> tuple[Status, Any] | None:
         """Return a task's status and value; None if its worker, its node or its item was lost."""
         errors = self._ray.exceptions
-        lost = (
-            errors.WorkerCrashedError,
-            errors.NodeDiedError,
-            errors.OutOfMemoryError,
-            errors.ObjectLostError,
-        )
         try:
             answer: tuple[Status, Any] = self._ray.get(task)
         # for example, Fianchetto is not installed on that node
         except errors.RayTaskError as error:
             cause = error.cause or error
-            message = f"a node cannot run this: {type(cause).__name__}: {first_line(cause)}"
+            message = f"a node cannot run this: {type(cause).__name__}: {one_line(cause)}"
             return "error", Failure(type(cause).__name__, message, str(error))
-        except (*lost, errors.LocalRayletDiedError):
+        except (errors.WorkerCrashedError, errors.NodeDiedError, errors.LocalRayletDiedError):
+            return None
+        except (errors.OutOfMemoryError, errors.ObjectLostError):
             return None
         return answer
 
@@ -154,41 +151,31 @@ class RayEngine:
             return
         if self.address not in ("", "auto"):
             self._require_listener()
-        settings: dict[str, Any] = {
-            "log_to_driver": False,
-            "logging_level": logging.ERROR,
-            "configure_logging": False,
-        }
+        settings: dict[str, Any] = {"address": self.address or "local"}
+        settings |= {"log_to_driver": False, "configure_logging": False}
         with ExitStack() as stack:
             if not self.address:
-                folder = stack.enter_context(
-                    tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True)
-                )
-                count = self.workers or cores()
-                settings |= {"num_cpus": count, "include_dashboard": False, "_temp_dir": folder}
+                scratch = tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True)
+                settings |= {"num_cpus": self.workers or cores(), "include_dashboard": False}
+                settings["_temp_dir"] = stack.enter_context(scratch)
             stack.callback(self._ray.shutdown)
             try:
                 with _process_kept():
-                    self._ray.init(address=self.address or "local", **settings)
+                    self._ray.init(logging_level=logging.ERROR, **settings)
             # Ray also raises a bare Exception, for example if a node starts too slowly
             except Exception as error:
                 raise IngestError(
                     f"Ray {self.address or 'on this machine'} cannot be reached or started: "
-                    f"{first_line(error)} (RAY_AUTH_MODE=token must be set here if it is on the "
-                    f"cluster)"
+                    f"{one_line(error)} (RAY_AUTH_MODE=token must be set here if it is there)"
                 ) from error
             yield
 
     def _require_listener(self) -> None:
         """Raise IngestError if nothing listens at the address: Ray would retry for minutes."""
         host, _, port = self.address.removeprefix("ray://").rpartition(":")
-        # on its own machine Ray listens on one of the two
-        hosts = (
-            [host, self._ray.util.get_node_ip_address()]
-            if host in ("127.0.0.1", "localhost")
-            else [host]
-        )
-        reason = "an address is HOST:PORT"
+        hosts, reason = [host], "an address is HOST:PORT"
+        if host in ("127.0.0.1", "localhost"):  # on its own machine Ray listens on one of the two
+            hosts.append(self._ray.util.get_node_ip_address())
         for one in hosts if host and port.isdecimal() else []:
             try:
                 return socket.create_connection((one, int(port)), CONNECT_SECONDS).close()
@@ -198,8 +185,7 @@ class RayEngine:
 
     def slots(self) -> int:
         """Return how many tasks can run at a time now."""
-        cores = self._ray.cluster_resources().get("CPU", 0.0)
-        found = max(1, int(cores))
+        found = max(1, int(self._ray.cluster_resources().get("CPU", 0.0)))
         return min(found, self.workers) if self.workers > 0 else found
 
 
@@ -223,10 +209,3 @@ def _process_kept() -> Iterator[None]:
         for number, handler in handlers.items():
             if is_main:
                 signal.signal(number, handler)
-
-
-def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message that is not blank."""
-    return next(
-        (line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__
-    )

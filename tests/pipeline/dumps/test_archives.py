@@ -18,7 +18,6 @@ import zstandard
 from pipeline.dumps.archives import TrailingBytesError, decompress
 from pipeline.dumps.chunks import read_chunks
 from pipeline.dumps.source import STDIN, Source
-from pipeline.errors import FetchError
 from tests.pipeline import datasets
 
 CODECS: dict[str, Callable[[bytes], bytes]] = {
@@ -132,23 +131,6 @@ def test_bytes_behind_an_archive_are_reported_and_lose_no_game(
         found, games, entry = read_source(path, data, from_file, monkeypatch)
         assert (found, games) == (text, 3)
         assert entry["damage"] == f"bytes that are no {codec} archive follow its end"
-
-
-def test_errors_of_reading_come_after_the_text_before_them(texts: list[bytes]) -> None:
-    data = pack(texts)
-    parts = iter([data[: len(data) // 2]])
-
-    def read(count: int) -> bytes:
-        for part in parts:
-            return part
-        raise FetchError("the network is gone")
-
-    found = []
-    with pytest.raises(FetchError, match="gone"):  # noqa: PT012
-        for text in decompress(read, "zstd"):
-            found.append(text)
-    assert b"".join(found)
-    assert b"".join(texts).startswith(b"".join(found))
 
 
 @pytest.mark.parametrize("sized", [True, False])

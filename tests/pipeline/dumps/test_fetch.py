@@ -2,7 +2,6 @@
 replaces the file meanwhile."""
 
 import hashlib
-import io
 import json
 import os
 import random
@@ -12,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from email.utils import formatdate
 from pathlib import Path
 from typing import Any
@@ -19,14 +19,11 @@ from typing import Any
 import pytest
 import requests
 from filelock import FileLock
-from requests.adapters import HTTPAdapter
-from urllib3 import HTTPResponse
 
 from pipeline.dumps import fetch as module
 from pipeline.dumps.fetch import STEM, FetchConfig, fetch, parse_months
 from pipeline.errors import ConfigError, FetchError, Stopped
 from pipeline.storage import http
-from pipeline.storage.http import WebFile
 from pipeline.storage.stores import file_hash
 from tests.conftest import REPOSITORY
 from tests.pipeline.loopback import Fault, File, Server, serving
@@ -221,42 +218,23 @@ def test_a_part_that_is_damaged_or_of_an_unknown_version_is_not_joined(
     assert part.read_bytes() == b"what a browser has so far"
 
 
-class Hops(HTTPAdapter):
-    """Redirects an address as a table says, and notes what it is asked."""
-
-    def __init__(self, table: dict[str, str]) -> None:
-        super().__init__()
-        self.table, self.asked = table, list[str]()
-
-    def send(self, request: requests.PreparedRequest, *_: Any, **__: Any) -> requests.Response:
-        answer = requests.Response()
-        answer.url, answer.request, answer.status_code = str(request.url), request, 302
-        self.asked.append(answer.url)
-        answer.headers["Location"] = self.table[answer.url]
-        answer.raw = HTTPResponse(io.BytesIO(), preload_content=False)
-        return answer
-
-
 @pytest.mark.parametrize(
-    ("table", "asked", "problem"),
+    ("url", "target", "is_refused"),
     [
-        ({"https://a/x": "http://b/x"}, 1, "without encryption"),
-        ({"http://a/x": "https://b/x", "https://b/x": "http://a/x"}, 2, "without encryption"),
-        ({"https://a/x": "ftp://b/x"}, 1, "without encryption"),
-        ({"http://a/x": "file:///etc/passwd"}, 1, "leads nowhere"),
-        ({"https://a/x": "../y z", "https://a/y%20z": "//a/x"}, 11, "leads nowhere: TooManyRedir"),
+        ("https://a/x", "http://b/x", True),
+        ("https://a/x", "ftp://b/x", True),
+        ("https://a/x", "../y", False),
+        ("http://a/x", "//b/x", False),
     ],
 )
-def test_each_redirect_is_checked_before_it_is_followed(
-    table: dict[str, str], asked: int, problem: str, monkeypatch: pytest.MonkeyPatch
+def test_a_redirect_that_drops_encryption_is_not_followed(
+    url: str, target: str, is_refused: bool
 ) -> None:
-    hops, session = Hops(table), http._session()
-    for scheme in ("https://", "http://"):
-        session.mount(scheme, hops)
-    monkeypatch.setattr(http, "_session", lambda: session)
-    with pytest.raises(FetchError, match=problem):
-        WebFile(next(iter(table))).open()
-    assert len(hops.asked) == asked
+    answer = requests.Response()
+    answer.url, answer.status_code, answer.headers["Location"] = url, 302, target
+    (hook,) = http._session().hooks["response"]
+    with pytest.raises(FetchError, match="encryption") if is_refused else nullcontext():
+        hook(answer)
 
 
 def test_urls_have_the_hash_that_is_given_and_no_query_in_their_name(

@@ -95,12 +95,9 @@ def test_a_body_whose_end_is_not_marked_is_refused(server: Server, send: int | N
 
 LIES: dict[str, File] = {
     "a range of 5,000 digits": File(OLD, headers=(("Content-Range", "bytes 0-9/" + "9" * 5000),)),
-    "a range of words": File(OLD, headers=(("Content-Range", "bytes all/all"),)),
     "a length of 5,000 digits": File(OLD, headers=(("Content-Length", "9" * 5000),)),
     "a length below zero": File(OLD, headers=(("Content-Length", "-5"),)),
-    "a length of words": File(OLD, headers=(("Content-Length", "many"),)),
     "a header of 100 kB": File(OLD, headers=(("X-A", "a" * 100_000),)),
-    "200 headers": File(OLD, headers=tuple((f"X-{number}", "a") for number in range(200))),
     "a part nobody asked for": File(OLD, faults=[Fault(status=206)] * 9),
     "waits that are none": File(
         OLD, faults=[Fault(status=503, headers=(("Retry-After", "9" * 5000),))] * 9
@@ -108,24 +105,14 @@ LIES: dict[str, File] = {
     "a wait of long ago": File(
         OLD, faults=[Fault(status=503, headers=(("Retry-After", "Mon, 01 Jan 0001 00:00:00 GMT"),))]
     ),
-    "status 999": File(OLD, faults=[Fault(status=999)]),
     "status 204": File(OLD, faults=[Fault(status=204)]),
     "status 416": File(OLD, faults=[Fault(status=416)]),
 }
-LOCATIONS = (
-    "",
-    "http://[::1",
-    "http://[::1]x/",
-    "http://",
-    "//",
-    "ftp://a/b",
-    "file:///etc/passwd",
-)
-LOCATIONS += ("data:,x", "javascript:1", "http://a:99999999/", "http://" + "a" * 300 + "/")
-LOCATIONS += ("http://a..b/", "http://%zz/", "\x7f", "http://\xed\xb3\xbf/")
+LOCATIONS = ("", "http://[::1", "http://", "file:///etc/passwd", "data:,x", "http://a:99999999/")
+LOCATIONS += ("http://" + "a" * 300 + "/", "http://a..b/", "http://%zz/", "\x7f", "/a.pgn")
 LIES |= {
     f"a redirect to {target[:20]!r}": File(
-        OLD, faults=[Fault(status=302, headers=(("Location", target),) if target else ())] * 3
+        OLD, faults=[Fault(status=302, headers=(("Location", target),) if target else ())] * 20
     )
     for target in LOCATIONS
 }

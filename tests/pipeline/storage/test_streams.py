@@ -20,7 +20,6 @@ from pipeline.dumps.source import Source
 from pipeline.errors import (
     ChangedError,
     ConfigError,
-    DamagedError,
     DatasetError,
     FetchError,
     IngestError,
@@ -129,20 +128,6 @@ def test_a_network_that_is_gone_keeps_what_is_finished(
     with pytest.raises(IngestError, match="was replaced by another version"):
         ingest([f"{server.url}/b.pgn.zst"], tmp_path / "b", CONFIG, workers=1)
     assert not (tmp_path / "b" / "manifest.json").exists()
-
-
-def test_a_damaged_archive_of_a_server_gives_what_the_file_gives(
-    server: Server, dump: Path, tmp_path: Path
-) -> None:
-    data = bytearray(dump.read_bytes())
-    data[len(data) * 2 // 3] ^= 0x55
-    (tmp_path / "games.pgn.zst").write_bytes(data)
-    server.files["/games.pgn.zst"] = File(bytes(data))
-    names = {"file": str(tmp_path / "games.pgn.zst"), "web": f"{server.url}/games.pgn.zst"}
-    for kind, name in names.items():
-        with pytest.raises(DamagedError, match="games before the damage are in"):
-            ingest([name], tmp_path / kind, CONFIG, workers=1)
-    assert rows_of(tmp_path / "web") == rows_of(tmp_path / "file")
 
 
 def test_a_store_holds_what_a_folder_would(
