@@ -79,7 +79,7 @@ class Source:
         if self.name == STDIN:
             self._file = getattr(sys.stdin.buffer, "raw", sys.stdin.buffer)
         elif is_url(self.name):
-            self._file = open_remote(self.name, self.stop, self.version)
+            self._file = open_remote(self.name, self.stop)
             self.version = self._file.version
         else:
             self._file = _open(Path(self.name))
@@ -205,8 +205,9 @@ class Source:
         return data
 
     def _read_file(self, count: int) -> bytes:
-        """Return up to `count` bytes of the file; raises Stopped while a pipe gives nothing."""
+        """Return up to `count` bytes of the file; raises Stopped, also while a pipe gives none."""
         assert self._file is not None
+        self._raise_if_stopped()
         with suppress(AttributeError, OSError):  # a remote file or a buffer has no descriptor
             poll = select.poll()
             poll.register(self._file.fileno(), select.POLLIN)  # type: ignore[union-attr]

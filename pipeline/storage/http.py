@@ -106,7 +106,6 @@ class WebFile:
     ) -> None:
         self.url, self.stop, self.position = url, stop, begin
         self.version = version or RemoteVersion()
-        """The version that is read, known from the first answer on."""
         self._body: requests.Response | None = None
         self._session = _session()
 
@@ -140,9 +139,7 @@ class WebFile:
         assert self._body is not None
         data = bytes(self._body.raw.read1(count, decode_content=False))
         if not data and self.version.size:
-            raise _BrokenError(
-                f"the stream ended at byte {self.position:,} of {self.version.size:,}"
-            )
+            raise _BrokenError(f"the stream ended before byte {self.version.size:,}")
         return data
 
     def _request(self) -> None:
@@ -153,8 +150,8 @@ class WebFile:
         name, begin, validator = shown(self.url), self.position, self.version.validator
         if begin and not validator:
             raise ChangedError(
-                f"{name} broke off at byte {begin:,}, and its server sends no strong ETag to "
-                f"resume it by: try again, or download it by other means"
+                f"{name} broke off at byte {begin:,}, and without a strong ETag from its server it "
+                f"cannot be resumed: try again, or download it by other means"
             )
         headers = {"Range": f"bytes={begin}-", "If-Range": validator} if begin else {}
         self._body = answer = self._answer(headers)
@@ -223,11 +220,9 @@ class WebFile:
 
 
 def rest(seconds: float, stop: Stop) -> None:
-    """Wait, and raise Stopped as soon as `stop` returns true."""
+    """Wait, and return early when `stop` returns true."""
     end = time.monotonic() + seconds
-    while (left := end - time.monotonic()) > 0:
-        if stop():
-            raise Stopped("stopped while waiting for the server; run the same command to continue")
+    while (left := end - time.monotonic()) > 0 and not stop():
         time.sleep(min(left, 0.2))
 
 
@@ -259,9 +254,8 @@ def _describe(answer: "requests.Response") -> tuple[RemoteVersion, int]:
     if answer.status_code != 200:
         part = _PART.fullmatch(headers.get("Content-Range", "").strip())
         start, size = (int(part[1]), int(part[2])) if part else (-1, None)
-    return RemoteVersion(
-        size=size, etag=headers.get("ETag", ""), modified=headers.get("Last-Modified", "")
-    ), start
+    etag, modified = headers.get("ETag", ""), headers.get("Last-Modified", "")
+    return RemoteVersion(size=size, etag=etag, modified=modified), start
 
 
 def _retry_after(answer: "requests.Response") -> float | None:

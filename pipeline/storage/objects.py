@@ -28,17 +28,15 @@ VERSION_KEYS = (
 """Names that drivers give an object's version or its time, the best first."""
 
 
-def open_remote(
-    name: str, stop: Stop = never, version: RemoteVersion | None = None
-) -> "WebFile | ObjectFile":
-    """Open an address at its first byte; if `version` is given, it must still be that version.
+def open_remote(name: str, stop: Stop = never) -> "WebFile | ObjectFile":
+    """Open an address at its first byte.
 
     Raises FetchError, ChangedError, and ConfigError for an unknown scheme or a driver that is not
     installed.
     """
     if not is_web(name):
-        return ObjectFile(name, version)
-    web = WebFile(name, stop, version=version)
+        return ObjectFile(name)
+    web = WebFile(name, stop)
     web.open()
     return web
 
@@ -93,10 +91,8 @@ def _version_of(name: str) -> RemoteVersion:
 class ObjectFile:
     """An object in a store, read in order."""
 
-    def __init__(self, name: str, version: RemoteVersion | None = None) -> None:
-        found = _version_of(name)
-        self.name, self.version = name, version or found
-        self._require_version(found)
+    def __init__(self, name: str) -> None:
+        self.name, self.version = name, _version_of(name)
         path = cast("Any", place(name))
         with _explained(name):
             self._file: Any = path.fs.open(
@@ -109,16 +105,16 @@ class ObjectFile:
             with _explained(self.name):
                 data: bytes = self._file.read(count)
         except FetchError:
-            self._require_version(_version_of(self.name))
+            self._require_version()
             raise
         if self._file.tell() == self.version.size:
-            self._require_version(_version_of(self.name))
+            self._require_version()
         elif not data:
             raise FetchError(f"{shown(self.name)} ended at byte {self._file.tell():,}: try again")
         return data
 
-    def _require_version(self, found: RemoteVersion) -> None:
-        if self.version.differs(found):
+    def _require_version(self) -> None:
+        if self.version.differs(_version_of(self.name)):
             raise ChangedError(f"{shown(self.name)} was replaced by another version")
 
     def close(self) -> None:

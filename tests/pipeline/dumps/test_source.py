@@ -65,6 +65,15 @@ def test_a_stop_ends_text_that_gives_no_chunk(name: str, tmp_path: Path) -> None
     assert source.text_bytes == 0
 
 
+def test_a_stop_ends_the_hashing_behind_damage(tmp_path: Path) -> None:
+    path = tmp_path / "damaged.pgn.gz"
+    path.write_bytes(gzip.compress(GAME)[:-9] + b"\xff" * (8 << 20))
+    source = Source(str(path), lambda: source.damage != "")
+    with pytest.raises(Stopped):
+        list(read_chunks([source], 1 << 20))
+    assert source.bytes_read < 3 << 20
+
+
 @pytest.mark.parametrize("before", [b"", GAME * 2])
 def test_a_stop_is_heard_while_standard_input_is_silent(
     before: bytes, monkeypatch: pytest.MonkeyPatch
