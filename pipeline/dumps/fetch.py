@@ -13,7 +13,7 @@ import shutil
 import time
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -126,7 +126,7 @@ def fetch(
 
 
 def _resolve_files(
-    words: Sequence[str], out: Path, config: FetchConfig, stop: Stop = never
+    words: Sequence[str], out: Path, config: FetchConfig, stop: Stop
 ) -> list["_Download"]:
     """Return the files of months, ranges of months and URLs, with their published hashes."""
     if not words:
@@ -171,25 +171,16 @@ class _Meter:
         self.progress(Tick(self.fetched, self.total, "B", {"MB/s": rate}))
 
 
-@dataclass(frozen=True, slots=True)
 class _Download:
     """A file to fetch, and the part of it that is on disk."""
 
-    url: str
-    path: Path
-    sha256: str
-    """SHA-256 that it must have; "" for any."""
-    stop: Stop
-
-    @property
-    def part(self) -> Path:
-        """The unfinished file."""
-        return self.path.with_name(f"{self.path.name}.part")
-
-    @property
-    def state(self) -> Path:
-        """The file with the URL and version of the unfinished file."""
-        return self.path.with_name(f"{self.path.name}.part.json")
+    def __init__(self, url: str, path: Path, sha256: str, stop: Stop) -> None:
+        self.url, self.path, self.stop = url, path, stop
+        self.sha256 = sha256
+        """SHA-256 that it must have; "" for any."""
+        self.part = path.with_name(f"{path.name}.part")
+        self.state = path.with_name(f"{path.name}.part.json")
+        """The URL and version of the unfinished file."""
 
     def fetch(self, meter: _Meter) -> dict[str, Any]:
         """Fetch the file if it is not here, under a lock, and return its entry in the result."""
@@ -201,8 +192,7 @@ class _Download:
                 self.state.unlink()  # killed after the file got its name
         if self.sha256 not in ("", sha256):
             raise FetchError(
-                f"{self.path} is here and differs from the published file (by its sha256): move it "
-                f"away"
+                f"{self.path} is here and differs from the published file: move it away"
             )
         return {
             "bytes": self.path.stat().st_size,
@@ -217,10 +207,7 @@ class _Download:
         The file is begun again if the server has another version, or if a resumed part is damaged.
         """
         if not self.state.exists() and self.part.exists():
-            raise FetchError(
-                f"{self.part} belongs to another program: move it away, or fetch into another "
-                f"folder"
-            )
+            raise FetchError(f"{self.part} belongs to another program: move it away")
         for attempt in range(RESTARTS):
             version = self._load_version()
             if version is None:

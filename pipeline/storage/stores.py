@@ -115,16 +115,15 @@ def locked(lock: FileLock, busy: Exception, seconds: float = 0.0) -> Iterator[No
 
 def store_errors() -> tuple[type[Exception], ...]:
     """Return the errors of stores and networks, of the drivers that are loaded."""
-    names = {
-        "botocore.exceptions": ("BotoCoreError", "ClientError"),
-        "aiohttp": ("ClientError",),
-        "gcsfs.retry": ("HttpError",),
-        "google.auth.exceptions": ("GoogleAuthError",),
-    }
-    loaded = [
-        (sys.modules[module], found) for module, found in names.items() if module in sys.modules
-    ]
-    return (OSError, *(getattr(module, name) for module, found in loaded for name in found))
+    errors = (
+        ("botocore.exceptions", "BotoCoreError"),
+        ("botocore.exceptions", "ClientError"),
+        ("aiohttp", "ClientError"),
+        ("gcsfs.retry", "HttpError"),
+        ("google.auth.exceptions", "GoogleAuthError"),
+    )
+    loaded = (getattr(sys.modules[at], name) for at, name in errors if at in sys.modules)
+    return (OSError, *loaded)
 
 
 @contextmanager
