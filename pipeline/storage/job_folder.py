@@ -98,7 +98,10 @@ class JobFolder:
         """Raise `refusal` if the folder holds something else or lies in an input; write nothing."""
         out, foreign = self.out, list[str]()
         if is_local(out) and not out.is_dir() and (out.exists() or out.is_symlink()):
-            raise self.refusal(f"{out} is a file or a link to nothing: choose another directory")
+            raise self.refusal(
+                f"{out} cannot be made into a directory, it is a file or a link to nothing: choose "
+                f"another"
+            )
         if out.exists() and not is_of(out, self.kind):
             foreign = sorted(entry.name for entry in out.iterdir() if not is_ignored(entry))
         if foreign:
