@@ -36,7 +36,7 @@ READ = 1 << 16
 """Raw bytes that are read at a time."""
 _CODECS: dict[str, tuple[Callable[[], Any], int]] = {
     "zstd": (lambda: zstandard.ZstdDecompressor().decompressobj(), 4096),
-    "gzip": (lambda: zlib.decompressobj(31), 4096),
+    "gzip": (lambda: zlib.decompressobj(31), 256),
     "bz2": (bz2.BZ2Decompressor, 64),
 }
 """How a decoder of a frame is made, and how many raw bytes it gets at a time: a bomb makes some 100
