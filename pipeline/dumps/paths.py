@@ -33,7 +33,8 @@ def dumps_of(
         for name in names:
             # a name with a folder in it is not looked up
             places = [folder / name for folder in folders if Path(name).name == name]
-            if (path := next(filter(Path.is_file, places), None)) is None:
+            path = next((place for place in places if place.is_file()), None)
+            if path is None:
                 return None
             found.append(path)
     for path in found:

@@ -61,7 +61,7 @@ def test_a_name_that_is_not_utf8_is_refused_before_any_work(tmp_path: Path) -> N
     bad = os.fsdecode(b"bad\xff.pgn")
     for source, out in ((bad, "out"), ("games.pgn", bad)):
         datasets.dump(tmp_path / source, 3)
-        with pytest.raises(ConfigError, match=r"'bad.*\.pgn' is not UTF-8: rename"):
+        with pytest.raises(ConfigError, match=r"bad.*\.pgn' is not UTF-8: rename"):
             ingest([str(tmp_path / source)], tmp_path / out, workers=1)
         assert not (tmp_path / out).exists()
         (tmp_path / source).unlink()
