@@ -15,7 +15,7 @@ import dagster as dg
 from engine.errors import UserError
 from pipeline.dataset.files.shards import MANIFEST
 from pipeline.dumps.fetch import LICHESS, FetchConfig, month_of
-from pipeline.executors.by_name import LOCAL
+from pipeline.executors.local import LOCAL
 from pipeline.samples.shipped import SAMPLE as SAMPLE_FILE
 
 ENDINGS = (".pgn", ".pgn.zst", ".pgn.bz2", ".pgn.gz", ".pgn.zip")

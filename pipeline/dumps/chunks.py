@@ -1,8 +1,8 @@
 """Cut the text of dumps into chunks of whole games, in bounded memory.
 
 A chunk holds about `chunk_bytes` of text and at most MOST_GAMES games, so memory is bounded by
-these and by LONGEST_GAME, whatever the dump. A damaged archive gives every whole game before the
-damage, which its source describes.
+these and by LONGEST_GAME, whatever the dump. A damaged archive ends with the last whole game that
+was read, and its source describes the damage.
 
 Axes: G games of a chunk.
 """
@@ -57,9 +57,7 @@ class _Window:
         self.starts = np.empty(0, dtype=np.int64)
 
     def read_block(self) -> bool:
-        """Read up to BLOCK more bytes; return False at the end. Damage is an end, and noted in the
-        source.
-        """
+        """Read up to BLOCK more bytes; return False at the end, or at damage, which is noted."""
         try:
             count = self.stream.readinto(self.text.data[self.filled : self.filled + BLOCK])
         except OSError as error:
@@ -105,9 +103,7 @@ class _Window:
         self.starts = self.starts[:-1]
 
     def drop_scanned(self) -> int:
-        """Drop the text that was scanned while no game is open (blank lines, remarks) and return
-        its length.
-        """
+        """Drop the text that was scanned while no game is open, and return its length."""
         dropped = self.scanned
         self._drop(dropped)
         return dropped
@@ -171,7 +167,6 @@ def read_chunks(
     index = game = done = 0
     for number, source in enumerate(sources):
         for chunk in _source_chunks(source, number, chunk_bytes):
-            source.quiet_bytes = 0
             on_read(done + source.bytes_read)
             yield replace(chunk, index=index, first_game=game)
             index, game = index + 1, game + len(chunk.starts)

@@ -19,24 +19,24 @@ def dumps_of(
     dataset is not among them.
     """
     names = [source["name"] for source in manifest["sources"]]
-    by_name = {path.name: path for path in given}
-    if len(names) == len(given) == 1:
-        by_name = {names[0]: given[0]}
-    home = directory.resolve()
-    folders = (
-        [home, *(home.parent.parent / kind for kind in ("dumps", "sample"))] if not given else []
-    )
-    found = []
-    for name in names:
-        bare = Path(name).name == name  # a name with a folder in it is not looked up
-        places = (
-            [by_name[name]] if name in by_name else [folder / name for folder in folders if bare]
-        )
-        path = next((place for place in places if given or place.is_file()), None)
-        if path is None:
-            if given:
-                raise DatasetError(f"{directory} was made of {name} too: name that dump as well")
-            return None
+    if given:
+        by_name = {path.name: path for path in given}
+        if len(names) == len(given) == 1:
+            by_name = {names[0]: given[0]}
+        if missing := [name for name in names if name not in by_name]:
+            raise DatasetError(f"{directory} was made of {missing[0]} too: name that dump as well")
+        found = [by_name[name] for name in names]
+    else:
+        home = directory.resolve()
+        folders = (home, home.parent.parent / "dumps", home.parent.parent / "sample")
+        found = []
+        for name in names:
+            # a name with a folder in it is not looked up
+            places = [folder / name for folder in folders if Path(name).name == name]
+            path = next((place for place in places if place.is_file()), None)
+            if path is None:
+                return None
+            found.append(path)
+    for path in found:
         require(str(path))
-        found.append(str(path))
-    return found
+    return [str(path) for path in found]

@@ -1,13 +1,13 @@
-"""Dumps as streams of text: a file, an address or standard input, opened, recognised, decompressed
-and hashed.
-"""
+"""Dumps as streams of text: opened, recognised, decompressed and hashed."""
 
+import errno
 import hashlib
 import io
 import os
 import select
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import IO, Any, TextIO
@@ -16,7 +16,7 @@ from engine.progress import Stop, never
 from pipeline.dumps.archives import compression_of, decompress, read_zip, refuse_archives
 from pipeline.dumps.formats import evaluations, parquet
 from pipeline.dumps.formats.positions import recognize
-from pipeline.dumps.formats.text import FIRST, HEAD, PIECE, Pieces, gather
+from pipeline.dumps.formats.text import FIRST, HEAD, Pieces, gather
 from pipeline.errors import DumpError, Stopped
 from pipeline.storage.http import RemoteVersion, WebFile, file_name, shown
 from pipeline.storage.objects import ObjectFile, RangeFile, list_files, look, open_remote
@@ -25,9 +25,6 @@ from pipeline.storage.stores import file_hash, is_url
 
 BLOCK = 1 << 22
 """Bytes that are read at a time."""
-QUIET_BYTES = 1 << 22
-"""Bytes of text without a chunk (blank lines, a bomb) from which on `stop` is polled; after each
-chunk, its taker polls."""
 QUIET_MILLISECONDS = 200
 """How often `stop` is polled while a pipe or a terminal gives nothing."""
 
@@ -36,12 +33,11 @@ STDIN = "-"
 
 
 class Source:
-    """One dump: a path, an address or `-` for standard input, with its hash and how far it was
-    read.
+    """One dump, a path, an address or `-` for standard input, with its hash.
 
-    Remote files are streamed, not stored. Reading raises Stopped when `stop` asks for it while no
-    chunk comes. Inputs other than PGN are converted to it, unless `plain` asks for the text as it
-    is; evaluated positions become lines, of which `sample` takes a share.
+    Remote files are streamed, not stored. Reading raises Stopped when `stop` asks for it. Inputs
+    other than PGN are converted to it, unless `plain` asks for the text as it is; evaluated
+    positions become lines, of which `sample` takes a share.
     """
 
     def __init__(
@@ -56,8 +52,6 @@ class Source:
         self.hash = hashlib.sha256()
         self.bytes_read = 0
         self.text_bytes = 0
-        self.quiet_bytes = 0
-        """Bytes of text since the last chunk."""
         self.damage = ""
         self.compression: str | None = None
         self.input = ""
@@ -70,16 +64,12 @@ class Source:
 
     @property
     def is_parquet_evaluations(self) -> bool:
-        """Return whether only parts of the file are read; it is then recognised by its footer, not
-        by all of its bytes.
-        """
+        """Return whether only parts of the file are read, which is then hashed by its footer."""
         return self.input in evaluations.COLUMNS
 
     @cached_property
     def size(self) -> int | None:
-        """Bytes of the file, compressed; None for standard input and where a server does not
-        say.
-        """
+        """Bytes of the file, compressed; None where they are unknown."""
         if is_url(self.name):
             return look(self.name, self.stop).size
         return None if self.name == STDIN else Path(self.name).stat().st_size
@@ -89,7 +79,7 @@ class Source:
         if self.name == STDIN:
             self._file = getattr(sys.stdin.buffer, "raw", sys.stdin.buffer)
         elif is_url(self.name):
-            self._file = open_remote(self.name, self.stop, self.version)
+            self._file = open_remote(self.name, self.stop)
             self.version = self._file.version
         else:
             self._file = _open(Path(self.name))
@@ -127,7 +117,7 @@ class Source:
             text = decompress(self.read, compression)
         else:
             text = iter(lambda: self.read(BLOCK), b"")
-        stream = Pieces(self._poll_while_quiet(text), self)
+        stream = Pieces(self._until_stopped(text), self)
         if found is None:
             return stream
         self.input, convert = found
@@ -162,16 +152,18 @@ class Source:
         """Return a stream of a table's text: evaluated positions from anywhere, other tables from a
         file on this machine.
         """
+        problem = ""
         if self.plain:
-            raise DumpError(
-                f"{name} is Parquet, but PGN text is expected: name a PGN file, compressed or not"
-            )
-        if self.name == STDIN or self.compression is not None:
-            raise DumpError(
-                f"{name} is Parquet inside an archive or on standard input: save and unpack it "
-                f"first"
-            )
-        opened = parquet.open_evaluations(name, self._ranges() if is_url(self.name) else self.name)
+            problem = "but PGN text is expected: name a PGN file, compressed or not"
+        elif self.name == STDIN or self.compression is not None:
+            problem = "inside an archive or on standard input: save and unpack it first"
+        if problem:
+            raise DumpError(f"{name} is Parquet, {problem}")
+        source: Any = self.name
+        if is_url(self.name):
+            self.close()
+            source = RangeFile(self.name, self.version or RemoteVersion(), self.stop)
+        opened = parquet.open_evaluations(name, source)
         if opened is None and is_url(self.name):
             raise DumpError(
                 f"{name} is Parquet, and from an address only evaluated positions can be read: "
@@ -188,28 +180,15 @@ class Source:
             )
         )
 
-    def _ranges(self) -> RangeFile:
-        """Return the remote file for reading at any place."""
-        assert self._file is not None
-        self._file.close()
-        return RangeFile(self.name, self.version or RemoteVersion(), self.stop)
-
     def _note_share(self, share: float) -> None:
-        """Note the share of a table that was read; raises Stopped."""
         self.bytes_read = round(share * (self.size or 0))
         self._raise_if_stopped()
 
-    def _poll_while_quiet(self, pieces: Iterator[bytes]) -> Iterator[memoryview]:
-        """Yield the pieces, long ones in parts; raises Stopped where `stop` asks for it while no
-        chunk comes.
-        """
+    def _until_stopped(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
+        """Yield the pieces; raises Stopped."""
         for piece in pieces:
-            for at in range(0, len(piece), PIECE):
-                part = memoryview(piece)[at : at + PIECE]
-                self.quiet_bytes += len(part)
-                if self.quiet_bytes > QUIET_BYTES:
-                    self._raise_if_stopped()
-                yield part
+            self._raise_if_stopped()
+            yield piece
 
     def _hash_share(self, share: float) -> None:
         """Hash a file that something else reads, up to a share of its size."""
@@ -226,23 +205,20 @@ class Source:
         return data
 
     def _read_file(self, count: int) -> bytes:
-        """Return up to `count` bytes of the file; raises Stopped, also while a pipe gives
-        nothing.
-        """
+        """Return up to `count` bytes of the file; raises Stopped, also while a pipe gives none."""
         assert self._file is not None
-        if (number := _file_number(self._file)) is not None:
+        self._raise_if_stopped()
+        with suppress(AttributeError, OSError):  # a remote file or a buffer has no descriptor
             poll = select.poll()
-            poll.register(number, select.POLLIN)
+            poll.register(self._file.fileno(), select.POLLIN)  # type: ignore[union-attr]
             while not poll.poll(QUIET_MILLISECONDS):
                 self._raise_if_stopped()
         return self._file.read(count)
 
     def _raise_if_stopped(self) -> None:
-        """Raise Stopped where `stop` asks for it."""
         if self.stop():
-            raise Stopped(
-                f"stopped while reading {display_name(self.name)}: run the same command to continue"
-            )
+            name = display_name(self.name)
+            raise Stopped(f"stopped while reading {name}: run the same command to continue")
 
     def close(self) -> None:
         """Close the file; standard input stays open."""
@@ -250,32 +226,23 @@ class Source:
             self._file.close()
 
     def describe(self) -> dict[str, Any]:
-        """Return the source's entry in the manifest; complete only when the stream was read to its
-        end.
-        """
+        """Return the source's entry in the manifest, complete when the stream was read."""
         entry = {
             "name": short_name(self.name),
             "bytes": self.bytes_read,
             "sha256": self.hash.hexdigest(),
             "text_bytes": self.text_bytes,
             "damage": self.damage,
-            **({"input": self.input} if self.input else {}),
         }
-        return entry if self.version is None else entry | {"version": self.version.name}
-
-
-def _file_number(file: Any) -> int | None:
-    """Return a file's descriptor, or None for a remote file or a buffer."""
-    try:
-        return int(file.fileno())
-    except (AttributeError, OSError):
-        return None
+        if self.input:
+            entry["input"] = self.input
+        if self.version is not None:
+            entry["version"] = self.version.name
+        return entry
 
 
 def short_name(name: str) -> str:
-    """Return a dump's name without its folder; of an address without its query, which may hold a
-    secret.
-    """
+    """Return a dump's name without its folder, and without an address's query."""
     return file_name(name) if is_url(name) else STDIN if name == STDIN else Path(name).name
 
 
@@ -296,25 +263,23 @@ def _open(path: Path) -> IO[bytes]:
         return open(
             path, "rb", buffering=0, opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)
         )
-    except FileNotFoundError as error:
-        raise DumpError(f"{path} does not exist") from error
-    except PermissionError as error:
-        raise DumpError(f"{path} may not be read by this user: check its permissions") from error
     except OSError as error:
-        raise DumpError(f"{path} cannot be opened: {os.strerror(error.errno or 0)}") from error
+        problems = {
+            errno.ENOENT: "does not exist",
+            errno.EACCES: "may not be read by this user: check its permissions",
+        }
+        problem = problems.get(error.errno or 0, f"cannot be opened: {error.strerror}")
+        raise DumpError(f"{path} {problem}") from error
 
 
 def expand(names: Sequence[str]) -> list[str]:
-    """Return the inputs with the Parquet files of each folder in its place, in the order of their
-    names.
-    """
+    """Return the inputs, folders replaced by their Parquet files in the order of their names."""
     found = []
     for name in names:
-        is_folder = not is_url(name) and name != STDIN and Path(name).is_dir()
-        below = Path(name).glob("**/*.parquet") if is_folder else ()
-        inside = sorted(str(path) for path in below if path.is_file()) or list_files(
-            name, ".parquet"
-        )
+        inside = list_files(name, ".parquet")
+        if not is_url(name) and name != STDIN:
+            below = Path(name).glob("**/*.parquet")  # nothing below a file
+            inside = sorted(str(path) for path in below if path.is_file())
         found += inside or [name]
     return found
 
@@ -329,19 +294,15 @@ def is_same_file(entry: Mapping[str, Any], path: Path) -> bool:
 
 
 def require(name: str) -> None:
-    """Raise DumpError or FetchError if a dump cannot be opened; a pipe's writer must not see it
-    opened and closed.
-    """
+    """Raise DumpError or FetchError if a dump cannot be opened."""
     if is_url(name):
         look(name)
+    # the writer of a pipe must not see it opened and closed
     elif name != STDIN and not Path(name).is_fifo():
         _open(Path(name)).close()
 
 
 def open_text(path: Path) -> TextIO:
-    """Open a text file, compressed as a dump may be: openings, positions to evaluate.
-
-    Raises DumpError; OSError, while it is read, where the archive is damaged.
-    """
+    """Open a text file, compressed as a dump may be; raises DumpError, and OSError for damage."""
     stream: Any = Source(str(path), plain=True).open()
     return io.TextIOWrapper(io.BufferedReader(stream), "utf-8-sig", errors="replace")

@@ -2,10 +2,9 @@
 machine.
 
 The standard library's process pool loses everything when one worker is killed. Here each thread of
-a ThreadPoolExecutor asks one process, and repeats the item if that process dies. Workers are fresh
-processes and not forked, since locks of this process's threads (pyarrow's, torch's) would stay held
-in a copy. Unlike multiprocessing's, they do not run the user's script again, which may have no
-`__main__` guard.
+a ThreadPoolExecutor asks one process, and repeats the item if that process dies. Workers are not
+forked, since locks of this process's threads would stay held in a copy, and unlike
+multiprocessing's they do not run the user's script again.
 """
 
 import os
@@ -25,7 +24,9 @@ from typing import Any, Literal, Protocol
 from engine.cores import cores
 from engine.errors import UserError
 from engine.progress import Stop, never
+from pipeline.errors import ConfigError
 
+LOCAL = "local"
 ATTEMPTS = 3
 """Times that an item whose worker dies is tried in all."""
 POLL_SECONDS = 0.5
@@ -48,10 +49,10 @@ class Failure:
 
     kind: str
     message: str
-    traceback: str
-    system: bool
+    traceback: str = ""
+    system: bool = False
     """Whether it was an OSError: a full disk, a missing file."""
-    mistake: bool
+    mistake: bool = True
     """Whether it was a UserError, whose message says what to do."""
 
 
@@ -71,8 +72,7 @@ class Engine(Protocol):
     ) -> Generator[Result, None, None]:
         """Yield a result for each item, in the order of completion.
 
-        The work stops when the generator is closed or `cancelled`, polled twice a second, returns
-        true.
+        The work stops when the generator is closed, or `cancelled`, polled twice a second, is true.
         """
         ...
 
@@ -130,19 +130,18 @@ class _Worker:
             theirs.close()
 
     def run(self, function: Callable[[Any], Any], item: Any) -> tuple[Status, Any] | None:
-        """Return the result of an item, None if the process died."""
+        """Return the result of an item, None if the process was killed; raises WorkerError."""
         try:
             self.pipe.send((function, item))
             answer: tuple[Status, Any] = self.pipe.recv()
         except (EOFError, BrokenPipeError, ConnectionResetError):
+            if (code := self.process.wait()) > 0:
+                raise WorkerError(
+                    f"a worker process ended by itself (exit status {code}): its own lines are "
+                    f"above"
+                ) from None
             return None
         return answer
-
-    def stop(self) -> int:
-        """Kill the process if it still runs, and return its exit status."""
-        self.process.kill()
-        self.pipe.close()
-        return self.process.wait()
 
 
 class _Pool:
@@ -151,34 +150,20 @@ class _Pool:
     def __init__(self) -> None:
         self.lock, self.closed = Lock(), False
         self.idle: list[_Worker] = []
-        self.workers: list[_Worker] = []
+        self.workers: set[_Worker] = set()
 
     def run(self, function: Callable[[Any], Any], item: Any) -> tuple[Status, Any]:
         """Run an item in a process, ATTEMPTS times at most; raises WorkerError."""
         for _ in range(ATTEMPTS):
-            worker = self._take()
-            if worker is None:
-                break
+            with self.lock:
+                if self.closed:
+                    break
+                worker = self.idle.pop() if self.idle else _Worker()
+                self.workers.add(worker)
             if (answer := worker.run(function, item)) is not None:
                 self.idle.append(worker)
                 return answer
-            if (code := worker.process.wait()) > 0:  # not killed by a signal
-                raise WorkerError(
-                    f"a worker process ended by itself (exit status {code}): its own lines are "
-                    f"above"
-                )
         return "lost", None
-
-    def _take(self) -> _Worker | None:
-        """Return an idle process or a new one, None once the pool is closed."""
-        with self.lock:
-            if self.closed:
-                return None
-            if self.idle:
-                return self.idle.pop()
-            worker = _Worker()
-            self.workers.append(worker)
-            return worker
 
     def kill(self) -> None:
         """Kill the processes, which ends the threads' waits."""
@@ -186,6 +171,24 @@ class _Pool:
             self.closed = True
             for worker in self.workers:
                 worker.process.kill()
+
+
+def engine_of(name: str, workers: int = 0) -> Engine:
+    """Return the engine of a name on at most `workers` cores (0: all); raises ConfigError.
+
+    `local` is processes on this machine, `ray` a new Ray that ends with the work, `ray:HOST:PORT`
+    or `ray:auto` a cluster from one of its nodes, `ray://HOST:PORT` a cluster from outside.
+    """
+    if name == LOCAL:
+        return LocalEngine(workers)
+    kind, colon, address = name.partition(":")
+    if kind != "ray" or (colon and not address.strip("/")):
+        raise ConfigError(
+            f"an engine is local, ray, ray:HOST:PORT or ray://HOST:PORT, not {name!r}"
+        )
+    from pipeline.executors.ray import RayEngine
+
+    return RayEngine(name if address.startswith("//") else address, workers)
 
 
 class LocalEngine:
@@ -223,7 +226,8 @@ class LocalEngine:
             pool.kill()
             threads.shutdown(cancel_futures=True)
             for worker in pool.workers:
-                worker.stop()
+                worker.pipe.close()
+                worker.process.wait()
 
     def connected(self) -> AbstractContextManager[None]:
         """Do nothing."""

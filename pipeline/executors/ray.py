@@ -1,14 +1,8 @@
-"""`Engine.map` on more than one machine: Ray tasks, with the guarantees of
-pipeline/executors/local.py.
+"""`Engine.map` as Ray tasks, with the guarantees of pipeline/executors/local.py.
 
-Ray retries nothing itself: a task whose worker or node died is submitted again here, at most
-ATTEMPTS times, whatever killed it (Ray's own retries are endless when its memory monitor kills).
-Items are put into Ray's object store once, a window of them at a time, and read from there by every
-attempt.
-
-On a cluster every node has the same Fianchetto and sees `--out` under the same name; a node with
-other kernels is refused. A cluster belongs on a private network, with RAY_AUTH_MODE=token
-everywhere; the embedded Ray listens on loopback.
+Ray retries nothing itself, since its retries are endless when its memory monitor kills. Every node
+has the same Fianchetto and sees `--out` under the same name. A cluster belongs on a private
+network, with RAY_AUTH_MODE=token everywhere; the embedded Ray listens on loopback.
 """
 
 import importlib
@@ -38,11 +32,11 @@ from pipeline.executors.local import (
     Status,
     run_item,
 )
+from pipeline.storage.stores import one_line
 
 AHEAD = 2
 """Tasks submitted for each core: one that runs, and one that waits for it."""
 CONNECT_SECONDS = 10.0
-"""Timeout of the first connection to a cluster."""
 CANCEL_SECONDS = 5.0
 """Timeout for cancelled tasks to end."""
 
@@ -64,11 +58,8 @@ def _version() -> str:
 def _work(function: Callable[[Any], Any], item: Any, version: str) -> tuple[Status, Any]:
     """Run an item on a worker, unless its kernels differ from the driver's."""
     if (ours := _version()) != version:
-        message = (
-            f"node {socket.gethostname()} has another Fianchetto ({ours}, the driver "
-            f"{version}): install the same"
-        )
-        return "error", Failure(IngestError.__name__, message, "", system=False, mistake=True)
+        message = f"node {socket.gethostname()} has another Fianchetto ({ours}, not {version})"
+        return "error", Failure(IngestError.__name__, f"{message}: install the same")
     return run_item(function, item)
 
 
@@ -76,13 +67,10 @@ class RayEngine:
     """Ray core tasks: on this machine, or on a cluster."""
 
     def __init__(self, address: str = "", workers: int = 0) -> None:
-        """Use the cluster at an address, or for "" a new Ray with `workers` cores (0: all).
+        """Use at most `workers` cores (0: all) of a cluster, or for "" of a new Ray.
 
-        On a cluster `workers` bounds the tasks at a time; 0 uses all cores. Raises ConfigError if
-        Ray is not installed.
+        Raises ConfigError if Ray is not installed.
         """
-        if workers < 0:
-            raise ConfigError("workers must be 0 or more")
         os.environ.update(_ENVIRONMENT | ({} if address else _LOOPBACK))
         try:
             self._ray: Any = importlib.import_module("ray")
@@ -93,81 +81,57 @@ class RayEngine:
     def map(
         self, function: Callable[[Any], Any], items: Iterable[Any], cancelled: Stop = never
     ) -> Generator[Result, None, None]:
-        """Yield results in the order of completion; closing the generator cancels all tasks.
-
-        Raises IngestError if the cluster cannot be reached or is lost.
-        """
+        """Yield results as `Engine.map` does; raises IngestError if the cluster is lost."""
+        ray = self._ray
+        work = ray.remote(_work).options(num_cpus=1, max_retries=0)
+        waiting, again = enumerate(items), deque[int]()
         running: dict[Any, int] = {}
+        stored: dict[int, Any] = {}
+        """Items in Ray's object store, from which every attempt reads them."""
+        tries: Counter[int] = Counter()
         with self.connected():
             try:
-                yield from self._distribute(running, function, enumerate(items), cancelled)
+                while not cancelled():
+                    while again or len(running) < AHEAD * self.slots():
+                        if not again:
+                            if (following := next(waiting, None)) is None:
+                                break
+                            stored[following[0]] = ray.put(following[1])
+                            again.append(following[0])
+                        index = again.popleft()
+                        tries[index] += 1
+                        running[work.remote(function, stored[index], _version())] = index
+                    if not running:
+                        return
+                    ready, _ = ray.wait(list(running), num_returns=1, timeout=POLL_SECONDS)
+                    for task in ready:
+                        index, outcome = running.pop(task), self._outcome(task)
+                        if outcome is None and tries[index] < ATTEMPTS:
+                            again.append(index)
+                            continue
+                        del stored[index], tries[index]
+                        yield (index, *(outcome or ("lost", None)))
             # not of one task: the store is full, the cluster is gone
-            except self._ray.exceptions.RayError as error:
+            except ray.exceptions.RayError as error:
                 raise IngestError(
-                    f"Ray was lost ({first_line(error)}): run the same command to continue"
+                    f"Ray was lost ({one_line(error)}): run the same command to continue"
                 ) from error
             finally:
                 self._cancel(list(running))
 
-    def _distribute(
-        self,
-        running: dict[Any, int],
-        function: Callable[[Any], Any],
-        items: Iterator[tuple[int, Any]],
-        cancelled: Stop,
-    ) -> Iterator[Result]:
-        """Keep AHEAD tasks for each core submitted until the items end and all have results."""
-        ray = self._ray
-        work = ray.remote(_work).options(num_cpus=1, max_retries=0)
-        stored: dict[int, Any] = {}
-        tries: Counter[int] = Counter()
-        again: deque[int] = deque()
-        while True:
-            while again or len(running) < AHEAD * self.slots():
-                if not again:
-                    following = next(items, None)
-                    if following is None:
-                        break
-                    stored[following[0]] = ray.put(following[1])
-                    again.append(following[0])
-                index = again.popleft()
-                tries[index] += 1
-                running[work.remote(function, stored[index], _version())] = index
-            if not running:
-                return
-            ready: list[Any] = []
-            while not ready:
-                ready, _ = ray.wait(list(running), num_returns=1, timeout=POLL_SECONDS)
-                if cancelled():
-                    return
-            for task in ready:
-                index = running.pop(task)
-                outcome = self._outcome(task)
-                if outcome is None and tries[index] < ATTEMPTS:
-                    again.append(index)
-                    continue
-                del stored[index], tries[index]
-                yield (index, *(outcome or ("lost", None)))
-
     def _outcome(self, task: Any) -> tuple[Status, Any] | None:
         """Return a task's status and value; None if its worker, its node or its item was lost."""
         errors = self._ray.exceptions
-        lost = (
-            errors.WorkerCrashedError,
-            errors.NodeDiedError,
-            errors.OutOfMemoryError,
-            errors.ObjectLostError,
-        )
         try:
             answer: tuple[Status, Any] = self._ray.get(task)
         # for example, Fianchetto is not installed on that node
         except errors.RayTaskError as error:
             cause = error.cause or error
-            message = f"a node cannot run this: {type(cause).__name__}: {first_line(cause)}"
-            return "error", Failure(
-                type(cause).__name__, message, str(error), system=False, mistake=True
-            )
-        except (*lost, errors.LocalRayletDiedError):
+            message = f"a node cannot run this: {type(cause).__name__}: {one_line(cause)}"
+            return "error", Failure(type(cause).__name__, message, str(error))
+        except (errors.WorkerCrashedError, errors.NodeDiedError, errors.LocalRayletDiedError):
+            return None
+        except (errors.OutOfMemoryError, errors.ObjectLostError):
             return None
         return answer
 
@@ -187,45 +151,31 @@ class RayEngine:
             return
         if self.address not in ("", "auto"):
             self._require_listener()
-        settings: dict[str, Any] = {
-            "log_to_driver": False,
-            "logging_level": logging.ERROR,
-            "configure_logging": False,
-        }
+        settings: dict[str, Any] = {"address": self.address or "local"}
+        settings |= {"log_to_driver": False, "configure_logging": False}
         with ExitStack() as stack:
             if not self.address:
-                folder = stack.enter_context(
-                    tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True)
-                )
-                count = self.workers or cores()
-                settings |= {"num_cpus": count, "include_dashboard": False, "_temp_dir": folder}
+                scratch = tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True)
+                settings |= {"num_cpus": self.workers or cores(), "include_dashboard": False}
+                settings["_temp_dir"] = stack.enter_context(scratch)
             stack.callback(self._ray.shutdown)
             try:
-                with _signal_handlers_kept(), _one_thread_each():
-                    self._ray.init(address=self.address or "local", **settings)
+                with _process_kept():
+                    self._ray.init(logging_level=logging.ERROR, **settings)
             # Ray also raises a bare Exception, for example if a node starts too slowly
             except Exception as error:
-                where = self.address or "on this machine"
-                # a client without a token gets no answer
-                tokenless = (
-                    self.address.startswith("ray://") and os.environ.get("RAY_AUTH_MODE") != "token"
-                )
-                hint = "; set RAY_AUTH_MODE=token here as on the cluster" if tokenless else ""
                 raise IngestError(
-                    f"Ray {where} cannot be reached or started: {first_line(error)}{hint}"
+                    f"Ray {self.address or 'on this machine'} cannot be reached or started: "
+                    f"{one_line(error)} (RAY_AUTH_MODE=token must be set here if it is there)"
                 ) from error
             yield
 
     def _require_listener(self) -> None:
         """Raise IngestError if nothing listens at the address: Ray would retry for minutes."""
         host, _, port = self.address.removeprefix("ray://").rpartition(":")
-        # on its own machine Ray listens on one of the two
-        hosts = (
-            [host, self._ray.util.get_node_ip_address()]
-            if host in ("127.0.0.1", "localhost")
-            else [host]
-        )
-        reason = "an address is HOST:PORT"
+        hosts, reason = [host], "an address is HOST:PORT"
+        if host in ("127.0.0.1", "localhost"):  # on its own machine Ray listens on one of the two
+            hosts.append(self._ray.util.get_node_ip_address())
         for one in hosts if host and port.isdecimal() else []:
             try:
                 return socket.create_connection((one, int(port)), CONNECT_SECONDS).close()
@@ -235,42 +185,27 @@ class RayEngine:
 
     def slots(self) -> int:
         """Return how many tasks can run at a time now."""
-        cores = self._ray.cluster_resources().get("CPU", 0.0)
-        found = max(1, int(cores))
-        return min(found, self.workers) if self.workers else found
+        found = max(1, int(self._ray.cluster_resources().get("CPU", 0.0)))
+        return min(found, self.workers) if self.workers > 0 else found
 
 
 @contextmanager
-def _one_thread_each() -> Iterator[None]:
-    """Start processes inside the block with one thread each."""
-    before = {name: os.environ.get(name) for name in ONE_THREAD}
+def _process_kept() -> Iterator[None]:
+    """Start processes with one thread each; restore environment and signal handlers afterwards.
+
+    Ray replaces the handlers of SIGTERM and Ctrl-C when it starts.
+    """
+    environment, is_main = os.environ.copy(), threading.current_thread() is threading.main_thread()
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     os.environ.update(ONE_THREAD)
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
+        for name in ONE_THREAD:
+            if name in environment:
+                os.environ[name] = environment[name]
             else:
-                os.environ[name] = value
-
-
-@contextmanager
-def _signal_handlers_kept() -> Iterator[None]:
-    """Restore the handlers of SIGTERM and Ctrl-C, which Ray replaces when it starts."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    kept = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for number, handler in kept.items():
-            signal.signal(number, handler)
-
-
-def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message that is not blank."""
-    return next(
-        (line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__
-    )
+                del os.environ[name]
+        for number, handler in handlers.items():
+            if is_main:
+                signal.signal(number, handler)

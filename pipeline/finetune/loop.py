@@ -20,7 +20,7 @@ from pydantic_core import to_jsonable_python
 from engine.progress import Progress, Stop, Tick, never, silent
 from pipeline.dataset.dataset import Dataset
 from pipeline.errors import ConfigError, DatasetError, Stopped
-from pipeline.executors.by_name import LOCAL, engine_of
+from pipeline.executors.local import LOCAL, engine_of
 from pipeline.finetune.config import FREE_TO_CHANGE, FinetuneConfig
 from pipeline.finetune.control import write_seed
 from pipeline.finetune.gate import decide

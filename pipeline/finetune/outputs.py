@@ -14,8 +14,7 @@ from engine.json_files import parse_json
 from pipeline.evaluation.render import publish_bytes
 from pipeline.finetune.state import STAGES, Generation, State, checkpoint_of
 from pipeline.matches.match import format_elo
-from pipeline.storage.csv_text import csv_text
-from pipeline.storage.tables import markdown
+from pipeline.storage.tables import csv_text, markdown
 
 CSV, BEST = "generations.csv", "best"
 GAMES = (

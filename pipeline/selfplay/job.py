@@ -22,7 +22,7 @@ from engine.encoding.planes import ENCODING_VERSION, moves_hash
 from engine.progress import Progress, Stop, Tick, never, silent
 from pipeline.dataset.files.shards import MANIFEST, read_manifest
 from pipeline.errors import ConfigError
-from pipeline.executors.by_name import LOCAL, engine_of
+from pipeline.executors.local import LOCAL, engine_of
 from pipeline.selfplay.config import ExploreConfig, ExploreError
 from pipeline.selfplay.dataset import build
 from pipeline.selfplay.draw import DRAWN, draw, identify_datasets
@@ -55,7 +55,7 @@ def explore(
     starting new ones; of games it favors short ones. Without `exact_count`, datasets that have
     fewer positions than `config.count` are searched whole. `lineage` is written into the manifest.
     `workers` are processes, 0 for one per core, or one where the network runs on a GPU. `engine` is
-    what they run on, as in pipeline.executors.by_name: Ray's processes run on CPUs, one per core,
+    what they run on, as in pipeline.executors.local: Ray's processes run on CPUs, one per core,
     and all its nodes see `out` and the checkpoint.
 
     Raises ExploreError for other settings than the directory was started with, a checkpoint without

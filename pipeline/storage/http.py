@@ -1,26 +1,24 @@
 """A file on the web, read in order and resumed at a byte after a broken connection.
 
-Bytes of two versions of a file are never joined. A request that resumes names a strong ETag in
-If-Range (RFC 9110 section 13.1.5), and the answer must repeat it. Without a strong ETag the file is
-read again from byte 0, and the bytes that were returned before are compared by their hash. A body
-whose end looks like a broken connection is refused.
+urllib3's Retry counts the attempts and their waits. Its requests are repeated here, since Retry
+ends where the body begins, and its waits do not poll `stop`. A request that resumes names a strong
+ETag in If-Range (RFC 9110 section 13.1.5), and the answer must repeat it, so bytes of two versions
+of a file are never joined. Without a strong ETag a broken file is not resumed.
 """
 
-import hashlib
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-from urllib.parse import SplitResult, unquote, urljoin, urlsplit
+from urllib.parse import unquote, urljoin, urlsplit
 
 from engine.progress import Stop, never
 from pipeline.errors import ChangedError, ConfigError, FetchError, Stopped
 
 if TYPE_CHECKING:
     import requests
-    from urllib3.util import Retry
 
 BLOCK = 1 << 18
 """Maximum number of bytes that one read of a connection returns."""
@@ -36,8 +34,7 @@ MAX_WAIT = 300.0
 
 _RETRIED = frozenset({408, 425, 429, 500, 502, 503, 504})
 _HINTS = dict.fromkeys((404, 410), ": there is no such file")
-_SIZE = re.compile(r"[0-9]{1,18}")
-_SPAN = re.compile(r"bytes (?:([0-9]{1,18})-[0-9]{1,18}|\*)/([0-9]{1,18}|\*)")
+_PART = re.compile(r"bytes ([0-9]{1,18})-[0-9]{1,18}/([0-9]{1,18})")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,16 +54,13 @@ class RemoteVersion:
 
     @property
     def name(self) -> str:
-        """The ETag, else the time of the last change, else ""."""
+        """The ETag, else the time of the last change."""
         return self.etag or self.modified
 
     def differs(self, other: "RemoteVersion") -> bool:
         """Return whether this is certainly another version."""
-        if None not in (self.size, other.size) and self.size != other.size:
-            return True
-        if self.etag and other.etag:
-            return self.etag.removeprefix("W/") != other.etag.removeprefix("W/")
-        return bool(self.modified and other.modified) and self.modified != other.modified
+        pairs = ((self.size, other.size), (self.name or None, other.name or None))
+        return any(None not in pair and pair[0] != pair[1] for pair in pairs)
 
 
 class _BrokenError(Exception):
@@ -83,34 +77,23 @@ def is_web(name: str) -> bool:
 
 
 def file_name(url: str) -> str:
-    """Return the last part of a URL's path, without the query, which may hold a secret."""
-    return unquote(_split(url).path.rpartition("/")[2])
+    """Return the last part of a URL's path; raises ConfigError."""
+    try:
+        return unquote(urlsplit(url).path.rpartition("/")[2])
+    except ValueError as error:
+        raise ConfigError(f"{shown(url)!r} is not a valid address: {error}") from error
 
 
 def shown(url: str) -> str:
-    """Return a URL without user, password and query, for messages."""
-    parts = _split(url)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
-
-
-def _split(url: str) -> SplitResult:
-    try:
-        return urlsplit(url)
-    except ValueError as error:
-        raise ConfigError(f"{hide_secrets(url)!r} is not a valid address: {error}") from error
-
-
-def hide_secrets(word: str) -> str:
-    """Return a word, perhaps no valid URL, without user, password and query."""
-    return re.sub("//[^/]*@", "//", word.partition("?")[0])
+    """Return a URL without user, password and query, which may be secrets."""
+    return re.sub("//[^/]*@", "//", re.split("[?#]", url)[0])
 
 
 class WebFile:
     """A file on the web.
 
-    To continue an earlier read at byte `begin`, give its `version` and a `digest` that has hashed
-    the bytes before. Methods raise FetchError if the file cannot be read, ChangedError if it was
-    replaced, and Stopped.
+    To continue an earlier read at byte `begin`, give its `version`. Methods raise FetchError if the
+    file cannot be read, ChangedError if it was replaced or cannot be resumed, and Stopped.
     """
 
     def __init__(
@@ -120,49 +103,23 @@ class WebFile:
         *,
         begin: int = 0,
         version: RemoteVersion | None = None,
-        digest: Any = None,
     ) -> None:
         self.url, self.stop, self.position = url, stop, begin
         self.version = version or RemoteVersion()
-        """The version that is read, known from the first answer on."""
-        self.digest = digest or hashlib.sha256()
-        """sha256 of the bytes before the position."""
-        self.breaks = 0
-        """Requests that failed or were postponed so far."""
-        self._retries = _new_retries()
-        self._use_ranges = True
-        self._skip, self._skipped = 0, hashlib.sha256()
         self._body: requests.Response | None = None
         self._session = _session()
-
-    def look(self) -> RemoteVersion:
-        """Request the file's first byte and return the file's version."""
-        self._retry(lambda: self._request({"Range": "bytes=0-0"}))
-        self.close()
-        return self.version
 
     def open(self) -> RemoteVersion:
         """Send the first request, and return the file's version."""
         if not self._is_at_end():
-            self._retry(self._resume)
+            self._retry(self._request)
         return self.version
 
     def read(self, count: int) -> bytes:
         """Return up to `count` bytes as they come, none at the end of the file."""
-        data: bytes
-        while data := self._retry(lambda: self._receive(min(count, BLOCK))):
-            if self._skip:
-                data = self._drop_repeated(data)
-            if data:
-                self._retries = _new_retries()
-                self.digest.update(data)
-                self.position += len(data)
-                return data
-        return b""
-
-    def tell(self) -> int:
-        """Return the byte that the next read begins at."""
-        return self.position
+        data: bytes = self._retry(lambda: self._receive(min(count, BLOCK)))
+        self.position += len(data)
+        return data
 
     def close(self) -> None:
         """Close the connection."""
@@ -173,91 +130,72 @@ class WebFile:
     def _is_at_end(self) -> bool:
         return self.position > 0 and self.position == self.version.size
 
-    def _drop_repeated(self, data: bytes) -> bytes:
-        """Return the bytes after the position; raises ChangedError if those before it differ."""
-        repeated, data = data[: self._skip], data[self._skip :]
-        self._skip -= len(repeated)
-        self._skipped.update(repeated)
-        if not self._skip and self._skipped.digest() != self.digest.digest():
-            raise ChangedError(f"{shown(self.url)} was replaced by another version")
-        return data
-
     def _receive(self, count: int) -> bytes:
         """Return bytes of the body; raises _BrokenError if it ends before the file."""
         if self._is_at_end():
             return b""
         if self._body is None:
-            self._resume()
+            self._request()
         assert self._body is not None
         data = bytes(self._body.raw.read1(count, decode_content=False))
-        if not data and (self._skip or self.version.size):
-            raise _BrokenError(
-                f"the stream ended at byte {self.position:,} of {self.version.size or 0:,}"
-            )
+        if not data and self.version.size:
+            raise _BrokenError(f"the stream ended before byte {self.version.size:,}")
         return data
 
-    def _resume(self) -> None:
-        """Request the bytes from the position on if their version can be proven, else all bytes."""
-        validator = self.version.validator
-        if not (self._use_ranges and validator and self.position):
-            self._request({})
-            return
-        found = self._request({"Range": f"bytes={self.position}-", "If-Range": validator})
-        if found is not None and found.validator != validator:
-            self._use_ranges = False
-            raise _BrokenError("the server did not prove that the part is of the same version")
-
-    def _request(self, headers: Mapping[str, str]) -> RemoteVersion | None:
-        """Send one request and check its answer; return the version if it is a part of the file.
+    def _request(self) -> None:
+        """Request the bytes from the position on, and check the answer.
 
         Raises _BrokenError if another request may succeed.
         """
-        name = shown(self.url)
-        first = self.position if "If-Range" in headers else 0
+        name, begin, validator = shown(self.url), self.position, self.version.validator
+        if begin and not validator:
+            raise ChangedError(
+                f"{name} broke off at byte {begin:,}, and without a strong ETag from its server it "
+                f"cannot be resumed: try again, or download it by other means"
+            )
+        headers = {"Range": f"bytes={begin}-", "If-Range": validator} if begin else {}
         self._body = answer = self._answer(headers)
         status = answer.status_code
         if status in _RETRIED:
             raise _BrokenError(f"the server answered {status}", _retry_after(answer))
         if status not in (200, 206, 416):
             raise FetchError(f"{name}: the server answers {status}{_HINTS.get(status, '')}")
-        found, start, has_end = _parse(status, answer.headers)
-        if self.version.differs(found):
-            raise ChangedError(f"{name} was replaced by another version")
-        if status == 416:
-            raise FetchError(f"{name}: the server does not send it from byte {first:,} on")
-        if status == 206 and (start != first or not headers):
+        found, start = _describe(answer)
+        is_proven = not begin or (status == 206 and found.validator == validator)
+        if not is_proven or self.version.differs(found):
+            raise ChangedError(
+                f"{name} was replaced by another version, or its server cannot resume it"
+            )
+        if start != begin or status != (206 if begin else 200):
             raise _BrokenError("the server sent other bytes than were requested")
-        if not has_end:
+        if not answer.raw.chunked and answer.raw.length_remaining is None:
             raise FetchError(
                 f"{name}: the server marks neither its size nor its end, so a broken connection "
                 f"would go unnoticed: download it by other means and check it"
             )
-        if not self.position:
-            self.version = found
-        self._skip = self.position - (first if status == 206 else 0)
-        self._skipped = hashlib.sha256()
-        return found if status == 206 else None
+        self.version = found
 
-    def _answer(self, headers: Mapping[str, str]) -> "requests.Response":
+    def _answer(self, headers: dict[str, str]) -> "requests.Response":
         """Return the answer at the end of the redirects."""
         import requests
 
         self.close()
-        name, timeout = shown(self.url), (CONNECT_SECONDS, STALL_SECONDS)
+        timeout = (CONNECT_SECONDS, STALL_SECONDS)
         try:
             return self._session.get(self.url, headers=headers, stream=True, timeout=timeout)
-        except requests.TooManyRedirects as error:
-            raise FetchError(f"{name} leads nowhere: over {REDIRECTS} redirects") from error
         except FetchError:
             raise
-        # requests' and urllib3's errors about invalid addresses are ValueErrors too
-        except ValueError as error:
-            raise FetchError(f"{name} leads nowhere: {type(error).__name__}") from error
+        # requests' and urllib3's errors about invalid addresses are ValueErrors
+        except (requests.TooManyRedirects, requests.exceptions.SSLError, ValueError) as error:
+            raise FetchError(f"{shown(self.url)} leads nowhere: {_reason(error)}") from error
 
     def _retry(self, request: Callable[[], Any]) -> Any:
         """Repeat a request until it succeeds or the attempts are used up."""
-        from urllib3.exceptions import HTTPError
+        from urllib3.exceptions import HTTPError, MaxRetryError
+        from urllib3.util import Retry
 
+        name = shown(self.url)
+        retries = Retry(total=ATTEMPTS - 1, backoff_factor=BACKOFF, backoff_max=MAX_WAIT)
         while True:
             if self.stop():
                 raise Stopped("stopped; run the same command to continue")
@@ -266,92 +204,67 @@ class WebFile:
             # requests' errors are OSErrors
             except (_BrokenError, OSError, HTTPError) as error:
                 self.close()
-                self.breaks += 1
-                wait = self._next_wait(error)
-            rest(wait, self.stop)
-
-    def _next_wait(self, error: Exception) -> float:
-        """Return the seconds to wait before the next request; raises FetchError after the last."""
-        from urllib3.exceptions import MaxRetryError
-
-        name, asked = shown(self.url), getattr(error, "wait", None)
-        if "CERTIFICATE_VERIFY_FAILED" in str(error):
-            raise FetchError(f"{name}: the server's certificate cannot be verified") from error
-        if asked is not None and asked > MAX_WAIT:
-            raise FetchError(
-                f"{name}: {_reason(error)} and asks for {asked:,.0f} seconds: try again then"
-            ) from error
-        try:
-            self._retries = self._retries.increment("GET", name, error=error)
-        except MaxRetryError:
-            tries = len(self._retries.history) + 1
-            raise FetchError(
-                f"{name}: given up at byte {self.position:,} after {tries} tries in a row "
-                f"({_reason(error)})"
-            ) from error
-        return self._retries.get_backoff_time() if asked is None else float(asked)
+                reason, wait = _reason(error), getattr(error, "wait", None)
+                if wait is not None and wait > MAX_WAIT:
+                    raise FetchError(
+                        f"{name}: {reason} and asks for {wait:,.0f} seconds: try again then"
+                    ) from error
+                try:
+                    retries = retries.increment("GET", name, error=error)
+                except MaxRetryError:
+                    raise FetchError(
+                        f"{name}: given up at byte {self.position:,} after {ATTEMPTS} tries in a "
+                        f"row ({reason})"
+                    ) from error
+            rest(retries.get_backoff_time() if wait is None else wait, self.stop)
 
 
 def rest(seconds: float, stop: Stop) -> None:
-    """Wait, and raise Stopped as soon as `stop` returns true."""
+    """Wait, and return early when `stop` returns true."""
     end = time.monotonic() + seconds
-    while (left := end - time.monotonic()) > 0:
-        if stop():
-            raise Stopped("stopped while waiting for the server; run the same command to continue")
+    while (left := end - time.monotonic()) > 0 and not stop():
         time.sleep(min(left, 0.2))
-
-
-def _new_retries() -> "Retry":
-    from urllib3.util import Retry
-
-    return Retry(total=ATTEMPTS - 1, backoff_factor=BACKOFF, backoff_max=MAX_WAIT)
 
 
 def _session() -> "requests.Session":
     """Return a session for uncompressed bodies, with the environment's proxies and certificates."""
     import requests
 
-    class Session(requests.Session):
-        def get_redirect_target(self, resp: requests.Response) -> str | None:
-            target = super().get_redirect_target(resp)
-            schemes = [urlsplit(one).scheme for one in (resp.url, urljoin(resp.url, target or ""))]
-            if schemes[0] == "https" != schemes[1]:
-                raise FetchError(
-                    f"{shown(resp.url)} leads to an address without encryption: it is not followed"
-                )
-            return target
-
-    session = Session()
+    session = requests.Session()
     session.max_redirects = REDIRECTS
+    session.hooks["response"].append(_refuse_unencrypted)
     session.headers.update(
         {"User-Agent": "fianchetto (chess datasets)", "Accept-Encoding": "identity"}
     )
     return session
 
 
-def _parse(status: int, headers: Mapping[str, str]) -> tuple[RemoteVersion, int, bool]:
-    """Return an answer's version, its first byte, and whether the body's end is marked."""
-    length, start = headers.get("Content-Length", ""), 0
-    chunked = "chunked" in headers.get("Transfer-Encoding", "").lower()
-    has_end = chunked or _SIZE.fullmatch(length) is not None
-    if status != 200:
-        span = _SPAN.fullmatch(headers.get("Content-Range", "").strip())
-        start, length = (int(span[1] or -1), span[2]) if span else (-1, "")
-    elif chunked:
-        length = ""
-    size = int(length) if _SIZE.fullmatch(length) else None
-    version = RemoteVersion(
-        size=size, etag=headers.get("ETag", ""), modified=headers.get("Last-Modified", "")
-    )
-    return version, start, has_end
+def _refuse_unencrypted(answer: "requests.Response", **_: object) -> None:
+    """Raise FetchError for a redirect from https to another scheme, before it is followed."""
+    target = urljoin(answer.url, answer.headers.get("Location", ""))
+    if answer.is_redirect and answer.url.startswith("https:") and not target.startswith("https:"):
+        raise FetchError(
+            f"{shown(answer.url)} leads to an address without encryption: it is not followed"
+        )
+
+
+def _describe(answer: "requests.Response") -> tuple[RemoteVersion, int]:
+    """Return the version of an answer's file and the body's first byte, -1 if it is unknown."""
+    headers, start, size = answer.headers, 0, answer.raw.length_remaining
+    if answer.status_code != 200:
+        part = _PART.fullmatch(headers.get("Content-Range", "").strip())
+        start, size = (int(part[1]), int(part[2])) if part else (-1, None)
+    etag, modified = headers.get("ETag", ""), headers.get("Last-Modified", "")
+    return RemoteVersion(size=size, etag=etag, modified=modified), start
 
 
 def _retry_after(answer: "requests.Response") -> float | None:
     """Return the seconds of Retry-After, None if the server sends no valid ones."""
     from urllib3.exceptions import InvalidHeader
+    from urllib3.util import Retry
 
     with suppress(ValueError, OverflowError, InvalidHeader):
-        return _new_retries().get_retry_after(answer.raw)
+        return Retry().get_retry_after(answer.raw)
     return None
 
 
@@ -359,10 +272,6 @@ def _reason(error: BaseException) -> str:
     """Return in a few words why a request failed, without the URL, which may hold a secret."""
     if isinstance(error, _BrokenError):
         return str(error)
-    names = {type(error).__name__}
     while (inner := error.__cause__ or error.__context__) is not None:
         error = inner
-        names.add(type(error).__name__)
-    if any("Timeout" in name for name in names):
-        return "nothing came in time"
-    return getattr(error, "strerror", None) or "the connection broke"
+    return getattr(error, "strerror", None) or type(error).__name__

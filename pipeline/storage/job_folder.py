@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from engine.errors import UserError
-from engine.temporaries import is_temporary, sync_directory
+from engine.temporaries import abandoned, is_temporary, sync_directory
 from pipeline.errors import StoreError
 from pipeline.storage.stores import (
     LOCK,
@@ -31,24 +31,15 @@ from pipeline.storage.stores import (
     make_folder,
     one_line,
     publish_json,
-    temporaries,
 )
 
 MARKER, BUILDING, JOURNAL = "job.json", ".building", ".journal"
 MAX_DIFFERENCES = 4
 """Maximum number of differences that an error message lists."""
-SYSTEM = frozenset(
-    {
-        ".DS_Store",
-        ".Spotlight-V100",
-        ".Trashes",
-        ".TemporaryItems",
-        ".fseventsd",
-        ".snapshot",
-        "lost+found",
-    }
-    | {"Thumbs.db", "desktop.ini", ".gitignore", ".gitkeep", ".keep"}
-)
+SYSTEM = {
+    *(".DS_Store", ".Spotlight-V100", ".Trashes", ".TemporaryItems", ".fseventsd", ".snapshot"),
+    *("lost+found", "Thumbs.db", "desktop.ini", ".gitignore", ".gitkeep", ".keep"),
+}
 """Files that systems and people put into otherwise empty folders: they are ignored and kept."""
 
 
@@ -91,50 +82,35 @@ class JobFolder:
     ) -> None:
         """Describe the folder; nothing is read or written yet.
 
-        `refusal` is raised for a folder of something else, `failure` while another process writes
-        it and for a full disk. `reads` are inputs, which the folder must not lie in.
+        `refusal` is raised for a folder of something else, `failure` for a lock and a full disk.
+        `reads` are inputs, which the folder must not lie in.
         """
         self.out, self.kind, self.reads = out, kind, tuple(reads)
         self.refusal, self.failure = refusal, failure or refusal
-
-    @property
-    def files(self) -> Path:
-        """Return the folder that finished files are written into."""
-        return self.out / BUILDING if is_local(self.out) else self.out
-
-    @property
-    def notes(self) -> Path:
-        """Return the folder of notes and intermediate files."""
-        return self.out / BUILDING / "parts"
-
-    @property
-    def journal(self) -> Path:
-        """Return the folder of self-play's finished items."""
-        return self.out / JOURNAL
+        self.files = out / BUILDING if is_local(out) else out
+        """Folder that finished files are written into."""
+        self.notes = out / BUILDING / "parts"
+        """Folder of notes and intermediate files."""
+        self.journal = out / JOURNAL
+        """Folder of self-play's finished items."""
 
     def check(self) -> None:
         """Raise `refusal` if the folder holds something else or lies in an input; write nothing."""
-        out = self.out
-        if is_local(out) and out.is_symlink() and not out.exists():
-            raise self.refusal(f"{out} is a link to nothing: choose another directory")
-        if out.exists() and not is_of(out, self.kind):
-            self._require_empty()
-        require_apart(out, self.reads, self.refusal)
-
-    def _require_empty(self) -> None:
-        """Raise `refusal` for a file, and for a folder with files that are not ignored."""
-        out = self.out
-        if is_local(out) and not out.is_dir():
+        out, foreign = self.out, list[str]()
+        if is_local(out) and not out.is_dir() and (out.exists() or out.is_symlink()):
             raise self.refusal(
-                f"{out} cannot be made into a directory, it is a file: choose another"
+                f"{out} cannot be made into a directory, it is a file or a link to nothing: choose "
+                f"another"
             )
-        foreign = sorted(entry.name for entry in out.iterdir() if not is_ignored(entry))
+        if out.exists() and not is_of(out, self.kind):
+            foreign = sorted(entry.name for entry in out.iterdir() if not is_ignored(entry))
         if foreign:
             kind = next((f", {other.name}" for other in KINDS if is_of(out, other)), "")
             raise self.refusal(
                 f"{out} holds {foreign[0]!r}{kind}, which is not of {self.kind.name}: choose an "
                 f"empty or new directory"
             )
+        require_apart(out, self.reads, self.refusal)
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -143,9 +119,9 @@ class JobFolder:
         If the block fails before anything is worth keeping, folders that were made are removed.
         """
         self.check()
-        out, made = self.out, list[Path]()
-        if is_local(out):
-            made = [path for path in (out, *out.parents) if not path.exists()]
+        out = self.out
+        folders = (out, *out.parents) if is_local(out) else ()
+        made = [path for path in folders if not path.exists()]
         busy = self.failure(
             f"another process is writing {out}: wait for it, or choose another directory"
         )
@@ -171,13 +147,12 @@ class JobFolder:
 
     def differences(self, identity: Mapping[str, Any]) -> list[str]:
         """Return the settings in which the marker differs from an identity, with both values."""
-        before, now = (
-            flat(json.loads(json.dumps(one))) for one in (self.identity() or {}, identity)
-        )
-        names = sorted(
-            name for name in before.keys() | now.keys() if before.get(name) != now.get(name)
-        )
-        return [f"{name} was {before.get(name)!r}, not {now.get(name)!r}" for name in names]
+        before, now = flat(self.identity() or {}), flat(json.loads(json.dumps(identity)))
+        return [
+            f"{name} was {before.get(name)!r}, not {now.get(name)!r}"
+            for name in sorted(before.keys() | now.keys())
+            if before.get(name) != now.get(name)
+        ]
 
     def claim(self, identity: Mapping[str, Any], *, has_results: bool = True) -> None:
         """Write the marker, or raise `refusal` if the existing one differs.
@@ -185,15 +160,14 @@ class JobFolder:
         Where no result exists yet, nothing can be mixed: an unfinished build is deleted and the
         marker replaced.
         """
-        if self.identity() is not None and has_results:
-            if found := self.differences(identity):
-                raise self.refusal(
-                    f"{self.out} was started with other inputs or settings "
-                    f"({'; '.join(found[:MAX_DIFFERENCES])}): choose another directory"
-                )
-            return
-        self.discard()
-        publish_json(self.out, MARKER, {"kind": self.kind.name, "identity": identity})
+        if self.identity() is None or not has_results:
+            self.discard()
+            publish_json(self.out, MARKER, {"kind": self.kind.name, "identity": identity})
+        elif found := self.differences(identity):
+            raise self.refusal(
+                f"{self.out} was started with other inputs or settings "
+                f"({'; '.join(found[:MAX_DIFFERENCES])}): choose another directory"
+            )
 
     def begin(self) -> None:
         """Check the folder and mark it, where the model's trainer holds the lock."""
@@ -208,9 +182,8 @@ class JobFolder:
     def _failed(self, error: OSError) -> UserError:
         """Return the error for a full disk, a lost store or a folder that cannot be written."""
         where = "" if isinstance(error, StoreError) else f" ({error.filename or self.out})"
-        return self.failure(
-            f"{one_line(error)}{where}: what was finished is kept, run the same command to continue"
-        )
+        kept = "what was finished is kept, run the same command to continue"
+        return self.failure(f"{one_line(error)}{where}: {kept}")
 
     def make_notes(self) -> None:
         """Make the folder of notes."""
@@ -225,20 +198,20 @@ class JobFolder:
         result = DATASET.result
         if is_local(self.out) and (self.files / result).is_file():
             self.finish(result)
-        if not (self.out / result).exists():
-            return False
-        self._delete_work()
-        self.finish()
-        return True
+        is_finished = (self.out / result).exists()
+        if is_finished:
+            self._delete_work()
+            self.finish()
+        return is_finished
 
     def finish(self, last: str = "") -> None:
         """Give the built files their names, `last` at the end, and delete the rest of the build.
 
         If it was killed, call it again. Raises `refusal` if another program's file has a name.
         """
+        if last and is_local(self.out):
+            self._rename_files(last)
         if last:
-            if is_local(self.out):
-                self._rename_files(last)
             self._delete_work()
         if self.kind.result and (self.out / self.kind.result).exists():
             (self.out / MARKER).unlink(missing_ok=True)
@@ -274,9 +247,9 @@ class JobFolder:
             shutil.rmtree(self.journal, ignore_errors=True)
 
     def _sweep(self) -> None:
-        """Delete temporary files of writers that died."""
+        """Delete temporary files of writers that died; a store has none."""
         for folder in (self.out, self.files, self.notes, self.journal):
-            for path in temporaries(folder):
+            for path in abandoned(folder) if is_local(folder) else ():
                 path.unlink(missing_ok=True)
 
     def _remove_unused(self, made: Sequence[Path]) -> None:

@@ -1,11 +1,14 @@
-"""Remote dumps, read in order and never kept: `open_remote` reads the web
-(pipeline/storage/http.py) or an object store.
+"""Remote dumps, read and never kept: `open_remote` reads the web (pipeline/storage/http.py) or an
+object store in order, RangeFile at any place.
 
 A store's driver retries, reads ahead and requests ranges. The version of an object is compared when
 a read fails and after the last one, so an object that is replaced while it is read is noticed.
 """
 
 import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any, cast
 
 from engine.progress import Stop, never
@@ -16,27 +19,37 @@ from pipeline.storage.stores import is_url, one_line, place, store_errors
 BLOCK = 1 << 23
 """Bytes of an object that one request asks for."""
 RECENT = 3
-"""Reads of a RangeFile that are kept."""
+"""Reads of a RangeFile that are kept: a column of a table is read twice where its dictionary is
+checked first."""
+VERSION_KEYS = (
+    *("ETag", "etag", "blob_id", "generation", "md5Hash"),
+    *("LastModified", "updated", "mtime", "created"),
+)
+"""Names that drivers give an object's version or its time, the best first."""
 
 
-def open_remote(
-    name: str, stop: Stop = never, version: RemoteVersion | None = None
-) -> "WebFile | ObjectFile":
-    """Open an address at its first byte; if `version` is given, it must still be that version.
+def open_remote(name: str, stop: Stop = never) -> "WebFile | ObjectFile":
+    """Open an address at its first byte.
 
     Raises FetchError, ChangedError, and ConfigError for an unknown scheme or a driver that is not
     installed.
     """
     if not is_web(name):
-        return ObjectFile(name, version)
-    web = WebFile(name, stop, version=version)
+        return ObjectFile(name)
+    web = WebFile(name, stop)
     web.open()
     return web
 
 
 def look(name: str, stop: Stop = never) -> RemoteVersion:
     """Return the version of an address; raises what `open_remote` raises."""
-    return WebFile(name, stop).look() if is_web(name) else ObjectFile(name).version
+    if not is_web(name):
+        return _version_of(name)
+    web = WebFile(name, stop)
+    try:
+        return web.open()
+    finally:
+        web.close()
 
 
 def list_files(name: str, suffix: str) -> list[str]:
@@ -44,12 +57,69 @@ def list_files(name: str, suffix: str) -> list[str]:
     if not is_url(name) or is_web(name):
         return []
     path = cast("Any", place(name))
-    try:
+    with _explained(name):
         below = path.fs.find(path.path) if path.fs.isdir(path.path) else []
-    except store_errors() as error:
-        raise FetchError(f"{shown(name)} cannot be listed: {one_line(error)}") from error
     scheme = name.partition("://")[0]
     return sorted(f"{scheme}://{found.lstrip('/')}" for found in below if found.endswith(suffix))
+
+
+@contextmanager
+def _explained(name: str) -> Iterator[None]:
+    """Turn the errors of a store into a FetchError of one line."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise FetchError(f"{shown(name)} does not exist") from error
+    except store_errors() as error:
+        raise FetchError(f"{shown(name)} cannot be read: {one_line(error)}") from error
+
+
+def _version_of(name: str) -> RemoteVersion:
+    """Return an object's version, from its driver's description."""
+    path = cast("Any", place(name))
+    with _explained(name):
+        info: dict[str, Any] = path.fs.info(path.path)
+    if info.get("type") == "directory" or info.get("size") is None:
+        raise FetchError(
+            f"{shown(name)} is a prefix and not an object, or its store does not report its size: "
+            f"name one object"
+        )
+    etag = next((str(info[key]) for key in VERSION_KEYS if info.get(key)), "")
+    return RemoteVersion(size=info["size"], etag=etag)
+
+
+class ObjectFile:
+    """An object in a store, read in order."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.version = name, _version_of(name)
+        path = cast("Any", place(name))
+        with _explained(name):
+            self._file: Any = path.fs.open(
+                path.path, "rb", block_size=BLOCK, cache_type="readahead"
+            )
+
+    def read(self, count: int) -> bytes:
+        """Return up to `count` bytes, none at the end."""
+        try:
+            with _explained(self.name):
+                data: bytes = self._file.read(count)
+        except FetchError:
+            self._require_version()
+            raise
+        if self._file.tell() == self.version.size:
+            self._require_version()
+        elif not data:
+            raise FetchError(f"{shown(self.name)} ended at byte {self._file.tell():,}: try again")
+        return data
+
+    def _require_version(self) -> None:
+        if self.version.differs(_version_of(self.name)):
+            raise ChangedError(f"{shown(self.name)} was replaced by another version")
+
+    def close(self) -> None:
+        """Close the object."""
+        self._file.close()
 
 
 class RangeFile(io.RawIOBase):
@@ -63,14 +133,13 @@ class RangeFile(io.RawIOBase):
                 f"read: download it"
             )
         self.name, self.version, self.stop, self.position = name, version, stop, 0
-        self._object = None if is_web(name) else self._open_object()
-        self._recent: dict[tuple[int, int], bytes] = {}
-        """The last reads: a column of a table is read twice where its dictionary is checked
-        first."""
-
-    def _open_object(self) -> Any:
-        path = cast("Any", place(self.name))
-        return path.fs.open(path.path, "rb", cache_type="none")
+        self._size: int = version.size
+        self._read_range = lru_cache(RECENT)(self._request)
+        self._object: Any = None
+        if not is_web(name):
+            path = cast("Any", place(name))
+            with _explained(name):
+                self._object = path.fs.open(path.path, "rb", cache_type="none")
 
     def readable(self) -> bool:
         """Return True."""
@@ -86,121 +155,24 @@ class RangeFile(io.RawIOBase):
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         """Move to a byte, counted from the start, the position or the end."""
-        self.position = offset + (0, self.position, self.version.size or 0)[whence]
+        self.position = offset + (0, self.position, self._size)[whence]
         return self.position
 
     def readinto(self, space: Any) -> int:
         """Fill `space`, less at the end of the file, and return how far."""
-        wanted = min(len(space), (self.version.size or 0) - self.position)
-        data = self._read(wanted) if wanted > 0 else b""
+        wanted = min(len(space), self._size - self.position)
+        data = self._read_range(self.position, wanted) if wanted > 0 else b""
         space[: len(data)] = data
         self.position += len(data)
         return len(data)
 
-    def _read(self, count: int) -> bytes:
-        place = (self.position, count)
-        if place not in self._recent:
-            self._recent = {
-                **dict(list(self._recent.items())[1 - RECENT :]),
-                place: self._request(count),
-            }
-        return self._recent[place]
-
-    def _request(self, count: int) -> bytes:
+    def _request(self, begin: int, count: int) -> bytes:
         if self._object is not None:
-            try:
-                self._object.seek(self.position)
+            with _explained(self.name):
+                self._object.seek(begin)
                 return bytes(self._object.read(count))
-            except store_errors() as error:
-                raise FetchError(
-                    f"{shown(self.name)}: given up at byte {self.position:,} ({one_line(error)})"
-                ) from error
-        web, data = (
-            WebFile(self.name, self.stop, begin=self.position, version=self.version),
-            bytearray(),
-        )
+        web, data = WebFile(self.name, self.stop, begin=begin, version=self.version), bytearray()
         while len(data) < count and (piece := web.read(count - len(data))):
             data += piece
         web.close()
         return bytes(data)
-
-
-class ObjectFile:
-    """An object in a store, read in order."""
-
-    def __init__(self, name: str, version: RemoteVersion | None = None) -> None:
-        self.name, self._path, self._file = name, cast("Any", place(name)), cast("Any", None)
-        info = self._info()
-        if info.get("type") == "directory":
-            raise FetchError(
-                f"{shown(name)} is a prefix and not an object: name one object below it"
-            )
-        if info.get("size") is None:
-            raise FetchError(
-                f"{shown(name)}: its store does not report its size: copy it to this machine first"
-            )
-        self.version = version or _version(info)
-        self._check_version(info)
-
-    def read(self, count: int) -> bytes:
-        """Return up to `count` bytes, none at the end."""
-        try:
-            if self._file is None:
-                self._file = self._path.fs.open(
-                    self._path.path, "rb", block_size=BLOCK, cache_type="readahead"
-                )
-            data: bytes = self._file.read(count)
-        except store_errors() as error:
-            self._check_version(self._info())
-            raise FetchError(
-                f"{shown(self.name)}: given up at byte {self.tell():,} ({one_line(error)})"
-            ) from error
-        if self.tell() == self.version.size:
-            self._check_version(self._info())
-        elif not data:
-            raise FetchError(
-                f"{shown(self.name)}: it ended at byte {self.tell():,} of "
-                f"{self.version.size or 0:,}"
-            )
-        return data
-
-    def _info(self) -> dict[str, Any]:
-        """Return the driver's description of the object."""
-        try:
-            info: dict[str, Any] = self._path.fs.info(self._path.path)
-            return info
-        except FileNotFoundError as error:
-            raise FetchError(f"{shown(self.name)} does not exist") from error
-        except store_errors() as error:
-            raise FetchError(f"{shown(self.name)} cannot be read: {one_line(error)}") from error
-
-    def _check_version(self, info: dict[str, Any]) -> None:
-        if self.version.differs(_version(info)):
-            raise ChangedError(f"{shown(self.name)} was replaced by another version")
-
-    def tell(self) -> int:
-        """Return the byte that the next read begins at."""
-        return 0 if self._file is None else int(self._file.tell())
-
-    def close(self) -> None:
-        """Close the object."""
-        if self._file is not None:
-            self._file.close()
-
-
-def _version(info: dict[str, Any]) -> RemoteVersion:
-    """Return an object's version from a driver's description; each driver has its own keys."""
-    keys = (
-        "ETag",
-        "etag",
-        "blob_id",
-        "generation",
-        "md5Hash",
-        "LastModified",
-        "updated",
-        "mtime",
-        "created",
-    )
-    return RemoteVersion(
-        size=info.get("size"), etag=next((str(info[key]) for key in keys if info.get(key)), "")
-    )

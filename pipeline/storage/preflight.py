@@ -21,14 +21,10 @@ def require_folder(folder: Path) -> None:
     """Raise ConfigError if no files can be written into a folder."""
     there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
     if not there.is_dir():
-        raise ConfigError(
-            f"{folder} cannot be written: {there} is a file and not a folder; choose another --out"
-        )
+        raise ConfigError(f"{folder} cannot be written: {there} is a file; choose another --out")
     if not os.access(there, os.W_OK | os.X_OK):
-        raise ConfigError(
-            f"{folder} cannot be written: this user may not write into {there}; choose another "
-            f"--out"
-        )
+        problem = f"this user may not write into {there}"
+        raise ConfigError(f"{folder} cannot be written: {problem}; choose another --out")
 
 
 def require_address_space() -> None:
@@ -37,9 +33,7 @@ def require_address_space() -> None:
     if limit != resource.RLIM_INFINITY and limit < ADDRESS_SPACE:
         raise ConfigError(
             f"this process may use {limit / 2**30:.1f} GiB of address space (ulimit -v): raise the "
-            f"limit to "
-            f"{ADDRESS_SPACE >> 30} GiB; memory itself is limited by a control group, as "
-            f"systemd-run does"
+            f"limit to {ADDRESS_SPACE >> 30} GiB, and limit memory by a control group"
         )
 
 
@@ -49,9 +43,7 @@ def require_utf8(name: str) -> None:
         name.encode()
     except UnicodeEncodeError as error:
         shown = name.encode(errors="surrogateescape").decode("ascii", "backslashreplace")
-        raise ConfigError(
-            f"{shown!r} is not UTF-8: rename the file or folder, as convmv does"
-        ) from error
+        raise ConfigError(f"{shown!r} is not UTF-8: rename it, as convmv does") from error
 
 
 def installed(command: tuple[str, ...]) -> tuple[str, ...]:

@@ -1,18 +1,11 @@
-"""Folders on this machine and in object stores, where a file appears under its name only when it is
-complete.
+"""Folders on this machine and in object stores (`s3://bucket/prefix`), used through the methods of
+`pathlib.Path`: `place` returns a Path for the one and a UPath for the other.
 
-A place is a folder of this machine or of an object store (`s3://bucket/prefix`, `gs://...`). Both
-are used through the methods of `pathlib.Path`: `place` returns a Path for the one and a UPath for
-the other.
+    publish: write -> temporary file -> fsync -> rename     on this machine (engine/temporaries.py)
+             write -> temporary file -> one upload          to a store
 
-    publish: write -> temporary file -> fsync -> rename            on this machine
-    (engine/temporaries.py)
-             write -> temporary file -> one upload                 to a store, where a name appears
-             when its upload is complete
-
-A writer that is killed leaves a temporary file, which the next writer there deletes, or an upload
-that was never completed: neither is seen under a name. Nothing of fsspec is imported for a place on
-this machine.
+So a file appears under its name only when it is complete. Nothing of fsspec is imported for a place
+on this machine.
 """
 
 import hashlib
@@ -29,9 +22,10 @@ from typing import IO, Any, cast
 
 from filelock import FileLock, Timeout
 
-from engine.temporaries import abandoned, new_file
+from engine.progress import Stop, never
+from engine.temporaries import new_file
 from engine.temporaries import sync_directory as sync_directory
-from pipeline.errors import ConfigError, StoreError
+from pipeline.errors import ConfigError, Stopped, StoreError
 
 BUFFER = 1 << 20
 """Bytes of the write buffer: a Parquet page is some 8 kB."""
@@ -39,16 +33,8 @@ SETTLING = 4
 """Maximum number of files of one writer that are synchronised or uploaded at a time."""
 LOCK = ".lock"
 """Name of the lock of a folder on this machine: an empty file."""
-STORES = {
-    "s3": "s3",
-    "s3a": "s3",
-    "gs": "gcs",
-    "gcs": "gcs",
-    "hf": "hf",
-    "az": "",
-    "abfs": "",
-    "abfss": "",
-}
+STORES = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "hf": "hf"}
+STORES |= dict.fromkeys(("az", "abfs", "abfss"), "")
 """Schemes of stores, and the extra of this project that installs their driver."""
 
 
@@ -58,17 +44,12 @@ def is_url(name: str) -> bool:
 
 
 def place(name: str | Path) -> Path:
-    """Return the path of a name, here or in a store; raises ConfigError.
-
-    For a store this is a UPath, which is not a Path but has all of its methods that are used here.
-    """
+    """Return the path of a name, for a store a UPath with its methods; raises ConfigError."""
     if isinstance(name, Path) or not is_local(name):
         return cast("Path", name)
     scheme, found, rest = name.partition("://")
     if not found or scheme == "file":
         return Path(rest if found else name)
-    if scheme in ("http", "https"):
-        raise ConfigError(f"{name}: the web can be read from and not written to")
     if scheme not in STORES:
         raise ConfigError(
             f"{scheme}:// is not a store that keeps files: use {'://, '.join(STORES)}://"
@@ -106,11 +87,6 @@ def make_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
 
 
-def temporaries(folder: Path) -> list[Path]:
-    """Return the temporary files that killed writers left in a folder; a store has none."""
-    return abandoned(folder) if is_local(folder) else []
-
-
 def lock_of(folder: Path) -> FileLock:
     """Return the lock of a folder; for a store it covers this machine's processes only.
 
@@ -120,9 +96,8 @@ def lock_of(folder: Path) -> FileLock:
     if is_local(folder):
         return FileLock(folder / LOCK, timeout=0)
     digest = hashlib.sha256(str(folder).rstrip("/").encode()).hexdigest()[:16]
-    return FileLock(
-        Path(tempfile.gettempdir()) / f"fianchetto-{os.getuid()}-{digest}.lock", timeout=0
-    )
+    name = f"fianchetto-{os.getuid()}-{digest}.lock"
+    return FileLock(Path(tempfile.gettempdir()) / name, timeout=0)
 
 
 @contextmanager
@@ -140,16 +115,15 @@ def locked(lock: FileLock, busy: Exception, seconds: float = 0.0) -> Iterator[No
 
 def store_errors() -> tuple[type[Exception], ...]:
     """Return the errors of stores and networks, of the drivers that are loaded."""
-    names = {
-        "botocore.exceptions": ("BotoCoreError", "ClientError"),
-        "aiohttp": ("ClientError",),
-        "gcsfs.retry": ("HttpError",),
-        "google.auth.exceptions": ("GoogleAuthError",),
-    }
-    loaded = [
-        (sys.modules[module], found) for module, found in names.items() if module in sys.modules
-    ]
-    return (OSError, *(getattr(module, name) for module, found in loaded for name in found))
+    errors = (
+        ("botocore.exceptions", "BotoCoreError"),
+        ("botocore.exceptions", "ClientError"),
+        ("aiohttp", "ClientError"),
+        ("gcsfs.retry", "HttpError"),
+        ("google.auth.exceptions", "GoogleAuthError"),
+    )
+    loaded = (getattr(sys.modules[at], name) for at, name in errors if at in sys.modules)
+    return (OSError, *loaded)
 
 
 @contextmanager
@@ -225,9 +199,7 @@ def _write(
 def publish(directory: Path, name: str, rows: int, write: Callable[[Any], None]) -> Published:
     """Write a file, publish it when it is complete and on disk, and return its description.
 
-    The name appears by atomic rename after fsync, in a store by the end of one upload. A writer
-    that fails leaves nothing under the name, and the temporary file is deleted. Raises StoreError
-    or an OSError.
+    A writer that fails leaves nothing. Raises StoreError or an OSError.
     """
     published, settle = _write(directory, name, rows, write)
     settle()
@@ -241,9 +213,8 @@ Publish = Callable[[Path, str, int, Callable[[Any], None]], Published]
 def publish_behind() -> Iterator[Publish]:
     """Yield a `publish` that synchronises or uploads files while the next are written.
 
-    All files have their names at the end of the block. Waiting for each would take 3 to 12 % of an
-    ingest's time on a disk, and most of it with a store. Raises the first file's error, unless
-    another error is propagating.
+    Every file has been published when the block exits. Waiting for each would take 3 to 12 % of an
+    ingest's time on a disk, and most of it with a store. Raises the first file's error.
     """
     pending: list[Future[None]] = []
 
@@ -261,23 +232,23 @@ def publish_behind() -> Iterator[Publish]:
 
 
 def publish_json(directory: Path, name: str, content: Mapping[str, Any]) -> Published:
-    """Publish a JSON file, keys in their order, indented by two spaces.
-
-    It describes other files in its folder or the one above, so their renames are synchronised
-    first.
-    """
-    local = is_local(directory)
-    if local:
-        sync_directory(directory.parent)
-        sync_directory(directory)
+    """Publish a JSON file, after the renames of the files that it describes are on disk."""
     text = json.dumps(content, indent=2, allow_nan=False).encode() + b"\n"
+    folders = (directory.parent, directory) if is_local(directory) else ()
+    for folder in folders:
+        sync_directory(folder)
     published = publish(directory, name, 0, lambda target: target.write(text))
-    if local:
-        sync_directory(directory)
+    for folder in folders[1:]:
+        sync_directory(folder)
     return published
 
 
-def file_hash(path: Path) -> str:
-    """Return a file's sha256 in hex."""
+def file_hash(path: Path, stop: Stop = never) -> str:
+    """Return a file's sha256 in hex; raises Stopped, since a month of games takes a minute."""
+    digest = hashlib.sha256()
     with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        while block := file.read(BUFFER):
+            if stop():
+                raise Stopped("stopped while a file was hashed; run the same command to continue")
+            digest.update(block)
+    return digest.hexdigest()

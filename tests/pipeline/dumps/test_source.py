@@ -1,5 +1,5 @@
-"""Dumps as streams: what is refused, zero bytes, stopping while no chunk comes, and few games in a
-chunk of tiny ones."""
+"""Dumps as streams: what is refused, zero bytes, stopping, and few games in a chunk of tiny
+ones."""
 
 import gzip
 import io
@@ -16,8 +16,8 @@ import zstandard
 
 from pipeline.dumps import chunks
 from pipeline.dumps.chunks import read_chunks
-from pipeline.dumps.source import QUIET_BYTES, Source, require
-from pipeline.errors import ConfigError, DumpError, Stopped
+from pipeline.dumps.source import Source, require
+from pipeline.errors import DumpError, Stopped
 from pipeline.ingest.job import ingest
 from tests.pipeline import by_kernels, datasets
 
@@ -49,36 +49,29 @@ def test_utf_16_is_refused_with_a_hint(tmp_path: Path) -> None:
         Source(str(tmp_path / "a.pgn")).open()
 
 
-def test_a_name_that_is_not_utf_8_is_refused_before_any_work(tmp_path: Path) -> None:
-    name = os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.pgn")
-    Path(name).write_bytes(GAME)
-    for work in (lambda: require(name), lambda: ingest([name], tmp_path / "out", workers=1)):
-        with pytest.raises(
-            ConfigError, match=r"caf.*\.pgn' is not UTF-8: rename the file"
-        ) as caught:
-            work()
-        str(caught.value).encode()
-    assert not (tmp_path / "out").exists()
-
-
-QUIET: dict[str, Callable[[], bytes]] = {
+ENDLESS: dict[str, Callable[[], bytes]] = {
     "blank.pgn": lambda: b"\n" * (16 << 20),
-    "remarks.pgn": lambda: b"% no game\n" * (2 << 20),
     "bomb.pgn.zst": lambda: zstandard.compress(b"\n" * (64 << 20)),
-    "bomb.pgn.gz": lambda: gzip.compress(b"\n" * (64 << 20)),
     "bomb.csv.gz": lambda: gzip.compress(b"PuzzleId,FEN,Moves\n" + b"\n" * (64 << 20)),
 }
 
 
-@pytest.mark.parametrize("name", QUIET)
-def test_a_stop_is_heard_while_no_chunk_comes(name: str, tmp_path: Path) -> None:
-    (tmp_path / name).write_bytes(QUIET[name]())
-    asked: list[int] = []
-    source = Source(str(tmp_path / name), lambda: asked.append(1) is None)
+@pytest.mark.parametrize("name", ENDLESS)
+def test_a_stop_ends_text_that_gives_no_chunk(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(ENDLESS[name]())
+    source = Source(str(tmp_path / name), lambda: source.bytes_read > 0)
     with pytest.raises(Stopped, match="run the same command to continue"):
         next(read_chunks([source], 1 << 20))
-    assert len(asked) == 1
-    assert source.quiet_bytes <= QUIET_BYTES + (1 << 20)
+    assert source.text_bytes == 0
+
+
+def test_a_stop_ends_the_hashing_behind_damage(tmp_path: Path) -> None:
+    path = tmp_path / "damaged.pgn.gz"
+    path.write_bytes(gzip.compress(GAME)[:-9] + b"\xff" * (8 << 20))
+    source = Source(str(path), lambda: source.damage != "")
+    with pytest.raises(Stopped):
+        list(read_chunks([source], 1 << 20))
+    assert source.bytes_read < 3 << 20
 
 
 @pytest.mark.parametrize("before", [b"", GAME * 2])
@@ -107,10 +100,8 @@ def test_standard_input_comes_in_pieces_of_any_length(monkeypatch: pytest.Monkey
     threading.Thread(target=write).start()
     with os.fdopen(reads, "rb") as slow:
         monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=slow))
-        assert (
-            b"".join(bytes(chunk.text) for chunk in read_chunks([Source("-")], 10_000))
-            == GAME * 100
-        )
+        found = [chunk.text for chunk in read_chunks([Source("-")], 10_000)]
+    assert b"".join(found) == GAME * 100
 
 
 @pytest.mark.parametrize("chunk_bytes", [1 << 16, 1 << 23])
@@ -137,15 +128,3 @@ def test_a_named_pipe_is_read_and_can_be_stopped_while_nothing_writes_to_it(tmp_
     (chunk,) = read_chunks([Source(str(pipe))], 1 << 20)
     writer.join()
     assert len(chunk.starts) == 3
-
-
-def test_the_size_of_an_address_is_one_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
-    monkeypatch.setattr(
-        "pipeline.dumps.source.look",
-        lambda name, stop: asked.append(name) or SimpleNamespace(size=9),
-    )
-    dump = Source("https://example.org/a.parquet")
-    dump._note_share(0.5)
-    dump._note_share(1.0)
-    assert (dump.bytes_read, len(asked)) == (9, 1)

@@ -1,9 +1,7 @@
-"""Functions for workers to run: top-level, as the seam asks, so that another process can import
-them."""
+"""Functions for workers to run: top-level, so that another process can import them."""
 
 import os
 import signal
-import sys
 import time
 from pathlib import Path
 
@@ -54,11 +52,6 @@ def parent(_: int) -> int:
     """Give the process that started this worker: with Ray the agent of its node."""
     time.sleep(0.2)
     return os.getppid()
-
-
-def loaded(module: str) -> bool:
-    """Tell whether a module is there before anything here has imported it."""
-    return module in sys.modules
 
 
 def variables(names: list[str]) -> tuple[str | None, ...]:

@@ -60,7 +60,7 @@ def test_a_small_dump_is_known_exactly_and_longer_ones_from_their_beginning(
     assert result["dropped"]["filter: elo"] == pytest.approx(dropped)
     monkeypatch.setattr(module, "SAMPLE", 2 << 20)
     monkeypatch.setattr(module, "BLOCK", 1 << 14)
-    monkeypatch.setattr("pipeline.dumps.archives._READ_ZSTD", 1 << 14)
+    monkeypatch.setattr("pipeline.dumps.archives.READ", 1 << 14)
     # copies of games are too far apart to be seen
     near = zstandard.ZstdCompressionParameters.from_level(3, window_log=15)
     place: Any = stores.place(f"memory://bucket/{random.randrange(1 << 40)}/games.pgn.zst")

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import stat
 import sys
 from collections.abc import Callable
@@ -24,7 +23,7 @@ from pipeline.matches.arena import play_matches
 from pipeline.matches.config import ArenaConfig, SideConfig
 from pipeline.selfplay.config import ExploreConfig
 from pipeline.selfplay.job import explore
-from pipeline.storage.job_folder import AUDIT, REPORT
+from pipeline.storage.job_folder import REPORT
 from pipeline.training.train import train_on
 from tests import forked
 from tests.conftest import REPOSITORY
@@ -34,11 +33,10 @@ from tests.pipeline.selfplay.generations import searched, small
 
 CHUNKED = IngestConfig(chunk_mib=1, test_share=0.2)
 STEPS = TrainConfig(steps=2, batch_size=8, threads=1)
-HAND_WRITTEN = ExploreConfig(explorer="hand-written")
 PLAYER = "Kim"
 FINISHED, REFUSED = 0, 2
-UNTIMED = ("metrics.jsonl", "report.html", "report.json", "report.txt")
-"""Files with times in them."""
+UNTIMED = ("metrics.jsonl", "report.html", "report.txt", "generations.csv")
+"""Files with times in them, which are not compared."""
 
 
 def make_inputs(folder: Path) -> Path:
@@ -57,13 +55,35 @@ def make_inputs(folder: Path) -> Path:
     return folder
 
 
-def _match(inputs: Path, out: Path) -> object:
+def _ingest(inputs: Path, out: Path, seed: int = 0) -> object:
+    return ingest([str(inputs / "games.pgn")], out, replace(CHUNKED, seed=seed), workers=1)
+
+
+def _train(inputs: Path, out: Path, seed: int = 0) -> object:
+    return train_on([inputs / "positions"], "fianchetto-xs", replace(STEPS, seed=seed), out)
+
+
+def _games(inputs: Path, out: Path, seed: int = 0) -> object:
+    return explore(None, small(games=8, seed=seed), out, workers=1)
+
+
+def _positions(inputs: Path, out: Path) -> object:
+    config = searched(explorer="hand-written")
+    return explore(None, config, out, datasets=[inputs / "positions"], workers=1)
+
+
+def _match(inputs: Path, out: Path, seed: int = 5) -> object:
     sides = SideConfig(who="hand-written", simulations=2), SideConfig(who="policy:uniform")
-    return play_matches([sides], ArenaConfig(games=4, seed=5, plies=4, concurrency=2), out)
+    return play_matches([sides], ArenaConfig(games=4, seed=seed, plies=4, concurrency=2), out)
 
 
-def _finetune(inputs: Path, out: Path) -> object:
-    config = FinetuneConfig(generations=2, buffer=3, games_share=1.0, explore=HAND_WRITTEN)
+def _finetune(inputs: Path, out: Path, seed: int = 0) -> object:
+    config = FinetuneConfig(
+        generations=2,
+        buffer=3 - seed,
+        games_share=1.0,
+        explore=ExploreConfig(explorer="hand-written"),
+    )
     made = inputs / "networks"
     return finetune(made / "0", config, out, stages=Script(made).stages())
 
@@ -73,60 +93,33 @@ def _imitate(inputs: Path, out: Path) -> object:
     return imitate([str(inputs / "mine.pgn")], [PLAYER], out)
 
 
+def _join(inputs: Path, out: Path) -> object:
+    return join([inputs / "positions"], out, JoinConfig(hold_out="none"))
+
+
 def _report(inputs: Path, out: Path) -> object:
     return publish_result(out, REPORT, "result.json", {"a": 1}, {"text": b"words", "page": b"more"})
 
 
-JOBS: dict[str, Callable[[Path, Path], object]] = {
-    "ingest": lambda inputs, out: ingest([str(inputs / "games.pgn")], out, CHUNKED, workers=1),
-    "train": lambda inputs, out: train_on([inputs / "positions"], "fianchetto-xs", STEPS, out),
-    "games": lambda inputs, out: explore(None, small(games=8), out, workers=1),
-    "positions": lambda inputs, out: explore(
-        None, searched(explorer="hand-written"), out, datasets=[inputs / "positions"], workers=1
-    ),
-    "match": _match,
-    "finetune": _finetune,
-    "join": lambda inputs, out: join([inputs / "positions"], out, JoinConfig(hold_out="none")),
-    "report": _report,
-    "imitate": _imitate,
-}
+SEEDED: dict[str, Callable[..., object]] = {
+    "ingest": _ingest, "train": _train, "games": _games, "match": _match, "finetune": _finetune,
+}  # fmt: skip
+"""Jobs that have other settings with the keyword `seed=1`."""
+JOBS: dict[str, Callable[..., object]] = SEEDED | {
+    "positions": _positions, "join": _join, "report": _report, "imitate": _imitate,
+}  # fmt: skip
 """Jobs by name, each called with the inputs and its folder."""
-OTHERS: dict[str, Callable[[Path, Path], object]] = {
-    "ingest": lambda inputs, out: ingest(
-        [str(inputs / "games.pgn")], out, replace(CHUNKED, seed=1), workers=1
-    ),
-    "train": lambda inputs, out: train_on(
-        [inputs / "positions"], "fianchetto-xs", replace(STEPS, seed=1), out
-    ),
-    "games": lambda inputs, out: explore(None, small(games=8, seed=1), out, workers=1),
-    "match": lambda inputs, out: play_matches(
-        [(SideConfig(who="hand-written", simulations=2), SideConfig(who="policy:uniform"))],
-        ArenaConfig(games=4, seed=6, plies=4),
-        out,
-    ),
-    "finetune": lambda inputs, out: finetune(
-        inputs / "networks" / "0",
-        FinetuneConfig(generations=2, buffer=2, games_share=1.0, explore=HAND_WRITTEN),
-        out,
-        stages=Script(inputs / "networks").stages(),
-    ),
-}
-"""The same jobs with other settings."""
-ANOTHER_KIND = {"audit": lambda inputs, out: publish_result(out, AUDIT, "audit.json", {}, {})}
 
 
 def content(out: Path) -> dict[str, Any]:
-    """Return what a job has made: a hash or, where times are in it, the rest of each file."""
-    found: dict[str, Any] = {}
-    for name, digest in datasets.content(out).items():
+    """Return what a job has made: a hash or, of JSON, the entries without times of each file."""
+    found: dict[str, Any] = datasets.content(out)
+    for name in list(found):
         path = out / name
-        if path.name in UNTIMED and path.name != "report.json":
-            continue
-        found[name] = digest
-        if path.name == "generations.csv":
-            del found[name]
-        elif path.suffix == ".json":
+        if path.suffix == ".json":
             found[name] = _drop_times(json.loads(path.read_bytes()))
+        elif path.name in UNTIMED:
+            del found[name]
     return found
 
 
@@ -172,12 +165,6 @@ def main(name: str, inputs: Path, out: Path) -> int:
         return REFUSED
     out.with_name(f"{out.name}.counts").write_text(f"{counts[0]} {synced[0]}")
     return FINISHED
-
-
-def copy(source: Path, target: Path) -> Path:
-    """Copy a job's folder."""
-    shutil.copytree(source, target)
-    return target
 
 
 if __name__ == "__main__":

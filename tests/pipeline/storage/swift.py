@@ -2,14 +2,14 @@
 secret is checked."""
 
 import os
-import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from tests.waiting import until
 
 USER = {
     "AWS_ACCESS_KEY_ID": "test:tester",
@@ -17,9 +17,35 @@ USER = {
     "AWS_DEFAULT_REGION": "us-east-1",
     "AWS_EC2_METADATA_DISABLED": "true",
 }
-PIPELINE = "catch_errors gatekeeper healthcheck s3api tempauth bulk slo dlo proxy-server"
-KINDS = {"account": "account", "container": "container", "object": "obj", "proxy": "proxy"}
-
+MODULES = {"account": "account", "container": "container", "object": "obj", "proxy": "proxy"}
+COMMON = """[DEFAULT]
+bind_ip = 127.0.0.1
+bind_port = {port}
+workers = 0
+swift_dir = {folder}
+devices = {folder}
+mount_check = false
+user = {user}
+log_level = ERROR
+"""
+SERVER = """[pipeline:main]
+pipeline = {kind}-server
+[app:{kind}-server]
+use = egg:swift#{kind}
+"""
+FILTERS = ("catch_errors", "gatekeeper", "healthcheck", "s3api", "tempauth", "bulk", "slo", "dlo")
+PROXY = f"""[pipeline:main]
+pipeline = {" ".join(FILTERS)} proxy-server
+[app:proxy-server]
+use = egg:swift#proxy
+account_autocreate = true
+allow_account_management = true
+""" + "".join(
+    f"[filter:{name}]\nuse = egg:swift#{name}\n" for name in FILTERS if name != "tempauth"
+)
+PROXY += "[filter:tempauth]\nuse = egg:swift#tempauth\nuser_test_tester = testing .admin\n"
+HASHES = "[swift-hash]\nswift_hash_path_suffix = a\nswift_hash_path_prefix = b\n"
+HASHES += "[storage-policy:0]\nname = one\ndefault = yes\n"
 RINGS = """
 import sys
 from swift.common.ring import RingBuilder
@@ -38,70 +64,36 @@ def free_port() -> int:
         return int(taken.getsockname()[1])
 
 
-def configuration(folder: Path, kind: str, port: int) -> str:
-    """Give one daemon's configuration."""
-    common = (
-        f"[DEFAULT]\nbind_ip = 127.0.0.1\nbind_port = {port}\nworkers = 0\nswift_dir = {folder}\n"
-    )
-    common += (
-        f"devices = {folder}\nmount_check = false\nuser = "
-        f"{os.environ.get('USER', 'root')}\nlog_level = ERROR\n"
-    )
-    if kind != "proxy":
-        return (
-            common + f"[pipeline:main]\npipeline = {kind}-server\n[app:{kind}-server]\nuse = "
-            f"egg:swift#{kind}\n"
-        )
-    filters = "".join(
-        f"[filter:{name}]\nuse = egg:swift#{name}\n"
-        for name in PIPELINE.split()[:-1]
-        if name != "tempauth"
-    )
-    app = (
-        "[app:proxy-server]\nuse = egg:swift#proxy\naccount_autocreate = "
-        "true\nallow_account_management = true\n"
-    )
-    user = "[filter:tempauth]\nuse = egg:swift#tempauth\nuser_test_tester = testing .admin\n"
-    return f"{common}[pipeline:main]\npipeline = {PIPELINE}\n{app}{user}{filters}"
-
-
 @contextmanager
 def serving_s3(folder: Path) -> Iterator[str]:
     """Serve S3 from a folder for as long as the block lasts, and give the address."""
     (folder / "d1").mkdir(parents=True)
-    (folder / "swift.conf").write_text(
-        "[swift-hash]\nswift_hash_path_suffix = a\nswift_hash_path_prefix = "
-        "b\n[storage-policy:0]\nname = one\ndefault = yes\n"
-    )
-    ports = {kind: free_port() for kind in KINDS}
+    (folder / "swift.conf").write_text(HASHES)
+    ports = {kind: free_port() for kind in MODULES}
     rings = [str(ports[kind]) for kind in ("account", "container", "object")]
     subprocess.run([sys.executable, "-c", RINGS, str(folder), *rings], check=True)
-    daemons = []
+    daemons: dict[str, subprocess.Popen[bytes]] = {}
+
+    def is_listening(kind: str) -> bool:
+        assert daemons[kind].poll() is None, (folder / f"{kind}.log").read_text()
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", ports[kind])) == 0
+
     try:
-        for kind, module in KINDS.items():
-            path = folder / f"{kind}.conf"
-            path.write_text(configuration(folder, kind, ports[kind]))
+        for kind, module in MODULES.items():
+            path, user = folder / f"{kind}.conf", os.environ.get("USER", "root")
+            common = COMMON.format(port=ports[kind], folder=folder, user=user)
+            path.write_text(common + (PROXY if kind == "proxy" else SERVER.format(kind=kind)))
             code = f"from swift.{module}.server import main; main()"
             with (folder / f"{kind}.log").open("wb") as log:
                 command = [sys.executable, "-c", code, str(path)]
-                daemons.append(
-                    subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+                daemons[kind] = subprocess.Popen(
+                    command, stdout=log, stderr=log, start_new_session=True
                 )
-        for kind, port in ports.items():
-            wait_for(port, daemons, folder / f"{kind}.log")
+        for kind in MODULES:
+            until(lambda kind=kind: is_listening(kind))
         yield f"http://127.0.0.1:{ports['proxy']}"
     finally:
-        for daemon in daemons:
-            daemon.send_signal(signal.SIGKILL)
+        for daemon in daemons.values():
+            daemon.kill()
             daemon.wait()
-
-
-def wait_for(port: int, daemons: list["subprocess.Popen[bytes]"], log: Path) -> None:
-    """Wait until something listens on a port."""
-    for _ in range(1200):
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                return
-        assert all(daemon.poll() is None for daemon in daemons), log.read_text()
-        time.sleep(0.1)
-    raise AssertionError(log.read_text())

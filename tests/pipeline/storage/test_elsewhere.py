@@ -1,19 +1,18 @@
 """What may lie in a store, by the table in pipeline/README.md: a store in memory here, a real S3
-server in test_s3.py."""
+server in test_objects_s3.py."""
 
 import json
 import random
-import sys
 from pathlib import Path
 
 import pytest
 
-from pipeline.cli.main import main
 from pipeline.dataset.batches import Batches
 from pipeline.dataset.files.verify_files import CACHE
 from pipeline.errors import DatasetError
 from pipeline.storage import stores
 from pipeline.validation.verify import files_differ
+from tests.pipeline.cli.conftest import invoke
 from tests.pipeline.datasets import random_game
 from tests.pipeline.hostile import copied, workplace
 from tests.pipeline.storage import elsewhere
@@ -26,19 +25,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return workplace(tmp_path_factory.mktemp("elsewhere") / "good")
 
 
-def call(
-    capsys: pytest.CaptureFixture[str], patch: pytest.MonkeyPatch, words: list[str]
-) -> tuple[int, str, str]:
-    patch.setattr(sys, "argv", ["fianchetto", *words, "--json"])
-    patch.setattr("pipeline.cli.commands.base.signal.signal", lambda *_: None)
-    with pytest.raises(SystemExit) as ended:
-        main()
-    out, err = capsys.readouterr()
-    return int(ended.value.code or 0), out, drop_slow_lines(err)
-
-
 def test_what_takes_an_address_takes_it_and_the_rest_says_so(
-    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = copied(place, tmp_path / "here")
     (tmp_path / "work").mkdir()
@@ -49,13 +37,13 @@ def test_what_takes_an_address_takes_it_and_the_rest_says_so(
     stores.publish(stores.place(store), "a.pgn", 0, lambda target: target.write(text))
     answers = {}
     for name, words in elsewhere.taken(store, here, f"{store}/a.pgn").items():
-        code, out, err = call(capsys, monkeypatch, words)
-        assert (code, err) == (0, ""), f"{name}: {err}"
+        code, out, err = invoke(*words, "--json")
+        assert (code, drop_slow_lines(err)) == (0, ""), f"{name}: {err}"
         answers[name] = json.loads(out.splitlines()[-1])
     assert answers["report"]["positions"] == answers["ingest"]["positions"]["test"]
     assert answers["report"]["slices"]["in train"], "positions were looked up in train there too"
     for name, words in elsewhere.refused(store, here).items():
-        code, out, err = call(capsys, monkeypatch, words)
+        code, out, err = invoke(*words, "--json")
         assert (code, out) == (2, ""), f"{name}: {out}{err}"
         assert "memory://" in err, f"{name}: {err}"
         assert err.count("\n") == 1, f"{name}: {err}"

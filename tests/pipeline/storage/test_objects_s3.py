@@ -16,7 +16,7 @@ import pytest
 import zstandard
 
 from pipeline.dataset.batches import Batches
-from pipeline.dataset.files.shards import publish, read_manifest
+from pipeline.dataset.files.shards import publish
 from pipeline.errors import ChangedError, DatasetError, FetchError, IngestError
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
@@ -24,7 +24,7 @@ from pipeline.storage import objects
 from pipeline.storage.stores import place
 from pipeline.validation.verify import files_differ
 from tests.conftest import REPOSITORY
-from tests.pipeline import datasets, hostile
+from tests.pipeline import datasets
 from tests.pipeline.storage import elsewhere, swift
 
 for needed in ("swift", "s3fs"):
@@ -36,16 +36,7 @@ pytestmark = pytest.mark.slow
 
 CONFIG = IngestConfig(chunk_mib=1, test_share=0.2, val_share=0.1)
 COMMAND = [sys.executable, "-c", "from pipeline.cli.main import main; main()"]
-SETTINGS = [
-    "--set",
-    "chunk_mib=1",
-    "--set",
-    "test_share=0.2",
-    "--set",
-    "val_share=0.1",
-    "--workers",
-    "1",
-]
+SETTINGS = elsewhere.INGEST.split()
 
 KILLED = """
 import os, signal, sys
@@ -106,81 +97,17 @@ def content(folder: Any) -> dict[str, str]:
     return found
 
 
-def test_a_dataset_in_a_store_is_that_of_a_folder(
-    store: Any, dump: Path, made: dict[str, str]
-) -> None:
-    out = store / "whole"
-    manifest = ingest([str(dump)], out, CONFIG, workers=2)
-    assert content(out) == made
-    assert manifest == read_manifest(out)
-    assert files_differ(out) == []
-    assert ingest([str(dump)], out, CONFIG) == manifest
-    for there, here in zip(
-        Batches([out]).read_rows(), Batches([dump.parent / "made"]).read_rows(), strict=True
-    ):
-        assert all((there[name] == here[name]).all() for name in here)
-    with pytest.raises(DatasetError, match="other settings"):
-        ingest([str(dump)], out, IngestConfig(chunk_mib=2))
-
-
-def test_every_promise_of_what_may_lie_elsewhere(store: Any, dump: Path, tmp_path: Path) -> None:
-    here = hostile.workplace(tmp_path / "here")
-    (tmp_path / "work").mkdir()
-    publish(store / "table", "a.pgn.zst", 0, lambda target: target.write(dump.read_bytes()))
-    environment = os.environ | {
-        "PYTHONPATH": str(REPOSITORY),
-        "FIANCHETTO_CACHE": str(tmp_path / "cache"),
-    }
-
-    def call(words: list[str]) -> "subprocess.CompletedProcess[str]":
-        command = [*COMMAND, *words, "--json"]
-        return subprocess.run(
-            command,
-            cwd=tmp_path / "work",
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-
-    answers = {}
-    for name, words in elsewhere.taken(
-        "s3://chess/table", here, "s3://chess/table/a.pgn.zst"
-    ).items():
-        done = call(words)
-        assert (done.returncode, done.stderr) == (0, ""), f"{name}: {done.stderr}"
-        answers[name] = json.loads(done.stdout.splitlines()[-1])
-    assert answers["report"]["positions"] == answers["ingest"]["positions"]["test"]
-    for name, words in elsewhere.refused("s3://chess/table", here).items():
-        done = call(words)
-        assert (done.returncode, done.stdout) == (2, ""), f"{name}: {done.stdout}{done.stderr}"
-        assert "s3://chess/table" in done.stderr
-        assert len(done.stderr.splitlines()) == 1, done.stderr
-    assert list((tmp_path / "work").iterdir()) == []
-
-
-def test_a_dataset_in_a_store_is_opened_without_downloading_it(
-    store: Any, dump: Path, made: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("FIANCHETTO_CACHE", str(tmp_path / "cache"))
-    folder = store / "sizes"
-    for name in made:
-        publish(
-            folder,
-            name,
-            0,
-            lambda target, name=name: target.write((dump.parent / "made" / name).read_bytes()),
-        )
-    monkeypatch.setattr(
-        "pipeline.dataset.files.verify_files._hash_file",
-        lambda path, *_: pytest.fail(f"downloaded {path}"),
+def run(words: list[str], folder: Path, **more: str) -> "subprocess.CompletedProcess[str]":
+    """Run a command in a folder."""
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY)} | more
+    return subprocess.run(
+        [*COMMAND, *words],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    Batches([folder])
-    name = read_manifest(folder)["files"][0]["name"]
-    data = (dump.parent / "made" / name).read_bytes()
-    publish(folder, name, 0, lambda target: target.write(data[:-1]))
-    with pytest.raises(DatasetError, match=f"{name} cannot be read.*bytes, not"):
-        Batches([folder])
 
 
 def test_a_dump_in_a_store_is_read_in_ranges(
@@ -195,8 +122,7 @@ def test_a_dump_in_a_store_is_read_in_ranges(
     source = manifest["sources"][0]
     assert source["version"]
     assert source["sha256"] == datasets.hashlib.sha256(dump.read_bytes()).hexdigest()
-    begun = objects.look(str(store / "dumps" / dump.name))
-    reading = objects.open_remote(str(store / "dumps" / dump.name), version=begun)
+    reading = objects.open_remote(str(store / "dumps" / dump.name))
     reading.read(1)
     publish(store / "dumps", dump.name, 0, lambda target: target.write(dump.read_bytes()[::-1]))
     with pytest.raises(ChangedError, match="was replaced"):
@@ -205,27 +131,16 @@ def test_a_dump_in_a_store_is_read_in_ranges(
         ingest([str(store / "dumps" / dump.name)], tmp_path / "out", CONFIG, workers=1)
 
 
-def test_a_wrong_secret_is_refused_in_one_line(store: Any, dump: Path) -> None:
-    environment = os.environ | {"PYTHONPATH": str(REPOSITORY), "AWS_SECRET_ACCESS_KEY": "wrong"}
-    for words in (
-        [str(dump), "--out", "s3://chess/wrong"],
-        ["s3://chess/dumps/a.pgn", "--out", "nowhere"],
-    ):
-        said = subprocess.run(
-            [*COMMAND, "ingest", *words, *SETTINGS],
-            cwd=dump.parent,
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert said.returncode == 2, said.stderr
-        assert len(said.stderr.splitlines()) == 1, said.stderr
-        assert "s3://chess/" in said.stderr
+def test_a_wrong_secret_and_missing_objects_are_reported_in_one_line(
+    store: Any, dump: Path, tmp_path: Path
+) -> None:
+    ingests = [str(dump), "--out", "s3://chess/wrong"], ["s3://chess/a.pgn", "--out", "nowhere"]
+    for words in ingests:
+        done = run(["ingest", *words, *SETTINGS], dump.parent, AWS_SECRET_ACCESS_KEY="wrong")
+        assert done.returncode == 2, done.stderr
+        assert len(done.stderr.splitlines()) == 1, done.stderr
+        assert "s3://chess/" in done.stderr
     assert content(store / "wrong") == {}
-
-
-def test_what_is_not_there_is_said(store: Any, dump: Path, tmp_path: Path) -> None:
     with pytest.raises(FetchError, match="does not exist"):
         ingest(["s3://chess/nothing.pgn"], tmp_path / "out", CONFIG, workers=1)
     with pytest.raises(IngestError, match="s3://nobucket/x"):
@@ -267,9 +182,11 @@ def test_a_killed_ingest_is_continued_to_the_same_objects(
             name: digest for name, digest in visible.items() if name in made
         }
     assert kills >= 3
-    done = subprocess.run(
-        [*command, "--json"], env=environment, capture_output=True, text=True, check=False
-    )
+    done = run([*command[len(COMMAND) :], "--json"], dump.parent)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1])["out"] == "s3://chess/again"
     assert content(store / "again") == made
+    assert files_differ(store / "again") == []
+    there, here = (Batches([one]).read_rows() for one in (store / "again", dump.parent / "made"))
+    for rows, expected in zip(there, here, strict=True):
+        assert all((rows[name] == expected[name]).all() for name in expected)
