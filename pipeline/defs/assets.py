@@ -14,7 +14,7 @@ from model.training.config import TrainConfig
 from pipeline.dataset.dataset import TRAINING_SET, Dataset, is_training_set
 from pipeline.dataset.files.shards import MANIFEST, file_hash
 from pipeline.dataset.join import join
-from pipeline.defs import tasks
+from pipeline.defs import checks, tasks
 from pipeline.defs.launchpad.forms import Form, build_options, read_form
 from pipeline.defs.launchpad.options import (
     CheckpointOptions,
@@ -27,8 +27,8 @@ from pipeline.defs.pages import metadata
 from pipeline.defs.pages.metadata import CODE_VERSION
 from pipeline.defs.resources import Datasets, version_of
 from pipeline.defs.steps import (
-    DUMPS,
     TRAINED_ON,
+    dumps,
     find_input,
     find_inputs,
     find_own_set,
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 else:
     Result = dg.MaterializeResult  # Dagster reads the annotation, and rejects the generic form
 
-dumps = dg.DynamicPartitionsDefinition(name=DUMPS)
 DUMP_VERSION = "dump_version"
 """Metadata key of positions: the version of their dump, from `version_of`."""
 TUNING_RATE = 5e-4
@@ -115,6 +114,7 @@ def positions(
     kinds={"json"},
     pool="processor",
     code_version=CODE_VERSION,
+    check_specs=checks.specs_of("training_set"),
 )
 def training_set(
     context: dg.AssetExecutionContext, config: Form[TrainingSetOptions], datasets: Datasets
@@ -132,6 +132,7 @@ def training_set(
             audit = run_step(context, partial(tasks.audit, [out], folder))
     return Result(
         metadata=metadata.describe_training_set(out, page, audit, folder),
+        check_results=[checks.evaluate_training_set(page)],
         data_version=metadata.data_version(page, CODE_VERSION),
     )
 
@@ -171,6 +172,7 @@ def checkpoint(
     kinds={"polars"},
     pool="accelerator",
     code_version=CODE_VERSION,
+    check_specs=checks.specs_of("accuracy_report"),
 )
 def accuracy_report(
     context: dg.AssetExecutionContext, config: Form[ReportOptions], datasets: Datasets
@@ -195,6 +197,7 @@ def accuracy_report(
     context.instance.add_run_tags(context.run_id, {"top1": f"{100 * report['top1']:.1f} %"})
     return Result(
         metadata=metadata.describe_report(network, data, report, out),
+        check_results=[checks.evaluate_report(report)],
         data_version=metadata.data_version(hashes, options.split, options.rule, CODE_VERSION),
     )
 

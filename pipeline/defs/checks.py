@@ -1,4 +1,4 @@
-"""Checks of the assets. A check runs after its asset, from its page, or by the job `verify`.
+"""Checks of the assets: of stored files, which can be executed alone too, and of results.
 
 A blocking check that fails keeps downstream assets from running, in its own run and in later ones
 (`steps.require_no_failed_check`), until the asset is materialized again or the check passes.
@@ -11,14 +11,14 @@ from typing import Any
 
 import dagster as dg
 
-from pipeline.dataset.dataset import Dataset, read_training_set
+from pipeline.dataset.dataset import Dataset
 from pipeline.defs import child, tasks
-from pipeline.defs.assets import accuracy_report, checkpoint, dumps, positions, training_set
 from pipeline.defs.pages.metadata import PROBED
 from pipeline.defs.resources import Datasets
 from pipeline.defs.steps import (
     BLOCKING,
     TRAINED_ON,
+    dumps,
     find_folder,
     materialized_dumps,
     report_user_errors,
@@ -54,22 +54,20 @@ with warnings.catch_warnings():
         )
         for name, text in POSITIONS.items()
     ]
-TUNED = dg.AssetCheckSpec(
-    LOSS,
-    asset="tuned_checkpoint",
-    description="The best network loads, and its loss on stored positions is finite.",
-    blocking=True,
-)
-STRENGTH = dg.AssetCheckSpec(
-    STRONGER,
-    asset="strength_report",
-    description="The lower bound of Elo against the supervised checkpoint is above 0.",
-)
-IMITATION = dg.AssetCheckSpec(
-    PERSONAL,
-    asset="imitation",
-    description="On the newest games, the lower bound of the gain against the base is above 0.",
-)
+RESULTS = {
+    "training_set": (SIDES, "No game in train has the same moves as a held-out game."),
+    "accuracy_report": (CLASSICAL, "Top-1 is above that of the hand-written evaluator."),
+    "tuned_checkpoint": (LOSS, "The best network loads, and its loss on positions is finite."),
+    "strength_report": (STRONGER, "The lower bound of Elo against the supervised one is above 0."),
+    "imitation": (PERSONAL, "On the newest games, the lower bound of the gain is above 0."),
+}
+"""The check of an asset's result, which the asset itself evaluates."""
+
+
+def specs_of(asset: str) -> list[dg.AssetCheckSpec]:
+    """Return the specification of the check of an asset's result."""
+    name, text = RESULTS[asset]
+    return [dg.AssetCheckSpec(name, asset=asset, description=text, blocking=name == LOSS)]
 
 
 @dg.multi_asset_check(name="check_positions", specs=SPECS, can_subset=True, pool="processor")
@@ -89,7 +87,7 @@ def check_positions(
     for key in sorted(materialized_dumps(op.instance)):
         for result in verify(key):
             yield dg.AssetCheckEvaluation(
-                positions.key,
+                dg.AssetKey("positions"),
                 str(result.check_name),
                 partition=key,
                 blocking=result.check_name != WHOLE,
@@ -113,25 +111,6 @@ def _verify(datasets: Datasets, key: str) -> list[dg.AssetCheckResult]:
 
 
 @dg.asset_check(
-    asset="training_set",
-    name=SIDES,
-    description="No game in train has the same moves as a held-out game, in any dataset.",
-)
-def check_training_set(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
-    """Count games on both sides of a split; only a warning, because short games coincide."""
-    op = context.op_execution_context
-    with report_user_errors():
-        page = read_training_set(find_folder(training_set.key, op.instance, op.run))
-    counts = page["games_on_both_sides"]
-    problems = [
-        f"{count} games in {name} have the same moves as a game in train"
-        for name, count in counts.items()
-        if count
-    ]
-    return _list_problems(SIDES, problems, warns=True, **counts)
-
-
-@dg.asset_check(
     asset="checkpoint",
     name=LOSS,
     blocking=True,
@@ -142,29 +121,12 @@ def check_checkpoint(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckRes
     """Measure the checkpoint's loss on positions from its training set."""
     op = context.op_execution_context
     with report_user_errors():
-        folder = find_folder(checkpoint.key, op.instance, op.run)
-        joined = find_folder(checkpoint.key, op.instance, op.run, TRAINED_ON)
+        folder = find_folder(dg.AssetKey("checkpoint"), op.instance, op.run)
+        joined = find_folder(dg.AssetKey("checkpoint"), op.instance, op.run, TRAINED_ON)
         measured = Dataset.open(joined).parts[0].path
         return evaluate_checkpoint(
             child.run_child(partial(tasks.probe, folder, measured, None, PROBED))
         )
-
-
-@dg.asset_check(
-    asset="accuracy_report",
-    name=CLASSICAL,
-    description="Top-1 is above that of the hand-written evaluator.",
-)
-def check_report(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
-    """Compare top-1 with the baseline; only a warning, because a minute of training may lose."""
-    instance = context.op_execution_context.instance
-    event = instance.get_latest_materialization_event(accuracy_report.key)
-    assert event is not None
-    assert event.asset_materialization is not None
-    found = event.asset_materialization.metadata
-    top1, baseline = (float(str(found[name].value)) for name in ("top1", "hand_written_top1"))
-    message = f"top-1 is {top1:.4f}, the hand-written evaluator has {baseline:.4f}"
-    return _result(CLASSICAL, top1 > baseline, message, top1=top1, baseline=baseline)
 
 
 def evaluate_positions(found: Mapping[str, Any], wanted: int) -> list[dg.AssetCheckResult]:
@@ -182,6 +144,24 @@ def evaluate_positions(found: Mapping[str, Any], wanted: int) -> list[dg.AssetCh
         _list_problems(ROWS, rows, rows_compared=compared, rows_wanted=wanted),
         _list_problems(WHOLE, found["damage"], warns=True),
     ]
+
+
+def evaluate_training_set(page: Mapping[str, Any]) -> dg.AssetCheckResult:
+    """Count games on both sides of a split; only a warning, because short games coincide."""
+    counts = page["games_on_both_sides"]
+    problems = [
+        f"{count} games in {name} have the same moves as a game in train"
+        for name, count in counts.items()
+        if count
+    ]
+    return _list_problems(SIDES, problems, warns=True, **counts)
+
+
+def evaluate_report(report: Mapping[str, Any]) -> dg.AssetCheckResult:
+    """Compare top-1 with the baseline; only a warning, because a minute of training may lose."""
+    top1, baseline = report["top1"], report["hand_written_top1"]
+    message = f"top-1 is {top1:.4f}, the hand-written evaluator has {baseline:.4f}"
+    return _result(CLASSICAL, top1 > baseline, message, top1=top1, baseline=baseline)
 
 
 def evaluate_checkpoint(probe: Mapping[str, Any]) -> dg.AssetCheckResult:

@@ -14,7 +14,8 @@ from pipeline.defs import child
 from pipeline.defs.resources import Datasets
 
 DUMPS = "dumps"
-"""Name of the set of partitions that dumps and their positions have."""
+dumps = dg.DynamicPartitionsDefinition(name=DUMPS)
+"""The partitions of dumps and their positions, by `key_of` their file."""
 TRAINED_ON = "trained_on"
 """Metadata key of a checkpoint: the folder of its training set."""
 BLOCKING: Mapping[str, tuple[str, ...]] = {
@@ -154,16 +155,11 @@ def find_folder(
 
     The metadata entry `name` of the materialization holds it.
     """
-    kind = dg.DagsterEventType.ASSET_MATERIALIZATION
-    runs = [id_ for id_ in (run.run_id, run.parent_run_id, run.root_run_id) if id_]
-    entries = [log for id_ in runs for log in reversed(instance.all_logs(id_, of_type=kind))]
-    if newest := instance.get_latest_materialization_event(key):
-        entries.append(newest)
-    for entry in entries:
-        found = entry.asset_materialization
-        # a materialization that was reported by hand has no metadata
-        if found is not None and found.asset_key == key and name in found.metadata:
-            return Path(str(found.metadata[name].value))
+    found = _list_materializations(instance, key)
+    runs = (run.run_id, run.parent_run_id, run.root_run_id)
+    own = [facts for run_id, facts in found if run_id in runs]
+    if chosen := own or [facts for _, facts in found]:
+        return Path(str(chosen[0][name].value))
     asset = key.to_user_string()
     raise UserError(
         f"no {asset} has been materialized: materialize one, or name one in datasets/{asset}s"
@@ -172,13 +168,23 @@ def find_folder(
 
 def find_own_set(instance: dg.DagsterInstance, network: Path) -> Path | None:
     """Return the training set that Dagster trained a checkpoint on, None if it is gone."""
-    for record in instance.fetch_materializations(dg.AssetKey("checkpoint"), limit=1000).records:
-        found = record.asset_materialization
-        facts = {} if found is None else found.metadata
-        if "path" in facts and facts["path"].value == str(network):
+    for _, facts in _list_materializations(instance, dg.AssetKey("checkpoint")):
+        if facts["path"].value == str(network):
             own = Path(str(facts[TRAINED_ON].value))
             return own if own.is_dir() else None
     return None
+
+
+def _list_materializations(
+    instance: dg.DagsterInstance, key: dg.AssetKey
+) -> list[tuple[str, Mapping[str, Any]]]:
+    """Return the run and the metadata of each materialization, the newest first.
+
+    One that was reported by hand in the UI has no folder, and is left out.
+    """
+    records = instance.fetch_materializations(key, limit=1000).records
+    found = [(it.run_id, it.asset_materialization) for it in records]
+    return [(run, it.metadata) for run, it in found if it is not None and "path" in it.metadata]
 
 
 def require_no_failed_check(

@@ -19,13 +19,7 @@ from pipeline.defs.launchpad.options import ImitationOptions, StrengthOptions, T
 from pipeline.defs.pages import metadata, tuned_metadata
 from pipeline.defs.pages.metadata import CODE_VERSION
 from pipeline.defs.resources import SAMPLE, Datasets
-from pipeline.defs.steps import (
-    find_input,
-    find_inputs,
-    find_own_set,
-    report_user_errors,
-    run_step,
-)
+from pipeline.defs.steps import find_input, find_inputs, find_own_set, report_user_errors, run_step
 from pipeline.finetune.loop import finetune
 from pipeline.finetune.strength import strength
 from pipeline.samples.shipped import EMBEDDED
@@ -45,7 +39,7 @@ ADD_PARTITION = "add another partition"
     kinds={"pytorch"},
     pool="accelerator",
     code_version=CODE_VERSION,
-    check_specs=[checks.TUNED],
+    check_specs=checks.specs_of("tuned_checkpoint"),
 )
 def tuned_checkpoint(
     context: dg.AssetExecutionContext, config: Form[TunedOptions], datasets: Datasets
@@ -79,7 +73,7 @@ def tuned_checkpoint(
     kinds={"json"},
     pool="accelerator",
     code_version=CODE_VERSION,
-    check_specs=[checks.STRENGTH],
+    check_specs=checks.specs_of("strength_report"),
 )
 def strength_report(
     context: dg.AssetExecutionContext, config: Form[StrengthOptions], datasets: Datasets
@@ -109,7 +103,7 @@ def strength_report(
     kinds={"pytorch"},
     pool="accelerator",
     code_version=CODE_VERSION,
-    check_specs=[checks.IMITATION],
+    check_specs=checks.specs_of("imitation"),
 )
 def imitation(
     context: dg.AssetExecutionContext, config: Form[ImitationOptions], datasets: Datasets

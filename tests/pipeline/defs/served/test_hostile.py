@@ -13,7 +13,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote, urlsplit
 
-import psutil
 import pytest
 
 from pipeline.defs.ui import LOCATION
@@ -30,50 +29,37 @@ EVIL = ("evil.test", "localhost")
 calls the same site."""
 FORGED = "/report_asset_materialization/forged"
 
-TAGS = {
-    "img": '<img src="{get}">',
-    "prefetch": '<link rel=prefetch href="{get}"><link rel=preload as=fetch href="{get}">',
-    "iframe": '<iframe src="{get}"></iframe><object data="{get}"></object><embed src="{get}">',
-    "redirected": '<img src="/redirect?code=302&to={quoted}">',
-    "redirected form": '<form method=post action="/redirect?code=307&to={quoted}"></form>{submit}',
-    "form": '<form method=post action="{get}"><input name=query value="{html}"></form>{submit}',
-    "form text": '<form method=post enctype=text/plain action="{graphql}">'
+TAGS = (
+    '<img src="{get}"><link rel=prefetch href="{get}"><link rel=preload as=fetch href="{get}">',
+    '<iframe src="{get}"></iframe><object data="{get}"></object><embed src="{get}">',
+    '<img src="/redirect?to={quoted}">',
+    '<form method=post action="/redirect?to={quoted}"></form>{submit}',
+    '<form method=post action="{get}"><input name=query value="{html}"></form>{submit}',
+    '<form method=post enctype=text/plain action="{graphql}">'
     "<input name='{start}' value='\"}}'></form>{submit}",
-    "no referrer": "<meta name=referrer content=no-referrer><form method=post "
-    'action="{get}"></form>{submit}',
-    "sandboxed": "<iframe sandbox=allow-scripts srcdoc=\"<img src='{get}'>"
+    "<meta name=referrer content=no-referrer><form method=post action='{get}'></form>{submit}",
+    "<iframe sandbox=allow-scripts srcdoc=\"<img src='{get}'>"
     "<script>fetch('{get}',{{mode:'no-cors'}})</script>\"></iframe>",
-    "data page": '<iframe src="data:text/html,<img src=%22{quoted}%22>"></iframe>',
-    "forged": "<form method=post "
-    'action="{url}{forged}?metadata=%7B%22path%22%3A%22/etc%22%7D"></form>{submit}',
-    "prerender": "<script "
-    'type=speculationrules>{{"prerender":[{{"source":"list","urls":["{get}"]}}]}}</script>',
-}
+    '<iframe src="data:text/html,<img src=%22{quoted}%22>"></iframe>',
+    '<form method=post action="{url}{forged}?metadata=%7B%22path%22%3A%22/x%22%7D"></form>{submit}',
+)
 """Pages that need no script but to submit a form."""
 SUBMIT = "<script>document.forms[0].submit()</script>"
-SCRIPTS = {
-    "fetch": "fetch(get, {...blind, credentials: 'include', keepalive: true})",
-    "fetch json": "fetch(graphql, {method: 'POST', "
-    "headers: {'content-type': 'application/json'}, body})",
-    "disguised": "post(graphql, body, 'text/plain; application/json')",
-    "urlencoded": "post(get, new URLSearchParams({query}))",
-    "redirected": "post('/redirect?code=307&to=' + encodeURIComponent(graphql), body, "
-    "'text/plain; application/json')",
-    "escaped": "fetch(get.replace('/graphql?query', '//%67raphql%0A?%71uery'), blind)",
-    "beacon": "navigator.sendBeacon(graphql, new Blob([body], {type: 'text/plain; "
-    "application/json'}))",
-    "event source": "new EventSource(get)",
-    "worker": "new Worker(URL.createObjectURL(new Blob([`fetch(${JSON.stringify(get)}, {mode: "
-    "'no-cors'})`])))",
-    "imported": "import(get)",
-    "window": "window.open(get)",
-    "forged": 'post(url + forged, \'{"metadata": {"path": "/etc"}}\', \'text/plain; '
-    "application/json')",
-    "websocket": "talk('graphql-ws', {type: 'start', id: '1', payload: {query}})",
-    "websocket of another kind": "talk('graphql-transport-ws', {type: 'subscribe', id: '1', "
-    "payload: {query}})",
-    "navigation": "location.href = get",
-}
+SCRIPTS = (
+    "fetch(get, {...blind, credentials: 'include', keepalive: true})",
+    "fetch(graphql, {method: 'POST', headers: {'content-type': 'application/json'}, body})",
+    "post(graphql, body, 'text/plain; application/json')",
+    "post(get, new URLSearchParams({query}))",
+    "post('/redirect?to=' + encodeURIComponent(graphql), body, 'text/plain; application/json')",
+    "fetch(get.replace('/graphql?query', '//%67raphql%0A?%71uery'), blind)",
+    "navigator.sendBeacon(graphql, new Blob([body], {type: 'text/plain; application/json'}))",
+    "new EventSource(get)",
+    "import(get)",
+    "window.open(get)",
+    'post(url + forged, \'{"metadata": {"path": "/etc"}}\', \'text/plain; application/json\')',
+    "talk('graphql-ws', {type: 'start', id: '1', payload: {query}})",
+    "talk('graphql-transport-ws', {type: 'subscribe', id: '1', payload: {query}})",
+)
 """Attempts by script, with the functions of PRELUDE."""
 PRELUDE = """
 const [url, query, forged] = %s;
@@ -91,7 +77,6 @@ function talk(protocol, message) {
       socket.send(JSON.stringify(message));
       setTimeout(done, 500);
     };
-    socket.onmessage = event => { window.heard = event.data };
     socket.onerror = done;
   });
 }
@@ -105,17 +90,11 @@ class Hostile(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         asked = urlsplit(self.path)
-        if asked.path == "/redirect":
-            code, _, place = asked.query.partition("&to=")
-            self.send_response(int(code.removeprefix("code=")))
-            self.send_header("Location", place if place.startswith("http:") else unquote(place))
-            self.end_headers()
-            return
-        body = self.pages.get(asked.path, "").encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "text/html")
+        place = unquote(asked.query.removeprefix("to="))
+        self.send_response(307 if place else 200)
+        self.send_header(*("Location", place) if place else ("Content-Type", "text/html"))
         self.end_headers()
-        self.wfile.write(body)
+        self.wfile.write(self.pages.get(asked.path, "").encode())
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers.get("Content-Length", 0)))
@@ -186,8 +165,8 @@ def attack(context: "BrowserContext", url: str, port: int, pages: dict[str, str]
         "url": url,
         "forged": FORGED,
     }
-    every = [tag.format(**words) for tag in TAGS.values()]
-    every += [f"<script>{prelude}\n{code}</script>" for code in SCRIPTS.values()]
+    every = [tag.format(**words) for tag in TAGS]
+    every += [f"<script>{prelude}\n{code}</script>" for code in SCRIPTS]
     for number, text in enumerate(every):
         pages[f"/{number}"] = f"<!doctype html><body>{text}"
     places = [f"http://{host}:{port}/{number}" for host in EVIL for number in range(len(every))]
@@ -214,43 +193,3 @@ def test_a_page_of_another_origin_launches_nothing(
     assert changes(server) == before
     assert server.ask(MUTATION)["launchRun"]["__typename"] == "LaunchRunSuccess"
     assert changes(server)[0] == before[0] + 1, "it would have worked"
-
-
-def test_a_rebound_name_reads_and_launches_nothing(
-    server: Server, context: "BrowserContext"
-) -> None:
-    """The page's origin is then the UI's address by another name, so that its requests are of the
-    same origin."""
-    before, page = changes(server), context.new_page()
-    url = f"http://rebound.test:{urlsplit(server.url).port}"
-    answered = page.goto(f"{url}/")
-    assert answered is not None
-    assert answered.status == 403
-    assert "Dagster" not in page.content()
-    prelude = PRELUDE % json.dumps([url, MUTATION, FORGED])
-    for name, code in SCRIPTS.items():
-        page.goto(f"{url}/")
-        page.evaluate(
-            f"(async () => {{ {prelude}\n try {{ await ({code}) }} catch (error) {{}} }})()"
-        )
-        page.wait_for_timeout(200)
-        if name != "navigation":
-            assert page.evaluate("window.heard") is None, name
-    read = page.evaluate(
-        "fetch('/graphql', {method: 'POST', headers: {'content-type': 'application/json'}, "
-        'body: \'{"query": "{ version }"}\'}).then(answer => answer.status)'
-    )
-    assert read == 403
-    for shown in context.pages:
-        shown.close()
-    assert changes(server) == before
-
-
-def test_only_the_web_server_listens_and_only_on_this_machine(server: Server) -> None:
-    listening = {
-        (process.pid, connection.laddr)
-        for process in (psutil.Process(server.pid), *server.tree())
-        for connection in process.net_connections("inet")
-        if connection.status == psutil.CONN_LISTEN
-    }
-    assert listening == {(server.pid, ("127.0.0.1", urlsplit(server.url).port))}

@@ -6,26 +6,33 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import psutil
 import pyarrow.parquet as pq
 import pytest
+import zstandard
 
+from pipeline.dumps.fetch import STEM
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 from pipeline.storage.job_folder import BUILDING
 from tests.pipeline.datasets import content
 from tests.pipeline.defs.conftest import prepared, random_pgn
 from tests.pipeline.defs.served.server import Server, serving, wait
+from tests.pipeline.loopback import serving as publishing
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+MONTH = f"{STEM}2013-02"
 LONG = {"name": "long", "minutes": 30.0, "train": {"batch_size": 32, "threads": 1}}
 SPLITS = {"test_share": 0.2, "val_share": 0.2}
 
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Server]]:
-    with pytest.MonkeyPatch.context() as monkeypatch:
+    with pytest.MonkeyPatch.context() as monkeypatch, publishing() as lichess:
+        monkeypatch.setenv("FIANCHETTO_LICHESS", f"{lichess.url}/standard")
+        lichess.publish(f"{MONTH}.pgn.zst", zstandard.compress(random_pgn(20).encode()))
         datasets = prepared(tmp_path_factory.mktemp("served"), monkeypatch)
         text = random_pgn(100)
         with (datasets / "dumps" / "large.pgn").open("w") as file:
@@ -54,6 +61,15 @@ def kill_run(workers: list[psutil.Process]) -> None:
     assert parent is not None
     parent.kill()
     wait(lambda: gone(workers), 30)
+
+
+def test_a_month_is_chosen_and_becomes_positions(served: tuple[Path, Server]) -> None:
+    datasets, server = served
+    for month, end in (("2013-1", "FAILURE"), ("2013-02", "SUCCESS")):
+        run = server.launch("fetch_month", {"download": {"config": {"month": month}}})
+        server.ended(run, end)
+        assert ("newest months are" in server.failures(run)) == (end == "FAILURE")
+    wait((datasets / "positions" / MONTH / "manifest.json").exists, 180)
 
 
 def test_a_backfill_over_two_dumps_trains_once(served: tuple[Path, Server]) -> None:
@@ -112,6 +128,7 @@ def test_training_that_is_terminated_or_killed_saves(served: tuple[Path, Server]
     datasets, server = served
     out = datasets / "checkpoints" / "long"
     metrics, card = out / "metrics.jsonl", out / "checkpoint.json"
+    server.ended(server.launch("build_positions", {}, "small"))
     run = server.launch("train", LONG)
     wait(lambda: metrics.exists() and metrics.stat().st_size > 100, 90)
     workers = server.children()
@@ -150,6 +167,17 @@ def test_an_ingest_whose_run_worker_is_killed_ends_with_the_same_bytes_when_it_i
     ingest([dump], tmp_path / "undisturbed", IngestConfig(chunk_mib=1), workers=1)
     assert content(out) == content(tmp_path / "undisturbed")
     assert 0 < len(done) < len(list(out.glob("train-*.parquet")))
+
+
+def test_only_the_web_server_listens_and_only_on_this_machine(served: tuple[Path, Server]) -> None:
+    server = served[1]
+    listening = {
+        (process.pid, connection.laddr)
+        for process in (psutil.Process(server.pid), *server.tree())
+        for connection in process.net_connections("inet")
+        if connection.status == psutil.CONN_LISTEN
+    }
+    assert listening == {(server.pid, ("127.0.0.1", urlsplit(server.url).port))}
 
 
 @pytest.mark.parametrize("how", ["ctrl-c", "terminated", "killed", "without its code server"])
