@@ -35,10 +35,7 @@ class WatchfulRunLauncher(DefaultRunLauncher):
 
 
 def is_alive(pid: int, before: float) -> bool:
-    """Return whether `pid` is a running process that started before a Unix time, `before`.
-
-    A process that may not be inspected counts as alive, so that no healthy run is failed.
-    """
+    """Return whether `pid` is a running process that started before a Unix time, `before`."""
     try:
         process = psutil.Process(pid)
         return bool(
@@ -46,5 +43,3 @@ def is_alive(pid: int, before: float) -> bool:
         )
     except psutil.NoSuchProcess:
         return False
-    except psutil.AccessDenied:
-        return True

@@ -76,7 +76,8 @@ def describe_positions(directory: Path, manifest: Mapping[str, Any]) -> Metadata
     files = [file for file in manifest["files"] if file["name"] != GAMES]
     title = "Elo of the players"
     try:
-        boards = pictures.boards(sample_rows(Dataset(directory, dict(manifest), ""), DRAWN))
+        rows = sample_rows(Dataset(directory, dict(manifest), ""), DRAWN)
+        boards = pictures.table([pictures.draw_board(row) for row in rows])
         ratings = pictures.histogram(read_ratings(directory, manifest), title, "Elo")
         elo = pictures.publish(ratings, ".png", title)
     except DatasetError as error:  # damaged files, which the checks name
@@ -158,7 +159,8 @@ def _draw_curves(directory: Path) -> Metadata:
 def describe_report(network: Path, data: Path, report: Mapping[str, Any], folder: Path) -> Metadata:
     """Return the metadata of a report in `folder`: headline, link, figures and pictures."""
     chart = charts.draw_accuracy(report, on_page=False).encode()
-    boards = [rows[0] for rows in report["details"]["boards"].values() if rows]
+    shown = [rows[0] for rows in report["details"]["boards"].values() if rows]
+    boards = [(charts.board_svg(row, pictures.BOARD), charts.caption(row)) for row in shown]
     page = f"/reports/{quote(network.name)}/{quote(folder.name)}/report.html"
     return {
         "top1": report["top1"],  # first: a run's page cuts long lists off
@@ -167,7 +169,7 @@ def describe_report(network: Path, data: Path, report: Mapping[str, Any], folder
         "measured_on": dg.MetadataValue.path(data),
         "page": dg.MetadataValue.url(page),
         "accuracy": dg.MetadataValue.md(pictures.publish(chart, ".svg", "accuracy by rating")),
-        "boards": dg.MetadataValue.md(pictures.reported_boards(boards)),
+        "boards": dg.MetadataValue.md(pictures.table(boards)),
         # puzzles have no results
         **{name: report[name] for name in FIGURES if report[name] is not None},
         "rule": report["rule"],

@@ -9,12 +9,11 @@ import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import chess.svg
 import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.defs.resources import Datasets
-from pipeline.evaluation.charts import HUMAN, board_of, board_svg, caption, move_on, san
+from pipeline.evaluation.charts import board_of, board_svg, move_on, san
 from pipeline.evaluation.render import publish_bytes
 
 Row = Mapping[str, Any]
@@ -52,16 +51,6 @@ def histogram(values: NDArray[Any], title: str, label: str) -> bytes:
     return buffer.getvalue()
 
 
-def boards(rows: Sequence[Row]) -> str:
-    """Return rows of a shard as boards in a markdown table, the move that was played in green."""
-    return table([_draw_board(row) for row in rows])
-
-
-def reported_boards(rows: Sequence[Row]) -> str:
-    """Return boards of a report in a markdown table, as on its page."""
-    return table([(board_svg(row, BOARD), caption(row)) for row in rows])
-
-
 def table(cells: Sequence[tuple[str, str]]) -> str:
     """Return SVG pictures with their captions as a markdown table."""
     shown = [(publish(drawing.encode(), ".svg"), text) for drawing, text in cells]
@@ -72,8 +61,8 @@ def table(cells: Sequence[tuple[str, str]]) -> str:
     return "\n".join(lines)
 
 
-def _draw_board(row: Row) -> tuple[str, str]:
-    """Return the picture of a board and its caption."""
+def draw_board(row: Row) -> tuple[str, str]:
+    """Return the picture of a row of a shard with the move that was played, and its caption."""
     board = board_of(
         np.frombuffer(row["planes"], "<u8"),
         row["castling"],
@@ -82,10 +71,7 @@ def _draw_board(row: Row) -> tuple[str, str]:
         row["halfmove"],
     )
     human = move_on(board, row["label"], row["promotion"])
-    arrows = [chess.svg.Arrow(human.from_square, human.to_square, color=HUMAN)]
+    drawing = board_svg({"fen": board.fen(), "played": human.uci(), "rank": 1}, BOARD)
     color, elo = ("White" if board.turn else "Black"), row.get("elo")
     mover = f"{color} ({elo})" if elo else color
-    drawing = chess.svg.board(
-        board, arrows=arrows, orientation=board.turn, size=BOARD, coordinates=True
-    )
     return drawing, f"move {row['ply'] // 2 + 1}: {mover} played {san(board, human)}"
