@@ -1,7 +1,5 @@
 """The assets from dump to leaderboard: options -> library call in a child process -> metadata."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -10,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 from engine.errors import UserError
-from pipeline.dataset.dataset import TRAINING_SET, is_training_set
+from engine.json_files import check, parse_json, read_json
+from model.card import CARD, Card
+from model.training.config import TrainConfig
+from pipeline.dataset.dataset import TRAINING_SET, Dataset, is_training_set
 from pipeline.dataset.files.shards import MANIFEST, file_hash
 from pipeline.dataset.join import join
-from pipeline.defs import tasks
-from pipeline.defs.blocking import materialized_dumps, require_no_failed_check
-from pipeline.defs.child import run_child
+from pipeline.defs import checks, tasks
 from pipeline.defs.launchpad.forms import Form, build_options, read_form
 from pipeline.defs.launchpad.options import (
     CheckpointOptions,
@@ -26,11 +25,19 @@ from pipeline.defs.launchpad.options import (
 )
 from pipeline.defs.pages import metadata
 from pipeline.defs.pages.metadata import CODE_VERSION
-from pipeline.defs.progress import log_asset_progress
-from pipeline.defs.resources import Compute, Datasets, version_of
-from pipeline.defs.start import choose_start
+from pipeline.defs.resources import Datasets, version_of
+from pipeline.defs.steps import (
+    TRAINED_ON,
+    dumps,
+    find_input,
+    find_inputs,
+    find_own_set,
+    report_user_errors,
+    run_step,
+)
 from pipeline.dumps.source import require
 from pipeline.ingest.chunk import ROWS_VERSION, IngestConfig
+from pipeline.samples.shipped import EMBEDDED, SCRATCH_POSITIONS
 from pipeline.training.train import train_on
 
 if TYPE_CHECKING:
@@ -38,31 +45,15 @@ if TYPE_CHECKING:
 else:
     Result = dg.MaterializeResult  # Dagster reads the annotation, and rejects the generic form
 
-dumps = dg.DynamicPartitionsDefinition(name="dumps")
-TRAINED_ON = "trained_on"
-"""Metadata key of a checkpoint: the folder of its training set."""
 DUMP_VERSION = "dump_version"
 """Metadata key of positions: the version of their dump, from `version_of`."""
+TUNING_RATE = 5e-4
+"""Learning rate of a training that starts from a network."""
 REPLACE = "to build it again, set `replace: true` in the launchpad"
 RENAME = "choose another `name` in the launchpad"
-ADD_PARTITION = "add another partition"
-"""Remedy for assets whose partition names their folder."""
-REMEDIES = {
-    "stopped": "materialize it again to continue",
-    "damaged": "materialize `positions` again with `replace: true`",
-    "member-changed": "materialize `training_set` again; an entry in `remove` takes the dataset "
-    "out first",
-    "workers": "set fewer `workers` in the launchpad",
-}
-"""Remedies for a Dagster user by error code; the command line has others."""
 
 
-@dg.asset(
-    partitions_def=dumps,
-    group_name="datasets",
-    kinds={"file"},
-    code_version="1",
-)
+@dg.asset(partitions_def=dumps, group_name="datasets", kinds={"file"}, code_version="1")
 def dump(context: dg.AssetExecutionContext, datasets: Datasets) -> Result:
     """A PGN dump: each file in `datasets/dumps/` is a partition, listed within a minute.
 
@@ -73,8 +64,7 @@ def dump(context: dg.AssetExecutionContext, datasets: Datasets) -> Result:
         require(str(source))
         digest = file_hash(source)
     facts: metadata.Metadata = {
-        "path": dg.MetadataValue.path(source),
-        "dagster/uri": source.as_uri(),
+        **metadata.describe_place(source),
         "bytes": source.stat().st_size,
         "sha256": digest,
     }
@@ -90,10 +80,7 @@ def dump(context: dg.AssetExecutionContext, datasets: Datasets) -> Result:
     code_version=f"{CODE_VERSION}, rows {ROWS_VERSION}",  # a version may give other rows
 )
 def positions(
-    context: dg.AssetExecutionContext,
-    config: Form[PositionsOptions],
-    datasets: Datasets,
-    compute: Compute,
+    context: dg.AssetExecutionContext, config: Form[PositionsOptions], datasets: Datasets
 ) -> Result:
     """A dump as packed positions and move labels, in Parquet shards split by game."""
     with report_user_errors(REPLACE):
@@ -109,9 +96,9 @@ def positions(
             )
         # taken before reading, so that a change during the read is noticed
         version = version_of(source)
-        work = partial(tasks.ingest, source, out, options.ingest)
-        work = partial(work, workers=options.workers, engine=compute.name, replace=options.replace)
-        manifest = run_child(work, progress=log_asset_progress(context), lock=out)
+        work = partial(tasks.ingest, source, out, options.ingest, engine=datasets.executor)
+        work = partial(work, workers=options.workers, replace=options.replace)
+        manifest = run_step(context, work, lock=out)
     hashes = [source["sha256"] for source in manifest["sources"]]
     return Result(
         metadata=metadata.describe_positions(out, manifest) | {DUMP_VERSION: version},
@@ -127,6 +114,7 @@ def positions(
     kinds={"json"},
     pool="processor",
     code_version=CODE_VERSION,
+    check_specs=checks.specs_of("training_set"),
 )
 def training_set(
     context: dg.AssetExecutionContext, config: Form[TrainingSetOptions], datasets: Datasets
@@ -136,17 +124,15 @@ def training_set(
         options = read_form(config)
         shards = find_inputs(context, datasets, options.positions)
         out = datasets.training_set(options.name or options.named_by(shards))
-        progress = log_asset_progress(context)
-        page = run_child(
-            partial(join, shards, out, options.join, remove=options.remove),
-            progress=progress,
-            lock=out,
-        )
+        work = partial(join, shards, out, options.join, remove=options.remove)
+        page = run_step(context, work, lock=out)
         folder = datasets.path / "reports" / "training_sets" / out.name
-        work = partial(tasks.audit, [out], folder)
-        audit = run_child(work, progress=progress) if options.audit else None
+        audit = None
+        if options.audit:
+            audit = run_step(context, partial(tasks.audit, [out], folder))
     return Result(
         metadata=metadata.describe_training_set(out, page, audit, folder),
+        check_results=[checks.evaluate_training_set(page)],
         data_version=metadata.data_version(page, CODE_VERSION),
     )
 
@@ -164,13 +150,13 @@ def checkpoint(
     """A trained policy-value network with its training curves. A retry resumes training."""
     with report_user_errors(RENAME):
         options = read_form(config)
-        joined = find_input(datasets.training_set, options.training_set, training_set.key, context)
+        joined = find_input(context, training_set.key, datasets.training_set, options.training_set)
         root = context.run.root_run_id or context.run.run_id
         out = datasets.checkpoint(options.name or f"{options.preset}-{root[:8]}")
         start, settings, why = choose_start(options, joined, out, datasets)
         context.log.info(f"training starts from {why}")
         work = partial(train_on, [joined], options.preset, settings, out, start=start)
-        card = run_child(work, progress=log_asset_progress(context), lock=out)
+        card = run_step(context, work, lock=out)
     return Result(
         metadata=metadata.describe_checkpoint(out, card)
         | {TRAINED_ON: dg.MetadataValue.path(joined), "started_from": why},
@@ -186,6 +172,7 @@ def checkpoint(
     kinds={"polars"},
     pool="accelerator",
     code_version=CODE_VERSION,
+    check_specs=checks.specs_of("accuracy_report"),
 )
 def accuracy_report(
     context: dg.AssetExecutionContext, config: Form[ReportOptions], datasets: Datasets
@@ -193,37 +180,29 @@ def accuracy_report(
     """How often the network's first choice is the move that was played, in unseen games."""
     with report_user_errors():
         options = read_form(config)
-        network = find_input(datasets.checkpoint, options.checkpoint, checkpoint.key, context)
+        network = find_input(context, checkpoint.key, datasets.checkpoint, options.checkpoint)
+        data = None
         if options.positions and not is_training_set(datasets.training_set(options.positions)):
             (data,) = find_inputs(context, datasets, (options.positions,))
-        elif (
-            options.checkpoint
-            and not options.positions
-            and (own := find_own_set(context.instance, network))
-        ):
-            data = own
-        else:
-            data = find_input(datasets.training_set, options.positions, training_set.key, context)
-        out = datasets.path / "reports" / network.name / data.name
-        work = partial(
-            tasks.report, network, data, options.split, options.rule, options.rating_rows, out
+        elif options.checkpoint and not options.positions:
+            data = find_own_set(context.instance, network)
+        data = data or find_input(
+            context, training_set.key, datasets.training_set, options.positions
         )
-        report = run_child(work, progress=log_asset_progress(context))
+        out = datasets.path / "reports" / network.name / data.name
+        work = partial(tasks.report, network, data, options.split, options.rule, out)
+        report = run_step(context, work)
         page = data / (TRAINING_SET if is_training_set(data) else MANIFEST)
-        hashes = [file_hash(page), file_hash(network / "checkpoint.json")]
+        hashes = [file_hash(page), file_hash(network / CARD)]
     context.instance.add_run_tags(context.run_id, {"top1": f"{100 * report['top1']:.1f} %"})
     return Result(
         metadata=metadata.describe_report(network, data, report, out),
+        check_results=[checks.evaluate_report(report)],
         data_version=metadata.data_version(hashes, options.split, options.rule, CODE_VERSION),
     )
 
 
-@dg.asset(
-    deps=[accuracy_report],
-    group_name="reports",
-    kinds={"json"},
-    code_version="1",
-)
+@dg.asset(deps=[accuracy_report], group_name="reports", kinds={"json"}, code_version="1")
 def leaderboard(datasets: Datasets) -> Result:
     """All measured checkpoints by top-1, and the best of each preset.
 
@@ -235,89 +214,44 @@ def leaderboard(datasets: Datasets) -> Result:
     )
 
 
-def find_inputs(
-    context: dg.AssetExecutionContext, datasets: Datasets, names: tuple[str, ...]
-) -> list[Path]:
-    """Return the positions to work on, those named or all.
+def choose_start(
+    options: CheckpointOptions, joined: Path, out: Path, datasets: Datasets
+) -> tuple[Path | None, TrainConfig, str]:
+    """Return the checkpoint to start from, None for random weights, the configuration, and why.
 
-    Raises UserError if materialized ones are missing, or failed a blocking check.
+    `auto` keeps the start of a run that `out` holds. A new run on few positions starts from the
+    embedded network, if its preset is the one to train.
     """
-    found = datasets.find_positions(names, materialized_dumps(context.instance))
-    require_no_failed_check(context.instance, positions.key, [path.name for path in found])
-    return found
+    start, why = None, "start is set"
+    if options.start == "auto" and (out / CARD).exists():
+        start, why = _read_start(out, datasets), "the run that continues began there"
+    elif options.start == "auto":
+        count = Dataset.open(joined).count("train")
+        why = f"{count:,} positions"
+        if parse_json((EMBEDDED / CARD).read_bytes())["preset"]["name"] != options.preset:
+            why += f", and {options.preset} is another preset"
+        elif count < SCRATCH_POSITIONS:
+            start = EMBEDDED
+    elif options.start == "embedded":
+        start = EMBEDDED
+    elif options.start != "scratch":
+        start = datasets.checkpoint(options.start)
+        if not start.is_dir():
+            raise UserError(f"there is no checkpoint called {options.start!r} ({start})")
+    config = options.train
+    if start is None:
+        return None, config, f"random weights ({why})"
+    if config.learning_rate == TrainConfig(minutes=1.0).learning_rate:
+        config = replace(config, learning_rate=TUNING_RATE)
+    return start, config, f"{start.name} ({why}), learning rate {config.learning_rate:g}"
 
 
-def find_input(
-    folder_of: Callable[[str], Path],
-    named: str,
-    key: dg.AssetKey,
-    context: dg.AssetExecutionContext,
-) -> Path:
-    """Return the folder that the options name, or that from `find_folder`.
-
-    Raises UserError if the latter is missing, or failed a blocking check.
-    """
-    if named:
-        if not (folder := folder_of(named)).is_dir():
-            raise UserError(f"there is no {key.to_user_string()} called {named!r} ({folder})")
-        return folder
-    folder, name = find_folder(key, context.instance, context.run), key.to_user_string()
-    if not folder.is_dir():
-        raise UserError(
-            f"{folder}, the {name} that was materialized last, is missing: materialize it again, "
-            f"or name one"
-        )
-    require_no_failed_check(context.instance, key)
-    return folder
-
-
-def find_own_set(instance: dg.DagsterInstance, network: Path) -> Path | None:
-    """Return the training set that Dagster trained a checkpoint on, None if it is gone."""
-    records = instance.fetch_materializations(checkpoint.key, limit=1000).records
-    for found in (record.asset_materialization for record in records):
-        if found is not None and found.metadata["path"].value == str(network):
-            own = Path(str(found.metadata[TRAINED_ON].value))
-            return own if own.is_dir() else None
-    return None
-
-
-def find_folder(
-    key: dg.AssetKey, instance: dg.DagsterInstance, run: dg.DagsterRun, name: str = "path"
-) -> Path:
-    """Return the folder that this run materialized or retries, else the newest one.
-
-    The metadata entry `name` of the materialization holds it.
-    """
-    kind = dg.DagsterEventType.ASSET_MATERIALIZATION
-    runs = [id_ for id_ in (run.run_id, run.parent_run_id, run.root_run_id) if id_]
-    events = [
-        entry.asset_materialization
-        for id_ in runs
-        for entry in reversed(instance.all_logs(id_, of_type=kind))
-    ]
-    event = instance.get_latest_materialization_event(key)
-    events.append(event.asset_materialization if event else None)
-    found = next((one for one in events if one is not None and one.asset_key == key), None)
-    if found is None:
-        asset = key.to_user_string()
-        raise UserError(
-            f"no {asset} has been materialized: materialize one, or name one in datasets/{asset}s"
-        )
-    return Path(str(found.metadata[name].value))
-
-
-@contextmanager
-def report_user_errors(taken: str = "") -> Iterator[None]:
-    """Turn a UserError into a failed step with its message and the remedy for a Dagster user.
-
-    `taken` is the remedy if the output holds something else.
-    """
-    try:
-        yield
-    except dg.DagsterExecutionInterruptedError:
-        kept = "stopped: what was finished is kept; re-execute the run to continue"
-        raise dg.DagsterExecutionInterruptedError(kept) from None
-    except UserError as error:
-        remedy = (REMEDIES | {"taken": taken}).get(error.code) or error.remedy
-        message = f"{error.problem}: {remedy}" if remedy else error.problem
-        raise dg.Failure(description=message, allow_retries=False) from error
+def _read_start(out: Path, datasets: Datasets) -> Path | None:
+    """Return the checkpoint that the run in `out` started from, None for random weights."""
+    card = read_json(out / CARD, UserError)
+    check(out / CARD, card, Card, UserError)
+    before = card["data"].get("start")
+    if before is None:
+        return None
+    name = str(before.get("name", ""))
+    return EMBEDDED if name == EMBEDDED.name else datasets.checkpoint(name)

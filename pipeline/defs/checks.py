@@ -1,7 +1,7 @@
-"""Checks of the assets. A check runs after its asset, from its page, or by the job `verify`.
+"""Checks of the assets: of stored files, which can be executed alone too, and of results.
 
 A blocking check that fails keeps downstream assets from running, in its own run and in later ones
-(`blocking.require_no_failed_check`), until the asset is materialized again or the check passes.
+(`steps.require_no_failed_check`), until the asset is materialized again or the check passes.
 """
 
 import warnings
@@ -11,22 +11,18 @@ from typing import Any
 
 import dagster as dg
 
-from pipeline.dataset.dataset import Dataset, read_training_set
-from pipeline.defs import tasks
-from pipeline.defs.assets import (
-    TRAINED_ON,
-    accuracy_report,
-    checkpoint,
-    dumps,
-    find_folder,
-    positions,
-    report_user_errors,
-    training_set,
-)
-from pipeline.defs.blocking import BLOCKING, materialized_dumps
-from pipeline.defs.child import run_child
+from pipeline.dataset.dataset import Dataset
+from pipeline.defs import child, tasks
 from pipeline.defs.pages.metadata import PROBED
 from pipeline.defs.resources import Datasets
+from pipeline.defs.steps import (
+    BLOCKING,
+    TRAINED_ON,
+    dumps,
+    find_folder,
+    materialized_dumps,
+    report_user_errors,
+)
 from pipeline.finetune.state import NOTHING_PROMOTED
 from pipeline.matches.match import format_elo
 from pipeline.validation.verify import LIMIT, verify_dataset
@@ -40,11 +36,15 @@ STRONGER = "stronger_than_supervised"
 PERSONAL = "plays_more_like_the_player_than_the_base"
 COMPARED = 64
 """Number of random rows that are replayed from the dump with python-chess."""
-
-
+POSITIONS = {
+    FILES: "The shards have the sizes, SHA-256 and rows of the manifest, which lists them all.",
+    SPLITS: "No game has positions in two splits.",
+    ROWS: "Random rows equal those replayed from the dump with python-chess.",
+    WHOLE: "The dump was read to its end, without damage.",
+}
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", dg.PreviewWarning)  # partitioned checks, which tests cover
-    POSITIONS = [
+    SPECS = [
         dg.AssetCheckSpec(
             name,
             asset="positions",
@@ -52,61 +52,53 @@ with warnings.catch_warnings():
             blocking=name in BLOCKING["positions"],
             partitions_def=dumps,
         )
-        for name, text in (
-            (
-                FILES,
-                "The shards have the sizes, SHA-256 and rows of the manifest, which lists them "
-                "all.",
-            ),
-            (SPLITS, "No game has positions in two splits."),
-            (ROWS, "Random rows equal those replayed from the dump with python-chess."),
-            (WHOLE, "The dump was read to its end, without damage."),
-        )
+        for name, text in POSITIONS.items()
     ]
-TUNED = dg.AssetCheckSpec(
-    LOSS,
-    asset="tuned_checkpoint",
-    description="The best network loads, and its loss on stored positions is finite.",
-    blocking=True,
-)
-STRENGTH = dg.AssetCheckSpec(
-    STRONGER,
-    asset="strength_report",
-    description="The lower bound of Elo against the supervised checkpoint is above 0.",
-)
-IMITATION = dg.AssetCheckSpec(
-    PERSONAL,
-    asset="imitation",
-    description="On the newest games, the lower bound of the gain against the base is above 0.",
-)
-Results = Iterator[dg.AssetCheckResult]
-FIELDS = ("passed", "severity", "metadata", "description")
+RESULTS = {
+    "training_set": (SIDES, "No game in train has the same moves as a held-out game."),
+    "accuracy_report": (CLASSICAL, "Top-1 is above that of the hand-written evaluator."),
+    "tuned_checkpoint": (LOSS, "The best network loads, and its loss on positions is finite."),
+    "strength_report": (STRONGER, "The lower bound of Elo against the supervised one is above 0."),
+    "imitation": (PERSONAL, "On the newest games, the lower bound of the gain is above 0."),
+}
+"""The check of an asset's result, which the asset itself evaluates."""
 
 
-@dg.multi_asset_check(name="check_positions", specs=POSITIONS, can_subset=True, pool="processor")
+def specs_of(asset: str) -> list[dg.AssetCheckSpec]:
+    """Return the specification of the check of an asset's result."""
+    name, text = RESULTS[asset]
+    return [dg.AssetCheckSpec(name, asset=asset, description=text, blocking=name == LOSS)]
+
+
+@dg.multi_asset_check(name="check_positions", specs=SPECS, can_subset=True, pool="processor")
 def check_positions(
     context: dg.AssetCheckExecutionContext, datasets: Datasets
 ) -> Iterator[dg.AssetCheckResult | dg.AssetCheckEvaluation | dg.Output[None]]:
     """Verify the run's partition, or all materialized ones in a run without a partition."""
     op = context.op_execution_context
+    selected = {check.name for check in op.selected_asset_check_keys}
+
+    def verify(key: str) -> list[dg.AssetCheckResult]:
+        return [it for it in _verify(datasets, key) if it.check_name in selected]
+
     if op.has_partition_key:
-        yield from select(context, _verify(datasets, op.partition_key))
+        yield from verify(op.partition_key)
         return
     for key in sorted(materialized_dumps(op.instance)):
-        for result in select(context, _verify(datasets, key)):
-            name, values = str(result.check_name), {each: getattr(result, each) for each in FIELDS}
+        for result in verify(key):
             yield dg.AssetCheckEvaluation(
-                positions.key, name, partition=key, blocking=name != WHOLE, **values
+                dg.AssetKey("positions"),
+                str(result.check_name),
+                partition=key,
+                blocking=result.check_name != WHOLE,
+                passed=result.passed,
+                severity=result.severity,
+                metadata=result.metadata,
+                description=result.description,
             )
     # Dagster makes these outputs from AssetCheckResults, which cannot name another partition.
     for check in sorted(op.selected_asset_check_keys):
         yield dg.Output(None, op.job_def.asset_layer.get_op_output_name(check) or check.name)
-
-
-def select(context: dg.AssetCheckExecutionContext, results: list[dg.AssetCheckResult]) -> Results:
-    """Yield the results of the checks that the run selects."""
-    names = {check.name for check in context.op_execution_context.selected_asset_check_keys}
-    yield from (result for result in results if result.check_name in names)
 
 
 def _verify(datasets: Datasets, key: str) -> list[dg.AssetCheckResult]:
@@ -115,26 +107,7 @@ def _verify(datasets: Datasets, key: str) -> list[dg.AssetCheckResult]:
         sources = [str(datasets.source(key))] if key in datasets.dumps() else []
         rows = COMPARED if sources else 0
         work = partial(verify_dataset, datasets.positions(key), sources, rows=rows, limit=LIMIT)
-        return evaluate_positions(run_child(work), rows)
-
-
-@dg.asset_check(
-    asset="training_set",
-    name=SIDES,
-    description="No game in train has the same moves as a held-out game, in any dataset.",
-)
-def check_training_set(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
-    """Count games on both sides of a split; only a warning, because short games coincide."""
-    op = context.op_execution_context
-    with report_user_errors():
-        page = read_training_set(find_folder(training_set.key, op.instance, op.run))
-    counts = page["games_on_both_sides"]
-    problems = [
-        f"{count} games in {name} have the same moves as a game in train"
-        for name, count in counts.items()
-        if count
-    ]
-    return _list_problems(SIDES, problems, warns=True, **counts)
+        return evaluate_positions(child.run_child(work), rows)
 
 
 @dg.asset_check(
@@ -148,62 +121,57 @@ def check_checkpoint(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckRes
     """Measure the checkpoint's loss on positions from its training set."""
     op = context.op_execution_context
     with report_user_errors():
-        folder, joined = (
-            find_folder(checkpoint.key, op.instance, op.run, name) for name in ("path", TRAINED_ON)
+        folder = find_folder(dg.AssetKey("checkpoint"), op.instance, op.run)
+        joined = find_folder(dg.AssetKey("checkpoint"), op.instance, op.run, TRAINED_ON)
+        measured = Dataset.open(joined).parts[0].path
+        return evaluate_checkpoint(
+            child.run_child(partial(tasks.probe, folder, measured, None, PROBED))
         )
-        positions = Dataset.open(joined).parts[0].path
-        probe = run_child(partial(tasks.probe, folder, positions, None, PROBED))
-    return evaluate_checkpoint(probe)
-
-
-@dg.asset_check(
-    asset="accuracy_report",
-    name=CLASSICAL,
-    description="Top-1 is above that of the hand-written evaluator.",
-)
-def check_report(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
-    """Compare top-1 with the baseline; only a warning, because a minute of training may lose."""
-    event = context.op_execution_context.instance.get_latest_materialization_event(
-        accuracy_report.key
-    )
-    assert event is not None
-    assert event.asset_materialization is not None
-    found = event.asset_materialization.metadata
-    top1, baseline = (float(str(found[name].value)) for name in ("top1", "hand_written_top1"))
-    message = f"top-1 is {top1:.4f}, the hand-written evaluator has {baseline:.4f}"
-    return _result(CLASSICAL, top1 > baseline, message, top1=top1, baseline=baseline)
 
 
 def evaluate_positions(found: Mapping[str, Any], wanted: int) -> list[dg.AssetCheckResult]:
     """Return the results for the findings of `verify_dataset`, which compared `wanted` rows."""
-    files, compared = found["files"], found["compared"]
-    unread = ["not checked, because files differ from the manifest"] if files else []
-    none = (
-        ["no row was compared: none is in the readable part of the dump"]
-        if wanted and not compared
-        else []
+    files, splits, rows, compared = (
+        found[name] for name in ("files", "splits", "rows", "compared")
     )
+    if files:
+        splits = rows = ["not checked, because files differ from the manifest"]
+    elif wanted and not compared and not rows:
+        rows = ["no row was compared: none is in the readable part of the dump"]
     return [
         _list_problems(FILES, files),
-        _list_problems(SPLITS, unread or found["splits"]),
-        _list_problems(
-            ROWS, unread or found["rows"] or none, rows_compared=compared, rows_wanted=wanted
-        ),
+        _list_problems(SPLITS, splits),
+        _list_problems(ROWS, rows, rows_compared=compared, rows_wanted=wanted),
         _list_problems(WHOLE, found["damage"], warns=True),
     ]
 
 
+def evaluate_training_set(page: Mapping[str, Any]) -> dg.AssetCheckResult:
+    """Count games on both sides of a split; only a warning, because short games coincide."""
+    counts = page["games_on_both_sides"]
+    problems = [
+        f"{count} games in {name} have the same moves as a game in train"
+        for name, count in counts.items()
+        if count
+    ]
+    return _list_problems(SIDES, problems, warns=True, **counts)
+
+
+def evaluate_report(report: Mapping[str, Any]) -> dg.AssetCheckResult:
+    """Compare top-1 with the baseline; only a warning, because a minute of training may lose."""
+    top1, baseline = report["top1"], report["hand_written_top1"]
+    message = f"top-1 is {top1:.4f}, the hand-written evaluator has {baseline:.4f}"
+    return _result(CLASSICAL, top1 > baseline, message, top1=top1, baseline=baseline)
+
+
 def evaluate_checkpoint(probe: Mapping[str, Any]) -> dg.AssetCheckResult:
     """Return the check result for the result of the task `probe`."""
-    loss = probe["loss"]
-    if not probe["rows"]:
+    loss, rows = probe["loss"], probe["rows"]
+    if not rows:
         message = "the loss was not measured: no sampled row has a known move"
         return _result(LOSS, True, message, warns=False, rows=0)
-    message = (
-        f"the loss is {'not finite' if loss is None else format(loss, '.4f')} on "
-        f"{probe['rows']} rows"
-    )
-    values = {"rows": probe["rows"]} | ({} if loss is None else {"loss": loss})
+    message = f"the loss is {'not finite' if loss is None else format(loss, '.4f')} on {rows} rows"
+    values = {"rows": rows} | ({} if loss is None else {"loss": loss})
     return _result(LOSS, loss is not None, message, warns=False, **values)
 
 
@@ -228,9 +196,8 @@ def _list_problems(
 ) -> dg.AssetCheckResult:
     """Return a result that lists problems; it passes if there are none."""
     if problems:
-        values["problems"] = dg.MetadataValue.md(
-            "\n".join(f"- {problem}" for problem in problems[:50])
-        )
+        lines = "\n".join(f"- {problem}" for problem in problems[:50])
+        values["problems"] = dg.MetadataValue.md(lines)
     first = problems[0] if problems else None
     return _result(name, not problems, first, warns=warns, problems_found=len(problems), **values)
 

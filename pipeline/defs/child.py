@@ -42,14 +42,9 @@ GRACE = 20.0
 STOPPED = 75
 """Exit status of work that was stopped early and can be resumed (EX_TEMPFAIL)."""
 
-Send = Callable[[str, Any], None]
-
 
 class ChildError(RuntimeError):
     """A child that ended without a result; the message has its exit status."""
-
-
-# ---------------------------------------------------------------- the run's process
 
 
 def run_child(
@@ -72,10 +67,10 @@ def run_child(
         command, stdin=subprocess.DEVNULL, pass_fds=[of_child.fileno()], start_new_session=True
     )
     of_child.close()
-    kind, value = "", None  # type: tuple[str, Any]
+    kind, value = "tick", None  # type: tuple[str, Any]
     try:
         answers.send((work, lock, os.getpid(), grace))
-        while kind in ("", "tick"):
+        while kind == "tick":
             kind, value = answers.recv()
             if kind == "tick":
                 progress(value)
@@ -83,10 +78,14 @@ def run_child(
         kind = "end"
     finally:
         answers.close()  # otherwise a child that still sends blocks on a full pipe
-        code = _end(process, grace, interrupt=kind in ("", "tick"))
-        if lock and kind != "result":
-            with contextlib.suppress(OSError):  # it may be missing, or have files to resume from
-                lock.rmdir()
+        if kind == "tick":
+            process.terminate()
+        try:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(grace)
+        finally:
+            kill_group(process.pid)
+            code = process.wait()
     if kind == "result" and code == 0:
         result: Mapping[str, Any] = value
         return result
@@ -97,27 +96,11 @@ def run_child(
     )
 
 
-def _end(process: "subprocess.Popen[bytes]", grace: float, *, interrupt: bool) -> int:
-    """Wait for the child to exit, kill its group in any case, and return the exit status."""
-    try:
-        if interrupt and process.poll() is None:
-            process.terminate()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(grace)
-    finally:
-        kill_group(process.pid)
-        code = process.wait()
-    return code
-
-
 def kill_group(group: int) -> None:
     """Kill every process of a group."""
     # macOS returns EPERM for a group of zombies
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(group, signal.SIGKILL)
-
-
-# ---------------------------------------------------------------- the child
 
 
 def main() -> None:
@@ -133,17 +116,21 @@ def main() -> None:
     for room in ROOMS:
         logging.getLogger(room).setLevel(logging.INFO)
     stops: list[bool] = []  # not an Event: a signal handler could deadlock on its lock
-    send = _open_answers(answers, stops)
+    sending = threading.Lock()
+
+    def send(kind: str, value: Any) -> None:
+        try:
+            with sending:
+                answers.send((kind, value))
+        except ConnectionError:  # nobody reads it
+            stops.append(True)
+
     parameters = inspect.signature(work).parameters
     offered = {"progress": lambda tick: send("tick", tick), "stop": lambda: bool(stops)}
     _handle_signals(stops, interrupt="stop" not in parameters)
-    _watch_parent(parent, grace)
-    # never closed: the lock is released when the workers have ended too
-    held = contextlib.ExitStack()
+    threading.Thread(target=_follow, args=(parent, grace), daemon=True).start()
     try:
-        if lock:
-            _lock(held, lock, grace)
-        with announce_compiling():
+        with _hold(lock, grace), announce_compiling():
             result = work(**{name: value for name, value in offered.items() if name in parameters})
         if stops:
             raise KeyboardInterrupt
@@ -161,20 +148,6 @@ def main() -> None:
     send("result", result)
 
 
-def _open_answers(answers: "Connection[Any, Any]", stops: list[bool]) -> Send:
-    """Return a function that sends a message, or requests a stop if nobody reads it."""
-    lock = threading.Lock()
-
-    def send(kind: str, value: Any) -> None:
-        try:
-            with lock:
-                answers.send((kind, value))
-        except ConnectionError:
-            stops.append(True)
-
-    return send
-
-
 def _handle_signals(stops: list[bool], *, interrupt: bool) -> None:
     """Let SIGTERM request a stop, and ignore Ctrl-C, which the run's process handles."""
     this = os.getpid()
@@ -190,24 +163,21 @@ def _handle_signals(stops: list[bool], *, interrupt: bool) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _watch_parent(parent: int, grace: float) -> None:
+def _follow(parent: int, grace: float) -> None:
     """Request a stop when the process `parent` dies, and kill this group `grace` s later."""
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(0.5)
-        os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(grace)
-        kill_group(os.getpid())
-
-    threading.Thread(target=watch, daemon=True).start()
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(grace)
+    kill_group(os.getpid())
 
 
-def _lock(stack: contextlib.ExitStack, path: Path, grace: float) -> None:
+def _hold(path: Path | None, grace: float) -> contextlib.AbstractContextManager[None]:
     """Lock an output, after waiting for the child of a dead run, which may still be saving."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    if path is None:
+        return contextlib.nullcontext()
     busy = UserError(f"another process is writing {path}: wait for it, or stop it")
-    stack.enter_context(locked(FileLock(path.with_name(f".{path.name}.lock")), busy, grace + 5.0))
+    return locked(FileLock(path.with_name(f".{path.name}.lock")), busy, grace + 5.0)
 
 
 if __name__ == "__main__":

@@ -1,24 +1,31 @@
-"""Jobs that a user starts, the schedule of checks, and the sensors that watch `datasets/dumps/`."""
+"""Jobs that a user starts, the schedule of checks, and the sensors that watch for new dumps."""
 
 import time
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
 
 import dagster as dg
+from pydantic import Field, create_model
 
+from engine.errors import UserError
 from pipeline.dataset.files.shards import MANIFEST
+from pipeline.defs import child
 from pipeline.defs.assets import (
     DUMP_VERSION,
     accuracy_report,
     checkpoint,
     dump,
-    dumps,
     leaderboard,
     positions,
     training_set,
 )
 from pipeline.defs.launchpad.forms import make_form
-from pipeline.defs.launchpad.options import TrainOptions
+from pipeline.defs.launchpad.options import CheckpointOptions, TrainingSetOptions
 from pipeline.defs.resources import SAMPLE, Datasets, version_of
+from pipeline.defs.steps import DUMPS, log_progress, report_user_errors
 from pipeline.defs.tuned import strength_report, tuned_checkpoint
+from pipeline.dumps.fetch import STEM, fetch, parse_months
 
 FINISHED = (dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED)
 UNFINISHED = [status for status in dg.DagsterRunStatus if status not in FINISHED]
@@ -26,6 +33,8 @@ SETTLED = 30.0
 """Seconds for which a file must not have changed; a younger one may still be being copied."""
 RETRIES = {"dagster/max_retries": "2"}
 """Tag of a requested run, which Dagster retries if its process dies."""
+FETCHED = "month"
+"""Tag of a run of `fetch_month`: its month or range of months."""
 
 build_positions = dg.define_asset_job(
     "build_positions",
@@ -35,8 +44,22 @@ build_positions = dg.define_asset_job(
 )
 
 
+def make_train_form() -> type[dg.Config]:
+    """Return the form of `train`: the options of its checkpoint, and the datasets to train on."""
+    shown = make_form(CheckpointOptions).model_fields
+    fields = {
+        "minutes": shown["minutes"],
+        "positions": make_form(TrainingSetOptions).model_fields["positions"],
+    }
+    fields |= {name: field for name, field in shown.items() if name != "training_set"}
+    create: Any = create_model
+    typed = {name: (field.annotation, field) for name, field in fields.items()}
+    form: type[dg.Config] = create("TrainForm", __base__=dg.Config, **typed)
+    return form
+
+
 @dg.config_mapping
-def configure_training(config: make_form(TrainOptions)) -> dg.RunConfig:  # type: ignore[valid-type]
+def configure_training(config: make_train_form()) -> dg.RunConfig:  # type: ignore[valid-type]
     """Turn the short form of `train` into the configuration of its assets."""
     values = config.model_dump()
     joined = {"positions": values.pop("positions")}
@@ -56,40 +79,6 @@ finetune = dg.define_asset_job(
     [tuned_checkpoint, strength_report],
     description="Improve a trained network by self-play and measure its strength.",
 )
-
-
-def register(instance: dg.DagsterInstance, datasets: Datasets) -> list[str]:
-    """Add a partition for each dump that has none, and return the new keys."""
-    assert dumps.name is not None
-    new = sorted(set(datasets.dumps()) - set(instance.get_dynamic_partitions(dumps.name)))
-    if new:
-        instance.add_dynamic_partitions(dumps.name, new)
-    return new
-
-
-@dg.op
-def add_partitions(context: dg.OpExecutionContext, datasets: Datasets) -> None:
-    """Add a partition for each dump that has none."""
-    context.log.info(f"new dumps: {', '.join(register(context.instance, datasets)) or 'none'}")
-
-
-@dg.job
-def register_dumps() -> None:
-    """Register the files in `datasets/dumps/` and the embedded sample as partitions, once."""
-    add_partitions()
-
-
-@dg.sensor(
-    minimum_interval_seconds=20,
-    default_status=dg.DefaultSensorStatus.RUNNING,
-    description="List each file that is put into datasets/dumps/ as a partition of `dump`. It "
-    "launches nothing.",
-)
-def dumps_folder(context: dg.SensorEvaluationContext, datasets: Datasets) -> dg.SkipReason:
-    """Add a partition for each dump that has none."""
-    return dg.SkipReason(f"new dumps: {', '.join(register(context.instance, datasets)) or 'none'}")
-
-
 verify = dg.define_asset_job(
     "verify",
     dg.AssetSelection.checks_for_assets(positions),
@@ -101,6 +90,83 @@ nightly_verify = dg.ScheduleDefinition(
     description="Daily at 2:00 UTC: check positions again. Runs do not use positions that failed a "
     "blocking check.",
 )
+
+
+class FetchForm(dg.Config):
+    """Options of `fetch_month`."""
+
+    month: str = Field(
+        "2013-01",
+        description="Month of Lichess to download, such as 2013-01, or a range, such as "
+        "2013-01..2013-06.",
+    )
+
+
+@dg.op(pool="network")
+def download(context: dg.OpExecutionContext, config: FetchForm, datasets: Datasets) -> None:
+    """Download months of rated games from Lichess into `datasets/dumps/`, and verify them."""
+    with report_user_errors():
+        months = parse_months(config.month)
+        context.instance.add_run_tags(context.run_id, {FETCHED: config.month})
+        for month in months:
+            key = f"{STEM}{month}"
+            file = f"{key}.pgn.zst"
+            if others := [each for each in datasets.dumps().get(key, []) if each.name != file]:
+                found = f"{others[0]} exists and is used as it is"
+                raise UserError(f"{found}: remove it to download {file}")
+            work = partial(fetch, [month], datasets.path / "dumps", datasets.fetching)
+            progress = log_progress(context, dump.key, key)
+            entry = child.run_child(work, progress=progress)["files"][file]
+            context.instance.add_dynamic_partitions(DUMPS, [key])
+            context.log.info(f"{file}: {entry['bytes']:,} bytes, SHA-256 {entry['sha256']}")
+
+
+@dg.job
+def fetch_month() -> None:
+    """Download a month of Lichess. Its positions are built next, by a run of `build_positions`.
+
+    An interrupted download resumes. 2013-01 has 17 MB; recent months have about 30 GB each.
+    """
+    download()
+
+
+@dg.run_status_sensor(
+    run_status=dg.DagsterRunStatus.SUCCESS,
+    monitored_jobs=[fetch_month],
+    request_job=build_positions,
+    minimum_interval_seconds=10,
+    default_status=dg.DefaultSensorStatus.RUNNING,
+    description="Build positions of each month that `fetch_month` has downloaded.",
+)
+def fetched_months(
+    context: dg.RunStatusSensorContext, datasets: Datasets
+) -> Iterator[dg.RunRequest]:
+    """Request positions of the months of a run, except for those that are current."""
+    for month in parse_months(context.dagster_run.tags[FETCHED]):
+        key = f"{STEM}{month}"
+        files = datasets.dumps().get(key, [])
+        if files and is_wanted(context.instance, datasets, key, version_of(files[0])):
+            run_key = f"{key} of {context.dagster_run.run_id}"
+            yield dg.RunRequest(run_key=run_key, partition_key=key, tags=RETRIES)
+
+
+def register(instance: dg.DagsterInstance, datasets: Datasets) -> list[str]:
+    """Add a partition for each dump that has none, and return the new keys."""
+    new = sorted(set(datasets.dumps()) - set(instance.get_dynamic_partitions(DUMPS)))
+    if new:
+        instance.add_dynamic_partitions(DUMPS, new)
+    return new
+
+
+@dg.sensor(
+    minimum_interval_seconds=20,
+    default_status=dg.DefaultSensorStatus.RUNNING,
+    description="List each file that is put into datasets/dumps/ as a partition of `dump`. It "
+    "launches nothing.",
+)
+def dumps_folder(context: dg.SensorEvaluationContext, datasets: Datasets) -> dg.SkipReason:
+    """Add a partition for each dump that has none."""
+    return dg.SkipReason(f"new dumps: {', '.join(register(context.instance, datasets)) or 'none'}")
 
 
 @dg.sensor(
@@ -117,45 +183,29 @@ def new_dumps(
     Files that arrived while nothing ran are found too. A run that failed is not requested again
     until the file changes.
     """
-    assert dumps.name is not None
-    requests, changing = [], 0
+    register(context.instance, datasets)
+    requests = []
     for key, (file, *_) in datasets.dumps().items():
-        if key == SAMPLE:
-            continue
-        try:
-            newest, version = file.stat().st_mtime, version_of(file)
-        except FileNotFoundError:  # removed since the folder was listed
-            continue
-        if newest > time.time() - SETTLED:
-            changing += 1
-        elif is_wanted(context.instance, datasets, key, version):
-            requests.append(
-                dg.RunRequest(run_key=f"{key}, {version}", partition_key=key, tags=RETRIES)
-            )
+        version = version_of(file)
+        settled = file.stat().st_mtime <= time.time() - SETTLED
+        if key != SAMPLE and settled and is_wanted(context.instance, datasets, key, version):
+            run_key = f"{key}, {version}"
+            requests.append(dg.RunRequest(run_key=run_key, partition_key=key, tags=RETRIES))
     if not requests:
-        return dg.SkipReason(
-            f"{datasets.path / 'dumps'} has no new dumps; {changing} of its files are changing"
-        )
-    known = set(context.instance.get_dynamic_partitions(dumps.name))
-    new = [str(request.partition_key) for request in requests if request.partition_key not in known]
-    return dg.SensorResult(
-        run_requests=requests,
-        dynamic_partitions_requests=[dumps.build_add_request(new)] if new else [],
-    )
+        return dg.SkipReason(f"{datasets.path / 'dumps'} has no new dumps that are complete")
+    return dg.SensorResult(run_requests=requests)
 
 
 def is_wanted(instance: dg.DagsterInstance, datasets: Datasets, key: str, version: str) -> bool:
     """Return whether a dump has no positions of its version, and no run is making them."""
-    if instance.get_run_records(
-        dg.RunsFilter(tags={"dagster/partition": key}, statuses=UNFINISHED), limit=1
-    ):
+    running = dg.RunsFilter(tags={"dagster/partition": key}, statuses=UNFINISHED)
+    if instance.get_run_records(running, limit=1):
         return False
-    query = dg.AssetRecordsFilter(asset_key=positions.key, asset_partitions=[key])
-    found = [
-        record.asset_materialization
-        for record in instance.fetch_materializations(query, limit=1).records
-    ]
-    if not (datasets.positions(key) / MANIFEST).is_file() or not found or found[0] is None:
+    if not (datasets.positions(key) / MANIFEST).is_file():
         return True
-    recorded = found[0].metadata.get(DUMP_VERSION)
-    return recorded is None or recorded.value != version
+    query = dg.AssetRecordsFilter(asset_key=positions.key, asset_partitions=[key])
+    for record in instance.fetch_materializations(query, limit=1).records:
+        assert record.asset_materialization is not None
+        recorded = record.asset_materialization.metadata.get(DUMP_VERSION)
+        return recorded is None or recorded.value != version
+    return True

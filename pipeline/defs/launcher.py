@@ -15,36 +15,27 @@ from dagster._core.launcher import CheckRunHealthResult, WorkerStatus
 class WatchfulRunLauncher(DefaultRunLauncher):
     """Dagster's default run launcher, with a health check of the run's process."""
 
-    @property
-    def supports_check_run_worker_health(self) -> bool:
-        """Return True: the daemon may call `check_run_worker_health`."""
-        return True
+    supports_check_run_worker_health = True
 
     def check_run_worker_health(self, run: DagsterRun) -> CheckRunHealthResult:
         """Return whether the process of a run is alive."""
         for entry in self._instance.all_logs(run.run_id, of_type=DagsterEventType.ENGINE_EVENT):
-            named = (
-                entry.dagster_event.engine_event_data.metadata.get("pid")
-                if entry.dagster_event
-                else None
-            )
+            if entry.dagster_event is None:
+                continue
+            named = entry.dagster_event.engine_event_data.metadata.get("pid")
             if named is not None:
                 pid = int(str(named.value))
-                if is_alive(pid, entry.timestamp):
-                    return CheckRunHealthResult(WorkerStatus.RUNNING, run_worker_id=str(pid))
-                return CheckRunHealthResult(
-                    WorkerStatus.FAILED, f"process {pid} of the run has died"
-                )
+                alive = is_alive(pid, entry.timestamp)
+                status = WorkerStatus.RUNNING if alive else WorkerStatus.FAILED
+                message = None if alive else f"process {pid} of the run has died"
+                return CheckRunHealthResult(status, message, run_worker_id=str(pid))
         return CheckRunHealthResult(
             WorkerStatus.RUNNING, "the process of the run has not started yet"
         )
 
 
 def is_alive(pid: int, before: float) -> bool:
-    """Return whether `pid` is a running process that started before a Unix time, `before`.
-
-    A process that may not be inspected counts as alive, so that no healthy run is failed.
-    """
+    """Return whether `pid` is a running process that started before a Unix time, `before`."""
     try:
         process = psutil.Process(pid)
         return bool(
@@ -52,5 +43,3 @@ def is_alive(pid: int, before: float) -> bool:
         )
     except psutil.NoSuchProcess:
         return False
-    except psutil.AccessDenied:
-        return True

@@ -1,30 +1,41 @@
-"""The instance's settings, from the environment: data folder, executor and chess engine.
+"""The instance's settings from the environment, and all definitions of this folder.
 
-They are not part of a run's configuration, so a launched run cannot choose a program, a server or a
-folder.
+The data folder, the executor and the chess engine are not part of a run's configuration, so a
+launched run cannot choose a program, a server or a folder.
 """
 
 import hashlib
 import os
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import dagster as dg
 
 from engine.errors import UserError
 from pipeline.dataset.files.shards import MANIFEST
+from pipeline.defs.launchpad.forms import keep_order
 from pipeline.dumps.fetch import LICHESS, FetchConfig, month_of
 from pipeline.executors.local import LOCAL
 from pipeline.samples.shipped import SAMPLE as SAMPLE_FILE
 
-ENDINGS = (".pgn", ".pgn.zst", ".pgn.bz2", ".pgn.gz", ".pgn.zip")
+ENDING = re.compile(r"\.pgn(\.zst|\.bz2|\.gz|\.zip)?$")
 SAMPLE = "sample"
 """Partition key of the embedded sample dump."""
 
 
 class Datasets(dg.ConfigurableResource[None]):
-    """The data folder: dumps, positions, training sets, checkpoints, tuned, reports, sample."""
+    """The data folder, and where work runs."""
+
+    @property
+    def executor(self) -> str:
+        """The executor, named as on the command line: FIANCHETTO_ENGINE, or `local`."""
+        return os.environ.get("FIANCHETTO_ENGINE") or LOCAL
+
+    @property
+    def uci_engine(self) -> str:
+        """The command of a UCI engine: FIANCHETTO_UCI_ENGINE ("" for none), or stockfish."""
+        return os.environ.get("FIANCHETTO_UCI_ENGINE", "stockfish")
 
     @property
     def fetching(self) -> FetchConfig:
@@ -62,10 +73,6 @@ class Datasets(dg.ConfigurableResource[None]):
             raise UserError(f"{names} have the same name {key!r}: rename or remove all but one")
         return files[0]
 
-    def positions(self, key: str) -> Path:
-        """Return the folder of a dump's positions."""
-        return self.path / "positions" / _require_plain("positions dataset", key)
-
     def find_positions(
         self, names: tuple[str, ...] = (), expected: Collection[str] = ()
     ) -> list[Path]:
@@ -87,12 +94,8 @@ class Datasets(dg.ConfigurableResource[None]):
             raise UserError(f"there are no positions called {', '.join(missing)} in {folder}")
         if names:
             return [folder / name for name in sorted(set(names))]
-        wanted = {*self.dumps(), *expected}
-        found = [
-            path.parent
-            for path in sorted(folder.glob(f"*/{MANIFEST}"))
-            if path.parent.name in wanted
-        ]
+        complete = {path.parent for path in folder.glob(f"*/{MANIFEST}")}
+        found = sorted(complete & {folder / name for name in (*self.dumps(), *expected)})
         if not found:
             raise UserError(
                 f"{folder} has no complete dataset of a dump: materialize `positions`, or name "
@@ -100,23 +103,27 @@ class Datasets(dg.ConfigurableResource[None]):
             )
         return [path for path in found if path.name != SAMPLE] or found
 
+    def positions(self, key: str) -> Path:
+        """Return the folder of a dump's positions."""
+        return self.path / "positions" / _require_plain("positions dataset", key)
+
+    def training_set(self, name: str) -> Path:
+        """Return the folder of a training set."""
+        return self.path / "training_sets" / _require_plain("training set", name)
+
     def checkpoint(self, name: str) -> Path:
         """Return the folder of a checkpoint."""
         return self.path / "checkpoints" / _require_plain("checkpoint", name)
+
+    def tuned(self, name: str) -> Path:
+        """Return the folder of a fine-tuning."""
+        return self.path / "tuned" / _require_plain("fine-tuning", name)
 
     def imitation(self, player: str) -> Path:
         """Return the folder of a player's network; unusual names get a hash."""
         plain = re.sub(r"[^A-Za-z0-9_-]", "_", player)[:60]
         digest = "" if plain == player else f"-{hashlib.sha256(player.encode()).hexdigest()[:8]}"
         return self.checkpoint(f"imitation-{plain}{digest}")
-
-    def tuned(self, name: str) -> Path:
-        """Return the folder of a fine-tuning."""
-        return self.path / "tuned" / _require_plain("fine-tuning", name)
-
-    def training_set(self, name: str) -> Path:
-        """Return the folder of a training set."""
-        return self.path / "training_sets" / _require_plain("training set", name)
 
 
 def _require_plain(what: str, name: str) -> str:
@@ -128,20 +135,6 @@ def _require_plain(what: str, name: str) -> str:
     return name
 
 
-class Compute(dg.ConfigurableResource[None]):
-    """Where work runs, and the chess engine to play against and to evaluate with."""
-
-    @property
-    def name(self) -> str:
-        """The executor, named as on the command line: FIANCHETTO_ENGINE, or `local`."""
-        return os.environ.get("FIANCHETTO_ENGINE") or LOCAL
-
-    @property
-    def uci_engine(self) -> str:
-        """The command of a UCI engine: FIANCHETTO_UCI_ENGINE ("" for none), or stockfish."""
-        return os.environ.get("FIANCHETTO_UCI_ENGINE", "stockfish")
-
-
 def version_of(file: Path) -> str:
     """Return the size and modification time of a file as text; raises FileNotFoundError."""
     stat = file.stat()
@@ -150,14 +143,22 @@ def version_of(file: Path) -> str:
 
 def key_of(path: Path) -> str | None:
     """Return a dump's partition key, its name without the extension; None for other files."""
-    for ending in sorted(ENDINGS, key=len, reverse=True):
-        key = path.name.removesuffix(ending)
-        if (
-            path.name.endswith(ending)
-            and key
-            and not key.startswith(".")
-            and "..." not in key
-            and key.isprintable()
-        ):
-            return key
-    return None
+    key = ENDING.sub("", path.name)
+    plain = key and not key.startswith(".") and "..." not in key and key.isprintable()
+    return key if plain and key != path.name else None
+
+
+def load_lazily() -> Callable[..., dg.Definitions]:
+    """Return `load` in the form that Dagster finds in a module and calls itself."""
+    return dg.definitions(load)
+
+
+def load() -> dg.Definitions:
+    """Return the definitions in `pipeline/defs/`; the steps of a run share its process."""
+    keep_order()
+    found = dg.load_from_defs_folder(path_within_project=Path(__file__).parent)
+    # Dagster's default would pickle the results of ops into a folder that a run may name.
+    resources = {"datasets": Datasets(), "io_manager": dg.mem_io_manager}
+    return dg.Definitions.merge(
+        found, dg.Definitions(executor=dg.in_process_executor, resources=resources)
+    )

@@ -17,7 +17,8 @@ import pipeline
 from engine.errors import UserError
 from model.training.config import DEFAULT_PRESET
 from pipeline.cli.endings import describe_first_run
-from pipeline.defs.resources import SAMPLE, Datasets
+from pipeline.defs.jobs import build_positions, register, train
+from pipeline.defs.resources import SAMPLE, Datasets, load
 
 SECONDS = 10.0
 """Seconds between printed observations."""
@@ -36,11 +37,8 @@ def main() -> int:
     parser.add_argument("--preset", default=DEFAULT_PRESET, help="network to train")
     parser.add_argument("--minutes", type=float, default=1.5, help="minutes of training")
     options = parser.parse_args()
-    os.environ.setdefault(
-        "DAGSTER_HOME", str(Path(pipeline.__file__).resolve().parents[1] / "dagster_home")
-    )
-    from pipeline.defs.jobs import register
-
+    home = Path(pipeline.__file__).resolve().parents[1] / "dagster_home"
+    os.environ.setdefault("DAGSTER_HOME", str(home))
     with dg.DagsterInstance.get() as instance:
         register(instance, Datasets())
         try:
@@ -71,9 +69,6 @@ def materialize(
 
     `network` are the options of `checkpoint`. Other datasets than `dump` are not used.
     """
-    from pipeline.defs.jobs import build_positions, train
-    from pipeline.defs.loading import load
-
     run_id = str(uuid.uuid4())
     instance.add_event_listener(run_id, Printer())
     ops = {"training_set": {"config": {"positions": [dump]}}, "checkpoint": {"config": network}}
@@ -105,16 +100,12 @@ class Printer:
                 _print(f"{event.step_key} ...")
             case dg.DagsterEventType.ASSET_OBSERVATION if entry.timestamp - self.printed >= SECONDS:
                 self.printed = entry.timestamp
-                metadata = event.asset_observation_data.asset_observation.metadata
-                _print(
-                    "    " + "  ".join(f"{name} {value.value}" for name, value in metadata.items())
-                )
+                seen = event.asset_observation_data.asset_observation.metadata
+                _print("    " + "  ".join(f"{name} {it.value}" for name, it in seen.items()))
             case dg.DagsterEventType.ASSET_CHECK_EVALUATION:
                 check = event.asset_check_evaluation_data
-                outcome = (
-                    "passed" if check.passed else f"{check.severity.value}: {check.description}"
-                )
-                _print(f"    check {check.check_name}: {outcome}")
+                failed = f"{check.severity.value}: {check.description}"
+                _print(f"    check {check.check_name}: {'passed' if check.passed else failed}")
 
 
 def _print(line: str) -> None:

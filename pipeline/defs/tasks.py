@@ -68,45 +68,26 @@ def imitate(
     players: Sequence[str],
     out: Path,
     *,
-    base: Path,
-    stranger: Path | None,
-    report: Path,
     progress: Progress,
     stop: Stop,
+    **options: Any,
 ) -> Mapping[str, Any]:
     """Train a network that plays like the players, and return its report."""
     from pipeline.imitation.imitate import imitate as library
     from pipeline.imitation.page import headline
 
-    result = library(
-        sources,
-        players,
-        out,
-        base=base,
-        stranger=stranger,
-        report=report,
-        progress=progress,
-        stop=stop,
-    )
+    result = library(sources, players, out, progress=progress, stop=stop, **options)
     return {**result, "headline": headline(result)}
 
 
 def report(
-    checkpoint: Path,
-    positions: Path,
-    split: str,
-    rule: Rule,
-    rating_rows: int,
-    out: Path,
-    *,
-    progress: Progress,
+    checkpoint: Path, positions: Path, split: str, rule: Rule, out: Path, *, progress: Progress
 ) -> Mapping[str, Any]:
     """Measure a checkpoint on a split of a dataset, and write the report to `out`."""
     from pipeline.evaluation.render import write_report
     from pipeline.evaluation.report import report as library
 
-    data: dict[str, Any] = {"positions": positions, "split": split, "rule": rule}
-    result = library(checkpoint, **data, rating_rows=rating_rows, progress=progress)
+    result = library(checkpoint, positions=positions, split=split, rule=rule, progress=progress)
     write_report(result, out)
     return result
 

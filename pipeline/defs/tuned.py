@@ -1,4 +1,7 @@
-"""The assets of self-play: a fine-tuned network, and its strength. They take hours or days."""
+"""The assets that tune a trained network: by self-play, with its strength, and to one player.
+
+Their partitions are names that a user adds, because each takes minutes to days.
+"""
 
 from dataclasses import replace
 from functools import partial
@@ -6,31 +9,27 @@ from functools import partial
 import dagster as dg
 
 from engine.errors import UserError
+from model.card import CARD
 from pipeline.dataset.dataset import Dataset
 from pipeline.dataset.files.shards import file_hash
-from pipeline.defs import checks, tasks
-from pipeline.defs.assets import (
-    ADD_PARTITION,
-    Result,
-    checkpoint,
-    find_input,
-    find_inputs,
-    find_own_set,
-    positions,
-    report_user_errors,
-)
-from pipeline.defs.child import run_child
+from pipeline.defs import checks, child, tasks
+from pipeline.defs.assets import Result, checkpoint, positions
 from pipeline.defs.launchpad.forms import Form, read_form
-from pipeline.defs.launchpad.options import StrengthOptions, TunedOptions
+from pipeline.defs.launchpad.options import ImitationOptions, StrengthOptions, TunedOptions
 from pipeline.defs.pages import metadata, tuned_metadata
 from pipeline.defs.pages.metadata import CODE_VERSION
-from pipeline.defs.progress import log_asset_progress
-from pipeline.defs.resources import Compute, Datasets
+from pipeline.defs.resources import SAMPLE, Datasets
+from pipeline.defs.steps import find_input, find_inputs, find_own_set, report_user_errors, run_step
 from pipeline.finetune.loop import finetune
 from pipeline.finetune.strength import strength
+from pipeline.samples.shipped import EMBEDDED
 
 tunings = dg.DynamicPartitionsDefinition(name="tunings")
 """A partition for each fine-tuning: the name of its folder."""
+players = dg.DynamicPartitionsDefinition(name="players")
+"""A partition for each player, named exactly as in the tags White and Black."""
+ADD_PARTITION = "add another partition"
+"""Remedy for assets whose partition names their folder."""
 
 
 @dg.asset(
@@ -40,13 +39,10 @@ tunings = dg.DynamicPartitionsDefinition(name="tunings")
     kinds={"pytorch"},
     pool="accelerator",
     code_version=CODE_VERSION,
-    check_specs=[checks.TUNED],
+    check_specs=checks.specs_of("tuned_checkpoint"),
 )
 def tuned_checkpoint(
-    context: dg.AssetExecutionContext,
-    config: Form[TunedOptions],
-    datasets: Datasets,
-    compute: Compute,
+    context: dg.AssetExecutionContext, config: Form[TunedOptions], datasets: Datasets
 ) -> Result:
     """A network improved by self-play, with verdicts and sample games.
 
@@ -55,28 +51,18 @@ def tuned_checkpoint(
     """
     with report_user_errors(ADD_PARTITION):
         options = read_form(config)
-        network = find_input(datasets.checkpoint, options.checkpoint, checkpoint.key, context)
+        network = find_input(context, checkpoint.key, datasets.checkpoint, options.checkpoint)
         own = None if options.positions else find_own_set(context.instance, network)
         human = find_inputs(context, datasets, options.positions) if own is None else [own]
         out = datasets.tuned(context.partition_key)
-        loop = replace(options.finetune, engine=compute.name)
-        work = partial(finetune, network, loop, out, human=human)
-        result = run_child(work, progress=log_asset_progress(context), lock=out)
-        probe = run_child(
-            partial(
-                tasks.probe,
-                out / "best",
-                Dataset.open(human[0]).parts[0].path,
-                None,
-                metadata.PROBED,
-            )
-        )
+        loop = replace(options.finetune, engine=datasets.executor)
+        result = run_step(context, partial(finetune, network, loop, out, human=human), lock=out)
+        measured = Dataset.open(human[0]).parts[0].path
+        probe = child.run_child(partial(tasks.probe, out / "best", measured, None, metadata.PROBED))
     return Result(
         metadata=tuned_metadata.describe_tuned(out, result),
         check_results=[checks.evaluate_checkpoint(probe)],
-        data_version=metadata.data_version(
-            file_hash(out / "best" / "checkpoint.json"), CODE_VERSION
-        ),
+        data_version=metadata.data_version(file_hash(out / "best" / CARD), CODE_VERSION),
     )
 
 
@@ -87,28 +73,62 @@ def tuned_checkpoint(
     kinds={"json"},
     pool="accelerator",
     code_version=CODE_VERSION,
-    check_specs=[checks.STRENGTH],
+    check_specs=checks.specs_of("strength_report"),
 )
 def strength_report(
-    context: dg.AssetExecutionContext,
-    config: Form[StrengthOptions],
-    datasets: Datasets,
-    compute: Compute,
+    context: dg.AssetExecutionContext, config: Form[StrengthOptions], datasets: Datasets
 ) -> Result:
     """Elo of the tuned network against its origin, the hand-written player and an engine."""
     with report_user_errors():
         options = read_form(config)
         tuned = datasets.tuned(context.partition_key)
-        card = tuned / "best" / "checkpoint.json"
+        card = tuned / "best" / CARD
         if not card.is_file():
             raise UserError(f"{card} is missing: materialize `tuned_checkpoint` of this partition")
         best = file_hash(card)
         out = datasets.path / "reports" / f"{tuned.name}-strength-{best[:8]}"
         work = partial(strength, tuned, out, simulations=options.simulations, games=options.games)
-        work = partial(work, hand_written=64, engine=compute.uci_engine, nodes=(100,))
-        result = run_child(work, progress=log_asset_progress(context), lock=out)
+        work = partial(work, hand_written=64, engine=datasets.uci_engine, nodes=(100,))
+        result = run_step(context, work, lock=out)
     return Result(
         metadata=tuned_metadata.describe_strength(out, tuned, result),
         check_results=[checks.evaluate_strength(result["against_seed"])],
         data_version=metadata.data_version(best, options, CODE_VERSION),
+    )
+
+
+@dg.asset(
+    partitions_def=players,
+    group_name="model",
+    kinds={"pytorch"},
+    pool="accelerator",
+    code_version=CODE_VERSION,
+    check_specs=checks.specs_of("imitation"),
+)
+def imitation(
+    context: dg.AssetExecutionContext, config: Form[ImitationOptions], datasets: Datasets
+) -> Result:
+    """A network that plays like one player, and its report. A retry resumes.
+
+    The partition is the player's name, exactly as in the games: add it in the launch dialog.
+    """
+    with report_user_errors(ADD_PARTITION):
+        options = read_form(config)
+        names = options.games or tuple(name for name in datasets.dumps() if name != SAMPLE)
+        out = datasets.imitation(context.partition_key)
+        report = datasets.path / "reports" / out.name
+        work = partial(
+            tasks.imitate,
+            [str(datasets.source(name)) for name in names],
+            [context.partition_key, *options.names],
+            out,
+            base=datasets.checkpoint(options.base) if options.base else EMBEDDED,
+            stranger=datasets.imitation(options.stranger) if options.stranger else None,
+            report=report,
+        )
+        result = run_step(context, work, lock=out)
+    return Result(
+        metadata=tuned_metadata.describe_imitation(out, report, result),
+        check_results=[checks.evaluate_imitation(result)],
+        data_version=dg.DataVersion(file_hash(out / CARD)),
     )

@@ -1,8 +1,9 @@
 """`python -m pipeline.defs.ui`: Dagster's web UI behind a guard, its daemon and code server.
 
 `dg dev` starts the same three, but its web server answers any web page that is open in a browser on
-this machine. Only the web server listens on a port, and only on 127.0.0.1; the code server listens
-on a Unix socket in a folder that no other user can enter.
+this machine: any page could launch runs. The UI itself needs none of what the guard refuses. Only
+the web server listens on a port, and only on 127.0.0.1; the code server listens on a Unix socket in
+a folder that no other user can enter.
 """
 
 import argparse
@@ -19,13 +20,18 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs
 
 import dagster as dg
 import psutil
+from starlette.datastructures import Headers
+from starlette.responses import Response
+from starlette.staticfiles import StaticFiles
+from starlette.types import Scope
 
 from engine.errors import UserError
-from pipeline.board.local_server import HOST, Guard, listen
+from pipeline.board.local_server import HOST, Guard, listen, refuse_foreign
 
 if TYPE_CHECKING:
     from uvicorn import Server
@@ -34,6 +40,41 @@ LOCATION = "fianchetto"
 """Name of the code location."""
 PATIENCE = 40.0
 """Seconds that the daemon and the code server may take to end; a run's work has 20 to save."""
+POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; img-src data:; form-action 'none'; "
+    "base-uri 'none'"
+)
+"""Content-Security-Policy of reports."""
+
+
+class Reports(StaticFiles):
+    """Serve the folder of reports, whose pages may neither run scripts nor load anything."""
+
+    def file_response(self, *args: Any, **options: Any) -> Response:
+        """Return a file with the headers that say so."""
+        response = super().file_response(*args, **options)
+        response.headers["Content-Security-Policy"] = POLICY
+        response.headers["X-Content-Type-Options"] = "nosniff"
+        return response
+
+
+def find_refusal(scope: Scope) -> str:
+    """Return why a request or a websocket is refused, or "" if it is not.
+
+    GraphQL is executed by POST of JSON only. No page of another origin can send JSON without asking
+    the server first (CORS), which Dagster's never allows.
+    """
+    if reason := refuse_foreign(scope):
+        return reason
+    if scope["type"] != "http" or "graphql" not in scope["path"].lower():
+        return ""
+    if "query" in parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True):
+        return "GraphQL in the address is not executed: send it as JSON by POST"
+    types = Headers(scope=scope).getlist("content-type")
+    plain = [kind.partition(";")[0].strip().lower() for kind in types]
+    if scope["method"] == "POST" and plain != ["application/json"]:
+        return "GraphQL by POST must be application/json"
+    return ""
 
 
 def main() -> int:
@@ -64,7 +105,6 @@ def serve(listener: socket.socket) -> None:
     from dagster_webserver.app import create_app_from_workspace_process_context
     from starlette.routing import Mount
 
-    from pipeline.defs.guard import Reports, find_refusal
     from pipeline.defs.jobs import register
     from pipeline.defs.launchpad.forms import keep_order
     from pipeline.defs.resources import Datasets
@@ -81,13 +121,9 @@ def serve(listener: socket.socket) -> None:
         workspace.write_text(
             f"load_from: [{{grpc_server: {{socket: {address}, location_name: {LOCATION}}}}}]"
         )
-        module = ("-m", "pipeline.definitions", "--location-name", LOCATION)
-        code_server = stack.enter_context(
-            running(
-                *("dagster", "code-server", "start", "-s", str(address)),
-                *(*module, "--log-level", "warning"),
-            )
-        )
+        start = ("code-server", "start", "-s", str(address), "-m", "pipeline.definitions")
+        words = ("--location-name", LOCATION, "--log-level", "warning")
+        code_server = stack.enter_context(running("dagster", *start, *words))
         while not address.exists():
             if code_server.poll() is not None:
                 return
@@ -102,14 +138,15 @@ def serve(listener: socket.socket) -> None:
         reports.mkdir(parents=True, exist_ok=True)
         app = create_app_from_workspace_process_context(context)
         app.routes.insert(0, Mount("/reports", Reports(directory=reports)))
-        guarded = Guard(app, find_refusal)
         config = uvicorn.Config(
-            guarded, log_level="warning", proxy_headers=False, timeout_graceful_shutdown=5
+            Guard(app, find_refusal),
+            log_level="warning",
+            proxy_headers=False,
+            timeout_graceful_shutdown=5,
         )
         server = uvicorn.Server(config)
-        threading.Thread(
-            target=_stop_with, args=(server, (code_server, daemon)), daemon=True
-        ).start()
+        processes = (code_server, daemon)
+        threading.Thread(target=_stop_with, args=(server, processes), daemon=True).start()
         sys.stdout.write(
             f"Dagster is on http://{HOST}:{listener.getsockname()[1]} (Ctrl-C ends it)\n"
         )

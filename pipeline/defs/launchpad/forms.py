@@ -27,8 +27,6 @@ from pipeline.cli.settings import default_of, descriptions, fields_of, split_opt
 T = TypeVar("T")
 HIDDEN = frozenset({"engine"})
 """Names of fields that hold the command of a chess engine, or the address of a Ray cluster."""
-HIDDEN_FIELD = {"hidden": True}
-"""Metadata of a dataclass's field that a form leaves out."""
 
 
 def keep_order() -> None:
@@ -79,23 +77,19 @@ def make_form(
     first, fields = dict[str, Any](), dict[str, Any]()
     for field in fields_of(cls):
         name, hint, default = field.name, hints[field.name], default_of(field, example)
-        if name in without or field.metadata.get("hidden") or is_hidden(name, hint):
+        if name in without or is_hidden(name, hint):
             continue
-        fields[name] = _make_field(hint, default, sentences.get(name, ""), _first(field))
-        if _first(field):
-            outer = make_form(_split(hint)[0], default).model_fields
-            first |= {name: (outer[name].annotation, outer[name]) for name in _first(field)}
+        before = field.metadata.get("first", ())
+        fields[name] = _make_field(hint, default, sentences.get(name, ""), before)
+        for moved in before:
+            outer = make_form(hint, default).model_fields[moved]
+            first[moved] = (outer.annotation, outer)
     create: Any = create_model
     made: type[Form[Any]] = create(
         cls.__name__, __base__=Form, __doc__=cls.__doc__, **first, **fields
     )
     made.made_from = cls
     return made
-
-
-def _first(field: "dataclasses.Field[Any]") -> tuple[str, ...]:
-    """Return the names of a nested dataclass's fields that a form shows first."""
-    return tuple(field.metadata.get("first", ()))
 
 
 def is_hidden(name: str, hint: Any) -> bool:
@@ -109,28 +103,27 @@ def build_options(cls: type[T], values: Mapping[str, Any]) -> T:
 
 
 def _restore(cls: type[Any], values: dict[str, Any]) -> dict[str, Any]:
-    """Return the values of a form as those of its dataclass: None for empty, hidden fields too."""
+    """Return the values of a form as those of its dataclass: nested, and None for empty ones."""
     hints = typing.get_type_hints(cls, include_extras=True)
     for field in dataclasses.fields(cls):
-        moved = {name: values.pop(name) for name in _first(field) if name in values}
-        if moved:
-            values[field.name] = moved | values.get(field.name, {})
+        for name in field.metadata.get("first", ()):
+            if name in values:
+                values[field.name] = {name: values.pop(name)} | values.get(field.name, {})
     for name, value in values.items():
         kind, optional = _split(hints[name])
-        if optional and not isinstance(value, bool) and value in (None, 0, ""):
-            values[name] = None
-        elif isinstance(value, dict):
+        if isinstance(value, dict):
             values[name] = _restore(kind, value)
+        elif optional and value in (0, "") and value is not False:
+            values[name] = None
     return values
 
 
 def _make_field(
-    hint: Any, default: Any, sentence: str, without: tuple[str, ...] = ()
+    hint: Any, default: Any, sentence: str, without: tuple[str, ...]
 ) -> tuple[Any, Any]:
     """Return a type that Dagster can show, with default and description, for `create_model`."""
     kind, optional = _split(hint)
-    if dataclasses.is_dataclass(kind):
-        assert isinstance(kind, type)
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
         nested = make_form(kind, None if default is dataclasses.MISSING else default, without)
         complete = all(not field.is_required() for field in nested.model_fields.values())
         return nested, Field(default=nested() if complete else ..., description=sentence)
@@ -138,15 +131,12 @@ def _make_field(
         kind, default = list[typing.get_args(kind)[0]], list(default)  # type: ignore[misc]
     if optional:
         empty = 0 if kind in (int, float) else ""
-        default, sentence = (
-            empty if default is None else default,
-            f"{sentence} ({empty!r} means none.)",
-        )
+        default = empty if default is None else default
+        sentence = f"{sentence} ({empty!r} means none.)"
         if typing.get_origin(kind) is Literal:
             kind = Literal[(*typing.get_args(kind), "")]
-    return kind, Field(
-        default=... if default is dataclasses.MISSING else default, description=sentence
-    )
+    required = default is dataclasses.MISSING
+    return kind, Field(default=... if required else default, description=sentence)
 
 
 def _split(hint: Any) -> tuple[Any, bool]:

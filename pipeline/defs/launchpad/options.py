@@ -10,12 +10,10 @@ from pydantic import Field
 from pydantic_core import to_jsonable_python
 
 from model.network.presets import presets
-from model.settings import Count, Positive, settings
+from model.settings import Positive, settings
 from model.training.config import DEFAULT_PRESET, TrainConfig
 from pipeline.dataset.files.shards import MANIFEST, file_hash, read_manifest
 from pipeline.dataset.join import JoinConfig
-from pipeline.defs.launchpad.forms import HIDDEN_FIELD
-from pipeline.dumps.fetch import parse_months
 from pipeline.errors import ConfigError, DatasetError
 from pipeline.evaluation.report import Rule
 from pipeline.finetune.config import FinetuneConfig, Games
@@ -59,22 +57,6 @@ class TrainingSetOptions:
 
 
 @settings(ConfigError)
-class FetchOptions:
-    """Options of `fetch_month`."""
-
-    month: str = "2013-01"
-    """Month of Lichess to download, such as 2013-01, or a range, such as 2013-01..2013-06."""
-
-    def __post_init__(self) -> None:
-        parse_months(self.month)
-
-
-def default_training() -> TrainConfig:
-    """Return the settings of a training for which a user sets none."""
-    return TrainConfig(minutes=5.0)
-
-
-@settings(ConfigError)
 class CheckpointOptions:
     """Options of `checkpoint`."""
 
@@ -90,17 +72,10 @@ class CheckpointOptions:
     name: str = ""
     """Folder in datasets/checkpoints; an existing one is trained further. "" derives a name from
     the preset and the run."""
-    train: TrainConfig = field(default_factory=default_training, metadata={"first": ("minutes",)})
+    train: TrainConfig = field(
+        default_factory=lambda: TrainConfig(minutes=5.0), metadata={"first": ("minutes",)}
+    )
     """Batches, optimizer and losses: the options of `fianchetto train`."""
-
-
-@settings(ConfigError)
-class TrainOptions(CheckpointOptions):
-    """Options of the job `train`: those of its checkpoint, and the datasets to train on."""
-
-    positions: tuple[str, ...] = ()
-    """Datasets to train on, by partition; by default those of all dumps except the sample."""
-    training_set: str = field(default="", metadata=HIDDEN_FIELD)
 
 
 @settings(ConfigError)
@@ -130,9 +105,6 @@ class ReportOptions:
     """Split to measure on; `latest` is the newest games, which a training set holds out."""
     rule: Rule = field(default_factory=Rule)
     """Positions of the split to measure: the options of `fianchetto report`."""
-    rating_rows: Count = 0
-    """Positions per rating band to evaluate under each of 11 ratings, for networks conditioned on
-    ratings; 0 for none."""
 
 
 @settings(ConfigError)

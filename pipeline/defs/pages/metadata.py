@@ -35,9 +35,9 @@ DRAWN = 6
 COMPARED = 4
 """Number of checkpoints whose curves are in one picture."""
 FIGURES = (
-    *("positions", "top1", "top3", "top5", "cross_entropy", "legal_mass", "value_brier"),
-    *("hand_written_top1", "chance_top1"),
-)
+    "positions", "top1", "top3", "top5", "cross_entropy", "legal_mass", "value_brier",
+    "hand_written_top1", "chance_top1",
+)  # fmt: skip
 SHARD_COLUMNS = ("name", "split", "rows", "bytes")
 LEAK_COLUMNS = ("split", "positions", "in_train", "in_train_share")
 LEADERBOARD = {
@@ -57,38 +57,39 @@ LONGEST_TABLE = 200
 """Maximum number of rows of a table; longer ones make the page slow."""
 
 
-def _format_example(manifest: Mapping[str, Any], reason: str) -> str:
-    """Return place and beginning of the first game that was dropped for a reason, or ""."""
-    first = manifest.get("examples", {}).get(reason)
-    return f"{first['where']}: {first['text']}" if first else ""
+def describe_place(path: Path) -> Metadata:
+    """Return the entries that say where the result of an asset is."""
+    return {"path": dg.MetadataValue.path(path), "dagster/uri": path.as_uri()}
 
 
 def describe_positions(directory: Path, manifest: Mapping[str, Any]) -> Metadata:
     """Return the metadata of positions: counts, dropped games, shards, ratings and boards."""
-    games, dropped = manifest["games"], manifest["games"]["dropped"] or {"none": 0}
+    games, examples = manifest["games"], manifest.get("examples", {})
+    dropped = [
+        {
+            "reason": name,
+            "games": count,
+            "first example": "{where}: {text}".format(**examples[name]) if name in examples else "",
+        }
+        for name, count in (games["dropped"] or {"none": 0}).items()
+    ]
     files = [file for file in manifest["files"] if file["name"] != GAMES]
+    title = "Elo of the players"
     try:
-        boards = pictures.boards(sample_rows(Dataset(directory, dict(manifest), ""), DRAWN))
-        ratings = pictures.histogram(read_ratings(directory, manifest), "Elo of the players", "Elo")
-        elo = pictures.png(ratings, "Elo of the players")
+        rows = sample_rows(Dataset(directory, dict(manifest), ""), DRAWN)
+        boards = pictures.table([pictures.draw_board(row) for row in rows])
+        ratings = pictures.histogram(read_ratings(directory, manifest), title, "Elo")
+        elo = pictures.publish(ratings, ".png", title)
     except DatasetError as error:  # damaged files, which the checks name
         boards = elo = str(error)
     return {
-        "path": dg.MetadataValue.path(directory),
-        "dagster/uri": directory.as_uri(),
+        **describe_place(directory),
         "dagster/row_count": manifest["positions"]["total"],
         "dagster/column_schema": column_schema(manifest),
         "games_read": games["read"],
         "games_used": games["used"],
-        "dropped_games": table(
-            [
-                {"reason": name, "games": count, "first example": _format_example(manifest, name)}
-                for name, count in dropped.items()
-            ]
-        ),
-        "positions": table(
-            [{"split": name, "positions": count} for name, count in manifest["positions"].items()]
-        ),
+        "dropped_games": table(dropped),
+        "positions": _count_splits(manifest),
         "bytes_per_position": manifest["bytes_per_position"],
         "shards": table([{name: file[name] for name in SHARD_COLUMNS} for file in files]),
         "elo": dg.MetadataValue.md(elo),
@@ -100,14 +101,18 @@ def describe_training_set(
     directory: Path, page: Mapping[str, Any], audit: Mapping[str, Any] | None, folder: Path
 ) -> Metadata:
     """Return the metadata of a training set, with its audit in `folder` if there is one."""
+    # a list, because cells of a table do not wrap
+    members = "\n".join(
+        "- `{name}`: games of {first_date} to {last_date}. Held out: {held_out} ({why})".format(
+            **entry
+        )
+        for entry in page["datasets"]
+    )
     found: Metadata = {
-        "path": dg.MetadataValue.path(directory),
-        "dagster/uri": directory.as_uri(),
+        **describe_place(directory),
         "dagster/row_count": page["positions"]["train"],
-        "positions": table(
-            [{"split": name, "positions": count} for name, count in page["positions"].items()]
-        ),
-        "datasets": _list_members(page["datasets"]),
+        "positions": _count_splits(page),
+        "datasets": dg.MetadataValue.md(members),
     }
     if audit is None:
         return found
@@ -120,27 +125,18 @@ def describe_training_set(
     }
 
 
-def _list_members(entries: Sequence[Mapping[str, Any]]) -> dg.MarkdownMetadataValue:
-    """Return the dates and held-out games of each dataset, as a list: table cells do not wrap."""
-    return dg.MetadataValue.md(
-        "\n".join(
-            f"- `{entry['name']}`: games of {entry['first_date']} to {entry['last_date']}. "
-            f"Held out: {entry['held_out']} ({entry['why']})"
-            for entry in entries
-        )
-    )
+def _count_splits(page: Mapping[str, Any]) -> dg.TableMetadataValue:
+    """Return the positions of each split as a table."""
+    return table([{"split": name, "positions": count} for name, count in page["positions"].items()])
 
 
 def describe_checkpoint(directory: Path, card: Mapping[str, Any]) -> Metadata:
     """Return the metadata of a checkpoint: its last figures, its curves and its card."""
-    figures = {name: card[name] for name in ("step", "positions", "seconds", "parameters")} | card[
-        "metrics"
-    ]
     return {
-        "path": dg.MetadataValue.path(directory),
-        "dagster/uri": directory.as_uri(),
+        **describe_place(directory),
         **_draw_curves(directory),
-        **figures,
+        **{name: card[name] for name in ("step", "positions", "seconds", "parameters")},
+        **card["metrics"],
         "card": dg.MetadataValue.json(dict(card)),
     }
 
@@ -149,32 +145,31 @@ def _draw_curves(directory: Path) -> Metadata:
     """Draw the curves of a checkpoint beside those of the checkpoints trained last."""
     from model.training.metrics_log import NAME, draw_curves, read_metrics
 
-    others = (
-        path.parent for path in directory.parent.glob(f"*/{NAME}") if path.parent != directory
-    )
-    newest = sorted(others, key=lambda path: -(path / NAME).stat().st_mtime)[: COMPARED - 1]
-    runs = {path.name.replace("$", r"\$"): read_metrics(path) for path in (directory, *newest)}
+    others = [path.parent for path in directory.parent.glob(f"*/{NAME}")]
+    newest = sorted(others, key=lambda path: -(path / NAME).stat().st_mtime)
+    shown = [directory, *(path for path in newest if path != directory)][:COMPARED]
+    runs = {path.name.replace("$", r"\$"): read_metrics(path) for path in shown}
     runs = {name: entries for name, entries in runs.items() if entries}
     if not runs:
         return {}
-    return {"curves": dg.MetadataValue.md(pictures.png(draw_curves(runs), "loss and top-1"))}
+    picture = pictures.publish(draw_curves(runs), ".png", "loss and top-1")
+    return {"curves": dg.MetadataValue.md(picture)}
 
 
 def describe_report(network: Path, data: Path, report: Mapping[str, Any], folder: Path) -> Metadata:
     """Return the metadata of a report in `folder`: headline, link, figures and pictures."""
-    boards = [rows[0] for rows in report["details"]["boards"].values() if rows]
+    chart = charts.draw_accuracy(report, on_page=False).encode()
+    shown = [rows[0] for rows in report["details"]["boards"].values() if rows]
+    boards = [(charts.board_svg(row, pictures.BOARD), charts.caption(row)) for row in shown]
+    page = f"/reports/{quote(network.name)}/{quote(folder.name)}/report.html"
     return {
         "top1": report["top1"],  # first: a run's page cuts long lists off
         "headline": report["headline"],
         "compared": report["compared"],
         "measured_on": dg.MetadataValue.path(data),
-        "page": dg.MetadataValue.url(
-            f"/reports/{quote(network.name)}/{quote(folder.name)}/report.html"
-        ),
-        "accuracy": dg.MetadataValue.md(
-            pictures.svg(charts.draw_accuracy(report, on_page=False), "accuracy by rating")
-        ),
-        "boards": dg.MetadataValue.md(pictures.reported_boards(boards)),
+        "page": dg.MetadataValue.url(page),
+        "accuracy": dg.MetadataValue.md(pictures.publish(chart, ".svg", "accuracy by rating")),
+        "boards": dg.MetadataValue.md(pictures.table(boards)),
         # puzzles have no results
         **{name: report[name] for name in FIGURES if report[name] is not None},
         "rule": report["rule"],
@@ -200,8 +195,9 @@ def describe_leaderboard(folder: Path) -> Metadata:
     found: Metadata = {
         "reports": len(rows),
         "leaderboard": table(rows or [dict.fromkeys(LEADERBOARD, "")], LEADERBOARD),
-        **({"unreadable_reports": table(unreadable)} if unreadable else {}),
     }
+    if unreadable:
+        found["unreadable_reports"] = table(unreadable)
     if rows:
         (largest, _), *_ = Counter((row["dataset"], row["rule"]) for row in rows).most_common(1)
         found["compared_on"] = ", ".join(largest)
@@ -214,31 +210,26 @@ def describe_leaderboard(folder: Path) -> Metadata:
 def _read_row(path: Path) -> Mapping[str, Any]:
     """Return the row of a report; raises ValueError, KeyError or TypeError if it cannot be read."""
     report = parse_json(path.read_bytes())
-    row = {name: report.get(name) for name in LEADERBOARD} | {"top1": round(report["top1"], 4)}
-    row |= {"dataset": path.parent.name, "checkpoint": path.parents[1].name, "rule": report["rule"]}
-    row |= {"common_rule_top1": round(report["common_rule"]["top1"], 4)}
-    return {name: "" if value is None else value for name, value in row.items()}
+    report["top1"] = round(report["top1"], 4)
+    report |= {"dataset": path.parent.name, "checkpoint": path.parents[1].name}
+    report["common_rule_top1"] = round(report["common_rule"]["top1"], 4)
+    shown = {name: report.get(name) for name in LEADERBOARD}
+    return {name: "" if value is None else value for name, value in shown.items()}
 
 
 def table(
     records: Sequence[Mapping[str, Any]], descriptions: Mapping[str, str] | None = None
 ) -> dg.TableMetadataValue:
     """Return the first LONGEST_TABLE records as a table, with `descriptions` of its columns."""
-    kinds = {int: "int", float: "float", bool: "bool"}
-    rows = [
-        dg.TableRecord(
-            {
-                name: round(value, 6) if isinstance(value, float) else value
-                for name, value in record.items()
-            }
-        )
-        for record in records[:LONGEST_TABLE]
-    ]
-    columns = list(records[0].items()) if records else [("nothing", "")]
-    texts = descriptions or {}
+    kinds, texts = {int: "int", float: "float", bool: "bool"}, descriptions or {}
+    rows = []
+    for record in records[:LONGEST_TABLE]:
+        floats = {name: round(it, 6) for name, it in record.items() if isinstance(it, float)}
+        rows.append(dg.TableRecord({**record, **floats}))
+    columns = records[0] if records else {"nothing": ""}
     schema = [
         dg.TableColumn(name, kinds.get(type(value), "string"), texts.get(name))
-        for name, value in columns
+        for name, value in columns.items()
     ]
     return dg.MetadataValue.table(rows, dg.TableSchema(schema))
 
@@ -246,17 +237,13 @@ def table(
 def column_schema(manifest: Mapping[str, Any]) -> dg.TableSchema:
     """Return the schema of a dataset's shards, with the planes as they are stored."""
     history = (manifest.get("config") or {}).get("history", 1)
-    return dg.TableSchema(
-        [
-            dg.TableColumn(
-                column.name,
-                str(column.type),
-                column.meaning,
-                dg.TableColumnConstraints(column.null is not None),
-            )
-            for column in columns_of(manifest["planes"], LAST_MOVES[:history])
-        ]
-    )
+    columns = []
+    for column in columns_of(manifest["planes"], LAST_MOVES[:history]):
+        optional = dg.TableColumnConstraints(column.null is not None)
+        columns.append(
+            dg.TableColumn(column.name, str(column.type), column.meaning, constraints=optional)
+        )
+    return dg.TableSchema(columns)
 
 
 def read_ratings(directory: Path, manifest: Mapping[str, Any]) -> NDArray[Any]:

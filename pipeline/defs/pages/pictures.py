@@ -7,15 +7,13 @@ Dagster shows markdown of fewer than 1,000 characters on the page itself, and lo
 import hashlib
 import io
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-import chess.svg
 import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.defs.resources import Datasets
-from pipeline.evaluation.charts import HUMAN, board_of, board_svg, caption, move_on, san
+from pipeline.evaluation.charts import board_of, board_svg, move_on, san
 from pipeline.evaluation.render import publish_bytes
 
 Row = Mapping[str, Any]
@@ -28,18 +26,11 @@ FOLDER = "pictures"
 """Folder of the pictures in datasets/reports. Names are hashes, so old pages keep theirs."""
 
 
-def png(picture: bytes | Path, title: str) -> str:
-    """Return a PNG as markdown. Markdown cannot scale it, so draw it at most WIDTH pixels wide."""
-    return _publish(picture.read_bytes() if isinstance(picture, Path) else picture, ".png", title)
+def publish(content: bytes, ending: str, title: str = "") -> str:
+    """Write a picture, and return markdown that shows it.
 
-
-def svg(drawing: str, title: str) -> str:
-    """Return an SVG as markdown."""
-    return _publish(drawing.encode(), ".svg", title)
-
-
-def _publish(content: bytes, ending: str, title: str) -> str:
-    """Write a picture, and return markdown that shows it."""
+    Markdown cannot scale a PNG, so draw it at most WIDTH pixels wide.
+    """
     folder = Datasets().path / "reports" / FOLDER
     name = hashlib.sha256(content).hexdigest()[:12] + ending
     folder.mkdir(parents=True, exist_ok=True)
@@ -60,27 +51,18 @@ def histogram(values: NDArray[Any], title: str, label: str) -> bytes:
     return buffer.getvalue()
 
 
-def boards(rows: Sequence[Row]) -> str:
-    """Return rows of a shard as boards in a markdown table, the move that was played in green."""
-    return table([_draw_board(row) for row in rows])
-
-
-def reported_boards(rows: Sequence[Row]) -> str:
-    """Return boards of a report in a markdown table, as on its page."""
-    return table([(svg(board_svg(row, BOARD), ""), caption(row)) for row in rows])
-
-
 def table(cells: Sequence[tuple[str, str]]) -> str:
-    """Return pictures with their captions as a markdown table."""
+    """Return SVG pictures with their captions as a markdown table."""
+    shown = [(publish(drawing.encode(), ".svg"), text) for drawing, text in cells]
     lines = ["| " + " | ".join([" "] * COLUMNS) + " |", "|" + "---|" * COLUMNS]
-    for start in range(0, len(cells), COLUMNS):
-        for part in zip(*cells[start : start + COLUMNS], strict=True):
+    for start in range(0, len(shown), COLUMNS):
+        for part in zip(*shown[start : start + COLUMNS], strict=True):
             lines.append("| " + " | ".join(part) + " |")
     return "\n".join(lines)
 
 
-def _draw_board(row: Row) -> tuple[str, str]:
-    """Return the picture of a board and its caption, as markdown."""
+def draw_board(row: Row) -> tuple[str, str]:
+    """Return the picture of a row of a shard with the move that was played, and its caption."""
     board = board_of(
         np.frombuffer(row["planes"], "<u8"),
         row["castling"],
@@ -89,11 +71,7 @@ def _draw_board(row: Row) -> tuple[str, str]:
         row["halfmove"],
     )
     human = move_on(board, row["label"], row["promotion"])
-    arrows = [chess.svg.Arrow(human.from_square, human.to_square, color=HUMAN)]
+    drawing = board_svg({"fen": board.fen(), "played": human.uci(), "rank": 1}, BOARD)
     color, elo = ("White" if board.turn else "Black"), row.get("elo")
     mover = f"{color} ({elo})" if elo else color
-    text = f"move {row['ply'] // 2 + 1}: {mover} played {san(board, human)}"
-    return svg(
-        chess.svg.board(board, arrows=arrows, orientation=board.turn, size=BOARD, coordinates=True),
-        "",
-    ), text
+    return drawing, f"move {row['ply'] // 2 + 1}: {mover} played {san(board, human)}"

@@ -1,13 +1,14 @@
-"""Metadata of the self-play assets: verdicts, sample games, Elo."""
+"""Metadata of tuned networks: verdicts, sample games, Elo, and how they imitate a player."""
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import chess.pgn
 import dagster as dg
 
-from pipeline.defs.pages.metadata import Metadata, table
+from pipeline.defs.pages.metadata import Metadata, describe_place, table
 from pipeline.finetune.state import NOTHING_PROMOTED, folder_of
 from pipeline.finetune.teacher import latest_teacher
 from pipeline.matches.match import ELO, format_elo
@@ -32,9 +33,8 @@ def describe_tuned(out: Path, result: Mapping[str, Any]) -> Metadata:
         for row in result["rows"]
     ]
     return {
-        "path": dg.MetadataValue.path(out),
+        **describe_place(out),
         "best": dg.MetadataValue.path(result["best"]),
-        "dagster/uri": out.as_uri(),
         "generation": result["generation"],
         "generations": result["generations"],
         "minutes": result["minutes"],
@@ -88,4 +88,25 @@ def describe_strength(out: Path, tuned: Path, result: Mapping[str, Any]) -> Meta
             ]
         ),
         "text": dg.MetadataValue.md(result["text"]),
+    }
+
+
+def describe_imitation(out: Path, folder: Path, result: Mapping[str, Any]) -> Metadata:
+    """Return the metadata of an imitation in `out`; ui.py serves `folder`, that of its report."""
+    rows = [
+        {"network": row["name"], "moves": part}
+        | {name: value for name, value in row[part].items() if value is not None}
+        for part in ("all", "late")
+        for row in result["networks"]
+        if part in row
+    ]
+    (figures,) = (row["all"] for row in result["networks"] if row["name"] == "imitation")
+    return {
+        "headline": result["headline"],
+        "page": dg.MetadataValue.url(f"/reports/{quote(folder.name)}/report.html"),
+        **describe_place(out),
+        **{name: figures[name] for name in ("top1", "top1_difference", "cross_entropy_difference")},
+        "games": result["player"]["games"],
+        "rating": result["player"]["rating"],
+        "networks": table(rows),
     }

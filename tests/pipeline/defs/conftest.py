@@ -1,13 +1,12 @@
 import functools
 import inspect
 import os
+import pickle
 import random
 import shutil
-import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ import pytest
 
 from engine.progress import Progress, silent
 from pipeline.definitions import defs
-from pipeline.defs import assets, checks, fetched, tuned
+from pipeline.defs import child, run
 from pipeline.defs.assets import (
     accuracy_report,
     checkpoint,
@@ -27,12 +26,13 @@ from pipeline.defs.assets import (
     positions,
     training_set,
 )
-from pipeline.defs.resources import Compute, Datasets
+from pipeline.defs.resources import Datasets
 
 ROOT = Path(__file__).parents[3]
 CHAIN = (dump, positions, training_set, checkpoint, accuracy_report)
 """All assets but those of self-play."""
 STEPS = {"minutes": 0.0, "train": {"steps": 12, "batch_size": 16, "threads": 1}}
+QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 
 
 @functools.cache
@@ -69,6 +69,12 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return prepared(tmp_path, monkeypatch)
 
 
+@pytest.fixture
+def instance() -> Iterator[dg.DagsterInstance]:
+    with dg.DagsterInstance.ephemeral() as instance:
+        yield instance
+
+
 def prepared(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     datasets = folder / "datasets"
     (datasets / "dumps").mkdir(parents=True)
@@ -93,56 +99,16 @@ def execute(
     `everything` is CHAIN, and `train` the assets of that job, materialised as from the asset graph.
     """
     config = {"ops": {name: {"config": values} for name, values in ops.items()}}
-    silent = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
     selections = {"everything": CHAIN, "train": (*CHAIN[2:], leaderboard)}
     chosen = [asset.key for asset in selections[job]] if job in selections else None
     found = definitions().resolve_job_def("__ASSET_JOB" if chosen else job)
     return found.execute_in_process(
-        config | silent,
+        config | QUIET,
         instance=instance,
         partition_key=key,
         raise_on_error=False,
         asset_selection=chosen,
     )
-
-
-@dataclass(frozen=True)
-class Ran:
-    """All runs of an instance, asked as a run in this process is, and what the command printed."""
-
-    instance: dg.DagsterInstance
-    output: str
-
-    @property
-    def events(self) -> list[dg.DagsterEvent]:
-        runs = reversed(self.instance.get_runs())
-        return [
-            log.dagster_event
-            for run in runs
-            for log in self.instance.all_logs(run.run_id)
-            if log.dagster_event
-        ]
-
-    def get_asset_materialization_events(self) -> list[dg.DagsterEvent]:
-        return [
-            event
-            for event in self.events
-            if event.event_type == dg.DagsterEventType.ASSET_MATERIALIZATION
-        ]
-
-    def asset_materializations_for_node(self, node: str) -> list[dg.AssetMaterialization]:
-        found = [
-            event
-            for event in self.get_asset_materialization_events()
-            if event.asset_key == dg.AssetKey(node)
-        ]
-        return [event.step_materialization_data.materialization for event in found]
-
-    def get_asset_check_evaluations(self) -> list[dg.AssetCheckEvaluation]:
-        kind = dg.DagsterEventType.ASSET_CHECK_EVALUATION
-        return [
-            event.asset_check_evaluation_data for event in self.events if event.event_type == kind
-        ]
 
 
 def failure(result: dg.ExecuteInProcessResult, step: str) -> str:
@@ -151,7 +117,7 @@ def failure(result: dg.ExecuteInProcessResult, step: str) -> str:
     return str(said.description) if said else event.step_failure_data.error_display_string
 
 
-def verdicts(result: dg.ExecuteInProcessResult | Ran) -> dict[str, bool]:
+def checks_of(result: dg.ExecuteInProcessResult) -> dict[str, bool]:
     return {check.check_name: check.passed for check in result.get_asset_check_evaluations()}
 
 
@@ -169,51 +135,72 @@ def one(
 ) -> str:
     """Materialise one asset, of a partition, and give what it says when it fails."""
     (name,) = asset.key.path
-    resources = {"datasets": Datasets(), "compute": Compute()}
-    config = {"ops": {name: {"config": options}}}
-    ran = {"instance": instance, "resources": resources, "run_config": config}
-    result = dg.materialize([asset], partition_key=key, raise_on_error=False, **ran)
+    result = dg.materialize(
+        [asset],
+        instance=instance,
+        partition_key=key,
+        resources={"datasets": Datasets()},
+        run_config={"ops": {name: {"config": options}}},
+        raise_on_error=False,
+    )
     return "" if result.success else failure(result, name)
 
 
-Made = tuple[Path, Ran]
-
-
-@pytest.fixture(scope="session")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
-    """The folder and the runs of `python -m pipeline.defs.run` on a small dump."""
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        datasets = prepared(tmp_path_factory.mktemp("made"), monkeypatch)
-        (datasets / "positions" / "other").mkdir(parents=True)
-        # nobody asked for it
-        (datasets / "positions" / "other" / "manifest.json").write_text("{}")
-        words = [sys.executable, "-m", "pipeline.defs.run", "--dump", "small", "--minutes", "0.02"]
-        said = subprocess.run(words, capture_output=True, text=True, check=False, cwd=ROOT)
-        assert said.returncode == 0, said.stdout + said.stderr
-        shutil.rmtree(datasets / "positions" / "other")
-        with dg.DagsterInstance.get() as instance:
-            yield datasets, Ran(instance, said.stdout)
+def run_here(
+    work: Callable[..., Any], *, progress: Progress = silent, lock: Path | None = None
+) -> Any:
+    """Do a child's work in this process, as it would arrive there."""
+    work = pickle.loads(pickle.dumps((work, lock)))[0]
+    offered = {"progress": progress, "stop": lambda: False}
+    parameters = inspect.signature(work).parameters
+    return work(**{name: value for name, value in offered.items() if name in parameters})
 
 
 @pytest.fixture
 def without_children(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the work of assets and checks done here: that a child does it, `made`, test_child and
-    test_launcher show."""
+    """Have the work of assets and checks done here: test_child is about the child."""
+    monkeypatch.setattr(child, "run_child", run_here)
 
-    def run_here(
-        work: partial[Any], *, progress: Progress = silent, lock: Path | None = None
-    ) -> Any:
-        offered = {"progress": progress, "stop": lambda: False}
-        parameters = inspect.signature(work).parameters
-        return work(**{name: value for name, value in offered.items() if name in parameters})
 
-    for module in (assets, checks, fetched, tuned):
-        monkeypatch.setattr(module, "run_child", run_here)
+@dataclass(frozen=True)
+class Made:
+    """The folder and the run of `python -m pipeline.defs.run` on a small dump."""
+
+    datasets: Path
+    instance: dg.DagsterInstance
+    output: str
+
+    def events(self, kind: dg.DagsterEventType) -> list[Any]:
+        (it,) = self.instance.get_runs()
+        return [log.dagster_event for log in self.instance.all_logs(it.run_id, of_type=kind)]
+
+    def metadata(self, asset: str) -> dict[str, Any]:
+        (event,) = [
+            event
+            for event in self.events(dg.DagsterEventType.ASSET_MATERIALIZATION)
+            if event.asset_key == dg.AssetKey(asset)
+        ]
+        found = event.step_materialization_data.materialization.metadata
+        return {name: value.value for name, value in found.items()}
+
+
+@pytest.fixture(scope="session")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        datasets = prepared(tmp_path_factory.mktemp("made"), monkeypatch)
+        monkeypatch.setattr(child, "run_child", run_here)
+        monkeypatch.setattr(run, "load", definitions)
+        monkeypatch.setattr(sys, "argv", ["run", "--dump", "small", "--minutes", "0.02"])
+        printed: list[str] = []
+        monkeypatch.setattr(run, "_print", printed.append)
+        assert run.main() == 0, printed
+        with dg.DagsterInstance.get() as instance:
+            yield Made(datasets, instance, "\n".join(printed))
 
 
 @pytest.fixture
 def copied(made: Made, root: Path) -> Path:
     """A folder of datasets that holds a copy of the positions and the checkpoint."""
     for name in ("positions", "checkpoints"):
-        shutil.copytree(made[0] / name, root / name)
+        shutil.copytree(made.datasets / name, root / name)
     return root

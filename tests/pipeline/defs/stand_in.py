@@ -15,24 +15,23 @@ from engine.progress import Progress, Stop, Tick
 
 
 def count(upto: object, *, progress: Progress) -> Mapping[str, Any]:
+    """Print, log, compile as the first call of a kernel does on a machine, and report progress."""
+    import numba
+
     sys.stdout.write("a stray print\n")
+    logging.getLogger("model.training.loop").info("a step takes long")
+    numba.njit(lambda x: x + 1)(1)
     for done in range(1, 4):
         progress(Tick(done, 3, "things", {"loss": 1 / done}, "counting"))
     return {"counted": upto}
 
 
-def refuse_late(out: Path) -> Mapping[str, Any]:
-    out.mkdir()
-    raise UserError("the games are no games")
-
-
-def crash() -> Mapping[str, Any]:
+def end(how: str) -> Mapping[str, Any]:
+    if how == "refused":
+        raise UserError("the games are no games", code="taken")
+    if how == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
     raise ZeroDivisionError("a bug")
-
-
-def vanish() -> Mapping[str, Any]:
-    os.kill(os.getpid(), signal.SIGKILL)
-    return {}
 
 
 def work(out: Path, stubborn: bool = False, *, progress: Progress, stop: Stop) -> Mapping[str, Any]:
@@ -55,26 +54,4 @@ def sleep(*, progress: Progress) -> Mapping[str, Any]:
     """Ask nothing, for long."""
     progress(Tick(1, None, "naps", {}))
     time.sleep(3600)
-    return {}
-
-
-def train(
-    folder: Path, at: int, positions: Path, config: Any, *, progress: Progress, stop: Stop
-) -> Mapping[str, Any]:
-    """Train as the real task does, with slow parts from some point on."""
-    from pipeline.training.train import train_on
-    from tests.pipeline.slow_training import slow_from
-
-    slow_from(folder, at, stop)
-    return train_on(
-        [positions], "fianchetto-xs", config, folder / "net", progress=progress, stop=stop
-    )
-
-
-def log_and_compile() -> Mapping[str, Any]:
-    """Log a line, and compile as the first call of a kernel does on a machine."""
-    import numba
-
-    logging.getLogger("model.training.loop").info("a step takes long")
-    numba.njit(lambda x: x + 1)(1)
     return {}

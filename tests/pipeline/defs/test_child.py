@@ -1,25 +1,25 @@
-"""The child process: what it answers, and that nothing of it is left however it ends."""
+"""The child process of a run and the launcher of runs: answers, ends, and that nothing is left."""
 
-import json
 import os
 import signal
 import subprocess
 import sys
 import threading
+import time
 from functools import partial
 from pathlib import Path
 
+import dagster as dg
 import psutil
 import pytest
+from dagster._core.events import EngineEventData
+from dagster._core.launcher import WorkerStatus
 
 from engine import compiling
 from engine.errors import UserError
 from engine.progress import Tick
-from model.training.config import TrainConfig
 from pipeline.defs.child import STOPPED, ChildError, run_child
-from pipeline.ingest.chunk import IngestConfig
-from pipeline.ingest.job import ingest
-from tests.pipeline.datasets import random_game
+from pipeline.defs.launcher import WatchfulRunLauncher, is_alive
 from tests.pipeline.defs import stand_in
 from tests.waiting import LONG, until
 
@@ -40,96 +40,41 @@ class Interrupted(BaseException):
     """What Dagster raises in the run worker at Terminate is no Exception either."""
 
 
-def test_a_result_and_ticks_come_back(capfd: pytest.CaptureFixture[str]) -> None:
+def interrupt(tick: Tick) -> None:
+    raise Interrupted
+
+
+def test_results_ticks_and_output_come_back(capfd: pytest.CaptureFixture[str]) -> None:
     ticks: list[Tick] = []
     assert run_child(partial(stand_in.count, [1, 2]), progress=ticks.append) == {"counted": [1, 2]}
     assert ticks[-1] == Tick(3, 3, "things", {"loss": 1 / 3}, "counting")
-    assert "a stray print" in capfd.readouterr().out
+    written = capfd.readouterr()
+    assert "a stray print" in written.out
+    assert {"a step takes long", compiling.MESSAGE} <= set(written.err.splitlines())
 
 
-@pytest.mark.parametrize("inner", ["", "inner"])
-def test_a_users_mistake_comes_back_as_one_and_leaves_no_empty_output(
-    tmp_path: Path, inner: str
-) -> None:
-    out = tmp_path / "out"
-    if inner:
-        out.mkdir()
-    with pytest.raises(UserError, match=r"^the games are no games$"):
-        run_child(partial(stand_in.refuse_late, out / inner), lock=out)
-    assert (out / inner).is_dir() == bool(inner), "what can be resumed stays"
-
-
-def test_a_bug_or_a_kill_is_no_success_and_its_traceback_is_in_the_runs_output(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+def test_a_mistake_a_bug_and_a_kill_are_told_apart(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(UserError, match=r"^the games are no games$") as refused:
+        run_child(partial(stand_in.end, "refused"))
+    assert refused.value.code == "taken"
     with pytest.raises(ChildError, match="status 1"):
-        run_child(stand_in.crash)
+        run_child(partial(stand_in.end, "bug"))
     assert "ZeroDivisionError: a bug" in capfd.readouterr().err
     with pytest.raises(ChildError, match="status -9"):
-        run_child(stand_in.vanish)
+        run_child(partial(stand_in.end, "killed"))
 
 
 @pytest.mark.parametrize("stubborn", [False, True])
 def test_an_interrupt_stops_child_and_workers(tmp_path: Path, stubborn: bool) -> None:
-    def interrupt(tick: Tick) -> None:
-        raise Interrupted
-
+    grace = 1.5 if stubborn else LONG
     with pytest.raises(Interrupted):
-        run_child(
-            partial(stand_in.work, tmp_path, stubborn),
-            progress=interrupt,
-            grace=1.5 if stubborn else LONG,
-        )
+        run_child(partial(stand_in.work, tmp_path, stubborn), progress=interrupt, grace=grace)
     until(lambda: all(gone(pid) for pid in pids(tmp_path)))
     assert (tmp_path / "saved").exists() is not stubborn
     assert int((tmp_path / "state").read_text()) > 0
 
 
-@pytest.mark.slow
-def test_terminate_inside_of_a_slow_step_of_training_saves_the_last_whole_one(
-    tmp_path: Path,
-) -> None:
-    """As Dagster's Terminate does it: an exception in the run worker, and a grace that is shorter
-    than the step."""
-    dump, positions, out = tmp_path / "dump.pgn", tmp_path / "positions", tmp_path / "net"
-    dump.write_text("\n".join(random_game(seed) for seed in range(6)))
-    ingest([str(dump)], positions, IngestConfig(test_share=0.0, val_share=0.0), workers=1)
-    config = TrainConfig(steps=9, batch_size=128, norm_rows=2, threads=1, device="cpu", amp="off")
-    work = partial(stand_in.train, tmp_path, 3 * 64 + 5, positions, config)
-    worker = threading.Thread(target=_until_slow, args=(tmp_path, os.getpid()))
-    before = signal.signal(signal.SIGUSR1, _interrupted)
-    try:
-        worker.start()
-        with pytest.raises(Interrupted):
-            run_child(work, grace=50.0)
-    finally:
-        signal.signal(signal.SIGUSR1, before)
-        worker.join()
-    card = json.loads((out / "checkpoint.json").read_text())
-    assert (card["step"], card["finished"]) == (3, False)
-    assert int((tmp_path / "parts").read_text()) < 30, "the rest of the step was left"
-
-
-def _until_slow(folder: Path, pid: int) -> None:
-    until(lambda: (folder / "slow").exists())
-    os.kill(pid, signal.SIGUSR1)
-
-
-def _interrupted(*_: object) -> None:
-    raise Interrupted
-
-
-def test_what_the_project_logs_is_in_the_runs_output(capfd: pytest.CaptureFixture[str]) -> None:
-    run_child(stand_in.log_and_compile)
-    lines = capfd.readouterr().err.splitlines()
-    assert "a step takes long" in lines
-    assert compiling.MESSAGE in lines, "a minute in which nothing else is seen"
-
-
 def test_work_that_asks_nothing_is_interrupted_at_once() -> None:
-    def interrupt(tick: Tick) -> None:
-        raise Interrupted
-
     with pytest.raises(Interrupted):
         # the test's own time is shorter
         run_child(stand_in.sleep, progress=interrupt, grace=3600.0)
@@ -138,10 +83,10 @@ def test_work_that_asks_nothing_is_interrupted_at_once() -> None:
 @pytest.mark.parametrize("stubborn", [False, True])
 def test_a_killed_run_worker_takes_its_child_along(tmp_path: Path, stubborn: bool) -> None:
     code = (
-        "from functools import partial; from pathlib import Path; from pipeline.defs.child import "
-        "run_child\n"
-        f"from tests.pipeline.defs.stand_in import work; out = Path({str(tmp_path)!r})\n"
-        f"run_child(partial(work, out, {stubborn}), grace={1.0 if stubborn else LONG})"
+        "from functools import partial; from pathlib import Path\n"
+        "from pipeline.defs.child import run_child; from tests.pipeline.defs.stand_in import work\n"
+        f"work = partial(work, Path({str(tmp_path)!r}), {stubborn})\n"
+        f"run_child(work, grace={1.0 if stubborn else LONG})"
     )
     worker = subprocess.Popen([sys.executable, "-c", code])
     started = pids(tmp_path)
@@ -151,12 +96,13 @@ def test_a_killed_run_worker_takes_its_child_along(tmp_path: Path, stubborn: boo
     assert (tmp_path / "saved").exists() is not stubborn
 
 
-def test_one_output_has_one_writer(tmp_path: Path) -> None:
+def test_one_output_has_one_writer_and_a_stopped_child_exits_non_zero(tmp_path: Path) -> None:
     errors = []
+    lock = tmp_path / "folder" / "out"
 
     def first() -> None:
         try:
-            run_child(partial(stand_in.work, tmp_path), lock=tmp_path / "out")
+            run_child(partial(stand_in.work, tmp_path), lock=lock)
         except (UserError, ChildError) as error:
             errors.append(error)
 
@@ -164,19 +110,35 @@ def test_one_output_has_one_writer(tmp_path: Path) -> None:
     thread.start()
     child = pids(tmp_path)[0]
     with pytest.raises(UserError, match="another process is writing"):
-        run_child(partial(stand_in.count, 1), lock=tmp_path / "out", grace=-4)
+        run_child(partial(stand_in.count, 1), lock=lock, grace=-4)
     os.kill(child, signal.SIGTERM)
     thread.join()
     assert "stopped early" in str(errors[0])
-    assert run_child(partial(stand_in.count, 1), lock=tmp_path / "out") == {"counted": 1}
-
-
-def test_a_stopped_child_exits_non_zero(tmp_path: Path) -> None:
     assert STOPPED not in (0, 1, 2)
-    with pytest.raises(UserError, match="stopped early"):
-        run_child(partial(stand_in.work, tmp_path), progress=lambda tick: _terminate(tmp_path))
+    assert run_child(partial(stand_in.count, 1), lock=lock) == {"counted": 1}
 
 
-def _terminate(folder: Path) -> None:
-    if not (folder / "saved").exists():
-        os.kill(int((folder / "pids").read_text().split()[0]), signal.SIGTERM)
+@pytest.mark.usefixtures("root")
+def test_the_launcher_tells_a_dead_worker_from_a_live_one() -> None:
+    nothing = dg.GraphDefinition(name="nothing", node_defs=[]).to_job()
+    with dg.DagsterInstance.get() as instance:
+        launcher, run = instance.run_launcher, instance.create_run_for_job(nothing)
+        assert isinstance(launcher, WatchfulRunLauncher)
+        assert launcher.supports_check_run_worker_health
+        assert instance.run_monitoring_enabled
+        assert not instance.telemetry_enabled
+        assert launcher.check_run_worker_health(run).status == WorkerStatus.RUNNING
+        worker = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"])
+        instance.report_engine_event(
+            "Started process for run.", run, EngineEventData.in_process(worker.pid)
+        )
+        assert launcher.check_run_worker_health(run).status == WorkerStatus.RUNNING
+        worker.kill()
+        until(lambda: gone(worker.pid))
+        health = launcher.check_run_worker_health(run)
+        assert health.status == WorkerStatus.FAILED
+        assert f"process {worker.pid} of the run has died" in str(health)
+        worker.wait()
+    assert is_alive(os.getpid(), time.time())
+    # another process with the same number is not the worker
+    assert not is_alive(os.getpid(), psutil.Process().create_time() - 3600)

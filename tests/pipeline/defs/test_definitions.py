@@ -1,6 +1,7 @@
-"""What Dagster finds: the assets, how they hang together, and that its own check passes."""
+"""What Dagster finds: assets, checks, jobs and forms, and what a page says."""
 
 import dataclasses
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ from engine.progress import Tick
 from model.training.config import TrainConfig
 from pipeline.cli.settings import fields_of
 from pipeline.dataset.files.columns import FORMS, schema
-from pipeline.defs import jobs
+from pipeline.defs import steps
 from pipeline.defs.launchpad.forms import build_options
 from pipeline.defs.launchpad.options import (
     CheckpointOptions,
@@ -24,11 +25,10 @@ from pipeline.defs.launchpad.options import (
     TrainingSetOptions,
     TunedOptions,
 )
-from pipeline.defs.pages.metadata import CODE_VERSION, column_schema
-from pipeline.defs.progress import describe_tick
-from pipeline.defs.resources import Datasets, key_of
+from pipeline.defs.pages.metadata import CODE_VERSION, column_schema, describe_leaderboard
+from pipeline.defs.resources import key_of
 from pipeline.ingest.chunk import ROWS_VERSION
-from tests.pipeline.defs.conftest import ROOT, definitions, random_pgn
+from tests.pipeline.defs.conftest import ROOT, definitions
 
 GRAPH = """\
 dump (datasets, by dumps, in no pool) <- nothing
@@ -57,97 +57,77 @@ tuned_checkpoint: loads_with_finite_loss blocks
 
 
 def test_the_graph_is_this() -> None:
+    """All of a fresh instance is the sample, its training set, a network and its report."""
     graph = definitions().resolve_asset_graph()
     lines = []
     for key in graph.toposorted_asset_keys:
-        node = graph.get(key)
-        by = "whole" if node.partitions_def is None else f"by {node.partitions_def.name}"
-        parents = (
-            ", ".join(sorted(parent.to_user_string() for parent in node.parent_keys)) or "nothing"
-        )
-        pool = definitions().resolve_assets_def(key).op.pool or "no pool"
-        lines.append(f"{key.to_user_string()} ({node.group_name}, {by}, in {pool}) <- {parents}\n")
+        node, op = graph.get(key), definitions().resolve_assets_def(key).op
+        kind = node.partitions_def
+        assert kind is None or isinstance(kind, dg.DynamicPartitionsDefinition), "users add them"
+        by = f"by {kind.name}" if kind else "whole"
+        parents = sorted(parent.to_user_string() for parent in node.parent_keys)
+        shown = f"{key.to_user_string()} ({node.group_name}, {by}, in {op.pool or 'no pool'})"
+        lines.append(f"{shown} <- {', '.join(parents) or 'nothing'}\n")
+        assert node.description
+        assert node.kinds
+        changing = CODE_VERSION if key.path[0] not in ("dump", "leaderboard") else "1"
+        rows = f", rows {ROWS_VERSION}" if key.path == ["positions"] else ""
+        assert node.code_version == changing + rows, "out of date when its version changes"
     assert "".join(lines) == GRAPH
-
-
-def test_materialize_all_makes_partitions_that_a_user_added_and_downloads_nothing() -> None:
-    """All of a fresh instance is the sample, its training set, a network and its report."""
-    found = definitions()
-    graph = found.resolve_asset_graph()
-    for key in graph.materializable_asset_keys:
-        kind = graph.get(key).partitions_def
-        assert kind is None or isinstance(kind, dg.DynamicPartitionsDefinition), key
-        assert found.resolve_assets_def(key).op.pool != "network", key
-    assert {op.pool for op in found.resolve_job_def("fetch_month").all_node_defs} == {"network"}
+    download = definitions().resolve_job_def("fetch_month").all_node_defs
+    assert {op.pool for op in download} == {"network"}
 
 
 def test_the_checks_are_these() -> None:
-    assets = definitions().resolve_asset_graph().assets_defs
-    specs = [spec for asset in assets for spec in asset.check_specs]
+    graph = definitions().resolve_asset_graph()
+    specs = [spec for asset in graph.assets_defs for spec in asset.check_specs]
     lines = [
         f"{it.asset_key.to_user_string()}: {it.name} {'blocks' if it.blocking else 'warns'}\n"
         for it in specs
     ]
     assert "".join(sorted(lines)) == CHECKS
-
-
-def test_checks_are_executed_from_their_pages_without_materialising() -> None:
-    graph = definitions().resolve_asset_graph()
-    made_with = {
-        key
+    assert all(spec.description for spec in specs)
+    alone = {
+        key.asset_key.to_user_string()
         for key in graph.asset_check_keys
-        if len(graph.get_execution_set_asset_and_check_keys(key)) > 1
+        if len(graph.get_execution_set_asset_and_check_keys(key)) == 1
     }
-    assert {key.asset_key.to_user_string() for key in made_with} == {
-        "tuned_checkpoint",
-        "strength_report",
-        "imitation",
-    }
+    assert alone == {"positions", "checkpoint"}, "they verify files, which may change"
 
 
 def test_jobs_schedules_and_sensors() -> None:
     found = definitions()
-    names = {job.name for job in found.resolve_all_job_defs() if not job.name.startswith("__")}
-    assert names == {
-        "build_positions",
-        "fetch_month",
-        "finetune",
-        "register_dumps",
-        "train",
-        "verify",
-    }
-    for switched in (found.get_sensor_def("new_dumps"), *(found.schedules or [])):
-        assert switched.default_status.value == "STOPPED"
-    listing = found.get_sensor_def("dumps_folder")
-    assert (listing.default_status.value, listing.minimum_interval_seconds) == ("RUNNING", 20)
+    jobs = {job.name: job for job in found.resolve_all_job_defs() if job.name != "__ASSET_JOB"}
+    assert set(jobs) == {"build_positions", "fetch_month", "finetune", "train", "verify"}
+    automatic = [*(found.sensors or []), *(found.schedules or [])]
+    assert all(each.description for each in (*jobs.values(), *automatic))
+    running = {each.name for each in automatic if each.default_status.value == "RUNNING"}
+    assert running == {"dumps_folder", "fetched_months"}
     assert found.executor is dg.in_process_executor
 
 
 @pytest.mark.usefixtures("root")
-def test_a_dump_that_is_not_there_is_named_and_heavy_libraries_stay_out_of_the_code_server() -> (
-    None
-):
+def test_a_missing_dump_is_named_and_heavy_libraries_stay_out_of_the_code_server() -> None:
     code = (
         "import sys; from pipeline.definitions import defs; from pipeline.defs import run; defs()\n"
         "sys.argv = ['run', '--dump', 'nosuch']; status = run.main()\n"
         "print([name for name in ('torch', 'matplotlib', 'polars') if name in sys.modules]); "
         "sys.exit(status)"
     )
-    said = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT
-    )
+    words = [sys.executable, "-c", code]
+    said = subprocess.run(words, capture_output=True, text=True, check=False, cwd=ROOT)
     assert said.returncode == 2
     assert "there is no dump 'nosuch'" in said.stderr
     assert said.stdout.strip() == "[]"
 
 
-def test_the_launchpad_is_filled_with_every_default() -> None:
+def test_the_launchpad_is_filled_with_every_default_in_order_of_importance() -> None:
     shown = {}
     for name in ("build_positions", "fetch_month", "finetune", "__ASSET_JOB", "train"):
         job = JobSnap.from_job_def(definitions().resolve_job_def(name))
-        schema = job.config_schema_snapshot
-        top = schema.get_config_snap(job.mode_def_snaps[0].root_config_key or "")
-        form = default_values_from_type_snap(top, schema)
+        described = job.config_schema_snapshot
+        top = described.get_config_snap(job.mode_def_snaps[0].root_config_key or "")
+        form = default_values_from_type_snap(top, described)
         shown |= form.get("ops", {})
     for asset, cls in (
         ("positions", PositionsOptions),
@@ -159,100 +139,103 @@ def test_the_launchpad_is_filled_with_every_default() -> None:
     ):
         assert build_options(cls, shown[asset]["config"]) == cls()
     trained = shown["checkpoint"]["config"]
-    settings = {field.name for field in dataclasses.fields(TrainConfig)}
-    assert set(trained["train"]) == settings - {"minutes"}, "minutes come first, outside of it"
     first = {"minutes": 5.0, "positions": [], "preset": "fianchetto-human", "start": "auto"}
     assert dict(list(form.items())[:4]) == first, "the form of `train` begins with the usual"
+    assert "training_set" not in form
     assert list(trained)[:3] == ["minutes", "preset", "start"]
     order = [field.name for field in fields_of(TrainConfig) if field.name != "minutes"]
     assert list(trained["train"]) == order, "as --help-all lists them"
+    assert set(order) == {field.name for field in dataclasses.fields(TrainConfig)} - {"minutes"}
     assert shown["download"] == {"config": {"month": "2013-01"}}
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("root")
 def test_dg_check_defs_passes() -> None:
-    said = subprocess.run(
-        [f"{sys.prefix}/bin/dg", "check", "defs"],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        check=False,
-    )
+    words = [f"{sys.prefix}/bin/dg", "check", "defs"]
+    said = subprocess.run(words, capture_output=True, text=True, cwd=ROOT, check=False)
     assert said.returncode == 0, said.stdout + said.stderr
     assert "All definitions loaded successfully" in said.stdout + said.stderr
 
 
 def test_a_dumps_key_is_its_stem() -> None:
     keys = {"lichess_2013-01.pgn.zst": "lichess_2013-01", "a.b.pgn": "a.b", "x.pgn.bz2": "x"}
-    keys["x.pgn.zip"] = "x"
-    strange = ("x.pgn.part", ".hidden.pgn", ".pgn", "a...b.pgn", "README.md")
-    assert {name: key_of(Path(name)) for name in (*keys, *strange)} == {
-        **keys,
-        **dict.fromkeys(strange),
-    }
+    keys |= {"x.pgn.zip": "x", "x.pgn.gz": "x"}
+    strange = ("x.pgn.part", ".hidden.pgn", ".pgn", "a...b.pgn", "README.md", "a\n.pgn")
+    assert {name: key_of(Path(name)) for name in keys} == keys
+    assert not any(key_of(Path(name)) for name in strange)
 
 
-def test_registering_finds_dumps_and_the_sample_once(root: Path) -> None:
-    (root / "sample").mkdir()
-    (root / "sample" / "games.pgn").write_text(random_pgn(1))
-    with dg.DagsterInstance.ephemeral() as instance:
-        assert jobs.register(instance, Datasets()) == ["sample", "small"]
-        assert jobs.register(instance, Datasets()) == []
-        assert Datasets().source("sample") == root / "sample" / "games.pgn"
+@pytest.mark.parametrize("form", FORMS)
+def test_columns_of_positions_are_described(form: str) -> None:
+    made = {"planes": form, "config": {"history": 3}}
+    described = {column.name: column.description for column in column_schema(made).columns}
+    assert list(described) == schema(form, ("last_move_2", "last_move_3")).names
+    assert all(text and text.endswith(".") for text in described.values())
 
 
-def test_assets_are_out_of_date_when_their_version_changes() -> None:
-    graph = definitions().resolve_asset_graph()
-    versions = {
-        key.to_user_string(): str(graph.get(key).code_version)
-        for key in graph.materializable_asset_keys
-    }
-    assert versions["positions"].endswith(f", rows {ROWS_VERSION}")
-    files = {name for name, version in versions.items() if version == "1"}
-    assert files == {"dump", "leaderboard"}
-    assert {versions[name] for name in versions.keys() - files - {"positions"}} == {CODE_VERSION}
+def test_progress_is_of_its_stage_and_begins_with_what_is_asked_first(
+    monkeypatch: pytest.MonkeyPatch, instance: dg.DagsterInstance
+) -> None:
+    clock = [1000.0]
+    monkeypatch.setattr(steps.time, "monotonic", lambda: clock[0])
 
+    @dg.asset
+    def work(context: dg.AssetExecutionContext) -> None:
+        log = steps.log_progress(context, context.asset_key, None)
+        for stage, total in (("generation 1: self-play", 20), ("generation 1: gate", 5)):
+            for done in range(total + 1):
+                log(Tick(done, total, "games", {"loss": 3.1954374}, stage))
+                clock[0] += 60.0
 
-def test_everything_that_is_shown_has_its_words() -> None:
-    graph = definitions().resolve_asset_graph()
-    for key in graph.materializable_asset_keys:
-        node = graph.get(key)
-        assert node.description, key
-        assert node.kinds, key
-    for asset in graph.assets_defs:
-        for spec in asset.check_specs:
-            assert spec.description, spec.name
-    for job in definitions().resolve_all_job_defs():
-        assert job.name == "__ASSET_JOB" or job.description, job.name
-    for switched in (*(definitions().sensors or []), *(definitions().schedules or [])):
-        assert switched.description, switched.name
-    for form in FORMS:
-        made = {"planes": form, "config": {"history": 3}}
-        described = {column.name: column.description for column in column_schema(made).columns}
-        assert list(described) == schema(form, ("last_move_2", "last_move_3")).names
-        assert all(text and text.endswith(".") for text in described.values())
-
-
-def test_an_observation_begins_with_what_is_asked_first() -> None:
-    tick = Tick(
-        30,
-        120,
-        "s",
-        {
-            "step": 7,
-            "loss": 3.1954374,
-            "learning_rate": 0.0026319739,
-            "positions_per_second": 651.234,
-        },
-    )
-    assert list(describe_tick(tick, 20, 60.0).items()) == [
-        ("percent", 25.0),
-        ("minutes_left", 4.5),
-        ("step", 7),
-        ("loss", 3.195),
-        ("learning_rate", 0.002632),
-        ("positions_per_second", 651.2),
-        ("seconds", 30),
+    assert dg.materialize([work], instance=instance).success
+    records = instance.fetch_observations(work.key, 1000).records[::-1]
+    seen = [
+        {name: one.value for name, one in record.asset_observation.metadata.items()}
+        for record in records
+        if record.asset_observation is not None
     ]
-    assert describe_tick(Tick(5, None, "B", {}), 0, 1.0) == {"bytes": 5}
+    beginning = {"stage": "generation 1: self-play", "percent": 0.0, "loss": 3.195, "games": 0}
+    assert seen[0] == beginning
+    assert seen[10]["minutes_left"] == pytest.approx(10.0)
+    assert (seen[21]["stage"], seen[21]["percent"]) == ("generation 1: gate", 0.0)
+    assert seen[22]["minutes_left"] == pytest.approx(4.0), "of the games of this stage"
+    shown = steps.describe_tick(Tick(30, 120, "s", {"step": 7}), 20, 60.0)
+    assert list(shown) == ["percent", "minutes_left", "step", "seconds"]
+    assert steps.describe_tick(Tick(5, None, "B"), 0, 1.0) == {"bytes": 5}
+
+
+def report(folder: Path, checkpoint: str, dataset: str, **more: object) -> None:
+    """Write what the leaderboard reads of a report."""
+    figures = {"preset": "xs", "rule": "every ply", "positions": 100, "trained_on_positions": 5000}
+    figures |= {"top1": 0.25, "top1_low": 0.05, "top1_high": 0.95, "common_rule": {"top1": 0.26}}
+    (folder / checkpoint / dataset).mkdir(parents=True)
+    (folder / checkpoint / dataset / "report.json").write_text(json.dumps(figures | more))
+
+
+def test_checkpoints_are_ranked_and_presets_compared_on_what_most_reports_are_of(
+    tmp_path: Path,
+) -> None:
+    assert describe_leaderboard(tmp_path)["reports"] == 0
+    report(tmp_path, "weaker", "small", top1=0.1, top1_low=None, top1_high=None)
+    report(tmp_path, "stronger", "small", top1=0.4)
+    report(tmp_path, "large", "small", top1=0.3, preset="l")
+    report(tmp_path, "selective", "small", top1=0.9, rule="from ply 10 on")
+    report(tmp_path, "elsewhere", "other", top1=0.8)
+    (tmp_path / "broken" / "small").mkdir(parents=True)
+    (tmp_path / "broken" / "small" / "report.json").write_text("{}")
+    said = describe_leaderboard(tmp_path)
+    rows = [row.data for row in said["leaderboard"].records]
+    ranked = [(row["dataset"], row["rule"], row["checkpoint"]) for row in rows]
+    assert ranked == [
+        ("other", "every ply", "elsewhere"),
+        ("small", "every ply", "stronger"),
+        ("small", "every ply", "large"),
+        ("small", "every ply", "weaker"),
+        ("small", "from ply 10 on", "selective"),
+    ]
+    assert [row["top1_low"] for row in rows[2:4]] == [0.05, ""], "no interval of too few games"
+    assert (said["top1 of xs"], said["top1 of l"]) == (0.4, 0.3), "of the same rule and dataset"
+    assert (said["compared_on"], said["reports"]) == ("small, every ply", 5)
+    (broken,) = said["unreadable_reports"].records
+    assert broken.data["file"].endswith("broken/small/report.json")

@@ -1,5 +1,4 @@
-"""The sensor: it goes by what lies in `datasets/dumps/` and what was made of it, and asks for
-nothing twice."""
+"""The sensors and the job of months: what lies in `datasets/dumps/`, and what was made of it."""
 
 import json
 import os
@@ -10,39 +9,36 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
+import zstandard
 from dagster import DagsterRunStatus
 from dagster._core.test_utils import create_run_for_test
 
 from pipeline.defs.assets import DUMP_VERSION, positions
-from pipeline.defs.jobs import dumps_folder, new_dumps, register
-from pipeline.defs.resources import Compute, Datasets, version_of
+from pipeline.defs.jobs import dumps_folder, fetched_months, new_dumps, register
+from pipeline.defs.resources import Datasets, version_of
+from pipeline.dumps.fetch import STEM
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
-from tests.pipeline.defs.conftest import execute, random_pgn
+from tests.pipeline.defs.conftest import execute, failure, random_pgn
+from tests.pipeline.loopback import Server, serving
 
 pytestmark = pytest.mark.usefixtures("without_children")
-
-
 SETTINGS = {"test_share": 0.2, "seed": 3}
 
 
 @pytest.fixture
-def instance(root: Path) -> Iterator[dg.DagsterInstance]:
-    """An instance that knows nothing, beside one dump that was written long ago."""
-    old(root / "dumps" / "small.pgn")
-    with dg.DagsterInstance.ephemeral() as instance:
-        yield instance
+def dump(root: Path) -> Path:
+    """A dump that was written long ago."""
+    set_age(root / "dumps" / "small.pgn")
+    return root / "dumps" / "small.pgn"
 
 
 def asked(instance: dg.DagsterInstance) -> list[dg.RunRequest]:
-    """Look once and give the runs that are requested; partitions are added as the daemon does
-    it."""
+    """Look once and give the runs that are requested."""
     found = new_dumps(dg.build_sensor_context(instance=instance), datasets=Datasets())
     if isinstance(found, dg.SkipReason):
         return []
     assert isinstance(found, dg.SensorResult)
-    for request in found.dynamic_partitions_requests or []:
-        instance.add_dynamic_partitions("dumps", list(request.partition_keys))
     return list(found.run_requests or [])
 
 
@@ -50,124 +46,129 @@ def keys(instance: dg.DagsterInstance) -> list[str | None]:
     return [request.partition_key for request in asked(instance)]
 
 
-def old(path: Path, seconds: float = 1000.0) -> None:
+def set_age(path: Path, seconds: float = 1000.0) -> None:
     """Make a file one that was written so long ago; with negative seconds one that still is,
     however slow the test."""
     os.utime(path, (time.time() - seconds, time.time() - seconds))
 
 
-def test_what_lies_there_at_the_first_look_is_built(
-    root: Path, instance: dg.DagsterInstance
-) -> None:
-    (root / "dumps" / "being-copied.pgn").write_text("x")
-    old(root / "dumps" / "being-copied.pgn", seconds=-1000.0)
-    (root / "dumps" / "notes.txt").write_text("x")
-    (root / "sample").mkdir()
-    (root / "sample" / "games.pgn").write_text("x")
-    old(root / "sample" / "games.pgn")
-    assert keys(instance) == ["small"]
-    assert instance.get_dynamic_partitions("dumps") == ["small"]
-
-
-def test_a_dump_is_listed_before_it_is_built(root: Path, instance: dg.DagsterInstance) -> None:
-    (root / "dumps" / "notes.txt").write_text("x")
+def test_files_are_listed_and_complete_ones_built(dump: Path, instance: dg.DagsterInstance) -> None:
+    (dump.parent / "notes.txt").write_text("x")
     for said in ("new dumps: small", "new dumps: none"):
-        assert said in str(
-            dumps_folder(dg.build_sensor_context(instance=instance), datasets=Datasets())
-        )
-    assert instance.get_dynamic_partitions("dumps") == ["small"]
-
-
-def test_a_known_dump_without_positions_is_built(root: Path, instance: dg.DagsterInstance) -> None:
-    assert register(instance, Datasets()) == ["small"]
+        context = dg.build_sensor_context(instance=instance)
+        assert said in str(dumps_folder(context, datasets=Datasets()))
+    (dump.parent / "being-copied.pgn").write_text("x")
+    set_age(dump.parent / "being-copied.pgn", seconds=-1000.0)
+    sample = dump.parents[1] / "sample" / "games.pgn"
+    sample.parent.mkdir()
+    sample.write_text("x")
+    set_age(sample)
     assert keys(instance) == ["small"]
-    (root / "positions" / "small" / ".building").mkdir(parents=True)  # an ingest was killed there
+    assert set(instance.get_dynamic_partitions("dumps")) == {"small", "being-copied", "sample"}
+    assert register(instance, Datasets()) == []
+    # an ingest was killed there
+    (dump.parents[1] / "positions" / "small" / ".building").mkdir(parents=True)
     assert keys(instance) == ["small"]
 
 
-def test_it_follows_a_dump_through_its_changes(root: Path, instance: dg.DagsterInstance) -> None:
-    dump = root / "dumps" / "small.pgn"
+def test_a_dump_is_followed_through_its_changes(dump: Path, instance: dg.DagsterInstance) -> None:
+    out = dump.parents[1] / "positions" / "small"
+
+    def build(*settings: object) -> None:
+        ops = {"positions": {"workers": 1, "ingest": it}} if (it := settings[0]) else {}
+        assert execute("build_positions", instance, ops, "small").success
+
     (request,) = asked(instance)
-    assert execute(
-        "build_positions", instance, {"positions": {"workers": 1, "ingest": SETTINGS}}, "small"
-    ).success
+    assert [each.run_key for each in asked(instance)] == [request.run_key]
+    assert request.tags["dagster/max_retries"] == "2"
+    build(SETTINGS)
     assert keys(instance) == []
-    text = dump.read_text()
-    dump.write_text(text.replace('[Result "1-0"]', '[Result "0-1"]'))  # as long as before
-    old(dump, seconds=-1000.0)
-    looked = new_dumps(dg.build_sensor_context(instance=instance), datasets=Datasets())
-    assert isinstance(looked, dg.SkipReason)
-    assert "1 of its files are changing" in str(looked)
-    old(dump, seconds=5000.0)  # and older than the positions
+    dump.write_text(dump.read_text().replace('[Result "1-0"]', '[Result "0-1"]'))  # as long
+    set_age(dump, seconds=-1000.0)
+    assert keys(instance) == [], "it is changing"
+    set_age(dump, seconds=5000.0)  # and older than the positions
     (again,) = asked(instance)
-    assert again.run_key != request.run_key
+    assert again.run_key != request.run_key, "Dagster skips a run key that it knows"
     assert again.run_config == {}, "the run uses the settings of the positions that exist"
-    assert execute(
-        "build_positions", instance, {"positions": {"workers": 1, "ingest": SETTINGS}}, "small"
-    ).success
-    manifest = json.loads((root / "positions" / "small" / "manifest.json").read_text())
+    build(None)
+    manifest = json.loads((out / "manifest.json").read_text())
     assert {name: manifest["config"][name] for name in SETTINGS} == SETTINGS
     assert keys(instance) == []
-    shutil.rmtree(root / "positions" / "small")
+    shutil.rmtree(out)
     assert keys(instance) == ["small"]
 
 
 @pytest.mark.parametrize("status", [DagsterRunStatus.STARTING, DagsterRunStatus.STARTED])
 def test_what_is_under_way_is_not_asked_for_again(
-    root: Path, instance: dg.DagsterInstance, status: DagsterRunStatus
+    dump: Path, instance: dg.DagsterInstance, status: DagsterRunStatus
 ) -> None:
-    create_run_for_test(
-        instance, job_name="another", tags={"dagster/partition": "small"}, status=status
-    )
+    tags = {"dagster/partition": "small"}
+    create_run_for_test(instance, job_name="another", tags=tags, status=status)
     assert keys(instance) == []
-    (root / "dumps" / "other.pgn").write_text(random_pgn(2))
-    old(root / "dumps" / "other.pgn")
-    assert keys(instance) == ["other"]
-
-
-def test_each_version_of_a_file_is_requested_once(root: Path, instance: dg.DagsterInstance) -> None:
-    """Dagster skips a run key that it knows: a run that failed or was cancelled is not repeated
-    until the file changes."""
-    (first,) = asked(instance)
-    (again,) = asked(instance)
-    assert first.run_key == again.run_key
-    assert first.tags["dagster/max_retries"] == "2"
-    (root / "dumps" / "small.pgn").write_text(random_pgn(3))
-    old(root / "dumps" / "small.pgn")
-    (changed,) = asked(instance)
-    assert changed.run_key != first.run_key
 
 
 def test_positions_that_were_made_elsewhere_are_built_unless_of_this_version(
-    root: Path, instance: dg.DagsterInstance
+    dump: Path, instance: dg.DagsterInstance
 ) -> None:
-    dump, out = root / "dumps" / "small.pgn", root / "positions" / "small"
-    ingest([str(dump)], out, IngestConfig(test_share=0.2, seed=3), workers=1)
+    ingest([str(dump)], dump.parents[1] / "positions" / "small", IngestConfig(), workers=1)
     assert keys(instance) == ["small"]
-    current = {DUMP_VERSION: version_of(dump)}
-    instance.report_runless_asset_event(
-        dg.AssetMaterialization(positions.key, partition="small", metadata=current)
-    )
-    assert keys(instance) == []
-    other = {DUMP_VERSION: "another"}
-    instance.report_runless_asset_event(
-        dg.AssetMaterialization(positions.key, partition="small", metadata=other)
-    )
-    assert keys(instance) == ["small"]
+    for version, wanted in ((version_of(dump), []), ("another", ["small"])):
+        event = dg.AssetMaterialization(
+            positions.key, partition="small", metadata={DUMP_VERSION: version}
+        )
+        instance.report_runless_asset_event(event)
+        assert keys(instance) == wanted
 
 
-def test_a_run_that_names_no_options_builds_a_partition_as_it_was(
-    root: Path, instance: dg.DagsterInstance
+# ---------------------------------------------------------------- months of Lichess
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    with serving() as running:
+        monkeypatch.setenv("FIANCHETTO_LICHESS", f"{running.url}/standard")
+        yield running
+
+
+def fetched(instance: dg.DagsterInstance, month: str) -> dg.ExecuteInProcessResult:
+    return execute("fetch_month", instance, {"download": {"month": month}})
+
+
+def requested(instance: dg.DagsterInstance, result: dg.ExecuteInProcessResult) -> list[str | None]:
+    """Give the partitions whose positions the sensor requests after a run."""
+    run = instance.get_run_by_id(result.run_id)
+    (end,) = [event for event in result.all_events if event.event_type_value == "PIPELINE_SUCCESS"]
+    context = dg.build_run_status_sensor_context(
+        "fetched_months", end, instance, run, resources={"datasets": Datasets()}
+    )
+    return [request.partition_key for request in fetched_months(context)]
+
+
+def test_months_are_fetched_and_their_positions_requested(
+    root: Path, server: Server, instance: dg.DagsterInstance
 ) -> None:
-    """As the sensor asks for it, and a plain click on Materialize."""
-    dump, out = root / "dumps" / "small.pgn", root / "positions" / "small"
-    register(instance, Datasets())
-    ingest([str(dump)], out, IngestConfig(test_share=0.2, seed=3), workers=1)
-    dump.write_text(random_pgn(20, seed=7))
-    resources = {"datasets": Datasets(), "compute": Compute()}
-    assert dg.materialize(
-        [positions], instance=instance, partition_key="small", resources=resources
-    ).success
-    manifest = json.loads((out / "manifest.json").read_text())
-    assert manifest["sources"][0]["bytes"] == dump.stat().st_size
-    assert {name: manifest["config"][name] for name in SETTINGS} == SETTINGS
+    data = zstandard.compress(random_pgn(2).encode())
+    names = [f"{STEM}2013-0{number}" for number in range(1, 6)]
+    server.publish(f"{names[0]}.pgn.zst", data)
+    server.publish(f"{names[1]}.pgn.zst", data)
+    server.publish(f"{names[2]}.pgn.zst", data, sha256="0" * 64)
+    (root / "dumps" / f"{names[4]}.pgn").write_text(random_pgn(2))
+    result = fetched(instance, "2013-01..2013-02")
+    assert result.success
+    assert (root / "dumps" / f"{names[0]}.pgn.zst").read_bytes() == data
+    assert instance.get_dynamic_partitions("dumps") == names[:2]
+    assert requested(instance, result) == names[:2]
+    for month, says in (
+        ("2013-03", "it was not kept"),
+        ("2013-04", "does not publish"),
+        ("2013-05", f"{names[4]}.pgn exists and is used as it is"),
+        ("2013-13", "newest months are"),
+        ("https://evil.test/x.pgn", "newest months are"),
+        ("", "newest months are"),
+    ):
+        assert says in failure(fetched(instance, month), "download")
+    assert not list((root / "dumps").glob(f"{STEM}2013-0[34]*"))
+    assert instance.get_dynamic_partitions("dumps") == names[:2]
+    ops: dict[str, object] = {"positions": {"workers": 1}}
+    assert execute("build_positions", instance, ops, names[0]).success
+    assert requested(instance, result) == [names[1]], "the other's are current"

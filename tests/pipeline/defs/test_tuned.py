@@ -1,23 +1,21 @@
-"""The self-play assets: their checks on figures, and a whole run of their job on a tiny network."""
+"""The assets of tuned networks: what they refuse and show, and whole runs on tiny networks."""
 
 import shutil
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import dagster as dg
 import pytest
 
-from pipeline.dataset.files.shards import publish_json
+from model.card import CARD
 from pipeline.defs import checks
 from pipeline.defs.pages.tuned_metadata import describe_strength
-from pipeline.defs.tuned import strength_report, tuned_checkpoint
-from pipeline.finetune import strength
-from pipeline.finetune.state import GENERATIONS, NOTHING_PROMOTED
-from pipeline.finetune.teacher import TEACHER
-from pipeline.matches.config import SideConfig
-from tests.pipeline.defs.conftest import execute, one
-from tests.pipeline.finetune.fakes import network
+from pipeline.defs.resources import Datasets
+from pipeline.defs.tuned import imitation, strength_report, tuned_checkpoint
+from pipeline.finetune.state import NOTHING_PROMOTED
+from pipeline.finetune.strength import strength
+from pipeline.samples.shipped import EMBEDDED
+from tests.pipeline.defs.conftest import execute, one, random_pgn
 
 TINY = {
     "generations": 1,
@@ -28,6 +26,7 @@ TINY = {
         "games": 4,
         "width": 4,
         "most_plies": 30,
+        "search": {"algorithm": "gumbel", "simulations": 4, "max_considered_actions": 4},
     },
     "train": {"batch_size": 16, "threads": 1},
     "gate": {
@@ -39,124 +38,87 @@ TINY = {
         "max_top1_drop": 1.0,
     },
 }
-TINY["explore"] |= {
-    "search": {"algorithm": "gumbel", "simulations": 4, "max_considered_actions": 4}
-}  # type: ignore[operator]
-
-
-def test_a_tuned_network_is_stronger_when_its_whole_interval_says_so() -> None:
-    row = {"score": 0.58, "elo": 60.0, "elo_low": 5.0, "elo_high": 120.0, "games": 200}
-    assert checks.evaluate_strength(row).passed
-    assert not checks.evaluate_strength(row | {"elo_low": -1.0}).passed
-    assert checks.evaluate_strength(row | {"elo": None, "elo_high": None}).passed
-    lost = checks.evaluate_strength(row | {"elo": None, "elo_low": None})
-    assert (lost.passed, lost.description) == (False, "Elo below +120 in 200 games")
 
 
 @pytest.mark.usefixtures("root")
-def test_self_play_without_a_network_says_so() -> None:
-    with dg.DagsterInstance.ephemeral() as instance:
-        instance.add_dynamic_partitions("tunings", ["first"])
-        said = one(tuned_checkpoint, instance, {}, "first")
-        assert "no checkpoint has been materialized" in said
-        said = one(strength_report, instance, {}, "first")
-        assert "materialize `tuned_checkpoint` of this partition" in said
+def test_self_play_without_a_network_says_so(instance: dg.DagsterInstance) -> None:
+    instance.add_dynamic_partitions("tunings", ["first"])
+    for asset, said in (
+        (tuned_checkpoint, "no checkpoint has been materialized"),
+        (strength_report, "materialize `tuned_checkpoint` of this partition"),
+    ):
+        assert said in one(asset, instance, {}, "first")
 
 
-def test_nothing_promoted_is_said_and_the_seed_does_not_play_itself(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_promoted_is_said_and_the_seed_does_not_play_itself(tmp_path: Path) -> None:
     tuned, out = tmp_path / "tuned", tmp_path / "out"
-    network(tuned / "seed", 0)
-    shutil.copytree(tuned / "seed", tuned / "best")
-    ask = partial(strength.strength, tuned, out, games=2, engine="", nodes=())
-    result = ask(simulations=(4, 8), hand_written=0)
+    for name in ("seed", "best"):
+        shutil.copytree(EMBEDDED, tuned / name)
+    ask = partial(strength, tuned, out, simulations=(4, 8), games=2, hand_written=0)
+    result = ask(engine="", nodes=())
     assert result == {"out": str(out), "rows": [], "text": NOTHING_PROMOTED, "against_seed": None}
     assert not checks.evaluate_strength(result["against_seed"]).passed
     said = describe_strength(out, tuned, result)
     assert said["seed"] == NOTHING_PROMOTED
     assert not {"elo", "elo_low", "elo_high"} & set(said)
-    met: list[list[str]] = []
-
-    def play(
-        pairings: list[tuple[SideConfig, SideConfig]], *rest: object, **more: object
-    ) -> dict[str, object]:
-        met.append([side.who for _, side in pairings])
-        return {"rows": [{"b": met[-1][0]}], "text": "a table", "out": str(out)}
-
-    monkeypatch.setattr(strength, "play_matches", play)
-    assert ask(simulations=(4,), hand_written=4)["text"] == f"{NOTHING_PROMOTED}\n\na table"
-    shutil.rmtree(tuned / "best")
-    network(tuned / "best", 1)
-    assert ask(simulations=(4,), hand_written=4)["against_seed"] == {"b": str(tuned / "seed")}
-    assert met == [["hand-written"], [str(tuned / "seed"), "hand-written"]]
 
 
-def test_a_clean_sweep_has_a_bound_and_no_elo(tmp_path: Path) -> None:
-    row = dict.fromkeys(("a", "b"), "x") | {
-        "games": 4,
-        "wins": 4,
-        "draws": 0,
-        "losses": 0,
-        "score": 1.0,
-        "los": 0.99,
-    }
-    row |= {"elo": None, "elo_low": 160.6, "elo_high": None}
-    said = describe_strength(tmp_path, tmp_path, {"against_seed": row, "rows": [row], "text": ""})
-    assert said["elo_low"] == 160.6
-    assert not {"elo", "elo_high"} & set(said)
-    assert said["matches"].records[0].data["Elo (95 %)"] == "above +161"
+HOSTILE = ("../../etc", "a/b", "<script>", "Carlsen, Magnus", ".", "a" * 300, "Zoë", "\x1b[1m")
 
 
-def test_the_last_comparison_of_players_is_shown(tmp_path: Path) -> None:
-    found: dict[str, Any] = {
-        "format_version": 2,
-        "truth": "results",
-        "games": 63,
-        "network": 0.2,
-        "hand_written": 0.1,
-    }
-    for number, count in enumerate((399, 400)):
-        folder = tmp_path / GENERATIONS / f"00{number}"
-        folder.mkdir(parents=True)
-        publish_json(folder, TEACHER, found | {"positions": count, "low": -0.12, "high": -0.08})
-    nothing = {"against_seed": None, "rows": [], "text": ""}
-    words = str(describe_strength(tmp_path, tmp_path, nothing)["teacher"].value)
-    assert "400 held-out positions of 63 games" in words
-    assert "hand-written player teaches" in words
-    assert "teacher" not in describe_strength(tmp_path, tmp_path / "none", nothing)
+def test_every_player_has_one_plain_folder_of_its_own(root: Path) -> None:
+    folders = [Datasets().imitation(name) for name in (*HOSTILE, "Ann", "ann-1", "Carlsen_ Magnus")]
+    assert len(set(folders)) == len(folders)
+    assert all(path.parent == root / "checkpoints" and len(path.name) < 90 for path in folders)
+    assert folders[-3].name == "imitation-Ann"
 
 
 @pytest.mark.slow
-def test_the_job_fine_tunes_and_measures(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_job_fine_tunes_and_measures(
+    copied: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # an engine would evaluate every move of 200 positions
     monkeypatch.setenv("FIANCHETTO_UCI_ENGINE", "")
-    # a lock lies there too
-    (network,) = (card.parent for card in copied.glob("checkpoints/*/checkpoint.json"))
+    (network,) = (card.parent for card in copied.glob(f"checkpoints/*/{CARD}"))
     ops: dict[str, object] = {
-        "tuned_checkpoint": {"checkpoint": network.name, "finetune": TINY},
+        "tuned_checkpoint": {"checkpoint": network.name, "positions": ["small"], "finetune": TINY},
         "strength_report": {"games": 2, "simulations": [2]},
     }
-    with dg.DagsterInstance.ephemeral() as instance:
-        instance.add_dynamic_partitions("tunings", ["first"])
-        result = execute("finetune", instance, ops, "first")
-        assert result.success, [
-            event.event_specific_data for event in result.get_step_failure_events()
-        ]
-        (event,) = result.asset_materializations_for_node("tuned_checkpoint")
-        said = {name: value.value for name, value in event.metadata.items()}
-        assert said["path"] == str(copied / "tuned" / "first")
-        assert "(/reports/pictures/" in str(said["curves"])
-        assert '[Result "' in str(said["sample_games"])
-        assert len(said["verdicts"].records) == 2  # type: ignore[attr-defined]
-        (event,) = result.asset_materializations_for_node("strength_report")
-        # two games decide, by chance
-        promoted = NOTHING_PROMOTED not in str(event.metadata["text"].value)
-        assert ("| best 2 | seed 2 |" in str(event.metadata["text"].value)) == promoted
-        assert bool({"elo_low", "elo_high"} & set(event.metadata)) == promoted, (
-            "a clean sweep has a bound alone"
-        )
-        again = execute("finetune", instance, ops, "first")
-        assert again.success
-        found = {event.asset_key for event in again.get_asset_materialization_events()}
-        assert found == {tuned_checkpoint.key, strength_report.key}
+    instance.add_dynamic_partitions("tunings", ["first"])
+    result = execute("finetune", instance, ops, "first")
+    assert result.success, [it.event_specific_data for it in result.get_step_failure_events()]
+    (event,) = result.asset_materializations_for_node("tuned_checkpoint")
+    said = {name: value.value for name, value in event.metadata.items()}
+    assert said["path"] == str(copied / "tuned" / "first")
+    assert '[Result "' in str(said["sample_games"])
+    assert len(said["verdicts"].records) == 2  # type: ignore[union-attr]
+    (event,) = result.asset_materializations_for_node("strength_report")
+    # two games decide, by chance
+    promoted = NOTHING_PROMOTED not in str(event.metadata["text"].value)
+    assert ("| best 2 | seed 2 |" in str(event.metadata["text"].value)) == promoted
+    assert bool({"elo_low", "elo_high"} & set(event.metadata)) == promoted
+    again = execute("finetune", instance, ops, "first")
+    assert again.success
+    found = {event.asset_key for event in again.get_asset_materialization_events()}
+    assert found == {tuned_checkpoint.key, strength_report.key}
+
+
+@pytest.mark.slow
+def test_a_player_is_imitated_from_the_dumps(root: Path, instance: dg.DagsterInstance) -> None:
+    text = random_pgn(40).replace('[White "a"]', '[White "Carlsen, M"]')
+    for day in range(1, 21):
+        text = text.replace("????.??.??", f"2024.01.{day:02}", 2)
+    (root / "dumps" / "small.pgn").write_text(text)
+    instance.add_dynamic_partitions("players", ["Carlsen, M", "nobody"])
+    said = one(imitation, instance, {}, "nobody")
+    assert "the most frequent are 'Carlsen, M' (40), 'b' (40)" in said
+    assert one(imitation, instance, {}, "Carlsen, M") == ""
+    event = instance.get_latest_materialization_event(imitation.key)
+    assert event is not None
+    assert event.asset_materialization is not None
+    found = {name: value.value for name, value in event.asset_materialization.metadata.items()}
+    folder = Datasets().imitation("Carlsen, M")
+    assert str(found["headline"]).startswith(("Against the network", "The games of"))
+    assert found["page"] == f"/reports/{folder.name}/report.html"
+    assert (root / "reports" / folder.name / "report.html").exists()
+    assert found["path"] == str(folder)

@@ -1,74 +1,37 @@
-"""Launchpad forms: the same dataclasses as the command line's, bad values refused in words."""
+"""Launchpad forms: the command line's dataclasses, bad values refused, and nothing that names a
+program, an address or a file: whoever can launch a run cannot run a command by it."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Annotated, Literal, get_type_hints
+from collections.abc import Iterator, Mapping
+from typing import Any, get_type_hints
 
 import dagster as dg
 import pytest
 
 from engine.errors import UserError
+from model.training.config import TrainConfig
 from pipeline.cli.settings import fields_of
 from pipeline.defs.launchpad.forms import descriptions, is_hidden, make_form, read_form
 from pipeline.defs.launchpad.options import (
     CheckpointOptions,
-    FetchOptions,
+    ImitationOptions,
     PositionsOptions,
     ReportOptions,
     StrengthOptions,
     TrainingSetOptions,
     TunedOptions,
 )
-from pipeline.ingest.chunk import IngestConfig
+from pipeline.defs.resources import Datasets
+from tests.pipeline.defs.conftest import QUIET, definitions
 
 ALL = (
-    FetchOptions,
     PositionsOptions,
     TrainingSetOptions,
     CheckpointOptions,
     ReportOptions,
     TunedOptions,
     StrengthOptions,
+    ImitationOptions,
 )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Inner:
-    """What is inside."""
-
-    rate: float = 1e-5
-    """How fast, per step."""
-    steps: int | None = None
-    """How many."""
-    precision: Literal["auto", "half"] = "auto"
-    """How wide."""
-    other: Literal["auto", "half"] | None = None
-    """How wide elsewhere."""
-
-    def __post_init__(self) -> None:
-        if self.rate <= 0:
-            raise UserError(f"rate must be positive, not {self.rate}")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Outer:
-    """What is outside."""
-
-    where: str
-    """A folder."""
-    book: Path | None = None
-    """A file."""
-    engine: str = "stockfish"
-    """A command."""
-    names: tuple[str, ...] = ()
-    """Some names."""
-    count: int = 3
-    """How often."""
-    kind: Annotated[str, lambda: ("round", "square")] = "round"
-    """Which."""
-    inner: Inner = field(default_factory=lambda: Inner(steps=7))
-    """The rest."""
 
 
 def validated(cls: type, values: Mapping[str, object]) -> object:
@@ -84,82 +47,144 @@ def validated(cls: type, values: Mapping[str, object]) -> object:
     def job() -> None:
         take()
 
-    config = {
-        "ops": {"take": {"config": values}},
-        "loggers": {"console": {"config": {"log_level": "CRITICAL"}}},
-    }
-    job.execute_in_process(config)
+    job.execute_in_process({"ops": {"take": {"config": values}}} | QUIET)
     return got[0]
 
 
-def test_defaults_and_given_values_arrive() -> None:
-    assert validated(Outer, {"where": "/x"}) == Outer(where="/x")
-    inner = {"rate": 1, "steps": 0, "precision": "half", "other": "half"}
-    values = {"where": "/x", "names": ["a"], "kind": "square", "inner": inner}
-    expected = Inner(rate=1.0, steps=None, precision="half", other="half")
-    assert validated(Outer, values) == Outer(
-        where="/x", names=("a",), kind="square", inner=expected
+def test_given_values_arrive() -> None:
+    options = {"minutes": 0.0, "train": {"steps": 5}}
+    assert validated(CheckpointOptions, options) == CheckpointOptions(train=TrainConfig(steps=5))
+    names = {"positions": ["a", "b"], "audit": False}
+    assert validated(TrainingSetOptions, names) == TrainingSetOptions(
+        positions=("a", "b"), audit=False
     )
 
 
-@pytest.mark.parametrize("cls", [*ALL, IngestConfig])
-def test_an_untouched_form_is_the_default(cls: type) -> None:
+@pytest.mark.parametrize("cls", ALL)
+def test_an_untouched_form_is_the_default_and_each_field_has_its_sentence(cls: type[Any]) -> None:
     assert validated(cls, {}) == cls()
+    form = make_form(cls)
+    hints = get_type_hints(cls, include_extras=True)
+    first = [name for field in fields_of(cls) for name in field.metadata.get("first", ())]
+    names = [it.name for it in fields_of(cls) if not is_hidden(it.name, hints[it.name])]
+    assert list(form.model_fields) == [*first, *names]
+    for name in names:
+        shown = form.model_fields[name].description or ""
+        assert shown.startswith(descriptions(cls)[name]), name
+        assert descriptions(cls)[name].rstrip().endswith("."), name
 
 
-def test_each_field_has_its_sentence_and_is_shown() -> None:
-    for cls in (*ALL, IngestConfig):
-        fields = make_form(cls).model_fields
-        hints = get_type_hints(cls, include_extras=True)
-        names = [field.name for field in fields_of(cls) if "hidden" not in field.metadata]
-        first = [name for field in fields_of(cls) for name in field.metadata.get("first", ())]
-        assert list(fields) == [
-            *first,
-            *(name for name in names if not is_hidden(name, hints[name])),
-        ]
-        for name, shown in fields.items():
-            if name in first:
-                continue
-            assert (shown.description or "").startswith(descriptions(cls)[name]), name
-            assert descriptions(cls)[name].rstrip().endswith("."), name
-    assert make_form(Inner).model_fields["steps"].default == 0
-    assert "0 means none" in str(make_form(Inner).model_fields["steps"].description)
+REFUSED: list[tuple[type, dict[str, object], str]] = [
+    (TunedOptions, {"finetune": {"engine": "/bin/sh"}}, 'unexpected config entry "engine"'),
+    (PositionsOptions, {"workrs": 1}, 'unexpected config entry "workrs"'),
+    (CheckpointOptions, {"train": {"batch_size": "many"}}, "config:train:batch_size"),
+    (CheckpointOptions, {"preset": "flat"}, "got flat"),
+    (ReportOptions, {"split": "tets"}, "got tets"),
+    (TrainingSetOptions, {"positions": "a"}, "positions"),
+    # by the dataclass
+    (PositionsOptions, {"workers": 10**9}, "workers must be at most 1024, got 1000000000"),
+    (CheckpointOptions, {"train": {"steps": 5}}, "exactly one of minutes"),
+    (CheckpointOptions, {"train": {"batch_size": 1}}, "batch_size must be at least 2"),
+]
 
 
-@pytest.mark.parametrize(
-    ("values", "words"),
-    [
-        ({}, "Missing required config entry"),
-        ({"where": "/x", "engine": "/bin/sh"}, 'unexpected config entry "engine"'),
-        ({"where": "/x", "book": "/etc/passwd"}, 'unexpected config entry "book"'),
-        ({"where": "/x", "nams": []}, 'unexpected config entry "nams"'),
-        (
-            {"where": "/x", "inner": {"rate": "fast"}},
-            "Invalid scalar at path root:ops:take:config:inner:rate",
-        ),
-        ({"where": "/x", "inner": {"precision": "wide"}}, "Literal['auto', 'half'] got wide"),
-        ({"where": "/x", "kind": "flat"}, "Literal['round', 'square'] got flat"),
-        ({"where": "/x", "names": "a"}, "names"),
-    ],
-)
-def test_the_form_refuses(values: dict[str, object], words: str) -> None:
-    with pytest.raises(dg.DagsterInvalidConfigError) as refusal:
-        validated(Outer, values)
+@pytest.mark.parametrize(("cls", "values", "words"), REFUSED)
+def test_bad_values_are_refused_and_named(cls: type, values: dict[str, object], words: str) -> None:
+    with pytest.raises((dg.DagsterInvalidConfigError, UserError)) as refusal:
+        validated(cls, values)
     assert words in str(refusal.value)
 
 
-@pytest.mark.parametrize(
-    ("cls", "values", "words"),
-    [
-        (PositionsOptions, {"workers": -1}, "workers must be at least 0, got -1"),
-        (PositionsOptions, {"workers": 10**9}, "workers must be at most 1024, got 1000000000"),
-        (Outer, {"where": "/x", "inner": {"rate": -1.0}}, r"^rate must be positive, not -1.0$"),
-        (CheckpointOptions, {"train": {"steps": 5}}, "exactly one of minutes"),
-        (CheckpointOptions, {"train": {"batch_size": 1}}, "batch_size must be at least 2"),
-    ],
+def test_none_is_shown_as_an_empty_value() -> None:
+    steps = make_form(TrainConfig).model_fields["steps"]
+    assert steps.default == 0
+    assert "0 means none" in str(steps.description)
+
+
+NAMES = {
+    *("base", "checkpoint", "games", "name", "positions", "remove", "start", "stranger"),
+    "training_set",
+}
+"""Free texts that name a folder or a dump of datasets/; `Datasets` refuses all but plain names and
+known dumps."""
+WORDS = {
+    *("hold_out", "month", "since", "speeds", "terminations", "until"),  # dates, filters, classes
+    *("names", "player"),  # names in the tags of games
+    "options",  # NAME=VALUE of our own search (pipeline/matches/players.py)
+    *("log_level", "marker_to_close"),  # of Dagster itself
+}
+"""Free texts that are compared or parsed, and name nothing outside of the program."""
+ANYTHING = {"checkpoint_loads_with_finite_loss", "dump", "io_manager", "leaderboard"}
+"""Operations and resources without a form, whose configuration Dagster takes whatever it is."""
+
+
+def leaves(kind: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Walk a configuration type; yield the path and the type of each value that is neither a number
+    nor a choice."""
+    if getattr(kind, "fields", None):
+        for name, entry in kind.fields.items():
+            yield from leaves(entry.config_type, (*path, name))
+    elif hasattr(kind, "scalar_type"):
+        yield from leaves(kind.scalar_type, path)
+    elif hasattr(kind, "inner_type"):
+        yield from leaves(kind.inner_type, path)
+    elif kind.kind.name not in ("ENUM", "STRICT_SHAPE") and kind.given_name not in (
+        "Int",
+        "Float",
+        "Bool",
+    ):
+        yield path, str(kind.given_name)
+
+
+def test_a_runs_free_texts_are_names_of_folders_and_words() -> None:
+    found = set()
+    for job in definitions().resolve_all_job_defs():
+        found |= set(leaves(job.run_config_schema.config_type))
+    texts = {path for path, kind in found if kind == "String"}
+    assert len(texts) > 15, "the walk has missed the forms"
+    assert {path for path in texts if path[-1] not in NAMES | WORDS | {"path"}} == set()
+    assert {path[0] for path in texts if path[-1] == "path"} <= {"loggers"}
+    assert {path[1] for path, kind in found if kind != "String"} == ANYTHING
+    job = definitions().resolve_job_def("__ASSET_JOB")
+    assert job.resource_defs["io_manager"] is dg.mem_io_manager
+    ops = {op.name: op for op in job.all_node_defs}
+    for name in ANYTHING - {"io_manager"}:
+        assert "config" not in ops[name].compute_fn.decorated_fn.__annotations__  # type: ignore[union-attr]
+
+
+NOWHERE = (
+    "../x",
+    "/etc",
+    "a/b",
+    "..",
+    ".",
+    ".hidden",
+    "",
+    "a\\b",
+    "a\nb",
+    "a\0b",
+    "https://x.test/x",
 )
-def test_the_dataclass_refuses_what_the_form_cannot_know(
-    cls: type, values: dict[str, object], words: str
-) -> None:
-    with pytest.raises(UserError, match=words):
-        validated(cls, values)
+
+
+@pytest.mark.parametrize("name", NOWHERE)
+def test_a_folders_name_leads_nowhere_else(name: str) -> None:
+    found = Datasets()
+    for folder in (found.checkpoint, found.tuned, found.training_set, found.positions):
+        with pytest.raises(UserError, match="plain folder name"):
+            folder(name)
+    if name:
+        with pytest.raises(UserError, match="plain folder name"):
+            found.find_positions((name,))
+
+
+def test_programs_and_servers_are_named_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("FIANCHETTO_UCI_ENGINE", "FIANCHETTO_ENGINE"):
+        monkeypatch.delenv(name, raising=False)
+    assert (Datasets().uci_engine, Datasets().executor) == ("stockfish", "local")
+    monkeypatch.setenv("FIANCHETTO_UCI_ENGINE", "/opt/lc0 --threads 1")
+    monkeypatch.setenv("FIANCHETTO_ENGINE", "ray://head:10001")
+    assert Datasets().uci_engine == "/opt/lc0 --threads 1"
+    assert Datasets().executor == "ray://head:10001"
+    monkeypatch.setenv("FIANCHETTO_UCI_ENGINE", "")
+    assert Datasets().uci_engine == "", "no engine"

@@ -29,14 +29,8 @@ MARKS = [
 ]
 """Marks of the modules that need a browser."""
 FLAGS = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+    *("--disable-sync", "--disable-background-networking", "--disable-component-update"),
 ]
 
 
@@ -69,19 +63,16 @@ def go(page: "Page", server: Server, path: str, text: str) -> None:
     visible(page, text).wait_for()
 
 
-def configure(page: "Page", config: str) -> None:
-    """Write a launchpad's configuration and save it."""
-    visible(page, "Add config").click()
-    page.locator(".CodeMirror").wait_for()
-    page.evaluate("text => document.querySelector('.CodeMirror').CodeMirror.setValue(text)", config)
-
-
 def newest(server: Server) -> str:
     """Give the id of the run that was launched last, "" where there is none."""
-    found = server.ask("{ runsOrError(limit: 1) { ... on Runs { results { id } } } }")[
-        "runsOrError"
-    ]["results"]
+    query = "{ runsOrError(limit: 1) { ... on Runs { results { id } } } }"
+    found = server.ask(query)["runsOrError"]["results"]
     return str(found[0]["id"]) if found else ""
+
+
+def wait_for_run(server: Server, before: str) -> str:
+    """Wait until another run than `before` is the newest, and give its id."""
+    return str(wait(lambda: (found := newest(server)) != before and found, 60))
 
 
 def open_launchpad(page: "Page") -> None:
@@ -122,36 +113,31 @@ def launch(
     page: "Page",
     server: Server,
     asset: str,
-    config: str,
+    config: str = "",
     partition: str = "",
     keep: Callable[[bytes], None] = lambda taken: None,
     folder: str = "assets",
 ) -> str:
-    """Press Materialize on the page of an asset or a job, fill the dialog in, and give the run's
-    id.
+    """Press Materialize on the page of an asset or a job, choose the partition or write the
+    configuration, and give the run's id.
 
     `keep` gets a picture of the launchpad.
     """
     before = newest(server)
     go(page, server, f"/{folder}/{asset}", asset)
-    if not partition:
-        open_launchpad(page)
-    else:
+    if partition:
         page.get_by_role("button", name="Materialize").first.click()
         visible(page, "Select a partition or create one").click()
         page.get_by_placeholder("Filter partitions").fill(partition)
         visible(page, partition).click()
         page.keyboard.press("Escape")
-        if config:
-            visible(page, "Config").click()
-            configure(page, config)
-            visible(page, "Save config").click()
         page.locator('button:has-text("Launch")').last.click()
-    if not partition:
+    else:
+        open_launchpad(page)
         write(page, config)
         keep(page.screenshot())
         page.locator('button:has-text("Materialize")').last.click()
-    return str(wait(lambda: (found := newest(server)) != before and found, 30))
+    return wait_for_run(server, before)
 
 
 def shown_pictures(page: "Page", row: str) -> list[int]:
@@ -160,13 +146,3 @@ def shown_pictures(page: "Page", row: str) -> list[int]:
     entry = page.locator(f'tr:has(:text-is("{row}")) >> visible=true').last
     widths = "it => [...it.querySelectorAll('img')].map(img => img.naturalWidth)"
     return list(wait(lambda: (found := entry.evaluate(widths)) and all(found) and found, 30))
-
-
-def ended(server: Server, run: str, status: str = "SUCCESS", seconds: float = 300) -> None:
-    """Wait until a run has ended, and see that it has ended so."""
-    wait(
-        lambda: server.status(run) in {status, "SUCCESS", "FAILURE", "CANCELED"},
-        seconds,
-        lambda: server.status(run),
-    )
-    assert server.status(run) == status, server.failures(run)

@@ -4,11 +4,13 @@ read about by a click."""
 import shutil
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.defs.resources import key_of
-from tests.pipeline.defs.served.browser import ended, go, launch, shown_pictures, visible
+from pipeline.defs.ui import LOCATION
+from tests.pipeline.defs.served.browser import go, launch, shown_pictures, visible
 from tests.pipeline.defs.served.server import Server
 
 if TYPE_CHECKING:
@@ -42,23 +44,15 @@ def take_first_hour(
         assert time.monotonic() - dropped < 60, f"{key} is not listed within a minute"
         page.wait_for_timeout(2000)
     keep("dump-listed.png", page.screenshot(clip={"x": 0, "y": 0, "width": WIDTH, "height": 480}))
-    jobs = f"locations/{server.location()}/jobs"
-    ended(server, launch(page, server, "build_positions", "", key, folder=jobs))
+    jobs = f"locations/{LOCATION}/jobs"
+    server.ended(launch(page, server, "build_positions", "", key, folder=jobs))
     go(page, server, f"/assets/positions?view=partitions&partition={key}", "sample_of_positions")
     assert shown_pictures(page, "sample_of_positions") == [165] * 6
     assert shown_pictures(page, "elo")[0] > 370
 
     chosen = f"ops:\n  training_set:\n    config:\n      positions: [{key}]\n      name: mine\n"
-    ended(
-        server,
-        launch(
-            page,
-            server,
-            "training_set",
-            chosen,
-            keep=lambda taken: keep("datasets-chosen.png", taken),
-        ),
-    )
+    run = launch(page, server, "training_set", chosen, keep=partial(keep, "datasets-chosen.png"))
+    server.ended(run)
     go(page, server, "/assets/training_set", "test_positions_in_train")
     require_uncut(page)
     assert page.locator(f'li:has-text("{key}: games of") >> visible=true').count(), (
@@ -67,17 +61,14 @@ def take_first_hour(
 
     network = f"preset: {preset}, name: mine, minutes: {minutes}, train: {{threads: 1}}"
     train = f"ops: {{checkpoint: {{config: {{{network}}}}}}}"
-    ended(server, launch(page, server, "checkpoint", train), seconds=60 * minutes + 300)
+    server.ended(launch(page, server, "checkpoint", train), seconds=60 * minutes + 300)
     go(page, server, "/assets/checkpoint", "curves")
     assert shown_pictures(page, "curves") == [384]
     require_uncut(page)
     keep("checkpoint.png", take_metadata(page))
 
-    ended(
-        server,
-        launch(page, server, "accuracy_report", "ops: {accuracy_report: {config: {}}}"),
-        seconds=600,
-    )
+    report = launch(page, server, "accuracy_report", "ops: {accuracy_report: {config: {}}}")
+    server.ended(report, seconds=600)
     go(page, server, "/assets/accuracy_report", "headline")
     assert shown_pictures(page, "boards") == [165] * 3
     assert shown_pictures(page, "accuracy")[0] > 370

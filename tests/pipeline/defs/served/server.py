@@ -15,6 +15,8 @@ from typing import Any
 import psutil
 import requests
 
+from pipeline.defs.ui import LOCATION
+
 ROOT = Path(__file__).parents[4]
 
 
@@ -34,25 +36,21 @@ class Server:
         return answer["data"]
 
     def launch(
-        self,
-        job: str,
-        config: dict[str, Any],
-        tags: dict[str, str] | None = None,
-        assets: tuple[str, ...] = (),
+        self, job: str, ops: dict[str, Any], partition: str = "", assets: tuple[str, ...] = ()
     ) -> str:
-        """Launch a job, or some assets of it, and give the run's id."""
+        """Launch a job, or some assets of it, with options by step, and give the run's id."""
         selector: dict[str, Any] = {
-            "repositoryLocationName": self.location(),
+            "repositoryLocationName": LOCATION,
             "repositoryName": "__repository__",
             "jobName": job,
         }
         if assets:
             selector["assetSelection"] = [{"path": [name]} for name in assets]
-        shown = [{"key": key, "value": value} for key, value in (tags or {}).items()]
+        tags = [{"key": "dagster/partition", "value": partition}] if partition else []
         parameters = {
             "selector": selector,
-            "runConfigData": config,
-            "executionMetadata": {"tags": shown},
+            "runConfigData": ops if job == "train" else {"ops": ops},
+            "executionMetadata": {"tags": tags},
         }
         query = """mutation($it: ExecutionParams!) { launchRun(executionParams: $it) { __typename
             ... on LaunchRunSuccess { run { id } } ... on PythonError { message }
@@ -61,22 +59,16 @@ class Server:
         assert answer["__typename"] == "LaunchRunSuccess", answer
         return str(answer["run"]["id"])
 
-    def location(self) -> str:
-        """Give the name of the only code location."""
-        return str(
-            self.ask(
-                "{ repositoriesOrError { ... on RepositoryConnection { nodes { location { name } } "
-                "} } }"
-            )["repositoriesOrError"]["nodes"][0]["location"]["name"]
-        )
+    def ended(self, run: str, status: str = "SUCCESS", seconds: float = 300) -> None:
+        """Wait until a run has ended, and see that it has ended so."""
+        ends = {"SUCCESS", "FAILURE", "CANCELED"}
+        wait(lambda: self.status(run) in ends, seconds, lambda: self.status(run))
+        assert self.status(run) == status, self.failures(run)
 
     def status(self, run: str) -> str:
         """Give a run's status."""
-        return str(
-            self.ask(
-                "query($id: ID!) { runOrError(runId: $id) { ... on Run { status } } }", id=run
-            )["runOrError"]["status"]
-        )
+        query = "query($id: ID!) { runOrError(runId: $id) { ... on Run { status } } }"
+        return str(self.ask(query, id=run)["runOrError"]["status"])
 
     def failures(self, run: str) -> str:
         """Give what the steps of a run say that have failed."""
@@ -95,12 +87,9 @@ class Server:
     def unfolded_graph(self) -> str:
         """Give the path of the asset graph with all groups unfolded; of what lies out of view the
         page draws nothing."""
-        groups = {
-            node["groupName"] for node in self.ask("{ assetNodes { groupName } }")["assetNodes"]
-        }
-        return "/asset-groups?expanded=" + ",".join(
-            f"global@global:{name}" for name in sorted(groups)
-        )
+        nodes = self.ask("{ assetNodes { groupName } }")["assetNodes"]
+        groups = sorted({f"global@global:{node['groupName']}" for node in nodes})
+        return "/asset-groups?expanded=" + ",".join(groups)
 
     def tree(self) -> list[psutil.Process]:
         """List every process below the server."""
@@ -125,16 +114,13 @@ def serving() -> Iterator[Server]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    environment = os.environ | {
-        "VIRTUAL_ENV": sys.prefix,
-        "PATH": f"{sys.prefix}/bin{os.pathsep}{os.environ['PATH']}",
-    }
+    path = f"{sys.prefix}/bin{os.pathsep}{os.environ['PATH']}"
     log = Path(os.environ["DAGSTER_HOME"]) / "ui.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
             [sys.executable, "-m", "pipeline.defs.ui", "--port", str(port)],
             cwd=ROOT,
-            env=environment,
+            env=os.environ | {"VIRTUAL_ENV": sys.prefix, "PATH": path},
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
