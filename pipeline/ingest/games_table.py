@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pipeline.dataset.files.layout import SPLITS
+from pipeline.dataset.files.columns import SPLITS
 from pipeline.dataset.files.shards import number_array
 from pipeline.dumps.chunks import Chunk
 from pipeline.ingest.filters import GAME_STATUS

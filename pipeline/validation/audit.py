@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from engine.encoding.planes import PIECE_PLANES
 from engine.progress import Progress, Tick, silent
 from pipeline.dataset.dataset import ALL_SPLITS, Dataset
-from pipeline.dataset.join import game_splits
+from pipeline.dataset.join import count_games, rows_by_split, shared_with_train
 from pipeline.dataset.position_keys import position_keys
 from pipeline.dataset.scratch import Scratch
 from pipeline.dataset.strata import CLASSES, band_names, rating_band, time_class
@@ -68,10 +68,6 @@ COLUMNS = {
     ),
 }
 
-_BY_SPLIT = [
-    (pl.col("split") == number).sum().alias(name) for number, name in enumerate(ALL_SPLITS)
-]
-
 
 def audit(directories: Sequence[Path], *, progress: Progress = silent) -> dict[str, Any]:
     """Count what is in datasets or training sets taken together, and what their tests share with
@@ -106,9 +102,7 @@ def audit(directories: Sequence[Path], *, progress: Progress = silent) -> dict[s
 def _count_rows(
     datasets: Sequence[Dataset], positions: Scratch, progress: Progress
 ) -> dict[str, NDArray[np.int64]]:
-    """Read every row once: return the rows of each column by split and bin [S, K], and write the
-    keys of all positions.
-    """
+    """Return the rows of each column by split and bin, [S, K], and add the keys of positions."""
     counts = {
         name: np.zeros((len(ALL_SPLITS), len(column.bins)), dtype=np.int64)
         for name, column in COLUMNS.items()
@@ -128,24 +122,8 @@ def _count_rows(
 
 
 def _count_games(datasets: Sequence[Dataset]) -> dict[str, int]:
-    """Count games by the hash of their moves: copies, and games of a test that train has, in any of
-    the datasets.
-    """
-    with tempfile.TemporaryDirectory(prefix="fianchetto-audit-") as folder:
-        games = Scratch(Path(folder), sum(part.page["games"]["used"] for part in datasets))
-        for part in datasets:
-            for frame in game_splits(part):
-                games.add(frame)
-        counts = [
-            rows.group_by("key")
-            .agg(_BY_SPLIT)
-            .select(
-                pl.len().alias("distinct"), pl.col(ALL_SPLITS).sum(), *_count_in_train("in_train")
-            )
-            .collect(engine="streaming")
-            for rows in games.parts()
-        ]
-    found = pl.concat(counts).cast(pl.Int64).sum().row(0, named=True)
+    """Count games: copies, and games of a test that train has, in any of the datasets."""
+    found = count_games(datasets)
     total = sum(found[name] for name in ALL_SPLITS)
     copies = {"games": total, "distinct": found["distinct"], "copies": total - found["distinct"]}
     return copies | {f"{name}_games_in_train": found[f"{name}_in_train"] for name in ALL_SPLITS[1:]}
@@ -161,38 +139,24 @@ def _distribution(bins: Sequence[str], counts_SK: NDArray[np.int64]) -> list[dic
     ]
 
 
-def _count_in_train(suffix: str) -> list[pl.Expr]:
-    """Return the rows of each split that train has too, of a frame with a row for each key and
-    columns of counts by split.
-    """
-    return [
-        pl.col(name).filter(pl.col("train") > 0).sum().alias(f"{name}_{suffix}")
-        for name in ALL_SPLITS
-    ]
-
-
 def _count_positions(positions: Scratch) -> dict[str, Any]:
     """Count positions by key: return the tables `copies` and `in_train`."""
     sums = []
     for part in positions.parts():
+        rows = pl.len().alias("rows")
         moves = (
-            part.group_by("key", "label")
-            .agg(pl.len().alias("rows"), *_BY_SPLIT)
-            .collect(engine="streaming")
+            part.group_by("key", "label").agg(rows, *rows_by_split()).collect(engine="streaming")
         )
-        by_key = moves.group_by("key").agg(
-            pl.col("rows").max().alias("most_played"), pl.col("rows", *ALL_SPLITS).sum()
-        )
-        repeated = pl.col("rows", "most_played").filter(pl.col("rows") > 1).sum()
+        most = pl.col("rows").max().alias("most_played")
+        by_key = moves.group_by("key").agg(most, pl.col("rows", *ALL_SPLITS).sum())
         of_keys = by_key.select(
             pl.len().alias("distinct"),
-            repeated,
+            pl.col("rows", "most_played").filter(pl.col("rows") > 1).sum(),
             pl.col(ALL_SPLITS).sum(),
-            *_count_in_train("in_train"),
+            *shared_with_train(),
         )
-        sums.append(
-            pl.concat([of_keys, moves.select(_count_in_train("moves_in_train"))], how="horizontal")
-        )
+        of_moves = moves.select(shared_with_train("moves_in_train"))
+        sums.append(pl.concat([of_keys, of_moves], how="horizontal"))
     found = pl.concat(sums).cast(pl.Int64).sum().row(0, named=True)
     rows = sum(found[name] for name in ALL_SPLITS)
     copies = rows - found["distinct"]

@@ -10,7 +10,7 @@ import pytest
 
 from engine.jit_cache import OURS, VARIABLE, key_cache_by_sources
 from pipeline.dataset.batches import Batches
-from pipeline.dataset.files.layout import CARD, GAMES
+from pipeline.dataset.files.columns import CARD, GAMES
 from pipeline.dumps.chunks import Chunk
 from pipeline.errors import DatasetError
 from pipeline.ingest.chunk import ChunkTask, IngestConfig, encode_chunk
