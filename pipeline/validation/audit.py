@@ -32,9 +32,6 @@ READ = ("planes", "label", "castling", "result", "ply", "plies", "elo", "base", 
 exist."""
 
 RATING = tuple(range(800, 2801, 200))
-PLY = (10, 20, 30, 40, 60, 80, 120)
-LENGTH = (20, 40, 60, 80, 100, 150, 200)
-PIECES = (6, 10, 16, 22, 28)
 
 
 class Column(NamedTuple):
@@ -44,34 +41,30 @@ class Column(NamedTuple):
     bin_rows: Callable[[Rows], NDArray[Any]]
 
 
+def _by_edges(edges: Sequence[int], values: Callable[[Rows], NDArray[Any]]) -> Column:
+    """Return a column whose bins are below the first edge, between edges, and from the last on."""
+    bins = band_names(edges)[:-1]
+    return Column(bins, lambda rows: np.searchsorted(edges, values(rows), side="right"))
+
+
 def _count_pieces(rows: Rows) -> NDArray[Any]:
     """Return the number of pieces on each row's board."""
-    count_R: NDArray[Any] = np.bitwise_count(rows["planes"][:, :PIECE_PLANES]).sum(
-        axis=1, dtype=np.int64
-    )
+    count_R: NDArray[Any] = np.bitwise_count(rows["planes"][:, :PIECE_PLANES]).sum(axis=1)
     return count_R
 
 
 COLUMNS = {
     "rating": Column(band_names(RATING), lambda rows: rating_band(rows["elo"], RATING)),
     "time_control": Column(CLASSES, lambda rows: time_class(rows["base"], rows["increment"])),
-    "ply": Column(
-        band_names(PLY)[:-1], lambda rows: np.searchsorted(PLY, rows["ply"], side="right")
-    ),
-    "plies": Column(
-        band_names(LENGTH)[:-1], lambda rows: np.searchsorted(LENGTH, rows["plies"], side="right")
-    ),
+    "ply": _by_edges((10, 20, 30, 40, 60, 80, 120), lambda rows: rows["ply"]),
+    "plies": _by_edges((20, 40, 60, 80, 100, 150, 200), lambda rows: rows["plies"]),
     "result": Column(("loss", "draw", "win"), lambda rows: rows["result"].astype(np.int64) + 1),
-    "pieces": Column(
-        band_names(PIECES)[:-1],
-        lambda rows: np.searchsorted(PIECES, _count_pieces(rows), side="right"),
-    ),
+    "pieces": _by_edges((6, 10, 16, 22, 28), _count_pieces),
 }
 
 
 def audit(directories: Sequence[Path], *, progress: Progress = silent) -> dict[str, Any]:
-    """Count what is in datasets or training sets taken together, and what their tests share with
-    train.
+    """Count the rows of datasets taken together, and what their tests share with train.
 
     Returns tables (lists of rows) by name. Raises DatasetError and ConfigError.
     """
@@ -84,19 +77,17 @@ def audit(directories: Sequence[Path], *, progress: Progress = silent) -> dict[s
         positions = Scratch(Path(folder), expected)
         bins = _count_rows(datasets, positions, progress)
         tables = _count_positions(positions)
-    return {
-        "datasets": [
-            {"dataset": part.name, "games": part.page["games"]["used"]}
-            | {split: part.count(split) for split in ALL_SPLITS}
-            | {"held_out": part.held_out}
-            for part in datasets
-        ],
-        **tables,
-        "games": _count_games(datasets),
-        "distributions": {
-            name: _distribution(COLUMNS[name].bins, counts_SK) for name, counts_SK in bins.items()
-        },
+    names = [
+        {"dataset": part.name, "games": part.page["games"]["used"]}
+        | {split: part.count(split) for split in ALL_SPLITS}
+        | {"held_out": part.held_out}
+        for part in datasets
+    ]
+    tables["games"] = _count_games(datasets)
+    tables["distributions"] = {
+        name: _distribution(COLUMNS[name].bins, counts_SK) for name, counts_SK in bins.items()
     }
+    return {"datasets": names, **tables}
 
 
 def _count_rows(
@@ -142,20 +133,18 @@ def _distribution(bins: Sequence[str], counts_SK: NDArray[np.int64]) -> list[dic
 def _count_positions(positions: Scratch) -> dict[str, Any]:
     """Count positions by key: return the tables `copies` and `in_train`."""
     sums = []
+    most = pl.col("rows").max().alias("most_played")
     for part in positions.parts():
-        rows = pl.len().alias("rows")
-        moves = (
-            part.group_by("key", "label").agg(rows, *rows_by_split()).collect(engine="streaming")
-        )
-        most = pl.col("rows").max().alias("most_played")
-        by_key = moves.group_by("key").agg(most, pl.col("rows", *ALL_SPLITS).sum())
+        moves = part.group_by("key", "label").agg(pl.len().alias("rows"), *rows_by_split())
+        by_move = moves.collect(engine="streaming")
+        by_key = by_move.group_by("key").agg(most, pl.col("rows", *ALL_SPLITS).sum())
         of_keys = by_key.select(
             pl.len().alias("distinct"),
             pl.col("rows", "most_played").filter(pl.col("rows") > 1).sum(),
             pl.col(ALL_SPLITS).sum(),
             *shared_with_train(),
         )
-        of_moves = moves.select(shared_with_train("moves_in_train"))
+        of_moves = by_move.select(shared_with_train("moves_in_train"))
         sums.append(pl.concat([of_keys, of_moves], how="horizontal"))
     found = pl.concat(sums).cast(pl.Int64).sum().row(0, named=True)
     rows = sum(found[name] for name in ALL_SPLITS)

@@ -15,33 +15,24 @@ Rows = list[dict[str, Any]]
 
 def sections(result: Mapping[str, Any]) -> list[tuple[str, str, Rows]]:
     """Return the title, sentence and table of each section of an audit, in their order."""
-    copies, games = result["copies"], result["games"]
-    games_in_train = ", ".join(
-        f"{games[f'{name}_games_in_train']:,} of {name}" for name in ALL_SPLITS[1:]
+    copies, games, tests = result["copies"], result["games"], ALL_SPLITS[1:]
+    in_train = ", ".join(f"{games[f'{name}_games_in_train']:,} of {name}" for name in tests)
+    of_positions = (
+        f"{copies['copies']:,} of {copies['positions']:,} positions ({copies['copies_share']:.2%}) "
+        f"are copies of others; {copies['distinct']:,} are distinct. Where a position occurs more "
+        f"than once, its most played move is {copies['most_played_move_share_there']:.2%} of the "
+        "moves played there."
     )
+    of_games = (
+        f"{games['copies']:,} of {games['games']:,} games have the moves of another. Games whose "
+        f"moves occur in train: {in_train}."
+    )
+    compared = "All positions were compared, by 64-bit keys."
     return [
         ("Datasets", "", result["datasets"]),
-        (
-            "Copies of positions",
-            f"{copies['copies']:,} of {copies['positions']:,} positions "
-            f"({copies['copies_share']:.2%}) are copies of others; "
-            f"{copies['distinct']:,} are distinct. Where a position occurs more than once, its "
-            f"most played move is "
-            f"{copies['most_played_move_share_there']:.2%} of the moves played there.",
-            [],
-        ),
-        (
-            "Test positions that occur in train",
-            "All positions were compared, by 64-bit keys.",
-            result["in_train"],
-        ),
-        (
-            "Games",
-            f"{games['copies']:,} of {games['games']:,} games have the moves of another. Games "
-            f"whose moves occur in train: "
-            f"{games_in_train}.",
-            [],
-        ),
+        ("Copies of positions", of_positions, []),
+        ("Test positions that occur in train", compared, result["in_train"]),
+        ("Games", of_games, []),
         *(
             (f"By {name.replace('_', ' ')}", "", rows)
             for name, rows in result["distributions"].items()

@@ -156,7 +156,7 @@ def splits_share_games(dataset: Dataset) -> list[str]:
     problems = []
     for number, split in enumerate(SPLITS):
         columns = [np.unique(rows["game"]) for rows in dataset.rows(split, BUT_PLANES)]
-        games = np.unique(np.concatenate(columns)) if columns else np.zeros(0, np.int64)
+        games = np.unique(np.concatenate([np.zeros(0, np.int64), *columns]))
         for other, others in seen.items():
             if shared := np.intersect1d(games, others).size:
                 problems.append(f"{shared} games are in both {other} and {split}")
@@ -192,16 +192,16 @@ def rows_differ(
     manifest = dataset.page
     chunks = None if "selfplay" in manifest else max(1, limit // _chunk_bytes(manifest))
     rows = sample_rows(dataset, count, chunks=chunks)
-    games = {row["game"] for row in rows}
-    offsets, texts = read_texts(dataset, [text], games, limit)
+    offsets, texts = read_texts(dataset, [text], {row["game"] for row in rows}, limit)
     compared, problems = 0, []
-    for row in (row for row in rows if row["game"] in offsets):
-        place = f"game {row['game']} at byte {offsets[row['game']]}"
-        if row["game"] in texts:
+    for row in rows:
+        game = row["game"]
+        place = f"game {game} at byte {offsets.get(game)}"
+        if game in texts:
             compared += 1
-            if difference := row_differs(row, texts[row["game"]]):
+            if difference := row_differs(row, texts[game]):
                 problems.append(f"{place}, ply {row['ply']}: {difference}")
-        elif not damage(manifest):
+        elif game in offsets and not damage(manifest):
             problems.append(f"{place} is not in the dump")
     return compared, problems
 
@@ -306,13 +306,8 @@ def _line_differs(row: Row, line: str) -> str:
         white = int(math.copysign(MATE, int(score[1:])))
     else:
         white = max(-MATE, min(int(score), MATE))
-    expected = {
-        "label": NO_LABEL,
-        "promotion": 0,
-        "eval": white if board.turn else -white,
-        "plies": 0,
-        "elo": None,
-    }
+    expected: Row = {"label": NO_LABEL, "promotion": 0, "plies": 0, "elo": None}
+    expected["eval"] = white if board.turn else -white
     if uci:
         move = board.parse_uci(uci)
         expected |= {"label": label_of(move, board.turn), "promotion": move.promotion or 0}
@@ -334,8 +329,9 @@ def _board_differs(row: Row, board: chess.Board, expected: Mapping[str, Any]) ->
         if name in row and row[name] != value
     ]
     stored_P = np.frombuffer(row["planes"], "<u8")
-    bad = np.flatnonzero(stored_P != planes_of(board))
-    return "; ".join(different + ([f"planes {bad.tolist()} differ"] if bad.size else []))
+    if (bad := np.flatnonzero(stored_P != planes_of(board))).size:
+        different.append(f"planes {bad.tolist()} differ")
+    return "; ".join(different)
 
 
 def last_moves_of(board: chess.Board) -> list[int | None]:
@@ -344,21 +340,16 @@ def last_moves_of(board: chess.Board) -> list[int | None]:
     A move is from * 64 + to, squares counted from a8 if White is to move, from a1 if Black.
     """
     flip = 56 if board.turn == chess.WHITE else 0
-    moves = [
-        (move.from_square ^ flip) * 64 + (move.to_square ^ flip)
-        for move in reversed(board.move_stack)
-    ]
+    played = reversed(board.move_stack)
+    moves = [(move.from_square ^ flip) * 64 + (move.to_square ^ flip) for move in played]
     return [*moves, *[None] * len(LAST_MOVES)][: len(LAST_MOVES)]
 
 
 def castling_of(board: chess.Board) -> int:
     """Encode castling rights: 1 own king's side, 2 own queen's side, 4 and 8 the opponent's."""
-    rights = [
-        right(side)
-        for side in (board.turn, not board.turn)
-        for right in (board.has_kingside_castling_rights, board.has_queenside_castling_rights)
-    ]
-    return sum(has << bit for bit, has in enumerate(rights))
+    has = (board.has_kingside_castling_rights, board.has_queenside_castling_rights)
+    rights = [has_right(side) for side in (board.turn, not board.turn) for has_right in has]
+    return sum(right << bit for bit, right in enumerate(rights))
 
 
 def planes_of(board: chess.Board) -> NDArray[np.uint64]:

@@ -11,8 +11,10 @@ from pipeline.dataset import scratch
 from pipeline.dataset.scratch import Scratch
 from pipeline.errors import ConfigError
 
+SCHEMA = {"key": pl.UInt64, "what": pl.UInt8}
 
-@pytest.mark.parametrize("expected", [0, 900, 5000])
+
+@pytest.mark.parametrize("expected", [0, 900])
 def test_every_row_comes_back_with_the_others_of_its_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, expected: int
 ) -> None:
@@ -23,11 +25,7 @@ def test_every_row_comes_back_with_the_others_of_its_key(
     kept = Scratch(tmp_path, expected)
     assert list(kept.parts()) == []
     for at in range(0, len(rows), 97):
-        kept.add(
-            pl.DataFrame(
-                rows[at : at + 97], schema={"key": pl.UInt64, "what": pl.UInt8}, orient="row"
-            )
-        )
+        kept.add(pl.DataFrame(rows[at : at + 97], schema=SCHEMA, orient="row"))
     parts = [part.collect() for part in kept.parts()]
     assert len(parts) == max(1, -(-expected // 400))
     assert Counter(row for part in parts for row in part.iter_rows()) == Counter(rows)
