@@ -13,7 +13,7 @@ A batch is a dict of numpy arrays by column, as `ShardReader.read` returns them.
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from engine.encoding.planes import PLANES
 from engine.encoding.views import NO_LABEL
 from pipeline.dataset.dataset import Dataset, Shard
-from pipeline.dataset.files.columns import COLUMNS
+from pipeline.dataset.files.columns import COLUMNS, OPTIONAL
 from pipeline.dataset.files.kernels import PACKED, Records, gather_rows, record_type
 from pipeline.dataset.files.manifest import damaged
 from pipeline.dataset.files.shards import Batch
@@ -49,19 +49,11 @@ HUMAN_COLUMNS = tuple(name for name in COLUMNS if name not in ("visits", "root_v
 
 
 @dataclass(frozen=True, slots=True)
-class _Group:
-    """A row group of a shard."""
-
-    shard: Shard
-    index: int
-    rows: int
-
-
-@dataclass(frozen=True, slots=True)
 class _Part:
     """Rows of a row group: all, except where a process's share of an epoch begins or ends."""
 
-    group: _Group
+    shard: Shard
+    group: int
     first: int
     last: int
 
@@ -71,7 +63,7 @@ class _Part:
 
     @property
     def is_whole(self) -> bool:
-        return self.rows == self.group.rows and self.group.shard.wanted is None
+        return self.shard.wanted is None and self.rows == self.shard.groups[self.group]
 
 
 class _Block:
@@ -187,17 +179,22 @@ class Batches:
 
         Process `rank` of `world` gets an equal part of every batch, from separate row groups. With
         `people_only`, labels that are an engine's moves become NO_LABEL. Raises DatasetError
-        for a missing dataset or an unknown or empty split, ConfigError for a batch that cannot be
-        divided and for fewer rows than processes.
+        for a missing dataset or an unknown or empty split, ConfigError for an unknown column, a
+        batch that cannot be divided and for fewer rows than processes.
         """
         require_divisible(batch_size, rank, world)
+        if not columns:
+            raise ConfigError("name at least one column of the batches")
+        if unknown := [name for name in columns if name not in (*COLUMNS, *OPTIONAL)]:
+            known = ", ".join((*COLUMNS, *OPTIONAL))
+            raise ConfigError(f"no column {unknown[0]!r}: there are {known}")
         opened = [Dataset.open(dataset) for dataset in datasets]
         shards = [shard for dataset in opened for shard in dataset.require_shards(split)]
         require_distinct(shard.path for shard in shards)
         self.groups = [
-            _Group(shard, index, rows)
+            _Part(shard, group, 0, rows)
             for shard in shards
-            for index, rows in enumerate(shard.groups)
+            for group, rows in enumerate(shard.groups)
         ]
         self.rows = sum(group.rows for group in self.groups)
         """Rows of one epoch."""
@@ -225,7 +222,7 @@ class Batches:
             group = self.groups[index]
             low, high = max(first - begin, 0), min(last - begin, group.rows)
             if low < high:
-                yield _Part(group, low, high)
+                yield replace(group, first=low, last=high)
             begin += group.rows
 
     def _blocks(self, epoch: int) -> list[list[_Part]]:
@@ -250,12 +247,9 @@ class Batches:
                 return block
             rows = slice(at, at + part.rows)
             planes_RP = block.planes_RP[rows] if part.is_whole else None
-            columns = self._rows(part.group, planes_RP, packed=self.packed)
-            if not part.is_whole:
-                columns = {name: values[part.first : part.last] for name, values in columns.items()}
-            block.put(rows, columns)
+            block.put(rows, self._rows(part, planes_RP, packed=self.packed))
             at += part.rows
-            block.sources.append((at, part.group.shard.path))
+            block.sources.append((at, part.shard.path))
         seed = (self.seed, epoch, number, SHUFFLE_STREAM, *([self.rank] if self.rank else []))
         places = np.random.Generator(np.random.PCG64(seed)).permutation(at)
         block.order_R = np.empty(at, dtype=np.int64)
@@ -263,18 +257,18 @@ class Batches:
         return block
 
     def _rows(
-        self, group: _Group, planes_RP: NDArray[np.uint64] | None = None, *, packed: bool = False
+        self, part: _Part, planes_RP: NDArray[np.uint64] | None = None, *, packed: bool = False
     ) -> Batch:
-        """Return a group's rows, with planes in `planes_RP` if given, or as packed positions."""
-        shard = group.shard
+        """Return a part's rows, with planes in `planes_RP` if given, or as packed positions."""
+        shard = part.shard
         with shard.open(self._footer(shard)) as reader:
-            rows = reader.read(group.index, self.columns, shard.games, planes_RP, packed=packed)
+            rows = reader.read(part.group, self.columns, shard.games, planes_RP, packed=packed)
         if self.people_only and shard.by_engine and "label" in rows:
             rows["label"] = np.full_like(rows["label"], NO_LABEL)
-        if len(rows[self.columns[0]]) != group.rows:
+        if len(rows[self.columns[0]]) != shard.groups[part.group]:
             why = "has other games than its training set says: join the datasets again"
             raise DatasetError(f"{shard.path} {why}")
-        return rows
+        return {name: values[part.first : part.last] for name, values in rows.items()}
 
     def _epochs(self, epoch: int, skip: int) -> Iterator[tuple[_Block, int]]:
         """Yield shuffled blocks from row `skip` of an epoch on, each with the first row to use.

@@ -185,12 +185,10 @@ def group_rows(footer: pq.FileMetaData) -> list[int]:
 class ShardReader:
     """An open shard, read by row groups."""
 
-    def __init__(
-        self, path: Path, file: pq.ParquetFile, wanted: NDArray[np.bool_] | None = None
-    ) -> None:
+    def __init__(self, file: pq.ParquetFile, wanted: NDArray[np.bool_] | None = None) -> None:
         """Read the rows of `wanted` games, bool[G], or all, of a file with a checked footer."""
         metadata = file.metadata
-        self.path, self.file, self.wanted = path, file, wanted
+        self.file, self.wanted = file, wanted
         self.form = form_of(metadata.schema.names)
         self.groups = group_rows(metadata)
         """Rows of each row group."""
@@ -218,7 +216,13 @@ class ShardReader:
         named = columns if self.wanted is None else dict.fromkeys((*columns, "game"))
         lacking = [name for name in named if name in OPTIONAL and name not in self.optional]
         others = [name for name in named if name != "planes" and name not in lacking]
-        table = self._read_table(group, others, planes="planes" in columns)
+        stored = list(others)
+        if "planes" in columns:
+            stored += [column.name for column in PLANE_COLUMNS[self.form]]
+            stored += PACKED_WITH if self.form == "compact" else ()
+        table = self.file.read_row_group(
+            group, columns=list(dict.fromkeys(stored)), use_threads=False
+        )
         batch = {name: _numbers(table, name) for name in others}
         if packed:
             words_RW = packed_from(table)
@@ -237,14 +241,6 @@ class ShardReader:
             return batch
         picked = np.flatnonzero(self.wanted[batch["game"]])
         return {name: batch[name][picked] for name in columns}
-
-    def _read_table(self, group: int, names: Sequence[str], *, planes: bool) -> pa.Table:
-        """Read columns of a row group, and with `planes` those that planes are computed from."""
-        wanted = dict.fromkeys(names)
-        if planes:
-            wanted |= dict.fromkeys([column.name for column in PLANE_COLUMNS[self.form]])
-            wanted |= dict.fromkeys(PACKED_WITH if self.form == "compact" else ())
-        return self.file.read_row_group(group, columns=list(wanted), use_threads=False)
 
 
 @contextmanager
@@ -266,7 +262,7 @@ def open_shard(
     ):
         if metadata is None:
             check_footer(path, file.metadata, groups)
-        yield ShardReader(path, file, wanted)
+        yield ShardReader(file, wanted)
 
 
 def _numbers(table: pa.Table, name: str) -> NDArray[Any]:

@@ -55,7 +55,8 @@ def verify_files(
             raise _refusal(directory, entry, "it is not on disk")
         if (size := versions[entry["name"]][0]) != entry["bytes"]:
             raise _refusal(directory, entry, f"it has {size:,} bytes, not {entry['bytes']:,}")
-    if local and not _is_set(mark := _mark(entries, versions)):
+    mark = _mark(entries, versions) if local else None
+    if local and not (mark and os.path.exists(mark)):  # noqa: PTH110 - Path.exists may raise
         settled = (time.time() - SETTLED) * 1e9
         _compare_hashes(directory, entries, progress, stop)
         if all(changed < settled for *_, changed in versions.values()):
@@ -108,12 +109,6 @@ def _mark(entries: Sequence[Entry], versions: Mapping[str, list[int]]) -> Path |
         base = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
         return base / "fianchetto" / "verified" / digest
     return None
-
-
-def _is_set(mark: Path | None) -> bool:
-    with suppress(OSError):
-        return mark is not None and mark.exists()
-    return False
 
 
 def _set(mark: Path | None) -> None:

@@ -135,7 +135,7 @@ def test_ranks_read_row_groups_of_their_own_and_no_row_is_twice_in_an_epoch(
     for epoch in range(3):
         parts = [[*rank._parts(epoch)] for rank in shared]
         rows = [
-            (part.group.shard.path.name, part.group.index, row)
+            (part.shard.path.name, part.group, row)
             for rank in parts
             for part in rank
             for row in range(part.first, part.last)
@@ -193,10 +193,12 @@ def test_only_the_columns_asked_for_are_read_and_each_once(dataset: Path, column
         ("train", {"batch_size": 2002, "world": 1001}, ConfigError, "divided"),
         ("val", {}, DatasetError, "no positions in its val split"),
         ("training", {}, DatasetError, "no split 'training'"),
+        ("train", {"columns": ["planes", "elos"]}, ConfigError, "no column 'elos'"),
+        ("train", {"columns": []}, ConfigError, "name at least one column"),
     ],
 )
 def test_batches_that_cannot_be_are_refused(
-    dataset: Path, split: str, options: dict[str, int], refusal: type[Exception], words: str
+    dataset: Path, split: str, options: dict[str, Any], refusal: type[Exception], words: str
 ) -> None:
     with pytest.raises(refusal, match=words):
         batches(dataset, split, **options)

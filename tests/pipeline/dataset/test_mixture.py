@@ -148,7 +148,7 @@ def test_each_generation_gives_what_it_is_to_give_evenly_over_the_run(
 def test_any_step_is_the_same_as_in_an_undisturbed_stream(folders: dict[str, Path]) -> None:
     whole = list(mixture(folders, 20, seed=3).from_step(0))
     assert len(whole) == 18
-    for step in range(18):
+    for step in (0, 1, 6, 11, 17):
         again = list(islice(mixture(folders, 20, seed=3).from_step(step), 2))
         assert all(equal_columns(*pair) for pair in zip(again, whole[step:], strict=False)), (
             f"step {step}"
