@@ -29,6 +29,7 @@ from engine.json_files import shown
 from pipeline.dataset.dataset import Dataset, is_training_set, open_manifest, read_training_set
 from pipeline.dataset.files.columns import COLUMNS, GAMES, MANIFEST, SPLITS, form_of
 from pipeline.dataset.files.games import GAMES_COLUMNS
+from pipeline.dataset.files.manifest import read_manifest
 from pipeline.dataset.files.shards import group_rows, reading
 from pipeline.dataset.files.verify_files import verify_files
 from pipeline.dumps.formats.evaluations import Sample
@@ -64,7 +65,7 @@ def verify_dataset(
     dataset = open_manifest(directory)
     manifest = dataset.page
     found: dict[str, Any] = {
-        "files": _list_different(dataset),
+        "files": files_differ(directory),
         "splits": [],
         "source": [],
         "rows": [],
@@ -114,13 +115,9 @@ def datasets_in(directory: Path) -> tuple[list[Path], list[str]]:
 
 def files_differ(directory: Path) -> list[str]:
     """Return files that are missing, not in the manifest, or differ in hash, rows or form."""
-    return _list_different(open_manifest(directory))
-
-
-def _list_different(dataset: Dataset) -> list[str]:
-    manifest, wrong = dataset.page, list[str]()
+    manifest, wrong = read_manifest(directory), list[str]()
     for entry in manifest["files"]:
-        path = dataset.path / entry["name"]
+        path = directory / entry["name"]
         if not path.is_file():
             wrong.append(f"{path.name}: missing")
         elif path.stat().st_size != entry["bytes"] or file_hash(path) != entry["sha256"]:
@@ -131,7 +128,7 @@ def _list_different(dataset: Dataset) -> list[str]:
             says = f"and the manifest says {manifest['planes']}"
             wrong.append(f"{path.name}: its planes are of the form {form}, {says}")
     named = {entry["name"] for entry in manifest["files"]} | {GAMES}
-    found = sorted(path.name for path in dataset.path.glob("*.parquet"))
+    found = sorted(path.name for path in directory.glob("*.parquet"))
     strangers = [name for name in found if name not in named]
     return wrong + [f"{name}: not in the manifest" for name in strangers]
 

@@ -135,10 +135,7 @@ ROW_COLUMNS = (
         null=65535,
     ),
     Column(
-        "increment",
-        U8,
-        "Time control: seconds added per move; null where `base` is.",
-        null=255,
+        "increment", U8, "Time control: seconds added per move; null where `base` is.", null=255
     ),
     Column(
         "visits",
@@ -175,14 +172,7 @@ ROW_COLUMNS = (
         optional=True,
         **_VALUE,
     ),
-    Column(
-        "simulations",
-        U16,
-        "Simulations of the search.",
-        null=0,
-        codec="zstd",
-        optional=True,
-    ),
+    Column("simulations", U16, "Simulations of the search.", null=0, codec="zstd", optional=True),
 )
 """Every column but those of the planes, in the order of the file."""
 

@@ -126,6 +126,8 @@ def earlier_columns(
 
 # ---------------------------------------------------------------- shards read
 
+BROKEN = (OSError, ValueError, LookupError, OverflowError, MemoryError, pa.ArrowException)
+"""Errors of readers of damaged files."""
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Errors of writing to a full disk."""
 ROW_BYTES = 2 * 8 * (PLANES + MAX_MOVES)
@@ -141,15 +143,7 @@ def reading(path: Path, what: str = "a shard") -> Iterator[None]:
         yield
     except UserError:
         raise
-    except (
-        OSError,
-        ValueError,
-        KeyError,
-        IndexError,
-        OverflowError,
-        MemoryError,
-        pa.ArrowException,
-    ) as error:
+    except BROKEN as error:
         if isinstance(error, OSError) and error.errno in FULL:
             raise  # Numba was storing a kernel: the file is sound
         said = shown(" ".join(str(error).split()) or type(error).__name__, 200, quote=False)

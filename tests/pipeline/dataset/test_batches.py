@@ -1,6 +1,5 @@
 """Batches: a permutation of the rows each epoch, the same from any step, shared out by rank."""
 
-import shutil
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -9,72 +8,37 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from engine.board.movegen import MOVE_PLANES
-from engine.board.position import KING
-from engine.encoding.planes import PLANES
-from pipeline.dataset.batches import Batches
+from engine.encoding.views import LAST_MOVES
+from pipeline.dataset.batches import HUMAN_COLUMNS, Batches
 from pipeline.dataset.files import shards
-from pipeline.dataset.files.columns import BATCH_SENTINELS, BY_NAME
-from pipeline.dataset.files.shards import Batch, publish, publish_json, write_rows
+from pipeline.dataset.files.columns import BATCH_SENTINELS
+from pipeline.dataset.files.shards import Batch
 from pipeline.errors import ConfigError, DatasetError
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
-from tests.pipeline.datasets import plain_manifest, planes_table, random_game, with_planes
+from tests.pipeline.datasets import random_game, with_planes
+from tests.pipeline.searched import dataset, playouts
 
-SIZES = {"promotion": 1, "castling": 16, "ep_file": 8, "result": 2}
-"""Columns that do not have 100 values."""
-PLAIN = (
-    "label promotion castling ep_file halfmove repetition result ply plies game eval clock elo "
-    "opponent_elo base increment last_move"
-)
-COLUMNS = {name: BY_NAME[name].type.to_pandas_dtype() for name in PLAIN.split()}
-
-
-def shard(directory: Path, name: str, first: int, rows: int) -> dict[str, object]:
-    """Write a shard of random rows whose `game` numbers them from `first` on; every third value
-    that may be is null."""
-    chance = np.random.default_rng(first)
-    planes = chance.integers(0, 2**64, (rows, PLANES), dtype=np.uint64)
-    columns = {
-        key: chance.integers(0, SIZES.get(key, 100), rows).astype(kind)
-        for key, kind in COLUMNS.items()
-    }
-    for _ in range(5):  # some 130 legal moves a row
-        moves = chance.integers(0, 2**64, (rows, PLANES - MOVE_PLANES), dtype=np.uint64)
-        planes[:, MOVE_PLANES:] &= moves
-    planes[:, KING : KING + 2] = np.uint64(1) << chance.integers(0, 64, (rows, 2), dtype=np.uint64)
-    label = columns["label"].astype(np.uint64)
-    planes[np.arange(rows), MOVE_PLANES + label // 64] |= np.uint64(1) << label % np.uint64(64)
-    for key in columns.keys() & BATCH_SENTINELS.keys():
-        columns[key][::3] = BATCH_SENTINELS[key]
-    columns["game"] = np.arange(first, first + rows, dtype=np.uint32)
-    table = planes_table(planes, columns)
-    done = publish(directory, name, rows, lambda target: write_rows(table, target))
-    split = name.partition("-")[0]
-    return {
-        "split": split,
-        **{key: getattr(done, key) for key in ("name", "rows", "bytes", "sha256")},
-    }
+COLUMNS = (*HUMAN_COLUMNS, *LAST_MOVES[1:])
 
 
 @pytest.fixture(scope="module")
-def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make a dataset of 1,000 training rows in three shards of row groups of 64."""
-    folder = tmp_path_factory.mktemp("batches")
+def paths(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Make three datasets, together 1,000 training rows in row groups of 64, whose `game` numbers
+    them; the last one has 70 rows for validation."""
+    rows = playouts(1070, 0) | {"game": np.arange(1070, dtype=np.uint32)}
+    made = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(shards, "ROW_GROUP", 64)
-        files = [
-            shard(folder, "train-00000-0.parquet", 0, 500),
-            shard(folder, "train-00001-0.parquet", 500, 300),
-            shard(folder, "train-00002-0.parquet", 800, 200),
-            shard(folder, "test-00000-0.parquet", 5000, 70),
-        ]
-        publish_json(folder, "manifest.json", plain_manifest(files, games=10_000))
-    return folder
+        for first, last, held_out in ((0, 500, 0), (500, 800, 0), (800, 1070, 70)):
+            mine = {name: values[first:last] for name, values in rows.items()}
+            folder = tmp_path_factory.mktemp("batches")
+            made.append(dataset(folder, mine, held_out=held_out))
+    return made
 
 
-def batches(dataset: Path, split: str = "train", **options: Any) -> Batches:
-    return Batches([dataset], split, block_rows=200, **options)
+def batches(paths: list[Path], split: str = "train", **options: Any) -> Batches:
+    return Batches(paths, split, block_rows=200, **options)
 
 
 def equal(one: Batch, other: Batch) -> bool:
@@ -88,8 +52,8 @@ def games(stream: Any) -> np.ndarray[Any, Any]:
 
 
 @pytest.mark.parametrize("batch_size", [50, 130])
-def test_an_epoch_is_a_permutation_and_the_next_is_another(dataset: Path, batch_size: int) -> None:
-    rows = batches(dataset, batch_size=batch_size, seed=1)
+def test_an_epoch_is_a_permutation_of_its_own(paths: list[Path], batch_size: int) -> None:
+    rows = batches(paths, batch_size=batch_size, seed=1)
     found = games(islice(rows.from_step(0), 3 * 1000 // batch_size + 1))
     epochs = np.split(found[:3000], 3)
     for epoch in epochs:
@@ -97,45 +61,44 @@ def test_an_epoch_is_a_permutation_and_the_next_is_another(dataset: Path, batch_
     assert len({tuple(epoch) for epoch in (*epochs, np.arange(1000))}) == 4
 
 
-def test_rows_travel_whole(dataset: Path) -> None:
-    paths = sorted(dataset.glob("train-*"))
-    rows = [row for path in paths for row in with_planes(pq.read_table(path)).to_pylist()]
-    stored = {row["game"]: row for row in rows}
-    for batch in islice(batches(dataset, batch_size=70).from_step(0), 14):
-        types = {name: values.dtype for name, values in batch.items() if name != "planes"}
-        assert types == {name: np.dtype(kind) for name, kind in COLUMNS.items()}
+def test_rows_travel_whole(paths: list[Path]) -> None:
+    tables = [with_planes(pq.read_table(path / "train-00000-0.parquet")) for path in paths]
+    stored = {row["game"]: row for table in tables for row in table.to_pylist()}
+    for batch in islice(batches(paths, batch_size=70, columns=COLUMNS).from_step(0), 14):
         for at, game in enumerate(batch["game"].tolist()):
             row = stored[game]
             assert batch["planes"][at].tobytes() == row["planes"]
-            for name in COLUMNS:
+            for name in COLUMNS[1:]:
                 value = BATCH_SENTINELS[name] if row[name] is None else row[name]
                 assert batch[name][at] == value, name
 
 
 @pytest.mark.parametrize("batch_size", [64, 130, 999, 1700])
-def test_any_step_is_the_same_as_in_an_undisturbed_stream(dataset: Path, batch_size: int) -> None:
+def test_any_step_is_the_same_as_in_an_undisturbed_stream(
+    paths: list[Path], batch_size: int
+) -> None:
     count = 3 * 1000 // batch_size + 2
-    whole = list(islice(batches(dataset, batch_size=batch_size, seed=3).from_step(0), count))
+    whole = list(islice(batches(paths, batch_size=batch_size, seed=3).from_step(0), count))
     assert all(len(batch["game"]) == batch_size for batch in whole)
     for step in range(count):
-        again = next(batches(dataset, batch_size=batch_size, seed=3).from_step(step))
+        again = next(batches(paths, batch_size=batch_size, seed=3).from_step(step))
         assert equal(again, whole[step]), f"step {step}"
-    other = next(batches(dataset, batch_size=batch_size, seed=4).from_step(0))
+    other = next(batches(paths, batch_size=batch_size, seed=4).from_step(0))
     assert not equal(other, whole[0])
 
 
 @pytest.mark.parametrize("world", [3, 7])
 def test_ranks_read_row_groups_of_their_own_and_no_row_is_twice_in_an_epoch(
-    dataset: Path, world: int
+    paths: list[Path], world: int
 ) -> None:
     shared = [
-        batches(dataset, batch_size=10 * world, seed=5, rank=rank, world=world)
+        batches(paths, batch_size=10 * world, seed=5, rank=rank, world=world)
         for rank in range(world)
     ]
     for epoch in range(3):
         parts = [[*rank._parts(epoch)] for rank in shared]
         rows = [
-            (part.shard.path.name, part.group, row)
+            (part.shard.path, part.group, row)
             for rank in parts
             for part in rank
             for row in range(part.first, part.last)
@@ -151,9 +114,9 @@ def test_ranks_read_row_groups_of_their_own_and_no_row_is_twice_in_an_epoch(
 
 
 def test_the_batches_of_ranks_are_equal_parts_and_an_epoch_of_them_is_every_row(
-    dataset: Path,
+    paths: list[Path],
 ) -> None:
-    ranks = [batches(dataset, batch_size=50, seed=1, rank=rank, world=5) for rank in range(5)]
+    ranks = [batches(paths, batch_size=50, seed=1, rank=rank, world=5) for rank in range(5)]
     streams = [rank.from_step(0) for rank in ranks]
     epochs = []
     for _ in range(2):
@@ -164,22 +127,15 @@ def test_the_batches_of_ranks_are_equal_parts_and_an_epoch_of_them_is_every_row(
     assert epochs[0] != epochs[1], "a rank's rows are others in each epoch"
 
 
-def test_read_rows_gives_every_row_in_the_order_of_the_files(dataset: Path) -> None:
-    assert np.array_equal(games(batches(dataset, batch_size=33).read_rows()), np.arange(1000))
-    held_out = batches(dataset, "test", batch_size=33)
-    assert np.array_equal(games(held_out.read_rows()), np.arange(5000, 5070))
-
-
-def test_several_datasets_are_one_stream(dataset: Path, tmp_path: Path) -> None:
-    other = shutil.copytree(dataset, tmp_path / "copy")
-    both = Batches([dataset, other], batch_size=100)
-    found = games(islice(both.from_step(0), 20))
-    assert np.array_equal(np.sort(found), np.repeat(np.arange(1000), 2))
+def test_read_rows_gives_every_row_in_the_order_of_the_files(paths: list[Path]) -> None:
+    assert np.array_equal(games(batches(paths, batch_size=33).read_rows()), np.arange(1000))
+    held_out = batches(paths[2:], "val", batch_size=33)
+    assert np.array_equal(games(held_out.read_rows()), np.arange(1000, 1070))
 
 
 @pytest.mark.parametrize("columns", ["planes label", "ply planes visits", "visits", "elo ply elo"])
-def test_only_the_columns_asked_for_are_read_and_each_once(dataset: Path, columns: str) -> None:
-    rows = batches(dataset, batch_size=10, columns=columns.split())
+def test_only_the_columns_asked_for_are_read_and_each_once(paths: list[Path], columns: str) -> None:
+    rows = batches(paths, batch_size=10, columns=columns.split())
     assert list(next(rows.from_step(0))) == list(dict.fromkeys(columns.split()))
     assert set(next(rows.read_rows())) == set(columns.split())
 
@@ -191,29 +147,29 @@ def test_only_the_columns_asked_for_are_read_and_each_once(dataset: Path, column
         ("train", {"batch_size": 50, "world": 3}, ConfigError, "divided"),
         ("train", {"rank": 2, "world": 2}, ConfigError, "divided"),
         ("train", {"batch_size": 2002, "world": 1001}, ConfigError, "divided"),
-        ("val", {}, DatasetError, "no positions in its val split"),
+        ("test", {}, DatasetError, "no positions in its test split"),
         ("training", {}, DatasetError, "no split 'training'"),
         ("train", {"columns": ["planes", "elos"]}, ConfigError, "no column 'elos'"),
         ("train", {"columns": []}, ConfigError, "name at least one column"),
     ],
 )
 def test_batches_that_cannot_be_are_refused(
-    dataset: Path, split: str, options: dict[str, Any], refusal: type[Exception], words: str
+    paths: list[Path], split: str, options: dict[str, Any], refusal: type[Exception], words: str
 ) -> None:
     with pytest.raises(refusal, match=words):
-        batches(dataset, split, **options)
+        batches(paths, split, **options)
 
 
-def test_rows_are_drawn_from_all_of_them_and_none_twice(dataset: Path) -> None:
+def test_rows_are_drawn_from_all_of_them_and_none_twice(paths: list[Path]) -> None:
     """Each of 1,000 rows is as likely as another: of 40 draws of 100 rows, each tenth of the rows
     has a tenth."""
     tenths = np.zeros(10)
     for seed in range(40):
-        found = games(batches(dataset, batch_size=32, seed=seed).sample(100))
+        found = games(batches(paths, batch_size=32, seed=seed).sample(100))
         assert len(set(found.tolist())) == len(found) == 100
         tenths += np.bincount(found // 100, minlength=10)
     assert np.abs(tenths - 400).max() < 5 * (400 * 0.9) ** 0.5
-    everything = games(batches(dataset, batch_size=999).sample(10**9))
+    everything = games(batches(paths, batch_size=999).sample(10**9))
     assert np.array_equal(everything, np.arange(1000))
 
 

@@ -7,7 +7,6 @@ is no UserError fails the test, as it would be a traceback for a person.
 """
 
 import math
-import os
 import shutil
 import sys
 from collections.abc import Callable
@@ -24,7 +23,6 @@ from engine.errors import UserError
 from pipeline.cli.main import main, parse
 from pipeline.dataset.batches import Batches
 from pipeline.dataset.dataset import Dataset
-from pipeline.dataset.fen_rows import fen_rows
 from pipeline.dataset.files.columns import COLUMNS
 from pipeline.dataset.files.games import GAMES_COLUMNS, games_tables
 from pipeline.dataset.files.manifest import read_manifest
@@ -33,7 +31,6 @@ from pipeline.dataset.join import join
 from pipeline.defs.pages import metadata
 from pipeline.errors import DatasetError
 from pipeline.storage.job_folder import JobFolder
-from pipeline.validation.audit import audit
 from pipeline.validation.verify import verify_dataset
 from tests.pipeline import hostile
 from tests.pipeline.hostile import (
@@ -64,20 +61,20 @@ class ReachedError(UserError):
     """All checks before the work were passed."""
 
 
-def wrong(file: str, way: str, *values: Any) -> dict[str, tuple[Spoil, str]]:
+Spoilt = dict[str, tuple[Spoil, str]]
+"""By name: what spoils a file, and the file that the refusal must name."""
+
+
+def wrong(file: str, way: str, *values: Any) -> Spoilt:
     """Set one field of a JSON file, by its dotted name, to each of some values."""
     keys = [int(key) if key.isdigit() else key for key in way.split(".")]
-    return {
-        f"{way} = {'gone' if value is GONE else str(value)[:30]}": (
-            edited(file, *keys, value=value),
-            file,
-        )
-        for value in values
-    }
+    names = ["gone" if value is GONE else str(value)[:30] for value in values]
+    spoils = (edited(file, *keys, value=value) for value in values)
+    return {f"{way} = {name}": (spoil, file) for name, spoil in zip(names, spoils, strict=True)}
 
 
-NUMBERS = (-1, 1.5, "7", True, None, 10**18)
-MANIFESTS = {
+NUMBERS: tuple[Any, ...] = (-1, 1.5, "7", True, None, 10**18)
+MANIFESTS: Spoilt = {
     **{f"bytes: {name}": (written(MANIFEST, data), MANIFEST) for name, data in NO_JSON.items()},
     "a folder": (folder_instead(MANIFEST), MANIFEST),
     **wrong(MANIFEST, "sources", GONE, 7, [7], [{"name": "a"}]),
@@ -179,7 +176,7 @@ GAME_TABLES = {
 }
 """Refused when the table of games is read."""
 
-SETS = {
+SETS: Spoilt = {
     "no object": (written(PAGE, b"[]"), PAGE),
     "a folder": (folder_instead(PAGE), PAGE),
     **wrong(PAGE, "training_set_version", 1, "2", None),
@@ -191,13 +188,7 @@ SETS = {
     **wrong(PAGE, "datasets.0.name", 7, "a\nb"),
     **wrong(PAGE, "datasets.0.path", 7, "", "\0"),
     **wrong(PAGE, "datasets.0.held_out", "no", "2014.05"),
-    **wrong(
-        PAGE,
-        "datasets.0.held_rows",
-        7,
-        {"train-00000-0.parquet": 7},
-        {"train-00000-0.parquet": [1 << 40]},
-    ),
+    **wrong(PAGE, "datasets.0.held_rows", 7, {"train-00000-0.parquet": [1 << 40]}),
     **wrong(PAGE, "datasets.0.manifest_sha256", "x"),
 }
 
@@ -213,9 +204,7 @@ def spoilt(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
     """Copy the workplace; trainings end where they have read their first batch, fine-tunes where
     they would begin."""
 
-    def begin(
-        config: Any, row: Any, batches: Any, out: Path, *, validation: Any = None, **_: Any
-    ) -> None:
+    def begin(config: Any, row: Any, batches: Any, *_: Any, **__: Any) -> None:
         next(batches(0))
         raise ReachedError("training would begin")
 
@@ -280,55 +269,43 @@ def refused(
     return True
 
 
-def require_refusal(read: Callable[[], object], file: str) -> None:
-    """Assert that reading raises a DatasetError of one line that names the file."""
-    with pytest.raises(DatasetError) as refusal:
-        read()
-    said = str(refusal.value)
-    assert Path(file).name in said
-    assert "\n" not in said
-
-
-def read_all(path: Path) -> list[Any]:
-    """Read all columns of an epoch."""
-    return list(Batches([path], "train", batch_size=16, columns=COLUMNS))
-
-
-@pytest.mark.parametrize("name", [*MANIFESTS, *FILES])
-def test_a_manifest_and_its_files(name: str, spoilt: Path) -> None:
-    spoil, file = (MANIFESTS | FILES)[name]
-    spoil(spoilt)
-    require_refusal(lambda: Dataset.open(spoilt / DATASET), file)
-
-
-@pytest.mark.parametrize("name", ROWS)
-def test_rows(name: str, spoilt: Path) -> None:
-    ROWS[name](spoilt)
-    require_refusal(lambda: read_all(spoilt / DATASET), SHARD)
-    with suppress(UserError):  # they need not read the damage
-        verify_dataset(spoilt / DATASET)
+def read_rows(path: Path) -> None:
+    """Read all columns of an epoch; commands that need not read the damage raise no other error."""
     with suppress(UserError):
-        join([spoilt / DATASET], spoilt / "joined")
+        verify_dataset(path)
+    with suppress(UserError):
+        join([path], path.parents[1] / "joined")
+    list(Batches([path], "train", batch_size=16, columns=COLUMNS))
 
 
-@pytest.mark.parametrize("name", GAME_TABLES)
-def test_tables_of_games(name: str, spoilt: Path) -> None:
-    GAME_TABLES[name](spoilt)
-    dataset = Dataset.open(spoilt / DATASET)
-    require_refusal(lambda: list(dataset.games(tuple(GAMES_COLUMNS))), GAMES)
+def read_games(path: Path) -> None:
+    list(Dataset.open(path).games(tuple(GAMES_COLUMNS)))
 
 
-@pytest.mark.parametrize("name", SETS)
-def test_a_training_set(name: str, spoilt: Path) -> None:
-    spoil, file = SETS[name]
+TABLES: dict[str, tuple[Spoilt, str, Callable[[Path], object]]] = {
+    "manifests": (MANIFESTS | FILES, DATASET, Dataset.open),
+    "rows": ({name: (spoil, SHARD) for name, spoil in ROWS.items()}, DATASET, read_rows),
+    "games": ({name: (spoil, GAMES) for name, spoil in GAME_TABLES.items()}, DATASET, read_games),
+    "sets": (SETS, SET, Dataset.open),
+}
+
+
+@pytest.mark.parametrize(
+    ("table", "name"), [(table, name) for table in TABLES for name in TABLES[table][0]]
+)
+def test_a_spoilt_file_is_refused_in_one_line(table: str, name: str, spoilt: Path) -> None:
+    cases, folder, read = TABLES[table]
+    spoil, file = cases[name]
     spoil(spoilt)
-    require_refusal(lambda: Dataset.open(spoilt / SET), file)
+    with pytest.raises(DatasetError) as refusal:
+        read(spoilt / folder)
+    assert Path(file).name in str(refusal.value)
+    assert "\n" not in str(refusal.value)
 
 
-def test_rows_of_a_training_sets_dataset(spoilt: Path) -> None:
-    ROWS["label is 4096"](spoilt)
-    hostile.rejoined(spoilt)
-    require_refusal(lambda: read_all(spoilt / SET), SHARD)
+def spoil_joined(folder: Path) -> None:
+    ROWS["label is 4096"](folder)
+    hostile.rejoined(folder)
 
 
 CONSUMERS = ("train", "report", "audit", "join", "verify", "finetune")
@@ -337,6 +314,7 @@ COMMANDS: dict[str, tuple[Spoil, str, str, tuple[str, ...]]] = {
     "a shard": (*(gone(SHARD), DATASET, SHARD), CONSUMERS),
     "rows": (ROWS["label is 4096"], DATASET, SHARD, ("train", "audit", "report train")),
     "games": (GAME_TABLES["half a table of games"], DATASET, GAMES, ("join", "verify", "audit")),
+    "rows of a set": (spoil_joined, SET, SHARD, ("train",)),
     "a page": (written(PAGE, b"{}"), SET, PAGE, ("train", "report", "audit")),
     "a card": (written(CARD, b"{}"), DATASET, "net", ("report", "finetune")),
 }
@@ -390,22 +368,6 @@ def test_a_text_that_is_repeated_in_every_game_is_not_unpacked(spoilt: Path) -> 
     with pytest.raises(DatasetError, match=r"games\.parquet .*date holds 4,294,967,296 bytes"):
         next(games_tables(made, manifest, ["date"]))
     assert pa.total_allocated_bytes() - before < 64 << 20
-
-
-@pytest.mark.parametrize("name", ["run:1", os.fsdecode(b"caf\xe9")])
-def test_a_dataset_is_read_whatever_its_folder_is_called(
-    spoilt: Path, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = spoilt / DATASET
-    made.rename(made.parent / name)
-    monkeypatch.chdir(made.parent)
-    folder = Path(name)
-    total = read_manifest(folder)["positions"]["total"]
-    assert sum(len(table) for table in fen_rows(folder)) == total
-    assert len(next(Batches([folder], batch_size=8).from_step(0))["label"]) == 8
-    assert audit([folder])["copies"]["positions"] == total
-    found = verify_dataset(folder)
-    assert not found["files"] + found["splits"]
 
 
 def test_what_nobody_spoilt_is_taken_by_all(

@@ -12,8 +12,6 @@ import numpy as np
 import pytest
 from filelock import FileLock
 
-from model.training.config import TrainConfig
-from pipeline.dataset import dataset
 from pipeline.dataset.batches import Batches
 from pipeline.dataset.dataset import TRAINING_SET, Dataset
 from pipeline.dataset.fen_rows import fen_rows
@@ -237,30 +235,6 @@ def test_a_checkpoint_knows_what_it_was_trained_on_and_what_was_held_out(
     assert seen == ["yes", "no", "no"]
     tuned = on_set | {"data": on_set["data"] | {"start": on_all}}
     assert [_seen(card, opened, "latest") for card in (on_all, tuned)] == ["yes", "yes"]
-
-
-def test_a_training_reads_each_manifest_once(
-    months: Months, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    joined(months, tmp_path / "set")
-    read: list[str] = []
-    real = dataset.read_manifest
-
-    def counted(path: Path) -> dict[str, Any]:
-        read.append(path.resolve().name)
-        return real(path)
-
-    def train(*given: Any, validation: Any, check_output: Any, **_: Any) -> dict[str, Any]:
-        next(given[2](0))
-        assert validation is not None
-        check_output()
-        return {}
-
-    monkeypatch.setattr(dataset, "read_manifest", counted)
-    monkeypatch.setattr("model.training.loop.train", train)
-    config = TrainConfig(steps=1, batch_size=16)
-    training.train_on([tmp_path / "set"], "fianchetto-xs", config, tmp_path / "net")
-    assert sorted(read) == sorted(months)
 
 
 def test_whether_a_split_has_positions_reads_no_dates(

@@ -1,7 +1,6 @@
 """The audit's counts are those of python-chess and of a Counter, and its pages say them."""
 
 import json
-import random
 from collections import Counter
 from collections.abc import Hashable
 from pathlib import Path
@@ -9,50 +8,41 @@ from pathlib import Path
 import chess
 import chess.pgn
 import numpy as np
+import polars as pl
 import pytest
 
 from engine.encoding.planes import label_of
+from pipeline.dataset import scratch
 from pipeline.dataset.dataset import Dataset
 from pipeline.dataset.join import JoinConfig, join
 from pipeline.dataset.position_keys import find_keys, position_keys
 from pipeline.dataset.strata import CLASSES, time_class
+from pipeline.errors import ConfigError
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
-from pipeline.validation.audit import COLUMNS, audit
-from pipeline.validation.render import audit_markdown, audit_text, write_audit
+from pipeline.validation.audit import COLUMNS, audit, audit_markdown, audit_text, write_audit
 from tests.pipeline import datasets
 
 CONFIG = IngestConfig(chunk_mib=1, test_share=0.3, val_share=0.2)
-ENDING = "8/P6k/8/8/8/8/6p1/K7 w - - 0 1"
+CONTROLS = ("60+0", "180+2", "600+0", "1800+20", "-")
 
 
-def game(chance: random.Random, number: int, fen: str = chess.STARTING_FEN) -> str:
-    """Play a game of few choices, so that many share positions, by one of twelve players; with a
-    promotion from ENDING."""
-    board, written = chess.Board(fen), chess.pgn.Game()
-    written.setup(board)
-    node: chess.pgn.GameNode = written
-    for ply in range(14):
-        moves = sorted(board.legal_moves, key=str)
-        promotions = [move for move in moves if move.promotion]
-        if not moves:
-            break
-        move = chance.choice(promotions or moves[:2]) if ply < 10 else chance.choice(moves)
-        node = node.add_variation(move)
-        board.push(move)
-    tags = {
-        "White": f"p{chance.randrange(12)}",
-        "Black": chance.choice([f"p{chance.randrange(12)}", "?"]),
-        "Site": f"https://lichess.org/{number:08}",
-        "UTCDate": f"2014.0{number % 3 + 1}.01",
-        "TimeControl": chance.choice(["60+0", "180+2", "600+0", "1800+20", "-"]),
-        "WhiteElo": str(chance.randrange(900, 2500)),
-    }
-    for name, value in tags.items():
-        written.headers[name] = value
-    ended = board.result(claim_draw=False)
-    written.headers["Result"] = ended if ended != "*" else chance.choice(["1-0", "0-1", "1/2-1/2"])
-    return f"{written}\n\n"
+def game(number: int) -> str:
+    """Give a short random game, so that many share positions; every third without ratings."""
+    text = datasets.random_game(number, 12).replace("600+5", CONTROLS[number % 5])
+    return text if number % 3 else text.replace("Elo", "Rank")
+
+
+@pytest.fixture(autouse=True)
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep rows in several temporary files, and write them in several steps."""
+    monkeypatch.setattr(scratch, "PART_ROWS", 400)
+    monkeypatch.setattr(scratch, "BUFFER_ROWS", 100)
+
+
+def test_a_temporary_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="temporary files cannot be written"):
+        scratch.Scratch(tmp_path / "nowhere", 1).add(pl.DataFrame({"key": [1]}))
 
 
 @pytest.fixture(scope="module")
@@ -60,11 +50,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Two datasets, `a` and `b`, with their dumps beside them; some games of `a` stand in both."""
     folder = tmp_path_factory.mktemp("audited")
     (folder / "dumps").mkdir()
-    chance = random.Random(0)
-    games = [
-        game(chance, number, ENDING if number % 6 == 0 else chess.STARTING_FEN)
-        for number in range(120)
-    ]
+    games = [game(number) for number in range(120)]
     for name, texts in (("a", games[:80] + games[:5]), ("b", games[80:] + games[:10])):
         (folder / "dumps" / f"{name}.pgn").write_text("".join(texts))
         ingest([str(folder / "dumps" / f"{name}.pgn")], folder / name, CONFIG, workers=1)
@@ -128,25 +114,21 @@ def test_distributions_count_every_row_once(made: dict[str, Path]) -> None:
     assert found["result"]["draw"] == sum(row["result"] == 0 for row in table)
     assert found["time_control"]["unknown"] == sum(row["base"] is None for row in table)
     assert found["time_control"]["blitz"] == sum(row["base"] == 180 for row in table)
-    assert found["pieces"]["below 6"] == sum(row[3] < 6 for row in replayed(made["a"]))
+    assert found["pieces"]["28 and on"] == sum(row[3] >= 28 for row in replayed(made["a"]))
 
 
-@pytest.mark.parametrize(
-    ("name", "controls"),
-    [
-        ("ultraBullet", [(15, 0)]),
-        ("bullet", [(30, 0), (60, 1), (120, 1)]),
-        ("blitz", [(180, 0), (300, 3)]),
-        ("rapid", [(300, 5), (600, 0), (900, 10)]),
-        ("classical", [(1500, 0), (1800, 20)]),
-        ("unknown", [(65535, 255)]),
-    ],
-)
-def test_time_controls_have_the_names_that_lichess_gives_them(
-    name: str, controls: list[tuple[int, int]]
-) -> None:
-    base, increment = np.array(controls, np.uint16).T
-    assert {CLASSES[number] for number in time_class(base, increment.astype(np.uint8))} == {name}
+def test_time_controls_have_the_names_that_lichess_gives_them() -> None:
+    names = {
+        "ultraBullet": [(15, 0)],
+        "bullet": [(30, 0), (60, 1), (120, 1)],
+        "blitz": [(180, 0), (300, 3)],
+        "rapid": [(300, 5), (600, 0), (900, 10)],
+        "classical": [(1500, 0), (1800, 20)],
+        "unknown": [(65535, 255)],
+    }
+    for name, controls in names.items():
+        base, increment = np.array(controls, np.uint16).T
+        assert {CLASSES[it] for it in time_class(base, increment.astype(np.uint8))} == {name}
 
 
 def test_games_are_those_of_the_dump(made: dict[str, Path]) -> None:

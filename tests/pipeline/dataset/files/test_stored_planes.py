@@ -141,11 +141,8 @@ def same(dump: str, folder: Path, workers: int = 1) -> int:
 
 
 ROBUST = (
-    "lichess_from_position_395.pgn",
-    "chess.js",
-    "pgn-extract",
-    "python-chess",
-    "fastchess",
+    *("lichess_from_position_395.pgn", "chess.js", "python-chess", "fastchess"),
+    pytest.param("pgn-extract", marks=pytest.mark.slow),
 )
 
 
