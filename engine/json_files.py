@@ -1,7 +1,7 @@
 """JSON files from unknown sources, parsed strictly and checked against a schema.
 
 An error is one line with the path. Schemas are pydantic models, which stand beside the files that
-they describe (`pipeline/dataset/files/schemas.py`, `model/card.py`).
+they describe (`pipeline/dataset/files/manifest.py`, `model/card.py`).
 """
 
 import math

@@ -1,5 +1,4 @@
-"""The documents: links lead somewhere, commands can be parsed, pictures are shown, the README and
-the log keep their form."""
+"""The documents: links lead somewhere, commands can be parsed, pictures are shown."""
 
 import re
 import shlex
@@ -56,88 +55,55 @@ def commands(text: str, pattern: re.Pattern[str]) -> list[list[str]]:
     """Split the commands that a document shows whole, without `...`: in blocks of shell, or in
     inline code."""
     if pattern is FENCED:
-        lines = [
-            line
-            for block in FENCED.findall(text)
-            for line in block.replace("\\\n", " ").splitlines()
-        ]
+        blocks = (block.replace("\\\n", " ") for block in FENCED.findall(text))
+        lines = [line for block in blocks for line in block.splitlines()]
     else:
         lines = pattern.findall(" ".join(text.split()).replace("\\|", "|"))
-    split = (
-        shlex.split(line.partition("|")[0], comments=True)
-        for line in lines
-        if line.startswith("fianchetto ")
-    )
-    return [words[1:] for words in split if "..." not in words]
+    shown = (line.partition("|")[0] for line in lines if line.startswith("fianchetto "))
+    split = [shlex.split(line, comments=True)[1:] for line in shown]
+    return [words for words in split if "..." not in words]
 
 
 @each_document
 def test_links_lead_somewhere(document: Path) -> None:
     links = [link for link in LINK.findall(document.read_text()) if not link[0].startswith(BROWSED)]
-    missing = [target for target, _ in links if not (document.parent / target).exists()]
-    assert not missing
-    linked = [
-        ((document.parent / target) if target else document, anchor)
-        for target, anchor in links
-        if anchor
-    ]
-    assert not [
-        (path.name, anchor) for path, anchor in linked if anchor not in anchors(path.read_text())
-    ]
+    for target, anchor in links:
+        path = document.parent / target if target else document
+        assert path.exists(), target
+        assert not anchor or anchor in anchors(path.read_text()), (target, anchor)
 
 
 @each_document
-def test_commands_can_be_parsed(document: Path) -> None:
+def test_commands_and_options_exist(document: Path) -> None:
     if document.parent.name == "log":
         pytest.skip("the commands of log entries are of their day")
     text = document.read_text()
     mentioned = commands(text, INLINE)
-    assert not [
-        words for words in mentioned if words[0] not in COMMANDS and not words[0].startswith("-")
-    ]
-    whole = commands(text, FENCED) + (mentioned if document.name == "benchmarks.md" else [])
-    for verb, *rest in whole:
+    verbs = {words[0] for words in mentioned if not words[0].startswith("-")}
+    assert verbs <= set(COMMANDS)
+    for verb, *rest in commands(text, FENCED) + mentioned * (document.name == "benchmarks.md"):
         try:
             parse([verb, *rest])
         except UserError as error:
             pytest.fail(f"fianchetto {verb} {shlex.join(rest)}: {error}")
-
-
-@each_document
-def test_options_in_inline_code_are_options_of_one_command(document: Path) -> None:
-    if document.parent.name == "log":
-        pytest.skip("the commands of log entries are of their day")
     known = [{flag for option in Command(name).params for flag in option.opts} for name in COMMANDS]
-    mentioned = [
-        set(OPTION.findall(code)) - OF_OTHERS for code in OPTIONS.findall(document.read_text())
-    ]
-    assert not [options for options in mentioned if not any(options <= flags for flags in known)]
-
-
-def test_the_readme_is_short_and_shows_how_to_begin() -> None:
-    text = (REPOSITORY / "README.md").read_text()
-    assert len(text.splitlines()) <= 110
-    assert {words[0] for words in commands(text, FENCED)} >= {
-        "fetch",
-        "ingest",
-        "train",
-        "report",
-        "finetune",
-        "arena",
-    }
+    for code in OPTIONS.findall(text):
+        options = set(OPTION.findall(code)) - OF_OTHERS
+        assert any(options <= flags for flags in known), "options of one command"
 
 
 @each_document
 def test_make_targets_exist(document: Path) -> None:
     makefile = (REPOSITORY / "Makefile").read_text()
-    text = document.read_text()
-    shown = set(re.findall(r"`make (\w[\w-]*)|^make (\w[\w-]*)", text, re.MULTILINE))
-    missing = [
-        target for pair in shown for target in pair if target and f"\n{target}:" not in makefile
-    ]
-    assert not missing
-    if document == REPOSITORY / "README.md":
-        assert {"run", "test"} <= {target for pair in shown for target in pair}
+    shown = re.findall(r"(?:`|^)make (\w[\w-]*)", document.read_text(), re.MULTILINE)
+    assert not [target for target in shown if f"\n{target}:" not in makefile]
+
+
+def test_the_readme_is_short_and_shows_how_to_begin() -> None:
+    text = (REPOSITORY / "README.md").read_text()
+    assert len(text.splitlines()) <= 110
+    steps = {"fetch", "ingest", "train", "report", "finetune", "arena"}
+    assert {words[0] for words in commands(text, FENCED)} >= steps
 
 
 def test_every_picture_is_shown_somewhere_and_small() -> None:
@@ -150,19 +116,3 @@ def test_every_picture_is_shown_somewhere_and_small() -> None:
     assert kept
     assert not [path.name for path in kept if path.resolve() not in shown]
     assert not [path.name for path in kept if path.stat().st_size > MOST_BYTES]
-
-
-def test_each_experiment_of_the_log_asks_and_answers() -> None:
-    days = sorted((REPOSITORY / "docs" / "log").glob("20*.md"))
-    entries = [
-        entry
-        for day in days
-        for entry in re.split(r"^### ", day.read_text(), flags=re.MULTILINE)[1:]
-    ]
-    assert len(entries) > 40
-    asked = [(entry.splitlines()[0], " ".join(entry.split("\n\n")[1].split())) for entry in entries]
-    assert not [
-        heading
-        for heading, first in asked
-        if not re.match(r"[^*]*\?\s+(\([^)]*\)\s+)?\*\*.+\*\*", first)
-    ]

@@ -10,8 +10,8 @@ stands in the page; a changed meaning is a new version.
 
 import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -24,11 +24,9 @@ from numpy.typing import NDArray
 
 from engine.json_files import check, read_json, shown
 from engine.progress import Progress, Stop, never, silent
-from pipeline.dataset.files.columns import Form
+from pipeline.dataset.files.columns import MANIFEST, SPLITS, Form
 from pipeline.dataset.files.games import games_tables
-from pipeline.dataset.files.layout import LARGEST_MANIFEST, MANIFEST, SPLITS
-from pipeline.dataset.files.manifest import read_manifest
-from pipeline.dataset.files.schemas import TrainingSet
+from pipeline.dataset.files.manifest import LARGEST_MANIFEST, TrainingSet, read_manifest
 from pipeline.dataset.files.shards import Batch, ShardReader, open_shard
 from pipeline.dataset.files.verify_files import verify_files
 from pipeline.errors import DatasetError
@@ -68,11 +66,9 @@ class Shard:
         """Return the number of its rows."""
         return sum(self.groups)
 
-    @contextmanager
-    def open(self, metadata: pq.FileMetaData | None = None) -> Iterator[ShardReader]:
+    def open(self, metadata: pq.FileMetaData | None = None) -> AbstractContextManager[ShardReader]:
         """Open the file to read its rows, as `open_shard` does."""
-        with open_shard(self.path, self.stored, metadata, self.wanted) as reader:
-            yield reader
+        return open_shard(self.path, self.stored, metadata, self.wanted)
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,14 +85,13 @@ class Dataset:
     held_out: str = NONE
     """Games that a training set holds out: those from this day on, ALL or NONE."""
     held_rows: Mapping[str, Sequence[int]] = field(default_factory=dict, repr=False)
-    """The rows held out of each row group, by file, where `held_out` is a day; other files have
-    none."""
+    """Rows held out of each row group, by file, where `held_out` is a day."""
 
     @classmethod
     def open(
         cls, path: "Path | Dataset", progress: Progress = silent, stop: Stop = never
     ) -> "Dataset":
-        """Open a folder, whose files are compared with the manifest; an opened dataset is returned.
+        """Open a folder and compare its files with the manifest, or return an opened dataset.
 
         Hashing files of other machines for the first time reports progress in bytes. Raises
         DatasetError for a dataset that is missing, has changed since it was joined, or differs from
@@ -135,18 +130,14 @@ class Dataset:
         return self.count(split) > 0
 
     def shards(self, split: str) -> list[Shard]:
-        """Return the shards of a split, which may be none; reads the dates of games if some are
-        held out.
-        """
+        """Return the shards of a split; reads the dates of games if some are held out."""
         return [shard for part in self.parts for shard in part._shards(split)]
 
     def require_shards(self, split: str) -> list[Shard]:
         """Return the shards of a split; raises DatasetError if it is empty or unknown."""
         if split == LATEST and not self.joined:
-            raise DatasetError(
-                f"{self.path} is a dataset, and `latest` is a split of training sets only: name "
-                "another split"
-            )
+            why = "`latest` is a split of training sets only: name another split"
+            raise DatasetError(f"{self.path} is a dataset, and {why}")
         if split not in ALL_SPLITS:
             splits = ", ".join(ALL_SPLITS if self.joined else SPLITS)
             raise DatasetError(f"no split {split!r}: there are {splits}")
@@ -169,10 +160,8 @@ class Dataset:
         """Return whether games of these dates are held out, bool[G]."""
         if self.held_out in (ALL, NONE):
             return np.full(len(dates), self.held_out == ALL)
-        later = pc.and_(
-            pc.match_substring_regex(dates, DAY), pc.greater_equal(dates, self.held_out)
-        )
-        return np.asarray(pc.fill_null(later, False))
+        is_day, late = pc.match_substring_regex(dates, DAY), pc.greater_equal(dates, self.held_out)
+        return np.asarray(pc.fill_null(pc.and_(is_day, late), False))
 
     @cached_property
     def held_games(self) -> NDArray[np.bool_]:
@@ -243,23 +232,18 @@ def is_training_set(path: Path) -> bool:
 
 
 def read_training_set(path: Path) -> dict[str, Any]:
-    """Read and check a training set's page; raises DatasetError for one that is damaged or of
-    another version.
-    """
+    """Read and check a training set's page; raises DatasetError for a damaged or older one."""
     file = path / TRAINING_SET
     if not file.exists():
-        raise DatasetError(
-            f"{path} is no training set: `fianchetto join DATASET... --out DIR` makes one"
-        )
+        how = "`fianchetto join DATASET... --out DIR` makes one"
+        raise DatasetError(f"{path} is no training set: {how}")
     page = read_json(file, DatasetError, largest=LARGEST_MANIFEST)
-    if not isinstance(page, dict) or page.get("training_set_version") != TRAINING_SET_VERSION:
-        found = page.get("training_set_version") if isinstance(page, dict) else None
-        raise DatasetError(
-            f"{file} has version {shown(found)}, this program {TRAINING_SET_VERSION}: join the "
-            "datasets again"
-        )
+    found = page.get("training_set_version") if isinstance(page, dict) else None
+    if found != TRAINING_SET_VERSION:
+        why = f"has version {shown(found)}, this program {TRAINING_SET_VERSION}"
+        raise DatasetError(f"{file} {why}: join the datasets again")
     check(file, page, TrainingSet, DatasetError, hint=": join the datasets again")
-    return page
+    return dict(page)
 
 
 def _open_set(path: Path) -> Dataset:
@@ -270,30 +254,30 @@ def _open_set(path: Path) -> Dataset:
     for split in ALL_SPLITS:
         rows, total = page["positions"].get(split), opened.count(split)
         if rows != total:
-            raise DatasetError(
-                f"{file}: positions.{split} is {rows}, and its datasets have {total}: join them "
-                "again"
-            )
+            why = f"positions.{split} is {rows}, and its datasets have {total}"
+            raise DatasetError(f"{file}: {why}: join them again")
     return opened
 
 
 def _open_joined(path: Path, entry: Mapping[str, Any]) -> Dataset:
     """Return a dataset of a training set; DatasetError if it has changed since it was joined."""
     opened = open_manifest(path / entry["path"])
-    if opened.identity != entry["manifest_sha256"]:
-        raise DatasetError(
-            f"{opened.path} has changed since it was joined",
-            remedy=f"`fianchetto join --out {path} --remove {entry['name']}` removes it; then "
-            "join it again",
-            code="member-changed",
-        )
+    require_unchanged(opened, path, entry)
     for file in opened.page["files"]:
         stored = _stored_groups(opened.page, file)
         held = entry["held_rows"].get(file["name"], stored)
         if len(held) != len(stored) or any(map(operator.gt, held, stored)):
-            raise DatasetError(
-                f"{path / TRAINING_SET}: held_rows of {file['name']} do not fit the file: "
-                "join the datasets again"
-            )
-    held = {"held_out": entry["held_out"], "held_rows": entry["held_rows"]}
-    return Dataset(opened.path, opened.page, opened.identity, **held)
+            why = f"held_rows of {file['name']} do not fit the file"
+            raise DatasetError(f"{path / TRAINING_SET}: {why}: join the datasets again")
+    return replace(opened, held_out=entry["held_out"], held_rows=entry["held_rows"])
+
+
+def require_unchanged(dataset: Dataset, joined: Path, entry: Mapping[str, Any]) -> None:
+    """Raise DatasetError if a dataset has changed since it was joined to a training set."""
+    if dataset.identity != entry["manifest_sha256"]:
+        remove = f"`fianchetto join --out {joined} --remove {entry['name']}`"
+        raise DatasetError(
+            f"{dataset.path} has changed since it was joined",
+            remedy=f"{remove} removes it; then join it again",
+            code="member-changed",
+        )

@@ -1,8 +1,4 @@
-"""Rows for people and other programs: the position as FEN, the move as UCI, and columns of the
-game.
-
-Axes: R rows.
-"""
+"""Rows for people and other programs: FEN, UCI, and columns of the game. Axes: R rows."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,38 +10,34 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 
-from engine.board.position import COUNTERS, to_fen
+from engine.board.position import to_fen
 from engine.encoding.planes import TURN_PLANE, move_of
 from engine.encoding.views import NO_LABEL
 from engine.progress import Progress, Stop, Tick, never, silent
 from pipeline.dataset.dataset import ALL_SPLITS, Dataset
 from pipeline.dataset.files.columns import BATCH_SENTINELS, BY_NAME
-from pipeline.dataset.files.stored_planes import pack, to_positions
+from pipeline.dataset.files.stored_planes import row_positions
 from pipeline.errors import ConfigError, Stopped
 from pipeline.storage.stores import is_local, publish
 
 STORED = ("game", "ply", "result", "eval", "clock", "elo", "opponent_elo", "base", "increment")
 """Columns of a shard that rows are given; `result`, `eval`, `clock` and `elo` are the mover's."""
 READ = ("planes", "castling", "ep_file", "halfmove", "label", "promotion", "plies", *STORED)
+TEXTS = {name: pa.string() for name in ("split", "fen", "uci")}
 SCHEMA = pa.schema(
     [
-        ("split", pa.string()),
-        ("game", pa.uint32()),
-        ("ply", pa.uint16()),
-        ("fen", pa.string()),
-        ("uci", pa.string()),
+        (name, TEXTS[name] if name in TEXTS else BY_NAME[name].type)
+        for name in ("split", *STORED[:2], "fen", "uci", *STORED[2:])
     ]
-    + [(name, BY_NAME[name].type) for name in STORED[2:]]
 )
 SUFFIXES = (".csv", ".parquet")
 
 
 def fen_rows(dataset: Path | Dataset, split: str = "", count: int = 0) -> Iterator[pa.Table]:
-    """Yield the first `count` rows of a dataset or training set, or all for 0, of all splits or of
-    one, as tables of SCHEMA.
+    """Yield the first `count` rows (0 is all), of all splits or of one, as tables of SCHEMA.
 
     They come in the order of the files. The FEN's counters are the row's `halfmove` and `ply`.
-    Raises DatasetError.
+    Raises DatasetError and ConfigError.
     """
     if isinstance(count, bool) or not isinstance(count, int) or count < 0:
         raise ConfigError(f"count must be a whole number of rows, or 0 for all, got {count!r}")
@@ -63,10 +55,7 @@ def fen_rows(dataset: Path | Dataset, split: str = "", count: int = 0) -> Iterat
 
 def _table(rows: dict[str, Any], split: str) -> pa.Table:
     """Return the rows of a batch as a table of SCHEMA."""
-    positions = to_positions(pack(rows["planes"], rows))
-    positions[:, COUNTERS] = rows["halfmove"].astype(np.uint64) | rows["ply"].astype(
-        np.uint64
-    ) << np.uint64(16)
+    positions = row_positions(rows)
     colors = np.where(rows["planes"][:, TURN_PLANE] == 0, chess.WHITE, chess.BLACK).tolist()
     moves = zip(rows["label"].tolist(), rows["promotion"].tolist(), colors, strict=True)
     columns: dict[str, Any] = {
@@ -93,8 +82,7 @@ def write_fen_rows(
     progress: Progress = silent,
     stop: Stop = never,
 ) -> int:
-    """Write the first `count` rows, or all for 0, as CSV or Parquet by the name's ending; return
-    how many.
+    """Write the first `count` rows (0 is all) as CSV or Parquet, by the name; return how many.
 
     Memory is bounded. Raises ConfigError for another ending or a file that exists, DatasetError and
     Stopped.

@@ -1,6 +1,4 @@
-"""Hashes for random but repeatable decisions: splitmix64's finalizer, and numbers in [0, 1) from
-it.
-"""
+"""Hashes for random but repeatable decisions."""
 
 from typing import Any
 
@@ -11,9 +9,7 @@ from engine.board.rng import GOLDEN, mix
 
 
 def splitmix64(words: NDArray[np.uint64], seed: int = 0) -> NDArray[np.uint64]:
-    """Hash each word: the value of splitmix64 (Steele, Lea and Flood 2014) `seed` + 1 steps after
-    that state.
-    """
+    """Hash words: splitmix64 (Steele, Lea and Flood 2014) `seed` + 1 steps after each state."""
     with np.errstate(over="ignore"):
         hashes: NDArray[np.uint64] = mix(words + np.uint64((seed + 1) * int(GOLDEN) % (1 << 64)))
     return hashes

@@ -28,9 +28,10 @@ from pipeline.dataset.dataset import (
     is_training_set,
     open_manifest,
     read_training_set,
+    require_unchanged,
     row_groups,
 )
-from pipeline.dataset.files.layout import MANIFEST, SPLITS
+from pipeline.dataset.files.columns import MANIFEST, SPLITS
 from pipeline.dataset.scratch import Scratch
 from pipeline.errors import ConfigError, DatasetError, Stopped
 from pipeline.storage.job_folder import TRAINING_SET as TRAINING_SET_FOLDER
@@ -44,16 +45,13 @@ LOG = logging.getLogger(__name__)
 
 NEWEST = "newest"
 NEWEST_SHARE = 0.1
-"""Share of a dataset's dated games that NEWEST holds out at most, in whole days and at least
-one."""
+"""Most of a dataset's dated games that NEWEST holds out, in whole days and at least one."""
 WITHOUT = "only its val and test splits are held out"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JoinConfig:
-    """Settings of a training set; its page records them, and a join with other settings is
-    refused.
-    """
+    """Settings of a training set; a join with other settings than its page's is refused."""
 
     hold_out: str = NEWEST
     """Games kept from training: newest (the last days of each dataset, about a tenth of its games),
@@ -69,15 +67,11 @@ def join(
     progress: Progress = silent,
     stop: Stop = never,
 ) -> dict[str, Any]:
-    """Add datasets to the training set in `out`, which may be new, and return its page; `remove`
-    names those that leave it.
+    """Add datasets to the training set in `out`, without those to `remove`, and return its page.
 
-    Raises:
-        DatasetError: no dataset, one that has changed since it was joined, other settings, nothing
-        left to train on.
-        ConfigError: two datasets of one name or of one manifest, an unknown name.
-        Stopped: `stop` returned true.
-
+    Raises DatasetError for a folder that is no dataset, one that has changed since it was joined,
+    other settings, or nothing left to train on; ConfigError for two datasets of one name or of one
+    manifest, or an unknown name; and Stopped.
     """
     config = config or JoinConfig()
     if (out / MANIFEST).exists():
@@ -89,53 +83,34 @@ def join(
             raise DatasetError(f"{directory} is a training set: name the datasets themselves")
         open_manifest(directory)
     with folder.held():
-        return _join(datasets, out, config, remove, progress, stop)
-
-
-def _join(
-    datasets: Sequence[Path],
-    out: Path,
-    config: JoinConfig,
-    remove: Sequence[str],
-    progress: Progress,
-    stop: Stop,
-) -> dict[str, Any]:
-    """Join under the lock."""
-    entries = _entries(datasets, out, config, remove)
-    used = []
-    for entry in entries:
-        opened = Dataset.open(out / entry["path"], progress, stop)
-        if opened.identity != entry["manifest_sha256"]:
-            raise DatasetError(
-                f"{opened.path} has changed since it was joined",
-                remedy=f"take it out with --remove {entry['name']} first",
-                code="member-changed",
-            )
-        used.append(_hold_out(entry, opened, config, stop))
-    if not any(part.has("train") for part in used):
-        raise DatasetError(
-            "no positions to train on are left: all datasets are held out, or have no train split"
-        )
-    page = {
-        "training_set_version": TRAINING_SET_VERSION,
-        "config": asdict(config),
-        "positions": {split: sum(part.count(split) for part in used) for split in ALL_SPLITS},
-        "games_on_both_sides": _both_sides(used, stop),
-        "datasets": entries,
-    }
-    if stop():
-        raise Stopped(f"stopped; {out} is as it was")
-    if not is_training_set(out) or read_training_set(out) != page:
-        publish_json(out, TRAINING_SET, page)
+        entries = _entries(datasets, out, config, remove)
+        used = []
+        for entry in entries:
+            opened = Dataset.open(out / entry["path"], progress, stop)
+            require_unchanged(opened, out, entry)
+            used.append(_hold_out(entry, opened, config, stop))
+        if not any(part.has("train") for part in used):
+            why = "all datasets are held out, or have no train split"
+            raise DatasetError(f"no positions to train on are left: {why}")
+        games = count_games(used, stop)
+        page = {
+            "training_set_version": TRAINING_SET_VERSION,
+            "config": asdict(config),
+            "positions": {split: sum(part.count(split) for part in used) for split in ALL_SPLITS},
+            "games_on_both_sides": {split: games[f"{split}_in_train"] for split in ALL_SPLITS[1:]},
+            "datasets": entries,
+        }
+        if stop():
+            raise Stopped(f"stopped; {out} is as it was")
+        if not is_training_set(out) or read_training_set(out) != page:
+            publish_json(out, TRAINING_SET, page)
     return page
 
 
 def _entries(
     datasets: Sequence[Path], out: Path, config: JoinConfig, remove: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """Return the set's datasets, old ones first; raises if one has changed, or two have the same
-    name.
-    """
+    """Return the set's datasets, old ones first; raises ConfigError for two of the same name."""
     old: list[dict[str, Any]] = []
     if is_training_set(out):
         page = read_training_set(out)
@@ -150,33 +125,26 @@ def _entries(
     if unknown := sorted(set(remove) - {entry["name"] for entry in old}):
         raise ConfigError(f"{out} holds no dataset {unknown[0]!r} to remove")
     kept = [{key: entry[key] for key in ("name", "path", "manifest_sha256")} for entry in old]
-    found = {
-        (out / entry["path"]).resolve(): entry for entry in kept if entry["name"] not in remove
-    }
+    found = {(out / entry["path"]).resolve(): entry for entry in kept}
+    found = {path: entry for path, entry in found.items() if entry["name"] not in remove}
     for directory in dict.fromkeys(path.resolve() for path in datasets):
-        if directory not in found:
-            found[directory] = {
-                "name": directory.name,
-                # both can be moved together
-                "path": Path(os.path.relpath(directory, out.resolve())).as_posix(),
-                "manifest_sha256": open_manifest(directory).identity,
-            }
+        # relative paths, so that the set and its datasets can be moved together
+        relative = Path(os.path.relpath(directory, out.resolve())).as_posix()
+        entry = {"name": directory.name, "path": relative}
+        identity = open_manifest(directory).identity
+        found.setdefault(directory, entry | {"manifest_sha256": identity})
     entries = list(found.values())
     names = [entry["name"] for entry in entries]
     if twice := [name for name in names if names.count(name) > 1]:
         raise ConfigError(f"two datasets are called {twice[0]!r}: rename the folder of one")
     if config.hold_out not in (NEWEST, NONE, *names):
-        raise ConfigError(
-            f"hold_out is newest, none or a dataset's name, and no dataset is called "
-            f"{config.hold_out!r}"
-        )
+        allowed = "newest, none or a dataset's name"
+        raise ConfigError(f"hold_out is {allowed}, and no dataset is called {config.hold_out!r}")
     by_hash: dict[str, Path] = {}
     for directory, entry in found.items():
         if (other := by_hash.setdefault(entry["manifest_sha256"], directory)) != directory:
-            raise ConfigError(
-                f"{other} and {directory} have the same manifest: one dump was ingested twice, so "
-                f"join only one of the two"
-            )
+            why = "one dump was ingested twice, so join only one of the two"
+            raise ConfigError(f"{other} and {directory} have the same manifest: {why}")
     if not entries:
         raise ConfigError("name at least one dataset to join")
     return entries
@@ -193,21 +161,16 @@ def _hold_out(entry: dict[str, Any], dataset: Dataset, config: JoinConfig, stop:
         "first_date": min(days, default=None),
         "last_date": max(days, default=None),
         "held_out": first,
+        "why": why,
+        "held_rows": dataset.held_rows,
     }
-    entry |= {"why": why, "held_rows": dataset.held_rows}
-    LOG.info(
-        "held out of %s: %s (%s)",
-        entry["name"],
-        first if first in (ALL, NONE) else f"games from {first} on",
-        why,
-    )
+    games = first if first in (ALL, NONE) else f"games from {first} on"
+    LOG.info("held out of %s: %s (%s)", entry["name"], games, why)
     return dataset
 
 
 def _count_days(dataset: Dataset) -> Mapping[str, int]:
-    """Return how many used games there are of each day, as PGN writes it; games without a complete
-    date are left out.
-    """
+    """Return the number of used games of each complete date, as PGN writes it."""
     days: Counter[str] = Counter()
     for _, games in dataset.games(["date", "split"]):
         dates = games.filter(games["split"].is_valid())["date"]
@@ -232,9 +195,7 @@ def _choose_games(days: Mapping[str, int], name: str, config: JoinConfig) -> tup
 
 
 def _count_held_rows(dataset: Dataset, stop: Stop) -> dict[str, list[int]]:
-    """Return the rows of games that are held out in each row group, by file, without files that
-    have none.
-    """
+    """Return the rows of held-out games in each row group, by file, without files of none."""
     held, found = dataset.held_games, dict[str, list[int]]()
     for shard in (shard for split in SPLITS for shard in dataset.shards(split)):
         if stop():
@@ -245,40 +206,50 @@ def _count_held_rows(dataset: Dataset, stop: Stop) -> dict[str, list[int]]:
     return found
 
 
-def _both_sides(used: Sequence[Dataset], stop: Stop) -> dict[str, int]:
-    """Count the games of each test split, by the hash of their moves, that train has too."""
+def count_games(datasets: Sequence[Dataset], stop: Stop = never) -> dict[str, int]:
+    """Count games by the hash of their moves: `distinct`, each split, and those in train too."""
     import polars as pl
 
-    counts = dict.fromkeys(ALL_SPLITS[1:], 0)
-    with tempfile.TemporaryDirectory(prefix="fianchetto-join-") as folder:
-        games = Scratch(Path(folder), sum(part.page["games"]["used"] for part in used))
-        for part in used:
+    with tempfile.TemporaryDirectory(prefix="fianchetto-games-") as folder:
+        games = Scratch(Path(folder), sum(part.page["games"]["used"] for part in datasets))
+        for part in datasets:
             if stop():
                 raise Stopped("stopped; nothing was written")
-            for frame in game_splits(part):
+            for frame in _game_splits(part):
                 games.add(frame)
-        for rows in games.parts():
-            train = rows.filter(pl.col("split") == 0).select("key")
-            shared = rows.filter(pl.col("split") > 0).join(train, on="key", how="semi").collect()
-            for split, count in shared.group_by("split").len().iter_rows():
-                counts[ALL_SPLITS[split]] += count
-    return counts
+        counts = [
+            rows.group_by("key")
+            .agg(rows_by_split())
+            .select(pl.len().alias("distinct"), pl.col(ALL_SPLITS).sum(), *shared_with_train())
+            .collect(engine="streaming")
+            for rows in games.parts()
+        ]
+    return pl.concat(counts).cast(pl.Int64).sum().row(0, named=True)
 
 
-def game_splits(dataset: Dataset) -> "Iterator[pl.DataFrame]":
-    """Yield the used games of a dataset: `key`, the hash of their moves, and `split`, an index into
-    ALL_SPLITS.
-    """
+def rows_by_split() -> "list[pl.Expr]":
+    """Return the number of rows of each split, by the index `split` into ALL_SPLITS."""
     import polars as pl
 
+    splits = enumerate(ALL_SPLITS)
+    return [(pl.col("split") == number).sum().alias(name) for number, name in splits]
+
+
+def shared_with_train(suffix: str = "in_train") -> "list[pl.Expr]":
+    """Return the rows of each split whose key train has too, of one row of counts for each key."""
+    import polars as pl
+
+    known = pl.col("train") > 0
+    return [pl.col(name).filter(known).sum().alias(f"{name}_{suffix}") for name in ALL_SPLITS]
+
+
+def _game_splits(dataset: Dataset) -> "Iterator[pl.DataFrame]":
+    """Yield used games: `key`, the hash of their moves, and `split`, an index into ALL_SPLITS."""
+    import polars as pl
+
+    index = pl.col("split").replace_strict(SPLITS, range(len(SPLITS)), return_dtype=pl.UInt8)
+    latest = pl.lit(ALL_SPLITS.index(LATEST), pl.UInt8)
     for _, table in dataset.games(["identity", "split", "date"]):
         held = pl.Series("held", dataset.is_held(table["date"]))
-        games = (
-            pl.DataFrame(pl.from_arrow(table))
-            .with_columns(held)
-            .drop_nulls("split")
-            .rename({"identity": "key"})
-        )
-        index = pl.col("split").replace_strict(SPLITS, range(len(SPLITS)), return_dtype=pl.UInt8)
-        latest = pl.lit(ALL_SPLITS.index(LATEST), pl.UInt8)
-        yield games.select("key", split=pl.when("held").then(latest).otherwise(index))
+        games = pl.DataFrame(pl.from_arrow(table)).with_columns(held).drop_nulls("split")
+        yield games.select(key="identity", split=pl.when("held").then(latest).otherwise(index))

@@ -4,8 +4,7 @@
 self-play rows, each of which is used a fixed number of times:
 
     human datasets          -> Batches, from row 7,000 -+
-    self-play, generation 4 -> Batches, from row 0     -+-> a number of rows from each -> permuted
-    -> a batch
+    self-play, generation 4 -> Batches, from row 0     -+-> some rows of each -> permuted -> a batch
     self-play, generation 5 -> Batches, from row 0     -+
 
 Each source is an endless stream of shuffled rows, from which every batch takes the next ones.
@@ -50,9 +49,7 @@ def human_rows(batches: int, batch_size: int, share: Fraction) -> int:
 
 
 class Mixture:
-    """The batches of one run: as many as the self-play rows fill, together with the share of human
-    rows.
-    """
+    """The batches of one run: as many as the self-play rows and the human share of them fill."""
 
     def __init__(
         self,
@@ -65,18 +62,14 @@ class Mixture:
         rank: int = 0,
         world: int = 1,
     ) -> None:
-        """Draw the source of each row; process `rank` of `world` gets its equal part of every
-        batch.
+        """Draw the source of each row; process `rank` of `world` gets an equal part of each batch.
 
         Raises ConfigError for a batch that cannot be divided, or a share that is out of range or
         lacks human datasets.
         """
         require_divisible(batch_size, rank, world)
         if not 0 <= human_share < 1 or (human_share > 0) != (human is not None):
-            raise ConfigError(
-                "human_share is from 0 to below 1; it is above 0 where there are human datasets, "
-                "and only there"
-            )
+            raise ConfigError("human_share is from 0 to below 1, and 0 only without human datasets")
         self.sources: list[Source] = [*([human] if human is not None else []), *selfplay]
         self.humans = len(self.sources) - len(selfplay)
         self.batch_size, self.human_share, self.seed = batch_size, human_share, seed
@@ -88,12 +81,9 @@ class Mixture:
         """Number of whole batches."""
 
     def counts(self, first: int, last: int) -> NDArray[np.int64]:
-        """Return the number of rows of each source, the human one first, in the batches from
-        `first` to before `last`.
-        """
-        before, until = (
-            human_rows(step, self.batch_size, self.human_share) for step in (first, last)
-        )
+        """Return the rows of each source, the human one first, in batches `first` to `last` - 1."""
+        before = human_rows(first, self.batch_size, self.human_share)
+        until = human_rows(last, self.batch_size, self.human_share)
         mine = self.tickets_S[first * self.batch_size - before : last * self.batch_size - until]
         counts = np.bincount(mine, minlength=len(self.sources)).astype(np.int64)
         if self.humans:
@@ -124,15 +114,11 @@ class Shares:
         Raises ConfigError unless there is a positive share for each stream.
         """
         if len(shares) != len(streams) or not all(0 < share < math.inf for share in shares):
-            raise ConfigError(
-                f"shares are positive numbers, one for each of {len(streams)} datasets, not "
-                f"{list(shares)}"
-            )
+            count = f"one for each of {len(streams)} datasets"
+            raise ConfigError(f"shares are positive numbers, {count}, not {list(shares)}")
         self.streams = streams
-        self.ends = [
-            Fraction(share).limit_denominator(10**6)
-            for share in accumulate(s / sum(shares) for s in shares)
-        ]
+        ends = accumulate(share / sum(shares) for share in shares)
+        self.ends = [Fraction(end).limit_denominator(10**6) for end in ends]
 
     def counts(self, steps: int, size: int) -> NDArray[np.int64]:
         """Return the rows of each stream in the first `steps` batches of `size` rows."""
@@ -149,11 +135,9 @@ class Shares:
         for number in count_from(step):
             until = self.counts(number + 1, size)
             wanted, taken = (until - taken).tolist(), until
-            parts = [
-                part
-                for reader, rows in zip(readers, wanted, strict=True)
-                for part in reader.take(rows)
-            ]
+            parts: list[Batch] = []
+            for reader, rows in zip(readers, wanted, strict=True):
+                parts += reader.take(rows)
             yield _mix(parts, size, (seed, PLACES, number), rank, world)
 
 

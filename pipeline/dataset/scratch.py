@@ -1,7 +1,4 @@
-"""Rows of numbers in temporary files, one for each part: all rows of a key are in one part.
-
-So memory is bounded, and each row is written and read once.
-"""
+"""Rows in temporary files, with all rows of a key in one of them, so that memory is bounded."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -42,9 +39,7 @@ class Scratch:
             self._flush()
 
     def parts(self) -> "Iterator[pl.LazyFrame]":
-        """Yield all rows in parts, after which none can be added; raises ConfigError as `add`
-        does.
-        """
+        """Yield all rows in parts, after which none can be added; raises ConfigError."""
         import polars as pl
 
         self._flush()
@@ -74,7 +69,5 @@ class Scratch:
         try:
             yield
         except OSError as error:
-            raise ConfigError(
-                f"temporary files cannot be written in {self.folder.parent} ({error}): make room "
-                f"there, or set TMPDIR"
-            ) from error
+            where = f"temporary files cannot be written in {self.folder.parent} ({error})"
+            raise ConfigError(f"{where}: make room there, or set TMPDIR") from error

@@ -1,8 +1,4 @@
-"""Bands of the mover's rating and classes of time control, by which positions and games are
-counted.
-
-Axes: R rows.
-"""
+"""Bands of ratings and classes of time control, by which rows are counted. Axes: R rows."""
 
 import itertools
 from collections.abc import Sequence
@@ -29,22 +25,18 @@ def speed_class(base: NDArray[Any], increment: NDArray[Any]) -> NDArray[np.int64
 
 
 def time_class(base_R: NDArray[Any], increment_R: NDArray[Any]) -> NDArray[np.int64]:
-    """Return each row's index into CLASSES from its time control in seconds, with a batch's
-    sentinels for unknown.
-    """
+    """Return each row's index into CLASSES; a batch's sentinels stand for unknown seconds."""
     known = (base_R != BATCH_SENTINELS["base"]) & (increment_R != BATCH_SENTINELS["increment"])
     return np.where(known, speed_class(base_R, increment_R), len(CLASSES) - 1)
 
 
 def rating_band(elo_R: NDArray[Any], edges: Sequence[int]) -> NDArray[np.int64]:
-    """Return each row's band: 0 below the first edge, then between edges, from the last edge on;
-    unknown ratings come last.
-    """
+    """Return each row's band, as `band_names` names them; unknown ratings come last."""
     band = np.searchsorted(np.asarray(edges), elo_R, side="right")
     return np.where(elo_R == BATCH_SENTINELS["elo"], len(edges) + 1, band)
 
 
 def band_names(edges: Sequence[int], unit: str = "") -> list[str]:
-    """Name the bands that `rating_band` numbers."""
+    """Return names: below the first edge, between edges, from the last edge on, and unknown."""
     between = [f"{low}-{high - 1}{unit}" for low, high in itertools.pairwise(edges)]
     return [f"below {edges[0]}{unit}", *between, f"{edges[-1]}{unit} and on", "unknown"]

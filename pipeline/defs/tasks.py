@@ -56,7 +56,7 @@ def ingest(
 def audit(positions: Sequence[Path], out: Path, *, progress: Progress) -> Mapping[str, Any]:
     """Audit datasets or training sets together, and write the audit to `out`."""
     from pipeline.validation.audit import audit as library
-    from pipeline.validation.render import write_audit
+    from pipeline.validation.audit import write_audit
 
     result = library(positions, progress=progress)
     write_audit(result, out)

@@ -23,7 +23,7 @@ from pydantic_core import to_jsonable_python
 
 from engine.errors import UserError
 from engine.json_files import check, read_json
-from pipeline.dataset.files.schemas import Count, Number, Schema, Text
+from pipeline.dataset.files.manifest import Count, Number, Schema, Text
 from pipeline.dataset.files.shards import publish_json
 from pipeline.finetune.config import FinetuneConfig
 

@@ -37,7 +37,7 @@ from engine.selfplay.game import read_search
 from pipeline.dataset.batches import Batches
 from pipeline.dataset.dataset import Dataset
 from pipeline.dataset.files.columns import BATCH_SENTINELS
-from pipeline.dataset.files.schemas import Count, Number, Schema
+from pipeline.dataset.files.manifest import Count, Number, Schema
 from pipeline.dataset.files.shards import Batch, publish_json
 from pipeline.dataset.files.stored_planes import row_positions
 from pipeline.errors import ConfigError, Stopped

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from pipeline.dataset.files.layout import CARD
+from pipeline.dataset.files.columns import CARD
 from pipeline.storage.stores import publish
 from pipeline.storage.tables import escape, markdown_table
 

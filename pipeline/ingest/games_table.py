@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from pipeline.dataset.files.layout import SPLITS
+from pipeline.dataset.files.columns import SPLITS
 from pipeline.dataset.files.shards import number_array
 from pipeline.dumps.chunks import Chunk
 from pipeline.ingest.filters import GAME_STATUS

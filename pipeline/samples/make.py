@@ -40,9 +40,8 @@ def play_game(player: Player, number: int, seed: int = 20261124) -> str:
         if result := resign_or_agree(board, choice, ratings[side], random):
             break
         if board.ply() > 1:  # clocks start after each side's first move
-            clocks[side] += increment - round(
-                min(base / 60 * random.exponential(), clocks[side] / 12)
-            )
+            spent = min(base / 60 * random.exponential(), clocks[side] / 12)
+            clocks[side] += increment - round(spent)
         move = f"{board.fullmove_number}{'...' if side else '.'} {board.san(choice.move)}"
         words.append(f"{move} {{ [%clk {timedelta(seconds=clocks[side])}] }}")
         board.push(choice.move)
@@ -71,10 +70,8 @@ def resign_or_agree(
     """Return the result if the mover resigns or both agree to a draw, else an empty string."""
     if choice.value < -0.9 and random.random() < rating / 10_000:
         return "0-1" if board.turn == chess.WHITE else "1-0"
-    agree = board.ply() >= 300 or (
-        board.ply() > 80 and choice.wdl[1] > 0.8 and random.random() < 0.1
-    )
-    return "1/2-1/2" if agree else ""
+    drawn = board.ply() > 80 and choice.wdl[1] > 0.8 and random.random() < 0.1
+    return "1/2-1/2" if board.ply() >= 300 or drawn else ""
 
 
 def main(out: Path, games: int = 2000) -> None:

@@ -19,11 +19,14 @@ from numpy.typing import NDArray
 from engine.encoding.planes import PIECE_PLANES
 from engine.progress import Progress, Tick, silent
 from pipeline.dataset.dataset import ALL_SPLITS, Dataset
-from pipeline.dataset.join import game_splits
+from pipeline.dataset.join import count_games, rows_by_split, shared_with_train
 from pipeline.dataset.position_keys import position_keys
 from pipeline.dataset.scratch import Scratch
 from pipeline.dataset.strata import CLASSES, band_names, rating_band, time_class
 from pipeline.errors import ConfigError
+from pipeline.evaluation.render import publish_result
+from pipeline.storage.job_folder import AUDIT, JobFolder
+from pipeline.storage.tables import markdown_table, text_table
 
 Rows = Mapping[str, NDArray[Any]]
 
@@ -32,9 +35,6 @@ READ = ("planes", "label", "castling", "result", "ply", "plies", "elo", "base", 
 exist."""
 
 RATING = tuple(range(800, 2801, 200))
-PLY = (10, 20, 30, 40, 60, 80, 120)
-LENGTH = (20, 40, 60, 80, 100, 150, 200)
-PIECES = (6, 10, 16, 22, 28)
 
 
 class Column(NamedTuple):
@@ -44,38 +44,30 @@ class Column(NamedTuple):
     bin_rows: Callable[[Rows], NDArray[Any]]
 
 
+def _by_edges(edges: Sequence[int], values: Callable[[Rows], NDArray[Any]]) -> Column:
+    """Return a column whose bins are below the first edge, between edges, and from the last on."""
+    bins = band_names(edges)[:-1]
+    return Column(bins, lambda rows: np.searchsorted(edges, values(rows), side="right"))
+
+
 def _count_pieces(rows: Rows) -> NDArray[Any]:
     """Return the number of pieces on each row's board."""
-    count_R: NDArray[Any] = np.bitwise_count(rows["planes"][:, :PIECE_PLANES]).sum(
-        axis=1, dtype=np.int64
-    )
+    count_R: NDArray[Any] = np.bitwise_count(rows["planes"][:, :PIECE_PLANES]).sum(axis=1)
     return count_R
 
 
 COLUMNS = {
     "rating": Column(band_names(RATING), lambda rows: rating_band(rows["elo"], RATING)),
     "time_control": Column(CLASSES, lambda rows: time_class(rows["base"], rows["increment"])),
-    "ply": Column(
-        band_names(PLY)[:-1], lambda rows: np.searchsorted(PLY, rows["ply"], side="right")
-    ),
-    "plies": Column(
-        band_names(LENGTH)[:-1], lambda rows: np.searchsorted(LENGTH, rows["plies"], side="right")
-    ),
+    "ply": _by_edges((10, 20, 30, 40, 60, 80, 120), lambda rows: rows["ply"]),
+    "plies": _by_edges((20, 40, 60, 80, 100, 150, 200), lambda rows: rows["plies"]),
     "result": Column(("loss", "draw", "win"), lambda rows: rows["result"].astype(np.int64) + 1),
-    "pieces": Column(
-        band_names(PIECES)[:-1],
-        lambda rows: np.searchsorted(PIECES, _count_pieces(rows), side="right"),
-    ),
+    "pieces": _by_edges((6, 10, 16, 22, 28), _count_pieces),
 }
-
-_BY_SPLIT = [
-    (pl.col("split") == number).sum().alias(name) for number, name in enumerate(ALL_SPLITS)
-]
 
 
 def audit(directories: Sequence[Path], *, progress: Progress = silent) -> dict[str, Any]:
-    """Count what is in datasets or training sets taken together, and what their tests share with
-    train.
+    """Count the rows of datasets taken together, and what their tests share with train.
 
     Returns tables (lists of rows) by name. Raises DatasetError and ConfigError.
     """
@@ -88,27 +80,23 @@ def audit(directories: Sequence[Path], *, progress: Progress = silent) -> dict[s
         positions = Scratch(Path(folder), expected)
         bins = _count_rows(datasets, positions, progress)
         tables = _count_positions(positions)
-    return {
-        "datasets": [
-            {"dataset": part.name, "games": part.page["games"]["used"]}
-            | {split: part.count(split) for split in ALL_SPLITS}
-            | {"held_out": part.held_out}
-            for part in datasets
-        ],
-        **tables,
-        "games": _count_games(datasets),
-        "distributions": {
-            name: _distribution(COLUMNS[name].bins, counts_SK) for name, counts_SK in bins.items()
-        },
+    names = [
+        {"dataset": part.name, "games": part.page["games"]["used"]}
+        | {split: part.count(split) for split in ALL_SPLITS}
+        | {"held_out": part.held_out}
+        for part in datasets
+    ]
+    tables["games"] = _count_games(datasets)
+    tables["distributions"] = {
+        name: _distribution(COLUMNS[name].bins, counts_SK) for name, counts_SK in bins.items()
     }
+    return {"datasets": names, **tables}
 
 
 def _count_rows(
     datasets: Sequence[Dataset], positions: Scratch, progress: Progress
 ) -> dict[str, NDArray[np.int64]]:
-    """Read every row once: return the rows of each column by split and bin [S, K], and write the
-    keys of all positions.
-    """
+    """Return the rows of each column by split and bin, [S, K], and add the keys of positions."""
     counts = {
         name: np.zeros((len(ALL_SPLITS), len(column.bins)), dtype=np.int64)
         for name, column in COLUMNS.items()
@@ -128,24 +116,8 @@ def _count_rows(
 
 
 def _count_games(datasets: Sequence[Dataset]) -> dict[str, int]:
-    """Count games by the hash of their moves: copies, and games of a test that train has, in any of
-    the datasets.
-    """
-    with tempfile.TemporaryDirectory(prefix="fianchetto-audit-") as folder:
-        games = Scratch(Path(folder), sum(part.page["games"]["used"] for part in datasets))
-        for part in datasets:
-            for frame in game_splits(part):
-                games.add(frame)
-        counts = [
-            rows.group_by("key")
-            .agg(_BY_SPLIT)
-            .select(
-                pl.len().alias("distinct"), pl.col(ALL_SPLITS).sum(), *_count_in_train("in_train")
-            )
-            .collect(engine="streaming")
-            for rows in games.parts()
-        ]
-    found = pl.concat(counts).cast(pl.Int64).sum().row(0, named=True)
+    """Count games: copies, and games of a test that train has, in any of the datasets."""
+    found = count_games(datasets)
     total = sum(found[name] for name in ALL_SPLITS)
     copies = {"games": total, "distinct": found["distinct"], "copies": total - found["distinct"]}
     return copies | {f"{name}_games_in_train": found[f"{name}_in_train"] for name in ALL_SPLITS[1:]}
@@ -161,38 +133,22 @@ def _distribution(bins: Sequence[str], counts_SK: NDArray[np.int64]) -> list[dic
     ]
 
 
-def _count_in_train(suffix: str) -> list[pl.Expr]:
-    """Return the rows of each split that train has too, of a frame with a row for each key and
-    columns of counts by split.
-    """
-    return [
-        pl.col(name).filter(pl.col("train") > 0).sum().alias(f"{name}_{suffix}")
-        for name in ALL_SPLITS
-    ]
-
-
 def _count_positions(positions: Scratch) -> dict[str, Any]:
     """Count positions by key: return the tables `copies` and `in_train`."""
     sums = []
+    most = pl.col("rows").max().alias("most_played")
     for part in positions.parts():
-        moves = (
-            part.group_by("key", "label")
-            .agg(pl.len().alias("rows"), *_BY_SPLIT)
-            .collect(engine="streaming")
-        )
-        by_key = moves.group_by("key").agg(
-            pl.col("rows").max().alias("most_played"), pl.col("rows", *ALL_SPLITS).sum()
-        )
-        repeated = pl.col("rows", "most_played").filter(pl.col("rows") > 1).sum()
+        moves = part.group_by("key", "label").agg(pl.len().alias("rows"), *rows_by_split())
+        by_move = moves.collect(engine="streaming")
+        by_key = by_move.group_by("key").agg(most, pl.col("rows", *ALL_SPLITS).sum())
         of_keys = by_key.select(
             pl.len().alias("distinct"),
-            repeated,
+            pl.col("rows", "most_played").filter(pl.col("rows") > 1).sum(),
             pl.col(ALL_SPLITS).sum(),
-            *_count_in_train("in_train"),
+            *shared_with_train(),
         )
-        sums.append(
-            pl.concat([of_keys, moves.select(_count_in_train("moves_in_train"))], how="horizontal")
-        )
+        of_moves = by_move.select(shared_with_train("moves_in_train"))
+        sums.append(pl.concat([of_keys, of_moves], how="horizontal"))
     found = pl.concat(sums).cast(pl.Int64).sum().row(0, named=True)
     rows = sum(found[name] for name in ALL_SPLITS)
     copies = rows - found["distinct"]
@@ -221,3 +177,57 @@ def _count_positions(positions: Scratch) -> dict[str, Any]:
 def _share(part: int, whole: int) -> float:
     """Return a share with six places; 0 of nothing."""
     return round(part / whole, 6) if whole else 0.0
+
+
+# ---------------------------------------------------------------- as text and Markdown
+
+
+def sections(result: Mapping[str, Any]) -> list[tuple[str, str, list[dict[str, Any]]]]:
+    """Return the title, sentence and table of each section of an audit, in their order."""
+    copies, games, tests = result["copies"], result["games"], ALL_SPLITS[1:]
+    in_train = ", ".join(f"{games[f'{name}_games_in_train']:,} of {name}" for name in tests)
+    of_positions = (
+        f"{copies['copies']:,} of {copies['positions']:,} positions ({copies['copies_share']:.2%}) "
+        f"are copies of others; {copies['distinct']:,} are distinct. Where a position occurs more "
+        f"than once, its most played move is {copies['most_played_move_share_there']:.2%} of the "
+        "moves played there."
+    )
+    of_games = (
+        f"{games['copies']:,} of {games['games']:,} games have the moves of another. Games whose "
+        f"moves occur in train: {in_train}."
+    )
+    compared = "All positions were compared, by 64-bit keys."
+    return [
+        ("Datasets", "", result["datasets"]),
+        ("Copies of positions", of_positions, []),
+        ("Test positions that occur in train", compared, result["in_train"]),
+        ("Games", of_games, []),
+        *(
+            (f"By {name.replace('_', ' ')}", "", rows)
+            for name, rows in result["distributions"].items()
+        ),
+    ]
+
+
+def audit_text(result: Mapping[str, Any]) -> str:
+    """Return an audit as text."""
+    parts = [
+        (title.upper(), sentence, text_table(rows) if rows else "")
+        for title, sentence, rows in sections(result)
+    ]
+    return "\n\n".join("\n".join(filter(None, part)) for part in parts)
+
+
+def audit_markdown(result: Mapping[str, Any]) -> str:
+    """Return an audit as Markdown."""
+    parts = [f"# Audit of {result['copies']['positions']:,} positions"]
+    for title, sentence, rows in sections(result):
+        table = markdown_table(rows) if rows else ""
+        parts += filter(None, (f"## {title}", sentence, table))
+    return "\n\n".join(parts) + "\n"
+
+
+def write_audit(result: Mapping[str, Any], out: Path) -> None:
+    """Publish `audit.json` and `AUDIT.md` in a folder."""
+    JobFolder(out, AUDIT, ConfigError).check()
+    publish_result(out, AUDIT, "audit.json", result, {"AUDIT.md": audit_markdown(result).encode()})

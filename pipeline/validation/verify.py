@@ -1,5 +1,4 @@
-"""Compare a dataset with its manifest and its dump: plain functions that return a list of problems,
-empty for none.
+"""Compare a dataset with its manifest and its dump, and list the problems.
 
 Files are compared with their hashes, games with their splits, and random rows with what
 python-chess, which shares no code with ingest, finds in the dump.
@@ -27,15 +26,10 @@ from engine.board.movegen import MOVE_PLANES
 from engine.encoding.planes import PLANES, label_of
 from engine.encoding.views import LAST_MOVES, NO_LABEL
 from engine.json_files import shown
-from pipeline.dataset.dataset import (
-    Dataset,
-    is_training_set,
-    open_manifest,
-    read_training_set,
-)
-from pipeline.dataset.files.columns import COLUMNS, form_of
+from pipeline.dataset.dataset import Dataset, is_training_set, open_manifest, read_training_set
+from pipeline.dataset.files.columns import COLUMNS, GAMES, MANIFEST, SPLITS, form_of
 from pipeline.dataset.files.games import GAMES_COLUMNS
-from pipeline.dataset.files.layout import GAMES, MANIFEST, SPLITS
+from pipeline.dataset.files.manifest import read_manifest
 from pipeline.dataset.files.shards import group_rows, reading
 from pipeline.dataset.files.verify_files import verify_files
 from pipeline.dumps.formats.evaluations import Sample
@@ -48,13 +42,10 @@ from pipeline.pgn.text import MATE, translate_movetext
 from pipeline.storage.stores import file_hash, open_for_arrow
 
 LIMIT = 1 << 30
-"""Bytes at the beginning of the decompressed dump: `rows_differ` takes games that begin there, and
-reads no further."""
-
+"""Bytes of the decompressed dump in which the games begin that `rows_differ` replays."""
 BUT_PLANES = tuple(name for name in COLUMNS if name != "planes")
-"""The columns that are read of every row, to check their values; planes are most of a shard, and
-checked in the sample."""
-
+"""The columns of which every row is checked; planes are most of a shard, and checked in the
+sample."""
 Row = dict[str, Any]
 
 RESULT_NAMES = {1: "1-0", 0: "1/2-1/2", -1: "0-1"}
@@ -63,8 +54,7 @@ RESULT_NAMES = {1: "1-0", 0: "1/2-1/2", -1: "0-1"}
 def verify_dataset(
     directory: Path, sources: Sequence[str] = (), *, rows: int = 64, limit: int | None = None
 ) -> dict[str, Any]:
-    """Return the problems as lists `files splits source rows damage`, and how many rows were
-    compared.
+    """Return the problems as lists `files splits source rows damage`, and how many were `compared`.
 
     `sources` are the dumps in the manifest's order; without them rows are not compared. `rows` rows
     are replayed with python-chess. With a `limit`, only games that begin in the first so many bytes
@@ -74,12 +64,13 @@ def verify_dataset(
     dataset = open_manifest(directory)
     manifest = dataset.page
     found: dict[str, Any] = {
-        "files": _list_different(dataset),
+        "files": files_differ(directory),
         "splits": [],
         "source": [],
         "rows": [],
+        "damage": damage(manifest),
+        "compared": 0,
     }
-    found |= {"damage": damage(manifest), "compared": 0}
     if found["files"]:  # damaged files are not read
         return found
     try:
@@ -89,9 +80,8 @@ def verify_dataset(
         sample = Sample(manifest["config"].get("sample", 1.0), manifest["config"].get("seed", 0))
         if limit is None:
             found["source"] = sources_differ(manifest, sources)
-        found["compared"], found["rows"] = rows_differ(
-            dataset, text_of(sources[0], sample), rows, limit or LIMIT
-        )
+        text = text_of(sources[0], sample)
+        found["compared"], found["rows"] = rows_differ(dataset, text, rows, limit or LIMIT)
     except pa.ArrowException as error:
         found["rows"].append(f"a file has its hash and cannot be read: {str(error)[:200]}")
     return found
@@ -99,17 +89,12 @@ def verify_dataset(
 
 def damage(manifest: Mapping[str, Any]) -> list[str]:
     """Return where dumps broke off."""
-    return [
-        f"{source['name']}: {source['damage']}"
-        for source in manifest["sources"]
-        if source["damage"]
-    ]
+    damaged = (source for source in manifest["sources"] if source["damage"])
+    return [f"{source['name']}: {source['damage']}" for source in damaged]
 
 
 def datasets_in(directory: Path) -> tuple[list[Path], list[str]]:
-    """Return the existing datasets of a training set, or the dataset itself, and the problems of
-    the others.
-    """
+    """Return the existing datasets of a training set, or the dataset itself, and the problems."""
     if not is_training_set(directory):
         return [directory], []
     found, problems = [], []
@@ -128,33 +113,21 @@ def datasets_in(directory: Path) -> tuple[list[Path], list[str]]:
 
 
 def files_differ(directory: Path) -> list[str]:
-    """Return files that are missing or differ in size, hash, rows or form, and files that the
-    manifest does not name.
-    """
-    return _list_different(open_manifest(directory))
-
-
-def _list_different(dataset: Dataset) -> list[str]:
-    """Return `files_differ` of a dataset whose manifest has been read."""
-    manifest, wrong = dataset.page, list[str]()
+    """Return files that are missing, not in the manifest, or differ in hash, rows or form."""
+    manifest, wrong = read_manifest(directory), list[str]()
     for entry in manifest["files"]:
-        path = dataset.path / entry["name"]
+        path = directory / entry["name"]
         if not path.is_file():
             wrong.append(f"{path.name}: missing")
         elif path.stat().st_size != entry["bytes"] or file_hash(path) != entry["sha256"]:
             wrong.append(f"{path.name}: differs from its hash")
         elif (footer := _footer(path)) is None or footer.num_rows != entry["rows"]:
             wrong.append(f"{path.name}: differs in rows")
-        elif (
-            entry["split"] is not None
-            and (form := form_of(footer.schema.names)) != manifest["planes"]
-        ):
-            wrong.append(
-                f"{path.name}: its planes are of the form {form}, and the manifest says "
-                f"{manifest['planes']}"
-            )
+        elif entry["split"] and (form := form_of(footer.schema.names)) != manifest["planes"]:
+            says = f"and the manifest says {manifest['planes']}"
+            wrong.append(f"{path.name}: its planes are of the form {form}, {says}")
     named = {entry["name"] for entry in manifest["files"]} | {GAMES}
-    found = sorted(path.name for path in dataset.path.glob("*.parquet"))
+    found = sorted(path.name for path in directory.glob("*.parquet"))
     strangers = [name for name in found if name not in named]
     return wrong + [f"{name}: not in the manifest" for name in strangers]
 
@@ -168,22 +141,18 @@ def _footer(path: Path) -> pq.FileMetaData | None:
 
 
 def splits_share_games(dataset: Dataset) -> list[str]:
-    """Return games that have positions in two splits, or in another split than `games.parquet`
-    says.
+    """Return problems of games whose positions are in several splits, or not in their own.
 
     Raises DatasetError for a file whose values are outside the format.
     """
-    splits = [table["split"].combine_chunks() for _, table in dataset.games(tuple(GAMES_COLUMNS))]
-    split_of = (
-        pc.index_in(pa.chunked_array(splits, pa.string()), pa.array(SPLITS))
-        .fill_null(-1)
-        .to_numpy()
-    )
+    tables = dataset.games(tuple(GAMES_COLUMNS))
+    splits = pa.chunked_array([table["split"].combine_chunks() for _, table in tables], pa.string())
+    split_of = pc.index_in(splits, pa.array(SPLITS)).fill_null(-1).to_numpy()
     seen: dict[str, NDArray[np.int64]] = {}
     problems = []
     for number, split in enumerate(SPLITS):
         columns = [np.unique(rows["game"]) for rows in dataset.rows(split, BUT_PLANES)]
-        games = np.unique(np.concatenate(columns)) if columns else np.zeros(0, np.int64)
+        games = np.unique(np.concatenate([np.zeros(0, np.int64), *columns]))
         for other, others in seen.items():
             if shared := np.intersect1d(games, others).size:
                 problems.append(f"{shared} games are in both {other} and {split}")
@@ -197,10 +166,8 @@ def sources_differ(manifest: Mapping[str, Any], sources: Sequence[str]) -> list[
     """Return differences of the dumps from the bytes and hashes in the manifest."""
     named = manifest["sources"]
     if len(named) != len(sources):
-        return [
-            f"the dataset was made of {len(named)} dumps, not {len(sources)}: name them in the "
-            f"manifest's order"
-        ]
+        order = "name them in the manifest's order"
+        return [f"the dataset was made of {len(named)} dumps, not {len(sources)}: {order}"]
     return [
         f"{path}: is not the dump that the dataset was made of ({entry['name']}), or has changed"
         for path, entry in zip(sources, named, strict=True)
@@ -212,42 +179,33 @@ def sources_differ(manifest: Mapping[str, Any], sources: Sequence[str]) -> list[
 
 
 def rows_differ(
-    dataset: Dataset,
-    text: Iterable[bytes],
-    count: int,
-    limit: int = LIMIT,
+    dataset: Dataset, text: Iterable[bytes], count: int, limit: int = LIMIT
 ) -> tuple[int, list[str]]:
-    """Replay `count` random rows from the dump's decompressed bytes; return how many were compared,
-    and the problems.
+    """Replay random rows from the dump's text; return how many were compared, and the problems.
 
-    The rows are of games that begin in the first `limit` bytes; fewer are compared if there are
-    fewer.
+    The `count` rows are of games that begin in the first `limit` bytes; there may be fewer.
     """
     manifest = dataset.page
     chunks = None if "selfplay" in manifest else max(1, limit // _chunk_bytes(manifest))
     rows = sample_rows(dataset, count, chunks=chunks)
-    games = {row["game"] for row in rows}
-    offsets, texts = read_texts(dataset, [text], games, limit)
+    offsets, texts = read_texts(dataset, [text], {row["game"] for row in rows}, limit)
     compared, problems = 0, []
-    for row in (row for row in rows if row["game"] in offsets):
-        place = f"game {row['game']} at byte {offsets[row['game']]}"
-        if row["game"] in texts:
+    for row in rows:
+        game = row["game"]
+        place = f"game {game} at byte {offsets.get(game)}"
+        if game in texts:
             compared += 1
-            if difference := row_differs(row, texts[row["game"]]):
+            if difference := row_differs(row, texts[game]):
                 problems.append(f"{place}, ply {row['ply']}: {difference}")
-        elif not damage(manifest):
+        elif game in offsets and not damage(manifest):
             problems.append(f"{place} is not in the dump")
     return compared, problems
 
 
 def sample_rows(
-    dataset: Dataset,
-    count: int,
-    split: str | None = None,
-    chunks: int | None = None,
+    dataset: Dataset, count: int, split: str | None = None, chunks: int | None = None
 ) -> list[Row]:
-    """Return rows drawn from a few row groups of the shards by a fixed seed; only of the dump's
-    first `chunks`.
+    """Return rows of a few random row groups by a fixed seed, only of the first `chunks` if given.
 
     Raises DatasetError for a shard that cannot be read, or a file that is not the manifest's.
     """
@@ -258,7 +216,7 @@ def sample_rows(
         shard
         for name in (SPLITS if split is None else (split,))
         for shard in dataset.shards(name)
-        if shard.rows and (chunks is None or _chunk_of(shard.path.name) < chunks)
+        if chunks is None or _chunk_of(shard.path.name) < chunks
     ]
     rows: list[Row] = []
     picked = [rng.choice(shards) for _ in range(min(8, count))] if shards else []
@@ -270,24 +228,18 @@ def sample_rows(
             table = reader.file.read_row_group(number, columns=names, use_threads=False)
         candidates = np.flatnonzero(batch["game"] < before).tolist()
         indices = sorted(rng.sample(candidates, min(len(candidates), -(-count // len(picked)))))
-        found = table.take(indices).to_pylist()
-        rows += [
-            row | {"planes": batch["planes"][at].tobytes()}
-            for row, at in zip(found, indices, strict=True)
-        ]
+        for row, at in zip(table.take(indices).to_pylist(), indices, strict=True):
+            rows.append(row | {"planes": batch["planes"][at].tobytes()})
     rng.shuffle(rows)
     return rows[:count]
 
 
 def _chunk_bytes(manifest: Mapping[str, Any]) -> int:
-    """Return the size of the chunks that a dump was read in; raises DatasetError if the manifest
-    does not say it.
-    """
+    """Return the size of the chunks of the dump; DatasetError if the manifest does not say it."""
     size = manifest["config"].get("chunk_mib")
     if not isinstance(size, int) or size < 1:
-        raise DatasetError(
-            f"{MANIFEST}: config.chunk_mib is {shown(size)}, and must be 1 or more: it is damaged"
-        )
+        why = f"config.chunk_mib is {shown(size)}, and must be 1 or more: it is damaged"
+        raise DatasetError(f"{MANIFEST}: {why}")
     return size << 20
 
 
@@ -300,9 +252,7 @@ def _chunk_of(shard: str) -> int:
 
 
 def _games_before(dataset: Dataset, chunks: int | None) -> int:
-    """Return how many games the dump's first `chunks` have, None for all: each is a row group of
-    `games.parquet`.
-    """
+    """Return the number of games of the first `chunks`: each is a row group of `games.parquet`."""
     if chunks is None:
         return int(dataset.page["games"]["read"])
     path = dataset.path / GAMES
@@ -314,9 +264,7 @@ def _games_before(dataset: Dataset, chunks: int | None) -> int:
 
 
 def row_differs(row: Row, text: bytes) -> str:
-    """Return how a stored row differs from the position that python-chess reaches in the game's
-    text, or "".
-    """
+    """Return how a stored row differs from python-chess's position in the game's text, or ""."""
     if re.match(rb"[1-8BKNPQRbknpqr/]+ [wb] [^\t\n]*\t", text):
         return _line_differs(row, text.decode("utf-8", "replace"))
     game = chess.pgn.read_game(io.StringIO(_plain_game(text)))
@@ -331,43 +279,31 @@ def row_differs(row: Row, text: bytes) -> str:
 
 
 def _plain_game(text: bytes) -> str:
-    """Return a game's result, start and movetext in the spelling of python-chess
-    (pipeline/pgn/README.md).
-    """
+    """Return a game's result, start and movetext in the spelling of python-chess."""
     data, bounds = np.frombuffer(text, dtype=np.uint8), np.array([0, len(text)])
     spans, begin = np.zeros((1, len(tags.TAGS), 2), dtype=np.int64), np.zeros(1, dtype=np.int64)
     tags.scan_tags(data, bounds, spans, begin)
     movetext = tag_value(translate_movetext(data, begin, bounds), np.array([begin[0], len(text)]))
     movetext = re.sub(r"--+\+|\+--+", "", movetext)  # marks, where python-chess reads null moves
     movetext = re.sub(r"(?<!\S)(\d+)(?=[a-h][1-8x])", r"\1. ", movetext)  # `1e4` is no rank
-    moves = re.sub(
-        r"(?<!\S)([01]):([01])(?!\S)", r"\1-\2", "\n".join(filter(str.strip, movetext.splitlines()))
-    )
+    lines = "\n".join(filter(str.strip, movetext.splitlines()))
+    moves = re.sub(r"(?<!\S)([01]):([01])(?!\S)", r"\1-\2", lines)
     result = parse_result(tag_value(data, spans[0, tags.RESULT]))
     known = {"Result": RESULT_NAMES.get(result, ""), "FEN": tag_value(data, spans[0, tags.FEN])}
-    return (
-        "".join(f'[{name} "{value}"]\n' for name, value in known.items() if value) + f"\n{moves}\n"
-    )
+    lines = "".join(f'[{name} "{value}"]\n' for name, value in known.items() if value)
+    return f"{lines}\n{moves}\n"
 
 
 def _line_differs(row: Row, line: str) -> str:
-    """Return how a stored row differs from a line of an evaluated position
-    (pipeline/pgn/evaluation_rows.py), or "".
-    """
+    """Return how a stored row differs from a line of an evaluated position, or ""."""
     fen, score, uci, *_ = line.split("\t")
     board = chess.Board(fen)
-    white = (
-        math.copysign(MATE, int(score[1:]))
-        if score.startswith("#")
-        else max(-MATE, min(int(score), MATE))
-    )
-    expected = {
-        "label": NO_LABEL,
-        "promotion": 0,
-        "eval": white if board.turn else -white,
-        "plies": 0,
-        "elo": None,
-    }
+    if score.startswith("#"):
+        white = int(math.copysign(MATE, int(score[1:])))
+    else:
+        white = max(-MATE, min(int(score), MATE))
+    expected: Row = {"label": NO_LABEL, "promotion": 0, "plies": 0, "elo": None}
+    expected["eval"] = white if board.turn else -white
     if uci:
         move = board.parse_uci(uci)
         expected |= {"label": label_of(move, board.turn), "promotion": move.promotion or 0}
@@ -389,32 +325,27 @@ def _board_differs(row: Row, board: chess.Board, expected: Mapping[str, Any]) ->
         if name in row and row[name] != value
     ]
     stored_P = np.frombuffer(row["planes"], "<u8")
-    bad = np.flatnonzero(stored_P != planes_of(board))
-    return "; ".join(different + ([f"planes {bad.tolist()} differ"] if bad.size else []))
+    if (bad := np.flatnonzero(stored_P != planes_of(board))).size:
+        different.append(f"planes {bad.tolist()} differ")
+    return "; ".join(different)
 
 
 def last_moves_of(board: chess.Board) -> list[int | None]:
-    """Encode the moves that led to a board, the last one first, as LAST_MOVES are; None if there
-    were no more.
+    """Encode the moves that led to a board as LAST_MOVES are; None if there were no more.
 
     A move is from * 64 + to, squares counted from a8 if White is to move, from a1 if Black.
     """
     flip = 56 if board.turn == chess.WHITE else 0
-    moves = [
-        (move.from_square ^ flip) * 64 + (move.to_square ^ flip)
-        for move in reversed(board.move_stack)
-    ]
+    played = reversed(board.move_stack)
+    moves = [(move.from_square ^ flip) * 64 + (move.to_square ^ flip) for move in played]
     return [*moves, *[None] * len(LAST_MOVES)][: len(LAST_MOVES)]
 
 
 def castling_of(board: chess.Board) -> int:
     """Encode castling rights: 1 own king's side, 2 own queen's side, 4 and 8 the opponent's."""
-    rights = [
-        right(side)
-        for side in (board.turn, not board.turn)
-        for right in (board.has_kingside_castling_rights, board.has_queenside_castling_rights)
-    ]
-    return sum(has << bit for bit, has in enumerate(rights))
+    has = (board.has_kingside_castling_rights, board.has_queenside_castling_rights)
+    rights = [has_right(side) for side in (board.turn, not board.turn) for has_right in has]
+    return sum(right << bit for bit, right in enumerate(rights))
 
 
 def planes_of(board: chess.Board) -> NDArray[np.uint64]:

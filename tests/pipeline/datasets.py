@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from engine.encoding.planes import ENCODING_VERSION, moves_hash
 from pipeline.dataset.files import shards
-from pipeline.dataset.files.columns import BATCH_SENTINELS, FORMAT_VERSION, schema
+from pipeline.dataset.files.columns import FORMAT_VERSION
 
 RESULTS = ("1-0", "0-1", "1/2-1/2")
 
@@ -52,44 +52,17 @@ def planes_of(part: pa.Table) -> np.ndarray:
     return np.concatenate(words, axis=1)
 
 
-def planes_table(planes: np.ndarray, columns: dict[str, np.ndarray]) -> pa.Table:
-    """Make a shard's table of planes that need not be a position's, and columns whose sentinels
-    stand for null."""
-    words = {name: planes[:, at] for at, name in enumerate((*PIECES, "turn"))}
-    arrays, at = [], 13
-    for field in schema("all", columns.keys()):
-        if field.name in MOVES:
-            width = field.type.byte_width // 8
-            arrays.append(
-                pa.array([row.tobytes() for row in planes[:, at : at + width]], field.type)
-            )
-            at += width
-        elif field.name in columns or field.name in words:
-            values = words[field.name] if field.name in words else columns[field.name]
-            mask = values == BATCH_SENTINELS[field.name] if field.name in BATCH_SENTINELS else None
-            arrays.append(pa.array(values, field.type, mask=mask))
-        else:
-            arrays.append(pa.nulls(len(planes), field.type))
-    return pa.Table.from_arrays(arrays, schema=schema("all", columns.keys()))
-
-
 def planes_of_row(row: dict[str, Any]) -> Any:
     """Make the planes of a row of a compact shard with python-chess alone."""
     from pipeline.validation.verify import planes_of as planes_of_board
 
-    black, squares = row["black_to_move"], range(64)
-    board = chess.Board(None)
-    codes = [
-        sum((row[f"piece_bit_{bit}"] >> square & 1) << bit for bit in range(4))
-        for square in squares
-    ]
-    for square in squares:
-        if codes[square]:
-            kind, opponent = divmod(codes[square] - 1, 2)
-            board.set_piece_at(
-                square if black else square ^ 56,
-                chess.Piece(kind + 1, bool(black) == bool(opponent)),
-            )
+    black, board = row["black_to_move"], chess.Board(None)
+    for square in range(64):
+        code = sum((row[f"piece_bit_{bit}"] >> square & 1) << bit for bit in range(4))
+        if code:
+            kind, opponent = divmod(code - 1, 2)
+            piece = chess.Piece(kind + 1, bool(black) == bool(opponent))
+            board.set_piece_at(square if black else square ^ 56, piece)
     board.turn = not black
     home = {1: chess.H1, 2: chess.A1} if not black else {1: chess.H8, 2: chess.A8}
     away = {4: chess.H8, 8: chess.A8} if not black else {4: chess.H1, 8: chess.A1}

@@ -2,7 +2,8 @@
 left, made to measure."""
 
 from collections.abc import Callable, Mapping
-from functools import cache
+from dataclasses import asdict
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,9 @@ import pyarrow as pa
 
 from engine.encoding.planes import legal_mask
 from model.data.playouts import playout_rows
-from pipeline.dataset.files.columns import schema
-from pipeline.dataset.files.shards import publish, publish_json, write_rows
-from tests.pipeline.datasets import plain_manifest, planes_table
+from pipeline.dataset.files.shards import publish, publish_json, rows_table, write_rows
+from pipeline.dataset.files.stored_planes import pack
+from tests.pipeline.datasets import plain_manifest
 
 Moves = list[dict[str, Any]] | None
 
@@ -48,34 +49,20 @@ def dataset(
     directory.mkdir(parents=True, exist_ok=True)
     count = len(rows["planes"])
     columns = {name: column for name, column in rows.items() if name != "planes"}
-    table = planes_table(rows["planes"], columns)
+    table = rows_table(pack(rows["planes"], columns), columns)
     for name, values in (
         ("visits", [visits(rows, row) for row in range(count)] if visits else None),
         ("root_value", [root(row) for row in range(count)] if root else None),
     ):
         if values is not None:
-            field = schema().field(name)
-            table = table.set_column(
-                schema().get_field_index(name), field, pa.array(values, field.type)
-            )
+            at, field = table.schema.get_field_index(name), table.schema.field(name)
+            table = table.set_column(at, field, pa.array(values, field.type))
     files = []
     for split, part in (("train", table[: count - held_out]), ("val", table[count - held_out :])):
         if len(part):
-            done = publish(
-                directory,
-                f"{split}-00000-0.parquet",
-                len(part),
-                lambda target, it=part: write_rows(it, target),
-            )
-            files.append(
-                {
-                    "name": done.name,
-                    "split": split,
-                    "rows": done.rows,
-                    "bytes": done.bytes,
-                    "sha256": done.sha256,
-                }
-            )
+            write = partial(write_rows, part)
+            done = publish(directory, f"{split}-00000-0.parquet", len(part), write)
+            files.append({"split": split, **asdict(done)})
     publish_json(
         directory, "manifest.json", plain_manifest(files, games=int(rows["game"].max()) + 1)
     )

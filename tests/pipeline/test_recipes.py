@@ -34,18 +34,6 @@ def positions(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "out"
 
 
-def test_there_is_a_recipe_for_each_system() -> None:
-    systems = {
-        "bishop",
-        "alphazero19",
-        "chess-policy",
-        "chessmarro",
-        "self-learning",
-        "fianchetto-human",
-    }
-    assert {recipe.stem for recipe in RECIPES} == systems
-
-
 @each_recipe
 def test_every_command_reads_its_part(recipe: Path) -> None:
     words = ["--config", str(recipe)]

@@ -78,8 +78,7 @@ class Audit(Common):
 
     def run(self) -> dict[str, Any]:
         """Count, and write the audit into --out."""
-        from pipeline.validation.audit import audit
-        from pipeline.validation.render import audit_text, write_audit
+        from pipeline.validation.audit import audit, audit_text, write_audit
 
         require_output(self.out, AUDIT, self.datasets)
         with bar("audit") as progress:

@@ -7,6 +7,7 @@ Axes: R rows, P planes, C columns, W words of a row or of a packed position, K p
 """
 
 from collections.abc import Mapping
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -35,37 +36,24 @@ assert _ROW == MOVE_PLANES + TYPES
 
 @njit(**BORROWING)
 def split_planes(rows_RP: Any, pieces_CR: Any, groups: Any) -> None:
-    """Copy planes, uint64[R, 77], to columns: 0..12 to `pieces_CR`, uint64[13, R], the others to
-    `groups`, uint64[R, W] each.
+    """Copy planes, uint64[R, 77], to columns: 0..12 to uint64[13, R], the others to `groups`.
 
-    The W are those of WIDTHS. All arrays are contiguous.
+    Each of the groups is uint64[R * W] with a W of WIDTHS. All arrays are contiguous.
     """
     words = rows_RP.reshape(-1)
     a, b, c, d, e, f = groups
-    a, b, c, d, e, f = (
-        a.reshape(-1),
-        b.reshape(-1),
-        c.reshape(-1),
-        d.reshape(-1),
-        e.reshape(-1),
-        f.reshape(-1),
-    )
     for row in range(len(rows_RP)):
         at, narrow, wide = row * _ROW, 8 * row, 24 * row
         for plane in range(PIECES):
             pieces_CR[plane, row] = words[at + plane]
         for plane in range(8):
             a[narrow + plane] = words[at + 13 + plane]
-        for plane in range(8):
             b[narrow + plane] = words[at + 21 + plane]
-        for plane in range(8):
             c[narrow + plane] = words[at + 29 + plane]
-        for plane in range(8):
             d[narrow + plane] = words[at + 37 + plane]
+            f[narrow + plane] = words[at + 69 + plane]
         for plane in range(24):
             e[wide + plane] = words[at + 45 + plane]
-        for plane in range(8):
-            f[narrow + plane] = words[at + 69 + plane]
 
 
 @njit(**BORROWING)
@@ -73,30 +61,18 @@ def join_planes(pieces_CR: Any, groups: Any, out_RP: Any) -> None:
     """Copy columns to planes, contiguous uint64[R, 77]: the inverse of `split_planes`."""
     words = out_RP.reshape(-1)
     a, b, c, d, e, f = groups
-    a, b, c, d, e, f = (
-        a.reshape(-1),
-        b.reshape(-1),
-        c.reshape(-1),
-        d.reshape(-1),
-        e.reshape(-1),
-        f.reshape(-1),
-    )
     for row in range(len(out_RP)):
         at, narrow, wide = row * _ROW, 8 * row, 24 * row
         for plane in range(PIECES):
             words[at + plane] = pieces_CR[plane, row]
         for plane in range(8):
             words[at + 13 + plane] = a[narrow + plane]
-        for plane in range(8):
             words[at + 21 + plane] = b[narrow + plane]
-        for plane in range(8):
             words[at + 29 + plane] = c[narrow + plane]
-        for plane in range(8):
             words[at + 37 + plane] = d[narrow + plane]
+            words[at + 69 + plane] = f[narrow + plane]
         for plane in range(24):
             words[at + 45 + plane] = e[wide + plane]
-        for plane in range(8):
-            words[at + 69 + plane] = f[narrow + plane]
 
 
 # ---------------------------------------------------------------- positions
@@ -113,21 +89,16 @@ VALID, NO_KINGS, MANY_MOVES, ILLEGAL_LABEL = range(4)
 
 @njit(**BORROWING)
 def pack_positions(rows_RP: Any, castling_R: Any, ep_file_R: Any, out_RW: Any) -> None:
-    """Pack planes, castling rights and en-passant files (uint8[R]) into `out_RW`, uint64[R,
-    PACKED].
-    """
+    """Pack planes, castling rights and en-passant files (uint8) into uint64[R, PACKED]."""
     for row in range(len(rows_RP)):
-        planes = rows_RP[row]
-        out_RW[row, 0], out_RW[row, 1], out_RW[row, 2], out_RW[row, 3] = piece_codes(planes)
-        out_RW[row, 4] = (
-            planes[TURN] & U(1) | U(castling_R[row]) << U(8) | U(ep_file_R[row]) << U(16)
-        )
+        planes, out = rows_RP[row], out_RW[row]
+        out[0], out[1], out[2], out[3] = piece_codes(planes)
+        out[4] = planes[TURN] & U(1) | U(castling_R[row]) << U(8) | U(ep_file_R[row]) << U(16)
 
 
 @njit(**BORROWING)
 def pack_columns(boards: Any, black_R: Any, castling_R: Any, ep_file_R: Any, out_RW: Any) -> Any:
-    """Pack a compact shard's columns into `out_RW`: four uint64[R]; turn (0 or 1), castling and
-    en-passant file, uint8[R].
+    """Pack a compact shard's columns, four uint64[R] and three uint8[R], into `out_RW`.
 
     Return the first row (int64) with a piece code above 12, or -1.
     """
@@ -135,13 +106,9 @@ def pack_columns(boards: Any, black_R: Any, castling_R: Any, ep_file_R: Any, out
     for row in range(U(len(out_RW))):
         if d[row] & c[row] & (b[row] | a[row]) != EMPTY:
             return np.int64(row)
-        out_RW[row, 0], out_RW[row, 1], out_RW[row, 2], out_RW[row, 3] = (
-            a[row],
-            b[row],
-            c[row],
-            d[row],
-        )
-        out_RW[row, 4] = U(black_R[row]) | U(castling_R[row]) << U(8) | U(ep_file_R[row]) << U(16)
+        out = out_RW[row]
+        out[0], out[1], out[2], out[3] = a[row], b[row], c[row], d[row]
+        out[4] = U(black_R[row]) | U(castling_R[row]) << U(8) | U(ep_file_R[row]) << U(16)
     return np.int64(-1)
 
 
@@ -162,7 +129,7 @@ def _unpack_one(packed_W: Any, position: Any) -> None:
     position[9] = ~a & b & high
     position[10] = a & b & high
     position[11] = ~a & ~b & c & d
-    state = packed_W[4]
+    state = packed_W[BOARDS]
     position[TURN] = ALL if state & U(1) else EMPTY
     rights = state >> U(8)
     position[CASTLING] = (
@@ -204,30 +171,23 @@ def unpack_positions(packed_RW: Any, labels_R: Any, position: Any, out_RP: Any) 
     return np.int64(-1), VALID
 
 
-TILE_ROWS = 64
+SPLIT_ROWS = 64
 """Rows whose planes are computed before they are split: 39 kB, which fit into the first-level
 cache."""
 
 
 @njit(cache=True, nogil=True)
 def split_positions(packed_RW: Any, pieces_CR: Any, groups: Any) -> None:
-    """Write the planes of packed positions, all of them valid, to columns as `split_planes`
-    does.
-    """
-    scratch = np.empty((TILE_ROWS, _ROW), dtype=np.uint64)
+    """Write the planes of packed positions, all valid, to columns as `split_planes` does."""
+    scratch = np.empty((SPLIT_ROWS, _ROW), dtype=np.uint64)
     none, position = np.empty(0, dtype=np.uint16), np.zeros(WORDS, dtype=np.uint64)
     a, b, c, d, e, f = groups
-    for first in range(0, len(packed_RW), TILE_ROWS):
-        last = min(first + TILE_ROWS, len(packed_RW))
+    for first in range(0, len(packed_RW), SPLIT_ROWS):
+        last = min(first + SPLIT_ROWS, len(packed_RW))
         unpack_positions(packed_RW[first:last], none, position, scratch)
-        tile = (
-            a[first:last],
-            b[first:last],
-            c[first:last],
-            d[first:last],
-            e[first:last],
-            f[first:last],
-        )
+        low, high = 8 * first, 8 * last
+        narrow = a[low:high], b[low:high], c[low:high], d[low:high]
+        tile = (*narrow, e[24 * first : 24 * last], f[low:high])
         split_planes(scratch[: last - first], pieces_CR[:, first:last], tile)
 
 
@@ -275,9 +235,7 @@ prefetch: Any = intrinsic(_prefetch_line)
 
 @njit(**BORROWING)
 def gather_rows(rows_RP: Any, picked_R: Any, out_RP: Any) -> None:
-    """Copy the picked rows (int64) of `rows_RP` (contiguous uint64) to `out_RP`, in the order of
-    `picked_R`.
-    """
+    """Copy the picked rows (int64) of contiguous uint64 rows to `out_RP`, in their order."""
     count, width = len(picked_R), rows_RP.shape[1]
     words = rows_RP.reshape(-1)
     for row in range(count):
@@ -293,9 +251,7 @@ def gather_rows(rows_RP: Any, picked_R: Any, out_RP: Any) -> None:
 def _take_columns(
     numbers_RC: Any, first: Any, picked_K: Any, begin: Any, end: Any, out_CK: Any
 ) -> None:
-    """Copy the picked records' numbers, from number `first` on, to `out_CK`, for the picks `begin`
-    to `end`.
-    """
+    """Copy numbers of the picks `begin` to `end`, from number `first` on, to `out_CK`."""
     numbers, width = numbers_RC.reshape(-1), U(numbers_RC.shape[1])
     for column in range(len(out_CK)):
         out, number = out_CK[column], U(first + column)
@@ -307,9 +263,8 @@ def _take_columns(
 def _gather_columns(views: Any, picked_K: Any, outs: Any) -> None:
     """Copy the picked records (int64) to columns: `outs`, uint64, uint32, uint16 and uint8 [C, K].
 
-    `views` are the records as contiguous numbers of the same widths, [R, .]; a record begins with
-    the columns of `outs`. The next tile of records is prefetched while the columns of a tile are
-    copied.
+    `views` are the records as numbers of the same widths, [R, .]; a record begins with the columns.
+    The next tile of records is prefetched while the columns of a tile are copied.
     """
     eights, fours, twos, ones = views
     out8_CK, out4_CK, out2_CK, out1_CK = outs
@@ -335,18 +290,13 @@ class Records:
 
     def __init__(self, records_R: NDArray[Any]) -> None:
         """Use records of whole words: columns ordered by BYTES, then the padding UNUSED."""
-        kinds = {
-            name: kind
-            for name, (kind, *_) in (records_R.dtype.fields or {}).items()
-            if name != UNUSED
-        }
+        kinds = {name: records_R.dtype[name] for name in records_R.dtype.names or ()}
+        kinds.pop(UNUSED, None)
         self.records_R = records_R
         self.fields = [
             [one for one in kinds.items() if one[1].itemsize == width] for width in BYTES
         ]
-        assert [name for some in self.fields for name, _ in some] == list(kinds), (
-            "wider columns are the first"
-        )
+        assert list(chain(*self.fields)) == list(kinds.items()), "wider columns are the first"
         self.views = tuple(
             records_R.view(f"u{width}").reshape(len(records_R), -1) for width in BYTES
         )

@@ -1,40 +1,209 @@
-"""The manifest of a dataset, which is published last: a folder without one is not a dataset.
+"""The manifest of a dataset, which is published last, and the other JSON files of datasets.
 
-Stability: FORMAT_VERSION, ENCODING_VERSION and `moves_hash()` stand in it; a changed column or bit
-is a new version.
+A file is read with engine/json_files.py, checked against its schema once, and used as a plain dict.
+Fields that a schema does not name are allowed: some commands add their own. Stability:
+FORMAT_VERSION, ENCODING_VERSION and `moves_hash()` stand in the manifest; a changed column or bit
+is a new version, and a required field has been written since the version that its file must have.
 """
 
-from pathlib import Path
-from typing import Any
+from collections import Counter
+from pathlib import Path, PurePath
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from engine.encoding.planes import ENCODING_VERSION, moves_hash
 from engine.json_files import check, read_json, shown
-from pipeline.dataset.files.columns import FORMAT_VERSION
-from pipeline.dataset.files.layout import LARGEST_MANIFEST, MANIFEST
+from pipeline.dataset.files.columns import FORMAT_VERSION, GAMES, MANIFEST, ROW_GROUP, SPLITS, Form
 from pipeline.errors import DatasetError
 from pipeline.storage.job_folder import BUILDING
+
+LARGEST_MANIFEST = 1 << 28
+"""Bytes of the largest manifest that is read."""
+MOST_GAMES = 1 << 32
+"""Games that the column `game` can number, a uint32."""
+
+
+def _file_name(value: object) -> object:
+    """Refuse anything but a bare file name: it would be outside the dataset."""
+    bare = isinstance(value, str) and value not in ("", ".", "..") and PurePath(value).name == value
+    if not bare or not str(value).isprintable() or "\\" in str(value):
+        raise ValueError(f"names a file outside the dataset: {shown(value)}")
+    return value
+
+
+def _one_line(value: object) -> object:
+    if not isinstance(value, str) or not value or not value.isprintable():
+        raise ValueError(f"{shown(value)} is no name")
+    return value
+
+
+Count = Annotated[int, Field(ge=0, le=1 << 53)]
+Games = Annotated[int, Field(ge=0, le=MOST_GAMES)]
+Number = Annotated[float, Field(allow_inf_nan=False)]
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+FileName = Annotated[str, BeforeValidator(_file_name), Field(max_length=200)]
+Name = Annotated[str, BeforeValidator(_one_line), Field(max_length=4096)]
+Text = Annotated[str, Field(max_length=1 << 16)]
+
+
+class Schema(BaseModel):
+    """A JSON object: values are not converted to other types, and other fields are allowed."""
+
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+
+class FileEntry(Schema):
+    """A file of a dataset, in its manifest or in the note of a chunk."""
+
+    name: FileName
+    split: Literal["train", "val", "test"] | None
+    rows: Count
+    bytes: Count
+    sha256: Sha256
+
+
+class SourceEntry(Schema):
+    """A dump that a dataset was made of."""
+
+    name: Text
+    bytes: Count
+    sha256: Sha256
+    damage: Text
+
+
+class GameCounts(Schema):
+    """Games that were read, used and dropped, by reason."""
+
+    read: Games
+    used: Count
+    dropped: dict[str, Count]
+
+
+class Example(Schema):
+    """The first game that was dropped for a reason; `text` is cut and escaped."""
+
+    where: Text
+    text: Text
+
+
+class PositionCounts(Schema):
+    """Positions by split."""
+
+    total: Count
+    train: Count
+    val: Count
+    test: Count
+
+
+class Manifest(Schema):
+    """manifest.json of a dataset. Its counts agree with each other."""
+
+    planes: Form
+    """How shards hold planes."""
+    row_group: Annotated[int, Field(ge=1, le=ROW_GROUP)]
+    """Rows of each row group of a shard but its last, so that footers need not be read to count."""
+    sources: list[SourceEntry]
+    config: dict[str, Any]
+    games: GameCounts
+    examples: dict[str, Example] = {}
+    positions: PositionCounts
+    positions_dropped: dict[str, Count] = {}
+    bytes_per_position: Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
+    label_collisions: Count
+    files: list[FileEntry]
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        """Compare the counts with those of the files."""
+        rows: Counter[str | None] = Counter()
+        for entry in self.files:
+            if entry.name != GAMES:
+                rows[entry.split] += entry.rows
+            elif entry.split is not None or entry.rows != self.games.read:
+                raise ValueError(f"games.read is {self.games.read}, not the rows of {GAMES}")
+        if len({entry.name for entry in self.files}) < len(self.files):
+            raise ValueError("files names a file twice")
+        counts = {split: rows[split] for split in SPLITS}
+        counts["total"] = sum(counts.values())
+        for name, count in counts.items():
+            if getattr(self.positions, name) != count:
+                raise ValueError(f"positions.{name} is not the {count} rows of its files")
+        if self.games.used > self.games.read:
+            raise ValueError(f"games.used is {self.games.used} of {self.games.read} that were read")
+        return self
+
+
+class NotedExample(Schema):
+    """The first game of a chunk that was dropped for a reason."""
+
+    source: Count
+    offset: Count
+    site: Text
+    text: Text
+
+
+class ChunkNote(Schema):
+    """.building/parts/00000.json: the results of a finished chunk of an ingest."""
+
+    text_sha256: Sha256
+    config: str = ""
+    """A generation of self-play has one writer and leaves it out."""
+    games: Games
+    status: dict[str, Count]
+    examples: dict[str, NotedExample] = {}
+    rows: Count
+    rows_dropped: dict[str, Count]
+    label_collisions: Count
+    files: list[FileEntry]
+    names: dict[str, Count] = {}
+    """Most frequent player names, noted by a chunk that has no move of the wanted players."""
+
+
+class Joined(Schema):
+    """A dataset of a training set."""
+
+    name: Name
+    path: Name
+    manifest_sha256: Sha256
+    held_out: Annotated[str, Field(pattern=r"^(all|none|[0-9]{4}\.[0-9]{2}\.[0-9]{2})$")]
+    """The first day of the games that are held out, or all, or none."""
+    why: Text
+    held_rows: dict[FileName, list[Count]]
+    """Rows that are held out of each row group, by file, where `held_out` is a day."""
+    first_date: Text | None = None
+    last_date: Text | None = None
+
+
+class TrainingSet(Schema):
+    """training_set.json."""
+
+    config: dict[Literal["hold_out"], Name]
+    positions: dict[Literal["train", "val", "test", "latest"], Count]
+    games_on_both_sides: dict[Literal["val", "test", "latest"], Count]
+    datasets: Annotated[list[Joined], Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        if len({entry.name for entry in self.datasets}) < len(self.datasets):
+            raise ValueError("datasets: two have the same name")
+        return self
 
 
 def read_manifest(directory: Path) -> dict[str, Any]:
     """Read and check a dataset's manifest.
 
-    Raises DatasetError for a folder without one, one that does not fit
-    pipeline/dataset/files/schemas.py, or another format or encoding.
+    Raises DatasetError for a folder without one, a damaged one, or another format or encoding.
     """
     path = directory / MANIFEST
     if not directory.is_dir():
-        raise DatasetError(
-            f"{directory} is not a directory: a dataset is made by `fianchetto ingest DUMP --out "
-            f"DIR`"
-        )
+        how = "a dataset is made by `fianchetto ingest DUMP --out DIR`"
+        raise DatasetError(f"{directory} is not a directory: {how}")
     if not path.is_file():
-        hint = (
-            "an ingest was stopped there: run it again to finish"
-            if (directory / BUILDING).is_dir()
-            else "no dataset"
-        )
+        stopped = "an ingest was stopped there: run it again to finish"
+        hint = stopped if (directory / BUILDING).is_dir() else "no dataset"
         raise DatasetError(f"{directory} has no {MANIFEST} ({hint})")
-    manifest = read_json(path, DatasetError, largest=LARGEST_MANIFEST)
+    manifest: dict[str, Any] = read_json(path, DatasetError, largest=LARGEST_MANIFEST)
     if not isinstance(manifest, dict):
         raise DatasetError(f"{path} is not a manifest of this project")
     versions = {
@@ -44,23 +213,19 @@ def read_manifest(directory: Path) -> dict[str, Any]:
     }
     for name, ours in versions.items():
         if manifest.get(name) != ours:
-            raise DatasetError(
-                f"{path} has {name} {shown(manifest.get(name))}, this program {ours!r}",
-                remedy="ingest the dump again",
-                code="damaged",
-            )
-    # pydantic, which workers that encode do without
-    from pipeline.dataset.files.schemas import Manifest
-
+            raise damaged(f"{path} has {name} {shown(manifest.get(name))}, this program {ours!r}")
     check(path, manifest, Manifest, DatasetError, hint=": it is damaged")
     return manifest
 
 
 def read_note(path: Path) -> dict[str, Any]:
     """Read and check the note of a chunk of an unfinished ingest; raises DatasetError."""
-    from pipeline.dataset.files.schemas import ChunkNote
-
-    note = read_json(path, DatasetError)
+    note: dict[str, Any] = read_json(path, DatasetError)
     hint = f": it is damaged; delete {path.parents[2]} and ingest again"
     check(path, note, ChunkNote, DatasetError, hint=hint)
-    return note  # type: ignore[no-any-return]
+    return note
+
+
+def damaged(problem: str) -> DatasetError:
+    """Return the error for a file that is not what this program wrote."""
+    return DatasetError(problem, remedy="ingest the dump again", code="damaged")

@@ -35,19 +35,19 @@ from pipeline.dataset.files.columns import (
     schema,
     writer_options,
 )
-from pipeline.dataset.files.layout import GAMES as GAMES
-from pipeline.dataset.files.layout import MANIFEST as MANIFEST
-from pipeline.dataset.files.layout import MOST_GAMES
-from pipeline.dataset.files.layout import ROW_GROUP as ROW_GROUP
-from pipeline.dataset.files.layout import SPLITS as SPLITS
+from pipeline.dataset.files.columns import GAMES as GAMES
+from pipeline.dataset.files.columns import MANIFEST as MANIFEST
+from pipeline.dataset.files.columns import ROW_GROUP as ROW_GROUP
+from pipeline.dataset.files.columns import SPLITS as SPLITS
+from pipeline.dataset.files.manifest import MOST_GAMES, damaged
 from pipeline.dataset.files.manifest import read_manifest as read_manifest
 from pipeline.dataset.files.manifest import read_note as read_note
 from pipeline.dataset.files.stored_planes import (
+    PACKED_WITH,
     array_numbers,
     packed_from,
     plane_arrays,
     planes_from,
-    read_columns,
     unpack,
     whole_column,
 )
@@ -58,14 +58,16 @@ from pipeline.storage.stores import open_for_arrow
 from pipeline.storage.stores import publish as publish
 from pipeline.storage.stores import publish_json as publish_json
 
+Batch = dict[str, NDArray[Any]]
+"""Rows as numpy arrays by column."""
+
 # ---------------------------------------------------------------- rows written
 
 
 def rows_table(
     packed_RW: NDArray[np.uint64], columns: Mapping[str, NDArray[Any]], form: Form = "all"
 ) -> pa.Table:
-    """Return a shard's table of packed positions (pipeline/dataset/files/stored_planes.py) and the
-    other columns.
+    """Return a shard's table of packed positions and the other columns.
 
     BATCH_SENTINELS stand for null. `visits` and `root_value` are null if they are not given;
     optional columns are left out.
@@ -73,13 +75,13 @@ def rows_table(
     arrays = plane_arrays(packed_RW, form)
     wanted = schema(form, columns.keys())
     for field in list(wanted)[len(arrays) :]:
-        if field.name not in columns:
+        if field.name in columns:
+            values = columns[field.name].astype(field.type.to_pandas_dtype(), copy=False)
+            missing = BATCH_SENTINELS.get(field.name)
+            arrays.append(number_array(values, None if missing is None else values != missing))
+        else:
             assert field.nullable, f"column {field.name} is missing"
             arrays.append(pa.nulls(len(packed_RW), field.type))
-            continue
-        values = columns[field.name].astype(field.type.to_pandas_dtype(), copy=False)
-        missing = BATCH_SENTINELS.get(field.name)
-        arrays.append(number_array(values, None if missing is None else values != missing))
     return pa.Table.from_arrays(arrays, schema=wanted)
 
 
@@ -101,8 +103,9 @@ def write_packed(
 
 
 def game_numbers(game_R: NDArray[Any], first_game: int) -> NDArray[np.uint32]:
-    """Return the column `game` of rows whose games are numbered within a chunk; DatasetError above
-    MOST_GAMES.
+    """Return the column `game` of rows whose games are numbered within a chunk.
+
+    Raises DatasetError above MOST_GAMES.
     """
     number_R = game_R.astype(np.int64) + first_game
     if len(number_R) and not 0 <= int(number_R.min()) <= int(number_R.max()) < MOST_GAMES:
@@ -121,96 +124,16 @@ def earlier_columns(
     return dict(zip(EARLIER_MOVES, moves_HK, strict=False))
 
 
-# ---------------------------------------------------------------- rows read
-
-Batch = dict[str, NDArray[Any]]
-"""Rows as numpy arrays by column."""
-
-
-def batch_columns(table: pa.Table) -> Batch:
-    """Convert a table's columns, those of planes left out, to numpy arrays by name.
-
-    Null is BATCH_SENTINELS, or NaN for floats. `visits` is an array of objects: None for null, else
-    the records `label` and `share` of its moves.
-    """
-    batch: Batch = {}
-    for field in table.schema:
-        if field.name in _PLANES:
-            continue
-        column = whole_column(table.column(field.name))
-        if field.name == "visits":
-            batch[field.name] = _visits(column)
-        else:
-            if column.null_count:
-                column = column.fill_null(BATCH_SENTINELS.get(field.name, float("nan")))
-            batch[field.name] = array_numbers(column)
-    return batch
-
-
-_PLANES = {column.name for columns in PLANE_COLUMNS.values() for column in columns}
-
-
-def null_column(name: str, rows: int) -> NDArray[Any]:
-    """Return a batch's column of nulls, for an optional column that a shard lacks."""
-    kind = OPTIONAL[name].type.to_pandas_dtype()
-    return np.full(rows, BATCH_SENTINELS.get(name, np.nan), dtype=kind)
-
-
-def _visits(column: pa.ListArray) -> NDArray[Any]:
-    """Return each row's visits, views of one array of records; None for null."""
-    rows = np.empty(len(column), dtype=object)
-    if column.null_count == len(column):
-        return rows
-    moves = column.values
-    records = np.empty(len(moves), dtype=[("label", np.uint16), ("share", np.float32)])
-    for name, values in zip(("label", "share"), moves.flatten(), strict=True):
-        records[name] = values.fill_null(0).to_numpy()
-    ends = column.offsets.to_numpy()
-    for row in np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False)):
-        rows[row] = records[ends[row] : ends[row + 1]]
-    return rows
-
-
-def check_values(name: str, values_R: NDArray[Any], games: int | None = None) -> None:
-    """Raise ValueError, naming column and row, for a value outside the column's bounds; `games`
-    bounds the column `game`.
-    """
-    column = BY_NAME[name]
-    bounds = (0, games - 1) if name == "game" and games is not None else column.bounds
-    if bounds is None or not len(values_R):
-        return
-    low, high = bounds
-    if low <= values_R.min() <= values_R.max() <= high:
-        return
-    wrong = (values_R < low) | (values_R > high)  # NaN, which stands for null, compares false
-    for valid in (column.none, column.null):
-        if valid is not None:
-            wrong &= values_R != valid
-    require_valid(name, values_R, wrong)
-
-
-def require_valid(
-    name: str, values: NDArray[Any], wrong: NDArray[np.bool_], why: str = "out of range"
-) -> None:
-    """Raise ValueError, naming column and row, if any value is wrong."""
-    if wrong.any():
-        row = int(np.argmax(wrong))
-        raise ValueError(f"{name} is {values[row]} in row {row} of a row group, {why}")
-
-
 # ---------------------------------------------------------------- shards read
 
+BROKEN = (OSError, ValueError, LookupError, OverflowError, MemoryError, pa.ArrowException)
+"""Errors of readers of damaged files."""
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Errors of writing to a full disk."""
 ROW_BYTES = 2 * 8 * (PLANES + MAX_MOVES)
 """Bytes that a row takes at most: its planes and a search's moves, twice for dictionaries."""
 SLACK = 1 << 20
 """Bytes of a row group's dictionaries and headers."""
-
-
-def damaged(problem: str) -> DatasetError:
-    """Return the error for a file that is not what this program wrote."""
-    return DatasetError(problem, remedy="ingest the dump again", code="damaged")
 
 
 @contextmanager
@@ -220,15 +143,7 @@ def reading(path: Path, what: str = "a shard") -> Iterator[None]:
         yield
     except UserError:
         raise
-    except (
-        OSError,
-        ValueError,
-        KeyError,
-        IndexError,
-        OverflowError,
-        MemoryError,
-        pa.ArrowException,
-    ) as error:
+    except BROKEN as error:
         if isinstance(error, OSError) and error.errno in FULL:
             raise  # Numba was storing a kernel: the file is sound
         said = shown(" ".join(str(error).split()) or type(error).__name__, 200, quote=False)
@@ -264,14 +179,10 @@ def group_rows(footer: pq.FileMetaData) -> list[int]:
 class ShardReader:
     """An open shard, read by row groups."""
 
-    def __init__(
-        self, path: Path, file: pq.ParquetFile, wanted: NDArray[np.bool_] | None = None
-    ) -> None:
-        """Read an open file whose footer has been checked: the rows of `wanted` games [G], or
-        all.
-        """
+    def __init__(self, file: pq.ParquetFile, wanted: NDArray[np.bool_] | None = None) -> None:
+        """Read the rows of `wanted` games, bool[G], or all, of a file with a checked footer."""
         metadata = file.metadata
-        self.path, self.file, self.wanted = path, file, wanted
+        self.file, self.wanted = file, wanted
         self.form = form_of(metadata.schema.names)
         self.groups = group_rows(metadata)
         """Rows of each row group."""
@@ -287,8 +198,7 @@ class ShardReader:
         *,
         packed: bool = False,
     ) -> Batch:
-        """Return a row group as `batch_columns` does; optional columns that the shard lacks are
-        null.
+        """Return the columns of a row group, those of optional columns that it lacks as nulls.
 
         `games` is the number of games of the dataset. Planes are written to `planes_RP`, uint64[R,
         77], if it is given. With `packed`, the planes of a compact shard are packed positions,
@@ -297,42 +207,34 @@ class ShardReader:
         """
         if packed and self.form != "compact":
             raise ValueError("its planes are not compact, though the manifest says so")
-        others, planes = self._stored(columns), "planes" in columns
-        table = read_columns(self.file, group, self.form, others, planes=planes)
-        batch = batch_columns(table.select(others))
+        named = columns if self.wanted is None else dict.fromkeys((*columns, "game"))
+        lacking = [name for name in named if name in OPTIONAL and name not in self.optional]
+        others = [name for name in named if name != "planes" and name not in lacking]
+        stored = list(others)
+        if "planes" in columns:
+            stored += [column.name for column in PLANE_COLUMNS[self.form]]
+            stored += PACKED_WITH if self.form == "compact" else ()
+        table = self.file.read_row_group(
+            group, columns=list(dict.fromkeys(stored)), use_threads=False
+        )
+        batch = {name: _numbers(table, name) for name in others}
         if packed:
             words_RW = packed_from(table)
+            # without visits, planes are checked where they are made
             moves = {"planes": unpack(words_RW)} if "visits" in batch else {}
             check_rows(batch | moves, games)
             batch["planes"] = words_RW
         else:
-            if planes:
+            if "planes" in columns:
                 batch["planes"] = planes_from(table, planes_RP)
             check_rows(batch, games)
-        return self._select(batch | self._missing(group, columns), columns)
-
-    def _stored(self, columns: Sequence[str]) -> list[str]:
-        """Return the named columns that the file has, without planes, and those that `_select`
-        needs.
-        """
-        names = columns if self.wanted is None else dict.fromkeys((*columns, "game"))
-        return [
-            name
-            for name in names
-            if name != "planes" and (name in self.optional or name not in OPTIONAL)
-        ]
-
-    def _select(self, batch: Batch, columns: Sequence[str]) -> Batch:
-        """Return the columns of the rows of wanted games."""
+        for name in lacking:
+            kind = OPTIONAL[name].type.to_pandas_dtype()
+            batch[name] = np.full(len(table), BATCH_SENTINELS.get(name, np.nan), dtype=kind)
         if self.wanted is None:
             return batch
         picked = np.flatnonzero(self.wanted[batch["game"]])
         return {name: batch[name][picked] for name in columns}
-
-    def _missing(self, group: int, columns: Sequence[str]) -> Batch:
-        """Return columns of nulls for the optional columns that the file lacks."""
-        lacking = (name for name in columns if name in OPTIONAL and name not in self.optional)
-        return {name: null_column(name, self.groups[group]) for name in lacking}
 
 
 @contextmanager
@@ -354,19 +256,51 @@ def open_shard(
     ):
         if metadata is None:
             check_footer(path, file.metadata, groups)
-        yield ShardReader(path, file, wanted)
+        yield ShardReader(file, wanted)
+
+
+def _numbers(table: pa.Table, name: str) -> NDArray[Any]:
+    """Return a column as numpy: null is BATCH_SENTINELS, or NaN for floats.
+
+    `visits` are objects: None for null, else the records `label` and `share` of the moves.
+    """
+    column = whole_column(table.column(name))
+    if name == "visits":
+        return _visits(column)
+    if column.null_count:
+        column = column.fill_null(BATCH_SENTINELS.get(name, float("nan")))
+    return array_numbers(column)
+
+
+def _visits(column: pa.ListArray) -> NDArray[Any]:
+    """Return each row's visits, views of one array of records; None for null."""
+    rows = np.empty(len(column), dtype=object)
+    if column.null_count == len(column):
+        return rows
+    moves = column.values
+    records = np.empty(len(moves), dtype=[("label", np.uint16), ("share", np.float32)])
+    for name, values in zip(("label", "share"), moves.flatten(), strict=True):
+        records[name] = values.fill_null(0).to_numpy()
+    ends = column.offsets.to_numpy()
+    for row in np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False)):
+        rows[row] = records[ends[row] : ends[row + 1]]
+    return rows
+
+
+# ---------------------------------------------------------------- values checked
 
 
 def check_rows(rows: Batch, games: int | None = None) -> None:
-    """Raise ValueError, naming column and row, for values outside of the format, in those columns
-    that are given.
+    """Raise ValueError, naming column and row, for values outside of the format.
+
+    Columns that are not given are not checked; `games` bounds the column `game`.
     """
     for name, values in rows.items():
         if name not in ("planes", "visits"):
-            check_values(name, values, games)
+            _check_bounds(name, values, games)
     if "label" in rows and "plies" in rows:
         unknown = (rows["label"] == NO_LABEL) & (rows["plies"] > 0)
-        require_valid("label", rows["label"], unknown, "in a game, where each move is known")
+        _require("label", rows["label"], unknown, "in a game, where each move is known")
     if "planes" in rows:
         try:
             check_planes(rows["planes"])
@@ -376,9 +310,33 @@ def check_rows(rows: Batch, games: int | None = None) -> None:
             known = np.flatnonzero(rows["label"] != NO_LABEL)
             wrong = np.zeros(len(rows["label"]), dtype=np.bool_)
             wrong[known] = ~_legal(rows["planes"], known, rows["label"][known])
-            require_valid("label", rows["label"], wrong, "no legal move of its row")
+            _require("label", rows["label"], wrong, "no legal move of its row")
     if "visits" in rows:
         _check_visits(rows)
+
+
+def _check_bounds(name: str, values_R: NDArray[Any], games: int | None) -> None:
+    column = BY_NAME[name]
+    bounds = (0, games - 1) if name == "game" and games is not None else column.bounds
+    if bounds is None or not len(values_R):
+        return
+    low, high = bounds
+    if low <= values_R.min() <= values_R.max() <= high:
+        return
+    wrong = (values_R < low) | (values_R > high)  # NaN, which stands for null, compares false
+    for valid in (column.none, column.null):
+        if valid is not None:
+            wrong &= values_R != valid
+    _require(name, values_R, wrong)
+
+
+def _require(
+    name: str, values: NDArray[Any], wrong: NDArray[np.bool_], why: str = "out of range"
+) -> None:
+    """Raise ValueError, naming column and row, if any value is wrong."""
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        raise ValueError(f"{name} is {values[row]} in row {row} of a row group, {why}")
 
 
 def _legal(
@@ -400,8 +358,8 @@ def _check_visits(rows: Batch) -> None:
     moves_N = np.concatenate([moves for _, moves in searched])
     rows_N = np.repeat([row for row, _ in searched], [len(moves) for _, moves in searched])
     labels_N, shares_N = moves_N["label"], moves_N["share"]
-    require_valid("visits.label", labels_N, labels_N >= LABELS)
-    require_valid("visits.share", shares_N, ~((shares_N >= 0) & (shares_N <= 1)))
+    _require("visits.label", labels_N, labels_N >= LABELS)
+    _require("visits.share", shares_N, ~((shares_N >= 0) & (shares_N <= 1)))
     if "planes" in rows:
         legal = _legal(rows["planes"], rows_N, labels_N)
-        require_valid("visits.label", labels_N, ~legal, "no legal move of its row")
+        _require("visits.label", labels_N, ~legal, "no legal move of its row")

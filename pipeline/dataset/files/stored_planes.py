@@ -1,11 +1,10 @@
 """Convert between planes and the columns that a shard stores them in.
 
-form       columns                                                                bytes a row,
-compressed
-all        twelve bitboards and the turn, a uint64 each; move planes as binary     48     any reader
-has all 77 planes
-compact    four bits of each square's piece code as four uint64; the turn          16     this
-module computes the 77 planes
+form      columns                                                                 bytes compressed
+all       twelve bitboards and the turn, a uint64 each; move planes as binary     48 a row
+compact   four bits of each square's piece code as four uint64; the turn          16 a row
+
+Any reader has all 77 planes of the first form; this module computes those of the second.
 
 A packed position (uint64[R, PACKED]) holds what a compact shard stores of a row; its planes are
 computed from it.
@@ -13,12 +12,11 @@ computed from it.
 Axes: R rows, P planes, W words of a packed position, C columns.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from engine.board.position import COUNTERS, MAX_MOVES, WORDS
@@ -28,7 +26,6 @@ from pipeline.dataset.files.columns import (
     BOARD_COLUMNS,
     MOVE_COLUMNS,
     PIECE_COLUMNS,
-    PLANE_COLUMNS,
     Form,
     form_of,
 )
@@ -63,26 +60,19 @@ def number_array(values: NDArray[Any], known: NDArray[np.bool_] | None = None) -
     worker's start-up time.
     """
     values = np.ascontiguousarray(values)
-    valid = (
-        None
-        if known is None or known.all()
-        else pa.py_buffer(np.packbits(known, bitorder="little"))
-    )
-    return pa.Array.from_buffers(
-        pa.from_numpy_dtype(values.dtype), len(values), [valid, pa.py_buffer(values)]
-    )
+    valid = None
+    if known is not None and not known.all():
+        valid = pa.py_buffer(np.packbits(known, bitorder="little"))
+    kind = pa.from_numpy_dtype(values.dtype)
+    return pa.Array.from_buffers(kind, len(values), [valid, pa.py_buffer(values)])
 
 
 def array_numbers(array: pa.Array) -> NDArray[Any]:
-    """Return an Arrow array of numbers without nulls as numpy, without copying: the inverse of
-    `number_array`.
-    """
-    kind = array.type.to_pandas_dtype()
+    """Return an Arrow array of numbers without nulls as numpy, without copying."""
+    kind, end = array.type.to_pandas_dtype(), array.offset + len(array)
     if not len(array):
         return np.empty(0, dtype=kind)
-    return np.frombuffer(array.buffers()[1], dtype=kind, count=array.offset + len(array))[
-        array.offset :
-    ]
+    return np.frombuffer(array.buffers()[1], dtype=kind, count=end)[array.offset :]
 
 
 def whole_column(column: pa.ChunkedArray) -> pa.Array:
@@ -93,21 +83,12 @@ def whole_column(column: pa.ChunkedArray) -> pa.Array:
     return pa.concat_arrays(pieces) if pieces else pa.nulls(0, column.type)
 
 
-def _binary(words_RC: NDArray[np.uint64]) -> pa.Array:
-    data = pa.py_buffer(np.ascontiguousarray(words_RC, dtype="<u8"))
-    return pa.FixedSizeBinaryArray.from_buffers(
-        pa.binary(8 * words_RC.shape[1]), len(words_RC), [None, data]
-    )
-
-
 def _words(array: pa.Array, words: int) -> NDArray[np.uint64]:
-    """Return the words of a binary column, uint64[R, words], without copying."""
+    """Return the words of a binary column, uint64[R * words], without copying."""
     if not len(array):
-        return np.empty((0, words), dtype=np.uint64)
-    end = array.offset + len(array)
-    return np.frombuffer(array.buffers()[1], dtype="<u8", count=words * end).reshape(end, words)[
-        array.offset :
-    ]
+        return np.empty(0, dtype=np.uint64)
+    first, end = words * array.offset, words * (array.offset + len(array))
+    return np.frombuffer(array.buffers()[1], dtype="<u8", count=end)[first:]
 
 
 # ---------------------------------------------------------------- planes to columns
@@ -118,12 +99,18 @@ def plane_arrays(packed_RW: NDArray[np.uint64], form: Form) -> list[pa.Array]:
     rows = len(packed_RW)
     if form == "all":
         pieces_CR = np.empty((len(PIECE_COLUMNS), rows), dtype=np.uint64)
-        groups = tuple(np.empty((rows, words), dtype=np.uint64) for words in MOVE_COLUMNS.values())
+        groups = tuple(np.empty(rows * words, dtype="<u8") for words in MOVE_COLUMNS.values())
         split_positions(packed_RW, pieces_CR, groups)
-        return [*map(number_array, pieces_CR), *map(_binary, groups)]
-    black = pa.py_buffer(
-        np.packbits((packed_RW[:, BOARDS] & np.uint64(1)).astype(np.bool_), bitorder="little")
-    )
+        kinds = (pa.binary(8 * words) for words in MOVE_COLUMNS.values())
+        return [
+            *map(number_array, pieces_CR),
+            *(
+                pa.FixedSizeBinaryArray.from_buffers(kind, rows, [None, pa.py_buffer(words)])
+                for kind, words in zip(kinds, groups, strict=True)
+            ),
+        ]
+    black_R = (packed_RW[:, BOARDS] & np.uint64(1)).astype(np.bool_)
+    black = pa.py_buffer(np.packbits(black_R, bitorder="little"))
     boards = [number_array(packed_RW[:, board]) for board in range(BOARDS)]
     return [*boards, pa.BooleanArray.from_buffers(pa.bool_(), rows, [None, black])]
 
@@ -163,8 +150,7 @@ def unpack(
 ) -> NDArray[np.uint64]:
     """Return the planes of packed positions, uint64[R, 77], in `out_RP` if it is given.
 
-    Raises InvalidRowError for a row that is no position, or whose label, if labels are given, is
-    not legal.
+    Raises InvalidRowError for a row that is no position, or whose label is not legal.
     """
     planes_RP = np.empty((len(packed_RW), PLANES), dtype=np.uint64) if out_RP is None else out_RP
     row, why = unpack_positions(packed_RW, labels_R, np.zeros(WORDS, dtype=np.uint64), planes_RP)
@@ -174,25 +160,21 @@ def unpack(
 
 
 def to_positions(packed_RW: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return packed positions as engine/board/position.py has them, uint64[R, 16], with counters
-    0.
-    """
+    """Return packed positions as engine/board/position.py has them, uint64[R, 16], counters 0."""
     positions = np.zeros((len(packed_RW), WORDS), dtype=np.uint64)
     unpack_to_positions(packed_RW, positions)
     return positions
 
 
 def row_positions(batch: Mapping[str, NDArray[Any]]) -> NDArray[np.uint64]:
-    """Return rows as positions that a search or a board can start from, uint64[R, 16], with all
-    their counters.
+    """Return rows as positions that a search or a board can start from, uint64[R, 16].
 
     Reads the columns `planes castling ep_file halfmove ply`. The game's earlier positions are not
     stored, so a search that starts from a row sees repetitions only below it.
     """
     positions_RW = to_positions(pack(batch["planes"], batch))
-    positions_RW[:, COUNTERS] = batch["halfmove"].astype(np.uint64) | batch["ply"].astype(
-        np.uint64
-    ) << np.uint64(16)
+    halfmove, ply = batch["halfmove"].astype(np.uint64), batch["ply"].astype(np.uint64)
+    positions_RW[:, COUNTERS] = halfmove | ply << np.uint64(16)
     return positions_RW
 
 
@@ -200,29 +182,24 @@ def row_positions(batch: Mapping[str, NDArray[Any]]) -> NDArray[np.uint64]:
 
 
 def packed_from(table: pa.Table) -> NDArray[np.uint64]:
-    """Return the packed positions of a compact shard's plane columns and PACKED_WITH; ValueError
-    for an unknown piece code.
+    """Return the packed positions of a compact shard's plane columns and PACKED_WITH.
+
+    Raises ValueError for an unknown piece code.
     """
     out_RW = np.empty((len(table), PACKED), dtype=np.uint64)
-    boards = tuple(array_numbers(whole_column(table.column(name))) for name in BOARD_COLUMNS)
-    castling, ep_file = (array_numbers(whole_column(table.column(name))) for name in PACKED_WITH)
+    names = (*BOARD_COLUMNS, *PACKED_WITH)
+    *boards, castling, ep_file = (array_numbers(whole_column(table.column(it))) for it in names)
     array = whole_column(table.column(BLACK))
-    bits = (
-        np.frombuffer(array.buffers()[1], dtype=np.uint8)
-        if len(array)
-        else np.empty(0, dtype=np.uint8)
-    )
+    bits = np.frombuffer(array.buffers()[1] if len(array) else b"", dtype=np.uint8)
     black = np.unpackbits(bits, bitorder="little")[array.offset : array.offset + len(array)]
-    row = pack_columns(boards, black, castling, ep_file, out_RW)
+    row = pack_columns(tuple(boards), black, castling, ep_file, out_RW)
     if row >= 0:
         raise ValueError(f"planes: row {row} of a row group has a piece code that does not exist")
     return out_RW
 
 
 def planes_from(table: pa.Table, out_RP: NDArray[np.uint64] | None = None) -> NDArray[np.uint64]:
-    """Return the planes, uint64[R, 77], of a table that `read_columns` has read with planes; in
-    `out_RP` if it is given.
-    """
+    """Return the planes of a table of a form's columns, uint64[R, 77], in `out_RP` if given."""
     planes_RP = np.empty((len(table), PLANES), dtype=np.uint64) if out_RP is None else out_RP
     if form_of(table.schema.names) == "compact":
         return unpack(packed_from(table), out_RP=planes_RP)
@@ -234,14 +211,3 @@ def planes_from(table: pa.Table, out_RP: NDArray[np.uint64] | None = None) -> ND
     )
     join_planes(pieces_CR, groups, planes_RP)
     return planes_RP
-
-
-def read_columns(
-    file: pq.ParquetFile, group: int, form: Form, names: Sequence[str], *, planes: bool
-) -> pa.Table:
-    """Read some columns of a row group, and with `planes` those that planes are computed from."""
-    wanted = dict.fromkeys(names)
-    if planes:
-        wanted |= dict.fromkeys([column.name for column in PLANE_COLUMNS[form]])
-        wanted |= dict.fromkeys(PACKED_WITH if form == "compact" else ())
-    return file.read_row_group(group, columns=list(wanted), use_threads=False)

@@ -17,9 +17,8 @@ from engine.encoding.planes import ENCODING_VERSION
 from engine.encoding.views import LAST_MOVES
 from engine.json_files import parse_json
 from pipeline.dataset.dataset import Dataset
-from pipeline.dataset.files.columns import FORMAT_VERSION, columns_of
+from pipeline.dataset.files.columns import FORMAT_VERSION, GAMES, columns_of
 from pipeline.dataset.files.games import read_games
-from pipeline.dataset.files.layout import GAMES
 from pipeline.defs.pages import pictures
 from pipeline.errors import DatasetError
 from pipeline.evaluation import charts

@@ -14,9 +14,6 @@ from pipeline.cli.main import main
 from pipeline.dataset.batches import Batches
 from pipeline.dataset.files.columns import FORMS
 from pipeline.dataset.files.shards import read_manifest
-from pipeline.ingest.chunk import IngestConfig
-from pipeline.ingest.job import ingest
-from tests.pipeline import datasets
 
 README = Path(__file__).parents[3] / "datasets" / "README.md"
 
@@ -28,18 +25,16 @@ def blocks(kind: str) -> Iterator[str]:
     yield from re.findall(rf"```{kind}\n(.*?)```", section, re.DOTALL)
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make the datasets that the page names."""
-    folder = tmp_path_factory.mktemp("recipes")
-    dump = datasets.dump(folder / "games.pgn", 40)
+@pytest.fixture
+def folder(made: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Work in a folder with the datasets that the page names."""
     for name, form in zip(("games", "small"), FORMS, strict=True):
-        ingest([str(dump)], folder / name, IngestConfig(planes=form, test_share=0.2), workers=1)
-    return folder
+        (tmp_path / name).symlink_to(made[form])
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
 
 
-def test_every_recipe_does_what_it_says(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(folder)
+def test_every_recipe_does_what_it_says(folder: Path) -> None:
     found: dict[str, Any] = {}
     for block in blocks("python"):
         exec(compile(block, str(README), "exec"), found)
@@ -63,7 +58,6 @@ def test_every_recipe_does_what_it_says(folder: Path, monkeypatch: pytest.Monkey
 def test_every_command_of_it_runs(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(folder)
     lines = [line for block in blocks("sh") for line in block.splitlines()]
     assert len(lines) == 2
     for line in lines:
