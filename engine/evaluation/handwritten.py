@@ -81,7 +81,7 @@ def _mates(planes: Any, word: Any, source: Any, target: Any, scratch: Any) -> An
     position[: PIECE_WORDS + 1] = planes[: PIECE_WORDS + 1]
     if word == PAWN and (source ^ target) & U(7) != EMPTY and word_on(planes, bit(target), 1) < 0:
         position[EN_PASSANT] = bit(target)
-    push(position, source, target, 0)
+    push(position, source, target, np.int64(0))
     legal_planes(position, scratch)
     return no_moves(scratch)
 

@@ -86,7 +86,7 @@ def _write_features(
     if pawn and end & RANK_8 != EMPTY:
         takes += WORTH[QUEEN] - WORTH[PAWN]
     features[TARGET] = np.uint8(target)
-    push(child, source, target, 0)
+    push(child, source, target, np.int64(0))
     # the board is in the opponent's view now: the opponent is side 0, the mover side 1
     end = bit(target ^ U(56))
     occupied = occupied_squares(child)

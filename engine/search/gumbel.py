@@ -161,7 +161,7 @@ def halving_edge(forest: Forest, slot: Int, simulation: Int, params: SearchParam
     sigma(completed Q). A proof can leave no such move: then the least visited that is not lost.
     """
     values = np.empty(MAX_MOVES, dtype=np.float64)
-    completed_values(forest, slot, 0, params, values)
+    completed_values(forest, slot, np.int64(0), params, values)
     first, count = np.int64(forest.nodes[slot, 0].first), np.int64(forest.nodes[slot, 0].count)
     most, least = np.int64(-1), np.int64(2**31)
     for place in range(count):

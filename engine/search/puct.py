@@ -145,7 +145,7 @@ def descend(
     """
     nodes, edges = path
     position[:] = forest.roots[slot]
-    index, depth = np.int64(0), 0
+    index, depth = np.int64(0), np.int64(0)  # literals would compile the callees twice
     while index >= 0:
         node = forest.nodes[slot, index]
         if node.proof != UNKNOWN or node.ending != GOES_ON:

@@ -66,7 +66,7 @@ def _needs_evaluation(forest: Forest, slot: Int, planes: Any, blank: Any, allowe
         set_ending(root, MATE if checkers > 0 else STALEMATE)
         root.count = 0
         return False
-    if expand(forest, slot, 0, planes, blank, 1.0) == EXPANDED:
+    if expand(forest, slot, np.int64(0), planes, blank, 1.0) == EXPANDED:
         restrict_root(forest, slot, allowed)
         if mark_mates_in_one(forest, slot, np.empty_like(planes)):
             root.visits = root.ended = 1
@@ -173,7 +173,7 @@ def choose_edge(forest: Forest, slot: Int, temperature: float, params: SearchPar
         return halving_edge(forest, slot, np.int64(forest.schedule.shape[1]), params)
     weights = np.empty(MAX_MOVES, dtype=np.float64)
     if params.gumbel:
-        improved_policy(forest, slot, 0, params, weights)
+        improved_policy(forest, slot, np.int64(0), params, weights)
     for index in range(root.count):
         move = forest.edges[slot, first + index]
         if not params.gumbel:

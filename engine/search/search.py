@@ -203,6 +203,9 @@ class Search:
                 raise SearchError(
                     f"the evaluator gave shapes {logits.shape} and {wdl.shape} for {rows} rows"
                 )
+            logits, wdl = logits.view(), wdl.view()
+            # Evaluators may return read-only memory: one kind of array compiles one kernel.
+            logits.flags.writeable = wdl.flags.writeable = False
             done = expand_and_backup(self._forest, rows, self._round, logits, wdl, self._params)
             if done < rows:
                 raise SearchError(

@@ -49,6 +49,9 @@ class _Window:
     def __init__(self, stream: Pieces, source: Source, chunk_bytes: int) -> None:
         self.stream, self.source = stream, source
         self.text = np.empty(chunk_bytes + 2 * LONGEST_GAME + 3 * BLOCK, dtype=np.uint8)
+        # The text of a chunk is read-only, so kernels compile once if this is too.
+        self.read_only = self.text.view()
+        self.read_only.flags.writeable = False
         self.filled = self.scanned = 0
         self.has_games = False
         self.is_cut = False
@@ -87,7 +90,7 @@ class _Window:
             count = len(found)
         else:
             found = np.empty((end - self.splitter.resume(self.scanned)) // 2 + 2, dtype=np.int64)
-            count = split(self.text, self.scanned, end, final, self.splitter.state, found)
+            count = split(self.read_only, self.scanned, end, final, self.splitter.state, found)
         self.starts = np.concatenate([self.starts, found[:count]])
         self.scanned = end
         self.has_games = self.has_games or count > 0

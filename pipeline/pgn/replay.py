@@ -232,7 +232,8 @@ def _replay_game(
     """
     start, end = games.movetext[game], games.start[game + 1]
     last_move, numbered = U(NO_LAST_MOVE), games.setup[game] == 0
-    at, ply, result, clocks = start, 0, UNKNOWN_RESULT, False
+    # a literal 0 would compile all callees a second time, for that constant
+    at, ply, result, clocks = start, np.int64(0), UNKNOWN_RESULT, False
     ended, contradicted = False, False
     identity = key(position, U(1))
     rows.eval[first] = NO_EVAL
@@ -331,7 +332,7 @@ def _replay(text: Any, games: Any, setups: Any, first_game: Any, rows: Any) -> A
     """Replay games into rows of ROW."""
     position = np.empty(setups.shape[1], dtype=np.uint64)
     planes = np.empty(PLANES, dtype=np.uint64)
-    filled, game = 0, first_game
+    filled, game = np.int64(0), first_game  # not a literal, as above
     while game < len(games.status) and filled + MAX_PLIES + 2 <= len(rows):
         games.plies[game] = 0
         if games.status[game] == USED:

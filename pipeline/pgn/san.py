@@ -198,7 +198,7 @@ def read_move(text: Any, at: Any, end: Any, position: Any, planes: Any) -> Any:
         length = _castling_length(text, at, end)
         if length > 0:
             target = U(62) if length == 3 else U(58)
-            kind, source = _find_move(position, planes, KING, target, RANK_1)
+            kind, source = _find_move(position, planes, np.int64(KING), target, RANK_1)
             return kind if kind > 7 or kind < 0 else ILLEGAL, source, target, 0, at + length
     if _is_null_move(text, at, end):
         return NULL, U(0), U(0), 0, at + 2
@@ -216,7 +216,7 @@ def read_move(text: Any, at: Any, end: Any, position: Any, planes: Any) -> Any:
                 word = piece
     kind, source = _find_move(position, planes, word, U(square), sources)
     by_pawn = kind >= 0 and char == 98 and word == PAWN and after == at + 3  # `bc4`
-    if by_pawn and legal_movers(position, BISHOP, bit(U(square)), ~EMPTY) != EMPTY:
+    if by_pawn and legal_movers(position, np.int64(BISHOP), bit(U(square)), ~EMPTY) != EMPTY:
         kind = AMBIGUOUS
     if spelled == KING and kind > 7:  # castling is O-O or e1g1, never Kg1
         kind = ILLEGAL
