@@ -3,7 +3,7 @@
 The schema, range checks, writer's options, Dagster's schema and `rows` are made from the table. To
 add a column:
 1. Add a row to ROW_COLUMNS: before the optional ones if every command fills it, else at the end
-   with `optional=True`.
+   with `optional=True`; and its meaning to MEANINGS.
 2. Fill it: for rows of games in pipeline/pgn/replay.py (`select_columns`) or
    pipeline/ingest/chunk.py (`_columns`), for rows of searches in pipeline/selfplay. `null` marks
    values that are not known.
@@ -46,7 +46,6 @@ class Column:
 
     name: str
     type: pa.DataType
-    meaning: str
     null: float | None = None
     """Value that stands for null in a batch, NaN for floats; None if the column has no nulls."""
     bounds: tuple[int, int] | None = None
@@ -60,6 +59,11 @@ class Column:
     optional: bool = False
     """Whether shards may lack the column."""
 
+    @property
+    def meaning(self) -> str:
+        """Return what the column holds, in a sentence."""
+        return MEANINGS[self.name]
+
 
 U8, U16, U32, U64, F32 = pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64(), pa.float32()
 VISITS = pa.list_(pa.struct([pa.field("label", U16, False), pa.field("share", F32, False)]))
@@ -68,113 +72,69 @@ VISITS_LEAVES = ("visits.list.element.label", "visits.list.element.share")
 _DELTA: Any = {"codec": "none", "encoding": "DELTA_BINARY_PACKED"}
 _MOVE: Any = {"null": NO_LAST_MOVE, "bounds": (0, LABELS - 1)}
 _VALUE: Any = {"null": NAN, "bounds": (-1, 1)}
+_RARE: Any = {"codec": "zstd", "optional": True}
 
 ROW_COLUMNS = (
-    Column(
-        "label",
-        U16,
-        "Move played: 0..4095, type x 64 + from-square; 65535 if none is known, in evaluated "
-        "positions.",
-        bounds=(0, LABELS - 1),
-        none=NO_LABEL,
-    ),
-    Column("promotion", U8, "Promotion: 0 none, 2 knight .. 5 queen.", bounds=(2, 5), none=0),
-    Column(
-        "castling",
-        U8,
-        "Castling rights as bits: own king's side 1, own queen's side 2, the opponent's 4 and 8.",
-        bounds=(0, 15),
-    ),
-    Column(
-        "ep_file",
-        U8,
-        "File of the square behind a pawn that has just moved two squares; 255 if there is none.",
-        bounds=(0, 7),
-        none=NO_EP_FILE,
-    ),
-    Column("halfmove", U8, "Fifty-move clock."),
-    Column("repetition", U8, "Earlier occurrences of the position in its game."),
-    Column(
-        "result",
-        pa.int8(),
-        "Result for the mover: +1, 0 or -1; 0 if `plies` is 0.",
-        bounds=(-1, 1),
-        **_DELTA,
-    ),
-    Column("ply", U16, "Half-moves played before this one."),
-    Column("plies", U16, "Half-moves of the game; 0 for positions without a game (puzzles, EPD)."),
-    Column("game", U32, "Row of the game in games.parquet."),
-    Column(
-        "last_move",
-        U16,
-        "The opponent's last move: from x 64 + to, squares as in the planes; null at the start of "
-        "a game.",
-        **_MOVE,
-    ),
-    Column(
-        "eval",
-        pa.int16(),
-        "Centipawns for the mover before the move, from the comment after the move before; mates "
-        "+-32000.",
-        null=-32768,
-        **_DELTA,
-    ),
-    Column(
-        "clock",
-        U16,
-        "Seconds on the mover's clock before the move; the base time at a player's first move.",
-        null=65535,
-        codec="none",
-    ),
-    Column("elo", U16, "The mover's rating.", null=0),
-    Column("opponent_elo", U16, "The opponent's rating.", null=0),
-    Column(
-        "base",
-        U16,
-        "Time control: seconds at the start; null unless the tag is `B` or `B+I` in seconds.",
-        null=65535,
-    ),
-    Column(
-        "increment", U8, "Time control: seconds added per move; null where `base` is.", null=255
-    ),
-    Column(
-        "visits",
-        VISITS,
-        "Policy of the search: labels and their shares; null without a search.",
-        null=NAN,
-        codec="zstd",
-        encoding="",
-    ),
-    Column(
-        "root_value",
-        F32,
-        "Value of the search's root for the mover; null without a search.",
-        codec="none",
-        **_VALUE,
-    ),
-    *(
-        Column(
-            name,
-            U16,
-            f"The move {index} half-moves before, as `last_move`; `ingest --history` says how "
-            f"many are kept.",
-            codec="zstd",
-            optional=True,
-            **_MOVE,
-        )
-        for index, name in enumerate(LAST_MOVES[1:], 2)
-    ),
-    Column(
-        "best_value",
-        F32,
-        "Value of the search's best move for the mover.",
-        codec="zstd",
-        optional=True,
-        **_VALUE,
-    ),
-    Column("simulations", U16, "Simulations of the search.", null=0, codec="zstd", optional=True),
+    Column("label", U16, bounds=(0, LABELS - 1), none=NO_LABEL),
+    Column("promotion", U8, bounds=(2, 5), none=0),
+    Column("castling", U8, bounds=(0, 15)),
+    Column("ep_file", U8, bounds=(0, 7), none=NO_EP_FILE),
+    Column("halfmove", U8),
+    Column("repetition", U8),
+    Column("result", pa.int8(), bounds=(-1, 1), **_DELTA),
+    Column("ply", U16),
+    Column("plies", U16),
+    Column("game", U32),
+    Column("last_move", U16, **_MOVE),
+    Column("eval", pa.int16(), null=-32768, **_DELTA),
+    Column("clock", U16, null=65535, codec="none"),
+    Column("elo", U16, null=0),
+    Column("opponent_elo", U16, null=0),
+    Column("base", U16, null=65535),
+    Column("increment", U8, null=255),
+    Column("visits", VISITS, null=NAN, codec="zstd", encoding=""),
+    Column("root_value", F32, codec="none", **_VALUE),
+    *(Column(name, U16, **_RARE, **_MOVE) for name in LAST_MOVES[1:]),
+    Column("best_value", F32, **_RARE, **_VALUE),
+    Column("simulations", U16, null=0, **_RARE),
 )
 """Every column but those of the planes, in the order of the file."""
+
+MEANINGS = {
+    "label": "Move played: 0..4095, type x 64 + from-square; 65535 if none is known, in evaluated "
+    "positions.",
+    "promotion": "Promotion: 0 none, 2 knight .. 5 queen.",
+    "castling": "Castling rights as bits: own king's side 1, own queen's side 2, the opponent's 4 "
+    "and 8.",
+    "ep_file": "File of the square behind a pawn that has just moved two squares; 255 if there is "
+    "none.",
+    "halfmove": "Fifty-move clock.",
+    "repetition": "Earlier occurrences of the position in its game.",
+    "result": "Result for the mover: +1, 0 or -1; 0 if `plies` is 0.",
+    "ply": "Half-moves played before this one.",
+    "plies": "Half-moves of the game; 0 for positions without a game (puzzles, EPD).",
+    "game": "Row of the game in games.parquet.",
+    "last_move": "The opponent's last move: from x 64 + to, squares as in the planes; null at the "
+    "start of a game.",
+    "eval": "Centipawns for the mover before the move, from the comment after the move before; "
+    "mates +-32000.",
+    "clock": "Seconds on the mover's clock before the move; the base time at a player's first "
+    "move.",
+    "elo": "The mover's rating.",
+    "opponent_elo": "The opponent's rating.",
+    "base": "Time control: seconds at the start; null unless the tag is `B` or `B+I` in seconds.",
+    "increment": "Time control: seconds added per move; null where `base` is.",
+    "visits": "Policy of the search: labels and their shares; null without a search.",
+    "root_value": "Value of the search's root for the mover; null without a search.",
+    "best_value": "Value of the search's best move for the mover.",
+    "simulations": "Simulations of the search.",
+}
+"""What each column holds, in the words of datasets/README.md."""
+for _index, _name in enumerate(LAST_MOVES[1:], 2):
+    MEANINGS[_name] = (
+        f"The move {_index} half-moves before, as `last_move`; `ingest --history` says how many "
+        f"are kept."
+    )
 
 PIECE_COLUMNS = (
     *(
@@ -194,40 +154,43 @@ BLACK = "black_to_move"
 _REPEATING = ("own_king", "opponent_king", "turn", *_MOVE_NAMES[2:])
 
 
-def _plane_column(name: str, kind: pa.DataType, encoding: str, meaning: str) -> Column:
+def _plane_column(name: str, kind: pa.DataType, encoding: str = "BYTE_STREAM_SPLIT") -> Column:
     """Return a column of planes, whose dictionary is used where values repeat."""
     encoding = "dictionary" if name in _REPEATING else encoding
-    return Column(name, kind, meaning, codec="zstd", encoding=encoding)
+    return Column(name, kind, codec="zstd", encoding=encoding)
 
-
-_PIECE = "Plane {} of the position in the mover's view (engine/encoding/planes.py)."
-_MOVES = "Planes of legal moves: {} little-endian uint64 (engine/encoding/planes.py)."
-_BIT = "Bit {} of each square's piece code, a bitboard in the mover's view."
-_TURN = "Whether Black is to move; the board is in the mover's view all the same."
 
 PLANE_COLUMNS: dict[Form, tuple[Column, ...]] = {
     "all": (
-        *(
-            _plane_column(name, U64, "BYTE_STREAM_SPLIT", _PIECE.format(plane))
-            for plane, name in enumerate(PIECE_COLUMNS)
-        ),
-        *(
-            _plane_column(name, pa.binary(8 * words), "PLAIN", _MOVES.format(words))
-            for name, words in MOVE_COLUMNS.items()
-        ),
+        *(_plane_column(name, U64) for name in PIECE_COLUMNS),
+        *(_plane_column(name, pa.binary(8 * it), "PLAIN") for name, it in MOVE_COLUMNS.items()),
     ),
     "compact": (
-        *(
-            _plane_column(name, U64, "BYTE_STREAM_SPLIT", _BIT.format(bit))
-            for bit, name in enumerate(BOARD_COLUMNS)
-        ),
-        Column(BLACK, pa.bool_(), _TURN, codec="none", encoding="PLAIN"),
+        *(_plane_column(name, U64) for name in BOARD_COLUMNS),
+        Column(BLACK, pa.bool_(), codec="none", encoding="PLAIN"),
     ),
 }
 """The columns that planes are stored in, the first of the file."""
 
-STORED_PLANES = {column.name: column for form in FORMS for column in PLANE_COLUMNS[form]}
-BY_NAME = {column.name: column for column in ROW_COLUMNS} | STORED_PLANES
+_PLACE = "(engine/encoding/planes.py)."
+MEANINGS |= {
+    name: f"Plane {plane} of the position in the mover's view {_PLACE}"
+    for plane, name in enumerate(PIECE_COLUMNS)
+}
+MEANINGS |= {
+    name: f"Planes of legal moves: {words} little-endian uint64 {_PLACE}"
+    for name, words in MOVE_COLUMNS.items()
+}
+MEANINGS |= {
+    name: f"Bit {bit} of each square's piece code, a bitboard in the mover's view."
+    for bit, name in enumerate(BOARD_COLUMNS)
+}
+MEANINGS[BLACK] = "Whether Black is to move; the board is in the mover's view all the same."
+
+BY_NAME = {
+    column.name: column
+    for column in (*ROW_COLUMNS, *PLANE_COLUMNS["all"], *PLANE_COLUMNS["compact"])
+}
 COLUMNS = ("planes", *(column.name for column in ROW_COLUMNS if not column.optional))
 """Names of the columns of a batch that every shard can fill."""
 OPTIONAL = {column.name: column for column in ROW_COLUMNS if column.optional}
