@@ -86,11 +86,10 @@ def test_an_interrupt_stops_child_and_workers(tmp_path: Path, stubborn: bool) ->
 
 
 @pytest.mark.slow
-def test_terminate_inside_of_a_slow_step_of_training_saves_the_last_whole_one(
+def test_terminate_inside_of_a_step_of_training_saves_after_it(
     tmp_path: Path,
 ) -> None:
-    """As Dagster's Terminate does it: an exception in the run worker, and a grace that is shorter
-    than the step."""
+    """As Dagster's Terminate does it: an exception in the run worker, and a grace."""
     dump, positions, out = tmp_path / "dump.pgn", tmp_path / "positions", tmp_path / "net"
     dump.write_text("\n".join(random_game(seed) for seed in range(6)))
     ingest([str(dump)], positions, IngestConfig(test_share=0.0, val_share=0.0), workers=1)
@@ -106,8 +105,7 @@ def test_terminate_inside_of_a_slow_step_of_training_saves_the_last_whole_one(
         signal.signal(signal.SIGUSR1, before)
         worker.join()
     card = json.loads((out / "checkpoint.json").read_text())
-    assert (card["step"], card["finished"]) == (3, False)
-    assert int((tmp_path / "parts").read_text()) < 30, "the rest of the step was left"
+    assert (card["step"], card["finished"]) == (4, False)
 
 
 def _until_slow(folder: Path, pid: int) -> None:

@@ -104,7 +104,6 @@ def test_an_interrupted_run_saves_its_checkpoint_and_leaves_no_process(copied: P
         [
             "checkpoint.json",
             "metrics.jsonl",
-            "curves.png",
             *(entry["name"] for entry in card["files"].values()),
         ]
     )
