@@ -124,7 +124,7 @@ class OnnxEvaluator:
         return logits_BL, wdl_B3
 
 
-def _list_refusals(native: Any) -> tuple[type[Exception], ...]:
+def _list_refusals(native: Any) -> Any:
     """Return the errors of onnxruntime for files and inputs that it cannot use."""
     names = "Fail InvalidArgument InvalidGraph InvalidProtobuf NotImplemented RuntimeException"
     return tuple(getattr(native, name) for name in names.split())

@@ -379,7 +379,9 @@ class Loop:
         """Report progress; `validating=1` marks a validation."""
         run, config = self.run, self.run.config
         figures = self._figures() or self.metrics
-        shown = {name: figures[name] for name in ("loss", "top1") if name in figures}
+        shown: dict[str, float] = {
+            name: figures[name] for name in ("loss", "top1") if name in figures
+        }
         shown["learning_rate"] = learning_rate(config, self._fraction())
         if "positions_per_second" in figures:
             shown["positions_per_second"] = figures["positions_per_second"]
