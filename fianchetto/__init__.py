@@ -39,17 +39,8 @@ _CLASSES = {
     "Rule": "pipeline.evaluation.measure",
     "TrainConfig": "model.training.config",
 }
-_FUNCTIONS = (
-    "ingest",
-    "load",
-    "open_dataset",
-    "read_manifest",
-    "report",
-    "rows",
-    "sample",
-    "train",
-)
-__all__ = ["__version__", *_CLASSES, *_FUNCTIONS]
+_FUNCTIONS = "ingest load open_dataset read_manifest report rows sample train"
+__all__ = ["__version__", *_CLASSES, *_FUNCTIONS.split()]
 __version__ = version("fianchetto")
 
 
@@ -58,12 +49,9 @@ def _require_own_packages() -> None:
     ours = Path(__file__).resolve().parents[1]
     for name in ("engine", "model", "pipeline"):
         spec = find_spec(name)
-        places = [] if spec is None else [spec.origin, *(spec.submodule_search_locations or [])]
-        found = next((Path(place).resolve() for place in places if place is not None), None)
-        if found is None:
-            raise ImportError(
-                f"Fianchetto's package {name!r} is not installed: install the project again"
-            )
+        if spec is None:
+            raise ImportError(f"Fianchetto's package {name!r} is missing: install it again")
+        found = Path(spec.origin or next(iter(spec.submodule_search_locations or []))).resolve()
         if found != ours / name / "__init__.py":
             raise ImportError(
                 f"{found} hides Fianchetto's package {name!r}: rename it, or work from another "

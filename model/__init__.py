@@ -26,9 +26,7 @@ for _cache in ("LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY"):
 
 
 def load(directory: str | Path, *, device: str = "auto", amp: str = "auto") -> "Player":
-    """Load a checkpoint as a player on boards (model/inference/player.py); torch is imported only
-    now.
-    """
+    """Load a checkpoint as a player (model/inference/player.py); torch is imported only now."""
     from model.inference.player import load as load_player
 
     return load_player(directory, device=device, amp=amp)

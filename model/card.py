@@ -1,29 +1,28 @@
-"""Schemas of a checkpoint's card and of an exported network's metadata, either of which may be
-hostile.
-"""
+"""Schemas of a checkpoint's card and of an export's metadata; either may be hostile."""
 
 import re
 from itertools import pairwise
+from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, Field, model_validator
+
+from engine.json_files import parse_json
 
 CARD = "checkpoint.json"
 ONNX = "model.onnx"
 """Name of the exported network in a checkpoint's folder."""
 TENSORS = re.compile(r"(weights|training)-(\d+)(-[0-9a-f]{16})?\.safetensors")
-"""Names of tensor files: kind, step, and the start of the content's hash, which older
-names lack."""
+"""Tensor files: kind, step, and the start of the content's hash, which older names lack."""
 
 Count = Annotated[int, Field(ge=0, lt=10**15)]
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Name = Annotated[str, Field(min_length=1, max_length=4096)]
+Rating = Annotated[int, Field(ge=1, le=65535)]
 
 
-class Schema(BaseModel):
+class Schema(BaseModel, strict=True, extra="ignore"):
     """A JSON object; values are not converted to other types, and unknown fields are ignored."""
-
-    model_config = ConfigDict(strict=True, extra="ignore")
 
 
 class Dump(Schema):
@@ -71,12 +70,8 @@ class Preset(Schema):
     name: Name
 
 
-class Monitor(BaseModel):
-    """State of spike detection and early stopping, saved so that a resumed run decides as an
-    uninterrupted one would.
-    """
-
-    model_config = ConfigDict(strict=True, extra="forbid")
+class Monitor(BaseModel, strict=True, extra="forbid"):
+    """State of spike detection and early stopping, saved so that a resumed run decides alike."""
 
     lowest: Number | None = None
     """Lowest mean loss of a line of metrics, nats."""
@@ -90,14 +85,10 @@ class Monitor(BaseModel):
     """Step of the last validation, -1 before the first."""
 
 
-class Curve(BaseModel):
+class Curve(BaseModel, strict=True, extra="forbid"):
     """A correction of the policy by a search, at some ratings (engine.search.human.Correction)."""
 
-    model_config = ConfigDict(strict=True, extra="forbid")
-
-    ratings: Annotated[
-        list[Annotated[int, Field(ge=1, le=65535)]], Field(min_length=1, max_length=64)
-    ]
+    ratings: Annotated[list[Rating], Field(min_length=1, max_length=64)]
     weights: list[Annotated[float, Field(ge=0.0, le=1000.0)]]
     sharpness: list[Annotated[float, Field(ge=0.01, le=100.0)]]
 
@@ -110,10 +101,8 @@ class Curve(BaseModel):
         return self
 
 
-class HumanSearch(BaseModel):
+class HumanSearch(BaseModel, strict=True, extra="forbid"):
     """How a search corrects this network's policy, as `fianchetto calibrate` fits it."""
-
-    model_config = ConfigDict(strict=True, extra="forbid")
 
     simulations: Annotated[int, Field(ge=1, le=1_000_000)]
     """Simulations that it was fitted for."""
@@ -124,9 +113,7 @@ class HumanSearch(BaseModel):
 
 
 class Calibration(Schema):
-    """Calibration of a finished run's value (model.training.calibration); the saved weights already
-    include it.
-    """
+    """Calibration of a finished run's value; the saved weights already include it."""
 
     factor: Annotated[float, Field(ge=0.01, le=100.0)]
     """Number that the logits of the value were multiplied by."""
@@ -156,8 +143,6 @@ class Card(Schema):
     data: Data
     files: dict[str, Any]
     human_search: HumanSearch | None = None
-    superseded: list[str] = []
-    """Tensor files of earlier saves, to be deleted."""
 
 
 class FileEntry(Schema):
@@ -176,3 +161,12 @@ class Exported(Schema):
     move_features_version: int
     columns: dict[str, Annotated[int, Field(ge=0, le=65535)]]
     weights_sha256: str
+
+
+def read_player(directory: Path) -> Imitated | None:
+    """Return the player whom a checkpoint imitates; None also if the card cannot be read."""
+    try:
+        card = parse_json((directory / CARD).read_bytes())
+        return Imitated.model_validate(card["data"]["player"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

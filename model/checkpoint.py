@@ -3,7 +3,7 @@
 checkpoint.json                     the card: network, training, and the files' hashes
 weights-<step>-<hash>.safetensors   averaged weights and buffers, for use
 training-<step>-<hash>.safetensors  raw weights, buffers and optimizer state; none in a finished run
-metrics.jsonl, curves.png           written by the trainer
+metrics.jsonl                       written by the trainer
 model.onnx                          written by `fianchetto export`; a new save drops it from the
 card
 .lock                               held while a trainer or an export writes
@@ -16,7 +16,7 @@ replaced, then old files are deleted: a process killed at any point leaves a che
 import hashlib
 import json
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,6 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from engine.encoding.planes import ENCODING_VERSION, moves_hash
-from engine.encoding.views import UnknownViewError
 from engine.errors import UserError
 from engine.evaluation.move_features import FEATURES_VERSION
 from engine.json_files import check, read_json, shown
@@ -38,15 +37,14 @@ from model.card import CARD as CARD
 from model.card import ONNX, TENSORS, Card, FileEntry, HumanSearch
 from model.network.memory import memory_errors
 from model.network.network import Network, build
-from model.network.preset import Preset, PresetError, preset_from_row
+from model.network.preset import Preset, preset_from_row
 
 FORMAT_VERSION = 2
 LARGEST_CARD = 4 << 20
 LARGEST_HEADER = 1 << 20
 """Largest header of a tensor file in bytes; the networks here have less than 40 kB."""
 LARGEST_TRAINING = 6
-"""Largest training file in multiples of the weights: raw and best ones, and an optimizer's two
-moments."""
+"""Largest training file in multiples of the weights: raw, best, and two moments."""
 
 
 class CheckpointError(UserError):
@@ -116,57 +114,60 @@ def lock_directory(directory: Path) -> Iterator[None]:
 def save(
     directory: Path, card: Mapping[str, Any], tensors: Mapping[str, Mapping[str, Tensor]]
 ) -> dict[str, Any]:
-    """Save tensors by kind (`weights`, `training`) and then the card that names them; return the
-    card as written.
-    """
+    """Save tensors by kind, then the card that names them, and return the card as written."""
     versions = {
         "format_version": FORMAT_VERSION,
         "encoding_version": ENCODING_VERSION,
         "moves_hash": moves_hash(),
         "move_features_version": FEATURES_VERSION,
     }
-    files = ((kind, safetensors.torch.save(_contiguous(group))) for kind, group in tensors.items())
+    groups = (
+        (kind, {name: value.detach().cpu().contiguous() for name, value in group.items()})
+        for kind, group in tensors.items()
+    )
+    files = ((kind, safetensors.torch.save(group)) for kind, group in groups)
     return save_files(directory, versions | {**card}, files)
-
-
-def _contiguous(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
 
 
 def save_files(
     directory: Path, card: Mapping[str, Any], files: Iterable[tuple[str, bytes]]
 ) -> dict[str, Any]:
-    """Write tensor files by kind, then their card, then delete older files; return the card as
-    written.
-    """
-    former = _read_former(directory)
+    """Write tensor files by kind, then their card, then delete older files; return the card."""
+    former = _read_names(directory)
     entries: dict[str, Any] = {}
     for kind, data in files:
         digest = hashlib.sha256(data).hexdigest()
         name = f"{kind}-{card['step']}-{digest[:16]}.safetensors"
         write_atomically(directory / name, data)
         entries[kind] = {"name": name, "bytes": len(data), "sha256": digest}
-    written = {name: value for name, value in card.items() if name != "superseded"} | {
-        "files": entries
-    }
-    kept = {entry["name"] for entry in entries.values()}
-    if superseded := [name for name in _find_superseded(directory, former) if name not in kept]:
-        written["superseded"] = superseded
+    written = {**card, "files": entries}
     _write_card(directory, written)
-    delete_superseded(directory, written)
+    delete_superseded(directory, written, former)
     return written
 
 
-def delete_superseded(directory: Path, card: Mapping[str, Any]) -> None:
-    """Delete the files that a card supersedes and abandoned temporary files; may be repeated after
-    a killed save.
+def delete_superseded(directory: Path, card: Mapping[str, Any], former: Iterable[str] = ()) -> None:
+    """Delete the tensor files of other saves than a card's, and abandoned temporary files.
+
+    May be repeated after a killed save. A name without its content's hash may be a user's copy, and
+    goes only if it is one of `former`, the names in the card before.
     """
     kept = {entry.get("name") for entry in card["files"].values() if isinstance(entry, dict)}
-    names = [
-        name for name in card.get("superseded", []) if name not in kept and TENSORS.fullmatch(name)
-    ]
-    for path in [*(directory / name for name in names), *abandoned(directory)]:
+    for path in directory.glob("*.safetensors"):
+        found = TENSORS.fullmatch(path.name)
+        if found and path.name not in kept and (found[3] or path.name in former):
+            path.unlink(missing_ok=True)
+    for path in abandoned(directory):
         path.unlink(missing_ok=True)
+
+
+def _read_names(directory: Path) -> set[str]:
+    """Return the files that a card which is about to be replaced names, if it can be read."""
+    try:
+        files = json.loads((directory / CARD).read_bytes())["files"]
+        return {str(entry["name"]) for entry in files.values()}
+    except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError):
+        return set()
 
 
 def _write_card(directory: Path, card: Mapping[str, Any]) -> None:
@@ -181,13 +182,7 @@ def save_export(directory: Path, weights_sha256: str, data: bytes) -> None:
 
     The old entry goes first, so that a process killed in between leaves a card without an export.
     """
-    with lock_directory(directory):
-        card = read_card(directory)
-        if card["files"]["weights"]["sha256"] != weights_sha256:
-            raise CheckpointError(
-                f"{directory} was saved anew while its former weights were exported: export it "
-                f"again"
-            )
+    with _hold_card(directory, weights_sha256, "export") as card:
         if card["files"].pop("onnx", None) is not None:
             _write_card(directory, card)
         write_atomically(directory / ONNX, data)
@@ -196,57 +191,22 @@ def save_export(directory: Path, weights_sha256: str, data: bytes) -> None:
 
 
 def save_human_search(directory: Path, weights_sha256: str, entry: Mapping[str, Any]) -> None:
-    """Store corrections by search (model.card.HumanSearch) in a card; CheckpointError when the
-    weights are others now.
-    """
+    """Store corrections by search in a card; CheckpointError when the weights are others now."""
     check(directory / CARD, dict(entry), HumanSearch, CardError)
+    with _hold_card(directory, weights_sha256, "calibrate") as card:
+        _write_card(directory, {**card, "human_search": dict(entry)})
+
+
+@contextmanager
+def _hold_card(directory: Path, weights_sha256: str, work: str) -> Iterator[dict[str, Any]]:
+    """Hold a checkpoint's lock and yield its card, if it still names these weights."""
     with lock_directory(directory):
         card = read_card(directory)
         if card["files"]["weights"]["sha256"] != weights_sha256:
             raise CheckpointError(
-                f"{directory} was saved anew while its former weights were calibrated: calibrate "
-                f"again"
+                f"{directory} was saved anew, and this is of its former weights: {work} it again"
             )
-        _write_card(directory, {**card, "human_search": dict(entry)})
-
-
-def _read_former(directory: Path) -> Mapping[str, Any]:
-    """Return the card that a save is about to replace, {} where there is none or it cannot be
-    read.
-    """
-    try:
-        found = json.loads((directory / CARD).read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def _find_superseded(directory: Path, former: Mapping[str, Any]) -> list[str]:
-    """Return the tensor files that a new card supersedes: those of the former one, and of saves
-    that were killed.
-
-    A file of another name, or of an earlier step that the former card does not name, is a user's
-    copy and stays.
-    """
-    files, step = former.get("files"), former.get("step")
-    named: set[str] = set()
-    if isinstance(files, dict) and isinstance(step, int):
-        named = {str(entry.get("name")) for entry in files.values() if isinstance(entry, dict)}
-        if isinstance(left := former.get("superseded"), list):  # a killed save did not delete them
-            named |= {str(name) for name in left}
-    else:
-        step = None
-
-    def is_ours(name: str) -> bool:
-        found = TENSORS.fullmatch(name)
-        if found is None or name in named:
-            return found is not None
-        saved, hashed = int(found[2]), bool(found[3])
-        if step is None:  # the first save, perhaps after one that was killed
-            return hashed and saved == 0
-        return saved > step or (hashed and saved == step)
-
-    return sorted(path.name for path in directory.glob("*.safetensors") if is_ours(path.name))
+        yield card
 
 
 def read_card(directory: Path) -> dict[str, Any]:
@@ -261,9 +221,7 @@ def read_card(directory: Path) -> dict[str, Any]:
 
 
 def _find_entry(directory: Path, card: Mapping[str, Any], kind: str) -> dict[str, Any]:
-    """Return a card's entry of its `weights` or `training` file; DamagedFileError where it has
-    none.
-    """
+    """Return a card's entry of its `weights` or `training` file, or raise DamagedFileError."""
     entry = card["files"].get(kind)
     found = TENSORS.fullmatch(str(entry.get("name"))) if isinstance(entry, dict) else None
     if found is None or found[1] != kind:
@@ -283,15 +241,13 @@ def _check_card(path: Path, card: object) -> None:
     if (card["encoding_version"], card["moves_hash"]) != (ENCODING_VERSION, moves_hash()):
         raise EncodingMismatchError(
             f"{path.parent} was trained on encoding {card['encoding_version']} "
-            f"({shown(card['moves_hash'], quote=False)}), "
-            f"and this is {ENCODING_VERSION} ({moves_hash()}): its planes or labels mean something "
-            f"else; train it again"
+            f"({shown(card['moves_hash'], quote=False)}), and this is {ENCODING_VERSION} "
+            f"({moves_hash()}): its planes or labels mean something else; train it again"
         )
-    move_features_version = card["move_features_version"]
-    if card["preset"].get("move_features_width") and move_features_version != FEATURES_VERSION:
+    version = card["move_features_version"]
+    if card["preset"].get("move_features_width") and version != FEATURES_VERSION:
         raise EncodingMismatchError(
-            f"{path.parent} was trained on version {move_features_version} of the move features, "
-            f"and this is "
+            f"{path.parent} was trained on version {version} of the move features, and this is "
             f"{FEATURES_VERSION}: train it again"
         )
 
@@ -351,24 +307,13 @@ def copy_tensors(target: Mapping[str, Tensor], tensors: Mapping[str, Tensor], wh
 
 
 class _Uninitialised(TorchFunctionMode):
-    """Skip `torch.nn.init`, which fills nothing on `meta`, and whose `normal_` imports torch's
-    compiler for a second.
-    """
+    """Skip `torch.nn.init`, whose `normal_` imports torch's compiler for a second on `meta`."""
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Any,
-        args: Any = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        """Return the tensor as it is where an initialiser is called."""
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Return the tensor as it is where an initializer is called."""
         kwargs = kwargs or {}
-        return (
-            kwargs["tensor"]
-            if getattr(func, "__module__", "") == "torch.nn.init"
-            else func(*args, **kwargs)
-        )
+        is_initializer = getattr(func, "__module__", "") == "torch.nn.init"
+        return kwargs["tensor"] if is_initializer else func(*args, **kwargs)
 
 
 def read_weights(directory: Path, card: Mapping[str, Any]) -> tuple[Preset, dict[str, Tensor]]:
@@ -380,11 +325,12 @@ def read_weights(directory: Path, card: Mapping[str, Any]) -> tuple[Preset, dict
     """
     try:
         preset = preset_from_row(card["preset"])
-    except (PresetError, UnknownViewError) as error:
+    except UserError as error:  # of a field, of a view or of a vocabulary
         raise CardError(f"{directory / CARD}: {error}") from error
     with torch.device("meta"), _Uninitialised():
         wanted = Network(preset).state_dict()
-    tensors = read_tensors(directory, card, "weights", LARGEST_HEADER + total_bytes(wanted))
+    largest = LARGEST_HEADER + sum(tensor.nbytes for tensor in wanted.values())
+    tensors = read_tensors(directory, card, "weights", largest)
     copy_tensors(wanted, tensors, str(directory))
     for name, tensor in tensors.items():
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
@@ -395,15 +341,8 @@ def read_weights(directory: Path, card: Mapping[str, Any]) -> tuple[Preset, dict
     return preset, tensors
 
 
-def total_bytes(tensors: Mapping[str, Tensor]) -> int:
-    """Return the bytes of all tensors together."""
-    return sum(tensor.nbytes for tensor in tensors.values())
-
-
 def load(directory: Path) -> tuple[Network, dict[str, Any]]:
-    """Load a checkpoint for use: the network with its averaged weights in eval mode on the CPU, and
-    its card.
-    """
+    """Load a checkpoint: the averaged network in eval mode on the CPU, and its card."""
     card = read_card(directory)
     preset, tensors = read_weights(directory, card)
     with memory_errors(f"the network of {directory}", "free some"):

@@ -2,17 +2,13 @@
 
 Axes: B batch, A label. Win, draw, loss in that order, for the side to move; score is 1, 1/2 or 0.
 
-rank           1 when the human's move is the network's first choice among legal moves; equal logits
-go by label, lowest
-               first, so that a constant policy gets no credit
+rank           1 when the human's move is the network's first choice among legal moves; of equal
+               logits the lowest label is first, so that a constant policy gets no credit
 nll            minus the log of the human move's probability among legal moves, nats
 legal_mass     probability that the policy puts on legal moves before it is masked
 expected       the value as an expected score, win + draw / 2
-brier          (expected - score)^2, the two-outcome form of the literature (ChessMimic's 0.1753);
-its mean is
-               `value_brier`
-wdl_brier      the sum over win, draw and loss of (probability - outcome)^2, 0 to 2: Brier's
-original
+brier          (expected - score)^2, the two-outcome form; its mean is `value_brier`
+wdl_brier      the sum over win, draw and loss of (probability - outcome)^2, 0 to 2
 
 score, brier and wdl_brier are NaN in rows without a game, and means leave these out.
 """
@@ -78,9 +74,7 @@ def value_figures(wdl_B3: Tensor, results_B: Tensor) -> dict[str, Tensor]:
 
 
 def rows(logits_BA: NDArray[np.float32], wdl_B3: NDArray[np.float32], batch: Batch) -> Rows:
-    """Measure an evaluator's answer row by row: arrays `[B]`, to be sliced by any column of the
-    batch.
-    """
+    """Measure an evaluator's answer row by row: arrays `[B]`."""
     figures = row_figures(
         to_tensor(logits_BA),
         to_tensor(wdl_B3),
@@ -102,30 +96,24 @@ class Totals:
     def add(self, figures: Mapping[str, NDArray[Any] | Tensor]) -> "Totals":
         """Add the rows of one batch."""
         columns = {name: np.asarray(column) for name, column in figures.items()}
-        rank = columns["rank"]
-        self.count += len(rank)
+        rank, known = columns["rank"], ~np.isnan(columns["brier"])
+        self.count, self.games = self.count + len(rank), self.games + int(known.sum())
         terms: dict[str, NDArray[Any]] = {f"top{n}": rank <= n for n in (1, 3, 5)}
-        terms["cross_entropy"] = columns["nll"]
-        terms["legal_mass"] = columns["legal_mass"]
-        known = ~np.isnan(columns["brier"])
-        self.games += int(known.sum())
-        terms["value_brier"] = columns["brier"][known]
-        terms["wdl_brier"] = columns["wdl_brier"][known]
+        terms |= {"cross_entropy": columns["nll"], "legal_mass": columns["legal_mass"]}
+        terms |= {"value_brier": columns["brier"][known], "wdl_brier": columns["wdl_brier"][known]}
         for name, term in terms.items():
             self.sums[name] = self.sums.get(name, 0.0) + float(term.sum(dtype=np.float64))
         return self
 
     def summary(self) -> dict[str, float]:
-        """Return `positions`, `top1`, `top3`, `top5`, `cross_entropy`, `legal_mass`, `value_brier`
-        and `wdl_brier`.
-
-        Without rows there is only `positions`, and without rows of games no `value_brier` and
-        `wdl_brier`.
+        """Return `positions`, and if there are some `top1`, `top3`, `top5`, `cross_entropy` and
+        `legal_mass`; `value_brier` and `wdl_brier` if some are of games.
         """
-        over = {name: self.games if name.endswith("brier") else self.count for name in self.sums}
-        return {"positions": self.count} | {
-            name: total / over[name] for name, total in self.sums.items() if over[name]
-        }
+        found: dict[str, float] = {"positions": self.count}
+        for name, total in self.sums.items():
+            count = self.games if name.endswith("brier") else self.count
+            found |= {name: total / count} if count else {}
+        return found
 
 
 def summary(figures: Mapping[str, NDArray[Any]]) -> dict[str, float]:

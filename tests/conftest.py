@@ -79,12 +79,12 @@ def store_in_memory() -> Iterator[None]:
 
 @pytest.fixture
 def asked_before_steps_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have a training ask whether to stop before each step and never within one, so that tests can
-    count steps by questions.
+    """Have a training ask whether to stop before each step alone, so that tests can count steps by
+    questions.
 
-    How often it asks within a step depends on the machine's speed.
+    How often it asks in a validation depends on the machine's speed.
     """
-    monkeypatch.setattr("model.training.stopping.POLL_SECONDS", float("inf"))
+    monkeypatch.setattr("model.training.loop.POLL_SECONDS", float("inf"))
 
 
 def shared_data(relative: str) -> Path:

@@ -44,10 +44,7 @@ def _row(
     position = from_board(board)
     planes_P = np.zeros(PLANES, dtype=np.uint64)
     legal_planes(position, planes_P)
-    own, theirs = (
-        board.occupied_co[board.turn].bit_count(),
-        board.occupied_co[not board.turn].bit_count(),
-    )
+    own, theirs = (board.occupied_co[color].bit_count() for color in (board.turn, not board.turn))
     rated, timed = random.random() < 0.75, random.random() < 0.75
     return {
         "planes": planes_P,

@@ -1,11 +1,9 @@
-"""Prefetching: batches are prepared on another thread, and copied to a GPU, while the step before
-them runs.
-"""
+"""Prefetching: batches are prepared, and copied to a GPU, on another thread."""
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from typing import Self
 
 import torch
 
@@ -17,15 +15,8 @@ AHEAD = 2
 
 Parts = Sequence[Rows]
 """A batch in the parts that a step computes one after the other."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ready:
-    """A prepared batch."""
-
-    parts: Parts
-    copied: torch.cuda.Event | None
-    """Recorded when all of it is on the GPU."""
+Ready = tuple[Parts, torch.cuda.Event | None]
+"""A prepared batch, and the event that all of it is on the GPU."""
 
 
 class Prefetcher:
@@ -44,7 +35,7 @@ class Prefetcher:
         self.thread = ThreadPoolExecutor(1, "next-batch")
         self.futures: deque[Future[Ready | None]] = deque()
 
-    def __enter__(self) -> "Prefetcher":
+    def __enter__(self) -> Self:
         """Return itself."""
         return self
 
@@ -52,33 +43,31 @@ class Prefetcher:
         """End the thread."""
         self.thread.shutdown(cancel_futures=True)
 
-    def take(
-        self, wait: Callable[[Future[Ready | None]], Ready | None] = lambda future: future.result()
-    ) -> Parts | None:
+    def take(self) -> Parts | None:
         """Return the next batch and start preparing another; None at the end.
 
-        `wait` waits for a future, and may give up by raising. Raises what the iterator or `prepare`
-        raised for this batch.
+        Raises what the iterator or `prepare` raised for this batch.
         """
         while len(self.futures) <= AHEAD:
             self.futures.append(self.thread.submit(self._make))
-        ready = wait(self.futures.popleft())
+        ready = self.futures.popleft().result()
         if ready is None:
             return None
-        if ready.copied is not None:
+        parts, copied = ready
+        if copied is not None:
             here = torch.cuda.current_stream(self.stream.device if self.stream else None)
-            here.wait_event(ready.copied)
-            for columns in ready.parts:
+            here.wait_event(copied)
+            for columns in parts:
                 for column in columns.values():
                     # its memory is the copying stream's, which must not reuse it before
                     column.record_stream(here)
-        return ready.parts
+        return parts
 
     def _make(self) -> Ready | None:
         batch = next(self.batches, None)
         if batch is None:
             return None
         if self.stream is None:
-            return Ready(self.prepare(batch), None)
+            return self.prepare(batch), None
         with torch.cuda.stream(self.stream):
-            return Ready(self.prepare(batch), self.stream.record_event())
+            return self.prepare(batch), self.stream.record_event()

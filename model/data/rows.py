@@ -28,11 +28,9 @@ Batch = Mapping[str, NDArray[Any]]
 """Columns of a shard by name; the planes are uint64 `[B, 77]` in the mover's view."""
 
 HIDE_ONE_IN = 8
-"""In training one row in this many has its ratings hidden, one its clock, one its last moves, so
-that unknown is learned."""
+"""One row in this many has its ratings hidden in training, one its clock, one its moves."""
 PADDED_MOVES = 4
-"""Legal moves of a batch are padded to a multiple of this many for each row, so that batches have
-few shapes."""
+"""Legal moves are padded to a multiple of this many for each row, for few shapes."""
 
 
 def input_columns(preset: Preset) -> tuple[str, ...]:
@@ -93,22 +91,17 @@ def pad_moves(moves: Batch, step: int) -> dict[str, NDArray[Any]]:
 
 def to_bytes(planes_BP: NDArray[np.uint64]) -> Tensor:
     """Return packed planes as uint8 `[B, P, 8]`; a byte is a row of the picture."""
-    return (
-        to_tensor(planes_BP.astype("<u8", copy=False)).view(torch.uint8).view(*planes_BP.shape, 8)
-    )
+    words_BP = to_tensor(planes_BP.astype("<u8", copy=False))
+    return words_BP.view(torch.uint8).view(*planes_BP.shape, 8)
 
 
 def copy_to(column: Tensor, device: torch.device) -> Tensor:
-    """Copy a column to the device, to a GPU from pinned memory; later operations of the same stream
-    wait for it.
-    """
+    """Copy a column to the device, to a GPU from pinned memory without waiting."""
     return column if device.type == "cpu" else column.pin_memory().to(device, non_blocking=True)
 
 
 def blank_rows(preset: Preset, count: int, moves: int) -> dict[str, Tensor]:
-    """Return `count` rows of zeros with `moves` legal moves in all, in the order of a graph's
-    inputs.
-    """
+    """Return `count` rows of zeros with `moves` legal moves in all, as a graph's inputs."""
     rows = {"planes": torch.zeros(count, PLANES, 8, dtype=torch.uint8)}
     rows |= {name: torch.zeros(count, dtype=torch.int64) for name in input_columns(preset)}
     if view(preset.view).attacks:
@@ -120,8 +113,7 @@ def blank_rows(preset: Preset, count: int, moves: int) -> dict[str, Tensor]:
 
 
 def draw_of(seed: int, step: int) -> int:
-    """Return the random number that selects a step's hidden rows, 32 bits, by splitmix64 (Steele et
-    al. 2014).
+    """Return the number, 32 bits, that selects a step's hidden rows, by splitmix64 (Steele 2014).
 
     It depends on seed and step only, so that a resumed run hides what an uninterrupted one would.
     """
@@ -132,8 +124,7 @@ def draw_of(seed: int, step: int) -> int:
 
 
 def hide(rows: Rows, names: tuple[str, ...], draw: int | Tensor) -> Rows:
-    """Return rows with the ratings of some, the clocks of others and the last moves of others set
-    to unknown, as far as `names` has them.
+    """Return rows with ratings, clocks and last moves of some, if in `names`, set to unknown.
 
     The rows are selected by a hash of (game, ply, draw), 32 bits, with the finalizer of
     MurmurHash3, and not by their place in a batch: microbatches and processes hide what one batch

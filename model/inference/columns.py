@@ -1,5 +1,4 @@
-"""Columns of an evaluator's call, and its batches; shared by torch and ONNX, so torch is not
-imported.
+"""What evaluators by torch and by ONNX share, without torch: columns, batches, checks of answers.
 
 A column that a network reads comes from the first that has it: an argument of the call; the planes
 (engine/encoding/inferred.py); a value set for all rows, such as a rating to play at; unknown.
@@ -8,6 +7,7 @@ Axes: B batch, P plane (77), L label (4096).
 """
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,24 +16,24 @@ from numpy.typing import NDArray
 from engine.encoding.inferred import INFERRED, infer_columns
 from engine.encoding.planes import LABELS, legal_mask
 from engine.errors import UserError
+from engine.json_files import check
+from engine.search.human import Aim, Correction
+from model.card import HumanSearch
 
 Rows = dict[str, NDArray[Any]]
+Corrections = dict[Aim, Correction]
+"""How a search corrects a policy, by aim; empty for a network that was not calibrated."""
 Answer = tuple[NDArray[np.float32], NDArray[np.float32]]
-"""Logits float32 `[B, 4096]` by the labels of the mover's view, and win, draw, loss float32 `[B,
-3]`."""
+"""Logits by the mover's labels and win, draw, loss: float32 `[B, 4096]` and `[B, 3]`."""
 
 LARGEST_BATCH = 2048
 """Rows of one batch; more are evaluated batch by batch, so that memory is bounded."""
-
-
 LARGEST_CONDITION = 65_535
 """Ratings and clocks in seconds are uint16 columns."""
 
 
 class ConditionError(UserError):
-    """The network does not read the column that it is to be conditioned on, or the value is out of
-    range.
-    """
+    """The network does not read a column that it is to be conditioned on, or a bad value of it."""
 
 
 class AnswerError(UserError):
@@ -41,11 +41,7 @@ class AnswerError(UserError):
 
 
 def check_conditions(name: str, columns: Mapping[str, int], conditions: Mapping[str, int]) -> None:
-    """Raise ConditionError for a condition that the network called `name` does not read, or whose
-    value is out of range.
-
-    `columns` are those that the network reads.
-    """
+    """Raise ConditionError unless the network can be conditioned so; it reads `columns`."""
     for column in conditions:
         if column not in columns:
             raise ConditionError(
@@ -60,9 +56,7 @@ def check_conditions(name: str, columns: Mapping[str, int], conditions: Mapping[
 def fill_columns(
     planes_BP: NDArray[np.uint64], given: Mapping[str, NDArray[Any]], defaults: Mapping[str, int]
 ) -> Rows:
-    """Return `planes` and all columns that a network reads; `defaults` has the value of each where
-    nothing is given.
-    """
+    """Return `planes` and the columns that a network reads, by default as in `defaults`."""
     rows: Rows = {"planes": planes_BP}
     if any(name in INFERRED and name not in given for name in defaults):
         given = infer_columns(planes_BP) | dict(given)
@@ -75,27 +69,21 @@ def fill_columns(
 
 
 def evaluate_in_batches(evaluate: Callable[[Rows], Answer], rows: Rows, name: str) -> Answer:
-    """Evaluate all rows by the network called `name`, at most LARGEST_BATCH of them at once;
-    AnswerError as `check_answer`.
-    """
+    """Evaluate all rows by the network called `name`, at most LARGEST_BATCH at once."""
     answers = []
     for start in range(0, len(rows["planes"]), LARGEST_BATCH):
         batch = {column: values[start : start + LARGEST_BATCH] for column, values in rows.items()}
         answers.append(evaluate(batch))
         check_answer(answers[-1], batch["planes"], name)
-    if not answers:
-        return np.empty((0, LABELS), np.float32), np.empty((0, 3), np.float32)
     if len(answers) == 1:
         return answers[0]
-    return np.concatenate([logits_BL for logits_BL, _ in answers]), np.concatenate(
-        [wdl_B3 for _, wdl_B3 in answers]
-    )
+    nothing = np.empty((0, LABELS), np.float32), np.empty((0, 3), np.float32)
+    logits, wdl = zip(nothing, *answers, strict=True)
+    return np.concatenate(logits), np.concatenate(wdl)
 
 
 def check_answer(answer: Answer, planes_BP: NDArray[np.uint64], name: str) -> None:
-    """Raise AnswerError unless an answer has the right shapes and is finite; logits of illegal
-    moves may be -inf.
-    """
+    """Raise AnswerError unless an answer is finite; logits of illegal moves may be -inf."""
     logits_BL, wdl_B3 = answer
     if logits_BL.shape != (len(planes_BP), LABELS) or wdl_B3.shape != (len(planes_BP), 3):
         raise AnswerError(
@@ -110,3 +98,13 @@ def check_answer(answer: Answer, planes_BP: NDArray[np.uint64], name: str) -> No
             f"{name} answers with NaN or infinity: its training diverged, or it is damaged; train "
             f"or copy it again"
         )
+
+
+def read_corrections(path: Path, card: Mapping[str, Any], refusal: type[UserError]) -> Corrections:
+    """Return the corrections in the card at `path`; raises `refusal` for a bad entry."""
+    entry = card.get("human_search")
+    if entry is None:
+        return {}
+    check(path, entry, HumanSearch, refusal)
+    aims: tuple[Aim, ...] = ("likelihood", "strength")
+    return {aim: Correction(**entry[aim], simulations=entry["simulations"]) for aim in aims}

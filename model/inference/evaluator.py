@@ -11,8 +11,14 @@ from numpy.typing import NDArray
 
 from model.checkpoint import CARD, CardError, load
 from model.data.rows import Batch, column_defaults, load_rows
-from model.inference.columns import Answer, Rows, evaluate_in_batches, fill_columns
-from model.inference.human import Corrections, read_corrections
+from model.inference.columns import (
+    Answer,
+    Corrections,
+    Rows,
+    evaluate_in_batches,
+    fill_columns,
+    read_corrections,
+)
 from model.network.decoder import merge_promotions
 from model.network.memory import memory_errors
 from model.network.network import Network

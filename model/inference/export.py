@@ -39,11 +39,9 @@ from model.network.network import Network
 OPSET = 18
 UINT64 = 13  # onnx.TensorProto.UINT64
 TOLERANCE = 1e-3
-"""Largest difference in float32, of a legal move's log-probability in nats and of a probability of
-win, draw or loss."""
+"""Largest difference in float32, of log-probabilities in nats and of win, draw or loss."""
 INT8_DIVERGENCE, INT8_VALUE = 0.02, 0.03
-"""Largest differences in integers: mean KL divergence of the policies in nats, root mean square of
-the expected score."""
+"""Largest divergence of policies in nats, and root mean square of scores, in integers."""
 
 
 class ExportError(UserError):
@@ -65,26 +63,23 @@ class _Whole(nn.Module):
 
 
 def _shifts() -> dict[Any, Any]:
-    """Translate shifts, which torch's exporter does not know; ONNX has them for unsigned
-    integers.
-    """
+    """Translate shifts, which torch's exporter does not know; ONNX shifts unsigned integers."""
     import onnxscript
 
     op: Any = onnxscript.opset18
 
     def shift(direction: str) -> Any:
         def translate(word: Any, by: Any) -> Any:
-            unsigned = op.Cast(word, to=UINT64)
-            return op.CastLike(
-                op.BitShift(unsigned, op.Cast(by, to=UINT64), direction=direction), word
-            )
+            words, bits = (op.Cast(it, to=UINT64) for it in (word, by))
+            return op.CastLike(op.BitShift(words, bits, direction=direction), word)
 
         return translate
 
+    aten = torch.ops.aten
     return {
-        torch.ops.aten.__rshift__.Tensor: shift("RIGHT"),
-        torch.ops.aten.bitwise_right_shift.Tensor: shift("RIGHT"),
-        torch.ops.aten.bitwise_left_shift.Tensor: shift("LEFT"),
+        aten.__rshift__.Tensor: shift("RIGHT"),
+        aten.bitwise_right_shift.Tensor: shift("RIGHT"),
+        aten.bitwise_left_shift.Tensor: shift("LEFT"),
     }
 
 
@@ -128,14 +123,12 @@ def export(
     calibration: Batch | None = None,
     progress: Progress = silent,
 ) -> dict[str, Any]:
-    """Export a checkpoint to `out` (or model.onnx beside its card) and return what was written and
-    how far it differs.
+    """Export a checkpoint to `out`, by default model.onnx beside its card; return size and errors.
 
     `rows` are the positions to compare on: `planes`, and columns for networks that read them. With
     `calibration`, rows of the same kind, convolutions are in 8-bit integers that are scaled on
-    these. Raises ExportError when the answers differ by more than TOLERANCE, or those of integers
-    by more than INT8_DIVERGENCE or INT8_VALUE (nothing is written then), or a package is missing;
-    CheckpointError.
+    these. Raises CheckpointError, and ExportError if a package is missing or the answers differ by
+    more than TOLERANCE, or INT8_DIVERGENCE and INT8_VALUE; nothing is written then.
     """
     for package in ("onnx", "onnxscript"):
         if importlib.util.find_spec(package) is None:
@@ -155,15 +148,14 @@ def export(
         path = Path(folder) / ONNX
         progress(Tick(0, 1, "graph traced"))  # most of the time, and torch reports no progress
         _graph(network, card, path)
-        progress(Tick(1, 1, "graph traced"))
         if calibration is not None:
             progress(Tick(0, 1, "layers scaled"))
             path = _quantize_graph(network, path, calibration)
-            progress(Tick(1, 1, "layers scaled"))
-        progress(Tick(0, len(rows["planes"]), "positions compared"))
+        count = len(rows["planes"])
+        progress(Tick(0, count, "positions compared"))
         reference = NetworkEvaluator(network, device="cpu", amp="off")
         differences = _differences(OnnxEvaluator(path), reference, rows)
-        progress(Tick(len(rows["planes"]), len(rows["planes"]), "positions compared"))
+        progress(Tick(count, count, "positions compared"))
         _check(differences, directory, integers=calibration is not None)
         data = path.read_bytes()
     if out is None or out.absolute() == (directory / ONNX).absolute():
@@ -172,18 +164,12 @@ def export(
     else:
         out.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(out, data)
-    written = {
-        "out": str(out),
-        "bytes": len(data),
-        "arithmetic": card["arithmetic"],
-        "positions": len(rows["planes"]),
-    }
-    return written | differences
+    written = {"out": str(out), "bytes": len(data), "arithmetic": card["arithmetic"]}
+    return {**written, "positions": count, **differences}
 
 
 def _quantize_graph(network: Network, path: Path, calibration: Batch) -> Path:
-    """Write the network in `path` with convolutions in integers to a file beside it, and return its
-    path.
+    """Write the network in `path` with convolutions in integers beside it, and return the new path.
 
     Float32 layers stay in float32, and so does the first convolution: in integers it made half of
     the expected score's error.
@@ -203,8 +189,7 @@ def _quantize_graph(network: Network, path: Path, calibration: Batch) -> Path:
     except Exception as error:  # onnxruntime and onnx raise many kinds
         raise ExportError(
             f"onnxruntime cannot write this network in 8-bit integers ({type(error).__name__}: "
-            f"{error}): export it without "
-            "--int8"
+            f"{error}): export it without --int8"
         ) from error
     return out
 
@@ -225,34 +210,28 @@ def _differences(one: OnnxEvaluator, other: NetworkEvaluator, rows: Batch) -> di
     )
     apart_BL = np.where(legal_BL, wanted_BL - mine_BL, 0.0)
     score_B, wanted_B = ((wdl_B3[:, 0] - wdl_B3[:, 2]) / 2 for _, wdl_B3 in answers)
+    rows_count = max(len(score_B), 1)
     return {
         "largest_policy_difference": float(np.abs(apart_BL).max(initial=0.0)),
         "largest_value_difference": float(np.abs(answers[0][1] - answers[1][1]).max(initial=0.0)),
-        "policy_divergence": float((np.exp(wanted_BL) * apart_BL).sum() / max(len(legal_BL), 1)),
-        "score_difference": float(
-            np.sqrt(np.square(score_B - wanted_B).sum() / max(len(score_B), 1))
-        ),
+        "policy_divergence": float((np.exp(wanted_BL) * apart_BL).sum() / rows_count),
+        "score_difference": float(np.sqrt(np.square(score_B - wanted_B).sum() / rows_count)),
     }
 
 
-def _check(differences: Mapping[str, float], directory: Path, *, integers: bool) -> None:
+def _check(found: Mapping[str, float], directory: Path, *, integers: bool) -> None:
     """Raise ExportError for answers that differ too much from the checkpoint's."""
-    if not integers:
-        # NaN stays
-        worst = np.max(
-            [differences["largest_policy_difference"], differences["largest_value_difference"]]
+    policy, value = found["largest_policy_difference"], found["largest_value_difference"]
+    # a comparison with NaN is false
+    if not integers and not (policy <= TOLERANCE and value <= TOLERANCE):
+        raise ExportError(
+            f"the exported network differs from {directory} by {max(policy, value):.2g}, more than "
+            f"{TOLERANCE}"
         )
-        if not worst <= TOLERANCE:
-            raise ExportError(
-                f"the exported network differs from {directory} by {worst:.2g}, more than "
-                f"{TOLERANCE}"
-            )
-        return
-    policy, score = differences["policy_divergence"], differences["score_difference"]
-    if not (policy <= INT8_DIVERGENCE and score <= INT8_VALUE):
+    policy, score = found["policy_divergence"], found["score_difference"]
+    if integers and not (policy <= INT8_DIVERGENCE and score <= INT8_VALUE):
         raise ExportError(
             f"{directory} in 8-bit integers: the policy is off by {policy:.2g} nats (at most "
-            f"{INT8_DIVERGENCE}), the expected "
-            f"score by {score:.2g} (at most {INT8_VALUE}): export it without --int8, or give other "
-            f"--positions"
+            f"{INT8_DIVERGENCE}), the expected score by {score:.2g} (at most {INT8_VALUE}): "
+            f"export it without --int8, or give other --positions"
         )

@@ -24,8 +24,14 @@ from engine.errors import UserError
 from engine.evaluation.move_features import FEATURES_VERSION, legal_move_features
 from engine.json_files import check, parse_json, read_json, shown
 from model.card import CARD, ONNX, Exported, FileEntry
-from model.inference.columns import Answer, Rows, evaluate_in_batches, fill_columns
-from model.inference.human import Corrections, read_corrections
+from model.inference.columns import (
+    Answer,
+    Corrections,
+    Rows,
+    evaluate_in_batches,
+    fill_columns,
+    read_corrections,
+)
 
 METADATA = "fianchetto"
 """Name of the JSON in the file's metadata."""
@@ -52,85 +58,43 @@ class OnnxEvaluator:
 
         data = _read(path, sha256)
         self.sha256 = hashlib.sha256(data).hexdigest()
-        refusals = (
-            native.Fail,
-            native.InvalidArgument,
-            native.InvalidGraph,
-            native.InvalidProtobuf,
-            native.NotImplemented,
-            native.RuntimeException,
-        )
+        self._path, self._refusals = path, _list_refusals(native)
 
         def open_session(threads: int) -> Any:
             options = onnxruntime.SessionOptions()
             options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+            cpu = ["CPUExecutionProvider"]
             try:
-                return onnxruntime.InferenceSession(
-                    data, options, providers=["CPUExecutionProvider"]
-                )
-            except refusals as error:
+                return onnxruntime.InferenceSession(data, options, providers=cpu)
+            except self._refusals as error:
                 raise OnnxError(
                     f"{path} cannot be opened as an ONNX network: {shown(str(error), 200)}"
                 ) from error
 
-        self.session = open_session(threads)
-        metadata = self.session.get_modelmeta().custom_metadata_map.get(METADATA)
-        if metadata is None:
-            raise OnnxError(f"{path} was not written by `fianchetto export`")
-        try:
-            self.card: dict[str, Any] = parse_json(metadata)
-        except ValueError as error:
-            raise OnnxError(
-                f"{path} has metadata that are not JSON: {shown(str(error), 200)}"
-            ) from error
-        check(path, self.card, Exported, OnnxError, hint=": export it again")
-        if (self.card["encoding_version"], self.card["moves_hash"]) != (
-            ENCODING_VERSION,
-            moves_hash(),
-        ):
-            raise OnnxError(
-                f"{path} was exported for other planes or labels than this version's: export it "
-                f"again"
-            )
-        if self.card["move_features_version"] not in (0, FEATURES_VERSION):
-            raise OnnxError(
-                f"{path} was exported for other move features than this version's: train it again"
-            )
+        self.session, self.threads = open_session(threads), threads
+        self.card = _read_metadata(path, self.session)
+        self.columns: dict[str, int] = dict(self.card["columns"])
+        """Columns that the network reads, with the value of each where nothing is given."""
+        self.corrections: Corrections = {}
+        """How a search corrects the policy (engine/search/human.py)."""
         self.pool: ThreadPoolExecutor | None = None
         self.names = {given.name for given in self.session.get_inputs()}
         if "moves" in self.names and threads > 1:
             # onnxruntime's own threads race when they add to one square:
             # microsoft/onnxruntime#18048
             self.session, self.pool = open_session(1), ThreadPoolExecutor(threads, "rows")
-        self.threads = threads
-        self.columns: dict[str, int] = dict(self.card["columns"])
-        self._path, self._refusals = path, refusals
-        self.corrections: Corrections = {}
-        """How a search corrects the policy (engine/search/human.py)."""
 
     def __call__(
         self, planes_BP: NDArray[np.uint64], columns: Mapping[str, NDArray[Any]] | None = None
     ) -> Answer:
-        """Return logits float32 `[B, 4096]` by the labels of the mover's view, and float32 `[B, 3]`
-        win, draw, loss.
-
-        Columns that are read and not given follow from the planes, or are unknown. Raises
-        OnnxError, AnswerError.
-        """
-        return evaluate_in_batches(
-            self._run, fill_columns(planes_BP, columns or {}, self.columns), str(self._path)
-        )
+        """Return logits and win, draw, loss as `NetworkEvaluator` does; OnnxError, AnswerError."""
+        rows = fill_columns(planes_BP, columns or {}, self.columns)
+        return evaluate_in_batches(self._run, rows, str(self._path))
 
     def inputs(self, rows: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """Return the graph's inputs of one batch by name: planes and attacks as bytes, other
-        columns as int64.
-        """
+        """Return the graph's inputs of one batch by name: planes as bytes, columns as int64."""
         columns = fill_columns(rows["planes"], rows, self.columns)
-        read: Rows = {
-            name: np.asarray(column, dtype=np.int64)
-            for name, column in columns.items()
-            if name != "planes"
-        }
+        read: Rows = {name: np.asarray(columns[name], dtype=np.int64) for name in self.columns}
         read["planes"] = _bytes(rows["planes"])
         if "attacks" in self.names:
             read["attacks"] = _bytes(attack_planes(rows["planes"]))
@@ -160,6 +124,33 @@ class OnnxEvaluator:
         return logits_BL, wdl_B3
 
 
+def _list_refusals(native: Any) -> Any:
+    """Return the errors of onnxruntime for files and inputs that it cannot use."""
+    names = "Fail InvalidArgument InvalidGraph InvalidProtobuf NotImplemented RuntimeException"
+    return tuple(getattr(native, name) for name in names.split())
+
+
+def _read_metadata(path: Path, session: Any) -> dict[str, Any]:
+    """Return the metadata of an exported network; OnnxError if it is none of this version."""
+    text = session.get_modelmeta().custom_metadata_map.get(METADATA)
+    if text is None:
+        raise OnnxError(f"{path} was not written by `fianchetto export`")
+    try:
+        card: dict[str, Any] = parse_json(text)
+    except ValueError as error:
+        raise OnnxError(f"{path}: metadata are not JSON: {shown(str(error), 200)}") from error
+    check(path, card, Exported, OnnxError, hint=": export it again")
+    if (card["encoding_version"], card["moves_hash"]) != (ENCODING_VERSION, moves_hash()):
+        raise OnnxError(
+            f"{path} was exported for other planes or labels than this version's: export it again"
+        )
+    if card["move_features_version"] not in (0, FEATURES_VERSION):
+        raise OnnxError(
+            f"{path} was exported for other move features than this version's: train it again"
+        )
+    return card
+
+
 def _read(path: Path, sha256: str | None) -> bytes:
     """Return a file's bytes, or raise OnnxError where it is too large or has another hash."""
     try:
@@ -173,7 +164,7 @@ def _read(path: Path, sha256: str | None) -> bytes:
     if sha256 is not None and hashlib.sha256(data).hexdigest() != sha256:
         raise OnnxError(
             f"{path} is not the file that {CARD} describes (its hash differs): copy or export it "
-            f"again"
+            "again"
         )
     return data
 
@@ -184,16 +175,11 @@ def _bytes(words: NDArray[np.uint64]) -> NDArray[np.uint8]:
 
 
 def open_export(directory: Path, *, threads: int = 1) -> OnnxEvaluator:
-    """Open the exported network beside a checkpoint's card, or raise an OnnxError that says what to
-    do.
-    """
+    """Open the exported network beside a checkpoint's card; OnnxError if there is none."""
     found = find_export(directory, threads=threads)
     if found is None:
-        why = (
-            f"{CARD} names no {ONNX} of these weights"
-            if (directory / ONNX).exists()
-            else f"there is no {ONNX}"
-        )
+        named = f"{CARD} names no {ONNX} of these weights"
+        why = named if (directory / ONNX).exists() else f"there is no {ONNX}"
         raise OnnxError(
             f"{directory}: {why}; `fianchetto export --int8 --checkpoint {directory} --positions "
             f"DATASET` makes one"
@@ -205,10 +191,9 @@ def find_export(directory: Path, *, threads: int = 1) -> OnnxEvaluator | None:
     """Open the exported network beside a checkpoint's card.
 
     None when the card names none or there is none; OnnxError when the file is not the one that the
-    card names. It starts five times as fast as torch and is faster on small batches: one row takes
-    0.7 ms on a core, with torch 2.5 ms (fianchetto-xs in float32). From 64 rows on, torch in bf16
-    is faster than a float32 export, on a processor that gains by bf16; an 8-bit export is faster
-    than both.
+    card names. It starts five times as fast as torch and is faster on small batches. From 64 rows
+    on, torch in bf16 is faster than a float32 export on a processor that gains by bf16; an 8-bit
+    export is faster than both.
     """
     if not (directory / ONNX).exists():
         return None

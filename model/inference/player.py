@@ -4,8 +4,7 @@
 
     player = load("datasets/checkpoints/xs")
     player.choose(chess.Board(), rating=1800, simulations=64).move   # as people rated 1800 play
-    player.policies(chess.Board(), [1000, 2000])                     # what people of both ratings
-    would play
+    player.policies(chess.Board(), [1000, 2000])                     # as people of both would play
     player.analyse(chess.Board(), 400).moves[0]                      # the best move by a search
 
 Axes: A legal moves, R ratings.
@@ -49,25 +48,21 @@ class Choice:
     move: chess.Move
     """The chosen move; a promotion is to a queen, since labels do not name the piece."""
     probabilities: dict[chess.Move, float]
-    """The policy over legal moves, likeliest first, at temperature 1; under-promotions are part of
-    the queen's."""
+    """The policy over legal moves, likeliest first; under-promotions are part of the queen's."""
     value: float
     """Win minus loss for the side to move by the network alone, -1 to 1."""
     wdl: tuple[float, float, float]
     """Probabilities of win, draw, loss for the side to move, by the network alone."""
     simulations: int = 0
-    """Simulations of the search that corrected the policy. 0 for the network's own policy: no
-    search was asked for, or the checkpoint's card holds no correction (`fianchetto calibrate` fits
-    one)."""
+    """Simulations of the search that corrected the policy; 0 without a search, or where the card
+    holds no correction (`fianchetto calibrate` fits one)."""
 
 
 class Player:
     """A network that plays on boards."""
 
     def __init__(self, network: NetworkEvaluator, exported: OnnxEvaluator | None = None) -> None:
-        """Take policies from `network`; searches use its export where there is one, since it is
-        faster.
-        """
+        """Take policies from `network`; searches use its export, which is faster."""
         self.evaluator = network
         self._searched = exported or network
 
@@ -95,7 +90,7 @@ class Player:
         position that UCI refuses too, and UserError for a value of a wrong type.
         """
         board, temperature = _read_board(board), _read_temperature(temperature)
-        simulations = _read_count("simulations", simulations)
+        simulations = _read_whole("simulations", simulations, 0, MOST_SIMULATIONS)
         if aim not in get_args(Aim):
             raise UserError(f"aim must be one of {', '.join(get_args(Aim))}, not {aim!r}")
         conditions = self._conditions(rating=rating, opponent_rating=opponent_rating, clock=clock)
@@ -112,11 +107,10 @@ class Player:
     def policies(
         self, board: chess.Board | str, ratings: Sequence[int]
     ) -> tuple[list[chess.Move], NDArray[np.float64]]:
-        """Return the legal moves, and their probabilities float64[R, A] when both players have each
-        of these ratings.
+        """Return the legal moves, and their probabilities float64[R, A] at each of these ratings.
 
-        All ratings are one batch. A promotion is to a queen, as in `choose`. Raises GameOverError,
-        and ConditionError for a network that reads no ratings.
+        Both players have the rating, and all ratings are one batch. A promotion is to a queen, as
+        in `choose`. Raises GameOverError, and ConditionError for a network that reads no ratings.
         """
         board = _read_board(board)
         moves = [move for move in board.legal_moves if move.promotion in (None, chess.QUEEN)]
@@ -130,14 +124,13 @@ class Player:
         return moves, np.array([[found[move] for move in moves] for found in shares])
 
     def analyse(self, board: chess.Board | str, simulations: int, *, lines: int = 3) -> Play:
-        """Search a position for its best moves, and return them with the variations of the first
-        `lines`.
+        """Search a position for its best moves, the first `lines` of them with variations.
 
         The search is not conditioned on ratings. The board's move stack is used for repetitions and
         for the last moves that the network reads. Raises GameOverError.
         """
-        board, lines = _read_board(board), _read_count("lines", lines)
-        simulations = _read_count("simulations", simulations, least=1)
+        board, lines = _read_board(board), _read_whole("lines", lines, 0, MOST_SIMULATIONS)
+        simulations = _read_whole("simulations", simulations, 1, MOST_SIMULATIONS)
         style = Style(search=SearchConfig(simulations=simulations), evaluates_root=True)
         return self._play(style, [Request(board=board, lines=lines)])[0]
 
@@ -171,22 +164,17 @@ def _read_board(board: chess.Board | str) -> chess.Board:
     return board
 
 
-def _read_whole(name: str, value: Any) -> int:
-    """Return a whole number, which may be NumPy's."""
+def _read_whole(name: str, value: Any, least: float = -inf, most: float = inf) -> int:
+    """Return a whole number, which may be NumPy's, of these bounds."""
     try:
-        if not isinstance(value, bool):
-            return index(value)
+        number = None if isinstance(value, bool) else index(value)
     except TypeError:
-        pass
-    raise UserError(f"{name} must be a whole number, not {value!r}")
-
-
-def _read_count(name: str, value: Any, least: int = 0) -> int:
-    """Return a number of simulations or lines."""
-    count = _read_whole(name, value)
-    if not least <= count <= MOST_SIMULATIONS:
-        raise UserError(f"{name} is {count}, and must be from {least} to {MOST_SIMULATIONS}")
-    return count
+        number = None
+    if number is None:
+        raise UserError(f"{name} must be a whole number, not {value!r}")
+    if not least <= number <= most:
+        raise UserError(f"{name} is {number}, and must be from {least} to {most}")
+    return number
 
 
 def _read_temperature(value: Any) -> float:
@@ -198,8 +186,6 @@ def _read_temperature(value: Any) -> float:
 
 
 def load(directory: str | Path, *, device: str = "auto", amp: str = "auto") -> Player:
-    """Load a checkpoint as a player; raises the CheckpointErrors of `model.checkpoint.load`, and
-    OnnxError.
-    """
+    """Load a checkpoint as a player; raises CheckpointError and OnnxError."""
     network = evaluator(Path(directory), device=device, amp=amp)
     return Player(network, find_export(Path(directory)) if network.device.type == "cpu" else None)

@@ -84,9 +84,7 @@ def _batches(rows: Batch) -> Iterator[Batch]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Silence the logging, warnings and prints of torch's exporter and of onnxruntime, which would
-    spoil a command's JSON.
-    """
+    """Silence torch's exporter and onnxruntime, which would spoil a command's JSON."""
     before = logging.root.manager.disable
     logging.disable(max(before, logging.WARNING))
     try:
@@ -99,9 +97,7 @@ def quiet() -> Iterator[None]:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Calibrate on one thread: several race when they add to one square
-    (microsoft/onnxruntime#18048).
-    """
+    """Calibrate on one thread: several race at one square (microsoft/onnxruntime#18048)."""
     import onnxruntime
     from onnxruntime.quantization.calibrate import CalibraterBase
 

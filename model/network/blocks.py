@@ -1,7 +1,4 @@
-"""Parts of networks: activations, gates, convolutional residual blocks.
-
-A new kind of part is a new row in one of the tables here or in `model.network.network`, and a
-preset names it.
+"""Parts of networks, which presets name: activations, gates, convolutional residual blocks.
 
 Axes: B batch, C channels, Y row (0 = the 8th rank, seen from the view's side), X column (0 =
 a-file).
@@ -38,10 +35,8 @@ class Gate(nn.Module):
         gate_BC = self.excite(self.activation(self.squeeze(board_mean(x_BCYX))))
         if not self.bias:
             return x_BCYX * torch.sigmoid(gate_BC)[:, :, None, None]
-        scale_BC, shift_BC = gate_BC.chunk(2, 1)
-        return torch.addcmul(
-            shift_BC[:, :, None, None], x_BCYX, torch.sigmoid(scale_BC)[:, :, None, None]
-        )
+        scale_BC11, shift_BC11 = gate_BC[:, :, None, None].chunk(2, 1)
+        return torch.addcmul(shift_BC11, x_BCYX, torch.sigmoid(scale_BC11))
 
 
 def board_mean(x_BCYX: Tensor) -> Tensor:
@@ -56,11 +51,10 @@ def board_mean(x_BCYX: Tensor) -> Tensor:
 
 
 class Norm(nn.BatchNorm2d):
-    """Batch norm in which each group of rows has its own statistics in training; row i belongs to
-    group i modulo `groups`.
+    """Batch norm in which each group of rows has its own statistics in training.
 
-    One call normalizes all groups, so that a GPU gets few large kernels. The running statistics
-    move towards the groups' mean.
+    Row i belongs to group i modulo `groups`. One call normalizes all groups, so that a GPU gets few
+    large kernels. The running statistics move towards the groups' mean.
     """
 
     groups = 1
@@ -97,9 +91,7 @@ def conv3(channels_in: int, channels_out: int) -> nn.Conv2d:
 
 
 class PostBlock(nn.Module):
-    """Convolve, norm, activate, convolve, norm, gate, add, activate (He et al. 2015,
-    arXiv:1512.03385).
-    """
+    """Post-activation residual block (He et al. 2015, arXiv:1512.03385)."""
 
     def __init__(self, row: Preset) -> None:
         super().__init__()

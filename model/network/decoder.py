@@ -24,24 +24,11 @@ from torch import Tensor, nn
 
 from engine.board.movegen import MOVE_PLANES, TYPES
 from engine.board.position import PAWN
-from engine.encoding.move_vocabularies import (
-    NONE,
-    UNDER_PROMOTIONS,
-    index_of,
-    vocabulary,
-)
+from engine.encoding.move_vocabularies import NONE, UNDER_PROMOTIONS, index_of, vocabulary
 from engine.encoding.planes import LABELS, TURN_PLANE, steps
 from engine.encoding.views import view
 from model.network.blocks import ACTIVATIONS, Float32, Norm, board_mean, conv3
-from model.network.encoder import (
-    ENCODED,
-    SQUARES,
-    Moves,
-    Rows,
-    list_bits,
-    list_squares,
-    to_tensor,
-)
+from model.network.encoder import ENCODED, SQUARES, Moves, Rows, list_bits, list_squares, to_tensor
 from model.network.preset import Preset
 
 PROMOTING = 24
@@ -78,11 +65,7 @@ def label_order(name: str) -> NDArray[np.int64]:
 def index_labels(
     preset: Preset, labels_B: NDArray[np.integer], promotions_B: NDArray[np.integer] | None = None
 ) -> NDArray[np.int64]:
-    """Return the place of moves among a prediction's logits, int64 `[B]`, from their labels and
-    promotion pieces.
-
-    Raises MoveIndexError for what is no move of the preset's vocabulary.
-    """
+    """Return the place of moves among a prediction's logits, int64 `[B]`; MoveIndexError."""
     moves = vocabulary(preset.moves)
     if promotions_B is None or not moves.under_promotions:
         promotions_B = np.zeros(len(labels_B), dtype=np.int64)
@@ -113,9 +96,7 @@ def _can_promote(bytes_BPY: Tensor) -> Tensor:
 
 
 def legal_labels(bytes_BPY: Tensor, size: int = LABELS) -> Tensor:
-    """Return which of the mover's labels are legal, bool `[B, A]`, from the bytes of stored
-    planes.
-    """
+    """Return which of the mover's labels are legal, bool `[B, A]`, from planes as bytes."""
     moves_BTY = bytes_BPY[:, MOVE_PLANES : MOVE_PLANES + TYPES].contiguous()
     bits_BTYX = (moves_BTY[..., None] >> list_bits(bytes_BPY.device)) & 1
     legal_BL = bits_BTYX.view(torch.bool).view(-1, LABELS)
@@ -139,10 +120,7 @@ def order_by_label(preset: Preset, logits_BA: Tensor, bytes_BPY: Tensor) -> Tens
 
 
 def merge_promotions(logits_BA: Tensor, bytes_BPY: Tensor) -> Tensor:
-    """Return logits of the 4096 labels `[B, L]`: a label's promotions to all pieces are one move.
-
-    Its logit is the log-sum-exp over the pieces, where a pawn can promote.
-    """
+    """Return logits of the labels `[B, L]`: the log-sum-exp over a pawn's promotions."""
     logits_BL = logits_BA[:, :LABELS]
     if logits_BA.shape[1] == LABELS:
         return logits_BL
@@ -155,9 +133,7 @@ def merge_promotions(logits_BA: Tensor, bytes_BPY: Tensor) -> Tensor:
 
 
 def flatten_policy(policy: Tensor | tuple[Tensor, Tensor]) -> Tensor:
-    """Return logits `[B, A]`; for a factored pair, log p(from) + log p(to | from) of each pair of
-    squares.
-    """
+    """Return logits `[B, A]`; for a factored pair, log p(from) + log p(to | from)."""
     if isinstance(policy, Tensor):
         return policy.float()
     from_BF, to_BFT = policy
@@ -194,33 +170,22 @@ def decode(
 
 def _hidden(row: Preset) -> list[nn.Module]:
     """Return the hidden 3x3 convolution of a policy head, if any."""
-    if not row.policy_width:
-        return []
-    return [
-        conv3(row.width, row.policy_width),
-        Norm(row.policy_width),
-        ACTIVATIONS[row.activation](),
-    ]
+    channels, activation = row.policy_width, ACTIVATIONS[row.activation]
+    return [conv3(row.width, channels), Norm(channels), activation()] if channels else []
 
 
 def planes_policy(row: Preset) -> nn.Module:
-    """Build a head with a plane of from-squares for each type of move; flattened, index = plane *
-    64 + from.
-    """
-    planes = vocabulary(row.moves).planes
-    return nn.Sequential(
-        *_hidden(row), Float32(nn.Conv2d(row.policy_width or row.width, planes, 1)), nn.Flatten()
-    )
+    """Build a head with a plane of from-squares for each type of move."""
+    hidden = _hidden(row)  # in this order, since initial weights are drawn by it
+    last = nn.Conv2d(row.policy_width or row.width, vocabulary(row.moves).planes, 1)
+    return nn.Sequential(*hidden, Float32(last), nn.Flatten())
 
 
 def linear_policy(row: Preset) -> nn.Module:
     """Build a 1x1 bottleneck and one linear layer to all indices."""
-    size = row.policy_width * SQUARES
-    return nn.Sequential(
-        *_bottleneck(row, row.policy_width),
-        nn.Flatten(),
-        Float32(nn.Linear(size, vocabulary(row.moves).size)),
-    )
+    bottleneck = _bottleneck(row, row.policy_width)
+    last = nn.Linear(row.policy_width * SQUARES, vocabulary(row.moves).size)
+    return nn.Sequential(*bottleneck, nn.Flatten(), Float32(last))
 
 
 class FactoredPolicy(nn.Module):
@@ -238,9 +203,7 @@ class FactoredPolicy(nn.Module):
 
 
 class Comparison(nn.Module):
-    """Rescore each legal move against the mean over its position's moves, weighted by the softmax
-    of their first scores.
-    """
+    """Rescore legal moves against their position's mean, weighted by their first scores."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -261,9 +224,7 @@ class Comparison(nn.Module):
 
 
 class MoveHead(nn.Module):
-    """Score each legal move by its features, its type and the trunk's output on its from- and
-    to-square.
-    """
+    """Score each legal move by its features, its type and the trunk on both squares."""
 
     def __init__(self, row: Preset) -> None:
         super().__init__()
@@ -314,20 +275,15 @@ class NoValue(nn.Module):
 
 def _bottleneck(row: Preset, channels: int) -> list[nn.Module]:
     """Return a 1x1 convolution to `channels`, its norm and activation."""
-    return [
-        nn.Conv2d(row.width, channels, 1, bias=False),
-        Norm(channels),
-        ACTIVATIONS[row.activation](),
-    ]
+    convolution = nn.Conv2d(row.width, channels, 1, bias=False)
+    return [convolution, Norm(channels), ACTIVATIONS[row.activation]()]
 
 
 def value_head(row: Preset, outputs: int) -> nn.Module:
     """Build a 1x1 convolution, the preset's neck, a hidden layer and a layer of `outputs`."""
-    neck, size = (
-        (Pool(), row.value_width)
-        if row.value_neck == "pool"
-        else (nn.Flatten(), row.value_width * SQUARES)
-    )
+    pools = row.value_neck == "pool"
+    neck = Pool() if pools else nn.Flatten()
+    size = row.value_width * (1 if pools else SQUARES)
     return nn.Sequential(
         *_bottleneck(row, row.value_width),
         neck,
@@ -339,7 +295,6 @@ def value_head(row: Preset, outputs: int) -> nn.Module:
 
 def moves_left_head(row: Preset) -> nn.Module:
     """Build a head for the half-moves left in the game, `[B, 1]`."""
-    size = row.moves_left * SQUARES
-    return nn.Sequential(
-        *_bottleneck(row, row.moves_left), nn.Flatten(), Float32(nn.Linear(size, 1)), PliesLeft()
-    )
+    bottleneck = _bottleneck(row, row.moves_left)
+    last = Float32(nn.Linear(row.moves_left * SQUARES, 1))
+    return nn.Sequential(*bottleneck, nn.Flatten(), last, PliesLeft())

@@ -155,9 +155,7 @@ def draw_planes(shown: View, rows: Rows, dtype: torch.dtype) -> Tensor:
 
 
 def encode_conditions(rows: Rows, names: tuple[str, ...]) -> Tensor:
-    """Encode columns `[B]` as interpolation weights (a soft one-hot), float32 `[B, N]`; each
-    column's weights sum to one.
-    """
+    """Encode columns `[B]` as interpolation weights, which sum to one: float32 `[B, N]`."""
     return torch.cat([_interpolate(rows[name], STEPS[name]) for name in names], 1)
 
 
@@ -178,9 +176,7 @@ def _interpolate(column_B: Tensor, steps: Steps) -> Tensor:
 
 
 class Condition(nn.Module):
-    """Scale and shift each channel by the conditions (FiLM: Perez et al. 2018,
-    arXiv:1709.07871).
-    """
+    """Scale and shift channels by conditions (FiLM: Perez et al. 2018, arXiv:1709.07871)."""
 
     def __init__(self, names: tuple[str, ...], hidden: int, channels: int, places: int) -> None:
         super().__init__()
@@ -204,9 +200,7 @@ def scale_and_shift(x_BCYX: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
 
 
 def encode_features(features_MF: Tensor) -> Tensor:
-    """Return features as numbers near 1, float32 `[M, K]`: amounts, flags for above 0 and for a
-    piece, comparisons.
-    """
+    """Return amounts, flags for above 0 and for a piece, comparisons: float32 `[M, K]`."""
     amounts_MF = features_MF[:, :CHECK].float()
     takes, risks, leaves, stands, check = (
         features_MF[:, index] for index in (TAKES, RISKS, LEAVES, STANDS, CHECK)
@@ -217,9 +211,7 @@ def encode_features(features_MF: Tensor) -> Tensor:
 
 
 class Moves:
-    """Legal moves `[M]` of all rows: `places` in all logits, `rows`, `kinds`, squares on all
-    boards, `features` `[M, K]`; `mask`, float32 `[M, 1]`, is 0 in padding.
-    """
+    """Legal moves `[M]`: places in all logits, squares on all boards, features, padding."""
 
     def __init__(self, rows: Rows) -> None:
         self.mask = (rows["moves"] >= 0)[:, None].float()

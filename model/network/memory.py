@@ -14,8 +14,7 @@ SIGNS = (
     "pyobject pointer is null",
     "error return without exception set",
 )
-"""Parts of the messages of failed allocations: RuntimeErrors of torch, panics of safetensors,
-SystemErrors of extensions."""
+"""Parts of messages of failed allocations, of torch, safetensors and extensions."""
 
 
 class OutOfMemoryError(UserError):
@@ -24,18 +23,13 @@ class OutOfMemoryError(UserError):
 
 @contextmanager
 def memory_errors(work: str, remedy: str) -> Iterator[None]:
-    """Turn a failed allocation into an OutOfMemoryError: `work` says what needed the memory,
-    `remedy` what to do.
-    """
+    """Turn a failed allocation for `work` into an OutOfMemoryError with a `remedy`."""
     try:
         yield
     except BaseException as error:  # a panic is no Exception
-        plain = (
-            isinstance(error, (RuntimeError, SystemError))
-            or type(error).__name__ == "PanicException"
-        )
-        if not isinstance(error, MemoryError) and not (
-            plain and any(sign in str(error).lower() for sign in SIGNS)
-        ):
+        is_panic = type(error).__name__ == "PanicException"
+        has_sign = any(sign in str(error).lower() for sign in SIGNS)
+        is_plain = is_panic or isinstance(error, (RuntimeError, SystemError))
+        if not isinstance(error, MemoryError) and not (is_plain and has_sign):
             raise
         raise OutOfMemoryError(f"{work} needs more memory than there is: {remedy}") from error

@@ -1,5 +1,4 @@
-"""The network: a preset's encoder, trunk and decoder put together, and the tables of each kind of
-part.
+"""The network: a preset's encoder, trunk and decoder, and the tables of each kind of part.
 
     rows -> encoder: pictures, conditions, moves -> stem, blocks -> heads, decoder -> `Prediction`
 
@@ -7,44 +6,26 @@ Axes: B batch, P plane, C channels, Y row, X column.
 """
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from engine.encoding.views import view
+from model.network import decoder, encoder
 from model.network.blocks import ACTIVATIONS, Norm, PostBlock, PreBlock, conv3
-from model.network.decoder import (
-    FactoredPolicy,
-    MoveHead,
-    NoValue,
-    Prediction,
-    decode,
-    linear_policy,
-    moves_left_head,
-    planes_policy,
-    value_head,
-)
-from model.network.encoder import (
-    CONDITIONS,
-    Condition,
-    MoveFeatureStem,
-    Moves,
-    Rows,
-    encode,
-    scale_and_shift,
-)
 from model.network.preset import Preset
 
 BLOCKS: Mapping[str, Callable[[Preset], nn.Module]] = {"post": PostBlock, "pre": PreBlock}
 POLICY_HEADS: Mapping[str, Callable[[Preset], nn.Module]] = {
-    "planes": planes_policy,
-    "linear": linear_policy,
-    "factored": FactoredPolicy,
+    "planes": decoder.planes_policy,
+    "linear": decoder.linear_policy,
+    "factored": decoder.FactoredPolicy,
 }
 VALUE_HEADS: Mapping[str, Callable[[Preset], nn.Module]] = {
-    "wdl": lambda row: value_head(row, 3),
-    "tanh": lambda row: value_head(row, 1),
-    "none": lambda row: NoValue(),
+    "wdl": lambda row: decoder.value_head(row, 3),
+    "tanh": lambda row: decoder.value_head(row, 1),
+    "none": lambda row: decoder.NoValue(),
 }
 
 
@@ -73,19 +54,19 @@ class Network(nn.Module):
         if preset.towers == 2:
             self.value_stem, self.value_blocks = _stem(preset), _blocks(preset)
         if preset.move_features_width:
-            self.move_feature_stem, self.move_head = MoveFeatureStem(preset), MoveHead(preset)
+            self.move_feature_stem = encoder.MoveFeatureStem(preset)
+            self.move_head = decoder.MoveHead(preset)
         if preset.moves_left:
-            self.moves_left = moves_left_head(preset)
-        if names := CONDITIONS[preset.condition]:
-            self.condition = Condition(
-                names, preset.condition_width, preset.width, 2 * preset.towers
-            )
+            self.moves_left = decoder.moves_left_head(preset)
+        if names := encoder.CONDITIONS[preset.condition]:
+            places = 2 * preset.towers
+            self.condition = encoder.Condition(names, preset.condition_width, preset.width, places)
         if preset.init == "kaiming":
             self.apply(_kaiming)
 
-    def forward(self, rows: Rows) -> Prediction:
+    def forward(self, rows: encoder.Rows) -> decoder.Prediction:
         """Predict moves and results of rows, for the side to move (`Rows`, `Prediction`)."""
-        planes_BPYX, conditions_BN, moves = encode(self.preset, rows)
+        planes_BPYX, conditions_BN, moves = encoder.encode(self.preset, rows)
         films = () if conditions_BN is None else self.condition(conditions_BN)
         x_BCYX = v_BCYX = self._trunk(self.stem, self.blocks, planes_BPYX, films[:4], moves)
         if self.preset.towers == 2:
@@ -94,26 +75,19 @@ class Network(nn.Module):
         if moves:
             policy = self.move_head(policy, x_BCYX, moves)
         left_B1 = self.moves_left(v_BCYX) if self.preset.moves_left else None
-        return decode(self.preset, policy, self.value(v_BCYX), left_B1, rows)
+        return decoder.decode(self.preset, policy, self.value(v_BCYX), left_B1, rows)
 
     def _trunk(
-        self,
-        stem: nn.Module,
-        blocks: nn.Module,
-        planes_BPYX: Tensor,
-        films: tuple[Tensor, ...],
-        moves: Moves | None,
+        self, stem: nn.Module, blocks: nn.Module, planes_BPYX: Tensor, films: Any, moves: Any
     ) -> Tensor:
-        """Run one tower; move features are added after its stem, conditions after its stem and
-        after its blocks.
-        """
+        """Run one tower: stem, move features, conditions, blocks, conditions."""
         x_BCYX: Tensor = stem(planes_BPYX)
         if moves:
             x_BCYX = self.move_feature_stem(x_BCYX, moves)
         if films:
-            x_BCYX = scale_and_shift(x_BCYX, *films[:2])
+            x_BCYX = encoder.scale_and_shift(x_BCYX, *films[:2])
         x_BCYX = blocks(x_BCYX)
-        return scale_and_shift(x_BCYX, *films[2:]) if films else x_BCYX
+        return encoder.scale_and_shift(x_BCYX, *films[2:]) if films else x_BCYX
 
 
 def _kaiming(module: nn.Module) -> None:

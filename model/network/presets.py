@@ -93,9 +93,7 @@ def _chessmarro() -> tuple[Preset, ...]:
 
 
 def _plane_systems() -> tuple[Preset, ...]:
-    """Return the systems of 18 and 19 planes: all post-activation with ReLU and a value in
-    -1..1.
-    """
+    """Return the systems of 18 and 19 planes, post-activation with a value in -1..1."""
     # Two networks, policy 64 x 64 and value. Our choice: width and blocks, the bottleneck, the
     # value's hidden units.
     bishop = Preset(

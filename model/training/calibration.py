@@ -67,9 +67,7 @@ def fit_factor(wdl_N3: Tensor, target_N3: Tensor, game_N: NDArray[np.integer]) -
 
 
 def _fit_shrunk(logits_NO: Floats, target_NO: Floats, place_N: NDArray[np.integer]) -> float:
-    """Return the likeliest factor, shrunk by its standard error; 1 with few games or if the
-    interval holds 1.
-    """
+    """Return the likeliest factor, shrunk by its error; 1 where its interval holds 1."""
     _, place_N = np.unique(place_N, return_inverse=True)
     games = int(place_N.max(initial=-1)) + 1
     if games < FEWEST_GAMES:
@@ -105,9 +103,7 @@ def _losses(factor: float, logits_NO: Floats, target_NO: Floats) -> Floats:
 
 
 def scale_wdl(wdl_N3: Tensor, factor: float) -> Tensor:
-    """Return probabilities of win, draw, loss whose logits are multiplied by a factor; 1 / factor
-    undoes it.
-    """
+    """Return probabilities of win, draw, loss whose logits are multiplied by a factor."""
     return (factor * wdl_N3.double().log()).softmax(1)
 
 
@@ -119,15 +115,12 @@ def scale_value(network: Network, factor: float) -> None:
         weight.mul_(factor)
 
 
-def describe_memorizing(before: float, after: float, factor: float) -> str | None:
-    """Return a warning when calibration has lowered the value's Brier score by MEMORIZED or more,
-    else None.
-    """
+def describe_memorizing(before: float, after: float, factor: float) -> str:
+    """Return a line that warns when calibration has lowered the value's Brier score much, or ""."""
     if before - after < MEMORIZED:
-        return None
+        return ""
     return (
-        f"the value memorizes results: its Brier score on validation games is {before:.3f}, and "
-        f"{after:.3f} once its logits "
-        f"are multiplied by {factor:.2f}, as they are in the checkpoint; more games or evaluations "
-        f"help, or fewer steps"
+        f"\nwarning: the value memorizes results: its Brier score on validation games is "
+        f"{before:.3f}, and {after:.3f} once its logits are multiplied by {factor:.2f}, as they "
+        f"are in the checkpoint; more games or evaluations help, or fewer steps"
     )

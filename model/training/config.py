@@ -1,7 +1,6 @@
-"""Settings of a training run; `model.training.schedules` turns them into rates and weights at each
-step.
-"""
+"""Settings of a training run, and what follows from them at each step: rates and averaging."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Annotated, Any, Literal
@@ -21,7 +20,7 @@ Decay = Literal["cosine", "linear", "step", "none"]
 Precision = Literal["auto", "bf16", "off"]
 Device = Literal["auto", "cpu", "cuda"]
 ValueLoss = Literal["auto", "mse", "huber"]
-Teach = Literal["policy", "value", "both"]
+Teach = Literal["auto", "policy", "value", "both", "none"]
 
 DEFAULT_PRESET = "fianchetto-human"
 """Preset that is trained when none is named."""
@@ -95,7 +94,11 @@ class TrainConfig:
     engine_moves: bool = False
     """Also train the policy on positions that have an engine's move in place of a person's."""
     teach: Teach = "policy"
-    """Targets of searched rows: policy (their visits), value (the best move's value), or both."""
+    """Targets of searched rows: policy (their visits), value (the best move's value), both, or
+    none; fianchetto finetune trains on human rows alone then. auto means policy. With auto,
+    fianchetto finetune compares the network's search with the hand-written player's on held-out
+    positions: value by the hand-written player where that one errs less, else none. It takes value
+    where the hand-written player was set to search, and policy where the network plays games."""
     keep_policy: bool = True
     """With teach=value, train the policy in searched rows towards that of the checkpoint that
     training starts from. If false, train it on the move that a person played, and towards the
@@ -131,10 +134,9 @@ class TrainConfig:
             raise TrainConfigError(
                 "set the length of the run by exactly one of minutes, steps and epochs"
             )
-        if self.teach == "policy" and self.search_value_share != 1.0:
+        if self.search_value_share != 1.0 and not self.learns_search_values:
             raise TrainConfigError(
-                "search_value_share has no effect while searches teach the policy: set teach=both "
-                "or value"
+                f"search_value_share has no effect with teach={self.teach}: set teach=both or value"
             )
         if self.patience and not self.validation_every_steps:
             raise TrainConfigError(
@@ -142,10 +144,18 @@ class TrainConfig:
             )
 
     @property
+    def learns_visits(self) -> bool:
+        """Whether visits are the policy's target in searched rows."""
+        return self.teach in ("auto", "policy", "both")
+
+    @property
+    def learns_search_values(self) -> bool:
+        """Whether a search's value is the value's target in searched rows."""
+        return self.teach in ("value", "both")
+
+    @property
     def microbatches(self) -> int:
-        """Number of equal microbatches of a batch, of at least `norm_rows` rows each unless the
-        batch has fewer.
-        """
+        """Number of equal microbatches of a batch, of at least `norm_rows` rows if it has them."""
         most = max(1, self.batch_size // self.norm_rows)
         return max(count for count in range(1, most + 1) if self.batch_size % count == 0)
 
@@ -163,13 +173,11 @@ def changed_settings(config: TrainConfig, row: Mapping[str, Any]) -> list[str]:
     A setting that the card lacks had its default.
     """
     changes = []
-    for field in (field for field in fields(TrainConfig) if field.name not in FREE_TO_CHANGE):
-        name, mine, was = (
-            field.name,
-            getattr(config, field.name),
-            row.get(field.name, field.default),
-        )
-        if was != mine and (name not in LENGTHS or None in (was, mine)):
+    for field in fields(TrainConfig):
+        name, mine = field.name, getattr(config, field.name)
+        was = row.get(name, field.default)
+        is_free = name in FREE_TO_CHANGE or (name in LENGTHS and None not in (was, mine))
+        if was != mine and not is_free:
             changes.append(f"{name} was {was}, is {mine}")
     return changes
 
@@ -177,3 +185,43 @@ def changed_settings(config: TrainConfig, row: Mapping[str, Any]) -> list[str]:
 def has_other_length(config: TrainConfig, row: Mapping[str, Any]) -> bool:
     """Return whether the length of a run differs from that of a card."""
     return any(getattr(config, name) != row.get(name) for name in LENGTHS)
+
+
+def total_steps(config: TrainConfig, epoch_rows: int | None) -> int | None:
+    """Return the length of a run in steps, None when it is set in minutes."""
+    if config.epochs is None:
+        return config.steps
+    assert epoch_rows is not None, "a run in epochs needs the rows of one"
+    return max(1, math.ceil(config.epochs * epoch_rows / config.batch_size))
+
+
+def fraction_done(config: TrainConfig, steps: int | None, step: int, seconds: float) -> float:
+    """Return the share of a run that is done, 0 to 1, before `step` and after `seconds`."""
+    if steps is not None:
+        return min(1.0, step / steps)
+    assert config.minutes is not None
+    return min(1.0, seconds / (60 * config.minutes))
+
+
+def learning_rate(config: TrainConfig, fraction: float) -> float:
+    """Return the learning rate when that fraction of the run is done."""
+    if fraction < config.warmup:
+        return config.learning_rate * max(fraction / config.warmup, 0.01)
+    after = (fraction - config.warmup) / max(1e-9, 1 - config.warmup)
+    return config.learning_rate * _decayed_share(config, after)
+
+
+def _decayed_share(config: TrainConfig, after: float) -> float:
+    """Return the rate as a share of the highest, at a fraction of the run after the warm-up."""
+    if config.decay == "none":
+        return 1.0
+    if config.decay == "step":  # by one factor at each drop; a final rate of 0 is a thousandth
+        fallen = min(config.drops, int(after * (config.drops + 1) + 1e-9))
+        return float(max(config.final_rate, 1e-3) ** (fallen / config.drops))
+    left = (1 + math.cos(math.pi * after)) / 2 if config.decay == "cosine" else 1 - after
+    return config.final_rate + (1 - config.final_rate) * left
+
+
+def ema_decay(config: TrainConfig, step: int) -> float:
+    """Return the decay of the averaged weights: shorter at first, to forget the initial ones."""
+    return min(config.ema, (1 + step) / (10 + step)) if config.ema else 0.0

@@ -44,9 +44,7 @@ class World:
 
 
 def read_world() -> World:
-    """Read this process's rank from the environment, as torchrun sets it; one process without
-    it.
-    """
+    """Read this process's rank as torchrun sets it; one process without torchrun."""
     if "WORLD_SIZE" not in os.environ:
         return World()
     try:
@@ -66,8 +64,8 @@ def read_world() -> World:
 def process_group(place: World, device: torch.device) -> Iterator[None]:
     """Join the process group: gloo on processors, nccl on GPUs, with gloo beside it for decisions.
 
-    Release DistributedDataParallel inside the block. If it holds the last reference to the group,
-    the group's threads are joined while the GIL is held: a thread that waits for the GIL deadlocks.
+    Release DistributedDataParallel inside the block: its last reference to the group joins threads
+    while the GIL is held, and one that waits for the GIL deadlocks.
     """
     if place.size == 1:
         yield
@@ -94,30 +92,27 @@ def average_over_processes(tensors: Sequence[Tensor], size: int) -> None:
     if size == 1 or not tensors:
         return
     total = all_reduce(torch.cat([tensor.flatten() for tensor in tensors])) / size
-    for tensor, flat in zip(
-        tensors, torch.split(total, [tensor.numel() for tensor in tensors]), strict=True
-    ):
+    sizes = [tensor.numel() for tensor in tensors]
+    for tensor, flat in zip(tensors, torch.split(total, sizes), strict=True):
         tensor.copy_(flat.view(tensor.shape))
 
 
 def run_on_first(place: World, work: Callable[[], T]) -> T:
-    """Call `work` in process 0 only and return its result in all; a UserError there is a WorldError
-    in the others.
-    """
+    """Return in all processes what `work` returns in process 0; its UserError is a WorldError."""
     if place.size == 1:
         return work()
-    sent: list[Any] = [None, None]
+    result: T | None = None
     failure: UserError | None = None
     if place.first:
         try:
-            sent[0] = work()
+            result = work()
         except UserError as error:
             failure = error
-            sent[1] = str(error)
+    sent: list[Any] = [result, failure and str(failure)]
     dist.broadcast_object_list(sent, 0)
     if failure is not None:
         raise failure
     if sent[1] is not None:
         raise WorldError(f"process 0: {sent[1]}")
-    result: T = sent[0]
-    return result
+    received: T = sent[0]
+    return received

@@ -8,14 +8,12 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from engine.compiling import interruptible
 from engine.errors import UserError
 from engine.progress import Progress, Stop, Tick
 from model.checkpoint import delete_superseded
@@ -24,32 +22,20 @@ from model.data.rows import Batch
 from model.network.memory import memory_errors
 from model.network.preset import Preset
 from model.training.calibration import describe_memorizing, scale_value
-from model.training.config import TrainConfig, TrainConfigError, resolve_optimizer
+from model.training.config import (
+    TrainConfig,
+    TrainConfigError,
+    fraction_done,
+    learning_rate,
+    resolve_optimizer,
+    total_steps,
+)
 from model.training.distributed import process_group, read_world, run_on_first
-from model.training.metrics_log import MetricsLog, draw
+from model.training.metrics_log import MetricsLog
 from model.training.monitor import CALIBRATED, RunMonitor, mean_figures, validate
 from model.training.precision import device_for, keep_freed_memory
-from model.training.save import (
-    find_run,
-    hold_directory,
-    is_finished,
-    load_start,
-    read_run,
-    restore,
-    save_run,
-)
-from model.training.schedules import fraction_done, learning_rate, total_steps
-from model.training.step import (
-    COLUMNS,
-    DivergedError,
-    Run,
-    check_finite,
-    keep_policy,
-    new_run,
-    prepare,
-    take_step,
-)
-from model.training.stopping import NEVER_STOP, StopCheck, WorkInterrupted, check_in_layers
+from model.training.save import find_run, hold_directory, is_finished, open_run, save_run
+from model.training.step import COLUMNS, DivergedError, Run, check_finite, prepare, take_step
 
 LOG = logging.getLogger(__name__)
 
@@ -57,6 +43,8 @@ Batches = Callable[[int], Iterator[Batch]]
 Validation = Callable[[], Iterator[Batch]]
 
 TICK_SECONDS = 0.5
+POLL_SECONDS = 0.5
+"""Seconds between two polls of `stop` in a validation; before each step it is polled anyway."""
 REPORT_STEPS = 50
 """Steps averaged in one line of metrics.jsonl, at most."""
 REPORT_LINES = 20
@@ -64,8 +52,7 @@ REPORT_LINES = 20
 VALIDATION_POSITIONS = 16384
 """Unseen positions of each validation."""
 VALIDATIONS, VALIDATION_POSITIONS_PER_MINUTE = 5, 1024
-"""Minimum number of validations of a run in minutes; runs of less than 16 minutes validate on fewer
-positions."""
+"""Validations of a run in minutes, at least, and positions of each in a short run."""
 VALIDATION_SHARE = 0.02
 """Largest share of the training time that validations take; the last one is not counted."""
 GO, DONE, STOPPED, EXHAUSTED = range(4)
@@ -90,24 +77,19 @@ def train(
     start: Path | None = None,
     check_output: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
-    """Train a preset until its minutes, steps or epochs are over and return the checkpoint's card,
-    with a `message`.
+    """Train a preset for its minutes, steps or epochs; return the card with a `message`.
 
     A run found in `out` continues from its last save, and a finished one is returned as it is. Its
     length may change, to no less than what is done; the learning rate follows the share of the new.
-    `stop` is polled before each step and inside it; when it says True, the run is saved as of its
-    last whole step and returned unfinished. Minutes exclude the first step, which compiles kernels.
-    `epoch_rows` is the number of training rows of an epoch, in all processes. A new run begins with
-    the weights of the checkpoint `start`, if any. `check_output` is called before anything is
-    written, and raises where `out` belongs to something else.
+    `stop` is polled before each step and in validations; when it says True, the run is saved and
+    returned unfinished. Minutes exclude the first step, which compiles kernels. `epoch_rows` is the
+    number of training rows of an epoch, in all processes. A new run begins with the weights of the
+    checkpoint `start`, if any. `check_output` is called before anything is written, and raises
+    where `out` belongs to something else.
 
-    Raises:
-        TrainingMismatchError: `out` holds another run, or `start` is of another preset.
-        CheckpointBusyError: another trainer writes `out`.
-        DivergedError: the loss is not finite or spikes; the last save stays.
-        TrainingDataError: the batches end too soon.
-        CheckpointError: a checkpoint cannot be read or written.
-
+    Raises TrainingMismatchError (`out` holds another run, or `start` is of another preset),
+    DivergedError (the loss is not finite or spikes; the last save stays), TrainingDataError (the
+    batches end too soon), CheckpointBusyError and CheckpointError.
     """
     if config.epochs is not None and not epoch_rows:
         raise TrainConfigError("a run in epochs needs epoch_rows, how many rows one has")
@@ -132,31 +114,14 @@ def train(
                 torch.set_num_threads(config.threads)
             if device.type == "cpu":
                 keep_freed_memory()
-            # Files are compared with the preset before a network is built, which would need memory
-            # for whatever a card says
-            tensors = None if card is None else read_run(out, card)
-            keeps_policy = config.teach == "value"
-            weights = (
-                load_start(start, preset)
-                if start is not None and (card is None or keeps_policy)
-                else None
-            )
-            run = new_run(config, preset, place)
+            run = open_run(config, preset, place, out, card, start)
             try:
-                if card is not None and tensors is not None:
-                    restore(run, card, tensors, str(out))
-                    if place.first:
-                        LOG.info("continuing from step %d", run.step)
-                elif weights is not None:
-                    for network in (run.network, run.ema):
-                        network.load_state_dict(weights)
-                if weights is not None and keeps_policy:
-                    keep_policy(run, weights)
+                if card is not None and place.first:
+                    LOG.info("continuing from step %d", run.step)
                 # all have read the files that process 0 is about to replace
                 run_on_first(place, lambda: None)
-                return Loop(run, out, card, validation, data, progress, steps).go(
-                    open_batches, stop
-                )
+                loop = Loop(run, out, card, validation, data, progress, stop, steps)
+                return loop.go(open_batches)
             finally:
                 # drops torch's wrapper before its process group (`process_group` says why)
                 run.model = run.network
@@ -165,9 +130,7 @@ def train(
 
 
 class Loop:
-    """A run and its directory. Process 0 decides, reports, validates and saves; its errors end
-    all.
-    """
+    """A run and its directory; process 0 decides and saves, and its errors end all."""
 
     def __init__(
         self,
@@ -177,17 +140,18 @@ class Loop:
         validation: Validation | None,
         data: Mapping[str, Any],
         progress: Progress,
+        stop: Stop,
         steps: int | None,
     ) -> None:
         self.run, self.out, self.data, self.progress = run, out, dict(data), progress
-        self.validation, self.steps, self.resumed = validation, steps, card is not None
+        self.validation, self.stop, self.steps = validation, stop, steps
+        self.resumed = card is not None
         self.metrics: dict[str, float] = dict(card["metrics"]) if card else {}
         self.monitor = RunMonitor(**((card or {}).get("monitor") or {}))
-        self.stop_check = NEVER_STOP
         self.card: dict[str, Any] | None = None
         """That of the last save."""
         self.calibration: dict[str, float] | None = None
-        self.warning: str | None = None
+        self.warning = ""
         self.unsaved = True
         self.began = time.perf_counter() - run.seconds
         self.sums = torch.zeros(len(COLUMNS), device=run.device)
@@ -199,19 +163,13 @@ class Loop:
         self.saved = self.ticked = time.perf_counter()
         self.metrics_log: MetricsLog | None = None
 
-    def go(self, open_batches: Batches, stop: Stop) -> dict[str, Any]:
+    def go(self, open_batches: Batches) -> dict[str, Any]:
         """Step until the run is over or stopped."""
         run = self.run
-        self.stop_check = StopCheck(stop, inside=run.world.size == 1)
         run_on_first(run.world, self._begin)
-        for network in (run.network, run.ema):
-            check_in_layers(network, self.stop_check.check)
         try:
             with Prefetcher(open_batches(run.step), partial(prepare, run), run.device) as feed:
-                try:
-                    reason = self._step_until_over(feed)
-                except WorkInterrupted:
-                    reason = STOPPED
+                reason = self._step_until_over(feed)
                 # inside, so that the run is saved before a thread that still reads rows is waited
                 # for
                 verdict, card = run_on_first(run.world, lambda: self._end(reason))
@@ -223,13 +181,9 @@ class Loop:
                 f"to continue"
             )
         else:
-            why = (
-                "finished"
-                if verdict == DONE
-                else f"finished early, best at step {self.monitor.best_step}"
-            )
-            message = f"{why}: {run.step} steps, {run.positions} positions in {run.seconds:.0f} s"
-            message += "" if self.warning is None else f"\nwarning: {self.warning}"
+            early = f" early, best at step {self.monitor.best_step}" if verdict != DONE else ""
+            done = f"{run.step} steps, {run.positions} positions in {run.seconds:.0f} s"
+            message = f"finished{early}: {done}{self.warning}"
         return {**card, "message": message}
 
     def _begin(self) -> None:
@@ -242,27 +196,25 @@ class Loop:
             self._validate()
 
     def _step_until_over(self, feed: Prefetcher) -> int:
-        run, first, fraction = self.run, True, 0.0
+        run, fraction, is_first = self.run, 0.0, True
         while True:
-            fraction, verdict = run_on_first(
-                run.world, partial(self._decide, None if first else fraction)
-            )
+            before = None if is_first else fraction
+            fraction, verdict = run_on_first(run.world, partial(self._decide, before))
             if verdict != GO:
                 return verdict
-            with interruptible(self.stop_check.check) if first else nullcontext():
-                parts = feed.take(self.stop_check.result)
+            parts = feed.take()
             if parts is None:
                 run_on_first(run.world, lambda: self._save(finished=False))
                 raise TrainingDataError(
                     f"the batches ended at step {run.step}, before the run did; is the training "
                     f"split empty?"
                 )
-            before = run.seconds
-            self.sums += take_step(run, parts, fraction, self.stop_check)
-            if first:  # compiling is no part of a run's time
-                now, first, self.untimed = time.perf_counter(), False, run.positions - self.mark[1]
-                self.began, self.saved, self.ticked = now - before, now, now
+            self.sums += take_step(run, parts, fraction)
             self.unsaved = True
+            if is_first:  # compiling is no part of a run's time
+                now, self.untimed = time.perf_counter(), run.positions - self.mark[1]
+                self.began, self.saved, self.ticked = now - run.seconds, now, now
+                is_first = False
 
     def _decide(self, before: float | None) -> tuple[float, int]:
         """Do the work that is due after a step; return the share of the run that is done, and what
@@ -279,7 +231,7 @@ class Loop:
             return fraction, DONE
         if self.monitor.is_exhausted(self.run.config):
             return fraction, EXHAUSTED
-        return fraction, STOPPED if self.stop_check() else GO
+        return fraction, STOPPED if self.stop() else GO
 
     def _fraction(self) -> float:
         """Return the share of the run that is done."""
@@ -300,26 +252,17 @@ class Loop:
             self._save(finished=False)
 
     def _end(self, verdict: int) -> tuple[int, dict[str, Any]]:
-        """Validate and save a run that is over, or save one that is stopped; return which it is,
-        and the card.
-        """
+        """Validate and save a run that is over, or save one that is stopped."""
         run = self.run
+        if verdict != STOPPED and not self._validate():
+            verdict = STOPPED  # the validation is done when the run is continued
         if verdict != STOPPED:
-            self._validate()
-            # during the validation, which is done when the run is continued
-            if self.stop_check.stopped:
-                verdict = STOPPED
-            elif run.best and self.monitor.best:
+            if run.best and self.monitor.best:
                 run.ema.load_state_dict(run.best)
-                self.metrics |= {
-                    f"validation_{name}": value for name, value in self.monitor.best.items()
-                }
-        if verdict != STOPPED:
+                best = self.monitor.best
+                self.metrics |= {f"validation_{name}": value for name, value in best.items()}
             self._calibrate()
-        card = self._save(finished=verdict != STOPPED)
-        if verdict == STOPPED:
-            draw(self.out)
-        return verdict, card
+        return verdict, self._save(finished=verdict != STOPPED)
 
     def _calibrate(self) -> None:
         """Scale a finished run's value by the factor of the last validation, and report the Brier
@@ -357,40 +300,48 @@ class Loop:
             return True
         return self.validated + self.cost <= VALIDATION_SHARE * self.run.seconds
 
-    def _validate(self) -> None:
-        """Validate the averaged weights, once a step; a validation that is stopped does not
-        count.
-        """
+    def _validate(self) -> bool:
+        """Validate the averaged weights, once a step; False if stopped, which does not count."""
         run = self.run
         if self.validation is None or self.monitor.validated_step == run.step:
-            return
+            return True
         self._tick(validating=1.0)
-        before = time.perf_counter()
+        began, is_stopped = time.perf_counter(), False
+
+        def batches(validation: Validation) -> Iterator[Batch]:
+            nonlocal is_stopped
+            polled = time.perf_counter()
+            for batch in validation():
+                if time.perf_counter() - polled >= POLL_SECONDS:
+                    is_stopped, polled = self.stop(), time.perf_counter()
+                if is_stopped:
+                    return
+                yield batch
+
         affordable = max(1.0, run.config.minutes or math.inf) * VALIDATION_POSITIONS_PER_MINUTE
-        try:
-            figures = validate(
-                run, self.validation(), int(min(VALIDATION_POSITIONS, affordable)), self.stop_check
-            )
-        except WorkInterrupted:  # the loop stops before the next step
-            return
+        limit = int(min(VALIDATION_POSITIONS, affordable))
+        figures = validate(run, batches(self.validation), limit)
+        if is_stopped:
+            return False
         if not figures["positions"]:
             if run.config.patience:
                 raise TrainConfigError(
                     "patience needs validations, and none of their positions has a known move"
                 )
             self.validation = None
-            return
+            return True
         self.unsaved = True
         if self.monitor.add_validation(figures, run.step):
             with torch.no_grad():
                 for name, tensor in run.best.items():
                     tensor.copy_(run.ema.state_dict()[name])
         figures = {f"validation_{name}": value for name, value in figures.items()}
-        self.cost = time.perf_counter() - before
+        self.cost = time.perf_counter() - began
         self.validated += self.cost
         self.validated_at = self._fraction()
         self.metrics |= figures
         self._write(figures)
+        return True
 
     def _figures(self) -> dict[str, float]:
         """Average the training figures since the last line."""
@@ -399,10 +350,10 @@ class Loop:
         rows = run.positions - positions
         if rows == 0:
             return {}
-        means, timed = mean_figures(self.sums, rows), rows - self.untimed
-        return means | (
-            {"positions_per_second": timed / max(1e-9, run.seconds - seconds)} if timed else {}
-        )
+        figures, timed = mean_figures(self.sums, rows), rows - self.untimed
+        if timed:
+            figures["positions_per_second"] = timed / max(1e-9, run.seconds - seconds)
+        return figures
 
     def _report(self, rate: float) -> None:
         """Write a line of metrics and begin the next; DivergedError when its loss is a spike."""
@@ -437,17 +388,14 @@ class Loop:
         shown |= state
         if self.steps is not None:
             self.progress(Tick(run.step, self.steps, "steps", shown))
-        elif config.minutes is not None:
-            total = round(60 * config.minutes)
-            self.progress(
-                Tick(min(total, int(run.seconds)), total, "s", {"step": run.step, **shown})
-            )
+        else:
+            total = round(60 * (config.minutes or 0.0))
+            done = min(total, int(run.seconds))
+            self.progress(Tick(done, total, "s", {"step": run.step, **shown}))
         self.ticked = time.perf_counter()
 
     def _save(self, *, finished: bool) -> dict[str, Any]:
-        """Save the run; its averages since the last line are written first, so that lines and saves
-        agree.
-        """
+        """Save the run, after a line of metrics, so that lines and saves agree."""
         run, config = self.run, self.run.config
         if self.card is not None and not finished and not self.unsaved:
             return self.card
@@ -455,8 +403,6 @@ class Loop:
         self._report(learning_rate(config, self._fraction()))
         assert self.metrics_log is not None
         self.metrics_log.sync()
-        if finished:  # before the card says so, since a finished run is not trained again
-            draw(self.out)
         more = {
             "validation_seconds": round(self.validated, 3),
             "metrics": {name: round(value, 6) for name, value in self.metrics.items()},

@@ -1,10 +1,9 @@
-"""metrics.jsonl, a JSON object per line that is consistent with the last save, and its curves as a
-picture.
-"""
+"""metrics.jsonl, a JSON object per line that is consistent with the last save, and its curves."""
 
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 from engine.json_files import parse_json
 from model.checkpoint import CheckpointError, write_atomically
 
-NAME, PICTURE = "metrics.jsonl", "curves.png"
+NAME = "metrics.jsonl"
 PANELS = (
     ("policy_loss", "validation_cross_entropy", "policy cross-entropy among legal moves [nats]"),
     ("top1", "validation_top1", "top-1: the human's move is the first choice"),
@@ -20,9 +19,7 @@ PANELS = (
 
 
 def read_metrics(directory: Path) -> list[dict[str, Any]]:
-    """Return a run's metrics without a truncated last line and lines that the trainer did not
-    write.
-    """
+    """Return a run's metrics without a truncated last line and lines that are not the trainer's."""
     try:
         text = (directory / NAME).read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
@@ -31,31 +28,23 @@ def read_metrics(directory: Path) -> list[dict[str, Any]]:
         raise CheckpointError(f"{directory / NAME} cannot be read: {error.strerror}") from error
     found = []
     for line in text.splitlines():
-        try:
-            entry = parse_json(line)
-        except ValueError:
-            continue
-        if _figures(entry):
-            found.append(entry)
+        with suppress(ValueError):
+            if _is_line(entry := parse_json(line)):
+                found.append(entry)
     return found
 
 
-def _figures(entry: object) -> bool:
-    """Return whether a line is an object of numbers, as the trainer writes it."""
+def _is_line(entry: object) -> bool:
+    """Return whether a value is an object of numbers with a step, as the trainer writes it."""
     return (
         isinstance(entry, dict)
         and isinstance(entry.get("step"), int)
-        and all(
-            isinstance(value, (int, float)) and not isinstance(value, bool)
-            for value in entry.values()
-        )
+        and all(type(value) in (int, float) for value in entry.values())
     )
 
 
 class MetricsLog:
-    """The metrics file of a run at `step`, last validated at `validated_step`, without later lines,
-    of lost work.
-    """
+    """The metrics file of a run at `step`, without later lines, of lost work."""
 
     def __init__(self, directory: Path, step: int, validated_step: int) -> None:
         self.path = directory / NAME
@@ -83,18 +72,8 @@ class MetricsLog:
             raise CheckpointError(f"{self.path} cannot be written: {error.strerror}") from error
 
 
-def draw(directory: Path) -> None:
-    """Draw a run's curves beside its metrics, if it has any yet."""
-    if entries := read_metrics(directory):
-        write_atomically(
-            directory / PICTURE, draw_curves({"validation (averaged weights)": entries})
-        )
-
-
 def draw_curves(runs: Mapping[str, list[dict[str, Any]]]) -> bytes:
-    """Return the curves of runs by label as a PNG: training as a faint line, validation as dots of
-    the same color.
-    """
+    """Return the curves of runs by label as a PNG: training faint, validation as dots."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -103,11 +82,15 @@ def draw_curves(runs: Mapping[str, list[dict[str, Any]]]) -> bytes:
     canvas = FigureCanvasAgg(figure)
     for axes, (training, validation, title) in zip(figure.subplots(2, 1), PANELS, strict=True):
         for number, (label, entries) in enumerate(runs.items()):
-            color = f"C{number}"
-            axes.plot(*_series(entries, training), color=color, alpha=0.4, linewidth=1)
-            axes.plot(
-                *_series(entries, validation), color=color, marker="o", markersize=3, label=label
-            )
+            faint: dict[str, Any] = {"color": f"C{number}", "alpha": 0.4, "linewidth": 1}
+            axes.plot(*_series(entries, training), **faint)
+            dots: dict[str, Any] = {
+                "color": f"C{number}",
+                "marker": "o",
+                "markersize": 3,
+                "label": label,
+            }
+            axes.plot(*_series(entries, validation), label=label, **dots)
         axes.set_xlabel("positions seen (faint: training batches)")
         axes.locator_params(axis="x", nbins=5)  # so that long numbers do not touch
         axes.set_title(title, fontsize=9)
@@ -119,9 +102,5 @@ def draw_curves(runs: Mapping[str, list[dict[str, Any]]]) -> bytes:
 
 
 def _series(entries: list[dict[str, Any]], name: str) -> tuple[list[float], list[float]]:
-    points = [
-        (entry["positions"], entry[name])
-        for entry in entries
-        if name in entry and "positions" in entry
-    ]
-    return [x for x, _ in points], [y for _, y in points]
+    points = [entry for entry in entries if name in entry and "positions" in entry]
+    return [entry["positions"] for entry in points], [entry[name] for entry in points]

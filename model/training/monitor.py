@@ -1,7 +1,4 @@
-"""Average training figures, validate, and track a run's lowest loss and best validation.
-
-The lowest loss serves to detect spikes, the best validation serves early stopping.
-"""
+"""Average training figures, validate, detect spikes of the loss, and stop early."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -21,12 +18,10 @@ from model.training.calibration import fit_factor, scale_wdl
 from model.training.config import TrainConfig
 from model.training.precision import autocast
 from model.training.step import COLUMNS, Run
-from model.training.stopping import NEVER_STOP, StopCheck
 from model.training.targets import load_training_rows
 
 CALIBRATED = "calibrated_"
-"""Prefix of a validation's Brier scores after the value's logits are multiplied by its
-`value_factor`."""
+"""Prefix of a validation's Brier scores with the value's logits times `value_factor`."""
 BEST_BY = ("cross_entropy", f"{CALIBRATED}value_brier")
 """Validation figures whose sum `patience` watches; lower is better. The value counts as calibrated,
 as it is saved."""
@@ -35,9 +30,7 @@ SPIKE = 3.0
 
 
 def mean_figures(sums: Tensor, rows: int) -> dict[str, float]:
-    """Return the means of COLUMNS over rows; `top1` and `legal_mass` over those whose move is a
-    target, if there are any.
-    """
+    """Return the means of COLUMNS over rows; `top1` and `legal_mass` over those with a move."""
     means: dict[str, float] = dict(zip(COLUMNS, (sums / rows).tolist(), strict=True))
     known = means.pop("known")
     for name in ("top1", "legal_mass"):
@@ -79,11 +72,8 @@ def _total(figures: Mapping[str, float]) -> float:
 
 
 @torch.inference_mode()
-def validate(
-    run: Run, batches: Iterable[Batch], limit: int, stop_check: StopCheck = NEVER_STOP
-) -> dict[str, float]:
-    """Return the figures of the averaged weights on the first `limit` positions; WorkInterrupted as
-    in `take_step`.
+def validate(run: Run, batches: Iterable[Batch], limit: int) -> dict[str, float]:
+    """Return the figures of the averaged weights on the first `limit` positions.
 
     Besides the figures of `model.metrics` there are `value_factor`, fitted to calibrate the value
     on these positions' evaluations and results, and the Brier scores after that calibration.
@@ -96,7 +86,6 @@ def validate(
     for batch in batches:
         if totals.count >= limit:
             break
-        stop_check.check()
         batch = {name: column[: limit - totals.count] for name, column in batch.items()}
         rows = load_training_rows(config, run.preset, batch, run.device)
         with autocast(run.device, run.dtype):
@@ -116,17 +105,14 @@ def validate(
         columns = (wdl_B3, rows["value_target"], results_B)
         values.append([column[known_B].cpu() for column in columns])
         games.append(batch["game"][known_B.cpu().numpy()])
-    return totals.summary() | (
-        _fit_calibration(values, games) if run.preset.value != "none" else {}
-    )
+    has_value = run.preset.value != "none"
+    return totals.summary() | (_fit_calibration(values, games) if has_value else {})
 
 
 def _fit_calibration(
     values: list[list[Tensor]], games: list[NDArray[np.integer]]
 ) -> dict[str, float]:
-    """Return the factor for the value's logits and the Brier scores after it; {} without positions
-    of games.
-    """
+    """Return the value's factor and the Brier scores after it; {} without positions of games."""
     if not any(len(wdl_B3) for wdl_B3, _, _ in values):
         return {}
     wdl_N3, target_N3, results_N = (torch.cat(column) for column in zip(*values, strict=True))
@@ -137,10 +123,8 @@ def _fit_calibration(
     # evaluations ask for what people's results do not show
     if figures["brier"].mean() > before["brier"].mean():
         factor, figures = 1.0, before
-    briers = {
-        f"{CALIBRATED}value_brier": figures["brier"],
-        f"{CALIBRATED}wdl_brier": figures["wdl_brier"],
-    }
-    return {"value_factor": factor} | {
-        name: float(column.mean()) for name, column in briers.items()
+    return {
+        "value_factor": factor,
+        f"{CALIBRATED}value_brier": float(figures["brier"].mean()),
+        f"{CALIBRATED}wdl_brier": float(figures["wdl_brier"].mean()),
     }

@@ -1,16 +1,12 @@
 """Optimizers as rows of a table, and one object that runs the chosen ones; Muon.
 
-Weights are of two kinds: those of convolutions and linear layers decay; norms, biases and
-embeddings do not. A row says how each kind is stepped, and which state a rule keeps of a weight
-between steps. That state is made at once and not at the first step, so that a run can be saved and
-restored at any step.
+Weights of convolutions and linear layers decay; norms, biases and embeddings do not. The state that
+a rule keeps of a weight is made at once, so that a run can be saved and restored at any step.
 
-Muon iterates on small Gram matrices, many at a time. torch's optimizer steps one matrix after the
-other, and multiplies by the whole matrix X in each of five iterations. But these iterations are
-polynomials of the Gram matrix `G = X X^T`. Here they run on G, for all matrices with a G of the
-same size at once, and X is multiplied only twice. That takes half of the time for a small network
-of wide matrices on a processor. Products are in float32; TF32, which this program leaves off, would
-make the steps of ill-conditioned matrices wrong by a tenth.
+Muon's five iterations are polynomials of the Gram matrix `G = X X^T`. torch's optimizer multiplies
+by X in each; here they run on G, for all matrices with a G of one size at once, and X is multiplied
+twice. That takes half of the time for a small network on a processor. Products are in float32; TF32
+would make the steps of ill-conditioned matrices wrong by a tenth.
 
 Sources: kellerjordan.github.io/posts/muon; steps as long as AdamW's: Liu et al. 2025,
 arXiv:2502.16982.
@@ -39,10 +35,8 @@ def _adamw(config: TrainConfig, groups: list[Group]) -> torch.optim.Optimizer:
 
 
 def _sgd(config: TrainConfig, groups: list[Group]) -> torch.optim.Optimizer:
-    nesterov = config.momentum > 0
-    return torch.optim.SGD(
-        groups, lr=config.learning_rate, momentum=config.momentum, nesterov=nesterov
-    )
+    momentum = config.momentum
+    return torch.optim.SGD(groups, config.learning_rate, momentum, nesterov=momentum > 0)
 
 
 def _muon(config: TrainConfig, groups: list[Group]) -> torch.optim.Optimizer:
@@ -54,24 +48,19 @@ OPTIMIZERS: Mapping[str, tuple[Rule, Rule]] = {
     "sgd": (_sgd, _sgd),
     "muon": (_muon, _adamw),
 }
-"""By the setting `optimizer`: the rule of convolutions and linear layers, and that of all other
-weights."""
+"""The rule of convolutions and linear layers, and that of all other weights."""
 
 
 def _initial_state(optimizer: torch.optim.Optimizer, weight: Tensor) -> dict[str, Tensor]:
     """Return the state that an optimizer keeps of a weight, by torch's names."""
-    if isinstance(optimizer, torch.optim.AdamW):
-        step = torch.zeros((), device=weight.device)
-        return {
-            "step": step,
-            "exp_avg": torch.zeros_like(weight),
-            "exp_avg_sq": torch.zeros_like(weight),
-        }
-    return {"momentum_buffer": torch.zeros_like(weight)}
+    if not isinstance(optimizer, torch.optim.AdamW):
+        return {"momentum_buffer": torch.zeros_like(weight)}
+    moments = {name: torch.zeros_like(weight) for name in ("exp_avg", "exp_avg_sq")}
+    return {"step": torch.zeros((), device=weight.device), **moments}
 
 
 def flatten_to_matrix(weight: Tensor) -> Tensor:
-    """Show a weight of two or more axes as a matrix `[outputs, inputs]` over the same memory.
+    """Show a weight as a matrix `[outputs, inputs]` over the same memory.
 
     A channels-last convolution keeps its inputs in the order of that memory, which makes no
     difference to Muon.
@@ -81,40 +70,31 @@ def flatten_to_matrix(weight: Tensor) -> Tensor:
     return weight.view(len(weight), -1)
 
 
-def _decayed(network: nn.Module) -> set[str]:
-    """Return the names of the weights of convolutions and linear layers."""
-    layers = (nn.Conv2d, nn.Linear)
-    return {
-        f"{name}.weight" for name, layer in network.named_modules() if isinstance(layer, layers)
-    }
-
-
 class CombinedOptimizer:
     """The optimizers of a network, stepped as one."""
 
     def __init__(self, config: TrainConfig, network: nn.Module) -> None:
-        decayed = _decayed(network)
+        layers = dict(network.named_modules())
         # by name: the weight, or the matrix that stands for it
         self.stepped: dict[str, Tensor] = {}
         self.matrices: list[tuple[Tensor, Tensor]] = []
         rules = OPTIMIZERS[config.optimizer]
-        groups: tuple[Group, Group] = (
+        groups: list[Group] = [
             {"params": [], "weight_decay": config.weight_decay},
             {"params": [], "weight_decay": 0.0},
-        )
+        ]
         for name, weight in network.named_parameters():
-            other = name not in decayed
+            layer, _, kind = name.rpartition(".")
+            decays = kind == "weight" and isinstance(layers[layer], (nn.Conv2d, nn.Linear))
             self.stepped[name] = weight
-            if rules[other] is _muon:
+            if rules[not decays] is _muon:
                 self.stepped[name] = nn.Parameter(flatten_to_matrix(weight.data))
                 self.matrices.append((weight, self.stepped[name]))
-            groups[other]["params"].append(self.stepped[name])
+            groups[not decays]["params"].append(self.stepped[name])
         if rules[0] is rules[1]:
-            self.optimizers = [rules[0](config, list(groups))]
+            self.optimizers = [rules[0](config, groups)]
         else:
-            self.optimizers = [
-                rule(config, [group]) for rule, group in zip(rules, groups, strict=True)
-            ]
+            self.optimizers = [rules[0](config, groups[:1]), rules[1](config, groups[1:])]
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
                 for weight in group["params"]:
@@ -130,9 +110,8 @@ class CombinedOptimizer:
         """Step every weight."""
         for weight, matrix in self.matrices:
             if weight.grad is not None:
-                layout = (
-                    torch.channels_last if not weight.is_contiguous() else torch.contiguous_format
-                )
+                contiguous = weight.is_contiguous()
+                layout = torch.contiguous_format if contiguous else torch.channels_last
                 matrix.grad = flatten_to_matrix(weight.grad.contiguous(memory_format=layout))
         for optimizer in self.optimizers:
             optimizer.step()
@@ -140,9 +119,7 @@ class CombinedOptimizer:
             matrix.grad = None
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the state between steps by `<weight>.<name>`; writing to these tensors restores
-        it.
-        """
+        """Return the state by `<weight>.<name>`; writing to these tensors restores it."""
         states: dict[Tensor, dict[str, Tensor]] = {}
         for optimizer in self.optimizers:
             states |= optimizer.state
@@ -163,9 +140,7 @@ RMS = 0.2
 
 
 class Muon(torch.optim.Optimizer):
-    """Muon with Nesterov momentum; the caller must put a `momentum_buffer` (torch's name) into the
-    state of each matrix.
-    """
+    """Muon with Nesterov momentum; each matrix has its `momentum_buffer` from the start."""
 
     def __init__(
         self, groups: list[dict[str, Any]], *, lr: float, momentum: float, weight_decay: float
@@ -181,9 +156,7 @@ class Muon(torch.optim.Optimizer):
                 if weight.grad is not None:
                     by_size[min(weight.shape)].append(weight)
             for same in by_size.values():
-                self._step(
-                    same, **{name: group[name] for name in ("lr", "momentum", "weight_decay")}
-                )
+                self._step(same, group["lr"], group["momentum"], group["weight_decay"])
 
     def _step(self, weights: list[Tensor], lr: float, momentum: float, weight_decay: float) -> None:
         """Step matrices whose smaller side is the same."""
@@ -197,11 +170,7 @@ class Muon(torch.optim.Optimizer):
 
 
 def orthogonalize(matrices: list[Tensor]) -> list[Tensor]:
-    """Return matrices with the same singular vectors, and singular values of 0.68 to 1.14 where
-    they were not tiny.
-
-    The smaller sides of all, float32 `[R, C]`, are equal.
-    """
+    """Return matrices `[R, C]`, of one smaller side, with their singular values brought near 1."""
     wide = [x_RC.mT if x_RC.shape[0] > x_RC.shape[1] else x_RC for x_RC in matrices]
     gram_NSS = torch.stack([x_SC @ x_SC.mT for x_SC in wide])
     squared_N11 = gram_NSS.diagonal(dim1=1, dim2=2).sum(1)[:, None, None].clamp(min=SMALLEST**2)

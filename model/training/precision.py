@@ -18,23 +18,17 @@ class DeviceError(UserError):
 
 
 def device_for(name: str, number: int | None = None) -> torch.device:
-    """Return the device of a setting, auto, cpu or cuda; `number` selects one of several GPUs.
-    Raises DeviceError.
-    """
+    """Return the device of a setting; `number` selects one of several GPUs. DeviceError."""
     if name not in get_args(Device):
         raise DeviceError(f"a device is auto, cpu or cuda, not {name!r}")
     if name == "cuda" and not torch.cuda.is_available():
-        raise DeviceError(
-            "device cuda was asked for, and torch sees no GPU here; use --device auto or cpu"
-        )
+        raise DeviceError("torch sees no GPU here: use --device auto or cpu")
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cuda" and number is not None:
         if number >= torch.cuda.device_count():
-            raise DeviceError(
-                f"process {number} of this machine has no GPU: torch sees "
-                f"{torch.cuda.device_count()}"
-            )
+            count = torch.cuda.device_count()
+            raise DeviceError(f"process {number} of this machine has no GPU: torch sees {count}")
         return torch.device(name, number)
     return torch.device(name)
 
@@ -42,10 +36,9 @@ def device_for(name: str, number: int | None = None) -> torch.device:
 def gains_by_bf16(device: torch.device) -> bool:
     """Return whether bf16 is faster than float32 on the device; where it is emulated, it is slower.
 
-    Intel's processors gain only by AMX, which virtual machines may hide: their AVX-512 multiplies
-    bf16 at the rate of float32 at most, and conversions come on top (half the speed, measured).
-    AMD's has twice the rate. The answer follows from the processor and not from a timing, so that a
-    resumed run gets the same one.
+    Intel's processors gain only by AMX, which virtual machines may hide: by AVX-512 they have half
+    the speed of float32 (measured), and AMD's twice. The answer follows from the processor and not
+    from a timing, so that a resumed run gets the same one.
     """
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
@@ -68,10 +61,9 @@ def autocast(device: torch.device, dtype: torch.dtype) -> torch.autocast:
 
 
 def keep_freed_memory() -> None:
-    """Make glibc's allocator keep large freed blocks, which the next training step allocates again.
+    """Make glibc keep large freed blocks, which the next step allocates again.
 
-    By default it returns them to the system, and each step pays for zeroed pages, a tenth of its
-    time on a processor.
+    Zeroed pages of the system cost a tenth of a step's time on a processor.
     """
     if sys.platform != "linux":
         return

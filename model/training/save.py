@@ -1,6 +1,5 @@
 """Save a run, and find and restore the run of a directory."""
 
-import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -13,32 +12,18 @@ import torch
 from torch import Tensor
 
 from engine.errors import UserError
+from model import checkpoint
 from model.card import CARD
-from model.checkpoint import (
-    LARGEST_HEADER,
-    LARGEST_TRAINING,
-    copy_tensors,
-    load,
-    lock_directory,
-    read_card,
-    read_tensors,
-    read_weights,
-    save,
-    total_bytes,
-)
 from model.network.network import parameters
 from model.network.preset import Preset, changed_fields, preset_row
 from model.training.calibration import scale_value
-from model.training.config import TrainConfig, changed_settings, has_other_length
+from model.training.config import TrainConfig, changed_settings, fraction_done, has_other_length
 from model.training.distributed import World, run_on_first
 from model.training.monitor import RunMonitor
-from model.training.schedules import fraction_done
-from model.training.step import Run
+from model.training.step import Run, keep_policy, new_run
 
 ROOT = Path(__file__).resolve().parents[2]
 """Folder of this code's packages."""
-Tensors = dict[str, dict[str, Tensor]]
-"""Tensors by kind: `weights` and `training`."""
 
 
 class TrainingMismatchError(UserError):
@@ -52,7 +37,7 @@ def hold_directory(out: Path, place: World, check_output: Callable[[], None]) ->
 
         def enter() -> None:
             check_output()
-            held.enter_context(lock_directory(out))
+            held.enter_context(checkpoint.lock_directory(out))
 
         run_on_first(place, enter)
         yield
@@ -79,7 +64,7 @@ def save_run(run: Run, out: Path, *, finished: bool, more: Mapping[str, Any]) ->
     tensors = {"weights": dict(run.ema.state_dict())}
     if not finished:
         tensors["training"] = _training_tensors(run)
-    return save(out, card, tensors)
+    return checkpoint.save(out, card, tensors)
 
 
 def _training_tensors(run: Run) -> dict[str, Tensor]:
@@ -100,7 +85,7 @@ def find_run(
     """
     if not (out / CARD).exists():
         return None
-    card = read_card(out)
+    card = checkpoint.read_card(out)
     changes = [f"preset field {name} differs" for name in changed_fields(preset, card["preset"])]
     changes += changed_settings(config, card["config"])
     changes += [] if card["data"] == dict(data) else ["the data are others"]
@@ -122,44 +107,74 @@ def find_run(
 
 
 def is_finished(config: TrainConfig, card: Mapping[str, Any], steps: int | None) -> bool:
-    """Return whether a run is finished: of this length, with nothing left to do, or ended by
-    `patience`.
-    """
+    """Return whether a run has nothing left to do, by this length or by `patience`."""
     if not card["finished"] or not has_other_length(config, card["config"]):
         return bool(card["finished"])
     exhausted = RunMonitor(**(card.get("monitor") or {})).is_exhausted(config)
     return exhausted or fraction_done(config, steps, card["step"], card["seconds"]) >= 1
 
 
-def read_run(out: Path, card: Mapping[str, Any]) -> Tensors:
-    """Read the tensors of a run; a finished one has weights only."""
-    _, weights = read_weights(out, card)
+def open_run(
+    config: TrainConfig,
+    preset: Preset,
+    place: World,
+    out: Path,
+    card: Mapping[str, Any] | None,
+    start: Path | None,
+) -> Run:
+    """Return the run of a card, or a new one that begins with the weights of `start`, if any.
+
+    Files are compared with the preset before a network is built, which would need memory for
+    whatever a card says.
+    """
+    tensors = None if card is None else _read_run(out, card)
+    keeps_policy, first = config.teach == "value", None
+    if start is not None and (card is None or keeps_policy):
+        first = _load_start(start, preset)
+    run = new_run(config, preset, place)
+    if card is not None and tensors is not None:
+        _restore(run, card, tensors, str(out))
+    elif first is not None:
+        for network in (run.network, run.ema):
+            network.load_state_dict(first)
+    if first is not None and keeps_policy:
+        keep_policy(run, first)
+    return run
+
+
+def _read_run(out: Path, card: Mapping[str, Any]) -> dict[str, dict[str, Tensor]]:
+    """Read the tensors of a run by kind; a finished one has weights only."""
+    _, weights = checkpoint.read_weights(out, card)
     if card["finished"]:
         return {"weights": weights}
-    largest = LARGEST_HEADER + LARGEST_TRAINING * total_bytes(weights)
-    return {"weights": weights, "training": read_tensors(out, card, "training", largest)}
+    size = sum(tensor.nbytes for tensor in weights.values())
+    largest = checkpoint.LARGEST_HEADER + checkpoint.LARGEST_TRAINING * size
+    tensors = checkpoint.read_tensors(out, card, "training", largest)
+    return {"weights": weights, "training": tensors}
 
 
-def restore(run: Run, card: Mapping[str, Any], tensors: Tensors, where: str) -> None:
+def _restore(
+    run: Run, card: Mapping[str, Any], tensors: Mapping[str, dict[str, Tensor]], where: str
+) -> None:
     """Copy the state of a save into a new run.
 
     A finished run continues from its averaged weights, before calibration, with a new optimizer.
     """
-    copy_tensors(run.ema.state_dict(), tensors["weights"], where)
+    checkpoint.copy_tensors(run.ema.state_dict(), tensors["weights"], where)
     if "training" in tensors:
-        copy_tensors(_training_tensors(run), tensors["training"], where)
+        checkpoint.copy_tensors(_training_tensors(run), tensors["training"], where)
     else:
         if calibration := card.get("calibration"):
             scale_value(run.ema, 1 / calibration["factor"])
         run.network.load_state_dict(run.ema.state_dict())
         if run.best:
-            copy_tensors(run.best, run.ema.state_dict(), where)
+            checkpoint.copy_tensors(run.best, run.ema.state_dict(), where)
     run.step, run.positions, run.seconds = card["step"], card["positions"], float(card["seconds"])
 
 
-def load_start(start: Path, preset: Preset) -> dict[str, Tensor]:
+def _load_start(start: Path, preset: Preset) -> dict[str, Tensor]:
     """Load the averaged weights that a new run of the preset begins with."""
-    network, card = load(start)
+    network, card = checkpoint.load(start)
     if changes := changed_fields(preset, card["preset"]):
         raise TrainingMismatchError(
             f"{start} is of another preset ({', '.join(changes)} differ): start from one of this"
@@ -169,17 +184,13 @@ def load_start(start: Path, preset: Preset) -> dict[str, Tensor]:
 
 @cache
 def commit(root: Path = ROOT) -> str | None:
-    """Return a checkout's commit, with `-dirty` when tracked files were changed; None without a
-    checkout or git.
-    """
-    git = shutil.which("git")
-    if git is None or not (root / ".git").exists():
+    """Return a checkout's commit, with `-dirty` when tracked files were changed, or None."""
+    if not (root / ".git").exists():
         return None
-
-    def ask(*words: str) -> str:
-        command = [git, "--no-optional-locks", "-C", str(root), *words]
-        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
-
-    head = ask("rev-parse", "--verify", "--quiet", "HEAD")
-    changed = ask("status", "--porcelain", "--untracked-files=no")
-    return f"{head}-dirty" if head and changed else head or None
+    words = ["describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    command = ["git", "--no-optional-locks", "-C", str(root), *words]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):  # no git, or no commit
+        return None
+    return done.stdout.strip()

@@ -1,8 +1,8 @@
 """One step of training: batch -> prediction -> loss -> update.
 
     a batch in NumPy -> `prepare`: parts of its rows with their targets, on the device
-                     -> `take_step`: prediction, loss and gradients of each part, added up and
-                        clipped -> weights -> averaged weights
+                     -> `take_step`: prediction, `row_losses` and gradients of each part, added up
+                        and clipped -> weights -> averaged weights
 
 Batch norms take their statistics from one microbatch at a time (Hoffer et al. 2017,
 arXiv:1705.08741), so what is learned depends on `norm_rows` and not on the device or the number of
@@ -10,7 +10,7 @@ processes. A part of a batch is what is computed at once: one microbatch on a pr
 a GPU, where launching the kernels takes longer than running them. A step draws no random numbers:
 the order of batches, and which rows are shown without ratings, follow from seed and step.
 
-Axes: B batch, A label.
+Axes: B batch, A label, K moves of a policy target.
 """
 
 import copy
@@ -18,24 +18,23 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from engine.errors import UserError
 from model.data.rows import Batch, draw_of, hidden_columns, hide
 from model.network.blocks import Norm
-from model.network.decoder import legal_labels
+from model.network.decoder import Prediction, legal_labels
 from model.network.encoder import Rows
 from model.network.network import Network, build
 from model.network.preset import Preset
-from model.training.config import TrainConfig, resolve_optimizer
+from model.training.config import TrainConfig, ema_decay, learning_rate, resolve_optimizer
 from model.training.distributed import World, WorldError, all_reduce, average_over_processes
-from model.training.loss import row_losses
 from model.training.optimizers import CombinedOptimizer
 from model.training.precision import autocast, device_for, dtype_for
-from model.training.schedules import ema_decay, learning_rate
-from model.training.stopping import NEVER_STOP, StopCheck
 from model.training.targets import load_training_rows
 
 COLUMNS = ("loss", "policy_loss", "value_loss", "top1", "legal_mass", "known")
@@ -44,10 +43,19 @@ COLUMNS = ("loss", "policy_loss", "value_loss", "top1", "legal_mass", "known")
 PASS_ROWS = 2048
 """Maximum number of rows in a part of several microbatches, for a GPU's memory."""
 CHECK_STEPS = {"cpu": 1, "cuda": 16}
-"""Steps between checks that loss and gradient are finite; a check stalls a GPU, and NaN stays in
-the weights."""
+"""Steps between checks that a step is finite: they stall a GPU, and NaN stays."""
 CLIP = 1.0
 """Largest norm of the gradient; longer ones are scaled down to it."""
+HUBER_DELTA = 0.5
+"""Error of the score (from -1 to 1) beyond which the Huber loss grows linearly."""
+PLIES_A_UNIT = 20.0
+"""Unit of the moves-left error in half-moves, as Leela's."""
+MOVES_LEFT_WEIGHT = 0.05
+"""Weight of the moves-left loss."""
+CEILING = 78.0
+"""Cap of illegal logits above the best legal one: 4096 still add up in float32."""
+ILLEGAL = -1e9
+"""Logit in place of an illegal move's: its probability is zero, and zero times it is not NaN."""
 
 
 class DivergedError(UserError):
@@ -81,16 +89,14 @@ class Run:
 
 
 def new_run(config: TrainConfig, preset: Preset, world: World | None = None) -> Run:
-    """Make a run at step 0; WorldError where the processes cannot share the microbatches of a batch
-    equally.
-    """
+    """Make a run at step 0; WorldError if the processes cannot share the microbatches equally."""
     config = resolve_optimizer(config, preset.name)
     world = world or World()
     if config.microbatches % world.size:
         raise WorldError(
             f"a batch of {config.batch_size} is {config.microbatches} microbatches of at least "
-            f"{config.norm_rows} rows, which "
-            f"{world.size} processes cannot share equally: change norm_rows or batch_size"
+            f"{config.norm_rows} rows, which {world.size} processes cannot share equally: change "
+            f"norm_rows or batch_size"
         )
     device = device_for(config.device, world.local if world.size > 1 else None)
     network = build(preset, config.seed).to(device).train()
@@ -100,6 +106,10 @@ def new_run(config: TrainConfig, preset: Preset, world: World | None = None) -> 
             module.groups = groups
             module.train(not config.frozen_norms)
     ema = copy.deepcopy(network).eval().requires_grad_(False)
+    model: nn.Module = network
+    if world.size > 1:
+        model = nn.parallel.DistributedDataParallel(network, broadcast_buffers=False)
+    best = {name: tensor.clone() for name, tensor in ema.state_dict().items()}
     return Run(
         config=config,
         preset=preset,
@@ -107,15 +117,11 @@ def new_run(config: TrainConfig, preset: Preset, world: World | None = None) -> 
         dtype=dtype_for(config.amp, device),
         world=world,
         network=network,
-        model=network
-        if world.size == 1
-        else nn.parallel.DistributedDataParallel(network, broadcast_buffers=False),
+        model=model,
         ema=ema,
         optimizer=CombinedOptimizer(config, network),
         parts=config.microbatches // world.size // groups,
-        best={name: tensor.clone() for name, tensor in ema.state_dict().items()}
-        if config.patience
-        else {},
+        best=best if config.patience else {},
     )
 
 
@@ -127,15 +133,13 @@ def _count_groups(config: TrainConfig, world: World, device: torch.device) -> in
 
 
 def keep_policy(run: Run, weights: Mapping[str, Tensor]) -> None:
-    """Keep the policy of a network's weights in rows that have no move as target
-    (arXiv:1606.09282).
-    """
+    """Keep these weights' policy in rows that have no move as target (arXiv:1606.09282)."""
     run.reference = copy.deepcopy(run.ema)
     run.reference.load_state_dict(weights)
 
 
 def prepare(run: Run, batch: Batch) -> list[Rows]:
-    """Return the parts of this process's share of a batch, with their targets, on the run's device.
+    """Return the parts of this process's share of a batch, with their targets, on the device.
 
     It reads nothing of the run's state that a step changes, so it may run on another thread.
     """
@@ -147,25 +151,17 @@ def prepare(run: Run, batch: Batch) -> list[Rows]:
 
 
 def _deal(batch: Batch, count: int) -> Iterator[Batch]:
-    """Deal a batch's rows to parts in turn, as they are dealt to processes and to a part's
-    microbatches.
-    """
+    """Deal rows to parts in turn, as they are dealt to processes and to a part's microbatches."""
     for number in range(count):
-        yield (
-            {name: column[number::count] for name, column in batch.items()} if count > 1 else batch
-        )
+        yield {name: column[number::count] for name, column in batch.items()}
 
 
-def take_step(
-    run: Run, parts: Sequence[Rows], fraction: float, stop_check: StopCheck = NEVER_STOP
-) -> Tensor:
-    """Do one optimizer step and return the sums of COLUMNS over its rows; DivergedError if it would
-    not be finite.
+def take_step(run: Run, parts: Sequence[Rows], fraction: float) -> Tensor:
+    """Do one optimizer step and return the sums of COLUMNS over its rows.
 
-    Raises WorkInterrupted when `stop_check` says so; the run is then as it was before the step.
+    Raises DivergedError if the step would not be finite.
     """
-    config = run.config
-    totals = _add_gradients(run, parts, stop_check)
+    totals = _add_gradients(run, parts)
     norm = nn.utils.clip_grad_norm_(run.network.parameters(), CLIP)
     totals = all_reduce(totals)
     is_due = run.step % CHECK_STEPS[run.device.type] == 0
@@ -173,7 +169,7 @@ def take_step(
         raise DivergedError(
             f"the loss is not finite at step {run.step}; train again with a lower learning rate"
         )
-    run.optimizer.set_rate(learning_rate(config, fraction))
+    run.optimizer.set_rate(learning_rate(run.config, fraction))
     run.optimizer.step()
     run.step += 1
     run.positions += sum(len(rows["planes"]) for rows in parts) * run.world.size
@@ -181,33 +177,26 @@ def take_step(
     return totals
 
 
-def _add_gradients(run: Run, parts: Sequence[Rows], stop_check: StopCheck) -> Tensor:
+def _add_gradients(run: Run, parts: Sequence[Rows]) -> Tensor:
     """Add up the gradients of all parts and return the sums of COLUMNS over their rows.
 
-    The norms' running statistics become the mean over the parts. Whatever is raised leaves the run
-    as it was.
+    The norms' running statistics become the mean over the parts.
     """
     run.network.zero_grad()
     buffers = list(run.network.buffers())
     before, means = [buffer.clone() for buffer in buffers], list[Tensor]()
     totals: list[Tensor] = []
-    try:
-        for rows in parts:
-            stop_check.check()
-            _copy(before, buffers)
-            is_last = len(totals) == len(parts) - 1
-            alone = nullcontext() if is_last or run.model is run.network else run.model.no_sync()  # type: ignore[operator]
-            with alone:
-                totals.append(_backward(run, rows))
-            if not means:
-                means = [buffer.clone() for buffer in buffers]
-            else:
-                for mean, buffer in zip(_floats(means), _floats(buffers), strict=True):
-                    mean += buffer
-    except BaseException:
+    for rows in parts:
         _copy(before, buffers)
-        run.network.zero_grad()
-        raise
+        is_last = len(totals) == len(parts) - 1
+        alone = nullcontext() if is_last or run.model is run.network else run.model.no_sync()  # type: ignore[operator]
+        with alone:
+            totals.append(_backward(run, rows))
+        if not means:
+            means = [buffer.clone() for buffer in buffers]
+        else:
+            for mean, buffer in zip(_floats(means), _floats(buffers), strict=True):
+                mean += buffer
     if statistics := _floats(means):
         torch._foreach_mul_(statistics, 1 / len(parts))
         average_over_processes(statistics, run.world.size)
@@ -248,6 +237,98 @@ def _backward(run: Run, rows: Rows) -> Tensor:
         return torch.stack([figures[name].detach().float().sum() for name in COLUMNS])
 
 
+def row_losses(
+    config: TrainConfig,
+    form: str,
+    prediction: Prediction,
+    rows: Rows,
+    legal_BA: Tensor,
+    reference_BA: Tensor | None = None,
+) -> dict[str, Tensor]:
+    """Return each row's `loss`, as the configuration weighs it, and its parts, float32 `[B]`.
+
+    The parts `policy_loss`, `value_loss` and `moves_left_loss` are before any weight, `illegal` is
+    minus the log of the legal mass. `form` is the preset's word for its value, `rows` have the
+    columns of `model.training.targets`, and `reference_BA` are the logits of the policy to keep.
+    """
+    policy_B, illegal_B = policy_terms(
+        prediction.logits, legal_BA, rows["policy_moves"], rows["policy_shares"]
+    )
+    policy_B, illegal_B = policy_B * rows["policy_weight"], illegal_B * rows["policy_weight"]
+    if reference_BA is not None:
+        mine_BA, wanted_BA = (
+            one.masked_fill(~legal_BA, ILLEGAL) for one in (prediction.logits, reference_BA)
+        )
+        kept_B = F.cross_entropy(mine_BA, wanted_BA.softmax(1), reduction="none")
+        policy_B = policy_B + kept_B * rows["kept_weight"]
+    value_B = _value_loss(config, form, prediction.wdl, rows["value_target"])
+    value_B = value_B * rows["value_weight"]
+    loss_B = policy_B + config.legality_weight * illegal_B + config.value_weight * value_B
+    parts = {"policy_loss": policy_B, "value_loss": value_B, "illegal": illegal_B}
+    if prediction.plies_left is not None:
+        error_B = (prediction.plies_left - rows["plies_left"]) / PLIES_A_UNIT
+        parts["moves_left_loss"] = _huber(error_B, 0.5) * rows["plies_weight"]
+        loss_B = loss_B + MOVES_LEFT_WEIGHT * parts["moves_left_loss"]
+    return {"loss": loss_B, **parts}
+
+
+def _value_loss(config: TrainConfig, form: str, wdl_B3: Tensor, target_B3: Tensor) -> Tensor:
+    """Return each row's loss of log-probabilities of win, draw, loss against a distribution, `[B]`.
+
+    `mse` and `huber` are of the score, win - loss; `auto` is mse for a value of one number.
+    """
+    if config.value_loss == "auto" and form == "wdl":
+        return -(target_B3 * wdl_B3).sum(1)
+    win_B, _, loss_B = wdl_B3.exp().unbind(1)
+    error_B = win_B - loss_B - (target_B3[:, 0] - target_B3[:, 2])
+    return _huber(error_B, HUBER_DELTA) if config.value_loss == "huber" else error_B.square()
+
+
+def _huber(error_B: Tensor, delta: float) -> Tensor:
+    return F.huber_loss(error_B, torch.zeros_like(error_B), reduction="none", delta=delta)
+
+
+class _PolicyTerms(torch.autograd.Function):
+    """Both terms from one exponential: written out, they take a tenth of a small network's step."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, logits_BA: Tensor, legal_BA: Tensor, moves_BK: Tensor, shares_BK: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        top_B1 = logits_BA.masked_fill(~legal_BA, float("-inf")).amax(1, keepdim=True)
+        top_B1 = top_B1.clamp(min=ILLEGAL)  # of a row without a legal move
+        powers_BA = (logits_BA - top_B1).clamp_(max=CEILING).exp_()
+        every_B1 = powers_BA.sum(1, keepdim=True)
+        masked_BA = powers_BA * legal_BA
+        legal_B1 = masked_BA.sum(1, keepdim=True).clamp_(min=1e-30)
+        wanted_B = (shares_BK * (logits_BA.gather(1, moves_BK) - top_B1)).sum(1)
+        ctx.save_for_backward(powers_BA, masked_BA, every_B1, legal_B1, moves_BK, shares_BK)
+        legal_B = legal_B1.log()[:, 0]
+        return legal_B - wanted_B, every_B1.log()[:, 0] - legal_B
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
+        powers_BA, masked_BA, every_B1, legal_B1, moves_BK, shares_BK = ctx.saved_tensors
+        policy_B1, illegal_B1 = gradients[0][:, None], gradients[1][:, None]
+        gradient_BA = powers_BA * (illegal_B1 / every_B1)
+        gradient_BA.addcmul_(masked_BA, (policy_B1 - illegal_B1) / legal_B1)
+        gradient_BA.scatter_add_(1, moves_BK, -policy_B1 * shares_BK)
+        return gradient_BA, None, None, None
+
+
+def policy_terms(
+    logits_BA: Tensor, legal_BA: Tensor, moves_BK: Tensor, shares_BK: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return each row's cross-entropy in nats among legal moves, and minus the log of its legal
+    mass: both `[B]`.
+
+    The target has `shares_BK` on `moves_BK`, and logits z the cross-entropy `log(sum of exp z over
+    legal moves) - sum of share * z`: no `[B, A]` array of targets is needed.
+    """
+    terms: tuple[Tensor, Tensor] = _PolicyTerms.apply(logits_BA, legal_BA, moves_BK, shares_BK)  # type: ignore[no-untyped-call]
+    return terms
+
+
 @torch.no_grad()
 def _average(run: Run) -> None:
     """Move the averaged weights and the norms' running statistics towards the raw ones."""
@@ -261,9 +342,8 @@ def _average(run: Run) -> None:
 
 def check_finite(run: Run) -> None:
     """Raise DivergedError for weights that are not finite; a GPU's loss is checked less often."""
-    if not bool(
-        torch.stack([weight.isfinite().all() for weight in run.network.parameters()]).all()
-    ):
+    finite = torch.stack([weight.isfinite().all() for weight in run.network.parameters()])
+    if not bool(finite.all()):
         raise DivergedError(
             f"the weights are not finite at step {run.step}; train again with a lower learning rate"
         )

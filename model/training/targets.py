@@ -73,11 +73,10 @@ def load_training_rows(
     hidden = hidden_columns(preset)
     if hidden:
         columns |= {name: batch[name].astype(np.int64) for name in ("game", "ply")}
-    if hidden and _visits_are_targets(config, batch):  # a search knew none of these columns
-        searched_B = find_visited(batch)
-        batch = dict(batch) | {
-            name: np.where(searched_B, UNKNOWN[name], batch[name]) for name in hidden
-        }
+    if hidden and (searched_B := _find_visited(config, batch)).any():
+        # a search knew none of these columns
+        unknown = {name: np.where(searched_B, UNKNOWN[name], batch[name]) for name in hidden}
+        batch = {**batch, **unknown}
     targets = {name: copy_to(to_tensor(column), device) for name, column in columns.items()}
     return load_rows(preset, batch, device, padded=True) | targets
 
@@ -102,22 +101,19 @@ def _float(column: NDArray[Any]) -> NDArray[np.float32]:
     return column.astype(np.float32)
 
 
-def _visits_are_targets(config: TrainConfig, batch: Batch) -> bool:
-    return config.teach != "value" and "visits" in batch
-
-
-def find_visited(batch: Batch) -> NDArray[np.bool_]:
-    """Return the rows that have a search's visits, bool `[B]`."""
-    found = [moves is not None and bool((moves["share"] > 0).any()) for moves in batch["visits"]]
-    return np.array(found, np.bool_)
+def _find_visited(config: TrainConfig, batch: Batch) -> NDArray[np.bool_]:
+    """Return the rows whose visits by a search are a target, bool `[B]`."""
+    visits = batch["visits"] if config.learns_visits and "visits" in batch else ()
+    found = np.zeros(len(batch["planes"]), np.bool_)
+    for row, moves in enumerate(visits):
+        found[row] = moves is not None and (moves["share"] > 0).any()
+    return found
 
 
 def _resolve_policy(config: TrainConfig, preset: Preset, batch: Batch) -> Columns:
     """Return the policy's targets: visits, else the label, each smoothed over legal moves."""
     has_label_B = batch["label"] != NO_LABEL
-    visited_B = np.zeros(len(has_label_B), np.bool_)
-    if _visits_are_targets(config, batch):
-        visited_B = find_visited(batch)
+    visited_B = _find_visited(config, batch)
     if config.teach == "value" and config.keep_policy and "root_value" in batch:
         has_label_B &= np.isnan(batch["root_value"])
     has_target_B = has_label_B | visited_B
@@ -149,8 +145,7 @@ def _resolve_policy(config: TrainConfig, preset: Preset, batch: Batch) -> Column
 def _list_visits(
     config: TrainConfig, preset: Preset, batch: Batch, searched: NDArray[np.intp]
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """Return rows, moves and shares `[N]` of the visits in the rows `searched`, sharpened by
-    `visits_temperature`.
+    """Return rows, moves and shares `[N]` of visits, sharpened by `visits_temperature`.
 
     A row of the column is its moves as records with `label` and `share`. Moves without a share are
     left out; those of a promotion are the queen's.
@@ -176,11 +171,10 @@ def _list_legal(
         return rows_N, places_N
     seventh_N = batch["planes"][rows_N, 0] & np.uint64(0xFF00)
     promoting_N = (seventh_N >> (labels_N % 64).astype(np.uint64)) & np.uint64(1) != 0
-    rows, places = [rows_N], [places_N]
-    for piece in (2, 3, 4):
-        rows.append(rows_N[promoting_N])
-        places.append(index_labels(preset, labels_N[promoting_N], np.full(len(rows[-1]), piece)))
-    return np.concatenate(rows), np.concatenate(places)
+    labels_N, pieces = np.tile(labels_N[promoting_N], 3), np.repeat((2, 3, 4), promoting_N.sum())
+    under_N = index_labels(preset, labels_N, pieces)
+    rows_N = np.concatenate((rows_N, np.tile(rows_N[promoting_N], 3)))
+    return rows_N, np.concatenate((places_N, under_N))
 
 
 def _check_legal(batch: Batch, rows_N: NDArray[Any], labels_N: NDArray[np.int64]) -> None:
@@ -188,18 +182,16 @@ def _check_legal(batch: Batch, rows_N: NDArray[Any], labels_N: NDArray[np.int64]
     words_N = batch["planes"][rows_N, MOVE_PLANES + np.minimum(labels_N // 64, 63)]
     legal_N = (words_N >> (labels_N % 64).astype(np.uint64)) & np.uint64(1) != 0
     if not legal_N.all():
+        wrong = f"{int((~legal_N).sum())} of {len(legal_N)} labels"
         raise IllegalTargetError(
-            f"{int((~legal_N).sum())} of {len(legal_N)} labels are no legal move of their "
-            f"position; ingest the data again"
+            f"{wrong} are no legal move of their position; ingest the data again"
         )
 
 
 def _pad(
     rows: int, rows_N: NDArray[Any], moves_N: NDArray[Any], shares_N: NDArray[Any]
 ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """Return moves and shares as arrays `[B, K]`; K is 1 or a power of four, so that batches have
-    few shapes.
-    """
+    """Return moves and shares as `[B, K]`; K is 1 or a power of four, for few shapes."""
     order_N = np.argsort(rows_N, kind="stable")
     rows_N, moves_N, shares_N = rows_N[order_N], moves_N[order_N], shares_N[order_N]
     counts_B = np.bincount(rows_N, minlength=rows)
@@ -226,8 +218,10 @@ def _resolve_value(config: TrainConfig, preset: Preset, batch: Batch) -> Columns
         share_B = np.where(has_result_B, config.eval_blend, 1.0) * has_eval_B
         target_B3 = _mix(target_B3, wdl_from_centipawns(batch["eval"]), share_B)
     searched_B = no_row_B
-    if config.teach != "policy" and config.search_value_share and "root_value" in batch:
-        values_B = _search_values(batch)
+    if config.learns_search_values and config.search_value_share and "root_value" in batch:
+        values_B = batch["root_value"]
+        if "best_value" in batch:  # which errs less than the mean of all simulations
+            values_B = np.where(np.isnan(batch["best_value"]), values_B, batch["best_value"])
         searched_B = ~np.isnan(values_B)
         has_other_B = has_game_B & (has_result_B | has_eval_B)
         share_B = np.where(has_other_B, config.search_value_share, 1.0) * searched_B
@@ -241,25 +235,13 @@ def _mix(one_B3: NDArray[Any], other_B3: NDArray[Any], share_B: NDArray[Any]) ->
     return mixed_B3
 
 
-def _search_values(batch: Batch) -> NDArray[Any]:
-    """Return each row's search value, `[B]`, NaN where there is none.
-
-    The value of the best move errs less than the root's, which is the mean of all simulations,
-    where a row has it.
-    """
-    if "best_value" not in batch:
-        return batch["root_value"]
-    return np.where(np.isnan(batch["best_value"]), batch["root_value"], batch["best_value"])
-
-
 def _sigmoid(x_B: NDArray[np.float64]) -> NDArray[np.float64]:
     shares_B: NDArray[np.float64] = 1 / (1 + np.exp(-x_B))
     return shares_B
 
 
 def wdl_from_centipawns(evals_B: NDArray[np.integer]) -> NDArray[np.float64]:
-    """Return probabilities of win, draw, loss `[B, 3]` of an evaluation in centipawns for the side
-    to move.
+    """Return win, draw, loss `[B, 3]` of an evaluation in centipawns for the side to move.
 
     The form is Stockfish's (github.com/official-stockfish/WDL_model): win is 1 / (1 + exp((margin -
     cp) / slope)), loss the same of -cp, draw the rest.
@@ -271,8 +253,7 @@ def wdl_from_centipawns(evals_B: NDArray[np.integer]) -> NDArray[np.float64]:
 
 
 def wdl_from_score(scores_B: NDArray[np.floating]) -> NDArray[np.float64]:
-    """Return probabilities of win, draw, loss `[B, 3]` of a score, win - loss, in -1..1, by the
-    evaluations' curve.
+    """Return win, draw, loss `[B, 3]` of a score, win - loss, in -1..1, by the evaluations' curve.
 
     With x = cp / slope and c = cosh(margin / slope) the curve of `wdl_from_centipawns` has the
     score sinh x / (cosh x + c), a quadratic equation in exp x. Its root is taken for the better

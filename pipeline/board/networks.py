@@ -6,8 +6,7 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from engine.errors import UserError
-from model.card import CARD
-from model.inference.imitated import read_player
+from model.card import CARD, read_player
 from pipeline.board.turns import Turns
 from pipeline.samples.shipped import EMBEDDED
 

@@ -2,15 +2,15 @@
 forms from it.
 """
 
-from dataclasses import asdict, field, replace
-from typing import Annotated, Literal
+from dataclasses import field, replace
+from typing import Annotated
 
 from pydantic import Field
 
 from engine.match.sprt import SprtConfig
 from engine.search import SearchConfig
 from model.settings import Count, Positive, Share, settings
-from model.training.config import Device, OptimizerName, TrainConfig
+from model.training.config import TrainConfig
 from pipeline.errors import ConfigError
 from pipeline.selfplay.config import ExploreConfig, SourceName
 
@@ -18,7 +18,6 @@ MOST_USES = 1_000_000
 """Largest value of `most_uses`."""
 SMALLEST_SHARE = 1e-6
 """Share of a source below which it is left out: shares are sums of fractions."""
-LoopTeach = Literal["auto", "policy", "value", "both", "none"]
 Games = Annotated[int, Field(ge=2, multiple_of=2)]
 """Games come in pairs, one with each color."""
 
@@ -40,64 +39,18 @@ def default_explore() -> ExploreConfig:
     return ExploreConfig(games=4000, count=48_000, search=search)
 
 
-@settings(ConfigError)
-class TuneConfig:
-    """Training of one generation."""
-
-    epochs: float = 1.6
-    """Passes over the searched rows of the last generations; training ends earlier where
-    `most_uses` is reached."""
-    batch_size: int = 256
-    """Positions in one step."""
-    optimizer: OptimizerName = "auto"
-    """Optimizer: adamw, sgd, muon, or auto: muon for fianchetto-human and fianchetto-rated, adamw
-    for other networks."""
-    learning_rate: float = 7e-4
-    """Highest learning rate."""
-    momentum: float = 0.95
-    """Momentum of sgd and muon."""
-    visits_temperature: float = 1.0
-    """Temperature of a search's visits, which are the policy's target: below 1 sharpens them."""
-    value_weight: float = 2.0
-    """Weight of the value loss beside the policy's cross-entropy."""
-    eval_blend: float = 1.0
-    """Share of the value's target that is the engine's evaluation, in rows that have one; the rest
-    is the game's result."""
-    teach: LoopTeach = "auto"
-    """Targets of searched rows: policy (their visits), value (the best move's value), or both; none
-    trains on human rows alone. auto compares the network's search with the hand-written player's on
-    held-out positions: value by the hand-written player where that one errs less, else none. It
-    means value where the hand-written player was set to search, and policy where the network plays
-    games."""
-    keep_policy: bool = True
-    """Policy target of rows whose search teaches the value alone: true keeps the policy of the
-    generation's best network, false uses the move that a person played, and keeps the policy only
-    where no move is known."""
-    search_value_share: float = 1.0
-    """Share of a search's value in the value's target where it teaches the value; the rest is as in
-    other rows."""
-    results: bool = True
-    """Use results of games as targets of the value; without them, rows that have neither an
-    evaluation nor a search's value do not train it."""
-    frozen_norms: bool = True
-    """Use the batch norms' running statistics and leave them unchanged."""
-    threads: int = 0
-    """Processor threads of the network; 0 for all cores."""
-    device: Device = "auto"
-    """Where to train: auto (a GPU when there is one), cpu or cuda."""
-
-    def __post_init__(self) -> None:
-        if self.teach == "auto" and self.search_value_share != 1.0:
-            raise ConfigError(
-                "teach auto decides what searches teach: with search_value_share, set teach to "
-                "value or both"
-            )
-        self.train_config(seed=0)
-
-    def train_config(self, *, seed: int) -> TrainConfig:
-        """Return a generation's training configuration; raises TrainConfigError."""
-        teach = "policy" if self.teach in ("auto", "none") else self.teach
-        return TrainConfig(**asdict(self) | {"teach": teach}, ema=0.995, warmup=0.05, seed=seed)
+def default_training() -> TrainConfig:
+    """Return the default settings of a generation's training."""
+    return TrainConfig(
+        epochs=1.6,
+        learning_rate=7e-4,
+        warmup=0.05,
+        ema=0.995,
+        value_weight=2.0,
+        eval_blend=1.0,
+        teach="auto",
+        frozen_norms=True,
+    )
 
 
 @settings(ConfigError)
@@ -165,8 +118,9 @@ class FinetuneConfig:
     explore: ExploreConfig = field(default_factory=default_explore)
     """EXPLORE: how many positions are searched, how, and by whom; the shares decide on the
     source."""
-    train: TuneConfig = field(default_factory=TuneConfig)
-    """TRAIN: the training of one generation."""
+    train: TrainConfig = field(default_factory=default_training)
+    """TRAIN: the training of one generation. An epoch is a pass over the searched rows of the last
+    generations; training ends earlier where `most_uses` is reached."""
     gate: GateConfig = field(default_factory=GateConfig)
     """ARENA and the verdict: who is promoted."""
 
@@ -175,6 +129,16 @@ class FinetuneConfig:
             raise ConfigError("set how long to fine-tune: generations, minutes or both")
         if self.games_share + self.near_share > 1:
             raise ConfigError("games_share and near_share must be at most 1 together")
+        if self.train.epochs is None or self.train.seed:
+            raise ConfigError(
+                "a generation is trained for epochs, with the loop's seed: set train.epochs, and "
+                "seed instead of train.seed"
+            )
+
+    def training(self, seed: int) -> TrainConfig:
+        """Return the settings of a generation's training with this seed."""
+        is_settled = self.train.teach in ("policy", "value", "both")
+        return replace(self.train, teach=self.train.teach if is_settled else "policy", seed=seed)
 
     @property
     def sources(self) -> dict[str, ExploreConfig]:

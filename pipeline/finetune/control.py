@@ -83,7 +83,7 @@ def train_control(context: StageContext, progress: Progress, stop: Stop) -> Path
     from model.checkpoint import read_card
 
     card, out = read_card(context.candidate), context.folder / CONTROL
-    settings = context.requested.train.train_config(seed=context.requested.seed + context.number)
+    settings = context.requested.training(context.requested.seed + context.number)
     config = replace(settings, epochs=None, steps=card["step"], frozen_norms=False)
     if find_validated(context.human, config):
         config = replace(
@@ -115,8 +115,9 @@ def train_people(context: StageContext, progress: Progress, stop: Stop) -> dict[
     from model.checkpoint import read_card
 
     settings = context.config
-    rows = settings.explore.count * settings.train.epochs / (1.0 - settings.human_share)
-    config = settings.train.train_config(seed=settings.seed + context.number)
+    config = settings.training(settings.seed + context.number)
+    assert config.epochs is not None
+    rows = settings.explore.count * config.epochs / (1.0 - settings.human_share)
     config = replace(
         config, epochs=None, steps=max(1, round(rows / config.batch_size)), frozen_norms=False
     )

@@ -80,7 +80,7 @@ def train_stage(context: StageContext, progress: Progress, stop: Stop) -> dict[s
             context.buffer,
             context.human,
             context.best,
-            settings.train.train_config(seed=settings.seed),
+            settings.training(settings.seed),
             context.candidate,
             human_share=_human_share(context),
             most_uses=settings.most_uses,

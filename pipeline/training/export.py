@@ -1,6 +1,4 @@
-"""Export a checkpoint, compared on positions of a dataset, and in 8-bit integers scaled on
-others.
-"""
+"""Export a checkpoint, compared and scaled on positions of a dataset."""
 
 import logging
 from collections.abc import Sequence
@@ -37,18 +35,16 @@ def export_checkpoint(
     from model.data.playouts import playout_rows
     from model.inference.export import export
 
-    calibration = None
     if positions is None:
-        rows = playout_rows(COMPARED)
-        if int8:
-            calibration = playout_rows(CALIBRATED, seed=1)
+        rows, calibration = playout_rows(COMPARED), playout_rows(CALIBRATED, seed=1)
     else:
         dataset = Dataset.open(positions)
         split = "test" if dataset.has("test") else "train"
         rows = next(_batches(dataset, split, COMPARED).sample(COMPARED))
-        if int8:  # from the first row group of the shuffle: sampling from all would read all
-            calibration = next(_batches(dataset, "train", CALIBRATED).from_step(0))
-    return export(checkpoint, out, rows, calibration=calibration, progress=progress)
+        # from the first row group of the shuffle: sampling from all would read all
+        calibration = next(_batches(dataset, "train", CALIBRATED).from_step(0)) if int8 else {}
+    calibrated = calibration if int8 else None
+    return export(checkpoint, out, rows, calibration=calibrated, progress=progress)
 
 
 def export_once(checkpoint: Path, human: Sequence[Path], progress: Progress) -> None:

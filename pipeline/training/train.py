@@ -1,6 +1,4 @@
-"""Train on datasets: joins the batches of `pipeline.dataset.batches` and the loop of
-`model.training.loop`.
-"""
+"""Train on datasets: joins `pipeline.dataset.batches` and `model.training.loop`."""
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
@@ -23,33 +21,32 @@ LOG = logging.getLogger(__name__)
 if TYPE_CHECKING:
     from model.network.preset import Preset
     from model.training.config import TrainConfig
+    from model.training.distributed import World
 
 
 def describe_data(positions: Sequence[Path | Dataset]) -> dict[str, Any]:
-    """Return a card's entry on the training data: hashes and not paths, without what a training set
-    holds out.
-    """
-    datasets, joined = [], []
-    for dataset in map(Dataset.open, positions):
-        if dataset.joined:
-            entry = {"name": dataset.name, "sha256": dataset.identity}
-            joined.append({**entry, "positions": dataset.page["positions"]})
-        datasets += [_describe(part) for part in dataset.parts if part.has("train")]
+    """Return a card's entry on the training data: hashes and not paths."""
+    opened = [Dataset.open(path) for path in positions]
+    joined = [
+        {"name": one.name, "sha256": one.identity, "positions": one.page["positions"]}
+        for one in opened
+        if one.joined
+    ]
+    parts = [part for one in opened for part in one.parts if part.has("train")]
+    datasets = [
+        {
+            "name": part.name,
+            "manifest_sha256": part.identity,
+            "sources": [
+                {key: source.get(key) for key in ("name", "sha256")}
+                for source in part.page["sources"]
+            ],
+            "held_out": part.held_out,
+            "positions": part.page["positions"],
+        }
+        for part in parts
+    ]
     return {"datasets": datasets} | ({"training_sets": joined} if joined else {})
-
-
-def _describe(dataset: Dataset) -> dict[str, Any]:
-    """Return a dataset's entry: its hashes, and what was held out of it."""
-    manifest = dataset.page
-    return {
-        "name": dataset.name,
-        "manifest_sha256": dataset.identity,
-        "sources": [
-            {key: source.get(key) for key in ("name", "sha256")} for source in manifest["sources"]
-        ],
-        "held_out": dataset.held_out,
-        "positions": manifest["positions"],
-    }
 
 
 def describe_start(start: Path) -> dict[str, Any]:
@@ -88,8 +85,8 @@ def select_columns(config: "TrainConfig", preset: "Preset") -> tuple[str, ...]:
     from engine.encoding.views import LAST_MOVES, require, view
     from model.data.rows import training_columns
 
-    visits = ("visits",) if config.teach != "value" else ()
-    values = ("root_value", "best_value") if config.teach != "policy" else ()
+    visits = ("visits",) if config.learns_visits else ()
+    values = ("root_value", "best_value") if config.learns_search_values else ()
     names = dict.fromkeys((*HUMAN_COLUMNS, *LAST_MOVES[: view(preset.view).last], *visits, *values))
     require(training_columns(preset), names, f"the preset {preset.name!r}")
     return tuple(names)
@@ -140,13 +137,20 @@ def train_on(
         raise ConfigError("name at least one dataset to train on")
     # hashes new files, with progress, and can be stopped
     datasets = [Dataset.open(path, progress, stop) for path in positions]
-    if start is None and not out.joinpath(CARD).exists() and read_world().first:
-        _advise_start(sum(dataset.count("train") for dataset in datasets))
+    place, columns = read_world(), select_columns(config, row)
+    count = sum(dataset.count("train") for dataset in datasets)
+    is_new = start is None and not (out / CARD).exists()
+    if is_new and place.first and count < SCRATCH_POSITIONS:
+        LOG.info(
+            "%s positions are few to train from scratch on: `--start %s --learning-rate 0.0005` "
+            "gives a better network",
+            f"{count:,}",
+            from_here(EMBEDDED),
+        )
     data = describe_data(datasets) | ({} if start is None else {"start": describe_start(start)})
     data |= {} if player is None else {"player": player}
     data |= {"shares": list(shares)} if shares else {}
-    place, columns = read_world(), select_columns(config, row)
-    from_step, rows = _open_batches(datasets, config, columns, shares)
+    from_step, rows = _open_batches(datasets, config, columns, shares, place)
     folder = run_folder(out, [*datasets, *([] if start is None else [start])])
     card = train(
         config,
@@ -166,30 +170,17 @@ def train_on(
     return card
 
 
-def _advise_start(count: int) -> None:
-    """Advise starting from the embedded network if there are few positions."""
-    if count < SCRATCH_POSITIONS:
-        LOG.info(
-            "%s positions are few to train from scratch on: `--start %s --learning-rate 0.0005` "
-            "gives a better network",
-            f"{count:,}",
-            from_here(EMBEDDED),
-        )
-
-
 def _open_batches(
     datasets: Sequence[Dataset],
     config: "TrainConfig",
     columns: Sequence[str],
     shares: Sequence[float],
+    place: "World",
 ) -> tuple[Callable[[int], Iterator[Batch]], int]:
     """Return a function that yields this process's batches, and the rows of an epoch.
 
     Raises ConfigError for shares that do not fit, DatasetError for too few rows.
     """
-    from model.training.distributed import read_world
-
-    place = read_world()
 
     def open_stream(datasets: Sequence[Dataset], rank: int, world: int) -> Batches:
         batches = Batches(
@@ -205,8 +196,7 @@ def _open_batches(
         if batches.rows < config.batch_size:
             raise DatasetError(
                 f"{batches.rows} positions to train on do not fill one batch of "
-                f"{config.batch_size}: "
-                "choose a smaller batch size"
+                f"{config.batch_size}: choose a smaller batch size"
             )
         if world > len(batches.groups):
             raise DatasetError(
@@ -220,20 +210,14 @@ def _open_batches(
     streams = [open_stream([dataset], 0, 1) for dataset in datasets]
     used = [dict.fromkeys(group.shard.path for group in stream.groups) for stream in streams]
     require_distinct(path for paths in used for path in paths)
-    mixed = Shares(streams, shares)
-    return lambda step: mixed.from_step(step, place.rank, place.size), sum(
-        stream.rows for stream in streams
-    )
+    mixed, rows = Shares(streams, shares), sum(stream.rows for stream in streams)
+    return lambda step: mixed.from_step(step, place.rank, place.size), rows
 
 
 def run_folder(out: Path, inputs: Sequence[Path | Dataset]) -> JobFolder:
     """Return the folder of a run, apart from its inputs and the datasets that they join."""
-    reads: list[Path] = []
-    for one in inputs:
-        if isinstance(one, Dataset):
-            reads += [one.path, *(part.path for part in one.joined)]
-        else:
-            reads.append(one)
+    reads = [one.path if isinstance(one, Dataset) else one for one in inputs]
+    reads += [part.path for one in inputs if isinstance(one, Dataset) for part in one.joined]
     return JobFolder(out, CHECKPOINT, ConfigError, reads=reads)
 
 
@@ -250,17 +234,15 @@ def open_validation(
         return None
     batches = Batches(validated, "val", columns=columns)
     batches.batch_size = min(config.batch_size, 1024, batches.rows)
-    return lambda: _select_labelled(
-        islice(batches.from_step(0), max(1, batches.rows // batches.batch_size))
-    )
+    count = max(1, batches.rows // batches.batch_size)
 
+    def read() -> Iterator[Batch]:
+        for batch in islice(batches.from_step(0), count):
+            known = batch["label"] != NO_LABEL
+            if known.any():
+                yield {name: values[known] for name, values in batch.items()}
 
-def _select_labelled(batches: Iterator[Batch]) -> Iterator[Batch]:
-    """Yield the rows whose move is known, without batches that have none."""
-    for batch in batches:
-        known = batch["label"] != NO_LABEL
-        if known.any():
-            yield batch if known.all() else {name: values[known] for name, values in batch.items()}
+    return read
 
 
 def find_validated(positions: Sequence[Path | Dataset], config: "TrainConfig") -> list[Dataset]:

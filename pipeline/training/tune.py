@@ -1,6 +1,4 @@
-"""Fine-tune a checkpoint on a mixture of recent self-play rows, each used a few times, and human
-rows.
-"""
+"""Fine-tune a checkpoint on recent self-play rows, each used a few times, and human rows."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -44,19 +42,16 @@ class _Use:
     """Uses in this run."""
 
     @property
-    def hashes(self) -> list[str]:
-        """Return its manifests' hashes."""
-        return [str(entry["manifest_sha256"]) for entry in self.entries]
-
     def source(self) -> Source:
-        """Return the mixture's source."""
+        """The mixture's source."""
         return Source(self.batches, self.first, self.takes)
 
     def row(self, drawn: int) -> dict[str, Any]:
         """Return the card's entry after `drawn` rows; `uses` counts a row's uses in all runs."""
-        rows, names = self.batches.rows, [str(entry["name"]) for entry in self.entries]
+        rows, names = self.batches.rows, [entry["name"] for entry in self.entries]
+        hashes = [entry["manifest_sha256"] for entry in self.entries]
         uses = (self.first + drawn) / rows
-        return {"names": names, "hashes": self.hashes, "rows": rows, "drawn": drawn, "uses": uses}
+        return {"names": names, "hashes": hashes, "rows": rows, "drawn": drawn, "uses": uses}
 
 
 def tune_on(
@@ -102,15 +97,15 @@ def tune_on(
         for dataset, entry in zip(searched, played["datasets"], strict=True)
     ]
     limited, uses = _plan(config, ahead, share, most_uses)
-    people = [_use(played_by_people, learned["datasets"], config, columns, spent)] if share else []
-    people = [
-        replace(use, takes=human_rows(limited.steps or 0, config.batch_size, share))
-        for use in people
-    ]
+    people = list[_Use]()
+    if share:
+        use = _use(played_by_people, learned["datasets"], config, columns, spent)
+        takes = human_rows(limited.steps or 0, config.batch_size, share)
+        people = [replace(use, takes=takes)]
     place = read_world()
     mixture = Mixture(
-        people[0].source() if people else None,
-        [use.source() for use in uses],
+        people[0].source if people else None,
+        [use.source for use in uses],
         batch_size=config.batch_size,
         human_share=share,
         seed=config.seed,
@@ -141,19 +136,14 @@ def tune_on(
     )
     if place.first:
         folder.finish()
-    drawn = mixture.counts(0, card["step"]).tolist()
-    return {
-        **card,
-        "uses": [use.row(count) for use, count in zip([*people, *uses], drawn, strict=True)],
-    }
+    drawn = zip([*people, *uses], mixture.counts(0, card["step"]).tolist(), strict=True)
+    return {**card, "uses": [use.row(count) for use, count in drawn]}
 
 
 def add_uses(card: Mapping[str, Any], spent: Mapping[str, float] | None = None) -> dict[str, float]:
     """Return `spent` for the next `tune_on`, from the last card and its own `spent`."""
-    return {
-        **(spent or {}),
-        **{name: use["uses"] for use in card["uses"] for name in use["hashes"]},
-    }
+    uses = {name: use["uses"] for use in card["uses"] for name in use["hashes"]}
+    return {**(spent or {}), **uses}
 
 
 def _validate(
@@ -185,54 +175,45 @@ def _use(
     spent: Mapping[str, float] | None,
 ) -> _Use:
     """Open datasets as one source; its earlier uses are the most of any of its datasets."""
-    use = _Use(
-        entries,
-        Batches(
-            datasets,
-            batch_size=config.batch_size,
-            seed=config.seed,
-            columns=columns,
-            people_only=not config.engine_moves,
-            block_rows=BLOCK_ROWS,
-        ),
-        first=0,
+    batches = Batches(
+        datasets,
+        batch_size=config.batch_size,
+        seed=config.seed,
+        columns=columns,
+        people_only=not config.engine_moves,
+        block_rows=BLOCK_ROWS,
     )
-    before = max((spent or {}).get(name, 0.0) for name in use.hashes)
+    before = max((spent or {}).get(str(entry["manifest_sha256"]), 0.0) for entry in entries)
     if not 0 <= before < 1e9:
-        raise ConfigError(
-            f"spent says {before} uses of {entries[0]['name']}, and must say 0 or more"
-        )
-    return replace(use, first=round(before * use.batches.rows))
+        name = entries[0]["name"]
+        raise ConfigError(f"spent says {before} uses of {name}, and must say 0 or more")
+    return _Use(entries, batches, first=round(before * batches.rows))
 
 
 def _plan(
     config: "TrainConfig", uses: Sequence[_Use], share: Fraction, most_uses: float
 ) -> tuple["TrainConfig", list[_Use]]:
     """Return the configuration in steps, and the rows of each dataset; raises DatasetError."""
-    hashes = [name for use in uses for name in use.hashes]
-    if len(set(hashes)) < len(hashes):
+    hashes = {entry["manifest_sha256"] for use in uses for entry in use.entries}
+    if len(hashes) < len(uses):
         raise ConfigError(
             "a self-play dataset is named twice: its rows would be used more often than the rest"
         )
     left = [max(0, int(most_uses * use.batches.rows + 1e-6) - use.first) for use in uses]
     a_step = config.batch_size * (1 - share)
     rows, most = sum(use.batches.rows for use in uses), int(sum(left) / a_step)
-    asked = (
-        config.steps if config.epochs is None else -int(-Fraction(config.epochs) * rows // a_step)
-    )
-    assert asked is not None, "TrainConfig has a length"
-    steps = min(asked, most)
+    if config.epochs is None:
+        steps = min(config.steps or most, most)
+    else:
+        steps = min(-int(-Fraction(config.epochs) * rows // a_step), most)
     if steps < 1:
         raise DatasetError(
             f"{sum(left)} of {rows} self-play positions may still be used, and one batch takes "
-            f"{float(a_step):g}: "
-            "play more games, or raise most_uses"
+            f"{float(a_step):g}: play more games, or raise most_uses"
         )
     wanted = steps * config.batch_size - human_rows(steps, config.batch_size, share)
-    takes = _divide(wanted, left)
-    return replace(config, steps=steps, epochs=None), [
-        replace(use, takes=n) for use, n in zip(uses, takes, strict=True)
-    ]
+    taken = zip(uses, _divide(wanted, left), strict=True)
+    return replace(config, steps=steps, epochs=None), [replace(use, takes=n) for use, n in taken]
 
 
 def _divide(total: int, weights: Sequence[int]) -> list[int]:
@@ -247,12 +228,7 @@ def _divide(total: int, weights: Sequence[int]) -> list[int]:
 
 def _flatten(lineage: dict[str, Any]) -> dict[str, Any]:
     """Return a start entry whose data are one flat list, so that generations do not nest."""
-    seen = {
-        entry.get("manifest_sha256", entry["name"]): entry
-        for entry in list_datasets(lineage["data"])
-    }
-    return {
-        **lineage,
-        "positions": count_positions(lineage),
-        "data": {"datasets": list(seen.values())},
-    }
+    entries = list_datasets(lineage["data"])
+    seen = {entry.get("manifest_sha256", entry["name"]): entry for entry in entries}
+    data = {"datasets": list(seen.values())}
+    return {**lineage, "positions": count_positions(lineage), "data": data}

@@ -16,6 +16,17 @@ from tests.pipeline.datasets import random_game
 
 pytestmark = pytest.mark.slow  # its kernels are compiled anew
 
+CELLS = """
+import json
+
+names = {'__name__': '__main__'}
+if __name__ == '__main__':
+    for cell in json.load(open('first_steps.ipynb'))['cells']:
+        if cell['cell_type'] == 'code':
+            exec(''.join(cell['source']), names)
+    print('played', names['choice'].move)
+"""
+
 
 def run(*words: object, cwd: Path, text: str = "") -> str:
     """Run a command, which must succeed, and give what it prints."""
@@ -39,14 +50,8 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     give its programs."""
     base = tmp_path_factory.mktemp("wheel")
     ignored = shutil.ignore_patterns("__pycache__", "*.nbi", "*.nbc")
-    for name in (
-        "engine",
-        "fianchetto",
-        "model",
-        "pipeline",
-        "datasets/embedded",
-        "datasets/sample",
-    ):
+    data = ("datasets/embedded", "datasets/sample")
+    for name in ("engine", "fianchetto", "model", "pipeline", *data):
         shutil.copytree(REPOSITORY / name, base / "tree" / name, ignore=ignored)
     for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(REPOSITORY / name, base / "tree")
@@ -64,45 +69,23 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_wheel_plays_ingests_shows_and_loads_from_another_folder(
     installed: Path, tmp_path: Path
 ) -> None:
-    program = installed / "fianchetto"
-    said = run(
-        program, "uci", cwd=tmp_path, text="uci\nposition startpos\ngo nodes 8\nquit\n"
-    ).splitlines()
-    assert said[0].startswith("info string plays by the network in ")
-    assert str(installed.parent) in said[0]
-    assert said[-1].startswith("bestmove ")
+    program, go = installed / "fianchetto", "uci\nposition startpos\ngo nodes 8\nquit\n"
+    lines = run(program, "uci", cwd=tmp_path, text=go).splitlines()
+    assert lines[0].startswith("info string plays by the network in ")
+    assert str(installed.parent) in lines[0]
+    assert lines[-1].startswith("bestmove ")
+    assert "bestmove " in run(installed / "fianchetto-uci", cwd=tmp_path, text=go)
     (tmp_path / "dump.pgn").write_text("\n".join(random_game(seed) for seed in range(4)))
-    told = json.loads(
-        run(
-            program,
-            "ingest",
-            "dump.pgn",
-            "--out",
-            "positions",
-            "--workers",
-            "1",
-            "--json",
-            cwd=tmp_path,
-        )
-    )
-    assert told["games"]["used"] == 4
+    words = ["ingest", "dump.pgn", "--out", "positions", "--workers", "1", "--json"]
+    assert json.loads(run(program, *words, cwd=tmp_path))["games"]["used"] == 4
     assert "20 legal labels" in run(program, "show", "startpos", cwd=tmp_path)
-    shutil.copy(REPOSITORY / "docs" / "first_steps.ipynb", tmp_path)
-    (tmp_path / "cells.py").write_text(
-        "import json\nnames = {'__name__': '__main__'}\nif __name__ == '__main__':\n"
-        "    for cell in json.load(open('first_steps.ipynb'))['cells']:\n"
-        "        if cell['cell_type'] == 'code':\n            exec(''.join(cell['source']), "
-        "names)\n"
-        "    print('played', names['choice'].move)\n"
-    )
-    (tmp_path / "notebook").mkdir()
-    for name in ("cells.py", "first_steps.ipynb"):
-        (tmp_path / name).rename(tmp_path / "notebook" / name)
-    assert "\nplayed " in run(installed / "python", "cells.py", cwd=tmp_path / "notebook")
-    assert "bestmove " in run(installed / "fianchetto-uci", cwd=tmp_path, text="go nodes 8\nquit\n")
+    notebook = tmp_path / "notebook"
+    notebook.mkdir()
+    shutil.copy(REPOSITORY / "docs" / "first_steps.ipynb", notebook)
+    (notebook / "cells.py").write_text(CELLS)
+    assert "\nplayed " in run(installed / "python", "cells.py", cwd=notebook)
     code = (
-        "import chess, fianchetto; print(fianchetto.__file__, "
-        "fianchetto.load().choose(chess.Board()).move)"
+        "import fianchetto; print(fianchetto.__file__, fianchetto.load().choose('startpos').move)"
     )
     place, move = run(installed / "python", "-c", code, cwd=tmp_path).split()
     assert place.startswith(str(installed.parent))

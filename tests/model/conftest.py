@@ -7,10 +7,8 @@ import pytest
 
 @pytest.fixture(autouse=True, scope="module")
 def quick_runs(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Leave curves.png out, which takes longer than most runs, and report every REPORT_STEPS steps
-    of the test's module."""
+    """Report every REPORT_STEPS steps of the test's module."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("model.training.loop.draw", lambda out: None)
         patch.setattr(
             "model.training.loop.REPORT_STEPS", getattr(request.module, "REPORT_STEPS", 50)
         )

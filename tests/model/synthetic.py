@@ -2,6 +2,7 @@
 legal label."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -29,20 +30,16 @@ TINY = Preset(
     value_width=2,
     value_hidden=8,
 )
-TINY_SEED = Preset(
+TINY_SEED = replace(
+    TINY,
     name="tiny-seed",
     view="chessmarro77",
-    width=8,
-    blocks=1,
     block="pre",
     activation="mish",
     gate="scale",
-    squeeze=4,
     policy="linear",
     policy_width=2,
     value="tanh",
-    value_width=2,
-    value_hidden=8,
 )
 
 
@@ -56,9 +53,8 @@ def batch(rows: int, seed: int = 0) -> Batch:
     plane gives away."""
     random = np.random.default_rng(seed)
     planes = np.zeros((rows, 77), np.uint64)
-    planes[:, :12] = random.integers(0, 2**63, (rows, 12), dtype=np.uint64) & random.integers(
-        0, 2**63, (rows, 12), dtype=np.uint64
-    )
+    some, others = random.integers(0, 2**63, (2, rows, 12), dtype=np.uint64)
+    planes[:, :12] = some & others
     planes[:, 12] = np.where(random.random(rows) < 0.5, np.uint64(0), ~np.uint64(0))
     labels = np.full(rows, 4096)
     for row in range(rows):

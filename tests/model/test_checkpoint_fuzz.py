@@ -13,71 +13,23 @@ import pytest
 
 from engine.errors import UserError
 from model.card import CARD
-from model.checkpoint import load, read_card, save
-from model.network.network import build
-from model.network.preset import preset_row
-from tests.model.synthetic import TINY
+from model.checkpoint import load, read_card
+from tests.model.test_checkpoint import make
 
 VALUES: list[Any] = [
-    None,
-    True,
-    0,
-    -1,
-    1e308,
-    2**31,
-    2**62,
-    2**63,
-    "",
-    "x",
-    "../x",
-    "\0",
-    "x" * 5000,
-    [],
-    {},
-    [[]],
-    [0] * 50,
-]
-VALUES += [
-    4096,
-    4097,
-    128,
-    129,
-    7,
-    "marro77",
-    "marro13+last8+attacks",
-    "planes18+last8",
-    "factored",
-    "F64",
-    "I8",
-    "U64",
+    *(None, True, 0, -1, 1e308, 2**31, 2**62, 2**63, 7, 128, 129, 4096, 4097),
+    *("", "x", "../x", "\0", "x" * 5000, "marro77", "marro13+last8+attacks", "planes18+last8"),
+    *("factored", "F64", "I8", "U64", [], {}, [[]], [0] * 50),
 ]
 LARGEST = 200 << 20
 """Bytes by which a process may grow while it reads one of these; the network has 20 kB."""
 
 
-def make(directory: Path) -> None:
-    directory.mkdir(exist_ok=True)
-    card = {
-        "preset": preset_row(TINY),
-        "parameters": 9,
-        "step": 7,
-        "positions": 70,
-        "seconds": 1.5,
-        "finished": True,
-    }
-    more = {"metrics": {"loss": 1.5}, "config": {"steps": 3}, "data": {"datasets": [{"name": "a"}]}}
-    save(directory, card | more, {"weights": build(TINY, 3).state_dict()})
-
-
 def paths(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     """Name every place of a JSON value."""
-    children = (
-        value.items()
-        if isinstance(value, dict)
-        else enumerate(value)
-        if isinstance(value, list)
-        else ()
-    )
+    children: Any = ()
+    if isinstance(value, dict | list):
+        children = value.items() if isinstance(value, dict) else enumerate(value)
     return [path, *(deeper for key, child in children for deeper in paths(child, (*path, key)))]
 
 
@@ -177,15 +129,11 @@ def test_a_spoilt_checkpoint_loads_or_is_refused_in_one_line(
     check_many(tmp_path / "net", spoil, seeds)
 
 
-@pytest.mark.parametrize(
-    "seeds", [range(3), pytest.param(range(3, 60), marks=pytest.mark.slow)], ids=str
-)
-def test_a_tensor_file_with_flipped_bits_is_not_loaded(tmp_path: Path, seeds: range) -> None:
+def test_a_tensor_file_with_flipped_bits_is_not_loaded(tmp_path: Path) -> None:
     make(tmp_path)
     path = next(tmp_path.glob("weights-*.safetensors"))
-    whole = path.read_bytes()
-    for seed in seeds:
-        chance, data = random.Random(seed), bytearray(whole)
+    for seed in range(3):
+        chance, data = random.Random(seed), bytearray(path.read_bytes())
         for at in chance.sample(range(len(data)), 8):
             data[at] ^= 1 << chance.randrange(8)
         path.write_bytes(data)

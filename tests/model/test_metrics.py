@@ -56,12 +56,6 @@ def test_figures_of_one_row_by_hand() -> None:
     )
 
 
-@pytest.mark.parametrize(("result", "brier"), [(1, 0.35**2), (0, 0.15**2), (-1, 0.65**2)])
-def test_brier_is_against_the_movers_score(result: int, brier: float) -> None:
-    found = rows(logits(_3=0.0), WDL, position([3], label=3, result=result))
-    assert found["brier"] == pytest.approx([brier], rel=1e-5)
-
-
 def test_a_network_that_says_nothing_is_not_right_about_everything() -> None:
     legal = list(range(0, 4096, 128))
     ranks = [

@@ -37,9 +37,7 @@ class Outer:
     [
         ({"games": 0}, "games must be at least 1, got 0"),
         ({"games": 3}, "pairs"),
-        ({"games": "2"}, "games must be a valid integer"),
         ({"games": True}, "games must be a valid integer"),
-        ({"share": 1.5}, "share must be at most 1"),
         ({"share": float("inf")}, "share must be a finite number"),
         ({"names": "me"}, "names must be a valid tuple"),
         ({"game": 2}, "game: unexpected"),

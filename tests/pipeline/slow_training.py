@@ -1,8 +1,7 @@
-"""`fianchetto train` whose microbatches become slow: `python -m tests.pipeline.slow_training FOLDER
-AT WORDS...`.
+"""`fianchetto train` with a step that lasts until the run is told to stop: `python -m
+tests.pipeline.slow_training FOLDER AT WORDS...`.
 
-The file FOLDER/slow appears with the first slow one, which waits until the run is told to stop;
-FOLDER/parts counts the slow ones.
+The file FOLDER/slow appears when the step waits, in its microbatch AT of all.
 """
 
 import itertools
@@ -14,22 +13,16 @@ from typing import Any
 from engine.progress import Stop
 from model.training import step as stepping
 
-SECONDS = 1.0
-
 
 def slow_from(folder: Path, at: int, stop: Stop) -> None:
-    """Let every call of the losses wait until `stop` and SECONDS longer, from the one with number
-    `at` on."""
+    """Let every call of the losses wait until `stop`, from the one with number `at` on."""
     real, calls = stepping.row_losses, itertools.count()
 
     def slow(*arguments: Any) -> Any:
-        number = next(calls)
-        if number >= at:
-            (folder / "parts").write_text(str(number - at + 1))
+        if next(calls) >= at:
             (folder / "slow").touch()
             while not stop():
                 time.sleep(0.01)
-            time.sleep(SECONDS)
         return real(*arguments)
 
     stepping.row_losses = slow

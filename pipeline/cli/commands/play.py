@@ -12,8 +12,7 @@ from engine.errors import UserError
 from engine.evaluation.evaluator import Evaluator
 from engine.json_files import check, read_json, shown
 from engine.uci.options import Options
-from model.card import CARD, Card
-from model.inference.imitated import read_player
+from model.card import CARD, Card, read_player
 from model.settings import settings
 from pipeline.cli.commands.base import Common
 from pipeline.errors import ConfigError

@@ -4,8 +4,6 @@ they belong."""
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import Future
-from typing import TypeVar
 
 import numpy as np
 import pytest
@@ -16,7 +14,6 @@ from model.data.rows import Batch
 from model.network.encoder import Rows
 from tests.waiting import LONG
 
-T = TypeVar("T")
 CPU = torch.device("cpu")
 
 
@@ -34,14 +31,9 @@ def taken(feed: Prefetcher) -> int | None:
     return None if parts is None else int(parts[0]["planes"][0])
 
 
-def test_batches_come_in_their_order() -> None:
+def test_batches_come_in_their_order_and_two_are_prepared_while_one_is_used() -> None:
     with Prefetcher(numbered(5), tensors, CPU) as feed:
         assert [taken(feed) for _ in range(6)] == [0, 1, 2, 3, 4, None]
-    with Prefetcher(numbered(0), tensors, CPU) as feed:
-        assert taken(feed) is None
-
-
-def test_two_are_prepared_while_one_is_used_and_no_more() -> None:
     prepared: list[int] = []
     third = threading.Event()
 
@@ -62,11 +54,11 @@ def test_two_are_prepared_while_one_is_used_and_no_more() -> None:
     assert len(prepared) <= 4, "the end begins no other"
 
 
-@pytest.mark.parametrize("of", ["iterator", "preparation"])
-def test_an_error_comes_with_its_batch_and_not_before(of: str) -> None:
+@pytest.mark.parametrize("source", ["iterator", "preparation"])
+def test_an_error_comes_with_its_batch_and_the_thread_ends(source: str) -> None:
     def batches() -> Iterator[Batch]:
         yield from numbered(2)
-        if of == "iterator":
+        if source == "iterator":
             raise OSError("gone")
         yield {"planes": np.array([-1])}
 
@@ -79,29 +71,6 @@ def test_an_error_comes_with_its_batch_and_not_before(of: str) -> None:
         assert [taken(feed), taken(feed)] == [0, 1]
         with pytest.raises(OSError, match="gone"):
             taken(feed)
-
-
-def test_the_end_waits_for_one_batch_alone_and_for_no_answer() -> None:
-    """Whoever waits may give up; the thread ends with the batch that it works on."""
-    begun, go, prepared = threading.Event(), threading.Event(), []
-
-    def prepare(batch: Batch) -> list[Rows]:
-        begun.set()
-        assert go.wait(LONG)
-        prepared.append(batch)
-        return tensors(batch)
-
-    class GivenUpError(Exception):
-        """Raised by who waits."""
-
-    def give_up(future: Future[T]) -> T:
-        assert begun.wait(LONG)
-        go.set()
-        raise GivenUpError
-
-    with pytest.raises(GivenUpError), Prefetcher(numbered(100), prepare, CPU) as feed:
-        feed.take(give_up)
-    assert 1 <= len(prepared) <= 2
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("next-batch")]
 
 

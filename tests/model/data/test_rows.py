@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from engine.encoding.planes import unpack
+from engine.encoding.planes import legal_mask, unpack
 from engine.encoding.views import MissingColumnError, apply, counters, view
 from model.data.playouts import playout_rows
 from model.data.rows import draw_of, hidden_columns, hide, load_rows, to_bytes, training_columns
@@ -20,7 +20,7 @@ from model.network.presets import presets
 from model.training.config import TrainConfig
 from model.training.targets import load_training_rows
 from pipeline.dataset.files.columns import BATCH_SENTINELS, COLUMNS, EARLIER_MOVES
-from tests.model.synthetic import TINY, TINY_SEED, batch, bits
+from tests.model.synthetic import TINY, bits
 
 CPU = torch.device("cpu")
 VIEWS = (
@@ -69,10 +69,13 @@ def test_a_bit_lands_on_its_square() -> None:
     assert legal_labels(columns["planes"])[0].nonzero().tolist() == [[5 * 64 + 10]]
 
 
-def test_read_only_rows_are_taken() -> None:
-    planes = batch(2)["planes"]
+def test_playouts_are_positions_of_both_sides_and_read_only_rows_are_taken() -> None:
+    planes = rows()["planes"].copy()
+    assert 0.4 < np.mean(planes[:, 12] != 0) < 0.6
+    assert legal_mask(planes).any(1).all()
+    assert len(np.unique(planes, axis=0)) > 350
     planes.setflags(write=False)
-    assert to_bytes(planes).shape == (2, 77, 8)
+    assert to_bytes(planes).shape == (400, 77, 8)
 
 
 @pytest.mark.parametrize("row", presets().values(), ids=lambda row: row.name)
@@ -155,7 +158,3 @@ def test_training_hides_an_eighth_of_the_rows_and_others_in_another_draw() -> No
         assert both == pytest.approx(1 / 64, abs=0.01)
     assert set(hide(columns, ("elo",), 1)) == set(columns)
     assert torch.equal(hide(columns, ("elo",), 1)["clock"], columns["clock"])
-
-
-def test_tiny_presets_read_planes_alone() -> None:
-    assert set(load_rows(TINY_SEED, batch(2), CPU)) == {"planes"}

@@ -51,15 +51,10 @@ def flip(path: Path, seed: int) -> None:
     path.write_bytes(data)
 
 
-@pytest.mark.parametrize(
-    "seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 60))]
-)
-def test_a_file_with_flipped_bits_is_not_run(net: Path, seed: int) -> None:
-    flip(net / ONNX, seed)
+def test_a_file_with_flipped_bits_is_not_run(net: Path) -> None:
+    flip(net / ONNX, 0)
     for opened in (find_export, open_export):
-        with pytest.raises(
-            OnnxError, match=r"model\.onnx is not the file that checkpoint\.json describes"
-        ):
+        with pytest.raises(OnnxError, match=r"model\.onnx is not the file"):
             opened(net)
 
 
@@ -86,22 +81,20 @@ def test_a_file_that_the_card_does_not_name_is_not_run(net: Path) -> None:
     del card["files"]["onnx"]
     (net / CARD).write_text(json.dumps(card))
     assert find_export(net) is None
-    with pytest.raises(
-        OnnxError, match=r"names no model\.onnx of these weights; `fianchetto export"
-    ):
+    with pytest.raises(OnnxError, match=r"names no model\.onnx .*; `fianchetto export"):
         open_export(net)
 
 
-@pytest.mark.parametrize("entry", [None, 7, {}, {"name": ONNX}, {"name": ONNX, "sha256": "0"}])
-def test_an_entry_that_cannot_be_is_refused(net: Path, entry: object) -> None:
-    edit_files(net, onnx=entry)
-    with pytest.raises(OnnxError, match=r"checkpoint\.json"):
-        find_export(net)
-
-
-def test_an_export_of_other_weights_is_refused(net: Path) -> None:
-    edit_files(net, weights={"name": "weights-1.safetensors", "sha256": "0" * 64})
-    with pytest.raises(OnnxError, match="of other weights"):
+@pytest.mark.parametrize(
+    ("entries", "words"),
+    [
+        *(({"onnx": entry}, r"checkpoint\.json") for entry in (None, {}, {"name": ONNX})),
+        ({"weights": {"name": "weights-1.safetensors", "sha256": "0" * 64}}, "of other weights"),
+    ],
+)
+def test_an_entry_that_does_not_fit_is_refused(net: Path, entries: Any, words: str) -> None:
+    edit_files(net, **entries)
+    with pytest.raises(OnnxError, match=words):
         find_export(net)
 
 
@@ -122,33 +115,24 @@ def test_a_network_that_answers_nan_is_refused(net: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("legal", "illegal", "wdl", "fine"),
+    ("legal", "illegal", "wdl"),
     [
-        (0.0, -np.inf, 0.3, True),
-        (-np.inf, 0.0, 0.3, False),
-        (0.0, np.inf, 0.3, False),
-        (0.0, np.nan, 0.3, False),
-        (np.nan, 0.0, 0.3, False),
-        (0.0, 0.0, np.nan, False),
+        (-np.inf, 0.0, 0.3),
+        (np.nan, 0.0, 0.3),
+        (0.0, np.inf, 0.3),
+        (0.0, np.nan, 0.3),
+        (0.0, 0.0, np.nan),
     ],
 )
 def test_only_illegal_moves_may_have_no_probability(
-    legal: float, illegal: float, wdl: float, fine: bool
+    legal: float, illegal: float, wdl: float
 ) -> None:
-    planes = playout_rows(1)
-    logits = np.zeros((1, 4096), np.float32)
-    logits[0, int(planes["label"][0])] = legal
-    logits[0, 4095] = illegal  # a knight's move off the board
-    answer = (logits, np.full((1, 3), wdl, np.float32))
-    if fine:
-        check_answer(answer, planes["planes"], "x")
-        return
+    rows, logits = playout_rows(1), np.zeros((1, 4096), np.float32)
+    logits[0, 4095] = -np.inf  # a knight's move off the board
+    check_answer((logits, np.full((1, 3), 0.3, np.float32)), rows["planes"], "x")
+    logits[0, int(rows["label"][0])], logits[0, 4095] = legal, illegal
     with pytest.raises(AnswerError):
-        check_answer(answer, planes["planes"], "x")
-
-
-def test_arrays_of_another_shape_are_refused() -> None:
-    planes = playout_rows(2)["planes"]
-    answer = (np.zeros((2, 4672), np.float32), np.zeros((2, 3), np.float32))
-    with pytest.raises(AnswerError, match=r"shapes \(2, 4672\)"):
-        check_answer(answer, planes, "x")
+        check_answer((logits, np.full((1, 3), wdl, np.float32)), rows["planes"], "x")
+    wide = np.zeros((1, 4672), np.float32), np.zeros((1, 3), np.float32)
+    with pytest.raises(AnswerError, match=r"shapes \(1, 4672\)"):
+        check_answer(wide, rows["planes"], "x")

@@ -11,7 +11,6 @@ import chess
 import chess.variant
 import numpy as np
 import pytest
-import torch
 
 from engine.encoding.planes import label_of, legal_mask, planes_of
 from engine.errors import UserError
@@ -29,7 +28,6 @@ from model.network.preset import Preset
 from model.network.presets import presets
 from model.training.precision import DeviceError
 from pipeline.samples.shipped import EMBEDDED
-from tests.conftest import REPOSITORY
 from tests.engine.uci.uci_talk import Talk, last_info
 from tests.model.network.test_presets import small
 from tests.model.synthetic import TINY
@@ -52,66 +50,40 @@ def columns_of(row: Preset, board: chess.Board) -> dict[str, list[int]]:
 def test_importing_model_imports_no_torch_and_loading_a_checkpoint_no_compiler(
     tmp_path: Path,
 ) -> None:
+    """Threads of torch sleep while they wait, which is set before torch is imported."""
     make(tmp_path, row=replace(TINY, move_features_width=8))
     code = (
-        "import sys, model; assert callable(model.load); assert 'torch' not in sys.modules; "
-        "model.load(sys.argv[1]); "
+        "import os, sys, model; assert 'torch' not in sys.modules; model.load(sys.argv[1]); "
+        "assert 'torch' in sys.modules; assert os.environ['GOMP_SPINCOUNT'] == '1000'; "
+        "assert os.environ['LRU_CACHE_CAPACITY'] == '128'; "
+        "sys.exit('torch._dynamo' in sys.modules)"
     )
-    code += "assert 'torch' in sys.modules; sys.exit('torch._dynamo' in sys.modules)"
-    assert (
-        subprocess.run(
-            [sys.executable, "-c", code, str(tmp_path)], check=False, timeout=LONG
-        ).returncode
-        == 0
-    )
+    kept = {name: it for name, it in os.environ.items() if not name.startswith(("GOMP", "OMP_W"))}
+    words = [sys.executable, "-c", code, str(tmp_path)]
+    assert subprocess.run(words, env=kept, check=False, timeout=LONG).returncode == 0
 
 
 def test_a_checkpoint_chooses_on_a_board(tmp_path: Path) -> None:
     make(tmp_path)
     board = chess.Board()
     choice = load(str(tmp_path)).choose(board, temperature=1.0)
-    assert choice.move in choice.probabilities
-    assert set(choice.probabilities) == set(board.legal_moves)
-    assert sum(choice.probabilities.values()) == pytest.approx(1)
-    assert list(choice.probabilities.values()) == sorted(
-        choice.probabilities.values(), reverse=True
-    )
+    shares = list(choice.probabilities.values())
+    assert choice.move in choice.probabilities.keys() == set(board.legal_moves)
+    assert sum(shares) == pytest.approx(1)
+    assert shares == sorted(shares, reverse=True)
     assert choice.value == pytest.approx(choice.wdl[0] - choice.wdl[2])
     assert sum(choice.wdl) == pytest.approx(1, abs=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("environment", "wanted"),
-    [({}, "1000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "None")],
-    ids=str,
-)
-def test_threads_of_torch_sleep_while_they_wait_unless_the_user_says_otherwise(
-    environment: dict[str, str], wanted: str
-) -> None:
-    code = "import os, model; print(os.environ.get('GOMP_SPINCOUNT'))"
-    kept = {
-        name: value
-        for name, value in os.environ.items()
-        if name not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env=kept | environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout.strip() == wanted
+DISTINCT = {replace(small(row), name="small"): row.name for row in presets().values()}
+PROMOTING = "r3k2r/1P4P1/8/8/8/8/1p4p1/R3K2R {} KQkq - 0 1"
 
 
-@pytest.mark.parametrize("row", presets().values(), ids=lambda row: row.name)
+@pytest.mark.parametrize("row", DISTINCT, ids=DISTINCT.get)
 def test_every_system_chooses_a_legal_move_for_both_sides(row: Preset) -> None:
-    for fen in (
-        "r3k2r/1P4P1/8/8/8/8/1p4p1/R3K2R w KQkq - 0 1",
-        "r3k2r/1P4P1/8/8/8/8/1p4p1/R3K2R b KQkq - 0 1",
-    ):
-        board = chess.Board(fen)
-        choice = player(small(row)).choose(board, 0.0)
+    for turn in "wb":
+        board = chess.Board(PROMOTING.format(turn))
+        choice = player(row).choose(board, 0.0)
         assert choice.move in board.legal_moves
         assert choice.move == next(iter(choice.probabilities))
         assert choice.move.promotion in (None, chess.QUEEN)
@@ -134,97 +106,68 @@ def test_probabilities_are_the_evaluators_by_label() -> None:
 
 def test_temperature_sharpens_and_a_seed_decides() -> None:
     one, board = player(TINY), chess.Board()
-    best = one.choose(board, 0.0).move
-    cold = [one.choose(board, 0.01, random=np.random.default_rng(seed)).move for seed in range(20)]
-    hot = [one.choose(board, 5.0, random=np.random.default_rng(seed)).move for seed in range(20)]
-    assert cold.count(best) > hot.count(best)
+
+    def draw(temperature: float) -> list[chess.Move]:
+        seeds = map(np.random.default_rng, range(20))
+        return [one.choose(board, temperature, random=seed).move for seed in seeds]
+
+    best, hot = one.choose(board, 0.0).move, draw(5.0)
+    assert draw(0.01).count(best) > hot.count(best)
     assert len(set(hot)) > 5
-    assert hot == [
-        one.choose(board, 5.0, random=np.random.default_rng(seed)).move for seed in range(20)
-    ]
+    assert draw(5.0) == hot
 
 
-def test_ratings_and_clock_change_what_is_said_and_unknown_is_said_too() -> None:
-    one, board = player(TOLD), chess.Board()
-    unknown = one.choose(board, 0.0)
-    told = one.choose(board, 0.0, rating=2400, opponent_rating=1200)
-    timed = one.choose(board, 0.0, rating=2400, opponent_rating=1200, clock=5)
-    assert len({choice.value for choice in (unknown, told, timed)}) == 3
-    given = {"elo": np.array([2400]), "opponent_elo": np.array([1200])}
-    _, wdl = one.evaluator(planes_of([board]), given)
-    assert wdl[0].tolist() == list(told.wdl)
-
-
-def test_the_opponents_rating_is_the_players_unless_it_is_given() -> None:
+def test_ratings_and_clock_condition_the_policy_and_the_opponents_rating_is_the_players() -> None:
     """Training hides both ratings or none, so a network never learned one alone."""
     one, board = player(TOLD), chess.Board()
-    both = one.choose(board, 0.0, rating=1500, opponent_rating=1500)
-    assert one.choose(board, 0.0, rating=1500) == both
-    assert one.choose(board, 0.0, rating=1500, opponent_rating=2600) != both
+    unknown = one.choose(board, 0.0)
+    rated = one.choose(board, 0.0, rating=2400, opponent_rating=1200)
+    timed = one.choose(board, 0.0, rating=2400, opponent_rating=1200, clock=5)
+    assert len({choice.value for choice in (unknown, rated, timed)}) == 3
+    given = {"elo": np.array([2400]), "opponent_elo": np.array([1200])}
+    assert one.evaluator(planes_of([board]), given)[1][0].tolist() == list(rated.wdl)
+    alone = one.choose(board, 0.0, rating=np.int64(2400), simulations=np.int8(0))  # type: ignore[arg-type]
+    assert alone == one.choose(board, 0.0, rating=2400, opponent_rating=2400) != rated
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "words"),
     [
         ({"rating": "1500"}, "rating must be a whole number"),
-        ({"rating": 1500.0}, "rating must be a whole number"),
         ({"rating": True}, "rating must be a whole number"),
         ({"opponent_rating": [1500]}, "opponent_rating must be a whole number"),
-        ({"clock": "60"}, "clock must be a whole number"),
         ({"rating": -1}, "elo is -1"),
-        ({"simulations": 1.5}, "simulations must be a whole number"),
         ({"simulations": 10**12}, "simulations is 1000000000000"),
-        ({"simulations": -1}, "simulations is -1"),
         ({"temperature": "hot"}, "temperature must be a number"),
         ({"temperature": float("nan")}, "temperature is nan"),
-        ({"temperature": -1.0}, "temperature is -1"),
         ({"aim": "luck"}, "aim must be one of likelihood, strength"),
         ({"random": 3}, "random must be a numpy.random.Generator"),
     ],
     ids=str,
 )
-def test_values_of_a_wrong_type_are_named(given: dict[str, object], said: str) -> None:
-    with pytest.raises(UserError, match=said):
+def test_values_of_a_wrong_type_are_named(given: dict[str, object], words: str) -> None:
+    with pytest.raises(UserError, match=words):
         player(TOLD).choose(chess.Board(), **given)  # type: ignore[arg-type]
 
 
-def test_numpy_numbers_are_numbers() -> None:
-    choice = player(TOLD).choose(
-        chess.Board(), np.float32(0.0), rating=np.int64(1500), simulations=np.int8(0)
-    )  # type: ignore[arg-type]
-    assert choice == player(TOLD).choose(chess.Board(), 0.0, rating=1500)
-
-
-def test_wrong_arguments_of_policies_and_analyses_are_named() -> None:
-    one = player(TOLD)
-    for ratings in (["1500"], [1500.5], 1500):
+def test_what_a_network_cannot_do_is_named() -> None:
+    one, mated = player(TOLD), chess.Board("7k/6Q1/6K1/8/8/8/8/8 b - - 0 1")
+    for ratings in (["1500"], 1500):
         with pytest.raises(UserError, match="rating"):
             one.policies("startpos", ratings)  # type: ignore[arg-type]
-    for simulations in (0, "8", 1.5, None):
-        with pytest.raises(UserError, match="simulations"):
-            one.analyse("startpos", simulations)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="simulations is 0"):
+        one.analyse("startpos", 0)
     with pytest.raises(UserError, match="lines must be a whole number"):
         one.analyse("startpos", 4, lines="3")  # type: ignore[arg-type]
+    with pytest.raises(DeviceError, match="a device is auto, cpu or cuda, not 'onnx'"):
+        load(EMBEDDED, device="onnx")
+    with pytest.raises(ConditionError, match="tiny does not read 'elo': it reads planes alone"):
+        player(TINY).choose(chess.Board(), rating=1500)
+    with pytest.raises(GameOverError, match="no legal move"):
+        player(TINY).choose(mated)
 
 
-GAME = [
-    "e4",
-    "c5",
-    "Nf3",
-    "d6",
-    "Bb5+",
-    "Bd7",
-    "O-O",
-    "Bxb5",
-    "Re1",
-    "Nf6",
-    "c4",
-    "Bxc4",
-    "Qa4+",
-    "b5",
-    "e5",
-    "bxa4",
-]
+GAME = "e4 c5 Nf3 d6 Bb5+ Bd7 O-O Bxb5 Re1 Nf6 c4 Bxc4 Qa4+ b5 e5 bxa4"
 
 
 def test_matches_and_uci_and_the_api_choose_the_same_moves() -> None:
@@ -240,7 +183,7 @@ def test_matches_and_uci_and_the_api_choose_the_same_moves() -> None:
     side.new_game(0, board, 0)
     with Talk(network.evaluator) as talk:
         talk.say("setoption name Style value policy")
-        for san in GAME:
+        for san in GAME.split():
             chosen = network.choose(board, 0.0).move
             (played,) = side.play([MoveRequest(0, board, None)])
             words = " ".join(move.uci() for move in board.move_stack)
@@ -269,29 +212,25 @@ KING_IN_CHECK = "4k3/4R3/8/8/8/8/8/4K3 w - - 0 1"
 
 
 @pytest.mark.parametrize(
-    ("board", "said"),
+    ("board", "words"),
     [
         (None, "board must be a chess.Board, a FEN or 'startpos', not NoneType"),
-        (3, "not int"),
         ("8/8", "not a FEN"),
         (KING_IN_CHECK, "not a playable position"),
         (chess.Board(KING_IN_CHECK), "not a playable position"),
-        ("4k3/8/8/8/8/8/PPPPPPPP/QQ2K3 w - - 0 1", "too many men"),
         ("nrbqkr1n/pppppppp/8/8/8/8/PPPPPPPP/NRBQKR1N w FBfb - 0 1", "Chess960"),
-        (chess.Board(chess960=True), "only standard chess .* Chess960"),
         (chess.variant.AtomicBoard(), "only standard chess .* AtomicBoard"),
-        (chess.variant.CrazyhouseBoard(), "only standard chess .* CrazyhouseBoard"),
     ],
     ids=str,
 )
-def test_boards_that_uci_refuses_are_refused(board: chess.Board, said: str) -> None:
+def test_boards_that_uci_refuses_are_refused(board: chess.Board, words: str) -> None:
     one = player(TINY)
     for ask in (
         one.choose,
         lambda board: one.policies(board, []),
         lambda board: one.analyse(board, 4),
     ):
-        with pytest.raises(UserError, match=said):
+        with pytest.raises(UserError, match=words):
             ask(board)
 
 
@@ -302,18 +241,6 @@ def test_a_dead_en_passant_square_changes_nothing() -> None:
     wanted = one.choose(fen.format("-"), 0.0).probabilities
     for board in (fen.format("d6"), chess.Board(fen.format("d6"))):
         assert one.choose(board, 0.0).probabilities == wanted
-
-
-def test_what_a_network_cannot_be_told_is_named() -> None:
-    with pytest.raises(DeviceError, match="a device is auto, cpu or cuda, not 'onnx'"):
-        load(EMBEDDED, device="onnx")
-    with pytest.raises(ConditionError, match="tiny does not read 'elo': it reads planes alone"):
-        player(TINY).choose(chess.Board(), rating=1500)
-
-
-def test_a_game_that_is_over_is_named() -> None:
-    with pytest.raises(GameOverError, match="no legal move"):
-        player(TINY).choose(chess.Board("7k/6Q1/6K1/8/8/8/8/8 b - - 0 1"))
 
 
 def test_columns_of_a_batch_are_used_and_what_lacks_is_supposed() -> None:
@@ -327,40 +254,21 @@ def test_columns_of_a_batch_are_used_and_what_lacks_is_supposed() -> None:
     assert not np.allclose(supposed, none)
 
 
-def test_the_last_move_comes_from_the_boards_own_moves() -> None:
-    row = replace(TINY, name="last", view="marro77+last")
-    board = chess.Board()
+def test_the_last_moves_come_from_the_boards_own_moves() -> None:
+    four, board = replace(TINY, name="last", view="marro77+last4"), chess.Board()
     # for Black, who has rank 1 on top, c4 is bit 8 * 3 + 2, f7 8 * 6 + 5
     for san in ("e4", "e5", "Bc4", "a6", "Bxf7"):
         board.push_san(san)
-    assert columns_of(row, board)["last_move"] == [26 * 64 + 53]
-    fresh = chess.Board(board.fen())
-    assert columns_of(row, fresh)["last_move"] == [65535]
-    same, other = (player(row).choose(it, 0.0) for it in (board, fresh))
-    assert same.probabilities != other.probabilities
-    four = replace(row, view="marro77+last4")
-    seen = columns_of(four, board)
     # Black's own moves are seen from his side too
-    a6, c4, e5 = 48 * 64 + 40, 5 * 64 + 26, 52 * 64 + 36
-    assert seen == {
-        "last_move": [1717],
-        "last_move_2": [a6],
-        "last_move_3": [c4],
-        "last_move_4": [e5],
-    }
+    moves = (26 * 64 + 53, 48 * 64 + 40, 5 * 64 + 26, 52 * 64 + 36)
+    names = ("last_move", "last_move_2", "last_move_3", "last_move_4")
+    assert columns_of(four, board) == {name: [at] for name, at in zip(names, moves, strict=True)}
+    fresh = chess.Board(board.fen())
+    assert columns_of(four, fresh)["last_move"] == [65535]
+    same, other = (player(four).choose(it, 0.0) for it in (board, fresh))
+    assert same.probabilities != other.probabilities
     board.push(chess.Move.null())
     assert columns_of(four, board)["last_move"] == [65535]
-
-
-@torch.inference_mode()
-def test_rows_are_evaluated_alike_alone_and_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows, network = playout_rows(7), NetworkEvaluator(build(TOLD, 1), device="cpu", amp="off")
-    together = network(rows["planes"], rows)
-    monkeypatch.setattr("model.inference.columns.LARGEST_BATCH", 3)
-    parts = network(rows["planes"], rows)
-    for one, other in zip(together, parts, strict=True):
-        assert np.allclose(one, other, atol=1e-5)
-    assert network(rows["planes"][:0])[0].shape == (0, 4096)
 
 
 MATE_IN_TWO = "r2qkb1r/pp2nppp/3p4/2pNN1B1/2BnP3/3P4/PPP2PPP/R2bK2R w KQkq - 1 1"  # Nf6+ gxf6 Bxf7#
@@ -382,16 +290,9 @@ def test_a_search_corrects_the_policy_as_far_as_the_rating_says() -> None:
     assert board.san(searched.move) == "Nf6+"
     assert searched.probabilities[searched.move] > 0.9 > bare.probabilities[searched.move]
     assert (searched.value, searched.wdl) == (bare.value, bare.wdl)
-    weak = one.choose(board, 0.0, rating=900, simulations=400)
-    assert weak.probabilities == pytest.approx(one.choose(board, 0.0, rating=900).probabilities), (
-        "its weight is 0"
-    )
-
-
-def test_without_a_correction_the_policy_is_played_and_the_choice_says_so() -> None:
-    board, one = chess.Board(MATE_IN_TWO), corrected(200.0)
-    bare = player(TOLD).choose(board, 0.0, rating=2000)
-    for choice in (
+    weak, plain = (one.choose(board, 0.0, rating=900, simulations=n) for n in (400, 0))
+    assert weak.probabilities == pytest.approx(plain.probabilities), "its weight is 0"
+    for choice in (  # without a correction the policy is played
         player(TOLD).choose(board, 0.0, rating=2000, simulations=64),
         one.choose(board, 0.0, rating=2000, simulations=64, aim="strength"),
     ):
@@ -407,8 +308,6 @@ def test_policies_of_several_ratings_are_one_batch_and_each_ratings_own() -> Non
         alone = one.choose(board, rating=rating, opponent_rating=rating).probabilities
         assert dict(zip(moves, row, strict=True)) == pytest.approx(alone, abs=1e-5)
     assert one.policies(board, [])[1].shape == (0, len(moves))
-    with pytest.raises(ConditionError, match="tiny does not read 'elo'"):
-        player(TINY).policies(board, [1500])
 
 
 def test_an_analysis_has_all_moves_the_best_first_and_lines_that_can_be_played() -> None:
@@ -425,8 +324,6 @@ def test_an_analysis_has_all_moves_the_best_first_and_lines_that_can_be_played()
         line.push(move)
     assert line.is_checkmate()
     assert [bool(one.variation) for one in found.moves[:3]] == [True, True, False]
-    with pytest.raises(GameOverError):
-        player(TINY).analyse(chess.Board("7k/6Q1/6K1/8/8/8/8/8 b - - 0 1"), 8)
 
 
 def test_an_analysis_knows_the_games_repetitions() -> None:
@@ -434,40 +331,7 @@ def test_an_analysis_knows_the_games_repetitions() -> None:
     board = chess.Board("6k1/5ppp/8/8/8/8/r7/7K w - - 0 1")
     for uci in ("h1g1", "g8f8", "g1h1", "f8g8", "h1g1", "g8f8", "g1h1", "f8g8"):
         board.push_uci(uci)
-    again = next(
-        one
-        for one in player(TOLD).analyse(board, 64).moves
-        if one.move == chess.Move.from_uci("h1g1")
-    )
-    board.push(again.move)
+    values = {one.move.uci(): one.value for one in player(TOLD).analyse(board, 64).moves}
+    board.push_uci("h1g1")
     assert board.is_repetition(3)
-    assert again.value == 0.0
-
-
-GROWTH = """
-import chess, ctypes, numpy, model
-from pathlib import Path
-from engine.encoding.planes import planes_of
-from model.inference.evaluator import evaluator
-
-def resident():
-    ctypes.CDLL(None).malloc_trim(0)
-    return int(Path("/proc/self/statm").read_text().split()[1]) / 256
-
-network, planes_BP = evaluator(Path("datasets/embedded")), planes_of([chess.Board()] * 120)
-for rows in range(1, 121):
-    network(planes_BP[:rows])
-    if rows == 60:
-        before = resident()
-print(resident() - before)
-"""
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's /proc")
-def test_batches_of_many_sizes_do_not_fill_the_memory_with_kernels() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", GROWTH], cwd=REPOSITORY, capture_output=True, text=True, timeout=LONG
-    )
-    assert float(done.stdout) < 25, (
-        f"MB for 60 more sizes; 90 where every size is kept {done.stderr}"
-    )
+    assert values["h1g1"] == 0.0

@@ -77,14 +77,11 @@ def test_a_labels_logit_adds_up_its_promotions(row: Preset) -> None:
     row_m, label_m, piece_m = legal_moves()
     wanted = np.zeros((400, 4096))
     places_m = index_labels(row, label_m, piece_m)
-    first = np.unique(np.stack((row_m, places_m)), axis=1)  # one logit of an under-promotion or 4
-    row_u, place_u = first
-    labels = {
-        (at, int(place)): int(label)
-        for at, place, label in zip(row_m, places_m, label_m, strict=True)
-    }
-    label_u = np.array([labels[at, int(place)] for at, place in zip(row_u, place_u, strict=True)])
-    np.add.at(wanted, (row_u, label_u), np.exp(logits[row_u, place_u].astype(np.float64)))
+    moves = zip(row_m, places_m, label_m, strict=True)
+    # one logit of an under-promotion or 4
+    labels = {(at, int(place)): int(label) for at, place, label in moves}
+    for (at, place), label in labels.items():
+        wanted[at, label] += np.exp(np.float64(logits[at, place]))
     legal = wanted > 0
     assert np.allclose(merged[legal], np.log(wanted[legal]), atol=1e-5)
 

@@ -18,7 +18,6 @@ from model.inference.evaluator import NetworkEvaluator
 from model.network.decoder import MoveHead
 from model.network.encoder import MoveFeatureStem, Moves, encode_features
 from model.network.network import build
-from model.network.preset import PresetError
 from tests.engine.evaluation.test_handwritten import planes_of
 from tests.model.synthetic import TINY
 from tests.model.test_checkpoint import make
@@ -27,15 +26,8 @@ TOLD = replace(TINY, name="tiny-told", move_features_width=8)
 
 
 def test_amounts_are_told_as_sizes_and_as_flags() -> None:
-    told = {
-        "takes": 50,
-        "risks": 29,
-        "leaves": 30,
-        "leaves_next": 0,
-        "threatens": 100,
-        "threatens_next": 10,
-    }
-    one = told | {"stands": 31, "check": 2, "target": 63}
+    one = {"takes": 50, "risks": 29, "leaves": 30, "threatens": 100, "threatens_next": 10}
+    one |= {"leaves_next": 0, "stands": 31, "check": 2, "target": 63}
     other = dict.fromkeys(FEATURES, 0) | {"risks": 5, "check": 1}
     features = torch.tensor(
         [[row[name] for name in FEATURES] for row in (one, other)], dtype=torch.uint8
@@ -93,16 +85,6 @@ def test_the_head_hears_of_both_squares() -> None:
     assert not logits[0].any(), "the other board says nothing of squares that its moves touch"
 
 
-@pytest.mark.parametrize(
-    "other", [{"view": "chessmarro77"}, {"moves": "fromto4096", "policy": "linear"}]
-)
-def test_features_are_of_moves_by_their_labels_in_the_movers_view(other: dict[str, str]) -> None:
-    with pytest.raises(
-        PresetError, match="move features are of moves in marro4096 and the mover's view"
-    ):
-        replace(TOLD, policy_width=2, **other)  # type: ignore[arg-type]
-
-
 def test_the_second_scores_see_the_mean_of_the_moves_by_the_first() -> None:
     moves = Moves(read("7k/8/8/8/8/8/8/4K3 w - - 0 1", CORNERED))
     compare = MoveHead(TOLD).compare
@@ -125,11 +107,10 @@ def test_the_second_scores_see_the_mean_of_the_moves_by_the_first() -> None:
 def test_a_row_is_judged_alike_alone_and_beside_others_and_illegal_moves_get_no_score() -> None:
     rows = playout_rows(12, seed=3)
     network = build(TOLD, seed=1)
+    random = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in network.parameters():  # residual branches begin at zero
-            parameter.add_(
-                torch.randn(parameter.shape, generator=torch.Generator().manual_seed(0)) * 0.3
-            )
+            parameter.add_(0.3 * torch.randn(parameter.shape, generator=random))
     evaluate = NetworkEvaluator(network, device="cpu", amp="off")
     together = evaluate(rows["planes"])
     for row in range(12):
@@ -153,7 +134,5 @@ def test_a_checkpoint_of_other_move_features_is_refused(tmp_path: Path) -> None:
         assert card["move_features_version"] == 1
         path.write_text(json.dumps(card | {"move_features_version": 2}))
     load(tmp_path / "plain")
-    with pytest.raises(
-        EncodingMismatchError, match="version 2 of the move features, and this is 1"
-    ):
+    with pytest.raises(EncodingMismatchError, match="version 2 of the move features"):
         load(tmp_path / "told")

@@ -1,8 +1,9 @@
-"""What a run may be told beside its length: each setting does what its sentence says, and resumes
-to the bit."""
+"""The trainer: it learns, and it can be stopped, killed and misled without losing anything."""
 
 import itertools
 import json
+import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,24 +15,30 @@ import pytest
 import safetensors.torch
 import torch
 
-from engine.progress import Tick, silent
-from model.checkpoint import load, read_card
+from engine.progress import Stop, Tick, never, silent
+from model.checkpoint import CheckpointBusyError, CheckpointError, load, lock_directory, read_card
 from model.network.preset import Preset
-from model.training.config import TrainConfig, TrainConfigError
-from model.training.loop import train
-from model.training.loss import row_losses
-from model.training.metrics_log import read_metrics
+from model.training.config import TrainConfig, TrainConfigError, learning_rate
+from model.training.loop import TrainingDataError, train
+from model.training.metrics_log import draw_curves, read_metrics
 from model.training.monitor import RunMonitor, validate
-from model.training.step import DivergedError, new_run, prepare, take_step
+from model.training.save import TrainingMismatchError
+from model.training.step import DivergedError, row_losses, take_step
+from model.training.targets import IllegalTargetError
 from pipeline.training.train import describe_start
-from tests.model.synthetic import TINY, Batch, batch, stream
+from tests.model.synthetic import TINY, Batch, FakeClock, batch, stream
 
 pytestmark = pytest.mark.usefixtures("asked_before_steps_only")
 
-REPORT_STEPS = 1
-CONFIG = TrainConfig(
-    steps=8, batch_size=16, threads=1, amp="off", device="cpu", validation_every_steps=2
-)
+REPORT_STEPS = 4
+CONFIG = TrainConfig(steps=12, batch_size=16, threads=1, amp="off", device="cpu")
+Batches = Callable[[int], Iterator[Batch]]
+UNSEEN = (batch(16, 0), batch(16, 1))
+
+
+def after(calls: int) -> Stop:
+    counter = itertools.count()
+    return lambda: next(counter) >= calls
 
 
 def run(
@@ -39,84 +46,191 @@ def run(
     config: TrainConfig = CONFIG,
     preset: Preset = TINY,
     *,
-    batches: Callable[[int], Iterator[Batch]] | None = None,
-    stop_after: int = 10**9,
-    validation: Callable[[], Iterator[Batch]] | None = lambda: iter([batch(16, 0)]),
+    batches: Batches | None = None,
+    validation: Callable[[], Iterator[Batch]] | None = lambda: iter(UNSEEN),
+    stop: Stop = never,
     progress: Callable[[Tick], None] = silent,
-    epoch_rows: int | None = None,
+    data: dict[str, Any] | None = None,
     start: Path | None = None,
+    epoch_rows: int | None = None,
 ) -> dict[str, Any]:
-    calls = itertools.count()
+    known = {"manifest": "abc"} if start is None else {"start": describe_start(start)}
     return train(
         config,
         preset,
         batches or stream(),
         out,
         validation=validation,
-        data={} if start is None else {"start": describe_start(start)},
+        data=data or known,
         progress=progress,
-        stop=lambda: next(calls) >= stop_after,
-        epoch_rows=epoch_rows,
+        stop=stop,
         start=start,
+        epoch_rows=epoch_rows,
     )
 
 
-def one_step(config: TrainConfig, rows: Batch, preset: Preset = TINY) -> dict[str, torch.Tensor]:
-    """Give the raw weights after one step on a batch."""
-    started = new_run(config, preset)
-    take_step(started, prepare(started, rows), 0.5)
-    return {name: tensor.clone() for name, tensor in started.network.state_dict().items()}
+def weights(card: dict[str, Any]) -> str:
+    return str(card["files"]["weights"]["sha256"])
+
+
+def saved_weights(folder: Path, step: int) -> dict[str, torch.Tensor]:
+    return safetensors.torch.load_file(next(folder.glob(f"weights-{step}-*")))
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Give the card of a run of CONFIG that was never stopped."""
+    return run(tmp_path_factory.mktemp("whole"))
+
+
+def test_a_tiny_network_learns_a_few_batches_by_heart(tmp_path: Path) -> None:
+    options = {"learning_rate": 0.02, "weight_decay": 0.0, "ema": 0.9, "value_weight": 1.0}
+    config = replace(CONFIG, steps=100, **options)
+    card = run(tmp_path, config, replace(TINY, width=16), batches=stream(16, distinct=2))
+    metrics, lines = card["metrics"], read_metrics(tmp_path)
+    assert metrics["validation_positions"] == 32
+    assert metrics["validation_top1"] > 0.9
+    assert metrics["validation_value_brier"] < 0.05
+    assert metrics["validation_cross_entropy"] < lines[0]["policy_loss"] / 2
+    assert draw_curves({"run": lines}).startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize(
-    "settings",
+    ("settings", "moment"),
     [
-        {"optimizer": "sgd"},
-        {"optimizer": "muon"},
-        {"norm_rows": 4},
-        {"patience": 3, "learning_rate": 0.05},
-        {"label_smoothing": 0.1, "value_loss": "huber", "decay": "step"},
+        ({"steps": 12}, 1),
+        ({"optimizer": "sgd", "validation_every_steps": 2}, 5),
+        ({"optimizer": "muon", "norm_rows": 4}, 8),
+        ({"patience": 3, "learning_rate": 0.05, "validation_every_steps": 2}, 5),
+        ({"label_smoothing": 0.1, "value_loss": "huber", "decay": "step"}, 11),
     ],
     ids=str,
 )
 def test_stopped_and_continued_equals_never_stopped(
-    tmp_path: Path, settings: dict[str, Any]
+    tmp_path: Path, settings: dict[str, Any], moment: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("model.training.loop.REPORT_STEPS", 1)
     config = replace(CONFIG, **settings)
     whole = run(tmp_path / "whole", config)
-    assert run(tmp_path / "parts", config, stop_after=5)["step"] == 5
-    parts = run(tmp_path / "parts", config)
-    assert parts["files"]["weights"]["sha256"] == whole["files"]["weights"]["sha256"]
-    assert parts["monitor"] == whole["monitor"]
+    card = run(tmp_path / "parts", config, stop=after(moment))
+    assert (card["finished"], card["step"]) == (False, moment)
+    assert "stopped" in card["message"]
+    card = run(tmp_path / "parts", config)
+    assert card["finished"]
+    assert weights(card) == weights(whole)
+    assert (card["positions"], card["monitor"]) == (whole["positions"], whole["monitor"])
+
+
+def test_killed_between_saves_continues_from_the_last_save(
+    whole: dict[str, Any], tmp_path: Path
+) -> None:
+    def killed(step: int) -> Iterator[Batch]:
+        yield from itertools.islice(stream()(step), 9)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, batches=killed)
+    assert [line["step"] for line in read_metrics(tmp_path)] == [4, 8]
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 9, "loss": 1')
+    assert weights(run(tmp_path)) == weights(whole)
+    lines = map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())
+    assert [line["step"] for line in lines if "loss" in line] == [4, 8, 12]
+
+
+@pytest.mark.parametrize("every", [3, 0])
+def test_a_run_that_validates_is_stopped_there(
+    tmp_path: Path, every: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The validation is left, and made when the run is continued."""
+    monkeypatch.setattr("model.training.loop.POLL_SECONDS", 0.0)
+    config, asked = replace(CONFIG, validation_every_steps=every), threading.Event()
+
+    def endless() -> Iterator[Batch]:
+        asked.set()
+        for _ in range(2400):
+            yield batch(16)
+            time.sleep(0.1)
+        raise AssertionError("validated on though it was told to stop")
+
+    card = run(tmp_path / "parts", config, validation=endless, stop=asked.is_set)
+    assert (card["step"], card["finished"]) == (every or 12, False)
+    assert not [name for name in card["metrics"] if name.startswith("validation")]
+    again, other = run(tmp_path / "parts", config), run(tmp_path / "whole", config)
+    assert (again["finished"], weights(again)) == (True, weights(other))
+    assert again["metrics"]["validation_top1"] == other["metrics"]["validation_top1"]
+
+
+def test_a_finished_run_is_given_back_untouched(tmp_path: Path) -> None:
+    first, files = run(tmp_path), [path for path in tmp_path.iterdir() if path.name != ".lock"]
+    before = [path.stat().st_mtime_ns for path in files]
+    again = run(tmp_path, batches=lambda step: pytest.fail("opened batches"))
+    assert again["files"] == first["files"]
+    assert "finished already" in again["message"]
+    assert [path.stat().st_mtime_ns for path in files] == before
+
+
+@pytest.mark.parametrize(("unit", "share"), [("steps", 7 / 12), ("minutes", 2.5 / 5.5)])
+def test_a_run_continues_with_another_length(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unit: str, share: float
+) -> None:
+    monkeypatch.setattr("model.training.loop.TICK_SECONDS", 0.0)
+    ticks = list[Tick]()
+    less, short, long = (replace(CONFIG, steps=steps) for steps in (5, 8, 12))
+    if unit == "minutes":  # the first step is not counted
+        FakeClock(monkeypatch, seconds_per_step=0.5)
+        less, short, long = (
+            replace(CONFIG, steps=None, minutes=seconds / 60) for seconds in (1.5, 3.5, 5.5)
+        )
+    assert run(tmp_path, short, stop=after(6))["step"] == 6
+    with pytest.raises(TrainingMismatchError, match=f"{unit}, more than"):
+        run(tmp_path, less)
+    assert run(tmp_path, long, progress=ticks.append)["finished"]
+    rates = [tick.values["learning_rate"] for tick in ticks]
+    assert rates[0] == pytest.approx(learning_rate(long, share)), "by the new length's share"
+    assert rates[-1] == pytest.approx(learning_rate(long, 1.0))
+    assert "finished already" in run(tmp_path, long)["message"]
+
+
+def test_a_finished_run_continues_from_its_uncalibrated_weights(tmp_path: Path) -> None:
+    finished = run(tmp_path, replace(CONFIG, steps=8))
+    before = load(tmp_path)[0].state_dict()
+    card = run(tmp_path, stop=after(0))
+    assert (card["step"], card["finished"], card["calibration"]) == (8, False, None)
+    factor = finished["calibration"]["factor"]
+    for name, tensor in load(tmp_path)[0].state_dict().items():
+        wanted = before[name] / factor if name.startswith("value.6.") else before[name]
+        assert torch.allclose(tensor, wanted, atol=1e-6), name
+    card = run(tmp_path, replace(CONFIG, save_seconds=1.0))
+    assert (card["step"], card["finished"]) == (12, True)
+    assert card["calibration"] is not None
 
 
 def test_epochs_are_counted_in_rows(tmp_path: Path) -> None:
-    ticks: list[Tick] = []
-    card = run(
-        tmp_path, replace(CONFIG, steps=None, epochs=1.5), epoch_rows=70, progress=ticks.append
-    )
+    card = run(tmp_path, replace(CONFIG, steps=None, epochs=1.5), epoch_rows=70)
     assert card["step"] == 7  # 105 rows, 16 a step
-    with pytest.raises(TrainConfigError, match="how many rows"):
-        run(tmp_path / "other", replace(CONFIG, steps=None, epochs=1.5))
 
 
-def test_a_batch_in_parts_has_the_gradient_of_their_mean(tmp_path: Path) -> None:
-    """Two parts that are equal rows: norms see the same in each, so the step is that of the half
-    alone."""
-    half = batch(8)
-    twice = {name: np.repeat(column, 2, axis=0) for name, column in half.items()}
-    config = replace(CONFIG, optimizer="sgd", momentum=0.0, learning_rate=0.1)
-    parts = one_step(replace(config, norm_rows=8), twice)
-    for name, tensor in one_step(replace(config, batch_size=8), half).items():
-        if "running" not in name and "tracked" not in name:
-            assert torch.allclose(parts[name], tensor, atol=1e-6), name
+def test_minutes_count_neither_opening_nor_the_first_step_and_add_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = FakeClock(monkeypatch, seconds_per_step=0.25)
+
+    def slow_to_open(step: int) -> Iterator[Batch]:
+        clock.now += 3.0
+        return stream()(step)
+
+    config = replace(CONFIG, steps=None, minutes=0.025)
+    half = run(tmp_path, config, stop=after(3), batches=slow_to_open)
+    assert (half["finished"], half["step"], half["seconds"]) == (False, 3, 0.5)
+    card = run(tmp_path, config, batches=slow_to_open)
+    assert (card["finished"], card["step"], card["seconds"]) == (True, 8, 1.5)
 
 
 def test_a_short_run_has_curves_and_its_speed_excludes_compiling(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By a clock of the test's: the first step, which compiles, takes a minute, each other step a
-    second."""
+    """The first step, which compiles, takes a minute, each other step a second."""
     clock, limits = [0.0], list[int]()
 
     def step(*arguments: Any) -> torch.Tensor:
@@ -134,91 +248,73 @@ def test_a_short_run_has_curves_and_its_speed_excludes_compiling(
     monkeypatch.setattr("model.training.loop.REPORT_STEPS", 50)
     monkeypatch.setattr("model.training.loop.REPORT_LINES", 20)
     ticks: list[Tick] = []
-    config = replace(CONFIG, steps=None, minutes=1.5, validation_every_steps=0)
-    card = run(tmp_path, config, progress=ticks.append)
+    card = run(tmp_path, replace(CONFIG, steps=None, minutes=1.5), progress=ticks.append)
     assert card["seconds"] == pytest.approx(90.0, abs=2)
     lines = read_metrics(tmp_path)
-    speeds = [line["positions_per_second"] for line in lines if "positions_per_second" in line]
-    speeds += [
-        tick.values["positions_per_second"]
-        for tick in ticks
-        if "positions_per_second" in tick.values
-    ]
-    assert max(speeds) == pytest.approx(16.0), (
-        "16 positions a second; 17 and more would count the first step"
-    )
+    name = "positions_per_second"
+    speeds = [found[name] for found in (*lines, *(tick.values for tick in ticks)) if name in found]
+    assert max(speeds) == pytest.approx(16.0), "17 and more would count the first step"
     assert min(speeds) >= 8.0, "a validation takes a second"
     assert 15 <= len([line for line in lines if "loss" in line]) <= 25
     assert 5 <= len([line for line in lines if "validation_top1" in line]) <= 8
     assert set(limits) == {1536}
 
 
-def visited(rows: Batch, share: float) -> Batch:
-    """Give every second row a search that puts `share` on its highest legal label and the rest on
-    its lowest."""
-    legal = np.unpackbits(
-        rows["planes"][:, 13:].astype("<u8").view(np.uint8), axis=1, bitorder="little"
-    )
-    column = np.empty(len(legal), dtype=object)
-    for row in range(0, len(legal), 2):
-        labels = np.flatnonzero(legal[row])
-        column[row] = np.array(
-            [(labels[-1], share), (labels[0], 1 - share)], [("label", "u2"), ("share", "f4")]
-        )
-    return {**rows, "visits": column}
+def test_ticks_count_up_to_the_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("model.training.loop.TICK_SECONDS", 0.0)
+    ticks: list[Tick] = []
+    card = run(tmp_path, replace(CONFIG, amp="bf16"), progress=ticks.append)
+    assert card["dtype"] == "bfloat16"
+    assert [(tick.done, "validating" in tick.values) for tick in ticks] == [
+        *((step, False) for step in range(1, 13)),
+        (12, True),
+    ]
+    figures = {"loss", "top1", "learning_rate"}
+    assert set(ticks[0].values) == figures, "the first step compiles: its time is no speed"
+    assert all(set(tick.values) == figures | {"positions_per_second"} for tick in ticks[1:-1])
+    rates = [tick.values["learning_rate"] for tick in ticks]
+    assert 0 < min(rates) == rates[-1] < max(rates) <= CONFIG.learning_rate
 
 
-def test_a_network_learns_the_visits_of_a_search(tmp_path: Path) -> None:
-    rows = visited(batch(16), 0.9)
-    config = replace(CONFIG, steps=120, learning_rate=0.02, ema=0.9, weight_decay=0.0)
-    run(
-        tmp_path,
-        config,
-        replace(TINY, width=16),
-        batches=lambda step: itertools.repeat(rows),
-        validation=None,
-    )
-    network, _ = load(tmp_path)
-    from model.inference.evaluator import NetworkEvaluator
-
-    logits, _ = NetworkEvaluator(network, device="cpu", amp="off")(rows["planes"])
-    for row in range(16):
-        legal = np.flatnonzero(
-            np.unpackbits(rows["planes"][row, 13:].astype("<u8").view(np.uint8), bitorder="little")
-        )
-        share = np.exp(logits[row, legal] - logits[row, legal].max())
-        share /= share.sum()
-        assert share[-1 if row % 2 == 0 else 0] == pytest.approx(
-            0.9 if row % 2 == 0 else 1.0, abs=0.12
-        ), row
+def test_kept_weights_are_the_average_of_the_steps(tmp_path: Path) -> None:
+    """Replay three steps' averages by hand from runs that keep the raw weights (ema 0)."""
+    raw = []
+    for step in (0, 1, 2, 3):
+        run(tmp_path / str(step), replace(CONFIG, ema=0.0), stop=after(step))
+        raw.append(saved_weights(tmp_path / str(step), step))
+    run(tmp_path / "ema", replace(CONFIG, ema=0.2), stop=after(3))
+    kept = saved_weights(tmp_path / "ema", 3)
+    for name in ("stem.0.weight", "stem.1.running_mean"):
+        average = raw[0][name]
+        for step in (1, 2, 3):
+            decay = min(0.2, (1 + step) / (10 + step))
+            average = decay * average + (1 - decay) * raw[step][name]
+        assert np.allclose(kept[name], average, atol=1e-6), name
+    assert kept["stem.1.num_batches_tracked"] == 3
 
 
 def test_patience_ends_the_run_with_the_best_weights(tmp_path: Path) -> None:
-    """Labels of the validation rows are others than those trained on, so that learning makes them
-    worse."""
-    other = batch(16, 99)
-    config = replace(CONFIG, steps=200, learning_rate=0.05, ema=0.0, patience=3)
-    card = run(tmp_path, config, validation=lambda: iter([other]))
+    """Labels of the validation rows are others than those trained on, so learning harms them."""
+    unseen = [batch(16, 99)]
+    options = {"learning_rate": 0.05, "ema": 0.0, "validation_every_steps": 2}
+    config = replace(CONFIG, steps=200, patience=3, **options)
+    card = run(tmp_path, config, validation=lambda: iter(unseen))
     measured = [
         (line["validation_cross_entropy"] + line["validation_calibrated_value_brier"], line["step"])
         for line in read_metrics(tmp_path)
         if "validation_top1" in line
     ]
-    assert card["finished"]
-    assert card["step"] < 200
-    assert "finished early" in card["message"]
     best, step = min(measured)
+    assert "finished early" in card["message"]
     assert card["monitor"]["best_step"] == step
-    assert [loss for loss, _ in measured[-3:]] >= [best] * 3
-    assert card["step"] == step + 3 * 2
+    assert card["step"] == step + 3 * 2 < 200
     figures = card["metrics"]
-    assert figures["validation_cross_entropy"] + figures["validation_value_brier"] == pytest.approx(
-        best, abs=1e-5
-    )
-    run(tmp_path / "until", replace(config, patience=0), stop_after=step)
-    then = safetensors.torch.load_file(next((tmp_path / "until").glob(f"weights-{step}-*")))
-    kept = safetensors.torch.load_file(tmp_path / card["files"]["weights"]["name"])
-    for name, tensor in then.items():  # the value's last layer was calibrated
+    found = figures["validation_cross_entropy"] + figures["validation_value_brier"]
+    assert found == pytest.approx(best, abs=1e-5)
+    run(tmp_path / "until", replace(config, patience=0), stop=after(step))
+    kept = load(tmp_path)[0].state_dict()
+    for name, tensor in saved_weights(tmp_path / "until", step).items():
+        # the value's last layer was calibrated
         factor = card["calibration"]["factor"] if name.startswith("value.6.") else 1.0
         assert torch.equal(kept[name], factor * tensor), name
 
@@ -227,78 +323,123 @@ def test_with_patience_a_run_that_only_gets_worse_keeps_what_it_started_from(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("model.training.monitor.SPIKE", float("inf"))
-    other = batch(16, 99)
-    config = replace(CONFIG, steps=40, learning_rate=0.05, ema=0.0)
-    run(
-        tmp_path / "before",
-        config,
-        batches=lambda step: itertools.repeat(other),
-        validation=lambda: iter([other]),
-    )
-    config = replace(config, steps=6, patience=9)
-    card = run(
-        tmp_path / "after", config, validation=lambda: iter([other]), start=tmp_path / "before"
-    )
-    assert [
-        line["step"] for line in read_metrics(tmp_path / "after") if "validation_top1" in line
-    ] == [0, 2, 4, 6]
+    other = [batch(16, 99)]
+    config = replace(CONFIG, steps=40, learning_rate=0.05, ema=0.0, validation_every_steps=2)
+    before, after = tmp_path / "before", tmp_path / "after"
+    options: dict[str, Any] = {"validation": lambda: iter(other)}
+    run(before, config, batches=lambda step: itertools.cycle(other), **options)
+    card = run(after, replace(config, steps=6, patience=9), start=before, **options)
+    steps = [line["step"] for line in read_metrics(after) if "validation_top1" in line]
+    assert steps == [0, 2, 4, 6]
     assert card["monitor"]["best_step"] == 0
-    before, after = (load(tmp_path / name)[0].state_dict() for name in ("before", "after"))
-    assert all(
-        torch.equal(after[name], before[name]) for name in before if not name.startswith("value.6.")
-    )
-
-
-def test_patience_needs_something_to_measure_on(tmp_path: Path) -> None:
-    with pytest.raises(TrainConfigError, match="set validation_every_steps"):
-        TrainConfig(steps=1, patience=2)
-    with pytest.raises(TrainConfigError, match="no validation positions"):
-        run(tmp_path, replace(CONFIG, patience=2), validation=None)
-    assert not list(tmp_path.iterdir())
-
-
-def spoiled(at: int) -> Callable[..., dict[str, torch.Tensor]]:
-    """Return losses that are a thousand times too large in one step: a spike, and nothing
-    infinite."""
-    calls = itertools.count()
-
-    def spoil(*arguments: Any) -> dict[str, torch.Tensor]:
-        losses = row_losses(*arguments)
-        return losses | {"loss": losses["loss"] * (1000.0 if next(calls) == at else 1.0)}
-
-    return spoil
-
-
-def test_a_spike_stops_the_run_and_keeps_the_last_good_state(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = replace(CONFIG, save_seconds=0.0)
-    with monkeypatch.context() as patch:
-        patch.setattr("model.training.step.row_losses", spoiled(5))
-        message = r"the loss rose from \d\.\d+ to \d{3,}\.\d+ in steps 5 to 6; .* last save"
-        with pytest.raises(DivergedError, match=message):
-            run(tmp_path, config)
-    _, card = load(tmp_path)
-    assert (card["step"], card["finished"]) == (5, False)
-    assert run(tmp_path)["step"] == 8, "without the fault it goes on, saving less often"
-    whole = run(tmp_path / "whole")
-    assert whole["files"]["weights"]["sha256"] == read_card(tmp_path)["files"]["weights"]["sha256"]
-    monkeypatch.setattr("model.training.monitor.SPIKE", float("inf"))
-    monkeypatch.setattr("model.training.step.row_losses", spoiled(5))
-    assert run(tmp_path / "bold")["finished"]
+    kept, started = (load(folder)[0].state_dict() for folder in (after, before))
+    for name, tensor in started.items():
+        assert torch.equal(kept[name], tensor) or name.startswith("value.6."), name
 
 
 def test_a_monitor_remembers_the_lowest_and_the_best() -> None:
     config, monitor = TrainConfig(steps=1, validation_every_steps=1, patience=2), RunMonitor()
-    assert monitor.find_spike(5.0) is None
-    assert monitor.find_spike(3.0) is None
-    assert monitor.find_spike(5.9) is None
+    assert [monitor.find_spike(loss) for loss in (5.0, 3.0, 5.9)] == [None] * 3
     assert "rose from 3.000 to 6.100" in str(monitor.find_spike(6.1))
     assert "not finite" in str(monitor.find_spike(float("nan")))
-    best = [
-        monitor.add_validation({"cross_entropy": value}, step)
-        for step, value in enumerate((2.0, 1.5, 1.6, 1.5))
+    course = [(2.0, 0.2), (1.5, 0.2), (1.49, 0.25), (1.5, 0.2)]  # the policy, and the value
+    better = [
+        monitor.add_validation({"cross_entropy": policy, "calibrated_value_brier": value}, step)
+        for step, (policy, value) in enumerate(course)
     ]
-    assert best == [True, True, False, False]
+    assert better == [True, True, False, False]
     assert (monitor.best_step, monitor.is_exhausted(config)) == (1, True)
     assert RunMonitor(**json.loads(json.dumps(monitor.model_dump()))) == monitor
+
+
+def poisoned(at: int, spoil: Callable[[Batch], None]) -> Batches:
+    def open_batches(step: int) -> Iterator[Batch]:
+        for rows in stream()(step):
+            if step == at:
+                spoil(rows)
+            yield rows
+            step += 1
+
+    return open_batches
+
+
+def test_an_illegal_label_stops_the_run_and_keeps_the_last_save(tmp_path: Path) -> None:
+    def spoil(rows: Batch) -> None:
+        rows["planes"][0, 13:] = 0
+        rows["planes"][0, 13] = 1
+        rows["label"][0] = 4095
+
+    with pytest.raises(IllegalTargetError, match="1 of 16 labels are no legal move"):
+        run(tmp_path, replace(CONFIG, save_seconds=0.0), batches=poisoned(6, spoil))
+    assert load(tmp_path)[1]["step"] == 6
+    assert run(tmp_path)["finished"]
+
+
+def test_a_spike_stops_the_run_and_keeps_the_last_good_state(
+    whole: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One step's loss is a thousand times too large, and not infinite."""
+    calls = itertools.count()
+
+    def spoil(*arguments: Any) -> dict[str, torch.Tensor]:
+        losses = row_losses(*arguments)
+        return losses | {"loss": losses["loss"] * (1000.0 if next(calls) == 5 else 1.0)}
+
+    with monkeypatch.context() as patch:
+        patch.setattr("model.training.step.row_losses", spoil)
+        patch.setattr("model.training.loop.REPORT_STEPS", 1)
+        with pytest.raises(DivergedError, match=r"in steps 5 to 6; .* last save"):
+            run(tmp_path, replace(CONFIG, save_seconds=0.0))
+    assert (read_card(tmp_path)["step"], read_card(tmp_path)["finished"]) == (5, False)
+    assert weights(run(tmp_path)) == weights(whole)
+
+
+def test_a_rate_that_is_too_high_stops_with_advice(tmp_path: Path) -> None:
+    config = replace(CONFIG, steps=200, learning_rate=10.0, weight_decay=10.0, warmup=0.0)
+    with pytest.raises(DivergedError, match=r"lower learning rate; .* last save"):
+        run(tmp_path, config)
+    load(tmp_path)
+
+
+def test_batches_that_end_too_soon_are_named(tmp_path: Path) -> None:
+    with pytest.raises(TrainingDataError, match="ended at step 3"):
+        run(tmp_path, batches=lambda step: itertools.islice(stream()(step), 3))
+    assert read_card(tmp_path)["step"] == 3
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"config": replace(CONFIG, seed=5)}, "seed was 0, is 5"),
+        ({"config": replace(CONFIG, steps=None, minutes=5.0)}, "steps was 12, is None"),
+        ({"preset": replace(TINY, width=16)}, "preset field width differs"),
+        ({"data": {"manifest": "xyz"}}, "the data are others"),
+    ],
+)
+def test_another_run_is_refused_by_name(
+    tmp_path: Path, change: dict[str, Any], message: str
+) -> None:
+    run(tmp_path, stop=after(2))
+    with pytest.raises(TrainingMismatchError, match=message):
+        run(tmp_path, **change)
+    assert read_card(tmp_path)["step"] == 2
+
+
+def test_runs_that_cannot_begin_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    patient = replace(CONFIG, validation_every_steps=2, patience=2)
+    epochs = replace(CONFIG, steps=None, epochs=1.5)
+    wrong: list[tuple[dict[str, Any], type[Exception], str]] = [
+        ({"out": tmp_path / "file"}, CheckpointError, "cannot be made into a directory"),
+        ({"config": epochs}, TrainConfigError, "how many rows"),
+        ({"config": patient, "validation": None}, TrainConfigError, "no validation positions"),
+        ({"config": patient, "validation": lambda: iter([])}, TrainConfigError, "a known move"),
+    ]
+    for options, error, message in wrong:
+        with pytest.raises(error, match=message):
+            run(**{"out": tmp_path / "net"} | options)
+    with lock_directory(tmp_path / "net"), pytest.raises(CheckpointBusyError, match="net"):
+        run(tmp_path / "net")
+    card = run(tmp_path / "other", validation=lambda: iter([]))
+    assert card["finished"]
+    assert not [name for name in card["metrics"] if name.startswith("validation")]

@@ -17,7 +17,7 @@ from model.network.encoder import to_tensor
 from model.network.preset import Preset
 from model.network.presets import presets
 from model.training.config import TrainConfig
-from model.training.loss import row_losses
+from model.training.step import row_losses
 from model.training.targets import (
     EVAL_MARGIN,
     NO_EVAL,

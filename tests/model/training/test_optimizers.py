@@ -11,14 +11,13 @@ from model.network.network import build
 from model.network.presets import preset
 from model.training.config import OptimizerName, TrainConfig
 from model.training.optimizers import (
-    OPTIMIZERS,
     CombinedOptimizer,
     Muon,
-    flatten_to_matrix,
     orthogonalize,
 )
 
 CONFIG = TrainConfig(steps=10, learning_rate=0.01, weight_decay=0.1)
+LAYERS = (nn.Conv2d, nn.Linear)
 NAMES = [name for name in get_args(OptimizerName) if name != "auto"]
 
 
@@ -44,45 +43,15 @@ def descend(module: nn.Module, optimiser: CombinedOptimizer, steps: int, first: 
     return float(loss.detach())
 
 
-def test_the_table_has_every_name() -> None:
-    assert set(OPTIMIZERS) == set(NAMES)
-
-
 @pytest.mark.parametrize("name", NAMES)
-def test_only_convolutions_and_linear_layers_decay(name: OptimizerName) -> None:
-    """Embeddings have two axes, and are neither."""
-    module = build(replace(preset("fianchetto-human"), width=8, blocks=1), 0)
-    optimizer = CombinedOptimizer(replace(CONFIG, optimizer=name), module)
-    names = {id(weight): name for name, weight in optimizer.stepped.items()}
-    decayed = {
-        names[id(weight)]
-        for one in optimizer.optimizers
-        for group in one.param_groups
-        for weight in group["params"]
-        if group["weight_decay"]
-    }
-    assert {"stem.0.weight", "move_head.weight.layer.weight"} <= decayed
-    others = {"move_head.kinds.weight", "move_feature_stem.kinds.weight"}
-    assert others <= optimizer.stepped.keys() - decayed
-    if name == "muon":
-        assert {
-            weight for weight in others if f"{weight}.momentum_buffer" in optimizer.tensors()
-        } == set()
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_each_rule_learns_a_batch(name: OptimizerName) -> None:
-    module = network()
-    optimiser = CombinedOptimizer(replace(CONFIG, optimizer=name), module)
-    first = descend(module, optimiser, 1)
-    assert descend(module, optimiser, 60) < first / 4
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_put_back_after_some_steps_it_goes_on_to_the_bit(name: OptimizerName) -> None:
+def test_each_rule_learns_and_goes_on_to_the_bit_when_put_back(
+    name: OptimizerName,
+) -> None:
     config = replace(CONFIG, optimizer=name)
     whole = network()
-    descend(whole, CombinedOptimizer(config, whole), 7)
+    optimiser = CombinedOptimizer(config, whole)
+    first = descend(whole, optimiser, 1)
+    descend(whole, optimiser, 6, first=1)
     half = network()
     before = CombinedOptimizer(config, half)
     descend(half, before, 4)
@@ -96,11 +65,13 @@ def test_put_back_after_some_steps_it_goes_on_to_the_bit(name: OptimizerName) ->
     descend(again, after, 3, first=4)
     for key, tensor in whole.state_dict().items():
         assert torch.equal(again.state_dict()[key], tensor), key
+    assert descend(whole, optimiser, 54, first=7) < first / 4
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_decay_shrinks_matrices_and_spares_norms_and_biases(name: OptimizerName) -> None:
-    module = network()
+    module = build(replace(preset("fianchetto-human"), width=8, blocks=1), 0)
+    layers = {key: it for key, it in module.named_modules() if isinstance(it, LAYERS)}
     optimiser = CombinedOptimizer(replace(CONFIG, optimizer=name), module)
     before = {key: weight.detach().clone() for key, weight in module.named_parameters()}
     optimiser.set_rate(0.01)
@@ -108,26 +79,11 @@ def test_decay_shrinks_matrices_and_spares_norms_and_biases(name: OptimizerName)
         weight.grad = torch.zeros_like(weight)
     optimiser.step()
     for key, weight in module.named_parameters():
-        shrunk = before[key].ndim >= 2
-        assert torch.equal(weight, before[key]) != shrunk, key
+        shrunk = key.removesuffix(".weight") in layers  # embeddings have two axes, and are not
+        if before[key].any():
+            assert torch.equal(weight, before[key]) != shrunk, key
         if shrunk and name != "sgd":  # whose decay goes through its momentum
             assert torch.allclose(weight, before[key] * (1 - 0.01 * 0.1), rtol=1e-5), key
-
-
-def test_muon_steps_a_convolution_by_an_orthogonal_matrix() -> None:
-    """All singular values of the step are alike: between a half and one and a half, as its
-    iteration promises."""
-    module = network()
-    conv = module[0].weight
-    before = conv.detach().clone()
-    optimiser = CombinedOptimizer(replace(CONFIG, optimizer="muon", weight_decay=0.0), module)
-    optimiser.set_rate(1.0)
-    for weight in module.parameters():
-        weight.grad = torch.randn(weight.shape, generator=torch.Generator().manual_seed(2))
-    optimiser.step()
-    values = torch.linalg.svdvals((before - conv.detach()).flatten(1)) / (0.2 * 27**0.5)
-    assert float(values.min()) > 0.4
-    assert float(values.max()) < 1.6
 
 
 def test_muon_steps_as_torchs_does() -> None:
@@ -168,12 +124,3 @@ def test_matrices_that_are_nearly_singular_are_as_in_double_precision() -> None:
             gram = expected @ expected.mT
             expected = 3.4445 * expected + (-4.7750 * gram + 2.0315 * gram @ gram) @ expected
         assert float((y.double() - expected).norm()) <= 2e-3 * float(expected.norm())
-
-
-@pytest.mark.parametrize("layout", [torch.channels_last, torch.contiguous_format])
-def test_a_matrix_is_the_same_memory(layout: torch.memory_format) -> None:
-    weight = torch.randn(4, 3, 3, 3).contiguous(memory_format=layout)
-    matrix = flatten_to_matrix(weight)
-    assert matrix.shape == (4, 27)
-    matrix[2, 5] = 99.0
-    assert int((weight[2] == 99.0).sum()) == 1

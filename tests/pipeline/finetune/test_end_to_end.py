@@ -27,7 +27,7 @@ from model.training.loop import train
 from model.training.monitor import CALIBRATED
 from pipeline.dataset.batches import Batches
 from pipeline.evaluation.report import Rule, report
-from pipeline.finetune.config import FinetuneConfig, GateConfig, TuneConfig
+from pipeline.finetune.config import FinetuneConfig, GateConfig, default_training
 from pipeline.finetune.control import write_seed
 from pipeline.finetune.loop import finetune
 from pipeline.finetune.strength import strength
@@ -53,7 +53,14 @@ TINY_LOOP = FinetuneConfig(
         search=SearchConfig(algorithm="gumbel", simulations=4, max_considered_actions=4),
         most_plies=40,
     ),
-    train=TuneConfig(epochs=1.0, batch_size=16, learning_rate=1e-3, threads=1, device="cpu"),
+    train=replace(
+        default_training(),
+        epochs=1.0,
+        batch_size=16,
+        learning_rate=1e-3,
+        threads=1,
+        device="cpu",
+    ),
     gate=GateConfig(games=8, simulations=2, seed_games=4, elo0=-900, elo1=-100, max_top1_drop=1.0),
 )
 """The test accepts whoever does not lose everything; what is shown is the loop."""

@@ -15,7 +15,7 @@ from engine.progress import Tick
 from model.checkpoint import load, read_card
 from pipeline.errors import Stopped
 from pipeline.finetune import loop, outputs
-from pipeline.finetune.config import FinetuneConfig, GateConfig, TuneConfig
+from pipeline.finetune.config import FinetuneConfig, GateConfig, default_training
 from pipeline.finetune.loop import finetune
 from pipeline.finetune.state import FinetuneError
 from pipeline.selfplay.config import ExploreConfig
@@ -276,6 +276,9 @@ def test_minutes_end_a_loop_and_more_minutes_go_on(
     assert timeless(tmp_path / "out") == undisturbed
 
 
+TRAINED_LESS = replace(default_training(), epochs=1.0)
+
+
 def test_another_loop_is_refused_by_name(made: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     run(made, out)
@@ -284,14 +287,18 @@ def test_another_loop_is_refused_by_name(made: Path, tmp_path: Path) -> None:
         ("1", THREE, "checkpoint.name was '0', not '1'"),
         ("0", replace(THREE, buffer=2), "config.buffer was 3, not 2"),
         ("0", replace(THREE, gate=GateConfig(simulations=9)), "config.gate.simulations was 64"),
-        ("0", replace(THREE, train=TuneConfig(epochs=1)), "config.train.epochs was 1.6"),
+        (
+            "0",
+            replace(THREE, train=TRAINED_LESS),
+            "config.train.epochs was 1.6",
+        ),
     ):
         with pytest.raises(
             FinetuneError, match="was started with other inputs or settings"
         ) as told:
             finetune(made / checkpoint, config, out, stages=Script(made).stages())
         assert named in str(told.value)
-    run(made, out, replace(THREE, workers=2, train=TuneConfig(threads=3)))
+    run(made, out, replace(THREE, workers=2, train=replace(default_training(), threads=3)))
     assert timeless(out) == before
 
 

@@ -19,7 +19,7 @@ from pipeline.dataset.files.shards import file_hash
 from pipeline.dataset.join import join
 from pipeline.errors import ConfigError
 from pipeline.finetune import control, evaluation, gate
-from pipeline.finetune.config import FinetuneConfig, TuneConfig
+from pipeline.finetune.config import FinetuneConfig, default_training
 from pipeline.finetune.loop import identify, require
 from pipeline.finetune.stages import explore_stage, train_stage
 from pipeline.finetune.state import StageContext
@@ -33,7 +33,7 @@ LOOP = FinetuneConfig(
     generations=1,
     workers=1,
     explore=searched(source="games", count=24, width=8),
-    train=TuneConfig(batch_size=8, threads=1, device="cpu"),
+    train=replace(default_training(), batch_size=8, threads=1, device="cpu"),
 )
 
 
@@ -90,10 +90,13 @@ def test_reanalyse_needs_positions() -> None:
 
 
 def test_training_has_the_loops_seed_and_wrong_settings_of_it_are_refused() -> None:
-    made = TuneConfig().train_config(seed=3)
-    assert (made.seed, made.epochs, made.frozen_norms) == (3, 1.6, True)
+    made = LOOP.training(seed=3)
+    assert (made.seed, made.epochs, made.teach, made.frozen_norms) == (3, 1.6, "policy", True)
     with pytest.raises(TrainConfigError, match="momentum must be at most"):
-        TuneConfig(momentum=2)
+        replace(LOOP.train, momentum=2)
+    for wrong in (replace(LOOP.train, seed=1), replace(LOOP.train, epochs=None, steps=9)):
+        with pytest.raises(ConfigError, match="for epochs, with the loop's seed"):
+            replace(LOOP, train=wrong)
 
 
 def test_a_loop_whose_networks_cannot_be_exported_is_not_begun(

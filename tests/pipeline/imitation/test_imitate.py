@@ -17,9 +17,8 @@ import pytest
 import torch
 
 from engine.progress import Tick
-from model.card import CARD
+from model.card import CARD, read_player
 from model.checkpoint import load, read_card, save_human_search
-from model.inference.imitated import read_player
 from pipeline.cli.commands.play import default_options
 from pipeline.dataset.batches import Batches
 from pipeline.errors import ConfigError, DatasetError, DumpError, FetchError, Stopped

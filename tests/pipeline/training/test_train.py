@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -20,7 +19,7 @@ from engine.progress import Tick, silent
 from model.checkpoint import load
 from model.inference.export import ExportError
 from model.network.preset import preset_from_row
-from model.network.presets import preset
+from model.network.presets import UnknownPresetError, preset
 from model.training.config import TrainConfig
 from pipeline.cli.commands.networks import Export
 from pipeline.dataset.join import JoinConfig, join
@@ -58,11 +57,10 @@ def positions(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_datasets_without_a_validation_split_do_not_end_the_validation(
     positions: Path, tmp_path: Path
 ) -> None:
-    dump = positions.parent / "dump.pgn"
-    ingest([str(dump)], tmp_path / "whole", IngestConfig(test_share=0.0, val_share=0.0), workers=1)
-    (validated,) = find_validated([positions, tmp_path / "whole"], STEPS)
-    assert validated.path == positions
-    assert find_validated([tmp_path / "whole"], STEPS) == []
+    whole, unsplit = IngestConfig(test_share=0.0, val_share=0.0), tmp_path / "unsplit"
+    ingest([str(positions.parent / "dump.pgn")], unsplit, whole, workers=1)
+    assert [one.path for one in find_validated([positions, unsplit], STEPS)] == [positions]
+    assert find_validated([unsplit], STEPS) == []
 
 
 def test_an_export_that_integers_would_change_is_in_float32(
@@ -80,39 +78,29 @@ def test_an_export_that_integers_would_change_is_in_float32(
     assert asked == [True, False]
 
 
-def test_the_card_names_the_data_by_hash_and_not_by_place(positions: Path, tmp_path: Path) -> None:
-    card = train_on([positions], "fianchetto-xs", STEPS, tmp_path / "net")
-    stored = json.loads((tmp_path / "net" / "checkpoint.json").read_text())
+def test_the_card_names_the_data_by_hash_and_not_by_place(
+    positions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """New files are hashed in a stage of its own."""
+    monkeypatch.setenv("FIANCHETTO_CACHE", str(tmp_path / "cache"))
+    ticks: list[Tick] = []
+    net = tmp_path / "net"
+    card = train_on([positions], "fianchetto-xs", STEPS, net, progress=ticks.append)
+    assert {tick.stage for tick in ticks if tick.unit == "B"} == {"checking hashes"}
+    stored = json.loads((net / "checkpoint.json").read_text())
     (dataset,) = stored["data"]["datasets"]
     manifest = json.loads((positions / "manifest.json").read_text())
     assert dataset["sources"][0]["sha256"] == manifest["sources"][0]["sha256"]
     assert dataset["positions"] == manifest["positions"]
     assert str(positions.parent) not in json.dumps(stored)
-    assert card["step"] == 2
-    assert card["finished"]
+    assert (card["step"], card["finished"]) == (2, True)
     assert "validation_top1" in card["metrics"]
 
 
-def test_another_dataset_does_not_continue_a_run(positions: Path, tmp_path: Path) -> None:
-    other = tmp_path / "other"
-    ingest(
-        [str(positions.parent / "dump.pgn")],
-        other,
-        IngestConfig(test_share=0.1, val_share=0.3),
-        workers=1,
-    )
-    train_on([positions], "fianchetto-xs", STEPS, tmp_path / "net", stop=lambda: True)
-    with pytest.raises(ValueError, match="data"):
-        train_on([other], "fianchetto-xs", STEPS, tmp_path / "net")
-
-
-@pytest.mark.parametrize("shares", [(), (0.5, 0.5)])
-def test_a_dataset_that_is_named_twice_is_refused(
-    shares: tuple[float, ...], positions: Path, tmp_path: Path
-) -> None:
-    joined = tmp_path / "set"
+def test_a_dataset_that_is_named_twice_is_refused(positions: Path, tmp_path: Path) -> None:
+    joined, again = tmp_path / "set", positions.parent / "." / positions.name
     join([positions], joined, JoinConfig(hold_out="none"))
-    for twice in ([positions, positions.parent / "." / positions.name], [joined, positions]):
+    for twice, shares in (([positions, again], (0.5, 0.5)), ([joined, positions], ())):
         with pytest.raises(ConfigError, match="named twice"):
             train_on(twice, "fianchetto-xs", STEPS, tmp_path / "net", shares=shares)
 
@@ -124,130 +112,71 @@ def test_training_from_scratch_on_few_games_names_the_better_command(
     monkeypatch.setattr(
         "pipeline.training.train.LOG.info", lambda text, *words: lines.append(text % words)
     )
-    train_on([positions], "fianchetto-xs", STEPS, tmp_path / "net")
+    for start in (None, None, tmp_path / "0"):
+        folder = tmp_path / ("1" if start else "0")
+        train_on([positions], "fianchetto-xs", STEPS, folder, start=start)
     (advice,) = lines
     assert "--start" in advice
-    train_on([positions], "fianchetto-xs", STEPS, tmp_path / "more", start=tmp_path / "net")
-    train_on([positions], "fianchetto-xs", STEPS, tmp_path / "net")
-    assert lines == [advice]
 
 
-def test_too_few_positions_are_refused_before_any_time_is_spent(
-    positions: Path, tmp_path: Path
-) -> None:
+def test_runs_that_cannot_begin_are_refused(positions: Path, tmp_path: Path) -> None:
     huge = TrainConfig(steps=1, batch_size=100_000)
+    net = tmp_path / "net"
     with pytest.raises(DatasetError, match="do not fill one batch of 100000: choose a smaller"):
-        train_on([positions], "fianchetto-xs", huge, tmp_path / "net")
-    assert not (tmp_path / "net").exists()
+        train_on([positions], "fianchetto-xs", huge, net)
+    with pytest.raises(ConfigError, match="at least one dataset"):
+        train_on([], "fianchetto-xs", STEPS, net)
+    with pytest.raises(UnknownPresetError, match="did you mean chessmarro"):
+        train_on([positions], "chesmarro", STEPS, net)
+    assert not net.exists()
 
 
-WORDS = ["--preset", "fianchetto-xs", "--steps", "9", "--batch-size", "128", "--set", "norm_rows=2"]
-WORDS += ["--device", "cpu", "--set", "amp=off"]
-BEFORE = 64 + 5
-"""Microbatches until they are slow: one step, and a few of the second, which takes a minute
-then."""
+WORDS = (
+    "--preset fianchetto-xs --steps 9 --batch-size 64 --device cpu --set amp=off --set threads=1"
+)
 
 
-@pytest.mark.parametrize(("number", "threads"), [(signal.SIGTERM, 1), (signal.SIGINT, 2)])
-def test_a_signal_inside_of_a_slow_step_saves_the_last_whole_one(
-    positions: Path, tmp_path: Path, number: signal.Signals, threads: int
-) -> None:
+def test_a_signal_inside_of_a_step_saves_after_it(positions: Path, tmp_path: Path) -> None:
     out = tmp_path / "net"
-    command = [sys.executable, "-m", "tests.pipeline.slow_training", str(tmp_path), str(BEFORE)]
-    command += [
-        "train",
-        "--positions",
-        str(positions),
-        "--out",
-        str(out),
-        "--set",
-        f"threads={threads}",
-        *WORDS,
-    ]
+    command = [sys.executable, "-m", "tests.pipeline.slow_training", str(tmp_path), "1", "train"]
+    command += ["--positions", str(positions), "--out", str(out), *WORDS.split()]
     process = forked.Popen(command, cwd=REPOSITORY, stderr=subprocess.PIPE, text=True)
     until(lambda: (tmp_path / "slow").exists() or process.poll() is not None)
-    assert process.poll() is None
-    assert json.loads((out / "checkpoint.json").read_text())["step"] == 0, (
-        "nothing is saved of the steps yet"
-    )
-    process.send_signal(number)
+    assert json.loads((out / "checkpoint.json").read_text())["step"] == 0, "not saved yet"
+    process.send_signal(signal.SIGTERM)
     _, said = process.communicate(timeout=LONG)
-    assert process.returncode == 128 + number, said
-    assert "stopped at step 1 and saved; run the same command to continue" in said
-    card = json.loads((out / "checkpoint.json").read_text())
-    assert (card["step"], card["finished"]) == (1, False)
-    assert int((tmp_path / "parts").read_text()) < 30, "the rest of the step was left"
-    assert load(out)
+    assert process.returncode == 128 + signal.SIGTERM, said
+    assert "stopped at step 2 and saved; run the same command to continue" in said
+    card = load(out)[1]
+    assert (card["step"], card["finished"]) == (2, False)
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_kernels_that_are_not_compiled_yet_take_none_of_the_minutes(
-    positions: Path, tmp_path: Path
-) -> None:
-    """With an empty cache; a process of its own, which has compiled nothing."""
-    command = [
-        sys.executable,
-        "-m",
-        "pipeline",
-        "train",
-        "--positions",
-        str(positions),
-        "--out",
-        str(tmp_path / "net"),
-    ]
-    command += [
-        "--preset",
-        "fianchetto-human",
-        "--minutes",
-        "0.1",
-        "--batch-size",
-        "8",
-        "--device",
-        "cpu",
-    ]
+def compile_anew(tmp_path: Path, *words: object) -> str:
+    """Run a command with an empty or own cache of kernels, and return what it prints as errors."""
     variables = os.environ | {VARIABLE: str(tmp_path / "kernels")}
+    command = [sys.executable, "-m", "pipeline", *map(str, words)]
     done = subprocess.run(
         command, cwd=REPOSITORY, env=variables, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert done.stderr.count("compiling kernels:") == 1
-    card = json.loads((tmp_path / "net" / "checkpoint.json").read_text())
-    assert card["step"] > 3
-    assert list((tmp_path / "kernels").glob("*/move_features.*.nbi"))
-    command[command.index("--out") + 1] = str(tmp_path / "again")
-    again = subprocess.run(
-        command, cwd=REPOSITORY, env=variables, capture_output=True, text=True, check=False
-    )
-    assert (again.returncode, again.stderr) == (0, ""), "what is compiled is told of no more"
+    return done.stderr
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_workers_that_will_compile_are_told_of(tmp_path: Path) -> None:
-    (tmp_path / "dump.pgn").write_text("\n".join(random_game(seed) for seed in range(12)))
-    command = [
-        sys.executable,
-        "-m",
-        "pipeline",
-        "ingest",
-        str(tmp_path / "dump.pgn"),
-        "--workers",
-        "2",
-        "--out",
-    ]
-    variables = os.environ | {VARIABLE: str(tmp_path / "kernels")}
-    for name, told in (("first", 1), ("second", 0)):
-        done = subprocess.run(
-            [*command, str(tmp_path / name)],
-            cwd=REPOSITORY,
-            env=variables,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        assert done.stderr.count("compiling kernels:") == told, done.stderr
+def test_kernels_that_are_not_compiled_yet_are_announced_once_and_take_none_of_the_minutes(
+    positions: Path, tmp_path: Path
+) -> None:
+    words = ["train", "--positions", positions, "--preset", "fianchetto-human", "--minutes", "0.1"]
+    words += ["--batch-size", "8", "--device", "cpu", "--out"]
+    assert compile_anew(tmp_path, *words, tmp_path / "net").count("compiling kernels:") == 1
+    assert load(tmp_path / "net")[1]["step"] > 3
+    assert list((tmp_path / "kernels").glob("*/move_features.*.nbi"))
+    assert compile_anew(tmp_path, *words, tmp_path / "again") == ""
+    words = ["ingest", positions.parent / "dump.pgn", "--workers", "2", "--out"]
+    for name, count in (("first", 1), ("second", 0)):
+        said = compile_anew(tmp_path, *words, tmp_path / name)
+        assert said.count("compiling kernels:") == count, said
 
 
 def test_kernels_are_known_by_the_names_that_they_are_asked_for_by(positions: Path) -> None:
@@ -257,37 +186,13 @@ def test_kernels_are_known_by_the_names_that_they_are_asked_for_by(positions: Pa
     assert not are_compiled("nothing")
 
 
-def test_a_run_writes_into_nothing_that_is_not_its_own(positions: Path, tmp_path: Path) -> None:
-    """Whatever it is called by: a dataset, something inside one, what holds one, a set that names
-    one, a stranger's."""
-    linked, strangers, outer = tmp_path / "linked", tmp_path / "strangers", tmp_path / "outer"
-    linked.symlink_to(positions)
-    strangers.mkdir()
-    (strangers / "weights-7.safetensors").write_text("theirs")
-    outer.mkdir()
-    shutil.copytree(positions, outer / "positions")
-    join([positions], tmp_path / "set", JoinConfig(hold_out="none"))
-    before = content(positions)
-    reads = {
-        outer: outer / "positions",
-        tmp_path / "set": tmp_path / "set",
-        positions / "net": tmp_path / "set",
-    }
-    outs = [
-        positions,
-        Path(f"{positions}/"),
-        linked,
-        linked / "net",
-        positions / "net",
-        strangers,
-        *reads,
-    ]
-    for out in outs:
+def test_a_run_writes_into_no_dataset_that_it_reads(positions: Path, tmp_path: Path) -> None:
+    before, joined = content(positions), tmp_path / "set"
+    join([positions], joined, JoinConfig(hold_out="none"))
+    for reads, out in ((positions, positions), (joined, joined), (joined, positions / "net")):
         with pytest.raises(ConfigError, match=r"choose (an empty or new|another) directory"):
-            train_on([reads.get(out, positions)], "fianchetto-xs", STEPS, out)
+            train_on([reads], "fianchetto-xs", STEPS, out)
     assert content(positions) == before
-    assert [path.name for path in strangers.iterdir()] == ["weights-7.safetensors"]
-    assert [path.name for path in outer.iterdir()] == ["positions"]
 
 
 @pytest.mark.parametrize("name", ["manifest.json", "net.onnx"])
@@ -296,13 +201,6 @@ def test_an_export_writes_no_file_of_a_dataset(positions: Path, name: str) -> No
     with pytest.raises(ConfigError, match=r"end in \.onnx|is a dataset: choose another"):
         Export(checkpoint=REPOSITORY / "datasets" / "embedded", out=positions / name).run()
     assert content(positions) == before
-
-
-def test_no_dataset_and_no_preset_are_said_so(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="at least one dataset"):
-        train_on([], "fianchetto-xs", STEPS, tmp_path)
-    with pytest.raises(ValueError, match="did you mean chessmarro"):
-        train_on([tmp_path], "chesmarro", STEPS, tmp_path)
 
 
 def test_a_run_may_begin_with_the_weights_of_another_and_says_what_those_have_seen(
@@ -348,12 +246,3 @@ def test_a_network_of_an_older_row_of_its_preset_is_trained_on_as_it_is(
         [positions], "fianchetto-human", STEPS, tmp_path / "new", start=tmp_path / "old"
     )
     assert preset_from_row(again["preset"]) == older
-
-
-def test_hashing_is_a_stage_of_its_own(
-    positions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("FIANCHETTO_CACHE", str(tmp_path / "cache"))
-    ticks: list[Tick] = []
-    train_on([positions], "fianchetto-xs", STEPS, tmp_path / "net", progress=ticks.append)
-    assert {tick.stage for tick in ticks if tick.unit == "B"} == {"checking hashes"}

@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from shutil import copytree
 from typing import Any
 
 import numpy as np
@@ -23,15 +22,15 @@ from model.network.decoder import Prediction
 from model.network.presets import preset
 from model.training.config import TrainConfig
 from model.training.loop import train
-from model.training.loss import row_losses
 from model.training.save import TrainingMismatchError
+from model.training.step import row_losses
 from model.training.targets import load_training_rows, resolve_targets, wdl_from_score
 from pipeline.dataset.batches import Batches
 from pipeline.dataset.files import shards
 from pipeline.dataset.files.shards import Batch
 from pipeline.dataset.mixture import Mixture
 from pipeline.errors import ConfigError, DatasetError
-from pipeline.training.train import count_positions, list_datasets, select_columns, train_on
+from pipeline.training.train import count_positions, list_datasets, select_columns
 from pipeline.training.tune import add_uses, tune_on
 from tests.model.synthetic import TINY, stream
 from tests.pipeline.searched import dataset, legal_labels, on_the_last_move, playouts
@@ -50,14 +49,6 @@ CONFIG = TrainConfig(
     teach="both",
     search_value_share=0.5,
 )
-
-
-@pytest.fixture(autouse=True, scope="module")
-def no_pictures() -> Iterator[None]:
-    """Leave curves.png out, which takes longer than these runs."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("model.training.loop.draw", lambda out: None)
-        yield
 
 
 @pytest.fixture(scope="module")
@@ -169,32 +160,6 @@ def test_steps_are_limited_by_uses_and_by_what_is_asked(made: Path, tmp_path: Pa
     assert [use["names"] for use in alone["uses"]] == [["one"], ["two"]]
 
 
-def mean_divergence(checkpoint: Path, rows: Any, count: int) -> float:
-    """Measure the mean Kullback-Leibler divergence from the visits to the policy, in nats, by its
-    formula."""
-    logits, _ = NetworkEvaluator(load(checkpoint)[0], device="cpu", amp="off")(
-        rows["planes"][:count]
-    )
-    total = 0.0
-    for row in range(count):
-        legal = legal_labels(rows, row)
-        z = logits[row, legal].astype(np.float64)
-        log_q = dict(zip(legal, z - z.max() - math.log(np.exp(z - z.max()).sum()), strict=True))
-        target: dict[int, float] = {}
-        for move in on_the_last_move(rows, row) or []:
-            target[move["label"]] = target.get(move["label"], 0.0) + move["share"]
-        total += sum(share * (math.log(share) - log_q[label]) for label, share in target.items())
-    return total / count
-
-
-def test_a_fine_tune_moves_the_policy_to_the_visits(made: Path, tmp_path: Path) -> None:
-    config = replace(CONFIG, epochs=12.0, learning_rate=0.02)
-    before = mean_divergence(made / "seed", playouts(90, 3), 40)
-    tune(made, tmp_path / "net", config, selfplay=("two",), most_uses=20.0, human_share=0.25)
-    after = mean_divergence(tmp_path / "net", playouts(90, 3), 40)
-    assert after < 0.5 * before
-
-
 def test_where_searches_teach_the_value_alone_the_policy_stays(
     made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -207,68 +172,30 @@ def test_where_searches_teach_the_value_alone_the_policy_stays(
     assert not read_card(tmp_path / "stopped")["finished"]
     card = tune(made, tmp_path / "stopped", config, **options)
     assert weights(card) == weights(read_card(tmp_path / "whole"))
-    monkeypatch.setattr("model.training.loop.keep_policy", lambda run, weights: None)
+    tune(made, tmp_path / "people", replace(config, keep_policy=False), **options)
+    monkeypatch.setattr("model.training.save.keep_policy", lambda run, weights: None)
     tune(made, tmp_path / "free", config, **options)
     rows = next(
         Batches([made / "two"], batch_size=90, columns=select_columns(config, TINY)).from_step(0)
     )
     seed = priors(made / "seed", rows)
-    moved = {
-        name: np.abs(priors(tmp_path / name, rows) - seed).sum(1).mean()
-        for name in ("whole", "free")
-    }
+    found = {name: priors(tmp_path / name, rows) for name in ("whole", "free", "people")}
+    moved = {name: np.abs(shares - seed).sum(1).mean() for name, shares in found.items()}
     assert 0.0 < moved["whole"] < 0.5 * moved["free"]
-
-
-def test_values_may_be_taught_together_with_the_moves_that_people_played(
-    made: Path, tmp_path: Path
-) -> None:
-    """Without keep_policy; moves of a loop's own games are no person's, and the policy stays
-    there."""
-    config = replace(
-        CONFIG,
-        epochs=12.0,
-        learning_rate=0.02,
-        teach="value",
-        search_value_share=1.0,
-        keep_policy=False,
-    )
-    options: dict[str, Any] = {"most_uses": 20.0, "human_share": 0.1}
-    games = copytree(made / "two", tmp_path / "games")
-    manifest = {**shards.read_manifest(games), "selfplay": {"games": 90}}
-    shards.publish_json(games, "manifest.json", manifest)
-    tune(made, tmp_path / "people", config, selfplay=("two",), **options)
-    tune(made, tmp_path / "own", config, selfplay=(games,), **options)
-    rows = next(
-        Batches([made / "two"], batch_size=90, columns=select_columns(config, TINY)).from_step(0)
-    )
-    networks = {"seed": made / "seed", "people": tmp_path / "people", "own": tmp_path / "own"}
-    found = {name: priors(path, rows) for name, path in networks.items()}
-    loss = {
-        name: -np.log(shares[np.arange(90), rows["label"]]).mean() for name, shares in found.items()
-    }
-    assert loss["people"] < 0.7 * loss["seed"]
-    moved = {name: np.abs(found[name] - found["seed"]).sum(1).mean() for name in ("people", "own")}
-    assert moved["own"] < 0.5 * moved["people"]
+    losses = [-np.log(one[np.arange(90), rows["label"]]).mean() for one in (found["people"], seed)]
+    assert losses[0] < 0.7 * losses[1], "without keep_policy the policy learns people's moves"
 
 
 def test_visits_are_taught_without_ratings_and_last_moves(made: Path) -> None:
     """A search of the network knows neither. A value is taught with those that the row has."""
-    human = preset("fianchetto-human")
-    rows = next(
-        Batches([made / "two"], batch_size=90, columns=select_columns(CONFIG, human)).from_step(0)
-    )
-    rows = {
-        **rows,
-        **{
-            name: np.full(90, 1500, rows[name].dtype)
-            for name in ("elo", "opponent_elo", "last_move")
-        },
-    }
+    human, names = preset("fianchetto-human"), ("elo", "opponent_elo", "last_move")
+    batches = Batches([made / "two"], batch_size=90, columns=select_columns(CONFIG, human))
+    rows = dict(next(batches.from_step(0)))
+    rows |= {name: np.full(90, 1500, rows[name].dtype) for name in names}
     rows["visits"][0] = None  # it was not searched
     for teach, known in (("both", 1), ("value", 90)):
         columns = load_training_rows(replace(CONFIG, teach=teach), human, rows, CPU)  # type: ignore[arg-type]
-        for name, unknown in (("elo", 0), ("opponent_elo", 0), ("last_move", NO_LAST_MOVE)):
+        for name, unknown in zip(names, (0, 0, NO_LAST_MOVE), strict=True):
             assert columns[name].tolist() == [1500] * known + [unknown] * (90 - known)
 
 
@@ -283,16 +210,12 @@ def priors(checkpoint: Path, rows: Batch) -> np.ndarray:
     return found
 
 
-@pytest.mark.parametrize(("smoothing", "temperature"), [(0.0, 1.0), (0.1, 2.0)])
-def test_the_policys_target_is_the_shards_visits(
-    made: Path, smoothing: float, temperature: float
-) -> None:
+def test_the_policys_target_is_the_shards_visits(made: Path) -> None:
     """From Parquet to the loss, against the definition in float64 on rows read by pyarrow."""
+    smoothing, temperature = 0.1, 2.0
     config = replace(CONFIG, label_smoothing=smoothing, visits_temperature=temperature)
-    stored = {
-        row["game"]: row
-        for row in pq.read_table(made / "one" / "train-00000-0.parquet").to_pylist()
-    }
+    stored = pq.read_table(made / "one" / "train-00000-0.parquet").to_pylist()
+    by_game = {row["game"]: row for row in stored}
     rows = next(
         Batches([made / "one"], batch_size=20, columns=select_columns(config, TINY)).from_step(3)
     )
@@ -304,29 +227,17 @@ def test_the_policys_target_is_the_shards_visits(
     legal = decoder.legal_labels(columns["planes"])
     found = row_losses(config, "wdl", prediction, columns, legal)
     for at, game in enumerate(rows["game"].tolist()):
-        row, legal = stored[game], legal_labels(rows, at)
+        row, labels = by_game[game], legal_labels(rows, at)
         z = logits[at].double().numpy()
-        log_sum = math.log(sum(math.exp(z[label]) for label in legal))
-        powers = [(move["label"], move["share"] ** (1 / temperature)) for move in row["visits"]]
-        target = dict.fromkeys(legal, smoothing / len(legal))
-        for label, power in powers:
-            target[label] += (1 - smoothing) * power / sum(it for _, it in powers)
-        assert sum(target.values()) == pytest.approx(1)
-        wanted = -sum(it * (z[label] - log_sum) for label, it in target.items())
+        log_sum = math.log(sum(math.exp(z[label]) for label in labels))
+        powers = {move["label"]: move["share"] ** (1 / temperature) for move in row["visits"]}
+        target = dict.fromkeys(labels, smoothing / len(labels))
+        for label, power in powers.items():
+            target[label] += (1 - smoothing) * power / sum(powers.values())
+        wanted = -sum(share * (z[label] - log_sum) for label, share in target.items())
         assert float(found["policy_loss"][at]) == pytest.approx(wanted, abs=1e-4)
         searched = wdl_from_score(np.array([row["root_value"]]))[0]
         assert values[at] == pytest.approx(searched, abs=1e-6)
-
-
-def test_plain_training_learns_from_visits_too(
-    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("model.network.presets.preset", lambda name: TINY)
-    config = replace(CONFIG, epochs=12.0, learning_rate=0.02)
-    train_on([made / "two"], "tiny", config, tmp_path / "net")
-    assert mean_divergence(tmp_path / "net", playouts(90, 3), 40) < 0.5 * mean_divergence(
-        made / "seed", playouts(90, 3), 40
-    )
 
 
 def test_generations_do_not_nest_in_cards(made: Path, tmp_path: Path) -> None:
@@ -379,17 +290,3 @@ def test_stopped_and_continued_equals_never_stopped_and_nothing_else_continues_i
         with pytest.raises(TrainingMismatchError, match=message):
             tune(made, tmp_path / "parts", options.pop("config", CONFIG), **options)
     assert weights(tune(made, tmp_path / "parts")) == weights(whole)
-
-
-RUN = """
-import sys
-from pathlib import Path
-from tests.pipeline.training.test_tune import CONFIG, tune
-from dataclasses import replace
-
-made = Path(sys.argv[1])
-config = replace(CONFIG, epochs=4.0, save_seconds=0.0)
-
-def run(out):
-    tune(made, out, config, most_uses=8.0)
-"""
