@@ -15,7 +15,7 @@ from pipeline.dataset.files.shards import reading
 from pipeline.dumps.fetch import fetch
 from pipeline.errors import DatasetError
 from pipeline.ingest.job import ingest
-from pipeline.matches.files import Journal
+from pipeline.matches.match import Journal
 from pipeline.storage.preflight import ConfigError
 from tests.conftest import REPOSITORY
 from tests.pipeline import datasets, hostile

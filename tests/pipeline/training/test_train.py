@@ -252,7 +252,7 @@ def test_workers_that_will_compile_are_told_of(tmp_path: Path) -> None:
 
 def test_kernels_are_known_by_the_names_that_they_are_asked_for_by(positions: Path) -> None:
     warm_up(uniform)
-    for module in ("replay", "puct"):  # pipeline/ingest/job.py, pipeline/selfplay/processes.py
+    for module in ("replay", "puct"):  # pipeline/ingest/job.py, pipeline/selfplay/job.py
         assert are_compiled(module), module
     assert not are_compiled("nothing")
 
