@@ -124,8 +124,8 @@ class UciSide:
             seconds = time.perf_counter() - begun
             if played.move and request.board.is_legal(played.move):
                 score = played.info.get("score")
-                score = score and score.pov(request.board.turn)
-                return PlayResult(played.move, score, seconds)
+                mine = score.pov(request.board.turn) if score else None
+                return PlayResult(played.move, mine, seconds)
             fault, detail = "illegal move", "no move in its answer"
         future.cancel()
         return self._failed(slot, time.perf_counter() - begun, fault, detail)

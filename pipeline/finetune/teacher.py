@@ -327,7 +327,7 @@ def teach_by_hand(config: FinetuneConfig, rows: int) -> FinetuneConfig:
     """
     usual, many = FinetuneConfig(generations=1), rows >= MANY_ROWS
     near_share = (NEAR_SHARE_OF_MANY if many else NEAR_SHARE) * (1.0 - config.games_share)
-    changes = {"near_share": near_share, "human_share": HUMAN_SHARE}
+    changes: dict[str, Any] = {"near_share": near_share, "human_share": HUMAN_SHARE}
     config = _replace_defaults(config, usual, changes)
     people = max(1.0 - config.near_share - config.games_share, SMALLEST_SHARE)
     from_people = round(HUMAN_POSITIONS_PER_ROW * rows / people)

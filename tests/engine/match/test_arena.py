@@ -242,17 +242,6 @@ def test_ours_use_their_time_as_the_uci_engine_does(limit: Limit) -> None:
     assert len(matched.batches) > 20 or (limit.base or 1.0) < 0.01
 
 
-def test_games_that_are_done_are_not_played_again_and_stopping_gives_up_the_rest() -> None:
-    records: list[GameRecord] = []
-    play((GREEDY, searching(2)), LINES, done=[0, 1, 2, 5], report=records.append)
-    assert sorted(record.game for record in records) == [3, 4]
-    few: list[GameRecord] = []
-    play(
-        (GREEDY, searching(2)), LINES, concurrency=1, report=few.append, stop=lambda: len(few) == 2
-    )
-    assert [record.game for record in few] == [0, 1]
-
-
 def test_a_sequential_match_begins_no_game_far_ahead_of_a_long_one() -> None:
     # the fifty-move rule ends it after three half-moves
     short = Opening("4k3/8/8/8/8/8/8/R3K3 w - - 97 80", ())
@@ -315,13 +304,6 @@ SHUFFLE = "g1f3 g8f6 f3g1 f6g8 g1f3 g8f6 f3g1 f6g8"
 def test_games_end_as_the_rules_say(fen: str, moves: str, end: tuple[str, str] | None) -> None:
     max_plies = 4 if end and end[1] == "adjudication" else 0
     assert played(fen, moves, max_plies=max_plies).end == end
-
-
-def test_points_are_as_white_in_even_games_and_as_black_in_odd_ones() -> None:
-    for number, points in ((0, 0.0), (1, 1.0)):
-        game = played(chess.STARTING_FEN, "f2f3 e7e5 g2g4 d8h4", number=number)
-        assert game.record().points == points
-    assert played(chess.STARTING_FEN, SHUFFLE, number=1).record().points == 0.5
 
 
 @pytest.mark.parametrize("move", ["e2e5", "a1a1", "e7e5", "0000"])

@@ -22,7 +22,6 @@ from pipeline.matches.arena import arena, play_matches, table_of
 from pipeline.matches.config import ArenaConfig, SideConfig
 from pipeline.matches.match import ELO, MatchFilesError, format_elo, play_match, summarize
 from pipeline.matches.players import player_of
-from pipeline.selfplay.config import ExploreConfig
 from tests.conftest import REPOSITORY
 from tests.engine.match.test_arena import ROGUE
 from tests.model.test_checkpoint import make
@@ -53,14 +52,16 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, An
     words = ["hand-written,simulations=8", "policy:uniform", "--games", "8", "--seed", "5"]
     code, printed, _ = invoke("arena", *words, "--set", "plies=4", "--out", str(out), "--json")
     assert code == 0
-    summary = json.loads(printed.splitlines()[-1])
-    assert summary.pop("out") == str(out)
+    summary = json.loads((out / "summary.json").read_text())
+    assert json.loads(printed.splitlines()[-1]) | {"text": summary["text"]} == {
+        **summary,
+        "out": str(out),
+    }
     return out, summary
 
 
 def test_every_file_tells_the_same_match(played: tuple[Path, dict[str, Any]]) -> None:
     out, summary = played
-    assert json.loads((out / "summary.json").read_text()) == summary
     lines = [json.loads(line) for line in (out / "games.jsonl").read_text().splitlines()]
     assert [line["game"] for line in lines] == list(range(8))
     points, names = [], ("hand-written 8", "uniform policy")
@@ -219,7 +220,8 @@ def test_each_of_three_players_meets_the_others_and_a_stopped_round_robin_contin
 def test_players_of_one_name_have_folders_of_their_own_and_flags_are_counted(
     tmp_path: Path,
 ) -> None:
-    slow, clocked = f"uci:{sys.executable} {ROGUE} slow", SideConfig(who="uniform", tc="40/60")
+    slow = f"uci:{sys.executable} {ROGUE} slow"
+    clocked = SideConfig(who="policy:uniform", tc="40/60")
     options = [("Manners=1",), ("Manners=2",)]
     twins = [SideConfig(who=slow, tc="40/0.4", options=option) for option in options]
     pairings = [(clocked, twin) for twin in twins]
@@ -248,15 +250,11 @@ def test_a_clean_sweep_has_a_bound_and_no_elo(results: str, known: str, text: st
 
 
 def test_gumbel_plays_matches_without_its_noise_unless_it_is_asked_for() -> None:
-    """As mctx evaluates; self-play's own configuration keeps it."""
-    plain, noisy = (
-        player_of(SideConfig(who="uniform", options=("algorithm=gumbel", *more)), 0)[0].search
-        for more in ((), ("gumbel_scale=1",))
-    )
-    assert plain is not None
-    assert noisy is not None
-    assert (plain.gumbel_scale, noisy.gumbel_scale) == (0.0, 1.0)
-    assert ExploreConfig().search.gumbel_scale == 1.0
+    for more, noise in (((), 0.0), (("gumbel_scale=1",), 1.0)):  # as mctx evaluates
+        side = SideConfig(who="uniform", options=("algorithm=gumbel", *more))
+        search = player_of(side, 0)[0].search
+        assert search is not None
+        assert search.gumbel_scale == noise
 
 
 def test_an_exported_network_plays_and_one_that_is_not_there_is_named(tmp_path: Path) -> None:

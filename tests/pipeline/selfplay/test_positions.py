@@ -265,7 +265,7 @@ def after(board: chess.Board, moves: int) -> Iterator[str]:
 
 
 def test_near_positions_are_one_to_four_legal_moves_off_a_game(sources: tuple[Path, Path]) -> None:
-    batches = Batches([sources[1]], "train", batch_size=200, columns=draw.KEPT)
+    batches = Batches([sources[1]], "train", batch_size=100, columns=draw.KEPT)
     (batch,) = itertools.islice(batches, 1)
     before = [to_board(position) for position in row_positions(batch)]
     rows = {name: batch[name].copy() for name in draw.KEPT}
@@ -275,7 +275,7 @@ def test_near_positions_are_one_to_four_legal_moves_off_a_game(sources: tuple[Pa
     assert set(moves.tolist()) >= set(range(1, draw.MOST_MOVES + 1))
     assert moves.max() == draw.MOST_MOVES
     near = [at for at, played in enumerate(moves.tolist()) if played <= 2]
-    assert len(near) > 60
+    assert len(near) > 30
     for at in near:
         assert reached[at].fen(en_passant="fen") in set(after(before[at], int(moves[at])))
     assert all(board.is_valid() and not board.is_game_over() for board in reached)
@@ -283,10 +283,9 @@ def test_near_positions_are_one_to_four_legal_moves_off_a_game(sources: tuple[Pa
     assert not rows["plies"].any()
 
 
-def test_searches_near_games_are_a_dataset_without_moves_and_results(
-    sources: tuple[Path, Path], tmp_path: Path
-) -> None:
-    count = datasets.manifest(sources[1])["positions"]["train"] + 50  # several walks begin at one
+def test_searches_near_games_are_a_dataset_without_moves_and_results(tmp_path: Path) -> None:
+    sources, count = prepare(tmp_path, games=6), 400
+    assert datasets.manifest(sources[1])["positions"]["train"] < count, "several walks begin at one"
     config = searched(explorer="hand-written", source="near", count=count, width=64)
     manifest = reanalyse(sources, config, tmp_path / "out")
     table = datasets.table(tmp_path / "out")
