@@ -3,6 +3,8 @@
 Without time limits, one group holds many games, and a player is asked for its moves in all of them
 at once: our search is one batch, engines think in parallel. With time limits, every group holds one
 game, and there are only as many groups as can think at once without taking each other's time.
+
+python-chess is the referee: it checks every move of either player.
 """
 
 import gc
@@ -10,14 +12,16 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
-import numpy as np
+import chess
+from chess.engine import Score
 
+from engine.board.rules import ENDINGS, FIFTY, FIFTY_MOVES, MATE, MATERIAL, REPETITION, STALEMATE
 from engine.cores import cores
-from engine.match.game import GameRecord, MatchGame
+from engine.match import Limit
 from engine.match.openings import Opening
-from engine.match.players import Contestant, OwnSide, Side
-from engine.match.sprt import SprtConfig, llr, pair_counts, verdict
+from engine.match.players import Contestant, MoveRequest, OwnSide, PlayResult
 from engine.match.uci_player import UciSide
 from engine.progress import Stop, never
 
@@ -25,6 +29,148 @@ WIDTH = 64
 """Games side by side between our own players."""
 PATIENCE = 60.0
 """Seconds without an answer after which an engine loses, in games without time limits."""
+DRAW = "1/2-1/2"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GameRecord:
+    """A finished game, as one line of games.jsonl; lists leave out the book's moves."""
+
+    game: int
+    """Number from 0: games 2k and 2k + 1 share opening k; A is White in the even ones."""
+    fen: str
+    """Where the book's moves begin."""
+    book: list[str]
+    """The book's moves, UCI."""
+    moves: list[str]
+    """The players' moves, UCI."""
+    scores: list[str]
+    """The mover's score from White's view: `0.34` pawns, `#-3` mate in 3 for Black, or empty."""
+    clocks: list[float] | None
+    """Seconds left on the mover's clock after the move; None without clocks."""
+    result: str
+    """1-0, 0-1 or 1/2-1/2."""
+    ending: str
+    """checkmate, stalemate, material, repetition, fifty moves, adjudication; of forfeits: crash,
+    timeout, illegal move."""
+    forfeit: str | None
+    """The player that lost by forfeit, `a` or `b`."""
+    detail: str
+    """Details of a forfeit."""
+
+    @property
+    def points(self) -> float:
+        """A's points: 0, 0.5 or 1."""
+        if self.result == DRAW:
+            return 0.5
+        return 1.0 if (self.result == "1-0") == (self.game % 2 == 0) else 0.0
+
+
+class MatchGame:
+    """A game in progress. Players are 0 (A) and 1 (B)."""
+
+    def __init__(
+        self, number: int, opening: Opening, limits: tuple[Limit, Limit], max_plies: int = 0
+    ) -> None:
+        self.number, self.opening, self.limits, self.max_plies = number, opening, limits, max_plies
+        self.board = opening.board()
+        self.moves: list[str] = []
+        self.scores: list[str] = []
+        self.left = [limit.base for limit in limits]
+        self.made = [0, 0]
+        """Moves of each player, without the book's."""
+        self.clocks: list[float] = []
+        self.end: tuple[str, str] | None = None
+        """Result and ending, once it is over."""
+        self.forfeit: str | None = None
+        self.detail = ""
+
+    @property
+    def mover(self) -> int:
+        """The player to move."""
+        return int(self.board.turn == (self.number % 2 == 1))
+
+    def request(self, slot: int) -> MoveRequest:
+        """Return the request for the mover's next move."""
+        white = self.number % 2
+        clocks = None
+        if any(limit.base for limit in self.limits):
+            clocks = self.left[white] or 0.0, self.left[1 - white] or 0.0
+        moves = self.limits[self.mover].moves
+        to_go = None if moves is None else moves - self.made[self.mover] % moves
+        return MoveRequest(slot, self.board, clocks, to_go)
+
+    def take(self, result: PlayResult, margin: float) -> None:
+        """Apply the mover's result: play its move, or end the game.
+
+        Being late by up to `margin` seconds is forgiven.
+        """
+        player, limit, seconds = self.mover, self.limits[self.mover], result.seconds
+        left = self.left[player]
+        allowed = limit.movetime if limit.movetime is not None else left
+        if result.fault is None and allowed is not None and seconds > allowed + margin:
+            return self._lose("timeout", f"{seconds:.3f} s of {allowed:.3f}")
+        if result.move is None:
+            assert result.fault is not None, "a result without a move has a fault"
+            return self._lose(result.fault, result.detail)
+        if not self.board.is_legal(result.move):
+            return self._lose("illegal move", result.move.uci())
+        self.made[player] += 1
+        if left is not None:
+            left = max(0.0, left - seconds) + limit.increment
+            if limit.base is not None and limit.moves and self.made[player] % limit.moves == 0:
+                left += limit.base
+            self.left[player] = left
+        self.clocks.append(round(left or 0.0, 3))
+        self.moves.append(result.move.uci())
+        self.scores.append(_format_score(result.score, self.board.turn))
+        self.board.push(result.move)
+        self.end = self._over()
+        return None
+
+    def _lose(self, fault: str, detail: str) -> None:
+        """End the game against the player to move."""
+        self.forfeit, self.detail = "ab"[self.mover], detail
+        self.end = ("0-1" if self.board.turn == chess.WHITE else "1-0", fault)
+
+    def _over(self) -> tuple[str, str] | None:
+        """Return result and ending after a move, None while the game goes on."""
+        board = self.board
+        if not any(board.generate_legal_moves()):
+            lost = "0-1" if board.turn == chess.WHITE else "1-0"
+            return (lost, ENDINGS[MATE]) if board.is_check() else (DRAW, ENDINGS[STALEMATE])
+        if board.is_insufficient_material():
+            return DRAW, ENDINGS[MATERIAL]
+        if board.halfmove_clock >= FIFTY_MOVES:
+            return DRAW, ENDINGS[FIFTY]
+        if board.is_repetition(3):
+            return DRAW, ENDINGS[REPETITION]
+        return (DRAW, "adjudication") if 0 < self.max_plies <= board.ply() else None
+
+    def record(self) -> GameRecord:
+        """Return the finished game."""
+        assert self.end is not None, "only finished games are recorded"
+        return GameRecord(
+            game=self.number,
+            fen=self.opening.fen,
+            book=list(self.opening.moves),
+            moves=self.moves,
+            scores=self.scores,
+            clocks=self.clocks if all(limit.base is not None for limit in self.limits) else None,
+            result=self.end[0],
+            ending=self.end[1],
+            forfeit=self.forfeit,
+            detail=self.detail,
+        )
+
+
+def _format_score(score: Score | None, white: bool) -> str:
+    """Write a mover's score from White's view, as Lichess writes it in PGN."""
+    if score is None:
+        return ""
+    score = score if white else -score
+    mate = score.mate()
+    return f"{score.score(mate_score=0) / 100:.2f}" if mate is None else f"#{mate}"
 
 
 def play(
@@ -55,16 +201,17 @@ def play(
     """
     finished = set(done)
     numbers = deque(number for number in range(2 * len(openings)) if number not in finished)
-    left = 2 * len(openings) - len(finished)
-    if left <= 0:
+    if not numbers:
         return
     timed = any(player.limit.timed for player in players)
-    groups, width = _groups(players, concurrency, timed, left)
+    engines = any(player.evaluator is None for player in players)
+    if timed:  # without a core of its own, the referee would delay the engines
+        groups, width = min(len(numbers), concurrency or max(1, cores() - 1)), 1
+    else:
+        suited = 8 * cores() if engines else WIDTH
+        groups, width = 1, min(len(numbers), concurrency or suited)
     lock = threading.Lock()
     failed = threading.Event()
-
-    def halt() -> bool:
-        return failed.is_set() or stop()
 
     def next_number(oldest: int | None) -> int | None:
         with lock:
@@ -79,7 +226,8 @@ def play(
 
     def play_group() -> None:
         try:
-            _Group(players, openings, width, margin, max_plies).play(next_number, report_one, halt)
+            group = _Group(players, openings, width, margin, max_plies)
+            group.play(next_number, report_one, lambda: failed.is_set() or stop())
         except BaseException:
             failed.set()
             raise
@@ -96,27 +244,6 @@ def play(
             gc.unfreeze()
 
 
-def _groups(
-    players: tuple[Contestant, Contestant], concurrency: int, timed: bool, left: int
-) -> tuple[int, int]:
-    """Return the number of groups, and of games in each."""
-    if timed:
-        # without a core, the referee would delay the engines
-        return min(left, concurrency or max(1, cores() - 1)), 1
-    engines = any(player.evaluator is None for player in players)
-    return 1, min(left, concurrency or (8 * cores() if engines else WIDTH))
-
-
-def make_side(contestant: Contestant, width: int, patience: float) -> Side:
-    """Make a side of `width` slots.
-
-    An engine loses when it exceeds its time by `patience` seconds.
-    """
-    if contestant.evaluator is None:
-        return UciSide(contestant, width, patience)
-    return OwnSide(contestant, width)
-
-
 class _Group:
     """Up to `width` games side by side, and both players in them."""
 
@@ -130,10 +257,13 @@ class _Group:
     ) -> None:
         self.openings, self.width, self.margin, self.max_plies = openings, width, margin, max_plies
         self.limits = (players[0].limit, players[1].limit)
-        self.sides: list[Side] = []
+        self.sides: list[OwnSide | UciSide] = []
         for player in players:
-            patience = margin if player.limit.timed else PATIENCE
-            self.sides.append(make_side(player, width, patience))
+            if player.evaluator is None:
+                patience = margin if player.limit.timed else PATIENCE
+                self.sides.append(UciSide(player, width, patience))
+            else:
+                self.sides.append(OwnSide(player, width))
         self.games: dict[int, MatchGame] = {}
 
     def play(
@@ -165,38 +295,20 @@ class _Group:
             game = MatchGame(number, self.openings[number // 2], self.limits, self.max_plies)
             self.games[slot] = game
             for side in self.sides:
-                side.new_game(slot, game.board, number)
+                side.games[slot] = number
 
     def _round(self, pool: ThreadPoolExecutor, report: Callable[[GameRecord], None]) -> None:
         """Ask for a move in every game."""
-        asked = [
-            [slot for slot, game in self.games.items() if game.mover == player] for player in (0, 1)
-        ]
-        futures = [
-            pool.submit(side.play, [self.games[slot].request(slot) for slot in slots])
-            if slots
-            else None
+        asked: list[list[int]] = [[], []]
+        for slot, game in self.games.items():
+            asked[game.mover].append(slot)
+        answers = [
+            (slots, pool.submit(side.play, [self.games[slot].request(slot) for slot in slots]))
             for side, slots in zip(self.sides, asked, strict=True)
+            if slots
         ]
-        for slots, future in zip(asked, futures, strict=True):
-            for slot, result in zip(slots, future.result() if future else [], strict=True):
+        for slots, answer in answers:
+            for slot, result in zip(slots, answer.result(), strict=True):
                 self.games[slot].take(result, self.margin)
         for slot in sorted(slot for slot, game in self.games.items() if game.end is not None):
             report(self.games.pop(slot).record())
-
-
-def pairs_to_decision(points: Sequence[float | None], config: SprtConfig) -> int | None:
-    """Return after how many pairs the test accepts H0 or H1, None if it is undecided.
-
-    `points` are A's of games 0, 1, 2 ..., None for an unfinished one. Pairs count in the order of
-    their numbers, not of their ends, since short games are not a fair sample of all.
-    """
-    counts = np.zeros(5, dtype=np.int64)
-    for pair in range(len(points) // 2):
-        first, second = points[2 * pair], points[2 * pair + 1]
-        if first is None or second is None:
-            return None
-        counts += pair_counts((first, second))
-        if verdict(llr(counts.tolist(), config), config) != "undecided":
-            return pair + 1
-    return None

@@ -10,6 +10,7 @@ Axes: B lines, P planes, A labels.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TextIO
 
@@ -111,16 +112,12 @@ def _score_moves(
     """
     # a copy: the evaluator reuses its memory
     logits_BA = np.array(evaluator(planes_of(boards))[0], dtype=np.float64)
-    lists = [
-        [move for move in board.legal_moves if move.promotion in (None, chess.QUEEN)]
-        for board in boards
-    ]
-    after = []
-    for board, moves in zip(boards, lists, strict=True):
-        for move in moves:
-            board.push(move)
+    lists, after = [], []
+    for board in boards:
+        lists.append([move for move in board.legal_moves if move.promotion in (None, chess.QUEEN)])
+        for move in lists[-1]:
             after.append(board.copy(stack=False))
-            board.pop()
+            after[-1].push(move)
     expected = -_balance(evaluator, after)
     start = 0
     for board, moves, logits_A in zip(boards, lists, logits_BA, strict=True):
@@ -144,9 +141,8 @@ def read_book(
 ) -> list[Opening]:
     """Read the openings of a file: a PGN (.pgn), or EPD or FEN, one per line.
 
-    Games of a PGN are read up to `plies` half-moves, 0 for all. `open_text` opens the file and may
-    decompress it (.pgn.zst). Raises BookError with the line or game that is unreadable, illegal or
-    already over.
+    Games of a PGN are read up to `plies` half-moves, 0 for all. `open_text` may decompress the file
+    (.pgn.zst). Raises BookError with the line or game that is unreadable, illegal or already over.
     """
     pgn = ".pgn" in (suffix.lower() for suffix in path.suffixes[-2:])
     try:
@@ -171,19 +167,16 @@ def _parse_epd(path: Path, text: str) -> Iterator[Opening]:
         words = line.split()
         if not words or words[0].startswith("#"):
             continue
-        counters = (
-            words[4:6]
-            if len(words) >= 6 and words[4].isdigit() and words[5].isdigit()
-            else ["0", "1"]
-        )
+        counters = words[4:6]
+        if len(counters) < 2 or not all(word.isdigit() for word in counters):
+            counters = ["0", "1"]
         yield _check(Opening(" ".join(words[:4] + counters)), f"{path}, line {number}")
 
 
 def _parse_pgn(path: Path, file: TextIO, plies: int) -> Iterator[Opening]:
     """Yield the main lines of a PGN's games."""
-    number = 0
-    while (game := chess.pgn.read_game(file)) is not None:
-        number += 1
+    games = iter(partial(chess.pgn.read_game, file), None)
+    for number, game in enumerate(games, 1):
         where = f"{path}, game {number}"
         if game.errors:
             raise BookError(f"{where}: {game.errors[0]}")
@@ -213,8 +206,7 @@ def choose(openings: list[Opening], count: int, *, seed: int = 0) -> list[Openin
     if count > len(openings):
         raise BookError(
             f"the book has {len(openings)} openings and {count} pairs are to be played: play fewer "
-            f"games, or take a"
-            " larger book"
+            f"games, or take a larger book"
         )
     order = np.random.Generator(np.random.PCG64(seed)).permutation(len(openings))
     return [openings[index] for index in order[:count]]

@@ -1,20 +1,21 @@
-"""The contestants of a match: this project's players, and UCI engines, behind one interface.
+"""The contestants of a match: this project's players, and UCI engines.
 
-A match holds `width` games at a time in slots. A *side* is one contestant in all of them. It is
-asked for its moves in several games at once, so a player makes one batch of them. Scores are
-centipawns, or moves to mate, from the mover's view.
+A match holds `width` games at a time in slots. A *side* is one contestant in all of them: an
+`OwnSide` or a `UciSide`. It has the games' numbers by slot in `games`, and is asked for its moves
+in several games at once, so a player makes one batch of them. Scores are centipawns, or moves to
+mate, from the mover's view.
 """
 
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import chess
 from chess.engine import Cp, Mate, Score
 
 from engine.evaluation.evaluator import Evaluator, centipawns
-from engine.match.config import Limit
+from engine.match import Limit
 from engine.player import Conditions, Play, Player, Request, Style
 from engine.player.clock import Control, Limits
 from engine.search import SearchConfig
@@ -81,22 +82,7 @@ class PlayResult(NamedTuple):
     """Details of the fault for people."""
 
 
-class Side(Protocol):
-    """A contestant in `width` games. Every method but `play` may do nothing."""
-
-    def new_game(self, slot: int, board: chess.Board, game: int) -> None:
-        """Begin a new game, of this number, in a slot."""
-        return
-
-    def play(self, requests: Sequence[MoveRequest]) -> list[PlayResult]:
-        """Return a move for each request, in their order."""
-
-    def close(self) -> None:
-        """Free memory and end processes."""
-        return
-
-
-class OwnSide(Side):
+class OwnSide:
     """A contestant of this project: one player with a tree for each slot, asked in one batch."""
 
     def __init__(
@@ -121,12 +107,12 @@ class OwnSide(Side):
             contestant.evaluator, style, games=width, pairs=not self.limit.timed, clock=clock
         )
         self.games: dict[int, int] = {}
+        """Numbers of the games by slot; with the seed they determine noise and draws."""
         if self.limit.timed:
             self.player.prepare()
 
-    def new_game(self, slot: int, board: chess.Board, game: int) -> None:
-        """Store the game's number, which with the seed determines noise and draws."""
-        self.games[slot] = game
+    def close(self) -> None:
+        """Do nothing; the trees go with the object."""
 
     def play(self, requests: Sequence[MoveRequest]) -> list[PlayResult]:
         """Ask for a move in all games at once, or in a single one in its time."""

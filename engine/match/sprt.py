@@ -57,15 +57,16 @@ class SprtConfig:
     """Probability that the sequential test accepts H0 when the difference is elo1."""
 
     def __post_init__(self) -> None:
-        if not -math.inf < self.elo0 < self.elo1 < math.inf:
-            raise SprtError(f"elo0 = {self.elo0:g} is not below elo1 = {self.elo1:g} and finite")
-        if not (0 < self.alpha < 1 and 0 < self.beta < 1 and self.alpha + self.beta < 1):
+        if not -1000 < self.elo0 < self.elo1 < 1000:
+            raise SprtError(
+                f"elo0 = {self.elo0:g} is not below elo1 = {self.elo1:g}, or they are not between "
+                f"-1000 and 1000"
+            )
+        if not (self.alpha > 0 and self.beta > 0 and self.alpha + self.beta < 1):
             raise SprtError(
                 f"alpha = {self.alpha:g} and beta = {self.beta:g} must be above 0, and below 1 "
                 f"together"
             )
-        if not -1000 < self.elo0 < self.elo1 < 1000:
-            raise SprtError("elo0 and elo1 must lie between -1000 and 1000")
 
     @property
     def lower(self) -> float:
@@ -102,9 +103,11 @@ def estimate(counts: Sequence[int]) -> Estimate:
     total, values, shares = _distribution(counts)
     mean = sum(value * share for value, share in zip(values, shares, strict=True))
     root = math.copysign(math.sqrt(max(0.0, 2 * total * _misfit(values, shares, 0.5))), mean - 0.5)
+    points = sum(index * count for index, count in enumerate(counts))
+    score = points / (sum(counts) * (len(counts) - 1))
     return Estimate(
-        score=_plain_score(counts),
-        elo=elo_of(_plain_score(counts)),
+        score=score,
+        elo=elo_of(score),
         elo_low=elo_of(_limit(total, values, shares, RAREST, mean)),
         elo_high=elo_of(_limit(total, values, shares, 1 - RAREST, mean)),
         los=_NORMAL.cdf(root),
@@ -140,11 +143,20 @@ def pair_counts(scores: Sequence[float]) -> tuple[int, int, int, int, int]:
     return counts[0], counts[1], counts[2], counts[3], counts[4]
 
 
-def _plain_score(counts: Sequence[int]) -> float:
-    """Return the points per game."""
-    return sum(index * count for index, count in enumerate(counts)) / (
-        sum(counts) * (len(counts) - 1)
-    )
+def pairs_to_decision(points: Sequence[float | None], config: SprtConfig) -> int | None:
+    """Return after how many pairs the test accepts H0 or H1, None if it is undecided.
+
+    `points` are A's of games 0, 1, 2 ..., None for an unfinished one. Pairs count in the order of
+    their numbers, not of their ends, since short games are not a fair sample of all.
+    """
+    counts = [0] * 5
+    for pair, (first, second) in enumerate(zip(points[::2], points[1::2], strict=False), 1):
+        if first is None or second is None:
+            return None
+        counts[round(2 * (first + second))] += 1
+        if verdict(llr(counts, config), config) != "undecided":
+            return pair
+    return None
 
 
 def _distribution(counts: Sequence[int]) -> tuple[float, list[float], list[float]]:
@@ -207,7 +219,6 @@ def _limit(
     It lies between the mean and `end`.
     """
     allowed = _NORMAL.inv_cdf(0.975) ** 2 / 2
-
     if (end - mean) * (end - 0.5) <= 0:
         return end  # the mean lies outside the range of scores
     inside, outside = mean, end

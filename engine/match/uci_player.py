@@ -15,8 +15,8 @@ import chess
 import chess.engine
 
 from engine.cores import cores
-from engine.match.config import Limit, PlayerError
-from engine.match.players import Contestant, MoveRequest, PlayResult, Side
+from engine.match import Limit, PlayerError
+from engine.match.players import Contestant, MoveRequest, PlayResult
 
 STARTING_SECONDS = 60.0
 """Timeout of an engine's start."""
@@ -72,20 +72,17 @@ async def _new_game(engine: chess.engine.SimpleEngine, game: int) -> None:
     await protocol.ping()
 
 
-class UciSide(Side):
+class UciSide:
     """A UCI engine in `width` games."""
 
     def __init__(self, player: Contestant, width: int, patience: float) -> None:
         self.player, self.patience = player, patience
         self.engines: list[chess.engine.SimpleEngine | None] = [None] * width
-        self.games: list[int] = [0] * width
+        self.games: dict[int, int] = {}
+        """Numbers of the games by slot; a process is started when it is first asked for a move."""
         self.ready: list[int | None] = [None] * width
         """The game for which each slot's process is ready."""
         self.pool = ThreadPoolExecutor(min(cores(), width), thread_name_prefix="engine")
-
-    def new_game(self, slot: int, board: chess.Board, game: int) -> None:
-        """Begin a game; the engine itself is started when it is first asked for a move."""
-        self.games[slot] = game
 
     def play(self, requests: Sequence[MoveRequest]) -> list[PlayResult]:
         """Ask as many engines at once as there are cores."""
@@ -100,17 +97,18 @@ class UciSide(Side):
 
     def _play(self, request: MoveRequest) -> PlayResult:
         """Ask for one move; an error becomes a result with a fault."""
+        slot = request.slot
         try:
-            engine = self._engine_of(request.slot)
+            engine = self._engine_of(slot)
         except (PlayerError, chess.engine.EngineError) as error:
-            return self._failed(request.slot, 0.0, "crash", str(error))
+            return self._failed(slot, 0.0, "crash", str(error))
         except TimeoutError:
-            return self._failed(request.slot, 0.0, "timeout", "not ready for a new game")
+            return self._failed(slot, 0.0, "timeout", "not ready for a new game")
         begun = time.perf_counter()
         question = engine.protocol.play(
             request.board,
             _engine_limit(self.player.limit, request),
-            game=self.games[request.slot],
+            game=self.games[slot],
             info=chess.engine.INFO_SCORE,
         )
         future = asyncio.run_coroutine_threadsafe(question, engine.protocol.loop)
@@ -125,13 +123,12 @@ class UciSide(Side):
         else:
             seconds = time.perf_counter() - begun
             if played.move and request.board.is_legal(played.move):
-                score = (
-                    played.info["score"].pov(request.board.turn) if "score" in played.info else None
-                )
-                return PlayResult(played.move, score, seconds)
+                score = played.info.get("score")
+                mine = score.pov(request.board.turn) if score else None
+                return PlayResult(played.move, mine, seconds)
             fault, detail = "illegal move", "no move in its answer"
         future.cancel()
-        return self._failed(request.slot, time.perf_counter() - begun, fault, detail)
+        return self._failed(slot, time.perf_counter() - begun, fault, detail)
 
     def _engine_of(self, slot: int) -> chess.engine.SimpleEngine:
         """Return the slot's engine, started and ready; this does not count on its clock."""

@@ -1,25 +1,42 @@
 """Self-play: many games side by side, each to its end, with the result of the search of every move.
 
 A game that ends hands its slot to the next game number, so that the evaluator's batches stay full.
-A game depends on the seed, its number, the settings and the evaluator alone: it is the same at any
-width.
+Each game draws random numbers from its own generator, seeded by the seed and its number, in a fixed
+order: first those that apply to the whole game, then one per half-move. So a game depends on the
+seed, its number, the settings and the evaluator alone: it is the same at any width.
 
-Axes: N slots.
+Axes: N slots, M moves of a position.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import chess
 import numpy as np
+from numpy.typing import NDArray
 
-from engine.board.position import COUNTERS, HALFMOVE_MASK, Position, from_fen
+from engine.board import rules
+from engine.board.position import COUNTERS, HALFMOVE_MASK, TURN, Position, from_fen
+from engine.board.rules import MATE
 from engine.errors import UserError
 from engine.evaluation.evaluator import Evaluator
 from engine.progress import Stop, never
-from engine.search import Search, SearchConfig
-from engine.selfplay.game import RESIGNED, TOO_LONG, UNEVENTFUL, Game, read_search, sample_move
+from engine.search import Root, Search, SearchConfig
 
+TOO_LONG, RESIGNED, UNEVENTFUL = 64, 65, 66
+"""Endings beside those of engine.board.rules: stopped at `most_plies`, resigned by the side to
+move, stopped at `draw_halfmoves`."""
+
+ENDINGS = {
+    **rules.ENDINGS,
+    TOO_LONG: "too long",
+    RESIGNED: "resignation",
+    UNEVENTFUL: "halfmove clock",
+}
+"""Names of all endings."""
+
+SAMPLED_TEMPERATURE = 0.7
+"""Temperature of moves that are drawn without search, on top of the search's policy temperature."""
 MIN_TEMPERATURE = 0.1
 """Temperature below which the best move is played."""
 RESIGN_PLIES = 20
@@ -60,17 +77,11 @@ class SelfPlayConfig:
 
     def __post_init__(self) -> None:
         """Raise SelfPlayError for values out of range."""
-        for name, least in {
-            "width": 1,
-            "sampled_plies": 0,
-            "opening_plies": 0,
-            "most_plies": 1,
-            "draw_halfmoves": 0,
-        }.items():
-            if getattr(self, name) < least:
-                raise SelfPlayError(f"{name} must be at least {least}, not {getattr(self, name)}")
-        if not 0.0 <= self.cooling_plies < float("inf"):
-            raise SelfPlayError(f"cooling_plies must be 0 or more, not {self.cooling_plies}")
+        for name in ("sampled_plies", "opening_plies", "cooling_plies", "draw_halfmoves"):
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise SelfPlayError(f"{name} must be 0 or more, not {getattr(self, name)}")
+        if self.width < 1 or self.most_plies < 1:
+            raise SelfPlayError("width and most_plies must be at least 1")
         if not 0.0 <= self.resign < 1.0:
             raise SelfPlayError(f"resign must be 0 or more and below 1, not {self.resign}")
 
@@ -84,6 +95,70 @@ class SelfPlayConfig:
             return 1.0
         cooled = 0.5 ** ((late + 1) / self.cooling_plies) if self.cooling_plies > 0.0 else 0.0
         return cooled if cooled >= MIN_TEMPERATURE else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class SearchResult:
+    """The moves with a share of the improved policy after a search, likeliest by prior first."""
+
+    labels: NDArray[np.uint16]  # [M]
+    promotions: NDArray[np.uint8]  # [M] python-chess piece type, 0 for none
+    shares: NDArray[np.float32]  # [M] of the improved policy, all of them above 0; they sum to one
+    value: float
+    """The root's value for the mover, in [-1, 1]: the mean of all simulations."""
+    best_value: float
+    """The value of the move with the largest share, which errs less than the mean."""
+    simulations: int
+    """Simulations in the tree, those kept from the move before included."""
+
+
+@dataclass(slots=True)
+class Game:
+    """A game of self-play."""
+
+    number: int
+    start: Position
+    """Position before the first move."""
+    rng: np.random.Generator
+    sampled: int
+    """Half-moves at the beginning that are drawn from the policy."""
+    resign_disabled: bool
+    """Whether resigning is off in this game."""
+    labels: list[int] = field(default_factory=list)
+    """Moves so far, from the mover's side."""
+    promotions: list[int] = field(default_factory=list)
+    searches: list[SearchResult | None] = field(default_factory=list)
+    """The search of each move; None for a move drawn without search."""
+    lost_in_a_row: list[int] = field(default_factory=lambda: [0, 0])
+    """Consecutive moves that seemed lost: of the side that began, and of the other."""
+    resign_ply: int | None = None
+    """Half-moves after which the side to move would have resigned, if resigning is off in this
+    game."""
+    ending: int | None = None
+    """A code of ENDINGS; None while the game goes on."""
+    result: int = 0
+    """+1 White won, 0 draw, -1 Black won."""
+
+    @property
+    def plies(self) -> int:
+        """Half-moves so far."""
+        return len(self.labels)
+
+    @property
+    def resign_was_wrong(self) -> bool:
+        """Return whether the side that would have resigned did not lose."""
+        return self.resign_ply is not None and self.result != self._loss_after(self.resign_ply)
+
+    def finish(self, ending: int) -> "Game":
+        """Set how the game ended; after a mate or a resignation the side to move has lost."""
+        self.ending = ending
+        self.result = self._loss_after(self.plies) if ending in (MATE, RESIGNED) else 0
+        return self
+
+    def _loss_after(self, plies: int) -> int:
+        """Return the result in which the side to move after so many half-moves loses."""
+        white = bool(self.start[TURN] == 0) == (plies % 2 == 0)
+        return -1 if white else 1
 
 
 def play_games(
@@ -130,10 +205,8 @@ class _Slots:
         for number in numbers:
             start = self.starts[number % len(self.starts)]
             rng = np.random.Generator(np.random.PCG64((self.seed % 2**64, number)))
-            sampled, resign_disabled = (
-                int(rng.integers(self.config.sampled_plies + 1)),
-                bool(rng.random() < RESIGN_DISABLED_SHARE),
-            )
+            sampled = int(rng.integers(self.config.sampled_plies + 1))
+            resign_disabled = bool(rng.random() < RESIGN_DISABLED_SHARE)
             game = Game(number, start, rng, sampled, resign_disabled)
             self.search.start(slot, start, game=number)
             ending = self.search.outcome(slot)
@@ -154,16 +227,18 @@ class _Slots:
         labels, promotions = self.search.choose(slots, temperature=temperatures)
         for index, game in enumerate(games):
             slot, label, promotion = int(slots[index]), int(labels[index]), int(promotions[index])
-            root, drawn = self.search.root(slot), game.rng.random()
+            root, drawn, searched = self.search.root(slot), game.rng.random(), None
             if samples[index]:
                 if root.mate <= 0:
                     label, promotion = sample_move(root, drawn)
-                game.add(label, promotion, None)
             elif self._resigns(game, root.value):
                 yield slot, self.games.pop(slot).finish(RESIGNED)
                 continue
             else:
-                game.add(label, promotion, read_search(root, label, promotion))
+                searched = read_search(root, label, promotion)
+            game.labels.append(label)
+            game.promotions.append(promotion)
+            game.searches.append(searched)
             self.search.play(slot, label, promotion)
             ending = self._ending(slot)
             if ending is not None:
@@ -173,7 +248,11 @@ class _Slots:
         """Return whether the mover resigns; where resigning is off, store when it would have."""
         if not self.config.resign > 0.0 or game.plies < RESIGN_PLIES:
             return False
-        if not game.seems_lost(value, self.config.resign, RESIGN_MOVES):
+        side = game.plies % 2
+        game.lost_in_a_row[side] = (
+            game.lost_in_a_row[side] + 1 if -value > self.config.resign else 0
+        )
+        if game.lost_in_a_row[side] < RESIGN_MOVES:
             return False
         if game.resign_disabled and game.resign_ply is None:
             game.resign_ply = game.plies
@@ -191,3 +270,39 @@ class _Slots:
             if quiet >= self.config.draw_halfmoves:
                 return UNEVENTFUL
         return None
+
+
+def read_search(root: Root, label: int, promotion: int) -> SearchResult:
+    """Return the result of the search of a root where (label, promotion) was chosen.
+
+    Proven losses get no share, whatever their visits, unless all moves lose. Without any share, as
+    at a mate found without a simulation, the chosen move gets all of it.
+    """
+    lost_M, shares_M = root.proven == -1, root.improved
+    if not lost_M.all():
+        shares_M = np.where(lost_M, np.float32(0.0), shares_M)
+    if root.mate > 0 or not shares_M.sum() > 0.0:
+        chosen_M = (root.labels == label) & (root.promotions == promotion)
+        shares_M = chosen_M.astype(np.float32)
+    kept_M, best = shares_M > 0.0, int(shares_M.argmax())
+    return SearchResult(
+        labels=root.labels[kept_M],
+        promotions=root.promotions[kept_M],
+        shares=shares_M[kept_M] / shares_M.sum(),
+        value=root.value,
+        best_value=root.value_at(best),
+        simulations=root.simulations,
+    )
+
+
+def sample_move(root: Root, drawn: float) -> tuple[int, int]:
+    """Sample (label, promotion) from a root's priors by a number in 0..1; avoid proven losses.
+
+    The priors are taken at SAMPLED_TEMPERATURE.
+    """
+    open_M = root.proven != -1
+    weights_M = root.priors.astype(np.float64) ** (1.0 / SAMPLED_TEMPERATURE)
+    passed_M = np.cumsum(weights_M * (open_M | ~open_M.any()))
+    at = int(np.searchsorted(passed_M, drawn * passed_M[-1], side="right"))
+    index = min(at, len(passed_M) - 1)
+    return int(root.labels[index]), int(root.promotions[index])

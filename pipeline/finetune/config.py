@@ -8,7 +8,6 @@ from typing import Annotated
 from pydantic import Field
 
 from engine.match.sprt import SprtConfig
-from engine.search import SearchConfig
 from model.settings import Count, Positive, Share, settings
 from model.training.config import TrainConfig
 from pipeline.errors import ConfigError
@@ -22,20 +21,9 @@ Games = Annotated[int, Field(ge=2, multiple_of=2)]
 """Games come in pairs, one with each color."""
 
 
-def default_explore() -> ExploreConfig:
-    """Return the default settings of EXPLORE.
-
-    Positions are searched with four times the simulations of a match, because 16 weakened the
-    network (docs/findings.md).
-    """
-    search = SearchConfig(
-        algorithm="gumbel",
-        simulations=256,
-        max_considered_actions=16,
-        policy_temperature=1.0,
-        value_scale=1.0,
-        rescale_values=False,
-    )
+def _explore() -> ExploreConfig:
+    # four times the simulations of a match: 16 weakened the network (docs/findings.md)
+    search = replace(ExploreConfig().search, simulations=256, max_considered_actions=16)
     return ExploreConfig(games=4000, count=48_000, search=search)
 
 
@@ -115,7 +103,7 @@ class FinetuneConfig:
     """Share of `explore.games` that a generation plays."""
     near_share: Share = 0.0
     """Share of `explore.count` that is searched one to four random moves off people's positions."""
-    explore: ExploreConfig = field(default_factory=default_explore)
+    explore: ExploreConfig = field(default_factory=_explore)
     """EXPLORE: how many positions are searched, how, and by whom; the shares decide on the
     source."""
     train: TrainConfig = field(default_factory=default_training)

@@ -9,7 +9,8 @@ network.
 import logging
 import textwrap
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,23 +23,21 @@ from pipeline.dataset.dataset import Dataset
 from pipeline.errors import ConfigError, DatasetError, Stopped
 from pipeline.executors.local import LOCAL, engine_of
 from pipeline.finetune.config import FREE_TO_CHANGE, FinetuneConfig
-from pipeline.finetune.control import write_seed
-from pipeline.finetune.gate import decide
-from pipeline.finetune.outputs import BEST, lineage, reasons, refresh, row, table
-from pipeline.finetune.stages import DEFAULT_STAGES, Stage
+from pipeline.finetune.stages import DEFAULT_STAGES, Stage, StageContext, decide, write_seed
 from pipeline.finetune.state import (
+    BEST,
     FORMAT_VERSION,
     FinetuneError,
     Generation,
-    StageContext,
     Verdict,
     checkpoint_of,
     folder_of,
     publish_state,
     read_state,
+    refresh,
+    table,
 )
 from pipeline.finetune.teacher import (
-    Teacher,
     apply,
     choose_teacher,
     latest_teacher,
@@ -95,9 +94,7 @@ def require(config: FinetuneConfig, human: Sequence[Path]) -> None:
         )
     if config.train.teach == "none" and not human:
         raise ConfigError("teach none trains on human rows alone: name datasets with --positions")
-    if config.explore.device == ONNX and any(
-        find_spec(package) is None for package in ("onnx", "onnxscript")
-    ):
+    if config.explore.device == ONNX and not (find_spec("onnx") and find_spec("onnxscript")):
         raise ConfigError(
             "the device onnx needs the packages of an export: pip install 'fianchetto[onnx]'"
         )
@@ -144,13 +141,11 @@ class _Loop:
         self.state = read_state(out)
         self.mark = time.monotonic()
         """Start of the time that is not yet counted."""
-        self.settings: dict[int, FinetuneConfig] = {}
-        """Settings of each generation so far."""
 
     def run(self) -> dict[str, Any]:
         """Run stages until the generations or the minutes are over, or `stop` returns True."""
         refresh(self.out, self.state)
-        why = "finished"
+        why, best = "finished", self.out / BEST
         try:
             while (generation := self.state.current(self.config.generations)) is not None:
                 if self._halted():
@@ -158,43 +153,48 @@ class _Loop:
                 self._advance(generation)
         except Stopped:
             if self.stop():
-                best = self.out / BEST
                 raise Stopped(
                     f"stopped; {best} is the best so far: run the same command to continue"
                 ) from None
             why = "its minutes are over"
             if len(self.state.decided) < 2:
-                raise self._nothing_gained() from None
+                is_trained = any("train" in one.stages for one in self.state.generations)
+                done = (
+                    "one candidate was trained and not measured"
+                    if is_trained
+                    else "nothing was trained"
+                )
+                raise Stopped(
+                    f"{done} in {self.config.minutes:g} minutes; {best} is the supervised network",
+                    remedy="add minutes, and run the same again to continue",
+                    code="too-short",
+                ) from None
         finally:
             publish_state(self.out, self.state)  # with the time of a stage that is not done
         return self._result(why)
 
-    def _nothing_gained(self) -> Stopped:
-        """Return the error of a loop that measured no candidate within its minutes."""
-        is_trained = any("train" in one.stages for one in self.state.generations)
-        done = "one candidate was trained and not measured" if is_trained else "nothing was trained"
-        return Stopped(
-            f"{done} in {self.config.minutes:g} minutes; {self.out / BEST} is the supervised "
-            f"network",
-            remedy="add minutes, and run the same again to continue",
-            code="too-short",
-        )
-
-    def _resolve_settings(self, number: int) -> FinetuneConfig:
+    def _settings(self, number: int) -> FinetuneConfig:
         """Return a generation's settings; with `teach` auto, two players are compared first."""
-        if number not in self.settings:
-            self.settings[number] = self._choose(number)
-        return self.settings[number]
-
-    def _choose(self, number: int) -> FinetuneConfig:
-        """Choose a generation's settings by the network that it starts from."""
         teach, explore = self.config.train.teach, self.config.explore
         if teach in ("auto", "value") and not explore.uses_network:
             return teach_by_hand(self.config, self._count_rows())
         if not number or teach != "auto" or self.config.sources.keys() == {"games"}:
             return self.config
         best = self.state.best_before(number)
-        teacher = read_teacher(folder_of(self.out, best)) or self._compare_players(number, best)
+        folder, checkpoint = folder_of(self.out, best), checkpoint_of(self.out, best)
+        teacher = read_teacher(folder)
+        if teacher is None:
+            self.mark = time.monotonic()
+            with self._counted():
+                teacher = choose_teacher(
+                    checkpoint,
+                    self.human,
+                    folder,
+                    device=explore.device,
+                    progress=self._ticks(number, "teacher"),
+                    stop=self._halted,
+                )
+            LOG.info("%s: %s", checkpoint, teacher.text)
         return apply(teacher, self.config, self._count_rows())
 
     def _count_rows(self) -> int:
@@ -202,67 +202,46 @@ class _Loop:
         opened = map(Dataset.open, self.human)
         return sum(one.count("train") for one in opened if not one.has_engine_moves)
 
-    def _compare_players(self, number: int, best: int) -> Teacher:
-        """Compare generation `best` with the hand-written player, and count the time."""
-
-        def tick(one: Tick) -> None:
-            self.progress(replace(one, stage=f"generation {number}: teacher"))
-
-        checkpoint = checkpoint_of(self.out, best)
-        self.mark = time.monotonic()
-        try:
-            teacher = choose_teacher(
-                checkpoint,
-                self.human,
-                folder_of(self.out, best),
-                device=self.config.explore.device,
-                progress=tick,
-                stop=self._halted,
-            )
-        finally:
-            self.state.seconds += time.monotonic() - self.mark
-            self.mark = time.monotonic()
-        LOG.info("%s: %s", checkpoint, teacher.text)
-        return teacher
-
     def _halted(self) -> bool:
         """Return whether a stage must stop: it was asked to, or its minutes are over."""
         minutes = self.config.minutes
         spent = self.state.seconds + time.monotonic() - self.mark
         return self.stop() or (minutes is not None and spent >= 60 * minutes)
 
+    @contextmanager
+    def _counted(self, seconds: dict[str, float] | None = None, name: str = "") -> Iterator[None]:
+        """Add the time since `mark` to the loop's and to a stage's seconds at the end."""
+        try:
+            yield
+        finally:
+            spent = time.monotonic() - self.mark
+            self.mark += spent
+            self.state.seconds += spent
+            if seconds is not None:
+                seconds[name] = seconds.get(name, 0.0) + spent
+
     def _advance(self, generation: Generation) -> None:
         """Run the next stage of a generation, or decide on its candidate."""
         name = generation.next_stage
-        if name is None:
-            generation.verdict = self._decide(generation)
+        if name is None and not generation.number:
+            generation.verdict = Verdict(promoted=True, reason="the supervised checkpoint")
+        elif name is None:
+            supervised, most = self.state.figures(0, "eval"), self.config.gate.max_top1_drop
+            generation.verdict = decide(generation.stages, supervised, most)
+            LOG.info("generation %d: %s", generation.number, generation.verdict.reason)
         else:
-            context = self._context(generation)
+            context = self._context(generation.number)
             context.folder.mkdir(parents=True, exist_ok=True)
+            ticks = self._ticks(context.number, STAGE_NAMES[name])
             self.mark = time.monotonic()
-            try:
-                figures = self.stages[name](
-                    context, self._ticks(context.number, name), self._halted
-                )
-            finally:
-                spent = time.monotonic() - self.mark
-                self.mark += spent
-                self.state.seconds += spent
-                generation.seconds[name] = generation.seconds.get(name, 0.0) + spent
+            with self._counted(generation.seconds, name):
+                figures = self.stages[name](context, ticks, self._halted)
             generation.stages[name] = figures
         publish_state(self.out, self.state)
         refresh(self.out, self.state)
 
-    def _decide(self, generation: Generation) -> Verdict:
-        if not generation.number:
-            return Verdict(promoted=True, reason="the supervised checkpoint")
-        supervised = self.state.generations[0].stages["eval"]
-        verdict = decide(generation.stages, supervised, self.config.gate.max_top1_drop)
-        LOG.info("generation %d: %s", generation.number, verdict.reason)
-        return verdict
-
-    def _context(self, generation: Generation) -> StageContext:
-        number, best = generation.number, self.state.best
+    def _context(self, number: int) -> StageContext:
+        best = self.state.best
         return StageContext(
             number=number,
             folder=folder_of(self.out, number),
@@ -271,61 +250,49 @@ class _Loop:
             seed=checkpoint_of(self.out, 0),
             buffer=self._buffer(number),
             human=self.human,
-            config=self._resolve_settings(number),
+            config=self._settings(number),
             requested=self.config,
             lineage={"generation": number, "played_by": best, "seed_weights_sha256": self.weights},
-            spent=self.state.generations[best].stages.get("train", {}).get("spent", {}),
+            spent=self.state.figures(best, "train").get("spent", {}),
         )
 
     def _buffer(self, number: int) -> tuple[Path, ...]:
         """Return recent generations' self-play datasets with the same explorer and targets."""
-        mine, first = self._resolve_settings(number), max(1, number - self.config.buffer + 1)
-        alike = (
-            one
-            for one in range(first, number + 1)
-            if (theirs := self._resolve_settings(one)).train.teach == mine.train.teach
-            and theirs.explore.explorer == mine.explore.explorer
-        )
-        return tuple(
-            folder_of(self.out, one) / source
-            for one in alike
-            for source in self._resolve_settings(one).sources
-        )
+        mine, datasets = self._settings(number), list[Path]()
+        for one in range(max(1, number - self.config.buffer + 1), number + 1):
+            theirs = self._settings(one)
+            is_alike = theirs.train.teach == mine.train.teach
+            if is_alike and theirs.explore.explorer == mine.explore.explorer:
+                datasets += [folder_of(self.out, one) / source for source in theirs.sources]
+        return tuple(datasets)
 
     def _ticks(self, number: int, stage: str) -> Progress:
         """Return a progress function that adds the generation and the stage."""
-        name = f"generation {number}: {STAGE_NAMES[stage]}"
 
         def tick(one: Tick) -> None:
-            self.progress(
-                Tick(one.done, one.total, one.unit, {"generation": number, **one.values}, name)
-            )
+            values = {"generation": number, **one.values}
+            self.progress(replace(one, values=values, stage=f"generation {number}: {stage}"))
 
         return tick
 
     def _result(self, why: str) -> dict[str, Any]:
         """Return the best network's figures, a row per generation, and a text for the terminal."""
-        state = self.state
-        rows = [row(one) for one in state.decided]
-        found = latest_teacher(self.out)
-        decision = [] if found is None else [textwrap.indent(found.text, "    "), ""]
+        state, teacher = self.state, latest_teacher(self.out)
+        rows, lineage = [one.row() for one in state.decided], state.lineage()
+        decision = [] if teacher is None else [textwrap.indent(teacher.text, "    "), ""]
         best = f"best: generation {state.best}, in {self.out / BEST} ({why})"
         return {
             "out": str(self.out),
             "best": str(self.out / BEST),
             "generation": state.best,
             "generations": max(0, len(rows) - 1),
-            "against_seed": lineage(state)["against_seed"],
-            "against_control": lineage(state)["against_control"],
-            "eval": state.generations[state.best].stages.get("eval", {})
-            if state.generations
-            else {},
-            "seed_eval": state.generations[0].stages.get("eval", {}) if state.generations else {},
+            "against_seed": lineage["against_seed"],
+            "against_control": lineage["against_control"],
+            "eval": state.figures(state.best, "eval"),
+            "seed_eval": state.figures(0, "eval"),
             "rows": rows,
-            "teacher": None if found is None else to_jsonable_python(found),
+            "teacher": None if teacher is None else to_jsonable_python(teacher),
             "minutes": round(state.seconds / 60, 2),
             "ended": why,
-            "text": "\n".join(
-                [*decision, table(rows), "", *(f"- {line}" for line in reasons(rows)), "", best]
-            ),
+            "text": "\n".join([*decision, table(rows), "", best]),
         }

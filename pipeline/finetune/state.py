@@ -1,9 +1,9 @@
-"""The loop's progress: one JSON file, replaced whole when a stage is done, from which every other
-file is made.
+"""The loop's progress, and the files that are made from it whenever a stage is done.
 
-state.json      {format_version, seconds, generations: [{number, stages: {explore, train, arena,
-eval}, seconds: {stage: ...},
-                verdict: {promoted, undone, reason}}, ...]}
+state.json        {format_version, seconds, generations: [{number, stages: {explore, train, arena,
+                  eval}, seconds: {stage: ...}, verdict: {promoted, undone, reason}}, ...]}
+best/             the best network so far: an ordinary checkpoint, whose card has its lineage
+generations.csv   one row per generation
 
 Generation 0 is the supervised checkpoint: its only stage is eval, and it counts as promoted. A
 stage that is in `stages` is done; the first that is not comes next. The best network follows from
@@ -13,8 +13,9 @@ Stability: FORMAT_VERSION 2. Two runs of one loop differ in `seconds` and the ti
 only.
 """
 
+import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -22,18 +23,27 @@ from pydantic import Field, model_validator
 from pydantic_core import to_jsonable_python
 
 from engine.errors import UserError
-from engine.json_files import check, read_json
+from engine.json_files import check, parse_json, read_json
 from pipeline.dataset.files.manifest import Count, Number, Schema, Text
 from pipeline.dataset.files.shards import publish_json
-from pipeline.finetune.config import FinetuneConfig
+from pipeline.evaluation.render import publish_bytes
+from pipeline.matches.match import format_elo
+from pipeline.storage.tables import csv_text, markdown
 
 FORMAT_VERSION: Literal[2] = 2
-STATE, GENERATIONS = "state.json", "generations"
+STATE, GENERATIONS, CSV, BEST = "state.json", "generations", "generations.csv", "best"
 STAGES = ("explore", "train", "arena", "eval")
 """The stages of a generation in their order."""
 NOTHING_PROMOTED = (
     "Nothing was promoted: the best network is the supervised one, so they did not play each other."
 )
+GAMES = (
+    "games", "positions", "decisive_share", "mean_plies", "resignations", "played_on",
+    "false_resignations",
+)  # fmt: skip
+MATCH = ("games", "score", "elo", "elo_low", "elo_high")
+HUMAN = ("top1", "top3", "cross_entropy", "value_brier")
+"""Figures of a generation's games, matches and evaluation that its row has."""
 
 
 class FinetuneError(UserError):
@@ -62,9 +72,9 @@ class Generation(Schema):
         """Return the verdict as one word."""
         if self.verdict is None:
             return "under way"
-        return (
-            "promoted" if self.verdict.promoted else "undone" if self.verdict.undone else "rejected"
-        )
+        if self.verdict.promoted:
+            return "promoted"
+        return "undone" if self.verdict.undone else "rejected"
 
     @property
     def next_stage(self) -> str | None:
@@ -73,6 +83,23 @@ class Generation(Schema):
             return None  # there is no candidate to play or to measure
         stages = STAGES if self.number else ("eval",)
         return next((name for name in stages if name not in self.stages), None)
+
+    def row(self) -> dict[str, Any]:
+        """Return the row of generations.csv; None where a figure is unknown."""
+        games, training, arena, human = (self.stages.get(name, {}) for name in STAGES)
+        gate, seed, control = (arena.get(name) or {} for name in ("best", "seed", "control"))
+        row: dict[str, Any] = {"generation": self.number, "verdict": self.word}
+        row |= {name: games.get(name) for name in GAMES}
+        row |= {f"train_{name}": training.get(name) for name in ("step", "loss")}
+        row |= {f"gate_{name}": gate.get("sprt", {}).get(name) for name in ("verdict", "llr")}
+        row |= {f"gate_{name}": gate.get(name) for name in ("games", "score")}
+        row |= {f"seed_{name}": seed.get(name) for name in MATCH}
+        row |= {f"control_{name}": control.get(name) for name in MATCH}
+        if self.number == 0:
+            row |= {"seed_elo": 0.0, "seed_elo_low": 0.0, "seed_elo_high": 0.0}
+        row |= {name: human.get(name) for name in HUMAN}
+        row |= {f"seconds_{name}": self.seconds.get(name) for name in STAGES}
+        return row | {"reason": self.verdict.reason if self.verdict else ""}
 
 
 class State(Schema):
@@ -105,6 +132,10 @@ class State(Schema):
             (one.number for one in self.decided[:number] if one.word == "promoted"), default=0
         )
 
+    def figures(self, number: int, stage: str) -> dict[str, Any]:
+        """Return the figures of a stage, {} if it is not done."""
+        return self.generations[number].stages.get(stage, {}) if self.generations else {}
+
     def current(self, most: int | None) -> Generation | None:
         """Return the generation under way or a new one, None after `most` generations."""
         number = len(self.decided)
@@ -113,6 +144,26 @@ class State(Schema):
         if number == len(self.generations):
             self.generations.append(Generation(number=number, stages={}, seconds={}))
         return self.generations[number]
+
+    def lineage(self) -> dict[str, Any]:
+        """Return the best network's promotions, and its matches against both controls."""
+        promoted = [one.number for one in self.decided if one.word == "promoted"] or [0]
+        arena = self.figures(self.best, "arena")
+        strength = {
+            f"against_{one}": {name: arena[one][name] for name in MATCH} if arena.get(one) else None
+            for one in ("seed", "control")
+        }
+        return {"generation": self.best, "through": promoted, **strength}
+
+
+def folder_of(out: Path, number: int) -> Path:
+    """Return the folder of a generation."""
+    return out / GENERATIONS / f"{number:03}"
+
+
+def checkpoint_of(out: Path, number: int) -> Path:
+    """Return the folder of a generation's network; generation 0 is the supervised one."""
+    return folder_of(out, number) / "checkpoint" if number else out / "seed"
 
 
 def read_state(out: Path) -> State:
@@ -130,40 +181,49 @@ def publish_state(out: Path, state: State) -> None:
     publish_json(out, STATE, to_jsonable_python(state, inf_nan_mode="null"))
 
 
-def folder_of(out: Path, number: int) -> Path:
-    """Return the folder of a generation."""
-    return out / GENERATIONS / f"{number:03}"
+def refresh(out: Path, state: State) -> None:
+    """Rewrite best/ and generations.csv from the state, the best network first."""
+    promote(checkpoint_of(out, state.best), out / BEST, state.lineage())
+    rows = [one.row() for one in state.generations]
+    columns = list(rows[0]) if rows else ["generation"]
+    publish_bytes(out, CSV, csv_text(columns, rows).encode())
 
 
-def checkpoint_of(out: Path, number: int) -> Path:
-    """Return the folder of a generation's network; generation 0 is the supervised one."""
-    return folder_of(out, number) / "checkpoint" if number else out / "seed"
+def promote(source: Path, target: Path, origin: Mapping[str, Any]) -> None:
+    """Replace the checkpoint `target` by a copy of `source`; `target` loads at any moment.
+
+    `origin` goes into its card. Raises CheckpointError.
+    """
+    from model.checkpoint import CARD, DamagedFileError, delete_superseded, read_card, save_files
+
+    card = read_card(source)
+    entry = card["files"]["weights"]
+    with suppress(FileNotFoundError, ValueError, KeyError, TypeError):  # none yet, or a damaged one
+        held = parse_json((target / CARD).read_bytes())
+        if held["files"]["weights"]["sha256"] == entry["sha256"] and held["finetune"] == origin:
+            delete_superseded(target, held)  # again, if a process was killed before it did
+            return
+    data = (source / entry["name"]).read_bytes()
+    if hashlib.sha256(data).hexdigest() != entry["sha256"]:
+        raise DamagedFileError(f"{source / entry['name']} is not the file that the card describes")
+    target.mkdir(parents=True, exist_ok=True)
+    save_files(target, card | {"finished": True, "finetune": dict(origin)}, [("weights", data)])
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StageContext:
-    """The inputs of a stage."""
-
-    number: int
-    """Number of the generation; 0 is the supervised checkpoint."""
-    folder: Path
-    """Folder of the generation."""
-    candidate: Path
-    """Checkpoint of this generation, which TRAIN writes."""
-    best: Path
-    """Checkpoint of the best network so far."""
-    seed: Path
-    """The supervised checkpoint."""
-    buffer: tuple[Path, ...]
-    """Self-play datasets that TRAIN may read, the newest last."""
-    human: tuple[Path, ...]
-    """Human datasets."""
-    config: FinetuneConfig
-    """Settings of the generation."""
-    requested: FinetuneConfig
-    """The settings as requested, with which the control is trained."""
-    lineage: Mapping[str, Any]
-    """Origin of the data, for the manifest of the self-play dataset."""
-    spent: Mapping[str, float]
-    """How often the trainings that led to the best network have used each dataset's rows, by the
-    manifest's hash."""
+def table(rows: list[dict[str, Any]]) -> str:
+    """Return the generations as a Markdown table, and a line with the reason of each verdict."""
+    cells = []
+    for row in rows:
+        elo = [format_elo(row, name) for name in ("seed_", "control_")]
+        top1 = "" if row["top1"] is None else f"{row['top1']:.4f}"
+        cells.append([str(row["generation"]), row["verdict"], str(row["games"] or ""), *elo, top1])
+    titles = (
+        "generation|verdict|games|Elo against the seed (95 %)|against human rows alone (95 %)|"
+        "human top-1"
+    )
+    reasons = [
+        f"- generation {row['generation']}: {row['verdict']}: {row['reason']}"
+        for row in rows
+        if row["generation"]
+    ]
+    return "\n".join([markdown(titles, cells), "", *reasons])

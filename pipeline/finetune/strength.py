@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from engine.progress import Progress, Stop, never, silent
-from pipeline.finetune.control import find_control
-from pipeline.finetune.outputs import BEST
-from pipeline.finetune.state import NOTHING_PROMOTED, checkpoint_of, read_state
+from pipeline.finetune.stages import find_control
+from pipeline.finetune.state import BEST, NOTHING_PROMOTED, checkpoint_of, read_state
 from pipeline.matches.arena import play_matches
 from pipeline.matches.config import ArenaConfig, SideConfig
 from pipeline.storage.preflight import is_installed
@@ -30,22 +29,18 @@ def strength(
     """Play `tuned/best` at every simulation count against controls and engines.
 
     The controls are the supervised network and the one trained on human rows alone, where there is
-    one. Matches are written to `out`. The engine plays if it is installed, at each number of nodes.
-
-    Returns `rows` and `text` of `play_matches`, and `against_seed`, the first row, at equal
-    simulations. If nothing was promoted, the best network is the supervised one: that match is not
-    played, `against_seed` is None, and the text begins with NOTHING_PROMOTED. Raises what
-    `play_matches` raises.
+    one. The engine plays if it is installed, at each number of nodes. Returns `rows` and `text` of
+    `play_matches`, and `against_seed`, the first row, at equal simulations: None if nothing was
+    promoted, so that this match is not played, and the text begins with NOTHING_PROMOTED.
     """
     from model.checkpoint import read_card
 
-    supervised, promoted = (
-        read_card(tuned / name)["files"]["weights"]["sha256"] for name in ("seed", BEST)
-    )
+    cards = [read_card(tuned / name) for name in ("seed", BEST)]
+    supervised, promoted = (card["files"]["weights"]["sha256"] for card in cards)
     alike = supervised == promoted
     control = find_control(checkpoint_of(tuned, read_state(tuned).best))
-    controls = [] if alike else [tuned / "seed", *([] if control is None else [control])]
-    against = [SideConfig(who=str(one), simulations=simulations[0]) for one in controls]
+    controls = [] if alike else [tuned / "seed", control]
+    against = [SideConfig(who=str(one), simulations=simulations[0]) for one in controls if one]
     if hand_written:
         against.append(SideConfig(who="hand-written", simulations=hand_written))
     if engine and is_installed(engine):
@@ -58,7 +53,6 @@ def strength(
     result: dict[str, Any] = {"out": str(out), "rows": [], "text": ""}
     if pairings:
         result = play_matches(pairings, ArenaConfig(games=games), out, progress=progress, stop=stop)
-    result["against_seed"] = None if alike else result["rows"][0]
-    return (
-        result | {"text": f"{NOTHING_PROMOTED}\n\n{result['text']}".rstrip()} if alike else result
-    )
+    if alike:
+        result["text"] = f"{NOTHING_PROMOTED}\n\n{result['text']}".rstrip()
+    return result | {"against_seed": None if alike else result["rows"][0]}

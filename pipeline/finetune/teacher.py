@@ -26,14 +26,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.board.movegen import MOVE_PLANES
-from engine.board.rules import insufficient
+from engine.board.rules import FIFTY_MOVES, insufficient
 from engine.cores import cores
 from engine.evaluation.evaluator import Evaluator
 from engine.evaluation.handwritten import evaluate
 from engine.json_files import check, read_json
 from engine.progress import Progress, Stop, Tick, never, silent
 from engine.search import Search, SearchConfig
-from engine.selfplay.game import read_search
+from engine.selfplay.generate import read_search
 from pipeline.dataset.batches import Batches
 from pipeline.dataset.dataset import Dataset
 from pipeline.dataset.files.columns import BATCH_SENTINELS
@@ -41,7 +41,7 @@ from pipeline.dataset.files.manifest import Count, Number, Schema
 from pipeline.dataset.files.shards import Batch, publish_json
 from pipeline.dataset.files.stored_planes import row_positions
 from pipeline.errors import ConfigError, Stopped
-from pipeline.finetune.config import SMALLEST_SHARE, FinetuneConfig, default_explore
+from pipeline.finetune.config import SMALLEST_SHARE, FinetuneConfig
 from pipeline.finetune.state import GENERATIONS, FinetuneError
 from pipeline.selfplay.draw import FIRST_PLY, rank_equals
 from pipeline.training.export import export_once
@@ -59,24 +59,22 @@ SIMULATIONS = 64
 EVALUATED = 0.95
 """Share of the positions from which on the datasets' evaluations are the truth, in place of
 results."""
-FIFTY_MOVES = 100
-"""Half-moves without a capture or a pawn's move that end a game."""
 CURVE = 0.00368208
 """Slope of Lichess's logistic curve from centipawns to expected scores
 (lichess.org/page/accuracy)."""
 
-SETTINGS: Mapping[str, Any] = {
-    "human_share": 0.15,
-    "train.epochs": 1.5,
-    "train.learning_rate": 2e-3,
-    "train.value_weight": 1.0,
-    "train.results": False,
+HUMAN_SHARE = 0.15
+TRAIN: Mapping[str, Any] = {
+    "epochs": 1.5,
+    "learning_rate": 2e-3,
+    "value_weight": 1.0,
+    "results": False,
 }
 """Settings with which the hand-written player teaches, where they have their defaults
 (docs/log/2026-11-25.md)."""
 MANY_ROWS = 500_000
-MANY_ROWS_SETTINGS: Mapping[str, Any] = {"train.keep_policy": False, "train.learning_rate": 1e-3}
-"""Settings that differ from MANY_ROWS human rows on, since these rows still teach the policy."""
+TRAIN_ON_MANY = {**TRAIN, "keep_policy": False, "learning_rate": 1e-3}
+"""The same from MANY_ROWS human rows on, since these rows still teach the policy."""
 NEAR_SHARE, NEAR_SHARE_OF_MANY = 2 / 3, 0.3
 """Share of near positions among the searched ones, games excluded: by default, and from MANY_ROWS
 human rows on."""
@@ -115,24 +113,18 @@ class Teacher(Schema):
     @property
     def text(self) -> str:
         """Return the decision and its reason in two sentences."""
-        interval = (
-            "too few games for an interval"
-            if self.low is None
-            else f"{self.low:+.4f} to {self.high:+.4f}"
-        )
-        done = (
-            "The hand-written player teaches the value"
-            if self.teaches
-            else "No search teaches: the loop trains on human rows alone"
-        )
+        interval = "too few games for an interval"
+        if self.low is not None:
+            interval = f"{self.low:+.4f} to {self.high:+.4f}"
+        done = "No search teaches: the loop trains on human rows alone"
+        if self.teaches:
+            done = "The hand-written player teaches the value"
         truth = "the datasets' evaluations" if self.truth == "evaluations" else "the games' results"
         return (
             f"{done}. On {self.positions:,} held-out positions of {self.games:,} games, after "
-            f"{SIMULATIONS} "
-            f"simulations,\nits squared error of the expected score is {self.hand_written:.4f}, "
-            f"the network's "
-            f"{self.network:.4f} (difference\n{self.hand_written - self.network:+.4f}, "
-            f"{interval}), by {truth}."
+            f"{SIMULATIONS} simulations,\nits squared error of the expected score is "
+            f"{self.hand_written:.4f}, the network's {self.network:.4f} (difference\n"
+            f"{self.hand_written - self.network:+.4f}, {interval}), by {truth}."
         )
 
 
@@ -149,7 +141,7 @@ def choose_teacher(
 
     Raises ConfigError without held-out positions, and Stopped.
     """
-    held = draw_held_out(human)
+    held = draw_held_out(human, POSITIONS)
     network = _open(checkpoint, human, device, progress)
     count = len(held.games)
 
@@ -190,23 +182,21 @@ class HeldOut:
     results: NDArray[np.int8]  # [N] the game's result for the mover
 
 
-def draw_held_out(human: Sequence[Path], count: int = POSITIONS, seed: int = 0) -> HeldOut:
+def draw_held_out(human: Sequence[Path], count: int, seed: int = 0) -> HeldOut:
     """Draw positions of the validation splits, or else of the test splits.
 
     Positions belong to games, have at least two legal moves, and occur from half-move FIRST_PLY on.
     Raises ConfigError where no dataset has any.
     """
-    parts = [
-        part for number, folder in enumerate(human) for part in _sample(folder, number, count, seed)
-    ]
-    rows = (
-        {name: np.concatenate([part[name] for part in parts]) for name in parts[0]} if parts else {}
-    )
-    if not rows or not len(rows["game"]):
+    parts = list[Batch]()
+    for number, folder in enumerate(human):
+        parts += _sample(folder, number, count, seed)
+    if not any(len(part["game"]) for part in parts):
         raise ConfigError(
             "no held-out positions to choose a teacher by: ingest with a validation or test split, "
             "or set --teach"
         )
+    rows = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     order_R = np.random.Generator(np.random.PCG64(seed)).permutation(len(rows["game"]))
     by_game_R = order_R[np.argsort(rows["game"][order_R], kind="stable")]
     rank_R = np.empty(len(order_R), dtype=np.int64)
@@ -335,26 +325,29 @@ def teach_by_hand(config: FinetuneConfig, rows: int) -> FinetuneConfig:
     Settings that differ from the defaults stay. It searches with the search that was set, or with
     its own in place of the loop's default. The policy is left as it is.
     """
-    usual, explore, train = FinetuneConfig(generations=1), config.explore, config.train
-    search = explore.search
-    if search == default_explore().search:
-        search = replace(search, algorithm="puct", simulations=SIMULATIONS)
-    explore = replace(explore, explorer="hand-written", search=search)
-    many = rows >= MANY_ROWS
-    if config.near_share == usual.near_share:
-        near_share = NEAR_SHARE_OF_MANY if many else NEAR_SHARE
-        config = replace(config, near_share=near_share * (1.0 - config.games_share))
-    if explore.count == usual.explore.count:
-        people = max(1.0 - config.near_share - config.games_share, SMALLEST_SHARE)
-        count = min(
-            MAX_POSITIONS, POSITIONS_PER_ROW * rows, round(HUMAN_POSITIONS_PER_ROW * rows / people)
-        )
-        explore = replace(explore, count=max(1, count))
-    train = replace(train, teach="value")
-    for path, value in {**SETTINGS, **(MANY_ROWS_SETTINGS if many else {})}.items():
-        name = path.removeprefix("train.")
-        if name != path and getattr(train, name) == getattr(usual.train, name):
-            train = replace(train, **{name: value})
-        elif name == path and getattr(config, name) == getattr(usual, name):
-            config = replace(config, **{name: value})
-    return replace(config, explore=explore, train=train)
+    usual, many = FinetuneConfig(generations=1), rows >= MANY_ROWS
+    near_share = (NEAR_SHARE_OF_MANY if many else NEAR_SHARE) * (1.0 - config.games_share)
+    changes: dict[str, Any] = {"near_share": near_share, "human_share": HUMAN_SHARE}
+    config = _replace_defaults(config, usual, changes)
+    people = max(1.0 - config.near_share - config.games_share, SMALLEST_SHARE)
+    from_people = round(HUMAN_POSITIONS_PER_ROW * rows / people)
+    count = max(1, min(MAX_POSITIONS, POSITIONS_PER_ROW * rows, from_people))
+    own_search = replace(usual.explore.search, algorithm="puct", simulations=SIMULATIONS)
+    changes = {"count": count, "search": own_search}
+    explore = _replace_defaults(config.explore, usual.explore, changes)
+    train = _replace_defaults(config.train, usual.train, TRAIN_ON_MANY if many else TRAIN)
+    return replace(
+        config,
+        explore=replace(explore, explorer="hand-written"),
+        train=replace(train, teach="value"),
+    )
+
+
+def _replace_defaults(settings: Any, usual: Any, changes: Mapping[str, Any]) -> Any:
+    """Return settings with the changes of those that have their defaults."""
+    found = {
+        name: value
+        for name, value in changes.items()
+        if getattr(settings, name) == getattr(usual, name)
+    }
+    return replace(settings, **found)

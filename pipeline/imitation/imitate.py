@@ -14,23 +14,23 @@ Each step resumes or reuses the work of an earlier call, so repeat the call afte
 
 import logging
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from engine.errors import UserError
-from engine.progress import Progress, Stop, Tick, never, silent
+from engine.progress import Progress, Stop, never, silent
 from pipeline.dataset.dataset import LATEST, NONE, Dataset
 from pipeline.dataset.files.shards import read_manifest
 from pipeline.dataset.join import join
-from pipeline.errors import ConfigError, DamagedError, DatasetError
+from pipeline.errors import ConfigError, DamagedError, DatasetError, Stopped
+from pipeline.evaluation.game_texts import add_game_tags
+from pipeline.imitation import measure
 from pipeline.imitation.page import write_imitation
-from pipeline.imitation.report import report_imitation
 from pipeline.imitation.tune import tune
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
@@ -88,106 +88,110 @@ def imitate(
             code="taken",
         )
     JobFolder(report, IMITATION_REPORT, ConfigError).check()
-    at = partial(_stage, progress)
-    config = IngestConfig(
-        player=tuple(players), test_share=0.0, val_share=VALIDATION_SHARE, planes="compact"
-    )
+
+    def at(stage: str) -> Progress:
+        return lambda tick: progress(replace(tick, stage=stage))
+
     with folder.held():
         folder.claim({"player": list(players)}, has_results=work.exists())
-        page = _hold_out(sources, config, work, at("games"), stop)
-        player = _describe_player(players, work)
+        held_out = _hold_out(sources, players, work, at("games"), stop)
+        training_set = Dataset.open(work / "training_set")
+        player = _describe_player(players, training_set)
         if player["games"] < FEW:
             LOG.warning(
                 "%d games are few: expect some of the openings, and hardly more "
                 "(docs/guides/imitate.md)",
                 player["games"],
             )
-        chosen = tune(work / "training_set", base, out, player, at("training"), stop)
+        chosen = tune(training_set, base, out, player, at("training"), stop)
         folder.finish()
-    measured = {"base": base, "imitation": out} | (
-        {} if stranger is None else {"stranger": stranger}
-    )
-    result = report_imitation(measured, work / "training_set", list(sources), at("report"), stop)
-    result |= {
-        "player": player,
-        "held_out": page["held_out"],
-        "chosen": chosen,
-        "seconds": chosen.pop("seconds"),
-    }
+    measured = {"base": base, "imitation": out}
+    if stranger is not None:
+        measured["stranger"] = stranger
+    result = _measure_networks(measured, training_set, sources, at("report"), stop)
+    result |= {"player": player, "held_out": held_out, "seconds": chosen.pop("seconds")}
+    result["chosen"] = chosen
     write_imitation(result, report)
     return result
 
 
-def _stage(progress: Progress, name: str) -> Progress:
-    """Return a progress callback that names the part of the work."""
-
-    def show(tick: Tick) -> None:
-        progress(replace(tick, stage=name))
-
-    return show
-
-
-def _ingest(
-    sources: Sequence[str], out: Path, config: IngestConfig, progress: Progress, stop: Stop
-) -> None:
-    """Ingest the games; those before the damage of an archive are used."""
-    with suppress(DamagedError):
-        ingest(sources, out, config, workers=1, progress=progress, stop=stop)
-
-
 def _hold_out(
-    sources: Sequence[str], config: IngestConfig, work: Path, progress: Progress, stop: Stop
-) -> dict[str, Any]:
-    """Ingest the games and hold the newest out; return the entry of the training set's page.
+    sources: Sequence[str], players: Sequence[str], work: Path, progress: Progress, stop: Stop
+) -> str:
+    """Ingest the games and hold the newest out; return the date from which they are held out.
 
-    Games that cannot be used leave nothing behind, so that others can be ingested there.
+    The games before the damage of an archive are used. Games that cannot be used leave nothing
+    behind, so that others can be ingested there.
     """
-    new = not work.exists()
+    is_new, positions = not work.exists(), work / "positions"
+    config = IngestConfig(
+        player=tuple(players), test_share=0.0, val_share=VALIDATION_SHARE, planes="compact"
+    )
     try:
-        return _ingest_and_join(sources, config, work, progress, stop)
+        with suppress(DamagedError):
+            ingest(sources, positions, config, workers=1, progress=progress, stop=stop)
+        if (games := read_manifest(positions)["games"]["used"]) < FEWEST:
+            names = " or ".join(map(repr, players))
+            raise UnusableGamesError(
+                f"{games} games of {names} are too few: at least {FEWEST} are needed"
+            )
+        page = join([positions], work / "training_set", progress=progress, stop=stop)
+        (entry,) = page["datasets"]
+        if entry["held_out"] == NONE:
+            raise UnusableGamesError(
+                f"the newest games cannot be held out: {entry['why'].partition(':')[0]}"
+            )
     except UnusableGamesError:
-        if new:
+        if is_new:
             shutil.rmtree(work)
         raise
     except (OSError, UserError):
         with suppress(OSError):  # it may hold something to continue
             work.rmdir()
         raise
+    return str(entry["held_out"])
 
 
-def _ingest_and_join(
-    sources: Sequence[str], config: IngestConfig, work: Path, progress: Progress, stop: Stop
-) -> dict[str, Any]:
-    positions, training_set = work / "positions", work / "training_set"
-    _ingest(sources, positions, config, progress, stop)
-    if (games := read_manifest(positions)["games"]["used"]) < FEWEST:
-        raise UnusableGamesError(
-            f"{games} games of {_join_names(config.player)} are too few: at least {FEWEST} are "
-            f"needed"
-        )
-    page = join([positions], training_set, progress=progress, stop=stop)
-    (entry,) = page["datasets"]
-    if entry["held_out"] == NONE:
-        raise UnusableGamesError(
-            f"the newest games cannot be held out: {entry['why'].partition(':')[0]}"
-        )
-    return dict(entry)
-
-
-def _describe_player(players: Sequence[str], work: Path) -> dict[str, Any]:
+def _describe_player(players: Sequence[str], training_set: Dataset) -> dict[str, Any]:
     """Return the card's entry: names, median rating of the newest games (or 0), and games."""
-    dataset = Dataset.open(work / "training_set")
-    ratings = np.concatenate([rows["elo"] for rows in dataset.rows(LATEST, ("elo",))])
+    ratings = np.concatenate([rows["elo"] for rows in training_set.rows(LATEST, ("elo",))])
     known = ratings[ratings > 0]
     rating = min(4000, int(np.median(known))) if len(known) else 0
-    return {"names": list(players), "rating": rating, "games": _count_games(dataset)}
+    games = [rows["game"] for rows in training_set.rows("train", ("game",))]
+    return {
+        "names": list(players),
+        "rating": rating,
+        "games": len(np.unique(np.concatenate(games))),
+    }
 
 
-def _count_games(dataset: Dataset) -> int:
-    """Return the number of games of a train split."""
-    games = [rows["game"] for rows in dataset.rows("train", ("game",))]
-    return len(np.unique(np.concatenate(games)))
+def _measure_networks(
+    networks: Mapping[str, Path],
+    training_set: Dataset,
+    sources: Sequence[str],
+    progress: Progress,
+    stop: Stop,
+) -> dict[str, Any]:
+    """Measure networks by name, `base` and `imitation` among them, on the person's newest games.
 
+    Returns `networks` as `measure.compare` has them, `openings` and `boards`.
+    """
+    from model.inference.evaluator import evaluator
 
-def _join_names(players: Sequence[str]) -> str:
-    return " or ".join(map(repr, players))
+    opened = {name: evaluator(path) for name, path in networks.items()}
+    columns = dict.fromkeys(name for network in opened.values() for name in network.columns)
+    rows = measure.read_rows(training_set, LATEST, tuple(columns))
+    tables = {}
+    for name, network in opened.items():
+        if stop():
+            raise Stopped("stopped before the report; run the same command to write it")
+        tables[name] = measure.measure(network, rows, progress)
+    base, imitation = tables["base"], tables["imitation"]
+    boards = {"found": measure.find_boards(rows, base, imitation)}
+    return {
+        "networks": [measure.compare(name, base, table) for name, table in tables.items()],
+        "openings": measure.find_openings(
+            rows, opened["base"], opened["imitation"], base["key"].to_numpy()
+        ),
+        "boards": add_game_tags(boards, training_set.parts[0], sources)["found"],
+    }

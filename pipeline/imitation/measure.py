@@ -50,25 +50,14 @@ def measure(network: "NetworkEvaluator", rows: Batch, progress: Progress) -> "pl
     for at in range(0, count, BATCH):
         batch = {name: values[at : at + BATCH] for name, values in rows.items()}
         logits_BL, wdl_B3 = network(batch["planes"], batch)
-        figures = {
-            name: values
-            for name, values in measured(logits_BL, wdl_B3, batch).items()
-            if name in ("rank", "nll")
-        }
-        figures |= first_choice(logits_BL, figures["nll"], batch) | {
-            name: batch[name] for name in ("game", "ply", "result")
-        }
-        tables.append(
-            pl.DataFrame(figures | {"key": position_keys(batch["planes"], batch["castling"])})
-        )
-        progress(
-            Tick(
-                at + len(batch["ply"]),
-                count,
-                "positions",
-                {"top1": float((figures["rank"] == 1).mean())},
-            )
-        )
+        every = measured(logits_BL, wdl_B3, batch)
+        figures = {name: every[name] for name in ("rank", "nll")}
+        figures |= first_choice(logits_BL, figures["nll"], batch)
+        figures |= {name: batch[name] for name in ("game", "ply", "result")}
+        figures["key"] = position_keys(batch["planes"], batch["castling"])
+        tables.append(pl.DataFrame(figures))
+        top1 = float((figures["rank"] == 1).mean())
+        progress(Tick(at + len(batch["ply"]), count, "positions", {"top1": top1}))
     return pl.concat(tables)
 
 
@@ -80,12 +69,13 @@ def compare(name: str, base: "pl.DataFrame", table: "pl.DataFrame") -> dict[str,
     for part, first in (("all", 0), ("late", LATE_PLY)):
         before, after = (one.filter(pl.col("ply") >= first) for one in (base, table))
         if len(after):
-            figures = {"positions": len(after), "games": after["game"].n_unique()}
-            means = {
+            found[part] = {
+                "positions": len(after),
+                "games": after["game"].n_unique(),
                 "top1": float((after["rank"] == 1).to_numpy().mean()),
                 "cross_entropy": after["nll"].mean(),
+                **paired_difference(before, after),
             }
-            found[part] = figures | means | paired_difference(before, after)
     return found
 
 
@@ -100,19 +90,15 @@ def find_boards(
     late = imitation["ply"] >= LATE_PLY
     found_R = ((imitation["rank"] == 1) & (base["rank"] > 1) & late).to_numpy()
     gain_R = np.where(found_R, (base["nll"] - imitation["nll"]).to_numpy(), -1.0)
-    columns = {
-        name: base[name].to_numpy() for name in ("rank", "nll", "choice", "choice_probability")
-    }
+    names = ("rank", "nll", "choice", "choice_probability")
+    columns = {name: base[name].to_numpy() for name in names}
     likely_R = np.exp(-imitation["nll"].to_numpy())
-    order = np.argsort(-gain_R, kind="stable")[: 4 * BOARDS].tolist()
-    return best_boards(
-        [
-            board_row(rows, columns, at, float(gain_R[at]))
-            | {"imitated_probability": float(likely_R[at])}
-            for at in order
-            if gain_R[at] > 0
-        ]
-    )
+    boards = []
+    for at in np.argsort(-gain_R, kind="stable")[: 4 * BOARDS].tolist():
+        if gain_R[at] > 0:
+            row = board_row(rows, columns, at, float(gain_R[at]))
+            boards.append(row | {"imitated_probability": float(likely_R[at])})
+    return best_boards(boards)
 
 
 def find_openings(
@@ -125,17 +111,15 @@ def find_openings(
     for key in keys[np.argsort(-counts, kind="stable")][:OPENINGS]:
         at = early_R[keys_R[early_R] == key]
         batch = {name: values[at] for name, values in rows.items()}
-        found.append(
-            _describe_opening(batch, _mean_policy(imitation, batch), _mean_policy(base, batch))
-        )
+        policies = _mean_policy(imitation, batch), _mean_policy(base, batch)
+        found.append(_describe_opening(batch, *policies))
     return found
 
 
 def _mean_policy(network: "NetworkEvaluator", batch: Batch) -> NDArray[np.float64]:
     """Return the network's mean policy over rows of one position, float64[L]."""
-    logits_RL = np.where(
-        legal_mask(batch["planes"]), network(batch["planes"], batch)[0].astype(np.float64), -np.inf
-    )
+    logits_RL = network(batch["planes"], batch)[0].astype(np.float64)
+    logits_RL = np.where(legal_mask(batch["planes"]), logits_RL, -np.inf)
     powers_RL = np.exp(logits_RL - logits_RL.max(axis=1, keepdims=True))
     mean_L: NDArray[np.float64] = (powers_RL / powers_RL.sum(axis=1, keepdims=True)).mean(axis=0)
     return mean_L

@@ -46,36 +46,36 @@ def imitation_text(result: Result) -> str:
 def headline(result: Result) -> str:
     """Return in one sentence what the imitation gains, or that it is the base."""
     row = next(row for row in result["networks"] if row["name"] == "imitation")
-    if not (chosen := result["chosen"])["share"]:
+    chosen = result["chosen"]
+    if not chosen["share"]:
         return (
             f"The games of {person(result)} did not improve the network: in {chosen['games']:,} of "
-            f"them, networks "
-            "that were not trained on these do not surely gain both on all moves and from the 12th "
-            "on, so this is "
-            "the network that training started from, at the person's rating."
+            "them, networks that were not trained on these do not surely gain both on all moves "
+            "and from the 12th on, so this is the network that training started from, at the "
+            "person's rating."
         )
     late = f", and {format_points(row['late'])} on {PARTS['late']}" if "late" in row else ""
     return (
         f"Against the network that it started from, the imitation of {person(result)} gains "
-        f"{format_points(row['all'])} "
-        f"points of top-1 in the {row['all']['games']:,} newest games{late}."
+        f"{format_points(row['all'])} points of top-1 in the {row['all']['games']:,} newest games"
+        f"{late}."
     )
 
 
 def explain(result: Result) -> str:
     """Return what was measured, and how far the imitation goes."""
     row = next(row for row in result["networks"] if row["name"] == "imitation")["all"]
+    chosen = result["chosen"]
     measured = (
         f"Its first choice is the move played in {100 * row['top1']:.1f} % of {row['positions']:,} "
-        f"moves "
-        "that no training saw."
+        "moves that no training saw."
     )
-    if not (chosen := result["chosen"])["share"]:
+    if not chosen["share"]:
         return measured
     return (
         f"{measured} It goes {chosen['share']:.0%} of the way that training took, which surely "
-        f"gains most from the 12th move "
-        f"on in {chosen['games']:,} other games that this training did not see."
+        f"gains most from the 12th move on in {chosen['games']:,} other games that this training "
+        "did not see."
     )
 
 
@@ -135,7 +135,7 @@ def _board(row: Mapping[str, Any]) -> dict[str, Any]:
     number = f"{board.fullmove_number}{'.' if board.turn else '...'}"
     caption = (
         f"{number} {played}: imitation {row['imitated_probability']:.0%}, before "
-        f"{row['played_probability']:.0%}; "
-        f"before, first choice {chosen} {row['chosen_probability']:.0%}"
+        f"{row['played_probability']:.0%}; before, first choice {chosen} "
+        f"{row['chosen_probability']:.0%}"
     )
     return {"svg": _draw_position(row), "caption": caption, "row": {**UNKNOWN, **row}}

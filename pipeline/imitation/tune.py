@@ -50,7 +50,7 @@ class Trained(NamedTuple):
 
 
 def tune(
-    training_set: Path,
+    dataset: Dataset,
     base: Path,
     out: Path,
     player: Mapping[str, Any],
@@ -66,9 +66,8 @@ def tune(
 
     start, started = load(base)
     columns = select_columns(recipe(1), start.preset)
-    folders = [training_set.parent / "trained" / str(fold) for fold in range(FOLDS)]
+    folders = [dataset.path.parent / "trained" / str(fold) for fold in range(FOLDS)]
     preset, folded = started["preset"]["name"], list[Batch]()
-    dataset = Dataset.open(training_set)
     if (count := dataset.count("train")) >= FOLDED_ROWS:
         card = train_on(
             [dataset], preset, recipe(count), folders[0], progress, stop, base, dict(player)
@@ -76,10 +75,7 @@ def tune(
         cards = [_finish(card)]
     else:
         rows = measure.read_rows(dataset, "train", columns)
-        data = describe_data([dataset]) | {
-            "start": describe_start(base),
-            "player": dict(player),
-        }
+        data = describe_data([dataset]) | {"start": describe_start(base), "player": dict(player)}
         cards, folded = _train_folds(rows, preset, base, folders, data, progress, stop)
     networks = [load(folder)[0].state_dict() for folder in folders[: len(cards)]]
     mean = average(networks)
@@ -95,9 +91,8 @@ def tune(
     data = {**cards[0]["data"], "player": {**player, "share": share}}
     data.pop("fold", None)
     if not (out / CARD).exists() or read_card(out)["data"] != data:
-        totals = {
-            name: sum(card[name] for card in cards) for name in ("step", "positions", "seconds")
-        }
+        summed = ("step", "positions", "seconds")
+        totals = {name: sum(card[name] for card in cards) for name in summed}
         # of a network that was not mixed
         left_out = ("files", "superseded", "monitor", "calibration", "message")
         kept = {name: value for name, value in cards[0].items() if name not in left_out}

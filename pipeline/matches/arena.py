@@ -6,31 +6,20 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from engine.match.config import MatchError, PlayerError
+from engine.match import MatchError, PlayerError
 from engine.progress import Progress, Stop, never, silent
 from pipeline.dataset.files.shards import publish_json
 from pipeline.evaluation.render import publish_bytes
 from pipeline.matches.config import ArenaConfig, SideConfig
-from pipeline.matches.files import MatchFilesError
-from pipeline.matches.match import format_elo, play_match
+from pipeline.matches.match import MatchFilesError, format_elo, play_match
 from pipeline.matches.players import player_of
 from pipeline.storage.job_folder import MATCHES, JobFolder
 from pipeline.storage.tables import markdown
 
 SHOWN = (
-    "a",
-    "b",
-    "games",
-    "wins",
-    "draws",
-    "losses",
-    "score",
-    "elo",
-    "elo_low",
-    "elo_high",
-    "los",
+    "a", "b", "games", "wins", "draws", "losses", "score", "elo", "elo_low", "elo_high", "los",
     "forfeits",
-)
+)  # fmt: skip
 """Figures of a match's summary that a row of the table has."""
 
 

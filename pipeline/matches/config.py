@@ -25,7 +25,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from engine.match.config import Limit, MatchError, PlayerError
+from engine.match import Limit, MatchError, PlayerError
 from engine.match.sprt import SprtConfig
 from model.settings import Count, NotNegative, Positive, settings
 
@@ -63,10 +63,8 @@ class SideConfig:
             return Limit(nodes=self.nodes)
         found = CLOCK.fullmatch(self.tc)
         if found is None or not float(found[2]) or (found[1] and not int(found[1])):
-            raise PlayerError(
-                f"{self.tc!r} is not a clock: give seconds+increment (10+0.1) or moves/seconds "
-                f"(40/60)"
-            )
+            clocks = "seconds+increment (10+0.1) or moves/seconds (40/60)"
+            raise PlayerError(f"{self.tc!r} is not a clock: give {clocks}")
         moves = int(found[1]) if found[1] else None
         return Limit(base=float(found[2]), increment=float(found[3] or 0), moves=moves)
 

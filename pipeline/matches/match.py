@@ -1,45 +1,73 @@
 """A match with its files: play it, resume it, sum it up.
 
+games.jsonl     one finished game per line, in the order they ended; sorted by number when the match
+                is over
+games.pgn       the games with evaluations and clocks, by number
+summary.json    the result
+
 A match that was killed and resumed ends with the same games, unless time or an external engine
 decides moves: a game depends on its number only, and a match that the sequential test ends counts
 no pair after the one that decided.
+
+Stability: FORMAT_VERSION 1. The other files are made from games.jsonl whenever a match ends or
+stops.
 """
 
 import hashlib
+import json
+import os
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from threading import Event
 from typing import Any
 
+import chess
+import chess.pgn
+
+from engine.errors import UserError
 from engine.evaluation.handwritten import evaluate
-from engine.match.arena import pairs_to_decision, play
-from engine.match.config import MatchError
-from engine.match.game import GameRecord
+from engine.json_files import parse_json
+from engine.match import MatchError
+from engine.match.arena import DRAW, GameRecord, play
 from engine.match.openings import Opening, choose, generate, read_book
 from engine.match.players import Contestant
-from engine.match.sprt import Estimate, SprtConfig, estimate, llr, pair_counts, verdict
+from engine.match.sprt import (
+    Estimate,
+    SprtConfig,
+    estimate,
+    llr,
+    pair_counts,
+    pairs_to_decision,
+    verdict,
+)
 from engine.progress import Progress, Stop, Tick, never, silent
+from engine.temporaries import name_path
 from pipeline.dataset.files.shards import publish_json
 from pipeline.dumps.source import open_text
 from pipeline.errors import Stopped
+from pipeline.evaluation.render import publish_bytes
 from pipeline.matches.config import ArenaConfig, SideConfig
-from pipeline.matches.files import (
-    FORMAT_VERSION,
-    SUMMARY,
-    Journal,
-    MatchFilesError,
-    read_games,
-    write_all,
-)
 from pipeline.matches.players import player_of
 from pipeline.storage.job_folder import MATCH, JobFolder
 
+FORMAT_VERSION = 1
+JOURNAL, PGN, SUMMARY = "games.jsonl", "games.pgn", "summary.json"
 ELO = ("elo", "elo_low", "elo_high")
 """A match's Elo difference and the ends of its 95 % interval, in its summary."""
+_TERMINATIONS = {
+    "adjudication": "adjudication",
+    "timeout": "time forfeit",
+    "illegal move": "rules infraction",
+    "crash": "abandoned",
+}
+
+
+class MatchFilesError(UserError):
+    """A directory that holds something other than this match, or cannot be read."""
 
 
 def play_match(
@@ -57,10 +85,17 @@ def play_match(
     while another process plays there, and Stopped once the files of a stopped match are written.
     """
     (first, one), (second, two) = player_of(a, config.seed), player_of(b, config.seed + 1)
-    openings = _openings(config)
+    openings, book = _openings(config)
+    identity = {
+        "format_version": FORMAT_VERSION,
+        "a": one,
+        "b": two,
+        "openings": {"book": book, "plies": config.plies, "seed": config.seed},
+        "margin": config.margin,
+        "ends_by": asdict(config.sprt) if config.early else None,
+    }
     folder = JobFolder(out, MATCH, MatchFilesError, MatchError)
     with folder.held():
-        identity = {"format_version": FORMAT_VERSION, "a": one, "b": two, **_conditions(config)}
         folder.claim(identity)
         games = read_games(out)
         if max(games, default=-1) >= config.games:
@@ -77,7 +112,10 @@ def play_match(
         finished = pairs is not None or len(counted) == config.games
         if finished:
             clocks = {player.limit.clock or "-" for player in (first, second)}
-            write_all(out, counted, names, clocks.pop() if len(clocks) == 1 else "?")
+            clock = clocks.pop() if len(clocks) == 1 else "?"
+            pgn = "".join(_pgn_of(game, names, clock) + "\n\n" for game in counted)
+            publish_bytes(out, JOURNAL, _lines(counted).encode())
+            publish_bytes(out, PGN, pgn.encode())
         summary = {
             **summarize(counted, names, config.sprt),
             "finished": finished,
@@ -90,25 +128,14 @@ def play_match(
     return summary
 
 
-def _openings(config: ArenaConfig) -> list[Opening]:
-    """Return the opening of every pair."""
-    pairs = config.games // 2
+def _openings(config: ArenaConfig) -> tuple[list[Opening], str | None]:
+    """Return the opening of every pair, and the hash of a book's file."""
+    pairs, seed = config.games // 2, config.seed
     if config.book is None:
-        return generate(pairs, evaluate, seed=config.seed, plies=config.plies)
-    return choose(
-        read_book(config.book, plies=config.plies, open_text=open_text), pairs, seed=config.seed
-    )
-
-
-def _conditions(config: ArenaConfig) -> dict[str, Any]:
-    """Return what identifies a match beside its players."""
-    book = None if config.book is None else hashlib.sha256(config.book.read_bytes()).hexdigest()
-    openings = {"book": book, "plies": config.plies, "seed": config.seed}
-    return {
-        "openings": openings,
-        "margin": config.margin,
-        "ends_by": asdict(config.sprt) if config.early else None,
-    }
+        return generate(pairs, evaluate, seed=seed, plies=config.plies), None
+    book = read_book(config.book, plies=config.plies, open_text=open_text)
+    digest = hashlib.sha256(config.book.read_bytes()).hexdigest()
+    return choose(book, pairs, seed=seed), digest
 
 
 def _decided(games: dict[int, GameRecord], config: ArenaConfig) -> int | None:
@@ -155,6 +182,99 @@ def _play_missing(
         )
 
 
+def read_games(out: Path) -> dict[int, GameRecord]:
+    """Return finished games by number; a truncated last line is ignored."""
+    try:
+        lines = (out / JOURNAL).read_bytes().split(b"\n")
+    except FileNotFoundError:
+        return {}
+    games: dict[int, GameRecord] = {}
+    for number, line in enumerate(lines[:-1], 1):
+        try:
+            game = _record(line)
+            games[game.game] = game
+        except ValueError as error:
+            raise MatchFilesError(
+                f"{out / JOURNAL}, line {number} is not a game: remove the line, or the match"
+            ) from error
+    return games
+
+
+def _record(line: bytes) -> GameRecord:
+    """Return the game of a journal line; raises ValueError, also for illegal moves."""
+    from pydantic import TypeAdapter
+
+    row = parse_json(line)
+    if not isinstance(row, dict) or row.keys() != {field.name for field in fields(GameRecord)}:
+        raise ValueError("not a game")
+    game = TypeAdapter(GameRecord).validate_json(line, strict=True)
+    clocks = len(game.moves) if game.clocks is None else len(game.clocks)
+    if (
+        game.game < 0
+        or game.result not in ("1-0", "0-1", DRAW)
+        or not len(game.moves) == len(game.scores) == clocks
+    ):
+        raise ValueError("not a game")
+    board = chess.Board(game.fen)
+    for uci in (*game.book, *game.moves):
+        board.push_uci(uci)
+    return game
+
+
+class Journal:
+    """The open file games.jsonl of a match that is being played."""
+
+    def __init__(self, out: Path, games: Mapping[int, GameRecord]) -> None:
+        """Rewrite the known games without a truncated last line, and open the file to append."""
+        publish_bytes(out, JOURNAL, _lines(games.values()).encode())
+        self.file = (out / JOURNAL).open("ab")
+
+    def add(self, game: GameRecord) -> None:
+        """Append a game and sync it to disk."""
+        with name_path(Path(self.file.name)):
+            self.file.write(_lines([game]).encode())
+            self.file.flush()
+            os.fsync(self.file.fileno())
+
+    def close(self) -> None:
+        """Close the file, which on a full disk fails as writing did."""
+        with name_path(Path(self.file.name)):
+            self.file.close()
+
+
+def _lines(games: Iterable[GameRecord]) -> str:
+    return "".join(json.dumps(asdict(game)) + "\n" for game in games)
+
+
+def _pgn_of(record: GameRecord, names: tuple[str, str], clock: str) -> str:
+    """Return a game as PGN with evaluations from White's view, and clocks if there are any."""
+    game = chess.pgn.Game()
+    game.setup(chess.Board(record.fen))
+    game.headers["Event"] = "fianchetto arena"
+    game.headers["Site"] = "?"
+    game.headers["Round"] = f"{record.game // 2 + 1}.{record.game % 2 + 1}"
+    game.headers["White"], game.headers["Black"] = names if record.game % 2 == 0 else names[::-1]
+    game.headers["Result"] = record.result
+    game.headers["TimeControl"] = clock
+    game.headers["Termination"] = _TERMINATIONS.get(record.ending, "normal")
+    game.headers["PlyCount"] = str(len(record.book) + len(record.moves))
+    node: chess.pgn.GameNode = game
+    for uci in record.book:
+        node = node.add_variation(chess.Move.from_uci(uci))
+    for index, uci in enumerate(record.moves):
+        node = node.add_variation(chess.Move.from_uci(uci))
+        if record.scores[index]:
+            node.comment = f"[%eval {record.scores[index]}]"
+        if record.clocks is not None:
+            node.set_clock(record.clocks[index])
+    if record.forfeit:
+        detail = f" ({record.detail})" if record.detail else ""
+        about = f"{names['ab'.index(record.forfeit)]} forfeits: {record.ending}{detail}"
+        about = about.translate({ord("{"): "(", ord("}"): ")"})
+        node.comment = f"{node.comment} {about}".strip()
+    return str(game)
+
+
 def summarize(
     games: Sequence[GameRecord], names: tuple[str, str], test: SprtConfig
 ) -> dict[str, Any]:
@@ -162,11 +282,8 @@ def summarize(
     by_number = {game.game: game.points for game in games}
     paired = [number for number in sorted(by_number) if number ^ 1 in by_number]
     counts = pair_counts([by_number[number] for number in paired])
-    points, found, ratio = (
-        Counter(game.points for game in games),
-        estimate(counts),
-        llr(counts, test),
-    )
+    points = Counter(game.points for game in games)
+    found, ratio = estimate(counts), llr(counts, test)
     return {
         "a": names[0],
         "b": names[1],
@@ -205,23 +322,22 @@ def _count_endings(games: Iterable[GameRecord]) -> dict[str, int]:
 
 def text_of(summary: dict[str, Any]) -> str:
     """Return a summary as text."""
-    test = summary["sprt"]
+    test, ended = summary["sprt"], summary["ended_by_test"]
+    pairs = " ".join(map(str, summary["pairs"]))
+    doubt = ", too far from 0: the test ended the match" if ended else ""
     lines = [
         f"{summary['a']} - {summary['b']}: +{summary['wins']} ={summary['draws']} "
-        f"-{summary['losses']}"
-        f" of {summary['games']} games, score {summary['score']:.3f}",
-        f"Elo {format_elo(summary)} (95 "
-        f"%{', too far from 0: the test ended the match' if summary['ended_by_test'] else ''}),"
-        f" LOS {100 * summary['los']:.1f} %, pairs LL LD DD+WL WD WW: "
-        f"{' '.join(map(str, summary['pairs']))}",
-        f"SPRT [{test['elo0']:g}, {test['elo1']:g}]: {test['verdict']},"
-        f" LLR {test['llr']:.2f} ({test['lower']:.2f}, {test['upper']:.2f})",
+        f"-{summary['losses']} of {summary['games']} games, score {summary['score']:.3f}",
+        f"Elo {format_elo(summary)} (95 %{doubt}), LOS {100 * summary['los']:.1f} %, "
+        f"pairs LL LD DD+WL WD WW: {pairs}",
+        f"SPRT [{test['elo0']:g}, {test['elo1']:g}]: {test['verdict']}, LLR {test['llr']:.2f} "
+        f"({test['lower']:.2f}, {test['upper']:.2f})",
         f"endings: {_list_counts(summary['endings'])}",
     ]
-    forfeits = {summary[side]: counts for side, counts in summary["forfeits"].items() if counts}
-    return "\n".join(
-        lines + [f"forfeits of {name}: {_list_counts(counts)}" for name, counts in forfeits.items()]
-    )
+    for side, counts in summary["forfeits"].items():
+        if counts:
+            lines.append(f"forfeits of {summary[side]}: {_list_counts(counts)}")
+    return "\n".join(lines)
 
 
 def format_elo(row: Mapping[str, Any], prefix: str = "") -> str:
@@ -229,9 +345,9 @@ def format_elo(row: Mapping[str, Any], prefix: str = "") -> str:
     elo, low, high = (row[prefix + name] for name in ELO)
     if elo is not None:
         return f"{elo:+.0f} [{low:+.0f}, {high:+.0f}]"
-    return (
-        f"above {low:+.0f}" if low is not None else f"below {high:+.0f}" if high is not None else ""
-    )
+    if low is not None:
+        return f"above {low:+.0f}"
+    return "" if high is None else f"below {high:+.0f}"
 
 
 def _list_counts(counts: dict[str, int]) -> str:

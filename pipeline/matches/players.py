@@ -9,7 +9,7 @@ from engine.cores import cores
 from engine.evaluation.evaluator import Evaluator, uniform
 from engine.evaluation.handwritten import evaluate
 from engine.json_files import first_error
-from engine.match.config import Limit, PlayerError
+from engine.match import Limit, PlayerError
 from engine.match.players import TIMED_NODES, Contestant
 from engine.match.uci_player import probe
 from engine.search import SearchConfig
@@ -62,21 +62,16 @@ def _make_human_player(
             f"{side.who}: rating must be 1 to {MOST_RATING}, and aim likelihood or strength"
         )
     found, search = corrections[aim], human_config(side.simulations)
-    name = f"{name} rated {rating} {aim}"
     player = Contestant(
-        name=name,
+        name=f"{name} rated {rating} {aim}",
         evaluator=evaluator,
         search=search,
         seed=seed,
         rating=int(rating),
         correction=found,
     )
-    return player, {
-        **identity,
-        "rating": int(rating),
-        "correction": asdict(found),
-        "search": asdict(search),
-    }
+    identity |= {"rating": int(rating), "correction": asdict(found), "search": asdict(search)}
+    return player, identity
 
 
 def _evaluator(who: str, threads: int) -> tuple[Evaluator, str, dict[str, Any]]:
@@ -94,11 +89,8 @@ def _evaluator(who: str, threads: int) -> tuple[Evaluator, str, dict[str, Any]]:
     name, weights = directory.resolve().name, read_card(directory)["files"]["weights"]["sha256"]
     if who.startswith("onnx:"):
         graph = open_export(directory, threads=threads)
-        return (
-            graph,
-            f"{name} onnx",
-            {"evaluator": "onnx", "weights": weights, "onnx": graph.sha256},
-        )
+        identity = {"evaluator": "onnx", "weights": weights, "onnx": graph.sha256}
+        return graph, f"{name} onnx", identity
     return evaluator(directory), name, {"evaluator": "checkpoint", "weights": weights}
 
 

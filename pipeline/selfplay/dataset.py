@@ -13,6 +13,7 @@ Axes: R rows, S searches, G games of a chunk, W words of a position.
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -52,8 +53,7 @@ from pipeline.ingest.manifest import build_manifest
 from pipeline.pgn import replay as pgn
 from pipeline.selfplay.config import ExploreConfig
 from pipeline.selfplay.draw import POSITIONS, read_drawn
-from pipeline.selfplay.journal import Journals
-from pipeline.selfplay.records import RESULTS
+from pipeline.selfplay.worker import RESULTS, Journals
 from pipeline.storage.job_folder import JobFolder
 
 PGN, RECORDS = "games.pgn", "games.jsonl"
@@ -81,9 +81,6 @@ def build(
     return build_manifest(folder, sources, config.ingest(), more)
 
 
-# ---------------------------------------------------------------- games
-
-
 def _encode_games(folder: JobFolder, found: Journals, config: ExploreConfig) -> Source:
     """Write the PGN, records and shards of the journal's games; return the rows' source."""
     lines = [found.places[number] for number in sorted(found.places)]
@@ -109,10 +106,7 @@ def _encode_games(folder: JobFolder, found: Journals, config: ExploreConfig) -> 
 
 
 def _encode_chunk(
-    folder: JobFolder,
-    task: ChunkTask,
-    entries: Sequence[Mapping[str, Any]],
-    draw_penalty: float,
+    folder: JobFolder, task: ChunkTask, entries: Sequence[Mapping[str, Any]], draw_penalty: float
 ) -> None:
     """Encode a chunk of games.pgn and its journal lines into shards and a note for the manifest."""
     chunk, config = task.chunk, task.config
@@ -139,32 +133,14 @@ def _encode_chunk(
         mine = np.flatnonzero(splits_G[taken["game"]] == number)
         if len(mine):
             picked = {name: values[mine] for name, values in columns.items()}
-            path, seed = (
-                folder.files / f"{split}-{chunk.index:05d}-0.parquet",
-                (config.seed, chunk.index, number),
-            )
-            picked_searches = [searches[at] for at in mine]
-            files.append(
-                _write_shard(path, seed, packed_SW[mine], picked, picked_searches, config.planes)
-            )
+            path = folder.files / f"{split}-{chunk.index:05d}-0.parquet"
+            seed, found = (config.seed, chunk.index, number), [searches[at] for at in mine]
+            files.append(_write_shard(path, seed, packed_SW[mine], picked, found, config.planes))
     table = games_table(tagged, text, chunk, splits_G)
-    publish(
-        folder.notes,
-        f"games-{chunk.index:05d}.parquet",
-        len(table),
-        lambda target: pq.write_table(table, target),
-    )
-    _publish_note(
-        folder,
-        chunk.index,
-        hashlib.sha256(chunk.text).hexdigest(),
-        len(entries),
-        columns["promotion"],
-        files,
-    )
-
-
-# ---------------------------------------------------------------- positions
+    name = f"games-{chunk.index:05d}.parquet"
+    publish(folder.notes, name, len(table), partial(pq.write_table, table))
+    digest = hashlib.sha256(chunk.text).hexdigest()
+    _publish_note(folder, chunk.index, digest, len(entries), columns["promotion"], files)
 
 
 def _encode_positions(folder: JobFolder, found: Journals, config: IngestConfig) -> None:
@@ -174,20 +150,12 @@ def _encode_positions(folder: JobFolder, found: Journals, config: IngestConfig) 
     for number, searches in enumerate(_batches(found)):
         rows_S = np.array([search[0] for search in searches], dtype=np.int64)
         picked = {name: values[rows_S] for name, values in columns.items()}
-        path = folder.files / f"train-00000-{number}.parquet"
-        files.append(
-            _write_shard(
-                path, (config.seed, number), packed_NW[rows_S], picked, searches, config.planes
-            )
-        )
+        path, seed = folder.files / f"train-00000-{number}.parquet", (config.seed, number)
+        files.append(_write_shard(path, seed, packed_NW[rows_S], picked, searches, config.planes))
         promotions.append(picked["promotion"])
     games = pq.ParquetFile(drawn / GAMES).metadata.num_rows
-    publish(
-        folder.notes,
-        "games-00000.parquet",
-        games,
-        lambda target: target.write((drawn / GAMES).read_bytes()),
-    )
+    content = (drawn / GAMES).read_bytes()
+    publish(folder.notes, "games-00000.parquet", games, lambda target: target.write(content))
     _publish_note(folder, 0, file_hash(drawn / POSITIONS), games, np.concatenate(promotions), files)
 
 
@@ -203,9 +171,6 @@ def _batches(found: Journals) -> Iterator[list[list[Any]]]:
         yield searches
 
 
-# ---------------------------------------------------------------- both
-
-
 def _write_shard(
     path: Path,
     seed: tuple[int, ...],
@@ -219,25 +184,15 @@ def _write_shard(
     searches = [searches[at] for at in order]
     values_S2 = np.array([search[1:3] for search in searches], dtype=np.float64).clip(-1.0, 1.0)
     simulations_S = np.array([search[3] for search in searches]).clip(max=MOST_SIMULATIONS)
-    values = {
-        "root_value": values_S2[:, 0],
-        "best_value": values_S2[:, 1],
-        "simulations": simulations_S,
-    }
-    table = rows_table(
-        packed_SW[order], {name: column[order] for name, column in columns.items()} | values, form
-    )
+    shuffled = {name: column[order] for name, column in columns.items()}
+    shuffled |= {"root_value": values_S2[:, 0], "best_value": values_S2[:, 1]}
+    table = rows_table(packed_SW[order], shuffled | {"simulations": simulations_S}, form)
     place = table.schema.get_field_index("visits")
     table = table.set_column(place, table.schema.field(place), _visits(searches))
     done = publish(path.parent, path.name, len(table), partial(write_rows, table))
     split, _, _ = path.name.partition("-")
-    return {
-        "name": path.name,
-        "split": split,
-        "rows": done.rows,
-        "bytes": done.bytes,
-        "sha256": done.sha256,
-    }
+    sizes = {"rows": done.rows, "bytes": done.bytes, "sha256": done.sha256}
+    return {"name": path.name, "split": split, **sizes}
 
 
 def _visits(searches: Sequence[Sequence[Any]]) -> pa.Array:
@@ -275,3 +230,90 @@ def _publish_note(
         "files": files,
     }
     publish_json(folder.notes, part_name(index), note)
+
+
+def count_games(found: Journals) -> dict[str, Any]:
+    """Return the figures of a generation's games."""
+    endings: Counter[str] = Counter()
+    results: Counter[str] = Counter()
+    plies = searched = played_on = false = 0
+    for place in found.places.values():
+        entry = place.read()
+        record = entry["record"]
+        endings[record["ending"]] += 1
+        results[record["result"]] += 1
+        plies += len(record["moves"])
+        searched += len(entry["searches"])
+        played_on += record["resign_ply"] is not None
+        false += record["resign_was_wrong"]
+    games = len(found.places)
+    return {
+        "games": games,
+        "results": dict(sorted(results.items())),
+        "decisive_share": round(1.0 - results[RESULTS[0]] / games, 6),
+        "mean_plies": round(plies / games, 3),
+        "endings": dict(sorted(endings.items())),
+        "resignations": endings["resignation"],
+        "played_on": played_on,
+        "false_resignations": false,
+        "searched": searched,
+    }
+
+
+def count_searches(found: Journals, phases: Mapping[str, int]) -> dict[str, Any]:
+    """Return the figures of searched positions, of which so many are of each phase."""
+    sums: Counter[str] = Counter()
+    for place in found.places.values():
+        sums.update(place.read()["record"])
+    return {
+        "searched": sums["searched"],
+        "over": sums["over"],
+        "phases": dict(phases),
+        "best_move_changed": round(sums["changed"] / max(sums["searched"], 1), 6),
+    }
+
+
+def summarize(manifest: Mapping[str, Any]) -> str:
+    """Return a generation's figures as text."""
+    found, rows = manifest["selfplay"], manifest["positions"]
+    searched, seconds = found["searched"], found["timing"]["seconds"]
+    if "games" in found:
+        games = found["games"]
+        shares = [f"{name} {100 * n / games:.1f} %" for name, n in found["endings"].items()]
+        lines = [
+            f"{games:,} games, {100 * found['decisive_share']:.1f} % decided, "
+            f"{found['mean_plies']:.1f} half-moves long; {rows['total']:,} positions, "
+            f"{rows['train']:,} of them to train on",
+            f"endings: {', '.join(shares)}",
+            f"{found['played_on']} games played on past a resignation, which would have been wrong "
+            f"in {found['false_resignations']}",
+        ]
+    else:
+        phases = ", ".join(f"{count:,} {name}" for name, count in found["phases"].items())
+        lines = [
+            f"{searched:,} positions searched (drawn: {phases})",
+            f"the search plays another move than the policy's first in "
+            f"{100 * found['best_move_changed']:.1f} %",
+        ]
+    if "unfinished" in found:
+        lines.append(f"{found['unfinished']:,} that were not finished are left out")
+    speed = f"{seconds:,.1f} s, {searched / (seconds or 1.0):,.1f} searches/s"
+    return "\n".join([*lines, speed])
+
+
+def timing(work: Sequence[Mapping[str, Any]], damaged: int) -> dict[str, Any]:
+    """Return the sum of the processes' work, which differs from run to run.
+
+    `seconds` is the time in which at least one process worked, in all runs.
+    """
+    spans = sorted((each["began"], each["ended"]) for each in work)
+    seconds, until = 0.0, 0.0
+    for began, ended in spans:
+        seconds += max(0.0, ended - max(began, until))
+        until = max(until, ended)
+    return {
+        "seconds": round(seconds, 3),
+        "processes": len(work),
+        "devices": sorted({each["device"] for each in work}),
+        "damaged_lines": damaged,
+    }

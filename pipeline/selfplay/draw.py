@@ -1,7 +1,10 @@
 """Draw the positions of datasets that are searched, and store them as a shard.
 
     train splits --weighted draw--> best of each game and phase --shares of phases-->
-    positions.parquet, games.parquet
+    [one to four random moves] --> positions.parquet, games.parquet
+
+Positions a few random moves away from human games are drawn too, because searches visit such
+positions and games rarely contain them: a value that learned from games alone has not seen them.
 
 Random numbers are hashes of game, ply and seed. So the same positions are drawn from a dataset in
 either form. Weighted draws without replacement take the least -log(u) / weight (Efraimidis and
@@ -14,17 +17,20 @@ import json
 import logging
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import chess
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from engine.encoding.planes import PLANES
-from engine.encoding.views import LAST_MOVES
-from engine.progress import Progress, Stop, Tick
+from engine.board.position import castling_bits, en_passant_file, from_board, to_board
+from engine.encoding.planes import PLANES, planes_of
+from engine.encoding.views import LAST_MOVES, NO_LABEL
+from engine.progress import Progress, Stop, Tick, never, silent
 from pipeline.dataset.dataset import Dataset, Shard
 from pipeline.dataset.files.columns import BATCH_SENTINELS
 from pipeline.dataset.files.games import GAMES_COLUMNS
@@ -37,12 +43,11 @@ from pipeline.dataset.files.shards import (
     rows_table,
     write_rows,
 )
-from pipeline.dataset.files.stored_planes import pack
+from pipeline.dataset.files.stored_planes import pack, row_positions
 from pipeline.dataset.hashing import splitmix64, unit_interval
 from pipeline.dataset.position_keys import position_keys
 from pipeline.errors import Stopped
 from pipeline.selfplay.config import ExploreConfig, ExploreError
-from pipeline.selfplay.near import step_off
 
 LOG = logging.getLogger(__name__)
 
@@ -69,17 +74,14 @@ beside 1 of any other."""
 MOST_CANDIDATES = 1 << 22
 """Candidates that are gathered before all but the best of each game and phase are dropped."""
 
+MOST_MOVES = 4
+"""Maximum number of moves between a position of a game and the one that is searched."""
+BLOCK = 4096
+"""Rows whose boards are in memory together: a python-chess board takes two kilobytes."""
 _CANDIDATE = np.dtype(
-    [
-        ("game", "u8"),
-        ("key", "u8"),
-        ("draw", "f8"),
-        ("shard", "i4"),
-        ("group", "i4"),
-        ("row", "i4"),
-        ("phase", "u1"),
-    ]
-)
+    [("game", "u8"), ("key", "u8"), ("draw", "f8"), ("shard", "i4"), ("group", "i4"),
+     ("row", "i4"), ("phase", "u1")]
+)  # fmt: skip
 """A candidate: dataset << 32 | game, key of the position, its draw (the least is taken), and its
 place."""
 
@@ -123,8 +125,7 @@ def draw(
             )
         there = (
             f"count is {config.count:,}, and the train split of {named} has {len(chosen):,} "
-            f"different positions from "
-            f"half-move {FIRST_PLY} on"
+            f"different positions from half-move {FIRST_PLY} on"
         )
         if exact_count:
             raise ExploreError(f"{there}: ask for that many at most")
@@ -137,13 +138,9 @@ def draw(
         rows |= {name: np.full(len(chosen), BATCH_SENTINELS[name]) for name in CONTEXT}
     table = rows_table(pack(rows.pop("planes"), rows), rows, "compact")
     games_table, sources = _games(games, used)
-    publish(
-        folder,
-        GAMES,
-        len(games),
-        lambda target: pq.write_table(games_table, target, compression="zstd"),
-    )
-    publish(folder, POSITIONS, len(chosen), lambda target: write_rows(table, target))
+    write_games = partial(pq.write_table, games_table, compression="zstd")
+    publish(folder, GAMES, len(games), write_games)
+    publish(folder, POSITIONS, len(chosen), partial(write_rows, table))
     counts = np.bincount(chosen["phase"], minlength=len(PHASES)).tolist()
     drawn = {
         "positions": len(chosen),
@@ -156,22 +153,17 @@ def draw(
 
 def read_drawn(path: Path) -> tuple[NDArray[np.uint64], dict[str, NDArray[Any]]]:
     """Return the positions that `draw` wrote, uint64[N, W], and their other columns."""
+    names = (*KEPT, *CONTEXT)
     with open_shard(path) as reader:
-        names = [name for name in (*KEPT, *CONTEXT) if name != "planes"]
-        wanted = (*names, "planes")
-        groups = [reader.read(at, wanted, packed=True) for at in range(len(reader.groups))]
+        groups = [reader.read(at, names, packed=True) for at in range(len(reader.groups))]
     columns = {name: np.concatenate([group[name] for group in groups]) for name in names}
-    return np.concatenate([group["planes"] for group in groups]), columns
+    return columns.pop("planes"), columns
 
 
 def identify_datasets(datasets: Sequence[Path]) -> list[dict[str, str]]:
     """Return each dataset's name, manifest hash and held-out part; raises DatasetError."""
     return [
-        {
-            "name": part.name,
-            "manifest_sha256": part.identity,
-            "held_out": part.held_out,
-        }
+        {"name": part.name, "manifest_sha256": part.identity, "held_out": part.held_out}
         for directory in datasets
         for part in Dataset.open(directory).parts
     ]
@@ -322,3 +314,43 @@ def _games(
             parts.append(part.set_column(part.schema.get_field_index("source"), "source", moved))
         sources += dataset.page["sources"]
     return pa.concat_tables(parts).combine_chunks(), sources
+
+
+def step_off(
+    rows: dict[str, NDArray[Any]], seed: int, progress: Progress = silent, stop: Stop = never
+) -> None:
+    """Play one to MOST_MOVES random legal moves in each row, in place, not ending the game.
+
+    The rows then belong to no game: no label, no evaluation, no result (`plies` is 0). Raises
+    Stopped.
+    """
+    chance, count = np.random.Generator(np.random.PCG64(seed)), len(rows["ply"])
+    for first in range(0, count, BLOCK):
+        if stop():
+            raise Stopped(
+                "stopped while random moves were played; run the same command to begin anew"
+            )
+        part = {name: column[first : first + BLOCK] for name, column in rows.items()}
+        boards = [to_board(position) for position in row_positions(part)]
+        part["ply"] += np.array([_walk(board, chance) for board in boards], part["ply"].dtype)
+        part["planes"][:] = planes_of(boards)
+        part["halfmove"][:] = [board.halfmove_clock for board in boards]
+        positions = [from_board(board) for board in boards]
+        part["castling"][:] = [int(castling_bits(position)) for position in positions]
+        part["ep_file"][:] = [int(en_passant_file(position)) for position in positions]
+        progress(Tick(min(first + BLOCK, count), count, "positions moved"))
+    rows["label"][:] = NO_LABEL
+    rows["eval"][:] = BATCH_SENTINELS["eval"]
+    for name in ("plies", "promotion", "repetition", "result"):
+        rows[name][:] = 0
+
+
+def _walk(board: chess.Board, chance: np.random.Generator) -> int:
+    """Play the random moves of one row and return their number."""
+    for played in range(int(chance.integers(1, MOST_MOVES, endpoint=True))):
+        moves = list(board.legal_moves)
+        board.push(moves[chance.integers(len(moves))])
+        if board.is_checkmate() or board.is_stalemate() or board.is_insufficient_material():
+            board.pop()
+            return played
+    return played + 1

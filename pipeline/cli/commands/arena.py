@@ -5,7 +5,7 @@ from dataclasses import field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from engine.match.config import PlayerError
+from engine.match import PlayerError
 from model.settings import settings
 from pipeline.cli.commands.base import Common, Interrupt
 from pipeline.cli.progress import bar

@@ -52,8 +52,8 @@ class SelfPlay(Common):
     def run(self) -> dict[str, Any]:
         """Play or search, and return the manifest's summary."""
         from pipeline.dataset.files.shards import MANIFEST
+        from pipeline.selfplay.dataset import summarize
         from pipeline.selfplay.job import explore
-        from pipeline.selfplay.statistics import summarize
 
         stop, already = Interrupt(), (self.out / MANIFEST).exists()
         searches = self.reanalyse and self.explore.source == "games"

@@ -180,7 +180,7 @@ def test_matches_and_uci_and_the_api_choose_the_same_moves() -> None:
     )
     network, board = player(row), chess.Board()
     side = OwnSide(Contestant(name="policy", evaluator=network.evaluator), 2)
-    side.new_game(0, board, 0)
+    side.games[0] = 0
     with Talk(network.evaluator) as talk:
         talk.say("setoption name Style value policy")
         for san in GAME.split():

@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from engine.progress import Progress, Tick
+from engine.progress import Progress, Stop, Tick
 from model.checkpoint import save
 from model.network.network import build, parameters
 from model.network.preset import preset_row
 from pipeline.dataset.files.shards import publish_json
 from pipeline.errors import Stopped
-from pipeline.finetune.stages import Stage
-from pipeline.finetune.state import StageContext
+from pipeline.finetune.stages import Stage, StageContext
+from pipeline.finetune.state import STAGES
 from tests.model.synthetic import TINY
 
 SCRIPT = {
@@ -33,19 +33,9 @@ def network(directory: Path, seed: int) -> Path:
     """Write a checkpoint of a tiny untrained network."""
     directory.mkdir(parents=True)
     made = build(TINY, seed=seed)
-    card: dict[str, Any] = {
-        "preset": preset_row(TINY),
-        "parameters": parameters(made),
-        "step": 3,
-        "positions": 48,
-    }
-    card |= {
-        "seconds": 1.0,
-        "finished": True,
-        "metrics": {},
-        "config": {},
-        "data": {"datasets": []},
-    }
+    card: dict[str, Any] = {"preset": preset_row(TINY), "parameters": parameters(made)}
+    card |= {"step": 3, "positions": 48, "seconds": 1.0, "finished": True}
+    card |= {"metrics": {}, "config": {}, "data": {"datasets": []}}
     save(directory, card, {"weights": made.state_dict()})
     return directory
 
@@ -59,18 +49,10 @@ def networks(folder: Path, count: int = 8) -> Path:
 
 def match(verdict: str, score: float) -> dict[str, Any]:
     """Give a match's summary, as far as it is read."""
-    elo = {
-        "elo": 800 * (score - 0.5),
-        "elo_low": 800 * (score - 0.5) - 50,
-        "elo_high": 800 * (score - 0.5) + 50,
-    }
-    return {
-        "games": 100,
-        "score": score,
-        **elo,
-        "sprt": {"verdict": verdict, "llr": 1.5},
-        "finished": True,
-    }
+    elo = 800 * (score - 0.5)
+    sprt = {"verdict": verdict, "llr": 1.5}
+    figures = {"elo": elo, "elo_low": elo - 50, "elo_high": elo + 50}
+    return {"games": 100, "score": score, **figures, "sprt": sprt, "finished": True}
 
 
 class Script:
@@ -84,25 +66,12 @@ class Script:
 
     def stages(self) -> dict[str, Stage]:
         """Give the stages by name."""
-        return {
-            "explore": self.explore,
-            "train": self.train,
-            "arena": self.arena,
-            "eval": self.eval,
-        }
+        return {name: getattr(self, name) for name in STAGES}
 
-    def begin(
-        self, context: StageContext, stage: str, progress: Progress, stop: Callable[[], bool]
-    ) -> None:
+    def begin(self, context: StageContext, stage: str, progress: Progress, stop: Stop) -> None:
         """Work in two steps whose files are kept, as every stage does."""
-        self.seen.append(
-            (
-                context.number,
-                stage,
-                context.lineage["played_by"],
-                tuple(path.parent.name for path in context.buffer),
-            )
-        )
+        best, buffer = context.lineage["played_by"], [path.parent.name for path in context.buffer]
+        self.seen.append((context.number, stage, best, tuple(buffer)))
         folder = context.folder / stage
         folder.mkdir(exist_ok=True)
         for left in folder.glob(".*.tmp"):
@@ -113,54 +82,30 @@ class Script:
             self.fail(context.number, stage)
             progress(Tick(1, 2, "steps", {}))
             if not (folder / step).exists():
-                publish_json(
-                    folder,
-                    step,
-                    {"number": context.number, "step": step, "best": context.lineage["played_by"]},
-                )
+                publish_json(folder, step, {"number": context.number, "step": step, "best": best})
 
-    def explore(
-        self, context: StageContext, progress: Progress, stop: Callable[[], bool]
-    ) -> dict[str, Any]:
+    def explore(self, context: StageContext, progress: Progress, stop: Stop) -> dict[str, Any]:
         self.begin(context, "explore", progress, stop)
-        return {
-            "games": 10 * context.number,
-            "decisive_share": 0.5,
-            "mean_plies": 80.0,
-            "resignations": 3,
-        }
+        return {"games": 10 * context.number, "decisive_share": 0.5, "resignations": 3}
 
-    def train(
-        self, context: StageContext, progress: Progress, stop: Callable[[], bool]
-    ) -> dict[str, Any]:
+    def train(self, context: StageContext, progress: Progress, stop: Stop) -> dict[str, Any]:
         self.begin(context, "train", progress, stop)
         if "failed" in self.script[context.number]:
             return {"failed": self.script[context.number]["failed"]}
         shutil.copytree(self.made / str(context.number), context.candidate, dirs_exist_ok=True)
         self.spent[context.number] = dict(context.spent)
-        return {
-            "step": 3,
-            "positions": 48,
-            "loss": 1.0,
-            "spent": {**context.spent, f"rows of {context.number}": 1.0},
-        }
+        spent = {**context.spent, f"rows of {context.number}": 1.0}
+        return {"step": 3, "positions": 48, "loss": 1.0, "spent": spent}
 
-    def arena(
-        self, context: StageContext, progress: Progress, stop: Callable[[], bool]
-    ) -> dict[str, Any]:
+    def arena(self, context: StageContext, progress: Progress, stop: Stop) -> dict[str, Any]:
         self.begin(context, "arena", progress, stop)
         told = self.script[context.number]
         gate = match(told["gate"], 0.6 if told["gate"] == "H1" else 0.48)
         seed = None if told["seed"] is None else match("undecided", told["seed"])
-        return {
-            "best": gate,
-            "seed": seed,
-            "control": seed and match("undecided", told.get("control", 0.6)),
-        }
+        control = seed and match("undecided", told.get("control", 0.6))
+        return {"best": gate, "seed": seed, "control": control}
 
-    def eval(
-        self, context: StageContext, progress: Progress, stop: Callable[[], bool]
-    ) -> dict[str, Any]:
+    def eval(self, context: StageContext, progress: Progress, stop: Stop) -> dict[str, Any]:
         self.begin(context, "eval", progress, stop)
         top1 = self.script[context.number]["top1"] if context.number else 0.4
         return {"top1": top1, "cross_entropy": 2.0}

@@ -5,20 +5,20 @@ import csv
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import chess.pgn
+import chess
 import pytest
 import torch
 
-from engine.progress import silent
+from engine.progress import never, silent
 from engine.search import SearchConfig
 from model import load as load_player
 from model.checkpoint import load, read_card
@@ -28,8 +28,8 @@ from model.training.monitor import CALIBRATED
 from pipeline.dataset.batches import Batches
 from pipeline.evaluation.report import Rule, report
 from pipeline.finetune.config import FinetuneConfig, GateConfig, default_training
-from pipeline.finetune.control import write_seed
 from pipeline.finetune.loop import finetune
+from pipeline.finetune.stages import write_seed
 from pipeline.finetune.strength import strength
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
@@ -84,59 +84,37 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("tiny")
     settings = IngestConfig(test_share=0.2, val_share=0.1)
     ingest([str(dump(made / "games.pgn", 60))], made / "human", settings, workers=1)
-    batches = Batches([made / "human"], batch_size=16)
+    batches = Batches([made / "human"], batch_size=16).from_step
     config = TrainConfig(steps=4, batch_size=16, threads=1, amp="off")
-    data: dict[str, Any] = {"datasets": []}
-    out = made / "net"
-    train(
-        config,
-        TINY,
-        batches.from_step,
-        out,
-        validation=None,
-        data=data,
-        progress=silent,
-        stop=lambda: False,
-    )
+    same: dict[str, Any] = {"validation": None, "data": {"datasets": []}}
+    train(config, TINY, batches, made / "net", progress=silent, stop=never, **same)
     return made
 
 
 @pytest.fixture(scope="module")
 def looped(folder: Path) -> tuple[Path, dict[str, Any]]:
     """Two generations, undisturbed."""
-    return folder / "out", finetune(
-        folder / "net", TINY_LOOP, folder / "out", human=[folder / "human"]
-    )
+    out = folder / "out"
+    return out, finetune(folder / "net", TINY_LOOP, out, human=[folder / "human"])
 
 
 def test_everything_is_there(looped: tuple[Path, dict[str, Any]]) -> None:
     out, result = looped
-    assert result["ended"] == "finished"
-    assert len(result["rows"]) == 3
+    assert (result["ended"], len(result["rows"])) == ("finished", 3)
     rows = list(csv.DictReader((out / "generations.csv").open()))
     assert [row["games"] for row in rows] == ["", "8", "8"]
     assert all(row["top1"] for row in rows)
-    assert (out / "curves.png").read_bytes().startswith(b"\x89PNG")
-    for number in ("001", "002"):
-        place = out / "generations" / number
-        results = [
-            line
-            for line in (place / "games" / "games.pgn").read_text().splitlines()
-            if line.startswith("[Result ")
-        ]
-        decided = sum("1/2" not in line for line in results)
-        assert float(rows[int(number)]["decisive_share"]) == decided / len(results)
+    state = json.loads((out / "state.json").read_text())
+    seed = read_card(out / "seed")["files"]["weights"]["sha256"]
+    for number, row in zip((1, 2), rows[1:], strict=True):
+        place = out / "generations" / f"00{number}"
+        uses = state["generations"][number]["stages"]["train"]["uses"]
+        assert all(use["uses"] <= 1.0 for use in uses if use["names"] == ["games"])
+        results = re.findall(r'\[Result "(.*)"\]', (place / "games" / "games.pgn").read_text())
+        assert float(row["decisive_share"]) == sum("1/2" not in one for one in results) / 8
         assert files_differ(place / "games") == []
         manifest = json.loads((place / "games" / "manifest.json").read_text())
-        assert (
-            manifest["lineage"]["seed_weights_sha256"]
-            == read_card(out / "seed")["files"]["weights"]["sha256"]
-        )
-        for games in (place / "games" / "games.pgn", place / "arena" / "best" / "games.pgn"):
-            with games.open() as file:
-                game = chess.pgn.read_game(file)
-            assert game is not None
-            assert not game.errors
+        assert manifest["lineage"]["seed_weights_sha256"] == seed
     assert json.loads((out / "job.json").read_text())["identity"]["config"]["gate.elo0"] == -900
 
 
@@ -171,19 +149,6 @@ def test_accepted_candidates_meet_two_controls(
         starts.append(place / "control")
 
 
-def test_a_seed_whose_value_did_not_learn_results_keeps_its_scale(
-    folder: Path, tmp_path: Path
-) -> None:
-    shutil.copytree(folder / "net", tmp_path / "net")
-    card = json.loads((tmp_path / "net" / "checkpoint.json").read_text())
-    card["config"]["results"] = False
-    (tmp_path / "net" / "checkpoint.json").write_text(json.dumps(card))
-    write_seed(tmp_path / "net", [folder / "human"], tmp_path / "seed", {"generation": 0})
-    supervised, seed = (read_card(tmp_path / name) for name in ("net", "seed"))
-    assert seed["files"]["weights"]["sha256"] == supervised["files"]["weights"]["sha256"]
-    assert seed["calibration"] is None
-
-
 @pytest.mark.parametrize("factor", [1.0, 0.8])
 def test_a_seed_keeps_the_correction_of_its_search_while_its_value_keeps_its_scale(
     factor: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -195,58 +160,38 @@ def test_a_seed_keeps_the_correction_of_its_search_while_its_value_keeps_its_sca
     (tmp_path / "net" / "checkpoint.json").write_text(json.dumps(card))
     figures = {"value_factor": factor, "value_brier": 0.2, f"{CALIBRATED}value_brier": 0.2}
     monkeypatch.setattr("model.training.monitor.validate", lambda *given: figures)
-    monkeypatch.setattr("pipeline.finetune.control.open_validation", lambda *given: lambda: ())
+    monkeypatch.setattr("pipeline.finetune.stages.open_validation", lambda *given: lambda: ())
     write_seed(tmp_path / "net", [], tmp_path / "seed", {"generation": 0})
     seed = read_card(tmp_path / "seed")
     assert (seed["calibration"]["factor"], "human_search" in seed) == (factor, factor == 1.0)
 
 
-def test_no_row_is_used_twice_on_the_way_to_the_best(looped: tuple[Path, dict[str, Any]]) -> None:
-    state = json.loads((looped[0] / "state.json").read_text())
-    for record in state["generations"][1:]:
-        uses = [use for use in record["stages"]["train"]["uses"] if use["names"] == ["games"]]
-        assert uses
-        assert all(use["uses"] <= 1.0 for use in uses)
-
-
 def test_the_best_is_an_ordinary_checkpoint(
     looped: tuple[Path, dict[str, Any]], folder: Path, tmp_path: Path
 ) -> None:
-    best = looped[0] / "best"
-    card = load(best)[1]
-    assert card["finetune"]["generation"] == looped[1]["generation"]
+    (out, result), best = looped, looped[0] / "best"
+    assert load(best)[1]["finetune"]["generation"] == result["generation"]
     told = report(best, positions=folder / "human", rule=Rule(limit=100))
     assert told["positions"] == 100
-    assert "human" in told["trained_on"] or looped[1]["generation"] == 0
+    assert "human" in told["trained_on"] or result["generation"] == 0
     assert load_player(best).choose(chess.Board()).move in chess.Board().legal_moves
-    rows = strength(
-        looped[0],
-        tmp_path,
-        simulations=(2,),
-        games=2,
-        hand_written=2,
-        engine="no-such-engine",
-        nodes=(1, 10),
-    )["rows"]
-    controls = ["seed 2"]
-    if (looped[0] / "generations" / f"{looped[1]['generation']:03}" / "control").exists():
-        controls.append("control 2")
+    played = {"simulations": (2,), "games": 2, "hand_written": 2, "engine": "none", "nodes": (1,)}
+    rows = strength(out, tmp_path, **played)["rows"]
+    control = out / "generations" / f"{result['generation']:03}" / "control"
+    controls = ["seed 2", "control 2"] if control.exists() else ["seed 2"]
     assert [row["b"] for row in rows] == [*controls, "hand-written 2"]
 
 
 def test_killed_at_random_moments_the_same_network_is_best(
     looped: tuple[Path, dict[str, Any]], folder: Path
 ) -> None:
-    out, chance = folder / "killed", random.Random(1)
-    script = folder / "run.py"
+    out, chance, script = folder / "killed", random.Random(1), folder / "run.py"
     script.write_text(RUN)
+    variables = os.environ | {"PYTHONPATH": str(REPOSITORY)}
     for _ in range(6):
+        words = [sys.executable, str(script), str(folder), str(out)]
         process = subprocess.Popen(
-            [sys.executable, str(script), str(folder), str(out)],
-            cwd=REPOSITORY,
-            env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
-            stdout=subprocess.PIPE,
-            text=True,
+            words, cwd=REPOSITORY, env=variables, stdout=subprocess.PIPE, text=True
         )
         assert process.stdout is not None
         assert process.stdout.readline() == "begun\n"
@@ -254,31 +199,13 @@ def test_killed_at_random_moments_the_same_network_is_best(
         process.send_signal(signal.SIGKILL)
         process.wait()
     result = finetune(folder / "net", TINY_LOOP, out, human=[folder / "human"])
-    verdicts = [
-        [(row["verdict"], row["reason"]) for row in each["rows"]] for each in (result, looped[1])
-    ]
-    assert verdicts[0] == verdicts[1]
+    for one, other in zip(result["rows"], looped[1]["rows"], strict=True):
+        assert (one["verdict"], one["reason"]) == (other["verdict"], other["reason"])
     assert result["eval"] == looped[1]["eval"]
+    for name in ("001/games/games.pgn", "001/games/games.jsonl", "002/games/games.jsonl"):
+        paths = [path / "generations" / name for path in (out, looped[0])]
+        assert paths[0].read_bytes() == paths[1].read_bytes()
     for number in ("001", "002"):
-        cards = [
-            read_card(path / "generations" / number / "checkpoint") for path in (out, looped[0])
-        ]
+        networks = [path / "generations" / number / "checkpoint" for path in (out, looped[0])]
+        cards = [read_card(network) for network in networks]
         assert cards[0]["files"]["weights"] == cards[1]["files"]["weights"]
-        for name in ("games.pgn", "games.jsonl"):
-            kept = [
-                (path / "generations" / number / "games" / name).read_bytes()
-                for path in (out, looped[0])
-            ]
-            assert kept[0] == kept[1]
-
-
-def test_without_human_positions_nothing_human_is_measured(folder: Path, tmp_path: Path) -> None:
-    config = replace(
-        TINY_LOOP, generations=1, explore=replace(TINY_LOOP.explore, explorer="hand-written")
-    )
-    result = finetune(folder / "net", config, tmp_path / "out")
-    assert "top1" not in result["seed_eval"]
-    manifest = json.loads(
-        (tmp_path / "out" / "generations" / "001" / "games" / "manifest.json").read_text()
-    )
-    assert (manifest["config"]["explorer"], manifest["selfplay"]["games"]) == ("hand-written", 8)

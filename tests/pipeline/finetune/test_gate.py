@@ -10,10 +10,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from engine.match.arena import pairs_to_decision
 from engine.match.sprt import RAREST, SprtConfig, llr, score_of
 from pipeline.finetune.config import GateConfig
-from pipeline.finetune.gate import decide
 
 DRAWISH = {100.0: 0.25, 220.0: 0.5}
 """draw_elo, and about the share of draws that it makes; 64 simulations of the embedded network draw
@@ -56,10 +54,8 @@ def ratios(counts_MC: NDArray[np.int64], test: SprtConfig) -> NDArray[np.float64
 
     def logarithms(score: float) -> NDArray[np.float64]:
         gaps_C = np.arange(5) / 4 - score
-        low_M, high_M = (
-            np.full(len(filled_MC), -1 / gaps_C.max()),
-            np.full(len(filled_MC), -1 / gaps_C.min()),
-        )
+        low_M = np.full(len(filled_MC), -1 / gaps_C.max())
+        high_M = np.full(len(filled_MC), -1 / gaps_C.min())
         for _ in range(40):
             x_M = (low_M + high_M) / 2
             above_M = (shares_MC * gaps_C / (1 + x_M[:, None] * gaps_C)).sum(1) > 0
@@ -75,11 +71,8 @@ def let_through(elo: float, draw_elo: float, gate: GateConfig, matches: int) -> 
     chance = np.random.default_rng(7)
     pairs_MT = chance.choice(5, size=(matches, gate.games // 2), p=pair_chances(elo, draw_elo))
     counts_MC = np.zeros((matches, 5), np.int64)
-    going_M, passed_M, lengths_M = (
-        np.arange(matches),
-        np.zeros(matches, np.bool_),
-        np.full(matches, gate.games),
-    )
+    going_M, lengths_M = np.arange(matches), np.full(matches, gate.games)
+    passed_M = np.zeros(matches, np.bool_)
     for pair in range(gate.games // 2):
         counts_MC[going_M, pairs_MT[going_M, pair]] += 1
         ratio_M = ratios(counts_MC[going_M], gate.sprt)
@@ -100,81 +93,16 @@ def test_the_fast_ratio_is_the_real_one() -> None:
     assert ratios(counts_MC, test) == pytest.approx(real, abs=1e-9)
 
 
-def test_the_real_match_ends_where_the_simulated_one_does() -> None:
-    gate, chance = GateConfig(), np.random.default_rng(3)
-    for _ in range(6):
-        pairs = chance.choice(5, size=200, p=pair_chances(30.0, 100.0))
-        halves = {0: (0.0, 0.0), 1: (0.0, 0.5), 2: (0.5, 0.5), 3: (1.0, 0.5), 4: (1.0, 1.0)}
-        real = pairs_to_decision(
-            [points for pair in pairs.tolist() for points in halves[pair]], gate.sprt
-        )
-        counts_TC = np.cumsum(np.eye(5, dtype=np.int64)[pairs], axis=0)
-        ratio_T = ratios(counts_TC, gate.sprt)
-        over = np.flatnonzero((ratio_T >= gate.sprt.upper) | (ratio_T <= gate.sprt.lower))
-        assert real == (over[0] + 1 if len(over) else None)
-
-
 @pytest.mark.parametrize("draw_elo", DRAWISH)
 def test_a_network_that_is_20_elo_worse_is_promoted_less_than_once_in_20_times(
     draw_elo: float,
 ) -> None:
-    share, games = let_through(-20.0, draw_elo, GateConfig(), 3000)
-    assert share + 2 * (share * (1 - share) / 3000) ** 0.5 < 0.05
+    share, games = let_through(-20.0, draw_elo, GateConfig(), 2000)
+    assert share + 2 * (share * (1 - share) / 2000) ** 0.5 < 0.05
     assert games < 200
 
 
 def test_one_that_is_50_elo_better_nearly_always_is() -> None:
-    share, games = let_through(50.0, 100.0, GateConfig(), 1000)
+    share, games = let_through(50.0, 100.0, GateConfig(), 500)
     assert share > 0.93
     assert games < 200
-
-
-def test_katagos_default_gate_would_let_the_worse_one_through_in_23_of_100_cases() -> None:
-    # cpp/command/gatekeeper.cpp accepts at half the points; numGamesPerGating is 200 in
-    # configs/training/gatekeeper1.cfg. Go has no draws, so the points are binomial.
-    chance = np.random.default_rng(7)
-    points = chance.binomial(200, score_of(-20.0), size=200_000)
-    assert float((points >= 100).mean()) == pytest.approx(0.23, abs=0.005)
-
-
-@pytest.mark.slow
-def test_the_table_of_the_gate() -> None:
-    """Print what docs/findings.md says of the gate (pytest -s)."""
-    for draw_elo, drawn in DRAWISH.items():
-        for elo in (-50, -20, 0, 20, 35, 50, 100):
-            share, games = let_through(elo, draw_elo, GateConfig(), 10_000)
-            print(f"draws {drawn:.2f}  Elo {elo:+4}  promoted {share:.3f}  games {games:.0f}")  # noqa: T201
-            assert (share < 0.05) == (elo <= -20)
-
-
-def figures(**told: object) -> dict[str, object]:
-    gate = {
-        "games": 90,
-        "elo": 40.0,
-        "elo_low": 2.0,
-        "elo_high": 80.0,
-        "score": 0.56,
-        "sprt": {"verdict": "H1", "llr": 3},
-    }
-    stages = {"train": {"step": 5}, "arena": {"best": gate, "seed": gate}, "eval": {"top1": 0.44}}
-    return stages | told
-
-
-def test_a_control_whose_training_failed_is_named_in_the_verdict() -> None:
-    stages = figures()
-    verdict = decide(
-        stages | {"arena": stages["arena"] | {"control": None, "control_failed": "step 3"}},
-        {},
-        0.015,
-    )  # type: ignore[operator]
-    assert verdict.promoted
-    assert verdict.reason.endswith("; the control's training failed: step 3")
-
-
-def test_top1_may_fall_by_just_so_much() -> None:
-    assert decide(figures(), {"top1": 0.4549}, 0.015).promoted
-    fallen = decide(figures(), {"top1": 0.4551}, 0.015)
-    assert (fallen.promoted, fallen.undone) == (False, True)
-    assert decide(figures(eval={}), {}, 0.015).promoted, (
-        "without human positions there is nothing to compare"
-    )

@@ -40,21 +40,15 @@ def human(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A dataset with every third game held out."""
     folder = tmp_path_factory.mktemp("human")
     settings = IngestConfig(val_share=0.3, test_share=0.1)
-    ingest(
-        [str(datasets.dump(folder / "games.pgn", 60))], folder / "positions", settings, workers=1
-    )
+    dump = datasets.dump(folder / "games.pgn", 60)
+    ingest([str(dump)], folder / "positions", settings, workers=1)
     return folder / "positions"
 
 
 def decision(*, teaches: bool) -> Teacher:
     """Return a comparison in which the hand-written player errs less, or more."""
-    ends = (-0.03, -0.01) if teaches else (-0.01, 0.01)
-    figures: dict[str, Any] = {
-        "network": 0.05,
-        "hand_written": 0.03,
-        "low": ends[0],
-        "high": ends[1],
-    }
+    figures: dict[str, Any] = {"network": 0.05, "hand_written": 0.03, "low": -0.03}
+    figures["high"] = -0.01 if teaches else 0.01
     return Teacher(format_version=2, truth="results", positions=400, games=63, **figures)
 
 
@@ -98,10 +92,8 @@ def test_the_player_that_errs_less_teaches(evaluated: bool) -> None:
     good, bad = truth_N, np.clip(truth_N + rng.normal(0, 0.4, 400), 0.05, 0.95)
     held = make_held_out(known, results)
     found = compare_values(bad, good, held)
-    assert (found.truth, found.teaches) == (
-        "evaluations" if evaluated else "results",
-        evaluated or found.teaches,
-    )
+    assert found.truth == ("evaluations" if evaluated else "results")
+    assert found.teaches or not evaluated
     assert found.hand_written < found.network
     assert not compare_values(good, bad, held).teaches
     assert not compare_values(good, good, held).teaches
@@ -114,10 +106,8 @@ def test_settings_follow_from_the_comparison_and_leave_those_of_the_user_alone()
     assert (usual.train.teach, usual.explore.explorer) == ("value", "hand-written")
     assert (usual.explore.search.algorithm, usual.explore.search.simulations) == ("puct", 64)
     assert (usual.explore.count, usual.human_share, usual.train.results) == (120_000, 0.15, False)
-    assert {name: source.count for name, source in usual.sources.items()} == {
-        "people": 40_000,
-        "near": 80_000,
-    }
+    counts = {name: source.count for name, source in usual.sources.items()}
+    assert counts == {"people": 40_000, "near": 80_000}
     assert usual.gate == DEFAULT.gate
     many = apply(yes, DEFAULT, rows=4_000_000)
     assert (many.explore.count, many.near_share, many.train.learning_rate) == (500_000, 0.3, 1e-3)
@@ -138,56 +128,43 @@ def test_settings_follow_from_the_comparison_and_leave_those_of_the_user_alone()
         train=replace(DEFAULT.train, learning_rate=1e-4),
     )
     config = apply(yes, mine, rows=60_000)
-    assert (config.human_share, config.explore.count, config.train.learning_rate) == (
-        0.3,
-        1000,
-        1e-4,
-    )
+    kept = config.human_share, config.explore.count, config.train.learning_rate
+    assert kept == (0.3, 1000, 1e-4)
     assert (config.explore.search, config.train.results) == (search, False)
 
 
 # ---------------------------------------------------------------- in the loop
 
 
+@pytest.fixture
+def made(tmp_path: Path) -> Path:
+    return networks(tmp_path / "made", 4)
+
+
 def run(made: Path, human: Path, out: Path, config: FinetuneConfig = LOOP) -> Any:
     return finetune(made / "0", config, out, human=[human], stages=Script(made).stages())
 
 
-@pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compare on few positions, by few simulations."""
+def test_a_comparison_is_repeatable_and_made_once_unless_the_user_has_decided(
+    made: Path, human: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(teacher, "SIMULATIONS", 4)
     monkeypatch.setattr(teacher, "POSITIONS", 24)
-
-
-@pytest.mark.usefixtures("small")
-def test_a_comparison_is_repeatable_and_a_finished_one_is_not_made_again(
-    human: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = networks(tmp_path / "made", 2)
     first = run(made, human, tmp_path / "out")
     assert first["teacher"]["truth"] == "evaluations"
     assert "held-out positions" in first["text"]
     assert run(made, human, tmp_path / "again")["teacher"] == first["teacher"]
-    monkeypatch.setattr(teacher, "draw_held_out", None)
+    monkeypatch.setattr(loop, "choose_teacher", None)
     assert run(made, human, tmp_path / "out")["teacher"] == first["teacher"]
     (folder_of(tmp_path / "out", 0) / teacher.TEACHER).write_text("{}")
     with pytest.raises(FinetuneError, match="delete it"):
         run(made, human, tmp_path / "out")
+    decided = replace(LOOP, train=replace(LOOP.train, teach="value"))
+    assert run(made, human, tmp_path / "decided", decided)["teacher"] is None
 
 
-@pytest.mark.usefixtures("small")
-def test_nothing_is_compared_where_the_user_has_decided(
-    human: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(loop, "choose_teacher", None)
-    config = replace(LOOP, train=replace(LOOP.train, teach="value"))
-    assert run(networks(tmp_path / "made", 2), human, tmp_path / "out", config)["teacher"] is None
-
-
-@pytest.mark.usefixtures("small")
 def test_each_network_is_compared_and_the_buffer_keeps_their_rows_apart(
-    human: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    made: Path, human: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = list[str]()
 
@@ -196,14 +173,8 @@ def test_each_network_is_compared_and_the_buffer_keeps_their_rows_apart(
         return decision(teaches=out.name == "000")
 
     monkeypatch.setattr(loop, "choose_teacher", choose)
-    script, made = Script(networks(tmp_path / "made", 4)), tmp_path / "made"
-    finetune(
-        made / "0",
-        replace(LOOP, generations=3),
-        tmp_path / "out",
-        human=[human],
-        stages=script.stages(),
-    )
+    script, config = Script(made), replace(LOOP, generations=3)
+    finetune(made / "0", config, tmp_path / "out", human=[human], stages=script.stages())
     buffers = {number: set(buffer) for number, stage, _, buffer in script.seen if stage == "train"}
     assert buffers == {1: {"001"}, 2: {"002"}, 3: {"002", "003"}}
     assert set(asked) == {"000", "001"}

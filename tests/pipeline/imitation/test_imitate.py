@@ -1,5 +1,5 @@
-"""Imitations of a person whose habits the test has made: learned, measured on the newest games, and
-resumed after a stop."""
+"""Imitations of a person whose habits the test has made: learned, and measured on the newest games.
+Kills and stops are tested with those of the other jobs (tests/pipeline/storage)."""
 
 import json
 import random
@@ -7,24 +7,27 @@ import re
 import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import chess
 import chess.pgn
 import numpy as np
+import polars as pl
 import pytest
 import torch
 
-from engine.progress import Tick
 from model.card import CARD, read_player
 from model.checkpoint import load, read_card, save_human_search
 from pipeline.cli.commands.play import default_options
 from pipeline.dataset.batches import Batches
-from pipeline.errors import ConfigError, DatasetError, DumpError, FetchError, Stopped
+from pipeline.errors import ConfigError, DatasetError, DumpError
 from pipeline.imitation import tune
 from pipeline.imitation.imitate import FEWEST, imitate
+from pipeline.imitation.measure import LATE_PLY, compare
 from pipeline.imitation.page import headline, imitation_text, write_imitation
+from pipeline.imitation.tune import SHARES, average, choose_share, interpolate, open_batches
 from pipeline.samples.shipped import EMBEDDED
 from pipeline.storage.job_folder import CHECKPOINT, JobFolder
 from tests.conftest import REPOSITORY
@@ -49,16 +52,10 @@ def play(seed: int) -> chess.pgn.Game:
         )
         board.push(moves[-1])
     game = chess.pgn.Game()
-    tags = {
-        "White": NAME if mine else "Foe",
-        "Black": "Foe" if mine else NAME,
-        "Result": chance.choice(("1-0", "0-1")),
-    }
-    tags |= {"Date": f"2024.{1 + seed // 28:02}.{1 + seed % 28:02}"} | dict.fromkeys(
-        ("WhiteElo", "BlackElo"), f"{1500 + seed}"
-    )
-    for name, value in tags.items():
-        game.headers[name] = value
+    white, black = (NAME, "Foe") if mine else ("Foe", NAME)
+    game.headers.update({"White": white, "Black": black, "Result": chance.choice(("1-0", "0-1"))})
+    game.headers["Date"] = f"2024.{1 + seed // 28:02}.{1 + seed % 28:02}"
+    game.headers.update(dict.fromkeys(("WhiteElo", "BlackElo"), f"{1500 + seed}"))
     game.add_line(moves)
     return game
 
@@ -69,9 +66,10 @@ def write(games: Iterable[chess.pgn.Game]) -> str:
 
 @pytest.fixture(scope="module", autouse=True)
 def _two_folds() -> Iterator[None]:
-    """Train two networks, not four, to save time."""
+    """Train two networks, not four, and try two shares, to save time."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tune, "FOLDS", 2)
+        patch.setattr(tune, "SHARES", (0.5, 1.0))
         yield
 
 
@@ -118,37 +116,28 @@ def test_the_newest_games_are_held_out_and_only_the_persons_moves_are_rows(
     made: tuple[Path, dict[str, Any]],
 ) -> None:
     out, result = made
-    held, splits = newest(GAMES // 10), {}
+    held, ratings, moves = newest(GAMES // 10), {}, 0
     assert result["held_out"] == held[0].headers["Date"]
+    training_set = out / "imitation" / "training_set"
     for split in ("train", "val", "latest"):
-        rows = Batches(
-            [out / "imitation" / "training_set"],
-            split,
-            batch_size=4096,
-            columns=("game", "ply", "elo"),
-        )
-        splits[split] = [
-            np.concatenate(column)
-            for column in zip(*(b.values() for b in rows.read_rows()), strict=True)
-        ]
-    assert sorted(set(splits["latest"][2].tolist())) == [
-        int(game.headers["WhiteElo"]) for game in held
-    ]
-    assert max(splits["train"][2].max(), splits["val"][2].max()) < int(held[0].headers["WhiteElo"])
-    moves = sum(
-        (move.ply() % 2 == 1) == (game.headers["White"] == NAME)
+        batches = Batches([training_set], split, batch_size=4096, columns=("game", "ply", "elo"))
+        (rows,) = batches.read_rows()
+        ratings[split] = rows["elo"]
+        moves += len(rows["ply"])
+        sides = {(game, ply % 2) for game, ply in zip(rows["game"], rows["ply"], strict=True)}
+        assert len(sides) == len(set(rows["game"].tolist())), "moves of one side"
+    newest_ratings = [int(game.headers["WhiteElo"]) for game in held]
+    assert sorted(set(ratings["latest"].tolist())) == newest_ratings
+    assert max(ratings["train"].max(), ratings["val"].max()) < newest_ratings[0]
+    played = [
+        sum((move.ply() % 2 == 1) == (game.headers["White"] == NAME) for move in game.mainline())
         for game in newest(GAMES)
-        for move in game.mainline()
-    )
-    assert sum(len(columns[0]) for columns in splits.values()) == moves
-    for games, plies, _ in splits.values():
-        assert all(
-            len(set((plies[games == game] % 2).tolist())) == 1 for game in set(games.tolist())
-        )
+    ]
+    assert moves == sum(played)
 
 
 def test_the_card_names_the_person_and_the_engine_plays_like_them(
-    made: tuple[Path, dict[str, Any]],
+    made: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:
     out, _ = made
     ratings = [int(game.headers["WhiteElo"]) for game in newest(GAMES // 10)]
@@ -159,15 +148,10 @@ def test_the_card_names_the_person_and_the_engine_plays_like_them(
     assert (options.style, options.temperature, options.rating) == ("policy", 1.0, found.rating)
     assert repr(NAME) in like
     assert "message" not in read_card(out)  # of a network that was trained, not of the mixture
-    assert default_options(REPOSITORY / "datasets" / "embedded")[0].rating == 0
-    assert read_player(out / "imitation") is None
-
-
-def test_the_engine_shortens_names_that_no_gui_has_room_for(tmp_path: Path) -> None:
-    player = {"names": ["x" * 500, "\n"], "rating": 1500, "games": 100}
+    assert default_options(EMBEDDED)[0].rating == 0
+    player = {"names": ["x" * 500, "\n"], "rating": 1500, "games": 100}  # no GUI has room for it
     (tmp_path / "checkpoint.json").write_text(json.dumps({"data": {"player": player}}))
-    _, like = default_options(tmp_path)
-    assert re.fullmatch(r", like 'x{99}\.\.\. at 1500", like)
+    assert re.fullmatch(r", like 'x{99}\.\.\. at 1500", default_options(tmp_path)[1])
 
 
 def test_the_openings_are_counted_as_python_chess_counts_them(
@@ -230,22 +214,14 @@ def test_a_date_of_no_calendar_and_no_validation_game_end_in_a_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pipeline.imitation.imitate.VALIDATION_SHARE", 0.0)
+    recipe = tune.recipe(1)
+    monkeypatch.setattr(tune, "recipe", lambda rows: recipe)
     some = [play(seed) for seed in range(24)]
     for game in some[-2:]:
         game.headers["Date"] = "2024.02.30"
     (tmp_path / "some.pgn").write_text(write(some))
     result = imitate([str(tmp_path / "some.pgn")], [NAME], tmp_path / "out")
     assert (result["held_out"], result["chosen"]["games"]) == ("2024.02.30", 22)
-
-
-def test_another_network_is_not_replaced(
-    made: tuple[Path, dict[str, Any]], games: Path, tmp_path: Path
-) -> None:
-    shutil.copytree(EMBEDDED, tmp_path / "mine")
-    before = (tmp_path / "mine" / CARD).read_bytes()
-    with pytest.raises(ConfigError, match="another network"):
-        imitate([str(games)], [NAME], tmp_path / "mine")
-    assert (tmp_path / "mine" / CARD).read_bytes() == before
 
 
 def test_the_same_command_again_keeps_what_was_added_to_the_network(
@@ -259,78 +235,25 @@ def test_the_same_command_again_keeps_what_was_added_to_the_network(
     assert read_card(tmp_path / "out")["human_search"] == entry
 
 
-def test_stopped_anywhere_it_continues_to_the_same_network(
-    made: tuple[Path, dict[str, Any]], games: Path, tmp_path: Path
-) -> None:
-    out, whole = made
-
-    def polls(most: int) -> Iterator[bool]:
-        yield from [False] * most
-        while True:
-            yield True
-
-    stages, stopped = set(), 0
-    for most in (3, 9, 40):
-        answers, last = polls(most), [""]
-
-        def note(tick: Tick, last: list[str] = last) -> None:
-            last[0] = tick.stage
-
-        try:
-            result = imitate(
-                [str(games)],
-                [NAME],
-                tmp_path / "out",
-                progress=note,
-                stop=lambda a=answers: next(a),
-            )
-        except Stopped:
-            stopped += 1
-        stages.add(last[0])
-    assert stopped >= 2
-    result = imitate([str(games)], [NAME], tmp_path / "out")
-    assert result == {**whole, "seconds": result["seconds"]}
-    cards = [read_card(folder)["files"]["weights"] for folder in (out, tmp_path / "out")]
-    assert cards[0] == cards[1]
-
-
 def test_what_cannot_be_imitated_is_refused(games: Path, tmp_path: Path) -> None:
-    few = tmp_path / "few.pgn"
+    few, undated, out = tmp_path / "few.pgn", tmp_path / "undated.pgn", tmp_path / "out"
     few.write_text("\n\n".join(str(play(seed)) for seed in range(FEWEST - 1)) + "\n")
-    undated = tmp_path / "undated.pgn"
     undated.write_text(re.sub(r'\[Date "[^"]*"\]', '[Date "????.??.??"]', games.read_text()))
-    with pytest.raises(DatasetError, match=f"{FEWEST - 1} games of 'Foe' are too few"):
-        imitate([str(few)], ["Foe"], tmp_path / "a")
-    with pytest.raises(
-        DatasetError, match="the newest games cannot be held out: its games have no dates"
+    for source, players, said in (
+        (few, ["Foe"], f"{FEWEST - 1} games of 'Foe' are too few"),
+        (undated, ["Foe"], "the newest games cannot be held out: its games have no dates"),
+        (games, ["foe"], r"the most frequent are 'Foe' \(60\)"),
+        (games, [], "name the player"),
+        (tmp_path / "missing.pgn", ["Foe"], "missing"),
     ):
-        imitate([str(undated)], ["Foe"], tmp_path / "b")
-    with pytest.raises(DatasetError, match=r"the most frequent are 'Foe' \(60\)"):
-        imitate([str(games)], ["foe"], tmp_path / "c")
-    with pytest.raises(ConfigError, match="name the player"):
-        imitate([str(games)], [], tmp_path / "d")
-    with pytest.raises(DumpError):
-        imitate([str(tmp_path / "missing.pgn")], ["Foe"], tmp_path / "f")
-    assert not [name for name in "abcdf" if (tmp_path / name).exists()]
-    (tmp_path / "e").mkdir()
-    (tmp_path / "e" / "mine.txt").write_text("")
-    with pytest.raises(ConfigError, match=r"holds 'mine\.txt'"):
-        imitate([str(games)], ["Foe"], tmp_path / "e")
-
-
-@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), FetchError("no answer")])
-def test_what_was_ingested_stays_where_the_disk_or_the_network_fails(
-    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(sources: Any, out: Path, *others: Any, **options: Any) -> None:
-        out.mkdir(parents=True)
-        (out / "part.json").write_text("{}")
-        raise error
-
-    monkeypatch.setattr("pipeline.imitation.imitate.ingest", fail)
-    with pytest.raises((ConfigError, FetchError), match=re.escape(str(error.args[-1]))):
-        imitate(["games.pgn"], [NAME], tmp_path / "out")
-    assert [path.name for path in (tmp_path / "out").rglob("part.json")] == ["part.json"]
+        with pytest.raises((ConfigError, DatasetError, DumpError), match=said):
+            imitate([str(source)], players, out)
+        assert not out.exists()
+    shutil.copytree(EMBEDDED, out)
+    before = (out / CARD).read_bytes()
+    with pytest.raises(ConfigError, match="another network"):
+        imitate([str(games)], [NAME], out)
+    assert (out / CARD).read_bytes() == before
 
 
 EXPORT = REPOSITORY.parent / "shared" / "data" / "pgn" / "lichess_export_2024-05_blitz.pgn"
@@ -345,12 +268,89 @@ def test_a_real_player_is_imitated(tmp_path: Path) -> None:
     imitation = result["networks"][1]
     assert imitation["all"]["top1_low"] > 0.03
     assert imitation["late"]["cross_entropy_difference"] < 0
-    shutil.rmtree(tmp_path / "out" / "report")
-    again = imitate(
-        [str(tmp_path / "some.pgn")],
-        ["clinares"],
-        tmp_path / "out",
-        stranger=REPOSITORY / "datasets" / "embedded",
-    )
+    again = imitate([str(tmp_path / "some.pgn")], ["clinares"], tmp_path / "out", stranger=EMBEDDED)
     assert [row["name"] for row in again["networks"]] == ["base", "imitation", "stranger"]
     assert again["networks"][2]["all"]["top1_difference"] == 0
+
+
+# ---------------------------------------------------------------- the choice of a share
+
+MOVES = 30
+
+
+def tried(
+    games: int, seed: int, *, slope: float, late: float | None = None, bend: float = 0.02
+) -> list[dict[str, Any]]:
+    """Compare shares on simulated games: a share s changes a move's cross-entropy by slope * s +
+    bend * s^2, with noise.
+
+    `late` is the slope of moves from LATE_PLY on. Shares of one player share their noise, as real
+    ones do.
+    """
+    random = np.random.default_rng(seed)
+    ply = np.tile(np.arange(MOVES) * 2, games)
+    game = np.repeat(np.arange(games), MOVES)
+    noise = random.normal(0, 0.3, len(ply)) + random.normal(0, 0.05, games)[game]
+    slopes = np.where(ply >= LATE_PLY, slope if late is None else late, slope)
+    columns = {
+        "game": game,
+        "ply": ply,
+        "key": np.arange(len(ply)),
+        "rank": np.ones(len(ply), dtype=int),
+    }
+    base = pl.DataFrame(columns | {"nll": np.full(len(ply), 2.0)})
+    return [
+        {
+            "share": share,
+            **compare(
+                "x", base, base.with_columns(nll=2.0 + share * (slopes + noise) + bend * share**2)
+            ),
+        }
+        for share in SHARES
+    ]
+
+
+def test_many_games_that_gain_everywhere_go_all_the_way_and_half_a_gain_half_of_it() -> None:
+    assert choose_share(tried(500, 0, slope=-0.08)) == 1.0
+    assert choose_share(tried(2000, 0, slope=-0.08, late=-0.02)) in (0.25, 0.5, 0.75)
+
+
+@pytest.mark.parametrize("games", [30, 127, 500])
+def test_harm_from_the_twelfth_move_on_is_seldom_chosen(games: int) -> None:
+    """The openings gain much, and late moves lose a little at every share."""
+    shares = [choose_share(tried(games, seed, slope=-0.2, late=0.01)) for seed in range(60)]
+    assert np.mean(np.array(shares) > 0) < 0.1
+
+
+def test_a_gain_late_alone_is_no_gain_and_few_games_choose_nothing() -> None:
+    assert choose_share(tried(500, 0, slope=0.3, late=-0.05)) == 0.0
+    assert choose_share(tried(9, 0, slope=-1.0)) == 0.0  # an interval needs ten games
+    assert choose_share([{"share": 1.0}]) == 0.0
+
+
+def test_a_mixture_begins_at_the_base_and_ends_at_the_mean_of_the_networks() -> None:
+    base = {"a": torch.tensor([0.1, 1.0]), "count": torch.tensor(7)}
+    networks = [
+        {"a": torch.tensor([1.0, 3.0]), "count": torch.tensor(7)},
+        {"a": torch.zeros(2), "count": torch.tensor(7)},
+    ]
+    mean = average(networks)
+    assert mean["a"].tolist() == [0.5, 1.5]
+    assert torch.equal(interpolate(base, mean, 0.0)["a"], base["a"])
+    torch.testing.assert_close(interpolate(base, mean, 0.5)["a"], torch.tensor([0.3, 1.25]))
+    torch.testing.assert_close(interpolate(base, mean, 1.0)["a"], mean["a"])
+    assert interpolate(base, mean, 0.5)["count"] == 7
+
+
+@pytest.mark.parametrize("size", [3, 10, 25])
+def test_batches_show_each_row_once_an_epoch_and_continue_at_any_step(size: int) -> None:
+    rows = {"ply": np.arange(10), "label": np.arange(10) * 2}
+    whole = [batch["ply"] for batch in islice(open_batches(rows, size, 0, 0), 10)]
+    assert all(len(batch) == size for batch in whole)
+    seen = np.concatenate(whole)
+    for epoch in range(len(seen) // 10):
+        assert sorted(seen[10 * epoch : 10 * epoch + 10].tolist()) == list(range(10))
+    for step in (1, 4, 9):
+        np.testing.assert_array_equal(next(open_batches(rows, size, 0, step))["ply"], whole[step])
+    assert not np.array_equal(whole[0], next(open_batches(rows, size, 1, 0))["ply"])
+    assert np.array_equal(next(open_batches(rows, size, 0, 2))["label"], whole[2] * 2)

@@ -68,48 +68,32 @@ def fit(results: Results) -> dict[str, float]:
     Newton's method on the log-likelihood; one drawn pair is added to each match, so that a match
     without points has an end.
     """
-    fixed = {
-        name: level_of(name) for a, b, _ in results for name in (a, b) if level_of(name) is not None
-    }
-    free = sorted({name for a, b, _ in results for name in (a, b)} - set(fixed))
-    elo = np.full(len(free), 1350.0)
+    names = sorted({name for a, b, _ in results for name in (a, b)})
+    levels = [re.search(r"Stockfish.* (\d+) Elo", name) for name in names]
+    free = np.array([level is None for level in levels])
+    elo = np.array([float(level[1]) if level else 1350.0 for level in levels])
+    sides = np.array([[(name == a) - (name == b) for name in names] for a, b, _ in results], float)
+    counts = np.array([pairs for _, _, pairs in results])
+    games, points = 2 * counts.sum(1) + 2, counts @ (np.arange(5) / 2) + 1
     for _ in range(200):
-        slope, curve = np.zeros(len(free)), np.full((len(free), len(free)), 0.0)
-        for a, b, counts in results:
-            games = 2 * (sum(counts) + 1)
-            points = (
-                sum(count * worth for count, worth in zip(counts, (0, 0.5, 1, 1.5, 2), strict=True))
-                + 1
-            )
-            known = [fixed[name] if name in fixed else elo[free.index(name)] for name in (a, b)]
-            expected = 1 / (1 + 10 ** ((known[1] - known[0]) / 400))
-            sides = np.array([(name == a) - (name == b) for name in free], float)
-            slope += sides * (points - games * expected)
-            curve += np.outer(sides, sides) * games * expected * (1 - expected) * np.log(10) / 400
-        elo += np.clip(np.linalg.solve(curve, slope), -200, 200)
-    return dict(zip(free, elo.tolist(), strict=True))
-
-
-def level_of(name: str) -> float | None:
-    """Return the level of a Stockfish by its name, None for our players."""
-    found = re.search(r"Stockfish.* (\d+) Elo", name)
-    return float(found[1]) if found else None
+        expected = 1 / (1 + 10 ** (-(sides @ elo) / 400))
+        slope = (points - games * expected) @ sides
+        weights = games * expected * (1 - expected) * np.log(10) / 400
+        curve = sides.T @ (weights[:, None] * sides)
+        elo[free] += np.clip(np.linalg.solve(curve[free][:, free], slope[free]), -200, 200)
+    return dict(zip(np.array(names)[free].tolist(), elo[free].tolist(), strict=True))
 
 
 def show(results: Results) -> None:
     """Print each player's strength with its interval."""
-    random, elo = np.random.default_rng(0), fit(results)
-    drawn = []
+    random, drawn = np.random.default_rng(0), []
     for _ in range(300):
         again = [
             (a, b, random.multinomial(sum(pairs), np.array(pairs) / sum(pairs)).tolist())
             for a, b, pairs in results
         ]
         drawn.append(fit(again))
-    for a, b, pairs in results:
-        points = sum(count * worth for count, worth in zip(pairs, (0, 0.5, 1, 1.5, 2), strict=True))
-        print(f"{a} - {b}: {points:g} of {2 * sum(pairs)}")  # noqa: T201
-    for name, strength in elo.items():
+    for name, strength in fit(results).items():
         low, high = np.percentile([one[name] for one in drawn], [2.5, 97.5])
         print(f"{name}: {strength:.0f} ({low:.0f} to {high:.0f})")  # noqa: T201
 

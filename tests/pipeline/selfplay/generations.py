@@ -5,7 +5,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,33 +43,16 @@ SEARCHED: dict[str, Any] = {
 }
 
 RUN = """
-import json, os, signal, sys
+import json, sys
 from pathlib import Path
-from engine.errors import UserError
 from engine.search import SearchConfig
 from pipeline.selfplay.config import ExploreConfig
 from pipeline.selfplay.job import explore
 
-settings, out, engine = json.loads(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
-workers, kill_after = map(int, sys.argv[4:6])
-checkpoint, *positions = [*map(Path, sys.argv[6:]), None][: len(sys.argv) - 6 or 1]
+settings = json.loads(sys.argv[1])
 config = ExploreConfig(**{**settings, "search": SearchConfig(**settings["search"])})
-
-def progress(tick):
-    if tick.unit in ("games", "positions") and 0 < kill_after <= tick.done:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-if checkpoint is not None:
-    import torch
 print("begun", flush=True)
-try:
-    explore(
-        checkpoint, config, out, datasets=positions, engine=engine, workers=workers,
-        progress=progress,
-    )
-except UserError as error:
-    print(error)
-    sys.exit(2)
+explore(None, config, Path(sys.argv[2]), workers=2)
 """
 
 
@@ -88,40 +70,16 @@ def prepare(folder: Path, games: int = 60) -> tuple[Path, Path]:
     """Make a checkpoint and a dataset of random games: their folders."""
     make(folder / "checkpoint")
     dump = datasets.dump(folder / "games.pgn", games)
-    ingest(
-        [str(dump)], folder / "positions", IngestConfig(val_share=0.1, test_share=0.1), workers=1
-    )
+    config = IngestConfig(val_share=0.1, test_share=0.1)
+    ingest([str(dump)], folder / "positions", config, workers=1)
     return folder / "checkpoint", folder / "positions"
 
 
-def start(
-    config: ExploreConfig,
-    out: Path,
-    inputs: Sequence[Path] = (),
-    *,
-    workers: int = 1,
-    kill_after: int = 0,
-    engine: str = "local",
-) -> "subprocess.Popen[str]":
-    """Begin a generation in a process of its own, and come back when it is about to start.
-
-    `inputs` are a checkpoint and datasets. The process kills itself when `kill_after` games or
-    positions are finished, earlier ones included; 0 for never.
-    """
-    words = [
-        to_json(config).decode(),
-        str(out),
-        engine,
-        *map(str, (workers, kill_after, *inputs)),
-    ]
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    process = forked.Popen(
-        [sys.executable, "-c", RUN, *words],
-        cwd=REPOSITORY,
-        stdout=subprocess.PIPE,
-        text=True,
-        env=environment,
-    )
+def start(config: ExploreConfig, out: Path) -> "subprocess.Popen[str]":
+    """Begin games in a process of its own with two workers, and come back when it is to start."""
+    words = [sys.executable, "-c", RUN, to_json(config).decode(), str(out)]
+    variables = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    process = forked.Popen(words, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True, env=variables)
     assert process.stdout is not None
     assert process.stdout.readline() == "begun\n"
     return process

@@ -1,33 +1,44 @@
-"""A generation of self-play is a dataset: its rows are those of its own PGN, and python-chess
-agrees with the rest."""
+"""A generation of self-play is a dataset: its rows are those of its own PGN, python-chess agrees
+with the rest, and stops, kills and damage change nothing."""
 
 import io
 import json
 import re
+import socket
+import time
 from collections import Counter
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import chess
 import chess.pgn
 import numpy as np
+import psutil
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from engine.encoding.planes import label_of, move_of
+from engine.errors import UserError
 from engine.progress import Tick
 from engine.selfplay import generate
-from pipeline.dataset.batches import HUMAN_COLUMNS, Batches
 from pipeline.dataset.files.shards import read_manifest
 from pipeline.dumps.paths import dumps_of
 from pipeline.errors import Stopped
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
-from pipeline.selfplay.config import VAL_SHARE
+from pipeline.selfplay.config import VAL_SHARE, ExploreConfig, ExploreError
 from pipeline.selfplay.job import explore
+from pipeline.selfplay.worker import Journal, Task, Watch, read_journals, work_on
 from pipeline.validation.verify import files_differ, verify_dataset
+from tests.conftest import REPOSITORY
+from tests.model.test_checkpoint import make
 from tests.pipeline import datasets
-from tests.pipeline.selfplay.generations import journalled, records, small, told
+from tests.pipeline.cli.conftest import invoke
+from tests.pipeline.selfplay.generations import journalled, records, searched, small, start, told
+from tests.waiting import until
 
 CONFIG = small()
 SEARCH = ("visits", "root_value", "best_value", "simulations")
@@ -63,87 +74,61 @@ def boards(record: dict[str, Any]) -> list[chess.Board]:
     return found
 
 
-def test_a_generation_is_a_whole_dataset_and_nothing_else_is_left(made: Path) -> None:
-    assert files_differ(made) == []
-    names = {path.name for path in made.iterdir() if not path.name.endswith(".parquet")}
-    assert names == {
-        ".lock",
-        "CARD.md",
-        "job.json",
-        "games.jsonl",
-        "games.pgn",
-        "manifest.json",
-    }
-    assert [record["number"] for record in records(made)] == list(range(CONFIG.games))
-
-
 def test_rows_are_what_ingest_makes_of_the_games_own_pgn(made: Path, tmp_path: Path) -> None:
+    assert files_differ(made) == []
     same = IngestConfig(val_share=VAL_SHARE, test_share=0.0)
     ingest([str(made / "games.pgn")], tmp_path / "again", same, workers=1)
     again = {
         (row["game"], row["ply"]): row for row in datasets.table(tmp_path / "again").to_pylist()
     }
     mine = datasets.table(made).to_pylist()
-    games = {row["game"]: row["plies"] for row in again.values()}
     assert len(mine) == read_manifest(made)["selfplay"]["searched"] > 100
-    assert {row["game"] for row in mine} == games.keys()
+    assert {row["game"] for row in mine} == {row["game"] for row in again.values()}
     for row in mine:
         other = again[row["game"], row["ply"]]
         assert {name: value for name, value in row.items() if name not in SEARCH} == {
             name: value for name, value in other.items() if name not in SEARCH
         }
         assert other["visits"] is None
-        assert row["eval"] is None, (
-            "a search's value is no engine's evaluation, in which a training would read it"
-        )
+        assert row["eval"] is None, "a search's value is no engine's evaluation"
     assert datasets.games(made) == datasets.games(tmp_path / "again")
-    assert {split for split, count in read_manifest(made)["positions"].items() if count} == {
-        "total",
-        *same_splits(mine),
-    }
-
-
-def same_splits(rows: list[dict[str, Any]]) -> set[str]:
-    """Give the splits that rows are in, each game in one."""
-    of_game: dict[int, set[str]] = {}
-    for row in rows:
-        of_game.setdefault(row["game"], set()).add(row["split"])
-    assert all(len(splits) == 1 for splits in of_game.values())
-    return set.union(*of_game.values())
 
 
 def test_what_was_thought_stands_on_legal_moves_of_its_position(made: Path) -> None:
-    games = {record["number"]: boards(record) for record in records(made)}
+    found = records(made)
+    assert [record["number"] for record in found] == list(range(CONFIG.games))
+    games = {record["number"]: boards(record) for record in found}
     rows = datasets.table(made).to_pylist()
     sharp = 0.0
     for row in rows:
-        board = games[row["game"]][row["ply"]]
+        board, record = games[row["game"]][row["ply"]], found[row["game"]]
+        move = move_of(row["label"], row["promotion"], board.turn)
+        assert move.uci() == record["moves"][row["ply"]]
+        result = {"1-0": 1, "0-1": -1, "1/2-1/2": 0}[record["result"]]
+        assert row["result"] == (result if board.turn else -result)
         legal = {label_of(move, board.turn) for move in board.legal_moves}
-        labels = [entry["label"] for entry in row["visits"]]
-        assert len(set(labels)) == len(labels) > 0
-        assert set(labels) <= legal
-        assert sum(entry["share"] for entry in row["visits"]) == pytest.approx(1.0, abs=1e-5)
-        assert min(entry["share"] for entry in row["visits"]) > 0.0
+        shares = {entry["label"]: entry["share"] for entry in row["visits"]}
+        assert len(row["visits"]) == len(shares) > 0
+        assert shares.keys() <= legal
+        assert sum(shares.values()) == pytest.approx(1.0, abs=1e-5)
+        assert min(shares.values()) > 0.0
         assert -1.0 <= row["root_value"] <= 1.0
         assert -1.0 <= row["best_value"] <= 1.0
-        sharp += dict(zip(labels, [entry["share"] for entry in row["visits"]], strict=True)).get(
-            row["label"], 0.0
-        )
+        sharp += shares.get(row["label"], 0.0)
     assert sharp / len(rows) > 0.1, "the moves that are played have a share worth speaking of"
 
 
 def test_results_endings_and_statistics_are_python_chesss(made: Path) -> None:
     endings: Counter[str] = Counter()
-    for record in records(made):
+    found = records(made)
+    for record in found:
         last = boards(record)[-1]
         outcome = last.outcome(claim_draw=True)
         if record["ending"] in ("resignation", "too long"):
             assert not last.is_checkmate()
             assert record["ending"] == "resignation" or len(record["moves"]) == CONFIG.most_plies
-            loses = {"resignation": "0-1" if last.turn else "1-0", "too long": "1/2-1/2"}[
-                record["ending"]
-            ]
-            assert record["result"] == loses
+            lost = "0-1" if last.turn else "1-0"
+            assert record["result"] == (lost if record["ending"] == "resignation" else "1/2-1/2")
         else:
             assert outcome is not None
             assert record["result"] == outcome.result()
@@ -155,18 +140,13 @@ def test_results_endings_and_statistics_are_python_chesss(made: Path) -> None:
     played = manifest["selfplay"]
     assert played["endings"] == dict(endings)
     assert played["resignations"] == endings["resignation"] > 0
-    assert (
-        played["played_on"] == sum(record["resign_ply"] is not None for record in records(made)) > 0
-    )
-    assert played["false_resignations"] == sum(
-        record["resign_was_wrong"] for record in records(made)
-    )
-    assert played["decisive_share"] == pytest.approx(
-        sum(record["result"] != "1/2-1/2" for record in records(made)) / CONFIG.games, abs=1e-6
-    )
+    assert played["played_on"] == sum(one["resign_ply"] is not None for one in found) > 0
+    assert played["false_resignations"] == sum(one["resign_was_wrong"] for one in found)
+    decided = sum(one["result"] != "1/2-1/2" for one in found) / CONFIG.games
+    assert played["decisive_share"] == pytest.approx(decided, abs=1e-6)
     assert manifest["positions"]["total"] == played["searched"]
     assert played["mean_plies"] == pytest.approx(
-        np.mean([len(record["moves"]) for record in records(made)]), abs=1e-3
+        np.mean([len(record["moves"]) for record in found]), abs=1e-3
     )
     assert played["timing"]["seconds"] > 0
 
@@ -180,93 +160,22 @@ def test_the_pgn_is_read_by_python_chess_with_an_evaluation_of_every_search(made
         assert [move.uci() for move in game.mainline_moves()] == record["moves"]
         assert game.headers["Result"] == record["result"]
         assert game.headers["Site"].endswith(f"/0-{number}")
-        values = [
-            float(found[1])
-            for node in game.mainline()
-            if (found := re.search(r"%value (\S+)\]", node.comment))
-        ]
+        comments = [node.comment for node in game.mainline()]
+        values = re.findall(r"%value (\S+)\]", " ".join(comments))
         assert len(values) == sum(row["game"] == number for row in rows)
-        assert all(-1.0 <= value <= 1.0 for value in values)
-        assert all(node.eval() is None for node in game.mainline()), (
-            "no program takes them for centipawns"
-        )
+        assert all(-1.0 <= float(value) <= 1.0 for value in values)
+        assert all(node.eval() is None for node in game.mainline()), "these are no centipawns"
     assert chess.pgn.read_game(text) is None
     assert {row["event"] for row in datasets.games(made)} == {"self-play of hand-written"}
 
 
-def test_batches_hold_what_was_thought(made: Path) -> None:
-    batches = Batches(
-        [made], "train", batch_size=32, columns=[*HUMAN_COLUMNS, "visits", "root_value"]
-    )
-    rows = {
-        (row["game"], row["ply"]): row
-        for row in datasets.table(made).to_pylist()
-        if row["split"] == "train"
-    }
-    assert batches.rows == len(rows)
-    batch = next(batches.read_rows())
-    assert len(batch["visits"]) == 32
-    for index in range(32):
-        row = rows[int(batch["game"][index]), int(batch["ply"][index])]
-        assert batch["planes"][index].tobytes() == row["planes"]
-        entries = [
-            {"label": int(one["label"]), "share": float(one["share"])}
-            for one in batch["visits"][index]
-        ]
-        assert entries == row["visits"]
-        assert batch["root_value"][index] == np.float32(row["root_value"])
-    assert len(next(Batches([made], "train", batch_size=32).from_step(0))["planes"]) == 32
-
-
-def test_a_finished_generation_is_given_as_it_is(made: Path) -> None:
-    before = {path.name: path.stat().st_mtime_ns for path in made.iterdir()}
-    manifest = explore(None, CONFIG, made, lineage={"loop": "test"}, workers=1)
-    assert manifest == read_manifest(made)
-    assert manifest["lineage"]["loop"] == "test"
-    assert {path.name: path.stat().st_mtime_ns for path in made.iterdir()} == before
-
-
-def test_stopped_and_continued_is_the_same_as_played_at_once(made: Path, tmp_path: Path) -> None:
-    for games in (3, 9, 17):
-        ticks: list[Tick] = []
-        with pytest.raises(Stopped, match=r"of 24 games; run the same command to continue"):
-            explore(
-                None,
-                CONFIG,
-                tmp_path / "out",
-                lineage={"loop": "test"},
-                workers=1,
-                progress=ticks.append,
-                stop=lambda wanted=games, ticks=ticks: bool(ticks) and ticks[-1].done >= wanted,  # type: ignore[misc]
-            )
-        assert len(journalled(tmp_path / "out")) >= games
-    explore(None, CONFIG, tmp_path / "out", lineage={"loop": "test"}, workers=1)
-    assert told(tmp_path / "out") == told(made)
-    timing = read_manifest(tmp_path / "out")["selfplay"]["timing"]
-    assert timing["processes"] == 4
-
-
-def test_games_of_another_seed_are_others(made: Path, tmp_path: Path) -> None:
-    explore(None, small(games=6, seed=1), tmp_path / "out", workers=1)
-    games = {json.dumps(record["moves"]) for record in records(made)}
-    assert not games & {json.dumps(record["moves"]) for record in records(tmp_path / "out")}
-
-
 def test_a_draw_penalty_lowers_the_values_of_drawn_games(tmp_path: Path) -> None:
-    explore(None, small(games=12, most_plies=30, resign=0.0), tmp_path / "usual", workers=1)
-    explore(
-        None,
-        small(games=12, most_plies=30, resign=0.0, draw_penalty=0.1),
-        tmp_path / "other",
-        workers=1,
-    )
-    drawn = {
-        record["number"]: record["result"] == "1/2-1/2" for record in records(tmp_path / "usual")
-    }
-    rows = (
-        datasets.table(tmp_path / "usual").to_pylist(),
-        datasets.table(tmp_path / "other").to_pylist(),
-    )
+    usual = small(games=12, most_plies=30, resign=0.0)
+    explore(None, usual, tmp_path / "usual", workers=1)
+    other = small(games=12, most_plies=30, resign=0.0, draw_penalty=0.1)
+    explore(None, other, tmp_path / "other", workers=1)
+    drawn = [record["result"] == "1/2-1/2" for record in records(tmp_path / "usual")]
+    rows = [datasets.table(tmp_path / name).to_pylist() for name in ("usual", "other")]
     for before, after in zip(*rows, strict=True):
         for name in ("root_value", "best_value"):
             wanted = before[name] - 0.1 * drawn[before["game"]]
@@ -275,29 +184,164 @@ def test_a_draw_penalty_lowers_the_values_of_drawn_games(tmp_path: Path) -> None
     assert sum(drawn[row["game"]] for row in rows[0]) > 50
 
 
-def test_a_label_of_a_row_is_the_move_that_was_played(made: Path) -> None:
-    games = {record["number"]: (boards(record), record) for record in records(made)}
-    for row in datasets.table(made).to_pylist():
-        positions, record = games[row["game"]]
-        move = move_of(row["label"], row["promotion"], positions[row["ply"]].turn)
-        assert move.uci() == record["moves"][row["ply"]]
-        result = {"1-0": 1, "0-1": -1, "1/2-1/2": 0}[record["result"]]
-        assert row["result"] == (result if positions[row["ply"]].turn else -result)
-
-
 def test_verify_finds_a_generations_own_games_and_replays_its_rows(
     made: Path, tmp_path: Path
 ) -> None:
-    manifest = read_manifest(made)
-    dumps = dumps_of(made, manifest)
+    dumps = dumps_of(made, read_manifest(made))
     assert dumps == [str(made / "games.pgn")]
     found = verify_dataset(made, dumps, rows=16)
     assert [found[name] for name in ("files", "splits", "source", "rows")] == [[], [], [], []]
     assert found["compared"] == 16
-    changed = tmp_path / "games.pgn"
-    changed.write_bytes(
-        (made / "games.pgn").read_bytes().replace(b'"1-0"', b'"0-1"').replace(b" 1-0\n", b" 0-1\n")
+
+
+# ---------------------------------------------------------------- stopped, damaged, killed
+
+
+def stop_at(games: int, out: Path) -> None:
+    """Play until so many games are finished, and stop."""
+    done = [0]
+    with pytest.raises(Stopped, match=r"of 24 games; run the same command to continue"):
+        explore(
+            None,
+            CONFIG,
+            out,
+            lineage={"loop": "test"},
+            workers=1,
+            progress=lambda tick: done.__setitem__(0, tick.done),
+            stop=lambda: done[0] >= games,
+        )
+    assert len(journalled(out)) >= games
+
+
+def test_stopped_twice_and_damaged_it_ends_with_the_files_of_an_undisturbed_run(
+    made: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    stop_at(3, out)
+    stop_at(12, out)
+    path = max((out / ".journal").glob("*.jsonl"), key=lambda path: path.stat().st_size)
+    lines = path.read_bytes().splitlines(keepends=True)
+    games = [number for number, line in enumerate(lines) if b'"searches"' in line]
+    lines[games[1]] = lines[games[1]].replace(b'"searches"', b'"se\xffrches"')
+    lines[games[3]] = lines[games[3]].replace(b"1. ", b"7. ")
+    path.write_bytes(b"".join(lines)[:-40])
+    ticks: list[int] = []
+    left = CONFIG.games - len(read_journals(out / ".journal").places)
+    same: Any = {"lineage": {"loop": "test"}, "workers": 1}
+    explore(None, CONFIG, out, progress=lambda tick: ticks.append(tick.done), **same)
+    assert ticks == list(range(CONFIG.games - left + 1, CONFIG.games + 1)), "only what is missing"
+    assert told(out) == told(made)
+    figures = read_manifest(out)["selfplay"]["timing"]
+    assert figures["damaged_lines"] == 3
+    assert figures["seconds"] > 0
+    before = {path.name: path.stat().st_mtime_ns for path in out.iterdir()}
+    assert explore(None, CONFIG, out, **same) == read_manifest(out)
+    assert {path.name: path.stat().st_mtime_ns for path in out.iterdir()} == before
+
+
+@settings(max_examples=50)
+@given(cut=st.integers(0, 2000))
+def test_a_journal_cut_anywhere_has_every_game_before_the_cut(
+    tmp_path_factory: pytest.TempPathFactory, cut: int
+) -> None:
+    folder = tmp_path_factory.mktemp("journal")
+    journal, watch, ends = Journal(folder), Watch(folder), []
+    entries = [{"record": {"number": at}, "searches": [], "pgn": "x\n" * at} for at in range(12)]
+    for number, entry in enumerate(entries):
+        journal.add(entry)
+        ends.append(journal.file.tell())
+        if number == 6:
+            journal.sync({"seconds": 1})
+    assert watch.count() == watch.count() == 12
+    journal.close()
+    (path,) = folder.glob("*.jsonl")
+    path.write_bytes(path.read_bytes()[:cut])
+    found = read_journals(folder)
+    assert set(found.places) == {number for number, end in enumerate(ends) if end <= cut}
+    assert found.damaged <= 1
+    assert all(place.read() == entries[number] for number, place in found.places.items())
+
+
+@pytest.mark.slow
+def test_whoever_plays_for_a_job_that_is_gone_stops(tmp_path: Path) -> None:
+    process = start(small(games=2000), tmp_path / "out")
+    until(lambda: len(journalled(tmp_path / "out")) > 4)
+    workers = psutil.Process(process.pid).children(recursive=True)
+    process.kill()
+    process.wait()
+    gone, alive = psutil.wait_procs(workers, timeout=60)
+    assert len(gone) >= 2
+    assert not alive
+    finished = journalled(tmp_path / "out")
+    time.sleep(1.0)
+    assert journalled(tmp_path / "out") == finished
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed: fianchetto[ray]")
+def test_ray_plays_the_games_of_local_processes_with_a_checkpoint_named_from_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(tmp_path / "net")
+    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
+    monkeypatch.chdir(tmp_path)
+    config = small(games=4, explorer="network", most_plies=6, device="cpu")
+    explore(Path("net"), config, Path("ray"), engine="ray", workers=2)
+    explore(Path("net"), config, Path("local"), workers=2)
+    assert told(tmp_path / "ray") == told(tmp_path / "local")
+
+
+# ---------------------------------------------------------------- settings and mistakes
+
+
+def test_a_mistake_leaves_nothing_behind(tmp_path: Path) -> None:
+    games, out = ExploreConfig(games=2), tmp_path / "out"
+    cases: list[tuple[Path | None, ExploreConfig, dict[str, Any], str]] = [
+        (None, games, {}, "needs a checkpoint"),
+        (tmp_path, games, {}, "holds no checkpoint"),
+        (tmp_path, searched(), {}, "name at least one"),
+        (None, small(), {"datasets": [tmp_path]}, "games need no datasets: leave them out"),
+        (None, small(), {"engine": "dask"}, "an engine is local, ray"),
+        (None, small(), {"workers": -1}, "workers must be 0 or more"),
+    ]
+    for checkpoint, config, options, said in cases:
+        with pytest.raises(UserError, match=said):
+            explore(checkpoint, config, out, **options)
+    assert not out.exists()
+    journal = tmp_path / "elsewhere" / ".journal"
+    task = Task(
+        numbers=(0, 1),
+        config=small(),
+        checkpoint=None,
+        journal=journal,
+        run_file=journal / "run",
+        owner=None,
     )
-    found = verify_dataset(made, [str(changed)], rows=2000)
-    assert found["source"]
-    assert any("result is" in problem for problem in found["rows"])
+    with pytest.raises(ExploreError, match=f"{re.escape(socket.gethostname())} does not see"):
+        work_on(task)
+
+
+def test_a_network_plays_and_another_one_is_refused_wherever_it_lies(tmp_path: Path) -> None:
+    make(tmp_path / "one", seed=1)
+    make(tmp_path / "two", seed=2)
+    config = small(games=2, explorer="network", most_plies=4, sampled_plies=0, device="cpu")
+    explore(tmp_path / "one", config, tmp_path / "out", workers=1)
+    with pytest.raises(ExploreError, match=r"checkpoint.weights_sha256 was '[0-9a-f]{64}', not"):
+        explore(tmp_path / "two", config, tmp_path / "out", workers=1)
+    (tmp_path / "one").rename(tmp_path / "moved")
+    explore(tmp_path / "moved", config, tmp_path / "out", workers=1)
+
+
+def test_the_command_line_plays_and_says_what_is_wrong(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    words = ["selfplay", "--out", str(out), "--explorer", "hand-written", "--games", "3"]
+    words += ["--workers", "1", "--width", "2", "--set", "most_plies=12", "--simulations", "4"]
+    code, printed, _ = invoke(*words, "--json")
+    assert code == 0
+    assert json.loads(printed)["selfplay"]["games"] == len(records(out)) == 3
+    _, printed, _ = invoke(*words)
+    assert "complete already: nothing was done" in printed
+    assert f"next: fianchetto train --positions {out} --minutes 15" in printed
+    code, _, error = invoke(*words, "--seed", "2")
+    assert (code, error.count("\n")) == (2, 1)
+    assert "config.seed was 0, not 2" in error

@@ -1,9 +1,10 @@
-"""Searched positions are a dataset: rows of their datasets, moves that are legal by python-chess,
-the same after any kill."""
+"""Searched positions are a dataset: rows of their datasets or a few moves off them, moves that are
+legal by python-chess, the same after any stop."""
 
+import itertools
 import json
 import re
-import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,30 +13,37 @@ import chess
 import numpy as np
 import pytest
 
-from engine.board.position import from_fen
+from engine.board.position import from_fen, to_board
 from engine.encoding.planes import label_of, move_of
-from engine.encoding.views import LAST_MOVES
+from engine.encoding.views import LAST_MOVES, NO_LABEL
 from engine.errors import UserError
 from engine.evaluation.evaluator import uniform
 from engine.progress import Tick, never, silent
 from engine.search import SearchConfig
 from model.inference.onnx_evaluator import OnnxError
 from model.network.presets import preset
-from pipeline.cli.main import main
+from pipeline.dataset.batches import Batches
+from pipeline.dataset.files.stored_planes import row_positions
 from pipeline.errors import Stopped
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
-from pipeline.selfplay import draw, positions
+from pipeline.selfplay import draw
 from pipeline.selfplay.config import ExploreConfig, ExploreError
 from pipeline.selfplay.job import explore
+from pipeline.selfplay.worker import search_group
 from pipeline.storage.stores import file_hash
 from pipeline.validation.verify import files_differ
 from tests.conftest import REPOSITORY
-from tests.model.test_checkpoint import edit, make
+from tests.model.test_checkpoint import make
 from tests.pipeline import datasets
-from tests.pipeline.selfplay.generations import journalled, prepare, searched, told
+from tests.pipeline.selfplay.generations import prepare, searched, told
 
 CONFIG = searched()
+COPIED = (
+    "planes", "label", "promotion", "result", "eval", "plies", "castling", "ep_file", "halfmove",
+    "elo", "opponent_elo", "clock", "base", "increment", *LAST_MOVES,
+)  # fmt: skip
+"""Columns that a searched row takes from its dataset."""
 
 
 def reanalyse(
@@ -74,6 +82,13 @@ def boards_of(positions: Path) -> dict[tuple[int, int], chess.Board]:
     return found
 
 
+def _mates(board: chess.Board, move: chess.Move) -> bool:
+    board.push(move)
+    mate = board.is_checkmate()
+    board.pop()
+    return mate
+
+
 def test_rows_are_the_datasets_rows_with_a_policy_on_legal_moves(
     made: Path, sources: tuple[Path, Path]
 ) -> None:
@@ -91,20 +106,7 @@ def test_rows_are_the_datasets_rows_with_a_policy_on_legal_moves(
         game = games[row["game"]]
         other, board = rows[game["identity"], row["ply"]], boards[game["identity"], row["ply"]]
         assert other["split"] == game["split"] == row["split"] == "train"
-        for name in (
-            "planes",
-            "label",
-            "promotion",
-            "result",
-            "eval",
-            "plies",
-            "castling",
-            "ep_file",
-            "halfmove",
-        ):
-            assert row[name] == other[name], name
-        for name in ("elo", "opponent_elo", "clock", "base", "increment", *LAST_MOVES):
-            assert row[name] == other.get(name), name
+        assert {name: row[name] for name in COPIED} == {name: other.get(name) for name in COPIED}
         legal = {label_of(move, board.turn) for move in board.legal_moves}
         assert {entry["label"] for entry in row["visits"]} <= legal
         assert sum(entry["share"] for entry in row["visits"]) == pytest.approx(1.0, abs=1e-5)
@@ -114,26 +116,10 @@ def test_rows_are_the_datasets_rows_with_a_policy_on_legal_moves(
             assert row["root_value"] == row["best_value"] == 1.0
         else:
             assert row["simulations"] == 12
-
-
-def _mates(board: chess.Board, move: chess.Move) -> bool:
-    board.push(move)
-    mate = board.is_checkmate()
-    board.pop()
-    return mate
-
-
-def test_what_the_manifest_says_is_what_the_rows_say(
-    made: Path, sources: tuple[Path, Path]
-) -> None:
     manifest = datasets.manifest(made)
-    assert {path.name for path in made.iterdir() if path.suffix != ".parquet"} == {
-        *(".lock", "CARD.md", "manifest.json", "job.json")
-    }
     card = json.loads((sources[0] / "checkpoint.json").read_text())
     assert manifest["lineage"]["checkpoint"]["weights_sha256"] == card["files"]["weights"]["sha256"]
     assert manifest["lineage"]["datasets"][0]["name"] == "positions"
-    assert manifest["lineage"]["loop"] == "test"
     assert manifest["sources"] == datasets.manifest(sources[1])["sources"]
     figures = manifest["selfplay"]
     assert figures["searched"] + figures["over"] == 40
@@ -152,12 +138,12 @@ def test_a_mate_in_one_is_no_change_of_the_policy_but_a_mate_that_a_search_found
     # broad, as the evaluator is blind
     search = SearchConfig(simulations=2000, policy_temperature=1.0, c_stdev=0.0)
     config = replace(CONFIG, explorer="hand-written", width=1, search=search)
-    entry = positions._search_group(uniform, config, from_fen(fen)[None], 0, never)
+    entry = search_group(uniform, config, from_fen(fen)[None], 0, never)
     assert entry is not None
     assert entry["record"]["changed"] == changed
 
 
-def test_the_same_positions_are_drawn_from_either_form_and_by_any_number_of_processes(
+def test_the_same_positions_are_drawn_from_either_form_and_searched_by_any_number_of_processes(
     made: Path, sources: tuple[Path, Path], tmp_path: Path
 ) -> None:
     again = IngestConfig(val_share=0.1, test_share=0.1, planes="compact", seed=7)
@@ -183,86 +169,51 @@ def test_as_many_positions_of_a_game_are_drawn_as_are_needed(
     assert len({row["planes"] for row in rows}) == len(rows), "no position twice"
 
 
-def test_a_run_that_is_stopped_searches_only_what_is_missing(
+def test_a_stopped_run_can_be_used_or_continued(
     made: Path, sources: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    asked = [0]
-    with pytest.raises(Stopped, match="12 of 40 positions"):
-        reanalyse(
-            sources,
-            CONFIG,
-            tmp_path / "out",
-            lineage={"loop": "test"},
-            progress=lambda tick: asked.__setitem__(
-                0, tick.done if tick.unit == "positions" else 0
-            ),
-            stop=lambda: asked[0] >= 12,
-        )
-    ticks: list[int] = []
-    progress = lambda tick: ticks.append(tick.done)  # noqa: E731
-    reanalyse(sources, CONFIG, tmp_path / "out", lineage={"loop": "test"}, progress=progress)
-    assert ticks == list(range(16, 41, 4))
-    assert told(tmp_path / "out") == told(made)
-
-
-def test_searches_can_be_used_before_all_are_finished(
-    made: Path, sources: tuple[Path, Path], tmp_path: Path
-) -> None:
-    out, done = tmp_path / "out", [0]
-    with pytest.raises(ExploreError, match="nothing is finished"):
-        reanalyse(sources, CONFIG, out, finished_only=True)
+    out, usable, done = tmp_path / "out", tmp_path / "usable", [0]
+    same: Any = {"lineage": {"loop": "test"}}
 
     def count(tick: Tick) -> None:
         done[0] = tick.done if tick.unit == "positions" else 0
 
-    with pytest.raises(Stopped, match="12 of 40 positions"):
-        reanalyse(sources, CONFIG, out, progress=count, stop=lambda: done[0] >= 12)
-    manifest = reanalyse(sources, CONFIG, out, finished_only=True)
+    with pytest.raises(ExploreError, match="nothing is finished"):
+        reanalyse(sources, CONFIG, usable, finished_only=True, **same)
+    for folder in (out, usable):
+        done[0] = 0
+        with pytest.raises(Stopped, match="12 of 40 positions"):
+            reanalyse(sources, CONFIG, folder, progress=count, stop=lambda: done[0] >= 12, **same)
+    manifest = reanalyse(sources, CONFIG, usable, finished_only=True, **same)
     assert (manifest["positions"]["train"], manifest["selfplay"]["unfinished"]) == (12, 28)
-    assert files_differ(out) == []
-    searched_rows = {
-        (row["game"], row["ply"]): row["visits"] for row in datasets.table(made).to_pylist()
-    }
-    for row in datasets.table(out).to_pylist():
-        assert searched_rows[row["game"], row["ply"]] == row["visits"]
+    assert files_differ(usable) == []
+    whole = {(row["game"], row["ply"]): row["visits"] for row in datasets.table(made).to_pylist()}
+    for row in datasets.table(usable).to_pylist():
+        assert whole[row["game"], row["ply"]] == row["visits"]
+    ticks: list[int] = []
+    reanalyse(sources, CONFIG, out, progress=lambda tick: ticks.append(tick.done), **same)
+    assert ticks == list(range(16, 41, 4))
+    assert told(out) == told(made)
 
 
 def test_more_positions_than_there_are_is_an_error_unless_all_will_do(
     sources: tuple[Path, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with pytest.raises(
-        ExploreError, match=r"count is 1,000,000, .* has (\d|,)+ different positions"
-    ) as refused:
-        reanalyse(sources, searched(count=1_000_000), tmp_path / "out")
-    most = int(re.search(r"has ([\d,]+) different", str(refused.value))[1].replace(",", ""))  # type: ignore[index]
+    config, said = searched(count=1_000_000), r"has ([\d,]+) different positions"
+    with pytest.raises(ExploreError, match=said) as refused:
+        reanalyse(sources, config, tmp_path / "out")
+    (number,) = re.findall(said, str(refused.value))
     rows = datasets.table(sources[1]).to_pylist()
-    keys = {
-        row["planes"] for row in rows if row["split"] == "train" and row["ply"] >= draw.FIRST_PLY
-    }
-    assert most == pytest.approx(len(keys), rel=0.02)  # a position is more than its planes
-    assert not (tmp_path / "out" / "manifest.json").exists()
-    folder = tmp_path / "drawn"
-    folder.mkdir()
+    late = [row for row in rows if row["split"] == "train" and row["ply"] >= draw.FIRST_PLY]
+    most = len({row["planes"] for row in late})
+    assert int(number.replace(",", "")) == pytest.approx(most, rel=0.02)  # more than its planes
+    (tmp_path / "drawn").mkdir()
     with caplog.at_level("WARNING"):
         drawn = draw.draw(
-            [sources[1]], searched(count=1_000_000), folder, silent, never, exact_count=False
+            [sources[1]], config, tmp_path / "drawn", silent, never, exact_count=False
         )
-    assert drawn["positions"] == most
-    assert (
-        f"has {most:,} different positions from half-move 6 on, which are all searched"
-        in caplog.text
-    )
-
-
-def test_positions_that_were_drawn_by_other_settings_are_not_searched(
-    made: Path, sources: tuple[Path, Path], tmp_path: Path
-) -> None:
-    out = tmp_path / "out"
-    with pytest.raises(Stopped):
-        reanalyse(sources, CONFIG, out, stop=lambda: (out / ".journal" / "drawn.json").exists())
-    assert not journalled(out)
-    with pytest.raises(ExploreError, match=r"config\.count was 40, not 41"):
-        reanalyse(sources, searched(count=41), out)
+    assert f"{drawn['positions']:,}" == number
+    assert f"{number} different positions from half-move 6 on, which are all" in caplog.text
 
 
 def test_an_exported_network_searches_and_the_dataset_says_so(
@@ -282,80 +233,66 @@ def test_an_exported_network_searches_and_the_dataset_says_so(
     assert not (tmp_path / "new").exists()
 
 
-def test_other_settings_and_bad_input_are_refused_in_one_line(
-    sources: tuple[Path, Path], tmp_path: Path
-) -> None:
+def test_bad_input_is_refused_in_one_line(sources: tuple[Path, Path], tmp_path: Path) -> None:
     checkpoint, positions = sources
-    config = searched(count=4)
-    reanalyse(sources, config, tmp_path / "out")
-    make(tmp_path / "other", seed=9)
-    make(tmp_path / "older")
-    edit(tmp_path / "older", moves_hash="0" * 16)
     make(tmp_path / "silent", preset("chess-policy-only"))
-    only_test = tmp_path / "only_test"
-    ingest(
-        [str(positions.parent / "games.pgn")],
-        only_test,
-        IngestConfig(test_share=0.999999, val_share=0.0),
-        workers=1,
-    )
-    refused: tuple[tuple[Path, Path, ExploreConfig, Path, str], ...] = (
-        (checkpoint, positions, searched(count=8), tmp_path / "out", "config.count was 4, not 8"),
-        (tmp_path / "other", positions, config, tmp_path / "out", "checkpoint.weights_sha256 was"),
-        (
-            tmp_path / "older",
-            positions,
-            config,
-            tmp_path / "new",
-            "planes or labels mean something else",
-        ),
-        (tmp_path / "silent", positions, config, tmp_path / "new", "has no value head"),
-        (checkpoint, checkpoint, config, tmp_path / "new", "has no manifest.json"),
-        (checkpoint, only_test, searched(count=4), tmp_path / "new", "no position to search"),
-        (checkpoint, positions, config, positions / "inside", "lies in"),
-        (checkpoint, positions, config, checkpoint, "not of a generation of self-play"),
-    )
-    for network, dataset, settings, out, said in refused:
+    only_test, config = tmp_path / "only_test", IngestConfig(test_share=0.999999, val_share=0.0)
+    ingest([str(positions.parent / "games.pgn")], only_test, config, workers=1)
+    out = tmp_path / "new"
+    for network, dataset, folder, said in (
+        (tmp_path / "silent", positions, out, "has no value head"),
+        (checkpoint, checkpoint, out, "has no manifest.json"),
+        (checkpoint, only_test, out, "no position to search"),
+        (checkpoint, positions, positions / "inside", "lies in"),
+    ):
         with pytest.raises(UserError, match=said) as error:
-            reanalyse((network, dataset), settings, out)
+            reanalyse((network, dataset), searched(count=4), folder)
         assert "\n" not in str(error.value)
 
 
-def test_the_command_searches_and_says_so(
-    sources: tuple[Path, Path],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    words = [
-        "fianchetto",
-        "selfplay",
-        "--checkpoint",
-        str(sources[0]),
-        "--reanalyse",
-        str(sources[1]),
-    ]
-    words += [
-        "--out",
-        str(tmp_path / "out"),
-        "--count",
-        "6",
-        "--simulations",
-        "8",
-        "--workers",
-        "1",
-    ]
+# ---------------------------------------------------------------- near people's positions
 
-    def run(*more: str) -> tuple[int, Any]:
-        monkeypatch.setattr(sys, "argv", [*words, *more])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        return int(ended.value.code or 0), capsys.readouterr()
 
-    status, printed = run("--json")
-    assert (status, json.loads(printed.out)["selfplay"]["searched"]) == (0, 6)
-    status, printed = run()
-    assert "complete already: nothing was done" in printed.out
-    status, printed = run("--seed", "2")
-    assert (status, printed.err.count("\n")) == (2, 1)
-    assert "config.seed was 0, not 2" in printed.err
+def after(board: chess.Board, moves: int) -> Iterator[str]:
+    """Give the FEN after every sequence of this many legal moves."""
+    if not moves:
+        yield board.fen(en_passant="fen")
+        return
+    for move in board.legal_moves:
+        board.push(move)
+        yield from after(board, moves - 1)
+        board.pop()
+
+
+def test_near_positions_are_one_to_four_legal_moves_off_a_game(sources: tuple[Path, Path]) -> None:
+    batches = Batches([sources[1]], "train", batch_size=100, columns=draw.KEPT)
+    (batch,) = itertools.islice(batches, 1)
+    before = [to_board(position) for position in row_positions(batch)]
+    rows = {name: batch[name].copy() for name in draw.KEPT}
+    draw.step_off(rows, seed=3)
+    reached = [to_board(position) for position in row_positions(rows)]
+    moves = rows["ply"].astype(int) - batch["ply"]
+    assert set(moves.tolist()) >= set(range(1, draw.MOST_MOVES + 1))
+    assert moves.max() == draw.MOST_MOVES
+    near = [at for at, played in enumerate(moves.tolist()) if played <= 2]
+    assert len(near) > 30
+    for at in near:
+        assert reached[at].fen(en_passant="fen") in set(after(before[at], int(moves[at])))
+    assert all(board.is_valid() and not board.is_game_over() for board in reached)
+    assert (rows["label"] == NO_LABEL).all()
+    assert not rows["plies"].any()
+
+
+def test_searches_near_games_are_a_dataset_without_moves_and_results(tmp_path: Path) -> None:
+    sources, count = prepare(tmp_path, games=6), 400
+    assert datasets.manifest(sources[1])["positions"]["train"] < count, "several walks begin at one"
+    config = searched(explorer="hand-written", source="near", count=count, width=64)
+    manifest = reanalyse(sources, config, tmp_path / "out")
+    table = datasets.table(tmp_path / "out")
+    assert len(table) == manifest["selfplay"]["searched"] > 0.9 * count
+    assert len(set(table["planes"].to_pylist())) > 0.8 * count
+    assert set(table["label"].to_pylist()) == {NO_LABEL}
+    assert set(table["plies"].to_pylist()) == {0}
+    assert set(table["eval"].to_pylist()) == {None}
+    assert all(set(table[name].to_pylist()) == {None} for name in draw.CONTEXT)
+    assert np.abs(table["best_value"].to_numpy()).max() <= 1

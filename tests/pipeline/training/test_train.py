@@ -181,7 +181,7 @@ def test_kernels_that_are_not_compiled_yet_are_announced_once_and_take_none_of_t
 
 def test_kernels_are_known_by_the_names_that_they_are_asked_for_by(positions: Path) -> None:
     warm_up(uniform)
-    for module in ("replay", "puct"):  # pipeline/ingest/job.py, pipeline/selfplay/processes.py
+    for module in ("replay", "puct"):  # pipeline/ingest/job.py, pipeline/selfplay/job.py
         assert are_compiled(module), module
     assert not are_compiled("nothing")
 

@@ -11,7 +11,7 @@ import pytest
 from engine.errors import UserError
 from pipeline.dataset.files.manifest import read_note
 from pipeline.finetune.state import STATE, read_state
-from pipeline.matches.files import JOURNAL, read_games
+from pipeline.matches.match import JOURNAL, read_games
 from tests.pipeline.hostile import NO_JSON
 
 START = "rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1"
