@@ -24,27 +24,12 @@ from pipeline.evaluation.figures import (
 
 def rows(count: int, **columns: object) -> pl.DataFrame:
     """Make measured rows; what is not given is a plain value."""
-    plain = {
-        "rank": 1,
-        "nll": 0.5,
-        "legal_mass": 1.0,
-        "brier": 0.25,
-        "wdl_brier": 0.5,
-        "expected": 0.5,
-        "score": 0.5,
-        "legal_moves": 20,
-        "classical_rank": 2,
-        "classical_nll": 3.0,
-        "classical_brier": 0.25,
-        "elo": 1500,
-        "opponent_elo": 1500,
-        "ply": 0,
-        "clock": 60,
-        "game": 0,
-    }
-    return pl.DataFrame(
-        {name: np.broadcast_to(columns.get(name, value), count) for name, value in plain.items()}
-    )
+    plain = {"rank": 1, "nll": 0.5, "legal_mass": 1.0, "brier": 0.25, "wdl_brier": 0.5}
+    plain |= {"expected": 0.5, "score": 0.5, "legal_moves": 20, "ply": 0, "clock": 60, "game": 0}
+    plain |= {"classical_rank": 2, "classical_nll": 3.0, "classical_brier": 0.25}
+    plain |= {"elo": 1500, "opponent_elo": 1500}
+    values = {name: columns.get(name, value) for name, value in plain.items()}
+    return pl.DataFrame({name: np.broadcast_to(one, count) for name, one in values.items()})
 
 
 @pytest.mark.parametrize(

@@ -92,11 +92,8 @@ def test_a_checkpoint_is_calibrated_and_its_report_compares_on_the_same_rows(
     assert read_card(network)["human_search"] == {
         name: found[name] for name in ("simulations", "likelihood", "strength")
     }
-    strong = {
-        "ratings": [400],
-        "weights": [3.0],
-        "sharpness": [1.0],
-    }  # random movers of random games: any weight will do
+    # random movers of random games: any weight will do
+    strong = {"ratings": [400], "weights": [3.0], "sharpness": [1.0]}
     entry = {"simulations": 8, "likelihood": strong, "strength": strong}
     save_human_search(network, read_card(network)["files"]["weights"]["sha256"], entry)
     measured = report(network, positions=positions, rule=Rule(limit=0), simulations=8)
@@ -108,13 +105,10 @@ def test_a_checkpoint_is_calibrated_and_its_report_compares_on_the_same_rows(
     assert total["cross_entropy_difference"] == pytest.approx(
         total["searched_cross_entropy"] - total["cross_entropy"], abs=1e-5
     )
-    assert (
-        sum(row["positions"] for row in rows if row["band"] not in ("all", "1800 and on"))
-        == total["positions"]
-    )
-    assert total["searched_cross_entropy"] == pytest.approx(
-        nll_by_player(network, positions), abs=2e-3
-    )
+    bands = [row["positions"] for row in rows if row["band"] not in ("all", "1800 and on")]
+    assert sum(bands) == total["positions"]
+    lost = nll_by_player(network, positions)
+    assert total["searched_cross_entropy"] == pytest.approx(lost, abs=2e-3)
     page = report_page(["network"], [measured]).decode()
     assert "corrected by a search of 8 simulations" in page
     assert f"{100 * total['top1_difference']:+.1f}" in page
@@ -133,15 +127,8 @@ def nll_by_player(network: Path, positions: Path) -> float:
                 patch.setattr("engine.player.policy.read_columns", lambda *_, known=columns: known)
                 shares = player.choose(board, simulations=8).probabilities
             label = int(batch["label"][row])
-            lost.append(
-                -np.log(
-                    next(
-                        share
-                        for move, share in shares.items()
-                        if label_of(move, board.turn) == label
-                    )
-                )
-            )
+            (played,) = (move for move in shares if label_of(move, board.turn) == label)
+            lost.append(-np.log(shares[played]))
     return float(np.mean(lost))
 
 
