@@ -48,6 +48,8 @@ def run_ingest(
         pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         began, peaks = time.perf_counter(), [0]
         with subprocess.Popen([sys.executable, "-m", "pipeline", *words], **pipes) as process:
+            assert process.stdin is not None
+            assert process.stdout is not None
             watcher = threading.Thread(target=_watch, args=(process, folder, peaks))
             watcher.start()
             with suppress(BrokenPipeError):  # it ended early; its status is checked below
