@@ -1,1 +1,23 @@
-"""Benchmarks: each is a module whose function `measure` returns figures by name."""
+"""The speed of this machine."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pyarrow as pa
+
+
+@contextmanager
+def one_core() -> Iterator[None]:
+    """Pin this process, its threads and Arrow's pool to one core, where the system allows it."""
+    threads = pa.cpu_count()
+    cores = os.sched_getaffinity(0) if hasattr(os, "sched_setaffinity") else None
+    pa.set_cpu_count(1)
+    if cores is not None:
+        os.sched_setaffinity(0, {min(cores)})
+    try:
+        yield
+    finally:
+        if cores is not None:
+            os.sched_setaffinity(0, cores)
+        pa.set_cpu_count(threads)

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from benchmarks import batches, ingest, report, scale, search
+from benchmarks import batches, ingest, scale, search
 from pipeline.cli.progress import bar
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.samples.shipped import SAMPLE
@@ -16,7 +16,7 @@ Measure = Callable[..., dict[str, Any]]
 
 
 @click.command(context_settings={"show_default": True})
-@click.argument("what", type=click.Choice(["ingest", "batches", "search", "report", "scale"]))
+@click.argument("what", type=click.Choice(["ingest", "batches", "search", "scale"]))
 @click.option(
     "--pgn",
     type=click.Path(exists=True, path_type=Path),
@@ -33,13 +33,12 @@ Measure = Callable[..., dict[str, Any]]
     "--largest", default=1_000_000_000, help="scale: bytes of the long stream, which is not stored."
 )
 def main(what: str, pgn: Path, planes: Any, history: int, largest: int) -> None:
-    """Measure the speed of ingest, batches, search or a report, or the memory of ingest (scale)."""
+    """Measure the speed of ingest, batches or search, or the memory of ingest (scale)."""
     config = IngestConfig(planes=planes, history=history)
     measures: dict[str, tuple[Measure, tuple[Any, ...]]] = {
         "ingest": (ingest.measure, (pgn, config)),
         "batches": (batches.measure, (pgn,)),
         "search": (search.measure, ()),
-        "report": (report.measure, (pgn,)),
         "scale": (scale.measure, (pgn, config, largest)),
     }
     measure, arguments = measures[what]

@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.machine import one_core
+from benchmarks import one_core
 from engine.progress import Progress, Tick, silent
 from pipeline.dataset.batches import Batches
 from pipeline.dataset.files.columns import FORMS
@@ -14,8 +14,6 @@ from pipeline.ingest.job import ingest
 
 BATCH = 512
 ROWS_AT_LEAST = 2_000_000
-FILLED = 2
-"""Blocks read before the clock starts, as many as memory holds."""
 TURNS = 2
 
 
@@ -26,13 +24,11 @@ def _stream_rate(positions: Path) -> float:
     only once.
     """
     batches = Batches([positions], "train", batch_size=BATCH)
-    wanted = max(batches.rows, ROWS_AT_LEAST)
     stream = batches.from_step(0)
-    for _ in range(FILLED * batches.block_rows // BATCH):
+    for _ in range(2 * min(batches.block_rows, batches.rows) // BATCH):
         next(stream)
-    rows = 0
-    began = time.perf_counter()
-    while rows < wanted:
+    rows, began = 0, time.perf_counter()
+    while rows < max(batches.rows, ROWS_AT_LEAST):
         rows += len(next(stream)["planes"])
     return rows / (time.perf_counter() - began)
 

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from benchmarks.machine import one_core
+from benchmarks import one_core
 from engine.encoding.planes import PLANE_BYTES, label_of
 from engine.encoding.views import LAST_MOVES
 from engine.progress import Progress, Tick, silent
@@ -43,11 +43,10 @@ def _planes_by_loops(board: chess.Board) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """Build the 77 planes with python-chess: one loop over pieces and one over legal moves."""
     planes = np.zeros((77, 8, 8), dtype=np.uint8)
     mover = board.turn
-    for piece_type in chess.PIECE_TYPES:
-        for number, color in enumerate((mover, not mover)):
-            for square in board.pieces(piece_type, color):
-                row = 7 - chess.square_rank(square) if mover else chess.square_rank(square)
-                planes[2 * (piece_type - 1) + number, row, chess.square_file(square)] = 1
+    for square, piece in board.piece_map().items():
+        row = 7 - chess.square_rank(square) if mover else chess.square_rank(square)
+        plane = 2 * (piece.piece_type - 1) + (piece.color != mover)
+        planes[plane, row, chess.square_file(square)] = 1
     planes[12] = mover == chess.BLACK
     for move in board.legal_moves:
         kind, square = divmod(label_of(move, mover), 64)
@@ -57,25 +56,21 @@ def _planes_by_loops(board: chess.Board) -> np.ndarray[Any, np.dtype[np.uint8]]:
 
 def _rows_of_game(game: chess.pgn.Game, number: int) -> Iterator[dict[str, Any]]:
     """Return the rows of a game with every column that a shard has."""
-    headers, board = game.headers, game.board()
-    result = {"1-0": 1, "0-1": -1}.get(headers.get("Result", "*"), 0)
-    base, _, increment = headers.get("TimeControl", "-").partition("+")
-    elos = [
-        int(elo) if elo.isdigit() else None
-        for elo in (headers.get("WhiteElo", ""), headers.get("BlackElo", ""))
-    ]
-    nodes = list(game.mainline())
+    board, nodes = game.board(), list(game.mainline())
+    result = {"1-0": 1, "0-1": -1}.get(game.headers.get("Result", "*"), 0)
+    base, _, increment = game.headers.get("TimeControl", "-").partition("+")
+    elos = [_number(game.headers.get(f"{side}Elo", "")) for side in ("White", "Black")]
     seen: Counter[str] = Counter()
     squares: list[int] = []
     score: chess.engine.PovScore | None = None
     clocks: list[float | None] = [None, None]
     for ply, node in enumerate(nodes):
-        white = board.turn == chess.WHITE
-        place = board.epd()
+        mover, place = int(not board.turn), board.epd()
+        planes = _planes_by_loops(board).reshape(77, 64)
+        clock = clocks[mover]
+        own = None if score is None else score.pov(board.turn).score(mate_score=32000)
         yield {
-            "planes": np.packbits(
-                _planes_by_loops(board).reshape(77, 64), axis=-1, bitorder="little"
-            ).tobytes(),
+            "planes": np.packbits(planes, axis=-1, bitorder="little").tobytes(),
             "label": label_of(node.move, board.turn),
             "promotion": node.move.promotion or 0,
             "castling": board.castling_rights.bit_count(),
@@ -83,24 +78,26 @@ def _rows_of_game(game: chess.pgn.Game, number: int) -> Iterator[dict[str, Any]]
             **dict(zip(LAST_MOVES, (*reversed(squares), *[None] * len(LAST_MOVES)), strict=False)),
             "halfmove": min(board.halfmove_clock, 255),
             "repetition": seen[place],
-            "result": result if white else -result,
-            "eval": None
-            if score is None
-            else max(-32000, min(32000, score.pov(board.turn).score(mate_score=32000))),
-            "clock": None if (clock := clocks[not white]) is None else int(clock),
+            "result": -result if mover else result,
+            "eval": None if own is None else max(-32000, min(32000, own)),
+            "clock": None if clock is None else int(clock),
             "ply": ply,
             "plies": len(nodes),
-            "elo": elos[not white],
-            "opponent_elo": elos[white],
-            "base": int(base) if base.isdigit() else None,
-            "increment": int(increment) if increment.isdigit() else None,
+            "elo": elos[mover],
+            "opponent_elo": elos[1 - mover],
+            "base": _number(base),
+            "increment": _number(increment),
             "game": number,
         }
         squares = [*squares, node.move.from_square * 64 + node.move.to_square][-len(LAST_MOVES) :]
         seen[place] += 1
         score = node.eval()
-        clocks[not white] = node.clock()
+        clocks[mover] = node.clock()
         board.push(node.move)
+
+
+def _number(text: str) -> int | None:
+    return int(text) if text.isdigit() else None
 
 
 def beside_schema(history: int) -> pa.Schema:
@@ -119,15 +116,10 @@ def _python_chess(text: bytes, out: Path, history: int) -> tuple[float, int]:
     began = time.perf_counter()
     rows: list[dict[str, Any]] = []
     stream = io.StringIO(text.decode("utf-8", "replace"))
-    number = 0
-    while (game := chess.pgn.read_game(stream)) is not None:
+    for number, game in enumerate(iter(lambda: chess.pgn.read_game(stream), None)):
         rows.extend(_rows_of_game(game, number))
-        number += 1
-    pq.write_table(
-        pa.Table.from_pylist(rows, schema=beside_schema(history)),
-        out / "beside.parquet",
-        compression="zstd",
-    )
+    table = pa.Table.from_pylist(rows, schema=beside_schema(history))
+    pq.write_table(table, out / "beside.parquet", compression="zstd")
     return time.perf_counter() - began, len(rows)
 
 
@@ -151,10 +143,8 @@ def measure(pgn: Path, config: IngestConfig, progress: Progress = silent) -> dic
         chess_seconds, chess_positions = _python_chess(beside, Path(folder), config.history)
     progress(Tick(3, 3, "stages"))
     positions = manifest["positions"]["total"]
-    same_rate, chess_rate = (
-        same_manifest["positions"]["total"] / same_seconds,
-        chess_positions / chess_seconds,
-    )
+    same_rate = same_manifest["positions"]["total"] / same_seconds
+    chess_rate = chess_positions / chess_seconds
     return {
         "games": manifest["games"]["read"],
         "positions": positions,

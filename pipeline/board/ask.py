@@ -1,19 +1,65 @@
-"""Ask: what people of each rating would play in a position, and what a search finds there.
+"""What a network answers in a position: its move, and what people of each rating would play.
 
 Axes: R ratings, A legal moves.
 """
 
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import chess
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from engine.player import Line
 from model.inference.player import Player
 from pipeline.board.game import GameSoFar, number_moves
-from pipeline.board.play import SIMULATIONS, reads_ratings
 from pipeline.board.show import planes_of_view
+
+SIMULATIONS = 64
+"""Simulations of each search that the page asks for."""
+
+
+class PlayRequest(GameSoFar):
+    """A position in which the network is to move."""
+
+    style: Literal["policy", "human", "strongest"] = "policy"
+    """policy: draw a move from the rating's policy; human: correct it by a search; strongest:
+    search."""
+    rating: Annotated[int, Field(ge=400, le=3200)] = 1500
+    clock: Annotated[int, Field(ge=0, le=65_535)] | None = None
+    """Seconds left on the network's clock, for networks that read it."""
+
+
+def answer(request: PlayRequest, player: Player) -> dict[str, Any]:
+    """Return the network's move, and a sentence about it. Raises GameOverError."""
+    board = request.board()
+    move, probability = _choose(request, player, board)
+    people = "" if probability is None else f", which {probability:.0%} would play"
+    return {"move": move.uci(), "said": f"It played {board.san(move)}{people}."}
+
+
+def _choose(
+    request: PlayRequest, player: Player, board: chess.Board
+) -> tuple[chess.Move, float | None]:
+    if request.style == "strongest":
+        return player.analyse(board, SIMULATIONS, lines=0).moves[0].move, None
+    rating = request.rating if reads_ratings(player) else None
+    choice = player.choose(
+        board,
+        rating=rating,
+        opponent_rating=rating,
+        clock=request.clock if "clock" in player.evaluator.columns else None,
+        simulations=SIMULATIONS if request.style == "human" else 0,
+    )
+    return choice.move, choice.probabilities[choice.move]
+
+
+def reads_ratings(player: Player) -> bool:
+    """Return whether a network reads the players' ratings."""
+    return "elo" in player.evaluator.columns
+
+
+# ---------------------------------------------------------------- ask
 
 RATINGS = tuple(range(800, 2601, 100))
 """Ratings of the curves. Both players get the same rating."""
@@ -36,27 +82,19 @@ def ask(request: GameSoFar, player: Player) -> dict[str, Any]:
     win, draw, _ = analysis.wdl
     side, view = chess.COLOR_NAMES[board.turn], player.evaluator.preset.view
     planes = planes_of_view(board, view)
-    text = (
-        f"Expected score for {side}: {win + draw / 2:.2f} (a win is 1), by "
-        f"{analysis.simulations} simulations."
-    )
+    text = f"Expected score for {side}: {win + draw / 2:.2f} (a win is 1), by "
+    text += f"{analysis.simulations} simulations."
     text += "" if reads_ratings(player) else " This network does not read ratings."
+    curves = []
+    for at in likeliest:
+        move, share = moves[at], policies_RA[:, at].round(4).tolist()
+        curves.append({"uci": move.uci(), "san": board.san(move), "share": share})
+    searched = [found for found in analysis.moves[:LINES] if found.visits or found.mate]
     return {
         "ratings": RATINGS,
-        "curves": [
-            {
-                "uci": moves[at].uci(),
-                "san": board.san(moves[at]),
-                "share": policies_RA[:, at].round(4).tolist(),
-            }
-            for at in likeliest
-        ],
+        "curves": curves,
         "text": text,
-        "lines": [
-            _describe_line(found, board)
-            for found in analysis.moves[:LINES]
-            if found.visits or found.mate
-        ],
+        "lines": [_describe_line(found, board) for found in searched],
         "view": f"{len(planes)} planes of 8 x 8 bits ({view}).",
         "planes": [(title, draw_plane(bits)) for title, bits in planes],
     }

@@ -54,11 +54,8 @@ class GameSoFar(BaseModel):
 
 def _parse_move(board: chess.Board, word: str) -> chess.Move:
     """Read a move in UCI or SAN, whose piece may be a small letter."""
-    for read, text in (
-        (board.parse_uci, word),
-        (board.parse_san, word),
-        (board.parse_san, word.capitalize()),
-    ):
+    reads = (board.parse_uci, word), (board.parse_san, word), (board.parse_san, word.capitalize())
+    for read, text in reads:
         with suppress(ValueError):
             if move := read(text):
                 return move
@@ -69,11 +66,9 @@ def describe(game: GameSoFar) -> dict[str, Any]:
     """Return what the page shows of a position: pieces, legal moves, moves so far, result."""
     whole, board = game.replay(), game.board()
     ending, king = end_of(board), board.king(board.turn)
+    pieces = board.piece_map().items()
     return {
-        "pieces": {
-            chess.square_name(square): name_piece(piece)
-            for square, piece in board.piece_map().items()
-        },
+        "pieces": {chess.square_name(square): name_piece(piece) for square, piece in pieces},
         "turn": "w" if board.turn else "b",
         "legal": {} if ending else {move.uci(): board.san(move) for move in board.legal_moves},
         "moves": [move.uci() for move in whole.move_stack],
@@ -101,9 +96,8 @@ def write_pgn(board: chess.Board, tags: Mapping[str, str]) -> str:
     """Return a game as PGN, with those of `tags` that are in TAGS, stripped of quotes."""
     game = chess.pgn.Game.from_board(board)
     for name in TAGS:
-        if value := "".join(
-            char for char in tags.get(name, "")[:80] if char.isprintable() and char not in '"\\'
-        ):
+        chars = [char for char in tags.get(name, "")[:80] if char.isprintable()]
+        if value := "".join(chars).translate({ord('"'): None, ord("\\"): None}):
             game.headers[name] = value
     return f"{game}\n"
 
@@ -145,11 +139,7 @@ def number_moves(moves: Sequence[chess.Move], board: chess.Board) -> list[str]:
     after = board.copy(stack=False)
     sans: list[str] = []
     for move in moves:
-        number = (
-            f"{after.fullmove_number}{'.' if after.turn else '...'} "
-            if after.turn or not sans
-            else ""
-        )
-        sans.append(number + after.san(move))
+        number = f"{after.fullmove_number}{'.' if after.turn else '...'} "
+        sans.append((number if after.turn or not sans else "") + after.san(move))
         after.push(move)
     return sans

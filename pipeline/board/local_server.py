@@ -92,10 +92,7 @@ def listen(port: int, hint: str) -> Iterator[socket.socket]:
             listener.bind((HOST, port))
             # a second server then fails here even while this one is loading
             listener.listen()
-        except OSError as error:
-            raise UserError(f"port {port}: {error.strerror}; choose another with {hint}") from error
-        except OverflowError as error:
-            raise UserError(
-                f"port {port}: ports are 0 to 65535; choose another with {hint}"
-            ) from error
+        except (OSError, OverflowError) as error:
+            reason = getattr(error, "strerror", None) or "ports are 0 to 65535"
+            raise UserError(f"port {port}: {reason}; choose another with {hint}") from error
         yield listener

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from engine.errors import UserError
 from model.card import CARD, read_player
-from pipeline.board.turns import Turns
 from pipeline.samples.shipped import EMBEDDED
 
 if TYPE_CHECKING:
@@ -20,31 +19,27 @@ CHECKPOINTS = Path("datasets/checkpoints")
 
 
 class Networks:
-    """Networks by name; `turns` lets requests compute one after another at full speed."""
+    """Networks by name; requests take `turns`, so that each computes at full speed."""
 
     def __init__(self, named: Sequence[Path] = ()) -> None:
-        self.named, self.turns, self._loading = named, Turns(), Lock()
+        self.named, self.turns, self._loading = named, Lock(), Lock()
         self._players: dict[Path, Player] = {}
 
     def places(self) -> Mapping[str, Path]:
         """Return each network's folder: the named ones, the embedded one, those in CHECKPOINTS."""
         found: dict[str, Path] = {}
         for place in (*self.named, EMBEDDED, *sorted(CHECKPOINTS.glob("*"))):
-            if (place / CARD).is_file() and place.resolve() not in [
-                path.resolve() for path in found.values()
-            ]:
+            known = [path.resolve() for path in found.values()]
+            if (place / CARD).is_file() and place.resolve() not in known:
                 name = place.resolve().name
                 found[name if name not in found else str(place)] = place
         return found
 
     def ratings(self) -> Mapping[str, int]:
         """Return the imitated person's rating by network, where it is known."""
-        found = {name: read_player(place) for name, place in self.places().items()}
-        return {
-            name: player.rating
-            for name, player in found.items()
-            if player is not None and player.rating
-        }
+        players = {name: read_player(place) for name, place in self.places().items()}
+        ratings = {name: player.rating for name, player in players.items() if player is not None}
+        return {name: rating for name, rating in ratings.items() if rating}
 
     def load(self, name: str) -> "Player":
         """Return a network's player; raise UserError for an unknown name or a bad checkpoint."""

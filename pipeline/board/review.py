@@ -14,15 +14,8 @@ from engine.player import Play
 from engine.search.human import ASSUMED_RATING
 from model.inference.player import Player
 from pipeline.board import scores
+from pipeline.board.ask import SIMULATIONS, reads_ratings
 from pipeline.board.game import number_moves, rating_in, read_pgn
-from pipeline.board.play import SIMULATIONS, reads_ratings
-from pipeline.board.risk import (
-    BLUNDER,
-    expected_loss,
-    policy_labels,
-    predict_risk,
-    promote_to_queen,
-)
 from pipeline.errors import ConfigError
 from pipeline.storage.preflight import is_installed
 
@@ -72,9 +65,8 @@ def review(request: ReviewRequest, player: Player) -> Generator[Row, None, None]
             # a recorded game may go on after a draw, for example by insufficient material
             over = not any(board.legal_moves)
             analysis = None if over else player.analyse(board, SIMULATIONS, lines=1)
-            here = _Scored(
-                board.copy(), analysis, *_score(node, board, analysis, engine, header["source"])
-            )
+            score, best = _score(node, board, analysis, engine, header["source"])
+            here = _Scored(board.copy(), analysis, score, best)
             if before is not None:
                 rows.append(_make_row(before, here, player, header))
                 yield {"row": rows[-1]}
@@ -89,19 +81,14 @@ def _make_header(game: chess.pgn.Game, request: ReviewRequest) -> Row:
     if source == "auto":
         source = "game" if own else "stockfish" if is_installed("stockfish") else "search"
     if source == "game" and not own:
-        raise ConfigError(
-            "the game has no evaluations, as [%eval] comments: choose another source of scores"
-        )
+        raise ConfigError("the game has no evaluations ([%eval]): choose another source of scores")
     tags = {name: text[:MOST_TEXT] for name, text in game.headers.items() if text.strip("?.*")}
     about = [tags.get("Event"), tags.get("Date"), f"scores by {SOURCES[source]}"]
-    about += [
-        f"{side}'s rating is unknown: {ASSUMED_RATING} assumed"
-        for side in ratings
-        if not ratings[side]
-    ]
+    unknown = [side for side in ratings if not ratings[side]]
+    about += [f"{side}'s rating is unknown: {ASSUMED_RATING} assumed" for side in unknown]
+    names = f"{tags.get('White', 'White')} - {tags.get('Black', 'Black')}"
     return {
-        "title": f"{tags.get('White', 'White')} - {tags.get('Black', 'Black')} "
-        f"{tags.get('Result', '')}",
+        "title": f"{names} {tags.get('Result', '')}",
         "about": "; ".join(text for text in about if text),
         "start": game.board().fen(),
         "moves": [move.uci() for move in game.mainline_moves()],
@@ -149,12 +136,11 @@ def _make_row(before: _Scored, after: _Scored, player: Player, header: Row) -> R
     board, move, analysis, best = before.board, after.board.peek(), before.analysis, before.best
     assert analysis is not None and best is not None  # noqa: PT018 - the game went on
     side, other = chess.COLOR_NAMES[board.turn], chess.COLOR_NAMES[not board.turn]
-    ratings = header["ratings"] if reads_ratings(player) else {side: None, other: None}
-    policy = player.choose(
-        board, temperature=0, rating=ratings[side], opponent_rating=ratings[other]
-    ).probabilities
-    labels = policy_labels(policy, analysis)
-    found, sign, usual = move == best, 1 if board.turn else -1, expected_loss(labels)
+    known = header["ratings"] if reads_ratings(player) else {side: None, other: None}
+    ratings: Any = {"rating": known[side], "opponent_rating": known[other]}
+    policy = player.choose(board, temperature=0, **ratings).probabilities
+    labels = scores.policy_labels(policy, analysis)
+    found, sign, usual = move == best, 1 if board.turn else -1, scores.expected_loss(labels)
     loss = max((before.score - after.score) * sign, 0.0)
     if found and header["source"] != "game":
         loss = 0.0
@@ -167,13 +153,13 @@ def _make_row(before: _Scored, after: _Scored, player: Player, header: Row) -> R
         "before": before.score,
         "score": after.score,
         "loss": loss,
-        "blunder": loss > 0 and bounded > BLUNDER,
-        "probability": policy[promote_to_queen(move)],
+        "blunder": loss > 0 and bounded > scores.BLUNDER,
+        "probability": policy[scores.promote_to_queen(move)],
         "best": board.san(best),
         "best_uci": best.uci(),
-        "best_probability": policy[promote_to_queen(best)],
+        "best_probability": policy[scores.promote_to_queen(best)],
         "found": found,
-        "risk": predict_risk(labels, header["ratings"][side]),
+        "risk": scores.predict_risk(labels, header["ratings"][side]),
         "expected_loss": usual,
     }
     more = f"; {row['best']} was better" if loss > usual else f" where others lose {usual:.2f}"
@@ -187,31 +173,26 @@ def _describe(row: Row, rating: int, line: str) -> str:
     verdict = f"lost {row['loss']:.2f} of expected score"
     if row["found"] and row["loss"] < 0.02:
         verdict = "the best move"
-    text = (
-        f"{row['name']}: {verdict}. {row['probability']:.0%} of people rated {rating} would "
-        f"play it."
-    )
+    people = f"{row['probability']:.0%} of people rated {rating} would play it"
+    sentences = [f"{row['name']}: {verdict}", people]
     if not row["found"]:
-        text += (
-            f" Best was {row['best']}, which {row['best_probability']:.0%} would find; the "
-            f"search's line is {line}."
-        )
-    return f"{text} Before the move, the risk of a blunder was {row['risk']:.0%}."
+        best = f"Best was {row['best']}, which {row['best_probability']:.0%} would find"
+        sentences.append(f"{best}; the search's line is {line}")
+    sentences.append(f"Before the move, the risk of a blunder was {row['risk']:.0%}")
+    return ". ".join(sentences) + "."
 
 
 def _pick_moments(rows: Sequence[Row]) -> list[int]:
     """Return the indices of the moves whose loss is most unusual for the player's rating."""
-    surprises = [abs(row["loss"] - row["expected_loss"]) for row in rows]
-    found = [index for index, surprise in enumerate(surprises) if surprise >= LEAST_SURPRISE]
-    return sorted(sorted(found, key=lambda index: surprises[index], reverse=True)[:MOMENTS])
+    surprises = {index: abs(row["loss"] - row["expected_loss"]) for index, row in enumerate(rows)}
+    found = [index for index in surprises if surprises[index] >= LEAST_SURPRISE]
+    return sorted(sorted(found, key=surprises.__getitem__, reverse=True)[:MOMENTS])
 
 
 def _summarize(rows: Sequence[Row], ratings: Mapping[str, int]) -> Row:
     """Return each side's means, a table of predicted and observed figures, and the moments."""
-    sides, table = (
-        {},
-        [["", "moves", "lost per move", "best moves", "predicted", "blunders", "predicted"]],
-    )
+    heads = ["", "moves", "lost per move", "best moves", "predicted", "blunders", "predicted"]
+    sides, table = {}, [heads]
     for side, rating in ratings.items():
         own = [row for row in rows if row["side"] == side]
         mean = {name: sum(row[name] for row in own) / max(len(own), 1) for name in MEANS}

@@ -32,11 +32,10 @@ from starlette.types import Send
 from engine.errors import UserError
 from engine.progress import Stop, never
 from model.inference.player import Player
-from pipeline.board.ask import ask
+from pipeline.board.ask import PlayRequest, answer, ask
 from pipeline.board.game import GameSoFar, describe, name_piece, write_pgn
 from pipeline.board.local_server import HOST, Guard, listen
 from pipeline.board.networks import Networks
-from pipeline.board.play import PlayRequest, answer
 from pipeline.board.review import ReviewRequest, review
 from pipeline.storage.preflight import is_installed
 
@@ -61,7 +60,7 @@ def make_app(networks: Networks, stop: Stop = never) -> Guard:
     def compute(work: Callable[[Any, Player], Any]) -> Callable[[Any], Any]:
         def run(body: Any) -> Any:
             player = networks.load(body.network)
-            with networks.turns.take(is_short=True):
+            with networks.turns:
                 return work(body, player)
 
         return run
@@ -126,9 +125,8 @@ def _post(path: str, form: type[Any], work: Callable[[Any], Any]) -> Route:
             body = form.model_validate_json(data)
         except ValidationError as error:
             first = error.errors()[0]
-            raise HTTPException(
-                400, f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
-            ) from error
+            text = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+            raise HTTPException(400, text) from error
         result = await run_in_threadpool(work, body)
         return result if isinstance(result, Response) else JSONResponse(result)
 
@@ -166,7 +164,7 @@ def _stream_review(
 
     def advance() -> dict[str, Any] | None:
         try:
-            with stepping, networks.turns.take(is_short=False):
+            with stepping, networks.turns:
                 return next(steps, None)
         except UserError as error:
             return {"error": str(error)}
@@ -198,26 +196,21 @@ def _line(part: dict[str, Any]) -> str:
 
 def _refuse(_: Request, error: Exception) -> Response:
     """Answer with an error's text."""
-    status, text = (
-        (error.status_code, error.detail) if isinstance(error, HTTPException) else (400, str(error))
-    )
-    return JSONResponse({"error": text}, status)
+    if isinstance(error, HTTPException):
+        return JSONResponse({"error": error.detail}, error.status_code)
+    return JSONResponse({"error": str(error)}, 400)
 
 
 def _fail(_: Request, error: Exception) -> Response:
     """Answer an error of this program, which the terminal shows whole."""
-    return JSONResponse(
-        {"error": f"an internal error, {type(error).__name__}: the terminal shows it"}, 500
-    )
+    text = f"an internal error, {type(error).__name__}: the terminal shows it"
+    return JSONResponse({"error": text}, 500)
 
 
 def _draw_piece(request: Request) -> Response:
     """Return python-chess's drawing of a piece such as `white pawn`."""
     for piece in map(chess.Piece.from_symbol, "PNBRQKpnbrqk"):
         if name_piece(piece) == request.path_params["name"]:
-            return Response(
-                chess.svg.piece(piece),
-                media_type="image/svg+xml",
-                headers={"Cache-Control": "max-age=86400"},
-            )
+            lasting = {"Cache-Control": "max-age=86400"}
+            return Response(chess.svg.piece(piece), media_type="image/svg+xml", headers=lasting)
     raise HTTPException(404, "there is no such piece")

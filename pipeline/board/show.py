@@ -33,28 +33,17 @@ class ShowError(UserError):
 def titles(shown: View) -> list[str]:
     """Return the titles of a view's planes, without counters: `own pawns`, `turn`, `N1`."""
     sides = ("own", "opp.") if shown.black_planes is None else ("white", "black")
-    pieces = [f"{side} {name}" for name in _NAMES for side in sides]
-    rays = [
-        f"{_COMPASS[kind % len(DIRECTIONS)]}{kind // len(DIRECTIONS) + 1}"
-        for kind in range(KNIGHT_TYPES)
-    ]
+    names = [f"{side} {name}" for name in _NAMES for side in sides]
+    around = len(DIRECTIONS)
+    rays = [f"{_COMPASS[kind % around]}{kind // around + 1}" for kind in range(KNIGHT_TYPES)]
     knights = [f"knight ({file},{rank})" for file, rank in steps()[KNIGHT_TYPES:]]
-    stored = [*pieces, "turn", *rays, *knights]
-    names = (
-        stored if shown.white_planes is None else [stored[plane] for plane in shown.white_planes]
-    )
-    state = (
-        ["castling K", "castling Q", "castling k", "castling q", "en passant"]
-        if shown.state
-        else []
-    )
+    names += ["turn", *rays, *knights]
+    if shown.white_planes is not None:
+        names = [names[plane] for plane in shown.white_planes]
+    attacks = [f"{name} attack" for name in names[:PIECE_PLANES]] if shown.attacks else []
+    state = [*(f"castling {side}" for side in "KQkq"), "en passant"] if shown.state else []
     last = [f"move -{back + 1} {end}" for back in range(shown.last) for end in ("from", "to")]
-    return [
-        *names,
-        *state,
-        *last,
-        *([f"{name} attack" for name in names[:PIECE_PLANES]] if shown.attacks else []),
-    ]
+    return [*names, *state, *last, *attacks]
 
 
 def planes_of_view(board: chess.Board, view: str) -> list[tuple[str, NDArray[np.uint8]]]:
@@ -63,12 +52,9 @@ def planes_of_view(board: chess.Board, view: str) -> list[tuple[str, NDArray[np.
     Row 0 is on top: in the mover's view the mover's eighth rank.
     """
     shown, position = find_view(view), from_board(board)
-    numbers = {
-        "castling": castling_bits(position),
-        "ep_file": en_passant_file(position),
-        "halfmove": 0,
-    }
+    numbers = {"castling": castling_bits(position), "ep_file": en_passant_file(position)}
     numbers |= dict(zip(LAST_MOVES, last_moves_of(board, len(LAST_MOVES)).tolist(), strict=True))
+    numbers["halfmove"] = 0
     columns = {name: np.array([number], dtype=np.int64) for name, number in numbers.items()}
     pictures = unpack(apply(shown, planes_of([board]), columns))[0]
     return list(zip(titles(shown), pictures, strict=True))
@@ -78,10 +64,7 @@ def _planes(fen: str, view: str) -> tuple[View, chess.Board, NDArray[np.uint64]]
     """Return the view, the position, and the view's planes uint64[1, 77]."""
     shown = find_view(view)
     if shown.planes != PLANES:
-        raise ShowError(
-            f"the view {view!r} has {shown.planes} planes; only views of {PLANES} planes can be "
-            f"shown"
-        )
+        raise ShowError(f"the view {view!r} has {shown.planes} planes; only {PLANES} can be shown")
     position = from_fen(fen)
     stored_BP = np.zeros((1, PLANES), dtype=np.uint64)
     legal_planes(position, stored_BP[0])
@@ -104,11 +87,8 @@ def _grid(cells: list[tuple[str, NDArray[np.uint8]]], across: int = 6) -> list[s
         row = cells[start : start + across]
         lines.append("  ".join(f"{title:<15}" for title, _ in row).rstrip())
         for rank in range(8):
-            lines.append(
-                "  ".join(
-                    " ".join("x" if bit else "." for bit in picture[rank]) for _, picture in row
-                )
-            )
+            drawn = [" ".join(".x"[int(bit)] for bit in picture[rank]) for _, picture in row]
+            lines.append("  ".join(drawn))
         lines.append("")
     return lines
 
@@ -120,28 +100,17 @@ def show(fen: str, view: str = "marro77") -> str:
     eighth rank.
     """
     shown, board, planes_BP = _planes(fen, view)
-    pictures = unpack(planes_BP)[0]
-    filled = [
-        (f"{i} {title}", pictures[i]) for i, title in enumerate(titles(shown)) if pictures[i].any()
-    ]
+    named = list(zip(titles(shown), unpack(planes_BP)[0], strict=True))
+    named = [(f"{number} {title}", bits) for number, (title, bits) in enumerate(named)]
+    filled = [(title, bits) for title, bits in named if bits.any()]
     legal = moves(fen, view)
     words = [f"{label:>4} {uci:<5}" for label, uci in legal]
     listed = ["   ".join(words[i : i + 8]).rstrip() for i in range(0, len(words), 8)]
     mover = "White" if board.turn == chess.WHITE else "Black"
-    return "\n".join(
-        [
-            board.fen(en_passant="fen"),
-            "",
-            str(board),
-            "",
-            f"{mover} to move; view {shown.name}; {len(filled)} of {shown.planes} planes are not "
-            f"empty",
-            "",
-            *_grid(filled),
-            f"{len(legal)} legal labels (label, move)",
-            *listed,
-        ]
-    )
+    lines = [board.fen(en_passant="fen"), "", str(board), ""]
+    count = f"{len(filled)} of {shown.planes} planes are not empty"
+    lines += [f"{mover} to move; view {shown.name}; {count}", "", *_grid(filled)]
+    return "\n".join([*lines, f"{len(legal)} legal labels (label, move)", *listed])
 
 
 def picture(fen: str, view: str = "marro77", out: Path = Path("planes.png")) -> Path:
@@ -158,8 +127,7 @@ def picture(fen: str, view: str = "marro77", out: Path = Path("planes.png")) -> 
     for plane, title, axes in zip(pictures, titles(shown), cells.flat, strict=True):
         axes.imshow(plane, cmap="Greens", vmin=0, vmax=1)
         axes.set_title(title, fontsize=8, color="black" if plane.any() else "darkgray")
-        axes.set_xticks([])
-        axes.set_yticks([])
+        axes.set(xticks=[], yticks=[])
     out.parent.mkdir(parents=True, exist_ok=True)
     drawn = io.BytesIO()
     try:

@@ -10,9 +10,6 @@ from typing import Any
 
 from pipeline.samples.shipped import EMBEDDED, SCRATCH_POSITIONS, from_here
 
-WIDTH = 80
-"""Line width of sentences."""
-
 
 def next_command(*words: object) -> str:
     """Return a line with the next command, ready to paste into a shell."""
@@ -22,23 +19,25 @@ def next_command(*words: object) -> str:
 def describe_dataset(manifest: Mapping[str, Any], out: object, already: bool) -> str:
     """Describe a dataset in five lines, and the first game of each reason for dropping."""
     games, positions = manifest["games"], manifest["positions"]
-    dropped = ", ".join(f"{count:,} {reason}" for reason, count in games["dropped"].items())
+    used = f"{games['used']:,} of {games['read']:,} games are used"
+    if games["dropped"]:
+        reasons = [f"{count:,} {reason}" for reason, count in games["dropped"].items()]
+        used += f"; dropped: {', '.join(reasons)}"
     splits = ", ".join(f"{positions[name]:,} {name}" for name in ("train", "val", "test"))
     shards = sum(entry["split"] is not None for entry in manifest["files"])
-    examples = [
-        f"  first {reason}: {first['where']}: {first['text']}"
-        for reason, first in manifest.get("examples", {}).items()
-    ]
     lines = [
         f"{out} is complete already: nothing was done" if already else f"{out} is complete",
-        f"{games['used']:,} of {games['read']:,} games are used"
-        + (f"; dropped: {dropped}" if dropped else ""),
-        *examples,
+        used,
+        *(
+            f"  first {reason}: {first['where']}: {first['text']}"
+            for reason, first in manifest.get("examples", {}).items()
+        ),
         f"{positions['total']:,} positions: {splits}",
         f"{shards:,} shards, {manifest['bytes_per_position']:.1f} bytes per position; "
         f"{out}/CARD.md describes them",
+        next_training(out, positions["train"]),
     ]
-    return "\n".join([*lines, next_training(out, positions["train"])])
+    return "\n".join(lines)
 
 
 def next_training(positions: object, count: int) -> str:
@@ -56,12 +55,11 @@ def next_training(positions: object, count: int) -> str:
 
 def describe_downloads(files: Mapping[str, Mapping[str, Any]], out: Path) -> str:
     """Describe downloaded files, one line each."""
-    lines = [
-        f"{out / name}: {entry['bytes'] / 1e6:,.1f} MB, "
-        + ("verified" if entry["verified"] else "not verified: no published hash")
-        + ("" if entry["fetched"] else "; already complete, nothing was fetched")
-        for name, entry in files.items()
-    ]
+    lines = []
+    for name, entry in files.items():
+        line = f"{out / name}: {entry['bytes'] / 1e6:,.1f} MB, "
+        line += "verified" if entry["verified"] else "not verified: no published hash"
+        lines.append(line + ("" if entry["fetched"] else "; already complete, nothing was fetched"))
     dumps = [out / name for name in files]
     dataset = f"datasets/positions/{dumps[0].name.split('.')[0]}"
     return "\n".join([*lines, next_command("ingest", *dumps, "--out", dataset)])
@@ -70,6 +68,8 @@ def describe_downloads(files: Mapping[str, Mapping[str, Any]], out: Path) -> str
 def describe_checkpoint(card: Mapping[str, Any], out: Path, positions: Sequence[object]) -> str:
     """Describe a checkpoint in five lines."""
     metrics, message = card["metrics"], str(card["message"])
+    if "finished already" in message:
+        message = f"{out} is complete already: nothing was done"
     measured = "accuracy was not measured: there are no validation positions"
     if "validation_top1" in metrics:
         count, top1 = metrics["validation_positions"], metrics["validation_top1"]
@@ -77,43 +77,33 @@ def describe_checkpoint(card: Mapping[str, Any], out: Path, positions: Sequence[
         if "validation_cross_entropy" in metrics:
             measured += f", cross-entropy {metrics['validation_cross_entropy']:.3f}"
     lines = [
-        f"{out} is complete already: nothing was done"
-        if "finished already" in message
-        else message,
+        message,
         f"{card['preset']['name']}: {card['parameters']:,} parameters, {card['step']:,} steps",
         measured,
         f"checkpoint: {out} (curves: {out}/metrics.jsonl)",
+        next_command("report", "--checkpoint", out, "--positions", positions[0]),
     ]
-    return "\n".join(
-        [*lines, next_command("report", "--checkpoint", out, "--positions", positions[0])]
-    )
+    return "\n".join(lines)
 
 
 def describe_report(report: Mapping[str, Any], checkpoint: Path, out: Path | None) -> str:
     """Describe a report in five lines, plus those of the matrix of ratings and of human search."""
     from pipeline.evaluation.render import human_search_text
 
-    lines = [
-        report["headline"],
-        report["compared"],
-        f"rule: {report['rule']}",
-        *([f"by rating: {report['rating_matrix']}"] if "rating_matrix" in report else []),
-        *([human_search_text(report["human_search"])] if "human_search" in report else []),
-        f"report: {out}/report.html (also as text and JSON)"
-        if out
-        else "report: --out DIR writes a page with all figures",
-    ]
+    lines = [report["headline"], report["compared"], f"rule: {report['rule']}"]
+    if "rating_matrix" in report:
+        lines.append(f"by rating: {report['rating_matrix']}")
+    if "human_search" in report:
+        lines.append(human_search_text(report["human_search"]))
+    page = f"{out}/report.html (also as text and JSON)" if out else None
+    lines.append(f"report: {page or '--out DIR writes a page with all figures'}")
     return "\n".join([*lines, next_command("uci", "--checkpoint", checkpoint)])
 
 
 def describe_first_run(
     figures: Mapping[str, Any], sample: bool, report: Path, checkpoint: Path
 ) -> str:
-    """Describe the result of `make run`.
-
-    `figures` are those of the accuracy report; `sample` says whether the games were the embedded
-    sample.
-    """
+    """Describe the result of `make run`; `sample` says whether it used the embedded sample."""
     sentences = f"{figures['headline']} {figures['compared']}"
     if sample:
         sentences += (
@@ -121,7 +111,7 @@ def describe_first_run(
         )
     activate = [f"first:      source {Path(sys.prefix) / 'bin' / 'activate'}"]
     lines = [
-        fill(sentences, WIDTH),
+        fill(sentences, 80),
         "",
         *([] if shutil.which("fianchetto") else activate),
         f"report:     {report / 'report.html'}",

@@ -32,14 +32,14 @@ EXITS = """Exit status: 0 success; 1 incomplete result (damaged archive, differe
 Run the same command again to continue stopped work."""
 
 COMMANDS = {
-    "fetch": ("fetch:Fetch", "download dumps: months of Lichess, or any URL"),
+    "fetch": ("data:Fetch", "download dumps: months of Lichess, or any URL"),
     "ingest": ("data:Ingest", "turn PGN dumps into a dataset of positions"),
     "train": ("training:Train", "train a network on datasets"),
     "report": ("training:Report", "measure how often a network predicts the human move"),
-    "play": ("board:Play", "play, ask and review games in the browser"),
+    "play": ("play:Play", "play, ask and review games in the browser"),
     "show": ("data:Show", "show a position as the network reads it"),
     "uci": ("play:Uci", "play in a chess GUI, as a UCI engine"),
-    "review": ("board:Review", "compare a game with what people of that rating play"),
+    "review": ("play:Review", "compare a game with what people of that rating play"),
     "verify": ("audit:Verify", "check datasets against their hashes and dumps"),
     "audit": ("audit:Audit", "count duplicates and leaks in datasets"),
     "rows": ("audit:Rows", "print or export rows as FEN and moves"),
@@ -47,13 +47,10 @@ COMMANDS = {
     "presets": ("networks:Presets", "list the networks"),
     "export": ("networks:Export", "export a network to ONNX"),
     "calibrate": ("networks:Calibrate", "fit how a search corrects a network's human moves"),
-    "selfplay": (
-        "selfplay:SelfPlay",
-        "make a dataset by self-play or by searching positions",
-    ),
-    "imitate": ("imitate:Imitate", "train a network that plays like one person"),
+    "selfplay": ("selfplay:SelfPlay", "make a dataset by self-play or by searching positions"),
+    "imitate": ("training:Imitate", "train a network that plays like one person"),
     "finetune": ("selfplay:Finetune", "improve a network by search and self-play"),
-    "arena": ("arena:Arena", "play matches between players"),
+    "arena": ("selfplay:Arena", "play matches between players"),
     "warmup": ("warmup:Warmup", "compile all kernels now"),
 }
 """Module and class of each command, below pipeline.cli.commands, and its summary."""
@@ -61,7 +58,13 @@ BEGINNER = 7
 """Number of commands in the first section, which a beginner needs."""
 COMPLETE = "_FIANCHETTO_COMPLETE"
 """Environment variable with which a shell requests completions."""
+ABOUT = (
+    "Turn chess game databases into trained players. fianchetto COMMAND --help explains a command."
+)
+EPILOG = f'{EXITS}\n\nShell completion: eval "$({COMPLETE}=bash_source fianchetto)"; zsh likewise.'
 CONTEXT = {"max_content_width": 120, "help_option_names": ["-h", "--help"]}
+SET = "Set any setting; --help-all lists them."
+CONFIG = "Read settings from a YAML file."
 METAVARS = {int: "N", float: "X", bool: "true|false", Path: "PATH", str: "TEXT"}
 SIGNALLED = 128
 """Added to a signal's number for the exit status, as shells do."""
@@ -95,9 +98,8 @@ def main() -> None:
 def _print(result: dict[str, Any], as_json: bool) -> None:
     """Print a result as JSON without its text, or as its text."""
     if as_json:
-        text = json.dumps(
-            {name: value for name, value in result.items() if name != "text"}, allow_nan=False
-        )
+        figures = {name: value for name, value in result.items() if name != "text"}
+        text = json.dumps(figures, allow_nan=False)
     elif "text" in result:
         text = str(result["text"])
     else:
@@ -139,27 +141,14 @@ def guarded(work: Callable[[], object]) -> int:
     return status
 
 
-def command_class(name: str) -> type[Any]:
-    """Import and return the class of a command."""
-    module, _, name = COMMANDS[name][0].partition(":")
-    return getattr(import_module(f"pipeline.cli.commands.{module}"), name)  # type: ignore[no-any-return]
-
-
 def parse(words: Sequence[str]) -> Any:
     """Return the command that a command line describes.
 
     Raises SystemExit after printing help, and UserError with one sentence for a mistake.
     """
-    epilog = (
-        f'{EXITS}\n\nShell completion: eval "$({COMPLETE}=bash_source fianchetto)"; zsh likewise.'
-    )
-    about = (
-        "Turn chess game databases into trained players. fianchetto COMMAND --help explains a "
-        "command."
-    )
-    commands = click.version_option(package_name="fianchetto", message="fianchetto %(version)s")(
-        Commands("fianchetto", help=about, epilog=epilog, context_settings=CONTEXT)
-    )
+    commands = Commands("fianchetto", help=ABOUT, epilog=EPILOG, context_settings=CONTEXT)
+    version = click.version_option(package_name="fianchetto", message="fianchetto %(version)s")
+    commands = version(commands)
     if COMPLETE in os.environ:
         raise SystemExit(shell_complete(commands, {}, "fianchetto", COMPLETE, os.environ[COMPLETE]))
     try:
@@ -213,48 +202,34 @@ class Command(click.Command):
     def __init__(self, name: str) -> None:
         from pipeline.cli.settings import find_key, settings_of
 
-        self.cls = command_class(name)
+        module, _, cls = COMMANDS[name][0].partition(":")
+        self.cls: Any = getattr(import_module(f"pipeline.cli.commands.{module}"), cls)
         self.settings = settings_of(self.cls)
         basic = {find_key(end, self.settings, name) for end in (*self.cls.basic.split(), "json")}
         options = {key.rpartition(".")[2]: key for key in self.settings if key in basic}
         self.keys = {**{key: key for key in self.cls.arguments}, **options}
         """Parameter of click -> key of the setting."""
         others = len(self.settings) - len(self.keys)
-        shown = [_option(name, self.settings[key]) for name, key in options.items()]
+        *shown, json_option = (_option(name, self.settings[key]) for name, key in options.items())
         more = [
-            click.Option(
-                ["--set"],
-                multiple=True,
-                metavar="KEY=VALUE",
-                hidden=not others,
-                help="Set any setting; --help-all lists them.",
-            ),
-            click.Option(
-                ["--config"],
-                metavar="FILE",
-                hidden=not others,
-                help="Read settings from a YAML file.",
-            ),
+            click.Option(["--set"], multiple=True, metavar="KEY=VALUE", help=SET),
+            click.Option(["--config"], metavar="FILE", help=CONFIG),
             click.Option(
                 ["--help-all"], is_flag=True, is_eager=True, hidden=True, callback=self._print_all
             ),
         ]
+        for option in more:
+            option.hidden |= not others
         summary, *_ = (self.cls.__doc__ or "").split("\n\n")
-        arguments = [
-            f"{metavar}: {self.settings[key].text}" for key, metavar in self.cls.arguments.items()
+        described = [
+            f"{word}: {self.settings[key].text}" for key, word in self.cls.arguments.items()
         ]
+        end = f"{others} more settings: --help-all lists them, --set and --config set them."
         super().__init__(
             name,
-            params=[
-                *(self._argument(key) for key in self.cls.arguments),
-                *shown[:-1],
-                *more,
-                shown[-1],
-            ],
-            help="\n\n".join([" ".join(summary.split()), *arguments]),
-            epilog=f"{others} more settings: --help-all lists them, --set and --config set them."
-            if others
-            else None,
+            params=[*map(self._argument, self.cls.arguments), *shown, *more, json_option],
+            help="\n\n".join([" ".join(summary.split()), *described]),
+            epilog=end if others else None,
             context_settings=CONTEXT,
         )
 
@@ -263,10 +238,8 @@ class Command(click.Command):
         from pipeline.cli.settings import build
 
         given = self._collect_values(context.params)
-        missing = [
-            key for key, setting in self.settings.items() if setting.required and key not in given
-        ]
-        if missing:
+        required = [key for key, setting in self.settings.items() if setting.required]
+        if missing := [key for key in required if key not in given]:
             raise UserError(f"{' and '.join(map(self._label, missing))} must be given")
         return build(self.cls, given, self.settings)
 
@@ -276,16 +249,11 @@ class Command(click.Command):
             return super().make_context(*words, **extra)
         except click.NoSuchOption as error:
             name = error.option_name.lstrip("-").replace("-", "_")
-            found = [
-                f"--set {key}=VALUE"
-                for key in self.settings
-                if name in (key, key.rpartition(".")[2])
-            ]
-            if not found:
+            keys = [key for key in self.settings if name in (key, key.rpartition(".")[2])]
+            if not keys:
                 raise
-            raise UserError(
-                f"{error.option_name} is not an option; use {' or '.join(found)}"
-            ) from error
+            instead = " or ".join(f"--set {key}=VALUE" for key in keys)
+            raise UserError(f"{error.option_name} is not an option; use {instead}") from error
 
     def _collect_values(self, params: dict[str, Any]) -> "dict[str, Given]":
         """Return the given values: options override --set, which overrides the YAML file."""
@@ -302,11 +270,8 @@ class Command(click.Command):
                 split = split_list if self.settings[key].commas else lambda text: [text]
                 value = [item for text in value for item in split(text)]
             given[key] = Given(list(value) if isinstance(value, tuple) else value, self._label(key))
-        if given.keys() & set(self.cls.one_of):
-            from_file = {
-                key: value for key, value in from_file.items() if key not in self.cls.one_of
-            }
-        return from_file | given
+        replaced = self.cls.one_of if given.keys() & set(self.cls.one_of) else ()
+        return {key: one for key, one in from_file.items() if key not in replaced} | given
 
     def _argument(self, key: str) -> click.Argument:
         several = self.settings[key].several
@@ -329,15 +294,11 @@ class Command(click.Command):
         for paragraph in (self.cls.__doc__ or "").split("\n\n"):
             page.write_text(" ".join(paragraph.split()))
             page.write_paragraph()
-        page.write_text(
-            f"Set with fianchetto {self.name} --set KEY=VALUE, or nested in a YAML file with "
-            f"--config FILE."
-        )
+        how = "--set KEY=VALUE, or nested in a YAML file with --config FILE."
+        page.write_text(f"Set with fianchetto {self.name} {how}")
         page.write_paragraph()
-        rows = [
-            (f"{key} {_metavar(one)}", f"{one.text} {one.shown_default}".strip())
-            for key, one in self.settings.items()
-        ]
+        texts = {key: f"{one.text} {one.shown_default}" for key, one in self.settings.items()}
+        rows = [(f"{key} {_metavar(self.settings[key])}", text) for key, text in texts.items()]
         page.write_dl(rows, col_max=34)
         click.echo(page.getvalue().rstrip())
         context.exit()

@@ -72,12 +72,9 @@ class _Bars:
             self.close()
             self._open(tick, title)
         assert self.bar is not None
-        validating = "validating" in tick.values
-        figures = {
-            name: _short(value)
-            for name, value in tick.values.items()
-            if name not in ("generation", "validating")
-        }
+        figures = {name: _short(value) for name, value in tick.values.items()}
+        figures.pop("generation", None)
+        validating = figures.pop("validating", None) is not None
         self.bar.set_description_str(f"{title} validating" if validating else title, refresh=False)
         self.bar.set_postfix(figures, refresh=False)
         self.bar.n, self.bar.total = tick.done, tick.total

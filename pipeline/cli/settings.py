@@ -13,6 +13,7 @@ import ast
 import contextlib
 import dataclasses
 import inspect
+import itertools
 import re
 import textwrap
 import types
@@ -99,9 +100,8 @@ def settings_of(cls: type[Any], example: Any = None, prefix: str = "") -> dict[s
         (kind, optional), default = split_optional(hints[field.name]), default_of(field, example)
         key = f"{prefix}{field.name}"
         if isinstance(kind, type) and dataclasses.is_dataclass(kind):
-            found |= settings_of(
-                kind, None if default is dataclasses.MISSING else default, f"{key}."
-            )
+            nested = None if default is dataclasses.MISSING else default
+            found |= settings_of(kind, nested, f"{key}.")
         else:
             text = " ".join(texts.get(field.name, "").split())
             found[key] = Setting(kind, optional, default, text, field.metadata.get("commas", True))
@@ -121,13 +121,10 @@ def descriptions(cls: type[Any]) -> dict[str, str]:
     for base in filter(dataclasses.is_dataclass, reversed(cls.__mro__)):
         (body,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
         assert isinstance(body, ast.ClassDef)
-        for field, text in zip(body.body, body.body[1:], strict=False):
-            if (
-                isinstance(field, ast.AnnAssign)
-                and isinstance(text, ast.Expr)
-                and isinstance(text.value, ast.Constant)
-            ):
-                found[ast.unparse(field.target)] = inspect.cleandoc(str(text.value.value))
+        for field, text in itertools.pairwise(body.body):
+            match field, text:
+                case ast.AnnAssign(), ast.Expr(ast.Constant(str(words))):
+                    found[ast.unparse(field.target)] = inspect.cleandoc(words)
     return found
 
 

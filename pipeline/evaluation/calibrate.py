@@ -32,6 +32,9 @@ UNPLAYED = -1e9
 """Log-probability of the padding behind a row's last move."""
 
 
+_Row = tuple[int, NDArray[Any], NDArray[Any], int]
+
+
 class Fit(NamedTuple):
     """Inputs of the fit: R positions with M legal moves each, padded to the longest row."""
 
@@ -51,14 +54,9 @@ def collect(
     stop: Stop,
 ) -> Fit:
     """Search `rows` random positions of a split; return those with known rating and move."""
-    batches = Batches(
-        [positions], split, batch_size=BATCH, columns=(*HUMAN_COLUMNS, *EARLIER_MOVES)
-    )
-    wanted, done, found = (
-        min(rows, batches.rows),
-        0,
-        list[tuple[int, NDArray[Any], NDArray[Any], int]](),
-    )
+    columns = (*HUMAN_COLUMNS, *EARLIER_MOVES)
+    batches = Batches([positions], split, batch_size=BATCH, columns=columns)
+    wanted, done, found = min(rows, batches.rows), 0, list[_Row]()
     for batch in batches.sample(wanted):
         logits_BA, wdl_B3 = evaluator(batch["planes"], batch)
         for part, roots, results in search_rows(evaluator, batch, logits_BA, wdl_B3, simulations):
@@ -79,9 +77,7 @@ def collect(
     return _pad(found)
 
 
-def _row(
-    rating: int, label: int, root: HumanRoot, found: Root
-) -> tuple[int, NDArray[Any], NDArray[Any], int]:
+def _row(rating: int, label: int, root: HumanRoot, found: Root) -> _Row:
     """Return rating, log-probabilities and values of the moves, and index of the move played."""
     labels = np.unique(found.labels)
     logits = root.logits[labels].astype(np.float64)
@@ -90,14 +86,13 @@ def _row(
     return rating, policy, move_values(root, found)[labels], int(np.flatnonzero(labels == label)[0])
 
 
-def _pad(rows: list[tuple[int, NDArray[Any], NDArray[Any], int]]) -> Fit:
-    most = max(len(policy) for _, policy, _, _ in rows)
-    policy_RM, values_RM = np.full((len(rows), most), UNPLAYED), np.zeros((len(rows), most))
-    for row, (_, policy, values, _) in enumerate(rows):
-        policy_RM[row, : len(policy)], values_RM[row, : len(values)] = policy, values
-    return Fit(
-        np.array([row[0] for row in rows]), policy_RM, values_RM, np.array([row[3] for row in rows])
-    )
+def _pad(rows: list[_Row]) -> Fit:
+    ratings, policies, values, played = zip(*rows, strict=True)
+    shape = len(rows), max(map(len, policies))
+    policy_RM, values_RM = np.full(shape, UNPLAYED), np.zeros(shape)
+    for row, moves in enumerate(map(len, policies)):
+        policy_RM[row, :moves], values_RM[row, :moves] = policies[row], values[row]
+    return Fit(np.array(ratings), policy_RM, values_RM, np.array(played))
 
 
 def fit_correction(fit: Fit) -> tuple[list[float], list[float]]:
@@ -130,9 +125,8 @@ def fit_correction(fit: Fit) -> tuple[list[float], list[float]]:
     powers_K = [max(LEAST_POWER, round(float(power), 3)) for power in logs_K.detach().exp()]
     fitted = np.flatnonzero((shares_RK.sum(0) > 0).numpy())
     nearest_K = [int(fitted[np.abs(fitted - knot).argmin()]) for knot in range(len(RATINGS))]
-    return [0.0, *(weights_K[knot] for knot in nearest_K[1:])], [
-        powers_K[knot] for knot in nearest_K
-    ]
+    weights_K = [0.0, *(weights_K[knot] for knot in nearest_K[1:])]
+    return weights_K, [powers_K[knot] for knot in nearest_K]
 
 
 def calibrate(
@@ -161,20 +155,17 @@ def calibrate(
     network = find_export(checkpoint) or evaluator(checkpoint)
     fit = collect(network, positions, split, rows, simulations, progress, stop)
     weights_K, sharpness_K = fit_correction(fit)
+    strong_K = [one * more for one, more in zip(weights_K, STRENGTH_FACTORS, strict=True)]
     entry = {
         "simulations": simulations,
         "likelihood": _curve(weights_K, sharpness_K),
-        "strength": _curve(
-            [w * f for w, f in zip(weights_K, STRENGTH_FACTORS, strict=True)], STRENGTH_SHARPNESS
-        ),
+        "strength": _curve(strong_K, STRENGTH_SHARPNESS),
     }
     save_human_search(checkpoint, weights, entry)
-    bare = cross_entropy(fit, [0.0] * len(RATINGS), [1.0] * len(RATINGS))
-    searched = cross_entropy(fit, weights_K, sharpness_K)
     return entry | {
         "positions": len(fit.ratings),
-        "cross_entropy": bare,
-        "searched_cross_entropy": searched,
+        "cross_entropy": cross_entropy(fit, [0.0] * len(RATINGS), [1.0] * len(RATINGS)),
+        "searched_cross_entropy": cross_entropy(fit, weights_K, sharpness_K),
     }
 
 
@@ -188,9 +179,8 @@ def _curve(weights: Sequence[float], sharpness: Sequence[float]) -> dict[str, li
 
 def cross_entropy(fit: Fit, weights_K: Sequence[float], sharpness_K: Sequence[float]) -> float:
     """Return the cross-entropy, in nats, of people's moves under corrected policies."""
-    weight_R, sharpness_R = (
-        np.interp(fit.ratings, RATINGS, numbers) for numbers in (weights_K, sharpness_K)
-    )
+    weight_R = np.interp(fit.ratings, RATINGS, weights_K)
+    sharpness_R = np.interp(fit.ratings, RATINGS, sharpness_K)
     logits_RM = sharpness_R[:, None] * fit.policies + weight_R[:, None] * fit.values
     logits_RM -= logits_RM.max(axis=1, keepdims=True)
     chosen_R = np.take_along_axis(logits_RM, fit.played[:, None], axis=1)[:, 0]

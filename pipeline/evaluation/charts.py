@@ -19,14 +19,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 INK, FAINT, FIRST, SECOND = "#1c1f24", "#9aa3ad", "#2f6db5", "#d9822b"
-VARIABLES = {
-    INK: "var(--ink)",
-    FAINT: "var(--faint)",
-    FIRST: "var(--first)",
-    SECOND: "var(--second)",
-}
+VARIABLES = {INK: "ink", FAINT: "faint", FIRST: "first", SECOND: "second"}
 """Color of light pages that a chart is drawn in -> property of the page's style."""
 
+LEGEND: dict[str, Any] = {"fontsize": 8, "frameon": False, "labelcolor": INK}
 HUMAN, NETWORK = "#15781b", "#003088"
 """Colors of arrows: the move played, and the network's first choice."""
 
@@ -47,32 +43,20 @@ def draw_accuracy(report: Row, *, on_page: bool = True) -> str:
     for place, row in zip(places, rows, strict=True):
         if row["top1_low"] is not None:
             axes.plot((place, place), (row["top1_low"], row["top1_high"]), color=INK, linewidth=1.4)
-    axes.plot(
-        places,
-        [row["hand_written_top1"] for row in rows],
-        "D",
-        color=SECOND,
-        label="hand-written player",
-    )
+    classical = [row["hand_written_top1"] for row in rows]
+    axes.plot(places, classical, "D", color=SECOND, label="hand-written player")
     axes.axhline(report["chance_top1"], color=FAINT, linestyle="--", label="chance")
     if report["published"] is not None:
         name, share = report["published"]
         axes.axhline(share, color=INK, linestyle=":", label=f"{name}, on its own games")
-    bands = [
-        row["band"] if on_page else row["band"].replace("-", "-\n").replace(" ", "\n", 1)
-        for row in rows
-    ]
+    bands = [row["band"] for row in rows]
+    if not on_page:
+        bands = [band.replace("-", "-\n").replace(" ", "\n", 1) for band in bands]
     names = [f"{band}\n({row['positions']:,})" for band, row in zip(bands, rows, strict=True)]
     axes.set_xticks(places, names, fontsize=7 if on_page else 6)
     axes.set_ylim(0, None)
     axes.yaxis.set_major_formatter(lambda share, _: f"{100 * share:.0f} %")
-    figure.legend(
-        loc="outside upper center",
-        ncols=4 if on_page else 2,
-        fontsize=8,
-        frameon=False,
-        labelcolor=INK,
-    )
+    figure.legend(loc="outside upper center", ncols=4 if on_page else 2, **LEGEND)
     return _svg(figure) if on_page else write_svg(_draw(figure))
 
 
@@ -89,15 +73,10 @@ def draw_bars(rows: Sequence[Row], whole: float) -> str:
         axes.barh(place, row["top1"], 0.62, color=FIRST if differs else FAINT)
         if low is not None:
             axes.plot((low, high), (place, place), color=INK, linewidth=1.4, solid_capstyle="butt")
-        axes.plot(
-            (row["hand_written_top1"],) * 2,
-            (place - 0.31, place + 0.31),
-            color=SECOND,
-            linewidth=2.4,
-        )
-    axes.set_yticks(
-        places, [f"{row['band']}  ({row['positions']:,})".replace("$", r"\$") for row in rows]
-    )
+        classical = row["hand_written_top1"]
+        axes.plot((classical,) * 2, (place - 0.31, place + 0.31), color=SECOND, linewidth=2.4)
+    names = [f"{row['band']}  ({row['positions']:,})".replace("$", r"\$") for row in rows]
+    axes.set_yticks(places, names)
     axes.invert_yaxis()
     axes.set_xlim(0, 1)
     axes.xaxis.set_major_formatter(lambda share, _: f"{100 * share:.0f} %")
@@ -114,46 +93,33 @@ def draw_reliability(
     figure, axes = _figure(3.4, 4.2)
     axes.plot((0, 1), (0, 1), color=FAINT, linewidth=1)
     if before:
-        points = [row["expected"] for row in before], [row["score"] for row in before]
-        axes.plot(
-            *points, "D--", color=SECOND, markersize=3, linewidth=1, label="before calibration"
-        )
-        axes.legend(fontsize=8, frameon=False, labelcolor=INK)
+        axes.plot(*_points(before), "D--", color=SECOND, markersize=3, label="before calibration")
+        axes.legend(**LEGEND)
     for row in rows:
-        if row["low"] is not None and row["high"] is not None:
-            axes.plot((row["expected"],) * 2, (row["low"], row["high"]), color=INK, linewidth=1.2)
-        axes.annotate(
-            f"{row['positions']:,}",
-            (row["expected"], row["score"]),
-            (5, -9 if row["score"] > 0.08 else 3),
-            textcoords="offset points",
-            fontsize=7,
-            color=INK,
-        )
-    axes.plot(
-        [row["expected"] for row in rows],
-        [row["score"] for row in rows],
-        "o-",
-        color=FIRST,
-        markersize=4,
-    )
+        x, y = row["expected"], row["score"]
+        if row["low"] is not None:
+            axes.plot((x, x), (row["low"], row["high"]), color=INK, linewidth=1.2)
+        beside = (5, -9 if y > 0.08 else 3)
+        style: Any = {"textcoords": "offset points", "fontsize": 7, "color": INK}
+        axes.annotate(f"{row['positions']:,}", (x, y), beside, **style)
+    axes.plot(*_points(rows), "o-", color=FIRST, markersize=4)
     axes.set(xlim=(0, 1), ylim=(0, 1), xlabel=xlabel, ylabel=ylabel)
     return _svg(figure)
+
+
+def _points(rows: Sequence[Row]) -> tuple[list[float], list[float]]:
+    """Return the points of a reliability diagram."""
+    return [row["expected"] for row in rows], [row["score"] for row in rows]
 
 
 def draw_training(entries: Sequence[Row]) -> str:
     """Draw top-1 of training and validation over the positions seen."""
     figure, axes = _figure(2.6, 7.6)
     for name, style, color in (("top1", "-", FAINT), ("validation_top1", "o-", FIRST)):
-        known = [(entry["positions"], entry[name]) for entry in entries if entry[name] is not None]
-        axes.plot(
-            [x for x, _ in known],
-            [y for _, y in known],
-            style,
-            color=color,
-            label=name.replace("_", " "),
-        )
-    axes.legend(fontsize=8, frameon=False, labelcolor=INK)
+        known = [entry for entry in entries if entry[name] is not None]
+        seen, top1 = ([entry[key] for entry in known] for key in ("positions", name))
+        axes.plot(seen, top1, style, color=color, label=name.replace("_", " "))
+    axes.legend(**LEGEND)
     axes.set_xlabel("positions seen")
     return _svg(figure)
 
@@ -183,7 +149,7 @@ def _svg(figure: "Figure") -> str:
     drawing.set("class", "chart")
     text = write_svg(drawing)
     for color, variable in VARIABLES.items():
-        text = text.replace(color, variable)
+        text = text.replace(color, f"var(--{variable})")
     return text
 
 
@@ -194,7 +160,7 @@ def _draw(figure: "Figure") -> "Element":
 
     drawn = io.StringIO()
     options: Any = {"svg.fonttype": "none", "svg.hashsalt": "fianchetto"}
-    options["font.family"] = "sans-serif"
+    options |= {"font.family": "sans-serif"}
     nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
     with matplotlib.rc_context(options):
         # `savefig` would draw everything twice to lay it out
@@ -264,14 +230,19 @@ def san(board: chess.Board, move: chess.Move) -> str:
     return board.san(move) if board.is_legal(move) else move.uci()
 
 
+def _arrow(uci: str, color: str) -> "chess.svg.Arrow":
+    import chess.svg
+
+    move = chess.Move.from_uci(uci)
+    return chess.svg.Arrow(move.from_square, move.to_square, color=color)
+
+
 def board_svg(row: Row, size: int = 260) -> str:
     """Return a board as SVG: the played move green, another first choice of the network blue."""
     import chess.svg
 
     board = chess.Board(row["fen"])
-    moves = [(row["played"], HUMAN)] + ([(row["chosen"], NETWORK)] if row["rank"] > 1 else [])
-    arrows = [
-        chess.svg.Arrow(move.from_square, move.to_square, color=color)
-        for move, color in ((chess.Move.from_uci(uci), color) for uci, color in moves)
-    ]
+    arrows = [_arrow(row["played"], HUMAN)]
+    if row["rank"] > 1:
+        arrows.append(_arrow(row["chosen"], NETWORK))
     return chess.svg.board(board, arrows=arrows, orientation=board.turn, size=size)

@@ -49,10 +49,9 @@ def top1_interval(table: pl.DataFrame) -> tuple[float, float] | None:
 
 def add_strata(table: pl.DataFrame) -> pl.DataFrame:
     """Add the columns `band` (mover's rating) and `speed` (class of time control), as numbers."""
-    columns = {name: table[name].to_numpy() for name in ("elo", "base", "increment")}
+    elo, base, increment = (table[name].to_numpy() for name in ("elo", "base", "increment"))
     return table.with_columns(
-        pl.Series("band", rating_band(columns["elo"], RATING_EDGES)),
-        pl.Series("speed", time_class(columns["base"], columns["increment"])),
+        band=rating_band(elo, RATING_EDGES), speed=time_class(base, increment)
     )
 
 
@@ -73,9 +72,8 @@ def slices(table: pl.DataFrame, in_train: NDArray[np.bool_] | None = None) -> di
         ],
     }
     if in_train is not None:
-        found["in train"] = _slice_by_number(
-            table.with_columns(pl.Series("place", in_train.astype(int))), "place", IN_TRAIN
-        )
+        placed = table.with_columns(place=in_train.astype(int))
+        found["in train"] = _slice_by_number(placed, "place", IN_TRAIN)
     return found
 
 
@@ -89,33 +87,38 @@ def _slice_by_band(table: pl.DataFrame, column: str, edges: Sequence[int], unit:
     """Return the figures between edges of a column; unknown values are left out."""
     if column in BATCH_SENTINELS:
         table = table.filter(pl.col(column) != BATCH_SENTINELS[column])
-    place = pl.Series("place", np.searchsorted(edges, table[column].to_numpy(), side="right"))
-    return _slice_by_number(table.with_columns(place), "place", band_names(edges, unit))
+    place = np.searchsorted(edges, table[column].to_numpy(), side="right")
+    return _slice_by_number(table.with_columns(place=place), "place", band_names(edges, unit))
 
 
 def group_figures(name: str, rows: pl.DataFrame) -> dict[str, Any]:
     """Return the figures of one group of rows with their intervals."""
-    low, high = top1_interval(rows) or (None, None)
-    game, known = rows["game"].to_numpy(), rows.filter(pl.col("brier").is_not_null())
-    brier: Sequence[float | None] = (None, None, None)
-    if len(known):
-        brier = clustered_mean(known["brier"].to_numpy(), known["game"].to_numpy())
     return {
         "band": name,
         "positions": len(rows),
         "games": rows["game"].n_unique(),
-        **{f"top{k}": float((rows["rank"] <= k).to_numpy().mean()) for k in (1, 3, 5)},
-        "top1_low": low,
-        "top1_high": high,
-        **_name_interval("cross_entropy", clustered_mean(rows["nll"].to_numpy(), game)),
-        **_name_interval("value_brier", brier),
+        **_count_hits(rows),
+        **_mean_by_game(rows, "nll", "cross_entropy"),
+        **_mean_by_game(rows, "brier", "value_brier"),
         "hand_written_top1": float((rows["classical_rank"] == 1).to_numpy().mean()),
     }
 
 
-def _name_interval(name: str, mean: Sequence[float | None]) -> dict[str, float | None]:
-    """Name a mean and the ends of its interval."""
-    return dict(zip((name, f"{name}_low", f"{name}_high"), mean, strict=True))
+def _count_hits(rows: pl.DataFrame, prefix: str = "") -> dict[str, float | None]:
+    """Return top-1 with its interval, top-3 and top-5 of a player."""
+    rank = rows[f"{prefix}rank"].to_numpy()
+    low, high = clustered_interval(rank == 1, rows["game"].to_numpy()) or (None, None)
+    shares = {f"top{k}": float((rank <= k).mean()) for k in (1, 3, 5)}
+    return {**shares, "top1_low": low, "top1_high": high}
+
+
+def _mean_by_game(rows: pl.DataFrame, column: str, name: str) -> dict[str, float | None]:
+    """Return the mean of a column's known values and the ends of its interval."""
+    names, known = (name, f"{name}_low", f"{name}_high"), rows.drop_nulls(column)
+    if not len(known):
+        return dict.fromkeys(names)
+    mean = clustered_mean(known[column].to_numpy(), known["game"].to_numpy())
+    return dict(zip(names, mean, strict=True))
 
 
 def policy_reliability(table: pl.DataFrame) -> Rows:
@@ -125,60 +128,40 @@ def policy_reliability(table: pl.DataFrame) -> Rows:
 
 def value_reliability(table: pl.DataFrame, expected: str = "expected") -> Rows:
     """Return, by bins of the expected score, its mean and the mean score."""
-    return _reliability(
-        table.filter(pl.col("score").is_not_null()), pl.col(expected), pl.col("score")
-    )
+    return _reliability(table.drop_nulls("score"), pl.col(expected), pl.col("score"))
 
 
 def _reliability(table: pl.DataFrame, expected: pl.Expr, observed: pl.Expr) -> Rows:
     """Return the rows of a reliability diagram, with 95 % intervals by game."""
     tenth = (expected * BINS).floor().clip(0, BINS - 1).cast(pl.Int8)
-    frame = table.select(
-        expected.alias("expected"),
-        observed.cast(pl.Float64).alias("observed"),
-        "game",
-        tenth.alias("tenth"),
-    )
+    frame = table.select("game", expected=expected, observed=observed.cast(pl.Float64), tenth=tenth)
     rows = []
     for key, group in sorted(frame.partition_by("tenth", as_dict=True).items()):
         score, game = group["observed"].to_numpy(), group["game"].to_numpy()
         mean, low, high = clustered_mean(score, game)
         if bool(((score == 0) | (score == 1)).all()):  # Wilson's interval stays within 0..1
             low, high = clustered_interval(score == 1, game) or (None, None)
-        expected_mean = float(group["expected"].to_numpy().mean())
-        row: dict[str, Any] = {
-            "tenth": int(key[0]),
-            "positions": len(group),
-            "expected": expected_mean,
-        }
+        row: dict[str, Any] = {"tenth": int(key[0]), "positions": len(group)}
+        row["expected"] = float(group["expected"].to_numpy().mean())
         rows.append(row | {"score": mean, "low": low, "high": high})
     return rows
 
 
 def calibration_error(rows: Rows) -> float:
     """Return the expected calibration error of a reliability diagram (Naeini 2015)."""
-    total = sum(row["positions"] for row in rows)
-    return float(
-        sum(row["positions"] * abs(row["expected"] - row["score"]) for row in rows) / max(total, 1)
-    )
+    errors = [row["positions"] * abs(row["expected"] - row["score"]) for row in rows]
+    return float(sum(errors) / max(sum(row["positions"] for row in rows), 1))
 
 
 def headline(table: pl.DataFrame) -> dict[str, Any]:
     """Return the headline figures: the network's means, top-1's interval and the baselines."""
     from model.metrics import summary
 
-    interval, games, calibration = (
-        top1_interval(table),
-        table["game"].n_unique(),
-        value_reliability(table),
-    )
+    interval, games = top1_interval(table), table["game"].n_unique()
+    calibration = value_reliability(table)
     low, high = interval or (None, None)
-    means = summary(
-        {
-            name: table[name].to_numpy()
-            for name in ("rank", "nll", "legal_mass", "brier", "wdl_brier")
-        }
-    )
+    columns = ("rank", "nll", "legal_mass", "brier", "wdl_brier")
+    means = summary({name: table[name].to_numpy() for name in columns})
     return {
         **means,
         **({} if calibration else {"value_brier": None, "wdl_brier": None}),
@@ -205,24 +188,19 @@ def describe_accuracy(
     `figures` are those of `headline`; `published` is another network's name and its top-1 on its
     own games.
     """
-    shares = {
-        name: f"{100 * figures[name]:.1f} %"
-        for name in ("top1", "hand_written_top1", "chance_top1")
-    }
+    names = ("top1", "hand_written_top1", "chance_top1")
+    top1, hand_written, chance = (f"{100 * figures[name]:.1f} %" for name in names)
     low, high = figures["top1_low"], figures["top1_high"]
     interval = "" if low is None else f" (95 %: {100 * low:.1f} to {100 * high:.1f} %)"
-    other = (
-        ""
-        if published is None
-        else f"; {published[0]} published {100 * published[1]:.1f} % on its own games"
-    )
+    trained = SEEN.get(seen, "which it was not trained on")
+    compared = f"On the same positions the hand-written player finds {hand_written}, and chance"
+    other = ""
+    if published is not None:
+        other = f"; {published[0]} published {100 * published[1]:.1f} % on its own games"
     return {
-        "headline": f"The network finds {shares['top1']}{interval} of the moves in "
-        f"{figures['positions']:,} positions of "
-        f"{where}, {SEEN.get(seen, 'which it was not trained on')}.",
-        "compared": f"On the same positions the hand-written player finds "
-        f"{shares['hand_written_top1']}, and chance "
-        f"{shares['chance_top1']}{other}.",
+        "headline": f"The network finds {top1}{interval} of the moves in "
+        f"{figures['positions']:,} positions of {where}, {trained}.",
+        "compared": f"{compared} {chance}{other}.",
     }
 
 
@@ -233,14 +211,13 @@ def value_baselines(table: pl.DataFrame) -> dict[str, float | None]:
     Elo's formula (Elo 1978), 1 / (1 + 10^(-difference / 400)); the constant stands in for unknown
     ratings.
     """
-    table = table.filter(pl.col("score").is_not_null())
+    table = table.drop_nulls("score")
     if not len(table):
         return {"constant_value_brier": None, "rating_value_brier": None}
     score = table["score"].to_numpy().astype(float)
     elo, other = (table[name].to_numpy().astype(float) for name in ("elo", "opponent_elo"))
-    expected = np.where(
-        (elo > 0) & (other > 0), 1 / (1 + 10 ** ((other - elo) / 400)), score.mean()
-    )
+    by_rating = 1 / (1 + 10 ** ((other - elo) / 400))
+    expected = np.where((elo > 0) & (other > 0), by_rating, score.mean())
     return {
         "constant_value_brier": float(score.var()),
         "rating_value_brier": float(np.square(expected - score).mean()),
@@ -250,24 +227,18 @@ def value_baselines(table: pl.DataFrame) -> dict[str, float | None]:
 def baseline_rows(table: pl.DataFrame) -> Rows:
     """Return the network and its baselines on the same rows; missing figures are None."""
     legal = table["legal_moves"].to_numpy()
-    rows = [_ranked("network", table, ""), _ranked("hand-written player", table, "classical_")]
+    rows: Rows = [
+        {
+            "name": name,
+            **_count_hits(table, prefix),
+            "cross_entropy": float(table[f"{prefix}nll"].to_numpy().mean()),
+            "value_brier": table[f"{prefix}brier"].mean(),
+        }
+        for name, prefix in (("network", ""), ("hand-written player", "classical_"))
+    ]
     uniform = {f"top{k}": float(np.minimum(k / legal, 1).mean()) for k in (1, 3, 5)}
     rows.append({"name": "chance", **uniform, "cross_entropy": float(np.log(legal).mean())})
     return [{"top1_low": None, "top1_high": None, "value_brier": None} | row for row in rows]
-
-
-def _ranked(name: str, table: pl.DataFrame, prefix: str) -> dict[str, Any]:
-    """Return the figures of one player whose ranks are in the table."""
-    rank = table[f"{prefix}rank"].to_numpy()
-    low, high = clustered_interval(rank == 1, table["game"].to_numpy()) or (None, None)
-    return {
-        "name": name,
-        **{f"top{k}": float((rank <= k).mean()) for k in (1, 3, 5)},
-        "top1_low": low,
-        "top1_high": high,
-        "cross_entropy": float(table[f"{prefix}nll"].to_numpy().mean()),
-        "value_brier": table[f"{prefix}brier"].mean(),
-    }
 
 
 def paired_difference(first: pl.DataFrame, other: pl.DataFrame) -> dict[str, Any]:
@@ -277,9 +248,10 @@ def paired_difference(first: pl.DataFrame, other: pl.DataFrame) -> dict[str, Any
     hits = [(table["rank"] == 1).to_numpy().astype(float) for table in (first, other)]
     top1, low, high = clustered_mean(hits[1] - hits[0], game)
     nll, nll_low, nll_high = clustered_mean(other["nll"].to_numpy() - first["nll"].to_numpy(), game)
-    gain = {"top1_difference": top1, "top1_low": low, "top1_high": high}
     return {
-        **gain,
+        "top1_difference": top1,
+        "top1_low": low,
+        "top1_high": high,
         "cross_entropy_difference": nll,
         "cross_entropy_low": nll_low,
         "cross_entropy_high": nll_high,
@@ -354,9 +326,6 @@ def clustered_mean(
     residuals = np.bincount(place_R, weights=values_R - mean)
     if (count := len(residuals)) < FEWEST_GAMES:
         return mean, None, None
-    half = (
-        NORMAL_95
-        * math.sqrt(float(np.square(residuals).sum()) * count / (count - 1))
-        / len(values_R)
-    )
+    variance = float(np.square(residuals).sum()) * count / (count - 1)
+    half = NORMAL_95 * math.sqrt(variance) / len(values_R)
     return mean, mean - half, mean + half

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from model.inference.evaluator import NetworkEvaluator
     from model.inference.onnx_evaluator import OnnxEvaluator
 
-COLUMNS = ("planes", "castling", "ep_file", "halfmove", "ply")
+SEARCHED_COLUMNS = ("planes", "castling", "ep_file", "halfmove", "ply")
 """Columns that a search of rows reads."""
 EDGES = (1000, 1400, 1800, 2200)
 STRONG = 1800
@@ -43,16 +43,11 @@ def search_rows(
     positions_BW = row_positions(batch)
     config = human_config(simulations)
     for first in range(0, len(positions_BW), SIDE_BY_SIDE):
-        rows = slice(first, min(first + SIDE_BY_SIDE, len(positions_BW)))
-        roots = [
-            HumanRoot(positions_BW[row], (), logits_BA[row], wdl_B3[row])
-            for row in range(rows.start, rows.stop)
-        ]
-        yield (
-            rows,
-            roots,
-            search_roots(Search(evaluator, config, games=len(roots)), roots, simulations),
-        )
+        rows = slice(first, first + SIDE_BY_SIDE)
+        answers = zip(positions_BW[rows], logits_BA[rows], wdl_B3[rows], strict=True)
+        roots = [HumanRoot(position, (), *answer) for position, *answer in answers]
+        search = Search(evaluator, config, games=len(roots))
+        yield rows, roots, search_roots(search, roots, simulations)
 
 
 class SearchedRows:

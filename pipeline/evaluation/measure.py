@@ -4,7 +4,7 @@ Axes: B rows of a batch, R rows of a report, P planes, K piece types, A label (4
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
     from model.inference.evaluator import NetworkEvaluator
     from model.inference.onnx_evaluator import OnnxEvaluator
+    from pipeline.evaluation.human_search import SearchedRows
+    from pipeline.evaluation.rating_matrix import BandSample
 
 PIECES = ("pawn", "knight", "bishop", "rook", "queen", "king")
 PAWN, KING = 0, 5
@@ -38,29 +40,9 @@ PHASE_PIECES = (10, 6)
 """Maximum number of knights, bishops, rooks and queens in a middlegame and in an endgame, as in
 Lichess's divider."""
 BATCH = 1024
-SLICED = (
-    "castling",
-    "label",
-    "result",
-    "ply",
-    "plies",
-    "elo",
-    "opponent_elo",
-    "clock",
-    "game",
-    "base",
-    "increment",
-)
+TIMES = ("clock", "base", "increment")
+SLICED = ("castling", "label", "result", "ply", "plies", "elo", "opponent_elo", "game", *TIMES)
 COLUMNS = ("planes", *SLICED, "promotion", "last_move", "ep_file")
-
-
-class Collector(Protocol):
-    """A part of the report that keeps some of the measured rows."""
-
-    def add(self, *args: Any, **kwargs: Any) -> None:
-        """Add a batch of rows, and what was measured in them."""
-
-
 COMMON_PLY, COMMON_CLOCK = 10, 30
 """First ply, and minimum seconds on a known clock, in most published figures of human moves."""
 
@@ -102,10 +84,10 @@ def measure_rows(
     rule: Rule,
     rows: int,
     players: bool,
-    sample: Collector | None,
+    sample: "BandSample | None",
     progress: Progress,
     factor: float | None = None,
-    searched: Collector | None = None,
+    searched: "SearchedRows | None" = None,
 ) -> tuple["pl.DataFrame", "BoardSelection"]:
     """Return a table of the counted rows, and the boards worth showing.
 
@@ -131,10 +113,8 @@ def measure_rows(
         logits_BA, wdl_B3 = network(batch["planes"], shown)
         figures = measured(logits_BA, wdl_B3, batch)
         if not all(np.isfinite(figures[name]).all() for name in ("nll", "legal_mass", "expected")):
-            raise ConfigError(
-                "the network answers with NaN or infinity: its training diverged, or its file is "
-                "damaged"
-            )
+            why = "its training diverged, or its file is damaged"
+            raise ConfigError(f"the network answers with NaN or infinity: {why}")
         columns: dict[str, NDArray[Any]] = {name: batch[name] for name in SLICED}
         columns["key"] = position_keys(batch["planes"], batch["castling"])
         columns["game"] = _game_ids(batch)
@@ -252,18 +232,13 @@ def _quiet_finds(rows: Columns) -> NDArray[np.float64]:
     return np.where(found, rows["classical_nll"] - rows["nll"], -1.0)
 
 
+SURE = "Most confident in a move that was not played"
+UNLIKELY = "Moves that were played and it thought least likely, by rating"
+QUIET = "Quiet moves that it found and the hand-written evaluator did not expect"
 SECTIONS: Mapping[str, tuple[str, Callable[[Columns], NDArray[np.float64]], bool]] = {
-    "sure_and_wrong": ("Most confident in a move that was not played", _sure_and_wrong, False),
-    "disagreement": (
-        "Moves that were played and it thought least likely, by rating",
-        _disagreement,
-        True,
-    ),
-    "quiet_finds": (
-        "Quiet moves that it found and the hand-written evaluator did not expect",
-        _quiet_finds,
-        False,
-    ),
+    "sure_and_wrong": (SURE, _sure_and_wrong, False),
+    "disagreement": (UNLIKELY, _disagreement, True),
+    "quiet_finds": (QUIET, _quiet_finds, False),
 }
 """Section of boards: title, score by which rows are kept, and whether each rating band has its
 own."""

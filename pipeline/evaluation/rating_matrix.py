@@ -50,25 +50,16 @@ class BandSample:
 
     def add(self, batch: Batch, game_B: NDArray[np.uint64]) -> None:
         """Consider the rows of a batch; `game_B` identifies their games."""
-        if not self.rows:
-            return
         chance_B = splitmix64(game_B ^ splitmix64(batch["ply"].astype(np.uint64)))
         band_B = rating_band(batch["elo"], EDGES)
         columns = batch | {"game_id": game_B, "chance": chance_B}
         for band in np.unique(band_B[band_B < len(CENTERS)]).tolist():
             old, mine_B = self.kept.get(band), band_B == band
-            if old is not None and len(old["chance"]) == self.rows:
-                mine_B &= chance_B < old["chance"][-1]
-                if not mine_B.any():
-                    continue
-            new = {name: values[mine_B] for name, values in columns.items()}
-            both = (
-                new
-                if old is None
-                else {name: np.concatenate([old[name], new[name]]) for name in new}
-            )
-            first = np.argsort(both["chance"], kind="stable")[: self.rows]
-            self.kept[band] = {name: values[first] for name, values in both.items()}
+            rows = {name: values[mine_B] for name, values in columns.items()}
+            if old is not None:
+                rows = {name: np.concatenate([old[name], rows[name]]) for name in rows}
+            first = np.argsort(rows["chance"], kind="stable")[: self.rows]
+            self.kept[band] = {name: values[first] for name, values in rows.items()}
 
     def take(self) -> tuple[Batch, NDArray[np.int64]]:
         """Return all positions as one batch with the column `game_id`, and the band of each [R]."""
@@ -122,16 +113,11 @@ def measure_matrix(
         nll_TR[number, part], hit_TR[number, part] = figures["nll"], figures["rank"] == 1
         done = part.start * len(CONDITIONS) + (number + 1) * len(these["planes"])
         progress(Tick(done, len(band_R) * len(CONDITIONS), "evaluations by rating"))
-    bands = np.unique(band_R).tolist()
-    found = [
-        _row(
-            band,
-            nll_TR[:, band_R == band],
-            hit_TR[:, band_R == band],
-            batch["game_id"][band_R == band],
-        )
-        for band in bands
-    ]
+    found = []
+    for band in np.unique(band_R).tolist():
+        mine_R = band_R == band
+        games = batch["game_id"][mine_R]
+        found.append(_row(band, nll_TR[:, mine_R], hit_TR[:, mine_R], games))
     return {"ratings": list(CENTERS), "rows": found}
 
 
@@ -143,13 +129,7 @@ def _row(
     centers_T = likelihood_T[: len(CENTERS)]
     other = int(np.argmax(np.where(np.arange(len(CENTERS)) == band, -np.inf, centers_T)))
     lead, low, high = clustered_mean(nll_TR[other] - nll_TR[band], game_R)
-    more = dict[str, float]()
-    for name in (TRUE, UNKNOWN):
-        at = CONDITIONS.index(name)
-        more |= {
-            f"{name}_log_likelihood": float(likelihood_T[at]),
-            f"{name}_top1": float(top1_T[at]),
-        }
+    true, unknown = CONDITIONS.index(TRUE), CONDITIONS.index(UNKNOWN)
     return {
         "band": NAMES[band],
         "rating": CENTERS[band],
@@ -157,7 +137,10 @@ def _row(
         "games": len(np.unique(game_R)),
         "log_likelihood": centers_T.tolist(),
         "top1": top1_T[: len(CENTERS)].tolist(),
-        **more,
+        "true_log_likelihood": float(likelihood_T[true]),
+        "true_top1": float(top1_T[true]),
+        "unknown_log_likelihood": float(likelihood_T[unknown]),
+        "unknown_top1": float(top1_T[unknown]),
         "best": CENTERS[int(np.argmax(centers_T))],
         "other": CENTERS[other],
         "lead": lead,

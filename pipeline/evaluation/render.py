@@ -64,10 +64,8 @@ def human_search_text(found: dict[str, Any]) -> str:
         }
         for row in found["rows"]
     ]
-    return (
-        f"policy corrected by {found['simulations']} simulations, by the mover's "
-        f"rating\n{text_table(rows)}"
-    )
+    title = f"policy corrected by {found['simulations']} simulations, by the mover's rating"
+    return f"{title}\n{text_table(rows)}"
 
 
 def format_points(row: Mapping[str, Any]) -> str:
@@ -82,30 +80,34 @@ def format_nats(row: Mapping[str, Any]) -> str:
 
 def _format_difference(row: Mapping[str, Any], figure: str, scale: float, places: int) -> str:
     middle, low, high = (row[f"{figure}_{end}"] for end in ("difference", "low", "high"))
-    interval = (
-        "too few games"
-        if low is None
-        else f"{scale * low:+.{places}f} to {scale * high:+.{places}f}"
-    )
+    interval = "too few games"
+    if low is not None:
+        interval = f"{scale * low:+.{places}f} to {scale * high:+.{places}f}"
     return f"{scale * middle:+.{places}f} ({interval})"
 
 
 def write_report(result: dict[str, Any], out: Path) -> None:
     """Publish the report of a checkpoint as JSON, text and a page; raise ConfigError."""
-    JobFolder(out, REPORT, ConfigError).check()
-    _publish_report(result, report_text(result), report_page([result["preset"]], [result]), out)
+    _publish(result, report_text(result), [result["preset"]], [result], [], out)
 
 
 def write_reports(found: dict[str, Any], out: Path) -> None:
     """Publish the report of several checkpoints, as `reports` returns it; raise ConfigError."""
-    JobFolder(out, REPORT, ConfigError).check()
-    page = report_page(found["names"], found["reports"], found["differences"])
-    _publish_report(
-        {"common_rule": found["reports"][0]["common_rule"], **found}, reports_text(found), page, out
-    )
+    result = {"common_rule": found["reports"][0]["common_rule"], **found}
+    parts = found["names"], found["reports"], found["differences"]
+    _publish(result, reports_text(found), *parts, out)
 
 
-def _publish_report(result: dict[str, Any], text: str, page: bytes, out: Path) -> None:
+def _publish(
+    result: Row,
+    text: str,
+    names: Sequence[str],
+    reports: Sequence[Row],
+    differences: Sequence[Row],
+    out: Path,
+) -> None:
+    JobFolder(out, REPORT, ConfigError).check()  # before the page is drawn
+    page = report_page(names, reports, differences)
     files = {"report.txt": (text + "\n").encode(), "report.html": page}
     publish_result(out, REPORT, "report.json", result, files)
 
@@ -124,25 +126,20 @@ def publish_result(
 
 def reports_text(found: dict[str, Any]) -> str:
     """Return several reports as a Markdown table, with differences from the first."""
-    gains = [None, *found["differences"]]
-    return markdown(
-        "checkpoint|top-1 (95 %)|top-3|top-5|cross-entropy|Brier|top-1 less the first's (95 %)",
-        (
-            (
-                name,
-                f"{row['top1']:.4f} ({interval_text(row, 'games')})",
-                *(f"{row[figure]:.4f}" for figure in ("top3", "top5", "cross_entropy")),
-                "-" if row["value_brier"] is None else f"{row['value_brier']:.4f}",
-                ""
-                if gain is None
-                else f"{gain['top1_difference']:+.4f} ({interval_text(gain, 'games', '+')})",
-            )
-            for name, row, gain in zip(found["names"], found["reports"], gains, strict=True)
-        ),
-    )
+    heads = "checkpoint|top-1 (95 %)|top-3|top-5|cross-entropy|Brier|top-1 less the first's (95 %)"
+    rows, gains = [], [None, *found["differences"]]
+    for name, report, gain in zip(found["names"], found["reports"], gains, strict=True):
+        figures = [report[figure] for figure in ("top3", "top5", "cross_entropy", "value_brier")]
+        cells = ["-" if figure is None else f"{figure:.4f}" for figure in figures]
+        less = ""
+        if gain is not None:
+            less = f"{gain['top1_difference']:+.4f} ({interval_text(gain, 'games', '+')})"
+        top1 = f"{report['top1']:.4f} ({interval_text(report, 'games')})"
+        rows.append((name, top1, *cells, less))
+    return markdown(heads, rows)
 
 
-def interval_text(row: dict[str, Any], units: str, sign: str = "") -> str:
+def interval_text(row: Row, units: str, sign: str = "") -> str:
     """Return the ends of the interval of top-1, or that there are too few `units` for one."""
     if row["top1_low"] is None:
         return f"too few {units}"
@@ -159,15 +156,12 @@ def report_page(
 ) -> bytes:
     """Return the page of one report, or of several side by side."""
     side_by_side = [
-        next(row for row in report["details"]["baselines"] if row["name"] == "network")
-        | {"name": name}
+        {**report["details"]["baselines"][0], "name": name}
         for name, report in zip(names, reports, strict=True)
     ]
-    title = (
-        f"Report of {names[0]}"
-        if len(names) == 1
-        else f"{len(names)} checkpoints on the same positions"
-    )
+    title = f"{len(names)} checkpoints on the same positions"
+    if len(names) == 1:
+        title = f"Report of {names[0]}"
     return render(
         "page.html",
         title=title,
@@ -214,22 +208,16 @@ def _page(name: str, report: Row) -> dict[str, Any]:
         title: list(map(_board, more["boards"][section]))
         for section, (title, _, _) in SECTIONS.items()
     }
+    policy = charts.draw_reliability(more["policy_reliability"], "probability", "share played")
+    before = more["value_reliability_before"]
+    value = charts.draw_reliability(more["value_reliability"], "expected score", "score", before)
     return {
         "name": name,
         "report": report,
         "by_rating": safe(charts.draw_accuracy(report)),
         "training": safe(charts.draw_training(more["training"])) if more["training"] else "",
-        "policy": safe(
-            charts.draw_reliability(more["policy_reliability"], "probability", "share played")
-        ),
-        "value": safe(
-            charts.draw_reliability(
-                more["value_reliability"],
-                "expected score",
-                "score",
-                more["value_reliability_before"],
-            )
-        ),
+        "policy": safe(policy),
+        "value": safe(value),
         "charts": [
             (kind, safe(charts.draw_bars(rows, report["top1"])), rows)
             for kind, rows in slices.items()

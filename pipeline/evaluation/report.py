@@ -5,7 +5,7 @@ since the positions of one game are alike. The baselines are measured on the sam
 """
 
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -13,17 +13,21 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from engine.cores import cores
-from engine.encoding.views import NO_LABEL
 from engine.progress import Progress, silent
 from pipeline.dataset.batches import Batches
 from pipeline.dataset.dataset import LATEST, Dataset, Shard
 from pipeline.dataset.files.columns import BATCH_SENTINELS
-from pipeline.dataset.files.shards import Batch
 from pipeline.dataset.position_keys import find_keys
 from pipeline.dumps.paths import dumps_of
 from pipeline.errors import ConfigError, DamagedError
-from pipeline.evaluation.measure import BATCH, COLUMNS, COMMON_CLOCK, COMMON_PLY, measure_rows
+from pipeline.evaluation.measure import (
+    BATCH,
+    COLUMNS,
+    COMMON_CLOCK,
+    COMMON_PLY,
+    BoardSelection,
+    measure_rows,
+)
 from pipeline.evaluation.measure import Rule as Rule
 from pipeline.samples.shipped import SAMPLE
 from pipeline.training.train import count_positions, list_datasets
@@ -33,16 +37,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from model.inference.evaluator import NetworkEvaluator
-    from model.inference.onnx_evaluator import OnnxEvaluator
-    from pipeline.evaluation.human_search import SearchedRows
     from pipeline.evaluation.rating_matrix import BandSample
 
 
 CURVES = ("positions", "top1", "validation_top1")
 """Columns of a run's metrics that the page draws over the first."""
-CHECKED, TOLERANCE = 4 * BATCH, 0.001
-"""Positions on which the exported network is compared with torch's, and the tolerated difference in
-top-1."""
 PUBLISHED = ("Maia-2", 0.533)
 """A published top-1 on human games, measured on its authors' games (docs/benchmarks.md)."""
 
@@ -57,28 +56,20 @@ class _Where(NamedTuple):
     """Train shards, in which the measured positions are looked up."""
     dumps: Sequence[str]
     """Dumps of a single dataset, for links to games; empty if they are missing."""
-    found: "list[NDArray[np.bool_]]"
-    """The result of `look_up`, shared by all networks."""
-
-    def look_up(
-        self, keys_R: "NDArray[np.uint64]", progress: Progress
-    ) -> "NDArray[np.bool_] | None":
-        """Return which measured positions are in `train`, bool[R]; None without train shards."""
-        if self.train and not self.found:
-            self.found.append(find_keys(keys_R, self.train, progress))
-        return self.found[0] if self.train else None
 
 
-class _How(NamedTuple):
-    """How to measure."""
+class _Measured(NamedTuple):
+    """What was measured of one checkpoint."""
 
+    card: dict[str, Any]
+    reads: tuple[str, ...]
+    """Ratings and clocks that the network was shown."""
+    table: "pl.DataFrame"
+    boards: BoardSelection
     rule: Rule
-    players: bool
-    rating_rows: int
-    fast: bool = True
-    """Whether the exported network may be used. Its top-1 may differ by TOLERANCE, which could hide
-    small differences between networks."""
-    simulations: int = 0
+    matrix: dict[str, Any]
+    searched: "list[dict[str, Any]]"
+    """Rows of the comparison with human search; empty without it."""
 
 
 @contextmanager
@@ -96,7 +87,7 @@ def _rows_of(
         only = opened.parts[0]
         dumps = dumps_of(only.path, only.page) if len(opened.parts) == 1 else None
         words = f"the {split} split of {opened.name}"
-        yield _Where(opened, split, words, train, dumps or [], [])
+        yield _Where(opened, split, words, train, dumps or [])
         return
     from pipeline.ingest.chunk import IngestConfig
     from pipeline.ingest.job import ingest
@@ -110,7 +101,7 @@ def _rows_of(
         words = f"all games of {pgn.name}"
         if damage:
             words += f", up to where the archive is damaged ({damage})"
-        yield _Where(opened, "train", words, _train_shards(against), [str(pgn)], [])
+        yield _Where(opened, "train", words, _train_shards(against), [str(pgn)])
 
 
 def report(checkpoint: Path, **options: Any) -> dict[str, Any]:
@@ -160,24 +151,24 @@ def reports(
     for path in checkpoints:  # fail before minutes of ingest
         read_card(path)
     with _rows_of(positions, split, pgn, against, progress) as where:
-        how = _How(
-            rule or Rule(),
-            players,
-            rating_rows,
-            fast=len(checkpoints) == 1,
-            simulations=simulations,
-        )
-        measured = [_measure(path, where, how, progress) for path in checkpoints]
-    names, first = _names(checkpoints), measured[0][1]
+        measured = [
+            _measure(path, where, rule or Rule(), players, rating_rows, simulations, progress)
+            for path in checkpoints
+        ]
+        first = measured[0].table
+        in_train = None
+        if where.train:
+            in_train = find_keys(first["key"].to_numpy(), where.train, progress)
+        found = [
+            _describe(path, where, one, simulations, in_train)
+            for path, one in zip(checkpoints, measured, strict=True)
+        ]
+    names = _names(checkpoints)
     differences = [
-        {"name": name, "against": names[0], **paired_difference(first, table)}
-        for name, (_, table) in list(zip(names, measured, strict=True))[1:]
+        {"name": name, "against": names[0], **paired_difference(first, other.table)}
+        for name, other in list(zip(names, measured, strict=True))[1:]
     ]
-    return {
-        "names": names,
-        "reports": [result for result, _ in measured],
-        "differences": differences,
-    }
+    return {"names": names, "reports": found, "differences": differences}
 
 
 def _names(checkpoints: Sequence[Path]) -> list[str]:
@@ -202,23 +193,17 @@ def _seen(card: dict[str, Any], dataset: Dataset, split: str) -> str:
 
 def _seen_dataset(card: dict[str, Any], measured: Dataset, split: str) -> str:
     """Return `_seen` of one dataset."""
-    trained, digest = list_datasets(card["data"]), measured.identity
-    if same := [dataset for dataset in trained if dataset.get("manifest_sha256") == digest]:
-        if split == LATEST:  # seen unless every training held out the same games
-            return (
-                "yes"
-                if {dataset.get("held_out") for dataset in same} != {measured.held_out}
-                else "no"
-            )
+    trained = list_datasets(card["data"])
+    same = [one for one in trained if one.get("manifest_sha256") == measured.identity]
+    if same and split == LATEST:  # seen unless every training held out the same games
+        return "no" if {one.get("held_out") for one in same} == {measured.held_out} else "yes"
+    if same:
         return "yes" if split == "train" else "no"
-    sources = {source.get("sha256") for dataset in trained for source in dataset.get("sources", [])}
     # Other settings of the same dump move games between the splits; another dump may hold the same
     # games.
-    return (
-        "unknown"
-        if sources & {source["sha256"] for source in measured.page["sources"]} or not trained
-        else "no, another dump"
-    )
+    dumps = {source.get("sha256") for one in trained for source in one.get("sources", [])}
+    known = dumps & {source["sha256"] for source in measured.page["sources"]}
+    return "unknown" if known or not trained else "no, another dump"
 
 
 def _measure_common_rule(table: "pl.DataFrame", rule: Rule, where: str) -> dict[str, Any]:
@@ -235,7 +220,7 @@ def _measure_common_rule(table: "pl.DataFrame", rule: Rule, where: str) -> dict[
 
 
 def _measure_matrix(
-    network: "NetworkEvaluator", sample: "BandSample", how: _How, progress: Progress
+    network: "NetworkEvaluator", sample: "BandSample", players: bool, progress: Progress
 ) -> dict[str, Any]:
     """Return the matrix of ratings, or the reason why there is none, in words under `words`."""
     from model.data.rows import input_columns
@@ -243,72 +228,70 @@ def _measure_matrix(
 
     if not set(RATINGS) <= set(input_columns(network.preset)):
         return {"words": f"skipped: {network.preset.name} is not conditioned on ratings"}
-    if not how.players:
+    if not players:
         return {"words": "skipped: the players' ratings are hidden"}
     matrix = measure_matrix(network, sample, progress)
     return matrix | {"words": describe_matrix(matrix)}
 
 
-def choose_network(
-    checkpoint: Path, network: "NetworkEvaluator", batches: Iterable[Batch]
-) -> "tuple[NetworkEvaluator | OnnxEvaluator, str]":
-    """Return the exported network if its top-1 agrees with torch's, else torch's; and why.
+def _measure(
+    checkpoint: Path,
+    where: _Where,
+    rule: Rule,
+    players: bool,
+    rating_rows: int,
+    simulations: int,
+    progress: Progress,
+) -> _Measured:
+    """Evaluate the counted rows by one checkpoint."""
+    from model.checkpoint import read_card
+    from model.data.rows import input_columns
+    from model.inference.evaluator import evaluator
+    from model.inference.onnx_evaluator import find_export
+    from model.network.encoder import STEPS
+    from pipeline.evaluation.figures import add_strata
+    from pipeline.evaluation.human_search import SEARCHED_COLUMNS, SearchedRows
+    from pipeline.evaluation.rating_matrix import BandSample
 
-    With bfloat16 torch is about as fast as 8-bit integers with this check, so it is worth it only
-    where torch uses float32.
-    """
-    from model.inference.onnx_evaluator import OnnxError, find_export
-    from model.metrics import rows as measured
-
-    try:
-        exported = find_export(checkpoint, threads=cores())
-    except OnnxError as error:
-        return network, f"torch ({error})"
-    if exported is None:
-        return network, "torch"
-    gained = count = 0
-    for raw in batches:
-        known = raw["label"] != NO_LABEL
-        batch = {name: values[known] for name, values in raw.items()}
-        if not known.any():
-            continue
-        count += len(batch["planes"])
-        ranks = [
-            measured(*answer, batch)["rank"]
-            for answer in (f(batch["planes"], batch) for f in (network, exported))
-        ]
-        gained += int((ranks[1] == 1).sum()) - int((ranks[0] == 1).sum())
-    if not count:
-        return network, "torch (the exported network was not compared: no position has a move)"
-    difference = gained / count
-    if abs(difference) > TOLERANCE:
-        return (
-            network,
-            f"torch (the exported network's top-1 differs by {difference:+.4f} on {count:,} "
-            f"positions)",
-        )
-    arithmetic = exported.card["arithmetic"]
-    return (
-        exported,
-        f"the exported network in {arithmetic} (top-1 {difference:+.4f} on {count:,} positions)",
+    card, network = read_card(checkpoint), evaluator(checkpoint)
+    read = input_columns(network.preset)
+    sample = BandSample(rating_rows) if rating_rows else None
+    searched = None
+    if simulations:
+        searched = SearchedRows(find_export(checkpoint) or network, simulations)
+    names = (*COLUMNS, *read, *(SEARCHED_COLUMNS if simulations else ()))
+    columns = tuple(dict.fromkeys(names))
+    batches = Batches([where.dataset], where.split, batch_size=BATCH, columns=columns)
+    rows = min(rule.limit, batches.rows) if rule.limit else batches.rows
+    if rows == batches.rows:
+        rule = replace(rule, limit=0)
+    stream = batches.sample(rows) if rule.limit else batches.read_rows()
+    factor = (card.get("calibration") or {}).get("factor")
+    table, boards = measure_rows(
+        stream, network, rule, rows, players, sample, progress, factor, searched
+    )
+    return _Measured(
+        card=card,
+        reads=tuple(name for name in read if name in STEPS) if players else (),
+        table=add_strata(table),
+        boards=boards,
+        rule=rule,
+        matrix=_measure_matrix(network, sample, players, progress) if sample else {},
+        searched=searched.compare_by_rating() if searched else [],
     )
 
 
-def _measure(
-    checkpoint: Path, where: _Where, how: _How, progress: Progress
-) -> tuple[dict[str, Any], "pl.DataFrame"]:
-    """Return one checkpoint's report, and the rows that it was counted from."""
-    import torch
-
-    from model.checkpoint import read_card
-    from model.data.rows import input_columns
-    from model.inference.evaluator import NetworkEvaluator, evaluator
-    from model.inference.onnx_evaluator import find_export
-    from model.network.encoder import STEPS
+def _describe(
+    checkpoint: Path,
+    where: _Where,
+    measured: _Measured,
+    simulations: int,
+    in_train: "NDArray[np.bool_] | None",
+) -> dict[str, Any]:
+    """Return one checkpoint's report."""
     from model.training.metrics_log import read_metrics
     from pipeline.evaluation.figures import (
         IN_TRAIN,
-        add_strata,
         describe_accuracy,
         headline,
         page_details,
@@ -316,78 +299,40 @@ def _measure(
     )
     from pipeline.evaluation.game_texts import add_game_tags
 
-    card = read_card(checkpoint)
-    network = evaluator(checkpoint)
-    read = input_columns(network.preset)
-    names = [*COLUMNS, *read]
-    sample: BandSample | None = None
-    searched: SearchedRows | None = None
-    if how.rating_rows:
-        from pipeline.evaluation import rating_matrix
-
-        sample = rating_matrix.BandSample(how.rating_rows)
-    if how.simulations:
-        from pipeline.evaluation import human_search
-
-        names += human_search.COLUMNS
-        searching = find_export(checkpoint) or network
-        searched = human_search.SearchedRows(searching, how.simulations)
-    columns = tuple(dict.fromkeys(names))
-    batches = Batches([where.dataset], where.split, batch_size=BATCH, columns=columns)
-    rows = min(how.rule.limit, batches.rows) if how.rule.limit else batches.rows
-    stream = batches.sample(rows) if rows < batches.rows else batches.read_rows()
-    fastest: NetworkEvaluator | OnnxEvaluator = network
-    evaluated_by = "torch"
-    if (
-        how.fast
-        and rows > 2 * CHECKED
-        and (network.device.type, network.dtype) == ("cpu", torch.float32)
-    ):
-        fastest, evaluated_by = choose_network(checkpoint, network, batches.sample(CHECKED))
-    factor = (card.get("calibration") or {}).get("factor")
-    table, boards = measure_rows(
-        stream, fastest, how.rule, rows, how.players, sample, progress, factor, searched
-    )
-    table = add_strata(table)
-    cut = slices(table, where.look_up(table["key"].to_numpy(), progress))
-    top1 = {row["band"]: row["top1"] for row in cut.get("in train", [])}
-    both = {"top1_not_in_train": top1.get(IN_TRAIN[0]), "top1_in_train": top1.get(IN_TRAIN[1])}
-    matrix = _measure_matrix(network, sample, how, progress) if sample else {}
-    rule = how.rule if rows < batches.rows else replace(how.rule, limit=0)
+    card, table, rule, matrix = measured.card, measured.table, measured.rule, measured.matrix
     figures, seen = headline(table), _seen(card, where.dataset, where.split)
     sources = [source["name"] for part in where.dataset.parts for source in part.page["sources"]]
     by_people = SAMPLE.name not in sources and bool((table["elo"] != BATCH_SENTINELS["elo"]).any())
     published = PUBLISHED if by_people else None  # self-play has no ratings
-    result = {
+    result: dict[str, Any] = {
         **describe_accuracy(figures, where.words, seen, published),
         **figures,
         "common_rule": _measure_common_rule(table, rule, where.words),
-        **(both if where.train else {}),
         "rule": rule.describe(where.words),
-        "evaluated_by": evaluated_by,
-        "reads": [name for name in read if name in STEPS] if how.players else [],
-        **({"rating_matrix": matrix["words"]} if matrix else {}),
-        **(
-            {"human_search": {"simulations": how.simulations, "rows": searched.compare_by_rating()}}
-            if searched
-            else {}
-        ),
+        "evaluated_by": "torch",
+        "reads": list(measured.reads),
         "seen_in_training": seen,
         "published": published,
         "preset": card["preset"]["name"],
         "step": card["step"],
         "trained_on_positions": count_positions(card),
-        "trained_on": list(
-            dict.fromkeys(dataset["name"] for dataset in list_datasets(card["data"]))
-        ),
-        "slices": cut,
+        "trained_on": list(dict.fromkeys(one["name"] for one in list_datasets(card["data"]))),
+        "slices": slices(table, in_train),
         "details": {
             **page_details(table),
-            **({"rating_matrix": matrix} if "rows" in matrix else {}),
-            "boards": add_game_tags(boards.rows(), where.dataset.parts[0], where.dumps),
+            "boards": add_game_tags(measured.boards.rows(), where.dataset.parts[0], where.dumps),
             "training": [
                 {name: entry.get(name) for name in CURVES} for entry in read_metrics(checkpoint)
             ],
         },
     }
-    return result, table
+    if in_train is not None:
+        top1 = {row["band"]: row["top1"] for row in result["slices"]["in train"]}
+        result["top1_not_in_train"], result["top1_in_train"] = map(top1.get, IN_TRAIN)
+    if matrix:
+        result["rating_matrix"] = matrix["words"]
+    if "rows" in matrix:
+        result["details"]["rating_matrix"] = matrix
+    if measured.searched:
+        result["human_search"] = {"simulations": simulations, "rows": measured.searched}
+    return result

@@ -1,76 +1,70 @@
-"""The benchmarks run and say what they promise, on a small dump; no time is asserted."""
+"""The benchmarks run and return what they promise, on a small dump; no time is asserted."""
 
+import io
 from pathlib import Path
 
+import chess.pgn
+import numpy as np
 import pytest
 
-from benchmarks import batches
-from benchmarks import ingest as bench_ingest
-from benchmarks import report as bench_report
-from benchmarks.ingest import beside_schema
-from engine.encoding.views import LAST_MOVES
+from benchmarks import batches, ingest, scale, search
+from engine.board.movegen import legal_planes
+from engine.board.position import from_board
+from engine.encoding.planes import unpack
+from pipeline.errors import ConfigError
 from pipeline.ingest.chunk import IngestConfig
-from tests.pipeline.datasets import random_game
+from tests.pipeline import datasets
 
 
 @pytest.fixture(scope="module")
 def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("bench") / "dump.pgn"
-    path.write_text("\n".join(random_game(seed) for seed in range(16)))
-    return path
+    return datasets.dump(tmp_path_factory.mktemp("bench") / "dump.pgn", 4)
 
 
-def test_ingest_is_measured_beside_python_chess_on_the_same_columns(
-    dump: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(bench_ingest, "TURNS", 1)
-    figures = bench_ingest.measure(dump, IngestConfig())
+def test_rates_are_measured(dump: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ingest, "TURNS", 1)
+    monkeypatch.setattr(batches, "ROWS_AT_LEAST", 1_000)
+    monkeypatch.setattr(batches, "TURNS", 1)
+    monkeypatch.setattr(search, "TREE_GAMES", 4)
+    monkeypatch.setattr(search, "SELFPLAY_PLIES", 2)
+    figures = ingest.measure(dump, IngestConfig())
     assert figures["positions"] == figures["games"] * 60
     assert figures["ratio_python_chess"] == pytest.approx(
         figures["same_games_positions_per_second"] / figures["python_chess_positions_per_second"],
         rel=0.02,
         abs=0.06,
     )
-    assert 20 < figures["bytes_per_position"] < 100
-    seconds, rows = bench_ingest._python_chess(dump.read_bytes(), tmp_path, 8)
-    assert rows == figures["positions"]
-    import pyarrow.parquet as pq
-
-    assert pq.read_schema(tmp_path / "beside.parquet").equals(
-        beside_schema(len(LAST_MOVES)), check_metadata=False
-    )
-    assert seconds > 0
-
-
-def test_both_forms_are_measured_in_one_run(dump: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batches, "ROWS_AT_LEAST", 100_000)
-    found = batches.measure(dump)
-    assert found.keys() == {"positions_per_second", "compact_positions_per_second"}
-    assert min(found.values()) > 0
-
-
-def test_a_report_is_measured_with_its_page(dump: Path) -> None:
-    figures = bench_report.measure(dump)
-    assert 0 < figures["positions"] < 16 * 60
-    assert 0 < figures["page_seconds"] < figures["seconds"]
-    assert figures["top1_difference"] == 0, "so few positions are evaluated by torch both times"
+    assert 20 < figures["bytes_per_position"] < 200
+    assert min(batches.measure(dump).values()) > 0
+    assert min(search.measure(moves=2, games=3, rounds=1).values()) > 0
 
 
 def test_the_straightforward_planes_are_the_true_ones(dump: Path) -> None:
-    import io
-
-    import chess.pgn
-    import numpy as np
-
-    from engine.board.movegen import legal_planes
-    from engine.board.position import from_board
-    from engine.encoding.planes import unpack
-
     game = chess.pgn.read_game(io.StringIO(dump.read_text()))
     assert game is not None
     board = game.board()
     for move in game.mainline_moves():
         planes = np.zeros(77, dtype=np.uint64)
         legal_planes(from_board(board), planes)
-        assert (bench_ingest._planes_by_loops(board) == unpack(planes[None])[0]).all()
+        assert (ingest._planes_by_loops(board) == unpack(planes[None])[0]).all()
         board.push(move)
+
+
+def test_a_stream_holds_whole_games_up_to_its_size(tmp_path: Path) -> None:
+    assert b"".join(scale.repeat_games([b"aa", b"b"], 7)) == b"aabaab"
+    assert list(scale.repeat_games([b"aa"], 1)) == []
+    with pytest.raises(ConfigError, match="must be at least 10,000,000 bytes, got 1"):
+        scale.measure(tmp_path / "dump.pgn", IngestConfig(), 1)
+
+
+@pytest.mark.slow
+@pytest.mark.serial
+def test_scale_is_measured(dump: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scale, "TURNS", 1)
+    monkeypatch.setattr(scale, "SMALLEST", 100_000)
+    found = scale.measure(dump, IngestConfig(planes="compact"), 300_000)
+    small, large, one, two = found["runs"]
+    assert all(row["positions"] == 60 * row["games"] for row in (small, large))
+    assert large["games"] == pytest.approx(3 * small["games"], rel=0.1)
+    assert found["memory_ratio"] == pytest.approx(large["peak_mib"] / small["peak_mib"], rel=0.02)
+    assert one["games"] == two["games"] == large["games"], "each run had the whole stream"

@@ -47,17 +47,14 @@ class Join(Common):
             made = join(
                 self.datasets, self.out, self.join, remove=self.remove, progress=progress, stop=stop
             )
+        names = ("positions", "games_on_both_sides")
+        result = {"out": str(self.out)} | {name: made[name] for name in names}
         shown = ("name", "first_date", "last_date", "held_out", "why")
         datasets = [{key: entry[key] for key in shown} for entry in made["datasets"]]
-        result = {"out": str(self.out)} | {
-            key: made[key] for key in ("positions", "games_on_both_sides")
-        }
         held_out = {entry["name"]: f"{entry['held_out']} ({entry['why']})" for entry in datasets}
-        shown_text = plain_text(result | {"held_out": held_out})
-        return result | {
-            "datasets": datasets,
-            "text": f"{shown_text}\n{next_training(self.out, made['positions']['train'])}",
-        }
+        text = plain_text(result | {"held_out": held_out})
+        following = next_training(self.out, made["positions"]["train"])
+        return result | {"datasets": datasets, "text": f"{text}\n{following}"}
 
 
 @settings(ConfigError)
@@ -131,17 +128,15 @@ class Verify(Common):
             differences += [f"{name}: {problem}" for problem in problems]
         unread = [name for name, summary in summaries.items() if "rows" in summary["not_checked"]]
         end = "files and splits are correct; rows match their dumps"
-        if unread:
-            rows = ", ".join(unread)
-            end = f"files and splits are correct; not compared with a dump: the rows of {rows}"
         if differences:
             end = f"{len(differences)} differences"
-        result: dict[str, Any] = {"datasets": summaries, "problems": differences}
-        result["text"] = "\n".join([plain_text(summaries), *differences, end])
+        elif unread:
+            end = "files and splits are correct; not compared with a dump: the rows of "
+            end += ", ".join(unread)
+        text = "\n".join([plain_text(summaries), *differences, end])
+        result = {"datasets": summaries, "problems": differences, "text": text}
         if differences:
-            raise DifferenceError(
-                f"{len(differences)} differences in {', '.join(map(str, self.datasets))}", result
-            )
+            raise DifferenceError(f"{end} in {', '.join(map(str, self.datasets))}", result)
         return result
 
     def _verify(self, directory: Path) -> tuple[list[str], dict[str, Any]]:
@@ -154,12 +149,8 @@ class Verify(Common):
         sources = dumps_of(directory, manifest, self.source) if self.sample or self.source else None
         found = verify_dataset(directory, sources or (), rows=self.sample)
         whole = not found["files"]
-        checked = {
-            "files": True,
-            "splits": whole,
-            "source": bool(sources) and whole,
-            "rows": found["compared"] > 0,
-        }
+        checked = {"files": True, "splits": whole}
+        checked |= {"source": bool(sources) and whole, "rows": found["compared"] > 0}
         problems = [problem for name in checked for problem in found[name]]
         return problems, {
             "files": len(manifest["files"]),
@@ -192,20 +183,10 @@ class Rows(Common):
         from pipeline.storage.tables import text_table
 
         if self.out is None:
-            found = [
-                row
-                for table in fen_rows(self.dataset, self.split, self.count or SHOWN)
-                for row in table.to_pylist()
-            ]
+            tables = fen_rows(self.dataset, self.split, self.count or SHOWN)
+            found = [row for table in tables for row in table.to_pylist()]
             return {"rows": found, "text": text_table(found) if found else "no rows"}
-        stop = Interrupt()
+        which: Any = {"split": self.split, "count": self.count or 0, "stop": Interrupt()}
         with bar("rows") as progress:
-            rows = write_fen_rows(
-                self.dataset,
-                self.out,
-                split=self.split,
-                count=self.count or 0,
-                progress=progress,
-                stop=stop,
-            )
+            rows = write_fen_rows(self.dataset, self.out, progress=progress, **which)
         return {"out": str(self.out), "rows": rows}

@@ -1,4 +1,4 @@
-"""Commands on games and positions: ingest, show."""
+"""Commands on games and positions: fetch, ingest, show."""
 
 from dataclasses import field
 from pathlib import Path
@@ -6,10 +6,39 @@ from typing import Any, ClassVar
 
 from model.settings import Count, settings
 from pipeline.cli.commands.base import Common, Interrupt
-from pipeline.cli.endings import describe_dataset
+from pipeline.cli.endings import describe_dataset, describe_downloads
 from pipeline.cli.progress import bar
+from pipeline.dumps.fetch import FetchConfig
 from pipeline.errors import ConfigError
 from pipeline.ingest.chunk import IngestConfig
+
+
+@settings(ConfigError)
+class Fetch(Common):
+    """Download months of Lichess (2013-01, or 2013-01..2013-06) or any URL, and verify them.
+
+    Run the same command again to continue an interrupted download; complete files are not fetched
+    again.
+    """
+
+    arguments: ClassVar = {"what": "MONTH|URL..."}
+    basic: ClassVar = "out base sha256"
+
+    what: tuple[str, ...]
+    """Months, ranges of months, or URLs."""
+    out: Path = Path("datasets/dumps")
+    """Folder to download into."""
+    fetch: FetchConfig = field(default_factory=FetchConfig)
+    """Where files come from, and their expected hash."""
+
+    def run(self) -> dict[str, Any]:
+        """Return the outcome for each file."""
+        from pipeline.dumps.fetch import fetch
+
+        stop = Interrupt()
+        with bar("fetch") as progress:
+            result = fetch(self.what, self.out, self.fetch, progress=progress, stop=stop)
+        return result | {"text": describe_downloads(result["files"], self.out)}
 
 
 @settings(ConfigError)
@@ -24,9 +53,8 @@ class Ingest(Common):
 
     arguments: ClassVar = {"sources": "DUMP..."}
     basic: ClassVar = (
-        "out estimate workers engine planes player min_elo max_elo rated_only "
-        "speeds "
-        "terminations since until sample"
+        "out estimate workers engine planes player min_elo max_elo rated_only speeds terminations "
+        "since until sample"
     )
 
     sources: tuple[str, ...]
@@ -68,10 +96,10 @@ class Ingest(Common):
             manifest = ingest(
                 self.sources, out, self.ingest, engine=engine, progress=progress, stop=stop
             )
-        result = {"out": str(out)} | {
-            name: value for name, value in manifest.items() if name != "files"
-        }
-        return result | {"text": describe_dataset(manifest, out, already)}
+        text = describe_dataset(manifest, out, already)
+        result = {"out": str(out), **manifest, "text": text}
+        del result["files"]
+        return result
 
 
 @settings(ConfigError)

@@ -62,20 +62,16 @@ class Export(Common):
                 int8=self.int8,
                 progress=progress,
             )
-        policy, value = (
-            ("largest_policy_difference", "largest_value_difference")
-            if not self.int8
-            else ("policy_divergence", "score_difference")
-        )
-        policy_words, value_words = (
-            ("nats of a move's log-probability", "of a chance of win, draw or loss, at most")
-            if not self.int8
-            else ("nats of mean policy divergence", "of expected score, root mean square")
-        )
+        if self.int8:
+            policy = f"{written['policy_divergence']:.1e} nats of mean policy divergence"
+            value = f"{written['score_difference']:.1e} of expected score, root mean square"
+        else:
+            policy = f"{written['largest_policy_difference']:.1e} nats of a move's log-probability"
+            value = f"{written['largest_value_difference']:.1e} of a chance of win, draw or loss, "
+            value += "at most"
         text = (
             f"{written['out']}: {written['bytes'] / 1e6:.1f} MB; on {written['positions']} "
-            f"positions it differs by {written[policy]:.1e} {policy_words} and "
-            f"{written[value]:.1e} {value_words}"
+            f"positions it differs by {policy} and {value}"
         )
         following = next_command("uci", "--checkpoint", self.checkpoint)
         return written | {"text": f"{text}\n{following}"}
@@ -119,13 +115,11 @@ class Calibrate(Common):
                 progress=progress,
                 stop=Interrupt(),
             )
+        fit, strong = found["likelihood"], found["strength"]
         weights = [
             {"rating": str(rating), "likelihood": likelihood, "strength": strength}
             for rating, likelihood, strength in zip(
-                found["likelihood"]["ratings"],
-                found["likelihood"]["weights"],
-                found["strength"]["weights"],
-                strict=True,
+                fit["ratings"], fit["weights"], strong["weights"], strict=True
             )
         ]
         fitted = (

@@ -1,4 +1,4 @@
-"""The command uci."""
+"""Commands that play and review: uci, play, review."""
 
 import logging
 import os
@@ -6,7 +6,9 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field
 
 from engine.errors import UserError
 from engine.evaluation.evaluator import Evaluator
@@ -46,14 +48,14 @@ class Uci(Common):
             raise ConfigError("give --checkpoint or --evaluator, not both")
         # the protocol reports compiling
         logging.getLogger("engine.compiling").disabled = True
-        network = self.checkpoint or (
-            EMBEDDED if self.evaluator is None and EMBEDDED.is_dir() else None
-        )
+        network = self.checkpoint
+        if network is None and self.evaluator is None and EMBEDDED.is_dir():
+            network = EMBEDDED
         if network is not None:
             require_card(network)
-        player = (
-            f"network in {network}" if network else f"{self.evaluator or 'hand-written'} evaluator"
-        )
+        player = f"{self.evaluator or 'hand-written'} evaluator"
+        if network is not None:
+            player = f"network in {network}"
         options, like = default_options(network)
         name = f"Fianchetto {version('fianchetto')}"
         engine = Engine(loader(network, self.evaluator), _write, options=options, name=name)
@@ -75,17 +77,11 @@ class Uci(Common):
 
 def require_card(directory: Path) -> None:
     """Raise ConfigError if a directory holds no checkpoint; the GUI sees the error too."""
-    path = directory / CARD
+    path, hint = directory / CARD, ": this is not a checkpoint's card"
     try:
         if not path.is_file():
             raise ConfigError(f"{directory} holds no checkpoint: there is no {CARD} in it")
-        check(
-            path,
-            read_json(path, ConfigError),
-            Card,
-            ConfigError,
-            hint=": this is not a checkpoint's card",
-        )
+        check(path, read_json(path, ConfigError), Card, ConfigError, hint=hint)
     except ConfigError as error:
         _write(f"info string {error}\n")
         raise
@@ -113,34 +109,83 @@ def loader(network: Path | None, evaluator: str | None) -> Callable[[str | None,
     """
 
     def load(directory: str | None, threads: int) -> Evaluator:
-        place = Path(directory) if directory else network
-        if place is not None:
-            return _open_network(place, threads)
-        if evaluator == "uniform":
-            from engine.evaluation.evaluator import uniform
-
-            return uniform
+        from engine.evaluation.evaluator import uniform
         from engine.evaluation.handwritten import evaluate
+        from model.inference.onnx_evaluator import find_export
 
-        return evaluate
+        place = Path(directory) if directory else network
+        if place is None:
+            return uniform if evaluator == "uniform" else evaluate
+        exported = find_export(place, threads=threads)
+        if exported is not None:
+            return exported
+        import torch
+
+        from model.inference.evaluator import evaluator as open_checkpoint
+
+        torch.set_num_threads(threads)
+        return open_checkpoint(place)
 
     return load
-
-
-def _open_network(directory: Path, threads: int) -> Evaluator:
-    from model.inference.onnx_evaluator import find_export
-
-    found = find_export(directory, threads=threads)
-    if found is not None:
-        return found
-    import torch
-
-    from model.inference.evaluator import evaluator
-
-    torch.set_num_threads(threads)
-    return evaluator(directory)
 
 
 def _write(text: str) -> None:
     sys.stdout.write(text)
     sys.stdout.flush()
+
+
+@settings(ConfigError)
+class Play(Common):
+    """Open a board in the browser: play a network, ask what people would play, review games."""
+
+    basic: ClassVar = "checkpoint port"
+
+    checkpoint: tuple[Path, ...] = ()
+    """Directories of checkpoints to offer beside the embedded one and those in
+    datasets/checkpoints."""
+    port: Annotated[int, Field(ge=0, le=65535)] = 8000
+    """Port of the page on 127.0.0.1; change it if another program uses 8000."""
+
+    def run(self) -> dict[str, Any]:
+        """Serve until Ctrl-C, which is raised as in other commands."""
+        from model.checkpoint import read_card
+        from pipeline.board.networks import Networks
+        from pipeline.board.server import serve
+
+        for place in self.checkpoint:
+            read_card(place)
+        serve(Networks(self.checkpoint), self.port)
+        return {}
+
+
+@settings(ConfigError)
+class Review(Common):
+    """Review a game: the score that each move lost, and what people of that rating play."""
+
+    arguments: ClassVar = {"game": "PGN"}
+    basic: ClassVar = "checkpoint scores"
+
+    game: Path
+    """PGN file; its first game is reviewed."""
+    checkpoint: Path = EMBEDDED
+    """Directory of the checkpoint that predicts what people play."""
+    scores: Literal["auto", "game", "stockfish", "search"] = "auto"
+    """Source of scores: the game's [%eval] comments, Stockfish, or the network's search; auto takes
+    the first available."""
+
+    def run(self) -> dict[str, Any]:
+        """Return the review."""
+        import model
+        from pipeline.board.review import ReviewRequest, review
+        from pipeline.evaluation.game_texts import text_of
+        from pipeline.storage.tables import aligned
+
+        pgn = next(text_of(str(self.game)), b"").decode("utf-8", "replace")
+        player = model.load(self.checkpoint, device="cpu")
+        first, *steps, last = review(ReviewRequest(pgn=pgn, source=self.scores), player)
+        rows = [step["row"] for step in steps]
+        found: dict[str, Any] = {**first["header"], **last["summary"], "rows": rows}
+        moments = [rows[index]["text"] for index in found["moments"]] or ["No move stands out."]
+        heads, *sides = found["table"]
+        lines = [found["title"], found["about"], *moments, aligned(heads, sides)]
+        return found | {"text": "\n".join(lines)}

@@ -1,16 +1,22 @@
-"""Commands by which a network teaches itself: selfplay, finetune."""
+"""Commands in which networks play: selfplay, finetune, arena."""
 
+import re
 from dataclasses import field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+from engine.match import PlayerError
 from model.settings import Count, settings
 from pipeline.cli.commands.base import Common, Interrupt
 from pipeline.cli.endings import next_command
 from pipeline.cli.progress import bar
 from pipeline.errors import ConfigError
 from pipeline.finetune.config import FinetuneConfig
+from pipeline.matches.config import ArenaConfig, SideConfig
 from pipeline.selfplay.config import ExploreConfig
+
+LIMITS = {"simulations": int, "nodes": int, "movetime": int, "tc": str}
+"""Limits that may follow a player's name, beside options of its search or engine."""
 
 
 @settings(ConfigError)
@@ -70,9 +76,8 @@ class SelfPlay(Common):
                 progress=progress,
                 stop=stop,
             )
-        summary = {
-            name: manifest[name] for name in ("selfplay", "positions", "lineage", "games", "config")
-        }
+        shown = ("selfplay", "positions", "lineage", "games", "config")
+        summary = {name: manifest[name] for name in shown}
         done = " already: nothing was done" if already else ""
         lines = [f"{self.out} is complete{done}", summarize(manifest)]
         if config.plays:
@@ -102,8 +107,8 @@ class Finetune(Common):
     """
 
     basic: ClassVar = (
-        "checkpoint positions out generations minutes workers engine games_share "
-        "near_share explorer teach seed"
+        "checkpoint positions out generations minutes workers engine games_share near_share "
+        "explorer teach seed"
     )
 
     checkpoint: Path
@@ -135,3 +140,67 @@ class Finetune(Common):
         match = ("--simulations", 64, "--games", 100, "--out", f"{self.out}-match")
         following = next_command("arena", result["best"], self.out / "seed", *match)
         return result | {"text": f"{result['text']}\n{following}"}
+
+
+@settings(ConfigError)
+class Arena(Common):
+    """Play matches between players. Stopped matches continue; a larger --games extends them.
+
+    A player is a checkpoint's directory, `onnx:DIR` (its model.onnx), `hand-written`, `uniform`,
+    `policy:X` (one of these without search) or `uci:COMMAND`. Its own limits and options follow
+    after commas: `onnx:DIR,simulations=16,c_puct=2`, `onnx:DIR,rating=1800` (moves as people of
+    that rating play) or `uci:stockfish,nodes=1000,Hash=16`. A match writes games.pgn, games.jsonl
+    and summary.json. More than two players play a round robin, in directories below --out, and
+    table.md has the Elo differences.
+    """
+
+    arguments: ClassVar = {"players": "PLAYER..."}
+    basic: ClassVar = "out games simulations nodes movetime tc book early concurrency seed"
+
+    players: tuple[str, ...]
+    """Players: a checkpoint's directory, onnx:DIR, hand-written, uniform, policy:X or uci:COMMAND.
+    Limits and options follow after commas: uci:stockfish,nodes=1000."""
+    out: Path
+    """Directory of the match or matches."""
+    simulations: int = 64
+    """Simulations per move of checkpoints and evaluators."""
+    nodes: int | None = None
+    """Nodes per move of UCI engines."""
+    movetime: int | None = None
+    """Milliseconds per move, instead of simulations and nodes."""
+    tc: str | None = None
+    """Clock as seconds+increment (10+0.1) or moves/seconds (40/60), instead of simulations and
+    nodes."""
+    match: ArenaConfig = field(default_factory=ArenaConfig)
+    """How a match is played."""
+
+    def run(self) -> dict[str, Any]:
+        """Play, and return the summary of a match or the table of several."""
+        from pipeline.matches.arena import arena
+
+        limits, stop = {name: getattr(self, name) for name in LIMITS}, Interrupt()
+        sides = [parse_player(words, **limits) for words in self.players]
+        with bar("arena") as progress:
+            result = arena(sides, self.match, self.out, progress=progress, stop=stop)
+        return {**result, "out": str(self.out)}
+
+
+def parse_player(words: str, **limits: Any) -> SideConfig:
+    """Parse PLAYER,NAME=VALUE,...; the player's own limits replace those in `limits`."""
+    who, *settings = re.split(r",(?=[^,=]+=)", words)
+    own: dict[str, str] = {}
+    options = []
+    for setting in settings:
+        name, _, value = setting.partition("=")
+        if name in LIMITS:
+            own[name] = value
+        else:
+            options.append(setting)
+    if {"movetime", "tc"} & own.keys():
+        limits |= {"movetime": None, "tc": None}
+    try:
+        limits |= {name: LIMITS[name](value) for name, value in own.items()}
+    except ValueError:
+        why = "simulations, nodes and movetime must be whole numbers"
+        raise PlayerError(f"{words}: {why}") from None
+    return SideConfig(who=who, options=tuple(options), **limits)

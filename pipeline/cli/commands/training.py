@@ -1,4 +1,4 @@
-"""Commands on networks: train, report."""
+"""Commands that train and measure networks: train, report, imitate."""
 
 from dataclasses import field
 from pathlib import Path
@@ -7,10 +7,12 @@ from typing import Any, ClassVar, Literal
 from model.settings import Count, settings
 from model.training.config import DEFAULT_PRESET, TrainConfig
 from pipeline.cli.commands.base import Common, Interrupt, require_output
-from pipeline.cli.endings import describe_checkpoint, describe_report
+from pipeline.cli.endings import describe_checkpoint, describe_report, next_command
 from pipeline.cli.progress import bar
 from pipeline.errors import ConfigError, Stopped
 from pipeline.evaluation.report import Rule
+from pipeline.ingest.filters import NAMES_HOLD_COMMAS
+from pipeline.samples.shipped import EMBEDDED
 from pipeline.storage.job_folder import REPORT
 
 
@@ -24,9 +26,8 @@ class Train(Common):
     """
 
     basic: ClassVar = (
-        "positions shares out preset start minutes steps epochs batch_size "
-        "optimizer "
-        "learning_rate device"
+        "positions shares out preset start minutes steps epochs batch_size optimizer learning_rate "
+        "device"
     )
     one_of: ClassVar = ("train.minutes", "train.steps", "train.epochs")
 
@@ -53,18 +54,9 @@ class Train(Common):
         from pipeline.training.train import train_on
 
         stop, positions = Interrupt(), [place(name) for name in self.positions]
-        preset = self.preset or self._default_preset()
+        network = self.preset or self._default_preset(), self.train, self.out
         with bar("train") as progress:
-            card = train_on(
-                positions,
-                preset,
-                self.train,
-                self.out,
-                progress,
-                stop,
-                self.start,
-                shares=self.shares,
-            )
+            card = train_on(positions, *network, progress, stop, self.start, shares=self.shares)
         if not card["finished"]:
             raise Stopped(
                 f"stopped at step {card['step']} and saved; run the same command to continue"
@@ -127,9 +119,8 @@ class Report(Common):
         if not checkpoints:
             raise ConfigError("name the directory of a checkpoint to report on")
         positions = None if self.positions is None else place(self.positions)
-        require_output(
-            self.out, REPORT, [*checkpoints, *([] if positions is None else [positions])]
-        )
+        read = checkpoints if positions is None else (*checkpoints, positions)
+        require_output(self.out, REPORT, read)
         with bar("report") as progress:
             found = reports(
                 checkpoints,
@@ -151,3 +142,51 @@ class Report(Common):
         if self.out is not None:
             write_report(result, self.out)
         return result | {"text": describe_report(result, checkpoints[0], self.out)}
+
+
+@settings(ConfigError)
+class Imitate(Common):
+    """Train a network that plays like one person, on that person's games.
+
+    The report measures on the newest tenth of the games, which are held out of training. Other
+    held-out games decide how far the network moves away from the one that it starts from. OUT is a
+    checkpoint, and OUT/report/report.html has the result. Run the same command again to continue.
+    """
+
+    arguments: ClassVar = {"sources": "GAMES..."}
+    basic: ClassVar = "player out base stranger"
+
+    sources: tuple[str, ...]
+    """PGN files (plain, .zst, .bz2, .gz) or addresses that contain the person's games; other games
+    are skipped."""
+    player: tuple[str, ...] = field(metadata=NAMES_HOLD_COMMAS)
+    """The person's name, exactly as in the tags White and Black; repeat it for other accounts."""
+    out: Path
+    """Directory of the checkpoint."""
+    base: Path | None = None
+    """Checkpoint to start from; by default the embedded network."""
+    stranger: Path | None = None
+    """Network of another person, measured on the same games for comparison."""
+
+    def run(self) -> dict[str, Any]:
+        """Train, and return the report without boards."""
+        from pipeline.imitation.imitate import imitate
+        from pipeline.imitation.page import imitation_text
+
+        stop = Interrupt()
+        with bar("imitate") as progress:
+            result = imitate(
+                self.sources,
+                self.player,
+                self.out,
+                base=self.base or EMBEDDED,
+                stranger=self.stranger,
+                progress=progress,
+                stop=stop,
+            )
+        page = f"report: {self.out}/report/report.html (also as text and JSON)"
+        following = next_command("play", "--checkpoint", self.out)
+        text = "\n".join([imitation_text(result), page, following])
+        boards = ("openings", "boards")
+        shown = {name: value for name, value in result.items() if name not in boards}
+        return {"out": str(self.out), **shown, "text": text}

@@ -59,10 +59,11 @@ def _count_compilations(
 
 
 def _ingest_and_read() -> None:
-    """Ingest a few games of the sample, and read and encode their rows."""
+    """Ingest a few games of the sample, and read, encode and draw their rows."""
     from engine.encoding.attacks import attack_planes
     from engine.evaluation.move_features import legal_move_features
     from pipeline.dataset.batches import Batches
+    from pipeline.evaluation.charts import board_of
     from pipeline.ingest.chunk import IngestConfig
     from pipeline.ingest.job import ingest
 
@@ -78,6 +79,7 @@ def _ingest_and_read() -> None:
             ingest([str(dump)], folder / kind, config, workers=1)
         planes = next(Batches([folder / "plain"], "train", batch_size=1).from_step(0))["planes"]
     legal_move_features(planes), attack_planes(planes)
+    board_of(planes[0], castling=0, ep_file=255, ply=0)  # as reports draw it
 
 
 def _play() -> None:

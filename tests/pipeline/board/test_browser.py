@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 pytestmark = MARKS
-EVALUATED = REPOSITORY.parent / "shared" / "data" / "pgn" / "lichess_dump_2013-01_100.pgn"
 
 EXPECTED = re.compile(r"net::ERR_(CONNECTION|EMPTY)|status of 400")
 """What a browser logs of a server that is away, and of a move or game that is refused."""
@@ -209,83 +208,6 @@ def test_the_keyboard_is_enough(browser: "Browser", url: str) -> None:
         page.locator("#shares tbody tr").first.wait_for()
 
 
-def test_ask_shows_moves_by_rating_and_follows_the_board(browser: "Browser", url: str) -> None:
-    with visiting(browser, url) as page:
-        page.click("#tab-ask")
-        page.locator("#shares tbody tr").first.wait_for()
-        shares = [
-            int(text.strip("< %"))
-            for text in page.locator("#shares tbody tr:first-child td").all_inner_texts()[1:]
-        ]
-        assert len(shares) == 4
-        assert all(20 < share < 100 for share in shares)
-        assert page.locator("#board svg path").count() >= 2
-        assert page.locator("#shares .curve").count() == 6
-        page.click("summary")
-        assert page.locator("#planes figure").count() == 41
-        page.click("#shares tbody tr:first-child button")
-        page.locator("#moves button").first.wait_for()
-        page.locator("#score", has_text="for black").wait_for()
-
-
-def test_a_look_ahead_leaves_the_game_in_play_as_it_is(browser: "Browser", url: str) -> None:
-    with visiting(browser, url) as page:
-        make(page, chess.Move.from_uci("e2e4"))
-        page.locator("#moves button").nth(1).wait_for()
-        played = moves(page)
-        page.click("#tab-ask")
-        page.locator("#shares tbody tr").first.wait_for()
-        page.click("#shares tbody tr:first-child button")
-        page.locator("#moves button").nth(2).wait_for()
-        page.reload()
-        page.locator("#moves button").nth(2).wait_for()
-        page.click("#tab-play")
-        page.locator("#moves button").nth(2).wait_for(state="detached")
-        assert moves(page) == played
-        assert "Your move" in wait_for_turn(page)
-
-
-def test_a_chosen_clock_waits_for_the_next_game(browser: "Browser", url: str) -> None:
-    with visiting(browser, url) as page:
-        make(page, chess.Move.from_uci("e2e4"))
-        page.locator("#moves button").nth(1).wait_for()
-        page.select_option("#clock", "180+2")
-        page.reload()
-        page.locator("#moves button").nth(1).wait_for()
-        assert len(moves(page)) == 2
-        assert page.locator(".clock:visible").count() == 0
-        page.click("#new")
-        page.locator("#clock-bottom").wait_for()
-        make(page, chess.Move.from_uci("e2e4"))
-        page.select_option("#clock", "")  # the game that goes on keeps its clock
-        page.locator("#moves button").nth(1).wait_for()
-        assert re.fullmatch(r"[23]:\d\d", page.inner_text("#clock-bottom"))
-
-
-def test_a_real_game_is_reviewed(browser: "Browser", url: str) -> None:
-    if not EVALUATED.exists():
-        pytest.skip("the shared games are not here")
-    with EVALUATED.open() as file:
-        games = iter(lambda: chess.pgn.read_game(file), None)
-        game = next(game for game in games if 30 <= len(list(game.mainline())) <= 80)
-    with visiting(browser, url) as page:
-        page.click("#tab-review")
-        page.fill("#pgn", str(game))
-        page.select_option("#source", "search")
-        page.click("#review-form .main")
-        page.locator("#reviewed h2", has_text="Worth looking at").wait_for()
-        assert 0 < page.locator("#reviewed ol li").count() <= 6
-        assert page.locator("#reviewed table").last.locator("tbody tr").count() == len(
-            list(game.mainline())
-        )
-        page.locator("#reviewed ol li button").first.click()
-        page.locator("tr[aria-current]").wait_for()
-        assert page.inner_text("#about-move").startswith(
-            page.inner_text("#reviewed ol li:first-child button")
-        )
-        assert page.locator("#board svg path").count() in (1, 2)
-
-
 def test_names_of_html_stay_text(browser: "Browser", url: str) -> None:
     with visiting(browser, url) as page:
         page.click("#tab-review")
@@ -294,34 +216,6 @@ def test_names_of_html_stay_text(browser: "Browser", url: str) -> None:
         page.locator("#reviewed h2", has_text="<img src=x onerror=alert(1)>").wait_for()
         assert page.locator("#reviewed img, #reviewed script").count() == 0
         assert page.title() == "Fianchetto: the board"
-
-
-def test_two_tabs_have_a_game_each(browser: "Browser", url: str) -> None:
-    with visiting(browser, url) as first, visiting(browser, url) as second:
-        second.click("#tab-review")
-        second.fill("#pgn", SHORT)
-        second.click("#review-form .main")
-        make(first, chess.Move.from_uci("d2d4"))
-        first.locator("#moves button").nth(1).wait_for()
-        second.locator("#reviewed h2").first.wait_for()
-        assert moves(first)[0] == "d4"
-        assert moves(second)[0] == "e4"
-        first.reload()
-        first.locator("#moves button").nth(1).wait_for()
-        assert board_of(first).fullmove_number == 2
-
-
-def test_a_page_goes_on_when_its_server_comes_back(browser: "Browser") -> None:
-    port = free_port()
-    with serving(port) as process, visiting(browser, f"http://127.0.0.1:{port}/") as page:
-        os.kill(process, signal.SIGKILL)
-        until(lambda: not answers(port))
-        make(page, chess.Move.from_uci("e2e4"))
-        page.locator("#offline", has_text="does not answer").wait_for()
-        with serving(port):
-            page.locator("#moves button").nth(1).wait_for()
-            page.locator("#offline").wait_for(state="hidden")
-            assert moves(page)[0] == "e4"
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -343,18 +237,6 @@ def test_a_phone_shows_all_of_it_without_scrolling_sideways(
         page.click("#review-form .main")
         page.locator("#reviewed ol").wait_for()
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
-
-
-def test_a_clock_runs_out(browser: "Browser", url: str) -> None:
-    with visiting(browser, url) as page:
-        page.clock.install()
-        page.select_option("#clock", "60+0")
-        make(page, chess.Move.from_uci("e2e4"))
-        page.locator("#moves button").nth(1).wait_for()
-        for _ in range(31):
-            page.clock.run_for(2000)
-        page.locator("#status", has_text="you ran out of time").wait_for()
-        assert page.locator("[data-square] img[draggable=true]").count() == 0
 
 
 def test_a_clock_that_runs_out_without_a_server_asks_once_until_it_is_back(

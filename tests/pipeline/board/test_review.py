@@ -15,10 +15,9 @@ import model
 from pipeline.board import scores
 from pipeline.board.game import read_pgn
 from pipeline.board.review import ReviewRequest, review
-from pipeline.board.risk import BLUNDER, Labels, policy_labels, predict_risk
+from pipeline.board.scores import BLUNDER, Labels, predict_risk
 from pipeline.cli.main import parse
 from pipeline.samples.shipped import EMBEDDED
-from pipeline.storage import preflight
 from pipeline.storage.preflight import is_installed
 from tests.pipeline.board.games import EVALS, SHORT, WITHOUT
 
@@ -66,13 +65,6 @@ def test_probabilities_are_those_of_the_movers_rating(rows: list[dict]) -> None:
     assert rows[6]["best_probability"] > 0.5
 
 
-def test_an_evaluation_of_thousands_of_digits_is_none() -> None:
-    for comment in (f"[%eval #{'9' * 5000}]", f"[%eval {'9' * 5000}]"):
-        game = read_pgn(f"1. e4 {{ {comment} }} *")
-        assert scores.has_scores(game) in (True, False)
-        assert 0 < scores.score_in_game(game.end()) <= 1
-
-
 def test_mates_and_promotions_are_reviewed() -> None:
     pgn = '[FEN "8/P5k1/8/8/8/8/8/7K w - - 0 1"]\n\n1. a8=N *'
     header, (row,), _ = review_rows(pgn, "search")
@@ -96,17 +88,6 @@ def test_a_mate_counts_as_a_won_game_and_a_missed_one_in_a_won_game_is_no_blunde
     assert scores.score_in_game(read_pgn(lost).end()) == 0.0
 
 
-def test_a_quiet_game_has_no_moments(tmp_path: Path) -> None:
-    quiet = (
-        "1. e4 { [%eval 0.2] } e5 { [%eval 0.2] } 2. Nf3 { [%eval 0.2] } Nc6 { [%eval 0.2] } "
-        "3. Bb5 { [%eval 0.2] } *"
-    )
-    (tmp_path / "game.pgn").write_text(quiet)
-    found = parse(["review", str(tmp_path / "game.pgn"), "--scores", "game"]).run()
-    assert found["moments"] == []
-    assert "No move stands out." in found["text"]
-
-
 def test_the_risk_grows_with_the_policy_on_blunders_and_falls_with_the_rating() -> None:
     def risk(on_blunder: float, rating: int = 1500) -> float:
         return predict_risk(
@@ -116,17 +97,6 @@ def test_the_risk_grows_with_the_policy_on_blunders_and_falls_with_the_rating() 
     assert risk(0.0) < 0.03
     assert risk(0.0) < risk(0.1) < risk(0.5) < risk(0.9) < 1
     assert risk(0.3, 2400) < risk(0.3, 1000)
-
-
-def test_losses_of_moves_are_the_searchs_and_unvisited_ones_are_unknown() -> None:
-    board = chess.Board("6k1/5ppp/8/8/8/8/5PPP/R5K1 w - - 0 1")
-    policy = player().choose(board, rating=1500).probabilities
-    analysis = player().analyse(board, 8, lines=0)
-    labels = policy_labels(policy, analysis)
-    visited = {found.move for found in analysis.moves if found.visits or found.mate}
-    assert [move in visited for move in policy] == (~np.isnan(labels.loss)).tolist()
-    assert labels.loss[list(policy).index(chess.Move.from_uci("a1a8"))] == 0
-    assert labels.policy.sum() == pytest.approx(1)
 
 
 def test_the_command_prints_what_the_page_shows(
@@ -156,16 +126,6 @@ def test_stockfish_scores_a_game_that_has_no_evaluations() -> None:
     assert 5 in summary["moments"]
 
 
-def test_the_search_scores_a_game_where_nothing_else_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", "")
-    monkeypatch.setattr(preflight, "DEBIANS_GAMES", "")
-    header, rows, _ = review_rows(WITHOUT)
-    assert header["source"] == "search"
-    assert rows[5]["blunder"]
-    with pytest.raises(scores.ConfigError, match="not installed"):
-        review_rows(WITHOUT, "stockfish")
-
-
 @pytest.mark.parametrize(
     "pgn",
     [
@@ -184,8 +144,3 @@ def test_a_game_that_goes_on_after_a_draw_by_the_rules_is_reviewed_to_its_end(pg
             drawn += 1
             assert row["score"] == 0.5
     assert drawn
-
-
-def test_an_endless_rating_is_no_rating() -> None:
-    header, *_ = review_rows(f'[WhiteElo "{"9" * 5000}"]\n\n1. e4', "search")
-    assert header["ratings"] == {"white": 1500, "black": 1500}

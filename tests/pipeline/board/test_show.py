@@ -6,22 +6,11 @@ import chess
 import pytest
 
 from engine.board.position import FenError
-from engine.encoding.views import UnknownViewError, view
+from engine.encoding.views import UnknownViewError
 from pipeline.board import show
 from tests.engine.board.test_position_many_moves import MANY
 
 KIWIPETE = "r3k2r/p1ppqpb1/bn2pnp1/3PN3/1p2P3/2N2Q1p/PPPBBPPP/R3K2R w KQkq - 0 1"
-
-
-def test_titles_name_every_plane_once() -> None:
-    names = show.titles(view("marro77"))
-    assert len(names) == len(set(names)) == 77
-    assert names[0] == "own pawns"
-    assert names[12] == "turn"
-    assert names[13] == "N1"
-    assert names[13 + 17] == "NE3"
-    assert names[69] == "knight (1,2)"
-    assert show.titles(view("chessmarro77"))[0] == "white pawns"
 
 
 def test_the_start_reads_as_drawn() -> None:
@@ -49,14 +38,6 @@ def test_moves_are_the_legal_ones(fen: str, shown: str) -> None:
     listed = show.moves(fen, shown)
     assert sorted(uci for _, uci in listed) == wanted
     assert len({label for label, _ in listed}) == len(listed)
-
-
-def test_labels_follow_the_view() -> None:
-    fen = "7k/p7/8/8/8/8/8/K7 b - - 0 1"
-    # The mover's view turns a7 into bit 48 and its step into N1 (type 0); absolute, bit 8 and S1
-    # (type 4).
-    assert (48, "a7a6") in show.moves(fen)
-    assert (4 * 64 + 8, "a7a6") in show.moves(fen, "chessmarro77")
 
 
 def test_a_picture_is_written_whole(tmp_path: Path) -> None:

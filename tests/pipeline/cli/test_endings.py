@@ -3,20 +3,9 @@
 import shlex
 from pathlib import Path
 
-import pytest
-
-from pipeline.cli.endings import (
-    describe_downloads,
-    describe_first_run,
-    describe_report,
-    next_command,
-    next_training,
-)
+from pipeline.cli.endings import describe_downloads, describe_first_run, next_command, next_training
 from pipeline.cli.main import parse
-from pipeline.dataset import join
-from pipeline.errors import Stopped
 from pipeline.samples.shipped import EMBEDDED
-from tests.pipeline.months import month
 
 FIGURES = {"headline": "The network finds 26.2 %.", "compared": "Chance finds 7.1 %."}
 
@@ -32,14 +21,6 @@ def test_a_newcomer_reads_the_figures_and_the_next_command() -> None:
     assert "sample" not in describe_first_run(FIGURES, False, Path("r"), Path("c"))
 
 
-def test_a_report_says_where_its_page_is_and_what_was_measured_by_rating() -> None:
-    figures = FIGURES | {"rule": "every ply"}
-    assert "--out" in describe_report(figures, Path("net"), None).splitlines()[3]
-    plain = describe_report(figures, Path("net"), Path("out")).splitlines()
-    more = describe_report(figures | {"rating_matrix": "11 of 11"}, Path("net"), Path("out"))
-    assert [line for line in more.splitlines() if line not in plain] == ["by rating: 11 of 11"]
-
-
 def test_the_next_command_can_be_copied() -> None:
     line = next_command("train", "--positions", "a b", "--minutes", 15, "--out", "x")
     assert parse(shlex.split(line)[2:]).positions == ("a b",)
@@ -52,20 +33,3 @@ def test_the_next_command_can_be_copied() -> None:
     assert first == "dumps/month.pgn.zst: 17.8 MB, verified"
     assert "not verified" in second
     assert parse(shlex.split(following)[2:]).sources == ("dumps/month.pgn.zst", "dumps/mine.pgn")
-
-
-def test_join_says_what_it_holds_out_before_it_counts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    months = [month(tmp_path, f"2013.0{number}", [number, number + 10]) for number in (1, 2)]
-    said: list[str] = []
-
-    def counted(*_: object) -> None:
-        assert len(said) == 2
-        assert all("held out of 2013.0" in line for line in said)
-        raise Stopped("before anything is counted")
-
-    monkeypatch.setattr(join.LOG, "info", lambda text, *values: said.append(text % values))
-    monkeypatch.setattr(join, "_both_sides", counted)
-    with pytest.raises(Stopped):
-        join.join(months, tmp_path / "set")

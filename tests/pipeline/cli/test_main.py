@@ -7,13 +7,11 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-import chess
 import pytest
 
 from model.network.presets import presets
 from pipeline.cli.main import parse
-from pipeline.dataset.files.shards import read_manifest
-from tests.pipeline.cli.conftest import SAMPLE, STEPS, Run, invoke
+from tests.pipeline.cli.conftest import STEPS, Run, invoke
 from tests.pipeline.datasets import dump as random_dump
 
 
@@ -92,21 +90,16 @@ def test_commands_end_with_few_lines_and_the_next_command(
         parse(following[2:])
 
 
-def trained(**more: object) -> dict[str, Any]:
-    """Return what a training answers."""
-    card: dict[str, Any] = dict.fromkeys(("parameters", "step", "positions", "seconds"), 1)
-    preset = {"name": "fianchetto-s"}
-    return card | {"message": "", "preset": preset, "metrics": {}, "finished": True} | more
-
-
-def test_a_preset_that_nobody_names_is_the_run_s_or_the_start_s_or_the_recommended_one(
+def test_the_preset_is_the_run_s_or_the_start_s_and_one_process_prints(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[Any] = []
+    card: dict[str, Any] = dict.fromkeys(("parameters", "step", "positions", "seconds"), 1)
+    card |= {"message": "", "preset": {"name": "x"}, "metrics": {}, "finished": True}
 
     def train_on(*given: Any, **_: Any) -> dict[str, Any]:
         asked.append((given[1], given[-1]))
-        return trained()
+        return card
 
     monkeypatch.setattr("pipeline.training.train.train_on", train_on)
     monkeypatch.setattr(
@@ -117,24 +110,12 @@ def test_a_preset_that_nobody_names_is_the_run_s_or_the_start_s_or_the_recommend
     begun.mkdir()
     (begun / "checkpoint.json").touch()
     for more in (["--out", "y"], ["--out", "y", "--start", "seed"], ["--out", str(begun)]):
-        assert invoke(*words, *more)[0] == 0
-        assert invoke(*words, *more, "--preset", "fianchetto-s")[0] == 0
-    assert asked[::2] == [("fianchetto-human", None), ("of seed", seed), ("of begun", None)]
-    assert asked[1::2] == [("fianchetto-s", start) for start in (None, seed, None)]
-
-
-@pytest.mark.parametrize("rank", [0, 1])
-def test_of_several_processes_one_prints(rank: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeline.training.train.train_on", lambda *_, **__: trained())
+        assert json.loads(invoke(*words, *more)[1]) | {"finished": True} == card | {"out": more[1]}
+    assert asked == [("fianchetto-human", None), ("of seed", seed), ("of begun", None)]
     monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setenv("RANK", str(rank))
-    words = ["train", "--positions", "x", "--out", "y", "--steps", "1", "--json"]
-    code, out, _ = invoke(*words)
-    assert code == 0
-    if rank:
-        assert out == ""
-    else:
-        assert json.loads(out) | {"finished": True} == trained(out="y")
+    monkeypatch.setenv("RANK", "1")
+    assert invoke(*words, "--out", "y", "--preset", "bishop")[:2] == (0, "")
+    assert asked[-1] == ("bishop", None)
 
 
 MISTAKES = """
@@ -172,20 +153,6 @@ def test_a_mistake_is_one_line_and_exit_2_before_anything_is_begun(
     assert error.startswith("fianchetto: ")
     assert expected in error
     assert os.listdir() == ["file"], "a mistake leaves nothing behind"  # noqa: PTH208
-
-
-def test_a_damaged_archive_keeps_its_games_and_exits_1(tmp_path: Path) -> None:
-    broken = tmp_path / "broken.pgn.zst"
-    broken.write_bytes(SAMPLE.read_bytes()[:300_000])
-    code, _, error = invoke("ingest", str(broken), "--out", str(tmp_path / "out"), "--workers", "1")
-    assert code == 1
-    assert "damaged archive" in error
-    assert 200 < read_manifest(tmp_path / "out")["games"]["used"] < 2000
-
-
-def test_show_lists_the_legal_moves_with_their_labels(run: Run) -> None:
-    shown = run.json("show", "startpos")
-    assert set(shown["moves"]) == {move.uci() for move in chess.Board().legal_moves}
 
 
 def test_all_networks_are_listed_with_their_sizes(run: Run) -> None:

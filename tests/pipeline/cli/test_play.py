@@ -1,13 +1,11 @@
 """The UCI engine as a process: python-chess as the GUI, PyPI's uci-test-suite, and noise on its
 standard input."""
 
-import os
 import random
 import re
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,10 +14,7 @@ import chess
 import chess.engine
 import pytest
 
-from engine.evaluation.evaluator import centipawns
-from engine.player import Conditions, Player, Request
 from engine.uci.options import Options, describe_options
-from model.inference.onnx_evaluator import find_export
 from pipeline.samples.shipped import EMBEDDED
 from tests import forked
 from tests.conftest import REPOSITORY
@@ -95,22 +90,14 @@ def test_a_checkpoint_option_changes_the_player_unless_it_is_none(tmp_path: Path
     uniform, still, network = read_scores(done.stdout)
     assert uniform == still != network
     assert read_scores(converse(GO, "--checkpoint", str(EMBEDDED)).stdout) == [network]
+    refused = converse("uci\nisready\n", "--checkpoint", str(tmp_path))
+    assert (refused.returncode, refused.stderr.count(b"\n")) == (2, 1)
+    assert "plays by" not in refused.stdout, "what is not there is not announced"
 
 
 def read_scores(text: str) -> list[str]:
     """Return the last score before each answer."""
     return re.findall(r"info [^\n]*score (\w+ \S+)[^\n]*\nbestmove", text)
-
-
-@pytest.mark.parametrize("words", ["uci\nisready\n", "position startpos\ngo nodes 1\nquit\n"])
-def test_a_checkpoint_that_is_none_ends_the_engine_with_one_line(
-    words: str, tmp_path: Path
-) -> None:
-    done = converse(words, "--checkpoint", str(tmp_path))
-    assert done.returncode == 2
-    assert len(done.stderr.splitlines()) == 1
-    assert str(tmp_path).encode() in done.stderr
-    assert "plays by" not in done.stdout, "what is not there is not announced"
 
 
 def test_damaged_weights_end_the_engine_while_its_input_is_open(tmp_path: Path) -> None:
@@ -127,23 +114,6 @@ def test_damaged_weights_end_the_engine_while_its_input_is_open(tmp_path: Path) 
         assert engine.wait(LONG) == 2
 
 
-def test_a_rating_changes_what_a_network_that_reads_ratings_expects() -> None:
-    board, ratings = chess.Board(), (1000, 1700, 2400)
-    moves = "e2e4 e7e5 d1h5 b8c6 f1c4"
-    for uci in moves.split():
-        board.push_uci(uci)
-    words = f"setoption name Style value policy\nposition startpos moves {moves}\n"
-    words += "".join(f"setoption name Rating value {rating}\ngo nodes 1\n" for rating in ratings)
-    said = converse(f"{words}quit\n", "--checkpoint", str(EMBEDDED)).stdout
-    scores = [int(score) for score in re.findall(r"score cp (\S+)", said)]
-    network = find_export(EMBEDDED)
-    assert network is not None
-    asked = [Request(board=board, conditions=Conditions(rating=rating)) for rating in ratings]
-    wanted = [centipawns(Player(network).play(request).value) for request in asked]
-    assert scores == pytest.approx(wanted, abs=1)
-    assert len(set(scores)) == 3
-
-
 def test_the_end_of_the_input_waits_for_answers_and_quit_stops_a_search_without_an_end() -> None:
     done = converse("uci\nposition startpos\ngo nodes 800\n", "--evaluator", "hand-written")
     lines = done.stdout.splitlines()
@@ -153,13 +123,6 @@ def test_the_end_of_the_input_waits_for_answers_and_quit_stops_a_search_without_
     done = converse("position startpos\ngo infinite\nquit\n", "--evaluator", "hand-written")
     assert done.returncode == 0
     assert done.stdout.splitlines()[-1].startswith("bestmove ")
-
-
-def test_quit_does_not_wait_for_what_is_being_loaded() -> None:
-    options: dict[str, Any] = {"input": "uci\nquit\n", "capture_output": True, "text": True}
-    done = subprocess.run(UCI, cwd=REPOSITORY, timeout=LONG, check=False, **options)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.splitlines()[-1] == "uciok"
 
 
 def test_noise_is_survived_and_answered_in_the_protocol_only() -> None:
@@ -211,73 +174,3 @@ def test_the_options_of_the_documented_bot_are_the_engines() -> None:
     known = "\n".join(describe_options(Options()))
     for name in re.findall(r"^    (.+):", options, re.MULTILINE):
         assert f"option name {name} type " in known
-
-
-@pytest.mark.slow
-def test_a_machine_that_never_ran_it_compiles_says_so_and_answers(tmp_path: Path) -> None:
-    words = "setoption name Style value policy\nposition startpos moves e2e4\ngo nodes 1\nquit\n"
-    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
-    options: dict[str, Any] = {"input": words, "capture_output": True, "text": True}
-    done = subprocess.run(UCI, cwd=REPOSITORY, env=environment, check=False, **options)
-    lines = done.stdout.splitlines()
-    assert (done.returncode, done.stderr) == (0, "")
-    assert lines[0].startswith("info string plays by the network in ")
-    assert lines[1].startswith("info string compiling kernels")
-    assert lines[-1].startswith("bestmove ")
-
-
-@pytest.mark.slow
-@pytest.mark.serial
-@pytest.mark.parametrize(("base", "increment", "control"), [(1.0, 0.01, 0), (10.0, 0.0, 40)])
-def test_no_game_is_lost_on_time(base: float, increment: float, control: int) -> None:
-    """The engine plays itself on a clock that runs while python-chess waits for it, with the
-    network that it plays with by default."""
-    with opened() as engine:
-        engine.ping()  # a match runner waits until the engine is ready before it starts a clock
-        for game in range(3):
-            board, clocks, nodes = chess.Board(), {True: base, False: base}, []
-            while not board.is_game_over(claim_draw=True) and board.ply() < 200:
-                left = control - (board.fullmove_number - 1) % control if control else None
-                limit = chess.engine.Limit(
-                    white_clock=clocks[True],
-                    black_clock=clocks[False],
-                    white_inc=increment,
-                    black_inc=increment,
-                    remaining_moves=left,
-                )
-                begun = time.monotonic()
-                played = engine.play(board, limit, game=game, info=chess.engine.INFO_ALL)
-                clocks[board.turn] -= time.monotonic() - begun
-                assert clocks[board.turn] > 0.0, f"flag at ply {board.ply()}"
-                clocks[board.turn] += increment + (base if left == 1 else 0.0)
-                if board.legal_moves.count() > 1 and not played.info["score"].is_mate():
-                    nodes.append(played.info["nodes"])
-                assert played.move is not None
-                board.push(played.move)
-            assert sorted(nodes)[len(nodes) // 2] >= (20 if base > 5 else 2), "moves are searched"
-
-
-@pytest.mark.slow
-def test_a_thousand_games_begun_and_left() -> None:
-    """Options, games, searches and stops in any order: as many answers as questions."""
-    lots = random.Random(9)
-    between = ["isready", "stop", "ponderhit", "setoption name MultiPV value 3"]
-    searches = "go nodes 2|go movetime 1|go wtime 5 btime 5|go infinite|go ponder nodes 2"
-    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with subprocess.Popen(UCI, cwd=REPOSITORY, **pipes) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        for game in range(1000):
-            lines = ["ucinewgame", f"setoption name Seed value {game}"]
-            lines += ["position startpos moves e2e4", *lots.sample(between, 2)]
-            lines += [lots.choice(searches.split("|")), *["stop"] * lots.randrange(1, 3), ""]
-            process.stdin.write("\n".join(lines))
-            process.stdin.flush()
-            answer = next(line for line in process.stdout if line.startswith("bestmove"))
-            assert chess.Move.from_uci(answer.split()[1]) in chess.Board(AFTER_E4).legal_moves
-        process.stdin.close()
-        assert not [line for line in process.stdout if line.startswith("bestmove")]
-        assert process.wait(10.0) == 0
-
-
-AFTER_E4 = "rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR b KQkq - 0 1"

@@ -33,16 +33,6 @@ with bar("finetune") as progress:
     stage(progress, "gate", "games", 1, 4)
     stage(progress, "gate", "games", 2, 2)
 """
-TRAINING = """
-from engine.progress import Tick
-from pipeline.cli import progress
-progress.DRAW_SECONDS = 0
-with progress.bar("train") as show:
-    figures = {"step": 0, "loss": 2.3101, "top1": 0.3312, "positions_per_second": 2604.1}
-    show(Tick(0, 120, "s", figures))
-    show(Tick(50, 120, "s", figures | {"step": 1200}))
-    show(Tick(120, 120, "s", figures | {"step": 3000, "validating": 1.0}))
-"""
 
 
 def draw(script: str, columns: int) -> list[str]:
@@ -74,19 +64,6 @@ def test_a_finished_stage_keeps_its_line_and_its_time() -> None:
         "finetune generation 1: gate 100 %|██████████| 4.00 games  00:03<00:00",
         "finetune generation 1: gate 100 %|██████████| 2.00 games  00:00<?",
     ]
-
-
-@pytest.mark.parametrize("columns", [120, 44])
-def test_training_says_where_it_is_in_any_width(columns: int) -> None:
-    (text,) = draw(TRAINING, columns)
-    frames = [frame.rstrip() for frame in text.split("\r") if frame.strip()]
-    whole = (
-        "train  42 %|████▏     | 50.0 s  00:00<00:00, step=1.20k, loss=2.31, top1=0.331, "
-        "positions_per_second=2.60k"
-    )
-    assert whole[: columns - 1].rstrip() in frames
-    assert any(frame.startswith("train validating 100 %|") for frame in frames)
-    assert max(map(len, frames)) < columns, "nothing wraps"
 
 
 def test_without_a_terminal_a_line_is_printed_now_and_then(

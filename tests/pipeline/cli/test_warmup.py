@@ -35,8 +35,7 @@ def test_after_it_nothing_compiles(tmp_path: Path) -> None:
     sample = REPOSITORY / "datasets" / "sample" / "fianchetto_sample_2000.pgn.zst"
     quiet = run("ingest", str(sample), "--out", str(tmp_path / "positions"), "--workers", "1")
     quiet += run("uci", typed="isready\nposition startpos\ngo nodes 50\nquit\n")
-    network = str(tmp_path / "network")
-    quiet += run(
-        "train", "--positions", str(tmp_path / "positions"), "--steps", "2", "--out", network
-    )
+    network, rows = str(tmp_path / "network"), ["--positions", str(tmp_path / "positions")]
+    quiet += run("train", *rows, "--steps", "2", "--preset", "fianchetto-xs", "--out", network)
+    quiet += run("report", *rows, "--checkpoint", network, "--limit", "200")
     assert "compiling" not in quiet

@@ -1,42 +1,35 @@
-"""The figures of a report that see no board, against tables and sums that are published or small
-enough to do by hand."""
+"""The figures of a report against published tables, sums by hand, python's statistics, and a
+bootstrap over games."""
+
+import math
+import statistics
 
 import numpy as np
 import polars as pl
 import pytest
 
 from pipeline.evaluation.figures import (
-    FEWEST_GAMES,
-    headline,
+    baseline_rows,
+    calibration_error,
+    clustered_mean,
+    page_details,
+    paired_difference,
+    policy_reliability,
     top1_interval,
     value_baselines,
+    value_reliability,
     wilson,
 )
 
 
 def rows(count: int, **columns: object) -> pl.DataFrame:
     """Make measured rows; what is not given is a plain value."""
-    plain = {
-        "rank": 1,
-        "nll": 0.5,
-        "legal_mass": 1.0,
-        "brier": 0.25,
-        "wdl_brier": 0.5,
-        "expected": 0.5,
-        "score": 0.5,
-        "legal_moves": 20,
-        "classical_rank": 2,
-        "classical_nll": 3.0,
-        "classical_brier": 0.25,
-        "elo": 1500,
-        "opponent_elo": 1500,
-        "ply": 0,
-        "clock": 60,
-        "game": 0,
-    }
-    return pl.DataFrame(
-        {name: np.broadcast_to(columns.get(name, value), count) for name, value in plain.items()}
-    )
+    plain = {"rank": 1, "nll": 0.5, "legal_mass": 1.0, "brier": 0.25, "wdl_brier": 0.5}
+    plain |= {"expected": 0.5, "score": 0.5, "legal_moves": 20, "ply": 0, "clock": 60, "game": 0}
+    plain |= {"classical_rank": 2, "classical_nll": 3.0, "classical_brier": 0.25}
+    plain |= {"elo": 1500, "opponent_elo": 1500}
+    values = {name: columns.get(name, value) for name, value in plain.items()}
+    return pl.DataFrame({name: np.broadcast_to(one, count) for name, one in values.items()})
 
 
 @pytest.mark.parametrize(
@@ -48,32 +41,6 @@ def test_ratings_alone_expect_what_elos_table_says(difference: int, expected: fl
     assert lost**0.5 == pytest.approx(expected, abs=0.012), (
         "the table is of the normal curve, the formula the logistic one"
     )
-
-
-def test_no_constant_is_better_than_the_constant_baseline() -> None:
-    score = np.random.default_rng(0).choice([0.0, 0.5, 1.0], 1000, p=[0.4, 0.1, 0.5])
-    found = value_baselines(rows(1000, score=score))["constant_value_brier"]
-    tried = [np.square(score - constant).mean() for constant in np.linspace(0, 1, 101)]
-    assert found <= min(tried)
-    assert found == pytest.approx(min(tried), abs=1e-4)
-
-
-def test_an_unknown_rating_speaks_as_the_constant_does() -> None:
-    score = np.array([1.0, 1.0, 0.0, 0.0])
-    table = rows(
-        4, elo=np.array([0, 1500, 0, 1500]), opponent_elo=np.array([1500, 0, 0, 0]), score=score
-    )
-    found = value_baselines(table)
-    assert found["rating_value_brier"] == found["constant_value_brier"] == 0.25
-
-
-def test_the_headline_holds_the_baselines() -> None:
-    table = rows(10, game=np.arange(10))
-    found = headline(table)
-    assert found["top1"] == 1.0
-    assert found["constant_value_brier"] == 0.0
-    assert found["value_calibration_error"] == 0.0
-    assert found["games"] == 10
 
 
 @pytest.mark.parametrize(
@@ -109,20 +76,113 @@ def test_positions_of_one_game_that_are_alike_count_as_one() -> None:
     )
 
 
-@pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize("games", [10, 12, 40])
-def test_the_ends_of_an_interval_are_shares(seed: int, games: int) -> None:
+def correlated(seed: int, games: int = 150) -> pl.DataFrame:
+    """Return rows whose hits go by game, of three rating bands; games have 5 to 40 rows, some with
+    two bands."""
     chance = np.random.default_rng(seed)
-    table = rows(60, game=np.arange(60) % games, rank=np.where(chance.random(60) < 0.03, 1, 2))
-    low, high = top1_interval(table) or (np.nan, np.nan)
-    assert 0 <= low <= (table["rank"] == 1).mean() <= high <= 1
+    parts = []
+    for game in range(games):
+        count = int(chance.integers(5, 40))
+        skill = chance.beta(4, 4)
+        band = (game % 3) + (chance.random(count) < 0.3) * 1
+        hit = chance.random(count) < skill
+        parts.append(
+            rows(count, game=game, rank=np.where(hit, 1, 2)).with_columns(
+                pl.Series("band", band), pl.Series("key", np.arange(count) + 100 * game)
+            )
+        )
+    return pl.concat(parts)
 
 
-def test_a_handful_of_games_has_no_interval_and_says_so() -> None:
-    table = rows(30, game=np.arange(30) % 3, rank=np.where(np.arange(30) % 3 == 0, 1, 2))
-    found = headline(table)
-    assert (found["top1_low"], found["top1_high"]) == (None, None)
-    assert found["top1_interval"] == "none: 3 games, and at least 10 are needed"
-    enough = headline(rows(30, game=np.arange(30) % FEWEST_GAMES))
-    assert enough["top1_interval"] == "95 %, by game"
-    assert 0 < enough["top1_low"] < enough["top1_high"] == 1.0
+def bootstrap(table: pl.DataFrame, draws: int = 2000) -> float:
+    """Return the standard error of top-1 when games are drawn with replacement."""
+    chance = np.random.default_rng(1)
+    hit = (table["rank"] == 1).to_numpy().astype(float)
+    _, place = np.unique(table["game"].to_numpy(), return_inverse=True)
+    count = place.max() + 1
+    hits, positions = np.bincount(place, weights=hit), np.bincount(place)
+    found = []
+    for _ in range(draws):
+        chosen = chance.integers(0, count, count)
+        found.append(hits[chosen].sum() / positions[chosen].sum())
+    return float(np.std(found))
+
+
+def test_a_calibrated_value_has_a_diagram_from_before() -> None:
+    """One bin says 0.9 and then 0.6 of positions that score 0.5; a network that was not calibrated
+    has one diagram."""
+    table = rows(400, game=np.arange(400) // 4, expected=0.6, score=np.arange(400) % 2 * 1.0)
+    table = table.with_columns(pl.lit(0.5).alias("choice_probability"))
+    assert page_details(table)["value_reliability_before"] == []
+    found = page_details(table.with_columns(pl.lit(0.9).alias("expected_before")))
+    assert found["value_calibration_error_before"] == pytest.approx(0.4)
+    assert found["value_brier_before"] == pytest.approx((0.9**2 + 0.1**2) / 2)
+    assert calibration_error(found["value_reliability"]) == pytest.approx(0.1)
+    (row,) = found["value_reliability_before"]
+    assert (row["positions"], row["score"]) == (400, 0.5)
+
+
+def test_a_mean_of_games_has_the_bootstraps_interval_and_of_single_rows_the_textbooks() -> None:
+    table = correlated(2)
+    _, low, high = clustered_mean(
+        (table["rank"] == 1).to_numpy().astype(float), table["game"].to_numpy()
+    )
+    assert low is not None
+    assert high is not None
+    assert (high - low) / 2 == pytest.approx(1.96 * bootstrap(table), rel=0.08)
+    values = np.random.default_rng(3).normal(size=50)
+    mean, low, high = clustered_mean(values, np.arange(50))
+    assert mean == pytest.approx(statistics.fmean(values))
+    assert low is not None
+    assert mean - low == pytest.approx(1.95996 * statistics.stdev(values) / math.sqrt(50), rel=1e-4)
+    assert clustered_mean(values, np.arange(50) % 9)[1:] == (None, None), "nine games are too few"
+
+
+def test_a_paired_difference_is_of_the_same_rows() -> None:
+    first = correlated(4)
+    chance = np.random.default_rng(5)
+    rank = np.where(chance.random(len(first)) < 0.1, 1, first["rank"].to_numpy())
+    other = first.with_columns(pl.Series("rank", rank), pl.col("nll") - 0.1)
+    found = paired_difference(first, other)
+    gained = (rank == 1).mean() - (first["rank"] == 1).to_numpy().mean()
+    assert found["top1_difference"] == pytest.approx(gained)
+    assert 0 < found["top1_low"] < gained < found["top1_high"]
+    assert found["cross_entropy_difference"] == pytest.approx(-0.1)
+    assert found["cross_entropy_high"] - found["cross_entropy_low"] == pytest.approx(0, abs=1e-9)
+    apart = clustered_mean((first["rank"] == 1).to_numpy().astype(float), first["game"].to_numpy())
+    assert apart[1] is not None
+    assert found["top1_difference"] - found["top1_low"] < (apart[0] - apart[1]) / 2, (
+        "pairing takes the games' share out"
+    )
+    same = paired_difference(first, first)
+    assert (same["top1_difference"], same["top1_low"], same["top1_high"]) == (0, 0, 0)
+
+
+def test_reliability_is_counted_by_tenths() -> None:
+    said = np.repeat([0.15, 0.55, 0.95], 40)
+    came = np.concatenate([np.arange(40) < 6, np.arange(40) < 22, np.arange(40) < 40])
+    table = rows(120, game=np.arange(120), rank=np.where(came, 1, 3)).with_columns(
+        pl.Series("choice_probability", said)
+    )
+    found = policy_reliability(table)
+    assert [(row["tenth"], row["positions"], row["score"]) for row in found] == [
+        (1, 40, 0.15),
+        (5, 40, 0.55),
+        (9, 40, 1.0),
+    ]
+    assert calibration_error(found) == pytest.approx(0.05 / 3)
+    assert all(row["low"] <= row["score"] <= row["high"] + 1e-12 for row in found)
+    drawn = rows(40, game=np.arange(40), expected=0.5, score=np.tile([0.0, 0.5, 0.5, 1.0], 10))
+    (value,) = value_reliability(drawn)
+    assert (value["expected"], value["score"]) == (0.5, 0.5)
+    assert value["low"] == pytest.approx(
+        0.5 - 1.96 * statistics.stdev([0, 0.5, 0.5, 1] * 10) / math.sqrt(40), abs=1e-4
+    )
+
+
+def test_the_uniform_baseline_is_the_arithmetic_of_legal_moves() -> None:
+    table = rows(20, game=np.arange(20), legal_moves=np.tile([1, 2, 4, 20], 5))
+    uniform = {row["name"]: row for row in baseline_rows(table)}["chance"]
+    assert uniform["top1"] == pytest.approx((1 + 1 / 2 + 1 / 4 + 1 / 20) / 4)
+    assert uniform["top3"] == pytest.approx((1 + 1 + 3 / 4 + 3 / 20) / 4)
+    assert uniform["cross_entropy"] == pytest.approx(math.log(1 * 2 * 4 * 20) / 4)

@@ -185,7 +185,7 @@ def test_another_loop_and_a_state_that_cannot_be_read_are_refused(
 ) -> None:
     one = replace(THREE, generations=1)
     run(made, tmp_path, one)
-    before = timeless(tmp_path)
+    before, trained_less = timeless(tmp_path), replace(default_training(), epochs=1.0)
     for checkpoint, config, named in (
         ("1", one, "checkpoint.name was '0', not '1'"),
         ("0", replace(one, gate=GateConfig(simulations=9)), "config.gate.simulations was 64"),

@@ -1,26 +1,59 @@
-"""The matrix of told ratings against likelihoods in closed form and torch's, and the sample that it
-is measured on."""
+"""The matrix of ratings against likelihoods in closed form and torch's, and the sample that it is
+measured on."""
 
 from typing import Any
 
+import chess
 import numpy as np
 import pytest
-import torch
+from numpy.typing import NDArray
 
+from engine.encoding.planes import LABELS, label_of
 from engine.progress import silent
 from model.data.playouts import playout_rows
+from pipeline.evaluation.charts import board_of
 from pipeline.evaluation.rating_matrix import (
     CENTERS,
-    CONDITIONS,
     NAMES,
-    NO_RATINGS,
     BandSample,
-    describe_lead,
     describe_matrix,
-    evaluate_conditions,
     measure_matrix,
 )
-from tests.pipeline.evaluation.ratings.stubs import Stub, boards_of, legal_labels
+
+
+def boards_of(batch: Any) -> list[chess.Board]:
+    """Return the boards of rows."""
+    columns = (batch[name].tolist() for name in ("castling", "ep_file", "ply"))
+    return [
+        board_of(planes_P, *state)
+        for planes_P, *state in zip(batch["planes"], *columns, strict=True)
+    ]
+
+
+def legal_labels(board: chess.Board) -> list[int]:
+    """Return the labels of a position's moves, ascending, by python-chess."""
+    return sorted({label_of(move, board.turn) for move in board.legal_moves})
+
+
+class Stub:
+    """Plays the lowest legal label with a chance that depends on the given rating, the others
+    alike."""
+
+    def __init__(self, strength: Any) -> None:
+        self.strength = strength
+
+    def __call__(
+        self, planes_BP: NDArray[np.uint64], batch: Any
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        chance_B = self.strength(batch["elo"].astype(float))
+        # illegal labels are no matter
+        logits_BA = np.full((len(planes_BP), LABELS), 3.0, dtype=np.float32)
+        for row, board in enumerate(boards_of({**batch, "planes": planes_BP})):
+            first, *others = legal_labels(board)
+            logits_BA[row, others] = np.log((1 - chance_B[row]) / max(len(others), 1))
+            logits_BA[row, first] = np.log(chance_B[row])
+        return logits_BA, np.full((len(planes_BP), 3), 1 / 3, dtype=np.float32)
+
 
 A_BAND = 20
 """Positions of each band; people of band b play the lowest label in b + 4 of them."""
@@ -95,47 +128,11 @@ def test_the_diagonal_of_a_network_that_plays_as_it_is_told_wins_with_the_likeli
     )
 
 
-def test_likelihood_and_top_1_are_torchs_over_python_chess_moves(rows: dict[str, Any]) -> None:
-    sample = sampled(rows, 5)
-    batch, band_R = sample.take()
-    matrix = measure_matrix(Stub(skill), sample, silent)  # type: ignore[arg-type]
-    boards = boards_of(batch)
-    for number, part, _, logits_BA, _ in evaluate_conditions(Stub(skill), batch):  # type: ignore[arg-type]
-        assert (part.start, part.stop > len(band_R)) == (0, True), "all rows are of one batch"
-        masked = np.full_like(logits_BA, -np.inf)
-        for row, board in enumerate(boards):
-            masked[row, legal_labels(board)] = logits_BA[row, legal_labels(board)]
-        label = torch.from_numpy(batch["label"].astype(np.int64))
-        nll = torch.nn.functional.cross_entropy(
-            torch.from_numpy(masked), label, reduction="none"
-        ).numpy()
-        for band, found in enumerate(matrix["rows"] if number < len(CENTERS) else ()):
-            assert found["log_likelihood"][number] == pytest.approx(
-                -nll[band_R == band].mean(), abs=1e-5
-            )
-            hits = masked.argmax(axis=1) == batch["label"]
-            assert found["top1"][number] == hits[band_R == band].mean()
-
-
 def test_a_network_that_hears_nothing_leads_nowhere(rows: dict[str, Any]) -> None:
     deaf = Stub(lambda elo: np.full(len(elo), 0.4))
     matrix = measure_matrix(deaf, sampled(rows, A_BAND), silent)  # type: ignore[arg-type]
     assert {row["verdict"] for row in matrix["rows"]} == {"ties"}
     assert "it wins beyond its 95 % interval in 0 and loses in 0" in describe_matrix(matrix)
-
-
-def test_a_verdict_needs_an_interval() -> None:
-    assert [describe_lead(*lead) for lead in ((0.2, 0.1, 0.3), (-0.2, -0.3, -0.1))] == [
-        "wins",
-        "loses",
-    ]
-    assert [
-        describe_lead(*lead) for lead in ((0.2, -0.1, 0.5), (0.2, None, None), (-0.2, -0.5, 0.1))
-    ] == [
-        "leads",
-        "leads",
-        "trails",
-    ]
 
 
 def test_a_sample_has_as_many_of_each_band_whatever_the_order(rows: dict[str, Any]) -> None:
@@ -153,11 +150,3 @@ def test_a_sample_has_as_many_of_each_band_whatever_the_order(rows: dict[str, An
     np.testing.assert_array_equal(batch["game_id"], again["game_id"])
     fewer, _ = sampled(more, 2).take()
     assert set(fewer["game_id"].tolist()) < set(batch["game_id"].tolist())
-    assert sampled(more, 0).take()[0] == {}
-
-
-def test_nobody_of_known_rating_is_one_line(rows: dict[str, Any]) -> None:
-    unknown = rows | {"elo": np.zeros_like(rows["elo"])}
-    matrix = measure_matrix(Stub(skill), sampled(unknown, 5), silent)  # type: ignore[arg-type]
-    assert describe_matrix(matrix) == NO_RATINGS
-    assert len(CONDITIONS) == len(CENTERS) + 2

@@ -1,10 +1,8 @@
-"""The report page of real networks on games with hostile tags: parsed, opened in a browser,
-printed."""
+"""The report page of real networks on games with hostile tags, parsed."""
 
 import json
 import re
 import shutil
-import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -12,7 +10,6 @@ from xml.etree import ElementTree
 
 import chess
 import pytest
-from PIL import Image
 
 from pipeline.evaluation import charts
 from pipeline.evaluation.measure import Rule
@@ -24,9 +21,6 @@ from tests.conftest import REPOSITORY
 from tests.pipeline.datasets import random_game
 
 NETWORK = REPOSITORY / "datasets" / "embedded"
-CHROMIUM = (
-    shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-)
 HOSTILE = (
     "<img src=x "
     "onerror=\"document.title='hacked'\"></figcaption><script>document.title='hacked'</script>"
@@ -52,14 +46,14 @@ class Parsed(HTMLParser):
     def __init__(self, html: str) -> None:
         super().__init__()
         self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.text: list[str] = []
+        self.text = ""
         self.feed(html)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append((tag, dict(attrs)))
 
     def handle_data(self, data: str) -> None:
-        self.text.append(data)
+        self.text += f" {data}"
 
 
 @pytest.fixture(scope="module")
@@ -67,18 +61,12 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Measure the embedded network twice, as two checkpoints, on the test split of hostile
     games."""
     folder = tmp_path_factory.mktemp("page")
-    dumps = folder / "dumps"
-    dumps.mkdir()
-    (dumps / "hostile.pgn").write_text("".join(hostile_game(seed) for seed in range(60)))
-    ingest(
-        [str(dumps / "hostile.pgn")],
-        folder / "positions" / "games",
-        IngestConfig(test_share=0.5),
-        workers=1,
-    )
+    dump, positions = folder / "dumps" / "hostile.pgn", folder / "positions" / "games"
+    dump.parent.mkdir()
+    dump.write_text("".join(map(hostile_game, range(40))))
+    ingest([str(dump)], positions, IngestConfig(test_share=0.5), workers=1)
     twin = shutil.copytree(NETWORK, folder / "twin")
-    positions = folder / "positions" / "games"
-    return reports([NETWORK, twin], positions=positions, rule=Rule(limit=200), rating_rows=100)
+    return reports([NETWORK, twin], positions=positions, rule=Rule(limit=80), rating_rows=30)
 
 
 @pytest.fixture(scope="module")
@@ -93,44 +81,29 @@ def test_the_page_holds_every_section_and_loads_nothing(
     found: dict[str, Any], written: Path
 ) -> None:
     html = (written / "one" / "report.html").read_text()
-    page = Parsed(html)
-    text = " ".join(page.text)
-    report = found["reports"][0]
+    page, report = Parsed(html), found["reports"][0]
+    text = page.text
     assert f"{100 * report['top1']:.1f}\N{NO-BREAK SPACE}%" in text
-    assert report["rule"] in text
-    assert (
-        text.index(report["headline"]) < text.index(report["compared"]) < text.index("Calibration")
-    )
-    assert report["headline"].startswith(f"The network finds {100 * report['top1']:.1f} % (95 %: ")
+    order = [report["headline"], report["compared"], report["rule"], "Calibration"]
+    order += ["Accuracy by position and move", "Conditioned on a rating"]
+    places = [text.index(words) for words in order]
+    assert places == sorted(places)
     assert "the test split of games, which it was not trained on." in report["headline"]
     assert "Maia-2 published 53.3 % on its own games" in report["compared"]
     assert "Maia-2, on its own games" in text, "the chart's line"
-    for title in (
-        "Calibration",
-        "Accuracy by position and move",
-        "Conditioned on a rating",
-        "Most confident in a move that was not played",
-    ):
-        assert title in text, title
     assert len(html) < 3 << 20
-    assert not {"script", "iframe", "object", "embed", "link", "img", "base", "form"} & {
-        tag for tag, _ in page.tags
-    }
+    loading = {"script", "iframe", "object", "embed", "link", "img", "base", "form"}
+    assert not loading & {tag for tag, _ in page.tags}
+    assert "url(http" not in html
     for tag, attributes in page.tags:
         assert not [name for name in attributes if name.startswith("on")], (tag, attributes)
         for name in ("src", "href", "xlink:href"):
             value = attributes.get(name) or "#"
-            assert value.startswith("#") or (
-                tag == "a" and re.fullmatch(r"https://lichess\.org/\d{8}", value)
-            ), value
-    assert "url(http" not in html
-    assert html.count("<figure>") == sum(map(len, report["details"]["boards"].values())) > 12
-    assert {
-        row["link"]
-        for rows in report["details"]["boards"].values()
-        for row in rows
-        if "link" in row
-    }
+            linked = tag == "a" and re.fullmatch(r"https://lichess\.org/\d{8}", value)
+            assert value.startswith("#") or linked, value
+    boards = [row for rows in report["details"]["boards"].values() for row in rows]
+    assert html.count("<figure>") == len(boards) > 12
+    assert any("link" in row for row in boards)
 
 
 def test_boards_show_legal_moves_of_the_games(found: dict[str, Any]) -> None:
@@ -150,6 +123,7 @@ def test_boards_show_legal_moves_of_the_games(found: dict[str, Any]) -> None:
 
 
 def test_two_alike_differ_by_nothing(found: dict[str, Any], written: Path) -> None:
+    assert found["reports"][0]["top1_not_in_train"] is not None
     (difference,) = found["differences"]
     assert (difference["name"], difference["against"]) == ("twin", "embedded")
     assert [difference[name] for name in ("top1_difference", "top1_low", "top1_high")] == [0, 0, 0]
@@ -161,16 +135,6 @@ def test_two_alike_differ_by_nothing(found: dict[str, Any], written: Path) -> No
         "twin",
     ]
     assert "| twin |" in (written / "two" / "report.txt").read_text()
-
-
-def test_the_matrix_of_ratings_counts_its_rows(found: dict[str, Any]) -> None:
-    details = found["reports"][0]["details"]
-    rows = details["rating_matrix"]["rows"]
-    assert sum(row["positions"] for row in rows) == found["reports"][0]["positions"], (
-        "100 of a band are not reached"
-    )
-    for row in rows:
-        assert len(set(row["log_likelihood"])) > 1, "the rating changes the policy"
 
 
 def test_a_chart_is_xml_with_its_counts_and_the_pages_colours() -> None:
@@ -193,25 +157,6 @@ def test_a_chart_is_xml_with_its_counts_and_the_pages_colours() -> None:
     assert charts.draw_bars(rows, 0.3) == svg, "the same file every day"
 
 
-def test_the_chart_by_rating_leaves_out_bands_of_a_handful_of_games() -> None:
-    plain = {
-        "positions": 5,
-        "top1": 0.5,
-        "top1_low": 0.4,
-        "top1_high": 0.6,
-        "hand_written_top1": 0.3,
-    }
-    rows = [
-        plain | {"band": "1000-1199"},
-        plain | {"band": "2400 and on", "top1_low": None, "top1_high": None},
-    ]
-    report = {"slices": {"rating": rows}, "chance_top1": 0.07, "published": None}
-    assert "2400 and on" not in charts.draw_accuracy(report)
-    assert "2400 and on" in charts.draw_accuracy(report | {"slices": {"rating": rows[1:]}}), (
-        "rather than no chart"
-    )
-
-
 def test_a_game_without_ratings_clocks_and_many_moves_has_a_page_too(tmp_path: Path) -> None:
     (tmp_path / "one.pgn").write_text(
         '[Event "?"]\n[Result "1-0"]\n\n1. e4 e5 2. Qh5 Ke7 3. Qxe5# 1-0\n\n'
@@ -227,55 +172,3 @@ def test_a_game_without_ratings_clocks_and_many_moves_has_a_page_too(tmp_path: P
         (tmp_path / "out" / "report.json").read_text(),
         parse_constant=lambda name: pytest.fail(name),
     )
-
-
-def chromium(*words: str) -> str:
-    assert CHROMIUM is not None
-    flags = [
-        "--headless",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--hide-scrollbars",
-        "--enable-logging=stderr",
-    ]
-    shown = subprocess.run(
-        [CHROMIUM, *flags, *words], capture_output=True, text=True, timeout=120, check=True
-    )
-    assert "CONSOLE" not in shown.stderr, shown.stderr
-    return shown.stdout
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(
-    CHROMIUM is None, reason="there is no chromium here (Debian: apt-get install chromium)"
-)
-def test_a_browser_opens_prints_and_is_not_hacked(written: Path, tmp_path: Path) -> None:
-    page = (written / "one" / "report.html").as_uri()
-    assert "<h1>twin</h1>" in chromium("--dump-dom", (written / "two" / "report.html").as_uri())
-    shown = chromium("--dump-dom", page)
-    assert "<title>Report of fianchetto-human</title>" in shown
-    assert shown.count("<figure>") == (written / "one" / "report.html").read_text().count(
-        "<figure>"
-    )
-    assert "<script>" not in shown
-    ground = []
-    for scheme in ("0", "1"):  # Blink's preferredColorScheme: dark, light
-        picture = tmp_path / f"{scheme}.png"
-        chromium(
-            f"--blink-settings=preferredColorScheme={scheme}",
-            "--window-size=1000,1400",
-            f"--screenshot={picture}",
-            page,
-        )
-        with Image.open(picture) as image:
-            colours = image.convert("L").getcolors(1 << 20) or []
-            ground.append(max(colours)[1])
-            assert len(colours) > 50, "something is drawn"
-    assert ground[0] < 60 < 200 < ground[1]
-    chromium("--no-pdf-header-footer", f"--print-to-pdf={tmp_path / 'page.pdf'}", page)
-    boxes = re.findall(
-        rb"/MediaBox \[0 0 ([\d.]+) ([\d.]+)\]", (tmp_path / "page.pdf").read_bytes()
-    )
-    assert {(round(float(width)), round(float(height))) for width, height in boxes} == {
-        (595, 842)
-    }, "A4"
