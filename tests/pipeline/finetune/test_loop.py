@@ -189,11 +189,7 @@ def test_another_loop_and_a_state_that_cannot_be_read_are_refused(
     for checkpoint, config, named in (
         ("1", one, "checkpoint.name was '0', not '1'"),
         ("0", replace(one, gate=GateConfig(simulations=9)), "config.gate.simulations was 64"),
-        (
-            "0",
-            replace(one, train=replace(default_training(), epochs=1.0)),
-            "config.train.epochs was 1.6",
-        ),
+        ("0", replace(one, train=trained_less), "config.train.epochs was 1.6"),
     ):
         with pytest.raises(FinetuneError, match="started with other inputs or settings") as told:
             finetune(made / checkpoint, config, tmp_path, stages=Script(made).stages())
