@@ -1,7 +1,11 @@
 """No style loses on time where the machine becomes busy; a player is freed with its trees."""
 
 import gc
+import subprocess
+import sys
+import time
 import weakref
+from collections.abc import Iterator
 from random import Random
 
 import chess
@@ -14,7 +18,7 @@ from engine.player import Player, Request, Style
 from engine.player.clock import Control, Limits
 from engine.search import SearchConfig
 from engine.search.human import Correction
-from tests.engine.uci.uci_talk import FakeClock
+from tests.engine.uci.uci_talk import FakeClock, Talk
 
 CORRECTION = Correction([1000, 2000], [0.0, 50.0], [1.0, 1.0], 64)
 OVERHEAD = 0.02
@@ -107,3 +111,59 @@ def test_a_player_is_in_no_reference_cycle() -> None:
         assert freed() is None
     finally:
         gc.enable()
+
+
+@pytest.fixture
+def four_busy_processes() -> Iterator[None]:
+    processes = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(4)]
+    yield
+    for process in processes:
+        process.kill()
+        process.wait()
+
+
+class Slow:
+    """An evaluator that computes for 3 ms, such as a small network does, and is calibrated."""
+
+    corrections = dict.fromkeys(("likelihood", "strength"), CORRECTION)
+
+    def __call__(
+        self, planes_BP: NDArray[np.uint64]
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        ends = time.thread_time() + 0.003 * (1 + 0.2 * len(planes_BP))
+        while time.thread_time() < ends:
+            pass
+        return evaluate(planes_BP)
+
+
+def count_forfeits(style: str, control: tuple[float, float], games: int) -> int:
+    """Play both sides of games over UCI and return how many ended on time."""
+    forfeits, base, increment = 0, *control
+    with Talk(Slow()) as talk:
+        talk.say(f"setoption name Style value {style}", "setoption name Temperature value 0.5")
+        for game in range(games):
+            talk.say("ucinewgame", f"setoption name Seed value {game}")
+            board, clocks = chess.Board(), [base, base]
+            while not board.is_game_over(claim_draw=True) and board.ply() < 200:
+                left = f"wtime {1000 * clocks[1]:.0f} btime {1000 * clocks[0]:.0f}"
+                gain = f"winc {1000 * increment:.0f} binc {1000 * increment:.0f}"
+                words = " ".join(move.uci() for move in board.move_stack)
+                begun = time.monotonic()
+                best = talk.best(f"position startpos moves {words}", f"go {left} {gain}")
+                clocks[board.turn] -= time.monotonic() - begun
+                if clocks[board.turn] < 0:
+                    forfeits += 1
+                    break
+                clocks[board.turn] += increment
+                board.push_uci(best)
+    return forfeits
+
+
+@pytest.mark.slow
+@pytest.mark.serial
+@pytest.mark.parametrize(("control", "games"), [("10+0.1", 40), ("3+0.03", 20)])
+@pytest.mark.parametrize("style", ["search", "human", "human-strength", "policy"])
+def test_no_game_is_lost_on_time_beside_four_busy_processes(
+    style: str, control: str, games: int, four_busy_processes: None
+) -> None:
+    assert count_forfeits(style, CONTROLS[control], games) == 0

@@ -50,7 +50,9 @@ READ = [
 ]
 
 
-@pytest.mark.parametrize(("parse", "text", "wanted"), READ, ids=lambda part: str(part)[:40])
+@pytest.mark.parametrize(
+    ("parse", "text", "wanted"), READ, ids=lambda part: getattr(part, "__name__", str(part)[:40])
+)
 def test_a_line_is_read_or_refused_in_few_words(parse, text: str, wanted: object) -> None:
     if wanted is not None:
         assert parse(text) == wanted

@@ -68,7 +68,10 @@ Spoilt = dict[str, tuple[Spoil, str]]
 def wrong(file: str, way: str, *values: Any) -> Spoilt:
     """Set one field of a JSON file, by its dotted name, to each of some values."""
     keys = [int(key) if key.isdigit() else key for key in way.split(".")]
-    names = ["gone" if value is GONE else str(value)[:30] for value in values]
+    names = [
+        "gone" if value is GONE else "changed" if callable(value) else str(value)[:30]
+        for value in values
+    ]
     spoils = (edited(file, *keys, value=value) for value in values)
     return {f"{way} = {name}": (spoil, file) for name, spoil in zip(names, spoils, strict=True)}
 

@@ -25,6 +25,7 @@ from pipeline.dataset.mixture import Shares
 from pipeline.dataset.position_keys import position_keys
 from pipeline.dumps.formats import evaluations
 from pipeline.errors import ConfigError, DamagedError, DumpError, IngestError
+from pipeline.evaluation.report import report
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 from pipeline.training.train import train_on
@@ -479,3 +480,25 @@ def test_long_texts_are_read_few_at_a_time(repeated: bool, tmp_path: Path) -> No
     assert sizes[1] <= 16
     manifest = ingest([str(path)], tmp_path / "out", COMPACT, workers=1)
     assert manifest["games"] == {"read": 101, "used": 1, "dropped": {"bad row": 100}}
+
+
+@pytest.mark.parametrize("known", [0, 1])
+def test_positions_without_moves_train_the_value_and_the_report_says_so(
+    positions: Positions, tmp_path: Path, known: int
+) -> None:
+    rows = (
+        evaluated.fishnet_row(*row) | ({} if at < known else {"move": None})
+        for at, row in enumerate(positions[:600])
+    )
+    evaluated.write_parquet(tmp_path / "rows.parquet", rows)
+    out, net = tmp_path / "out", tmp_path / "net"
+    config = IngestConfig(planes="compact", test_share=0.2, val_share=0.3)
+    ingest([str(tmp_path / "rows.parquet")], out, config, workers=1)
+    training = TrainConfig(steps=2, batch_size=16, device="cpu", threads=1)
+    card = train_on([out], "fianchetto-xs", training, net)
+    assert card["finished"]
+    assert card["metrics"]["value_loss"] > 0
+    if not known:
+        assert "validation_top1" not in card["metrics"]
+        with pytest.raises(ConfigError, match="positions has a known move"):
+            report(net, positions=out)
