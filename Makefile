@@ -18,7 +18,7 @@ READY := $(VENV)/.ready
 CHECKED := $(VENV)/.checked
 LOWEST := .venv-lowest
 QUICK := $(addprefix tests/,engine/search engine/uci/test_engine.py engine/uci/test_commands.py model/inference/test_export.py \
-	model/training/test_optimizers.py model/training/test_train.py pipeline/dataset/test_batches.py \
+	model/training/test_optimizers.py model/training/test_loop.py pipeline/dataset/test_batches.py \
 	pipeline/dataset/test_training_set.py pipeline/ingest/test_job.py pipeline/ingest/test_job_bounds.py \
 	pipeline/storage/test_streams.py pipeline/cli/test_main.py pipeline/evaluation/test_report.py \
 	pipeline/validation/test_verify.py pipeline/defs/test_definitions.py pipeline/defs/launchpad/test_forms.py)

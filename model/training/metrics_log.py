@@ -90,7 +90,7 @@ def draw_curves(runs: Mapping[str, list[dict[str, Any]]]) -> bytes:
                 "markersize": 3,
                 "label": label,
             }
-            axes.plot(*_series(entries, validation), label=label, **dots)
+            axes.plot(*_series(entries, validation), **dots)
         axes.set_xlabel("positions seen (faint: training batches)")
         axes.locator_params(axis="x", nbins=5)  # so that long numbers do not touch
         axes.set_title(title, fontsize=9)

@@ -32,7 +32,7 @@ def ingest(
     """
     from pipeline.dataset.files.shards import read_manifest
     from pipeline.errors import DamagedError, OtherDumpError
-    from pipeline.executors.local import engine_of
+    from pipeline.executors.by_name import engine_of
     from pipeline.ingest import replacing
     from pipeline.ingest.job import ingest as library
 

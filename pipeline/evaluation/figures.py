@@ -19,8 +19,12 @@ from numpy.typing import NDArray
 
 from pipeline.dataset.files.columns import BATCH_SENTINELS
 from pipeline.dataset.strata import CLASSES, band_names, rating_band, time_class
-from pipeline.evaluation.measure import KINDS, PHASES, PIECES
 
+PIECES = ("pawn", "knight", "bishop", "rook", "queen", "king")
+KINDS = ("capture", "recapture", "check", "castling", "promotion", "quiet")
+"""Kinds of moves. A move can have several; `recapture` takes the piece that moved last, `quiet` is
+none of the others."""
+PHASES = ("opening", "middlegame", "endgame")
 RATING_EDGES = (1000, 1200, 1400, 1600, 1800, 2000, 2200, 2400)
 BANDED = {
     "ply": ("ply", (10, 20, 30, 40, 60, 80), ""),

@@ -30,12 +30,7 @@ if TYPE_CHECKING:
     from pipeline.evaluation.human_search import SearchedRows
     from pipeline.evaluation.rating_matrix import BandSample
 
-PIECES = ("pawn", "knight", "bishop", "rook", "queen", "king")
 PAWN, KING = 0, 5
-KINDS = ("capture", "recapture", "check", "castling", "promotion", "quiet")
-"""Kinds of moves. A move can have several; `recapture` takes the piece that moved last, `quiet` is
-none of the others."""
-PHASES = ("opening", "middlegame", "endgame")
 PHASE_PIECES = (10, 6)
 """Maximum number of knights, bishops, rooks and queens in a middlegame and in an endgame, as in
 Lichess's divider."""

@@ -24,7 +24,6 @@ from typing import Any, Literal, Protocol
 from engine.cores import cores
 from engine.errors import UserError
 from engine.progress import Stop, never
-from pipeline.errors import ConfigError
 
 LOCAL = "local"
 ATTEMPTS = 3
@@ -171,24 +170,6 @@ class _Pool:
             self.closed = True
             for worker in self.workers:
                 worker.process.kill()
-
-
-def engine_of(name: str, workers: int = 0) -> Engine:
-    """Return the engine of a name on at most `workers` cores (0: all); raises ConfigError.
-
-    `local` is processes on this machine, `ray` a new Ray that ends with the work, `ray:HOST:PORT`
-    or `ray:auto` a cluster from one of its nodes, `ray://HOST:PORT` a cluster from outside.
-    """
-    if name == LOCAL:
-        return LocalEngine(workers)
-    kind, colon, address = name.partition(":")
-    if kind != "ray" or (colon and not address.strip("/")):
-        raise ConfigError(
-            f"an engine is local, ray, ray:HOST:PORT or ray://HOST:PORT, not {name!r}"
-        )
-    from pipeline.executors.ray import RayEngine
-
-    return RayEngine(name if address.startswith("//") else address, workers)
 
 
 class LocalEngine:

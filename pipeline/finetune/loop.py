@@ -21,7 +21,8 @@ from pydantic_core import to_jsonable_python
 from engine.progress import Progress, Stop, Tick, never, silent
 from pipeline.dataset.dataset import Dataset
 from pipeline.errors import ConfigError, DatasetError, Stopped
-from pipeline.executors.local import LOCAL, engine_of
+from pipeline.executors.by_name import engine_of
+from pipeline.executors.local import LOCAL
 from pipeline.finetune.config import FREE_TO_CHANGE, FinetuneConfig
 from pipeline.finetune.stages import DEFAULT_STAGES, Stage, StageContext, decide, write_seed
 from pipeline.finetune.state import (

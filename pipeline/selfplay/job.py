@@ -28,7 +28,8 @@ from engine.encoding.planes import ENCODING_VERSION, moves_hash
 from engine.progress import Progress, Stop, Tick, never, silent
 from pipeline.dataset.files.shards import MANIFEST, read_manifest
 from pipeline.errors import ConfigError, Stopped
-from pipeline.executors.local import LOCAL, Engine, Failure, LocalEngine, engine_of
+from pipeline.executors.by_name import engine_of
+from pipeline.executors.local import LOCAL, Engine, Failure, LocalEngine
 from pipeline.selfplay.config import ExploreConfig, ExploreError
 from pipeline.selfplay.dataset import build, count_games, count_searches, timing
 from pipeline.selfplay.draw import DRAWN, draw, identify_datasets

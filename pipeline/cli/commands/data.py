@@ -74,7 +74,7 @@ class Ingest(Common):
     def run(self) -> dict[str, Any]:
         """Return the manifest's summary, or the estimate of it."""
         from pipeline.dataset.files.shards import MANIFEST
-        from pipeline.executors.local import engine_of
+        from pipeline.executors.by_name import engine_of
         from pipeline.ingest.estimate import estimate
         from pipeline.ingest.job import ingest
         from pipeline.storage.stores import catch_store_errors, place

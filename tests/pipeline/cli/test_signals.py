@@ -41,7 +41,7 @@ INGEST = ["ingest", str(SAMPLE), "--out", "positions", "--workers", "2"]
 INTERRUPTED = {
     "report": (REPORT, "pipeline.evaluation.report:measure_rows"),
     "ingest": (INGEST, "pipeline.ingest.job:part_name"),
-    "uci": (["uci", "--evaluator", "uniform"], "engine.uci.engine:parse_position"),
+    "uci": (["uci", "--evaluator", "uniform"], "engine.uci.commands:parse_position"),
 }
 """Commands, and a function that each calls in the middle of its work."""
 

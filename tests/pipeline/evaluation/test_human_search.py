@@ -168,7 +168,7 @@ def test_a_hostile_correction_is_refused_whoever_reads_the_card(
 
 def test_a_correction_of_other_weights_is_not_stored(network: Path) -> None:
     entry = {"simulations": 64, "likelihood": CURVE, "strength": CURVE}
-    with pytest.raises(CheckpointError, match="calibrate again"):
+    with pytest.raises(CheckpointError, match="calibrate it again"):
         save_human_search(network, "0" * 64, entry)
     with pytest.raises(CardError, match="simulations"):
         save_human_search(

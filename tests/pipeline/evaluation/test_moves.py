@@ -8,7 +8,8 @@ import numpy as np
 from engine.encoding.planes import label_of
 from engine.encoding.views import NO_LAST_MOVE
 from pipeline.evaluation.charts import board_of
-from pipeline.evaluation.measure import KINDS, PHASES, PIECES, move_columns
+from pipeline.evaluation.figures import KINDS, PHASES, PIECES
+from pipeline.evaluation.measure import move_columns
 from pipeline.validation.verify import castling_of, last_moves_of, planes_of
 
 START = (

@@ -11,7 +11,8 @@ import pytest
 
 from pipeline.errors import ConfigError
 from pipeline.executors import ray
-from pipeline.executors.local import LocalEngine, WorkerError, engine_of
+from pipeline.executors.by_name import engine_of
+from pipeline.executors.local import LocalEngine, WorkerError
 from tests.conftest import REPOSITORY
 from tests.pipeline.executors import guarantees, jobs
 from tests.processes import workers_of
@@ -111,7 +112,7 @@ def test_an_engine_of_another_name_is_refused(name: str) -> None:
 
 
 def test_ray_is_imported_only_where_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    code = "import sys, pipeline.ingest.job, pipeline.executors.local as e; e.engine_of('local')"
+    code = "import sys, pipeline.ingest.job, pipeline.executors.by_name as e; e.engine_of('local')"
     code += "; sys.exit('ray' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, check=False).returncode == 0
     monkeypatch.setitem(sys.modules, "ray", None)

@@ -19,7 +19,7 @@ import pytest
 
 from engine.progress import Tick
 from pipeline.errors import IngestError
-from pipeline.executors.local import engine_of
+from pipeline.executors.by_name import engine_of
 from pipeline.executors.ray import RayEngine
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest

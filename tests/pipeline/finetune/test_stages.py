@@ -264,7 +264,7 @@ def test_settings_that_a_later_stage_would_reject_are_refused(
         ("", "set how long to fine-tune: generations, minutes or both"),
         ("--minutes nan", "--minutes must be a finite number"),
         ("--generations 1 --set most_uses=inf", "most_uses must be a finite number"),
-        ("--generations 1 --set train.search_value_share=0.9", "set teach to value or both"),
+        ("--generations 1 --set train.search_value_share=0.9", "teach=both or value"),
         ("--generations 1 --set human_share=1", "human_share must be less than 1"),
         ("--generations 1 --set gate.games=3", "must be a multiple of 2"),
         ("--generations 1 --set gate.elo0=50", "elo0 = 50 is not below elo1"),

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from engine.progress import Tick
 from pipeline.dumps import chunks, source
 from pipeline.errors import DatasetError, Stopped
 from pipeline.ingest import chunk
@@ -226,10 +227,17 @@ def test_other_settings_or_another_source_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_source_that_changes_between_two_runs_is_refused(dump: Path, tmp_path: Path) -> None:
-    path, data, ends = tmp_path / "games.pgn", dump.read_bytes(), iter([False, False, True])
+    path, data, ticks = tmp_path / "games.pgn", dump.read_bytes(), list[Tick]()
     path.write_bytes(data)
     with pytest.raises(Stopped, match="run the same command to continue"):
-        ingest([str(path)], tmp_path / "out", CONFIG, workers=1, stop=lambda: next(ends))
+        ingest(
+            [str(path)],
+            tmp_path / "out",
+            CONFIG,
+            workers=1,
+            progress=ticks.append,
+            stop=lambda: len(ticks) > 2,
+        )
     with pytest.raises(DatasetError, match="an unfinished ingest with other config"):
         ingest([str(path)], tmp_path / "out", IngestConfig(chunk_mib=2), workers=1)
     first, second, *_ = chunks.read_chunks([source.Source(str(path))], 1 << 20)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from engine.progress import Tick
 from pipeline.errors import ConfigError, DatasetError, Stopped
 from pipeline.executors.local import LocalEngine
 from pipeline.ingest import replacing
@@ -67,9 +68,9 @@ def at(number: int, deed: Callable[..., object]) -> Callable[..., object]:
 def test_the_old_dataset_stays_until_the_new_one_is_whole(
     source: Path, out: Path, undisturbed: dict[str, str]
 ) -> None:
-    before = content(out)
+    before, ticks = content(out), list[Tick]()
     with pytest.raises(Stopped):
-        anew(source, out, NEW, stop=lambda: True)
+        anew(source, out, NEW, progress=ticks.append, stop=lambda: bool(ticks))
     assert content(out) == before
     (building,) = [path for path in out.parent.iterdir() if path != out]
     done = {

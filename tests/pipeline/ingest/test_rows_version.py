@@ -9,6 +9,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from engine.progress import Tick
 from pipeline.dataset.files.columns import Form
 from pipeline.errors import OtherDumpError
 from pipeline.ingest import chunk, job, manifest
@@ -96,8 +97,16 @@ def test_a_dataset_of_another_version_is_left_as_it_is(
         made = ingest([str(dump)], out, SMALL, workers=1)
         assert ingest([str(dump)], out, SMALL, workers=1) == made
     else:
+        ticks = list[Tick]()
         with pytest.raises(ValueError, match="stopped"):
-            ingest([str(dump)], out, SMALL, workers=1, stop=lambda: True)
+            ingest(
+                [str(dump)],
+                out,
+                SMALL,
+                workers=1,
+                progress=ticks.append,
+                stop=lambda: bool(ticks),
+            )
     before = datasets.content(out)
     for module in (chunk, job, manifest):
         monkeypatch.setattr(module, "ROWS_VERSION", ROWS_VERSION + 1)
