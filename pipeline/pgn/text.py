@@ -352,8 +352,9 @@ def translate_movetext(
     Game G is `text[bounds[G]:bounds[G + 1]]`, and its movetext begins at `movetext[G]`.
     """
     foreign = np.flatnonzero(text >= 128)
+    foreign = foreign[foreign >= bounds[0]]  # remarks before the first game, or no game at all
     games = np.searchsorted(bounds, foreign, side="right") - 1
-    games = np.unique(games[(games >= 0) & (foreign >= movetext[games])])
+    games = np.unique(games[foreign >= movetext[games]])
     if not len(games):
         return text
     edited = bytearray(text)

@@ -63,6 +63,7 @@ def test_any_bytes_split_into_games_within_bounds(text: bytes) -> None:
 @example(b"1/2-")
 @example(b"N@")
 @example(b"[")
+@example(b"\xa0")
 def test_any_bytes_are_read_to_a_status_within_bounds(text: bytes) -> None:
     # The bytes behind the text would finish a move, a comment, a result: whoever reads them reads
     # too far.
