@@ -1,4 +1,4 @@
-"""Announce and interrupt Numba's compilation, a minute or two at a machine's first calls."""
+"""Announce Numba's compilation, a minute or two at a machine's first calls."""
 
 import logging
 from collections.abc import Callable
@@ -46,11 +46,3 @@ def compilations(call: Callable[[], None]) -> AbstractContextManager[None]:
 def announce_compiling() -> AbstractContextManager[None]:
     """Log the message when a kernel is compiled inside the block."""
     return compilations(log_once)
-
-
-def interruptible(check: Callable[[], None]) -> AbstractContextManager[None]:
-    """Call `check` at each compiler pass inside the block; it may raise to end the compilation.
-
-    It must not be an `Exception`, which Numba would report as an error of the kernel.
-    """
-    return event.install_listener("numba:run_pass", _Starts(check))

@@ -205,7 +205,7 @@ def play(
         return
     timed = any(player.limit.timed for player in players)
     engines = any(player.evaluator is None for player in players)
-    if timed:  # without a core of its own, the referee would delay the engines
+    if timed:  # a referee that shares a core would delay the engines
         groups, width = min(len(numbers), concurrency or max(1, cores() - 1)), 1
     else:
         suited = 8 * cores() if engines else WIDTH

@@ -107,7 +107,8 @@ def parse_go(rest: str) -> Go:
             values[word] = number or 0
         else:
             problems.append(f"go: skipped {quote(word)}")
-    return Go(**values, searchmoves=tuple(moves), problems=tuple(problems))  # type: ignore[arg-type]
+    more = {"searchmoves": tuple(moves), "problems": tuple(problems)}
+    return Go(**values, **more)  # type: ignore[arg-type]
 
 
 def parse_position(rest: str) -> tuple[str | None, list[str]]:

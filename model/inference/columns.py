@@ -1,4 +1,4 @@
-"""What evaluators by torch and by ONNX share, without torch: columns, batches, checks of answers.
+"""Columns, batches and checks of answers, shared by the torch and ONNX evaluators; no torch here.
 
 A column that a network reads comes from the first that has it: an argument of the call; the planes
 (engine/encoding/inferred.py); a value set for all rows, such as a rating to play at; unknown.

@@ -141,7 +141,7 @@ class Float32(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply the layer to any shape."""
-        kind = "cpu" if x.is_meta else x.device.type  # autocast knows no meta device
+        kind = "cpu" if x.is_meta else x.device.type  # autocast does not support the meta device
         with torch.autocast(kind, enabled=False):
             return self.layer(x.float())  # type: ignore[no-any-return]
 

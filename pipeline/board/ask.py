@@ -1,4 +1,4 @@
-"""What a network answers in a position: its move, and what people of each rating would play.
+"""Ask a network about a position: its move, and the moves that people of each rating would play.
 
 Axes: R ratings, A legal moves.
 """

@@ -82,7 +82,7 @@ def make_app(networks: Networks, stop: Stop = never) -> Guard:
         ),
         Mount("/static", StaticFiles(directory=STATIC)),
     ]
-    # nobody reads the answer to ClientDisconnect
+    # after ClientDisconnect the client no longer reads the answer
     refused = dict.fromkeys((UserError, HTTPException, ClientDisconnect), _refuse)
     handlers: Any = {**refused, Exception: _fail}
     return Guard(Starlette(routes=routes, exception_handlers=handlers), headers=HEADERS)

@@ -122,7 +122,7 @@ def main() -> None:
         try:
             with sending:
                 answers.send((kind, value))
-        except ConnectionError:  # nobody reads it
+        except ConnectionError:  # the parent process is gone
             stops.append(True)
 
     parameters = inspect.signature(work).parameters

@@ -1,4 +1,4 @@
-"""What the steps of a run share: their inputs, their child processes, live progress and errors."""
+"""Inputs, child processes, live progress and errors of the steps of a run."""
 
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping

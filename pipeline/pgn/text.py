@@ -1,5 +1,5 @@
-"""What PGN text is made of below its tags and moves, compiled: lines, blanks, comments, variations,
-and characters that are not ASCII.
+"""Compiled scanning of PGN text: lines, blanks, comments, variations, and characters that are not
+ASCII.
 
 Every kernel takes the text (uint8), the byte to begin at and the byte the text ends at, and never
 reads past that.

@@ -129,7 +129,7 @@ MEANINGS = {
     "best_value": "Value of the search's best move for the mover.",
     "simulations": "Simulations of the search.",
 }
-"""What each column holds, in the words of datasets/README.md."""
+"""Description of each column, as in datasets/README.md."""
 for _index, _name in enumerate(LAST_MOVES[1:], 2):
     MEANINGS[_name] = (
         f"The move {_index} half-moves before, as `last_move`; `ingest --history` says how many "
