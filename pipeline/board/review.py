@@ -1,7 +1,7 @@
 """Review: a game move by move, beside what people of the players' ratings do in such positions."""
 
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -47,11 +47,16 @@ class ReviewRequest(BaseModel):
     source: scores.Source = "auto"
 
 
-def review(request: ReviewRequest, player: Player) -> Generator[Row, None, None]:
+def review(
+    request: ReviewRequest,
+    player: Player,
+    turns: AbstractContextManager[Any] = nullcontext(),  # noqa: B008 - it holds nothing
+) -> Generator[Row, None, None]:
     """Yield the header, a row for each move, and the summary; raise GameError, ConfigError.
 
-    Scores are White's expected scores after the move, losses the mover's. A row comes one position
-    later than its move, since its loss needs the score that follows.
+    `turns` is entered while the network computes, and left while Stockfish does. Scores are
+    White's expected scores after the move, losses the mover's. A row comes one position later than
+    its move, since its loss needs the score that follows.
     """
     game = read_pgn(request.pgn)
     header = _make_header(game, request)
@@ -64,11 +69,13 @@ def review(request: ReviewRequest, player: Player) -> Generator[Row, None, None]
                 board.push(node.move)
             # a recorded game may go on after a draw, for example by insufficient material
             over = not any(board.legal_moves)
-            analysis = None if over else player.analyse(board, SIMULATIONS, lines=1)
+            with turns:
+                analysis = None if over else player.analyse(board, SIMULATIONS, lines=1)
             score, best = _score(node, board, analysis, engine, header["source"])
             here = _Scored(board.copy(), analysis, score, best)
             if before is not None:
-                rows.append(_make_row(before, here, player, header))
+                with turns:
+                    rows.append(_make_row(before, here, player, header))
                 yield {"row": rows[-1]}
             before = here
     yield {"summary": _summarize(rows, header["ratings"])}

@@ -159,12 +159,12 @@ def _stream_review(
 
     Ends with the client: its Stockfish too.
     """
-    steps, stepping = review(body, networks.load(body.network)), Lock()
+    steps, stepping = review(body, networks.load(body.network), networks.turns), Lock()
     header = next(steps)
 
     def advance() -> dict[str, Any] | None:
         try:
-            with stepping, networks.turns:
+            with stepping:
                 return next(steps, None)
         except UserError as error:
             return {"error": str(error)}
