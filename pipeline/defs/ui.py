@@ -2,8 +2,8 @@
 
 `dg dev` starts the same three, but its web server answers any web page that is open in a browser on
 this machine: any page could launch runs. The UI itself needs none of what the guard refuses. Only
-the web server listens on a port, and only on 127.0.0.1; the code server listens on a Unix socket in
-a folder that no other user can enter.
+the web server listens on a port, of 127.0.0.1 unless told otherwise. The code server listens on a
+Unix socket in a folder that no other user can enter.
 """
 
 import argparse
@@ -82,11 +82,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description="Serve Dagster's web UI on this machine until Ctrl-C."
     )
-    parser.add_argument("--port", type=int, default=3000, help="port of 127.0.0.1")
+    parser.add_argument("--port", type=int, default=3000, help="port of the UI")
+    parser.add_argument(
+        "--host", default=HOST, help="address to listen on; 0.0.0.0 in a container (127.0.0.1)"
+    )
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        with listen(options.port, "`make ui PORT=3001`") as listener:
+        with listen(options.port, "`make ui PORT=3001`", options.host) as listener:
             serve(listener)
     except UserError as error:
         sys.stderr.write(f"{error}\n")
