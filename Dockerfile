@@ -10,16 +10,16 @@ RUN apt-get update \
     && apt-get install --yes --no-install-recommends stockfish \
     && rm -rf /var/lib/apt/lists/*
 
-WORKDIR /source
+# The sources stay: Dagster reads the definitions from the project's folder.
+WORKDIR /opt/fianchetto
 COPY constraints.txt ./
-RUN pip install --no-cache-dir --index-url "$TORCH_INDEX" torch==2.13.0
+RUN pip install --no-cache-dir --no-deps --index-url "$TORCH_INDEX" torch==2.13.0
 COPY . .
-RUN pip install --no-cache-dir -c constraints.txt ".[onnx]" \
+RUN pip install --no-cache-dir --editable ".[onnx]" -c constraints.txt \
     && useradd --create-home --uid 1000 fianchetto \
     && install --directory --owner fianchetto /work /work/datasets /work/dagster_home \
     && install --owner fianchetto dagster_home/dagster.yaml /work/dagster_home/ \
-    && cp --recursive datasets/sample /work/datasets/ \
-    && rm -rf /source
+    && cp --recursive datasets/sample /work/datasets/
 
 USER fianchetto
 WORKDIR /work

@@ -132,7 +132,7 @@ def serve(listener: socket.socket) -> None:
                 return
             time.sleep(0.1)
         daemon = stack.enter_context(
-            running("dagster-daemon", "run", "--workspace", str(workspace))
+            running("dagster._daemon", "run", "--workspace", str(workspace))
         )
         context = stack.enter_context(
             WorkspaceProcessContext(instance, WorkspaceFileTarget([str(workspace)]))
@@ -165,10 +165,14 @@ def _stop_with(server: "Server", processes: Sequence["subprocess.Popen[bytes]"])
 
 
 @contextmanager
-def running(program: str, *arguments: str) -> Iterator["subprocess.Popen[bytes]"]:
-    """Run a program of this environment; on exit, stop it and its runs, or kill it."""
+def running(module: str, *arguments: str) -> Iterator["subprocess.Popen[bytes]"]:
+    """Run a module as a program; on exit, stop it and its runs, or kill it.
+
+    Its script is not started by name: Debian's Python and `pip install --user` keep scripts
+    elsewhere than Python itself.
+    """
     process = subprocess.Popen(
-        [str(Path(sys.executable).with_name(program)), *arguments], preexec_fn=_die_with_parent
+        [sys.executable, "-P", "-m", module, *arguments], preexec_fn=_die_with_parent
     )
     try:
         yield process

@@ -138,7 +138,7 @@ def _write(text: str) -> None:
 class Play(Common):
     """Open a board in the browser: play a network, ask what people would play, review games."""
 
-    basic: ClassVar = "checkpoint port"
+    basic: ClassVar = "checkpoint port host"
 
     checkpoint: tuple[Path, ...] = ()
     """Directories of checkpoints to offer beside the embedded one and those in
