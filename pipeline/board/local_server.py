@@ -1,4 +1,4 @@
-"""Bind a port of 127.0.0.1, and refuse requests that come from other web pages.
+"""Bind a port, of 127.0.0.1 by default, and refuse requests that come from other web pages.
 
 Any page that is open in a browser on this machine can send requests to a local port, and an
 attacker's name may resolve to it.
@@ -84,15 +84,21 @@ async def _refuse(reason: str, scope: Scope, receive: Receive, send: Send) -> No
 
 
 @contextmanager
-def listen(port: int, hint: str) -> Iterator[socket.socket]:
-    """Bind a port of 127.0.0.1, or raise UserError; `hint` says how to choose another port."""
+def listen(port: int, hint: str, host: str = HOST) -> Iterator[socket.socket]:
+    """Bind a port, or raise UserError; `hint` says how to choose another one.
+
+    Another `host` than HOST is for containers, whose ports are published by others: requests must
+    still name one of LOCAL_NAMES.
+    """
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            listener.bind((HOST, port))
+            listener.bind((host, port))
             # a second server then fails here even while this one is loading
             listener.listen()
         except (OSError, OverflowError) as error:
             reason = getattr(error, "strerror", None) or "ports are 0 to 65535"
-            raise UserError(f"port {port}: {reason}; choose another with {hint}") from error
+            raise UserError(
+                f"port {port} of {host}: {reason}; choose another with {hint}"
+            ) from error
         yield listener

@@ -88,12 +88,12 @@ def make_app(networks: Networks, stop: Stop = never) -> Guard:
     return Guard(Starlette(routes=routes, exception_handlers=handlers), headers=HEADERS)
 
 
-def serve(networks: Networks, port: int) -> None:
-    """Serve the page on 127.0.0.1 until a signal arrives; raise UserError for a bad port.
+def serve(networks: Networks, port: int, host: str = HOST) -> None:
+    """Serve the page until a signal arrives; raise UserError for a bad port or host.
 
     The first network searches before the page opens: kernels compile then, and not during a game.
     """
-    with listen(port, "--port N") as listener:
+    with listen(port, "--port N", host) as listener:
         networks.load(next(iter(networks.places()))).analyse(chess.Board(), 1)
         app = make_app(networks, lambda: server.should_exit)
         config = uvicorn.Config(

@@ -2,8 +2,8 @@
 
 `dg dev` starts the same three, but its web server answers any web page that is open in a browser on
 this machine: any page could launch runs. The UI itself needs none of what the guard refuses. Only
-the web server listens on a port, and only on 127.0.0.1; the code server listens on a Unix socket in
-a folder that no other user can enter.
+the web server listens on a port, of 127.0.0.1 unless told otherwise. The code server listens on a
+Unix socket in a folder that no other user can enter.
 """
 
 import argparse
@@ -82,11 +82,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description="Serve Dagster's web UI on this machine until Ctrl-C."
     )
-    parser.add_argument("--port", type=int, default=3000, help="port of 127.0.0.1")
+    parser.add_argument("--port", type=int, default=3000, help="port of the UI")
+    parser.add_argument(
+        "--host", default=HOST, help="address to listen on; 0.0.0.0 in a container (127.0.0.1)"
+    )
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        with listen(options.port, "`make ui PORT=3001`") as listener:
+        with listen(options.port, "`make ui PORT=3001`", options.host) as listener:
             serve(listener)
     except UserError as error:
         sys.stderr.write(f"{error}\n")
@@ -129,7 +132,7 @@ def serve(listener: socket.socket) -> None:
                 return
             time.sleep(0.1)
         daemon = stack.enter_context(
-            running("dagster-daemon", "run", "--workspace", str(workspace))
+            running("dagster._daemon", "run", "--workspace", str(workspace))
         )
         context = stack.enter_context(
             WorkspaceProcessContext(instance, WorkspaceFileTarget([str(workspace)]))
@@ -162,10 +165,14 @@ def _stop_with(server: "Server", processes: Sequence["subprocess.Popen[bytes]"])
 
 
 @contextmanager
-def running(program: str, *arguments: str) -> Iterator["subprocess.Popen[bytes]"]:
-    """Run a program of this environment; on exit, stop it and its runs, or kill it."""
+def running(module: str, *arguments: str) -> Iterator["subprocess.Popen[bytes]"]:
+    """Run a module as a program; on exit, stop it and its runs, or kill it.
+
+    Its script is not started by name: Debian's Python and `pip install --user` keep scripts
+    elsewhere than Python itself.
+    """
     process = subprocess.Popen(
-        [str(Path(sys.executable).with_name(program)), *arguments], preexec_fn=_die_with_parent
+        [sys.executable, "-P", "-m", module, *arguments], preexec_fn=_die_with_parent
     )
     try:
         yield process

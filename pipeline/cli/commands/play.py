@@ -138,13 +138,15 @@ def _write(text: str) -> None:
 class Play(Common):
     """Open a board in the browser: play a network, ask what people would play, review games."""
 
-    basic: ClassVar = "checkpoint port"
+    basic: ClassVar = "checkpoint port host"
 
     checkpoint: tuple[Path, ...] = ()
     """Directories of checkpoints to offer beside the embedded one and those in
     datasets/checkpoints."""
     port: Annotated[int, Field(ge=0, le=65535)] = 8000
-    """Port of the page on 127.0.0.1; change it if another program uses 8000."""
+    """Port of the page; change it if another program uses 8000."""
+    host: str = "127.0.0.1"
+    """Address to listen on. In a container, 0.0.0.0: publish its port on 127.0.0.1."""
 
     def run(self) -> dict[str, Any]:
         """Serve until Ctrl-C, which is raised as in other commands."""
@@ -154,7 +156,7 @@ class Play(Common):
 
         for place in self.checkpoint:
             read_card(place)
-        serve(Networks(self.checkpoint), self.port)
+        serve(Networks(self.checkpoint), self.port, self.host)
         return {}
 
 
