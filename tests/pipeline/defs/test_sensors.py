@@ -28,7 +28,8 @@ SETTINGS = {"test_share": 0.2, "seed": 3}
 
 @pytest.fixture
 def dump(root: Path) -> Path:
-    """A dump that was written long ago."""
+    """A small dump that was written long ago."""
+    (root / "dumps" / "small.pgn").write_text(random_pgn(12))
     set_age(root / "dumps" / "small.pgn")
     return root / "dumps" / "small.pgn"
 
