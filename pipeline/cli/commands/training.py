@@ -116,8 +116,6 @@ class Report(Common):
         from pipeline.storage.stores import place
 
         checkpoints = self.checkpoint
-        if not checkpoints:
-            raise ConfigError("name the directory of a checkpoint to report on")
         positions = None if self.positions is None else place(self.positions)
         read = checkpoints if positions is None else (*checkpoints, positions)
         require_output(self.out, REPORT, read)

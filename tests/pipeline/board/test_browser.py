@@ -184,6 +184,7 @@ def test_pieces_are_dragged_and_promotions_chosen(browser: "Browser", url: str) 
 
 def test_the_keyboard_is_enough(browser: "Browser", url: str) -> None:
     with visiting(browser, url) as page:
+        page.select_option("#clock", "180+2")
         page.keyboard.press("Tab")
         while page.evaluate("document.activeElement.dataset.square ?? ''") != "e2":
             page.keyboard.press("Tab")
@@ -196,9 +197,14 @@ def test_the_keyboard_is_enough(browser: "Browser", url: str) -> None:
         board = board_of(page)
         san = board.san(next(iter(board.legal_moves)))
         page.keyboard.press("Tab")
-        page.keyboard.type("Ke9")
-        page.keyboard.press("Enter")
-        page.locator("#status.bad", has_text="not a legal move").wait_for()
+        clock = "JSON.parse(sessionStorage.getItem('game')).clocks.w"
+        before = page.evaluate(clock)
+        for _ in range(5):
+            page.keyboard.type("Ke9")
+            page.keyboard.press("Enter")
+            page.locator("#status.bad", has_text="not a legal move").wait_for()
+        page.wait_for_timeout(300)  # the page counts every 0.2 s
+        assert page.evaluate(clock) <= before, "a move that is refused adds no time"
         page.keyboard.type(san)
         page.keyboard.press("Enter")
         page.locator("#moves button").nth(3).wait_for()
