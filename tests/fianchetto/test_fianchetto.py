@@ -1,6 +1,5 @@
 """`import fianchetto`: what it offers, and its error where a file hides one of our packages."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -50,31 +49,6 @@ def test_a_network_is_trained_and_measured(folder: Path, tmp_path: Path) -> None
     assert fianchetto.train(positions, network, config, preset="fianchetto-xs")["step"] == 2
     rule = fianchetto.Rule(limit=50)
     assert fianchetto.report(network, positions, rule=rule)["positions"] == 50
-
-
-INGEST = """
-import fianchetto
-
-fianchetto.ingest(["dump.pgn"], "positions", workers=2)
-print('rows', fianchetto.read_manifest('positions')['positions']['total'])
-"""
-
-
-def test_a_plain_program_needs_no_guard(folder: Path, tmp_path: Path) -> None:
-    """Workers that ran the script again would start workers themselves, and so on."""
-    (tmp_path / "dump.pgn").write_bytes((folder / "dump.pgn").read_bytes())
-    (tmp_path / "script.py").write_text(INGEST)
-    done = subprocess.run(
-        [sys.executable, "script.py"],
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert [line.split()[0] for line in done.stdout.splitlines()] == ["rows"]
-    assert "Error" not in done.stderr
 
 
 def test_wrong_arguments_are_named(folder: Path, tmp_path: Path) -> None:

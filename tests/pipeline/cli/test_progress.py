@@ -16,6 +16,8 @@ STAGES = (("self-play", 1, 5), ("train", 1, 3), ("gate", 1, 4), ("gate", 2, 2))
 class Terminal(io.StringIO):
     """Keeps what is written to a terminal."""
 
+    encoding = "utf-8"
+
     def isatty(self) -> bool:
         return True
 

@@ -79,7 +79,8 @@ def test_what_is_cancelled_ends_and_leaves_nothing_running(workers: int) -> None
     assert children() == set()
 
 
-def test_workers_start_without_the_current_folder_and_deaf_to_ctrl_c(tmp_path: Path) -> None:
+def test_workers_start_without_the_script_and_its_folder_and_deaf_to_ctrl_c(tmp_path: Path) -> None:
+    """A script needs no `__main__` guard: workers that ran it would start workers themselves."""
     for name in ("chess", "signal", "psutil"):
         (tmp_path / f"{name}.py").write_text("raise RuntimeError('not that one')")
     program = """
@@ -94,8 +95,9 @@ def start(*words, **options):
 subprocess.Popen = start
 print(sorted(value for _, _, value in LocalEngine(2).map(square, range(3))))
 """
+    (tmp_path / "script.py").write_text(program)
     done = subprocess.run(
-        [sys.executable, "-P", "-c", program],
+        [sys.executable, "-P", "script.py"],
         cwd=tmp_path,
         env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
         capture_output=True,

@@ -35,20 +35,12 @@ class Server:
         assert "errors" not in answer, answer["errors"]
         return answer["data"]
 
-    def launch(
-        self, job: str, ops: dict[str, Any], partition: str = "", assets: tuple[str, ...] = ()
-    ) -> str:
-        """Launch a job, or some assets of it, with options by step, and give the run's id."""
-        selector: dict[str, Any] = {
-            "repositoryLocationName": LOCATION,
-            "repositoryName": "__repository__",
-            "jobName": job,
-        }
-        if assets:
-            selector["assetSelection"] = [{"path": [name]} for name in assets]
+    def launch(self, job: str, ops: dict[str, Any], partition: str = "") -> str:
+        """Launch a job with options by step, and give the run's id."""
+        selector = {"repositoryLocationName": LOCATION, "repositoryName": "__repository__"}
         tags = [{"key": "dagster/partition", "value": partition}] if partition else []
         parameters = {
-            "selector": selector,
+            "selector": selector | {"jobName": job},
             "runConfigData": ops if job == "train" else {"ops": ops},
             "executionMetadata": {"tags": tags},
         }
