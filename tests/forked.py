@@ -193,7 +193,7 @@ def _encode_a_game() -> None:
 
 
 def _received(theirs: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
-    """Give the next request and the streams that came with it; None when the tests are over."""
+    """Return the next request and the streams that came with it; None when the tests are over."""
     text, streams = b"", []
     while not text.endswith(b"\n"):
         part, sent, _, _ = socket.recv_fds(theirs, 1 << 20, len(PIPES))

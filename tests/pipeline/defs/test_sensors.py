@@ -133,7 +133,7 @@ def fetched(instance: dg.DagsterInstance, month: str) -> dg.ExecuteInProcessResu
 
 
 def requested(instance: dg.DagsterInstance, result: dg.ExecuteInProcessResult) -> list[str | None]:
-    """Give the partitions whose positions the sensor requests after a run."""
+    """Return the partitions whose positions the sensor requests after a run."""
     run = instance.get_run_by_id(result.run_id)
     (end,) = [event for event in result.all_events if event.event_type_value == "PIPELINE_SUCCESS"]
     context = dg.build_run_status_sensor_context(

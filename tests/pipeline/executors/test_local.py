@@ -20,7 +20,7 @@ from tests.waiting import until
 
 
 def children() -> set[int]:
-    """Give the living worker processes of this one."""
+    """Return the living worker processes of this one."""
     return {worker.pid for worker in workers_of()}
 
 

@@ -58,12 +58,12 @@ class Server:
         assert self.status(run) == status, self.failures(run)
 
     def status(self, run: str) -> str:
-        """Give a run's status."""
+        """Return a run's status."""
         query = "query($id: ID!) { runOrError(runId: $id) { ... on Run { status } } }"
         return str(self.ask(query, id=run)["runOrError"]["status"])
 
     def failures(self, run: str) -> str:
-        """Give what the steps of a run say that have failed."""
+        """Return what the steps of a run say that have failed."""
         query = """query($id: ID!) { logsForRun(runId: $id) { ... on EventConnection { events {
             ... on ExecutionStepFailureEvent { error { message cause { message } }
                 failureMetadata { description } } } } } }"""
@@ -77,7 +77,7 @@ class Server:
         assert self.ask(query, id=run)["terminateRun"]["__typename"] == "TerminateRunSuccess"
 
     def unfolded_graph(self) -> str:
-        """Give the path of the asset graph with all groups unfolded; of what lies out of view the
+        """Return the path of the asset graph with all groups unfolded; of what lies out of view the
         page draws nothing."""
         nodes = self.ask("{ assetNodes { groupName } }")["assetNodes"]
         groups = sorted({f"global@global:{node['groupName']}" for node in nodes})
