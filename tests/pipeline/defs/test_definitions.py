@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -28,7 +27,7 @@ from pipeline.defs.launchpad.options import (
 from pipeline.defs.pages.metadata import CODE_VERSION, column_schema, describe_leaderboard
 from pipeline.defs.resources import key_of
 from pipeline.ingest.chunk import ROWS_VERSION
-from tests.pipeline.defs.conftest import ROOT, definitions
+from tests.pipeline.defs.conftest import definitions
 
 GRAPH = """\
 dump (datasets, by dumps, in no pool) <- nothing
@@ -141,15 +140,6 @@ def test_the_launchpad_is_filled_with_every_default_in_order_of_importance() -> 
     assert list(trained["train"]) == order, "as --help-all lists them"
     assert set(order) == {field.name for field in dataclasses.fields(TrainConfig)} - {"minutes"}
     assert shown["download"] == {"config": {"month": "2013-01"}}
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("root")
-def test_dg_check_defs_passes() -> None:
-    words = [f"{sys.prefix}/bin/dg", "check", "defs"]
-    said = subprocess.run(words, capture_output=True, text=True, cwd=ROOT, check=False)
-    assert said.returncode == 0, said.stdout + said.stderr
-    assert "All definitions loaded successfully" in said.stdout + said.stderr
 
 
 def test_a_dumps_key_is_its_stem() -> None:
