@@ -2,14 +2,12 @@
 
     import fianchetto
 
-    fianchetto.load().choose("startpos").move              # the network that comes with the package
+    fianchetto.load().choose("startpos").move           # the embedded network's move
 
-    fianchetto.ingest(["games.pgn"], "positions")          # games become a dataset
-    for batch in fianchetto.open_dataset("positions"):     # one shuffled epoch; a batch is a dict
-    of numpy arrays
+    fianchetto.ingest(["games.pgn"], "positions")       # games become a dataset
+    for batch in fianchetto.open_dataset("positions"):  # one shuffled epoch of dicts of arrays
         ...
-    fianchetto.rows("positions", count=10)                 # rows as FEN and UCI move, a pyarrow
-    table
+    fianchetto.rows("positions", count=10)              # a pyarrow table of FENs and UCI moves
     fianchetto.train("positions", "network", fianchetto.TrainConfig(minutes=5))
     fianchetto.report("network", "positions")["top1"]
 

@@ -10,8 +10,8 @@ import sys
 
 def main() -> None:
     """Run the command line."""
-    # malloc, in workers too: pyarrow's own allocator holds some 40 MiB that were freed. It is
-    # chosen when pyarrow is imported.
+    # malloc, in workers too: pyarrow's own allocator keeps about 40 MiB of freed memory. The choice
+    # is read when pyarrow is imported.
     from engine.cores import container_quota, cores
 
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")

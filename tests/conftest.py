@@ -34,8 +34,7 @@ settings.load_profile("fianchetto")
 
 
 class Scheduling(LoadScopeScheduling):
-    """Give a worker whole files, so that what a module's tests share is made once, in the order of
-    collection."""
+    """Assigns whole files to a worker, so that what a module's tests share is made once."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
@@ -88,7 +87,7 @@ def asked_before_steps_only(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def shared_data(relative: str) -> Path:
-    """Give the path of a file of real games or truth tables; skip the test when it is absent.
+    """Return the path of a file of real games or truth tables; skip the test when it is absent.
 
     They lie beside the repository, in ../shared/data, or where FIANCHETTO_SHARED_DATA says; they
     are never part of it.

@@ -54,20 +54,19 @@ PIPES = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
 class Popen(subprocess.Popen[Any]):
     """A process that is forked off the server, and waited for through it."""
 
-    def _execute_child(self, *given: Any) -> None:
-        told = ARGUMENTS.bind(self, *given).arguments
-        assert told["args"][0] == sys.executable
+    def _execute_child(self, *arguments: Any) -> None:
+        given = ARGUMENTS.bind(self, *arguments).arguments
+        assert given["args"][0] == sys.executable
         request = {
-            "command": [str(word) for word in told["args"][1:]],
-            "folder": str(told["cwd"] or os.getcwd()),  # noqa: PTH109
-            "environment": dict(told["env"] or os.environ),
-            "session": told["start_new_session"],
+            "command": [str(word) for word in given["args"][1:]],
+            "folder": str(given["cwd"] or os.getcwd()),  # noqa: PTH109
+            "environment": dict(given["env"] or os.environ),
         }
-        streams = [told[name] for name in ("p2cread", "c2pwrite", "errwrite")]
+        streams = [given[name] for name in ("p2cread", "c2pwrite", "errwrite")]
         ours = [number if stream == -1 else stream for number, stream in enumerate(streams)]
         self.pid = _server().ask(request, ours)
         self._child_created = True
-        self._close_pipe_fds(*(told[name] for name in PIPES))  # type: ignore[attr-defined]
+        self._close_pipe_fds(*(given[name] for name in PIPES))  # type: ignore[attr-defined]
 
     def _try_wait(self, flags: int) -> tuple[int, int]:
         while (status := _server().ask({"wait": self.pid})) == RUNNING:
@@ -84,30 +83,11 @@ class Popen(subprocess.Popen[Any]):
         return self.returncode
 
 
-def run(
-    command: list[str],
-    *,
-    input: str | bytes | None = None,
-    capture_output: bool = False,
-    timeout: float | None = None,
-    check: bool = False,
-    **options: Any,
-) -> subprocess.CompletedProcess[Any]:
-    """Run a command to its end, as subprocess.run does."""
-    if capture_output:
-        options |= {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    if input is not None:
-        options["stdin"] = subprocess.PIPE
-    with Popen(command, **options) as process:
-        try:
-            out, err = process.communicate(input, timeout=timeout)
-        except BaseException:
-            process.kill()
-            raise
-    done = subprocess.CompletedProcess(command, process.returncode, out, err)
-    if check:
-        done.check_returncode()
-    return done
+def run(command: list[str], **options: Any) -> subprocess.CompletedProcess[Any]:
+    """Run a command to its end, and return what it printed."""
+    with Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options) as process:
+        out, error = process.communicate()
+    return subprocess.CompletedProcess(command, process.returncode, out, error)
 
 
 class Server:
@@ -193,7 +173,7 @@ def _encode_a_game() -> None:
 
 
 def _received(theirs: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
-    """Give the next request and the streams that came with it; None when the tests are over."""
+    """Return the next request and the streams that came with it; None when the tests are over."""
     text, streams = b"", []
     while not text.endswith(b"\n"):
         part, sent, _, _ = socket.recv_fds(theirs, 1 << 20, len(PIPES))
@@ -236,8 +216,6 @@ def _end(status: int) -> NoReturn:
 
 def _become(asked: dict[str, Any], streams: list[int]) -> None:
     """Run a command in this process as a fresh Python would."""
-    if asked["session"]:
-        os.setsid()
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)

@@ -9,15 +9,14 @@ NOBODY = 2**31 - 1
 
 
 def command(process: psutil.Process) -> str:
-    """Give a command line; that of a process that has ended meanwhile is empty, and says nothing of
-    its brothers."""
+    """Return a process's command line, "" once it has ended."""
     with suppress(psutil.NoSuchProcess):
         return " ".join(process.cmdline())
     return ""
 
 
 def workers_of(process: int | None = None) -> list[psutil.Process]:
-    """Give the living workers of a process, this one by default; none when it has ended."""
+    """Return the living workers of a process, this one by default; none when it has ended."""
     with suppress(psutil.NoSuchProcess):
         below = psutil.Process(process).children()
         found = [child for child in below if "pipeline.executors.local" in command(child)]

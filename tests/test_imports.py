@@ -1,10 +1,14 @@
 """No module, and no package, is imported by what it imports itself: neither at the top, nor in a
-function, nor for types."""
+function, nor for types. Heavy libraries are imported only where they are used."""
 
+import subprocess
+import sys
 from graphlib import CycleError, TopologicalSorter
 
 import grimp
 import pytest
+
+from tests.conftest import REPOSITORY
 
 GRAPH = grimp.build_graph("engine", "model", "pipeline")
 
@@ -31,3 +35,31 @@ def test_no_packages_import_each_other() -> None:
             for child, modules in below.items()
         }
         TopologicalSorter(imports).prepare()
+
+
+LIGHT = """
+import sys, fianchetto, pipeline.cli.main
+
+def require_absent(*names):
+    assert not set(names) & set(sys.modules), set(names) & set(sys.modules)
+
+try:
+    pipeline.cli.main.parse(["--help"])
+except SystemExit:
+    require_absent("numpy", "numba", "torch", "pyarrow", "dagster")
+from pipeline.definitions import defs
+import pipeline.defs.run
+defs()
+require_absent("torch", "matplotlib", "polars")
+import pipeline.ingest.job
+from pipeline.executors.by_name import engine_of
+engine_of("local")
+require_absent("ray", "torch")
+"""
+
+
+def test_heavy_libraries_are_imported_only_where_they_are_used() -> None:
+    """By `import fianchetto`, `fianchetto --help`, Dagster's code server and a local ingest."""
+    command = [sys.executable, "-c", LIGHT]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -65,7 +65,7 @@ RATINGS = tuple(range(800, 2601, 100))
 """Ratings of the curves. Both players get the same rating."""
 CURVES, LINES = 6, 4
 """Number of moves with a curve, and of moves with a variation."""
-LONGEST = 7
+MAX_LINE_PLIES = 7
 """Maximum number of half-moves shown of a variation."""
 
 
@@ -114,7 +114,7 @@ def _describe_line(found: Line, board: chess.Board) -> dict[str, Any]:
     score = f"{(1 + found.value) / 2:.2f}"
     if found.mate:
         score = f"{'mates' if found.mate > 0 else 'is mated'} in {(abs(found.mate) + 1) // 2}"
-    sans = [board.san(found.move), *number_moves(found.variation, board)[1:LONGEST]]
+    sans = [board.san(found.move), *number_moves(found.variation, board)[1:MAX_LINE_PLIES]]
     return {"uci": found.move.uci(), "sans": sans, "visits": found.visits, "score": score}
 
 

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from engine.errors import UserError
 from engine.player.boards import parse_playable
 
-MOST_PLIES = 2_000
+MAX_PLIES = 2_000
 TAGS = ("White", "Black", "Result")
 """Tags that a saved game may have."""
 
@@ -28,7 +28,7 @@ class GameSoFar(BaseModel):
 
     start: Annotated[str, Field(max_length=100)] = ""
     """FEN of the first position; "" for the standard one."""
-    moves: Annotated[list[Annotated[str, Field(max_length=10)]], Field(max_length=MOST_PLIES)] = []
+    moves: Annotated[list[Annotated[str, Field(max_length=10)]], Field(max_length=MAX_PLIES)] = []
     """Moves from there, in UCI or SAN."""
     at: Annotated[int, Field(ge=0)] | None = None
     """Number of moves before the position; None for all."""
@@ -38,14 +38,14 @@ class GameSoFar(BaseModel):
     """Tags of a game to save."""
 
     def replay(self) -> chess.Board:
-        """Return the position after all moves, with its moves. Raises FenError, GameError."""
+        """Return the board after all moves, with its move stack. Raises FenError, GameError."""
         board = parse_playable(self.start or chess.STARTING_FEN)
         for word in self.moves:
             board.push(_parse_move(board, word))
         return board
 
     def board(self) -> chess.Board:
-        """Return the requested position with its moves; raise FenError, GameError."""
+        """Return the board at the requested position. Raises FenError, GameError."""
         board = self.replay()
         while self.at is not None and len(board.move_stack) > self.at:
             board.pop()
@@ -53,7 +53,7 @@ class GameSoFar(BaseModel):
 
 
 def _parse_move(board: chess.Board, word: str) -> chess.Move:
-    """Read a move in UCI or SAN, whose piece may be a small letter."""
+    """Parse a move in UCI or SAN; the letter of the piece may be lowercase."""
     reads = (board.parse_uci, word), (board.parse_san, word), (board.parse_san, word.capitalize())
     for read, text in reads:
         with suppress(ValueError):
@@ -103,7 +103,7 @@ def write_pgn(board: chess.Board, tags: Mapping[str, str]) -> str:
 
 
 class _Builder(chess.pgn.GameBuilder[chess.pgn.Game]):
-    """Collects a game's errors without logging them too."""
+    """Collects a game's errors without logging them."""
 
     def handle_error(self, error: Exception) -> None:
         """Note an error."""
@@ -122,9 +122,9 @@ def read_pgn(text: str) -> chess.pgn.Game:
         raise GameError("only standard chess can be reviewed")
     parse_playable(board.fen())
     if not all(game.mainline_moves()):  # null moves, written "--" or "Z0"
-        raise GameError("the game has a null move, which no rules allow")
-    if not 0 < game.end().ply() - game.ply() <= MOST_PLIES:
-        raise GameError(f"paste a game in PGN, of from 1 to {MOST_PLIES} half-moves")
+        raise GameError("the game has a null move: remove it")
+    if not 0 < game.end().ply() - game.ply() <= MAX_PLIES:
+        raise GameError(f"paste a game in PGN with 1 to {MAX_PLIES} half-moves")
     return game
 
 

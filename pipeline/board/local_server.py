@@ -56,7 +56,7 @@ class Guard:
         self.app, self.refuse, self.headers = app, refuse, headers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one connection, as ASGI has it."""
+        """Handle one ASGI connection."""
         if scope["type"] == "lifespan":
             await self.app(scope, receive, send)
         elif reason := self.refuse(scope):

@@ -1,4 +1,4 @@
-"""The networks that the page can play: by name, loaded when they are first chosen."""
+"""The networks on offer by name, loaded when they are first chosen."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,14 +12,14 @@ from pipeline.samples.shipped import EMBEDDED
 if TYPE_CHECKING:
     from model.inference.player import Player
 
-MOST_LOADED = 2
+MAX_LOADED = 2
 """Number of networks that stay in memory, the most recently used."""
 CHECKPOINTS = Path("datasets/checkpoints")
 """Folder, below the working directory, whose checkpoints are offered too."""
 
 
 class Networks:
-    """Networks by name; requests take `turns`, so that each computes at full speed."""
+    """Networks by name. Requests hold the lock `turns`, so that each computes at full speed."""
 
     def __init__(self, named: Sequence[Path] = ()) -> None:
         self.named, self.turns, self._loading = named, Lock(), Lock()
@@ -50,5 +50,5 @@ class Networks:
             raise UserError(f"there is no network {name!r}: choose another one")
         with self._loading:
             player = self._players.pop(place, None) or model.load(place, device="cpu")
-            self._players = dict([*self._players.items(), (place, player)][-MOST_LOADED:])
+            self._players = dict([*self._players.items(), (place, player)][-MAX_LOADED:])
             return player

@@ -1,4 +1,4 @@
-"""Review: a game move by move, beside what people of the players' ratings do in such positions."""
+"""Review a game move by move, beside what people of the players' ratings do in such positions."""
 
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -19,9 +19,9 @@ from pipeline.board.game import number_moves, rating_in, read_pgn
 from pipeline.errors import ConfigError
 from pipeline.storage.preflight import is_installed
 
-MOMENTS, LEAST_SURPRISE = 6, 0.05
+MAX_MOMENTS, MIN_SURPRISE = 6, 0.05
 """Maximum number of moments, and how much a moment's loss must differ from the expected loss."""
-LONGEST, MOST_TEXT = 8, 100
+MAX_LINE_PLIES, MAX_TAG_CHARS = 8, 100
 """Maximum number of half-moves shown of a line, and of characters shown of a tag."""
 SOURCES = {
     "game": "the game's own evaluations",
@@ -42,7 +42,7 @@ class ReviewRequest(BaseModel):
     pgn: str
     network: str = ""
     white: Rating | None = None
-    """White's rating; by default that in the game's tags. Black's is alike."""
+    """White's rating; by default the one in the game's tags."""
     black: Rating | None = None
     source: scores.Source = "auto"
 
@@ -89,7 +89,7 @@ def _make_header(game: chess.pgn.Game, request: ReviewRequest) -> Row:
         source = "game" if own else "stockfish" if is_installed("stockfish") else "search"
     if source == "game" and not own:
         raise ConfigError("the game has no evaluations ([%eval]): choose another source of scores")
-    tags = {name: text[:MOST_TEXT] for name, text in game.headers.items() if text.strip("?.*")}
+    tags = {name: text[:MAX_TAG_CHARS] for name, text in game.headers.items() if text.strip("?.*")}
     about = [tags.get("Event"), tags.get("Date"), f"scores by {SOURCES[source]}"]
     unknown = [side for side in ratings if not ratings[side]]
     about += [f"{side}'s rating is unknown: {ASSUMED_RATING} assumed" for side in unknown]
@@ -138,7 +138,7 @@ def _score(
 def _make_row(before: _Scored, after: _Scored, player: Player, header: Row) -> Row:
     """Return what the review says of the move that led from one position to the next.
 
-    A best move loses nothing by the program that chose it; by the game's own evaluations it may.
+    The best move loses nothing, except by the game's own evaluations, which did not choose it.
     """
     board, move, analysis, best = before.board, after.board.peek(), before.analysis, before.best
     assert analysis is not None and best is not None  # noqa: PT018 - the game went on
@@ -170,7 +170,7 @@ def _make_row(before: _Scored, after: _Scored, player: Player, header: Row) -> R
         "expected_loss": usual,
     }
     more = f"; {row['best']} was better" if loss > usual else f" where others lose {usual:.2f}"
-    line = " ".join(number_moves(analysis.moves[0].variation, board)[:LONGEST])
+    line = " ".join(number_moves(analysis.moves[0].variation, board)[:MAX_LINE_PLIES])
     text = _describe(row, header["ratings"][side], line)
     return row | {"why": f"lost {loss:.2f}{more}", "text": text}
 
@@ -192,8 +192,8 @@ def _describe(row: Row, rating: int, line: str) -> str:
 def _pick_moments(rows: Sequence[Row]) -> list[int]:
     """Return the indices of the moves whose loss is most unusual for the player's rating."""
     surprises = {index: abs(row["loss"] - row["expected_loss"]) for index, row in enumerate(rows)}
-    found = [index for index in surprises if surprises[index] >= LEAST_SURPRISE]
-    return sorted(sorted(found, key=surprises.__getitem__, reverse=True)[:MOMENTS])
+    found = [index for index in surprises if surprises[index] >= MIN_SURPRISE]
+    return sorted(sorted(found, key=surprises.__getitem__, reverse=True)[:MAX_MOMENTS])
 
 
 def _summarize(rows: Sequence[Row], ratings: Mapping[str, int]) -> Row:

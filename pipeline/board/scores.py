@@ -33,7 +33,7 @@ NODES = 100_000
 
 
 def expected_score(centipawns: int) -> float:
-    """Return the expected score of an evaluation, the same side's view."""
+    """Return the expected score for an evaluation in centipawns, from the same side's view."""
     win, draw, _ = wdl_from_centipawns(np.array([centipawns]))[0].tolist()
     return float(win + draw / 2)
 
@@ -65,7 +65,7 @@ def _read_eval(node: chess.pgn.GameNode) -> chess.engine.PovScore | None:
 
 
 def has_scores(game: chess.pgn.Game) -> bool:
-    """Return whether a game has an evaluation after every move but a last one that ends it."""
+    """Return whether every move has an evaluation; one that ends the game needs none."""
     return all(
         _read_eval(node) is not None or final_score(node.board()) is not None
         for node in game.mainline()
@@ -73,7 +73,7 @@ def has_scores(game: chess.pgn.Game) -> bool:
 
 
 def score_in_game(node: chess.pgn.GameNode) -> float:
-    """Return the score that a game's own comment gives after a move; at the start, of START."""
+    """Return the score in the comment on a move, or that of START before the first move."""
     found = _read_eval(node)
     return expected_score(START) if found is None else _score_of(found)
 

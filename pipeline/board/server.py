@@ -40,10 +40,10 @@ from pipeline.board.review import ReviewRequest, review
 from pipeline.storage.preflight import is_installed
 
 STATIC = Path(__file__).with_name("static")
-REVIEWS = 2
-"""Reviews computed at the same time, each with its own Stockfish; further ones wait."""
-MOST_BODY = 1 << 20
-"""Maximum size of a request's body, and so of a PGN, in bytes."""
+MAX_REVIEWS = 2
+"""Reviews computed at the same time, each with its own Stockfish; others wait."""
+MAX_BODY_BYTES = 1 << 20
+"""Maximum size of a request's body, and so of a PGN."""
 HEADERS = {
     "Content-Security-Policy": "default-src 'self'; frame-ancestors 'none'; form-action 'none'; "
     "base-uri 'none'",
@@ -55,7 +55,7 @@ HEADERS = {
 
 def make_app(networks: Networks, stop: Stop = never) -> Guard:
     """Return the application behind its guard; reviews end once `stop` returns True."""
-    places = Semaphore(REVIEWS)
+    places = Semaphore(MAX_REVIEWS)
 
     def compute(work: Callable[[Any, Player], Any]) -> Callable[[Any], Any]:
         def run(body: Any) -> Any:
@@ -134,12 +134,12 @@ def _post(path: str, form: type[Any], work: Callable[[Any], Any]) -> Route:
 
 
 async def _read(request: Request) -> bytes:
-    """Return a request's body; HTTPException 413 as soon as it is longer than MOST_BODY."""
+    """Return a request's body; HTTPException 413 as soon as it is longer than MAX_BODY_BYTES."""
     data = b""
     async for chunk in request.stream():
         data += chunk
-        if len(data) > MOST_BODY:
-            raise HTTPException(413, f"the request is longer than {MOST_BODY >> 20} MiB")
+        if len(data) > MAX_BODY_BYTES:
+            raise HTTPException(413, f"the request is longer than {MAX_BODY_BYTES >> 20} MiB")
     return data
 
 
@@ -157,7 +157,7 @@ def _stream_review(
 ) -> Response:
     """Stream a review as one JSON object per line; errors in the game are raised first.
 
-    Ends with the client: its Stockfish too.
+    The review and its Stockfish end when the client leaves.
     """
     steps, stepping = review(body, networks.load(body.network), networks.turns), Lock()
     header = next(steps)
@@ -202,8 +202,8 @@ def _refuse(_: Request, error: Exception) -> Response:
 
 
 def _fail(_: Request, error: Exception) -> Response:
-    """Answer an error of this program, which the terminal shows whole."""
-    text = f"an internal error, {type(error).__name__}: the terminal shows it"
+    """Answer an internal error; the terminal shows its traceback."""
+    text = f"internal error ({type(error).__name__}): see the terminal"
     return JSONResponse({"error": text}, 500)
 
 

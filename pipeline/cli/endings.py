@@ -41,9 +41,9 @@ def describe_dataset(manifest: Mapping[str, Any], out: object, already: bool) ->
 
 
 def next_training(positions: object, count: int) -> str:
-    """Return a line with the command that trains on a dataset with so many train positions.
+    """Return a line with the command that trains on a dataset with `count` train positions.
 
-    With few, it starts from the embedded network (docs/guides/own_games.md).
+    With few of them, it starts from the embedded network (docs/guides/own_games.md).
     """
     how: tuple[object, ...] = ("--minutes", 15)
     if count < SCRATCH_POSITIONS:

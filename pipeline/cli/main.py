@@ -19,7 +19,7 @@ import click
 from click.shell_completion import CompletionItem, shell_complete
 
 from engine.errors import UserError
-from pipeline.cli.commands.base import Interrupt, Terminated, interrupted
+from pipeline.cli.commands.base import Interrupt, Terminated, raise_interrupt
 from pipeline.cli.progress import show_logs
 from pipeline.errors import DamagedError, DifferenceError, Stopped
 from pipeline.storage.preflight import require_address_space, require_utf8
@@ -75,7 +75,7 @@ def main() -> None:
 
     def work() -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, interrupted)
+            signal.signal(number, raise_interrupt)
         require_address_space()
         for word in sys.argv[1:]:
             require_utf8(word)

@@ -194,7 +194,7 @@ def accuracy_report(
         report = run_step(context, work)
         page = data / (TRAINING_SET if is_training_set(data) else MANIFEST)
         hashes = [file_hash(page), file_hash(network / CARD)]
-    context.instance.add_run_tags(context.run_id, {"top1": f"{100 * report['top1']:.1f} %"})
+    context.instance.add_run_tags(context.run.run_id, {"top1": f"{100 * report['top1']:.1f} %"})
     return Result(
         metadata=metadata.describe_report(network, data, report, out),
         check_results=[checks.evaluate_report(report)],

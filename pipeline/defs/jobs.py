@@ -29,11 +29,11 @@ from pipeline.dumps.fetch import STEM, fetch, parse_months
 
 FINISHED = (dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED)
 UNFINISHED = [status for status in dg.DagsterRunStatus if status not in FINISHED]
-SETTLED = 30.0
-"""Seconds for which a file must not have changed; a younger one may still be being copied."""
+SETTLE_SECONDS = 30.0
+"""Seconds without a change after which a file counts as completely copied."""
 RETRIES = {"dagster/max_retries": "2"}
 """Tag of a requested run, which Dagster retries if its process dies."""
-FETCHED = "month"
+MONTH_TAG = "month"
 """Tag of a run of `fetch_month`: its month or range of months."""
 
 build_positions = dg.define_asset_job(
@@ -107,7 +107,7 @@ def download(context: dg.OpExecutionContext, config: FetchForm, datasets: Datase
     """Download months of rated games from Lichess into `datasets/dumps/`, and verify them."""
     with report_user_errors():
         months = parse_months(config.month)
-        context.instance.add_run_tags(context.run_id, {FETCHED: config.month})
+        context.instance.add_run_tags(context.run_id, {MONTH_TAG: config.month})
         for month in months:
             key = f"{STEM}{month}"
             file = f"{key}.pgn.zst"
@@ -142,7 +142,7 @@ def fetched_months(
     context: dg.RunStatusSensorContext, datasets: Datasets
 ) -> Iterator[dg.RunRequest]:
     """Request positions of the months of a run, except for those that are current."""
-    for month in parse_months(context.dagster_run.tags[FETCHED]):
+    for month in parse_months(context.dagster_run.tags[MONTH_TAG]):
         key = f"{STEM}{month}"
         files = datasets.dumps().get(key, [])
         if files and is_wanted(context.instance, datasets, key, version_of(files[0])):
@@ -187,7 +187,7 @@ def new_dumps(
     requests = []
     for key, (file, *_) in datasets.dumps().items():
         version = version_of(file)
-        settled = file.stat().st_mtime <= time.time() - SETTLED
+        settled = file.stat().st_mtime <= time.time() - SETTLE_SECONDS
         if key != SAMPLE and settled and is_wanted(context.instance, datasets, key, version):
             run_key = f"{key}, {version}"
             requests.append(dg.RunRequest(run_key=run_key, partition_key=key, tags=RETRIES))

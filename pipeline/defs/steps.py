@@ -116,7 +116,7 @@ def describe_tick(tick: Tick, gained: int, seconds: float) -> dict[str, Any]:
 def find_inputs(
     context: dg.AssetExecutionContext, datasets: Datasets, names: tuple[str, ...]
 ) -> list[Path]:
-    """Return the positions to work on, those named or all.
+    """Return the folders of the named positions, or of all.
 
     Raises UserError if materialized ones are missing, or failed a blocking check.
     """
@@ -131,7 +131,7 @@ def find_input(
 ) -> Path:
     """Return the folder called `name`; for "", the folder that `find_folder` returns.
 
-    Raises UserError if it is missing, or if the latter failed a blocking check.
+    Raises UserError if it is missing. A folder without a name must have passed its blocking checks.
     """
     kind = key.to_user_string()
     if name:
@@ -180,7 +180,7 @@ def _list_materializations(
 ) -> list[tuple[str, Mapping[str, Any]]]:
     """Return the run and the metadata of each materialization, the newest first.
 
-    One that was reported by hand in the UI has no folder, and is left out.
+    Those reported by hand in the UI have no folder, and are left out.
     """
     records = instance.fetch_materializations(key, limit=1000).records
     found = [(it.run_id, it.asset_materialization) for it in records]

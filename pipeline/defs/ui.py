@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 LOCATION = "fianchetto"
 """Name of the code location."""
-PATIENCE = 40.0
+STOP_SECONDS = 40.0
 """Seconds that the daemon and the code server may take to end; a run's work has 20 to save."""
 POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; img-src data:; form-action 'none'; "
@@ -101,7 +101,7 @@ def main() -> int:
 
 def serve(listener: socket.socket) -> None:
     """Serve the UI until a signal arrives or a process dies, then stop all processes."""
-    # Private modules: Dagster has no public way to wrap its web application. Its version is pinned.
+    # Private modules, of a pinned version: Dagster has no public way to wrap its web application.
     import uvicorn
     from dagster._core.workspace.context import WorkspaceProcessContext
     from dagster._core.workspace.load_target import WorkspaceFileTarget
@@ -184,7 +184,7 @@ def running(module: str, *arguments: str) -> Iterator["subprocess.Popen[bytes]"]
                 if os.getsid(each.pid) == os.getsid(0):
                     each.terminate()
         try:
-            process.wait(PATIENCE)
+            process.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

@@ -16,6 +16,6 @@ def engine_of(name: str, workers: int = 0) -> Engine:
     kind, colon, address = name.partition(":")
     if kind != "ray" or (colon and not address.strip("/")):
         raise ConfigError(
-            f"an engine is local, ray, ray:HOST:PORT or ray://HOST:PORT, not {name!r}"
+            f"unknown engine {name!r}: use local, ray, ray:HOST:PORT or ray://HOST:PORT"
         )
     return RayEngine(name if address.startswith("//") else address, workers)

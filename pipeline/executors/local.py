@@ -27,7 +27,7 @@ from engine.progress import Stop, never
 
 LOCAL = "local"
 ATTEMPTS = 3
-"""Times that an item whose worker dies is tried in all."""
+"""Attempts at an item whose workers are killed, the first included."""
 POLL_SECONDS = 0.5
 """Interval at which a `map` that waits for a result polls `cancelled`."""
 ONE_THREAD = {
@@ -60,7 +60,7 @@ Result = tuple[int, Status, Any]
 
 
 class WorkerError(UserError):
-    """A worker that exited by itself: another try would end alike."""
+    """A worker exited by itself: another attempt would end the same way."""
 
 
 class Engine(Protocol):

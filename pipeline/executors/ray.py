@@ -67,7 +67,7 @@ class RayEngine:
     """Ray core tasks: on this machine, or on a cluster."""
 
     def __init__(self, address: str = "", workers: int = 0) -> None:
-        """Use at most `workers` cores (0: all) of a cluster, or for "" of a new Ray.
+        """Use at most `workers` cores (0: all) of the cluster, or of a new Ray if `address` is "".
 
         Raises ConfigError if Ray is not installed.
         """
@@ -111,7 +111,7 @@ class RayEngine:
                             continue
                         del stored[index], tries[index]
                         yield (index, *(outcome or ("lost", None)))
-            # not of one task: the store is full, the cluster is gone
+            # it concerns more than one task: the store is full, the cluster is gone
             except ray.exceptions.RayError as error:
                 raise IngestError(
                     f"Ray was lost ({one_line(error)}): run the same command to continue"
@@ -136,7 +136,7 @@ class RayEngine:
         return answer
 
     def _cancel(self, tasks: list[Any]) -> None:
-        """Kill what runs and wait a little for it to end."""
+        """Kill running tasks, and wait up to CANCEL_SECONDS for them to end."""
         with suppress(self._ray.exceptions.RayError, OSError, RuntimeError):
             for task in tasks:
                 self._ray.cancel(task, force=True)
@@ -160,7 +160,7 @@ class RayEngine:
                 settings["_temp_dir"] = stack.enter_context(scratch)
             stack.callback(self._ray.shutdown)
             try:
-                with _process_kept():
+                with _restore_process():
                     self._ray.init(logging_level=logging.ERROR, **settings)
             # Ray also raises a bare Exception, for example if a node starts too slowly
             except Exception as error:
@@ -190,7 +190,7 @@ class RayEngine:
 
 
 @contextmanager
-def _process_kept() -> Iterator[None]:
+def _restore_process() -> Iterator[None]:
     """Start processes with one thread each; restore environment and signal handlers afterwards.
 
     Ray replaces the handlers of SIGTERM and Ctrl-C when it starts.

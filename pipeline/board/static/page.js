@@ -79,7 +79,7 @@ const state = { version: 0 };
 export const newest = () => state.version; // work on an older position is dropped
 export const onPosition = (listener) => (state.listener = listener);
 
-// Change the game and show the position; what the server refuses changes nothing.
+// Change the game and show the position, and return true; what the server refuses changes nothing.
 export async function change(changes) {
   const mine = ++state.version;
   const { start, moves, at } = { ...game, ...changes };
@@ -89,5 +89,6 @@ export async function change(changes) {
   Object.assign(game, changes, { moves: found.moves });
   store();
   state.listener();
+  return true;
 }
 export const move = (word) => change({ moves: [...game.moves.slice(0, game.at), word], at: game.at + 1 });

@@ -35,10 +35,10 @@ function startGame(start) {
   change({ start, moves: [], at: 0, flag: "", said: "", clocks, flipped: game.color === "b" });
 }
 
-// Make a move for the side that is to move, me or the network.
-export function make(word) {
-  if (game.clocks) game.clocks[position.turn] += game.clocks.more;
-  move(word);
+// Make a move for the side that is to move, me or the network; a move that is refused adds no time.
+export async function make(word) {
+  const side = position.turn;
+  if ((await move(word)) && game.clocks) game.clocks[side] += game.clocks.more;
 }
 
 // Called after every change of the position: say whose turn it is, and let the network move.

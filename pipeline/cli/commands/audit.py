@@ -105,10 +105,6 @@ class Verify(Common):
     """Dumps that the datasets were made from; by default those in the folder `dumps` beside the
     datasets' folder."""
 
-    def __post_init__(self) -> None:
-        if not self.datasets:
-            raise ConfigError("name at least one dataset")
-
     def run(self) -> dict[str, Any]:
         """Return what was verified; raises DifferenceError with the list of differences."""
         from pipeline.storage.tables import plain_text

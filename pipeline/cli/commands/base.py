@@ -17,7 +17,7 @@ class Terminated(KeyboardInterrupt):
     """SIGTERM was received; a command ends as on Ctrl-C."""
 
 
-def interrupted(number: int, frame: object) -> None:
+def raise_interrupt(number: int, frame: object) -> None:
     """Raise an exception on SIGTERM and Ctrl-C, so that files are closed and folders removed.
 
     While torch is being imported the process exits at once: an exception in torch's C++ code there
@@ -43,7 +43,7 @@ class Interrupt:
 
     def _ask(self, number: int, frame: object) -> None:
         self.asked, Interrupt.received_signal = True, number
-        signal.signal(signal.SIGINT, interrupted)
+        signal.signal(signal.SIGINT, raise_interrupt)
 
     def __call__(self) -> bool:
         """Return whether a signal was received."""

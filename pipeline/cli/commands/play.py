@@ -20,7 +20,7 @@ from pipeline.cli.commands.base import Common
 from pipeline.errors import ConfigError
 from pipeline.samples.shipped import EMBEDDED
 
-MOST_NAMES = 103
+MAX_NAME_CHARS = 103
 """Maximum number of characters of a person's names that a GUI shows."""
 
 
@@ -96,7 +96,7 @@ def default_options(network: Path | None) -> tuple[Options, str]:
     imitated = None if network is None else read_player(network)
     if imitated is None:
         return Options(), ""
-    names = shown(" or ".join(map(repr, imitated.names)), MOST_NAMES, quote=False)
+    names = shown(" or ".join(map(repr, imitated.names)), MAX_NAME_CHARS, quote=False)
     like = f", like {names}" + (f" at {imitated.rating}" if imitated.rating else "")
     return Options(style="policy", temperature=1.0, rating=imitated.rating), like
 

@@ -95,7 +95,7 @@ class Report(Common):
     split: Literal["test", "val", "train", "latest"] = "test"
     """Split to measure on; `latest` is the newest games, which a training set holds out."""
     rule: Rule = field(default_factory=Rule)
-    """Positions that count."""
+    """Which positions of the split are measured."""
     pgn: Path | None = None
     """PGN file to measure on, instead of a dataset."""
     players: bool = True
@@ -116,8 +116,6 @@ class Report(Common):
         from pipeline.storage.stores import place
 
         checkpoints = self.checkpoint
-        if not checkpoints:
-            raise ConfigError("name the directory of a checkpoint to report on")
         positions = None if self.positions is None else place(self.positions)
         read = checkpoints if positions is None else (*checkpoints, positions)
         require_output(self.out, REPORT, read)

@@ -125,8 +125,8 @@ class StrengthOptions:
     """Options of `strength_report`."""
 
     simulations: Annotated[tuple[Positive, ...], Field(min_length=1)] = (64,)
-    """Simulations per move of the network, one row each; the supervised checkpoint plays with the
-    first number."""
+    """Simulations per move of the network: a match for each number. The supervised checkpoint plays
+    with the first."""
     games: Games = 200
     """Games against each opponent."""
 

@@ -52,7 +52,7 @@ LEADERBOARD = {
     "positions": "Positions measured.",
     "trained_on_positions": "Positions of all training so far, repetitions included.",
 }
-LONGEST_TABLE = 200
+MAX_TABLE_ROWS = 200
 """Maximum number of rows of a table; longer ones make the page slow."""
 
 
@@ -100,7 +100,7 @@ def describe_training_set(
     directory: Path, page: Mapping[str, Any], audit: Mapping[str, Any] | None, folder: Path
 ) -> Metadata:
     """Return the metadata of a training set, with its audit in `folder` if there is one."""
-    # a list, because cells of a table do not wrap
+    # a list, because table cells do not wrap
     members = "\n".join(
         "- `{name}`: games of {first_date} to {last_date}. Held out: {held_out} ({why})".format(
             **entry
@@ -169,7 +169,7 @@ def describe_report(network: Path, data: Path, report: Mapping[str, Any], folder
         "page": dg.MetadataValue.url(page),
         "accuracy": dg.MetadataValue.md(pictures.publish(chart, ".svg", "accuracy by rating")),
         "boards": dg.MetadataValue.md(pictures.table(boards)),
-        # puzzles have no results
+        # None for puzzles, which have no results
         **{name: report[name] for name in FIGURES if report[name] is not None},
         "rule": report["rule"],
         "seen_in_training": report["seen_in_training"],
@@ -219,10 +219,10 @@ def _read_row(path: Path) -> Mapping[str, Any]:
 def table(
     records: Sequence[Mapping[str, Any]], descriptions: Mapping[str, str] | None = None
 ) -> dg.TableMetadataValue:
-    """Return the first LONGEST_TABLE records as a table, with `descriptions` of its columns."""
+    """Return the first MAX_TABLE_ROWS records as a table, with `descriptions` of its columns."""
     kinds, texts = {int: "int", float: "float", bool: "bool"}, descriptions or {}
     rows = []
-    for record in records[:LONGEST_TABLE]:
+    for record in records[:MAX_TABLE_ROWS]:
         floats = {name: round(it, 6) for name, it in record.items() if isinstance(it, float)}
         rows.append(dg.TableRecord({**record, **floats}))
     columns = records[0] if records else {"nothing": ""}

@@ -114,7 +114,7 @@ def exports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     out = folder / "elsewhere" / "net.onnx"
     words = ["export", "--checkpoint", str(featured), "--out", str(out), "--json"]
     command = [sys.executable, "-c", CHILD, str(other), *words]
-    done = forked.run(command, cwd=REPOSITORY, capture_output=True, text=True)
+    done = forked.run(command, cwd=REPOSITORY, text=True)
     assert (done.returncode, drop_slow_lines(done.stderr)) == (0, "")
     result = json.loads(done.stdout)
     assert (result["bytes"], result["positions"]) == (out.stat().st_size, 1000)

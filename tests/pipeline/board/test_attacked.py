@@ -21,7 +21,7 @@ import requests
 from engine.errors import UserError
 from pipeline.board.local_server import listen
 from pipeline.board.networks import Networks
-from pipeline.board.server import REVIEWS, serve
+from pipeline.board.server import MAX_REVIEWS, serve
 from tests import forked
 from tests.conftest import REPOSITORY
 from tests.processes import command
@@ -106,10 +106,10 @@ def serving(path: str) -> Iterator[Board]:
 
 def test_reviews_end_with_their_clients_and_ctrl_c_says_one_line(path: str) -> None:
     with serving(path) as board:
-        reviews = [board.begin_review() for _ in range(REVIEWS + 2)]
-        until(lambda: len(board.engines()) == REVIEWS)
+        reviews = [board.begin_review() for _ in range(MAX_REVIEWS + 2)]
+        until(lambda: len(board.engines()) == MAX_REVIEWS)
         assert board.post("play", network="embedded", moves=["e4"]).ok
-        assert len(board.engines()) == REVIEWS
+        assert len(board.engines()) == MAX_REVIEWS
         for review in reviews:
             review.close()
         until(lambda: not board.engines())

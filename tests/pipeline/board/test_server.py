@@ -16,7 +16,7 @@ from starlette.testclient import TestClient
 
 import model
 from pipeline.board.networks import Networks
-from pipeline.board.server import MOST_BODY, make_app
+from pipeline.board.server import MAX_BODY_BYTES, make_app
 from pipeline.samples.shipped import EMBEDDED
 from tests.pipeline.board.games import SHORT, WITHOUT
 
@@ -198,11 +198,11 @@ def test_other_pages_and_other_hosts_are_refused(client: TestClient) -> None:
 
 def test_bodies_are_limited_whether_or_not_they_say_their_length(client: TestClient) -> None:
     def chunks() -> Iterator[bytes]:
-        for _ in range(2 * MOST_BODY // 1024):
+        for _ in range(2 * MAX_BODY_BYTES // 1024):
             yield b" " * 1024
 
     kind = {"Content-Type": "application/json"}
-    for content in (b" " * (MOST_BODY + 1), chunks()):
+    for content in (b" " * (MAX_BODY_BYTES + 1), chunks()):
         assert client.post("/api/state", content=content, headers=kind).status_code == 413
 
 

@@ -5,7 +5,6 @@ import dataclasses
 import re
 import shutil
 import subprocess
-import sys
 from importlib.metadata import version
 from pathlib import Path
 
@@ -14,7 +13,6 @@ import pytest
 from engine.errors import UserError
 from pipeline.cli.commands.base import Common
 from pipeline.cli.main import COMMANDS, Command, parse
-from tests.conftest import REPOSITORY
 from tests.pipeline.cli.conftest import invoke
 
 TRAIN = ["train", "--positions", "p", "--out", "x"]
@@ -182,12 +180,3 @@ def test_bash_completes_commands_options_and_values(
         (["ingest", "--planes", "c"], "plain,compact"),
     ):
         assert wanted in complete("bash_complete", "fianchetto", *words).splitlines()
-
-
-def test_the_front_imports_nothing_heavy() -> None:
-    code = (
-        "import sys; from pipeline.cli.main import main\ntry: main()\nfinally:\n"
-        "    assert not {'numpy', 'numba', 'torch', 'pyarrow'} & set(sys.modules), sys.modules"
-    )
-    command = [sys.executable, "-c", code, "--help"]
-    assert subprocess.run(command, cwd=REPOSITORY, check=False).returncode == 0

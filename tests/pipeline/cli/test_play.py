@@ -1,14 +1,16 @@
-"""The UCI engine as a process: python-chess as the GUI, PyPI's uci-test-suite, and noise on its
-standard input."""
+"""`fianchetto uci`: python-chess as the GUI, PyPI's uci-test-suite, and noise on standard input."""
 
+import logging
+import os
 import random
 import re
 import shutil
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import NoReturn
 
 import chess
 import chess.engine
@@ -16,42 +18,56 @@ import pytest
 
 from engine.uci.options import Options, describe_options
 from pipeline.samples.shipped import EMBEDDED
-from tests import forked
 from tests.conftest import REPOSITORY
-from tests.pipeline.cli.conftest import COMMAND
-from tests.waiting import LONG
+from tests.pipeline.cli.conftest import COMMAND, invoke
+from tests.waiting import LONG, until
 
 UCI = [*COMMAND, "uci"]
 
 
-@pytest.fixture(scope="module")
-def engine() -> Iterator[chess.engine.SimpleEngine]:
-    """Start the engine that the tests of a GUI share."""
-    with opened("--evaluator", "hand-written") as engine:
-        yield engine
+@pytest.fixture
+def converse(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """Return a function that gives the engine a whole input at once and returns all its answers.
+
+    The engine runs in this process, whose exit it asks for, and may change torch's threads.
+    """
+
+    def leave(status: int) -> NoReturn:
+        raise SystemExit(status)
+
+    def converse(text: str | bytes, *words: str, status: int = 0) -> str:
+        data = text.encode() if isinstance(text, str) else text
+        code, answers, error = invoke("uci", *words, text=data)
+        assert (code, error.count("\n")) == (status, bool(status)), error
+        return answers
+
+    monkeypatch.setattr(os, "_exit", leave)
+    monkeypatch.setattr(logging.getLogger("engine.compiling"), "disabled", False)
+    monkeypatch.setattr("torch.set_num_threads", lambda _: None)
+    return converse
 
 
-def opened(*words: str) -> chess.engine.SimpleEngine:
-    """Start an engine; its kernels may have to be compiled first."""
-    return chess.engine.SimpleEngine.popen_uci([*UCI, *words], timeout=LONG, cwd=REPOSITORY)
+def test_a_game_analyses_and_pondering_as_a_gui_does_them() -> None:
+    words = [*UCI, "--evaluator", "hand-written"]
+    # its kernels may have to be compiled first
+    with chess.engine.SimpleEngine.popen_uci(words, timeout=LONG, cwd=REPOSITORY) as engine:
+        play_a_game(engine)
+        analyse_and_ponder(engine)
+        pid = engine.transport.get_pid()
+        assert pid is not None
+        os.kill(pid, signal.SIGTERM)
+        until(lambda: engine.transport.get_returncode() is not None)
+        assert engine.transport.get_returncode() == -signal.SIGTERM, "it ends at once"
 
 
-def converse(text: str | bytes, *words: str) -> subprocess.CompletedProcess[Any]:
-    """Give the engine a whole input at once and take all that it answers."""
-    data = text.encode() if isinstance(text, str) else text
-    options: dict[str, Any] = {"capture_output": True, "cwd": REPOSITORY, "timeout": LONG}
-    done = forked.run([*UCI, *words], input=data, **options)
-    done.stdout = done.stdout.decode()
-    return done
-
-
-def test_a_game_analyses_and_pondering_as_a_gui_does_them(
-    engine: chess.engine.SimpleEngine,
-) -> None:
+def play_a_game(engine: chess.engine.SimpleEngine) -> None:
     board = chess.Board()
     while not board.is_game_over(claim_draw=True) and board.ply() < 40:
         board.push(engine.play(board, chess.engine.Limit(time=0.01)).move or chess.Move.null())
     assert board.ply() > 20
+
+
+def analyse_and_ponder(engine: chess.engine.SimpleEngine) -> None:
     engine.configure({"UCI_ShowWDL": True})
     board = chess.Board("r1bqkbnr/pppp1ppp/2n5/4p3/2B1P3/5Q2/PPPP1PPP/RNB1K1NR w KQkq - 0 4")
     infos = engine.analyse(board, chess.engine.Limit(nodes=200), multipv=3)
@@ -80,19 +96,19 @@ def test_a_game_analyses_and_pondering_as_a_gui_does_them(
 GO = "ucinewgame\nposition startpos\ngo nodes 20\n"
 
 
-def test_a_checkpoint_option_changes_the_player_unless_it_is_none(tmp_path: Path) -> None:
+def test_a_checkpoint_option_changes_the_player_unless_it_is_none(
+    tmp_path: Path, converse: Callable[..., str]
+) -> None:
     load = "setoption name Checkpoint value {}\n"
     words = f"{GO}{load.format(tmp_path)}isready\n{GO}{load.format(EMBEDDED)}isready\n{GO}"
-    done = converse(words, "--evaluator", "uniform")
-    assert (done.returncode, done.stderr) == (0, b"")
-    assert "info string plays by the uniform evaluator" in done.stdout
-    assert str(tmp_path) in done.stdout, "what cannot be loaded is named"
-    uniform, still, network = read_scores(done.stdout)
+    answers = converse(words, "--evaluator", "uniform")
+    assert "info string plays by the uniform evaluator" in answers
+    assert str(tmp_path) in answers, "what cannot be loaded is named"
+    uniform, still, network = read_scores(answers)
     assert uniform == still != network
-    assert read_scores(converse(GO, "--checkpoint", str(EMBEDDED)).stdout) == [network]
-    refused = converse("uci\nisready\n", "--checkpoint", str(tmp_path))
-    assert (refused.returncode, refused.stderr.count(b"\n")) == (2, 1)
-    assert "plays by" not in refused.stdout, "what is not there is not announced"
+    assert read_scores(converse(GO, "--checkpoint", str(EMBEDDED))) == [network]
+    refused = converse("uci\nisready\n", "--checkpoint", str(tmp_path), status=2)
+    assert "plays by" not in refused, "what is not there is not announced"
 
 
 def read_scores(text: str) -> list[str]:
@@ -102,30 +118,32 @@ def read_scores(text: str) -> list[str]:
 
 def test_damaged_weights_end_the_engine_while_its_input_is_open(tmp_path: Path) -> None:
     shutil.copytree(EMBEDDED, tmp_path / "net")
-    for weights in (tmp_path / "net").glob("weights*"):
-        weights.write_bytes(b"damaged")
-    words = [*COMMAND, "--checkpoint", str(tmp_path / "net")]
-    with subprocess.Popen(
-        words, cwd=REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as engine:
+    for name in ("model.onnx", *(path.name for path in EMBEDDED.glob("weights*"))):
+        (tmp_path / "net" / name).write_bytes(b"damaged")
+    words = [*UCI, "--checkpoint", str(tmp_path / "net")]
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with subprocess.Popen(words, cwd=REPOSITORY, **pipes) as engine:
         assert engine.stdin is not None
+        assert engine.stderr is not None
         engine.stdin.write(b"uci\nisready\n")
         engine.stdin.flush()
         assert engine.wait(LONG) == 2
+        (line,) = engine.stderr.read().decode().splitlines()
+        assert str(tmp_path / "net") in line
 
 
-def test_the_end_of_the_input_waits_for_answers_and_quit_stops_a_search_without_an_end() -> None:
-    done = converse("uci\nposition startpos\ngo nodes 800\n", "--evaluator", "hand-written")
-    lines = done.stdout.splitlines()
-    assert (done.returncode, done.stderr) == (0, b"")
+def test_the_end_of_the_input_waits_for_answers_and_quit_stops_a_search_without_an_end(
+    converse: Callable[..., str],
+) -> None:
+    answers = converse("uci\nposition startpos\ngo nodes 800\n", "--evaluator", "hand-written")
+    lines = answers.splitlines()
     assert " nodes 800 " in lines[-2]
     assert lines[-1].startswith("bestmove ")
-    done = converse("position startpos\ngo infinite\nquit\n", "--evaluator", "hand-written")
-    assert done.returncode == 0
-    assert done.stdout.splitlines()[-1].startswith("bestmove ")
+    answers = converse("position startpos\ngo infinite\nquit\n", "--evaluator", "hand-written")
+    assert answers.splitlines()[-1].startswith("bestmove ")
 
 
-def test_noise_is_survived_and_answered_in_the_protocol_only() -> None:
+def test_noise_is_survived_and_answered_in_the_protocol_only(converse: Callable[..., str]) -> None:
     lots = random.Random(5)
     noise = [
         lots.randbytes(lots.randrange(1, 400)).replace(b"\n", b" ").replace(b"quit", b"")
@@ -140,12 +158,11 @@ def test_noise_is_survived_and_answered_in_the_protocol_only() -> None:
     ]
     last = [b"stop", b"position startpos", b"go nodes 3", b"isready", b"stop", b""]
     lines = [b"isready", *noise, *halves.encode().split(b"|"), *long, *last]
-    done = converse(b"\r\n".join(lines), "--evaluator", "uniform")
-    assert (done.returncode, done.stderr) == (0, b"")
+    answers = converse(b"\r\n".join(lines), "--evaluator", "uniform")
     known = ("info ", "bestmove ", "readyok", "id ", "option ", "uciok", "\nNodes")
-    assert not [line for line in done.stdout.splitlines() if line and not line.startswith(known)]
-    assert done.stdout.count("readyok") >= 2
-    assert done.stdout.isascii()
+    assert not [line for line in answers.splitlines() if line and not line.startswith(known)]
+    assert answers.count("readyok") >= 2
+    assert answers.isascii()
 
 
 def test_uci_test_suite_passes(tmp_path: Path) -> None:

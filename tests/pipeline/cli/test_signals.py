@@ -4,94 +4,92 @@ status."""
 import json
 import os
 import signal
-import subprocess
 import sys
+import tempfile
+from contextlib import nullcontext
+from importlib import import_module
+from importlib.machinery import ModuleSpec
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Any, NoReturn
 
 import pytest
 
-from tests import forked
-from tests.conftest import REPOSITORY
-from tests.pipeline.cli.conftest import COMMAND, SAMPLE, SMALLEST
-from tests.waiting import LONG, until
+from engine.progress import Tick
+from pipeline.cli.commands.base import Interrupt, raise_interrupt
+from tests.pipeline.cli.conftest import SMALLEST, invoke
+from tests.pipeline.datasets import dump as random_dump
+from tests.waiting import drop_slow_lines
+
+
+def raise_at_first_call(
+    monkeypatch: pytest.MonkeyPatch, module: str, name: str, number: signal.Signals
+) -> None:
+    """Have a function of a module send this process a signal before it does its work."""
+    real = getattr(import_module(module), name)
+
+    def raising(*arguments: Any, **options: Any) -> Any:
+        monkeypatch.setattr(f"{module}.{name}", real)
+        signal.raise_signal(number)
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(f"{module}.{name}", raising)
 
 
 def test_ctrl_c_while_training_saves_and_is_the_exit_status(
-    journey: dict[str, Any], tmp_path: Path
+    journey: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    positions = str(journey["folder"] / "positions")
-    words = ["train", "--positions", positions, "--out", str(tmp_path), "--minutes", "10"]
-    words += [*SMALLEST, "--batch-size", "16"]
-    run = forked.Popen([*COMMAND, *words], stderr=subprocess.PIPE, text=True)
-    journal = tmp_path / "metrics.jsonl"
-    until(lambda: journal.exists() and journal.read_text().count("\n") > 0)
-    run.send_signal(signal.SIGINT)
-    _, error = run.communicate(timeout=LONG)
-    assert run.returncode == 128 + signal.SIGINT
-    assert "Traceback" not in error
-    assert "run the same command to continue" in error
+    def show(tick: Tick) -> None:
+        if tick.done and not Interrupt.received_signal:
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr("pipeline.cli.commands.training.bar", lambda _: nullcontext(show))
+    words = ["--positions", str(journey["folder"] / "positions"), "--out", str(tmp_path)]
+    code, _, error = invoke("train", *words, *SMALLEST, "--minutes", "10", "--batch-size", "16")
+    assert code == 128 + signal.SIGINT
+    (line,) = drop_slow_lines(error).splitlines()
+    assert line.endswith("saved; run the same command to continue")
     card = json.loads((tmp_path / "checkpoint.json").read_text())
     assert card["step"] > 0
     assert not card["finished"]
 
 
-REPORT = ["report", "--checkpoint", "{net}", "--pgn", str(SAMPLE)]
-INGEST = ["ingest", str(SAMPLE), "--out", "positions", "--workers", "2"]
-INTERRUPTED = {
-    "report": (REPORT, "pipeline.evaluation.report:measure_rows"),
-    "ingest": (INGEST, "pipeline.ingest.job:part_name"),
-    "uci": (["uci", "--evaluator", "uniform"], "engine.uci.commands:parse_position"),
-}
-"""Commands, and a function that each calls in the middle of its work."""
-
-
-@pytest.mark.parametrize(
-    ("command", "number"),
-    [("report", signal.SIGTERM), ("ingest", signal.SIGINT), ("uci", signal.SIGTERM)],
-)
-def test_a_signal_ends_any_command_with_one_line(
-    command: str, number: int, journey: dict[str, Any], tmp_path: Path
+def test_ctrl_c_ends_an_ingest_that_can_be_continued(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the terminal's whole group: no traceback, of its workers neither, and nothing left."""
-    words, function = INTERRUPTED[command]
-    words = [word.format(net=journey["folder"] / "net") for word in words]
-    held = ["-m", "tests.pipeline.held_command", str(tmp_path / "held"), function]
-    run = forked.Popen(
-        [sys.executable, *held, *words],
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(REPOSITORY), "TMPDIR": str(tmp_path)},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    assert run.stdin is not None
-    if command == "uci":
-        run.stdin.write("position startpos\n")
-        run.stdin.flush()
-    until(lambda: (tmp_path / "held").exists() or run.poll() is not None)
-    os.killpg(run.pid, number)
-    _, error = run.communicate(timeout=LONG)
-    assert "Traceback" not in error, error
-    by_default = command == "uci" and number == signal.SIGTERM
-    assert run.returncode == (-number if by_default else 128 + number), error
-    assert not list(tmp_path.glob("fianchetto-report-*")), "temporary folders go"
+    raise_at_first_call(monkeypatch, "pipeline.ingest.job", "part_name", signal.SIGINT)
+    words = ["--out", str(tmp_path / "positions"), "--workers", "1"]
+    code, _, error = invoke("ingest", str(random_dump(tmp_path / "games.pgn", 4)), *words)
+    assert (code, error.count("\n")) == (128 + signal.SIGINT, 1), error
+    assert "run the same command to continue" in error
+    assert not (tmp_path / "positions" / "manifest.json").exists()
 
 
-def test_a_signal_while_torch_is_imported_ends_at_once() -> None:
-    """Its C++ code would answer an exception by an abort; a module stands for it here."""
-    code = (
-        "import importlib.machinery as m, os, signal, sys, time, types\n"
-        "from pipeline.cli.commands.base import interrupted\n"
-        "torch = sys.modules['torch'] = types.ModuleType('torch')\n"
-        "torch.__spec__ = m.ModuleSpec('torch', None)\n"
-        "torch.__spec__._initializing = True\n"
-        "signal.signal(signal.SIGTERM, interrupted)\n"
-        "os.kill(os.getpid(), signal.SIGTERM)\n"
-        "time.sleep(10)\n"
-    )
-    done = forked.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True)
-    assert done.returncode == 128 + signal.SIGTERM
-    assert done.stderr == b"fianchetto: interrupted\n"
+def test_sigterm_ends_a_report_and_its_temporary_folder(
+    journey: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    raise_at_first_call(monkeypatch, "pipeline.evaluation.report", "measure_rows", signal.SIGTERM)
+    pgn = str(random_dump(tmp_path / "games.pgn", 4))
+    code, _, error = invoke("report", "--checkpoint", str(journey["folder"] / "net"), "--pgn", pgn)
+    assert (code, error) == (128 + signal.SIGTERM, "fianchetto: interrupted\n")
+    assert not list(tmp_path.glob("fianchetto-report-*"))
+
+
+def test_a_signal_while_torch_is_imported_ends_at_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its C++ code would answer an exception by an abort."""
+
+    def leave(status: int) -> NoReturn:
+        raise SystemExit(status)
+
+    torch = ModuleType("torch")
+    torch.__spec__ = ModuleSpec("torch", None)
+    monkeypatch.setattr(torch.__spec__, "_initializing", True, raising=False)
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    monkeypatch.setattr(os, "_exit", leave)
+    with pytest.raises(SystemExit) as ended:
+        raise_interrupt(signal.SIGTERM, None)
+    assert ended.value.code == 128 + signal.SIGTERM
+    assert capsys.readouterr().err == "fianchetto: interrupted\n"

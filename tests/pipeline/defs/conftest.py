@@ -29,6 +29,7 @@ from pipeline.defs.assets import (
 from pipeline.defs.resources import Datasets
 
 ROOT = Path(__file__).parents[3]
+CHARTS = ("draw_bars", "draw_reliability", "draw_training")
 CHAIN = (dump, positions, training_set, checkpoint, accuracy_report)
 """All assets but those of self-play."""
 STEPS = {"minutes": 0.0, "train": {"steps": 12, "batch_size": 16, "threads": 1}}
@@ -156,10 +157,18 @@ def run_here(
     return work(**{name: value for name, value in offered.items() if name in parameters})
 
 
+def work_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Do the work of assets and checks in this process, and draw no charts of reports."""
+    monkeypatch.setattr(child, "run_child", run_here)
+    for name in CHARTS:
+        monkeypatch.setattr(f"pipeline.evaluation.charts.{name}", lambda *_: "")
+
+
 @pytest.fixture
 def without_children(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the work of assets and checks done here: test_child is about the child."""
-    monkeypatch.setattr(child, "run_child", run_here)
+    """Work in this process, and draw no histograms either; `made` has one."""
+    work_here(monkeypatch)
+    monkeypatch.setattr("pipeline.defs.pages.pictures.histogram", lambda *_: b"")
 
 
 @dataclass(frozen=True)
@@ -188,7 +197,7 @@ class Made:
 def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
     with pytest.MonkeyPatch.context() as monkeypatch:
         datasets = prepared(tmp_path_factory.mktemp("made"), monkeypatch)
-        monkeypatch.setattr(child, "run_child", run_here)
+        work_here(monkeypatch)
         monkeypatch.setattr(run, "load", definitions)
         monkeypatch.setattr(sys, "argv", ["run", "--dump", "small", "--minutes", "0.02"])
         printed: list[str] = []

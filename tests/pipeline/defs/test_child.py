@@ -44,15 +44,6 @@ def interrupt(tick: Tick) -> None:
     raise Interrupted
 
 
-def test_results_ticks_and_output_come_back(capfd: pytest.CaptureFixture[str]) -> None:
-    ticks: list[Tick] = []
-    assert run_child(partial(stand_in.count, [1, 2]), progress=ticks.append) == {"counted": [1, 2]}
-    assert ticks[-1] == Tick(3, 3, "things", {"loss": 1 / 3}, "counting")
-    written = capfd.readouterr()
-    assert "a stray print" in written.out
-    assert {"a step takes long", compiling.MESSAGE} <= set(written.err.splitlines())
-
-
 def test_a_mistake_a_bug_and_a_kill_are_told_apart(capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(UserError, match=r"^the games are no games$") as refused:
         run_child(partial(stand_in.end, "refused"))
@@ -96,8 +87,10 @@ def test_a_killed_run_worker_takes_its_child_along(tmp_path: Path, stubborn: boo
     assert (tmp_path / "saved").exists() is not stubborn
 
 
-def test_one_output_has_one_writer_and_a_stopped_child_exits_non_zero(tmp_path: Path) -> None:
-    errors = []
+def test_one_output_has_one_writer_whose_result_ticks_and_output_come_back(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    errors, ticks = [], list[Tick]()
     lock = tmp_path / "folder" / "out"
 
     def first() -> None:
@@ -115,7 +108,12 @@ def test_one_output_has_one_writer_and_a_stopped_child_exits_non_zero(tmp_path: 
     thread.join()
     assert "stopped early" in str(errors[0])
     assert STOPPED not in (0, 1, 2)
-    assert run_child(partial(stand_in.count, 1), lock=lock) == {"counted": 1}
+    work = partial(stand_in.count, [1, 2])
+    assert run_child(work, lock=lock, progress=ticks.append) == {"counted": [1, 2]}
+    assert ticks[-1] == Tick(3, 3, "things", {"loss": 1 / 3}, "counting")
+    written = capfd.readouterr()
+    assert "a stray print" in written.out
+    assert {"a step takes long", compiling.MESSAGE} <= set(written.err.splitlines())
 
 
 @pytest.mark.usefixtures("root")

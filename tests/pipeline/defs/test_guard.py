@@ -2,9 +2,6 @@
 served/test_hostile.py asks a real browser."""
 
 import asyncio
-import signal
-import socket
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +10,6 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Mount, Router
 
 from pipeline.board.local_server import Guard
-from pipeline.defs import ui
 from pipeline.defs.ui import Reports, find_refusal
 
 HOST = "127.0.0.1:3000"
@@ -158,16 +154,3 @@ def test_reports_are_read_only_and_run_no_scripts(tmp_path: Path) -> None:
     with pytest.raises(HTTPException) as refused:
         answer(post(SAME, OWN, path="/reports/a b/report.html"), served)
     assert refused.value.status_code == 405
-
-
-def test_a_port_in_use_is_said_before_anything_starts(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(signal, "signal", lambda *_: None)
-    with socket.socket() as other:
-        other.bind(("127.0.0.1", 0))
-        other.listen()
-        port = str(other.getsockname()[1])
-        monkeypatch.setattr(sys, "argv", ["ui", "--port", port])
-        assert ui.main() == 2
-    assert f"port {port}: Address already in use" in capsys.readouterr().err

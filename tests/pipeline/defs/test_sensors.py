@@ -28,7 +28,8 @@ SETTINGS = {"test_share": 0.2, "seed": 3}
 
 @pytest.fixture
 def dump(root: Path) -> Path:
-    """A dump that was written long ago."""
+    """A small dump that was written long ago."""
+    (root / "dumps" / "small.pgn").write_text(random_pgn(12))
     set_age(root / "dumps" / "small.pgn")
     return root / "dumps" / "small.pgn"
 
@@ -74,14 +75,13 @@ def test_files_are_listed_and_complete_ones_built(dump: Path, instance: dg.Dagst
 def test_a_dump_is_followed_through_its_changes(dump: Path, instance: dg.DagsterInstance) -> None:
     out = dump.parents[1] / "positions" / "small"
 
-    def build(*settings: object) -> None:
-        ops = {"positions": {"workers": 1, "ingest": it}} if (it := settings[0]) else {}
+    def build(ops: dict[str, object]) -> None:
         assert execute("build_positions", instance, ops, "small").success
 
     (request,) = asked(instance)
     assert [each.run_key for each in asked(instance)] == [request.run_key]
     assert request.tags["dagster/max_retries"] == "2"
-    build(SETTINGS)
+    build({"positions": {"workers": 1, "ingest": SETTINGS}})
     assert keys(instance) == []
     dump.write_text(dump.read_text().replace('[Result "1-0"]', '[Result "0-1"]'))  # as long
     set_age(dump, seconds=-1000.0)
@@ -90,7 +90,7 @@ def test_a_dump_is_followed_through_its_changes(dump: Path, instance: dg.Dagster
     (again,) = asked(instance)
     assert again.run_key != request.run_key, "Dagster skips a run key that it knows"
     assert again.run_config == {}, "the run uses the settings of the positions that exist"
-    build(None)
+    build({})
     manifest = json.loads((out / "manifest.json").read_text())
     assert {name: manifest["config"][name] for name in SETTINGS} == SETTINGS
     assert keys(instance) == []
@@ -98,12 +98,10 @@ def test_a_dump_is_followed_through_its_changes(dump: Path, instance: dg.Dagster
     assert keys(instance) == ["small"]
 
 
-@pytest.mark.parametrize("status", [DagsterRunStatus.STARTING, DagsterRunStatus.STARTED])
-def test_what_is_under_way_is_not_asked_for_again(
-    dump: Path, instance: dg.DagsterInstance, status: DagsterRunStatus
-) -> None:
+@pytest.mark.usefixtures("dump")
+def test_what_is_under_way_is_not_asked_for_again(instance: dg.DagsterInstance) -> None:
     tags = {"dagster/partition": "small"}
-    create_run_for_test(instance, job_name="another", tags=tags, status=status)
+    create_run_for_test(instance, job_name="x", tags=tags, status=DagsterRunStatus.STARTING)
     assert keys(instance) == []
 
 
@@ -135,7 +133,7 @@ def fetched(instance: dg.DagsterInstance, month: str) -> dg.ExecuteInProcessResu
 
 
 def requested(instance: dg.DagsterInstance, result: dg.ExecuteInProcessResult) -> list[str | None]:
-    """Give the partitions whose positions the sensor requests after a run."""
+    """Return the partitions whose positions the sensor requests after a run."""
     run = instance.get_run_by_id(result.run_id)
     (end,) = [event for event in result.all_events if event.event_type_value == "PIPELINE_SUCCESS"]
     context = dg.build_run_status_sensor_context(

@@ -49,11 +49,11 @@ def pid(_: int) -> int:
 
 
 def parent(_: int) -> int:
-    """Give the process that started this worker: with Ray the agent of its node."""
+    """Return the process that started this worker: with Ray the agent of its node."""
     time.sleep(0.2)
     return os.getppid()
 
 
 def variables(names: list[str]) -> tuple[str | None, ...]:
-    """Give what variables of the environment say in a worker."""
+    """Return what variables of the environment say in a worker."""
     return tuple(map(os.environ.get, names))

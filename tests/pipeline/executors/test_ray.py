@@ -51,7 +51,7 @@ def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def undisturbed(dump: Path) -> dict[str, str]:
-    """Give the bytes that the local engine makes."""
+    """Return the bytes that the local engine makes."""
     ingest([str(dump)], dump.parent / "undisturbed", CONFIG, workers=1)
     return datasets.content(dump.parent / "undisturbed")
 
@@ -71,14 +71,14 @@ def cluster() -> Iterator[Any]:
 
 
 def title(process: psutil.Process) -> str:
-    """Give a process's command line, into which Ray writes what it does; "" once it has ended."""
+    """Return a process's command line, into which Ray writes what it does; "" once it has ended."""
     with suppress(psutil.NoSuchProcess):
         return " ".join(process.cmdline())
     return ""
 
 
 def ray_processes() -> list[psutil.Process]:
-    """Give the living processes of Ray below this one."""
+    """Return the living processes of Ray below this one."""
     return [one for one in psutil.Process().children(recursive=True) if RAY.search(title(one))]
 
 
@@ -171,7 +171,7 @@ def test_two_nodes_share_the_work_and_one_of_them_is_lost(
 
 
 def free_port() -> int:
-    """Give a port of loopback that nobody has now."""
+    """Return a port of loopback that nobody has now."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return int(found.getsockname()[1])
@@ -179,7 +179,7 @@ def free_port() -> int:
 
 @pytest.fixture
 def client_port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    """Serve a cluster's client server, which asks for a token; give its port."""
+    """Serve a cluster's client server, which asks for a token; yield its port."""
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
     monkeypatch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))

@@ -200,6 +200,6 @@ def test_another_loop_and_a_state_that_cannot_be_read_are_refused(
         (tmp_path / "state.json").write_text(text)
         with pytest.raises(FinetuneError, match=words):
             run(made, tmp_path, one)
-    with pytest.raises(UserError, match="an engine is local, ray"):
+    with pytest.raises(UserError, match="unknown engine"):
         run(made, tmp_path / "new", replace(one, engine="abacus"))
     assert not (tmp_path / "new").exists()

@@ -301,7 +301,7 @@ def test_a_mistake_leaves_nothing_behind(tmp_path: Path) -> None:
         (tmp_path, games, {}, "holds no checkpoint"),
         (tmp_path, searched(), {}, "name at least one"),
         (None, small(), {"datasets": [tmp_path]}, "games need no datasets: leave them out"),
-        (None, small(), {"engine": "dask"}, "an engine is local, ray"),
+        (None, small(), {"engine": "dask"}, "unknown engine"),
         (None, small(), {"workers": -1}, "workers must be 0 or more"),
     ]
     for checkpoint, config, options, said in cases:

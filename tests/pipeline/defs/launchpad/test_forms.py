@@ -21,7 +21,7 @@ from pipeline.defs.launchpad.options import (
     TunedOptions,
 )
 from pipeline.defs.resources import Datasets
-from tests.pipeline.defs.conftest import QUIET, definitions
+from tests.pipeline.defs.conftest import definitions
 
 ALL = (
     PositionsOptions,
@@ -37,18 +37,15 @@ ALL = (
 def validated(cls: type, values: Mapping[str, object]) -> object:
     """Pass values through Dagster as a launchpad does, defaults filled in, and return the
     dataclass."""
-    got = []
+    form = make_form(cls)
 
     @dg.op
-    def take(config: make_form(cls)) -> None:  # type: ignore[valid-type]
-        got.append(read_form(config))
+    def take(config: form) -> None:  # type: ignore[valid-type]
+        pass
 
-    @dg.job
-    def job() -> None:
-        take()
-
-    job.execute_in_process({"ops": {"take": {"config": values}}} | QUIET)
-    return got[0]
+    job = dg.GraphDefinition(name="job", node_defs=[take]).to_job()
+    resolved = dg.validate_run_config(job, {"ops": {"take": {"config": values}}})
+    return read_form(form(**resolved["ops"]["take"]["config"]))
 
 
 def test_given_values_arrive() -> None:

@@ -64,7 +64,7 @@ def go(page: "Page", server: Server, path: str, text: str) -> None:
 
 
 def newest(server: Server) -> str:
-    """Give the id of the run that was launched last, "" where there is none."""
+    """Return the id of the run that was launched last, "" where there is none."""
     query = "{ runsOrError(limit: 1) { ... on Runs { results { id } } } }"
     found = server.ask(query)["runsOrError"]["results"]
     return str(found[0]["id"]) if found else ""
@@ -141,7 +141,7 @@ def launch(
 
 
 def shown_pictures(page: "Page", row: str) -> list[int]:
-    """Give the widths of the pictures of a markdown entry, which stand on the page itself, in a
+    """Return the widths of the pictures of a markdown entry, which stand on the page itself, in a
     cell of its table."""
     entry = page.locator(f'tr:has(:text-is("{row}")) >> visible=true').last
     widths = "it => [...it.querySelectorAll('img')].map(img => img.naturalWidth)"

@@ -35,20 +35,12 @@ class Server:
         assert "errors" not in answer, answer["errors"]
         return answer["data"]
 
-    def launch(
-        self, job: str, ops: dict[str, Any], partition: str = "", assets: tuple[str, ...] = ()
-    ) -> str:
-        """Launch a job, or some assets of it, with options by step, and give the run's id."""
-        selector: dict[str, Any] = {
-            "repositoryLocationName": LOCATION,
-            "repositoryName": "__repository__",
-            "jobName": job,
-        }
-        if assets:
-            selector["assetSelection"] = [{"path": [name]} for name in assets]
+    def launch(self, job: str, ops: dict[str, Any], partition: str = "") -> str:
+        """Launch a job with options by step, and give the run's id."""
+        selector = {"repositoryLocationName": LOCATION, "repositoryName": "__repository__"}
         tags = [{"key": "dagster/partition", "value": partition}] if partition else []
         parameters = {
-            "selector": selector,
+            "selector": selector | {"jobName": job},
             "runConfigData": ops if job == "train" else {"ops": ops},
             "executionMetadata": {"tags": tags},
         }
@@ -66,12 +58,12 @@ class Server:
         assert self.status(run) == status, self.failures(run)
 
     def status(self, run: str) -> str:
-        """Give a run's status."""
+        """Return a run's status."""
         query = "query($id: ID!) { runOrError(runId: $id) { ... on Run { status } } }"
         return str(self.ask(query, id=run)["runOrError"]["status"])
 
     def failures(self, run: str) -> str:
-        """Give what the steps of a run say that have failed."""
+        """Return what the steps of a run say that have failed."""
         query = """query($id: ID!) { logsForRun(runId: $id) { ... on EventConnection { events {
             ... on ExecutionStepFailureEvent { error { message cause { message } }
                 failureMetadata { description } } } } } }"""
@@ -85,7 +77,7 @@ class Server:
         assert self.ask(query, id=run)["terminateRun"]["__typename"] == "TerminateRunSuccess"
 
     def unfolded_graph(self) -> str:
-        """Give the path of the asset graph with all groups unfolded; of what lies out of view the
+        """Return the path of the asset graph with all groups unfolded; of what lies out of view the
         page draws nothing."""
         nodes = self.ask("{ assetNodes { groupName } }")["assetNodes"]
         groups = sorted({f"global@global:{node['groupName']}" for node in nodes})
