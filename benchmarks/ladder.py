@@ -56,7 +56,8 @@ def play(out: Path, games: int, command: str) -> None:
 
 def read(out: Path) -> Results:
     """Return the players of each match, and the numbers of pairs with 0, 1/2 ... 2 points for the
-    first."""
+    first.
+    """
     summaries = [json.loads(path.read_text()) for path in sorted(out.glob("*/summary.json"))]
     return [(one["a"], one["b"], one["pairs"]) for one in summaries]
 
