@@ -111,9 +111,9 @@ def report(checkpoint: Path, **options: Any) -> dict[str, Any]:
     legal_mass value_brier` (model/metrics.py) and the interval `top1_low top1_high`, None for too
     few games. Beside them are baselines, `rule` in words, `common_rule` (the same figures by that
     rule) and `slices` (figures.slices). `top1_not_in_train` and `top1_in_train` count positions by
-    whether train has them, `rating_matrix` and `evaluated_by` are in words, and only the page shows
-    `details`. `human_search` is there with `simulations` only. `cross_entropy` is in nats; values
-    and clocks are the mover's.
+    whether train has them, `rating_matrix` is in words, and only the page shows `details`.
+    `human_search` is there with `simulations` only. `cross_entropy` is in nats; values and clocks
+    are the mover's.
     """
     return dict(reports([checkpoint], **options)["reports"][0])
 
@@ -309,7 +309,6 @@ def _describe(
         **figures,
         "common_rule": _measure_common_rule(table, rule, where.words),
         "rule": rule.describe(where.words),
-        "evaluated_by": "torch",
         "reads": list(measured.reads),
         "seen_in_training": seen,
         "published": published,

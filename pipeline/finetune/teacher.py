@@ -98,15 +98,15 @@ def choose_teacher(
     """
     rows = draw_held_out(human, POSITIONS)
     positions_NW = row_positions(rows)
-    count = len(positions_NW)
-    values = []
-    for before, player in ((0, _open(checkpoint, human, device, progress)), (count, evaluate)):
+    network, count = _open(checkpoint, human, device, progress), len(positions_NW)
 
-        def tick(done: int, before: int = before) -> None:
+    def search(player: Evaluator, before: int) -> NDArray[np.float64]:
+        def tick(done: int) -> None:
             progress(Tick(before + done, 2 * count, "positions compared"))
 
-        values.append(search_values(player, positions_NW, tick, stop))
-    return compare_values(*values, rows)
+        return search_values(player, positions_NW, tick, stop)
+
+    return compare_values(search(network, 0), search(evaluate, count), rows)
 
 
 def draw_held_out(human: Sequence[Path], count: int, seed: int = 0) -> Batch:

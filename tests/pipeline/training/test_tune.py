@@ -166,7 +166,7 @@ def test_where_searches_teach_the_value_alone_the_policy_stays(
 ) -> None:
     """Half of what the policy moves away without the seed's policy as its target, or less; stopped
     and continued, too."""
-    config = replace(CONFIG, epochs=12.0, learning_rate=0.02, teach="value", search_value_share=1.0)
+    config = replace(CONFIG, epochs=6.0, learning_rate=0.03, teach="value", search_value_share=1.0)
     options: dict[str, Any] = {"selfplay": ("two",), "most_uses": 20.0, "human_share": 0.1}
     tune(made, tmp_path / "whole", config, **options)
     tune(made, tmp_path / "stopped", config, stop_after=9, **options)
