@@ -282,7 +282,7 @@ def test_near_positions_are_one_to_four_legal_moves_off_a_game(sources: tuple[Pa
 
 
 def test_searches_near_games_are_a_dataset_without_moves_and_results(tmp_path: Path) -> None:
-    sources, count = prepare(tmp_path, games=3), 150
+    sources, count = prepare(tmp_path, games=3), 240
     assert datasets.manifest(sources[1])["positions"]["train"] < count, "several walks begin at one"
     config = searched(explorer="hand-written", source="near", count=count, width=64)
     manifest = reanalyse(sources, config, tmp_path / "out")
