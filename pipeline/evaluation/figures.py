@@ -46,11 +46,6 @@ NORMAL_95 = NormalDist().inv_cdf(0.975)
 Rows = list[dict[str, Any]]
 
 
-def top1_interval(table: pl.DataFrame) -> tuple[float, float] | None:
-    """Return the 95 % interval of top-1, by game; None for too few games."""
-    return clustered_interval(table["rank"].to_numpy() == 1, table["game"].to_numpy())
-
-
 def add_strata(table: pl.DataFrame) -> pl.DataFrame:
     """Add the columns `band` (mover's rating) and `speed` (class of time control), as numbers."""
     elo, base, increment = (table[name].to_numpy() for name in ("elo", "base", "increment"))
@@ -161,20 +156,14 @@ def headline(table: pl.DataFrame) -> dict[str, Any]:
     """Return the headline figures: the network's means, top-1's interval and the baselines."""
     from model.metrics import summary
 
-    interval, games = top1_interval(table), table["game"].n_unique()
     calibration = value_reliability(table)
-    low, high = interval or (None, None)
     columns = ("rank", "nll", "legal_mass", "brier", "wdl_brier")
     means = summary({name: table[name].to_numpy() for name in columns})
     return {
         **means,
         **({} if calibration else {"value_brier": None, "wdl_brier": None}),
-        "top1_low": low,
-        "top1_high": high,
-        "top1_interval": "95 %, by game"
-        if interval
-        else f"none: {games} games, and at least {FEWEST_GAMES} are needed",
-        "games": games,
+        **_count_hits(table),
+        "games": table["game"].n_unique(),
         "value_calibration_error": calibration_error(calibration) if calibration else None,
         **value_baselines(table),
         "hand_written_top1": float((table["classical_rank"] == 1).to_numpy().mean()),

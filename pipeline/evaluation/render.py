@@ -16,8 +16,6 @@ from pipeline.storage.job_folder import REPORT, JobFolder, Kind
 from pipeline.storage.tables import markdown, plain_text, text_table
 
 if TYPE_CHECKING:
-    from xml.etree.ElementTree import Element
-
     from jinja2 import Environment
     from markupsafe import Markup
 
@@ -173,7 +171,7 @@ def report_page(
 
 def render(template: str, **values: Any) -> bytes:
     """Render a template of the folder page/; text is escaped unless `safe` marked it."""
-    return _environment().get_template(template).render(drawings=_drawings(), **values).encode()
+    return _environment().get_template(template).render(**values).encode()
 
 
 def safe(svg: str) -> "Markup":
@@ -181,24 +179,6 @@ def safe(svg: str) -> "Markup":
     from markupsafe import Markup
 
     return Markup(svg)  # noqa: S704
-
-
-def small_board(svg: str, orientation: bool) -> "Markup":
-    """Return a board that refers to the page's shared drawings: 3 kB instead of 23."""
-    board = charts.parse_svg(svg)
-    for part in list(board):
-        part.attrib.pop("{http://www.w3.org/1999/xlink}href", None)  # repeats `href`
-        if _is_shared(part):
-            board.remove(part)
-    board.insert(1, board.makeelement("use", {"href": f"#board-{int(orientation)}"}))
-    return safe(charts.write_svg(board))
-
-
-def _is_shared(part: "Element") -> bool:
-    """Return whether all boards have a part: drawings of pieces, the frame, a plain square."""
-    kind, words = part.tag.rpartition("}")[2], part.get("class", "").split()
-    frame = part.get("x") == "7.5" or part.get("fill") == "#e5e5e5"
-    return kind == "defs" or frame or (words[:1] == ["square"] and len(words) == 3)
 
 
 def _page(name: str, report: Row) -> dict[str, Any]:
@@ -215,7 +195,6 @@ def _page(name: str, report: Row) -> dict[str, Any]:
         "name": name,
         "report": report,
         "by_rating": safe(charts.draw_accuracy(report)),
-        "training": safe(charts.draw_training(more["training"])) if more["training"] else "",
         "policy": safe(policy),
         "value": safe(value),
         "charts": [
@@ -230,7 +209,7 @@ def _page(name: str, report: Row) -> dict[str, Any]:
 
 def _board(row: Row) -> dict[str, Any]:
     """Return what the template shows of one board."""
-    drawing = small_board(charts.board_svg(row), row["fen"].split()[1] == "w")
+    drawing = safe(charts.board_svg(row))
     return {"svg": drawing, "caption": charts.caption(row), "row": {**UNKNOWN, **row}}
 
 
@@ -244,17 +223,3 @@ def _environment() -> "Environment":
         undefined=StrictUndefined,
         trim_blocks=True,
     )
-
-
-@cache
-def _drawings() -> "Markup":
-    """Return the pieces and empty boards that all boards of a page share."""
-    import chess.svg
-
-    boards = []
-    for orientation in (chess.BLACK, chess.WHITE):
-        empty = charts.parse_svg(chess.svg.board(None, orientation=orientation))
-        group = empty.makeelement("g", {"id": f"board-{int(orientation)}"})
-        group.extend(part for part in empty if part.tag.rpartition("}")[2] not in ("desc", "defs"))
-        boards.append(charts.write_svg(group))
-    return safe("".join([*chess.svg.PIECES.values(), *boards]))

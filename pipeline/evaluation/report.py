@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from pipeline.evaluation.rating_matrix import BandSample
 
 
-CURVES = ("positions", "top1", "validation_top1")
-"""Columns of a run's metrics that the page draws over the first."""
 PUBLISHED = ("Maia-2", 0.533)
 """A published top-1 on human games, measured on its authors' games (docs/benchmarks.md)."""
 
@@ -111,9 +109,9 @@ def report(checkpoint: Path, **options: Any) -> dict[str, Any]:
     legal_mass value_brier` (model/metrics.py) and the interval `top1_low top1_high`, None for too
     few games. Beside them are baselines, `rule` in words, `common_rule` (the same figures by that
     rule) and `slices` (figures.slices). `top1_not_in_train` and `top1_in_train` count positions by
-    whether train has them, `rating_matrix` and `evaluated_by` are in words, and only the page shows
-    `details`. `human_search` is there with `simulations` only. `cross_entropy` is in nats; values
-    and clocks are the mover's.
+    whether train has them, `rating_matrix` is in words, and only the page shows `details`.
+    `human_search` is there with `simulations` only. `cross_entropy` is in nats; values and clocks
+    are the mover's.
     """
     return dict(reports([checkpoint], **options)["reports"][0])
 
@@ -159,10 +157,7 @@ def reports(
         in_train = None
         if where.train:
             in_train = find_keys(first["key"].to_numpy(), where.train, progress)
-        found = [
-            _describe(path, where, one, simulations, in_train)
-            for path, one in zip(checkpoints, measured, strict=True)
-        ]
+        found = [_describe(where, one, simulations, in_train) for one in measured]
     names = _names(checkpoints)
     differences = [
         {"name": name, "against": names[0], **paired_difference(first, other.table)}
@@ -282,14 +277,12 @@ def _measure(
 
 
 def _describe(
-    checkpoint: Path,
     where: _Where,
     measured: _Measured,
     simulations: int,
     in_train: "NDArray[np.bool_] | None",
 ) -> dict[str, Any]:
     """Return one checkpoint's report."""
-    from model.training.metrics_log import read_metrics
     from pipeline.evaluation.figures import (
         IN_TRAIN,
         describe_accuracy,
@@ -309,7 +302,6 @@ def _describe(
         **figures,
         "common_rule": _measure_common_rule(table, rule, where.words),
         "rule": rule.describe(where.words),
-        "evaluated_by": "torch",
         "reads": list(measured.reads),
         "seen_in_training": seen,
         "published": published,
@@ -321,9 +313,6 @@ def _describe(
         "details": {
             **page_details(table),
             "boards": add_game_tags(measured.boards.rows(), where.dataset.parts[0], where.dumps),
-            "training": [
-                {name: entry.get(name) for name in CURVES} for entry in read_metrics(checkpoint)
-            ],
         },
     }
     if in_train is not None:

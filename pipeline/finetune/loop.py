@@ -38,13 +38,7 @@ from pipeline.finetune.state import (
     refresh,
     table,
 )
-from pipeline.finetune.teacher import (
-    apply,
-    choose_teacher,
-    latest_teacher,
-    read_teacher,
-    teach_by_hand,
-)
+from pipeline.finetune.teacher import apply, choose_teacher, teach_by_hand
 from pipeline.selfplay.draw import identify_datasets
 from pipeline.selfplay.worker import ONNX
 from pipeline.storage.job_folder import FINETUNING, JobFolder, flat
@@ -181,22 +175,21 @@ class _Loop:
             return teach_by_hand(self.config, self._count_rows())
         if not number or teach != "auto" or self.config.sources.keys() == {"games"}:
             return self.config
-        best = self.state.best_before(number)
-        folder, checkpoint = folder_of(self.out, best), checkpoint_of(self.out, best)
-        teacher = read_teacher(folder)
-        if teacher is None:
+        best = self.state.generations[self.state.best_before(number)]
+        if best.teacher is None:
+            checkpoint = checkpoint_of(self.out, best.number)
             self.mark = time.monotonic()
             with self._counted():
-                teacher = choose_teacher(
+                best.teacher = choose_teacher(
                     checkpoint,
                     self.human,
-                    folder,
                     device=explore.device,
                     progress=self._ticks(number, "teacher"),
                     stop=self._halted,
                 )
-            LOG.info("%s: %s", checkpoint, teacher.text)
-        return apply(teacher, self.config, self._count_rows())
+            publish_state(self.out, self.state)
+            LOG.info("%s: %s", checkpoint, best.teacher.text)
+        return apply(best.teacher, self.config, self._count_rows())
 
     def _count_rows(self) -> int:
         """Return the number of human rows; an engine's analyses are none."""
@@ -278,7 +271,7 @@ class _Loop:
 
     def _result(self, why: str) -> dict[str, Any]:
         """Return the best network's figures, a row per generation, and a text for the terminal."""
-        state, teacher = self.state, latest_teacher(self.out)
+        state, teacher = self.state, self.state.teacher
         rows, lineage = [one.row() for one in state.decided], state.lineage()
         decision = [] if teacher is None else [textwrap.indent(teacher.text, "    "), ""]
         best = f"best: generation {state.best}, in {self.out / BEST} ({why})"

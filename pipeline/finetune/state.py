@@ -1,7 +1,7 @@
 """The loop's progress, and the files that are made from it whenever a stage is done.
 
 state.json        {format_version, seconds, generations: [{number, stages: {explore, train, arena,
-                  eval}, seconds: {stage: ...}, verdict: {promoted, undone, reason}}, ...]}
+                  eval}, seconds: {stage: ...}, verdict: {promoted, undone, reason}, teacher}, ...]}
 best/             the best network so far: an ordinary checkpoint, whose card has its lineage
 generations.csv   one row per generation
 
@@ -37,6 +37,8 @@ STAGES = ("explore", "train", "arena", "eval")
 NOTHING_PROMOTED = (
     "Nothing was promoted: the best network is the supervised one, so they did not play each other."
 )
+SIMULATIONS = 64
+"""Simulations by which teachers are compared: 1,024 of the hand-written player err hardly less."""
 GAMES = (
     "games", "positions", "decisive_share", "mean_plies", "resignations", "played_on",
     "false_resignations",
@@ -59,6 +61,43 @@ class Verdict(Schema):
     reason: Text
 
 
+class Teacher(Schema):
+    """The errors of both searches of held-out positions, and the interval of their difference."""
+
+    truth: Literal["evaluations", "results"]
+    positions: Count
+    games: Count
+    network: Number
+    """Mean squared error of the expected score after the network's search."""
+    hand_written: Number
+    """The same after the hand-written player's."""
+    low: float | None
+    """Lower end of the 95 % interval of their difference; None with too few games."""
+    high: float | None
+
+    @property
+    def teaches(self) -> bool:
+        """Return whether the hand-written player errs less, beyond chance."""
+        return self.high is not None and self.high < 0.0
+
+    @property
+    def text(self) -> str:
+        """Return the decision and its reason in two sentences."""
+        interval = "too few games for an interval"
+        if self.low is not None:
+            interval = f"{self.low:+.4f} to {self.high:+.4f}"
+        done = "No search teaches: the loop trains on human rows alone"
+        if self.teaches:
+            done = "The hand-written player teaches the value"
+        truth = "the datasets' evaluations" if self.truth == "evaluations" else "the games' results"
+        return (
+            f"{done}. On {self.positions:,} held-out positions of {self.games:,} games, after "
+            f"{SIMULATIONS} simulations,\nits squared error of the expected score is "
+            f"{self.hand_written:.4f}, the network's {self.network:.4f} (difference\n"
+            f"{self.hand_written - self.network:+.4f}, {interval}), by {truth}."
+        )
+
+
 class Generation(Schema):
     """A generation, with the figures of each stage that is done."""
 
@@ -66,6 +105,8 @@ class Generation(Schema):
     stages: dict[str, dict[str, Any]]
     seconds: dict[str, Number]
     verdict: Verdict | None = None
+    teacher: Teacher | None = None
+    """The comparison of this generation's network with the hand-written player, if one was made."""
 
     @property
     def word(self) -> str:
@@ -131,6 +172,11 @@ class State(Schema):
         return max(
             (one.number for one in self.decided[:number] if one.word == "promoted"), default=0
         )
+
+    @property
+    def teacher(self) -> Teacher | None:
+        """Return the last comparison of teachers, None if the user chose one."""
+        return next((one.teacher for one in self.generations[::-1] if one.teacher), None)
 
     def figures(self, number: int, stage: str) -> dict[str, Any]:
         """Return the figures of a stage, {} if it is not done."""

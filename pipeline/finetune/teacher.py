@@ -18,9 +18,9 @@ Axes: N positions, R rows, W words of a position.
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,19 +30,17 @@ from engine.board.rules import FIFTY_MOVES, insufficient
 from engine.cores import cores
 from engine.evaluation.evaluator import Evaluator
 from engine.evaluation.handwritten import evaluate
-from engine.json_files import check, read_json
 from engine.progress import Progress, Stop, Tick, never, silent
 from engine.search import Search, SearchConfig
 from engine.selfplay.generate import read_search
 from pipeline.dataset.batches import Batches
 from pipeline.dataset.dataset import Dataset
 from pipeline.dataset.files.columns import BATCH_SENTINELS
-from pipeline.dataset.files.manifest import Count, Number, Schema
-from pipeline.dataset.files.shards import Batch, publish_json
+from pipeline.dataset.files.shards import Batch
 from pipeline.dataset.files.stored_planes import row_positions
 from pipeline.errors import ConfigError, Stopped
 from pipeline.finetune.config import SMALLEST_SHARE, FinetuneConfig
-from pipeline.finetune.state import GENERATIONS, FinetuneError
+from pipeline.finetune.state import SIMULATIONS, Teacher
 from pipeline.selfplay.draw import FIRST_PLY, rank_equals
 from pipeline.training.export import export_once
 
@@ -54,8 +52,6 @@ OVERSAMPLE = 5
 """Rows that are drawn for each position, so that they come from many games."""
 SIDE_BY_SIDE = 64
 """Trees that are searched together."""
-SIMULATIONS = 64
-"""Simulations of a position: 1,024 of the hand-written player err hardly less."""
 EVALUATED = 0.95
 """Share of the positions from which on the datasets' evaluations are the truth, in place of
 results."""
@@ -85,108 +81,39 @@ HUMAN_POSITIONS_PER_ROW = 2 / 3
 """Maximum number of human positions that it searches by default, per human row: some repeat, some
 are too early."""
 
-TEACHER = "teacher.json"
-FORMAT_VERSION: Literal[2] = 2
 COLUMNS = ("planes", "castling", "ep_file", "halfmove", "ply", "plies", "game", "eval", "result")
-
-
-class Teacher(Schema):
-    """teacher.json: the errors of both searches, and the interval of their difference."""
-
-    format_version: Literal[2]
-    truth: Literal["evaluations", "results"]
-    positions: Count
-    games: Count
-    network: Number
-    """Mean squared error of the expected score after the network's search."""
-    hand_written: Number
-    """The same after the hand-written player's."""
-    low: float | None
-    """Lower end of the 95 % interval of their difference; None with too few games."""
-    high: float | None
-
-    @property
-    def teaches(self) -> bool:
-        """Return whether the hand-written player errs less, beyond chance."""
-        return self.high is not None and self.high < 0.0
-
-    @property
-    def text(self) -> str:
-        """Return the decision and its reason in two sentences."""
-        interval = "too few games for an interval"
-        if self.low is not None:
-            interval = f"{self.low:+.4f} to {self.high:+.4f}"
-        done = "No search teaches: the loop trains on human rows alone"
-        if self.teaches:
-            done = "The hand-written player teaches the value"
-        truth = "the datasets' evaluations" if self.truth == "evaluations" else "the games' results"
-        return (
-            f"{done}. On {self.positions:,} held-out positions of {self.games:,} games, after "
-            f"{SIMULATIONS} simulations,\nits squared error of the expected score is "
-            f"{self.hand_written:.4f}, the network's {self.network:.4f} (difference\n"
-            f"{self.hand_written - self.network:+.4f}, {interval}), by {truth}."
-        )
 
 
 def choose_teacher(
     checkpoint: Path,
     human: Sequence[Path],
-    out: Path,
     *,
     device: str = "auto",
     progress: Progress = silent,
     stop: Stop = never,
 ) -> Teacher:
-    """Compare both searches of held-out positions, and write teacher.json into `out`.
+    """Compare both searches of held-out positions.
 
     Raises ConfigError without held-out positions, and Stopped.
     """
-    held = draw_held_out(human, POSITIONS)
-    network = _open(checkpoint, human, device, progress)
-    count = len(held.games)
+    rows = draw_held_out(human, POSITIONS)
+    positions_NW = row_positions(rows)
+    network, count = _open(checkpoint, human, device, progress), len(positions_NW)
 
-    def search(evaluator: Evaluator, before: int) -> NDArray[np.float64]:
+    def search(player: Evaluator, before: int) -> NDArray[np.float64]:
         def tick(done: int) -> None:
             progress(Tick(before + done, 2 * count, "positions compared"))
 
-        return search_values(evaluator, held.positions, tick, stop)
+        return search_values(player, positions_NW, tick, stop)
 
-    teacher = compare_values(search(network, 0), search(evaluate, count), held)
-    publish_json(out, TEACHER, teacher.model_dump())
-    return teacher
+    return compare_values(search(network, 0), search(evaluate, count), rows)
 
 
-def read_teacher(out: Path) -> Teacher | None:
-    """Read teacher.json, None if there is none; raises FinetuneError for an invalid file."""
-    path = out / TEACHER
-    if not path.exists():
-        return None
-    found = read_json(path, FinetuneError)
-    check(path, found, Teacher, FinetuneError, hint=": delete it to compare the players again")
-    return Teacher.model_validate(found)
+def draw_held_out(human: Sequence[Path], count: int, seed: int = 0) -> Batch:
+    """Draw rows of the validation splits, or else of the test splits, in random order.
 
-
-def latest_teacher(loop: Path) -> Teacher | None:
-    """Read a loop's last comparison, None if there is none; raises FinetuneError."""
-    found = sorted((loop / GENERATIONS).glob(f"*/{TEACHER}"))
-    return read_teacher(found[-1].parent) if found else None
-
-
-@dataclass(frozen=True, slots=True)
-class HeldOut:
-    """Positions that no training saw, in random order."""
-
-    positions: NDArray[np.uint64]  # [N, W]
-    games: NDArray[np.uint64]  # [N] dataset << 32 | game
-    evals: NDArray[np.int16]  # [N] centipawns for the mover, -32768 if unknown
-    results: NDArray[np.int8]  # [N] the game's result for the mover
-
-
-def draw_held_out(human: Sequence[Path], count: int, seed: int = 0) -> HeldOut:
-    """Draw positions of the validation splits, or else of the test splits.
-
-    Positions belong to games, have at least two legal moves, and occur from half-move FIRST_PLY on.
-    Raises ConfigError where no dataset has any.
+    Rows belong to games (`game` is dataset << 32 | game), have at least two legal moves, and occur
+    from half-move FIRST_PLY on. Raises ConfigError where no dataset has any.
     """
     parts = list[Batch]()
     for number, folder in enumerate(human):
@@ -202,8 +129,7 @@ def draw_held_out(human: Sequence[Path], count: int, seed: int = 0) -> HeldOut:
     rank_R = np.empty(len(order_R), dtype=np.int64)
     rank_R[by_game_R] = rank_equals(rows["game"][by_game_R])
     chosen_N = order_R[rank_R[order_R] < PER_GAME][:count]
-    rows = {name: column[chosen_N] for name, column in rows.items()}
-    return HeldOut(row_positions(rows), rows["game"], rows["eval"], rows["result"])
+    return {name: column[chosen_N] for name, column in rows.items()}
 
 
 def _sample(directory: Path, number: int, count: int, seed: int) -> Iterator[Batch]:
@@ -262,26 +188,25 @@ def search_values(
 
 
 def compare_values(
-    network_N: NDArray[np.float64], by_hand_N: NDArray[np.float64], held: HeldOut
+    network_N: NDArray[np.float64], by_hand_N: NDArray[np.float64], rows: Batch
 ) -> Teacher:
     """Compare two players' expected scores with evaluations or, if these are few, results."""
     # imports polars, which Dagster's code server does without
     from pipeline.evaluation.figures import clustered_mean
 
-    known_N = held.evals != BATCH_SENTINELS["eval"]
+    known_N = rows["eval"] != BATCH_SENTINELS["eval"]
     if evaluated := bool(known_N.mean() >= EVALUATED):
-        truth_N = 1.0 / (1.0 + np.exp(-CURVE * held.evals[known_N].astype(np.float64)))
+        truth_N = 1.0 / (1.0 + np.exp(-CURVE * rows["eval"][known_N].astype(np.float64)))
     else:
         known_N = np.ones(len(known_N), dtype=np.bool_)
-        truth_N = (held.results + 1.0) / 2.0
-    games_N = held.games[known_N]
+        truth_N = (rows["result"] + 1.0) / 2.0
+    games_N = rows["game"][known_N]
     errors = [
         np.square(calibrate_halves(one[known_N], truth_N, games_N) - truth_N)
         for one in (network_N, by_hand_N)
     ]
     _, low, high = clustered_mean(errors[1] - errors[0], games_N)
     return Teacher(
-        format_version=FORMAT_VERSION,
         truth="evaluations" if evaluated else "results",
         positions=len(games_N),
         games=len(np.unique(games_N)),

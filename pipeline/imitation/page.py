@@ -13,7 +13,7 @@ from pipeline.evaluation.render import (
     format_points,
     publish_result,
     render,
-    small_board,
+    safe,
 )
 from pipeline.storage.job_folder import IMITATION_REPORT
 from pipeline.storage.tables import markdown
@@ -93,7 +93,7 @@ def _imitation_page(result: Result) -> bytes:
         explanation=explain(result),
         rows=_rows(result),
         shares=_shares(result),
-        openings=[{**row, "svg": _draw_position(row)} for row in result["openings"]],
+        openings=[{**row, "svg": safe(board_svg(row))} for row in result["openings"]],
         boards=[_board(row) for row in result["boards"]],
         result=result,
     )
@@ -124,10 +124,6 @@ def _shares(result: Result) -> list[dict[str, str]]:
     ]
 
 
-def _draw_position(row: Mapping[str, Any]) -> Any:
-    return small_board(board_svg(row), row["fen"].split()[1] == "w")
-
-
 def _board(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return what the template shows of a move that the imitation found."""
     board = chess.Board(row["fen"])
@@ -138,4 +134,4 @@ def _board(row: Mapping[str, Any]) -> dict[str, Any]:
         f"{row['played_probability']:.0%}; before, first choice {chosen} "
         f"{row['chosen_probability']:.0%}"
     )
-    return {"svg": _draw_position(row), "caption": caption, "row": {**UNKNOWN, **row}}
+    return {"svg": safe(board_svg(row)), "caption": caption, "row": {**UNKNOWN, **row}}

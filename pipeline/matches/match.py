@@ -35,15 +35,7 @@ from engine.match import MatchError
 from engine.match.arena import DRAW, GameRecord, play
 from engine.match.openings import Opening, choose, generate, read_book
 from engine.match.players import Contestant
-from engine.match.sprt import (
-    Estimate,
-    SprtConfig,
-    estimate,
-    llr,
-    pair_counts,
-    pairs_to_decision,
-    verdict,
-)
+from engine.match.sprt import Estimate, SprtConfig, estimate, llr, pair_counts, verdict
 from engine.progress import Progress, Stop, Tick, never, silent
 from engine.temporaries import name_path
 from pipeline.dataset.files.shards import publish_json
@@ -102,9 +94,10 @@ def play_match(
             raise MatchError(
                 f"{out} holds game number {max(games) + 1} already: ask for as many games or more"
             )
-        if _decided(games, config) is None and len(games) < config.games:
-            _play_missing((first, second), openings, config, out, games, progress, stop)
-        pairs = _decided(games, config)
+        test = SequentialTest(config, games)
+        if test.decided() is None and len(games) < config.games:
+            _play_missing((first, second), openings, config, out, test, progress, stop)
+        pairs = test.decided()
         end = config.games if pairs is None else 2 * pairs
         counted = [games[number] for number in sorted(games) if number < end]
         same = first.name == second.name
@@ -138,12 +131,26 @@ def _openings(config: ArenaConfig) -> tuple[list[Opening], str | None]:
     return choose(book, pairs, seed=seed), digest
 
 
-def _decided(games: dict[int, GameRecord], config: ArenaConfig) -> int | None:
-    """Return how many pairs decided the test, None while it is undecided or not in use."""
-    if not config.early:
-        return None
-    points = [games[number].points if number in games else None for number in range(config.games)]
-    return pairs_to_decision(points, config.sprt)
+class SequentialTest:
+    """The sequential test of a match, read pair by pair as games are added to `games`.
+
+    Pairs count in the order of their numbers, not of their ends, since short games are not a fair
+    sample of all.
+    """
+
+    def __init__(self, config: ArenaConfig, games: dict[int, GameRecord]) -> None:
+        self.config, self.games = config, games
+        self.counts, self.pairs, self.is_over = [0] * 5, 0, not config.early
+
+    def decided(self) -> int | None:
+        """Return after how many pairs it accepted H0 or H1, None while undecided or not in use."""
+        test = self.config.sprt
+        while not self.is_over and self.games.keys() >= {2 * self.pairs, 2 * self.pairs + 1}:
+            first, second = (self.games[2 * self.pairs + game].points for game in (0, 1))
+            self.counts[round(2 * (first + second))] += 1
+            self.pairs += 1
+            self.is_over = verdict(llr(self.counts, test), test) != "undecided"
+        return self.pairs if self.config.early and self.is_over else None
 
 
 def _play_missing(
@@ -151,24 +158,26 @@ def _play_missing(
     openings: Sequence[Opening],
     config: ArenaConfig,
     out: Path,
-    games: dict[int, GameRecord],
+    test: SequentialTest,
     progress: Progress,
     stop: Stop,
 ) -> None:
     """Play and journal games until all are done, the test has decided, or `stop`."""
     (out / SUMMARY).unlink(missing_ok=True)  # the games to come will change it
-    before, begun, over = len(games), time.perf_counter(), Event()
+    games, before, begun, over = test.games, len(test.games), time.perf_counter(), Event()
+    scored = sum(game.points for game in games.values())
     with closing(Journal(out, games)) as journal:
 
         def report(record: GameRecord) -> None:
+            nonlocal scored
             journal.add(record)
             games[record.game] = record
-            if _decided(games, config) is not None:
+            scored += record.points
+            if test.decided() is not None:
                 over.set()
-            points = [game.points for game in games.values()]
-            rate = (len(points) - before) / max(1e-9, time.perf_counter() - begun)
-            values = {"score": sum(points) / len(points), "games/s": rate}
-            progress(Tick(len(points), config.games, "games", values))
+            rate = (len(games) - before) / max(1e-9, time.perf_counter() - begun)
+            values = {"score": scored / len(games), "games/s": rate}
+            progress(Tick(len(games), config.games, "games", values))
 
         play(
             players,

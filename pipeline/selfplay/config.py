@@ -66,10 +66,6 @@ class ExploreConfig(SelfPlayConfig):
     """Penalty of a draw: it is subtracted from the values of a drawn game's rows, for both
     sides."""
 
-    def __post_init__(self) -> None:
-        """Raise ExploreError for values out of range."""
-        SelfPlayConfig.__post_init__(self)
-
     @property
     def uses_network(self) -> bool:
         """Return whether a checkpoint is needed."""

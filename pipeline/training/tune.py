@@ -10,7 +10,7 @@ from engine.progress import Progress, Stop, never, silent
 from pipeline.dataset.batches import Batches
 from pipeline.dataset.dataset import Dataset
 from pipeline.dataset.mixture import Mixture, Source, human_rows
-from pipeline.errors import ConfigError, DatasetError
+from pipeline.errors import DatasetError
 from pipeline.training.train import (
     count_positions,
     describe_data,
@@ -61,9 +61,9 @@ def tune_on(
     config: "TrainConfig",
     out: Path,
     *,
-    human_share: float = 1 / 3,
-    most_uses: float = 1.0,
-    spent: Mapping[str, float] | None = None,
+    human_share: float,
+    most_uses: float,
+    spent: Mapping[str, float],
     progress: Progress = silent,
     stop: Stop = never,
 ) -> dict[str, Any]:
@@ -77,16 +77,14 @@ def tune_on(
     `config.seed` no row is used twice before every row was used once. The card's `uses` has the
     uses after this run; `add_uses` collects them.
 
-    Validation is on the human datasets. Under torchrun each process trains on its share of each
-    batch. Raises ConfigError, DatasetError (no rows, or none left to use), and the errors of
-    `model.training.loop.train`.
+    Validation is on the human datasets. Raises DatasetError (no rows, or none left to use), and the
+    errors of `model.training.loop.train`.
     """
     from model.checkpoint import read_card
     from model.network.preset import preset_from_row
-    from model.training.distributed import read_world
     from model.training.loop import train
 
-    share = _validate(selfplay, human, config, human_share, most_uses)
+    share = Fraction(human_share).limit_denominator(10_000) if human else Fraction(0)
     preset = preset_from_row(read_card(start)["preset"])
     columns = select_columns(config, preset)
     searched = [Dataset.open(path) for path in selfplay]
@@ -96,21 +94,17 @@ def tune_on(
         _use([dataset], [entry], config, columns, spent)
         for dataset, entry in zip(searched, played["datasets"], strict=True)
     ]
-    limited, uses = _plan(config, ahead, share, most_uses)
+    steps, uses = _plan(config, ahead, share, most_uses)
     people = list[_Use]()
     if share:
         use = _use(played_by_people, learned["datasets"], config, columns, spent)
-        takes = human_rows(limited.steps or 0, config.batch_size, share)
-        people = [replace(use, takes=takes)]
-    place = read_world()
+        people = [replace(use, takes=human_rows(steps, config.batch_size, share))]
     mixture = Mixture(
         people[0].source if people else None,
         [use.source for use in uses],
         batch_size=config.batch_size,
         human_share=share,
         seed=config.seed,
-        rank=place.rank,
-        world=place.size,
     )
     plan = {
         "human_share": float(share),
@@ -119,7 +113,7 @@ def tune_on(
     }
     folder = run_folder(out, [*searched, *played_by_people, start])
     card = train(
-        limited,
+        replace(config, steps=steps, epochs=None),
         preset,
         mixture.from_step,
         out,
@@ -129,42 +123,19 @@ def tune_on(
             "start": _flatten(describe_start(start)),
             "mixture": plan,
         },
-        progress=progress if place.first else silent,
+        progress=progress,
         stop=stop,
         start=start,
         check_output=folder.begin,
     )
-    if place.first:
-        folder.finish()
+    folder.finish()
     drawn = zip([*people, *uses], mixture.counts(0, card["step"]).tolist(), strict=True)
     return {**card, "uses": [use.row(count) for use, count in drawn]}
 
 
-def add_uses(card: Mapping[str, Any], spent: Mapping[str, float] | None = None) -> dict[str, float]:
+def add_uses(card: Mapping[str, Any], spent: Mapping[str, float]) -> dict[str, float]:
     """Return `spent` for the next `tune_on`, from the last card and its own `spent`."""
-    uses = {name: use["uses"] for use in card["uses"] for name in use["hashes"]}
-    return {**(spent or {}), **uses}
-
-
-def _validate(
-    selfplay: Sequence[Path],
-    human: Sequence[Path],
-    config: "TrainConfig",
-    human_share: float,
-    most_uses: float,
-) -> Fraction:
-    """Validate the arguments and return the human share as a fraction. Raises ConfigError."""
-    if not selfplay:
-        raise ConfigError("name at least one self-play dataset to train on")
-    if not 0 <= human_share < 1:  # true for NaN too
-        raise ConfigError(f"human_share is {human_share}, and must be from 0 to below 1")
-    if not 0 < most_uses <= 1e6:
-        raise ConfigError(f"most_uses is {most_uses}, and must be above 0, at most a million")
-    if config.minutes is not None:
-        raise ConfigError(
-            "give a fine-tune in steps or epochs: the uses of its rows are counted before it begins"
-        )
-    return Fraction(human_share).limit_denominator(10_000) if human else Fraction(0)
+    return {**spent, **{name: use["uses"] for use in card["uses"] for name in use["hashes"]}}
 
 
 def _use(
@@ -172,7 +143,7 @@ def _use(
     entries: Sequence[Mapping[str, Any]],
     config: "TrainConfig",
     columns: Sequence[str],
-    spent: Mapping[str, float] | None,
+    spent: Mapping[str, float],
 ) -> _Use:
     """Open datasets as one source; its earlier uses are the most of any of its datasets."""
     batches = Batches(
@@ -183,29 +154,19 @@ def _use(
         people_only=not config.engine_moves,
         block_rows=BLOCK_ROWS,
     )
-    before = max((spent or {}).get(str(entry["manifest_sha256"]), 0.0) for entry in entries)
-    if not 0 <= before < 1e9:
-        name = entries[0]["name"]
-        raise ConfigError(f"spent says {before} uses of {name}, and must say 0 or more")
+    before = max(spent.get(str(entry["manifest_sha256"]), 0.0) for entry in entries)
     return _Use(entries, batches, first=round(before * batches.rows))
 
 
 def _plan(
     config: "TrainConfig", uses: Sequence[_Use], share: Fraction, most_uses: float
-) -> tuple["TrainConfig", list[_Use]]:
-    """Return the configuration in steps, and the rows of each dataset; raises DatasetError."""
-    hashes = {entry["manifest_sha256"] for use in uses for entry in use.entries}
-    if len(hashes) < len(uses):
-        raise ConfigError(
-            "a self-play dataset is named twice: its rows would be used more often than the rest"
-        )
+) -> tuple[int, list[_Use]]:
+    """Return the number of steps, and the uses with their rows; raises DatasetError."""
+    assert config.epochs is not None, "the uses of rows are counted before a run begins"
     left = [max(0, int(most_uses * use.batches.rows + 1e-6) - use.first) for use in uses]
     a_step = config.batch_size * (1 - share)
-    rows, most = sum(use.batches.rows for use in uses), int(sum(left) / a_step)
-    if config.epochs is None:
-        steps = min(config.steps or most, most)
-    else:
-        steps = min(-int(-Fraction(config.epochs) * rows // a_step), most)
+    rows = sum(use.batches.rows for use in uses)
+    steps = min(-int(-Fraction(config.epochs) * rows // a_step), int(sum(left) / a_step))
     if steps < 1:
         raise DatasetError(
             f"{sum(left)} of {rows} self-play positions may still be used, and one batch takes "
@@ -213,7 +174,7 @@ def _plan(
         )
     wanted = steps * config.batch_size - human_rows(steps, config.batch_size, share)
     taken = zip(uses, _divide(wanted, left), strict=True)
-    return replace(config, steps=steps, epochs=None), [replace(use, takes=n) for use, n in taken]
+    return steps, [replace(use, takes=takes) for use, takes in taken]
 
 
 def _divide(total: int, weights: Sequence[int]) -> list[int]:

@@ -9,8 +9,7 @@ import chess.pgn
 import dagster as dg
 
 from pipeline.defs.pages.metadata import Metadata, describe_place, table
-from pipeline.finetune.state import NOTHING_PROMOTED, folder_of
-from pipeline.finetune.teacher import latest_teacher
+from pipeline.finetune.state import NOTHING_PROMOTED, folder_of, read_state
 from pipeline.matches.match import ELO, format_elo
 
 SAMPLES = 4
@@ -48,7 +47,7 @@ def describe_tuned(out: Path, result: Mapping[str, Any]) -> Metadata:
 
 def _show_teacher(tuned: Path) -> Metadata:
     """Return the last decision whether a search teaches, {} where the user decided."""
-    found = latest_teacher(tuned)
+    found = read_state(tuned).teacher
     return {} if found is None else {"teacher": dg.MetadataValue.md(found.text)}
 
 

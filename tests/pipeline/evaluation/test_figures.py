@@ -11,15 +11,20 @@ import pytest
 from pipeline.evaluation.figures import (
     baseline_rows,
     calibration_error,
+    clustered_interval,
     clustered_mean,
     page_details,
     paired_difference,
     policy_reliability,
-    top1_interval,
     value_baselines,
     value_reliability,
     wilson,
 )
+
+
+def top1_interval(table: pl.DataFrame) -> tuple[float, float] | None:
+    """Return the interval of top-1 of rows."""
+    return clustered_interval(table["rank"].to_numpy() == 1, table["game"].to_numpy())
 
 
 def rows(count: int, **columns: object) -> pl.DataFrame:

@@ -1,9 +1,9 @@
 """The matrix of ratings against likelihoods in closed form and torch's, and the sample that it is
 measured on."""
 
+from functools import cache
 from typing import Any
 
-import chess
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -21,17 +21,16 @@ from pipeline.evaluation.rating_matrix import (
 )
 
 
-def boards_of(batch: Any) -> list[chess.Board]:
-    """Return the boards of rows."""
+def legal_labels(batch: Any) -> list[list[int]]:
+    """Return the labels of each row's moves, ascending, by python-chess."""
     columns = (batch[name].tolist() for name in ("castling", "ep_file", "ply"))
-    return [
-        board_of(planes_P, *state)
-        for planes_P, *state in zip(batch["planes"], *columns, strict=True)
-    ]
+    rows = zip(batch["planes"], *columns, strict=True)
+    return [_labels(planes_P.tobytes(), *state) for planes_P, *state in rows]
 
 
-def legal_labels(board: chess.Board) -> list[int]:
-    """Return the labels of a position's moves, ascending, by python-chess."""
+@cache
+def _labels(planes: bytes, castling: int, ep_file: int, ply: int) -> list[int]:
+    board = board_of(np.frombuffer(planes, dtype=np.uint64), castling, ep_file, ply)
     return sorted({label_of(move, board.turn) for move in board.legal_moves})
 
 
@@ -48,8 +47,7 @@ class Stub:
         chance_B = self.strength(batch["elo"].astype(float))
         # illegal labels are no matter
         logits_BA = np.full((len(planes_BP), LABELS), 3.0, dtype=np.float32)
-        for row, board in enumerate(boards_of({**batch, "planes": planes_BP})):
-            first, *others = legal_labels(board)
+        for row, (first, *others) in enumerate(legal_labels({**batch, "planes": planes_BP})):
             logits_BA[row, others] = np.log((1 - chance_B[row]) / max(len(others), 1))
             logits_BA[row, first] = np.log(chance_B[row])
         return logits_BA, np.full((len(planes_BP), 3), 1 / 3, dtype=np.float32)
@@ -70,7 +68,7 @@ def rows() -> dict[str, Any]:
     """Give 20 positions of several moves for each band, in which people play as often as their
     skill the lowest label."""
     rows = playout_rows(400, seed=3)
-    labels = [legal_labels(board) for board in boards_of(rows)]
+    labels = legal_labels(rows)
     chosen = np.flatnonzero([len(found) > 1 for found in labels])[: A_BAND * len(CENTERS)]
     rows = {name: values[chosen] for name, values in rows.items()}
     number = np.arange(len(chosen))
@@ -99,7 +97,7 @@ def test_the_diagonal_of_a_network_that_plays_as_it_is_told_wins_with_the_likeli
 ) -> None:
     matrix = measure_matrix(Stub(skill), sampled(rows, A_BAND), silent)  # type: ignore[arg-type]
     assert matrix["ratings"] == list(CENTERS)
-    others = np.array([len(legal_labels(board)) - 1 for board in boards_of(rows)])
+    others = np.array([len(labels) - 1 for labels in legal_labels(rows)])
     for band, row in enumerate(matrix["rows"]):
         assert (row["band"], row["rating"], row["positions"], row["games"]) == (
             NAMES[band],

@@ -10,19 +10,13 @@ import pytest
 
 from engine.board.position import to_board
 from engine.search import SearchConfig
+from pipeline.dataset.files.stored_planes import row_positions
 from pipeline.errors import ConfigError
 from pipeline.finetune import loop, teacher
 from pipeline.finetune.config import FinetuneConfig
 from pipeline.finetune.loop import finetune
-from pipeline.finetune.state import FinetuneError, folder_of
-from pipeline.finetune.teacher import (
-    HeldOut,
-    Teacher,
-    apply,
-    calibrate_halves,
-    compare_values,
-    draw_held_out,
-)
+from pipeline.finetune.state import Teacher
+from pipeline.finetune.teacher import apply, calibrate_halves, compare_values, draw_held_out
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 from tests.pipeline import datasets
@@ -49,27 +43,21 @@ def decision(*, teaches: bool) -> Teacher:
     """Return a comparison in which the hand-written player errs less, or more."""
     figures: dict[str, Any] = {"network": 0.05, "hand_written": 0.03, "low": -0.03}
     figures["high"] = -0.01 if teaches else 0.01
-    return Teacher(format_version=2, truth="results", positions=400, games=63, **figures)
+    return Teacher(truth="results", positions=400, games=63, **figures)
 
 
 def test_positions_are_held_out_and_few_of_a_game(human: Path, tmp_path: Path) -> None:
-    held = draw_held_out([human], 20)
-    assert len(held.games) == len({position.tobytes() for position in held.positions}) == 20
-    assert all(to_board(position).legal_moves.count() > 1 for position in held.positions)
-    assert (held.positions == draw_held_out([human], 20).positions).all()
-    most = np.unique(draw_held_out([human], 10_000).games, return_counts=True)[1].max()
+    rows = draw_held_out([human], 20)
+    positions = row_positions(rows)
+    assert len(rows["game"]) == len({position.tobytes() for position in positions}) == 20
+    assert all(to_board(position).legal_moves.count() > 1 for position in positions)
+    assert (positions == row_positions(draw_held_out([human], 20))).all()
+    most = np.unique(draw_held_out([human], 10_000)["game"], return_counts=True)[1].max()
     assert most == teacher.PER_GAME
     games = str(datasets.dump(tmp_path / "games.pgn", 5))
     ingest([games], tmp_path / "all", IngestConfig(test_share=0.0), workers=1)
     with pytest.raises(ConfigError, match="no held-out positions"):
         draw_held_out([tmp_path / "all"], 20)
-
-
-def make_held_out(evals: Any, results: Any) -> HeldOut:
-    """Return two positions of each of 200 games, of which only evaluations and results are
-    filled."""
-    numbers = np.repeat(np.arange(200, dtype=np.uint64), 2)
-    return HeldOut(np.zeros((400, 16), np.uint64), numbers, evals, results)
 
 
 def test_a_value_is_compared_after_calibration() -> None:
@@ -90,7 +78,7 @@ def test_the_player_that_errs_less_teaches(evaluated: bool) -> None:
     results = np.repeat(2 * (rng.random(200) < truth_N[::2]).astype(np.int8) - 1, 2).astype(np.int8)
     known = evals.astype(np.int16) if evaluated else np.full(400, -32768, np.int16)
     good, bad = truth_N, np.clip(truth_N + rng.normal(0, 0.4, 400), 0.05, 0.95)
-    held = make_held_out(known, results)
+    held = {"eval": known, "result": results, "game": np.repeat(np.arange(200), 2)}
     found = compare_values(bad, good, held)
     assert found.truth == ("evaluations" if evaluated else "results")
     assert found.teaches or not evaluated
@@ -156,9 +144,6 @@ def test_a_comparison_is_repeatable_and_made_once_unless_the_user_has_decided(
     assert run(made, human, tmp_path / "again")["teacher"] == first["teacher"]
     monkeypatch.setattr(loop, "choose_teacher", None)
     assert run(made, human, tmp_path / "out")["teacher"] == first["teacher"]
-    (folder_of(tmp_path / "out", 0) / teacher.TEACHER).write_text("{}")
-    with pytest.raises(FinetuneError, match="delete it"):
-        run(made, human, tmp_path / "out")
     decided = replace(LOOP, train=replace(LOOP.train, teach="value"))
     assert run(made, human, tmp_path / "decided", decided)["teacher"] is None
 
@@ -168,13 +153,13 @@ def test_each_network_is_compared_and_the_buffer_keeps_their_rows_apart(
 ) -> None:
     asked = list[str]()
 
-    def choose(checkpoint: Path, human: Any, out: Path, **_: Any) -> Teacher:
-        asked.append(out.name)
-        return decision(teaches=out.name == "000")
+    def choose(checkpoint: Path, human: Any, **_: Any) -> Teacher:
+        asked.append(checkpoint.parent.name)
+        return decision(teaches=checkpoint.name == "seed")
 
     monkeypatch.setattr(loop, "choose_teacher", choose)
     script, config = Script(made), replace(LOOP, generations=3)
     finetune(made / "0", config, tmp_path / "out", human=[human], stages=script.stages())
     buffers = {number: set(buffer) for number, stage, _, buffer in script.seen if stage == "train"}
     assert buffers == {1: {"001"}, 2: {"002"}, 3: {"002", "003"}}
-    assert set(asked) == {"000", "001"}
+    assert asked == ["out", "001"]

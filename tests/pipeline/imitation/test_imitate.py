@@ -7,6 +7,7 @@ import re
 import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -19,23 +20,28 @@ import pytest
 import torch
 
 from model.card import CARD, read_player
-from model.checkpoint import load, read_card, save_human_search
+from model.checkpoint import load, read_card, save, save_human_search
+from model.data.playouts import playout_rows
+from model.network.network import build
 from pipeline.cli.commands.play import default_options
 from pipeline.dataset.batches import Batches
 from pipeline.errors import ConfigError, DatasetError, DumpError
 from pipeline.imitation import tune
 from pipeline.imitation.imitate import FEWEST, imitate
-from pipeline.imitation.measure import LATE_PLY, compare
+from pipeline.imitation.measure import LATE_PLY, compare, find_boards
 from pipeline.imitation.page import headline, imitation_text, write_imitation
 from pipeline.imitation.tune import SHARES, average, choose_share, interpolate, open_batches
 from pipeline.samples.shipped import EMBEDDED
 from pipeline.storage.job_folder import CHECKPOINT, JobFolder
 from tests.conftest import REPOSITORY
+from tests.model.synthetic import TINY
+from tests.model.test_checkpoint import make
 
 NAME = 'O\'Hara, <b>Kim</b> "K"'
 HABITS = ("g2g3", "f1g2", "d2d3", "g1f3", "g7g6", "f8g7", "d7d6", "g8f6")
 """The person's first moves, in this order where they are legal; the others are random."""
 GAMES, PLIES = 60, 28
+POLICY = "policy.0.layer.weight"
 
 
 def play(seed: int) -> chess.pgn.Game:
@@ -66,11 +72,23 @@ def write(games: Iterable[chess.pgn.Game]) -> str:
 
 @pytest.fixture(scope="module", autouse=True)
 def _two_folds() -> Iterator[None]:
-    """Train two networks, not four, and try two shares, to save time."""
+    """Train two small networks fast, not four, and try two shares, to save time."""
+    recipe = tune.recipe
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tune, "FOLDS", 2)
         patch.setattr(tune, "SHARES", (0.5, 1.0))
+        patch.setattr(tune, "recipe", lambda rows: replace(recipe(rows), learning_rate=0.02))
         yield
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make a tiny network that expects random moves confidently."""
+    card, network = make(folder := tmp_path_factory.mktemp("base")), build(TINY, seed=3)
+    weights = network.state_dict()
+    del card["files"]
+    save(folder, card, {"weights": weights | {POLICY: 8 * weights[POLICY]}})
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -82,10 +100,12 @@ def games(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def made(games: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+def made(
+    games: Path, base: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, dict[str, Any]]:
     """Imitate the person in one go."""
     out = tmp_path_factory.mktemp("made") / "network"
-    return out, imitate([str(games)], [NAME], out)
+    return out, imitate([str(games)], [NAME], out, base=base)
 
 
 def newest(count: int) -> list[chess.pgn.Game]:
@@ -173,7 +193,18 @@ def test_the_openings_are_counted_as_python_chess_counts_them(
         )
         assert all(0 <= move[name] <= 1 for move in row["moves"] for name in ("imitation", "base"))
     assert result["openings"][0]["times"] == max(found.total() for found in counts.values())
-    assert all(row["rank"] > 1 and row["played"] != row["chosen"] for row in result["boards"])
+
+
+def test_boards_are_late_moves_that_the_imitation_finds_and_the_base_did_not() -> None:
+    unknown = dict.fromkeys(("promotion", "elo", "opponent_elo", "clock", "base", "increment"), 0)
+    rows = {name: np.full(40, value) for name, value in unknown.items()} | playout_rows(40, seed=1)
+    rows |= {"game": np.arange(40), "ply": np.arange(40)}
+    figures = {"ply": rows["ply"], "choice": np.roll(rows["label"], 1), "choice_probability": 0.5}
+    base = pl.DataFrame(figures | {"rank": 1 + np.arange(40) % 2, "nll": 2.0})
+    boards = find_boards(rows, base, base.with_columns(rank=1, nll=0.5))
+    assert [row["ply"] for row in boards] == list(range(LATE_PLY + 1, 40, 2))
+    assert all(row["rank"] == 2 and row["played"] != row["chosen"] for row in boards)
+    assert boards[0]["imitated_probability"] == pytest.approx(np.exp(-0.5))
 
 
 def test_the_page_shows_names_as_text(made: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
@@ -193,16 +224,20 @@ def test_the_page_shows_names_as_text(made: tuple[Path, dict[str, Any]], tmp_pat
 
 
 def test_games_that_improve_nothing_leave_the_base_and_say_so(
-    made: tuple[Path, dict[str, Any]], games: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    made: tuple[Path, dict[str, Any]],
+    games: Path,
+    base: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     out, _ = made
     # what is trained is not trained again
     shutil.copytree(out / "imitation", tmp_path / "out" / "imitation")
     JobFolder(tmp_path / "out", CHECKPOINT, ConfigError).claim({"player": [NAME]})
     monkeypatch.setattr(tune, "choose_share", lambda tried: 0.0)
-    result = imitate([str(games)], [NAME], tmp_path / "out")
-    base, same = load(EMBEDDED)[0].state_dict(), load(tmp_path / "out")[0].state_dict()
-    assert all(torch.equal(base[name], same[name]) for name in base)
+    result = imitate([str(games)], [NAME], tmp_path / "out", base=base)
+    before, after = (load(folder)[0].state_dict() for folder in (base, tmp_path / "out"))
+    assert all(torch.equal(before[name], after[name]) for name in before)
     assert result["networks"][1]["all"]["top1_difference"] == 0
     first = imitation_text(result).partition(". ")[0]
     assert "did not improve the network" in first
@@ -211,27 +246,25 @@ def test_games_that_improve_nothing_leave_the_base_and_say_so(
 
 
 def test_a_date_of_no_calendar_and_no_validation_game_end_in_a_report(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pipeline.imitation.imitate.VALIDATION_SHARE", 0.0)
-    recipe = tune.recipe(1)
-    monkeypatch.setattr(tune, "recipe", lambda rows: recipe)
     some = [play(seed) for seed in range(24)]
     for game in some[-2:]:
         game.headers["Date"] = "2024.02.30"
     (tmp_path / "some.pgn").write_text(write(some))
-    result = imitate([str(tmp_path / "some.pgn")], [NAME], tmp_path / "out")
+    result = imitate([str(tmp_path / "some.pgn")], [NAME], tmp_path / "out", base=base)
     assert (result["held_out"], result["chosen"]["games"]) == ("2024.02.30", 22)
 
 
 def test_the_same_command_again_keeps_what_was_added_to_the_network(
-    made: tuple[Path, dict[str, Any]], games: Path, tmp_path: Path
+    made: tuple[Path, dict[str, Any]], games: Path, base: Path, tmp_path: Path
 ) -> None:
     out, whole = made
     shutil.copytree(out, tmp_path / "out")
     entry = read_card(EMBEDDED)["human_search"]
     save_human_search(tmp_path / "out", read_card(out)["files"]["weights"]["sha256"], entry)
-    assert imitate([str(games)], [NAME], tmp_path / "out") == whole
+    assert imitate([str(games)], [NAME], tmp_path / "out", base=base) == whole
     assert read_card(tmp_path / "out")["human_search"] == entry
 
 

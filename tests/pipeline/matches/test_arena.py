@@ -1,6 +1,7 @@
 """The command `arena`: its files, its refusals, stopped matches and round robins, its players."""
 
 import json
+import random
 import shutil
 import sys
 from itertools import combinations
@@ -15,12 +16,20 @@ import pytest
 from engine.encoding.planes import legal_mask, planes_of
 from engine.match import PlayerError
 from engine.match.arena import GameRecord
-from engine.match.sprt import SprtConfig
+from engine.match.sprt import SprtConfig, llr, pairs_to_decision
 from model.inference.onnx_evaluator import OnnxError
 from pipeline.errors import Stopped
+from pipeline.matches import match
 from pipeline.matches.arena import arena, play_matches, table_of
 from pipeline.matches.config import ArenaConfig, SideConfig
-from pipeline.matches.match import ELO, MatchFilesError, format_elo, play_match, summarize
+from pipeline.matches.match import (
+    ELO,
+    MatchFilesError,
+    SequentialTest,
+    format_elo,
+    play_match,
+    summarize,
+)
 from pipeline.matches.players import player_of
 from tests.conftest import REPOSITORY
 from tests.engine.match.test_arena import ROGUE
@@ -217,20 +226,38 @@ def test_each_of_three_players_meets_the_others_and_a_stopped_round_robin_contin
         assert "Rogue 1 nodes forfeits: illegal move" in game.end().comment
 
 
-def test_players_of_one_name_have_folders_of_their_own_and_flags_are_counted(
-    tmp_path: Path,
-) -> None:
-    slow = f"uci:{sys.executable} {ROGUE} slow"
-    clocked = SideConfig(who="policy:uniform", tc="40/60")
-    options = [("Manners=1",), ("Manners=2",)]
-    twins = [SideConfig(who=slow, tc="40/0.4", options=option) for option in options]
-    pairings = [(clocked, twin) for twin in twins]
+def test_players_of_one_name_have_folders_of_their_own(tmp_path: Path) -> None:
+    pairings = [(STRONG, WEAK), (STRONG, SideConfig(who="policy:uniform", nodes=5))]
     result = play_matches(pairings, ArenaConfig(games=2, plies=4), tmp_path)
-    assert [row["forfeits"]["b"] for row in result["rows"]] == [{"timeout": 2}] * 2
     assert len({row["match"] for row in result["rows"]}) == 2
     assert all((tmp_path / row["match"] / "games.pgn").exists() for row in result["rows"])
     with pytest.raises(PlayerError, match="listed twice"):
         play_matches([*pairings, pairings[0]], ArenaConfig(games=2), tmp_path)
+
+
+def test_each_pair_is_tested_once_and_in_the_order_of_its_number(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Games end in any order, eight at a time; the time of a match is linear in its games."""
+    calls = list[int]()
+    monkeypatch.setattr(match, "llr", lambda *given: calls.append(1) or llr(*given))
+    config = ArenaConfig(games=120, early=True, sprt=SprtConfig(elo1=200))
+    games, chance = dict[int, GameRecord](), random.Random(1)
+    test, decided = SequentialTest(config, games), list[int | None]()
+    for first in range(0, 120, 8):
+        for number in chance.sample(range(first, first + 8), 8):
+            games[number] = record(number, ("1-0", "0-1", "1/2-1/2")[chance.randrange(3)])
+            points = [games[at].points if at in games else None for at in range(120)]
+            decided.append(pairs_to_decision(points, config.sprt))
+            assert test.decided() == decided[-1]
+    assert len(calls) == decided[-1]
+
+
+def record(number: int, result: str) -> GameRecord:
+    """Return a game with nothing but its number and result."""
+    made: dict[str, Any] = {"fen": chess.STARTING_FEN, "book": [], "moves": [], "scores": []}
+    made |= {"clocks": None, "ending": "checkmate", "forfeit": None, "detail": ""}
+    return GameRecord(game=number, result=result, **made)
 
 
 @pytest.mark.parametrize(
@@ -238,9 +265,7 @@ def test_players_of_one_name_have_folders_of_their_own_and_flags_are_counted(
     [("1-0 0-1", "elo_low", "above +"), ("0-1 1-0", "elo_high", "below -")],
 )
 def test_a_clean_sweep_has_a_bound_and_no_elo(results: str, known: str, text: str) -> None:
-    made: dict[str, Any] = {"fen": chess.STARTING_FEN, "book": [], "moves": [], "scores": []}
-    made |= {"clocks": None, "ending": "checkmate", "forfeit": None, "detail": ""}
-    games = [GameRecord(game=at, result=results.split()[at % 2], **made) for at in range(6)]
+    games = [record(at, results.split()[at % 2]) for at in range(6)]
     summary = summarize(games, ("a", "b"), SprtConfig())
     assert [name for name in ELO if summary[name] is not None] == [known]
     assert format_elo(summary).startswith(text)

@@ -169,13 +169,10 @@ def test_the_pgn_is_read_by_python_chess_with_an_evaluation_of_every_search(made
     assert {row["event"] for row in datasets.games(made)} == {"self-play of hand-written"}
 
 
-def test_a_draw_penalty_lowers_the_values_of_drawn_games(tmp_path: Path) -> None:
-    usual = small(games=12, most_plies=30, resign=0.0)
-    explore(None, usual, tmp_path / "usual", workers=1)
-    other = small(games=12, most_plies=30, resign=0.0, draw_penalty=0.1)
-    explore(None, other, tmp_path / "other", workers=1)
-    drawn = [record["result"] == "1/2-1/2" for record in records(tmp_path / "usual")]
-    rows = [datasets.table(tmp_path / name).to_pylist() for name in ("usual", "other")]
+def test_a_draw_penalty_lowers_the_values_of_drawn_games(made: Path, tmp_path: Path) -> None:
+    explore(None, small(draw_penalty=0.1), tmp_path, workers=1)
+    drawn = [record["result"] == "1/2-1/2" for record in records(made)]
+    rows = [datasets.table(folder).to_pylist() for folder in (made, tmp_path)]
     for before, after in zip(*rows, strict=True):
         for name in ("root_value", "best_value"):
             wanted = before[name] - 0.1 * drawn[before["game"]]

@@ -221,13 +221,11 @@ def test_an_exported_network_searches_and_the_dataset_says_so(
 ) -> None:
     embedded = REPOSITORY / "datasets" / "embedded"
     config = searched(count=6, width=3, device="onnx")
-    reanalyse((embedded, sources[1]), config, tmp_path / "out", workers=2)
+    reanalyse((embedded, sources[1]), config, tmp_path / "out")
     manifest = datasets.manifest(tmp_path / "out")
     assert manifest["selfplay"]["timing"]["devices"] == ["cpu onnxruntime int8"]
     assert manifest["lineage"]["checkpoint"]["onnx_sha256"] == file_hash(embedded / "model.onnx")
     assert files_differ(tmp_path / "out") == []
-    reanalyse((embedded, sources[1]), config, tmp_path / "again")
-    assert told(tmp_path / "again") == told(tmp_path / "out")
     with pytest.raises(OnnxError, match=r"checkpoint: there is no model\.onnx; `fianchetto export"):
         reanalyse(sources, config, tmp_path / "new")
     assert not (tmp_path / "new").exists()
@@ -265,7 +263,7 @@ def after(board: chess.Board, moves: int) -> Iterator[str]:
 
 
 def test_near_positions_are_one_to_four_legal_moves_off_a_game(sources: tuple[Path, Path]) -> None:
-    batches = Batches([sources[1]], "train", batch_size=100, columns=draw.KEPT)
+    batches = Batches([sources[1]], "train", batch_size=50, columns=draw.KEPT)
     (batch,) = itertools.islice(batches, 1)
     before = [to_board(position) for position in row_positions(batch)]
     rows = {name: batch[name].copy() for name in draw.KEPT}
@@ -275,7 +273,7 @@ def test_near_positions_are_one_to_four_legal_moves_off_a_game(sources: tuple[Pa
     assert set(moves.tolist()) >= set(range(1, draw.MOST_MOVES + 1))
     assert moves.max() == draw.MOST_MOVES
     near = [at for at, played in enumerate(moves.tolist()) if played <= 2]
-    assert len(near) > 30
+    assert len(near) > 15
     for at in near:
         assert reached[at].fen(en_passant="fen") in set(after(before[at], int(moves[at])))
     assert all(board.is_valid() and not board.is_game_over() for board in reached)
@@ -284,7 +282,7 @@ def test_near_positions_are_one_to_four_legal_moves_off_a_game(sources: tuple[Pa
 
 
 def test_searches_near_games_are_a_dataset_without_moves_and_results(tmp_path: Path) -> None:
-    sources, count = prepare(tmp_path, games=6), 400
+    sources, count = prepare(tmp_path, games=3), 240
     assert datasets.manifest(sources[1])["positions"]["train"] < count, "several walks begin at one"
     config = searched(explorer="hand-written", source="near", count=count, width=64)
     manifest = reanalyse(sources, config, tmp_path / "out")

@@ -1,7 +1,7 @@
 """Measure how strong each rating in human search is, on the scale of Stockfish's UCI_Elo: a ladder
 of matches, and its fit.
 
-    python -m tests.pipeline.matches.ladder --out DIR --games 20
+    python -m benchmarks.ladder --out DIR --games 20
 
 Ratings of the embedded network, 64 simulations, aim strength, meet their neighbours and Stockfish
 at levels near them, 20,000 nodes a move. Matches that are there are not played again. Strengths are
@@ -19,7 +19,7 @@ import numpy as np
 
 from pipeline.matches.arena import play_matches
 from pipeline.matches.config import ArenaConfig, SideConfig
-from tests.conftest import REPOSITORY
+from pipeline.samples.shipped import EMBEDDED
 
 RATINGS = (1000, 1400, 1800, 2200, 2600)
 LEVELS = {
@@ -34,8 +34,7 @@ Results = list[tuple[str, str, list[int]]]
 
 def side_of(rating: int) -> SideConfig:
     """Return our player at a rating."""
-    embedded = REPOSITORY / "datasets" / "embedded"
-    return SideConfig(who=f"onnx:{embedded}", options=(f"rating={rating}", "aim=strength"))
+    return SideConfig(who=f"onnx:{EMBEDDED}", options=(f"rating={rating}", "aim=strength"))
 
 
 def stockfish(level: int, command: str) -> SideConfig:
@@ -57,7 +56,8 @@ def play(out: Path, games: int, command: str) -> None:
 
 def read(out: Path) -> Results:
     """Return the players of each match, and the numbers of pairs with 0, 1/2 ... 2 points for the
-    first."""
+    first.
+    """
     summaries = [json.loads(path.read_text()) for path in sorted(out.glob("*/summary.json"))]
     return [(one["a"], one["b"], one["pairs"]) for one in summaries]
 
