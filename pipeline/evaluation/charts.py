@@ -112,6 +112,18 @@ def _points(rows: Sequence[Row]) -> tuple[list[float], list[float]]:
     return [row["expected"] for row in rows], [row["score"] for row in rows]
 
 
+def draw_training(entries: Sequence[Row]) -> str:
+    """Draw top-1 of training and validation over the positions seen."""
+    figure, axes = _figure(2.6, 7.6)
+    for name, style, color in (("top1", "-", FAINT), ("validation_top1", "o-", FIRST)):
+        known = [entry for entry in entries if entry[name] is not None]
+        seen, top1 = ([entry[key] for entry in known] for key in ("positions", name))
+        axes.plot(seen, top1, style, color=color, label=name.replace("_", " "))
+    axes.legend(**LEGEND)
+    axes.set_xlabel("positions seen")
+    return _svg(figure)
+
+
 def _figure(height: float, width: float = 5.6) -> tuple["Figure", "Axes"]:
     """Return an empty chart without a background."""
     from matplotlib.figure import Figure

@@ -195,6 +195,7 @@ def _page(name: str, report: Row) -> dict[str, Any]:
         "name": name,
         "report": report,
         "by_rating": safe(charts.draw_accuracy(report)),
+        "training": safe(charts.draw_training(more["training"])) if more["training"] else "",
         "policy": safe(policy),
         "value": safe(value),
         "charts": [

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from pipeline.evaluation.rating_matrix import BandSample
 
 
+CURVES = ("positions", "top1", "validation_top1")
+"""Columns of a run's metrics that the page draws over the first."""
 PUBLISHED = ("Maia-2", 0.533)
 """A published top-1 on human games, measured on its authors' games (docs/benchmarks.md)."""
 
@@ -157,7 +159,10 @@ def reports(
         in_train = None
         if where.train:
             in_train = find_keys(first["key"].to_numpy(), where.train, progress)
-        found = [_describe(where, one, simulations, in_train) for one in measured]
+        found = [
+            _describe(path, where, one, simulations, in_train)
+            for path, one in zip(checkpoints, measured, strict=True)
+        ]
     names = _names(checkpoints)
     differences = [
         {"name": name, "against": names[0], **paired_difference(first, other.table)}
@@ -277,12 +282,14 @@ def _measure(
 
 
 def _describe(
+    checkpoint: Path,
     where: _Where,
     measured: _Measured,
     simulations: int,
     in_train: "NDArray[np.bool_] | None",
 ) -> dict[str, Any]:
     """Return one checkpoint's report."""
+    from model.training.metrics_log import read_metrics
     from pipeline.evaluation.figures import (
         IN_TRAIN,
         describe_accuracy,
@@ -313,6 +320,9 @@ def _describe(
         "details": {
             **page_details(table),
             "boards": add_game_tags(measured.boards.rows(), where.dataset.parts[0], where.dumps),
+            "training": [
+                {name: entry.get(name) for name in CURVES} for entry in read_metrics(checkpoint)
+            ],
         },
     }
     if in_train is not None:
