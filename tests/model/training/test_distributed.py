@@ -1,4 +1,4 @@
-"""Training by two processes: the losses of one process with the same batch, each row once an epoch."""
+"""Training by two processes: the losses of one with the same batch, and each row once an epoch."""
 
 import json
 import os
