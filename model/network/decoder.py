@@ -28,7 +28,7 @@ from engine.encoding.move_vocabularies import NONE, UNDER_PROMOTIONS, index_of, 
 from engine.encoding.planes import LABELS, TURN_PLANE, steps
 from engine.encoding.views import view
 from model.network.blocks import ACTIVATIONS, Float32, Norm, board_mean, conv3
-from model.network.encoder import ENCODED, SQUARES, Moves, Rows, list_bits, list_squares, to_tensor
+from model.network.encoder import ENCODED, SQUARES, Moves, list_bits, list_squares, to_tensor
 from model.network.preset import Preset
 
 PROMOTING = 24
@@ -153,19 +153,6 @@ def log_wdl(form: str, value_BV: Tensor) -> Tensor:
         return value_BV.new_full((value_BV.shape[0], 3), -float(np.log(3)))
     win_B, loss_B = F.logsigmoid(2 * value_BV[:, 0]), F.logsigmoid(-2 * value_BV[:, 0])
     return torch.stack((win_B, torch.full_like(win_B, float("-inf")), loss_B), 1)
-
-
-def decode(
-    preset: Preset,
-    policy: Tensor | tuple[Tensor, Tensor],
-    value_BV: Tensor,
-    left_B1: Tensor | None,
-    rows: Rows,
-) -> Prediction:
-    """Return the prediction of a preset's heads for some rows."""
-    logits_BA = order_by_label(preset, flatten_policy(policy), rows["planes"])
-    left_B = None if left_B1 is None else left_B1.float()[:, 0]
-    return Prediction(logits_BA, log_wdl(preset.value, value_BV), left_B)
 
 
 def _hidden(row: Preset) -> list[nn.Module]:

@@ -74,8 +74,12 @@ class Network(nn.Module):
         policy = self.policy(x_BCYX)
         if moves:
             policy = self.move_head(policy, x_BCYX, moves)
-        left_B1 = self.moves_left(v_BCYX) if self.preset.moves_left else None
-        return decoder.decode(self.preset, policy, self.value(v_BCYX), left_B1, rows)
+        logits_BA = decoder.flatten_policy(policy)
+        return decoder.Prediction(
+            decoder.order_by_label(self.preset, logits_BA, rows["planes"]),
+            decoder.log_wdl(self.preset.value, self.value(v_BCYX)),
+            self.moves_left(v_BCYX).float()[:, 0] if self.preset.moves_left else None,
+        )
 
     def _trunk(
         self, stem: nn.Module, blocks: nn.Module, planes_BPYX: Tensor, films: Any, moves: Any

@@ -6,11 +6,10 @@ names our choice. Rows of the family that are larger than xs have not been train
 are for a GPU.
 """
 
-import difflib
 from dataclasses import replace
 from functools import cache
 
-from engine.errors import UserError
+from engine.errors import UserError, did_you_mean
 from model.network.preset import Preset
 
 
@@ -166,10 +165,6 @@ def presets() -> dict[str, Preset]:
 
 def preset(name: str) -> Preset:
     """Find a preset by name, or raise UnknownPresetError with the nearest name there is."""
-    rows = presets()
-    if name in rows:
-        return rows[name]
-    near = difflib.get_close_matches(name, rows, n=1, cutoff=0.0)
-    raise UnknownPresetError(
-        f"there is no preset {name[:60]!r}; did you mean {near[0]}? (presets: {', '.join(rows)})"
-    )
+    if name not in presets():
+        raise UnknownPresetError(f"no preset {name[:60]!r}: {did_you_mean(name, presets())}")
+    return presets()[name]

@@ -3,15 +3,15 @@
 import numpy as np
 import pytest
 
-from engine.board.movegen import en_passant_legal, legal_planes
-from engine.board.position import FenError, from_fen, key, push, to_fen
+from engine.board.movegen import legal_key, legal_planes
+from engine.board.position import FenError, from_fen, push, to_fen
 
 START = "rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1"
 
 
 def test_the_halfmove_clock_stops_at_its_width_and_leaves_the_ply_alone():
     position = from_fen("4k3/8/8/8/8/8/8/4K3 w - - 65535 10")
-    push(position, 60, 52, 0)
+    push(position, np.uint64(60), np.uint64(52), 0)
     assert to_fen(position) == "4k3/8/8/8/8/8/4K3/8 b - - 65535 10"
 
 
@@ -77,7 +77,7 @@ def key_of(fen: str) -> int:
     """Give a position's key as the repetition rule sees it."""
     position, planes = from_fen(fen), np.zeros(77, dtype=np.uint64)
     legal_planes(position, planes)
-    return int(key(position, en_passant_legal(position, planes)))
+    return int(legal_key(position, planes))
 
 
 def test_keys_tell_apart_what_repetition_does():

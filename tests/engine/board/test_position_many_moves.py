@@ -69,6 +69,7 @@ def test_arrays_of_the_most_moves_are_not_written_past_their_end() -> None:
     planes, scratch = np.zeros((2, PLANES), dtype=np.uint64)
     legal_planes(position_of_many(), planes)
     blank = np.zeros(LABELS, dtype=np.float32)
+    blank.flags.writeable = False  # as in a search
     assert expand(empty_forest(1, 100, 0), 0, 0, planes, blank, 1.0) == NO_ROOM
     labels, scores = np.zeros((2, MAX_MOVES), dtype=np.int64)
     with pytest.raises(AssertionError):

@@ -41,43 +41,47 @@ def expected_index(name: str, move: chess.Move, below: chess.Color) -> int:
 
 
 @cache
-def positions() -> list[tuple[bool, list[chess.Move]]]:
-    """Return the turn and the legal moves of real positions."""
-    found = []
+def moves_of_positions() -> tuple[list[tuple[chess.Move, bool]], np.ndarray, np.ndarray]:
+    """Return the different (move, turn) of real positions; row and index there of each move."""
+    numbers: dict[tuple[chess.Move, bool], int] = {}
+    found, row = [], 0
     for file in FILES:
         for game in islice(games_of(file, 400), 75):
             board = game.board()
-            for move in game.mainline_moves():
-                found.append((board.turn, list(board.legal_moves)))
-                board.push(move)
-    return found[:POSITIONS]
+            for played in game.mainline_moves():
+                for move in board.legal_moves if row < POSITIONS else ():
+                    found.append((row, numbers.setdefault((move, board.turn), len(numbers))))
+                board.push(played)
+                row += 1
+    row_m, number_m = np.array(found).T
+    return list(numbers), row_m, number_m
 
 
 @pytest.mark.parametrize("absolute", [False, True], ids=["mover", "absolute"])
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "factored"])
 def test_every_legal_move_has_an_index_and_round_trips(name: str, absolute: bool) -> None:
+    numbered, row_m, number_m = moves_of_positions()
     rows = [
-        (row, oracle.label(move, turn), move.promotion or 0, not turn)
-        for row, (turn, legals) in enumerate(positions())
-        for move in legals
+        (
+            oracle.label(move, turn),
+            move.promotion or 0,
+            not turn,
+            expected_index(name, move, chess.WHITE if absolute else turn),
+        )
+        for move, turn in numbered
     ]
-    row_m, label_m, promotion_m, black_m = map(np.array, zip(*rows, strict=True))
+    label_m, promotion_m, black_m, expected_m = np.array(rows)[number_m].T
     moves = vocabulary(name)
     turned_m = black_m.astype(bool) & absolute
     index_m = index_of(moves, turned_m, label_m, promotion_m)
-    expected = [
-        expected_index(name, move, chess.WHITE if absolute else turn)
-        for turn, legals in positions()
-        for move in legals
-    ]
-    assert index_m.tolist() == expected
+    assert np.array_equal(index_m, expected_m)
 
     movers_m = np.where(turned_m, moves.turned[index_m], index_m)
-    assert moves.labels[movers_m].tolist() == label_m.tolist()
-    named = np.where(np.isin(promotion_m, (2, 3, 4)) & moves.under_promotions, promotion_m, 0)
-    assert moves.promotions[movers_m].tolist() == named.tolist()
+    assert np.array_equal(moves.labels[movers_m], label_m)
+    named_m = np.where(np.isin(promotion_m, (2, 3, 4)) & moves.under_promotions, promotion_m, 0)
+    assert np.array_equal(moves.promotions[movers_m], named_m)
 
-    collisions = len(row_m) - len(set(zip(row_m.tolist(), expected, strict=True)))
+    collisions = len(row_m) - len(np.unique(row_m * moves.size + index_m))
     assert collisions == (0 if name == "az4672" else COLLIDING)
     assert np.isin(promotion_m, (2, 3, 4)).sum() == COLLIDING
     assert len(row_m) == MOVES

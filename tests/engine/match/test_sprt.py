@@ -123,7 +123,7 @@ def accepted(seed: int, elo: float, config: SprtConfig, draws: float, most: int)
 
 
 def test_false_promotions_are_rare_at_the_null() -> None:
-    config, runs = SprtConfig(elo0=0, elo1=80), 300
+    config, runs = SprtConfig(elo0=0, elo1=80), 100
     found = [accepted(seed, 0.0, config, 0.4, 2000) for seed in range(runs)]
     assert found.count("undecided") == 0
     # 1 % of fair tests would fail

@@ -70,14 +70,15 @@ def assert_same_tree(forest: Forest, slot: int, number: int, node: reference.Nod
     return positions
 
 
-CASES = [
-    (name, opening % len(OPENINGS))
-    for number, name in enumerate(SETTINGS)
-    for opening in (number, number + 2)
-]
-# Searching a single root move proves the draw by fifty moves; the reference has no proofs.
-CASES.remove(("gumbel of one", 4))
+CASES = [(name, number % len(OPENINGS)) for number, name in enumerate(SETTINGS)]
+CASES += [("default", 2), ("all", 1), ("gumbel", 2)]
 CASES += [(name, 3) for name, options in SETTINGS.items() if "repetition_penalty" in options]
+# Searching a single root move proves the draw by fifty moves; the reference has no proofs.
+PROVEN = {("gumbel of one", 4)}
+FURTHER = {(name, (number + 2) % len(OPENINGS)) for number, name in enumerate(SETTINGS)}.difference(
+    CASES, PROVEN
+)
+CASES += [pytest.param(*case, marks=pytest.mark.slow) for case in sorted(FURTHER)]
 
 
 @pytest.mark.parametrize(("name", "opening"), CASES)

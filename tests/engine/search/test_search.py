@@ -79,7 +79,7 @@ CONFIGS = {
 @pytest.mark.parametrize("name", CONFIGS)
 def test_a_game_is_the_same_at_any_width_and_behind_a_cache(name: str):
     kinds = len(LINES) + len(FENS)
-    games = 2 * kinds + 2
+    games = kinds + 2
     evaluator = handwritten.evaluate if name == "puct" else Hashed()
     alone = results(evaluator, CONFIGS[name], 1, games)
     assert len({str(told) for told in alone[:kinds]}) == kinds
@@ -152,7 +152,7 @@ BOOKS = {
 
 
 @pytest.mark.parametrize(
-    ("games", "simulations"), [(28, 8_000), pytest.param(112, 1_000_000, marks=pytest.mark.slow)]
+    ("games", "simulations"), [(14, 4_000), pytest.param(112, 1_000_000, marks=pytest.mark.slow)]
 )
 @pytest.mark.parametrize("name", BOOKS)
 def test_the_books_balance_after_many_random_simulations(name: str, games: int, simulations: int):

@@ -84,7 +84,7 @@ def forces_mate_in_two(board: chess.Board, uci: str) -> bool:
 slow = pytest.mark.slow
 
 
-@pytest.mark.parametrize("every", [20, pytest.param(1, marks=slow)])
+@pytest.mark.parametrize("every", [60, pytest.param(1, marks=slow)])
 def test_every_mating_move_is_recognized_at_the_root(every: int) -> None:
     lines = lines_of("truth/mate/mate_in_1_from_games_train.epd")
     assert len(lines) == 21_397

@@ -45,20 +45,15 @@ def told(games: Iterable[Game]) -> dict[int, str]:
 
 
 def test_a_game_is_the_same_in_any_company():
-    games = [
-        told(play_games(uniform, SEARCH, SelfPlayConfig(width=width, most_plies=40), games=30))
-        for width in (1, 7, 64)
-    ]
-    assert games[0] == games[1] == games[2]
-    some = told(
-        play_games(uniform, SEARCH, SelfPlayConfig(width=3, most_plies=40), games=range(20, 25))
-    )
-    assert some == {number: games[0][number] for number in range(20, 25)}
-    assert len(set(games[0].values())) == 30
-    other = told(
-        play_games(uniform, SEARCH, SelfPlayConfig(width=7, most_plies=40), games=5, seed=1)
-    )
-    assert not set(other.values()) & set(games[0].values())
+    def play(width: int, games: Iterable[int] | int, seed: int = 0) -> dict[int, str]:
+        config = SelfPlayConfig(width=width, most_plies=24)
+        return told(play_games(uniform, SEARCH, config, games=games, seed=seed))
+
+    alone = play(1, 12)
+    assert alone == play(5, 12) == play(64, 12)
+    assert play(3, range(7, 11)) == {number: alone[number] for number in range(7, 11)}
+    assert len(set(alone.values())) == 12
+    assert not set(play(7, 5, seed=1).values()) & set(alone.values())
 
 
 def test_games_start_where_they_are_told_and_may_be_over_before_the_first_move():
@@ -126,8 +121,8 @@ LOST = from_fen("4k3/8/8/8/8/8/8/QQQ1K3 b - - 0 1")
 
 def test_the_first_moves_are_drawn_without_search_and_each_game_draws_how_many():
     gumbel = SearchConfig(algorithm="gumbel", simulations=16, max_considered_actions=8)
-    config = SelfPlayConfig(width=16, most_plies=20, sampled_plies=6)
-    games = list(play_games(handwritten.evaluate, gumbel, config, games=40))
+    config = SelfPlayConfig(width=16, most_plies=10, sampled_plies=6)
+    games = list(play_games(handwritten.evaluate, gumbel, config, games=32))
     sampled = []
     for game in games:
         sampled.append(sum(search is None for search in game.searches))

@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from engine.board.movegen import MOVE_PLANES
 from engine.board.position import KING
 from engine.encoding.planes import legal_mask
+from engine.progress import Tick
 from model.card import CARD, ONNX
 from model.checkpoint import (
     CheckpointBusyError,
@@ -83,59 +84,44 @@ def checkpoint(out: Path, preset: Preset, seed: int = 3) -> Path:
     return out
 
 
-CHILD = """
-import json, sys
-from dataclasses import astuple
-from pathlib import Path
-from model.data.playouts import playout_rows
-from model.inference.export import export
-from pipeline.__main__ import main
-
-other = Path(sys.argv.pop(1))
-try:
-    main()
-finally:
-    ticks = []
-    said = export(other, None, playout_rows(300), progress=ticks.append)
-    (other.parent / "said.json").write_text(json.dumps([said, [astuple(one)[:2] for one in ticks]]))
-"""
-
-
 @pytest.fixture(scope="module")
-def exports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Export two networks in a process of its own, the first by the command, and return the files.
+def traced(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Export a network by the command, in a process of its own, and return the file.
 
     The exporter takes seconds to import, and what torch says would be seen there: nothing but the
     result.
     """
     folder = tmp_path_factory.mktemp("exports")
-    featured = checkpoint(folder / "featured" / "net", FEATURED)
-    other = checkpoint(folder / "other" / "net", OTHER)
-    out = folder / "elsewhere" / "net.onnx"
-    words = ["export", "--checkpoint", str(featured), "--out", str(out), "--json"]
-    command = [sys.executable, "-c", CHILD, str(other), *words]
+    net, out = checkpoint(folder / "net", FEATURED), folder / "elsewhere" / "net.onnx"
+    words = ["export", "--checkpoint", str(net), "--out", str(out), "--json"]
+    command = [sys.executable, "-m", "pipeline", *words]
     done = forked.run(command, cwd=REPOSITORY, text=True)
     assert (done.returncode, drop_slow_lines(done.stderr)) == (0, "")
-    result = json.loads(done.stdout)
-    assert (result["bytes"], result["positions"]) == (out.stat().st_size, 1000)
-    said, ticks = json.loads((other.parent / "said.json").read_text())
-    assert ticks == [[0, 1], [0, 300], [300, 300]]
-    for found in (result, said):
-        assert 0 <= found["largest_policy_difference"] < 1e-4
-        assert 0 <= found["largest_value_difference"] < 1e-4
-    shutil.copy(out, featured / ONNX)
-    return {FEATURED.name: featured / ONNX, OTHER.name: other / ONNX}
+    found = json.loads(done.stdout)
+    assert (found["bytes"], found["positions"]) == (out.stat().st_size, 1000)
+    assert 0 <= found["largest_policy_difference"] < 1e-4
+    assert 0 <= found["largest_value_difference"] < 1e-4
+    return out
+
+
+@pytest.fixture
+def net(traced: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Give a checkpoint beside which `export` has published the graph, without tracing it again."""
+    monkeypatch.setattr(exporting, "_graph", lambda network, card, path: shutil.copy(traced, path))
+    return Path(shutil.copytree(traced.parents[1] / "net", tmp_path / "net"))
 
 
 @pytest.fixture(scope="module")
-def integers(exports: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Export one of the graphs in integers, and return what `export` says."""
-    traced = exports[FEATURED.name]
-    out = tmp_path_factory.mktemp("integers") / "net.onnx"
+def integers(traced: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Export the graph in integers, and return what `export` says."""
+    out, ticks = tmp_path_factory.mktemp("integers") / "net.onnx", list[Tick]()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(exporting, "_graph", lambda network, card, path: shutil.copy(traced, path))
-        calibration = playout_rows(128, seed=1)
-        return export(traced.parent, out, playout_rows(200), calibration=calibration)
+        options: dict[str, Any] = {"calibration": playout_rows(128, seed=1)}
+        options["progress"] = ticks.append
+        said = export(traced.parents[1] / "net", out, playout_rows(200), **options)
+    assert [(one.done, one.total) for one in ticks] == [(0, 1), (0, 1), (0, 200), (200, 200)]
+    return said
 
 
 def answer_alike(one: Any, other: Any, planes: np.ndarray, columns: Any = None) -> None:
@@ -146,44 +132,44 @@ def answer_alike(one: Any, other: Any, planes: np.ndarray, columns: Any = None) 
     assert np.allclose(found[1], wanted[1], atol=1e-5)
 
 
-@pytest.mark.parametrize("name", [FEATURED.name, OTHER.name])
-def test_the_exported_network_answers_as_the_checkpoint(
-    exports: dict[str, Path], name: str
-) -> None:
-    path = exports[name]
-    assert str(REPOSITORY).encode() not in path.read_bytes(), (
-        "stack traces would show a user's folders"
-    )
-    one, other = OnnxEvaluator(path), evaluator(path.parent, device="cpu", amp="off")
+def assert_answers_alike(path: Path, directory: Path) -> None:
+    """Compare a file with its checkpoint on batches of all sizes, with columns and without."""
+    one, other = OnnxEvaluator(path), evaluator(directory, device="cpu", amp="off")
     planes = playout_rows(40, seed=7)["planes"]
     for rows in (0, 1, 2, 40):
         answer_alike(one, other, planes[:rows])
     columns = {"elo": np.full(40, 2400), "opponent_elo": np.full(40, 900)}
     columns["halfmove"] = np.full(40, 90)
     answer_alike(one, other, planes, columns)
-    legal = legal_mask(planes)
-    assert not np.allclose(one(planes, columns)[0][legal], one(planes)[0][legal], atol=1e-4)
+    legal, is_told = legal_mask(planes), bool(one.columns)
+    told = one(planes, columns)[0][legal]
+    assert np.allclose(told, one(planes)[0][legal], atol=1e-4) != is_told
+
+
+def test_the_exported_network_answers_as_the_checkpoint(traced: Path, net: Path) -> None:
+    assert str(REPOSITORY).encode() not in traced.read_bytes(), (
+        "stack traces would show a user's folders"
+    )
+    assert_answers_alike(traced, net)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("preset", [TINY, FACTORED], ids=lambda row: row.name)
-def test_other_heads_are_exported_too(tmp_path: Path, preset: Preset) -> None:
+@pytest.mark.parametrize("preset", [OTHER, TINY, FACTORED], ids=lambda row: row.name)
+def test_other_parts_are_exported_too(tmp_path: Path, preset: Preset) -> None:
     net = checkpoint(tmp_path / "net", preset)
     export(net, None, playout_rows(300))
-    planes = playout_rows(40, seed=7)["planes"]
-    answer_alike(OnnxEvaluator(net / ONNX), evaluator(net, device="cpu", amp="off"), planes)
+    assert_answers_alike(net / ONNX, net)
 
 
 def test_moves_of_a_batch_are_shared_among_threads(
-    exports: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+    traced: Path, net: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two rows or more each, also where a position has no move or one."""
-    path = exports[FEATURED.name]
     planes = playout_rows(40, seed=7)["planes"]
     planes[:2, MOVE_PLANES:] = 0
     planes[1, MOVE_PLANES] = planes[1, KING]
-    one, many = OnnxEvaluator(path), OnnxEvaluator(path, threads=4)
-    answer_alike(one, evaluator(path.parent, device="cpu", amp="off"), planes)
+    one, many = OnnxEvaluator(traced), OnnxEvaluator(traced, threads=4)
+    answer_alike(one, evaluator(net, device="cpu", amp="off"), planes)
     run, worked = many._on_one_thread, list[int]()
     monkeypatch.setattr(
         many, "_on_one_thread", lambda rows: (worked.append(len(rows["planes"])), run(rows))[1]
@@ -195,11 +181,11 @@ def test_moves_of_a_batch_are_shared_among_threads(
 
 
 def test_a_network_in_integers_answers_nearly_as_the_checkpoint(
-    exports: dict[str, Path], integers: dict[str, Any]
+    net: Path, integers: dict[str, Any]
 ) -> None:
     import onnx
 
-    traced, path = exports[FEATURED.name], Path(integers["out"])
+    path = Path(integers["out"])
     assert integers["arithmetic"] == "int8"
     graph = onnx.load(path).graph
     scaled = {node.output[0] for node in graph.node if node.op_type == "DequantizeLinear"}
@@ -209,7 +195,7 @@ def test_a_network_in_integers_answers_nearly_as_the_checkpoint(
         "network.policy.0.layer.weight",
     ], "the first layer and logits stay exact"
     assert len(convolutions) > 5
-    one, other = OnnxEvaluator(path), evaluator(traced.parent, device="cpu", amp="off")
+    one, other = OnnxEvaluator(path), evaluator(net, device="cpu", amp="off")
     planes = playout_rows(200, seed=7)["planes"]
     legal, (found, wanted) = torch.from_numpy(legal_mask(planes)), (one(planes), other(planes))
     mine, theirs = (
@@ -223,39 +209,30 @@ def test_a_network_in_integers_answers_nearly_as_the_checkpoint(
 
 
 @pytest.mark.slow
-def test_the_same_rows_give_the_same_integers(
-    tmp_path: Path, exports: dict[str, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    traced = exports[OTHER.name]
-    monkeypatch.setattr(exporting, "_graph", lambda network, card, path: shutil.copy(traced, path))
+def test_the_same_rows_give_the_same_integers(tmp_path: Path, net: Path) -> None:
     outs = [tmp_path / "one.onnx", tmp_path / "two.onnx"]
     for out in outs:
-        export(traced.parent, out, playout_rows(20), calibration=playout_rows(70, seed=1))
+        export(net, out, playout_rows(20), calibration=playout_rows(70, seed=1))
     assert outs[0].read_bytes() == outs[1].read_bytes()
 
 
 def test_what_differs_is_not_published(
-    tmp_path: Path,
-    exports: dict[str, Path],
-    integers: dict[str, Any],
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, net: Path, integers: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The graph is that of other weights, or its integers differ too much."""
-    traced, net = exports[FEATURED.name], checkpoint(tmp_path / "net", FEATURED, seed=4)
-    monkeypatch.setattr(exporting, "_graph", lambda network, card, path: shutil.copy(traced, path))
+    other, rows = checkpoint(tmp_path / "other", FEATURED, seed=4), playout_rows(20)
     monkeypatch.setattr(exporting, "_quantize_graph", lambda *_: Path(integers["out"]))
-    rows = playout_rows(20)
     with pytest.raises(ExportError, match=r"differs from .* by .*, more than 0\.001"):
-        export(net, None, rows)
+        export(other, None, rows)
     with pytest.raises(ExportError, match=r"in 8-bit integers: .*: export it without --int8"):
-        export(net, None, rows, calibration=rows)
-    assert not (net / ONNX).exists()
+        export(other, None, rows, calibration=rows)
+    assert not (other / ONNX).exists()
 
 
 def test_players_take_the_export_only_while_it_is_of_these_weights(
-    tmp_path: Path, exports: dict[str, Path]
+    tmp_path: Path, net: Path
 ) -> None:
-    net = Path(shutil.copytree(exports[OTHER.name].parent, tmp_path / "net"))
+    export(net, None, playout_rows(20))
     quick = find_export(net)
     assert quick is not None
     assert quick.card["step"] == 7
@@ -267,7 +244,7 @@ def test_players_take_the_export_only_while_it_is_of_these_weights(
     (net / ONNX).rename(tmp_path / ONNX)
     assert find_export(net) is None
     (tmp_path / ONNX).rename(net / ONNX)
-    save(net, load(net)[1] | {"step": 8}, {"weights": build(OTHER, 5).state_dict()})
+    save(net, load(net)[1] | {"step": 8}, {"weights": build(FEATURED, 5).state_dict()})
     assert find_export(net) is None, "the card of other weights names no export"
 
 

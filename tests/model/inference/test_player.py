@@ -29,7 +29,7 @@ from model.network.presets import presets
 from model.training.precision import DeviceError
 from pipeline.samples.shipped import EMBEDDED
 from tests.engine.uci.uci_talk import Talk, last_info
-from tests.model.network.test_presets import small
+from tests.model.network.test_presets import DISTINCT, small
 from tests.model.synthetic import TINY
 from tests.model.test_checkpoint import make
 from tests.waiting import LONG
@@ -75,7 +75,6 @@ def test_a_checkpoint_chooses_on_a_board(tmp_path: Path) -> None:
     assert sum(choice.wdl) == pytest.approx(1, abs=1e-6)
 
 
-DISTINCT = {replace(small(row), name="small"): row.name for row in presets().values()}
 PROMOTING = "r3k2r/1P4P1/8/8/8/8/1p4p1/R3K2R {} KQkq - 0 1"
 
 

@@ -139,7 +139,7 @@ def test_the_same_seed_gives_the_same_weights_and_leaves_the_global_seed_alone()
 
 def test_unknown_preset_names_the_nearest() -> None:
     for name, near in (("fianceto-xs", "fianchetto-xs"), ("alphazero", "alphazero19"), ("", "")):
-        with pytest.raises(UnknownPresetError, match=f"did you mean {near}"):
+        with pytest.raises(UnknownPresetError, match=f"did you mean '{near}"):
             preset(name)
 
 

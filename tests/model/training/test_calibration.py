@@ -67,7 +67,7 @@ def test_over_many_small_samples_unseen_games_lose_nothing(games: int) -> None:
     gains = {}
     for sureness in (1.0, 1.3, 2.5):
         wdl_N3, target_N3, _ = games_of(5000, 10**6, sureness=sureness)
-        factors = [fit_factor(*games_of(games, seed, sureness=sureness)) for seed in range(40)]
+        factors = [fit_factor(*games_of(games, seed, sureness=sureness)) for seed in range(20)]
         losses = {
             factor: -float((target_N3 * scale_wdl(wdl_N3, factor).log())[::4].sum(1).mean())
             for factor in {1.0, *factors}
@@ -92,7 +92,7 @@ def brier_of(network: Network) -> float:
 
 
 CONFIG = TrainConfig(
-    steps=60,
+    steps=40,
     batch_size=16,
     threads=1,
     amp="off",

@@ -1,5 +1,4 @@
-"""Training by two processes under torchrun: the losses of one process with the same batch, and each
-row once an epoch."""
+"""Training by two processes: the losses of one with the same batch, and each row once an epoch."""
 
 import json
 import os
@@ -17,6 +16,7 @@ import pytest
 import safetensors.torch
 import torch
 
+from model.network.presets import presets
 from model.training.config import TrainConfig
 from model.training.distributed import World, WorldError, read_world
 from model.training.metrics_log import read_metrics
@@ -28,9 +28,11 @@ from pipeline.errors import ConfigError, DatasetError
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 from pipeline.training.train import train_on
+from tests import forked
 from tests.conftest import REPOSITORY
 from tests.model.synthetic import TINY, batch
 from tests.pipeline.datasets import random_game
+from tests.waiting import LONG
 
 FROM_STEP = Batches.from_step
 REPORT_STEPS = 1
@@ -48,13 +50,19 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.distributed as dist
+import safetensors.torch
 from engine.errors import UserError
+from model.network.presets import presets
 from model.training import loop
 from model.training.config import TrainConfig
+from model.training.distributed import read_world
+from model.training.step import new_run, prepare, take_step
 from pipeline.dataset.batches import Batches
 from pipeline.dataset.files import verify_files
 from pipeline.training.train import train_on
+from tests.model.synthetic import TINY, batch
 
+presets()["tiny"] = TINY
 loop.REPORT_STEPS = 1
 verify_files.PATIENCE = float("inf")  # the questions are counted: hashing asks none
 positions, folder = Path(sys.argv[1]), Path(sys.argv[2])
@@ -76,13 +84,12 @@ Batches.from_step, dist.destroy_process_group = from_step, destroy
 find_spike = loop.RunMonitor.find_spike
 for number, (name, steps, port) in enumerate(runs):
     loop.RunMonitor.find_spike = (lambda self, loss: "a spike") if name == "spike" else find_spike
-    if number:  # torchrun's own store still has the addresses of the last meeting
-        os.environ |= {"TORCHELASTIC_USE_AGENT_STORE": "False", "MASTER_PORT": str(port)}
+    os.environ |= {"MASTER_PORT": str(port)} if port else {}
     seen.clear()
     taken = 0
     calls = iter(range(10**6))
     try:
-        card = train_on([positions], "fianchetto-xs", TrainConfig(**settings), folder / name,
+        card = train_on([positions], "tiny", TrainConfig(**settings), folder / name,
                         stop=lambda: next(calls) >= steps)
         # what was read ahead of the last step is read again
         taken, at = card["step"] - at, card["step"]
@@ -91,11 +98,6 @@ for number, (name, steps, port) in enumerate(runs):
         said = [type(error).__name__, str(error)]
     np.save(folder / f"seen-{number}-{os.environ['RANK']}.npy", np.array(seen[:taken]))
     Path(folder / f"said-{number}-{os.environ['RANK']}.json").write_text(json.dumps(said))
-
-from model.training.distributed import read_world
-from model.training.step import new_run, prepare, take_step
-from tests.model.synthetic import TINY, batch
-import safetensors.torch
 
 place = read_world()
 meeting = f"file://{folder / 'meeting'}"
@@ -117,15 +119,16 @@ dist.destroy_process_group()
 
 
 @pytest.fixture(scope="module")
-def positions(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make a dataset of a few hundred rows in row groups of 64."""
+def positions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Make a dataset of a few hundred rows in row groups of 64, and a small preset."""
     folder = tmp_path_factory.mktemp("ddp")
     (folder / "dump.pgn").write_text("\n".join(random_game(seed, plies=30) for seed in range(12)))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(shards, "ROW_GROUP", 64)
         config = IngestConfig(test_share=0.0, val_share=0.0)
         ingest([str(folder / "dump.pgn")], folder / "positions", config, workers=1)
-    return folder / "positions"
+        patch.setitem(presets(), "tiny", TINY)
+        yield folder / "positions"
 
 
 def free_ports(count: int) -> list[int]:
@@ -146,22 +149,31 @@ def pair(positions: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Let two processes do three runs: one stopped, the same to its end, one that fails in process
     0.
 
-    All under one torchrun: to start and import is nearly all of their time.
+    They are forked with torchrun's variables: to start and import would be nearly all of their
+    time.
     """
     folder = tmp_path_factory.mktemp("pair")
-    (folder / "job.py").write_text(JOB)
-    second, third = free_ports(2)
-    runs = json.dumps([("two", 4, 0), ("two", 10**6, second), ("spike", 10**6, third)])
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += ["--nproc-per-node", "2", str(folder / "job.py"), str(positions), str(folder)]
-    command += [json.dumps(SETTINGS), runs]
-    paths = os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")])
-    variables = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
-    done = subprocess.run(
-        command, cwd=REPOSITORY, env=variables, capture_output=True, text=True, timeout=500
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
+    plan = (("two", 4), ("two", 10**6), ("spike", 10**6))
+    runs = [(*one, port) for one, port in zip(plan, free_ports(3), strict=True)]
+    command = [sys.executable, "-c", JOB, str(positions), str(folder)]
+    command += [json.dumps(SETTINGS), json.dumps(runs)]
+    variables = os.environ | {"MASTER_ADDR": "127.0.0.1", "WORLD_SIZE": "2"}
+    processes = [
+        forked.Popen(command, cwd=REPOSITORY, env=variables | {"RANK": str(rank)})
+        for rank in (0, 1)
+    ]
+    assert [process.wait(LONG) for process in processes] == [0, 0]
     return folder
+
+
+@pytest.mark.slow
+def test_torchrun_starts_processes_that_train_together(positions: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += ["--nproc-per-node", "2", "--no-python", sys.executable, "-c", JOB]
+    command += [str(positions), str(tmp_path), json.dumps(SETTINGS), '[["two", 1000000, 0]]']
+    subprocess.run(command, cwd=REPOSITORY, check=True)
+    steps = -(-Batches([positions]).rows // 32)
+    assert said(tmp_path, 0) == [[steps, steps * 32, True, 2]] * 2
 
 
 def said(folder: Path, run: int) -> list[list[object]]:
@@ -200,7 +212,7 @@ def test_two_processes_are_one_with_the_same_batch_and_lose_no_row(
     assert len(np.unique(order, axis=0)) == rows, "each row once"
 
     monkeypatch.setattr(Batches, "from_step", both_processes)
-    one = train_on([positions], "fianchetto-xs", TrainConfig(**SETTINGS), tmp_path / "one")
+    one = train_on([positions], "tiny", TrainConfig(**SETTINGS), tmp_path / "one")
     monkeypatch.undo()
     assert one["processes"] == 1
     assert losses(pair / "two") == pytest.approx(losses(tmp_path / "one"), abs=2e-3)
@@ -250,7 +262,7 @@ def test_processes_that_cannot_train_together_are_refused(
     ):
         set_rank(monkeypatch, 0, size)
         with pytest.raises(error, match=words):
-            train_on([positions], "fianchetto-xs", TrainConfig(**SETTINGS), tmp_path / "out")
+            train_on([positions], "tiny", TrainConfig(**SETTINGS), tmp_path / "out")
     assert not (tmp_path / "out").exists()
     for rank, words in ((3, "start the processes with torchrun"), ("first", "must be numbers")):
         set_rank(monkeypatch, rank, 3)

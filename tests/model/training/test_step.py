@@ -9,13 +9,13 @@ import torch
 from engine.encoding.views import NO_LABEL
 from model.data.playouts import playout_rows
 from model.network.preset import Preset
-from model.network.presets import preset, presets
 from model.training import step as stepping
 from model.training.config import TrainConfig
 from model.training.distributed import World, WorldError
 from model.training.monitor import mean_figures, validate
 from model.training.precision import dtype_for
 from model.training.step import COLUMNS, DivergedError, Run, new_run, prepare, take_step
+from tests.model.network.test_presets import DISTINCT
 from tests.model.synthetic import TINY, batch
 
 CONFIG = TrainConfig(steps=8, batch_size=16, threads=1, amp="off", device="cpu")
@@ -50,13 +50,13 @@ def test_norms_see_a_microbatchs_own_rows_and_keep_the_mean_of_all(
     assert together.network.get_buffer("stem.1.num_batches_tracked") == 1, "a step counts once"
 
 
-@pytest.mark.parametrize("groups", [1, 20])
+@pytest.mark.parametrize("groups", [1, 4])
 def test_many_microbatches_add_up(groups: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Against each microbatch by a network of its own."""
-    config, rows = replace(CONFIG, batch_size=120, norm_rows=2), batch(120)
+    config, rows = replace(CONFIG, batch_size=24, norm_rows=2), batch(24)
     run = make_run(config, groups, monkeypatch)
     prepared = prepare(new_run(config, TINY), rows)
-    assert len(prepared) == config.microbatches == 60
+    assert len(prepared) == config.microbatches == 12
     wanted = [torch.zeros_like(weight) for weight in run.network.parameters()]
     for columns in prepared:
         alone = new_run(config, TINY)
@@ -104,18 +104,6 @@ def test_figures_of_the_policy_are_those_of_rows_whose_move_is_a_target() -> Non
     losses = dict.fromkeys(("loss", "policy_loss", "value_loss"), 0.5)
     assert figures == losses | {"legal_mass": 0.5, "top1": 0.75}
     assert mean_figures(torch.zeros(len(COLUMNS)), 16).keys() == losses.keys()
-
-
-def small(name: str) -> Preset:
-    """Give a preset with the parts of another and few weights."""
-    row = preset(name)
-    sizes = ("policy_width", "moves_left", "move_features_width")
-    optional = {field: 4 for field in sizes if getattr(row, field)}
-    return replace(row, width=8, blocks=1, squeeze=4, value_width=2, value_hidden=8, **optional)
-
-
-DISTINCT = {replace(small(name), name="small"): name for name in presets()}
-"""Small networks that differ in more than their names."""
 
 
 @pytest.mark.parametrize("known", [0, 1])

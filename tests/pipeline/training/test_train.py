@@ -112,7 +112,7 @@ def test_runs_that_cannot_begin_are_refused(positions: Path, tmp_path: Path) -> 
         train_on([positions], "fianchetto-xs", huge, net)
     with pytest.raises(ConfigError, match="at least one dataset"):
         train_on([], "fianchetto-xs", STEPS, net)
-    with pytest.raises(UnknownPresetError, match="did you mean chessmarro"):
+    with pytest.raises(UnknownPresetError, match="did you mean 'chessmarro"):
         train_on([positions], "chesmarro", STEPS, net)
     assert not net.exists()
 
