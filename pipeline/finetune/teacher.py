@@ -38,12 +38,13 @@ from pipeline.dataset.batches import Batches
 from pipeline.dataset.dataset import Dataset
 from pipeline.dataset.files.columns import BATCH_SENTINELS
 from pipeline.dataset.files.manifest import Count, Number, Schema
-from pipeline.dataset.files.shards import Batch, publish_json
+from pipeline.dataset.files.shards import Batch
 from pipeline.dataset.files.stored_planes import row_positions
 from pipeline.errors import ConfigError, Stopped
 from pipeline.finetune.config import SMALLEST_SHARE, FinetuneConfig
 from pipeline.finetune.state import GENERATIONS, FinetuneError
 from pipeline.selfplay.draw import FIRST_PLY, rank_equals
+from pipeline.storage.stores import publish_json
 from pipeline.training.export import export_once
 
 LOG = logging.getLogger(__name__)

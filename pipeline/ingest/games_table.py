@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from pipeline.dataset.files.columns import SPLITS
-from pipeline.dataset.files.shards import number_array
+from pipeline.dataset.files.stored_planes import number_array
 from pipeline.dumps.chunks import Chunk
 from pipeline.ingest.filters import GAME_STATUS
 from pipeline.ingest.games import NO_LABELS, Tagged, numbers, tag_value

@@ -20,8 +20,8 @@ from typing import Any
 from engine.compiling import announce_to_workers
 from engine.encoding.planes import ENCODING_VERSION, moves_hash
 from engine.progress import Progress, Stop, Tick, never, silent
-from pipeline.dataset.files.columns import FORMAT_VERSION
-from pipeline.dataset.files.shards import MANIFEST, read_manifest
+from pipeline.dataset.files.columns import FORMAT_VERSION, MANIFEST
+from pipeline.dataset.files.manifest import read_manifest
 from pipeline.dumps.chunks import read_chunks
 from pipeline.dumps.formats.evaluations import ENGINE_MOVES, Sample
 from pipeline.dumps.source import STDIN, Source, expand, is_same_file, require, short_name

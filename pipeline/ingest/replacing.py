@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from engine.progress import Progress, Stop, never, silent
-from pipeline.dataset.files.columns import CARD
-from pipeline.dataset.files.shards import MANIFEST, read_manifest
+from pipeline.dataset.files.columns import CARD, MANIFEST
+from pipeline.dataset.files.manifest import read_manifest
 from pipeline.errors import (
     ConfigError,
     DamagedError,

@@ -30,33 +30,25 @@ from pipeline.dataset.files.columns import (
     EARLIER_MOVES,
     OPTIONAL,
     PLANE_COLUMNS,
+    ROW_GROUP,
     Form,
     form_of,
     schema,
     writer_options,
 )
-from pipeline.dataset.files.columns import GAMES as GAMES
-from pipeline.dataset.files.columns import MANIFEST as MANIFEST
-from pipeline.dataset.files.columns import ROW_GROUP as ROW_GROUP
-from pipeline.dataset.files.columns import SPLITS as SPLITS
 from pipeline.dataset.files.manifest import MOST_GAMES, damaged
-from pipeline.dataset.files.manifest import read_manifest as read_manifest
-from pipeline.dataset.files.manifest import read_note as read_note
 from pipeline.dataset.files.stored_planes import (
     PACKED_WITH,
     array_numbers,
+    number_array,
     packed_from,
     plane_arrays,
     planes_from,
     unpack,
     whole_column,
 )
-from pipeline.dataset.files.stored_planes import number_array as number_array
 from pipeline.errors import DatasetError
-from pipeline.storage.stores import file_hash as file_hash
 from pipeline.storage.stores import open_for_arrow
-from pipeline.storage.stores import publish as publish
-from pipeline.storage.stores import publish_json as publish_json
 
 Batch = dict[str, NDArray[Any]]
 """Rows as numpy arrays by column."""

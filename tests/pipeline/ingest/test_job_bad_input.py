@@ -18,7 +18,7 @@ import pytest
 import zstandard
 
 from pipeline.dataset.batches import Batches
-from pipeline.dataset.files.shards import read_manifest
+from pipeline.dataset.files.manifest import read_manifest
 from pipeline.errors import ConfigError, DamagedError, DatasetError, DumpError
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest

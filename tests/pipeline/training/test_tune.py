@@ -30,6 +30,7 @@ from pipeline.dataset.files import shards
 from pipeline.dataset.files.shards import Batch
 from pipeline.dataset.mixture import Mixture
 from pipeline.errors import ConfigError, DatasetError
+from pipeline.storage.stores import file_hash
 from pipeline.training.train import count_positions, list_datasets, select_columns
 from pipeline.training.tune import add_uses, tune_on
 from tests.model.synthetic import TINY, stream
@@ -263,7 +264,7 @@ def test_what_cannot_be_is_refused_before_anything_is_written(made: Path, tmp_pa
         ({"config": replace(CONFIG, epochs=None, minutes=1)}, "steps or epochs"),
         ({"selfplay": ("one", "one")}, "named twice"),
         ({"config": replace(CONFIG, batch_size=1000)}, "one batch takes 666.667"),
-        ({"spent": {shards.file_hash(made / "one" / "manifest.json"): -1.0}}, "0 or more"),
+        ({"spent": {file_hash(made / "one" / "manifest.json"): -1.0}}, "0 or more"),
     ]
     for options, message in wrong:
         with pytest.raises((ConfigError, DatasetError), match=message):

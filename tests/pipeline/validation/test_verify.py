@@ -13,12 +13,14 @@ import pytest
 
 from pipeline.cli.commands.audit import Verify
 from pipeline.cli.main import main
-from pipeline.dataset.files.shards import file_hash, read_manifest, write_rows
+from pipeline.dataset.files.manifest import read_manifest
+from pipeline.dataset.files.shards import write_rows
 from pipeline.dataset.join import join
 from pipeline.dumps.paths import dumps_of
 from pipeline.errors import DatasetError
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
+from pipeline.storage.stores import file_hash
 from pipeline.validation.verify import datasets_in, verify_dataset
 from tests.pipeline import hostile
 from tests.pipeline.datasets import random_game

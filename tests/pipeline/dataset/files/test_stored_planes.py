@@ -23,7 +23,7 @@ from engine.encoding.views import LAST_MOVES
 from pipeline.dataset.batches import HUMAN_COLUMNS, Batches
 from pipeline.dataset.dataset import Dataset
 from pipeline.dataset.files.columns import FORMS, ROW_COLUMNS, SPLITS, schema
-from pipeline.dataset.files.shards import read_manifest
+from pipeline.dataset.files.manifest import read_manifest
 from pipeline.dataset.files.stored_planes import pack, to_positions, unpack
 from pipeline.errors import DatasetError
 from pipeline.ingest.chunk import IngestConfig
