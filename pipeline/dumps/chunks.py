@@ -7,7 +7,7 @@ was read, and its source describes the damage.
 Axes: G games of a chunk.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -159,18 +159,14 @@ def _source_chunks(source: Source, number: int, chunk_bytes: int) -> Iterator[Ch
     source.close()
 
 
-def read_chunks(
-    sources: list[Source], chunk_bytes: int, on_read: Callable[[int], None] = lambda count: None
-) -> Iterator[Chunk]:
-    """Yield the chunks of all sources in order; `on_read` is called with the raw bytes read so far.
+def read_chunks(sources: list[Source], chunk_bytes: int) -> Iterator[Chunk]:
+    """Yield the chunks of all sources in order.
 
     Raises DumpError for a source that cannot be read, before its first chunk, and Stopped. Damage
     ends a source and is noted in its `damage`.
     """
-    index = game = done = 0
+    index = game = 0
     for number, source in enumerate(sources):
         for chunk in _source_chunks(source, number, chunk_bytes):
-            on_read(done + source.bytes_read)
             yield replace(chunk, index=index, first_game=game)
             index, game = index + 1, game + len(chunk.starts)
-        done += source.bytes_read

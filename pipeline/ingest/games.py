@@ -81,9 +81,12 @@ def map_values(
     text: NDArray[np.uint8], spans: NDArray[np.int64], read: Callable[[str], Any], dtype: Any
 ) -> NDArray[Any]:
     """Return what `read` makes of each span's text, [G, ...]; each spelling is read once."""
+    spans = np.ascontiguousarray(spans)
     hashes = np.zeros(len(spans), dtype=np.uint64)
     tags.hash_spans(text, spans, hashes)
     _, first, back = np.unique(hashes, return_index=True, return_inverse=True)
+    if not tags.are_equal(text, spans, spans[first[back]]):  # two spellings of one hash
+        first = back = np.arange(len(spans))
     return np.array([read(tag_value(text, spans[index])) for index in first], dtype=dtype)[back]
 
 

@@ -26,7 +26,7 @@ def _strings(text: NDArray[np.uint8], spans: NDArray[np.int64]) -> pa.Array:
     lengths = spans[:, 1] - spans[:, 0]
     data = np.empty(int(lengths.sum()), dtype=np.uint8)
     offsets = np.empty(len(spans) + 1, dtype=np.int32)
-    tags.copy_spans(text, spans, data, offsets)
+    tags.copy_spans(text, np.ascontiguousarray(spans), data, offsets)
     if data.size and data.max() >= 128:
         return pa.array(
             [tag_value(text, span) if span[1] else None for span in spans], type=pa.string()

@@ -52,8 +52,6 @@ from pipeline.storage.preflight import require_utf8
 from pipeline.storage.stores import is_url
 
 ELSEWHERE, KEPT = "choose another --out", "what was finished is kept"
-FORMER_SETTINGS = {"min_pieces": 0, "max_pieces": 32, "min_depth": 0, "max_score": 0}
-"""Settings that datasets of earlier versions record, with the values at which they kept all."""
 MOST_SOURCES = 1 << 16
 """Dumps that the column `source` of `games.parquet` can number."""
 CHUNK_SIZES = (8, 16, 32, 64)
@@ -156,10 +154,7 @@ def _finished(
         return None
     out = folder.out
     manifest = read_manifest(out)
-    asked, made = plain_config(config), dict(manifest["config"])
-    for name, value in FORMER_SETTINGS.items():
-        if made.get(name) == value:
-            del made[name]
+    asked, made = plain_config(config), manifest["config"]
     if made != asked:
         differing = ", ".join(
             sorted(name for name in made.keys() | asked.keys() if made.get(name) != asked.get(name))

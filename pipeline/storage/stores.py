@@ -91,7 +91,7 @@ def lock_of(folder: Path) -> FileLock:
     """Return the lock of a folder; for a store it covers this machine's processes only.
 
     No lock is portable between stores. Two machines that ingest the same into one store publish the
-    same bytes, and anything that differs is refused by `run.json` and by the records of chunks.
+    same bytes, and anything that differs is refused by `job.json` and by the notes of chunks.
     """
     if is_local(folder):
         return FileLock(folder / LOCK, timeout=0)

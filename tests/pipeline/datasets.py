@@ -109,8 +109,7 @@ def manifest(directory: Path) -> dict[str, Any]:
 def plain_manifest(files: list[dict[str, Any]], games: int) -> dict[str, Any]:
     """Make a manifest of this version for shards that no ingest has made."""
     counts = {
-        split: sum(entry["rows"] for entry in files if entry["split"] == split)
-        for split in SPLITS
+        split: sum(entry["rows"] for entry in files if entry["split"] == split) for split in SPLITS
     }
     return {
         "format_version": FORMAT_VERSION,

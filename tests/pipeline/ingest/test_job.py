@@ -2,7 +2,6 @@
 work was cut."""
 
 import io
-import json
 from itertools import pairwise
 from pathlib import Path
 
@@ -50,14 +49,16 @@ CONFIG = IngestConfig(chunk_mib=1, test_share=0.2, val_share=0.2)
 
 @pytest.fixture(scope="module")
 def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make a dump of 3 MB: 120 games, each many times over, and some that cannot be used."""
+    """Make a dump of 3 MB: 40 games in 9 orders, with long comments, and some that cannot be
+    used."""
     path = tmp_path_factory.mktemp("dump") / "games.pgn"
-    games = [datasets.random_game(seed) for seed in range(120)]
+    games = [datasets.random_game(seed).replace("{ ", "{ " + "word " * 20) for seed in range(40)]
     bad = [
         '[Event "x"]\n[Result "*"]\n\n1. e4 e5 *\n\n',
         '[Event "y"]\n[Result "1-0"]\n\n1. e5 1-0\n\n',
     ]
     path.write_text("".join("".join(games[at:] + games[:at]) + bad[at % 2] for at in range(9)))
+    assert path.stat().st_size > 5 << 19
     return path
 
 
@@ -95,8 +96,8 @@ def test_the_schema_is_that_of_the_design(made: Path) -> None:
 def test_the_counts_add_up(made: Path, dump: Path) -> None:
     manifest, games, rows = datasets.manifest(made), datasets.games(made), datasets.table(made)
     verdicts = [reading.verdict for reading in by_python_chess.read_file(dump)]
-    assert manifest["games"]["read"] == len(games) == len(verdicts) == 1089
-    assert manifest["games"]["used"] == verdicts.count("used") == 1080
+    assert manifest["games"]["read"] == len(games) == len(verdicts) == 369
+    assert manifest["games"]["used"] == verdicts.count("used") == 360
     assert manifest["games"]["dropped"] == {"illegal move": 4, "unfinished": 5}
     assert [game["dropped"] or "used" for game in games] == verdicts
     assert (
@@ -127,7 +128,7 @@ def test_no_game_is_in_two_splits_and_copies_stay_together(made: Path) -> None:
     copies: dict[tuple[tuple[int, int], ...], set[str]] = {}
     for game, plies in moves.items():
         copies.setdefault(tuple(sorted(plies)), set()).update(splits[game])
-    assert len(copies) == 120
+    assert len(copies) == 40
     assert all(len(names) == 1 for names in copies.values())
     assert {name for names in copies.values() for name in names} == {"train", "val", "test"}
     table = datasets.games(made)
@@ -136,7 +137,7 @@ def test_no_game_is_in_two_splits_and_copies_stay_together(made: Path) -> None:
 
 def test_rows_join_their_game_and_its_bytes(made: Path, dump: Path) -> None:
     text, games = dump.read_bytes(), datasets.games(made)
-    for number, rows in list(datasets.rows_by_game(made).items())[::40]:
+    for number, rows in list(datasets.rows_by_game(made).items())[::14]:
         game = games[number]
         piece = text[game["offset"] : game["offset"] + game["length"]]
         assert piece.startswith(b'[Event "Rated')
@@ -176,7 +177,7 @@ def test_rows_are_shuffled(made: Path) -> None:
 def test_a_chunk_of_many_rows_is_written_in_blocks(
     dump: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chunk, "BLOCK_ROWS", 9000)
+    monkeypatch.setattr(chunk, "BLOCK_ROWS", 3000)
     chunk._row_buffer.cache_clear()
     ingest([str(dump)], tmp_path / "out", CONFIG, workers=1)
     chunk._row_buffer.cache_clear()
@@ -289,10 +290,3 @@ def test_a_dataset_keeps_the_chunks_that_it_was_begun_with(tmp_path: Path) -> No
     assert made["config"]["chunk_mib"] == 1
     assert ingest([path], out, workers=1) == made
     assert ingest([path], tmp_path / "other", workers=1)["config"]["chunk_mib"] == 8
-    for former, is_same in (({"max_pieces": 32}, True), ({"max_pieces": 10}, False)):
-        (out / "manifest.json").write_text(json.dumps(made | {"config": made["config"] | former}))
-        if is_same:
-            ingest([path], out, workers=1)
-        else:
-            with pytest.raises(DatasetError, match=r"other settings \(max_pieces\)"):
-                ingest([path], out, workers=1)

@@ -29,9 +29,9 @@ from tests.pipeline.hostile import seal
 
 @pytest.fixture(scope="module")
 def text() -> bytes:
-    """Give 1.5 MB of PGN: 600 games, most of them different."""
-    games = [datasets.random_game(seed) for seed in range(200)]
-    return "".join(games + games[::-1] + games).encode()
+    """Give 0.7 MB of PGN: 240 games of 40."""
+    games = [datasets.random_game(seed) for seed in range(40)]
+    return "".join("".join(games[at:] + games[:at]) for at in range(6)).encode()
 
 
 def open_piecewise(decode: Callable[[bytes], bytes], data: bytes) -> bytes:
@@ -70,7 +70,7 @@ def test_a_damaged_archive_keeps_every_whole_game_before_the_damage(
     pairs = enumerate(zip(good, text, strict=False))
     same = next((place for place, pair in pairs if pair[0] != pair[1]), len(good))
     whole = text[:same].count(b"[Event ") - 1  # the last game is cut off
-    assert whole > 100
+    assert whole > 40
     workers = 2 if codec == "zst" else 1
     check_damaged(tmp_path, f"games.pgn.{codec}", bytes(archive), whole, text, workers)
 
