@@ -54,7 +54,6 @@ def fen_rows(dataset: Path | Dataset, split: str = "", count: int = 0) -> Iterat
 
 
 def _table(rows: dict[str, Any], split: str) -> pa.Table:
-    """Return the rows of a batch as a table of SCHEMA."""
     positions = row_positions(rows)
     colors = np.where(rows["planes"][:, TURN_PLANE] == 0, chess.WHITE, chess.BLACK).tolist()
     moves = zip(rows["label"].tolist(), rows["promotion"].tolist(), colors, strict=True)

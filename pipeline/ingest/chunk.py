@@ -92,7 +92,6 @@ class IngestConfig(Filters):
     64 by the dumps' size."""
 
     def __post_init__(self) -> None:
-        """Validate the settings."""
         Filters.__post_init__(self)  # super() does not work in a dataclass with slots
         if self.test_share + self.val_share >= 1:
             raise ConfigError("test_share and val_share must be below 1 together")

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,8 +9,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from pipeline.dataset.files.columns import CARD
-from pipeline.storage.stores import publish
 from pipeline.storage.tables import escape, markdown_table
 
 QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
@@ -107,9 +104,3 @@ def data_card(manifest: Mapping[str, Any], games: GameCounts) -> str:
         *([f"## Dropped positions of used games\n\n{refused}"] if refused else []),
     ]
     return "\n\n".join(parts) + "\n"
-
-
-def write_card(directory: Path, manifest: Mapping[str, Any], games: GameCounts) -> None:
-    """Publish the data card beside the manifest."""
-    text = data_card(manifest, games).encode()
-    publish(directory, CARD, 0, lambda target: target.write(text))

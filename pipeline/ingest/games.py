@@ -124,13 +124,6 @@ def parse_result(value: str) -> int:
     )
 
 
-def read_results(text: NDArray[np.uint8], spans: NDArray[np.int64], games: replay.Games) -> None:
-    """Set results by Result tags (int64[G, 2]); without a score a game is unfinished."""
-    result = map_values(text, spans, parse_result, np.int64)
-    games.status[result == _NO_SCORE] = replay.UNFINISHED
-    games.result[:] = np.where(result == _NO_SCORE, UNKNOWN_RESULT, result)
-
-
 def read_fens(
     text: NDArray[np.uint8], spans: NDArray[np.int64], games: replay.Games
 ) -> NDArray[np.uint64]:
@@ -227,7 +220,9 @@ def read_games(
     games = _allocate_games(bounds)
     tags.scan_tags(text, bounds, spans, games.movetext)
     text = translate_movetext(text, games.movetext, bounds)
-    read_results(text, spans[:, tags.RESULT], games)
+    result = map_values(text, spans[:, tags.RESULT], parse_result, np.int64)
+    games.status[result == _NO_SCORE] = replay.UNFINISHED
+    games.result[:] = np.where(result == _NO_SCORE, UNKNOWN_RESULT, result)
     control = map_values(text, spans[:, tags.TIME_CONTROL], read_time_control, np.int32)
     games.base[:], increment = control.reshape(-1, 2).T
     white = numbers(text, spans[:, tags.WHITE_ELO], 0)

@@ -115,7 +115,6 @@ class Manifest(Schema):
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
-        """Compare the counts with those of the files."""
         rows: Counter[str | None] = Counter()
         for entry in self.files:
             if entry.name != GAMES:

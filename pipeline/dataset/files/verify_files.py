@@ -126,7 +126,6 @@ def _set(mark: Path | None) -> None:
 def _compare_hashes(
     directory: Path, entries: Sequence[Entry], progress: Progress, stop: Stop
 ) -> None:
-    """Raise DatasetError for a file whose hash differs, and Stopped."""
     total, done, began, ended = sum(entry["bytes"] for entry in entries), 0, time.monotonic(), False
 
     def should_stop() -> bool:

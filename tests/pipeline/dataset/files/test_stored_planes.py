@@ -86,7 +86,7 @@ def test_the_readme_describes_every_column_as_the_table_does() -> None:
         assert described[one.name] == (kind, one.null is not None, one.meaning)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.integers(0, 2**32), st.integers(0, 160))
 def test_a_position_of_random_play_comes_back_bit_for_bit(seed: int, plies: int) -> None:
     chance, board = random.Random(seed), chess.Board()
