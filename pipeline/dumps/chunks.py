@@ -1,6 +1,6 @@
 """Cut the text of dumps into chunks of whole games, in bounded memory.
 
-A chunk holds about `chunk_bytes` of text and at most MOST_GAMES games, so memory is bounded by
+A chunk holds about `chunk_bytes` of text and at most MAX_GAMES games, so memory is bounded by
 these and by LONGEST_GAME, whatever the dump. A damaged archive ends with the last whole game that
 was read, and its source describes the damage.
 
@@ -19,7 +19,7 @@ from pipeline.dumps.source import BLOCK, Source, display_name
 from pipeline.errors import DumpError
 from pipeline.pgn.split import LONGEST_GAME, Splitter, split
 
-MOST_GAMES = 1 << 18
+MAX_GAMES = 1 << 18
 """Maximum number of games in a chunk: each costs some 600 bytes besides its text, and a bomb of `*`
 has one in three bytes."""
 
@@ -138,7 +138,7 @@ def _source_chunks(source: Source, number: int, chunk_bytes: int) -> Iterator[Ch
             window.drop_last_game()
         while len(window.starts):
             first = int(window.starts[0])
-            later = min(int(np.searchsorted(window.starts, first + chunk_bytes)), MOST_GAMES)
+            later = min(int(np.searchsorted(window.starts, first + chunk_bytes)), MAX_GAMES)
             if later < len(window.starts):
                 end, games = int(window.starts[later]), later
             elif not more or window.full:

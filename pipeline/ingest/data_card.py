@@ -16,7 +16,7 @@ COUNTED = ("split", "result", "time_control", "termination")
 """Columns of the games' table whose values are counted."""
 MEASURED = {"rating": ("white_elo", "black_elo"), "plies": ("plies",)}
 """Numbers of 16 bits whose quantiles are shown, with their columns in the games' table."""
-MOST_VALUES = 1 << 16
+MAX_VALUES = 1 << 16
 """Values of a column that are counted; of more, which only a hostile dump has, the most frequent
 are kept."""
 
@@ -37,8 +37,8 @@ class GameCounts:
         for name, counter in self.values.items():
             for pair in pc.value_counts(games[name]).to_pylist():
                 counter[pair["values"]] += pair["counts"]
-            if len(counter) > MOST_VALUES:
-                self.values[name] = Counter(dict(counter.most_common(MOST_VALUES // 2)))
+            if len(counter) > MAX_VALUES:
+                self.values[name] = Counter(dict(counter.most_common(MAX_VALUES // 2)))
         for name, columns in MEASURED.items():
             for column in columns:
                 present = games[column].drop_null()

@@ -37,7 +37,7 @@ def estimate(
 ) -> dict[str, Any]:
     """Estimate what `ingest` of the same sources will make; nothing is kept on disk.
 
-    `dropped` and `positions_dropped` are shares by reason, `basis` the share of the text that was
+    `dropped` and `positions_dropped` are shares by reason; `basis` says how much of the text was
     read. Raises DumpError, ConfigError for evaluated positions, and DatasetError if the filters
     keep nothing of what was read.
     """

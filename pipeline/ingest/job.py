@@ -52,11 +52,11 @@ from pipeline.storage.preflight import require_utf8
 from pipeline.storage.stores import is_url
 
 ELSEWHERE, KEPT = "choose another --out", "what was finished is kept"
-MOST_SOURCES = 1 << 16
+MAX_SOURCES = 1 << 16
 """Dumps that the column `source` of `games.parquet` can number."""
 CHUNK_SIZES = (8, 16, 32, 64)
 """MiB of text of a chunk that the size of the dumps chooses from."""
-MOST_CHUNKS = 2_000
+MAX_CHUNKS = 2_000
 """Chunks above which larger ones are chosen: three shards each, so some 6,000 files; a month of 200
 GB has 9,400."""
 UNPACKED = {".zst": 6, ".gz": 5, ".bz2": 6, ".zip": 5}
@@ -86,9 +86,9 @@ def ingest(
     damage is then complete.
     """
     config, sources = config or IngestConfig(), expand(sources)
-    if not 1 <= len(sources) <= MOST_SOURCES:
+    if not 1 <= len(sources) <= MAX_SOURCES:
         raise ConfigError(
-            f"name at least one dump, or - for standard input, and at most {MOST_SOURCES:,}"
+            f"name at least one dump, or - for standard input, and at most {MAX_SOURCES:,}"
         )
     for name in (*sources, str(out)):
         require_utf8(name)
@@ -118,7 +118,7 @@ def choose_chunk_size(
 ) -> IngestConfig:
     """Return the configuration with `chunk_mib` as in `folder`, or chosen by the dumps' size.
 
-    The choice is the smallest of CHUNK_SIZES that cuts the dumps into at most MOST_CHUNKS; memory
+    The choice is the smallest of CHUNK_SIZES that cuts the dumps into at most MAX_CHUNKS; memory
     grows with a chunk by a few times its size. Dumps of unknown size (standard input, some servers)
     get the smallest.
     """
@@ -131,7 +131,7 @@ def choose_chunk_size(
             return replace(config, chunk_mib=chunk_mib)
     sizes = zip(sources, _sizes(sources), strict=True)
     text = sum((size or 0) * UNPACKED.get(Path(short_name(name)).suffix, 1) for name, size in sizes)
-    fitting = (size for size in CHUNK_SIZES if text <= MOST_CHUNKS * (size << 20))
+    fitting = (size for size in CHUNK_SIZES if text <= MAX_CHUNKS * (size << 20))
     return replace(config, chunk_mib=next(fitting, CHUNK_SIZES[-1]))
 
 

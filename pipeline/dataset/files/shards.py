@@ -36,7 +36,7 @@ from pipeline.dataset.files.columns import (
     schema,
     writer_options,
 )
-from pipeline.dataset.files.manifest import MOST_GAMES, damaged
+from pipeline.dataset.files.manifest import MAX_GAMES, damaged
 from pipeline.dataset.files.stored_planes import (
     PACKED_WITH,
     array_numbers,
@@ -97,12 +97,12 @@ def write_packed(
 def game_numbers(game_R: NDArray[Any], first_game: int) -> NDArray[np.uint32]:
     """Return the column `game` of rows whose games are numbered within a chunk.
 
-    Raises DatasetError above MOST_GAMES.
+    Raises DatasetError above MAX_GAMES.
     """
     number_R = game_R.astype(np.int64) + first_game
-    if len(number_R) and not 0 <= int(number_R.min()) <= int(number_R.max()) < MOST_GAMES:
+    if len(number_R) and not 0 <= int(number_R.min()) <= int(number_R.max()) < MAX_GAMES:
         raise DatasetError(
-            f"game number {int(number_R.max()):,} is beyond the {MOST_GAMES:,} games of a dataset: "
+            f"game number {int(number_R.max()):,} is beyond the {MAX_GAMES:,} games of a dataset: "
             "ingest the dumps into several, and join them"
         )
     return number_R.astype(np.uint32)
