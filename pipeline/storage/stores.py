@@ -23,8 +23,7 @@ from typing import IO, Any, cast
 from filelock import FileLock, Timeout
 
 from engine.progress import Stop, never
-from engine.temporaries import new_file
-from engine.temporaries import sync_directory as sync_directory
+from engine.temporaries import new_file, sync_directory
 from pipeline.errors import ConfigError, Stopped, StoreError
 
 BUFFER = 1 << 20
