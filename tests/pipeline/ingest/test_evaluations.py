@@ -67,7 +67,7 @@ def walk_games(path: Path, games: int) -> Path:
 def games(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a dataset of games with evaluations."""
     folder = tmp_path_factory.mktemp("evaluated")
-    ingest([str(walk_games(folder / "games.pgn", 18))], folder / "games", COMPACT, workers=1)
+    ingest([str(walk_games(folder / "games.pgn", 30))], folder / "games", COMPACT, workers=1)
     return folder / "games"
 
 

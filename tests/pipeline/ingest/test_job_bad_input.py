@@ -39,10 +39,12 @@ def open_piecewise(decode: Callable[[bytes], bytes], data: bytes) -> bytes:
     return out.getvalue()
 
 
+# copies of games are too far apart to be seen
+NEAR = zstandard.ZstdCompressionParameters.from_level(3, window_log=15, write_checksum=1)
 CODECS: dict[str, tuple[Callable[[bytes], bytes], Callable[[], Callable[[bytes], bytes]]]] = {
     # suffix: (compress, make a decoder of another library)
     "zst": (
-        lambda data: zstandard.ZstdCompressor(write_checksum=True).compress(data),
+        lambda data: zstandard.ZstdCompressor(compression_params=NEAR).compress(data),
         lambda: zstandard.ZstdDecompressor().decompressobj().decompress,
     ),
     "gz": (lambda data: gzip.compress(data, 6), lambda: zlib.decompressobj(31).decompress),
