@@ -50,12 +50,12 @@ def estimate(
         lengths = [_copy_head(name, path, stop) for name, path in zip(sources, paths, strict=True)]
         taken = sum(path.stat().st_size for path in paths)
         manifest, seconds = _ingest_heads(paths, Path(folder), config, progress, stop)
-    if None in lengths:
+    known = [length for length in lengths if length is not None]
+    whole, basis = sum(known), "all of the text"
+    if len(known) < len(lengths):
         whole, basis = taken, "the beginning of a text of unknown length: the rest is not counted"
-    else:
-        whole = sum(length or 0 for length in lengths)
+    elif taken < whole:
         basis = f"the first {taken / whole:.1%} of the text: the rest may differ"
-        basis = basis if taken < whole else "all of the text"
     factor, games, positions = whole / taken, manifest["games"], manifest["positions"]["total"]
     dropped = manifest["positions_dropped"]
     return {

@@ -141,7 +141,7 @@ def same(dump: str, folder: Path, workers: int = 1) -> int:
 
 
 ROBUST = (
-    *("lichess_from_position_395.pgn", "chess.js", "python-chess", "fastchess"),
+    *("lichess_from_position_395.pgn", "python-chess"),
     pytest.param("pgn-extract", marks=pytest.mark.slow),
 )
 
