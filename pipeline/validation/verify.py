@@ -223,15 +223,17 @@ def sample_rows(
     ]
     rows: list[Row] = []
     picked = rng.sample(groups, min(GROUPS, count, len(groups)))
-    for shard, number in picked:
+    picked.sort(key=lambda one: one[0].groups[one[1]])  # large groups give what small ones lack
+    for at, (shard, number) in enumerate(picked):
         with shard.open() as reader:
             names = [name for name in (*COLUMNS, *reader.optional) if name != "planes"]
             batch = reader.read(number, ("planes", *names), shard.games)
             table = reader.file.read_row_group(number, columns=names, use_threads=False)
         candidates = np.flatnonzero(batch["game"] < before).tolist()
-        indices = sorted(rng.sample(candidates, min(len(candidates), -(-count // len(picked)))))
-        for row, at in zip(table.take(indices).to_pylist(), indices, strict=True):
-            rows.append(row | {"planes": batch["planes"][at].tobytes()})
+        share = -(-(count - len(rows)) // (len(picked) - at))
+        indices = sorted(rng.sample(candidates, min(len(candidates), share)))
+        for row, index in zip(table.take(indices).to_pylist(), indices, strict=True):
+            rows.append(row | {"planes": batch["planes"][index].tobytes()})
     rng.shuffle(rows)
     return rows[:count]
 
