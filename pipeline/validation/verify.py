@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from engine.board.movegen import MOVE_PLANES
-from engine.encoding.planes import PLANES, label_of
+from engine.encoding.planes import PLANES, LabelError, label_of
 from engine.encoding.views import LAST_MOVES, NO_LABEL
 from engine.json_files import shown
 from pipeline.dataset.dataset import Dataset, is_training_set, open_manifest, read_training_set
@@ -278,7 +278,11 @@ def row_differs(row: Row, text: bytes) -> str:
     node = nodes[row["ply"]]
     board, move = node.parent.board(), node.move
     white = {"1-0": 1, "0-1": -1}.get(game.headers.get("Result", "*"), 0)
-    moved = {"label": label_of(move, board.turn), "promotion": move.promotion or 0}
+    try:
+        label = label_of(move, board.turn)
+    except LabelError:  # a null move: the text is of another game
+        return f"the dump's game has the move {move.uci()} there"
+    moved = {"label": label, "promotion": move.promotion or 0}
     return _board_differs(row, board, moved | {"result": white if board.turn else -white})
 
 
