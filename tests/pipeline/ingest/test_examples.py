@@ -35,7 +35,7 @@ def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     bad = "".join(text for text, _ in BAD.values())
     path = tmp_path_factory.mktemp("examples") / "games.pgn"
-    filler *= 10
+    filler *= 12
     path.write_text(GOOD + bad + filler + GOOD + bad + filler + bad)
     assert path.stat().st_size > 2 << 20
     return path
