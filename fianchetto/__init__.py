@@ -144,7 +144,7 @@ def sample() -> Path:
 
 def read_manifest(directory: str | Path) -> dict[str, Any]:
     """Return the manifest of a dataset: rows, files, hashes, source and configuration."""
-    from pipeline.dataset.files.shards import read_manifest as read
+    from pipeline.dataset.files.manifest import read_manifest as read
     from pipeline.storage.stores import place
 
     return read(place(str(directory)))

@@ -142,7 +142,6 @@ def require_divisible(batch_size: int, rank: int, world: int) -> None:
 
 
 def _concatenate(parts: Sequence[Batch]) -> Batch:
-    """Return the rows of several batches as one."""
     if len(parts) == 1:
         return parts[0]
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
@@ -240,7 +239,6 @@ class Batches:
     def _read(
         self, closing: Event, block: _Block, parts: Sequence[_Part], epoch: int, number: int
     ) -> _Block:
-        """Read a block's rows and shuffle their order."""
         at, block.sources = 0, []
         for part in parts:
             if closing.is_set():  # the stream was closed
@@ -323,7 +321,6 @@ class Batches:
                 have += rows - at
 
     def __len__(self) -> int:
-        """Return the number of batches in an epoch."""
         return -(-(self.share[1] - self.share[0]) // (self.batch_size // self.world))
 
     def __iter__(self) -> Iterator[Batch]:

@@ -169,7 +169,6 @@ class Dataset:
         return np.concatenate([self.is_held(table["date"]) for _, table in self.games(["date"])])
 
     def _shards(self, split: str) -> Iterator[Shard]:
-        """Yield the shards of a dataset's split."""
         by_engine = self.has_engine_moves or "games" in self.page.get("selfplay", {})
         for entry in self.page["files"]:
             groups = self._groups(entry, split)
@@ -208,7 +207,6 @@ def open_manifest(path: Path) -> Dataset:
 
 
 def _stored_groups(manifest: Mapping[str, Any], entry: Mapping[str, Any]) -> list[int]:
-    """Return the rows of each row group of a file."""
     whole, rest = divmod(entry["rows"], manifest["row_group"])
     return [manifest["row_group"]] * whole + ([rest] if rest else [])
 

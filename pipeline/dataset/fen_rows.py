@@ -41,9 +41,10 @@ def fen_rows(dataset: Path | Dataset, split: str = "", count: int = 0) -> Iterat
     """
     if isinstance(count, bool) or not isinstance(count, int) or count < 0:
         raise ConfigError(f"count must be a whole number of rows, or 0 for all, got {count!r}")
-    if split and split not in ALL_SPLITS:
-        raise ConfigError(f"no split {split!r}: there are {', '.join(ALL_SPLITS)}")
-    for part in Dataset.open(dataset).parts:
+    opened = Dataset.open(dataset)
+    if split and not opened.has(split):
+        opened.require_shards(split)  # raises, and says why
+    for part in opened.parts:
         for name in (split,) if split else ALL_SPLITS:
             for rows in part.rows(name, READ):
                 table = _table(rows, name)
@@ -54,7 +55,6 @@ def fen_rows(dataset: Path | Dataset, split: str = "", count: int = 0) -> Iterat
 
 
 def _table(rows: dict[str, Any], split: str) -> pa.Table:
-    """Return the rows of a batch as a table of SCHEMA."""
     positions = row_positions(rows)
     colors = np.where(rows["planes"][:, TURN_PLANE] == 0, chess.WHITE, chess.BLACK).tolist()
     moves = zip(rows["label"].tolist(), rows["promotion"].tolist(), colors, strict=True)

@@ -12,7 +12,7 @@ from engine.json_files import check, parse_json, read_json
 from model.card import CARD, Card
 from model.training.config import TrainConfig
 from pipeline.dataset.dataset import TRAINING_SET, Dataset, is_training_set
-from pipeline.dataset.files.shards import MANIFEST, file_hash
+from pipeline.dataset.files.columns import MANIFEST
 from pipeline.dataset.join import join
 from pipeline.defs import checks, tasks
 from pipeline.defs.launchpad.forms import Form, build_options, read_form
@@ -38,6 +38,7 @@ from pipeline.defs.steps import (
 from pipeline.dumps.source import require
 from pipeline.ingest.chunk import ROWS_VERSION, IngestConfig
 from pipeline.samples.shipped import EMBEDDED, SCRATCH_POSITIONS
+from pipeline.storage.stores import file_hash
 from pipeline.training.train import train_on
 
 if TYPE_CHECKING:

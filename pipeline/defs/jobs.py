@@ -9,7 +9,7 @@ import dagster as dg
 from pydantic import Field, create_model
 
 from engine.errors import UserError
-from pipeline.dataset.files.shards import MANIFEST
+from pipeline.dataset.files.columns import MANIFEST
 from pipeline.defs import child
 from pipeline.defs.assets import (
     DUMP_VERSION,

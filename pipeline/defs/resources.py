@@ -13,7 +13,7 @@ from pathlib import Path
 import dagster as dg
 
 from engine.errors import UserError
-from pipeline.dataset.files.shards import MANIFEST
+from pipeline.dataset.files.columns import MANIFEST
 from pipeline.defs.launchpad.forms import keep_order
 from pipeline.dumps.fetch import LICHESS, FetchConfig, month_of
 from pipeline.executors.local import LOCAL

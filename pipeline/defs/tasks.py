@@ -30,7 +30,7 @@ def ingest(
     With `replace`, or if the dump has changed, new positions are built beside the old ones and then
     replace them (pipeline/ingest/replacing.py).
     """
-    from pipeline.dataset.files.shards import read_manifest
+    from pipeline.dataset.files.manifest import read_manifest
     from pipeline.errors import DamagedError, OtherDumpError
     from pipeline.executors.by_name import engine_of
     from pipeline.ingest import replacing

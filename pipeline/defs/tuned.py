@@ -11,7 +11,6 @@ import dagster as dg
 from engine.errors import UserError
 from model.card import CARD
 from pipeline.dataset.dataset import Dataset
-from pipeline.dataset.files.shards import file_hash
 from pipeline.defs import checks, child, tasks
 from pipeline.defs.assets import Result, checkpoint, positions
 from pipeline.defs.launchpad.forms import Form, read_form
@@ -23,6 +22,7 @@ from pipeline.defs.steps import find_input, find_inputs, find_own_set, report_us
 from pipeline.finetune.loop import finetune
 from pipeline.finetune.strength import strength
 from pipeline.samples.shipped import EMBEDDED
+from pipeline.storage.stores import file_hash
 
 tunings = dg.DynamicPartitionsDefinition(name="tunings")
 """A partition for each fine-tuning: the name of its folder."""

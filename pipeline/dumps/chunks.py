@@ -1,13 +1,13 @@
 """Cut the text of dumps into chunks of whole games, in bounded memory.
 
-A chunk holds about `chunk_bytes` of text and at most MOST_GAMES games, so memory is bounded by
+A chunk holds about `chunk_bytes` of text and at most MAX_GAMES games, so memory is bounded by
 these and by LONGEST_GAME, whatever the dump. A damaged archive ends with the last whole game that
 was read, and its source describes the damage.
 
 Axes: G games of a chunk.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -19,7 +19,7 @@ from pipeline.dumps.source import BLOCK, Source, display_name
 from pipeline.errors import DumpError
 from pipeline.pgn.split import LONGEST_GAME, Splitter, split
 
-MOST_GAMES = 1 << 18
+MAX_GAMES = 1 << 18
 """Maximum number of games in a chunk: each costs some 600 bytes besides its text, and a bomb of `*`
 has one in three bytes."""
 
@@ -138,7 +138,7 @@ def _source_chunks(source: Source, number: int, chunk_bytes: int) -> Iterator[Ch
             window.drop_last_game()
         while len(window.starts):
             first = int(window.starts[0])
-            later = min(int(np.searchsorted(window.starts, first + chunk_bytes)), MOST_GAMES)
+            later = min(int(np.searchsorted(window.starts, first + chunk_bytes)), MAX_GAMES)
             if later < len(window.starts):
                 end, games = int(window.starts[later]), later
             elif not more or window.full:
@@ -159,18 +159,14 @@ def _source_chunks(source: Source, number: int, chunk_bytes: int) -> Iterator[Ch
     source.close()
 
 
-def read_chunks(
-    sources: list[Source], chunk_bytes: int, on_read: Callable[[int], None] = lambda count: None
-) -> Iterator[Chunk]:
-    """Yield the chunks of all sources in order; `on_read` is called with the raw bytes read so far.
+def read_chunks(sources: list[Source], chunk_bytes: int) -> Iterator[Chunk]:
+    """Yield the chunks of all sources in order.
 
     Raises DumpError for a source that cannot be read, before its first chunk, and Stopped. Damage
     ends a source and is noted in its `damage`.
     """
-    index = game = done = 0
+    index = game = 0
     for number, source in enumerate(sources):
         for chunk in _source_chunks(source, number, chunk_bytes):
-            on_read(done + source.bytes_read)
             yield replace(chunk, index=index, first_game=game)
             index, game = index + 1, game + len(chunk.starts)
-        done += source.bytes_read

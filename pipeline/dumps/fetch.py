@@ -23,6 +23,7 @@ from pydantic import Field
 
 from engine.json_files import parse_json
 from engine.progress import Progress, Stop, Tick, never, silent
+from engine.temporaries import sync_directory
 from model.settings import settings
 from pipeline.errors import ChangedError, ConfigError, FetchError
 from pipeline.storage.http import (
@@ -33,7 +34,7 @@ from pipeline.storage.http import (
     is_web,
     shown,
 )
-from pipeline.storage.stores import file_hash, locked, publish_json, sync_directory
+from pipeline.storage.stores import file_hash, locked, publish_json
 
 LICHESS = "https://database.lichess.org/standard"
 """Where Lichess publishes the games of each month."""

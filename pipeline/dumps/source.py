@@ -185,7 +185,6 @@ class Source:
         self._raise_if_stopped()
 
     def _until_stopped(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
-        """Yield the pieces; raises Stopped."""
         for piece in pieces:
             self._raise_if_stopped()
             yield piece

@@ -32,14 +32,17 @@ def read_texts(
     """Return the offset of each game in its dump, and the text of those that the dump has.
 
     A source is a path, or the decompressed bytes. With a `limit`, only games that begin in the
-    first dump's first bytes.
+    first so many bytes of all games' texts.
     """
     spans: dict[int, dict[int, tuple[int, int]]] = {}
-    wanted = np.array(sorted(games), dtype=np.int64)
+    wanted, before = np.array(sorted(games), dtype=np.int64), 0
     for first, table in dataset.games(("source", "offset", "length")):
         here = wanted[(wanted >= first) & (wanted < first + len(table))]
+        ends = before + table["length"].to_numpy().cumsum(dtype=np.int64)
+        before = int(ends[-1]) if len(ends) else before
         for game, row in zip(here.tolist(), table.take(here - first).to_pylist(), strict=True):
-            if limit is None or (row["source"] == 0 and row["offset"] < limit):
+            begin = ends[game - first] - row["length"]
+            if row["source"] < len(sources) and (limit is None or begin < limit):
                 spans.setdefault(row["source"], {})[game] = (row["offset"], row["length"])
     texts: dict[int, bytes] = {}
     for source, spans_of in zip(

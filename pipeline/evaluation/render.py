@@ -8,11 +8,11 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.dataset.files.shards import publish, publish_json
 from pipeline.errors import ConfigError
 from pipeline.evaluation import charts
 from pipeline.evaluation.measure import SECTIONS
 from pipeline.storage.job_folder import REPORT, JobFolder, Kind
+from pipeline.storage.stores import publish, publish_json
 from pipeline.storage.tables import markdown, plain_text, text_table
 
 if TYPE_CHECKING:

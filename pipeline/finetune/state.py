@@ -25,9 +25,9 @@ from pydantic_core import to_jsonable_python
 from engine.errors import UserError
 from engine.json_files import check, parse_json, read_json
 from pipeline.dataset.files.manifest import Count, Number, Schema, Text
-from pipeline.dataset.files.shards import publish_json
 from pipeline.evaluation.render import publish_bytes
 from pipeline.matches.match import format_elo
+from pipeline.storage.stores import publish_json
 from pipeline.storage.tables import csv_text, markdown
 
 FORMAT_VERSION: Literal[2] = 2

@@ -25,7 +25,7 @@ import numpy as np
 from engine.errors import UserError
 from engine.progress import Progress, Stop, never, silent
 from pipeline.dataset.dataset import LATEST, NONE, Dataset
-from pipeline.dataset.files.shards import read_manifest
+from pipeline.dataset.files.manifest import read_manifest
 from pipeline.dataset.join import join
 from pipeline.errors import ConfigError, DamagedError, DatasetError, Stopped
 from pipeline.evaluation.game_texts import add_game_tags

@@ -24,16 +24,10 @@ from pydantic import Field
 
 from engine.encoding.views import LAST_MOVES
 from model.settings import Count, Share, settings
-from pipeline.dataset.files.columns import Form
+from pipeline.dataset.files.columns import SPLITS, Form
 from pipeline.dataset.files.kernels import BOARDS, PACKED, Records
-from pipeline.dataset.files.shards import (
-    SPLITS,
-    earlier_columns,
-    game_numbers,
-    publish_json,
-    read_note,
-    write_packed,
-)
+from pipeline.dataset.files.manifest import read_note
+from pipeline.dataset.files.shards import earlier_columns, game_numbers, write_packed
 from pipeline.dataset.hashing import splitmix64, unit_interval
 from pipeline.dumps.chunks import Chunk
 from pipeline.errors import ConfigError, DatasetError, OtherDumpError
@@ -55,7 +49,7 @@ from pipeline.ingest.games_table import games_table, write_options
 from pipeline.pgn import evaluation_rows, replay
 from pipeline.pgn.text import NO_EVAL
 from pipeline.storage.job_folder import DATASET, JobFolder
-from pipeline.storage.stores import Publish, place, publish_behind
+from pipeline.storage.stores import Publish, place, publish_behind, publish_json
 
 ROWS_VERSION = 2
 """Raise it when the same dump and settings give other rows: datasets of another version are not
@@ -98,7 +92,6 @@ class IngestConfig(Filters):
     64 by the dumps' size."""
 
     def __post_init__(self) -> None:
-        """Validate the settings."""
         Filters.__post_init__(self)  # super() does not work in a dataclass with slots
         if self.test_share + self.val_share >= 1:
             raise ConfigError("test_share and val_share must be below 1 together")

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,8 +9,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from pipeline.dataset.files.columns import CARD
-from pipeline.storage.stores import publish
 from pipeline.storage.tables import escape, markdown_table
 
 QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
@@ -19,7 +16,7 @@ COUNTED = ("split", "result", "time_control", "termination")
 """Columns of the games' table whose values are counted."""
 MEASURED = {"rating": ("white_elo", "black_elo"), "plies": ("plies",)}
 """Numbers of 16 bits whose quantiles are shown, with their columns in the games' table."""
-MOST_VALUES = 1 << 16
+MAX_VALUES = 1 << 16
 """Values of a column that are counted; of more, which only a hostile dump has, the most frequent
 are kept."""
 
@@ -40,8 +37,8 @@ class GameCounts:
         for name, counter in self.values.items():
             for pair in pc.value_counts(games[name]).to_pylist():
                 counter[pair["values"]] += pair["counts"]
-            if len(counter) > MOST_VALUES:
-                self.values[name] = Counter(dict(counter.most_common(MOST_VALUES // 2)))
+            if len(counter) > MAX_VALUES:
+                self.values[name] = Counter(dict(counter.most_common(MAX_VALUES // 2)))
         for name, columns in MEASURED.items():
             for column in columns:
                 present = games[column].drop_null()
@@ -107,9 +104,3 @@ def data_card(manifest: Mapping[str, Any], games: GameCounts) -> str:
         *([f"## Dropped positions of used games\n\n{refused}"] if refused else []),
     ]
     return "\n\n".join(parts) + "\n"
-
-
-def write_card(directory: Path, manifest: Mapping[str, Any], games: GameCounts) -> None:
-    """Publish the data card beside the manifest."""
-    text = data_card(manifest, games).encode()
-    publish(directory, CARD, 0, lambda target: target.write(text))

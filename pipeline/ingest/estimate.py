@@ -37,7 +37,7 @@ def estimate(
 ) -> dict[str, Any]:
     """Estimate what `ingest` of the same sources will make; nothing is kept on disk.
 
-    `dropped` and `positions_dropped` are shares by reason, `basis` the share of the text that was
+    `dropped` and `positions_dropped` are shares by reason; `basis` says how much of the text was
     read. Raises DumpError, ConfigError for evaluated positions, and DatasetError if the filters
     keep nothing of what was read.
     """
@@ -48,13 +48,18 @@ def estimate(
     with tempfile.TemporaryDirectory(prefix="fianchetto-estimate-") as folder:
         paths = [Path(folder) / f"{number}.pgn" for number in range(len(sources))]
         lengths = [_copy_head(name, path, stop) for name, path in zip(sources, paths, strict=True)]
-        taken, whole = sum(path.stat().st_size for path in paths), sum(lengths)
+        taken = sum(path.stat().st_size for path in paths)
         manifest, seconds = _ingest_heads(paths, Path(folder), config, progress, stop)
-    basis = f"the first {taken / whole:.1%} of the text: the rest may differ"
+    known = [length for length in lengths if length is not None]
+    whole, basis = sum(known), "all of the text"
+    if len(known) < len(lengths):
+        whole, basis = taken, "the beginning of a text of unknown length: the rest is not counted"
+    elif taken < whole:
+        basis = f"the first {taken / whole:.1%} of the text: the rest may differ"
     factor, games, positions = whole / taken, manifest["games"], manifest["positions"]["total"]
     dropped = manifest["positions_dropped"]
     return {
-        "basis": basis if taken < whole else "all of the text",
+        "basis": basis,
         "games_read": round(games["read"] * factor),
         "games_kept": round(games["used"] * factor),
         "positions": round(positions * factor),
@@ -67,8 +72,10 @@ def estimate(
     }
 
 
-def _copy_head(name: str, path: Path, stop: Stop) -> float:
-    """Copy the first games of a dump, and return the estimated bytes of its whole text."""
+def _copy_head(name: str, path: Path, stop: Stop) -> float | None:
+    """Copy the first games of a dump; return the estimated bytes of its whole text, None if the
+    size of a dump that goes on is unknown: standard input, some servers.
+    """
     source = Source(name, stop)
     stream = source.open()
     if source.is_evaluations:
@@ -93,7 +100,9 @@ def _copy_head(name: str, path: Path, stop: Stop) -> float:
     source.close()
     last = max(text.rfind(b"\n\n[Event "), text.rfind(b"\n\r\n[Event "))
     path.write_bytes(text[:last] + b"\n\n" if block and last > 0 else text)
-    return size * (rate or len(text) / raw) if block and size else path.stat().st_size
+    if not block:
+        return path.stat().st_size
+    return size * (rate or len(text) / raw) if size else None
 
 
 def _ingest_heads(

@@ -90,7 +90,6 @@ class Filters:
     for all."""
 
     def __post_init__(self) -> None:
-        """Validate the settings."""
         if self.max_elo and self.max_elo < self.min_elo:
             raise ConfigError(f"max_elo {self.max_elo} is below min_elo {self.min_elo}")
         if wrong := [word for word in self.speeds if word not in SPEEDS]:

@@ -81,9 +81,12 @@ def map_values(
     text: NDArray[np.uint8], spans: NDArray[np.int64], read: Callable[[str], Any], dtype: Any
 ) -> NDArray[Any]:
     """Return what `read` makes of each span's text, [G, ...]; each spelling is read once."""
+    spans = np.ascontiguousarray(spans)
     hashes = np.zeros(len(spans), dtype=np.uint64)
     tags.hash_spans(text, spans, hashes)
     _, first, back = np.unique(hashes, return_index=True, return_inverse=True)
+    if not tags.are_equal(text, spans, spans[first[back]]):  # two spellings of one hash
+        first = back = np.arange(len(spans))
     return np.array([read(tag_value(text, spans[index])) for index in first], dtype=dtype)[back]
 
 
@@ -119,13 +122,6 @@ def parse_result(value: str) -> int:
         if re.fullmatch(r"[-+=/:\d.,½\s]*[+\d½][-+=/:\d.,½\s]*", value)
         else UNKNOWN_RESULT
     )
-
-
-def read_results(text: NDArray[np.uint8], spans: NDArray[np.int64], games: replay.Games) -> None:
-    """Set results by Result tags (int64[G, 2]); without a score a game is unfinished."""
-    result = map_values(text, spans, parse_result, np.int64)
-    games.status[result == _NO_SCORE] = replay.UNFINISHED
-    games.result[:] = np.where(result == _NO_SCORE, UNKNOWN_RESULT, result)
 
 
 def read_fens(
@@ -224,7 +220,9 @@ def read_games(
     games = _allocate_games(bounds)
     tags.scan_tags(text, bounds, spans, games.movetext)
     text = translate_movetext(text, games.movetext, bounds)
-    read_results(text, spans[:, tags.RESULT], games)
+    result = map_values(text, spans[:, tags.RESULT], parse_result, np.int64)
+    games.status[result == _NO_SCORE] = replay.UNFINISHED
+    games.result[:] = np.where(result == _NO_SCORE, UNKNOWN_RESULT, result)
     control = map_values(text, spans[:, tags.TIME_CONTROL], read_time_control, np.int32)
     games.base[:], increment = control.reshape(-1, 2).T
     white = numbers(text, spans[:, tags.WHITE_ELO], 0)

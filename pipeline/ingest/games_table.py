@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from pipeline.dataset.files.columns import SPLITS
-from pipeline.dataset.files.shards import number_array
+from pipeline.dataset.files.stored_planes import number_array
 from pipeline.dumps.chunks import Chunk
 from pipeline.ingest.filters import GAME_STATUS
 from pipeline.ingest.games import NO_LABELS, Tagged, numbers, tag_value
@@ -26,7 +26,7 @@ def _strings(text: NDArray[np.uint8], spans: NDArray[np.int64]) -> pa.Array:
     lengths = spans[:, 1] - spans[:, 0]
     data = np.empty(int(lengths.sum()), dtype=np.uint8)
     offsets = np.empty(len(spans) + 1, dtype=np.int32)
-    tags.copy_spans(text, spans, data, offsets)
+    tags.copy_spans(text, np.ascontiguousarray(spans), data, offsets)
     if data.size and data.max() >= 128:
         return pa.array(
             [tag_value(text, span) if span[1] else None for span in spans], type=pa.string()

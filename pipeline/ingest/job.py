@@ -20,8 +20,8 @@ from typing import Any
 from engine.compiling import announce_to_workers
 from engine.encoding.planes import ENCODING_VERSION, moves_hash
 from engine.progress import Progress, Stop, Tick, never, silent
-from pipeline.dataset.files.columns import FORMAT_VERSION
-from pipeline.dataset.files.shards import MANIFEST, read_manifest
+from pipeline.dataset.files.columns import FORMAT_VERSION, MANIFEST
+from pipeline.dataset.files.manifest import read_manifest
 from pipeline.dumps.chunks import read_chunks
 from pipeline.dumps.formats.evaluations import ENGINE_MOVES, Sample
 from pipeline.dumps.source import STDIN, Source, expand, is_same_file, require, short_name
@@ -52,13 +52,11 @@ from pipeline.storage.preflight import require_utf8
 from pipeline.storage.stores import is_url
 
 ELSEWHERE, KEPT = "choose another --out", "what was finished is kept"
-FORMER_SETTINGS = {"min_pieces": 0, "max_pieces": 32, "min_depth": 0, "max_score": 0}
-"""Settings that datasets of earlier versions record, with the values at which they kept all."""
-MOST_SOURCES = 1 << 16
+MAX_SOURCES = 1 << 16
 """Dumps that the column `source` of `games.parquet` can number."""
 CHUNK_SIZES = (8, 16, 32, 64)
 """MiB of text of a chunk that the size of the dumps chooses from."""
-MOST_CHUNKS = 2_000
+MAX_CHUNKS = 2_000
 """Chunks above which larger ones are chosen: three shards each, so some 6,000 files; a month of 200
 GB has 9,400."""
 UNPACKED = {".zst": 6, ".gz": 5, ".bz2": 6, ".zip": 5}
@@ -88,9 +86,9 @@ def ingest(
     damage is then complete.
     """
     config, sources = config or IngestConfig(), expand(sources)
-    if not 1 <= len(sources) <= MOST_SOURCES:
+    if not 1 <= len(sources) <= MAX_SOURCES:
         raise ConfigError(
-            f"name at least one dump, or - for standard input, and at most {MOST_SOURCES:,}"
+            f"name at least one dump, or - for standard input, and at most {MAX_SOURCES:,}"
         )
     for name in (*sources, str(out)):
         require_utf8(name)
@@ -120,7 +118,7 @@ def choose_chunk_size(
 ) -> IngestConfig:
     """Return the configuration with `chunk_mib` as in `folder`, or chosen by the dumps' size.
 
-    The choice is the smallest of CHUNK_SIZES that cuts the dumps into at most MOST_CHUNKS; memory
+    The choice is the smallest of CHUNK_SIZES that cuts the dumps into at most MAX_CHUNKS; memory
     grows with a chunk by a few times its size. Dumps of unknown size (standard input, some servers)
     get the smallest.
     """
@@ -133,7 +131,7 @@ def choose_chunk_size(
             return replace(config, chunk_mib=chunk_mib)
     sizes = zip(sources, _sizes(sources), strict=True)
     text = sum((size or 0) * UNPACKED.get(Path(short_name(name)).suffix, 1) for name, size in sizes)
-    fitting = (size for size in CHUNK_SIZES if text <= MOST_CHUNKS * (size << 20))
+    fitting = (size for size in CHUNK_SIZES if text <= MAX_CHUNKS * (size << 20))
     return replace(config, chunk_mib=next(fitting, CHUNK_SIZES[-1]))
 
 
@@ -156,10 +154,7 @@ def _finished(
         return None
     out = folder.out
     manifest = read_manifest(out)
-    asked, made = plain_config(config), dict(manifest["config"])
-    for name, value in FORMER_SETTINGS.items():
-        if made.get(name) == value:
-            del made[name]
+    asked, made = plain_config(config), manifest["config"]
     if made != asked:
         differing = ", ".join(
             sorted(name for name in made.keys() | asked.keys() if made.get(name) != asked.get(name))

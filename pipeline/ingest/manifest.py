@@ -17,25 +17,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from engine.encoding.planes import ENCODING_VERSION, moves_hash
-from pipeline.dataset.files import shards as shard_format
-from pipeline.dataset.files.columns import FORMAT_VERSION
-from pipeline.dataset.files.shards import (
-    GAMES,
-    MANIFEST,
-    SPLITS,
-    publish,
-    publish_json,
-    read_note,
-)
+from pipeline.dataset.files.columns import CARD, FORMAT_VERSION, GAMES, MANIFEST, ROW_GROUP, SPLITS
+from pipeline.dataset.files.manifest import read_note
 from pipeline.dataset.files.verify_files import remember_files
 from pipeline.errors import DatasetError
 from pipeline.ingest.chunk import OTHERS, ROWS_VERSION, IngestConfig, config_digest, part_name
-from pipeline.ingest.data_card import GameCounts, write_card
+from pipeline.ingest.data_card import GameCounts, data_card
 from pipeline.ingest.examples import merge_examples
 from pipeline.ingest.filters import GAME_STATUS, ROW_STATUS
 from pipeline.ingest.games_table import write_options
 from pipeline.storage.job_folder import JobFolder
-from pipeline.storage.stores import open_for_arrow
+from pipeline.storage.stores import open_for_arrow, publish, publish_json
 
 READERS = 8
 """Notes that are read at a time: each is a request if they are in a store."""
@@ -151,7 +143,7 @@ def build_manifest(
         "encoding_version": ENCODING_VERSION,
         "moves_hash": moves_hash(),
         "planes": config.planes,
-        "row_group": shard_format.ROW_GROUP,
+        "row_group": ROW_GROUP,
         "rows_version": ROWS_VERSION,
         "sources": list(sources),
         "config": plain_config(config),
@@ -166,7 +158,8 @@ def build_manifest(
         **(more or {}),
         "files": [*files, table],
     }
-    write_card(folder.files, manifest, game_counts)
+    card = data_card(manifest, game_counts).encode()
+    publish(folder.files, CARD, 0, lambda target: target.write(card))
     publish_json(folder.files, MANIFEST, manifest)
     folder.finish(MANIFEST)
     remember_files(folder.out, manifest)

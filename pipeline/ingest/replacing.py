@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from engine.progress import Progress, Stop, never, silent
-from pipeline.dataset.files.columns import CARD
-from pipeline.dataset.files.shards import MANIFEST, read_manifest
+from engine.temporaries import sync_directory
+from pipeline.dataset.files.columns import CARD, MANIFEST
+from pipeline.dataset.files.manifest import read_manifest
 from pipeline.errors import (
     ConfigError,
     DamagedError,
@@ -28,7 +29,7 @@ from pipeline.executors.local import Engine
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 from pipeline.storage.job_folder import BUILDING, MARKER, is_ignored
-from pipeline.storage.stores import is_local, lock_of, locked, sync_directory
+from pipeline.storage.stores import is_local, lock_of, locked
 
 
 def replace(

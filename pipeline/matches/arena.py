@@ -8,12 +8,12 @@ from typing import Any
 
 from engine.match import MatchError, PlayerError
 from engine.progress import Progress, Stop, never, silent
-from pipeline.dataset.files.shards import publish_json
 from pipeline.evaluation.render import publish_bytes
 from pipeline.matches.config import ArenaConfig, SideConfig
 from pipeline.matches.match import MatchFilesError, format_elo, play_match
 from pipeline.matches.players import player_of
 from pipeline.storage.job_folder import MATCHES, JobFolder
+from pipeline.storage.stores import publish_json
 from pipeline.storage.tables import markdown
 
 SHOWN = (

@@ -38,13 +38,13 @@ from engine.match.players import Contestant
 from engine.match.sprt import Estimate, SprtConfig, estimate, llr, pair_counts, verdict
 from engine.progress import Progress, Stop, Tick, never, silent
 from engine.temporaries import name_path
-from pipeline.dataset.files.shards import publish_json
 from pipeline.dumps.source import open_text
 from pipeline.errors import Stopped
 from pipeline.evaluation.render import publish_bytes
 from pipeline.matches.config import ArenaConfig, SideConfig
 from pipeline.matches.players import player_of
 from pipeline.storage.job_folder import MATCH, JobFolder
+from pipeline.storage.stores import publish_json
 
 FORMAT_VERSION = 1
 JOURNAL, PGN, SUMMARY = "games.jsonl", "games.pgn", "summary.json"

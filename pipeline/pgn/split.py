@@ -25,6 +25,7 @@ from engine.kernels import BORROWING
 from pipeline.pgn.san import read_result
 from pipeline.pgn.tags import has_quoted_value, is_event, is_tag, plain_close, tags_end
 from pipeline.pgn.text import (
+    SEMICOLON,
     is_line_end,
     is_space,
     last_brace,
@@ -83,7 +84,7 @@ def _walk_moves(text: Any, at: Any, end: Any, commented: Any) -> Any:
     """Walk one line of movetext: return (first byte of the next line, whether a comment is open
     there, whether the line ends in a result).
     """
-    stop = line_stop(text, at, end, 59)
+    stop = line_stop(text, at, end, SEMICOLON)
     if stop < end and text[stop] == 59:
         following, commented = _walk_bytes(text, at, end, commented)
         return following, commented, False  # the last word may be of a remark

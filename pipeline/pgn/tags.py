@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from engine.board.bitboard import U
 from engine.kernels import BORROWING
 from pipeline.pgn.text import (
+    BRACKET,
     holds_board,
     is_here,
     is_line_end,
@@ -194,7 +195,7 @@ def plain_close(text: Any, at: Any, end: Any) -> Any:
     """
     if at + 1 >= end or text[at] != 91 or text[at + 1] == 37:
         return -1
-    close = line_stop(text, at, end, 93)
+    close = line_stop(text, at, end, BRACKET)
     closes = close < end and text[close] == 93 and is_line_end(text, close + 1, end)
     return close if closes else -1
 
@@ -366,3 +367,18 @@ def hash_spans(text: Any, spans: Any, out: Any) -> None:
         for at in range(spans[game, 0], spans[game, 1]):
             total = (total ^ U(text[at])) * U(0x100_0000_01B3)
         out[game] = total
+
+
+@njit(**BORROWING)
+def are_equal(text: Any, spans: Any, others: Any) -> Any:
+    """Return whether each span (int64[G, 2]) has the bytes of the other one."""
+    for game in range(len(spans)):
+        at, end, other = spans[game, 0], spans[game, 1], others[game, 0]
+        if end - at != others[game, 1] - other:
+            return False
+        while at < end and text[at] == text[other]:
+            at += 1
+            other += 1
+        if at < end:
+            return False
+    return True

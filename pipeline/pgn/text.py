@@ -36,12 +36,13 @@ LOOK = 64
 """Bytes that are compared at a time: the compiler makes vector instructions of a loop over them
 without break and negative indices."""
 _NONE = np.uint8(LOOK)
+LINE_FEED, SEMICOLON, BRACKET = (np.uint8(char) for char in b"\n;]")
+"""As uint8, since Numba compiles a callee again for each literal."""
 
 
 @njit(**BORROWING)
 def line_stop(text: Any, at: Any, end: Any, other: Any) -> Any:
-    """Return the first byte from `at` on that is LF, CR or `other`, or `end`."""
-    other = np.uint8(other)
+    """Return the first byte from `at` on that is LF, CR or `other` (uint8), or `end`."""
     while at + LOOK <= end:
         found, first = _NONE, np.uint64(at)
         for offset in range(LOOK):
@@ -85,7 +86,7 @@ def next_line(text: Any, stop: Any, end: Any) -> Any:
 @njit(**BORROWING)
 def line_end(text: Any, at: Any, end: Any) -> Any:
     """Return the byte after the line end that follows `at`, or `end`."""
-    return next_line(text, line_stop(text, at, end, 10), end)
+    return next_line(text, line_stop(text, at, end, LINE_FEED), end)
 
 
 @njit(**BORROWING)

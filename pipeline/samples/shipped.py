@@ -1,4 +1,4 @@
-"""Where the checkpoint and the sample that come with the project lie."""
+"""Paths of the bundled checkpoint and sample."""
 
 from pathlib import Path
 

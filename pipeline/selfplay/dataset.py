@@ -24,20 +24,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from pipeline.dataset.files.columns import Form, schema
+from pipeline.dataset.files.columns import GAMES, SPLITS, Form, schema
 from pipeline.dataset.files.kernels import Records
-from pipeline.dataset.files.shards import (
-    GAMES,
-    SPLITS,
-    earlier_columns,
-    file_hash,
-    game_numbers,
-    number_array,
-    publish,
-    publish_json,
-    rows_table,
-    write_rows,
-)
+from pipeline.dataset.files.shards import earlier_columns, game_numbers, rows_table, write_rows
+from pipeline.dataset.files.stored_planes import number_array
 from pipeline.dumps.chunks import read_chunks
 from pipeline.dumps.source import Source
 from pipeline.ingest.chunk import (
@@ -55,6 +45,7 @@ from pipeline.selfplay.config import ExploreConfig
 from pipeline.selfplay.draw import POSITIONS, read_drawn
 from pipeline.selfplay.worker import RESULTS, Journals
 from pipeline.storage.job_folder import JobFolder
+from pipeline.storage.stores import file_hash, publish, publish_json
 
 PGN, RECORDS = "games.pgn", "games.jsonl"
 CHUNK_BYTES = 4 << 20

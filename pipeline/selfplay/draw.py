@@ -32,22 +32,15 @@ from engine.encoding.planes import PLANES, planes_of
 from engine.encoding.views import LAST_MOVES, NO_LABEL
 from engine.progress import Progress, Stop, Tick, never, silent
 from pipeline.dataset.dataset import Dataset, Shard
-from pipeline.dataset.files.columns import BATCH_SENTINELS
+from pipeline.dataset.files.columns import BATCH_SENTINELS, GAMES
 from pipeline.dataset.files.games import GAMES_COLUMNS
-from pipeline.dataset.files.shards import (
-    GAMES,
-    Batch,
-    open_shard,
-    publish,
-    publish_json,
-    rows_table,
-    write_rows,
-)
+from pipeline.dataset.files.shards import Batch, open_shard, rows_table, write_rows
 from pipeline.dataset.files.stored_planes import pack, row_positions
 from pipeline.dataset.hashing import splitmix64, unit_interval
 from pipeline.dataset.position_keys import position_keys
 from pipeline.errors import Stopped
 from pipeline.selfplay.config import ExploreConfig, ExploreError
+from pipeline.storage.stores import publish, publish_json
 
 LOG = logging.getLogger(__name__)
 

@@ -26,7 +26,8 @@ from engine.compiling import announce_to_workers
 from engine.cores import cores
 from engine.encoding.planes import ENCODING_VERSION, moves_hash
 from engine.progress import Progress, Stop, Tick, never, silent
-from pipeline.dataset.files.shards import MANIFEST, read_manifest
+from pipeline.dataset.files.columns import MANIFEST
+from pipeline.dataset.files.manifest import read_manifest
 from pipeline.errors import ConfigError, Stopped
 from pipeline.executors.by_name import engine_of
 from pipeline.executors.local import LOCAL, Engine, Failure, LocalEngine

@@ -241,7 +241,6 @@ class JobFolder:
             shutil.rmtree(folder)
 
     def _delete_work(self) -> None:
-        """Delete what only an unfinished job needs."""
         self.discard()
         if is_local(self.out):
             shutil.rmtree(self.journal, ignore_errors=True)

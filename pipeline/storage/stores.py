@@ -23,8 +23,7 @@ from typing import IO, Any, cast
 from filelock import FileLock, Timeout
 
 from engine.progress import Stop, never
-from engine.temporaries import new_file
-from engine.temporaries import sync_directory as sync_directory
+from engine.temporaries import new_file, sync_directory
 from pipeline.errors import ConfigError, Stopped, StoreError
 
 BUFFER = 1 << 20
@@ -91,7 +90,7 @@ def lock_of(folder: Path) -> FileLock:
     """Return the lock of a folder; for a store it covers this machine's processes only.
 
     No lock is portable between stores. Two machines that ingest the same into one store publish the
-    same bytes, and anything that differs is refused by `run.json` and by the records of chunks.
+    same bytes, and anything that differs is refused by `job.json` and by the notes of chunks.
     """
     if is_local(folder):
         return FileLock(folder / LOCK, timeout=0)

@@ -51,7 +51,6 @@ def _by_edges(edges: Sequence[int], values: Callable[[Rows], NDArray[Any]]) -> C
 
 
 def _count_pieces(rows: Rows) -> NDArray[Any]:
-    """Return the number of pieces on each row's board."""
     count_R: NDArray[Any] = np.bitwise_count(rows["planes"][:, :PIECE_PLANES]).sum(axis=1)
     return count_R
 
@@ -175,7 +174,6 @@ def _count_positions(positions: Scratch) -> dict[str, Any]:
 
 
 def _share(part: int, whole: int) -> float:
-    """Return a share with six places; 0 of nothing."""
     return round(part / whole, 6) if whole else 0.0
 
 

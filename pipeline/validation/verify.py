@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from engine.board.movegen import MOVE_PLANES
-from engine.encoding.planes import PLANES, label_of
+from engine.encoding.planes import PLANES, LabelError, label_of
 from engine.encoding.views import LAST_MOVES, NO_LABEL
 from engine.json_files import shown
 from pipeline.dataset.dataset import Dataset, is_training_set, open_manifest, read_training_set
@@ -42,7 +42,9 @@ from pipeline.pgn.text import MATE, translate_movetext
 from pipeline.storage.stores import file_hash, open_for_arrow
 
 LIMIT = 1 << 30
-"""Bytes of the decompressed dump in which the games begin that `rows_differ` replays."""
+"""Bytes of the decompressed dumps in which the games begin that `rows_differ` replays."""
+GROUPS = 8
+"""Most row groups that a sample of rows is drawn from."""
 BUT_PLANES = tuple(name for name in COLUMNS if name != "planes")
 """The columns of which every row is checked; planes are most of a shard, and checked in the
 sample."""
@@ -58,7 +60,7 @@ def verify_dataset(
 
     `sources` are the dumps in the manifest's order; without them rows are not compared. `rows` rows
     are replayed with python-chess. With a `limit`, only games that begin in the first so many bytes
-    of the (first) decompressed dump are replayed, and no more is read or hashed of it. Raises
+    of the decompressed dumps are replayed, and no more is read or hashed of them. Raises
     DatasetError for files that cannot be read.
     """
     dataset = open_manifest(directory)
@@ -80,8 +82,8 @@ def verify_dataset(
         sample = Sample(manifest["config"].get("sample", 1.0), manifest["config"].get("seed", 0))
         if limit is None:
             found["source"] = sources_differ(manifest, sources)
-        text = text_of(sources[0], sample)
-        found["compared"], found["rows"] = rows_differ(dataset, text, rows, limit or LIMIT)
+        texts = [text_of(source, sample) for source in sources]
+        found["compared"], found["rows"] = rows_differ(dataset, texts, rows, limit or LIMIT)
     except pa.ArrowException as error:
         found["rows"].append(f"a file has its hash and cannot be read: {str(error)[:200]}")
     return found
@@ -179,16 +181,16 @@ def sources_differ(manifest: Mapping[str, Any], sources: Sequence[str]) -> list[
 
 
 def rows_differ(
-    dataset: Dataset, text: Iterable[bytes], count: int, limit: int = LIMIT
+    dataset: Dataset, dumps: Sequence[Iterable[bytes]], count: int, limit: int = LIMIT
 ) -> tuple[int, list[str]]:
-    """Replay random rows from the dump's text; return how many were compared, and the problems.
+    """Replay random rows from the dumps' text; return how many were compared, and the problems.
 
     The `count` rows are of games that begin in the first `limit` bytes; there may be fewer.
     """
     manifest = dataset.page
     chunks = None if "selfplay" in manifest else max(1, limit // _chunk_bytes(manifest))
     rows = sample_rows(dataset, count, chunks=chunks)
-    offsets, texts = read_texts(dataset, [text], {row["game"] for row in rows}, limit)
+    offsets, texts = read_texts(dataset, dumps, {row["game"] for row in rows}, limit)
     compared, problems = 0, []
     for row in rows:
         game = row["game"]
@@ -205,31 +207,33 @@ def rows_differ(
 def sample_rows(
     dataset: Dataset, count: int, split: str | None = None, chunks: int | None = None
 ) -> list[Row]:
-    """Return rows of a few random row groups by a fixed seed, only of the first `chunks` if given.
+    """Return rows of up to GROUPS random row groups, only of the first `chunks` if given.
 
     Raises DatasetError for a shard that cannot be read, or a file that is not the manifest's.
     """
     verify_files(dataset.path, dataset.page)
     rng = random.Random(0)  # noqa: S311
     before = _games_before(dataset, chunks)
-    shards = [
-        shard
+    groups = [
+        (shard, number)
         for name in (SPLITS if split is None else (split,))
         for shard in dataset.shards(name)
         if chunks is None or _chunk_of(shard.path.name) < chunks
+        for number in range(len(shard.groups))
     ]
     rows: list[Row] = []
-    picked = [rng.choice(shards) for _ in range(min(8, count))] if shards else []
-    for shard in picked:
+    picked = rng.sample(groups, min(GROUPS, count, len(groups)))
+    picked.sort(key=lambda one: one[0].groups[one[1]])  # large groups give what small ones lack
+    for at, (shard, number) in enumerate(picked):
         with shard.open() as reader:
-            number = rng.randrange(len(reader.groups))
             names = [name for name in (*COLUMNS, *reader.optional) if name != "planes"]
             batch = reader.read(number, ("planes", *names), shard.games)
             table = reader.file.read_row_group(number, columns=names, use_threads=False)
         candidates = np.flatnonzero(batch["game"] < before).tolist()
-        indices = sorted(rng.sample(candidates, min(len(candidates), -(-count // len(picked)))))
-        for row, at in zip(table.take(indices).to_pylist(), indices, strict=True):
-            rows.append(row | {"planes": batch["planes"][at].tobytes()})
+        share = -(-(count - len(rows)) // (len(picked) - at))
+        indices = sorted(rng.sample(candidates, min(len(candidates), share)))
+        for row, index in zip(table.take(indices).to_pylist(), indices, strict=True):
+            rows.append(row | {"planes": batch["planes"][index].tobytes()})
     rng.shuffle(rows)
     return rows[:count]
 
@@ -274,7 +278,11 @@ def row_differs(row: Row, text: bytes) -> str:
     node = nodes[row["ply"]]
     board, move = node.parent.board(), node.move
     white = {"1-0": 1, "0-1": -1}.get(game.headers.get("Result", "*"), 0)
-    moved = {"label": label_of(move, board.turn), "promotion": move.promotion or 0}
+    try:
+        label = label_of(move, board.turn)
+    except LabelError:  # a null move: the text is of another game
+        return f"the dump's game has the move {move.uci()} there"
+    moved = {"label": label, "promotion": move.promotion or 0}
     return _board_differs(row, board, moved | {"result": white if board.turn else -white})
 
 

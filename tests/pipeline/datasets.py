@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from engine.encoding.planes import ENCODING_VERSION, moves_hash
 from pipeline.dataset.files import shards
-from pipeline.dataset.files.columns import FORMAT_VERSION
+from pipeline.dataset.files.columns import FORMAT_VERSION, SPLITS
 
 RESULTS = ("1-0", "0-1", "1/2-1/2")
 
@@ -109,8 +109,7 @@ def manifest(directory: Path) -> dict[str, Any]:
 def plain_manifest(files: list[dict[str, Any]], games: int) -> dict[str, Any]:
     """Make a manifest of this version for shards that no ingest has made."""
     counts = {
-        split: sum(entry["rows"] for entry in files if entry["split"] == split)
-        for split in shards.SPLITS
+        split: sum(entry["rows"] for entry in files if entry["split"] == split) for split in SPLITS
     }
     return {
         "format_version": FORMAT_VERSION,

@@ -11,10 +11,10 @@ import duckdb
 import numpy as np
 import zstandard
 
-from engine.board.position import COUNTERS, to_board
+from engine.board.position import to_board
 from engine.encoding.planes import TURN_PLANE, move_of
 from pipeline.dataset.dataset import Dataset
-from pipeline.dataset.files.stored_planes import pack, to_positions
+from pipeline.dataset.files.stored_planes import row_positions
 from pipeline.pgn.text import MATE, NO_EVAL
 
 READ = ("planes", "castling", "ep_file", "halfmove", "label", "promotion", "eval", "ply", "game")
@@ -38,10 +38,7 @@ def evaluated_rows(
 
 def boards(rows: dict[str, Any]) -> Iterator[tuple[chess.Board, chess.Move, int]]:
     """Yield each row's board, move and White's evaluation in centipawns."""
-    positions = to_positions(pack(rows["planes"], rows))
-    positions[:, COUNTERS] = rows["halfmove"].astype(np.uint64) | rows["ply"].astype(
-        np.uint64
-    ) << np.uint64(16)
+    positions = row_positions(rows)
     black = rows["planes"][:, TURN_PLANE] != 0
     columns = (rows[name].tolist() for name in ("label", "promotion", "eval"))
     for position, turned, label, promotion, value in zip(

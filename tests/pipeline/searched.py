@@ -12,8 +12,9 @@ import pyarrow as pa
 
 from engine.encoding.planes import legal_mask
 from model.data.playouts import playout_rows
-from pipeline.dataset.files.shards import publish, publish_json, rows_table, write_rows
+from pipeline.dataset.files.shards import rows_table, write_rows
 from pipeline.dataset.files.stored_planes import pack
+from pipeline.storage.stores import publish, publish_json
 from tests.pipeline.datasets import plain_manifest
 
 Moves = list[dict[str, Any]] | None

@@ -9,6 +9,7 @@ import pytest
 from model.network.presets import presets
 from pipeline.cli.main import parse
 from tests.conftest import REPOSITORY
+from tests.model.network.test_presets import small
 from tests.pipeline import datasets
 
 RECIPES = sorted((REPOSITORY / "pipeline" / "recipes").glob("*.yaml"))
@@ -52,18 +53,11 @@ def test_every_command_reads_its_part(recipe: Path) -> None:
 def test_its_network_takes_a_few_steps(
     recipe: Path, positions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The layers of the recipe's network, few and narrow."""
     monkeypatch.setattr("model.training.loop.VALIDATION_POSITIONS", 8)
-    words = [
-        "train",
-        "--positions",
-        str(positions),
-        "--out",
-        str(tmp_path / "net"),
-        "--config",
-        str(recipe),
-        *SMALL,
-    ]
-    result = parse([*words, "--json"]).run()
+    monkeypatch.setattr("model.network.presets.preset", lambda name: small(presets()[name]))
+    words = ["--positions", str(positions), "--out", str(tmp_path / "net"), "--json"]
+    result = parse(["train", *words, "--config", str(recipe), *SMALL]).run()
     assert result["step"] == 2
     card = json.loads((tmp_path / "net" / "checkpoint.json").read_text())
     assert card["preset"]["name"] == recipe.stem

@@ -137,7 +137,7 @@ class Verify(Common):
 
     def _verify(self, directory: Path) -> tuple[list[str], dict[str, Any]]:
         """Verify one dataset; return its differences, and which checks were skipped."""
-        from pipeline.dataset.files.shards import read_manifest
+        from pipeline.dataset.files.manifest import read_manifest
         from pipeline.dumps.paths import dumps_of
         from pipeline.validation.verify import verify_dataset
 

@@ -73,7 +73,7 @@ class Ingest(Common):
 
     def run(self) -> dict[str, Any]:
         """Return the manifest's summary, or the estimate of it."""
-        from pipeline.dataset.files.shards import MANIFEST
+        from pipeline.dataset.files.columns import MANIFEST
         from pipeline.executors.by_name import engine_of
         from pipeline.ingest.estimate import estimate
         from pipeline.ingest.job import ingest

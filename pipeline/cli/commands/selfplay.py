@@ -57,7 +57,7 @@ class SelfPlay(Common):
 
     def run(self) -> dict[str, Any]:
         """Play or search, and return the manifest's summary."""
-        from pipeline.dataset.files.shards import MANIFEST
+        from pipeline.dataset.files.columns import MANIFEST
         from pipeline.selfplay.dataset import summarize
         from pipeline.selfplay.job import explore
 

@@ -39,7 +39,7 @@ KNOWN = ("source", "offset", "length", "plies", "identity")
 BOUNDS = {"result": (-1, 1), "offset": (0, 1 << 62)}
 GAMES_AT_ONCE = 1 << 16
 """Games that are read together."""
-MOST_TEXT = 1 << 28
+MAX_TEXT = 1 << 28
 """Bytes of a text column of GAMES_AT_ONCE: no chunk of a dump is longer."""
 
 
@@ -75,7 +75,7 @@ def _decode(name: str, column: pa.Array) -> pa.Array:
     if not pa.types.is_dictionary(column.type):
         return column
     size = pc.sum(pc.binary_length(column.dictionary).take(column.indices)).as_py() or 0
-    if size > MOST_TEXT:
+    if size > MAX_TEXT:
         raise ValueError(f"{name} holds {size:,} bytes of text in {len(column):,} games")
     return column.cast(pa.string())
 

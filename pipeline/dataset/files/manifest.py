@@ -20,7 +20,7 @@ from pipeline.storage.job_folder import BUILDING
 
 LARGEST_MANIFEST = 1 << 28
 """Bytes of the largest manifest that is read."""
-MOST_GAMES = 1 << 32
+MAX_GAMES = 1 << 32
 """Games that the column `game` can number, a uint32."""
 
 
@@ -39,7 +39,7 @@ def _one_line(value: object) -> object:
 
 
 Count = Annotated[int, Field(ge=0, le=1 << 53)]
-Games = Annotated[int, Field(ge=0, le=MOST_GAMES)]
+Games = Annotated[int, Field(ge=0, le=MAX_GAMES)]
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 FileName = Annotated[str, BeforeValidator(_file_name), Field(max_length=200)]
@@ -115,7 +115,6 @@ class Manifest(Schema):
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
-        """Compare the counts with those of the files."""
         rows: Counter[str | None] = Counter()
         for entry in self.files:
             if entry.name != GAMES:

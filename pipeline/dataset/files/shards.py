@@ -30,33 +30,25 @@ from pipeline.dataset.files.columns import (
     EARLIER_MOVES,
     OPTIONAL,
     PLANE_COLUMNS,
+    ROW_GROUP,
     Form,
     form_of,
     schema,
     writer_options,
 )
-from pipeline.dataset.files.columns import GAMES as GAMES
-from pipeline.dataset.files.columns import MANIFEST as MANIFEST
-from pipeline.dataset.files.columns import ROW_GROUP as ROW_GROUP
-from pipeline.dataset.files.columns import SPLITS as SPLITS
-from pipeline.dataset.files.manifest import MOST_GAMES, damaged
-from pipeline.dataset.files.manifest import read_manifest as read_manifest
-from pipeline.dataset.files.manifest import read_note as read_note
+from pipeline.dataset.files.manifest import MAX_GAMES, damaged
 from pipeline.dataset.files.stored_planes import (
     PACKED_WITH,
     array_numbers,
+    number_array,
     packed_from,
     plane_arrays,
     planes_from,
     unpack,
     whole_column,
 )
-from pipeline.dataset.files.stored_planes import number_array as number_array
 from pipeline.errors import DatasetError
-from pipeline.storage.stores import file_hash as file_hash
 from pipeline.storage.stores import open_for_arrow
-from pipeline.storage.stores import publish as publish
-from pipeline.storage.stores import publish_json as publish_json
 
 Batch = dict[str, NDArray[Any]]
 """Rows as numpy arrays by column."""
@@ -105,12 +97,12 @@ def write_packed(
 def game_numbers(game_R: NDArray[Any], first_game: int) -> NDArray[np.uint32]:
     """Return the column `game` of rows whose games are numbered within a chunk.
 
-    Raises DatasetError above MOST_GAMES.
+    Raises DatasetError above MAX_GAMES.
     """
     number_R = game_R.astype(np.int64) + first_game
-    if len(number_R) and not 0 <= int(number_R.min()) <= int(number_R.max()) < MOST_GAMES:
+    if len(number_R) and not 0 <= int(number_R.min()) <= int(number_R.max()) < MAX_GAMES:
         raise DatasetError(
-            f"game number {int(number_R.max()):,} is beyond the {MOST_GAMES:,} games of a dataset: "
+            f"game number {int(number_R.max()):,} is beyond the {MAX_GAMES:,} games of a dataset: "
             "ingest the dumps into several, and join them"
         )
     return number_R.astype(np.uint32)

@@ -100,7 +100,7 @@ def plane_arrays(packed_RW: NDArray[np.uint64], form: Form) -> list[pa.Array]:
     if form == "all":
         pieces_CR = np.empty((len(PIECE_COLUMNS), rows), dtype=np.uint64)
         groups = tuple(np.empty(rows * words, dtype="<u8") for words in MOVE_COLUMNS.values())
-        split_positions(packed_RW, pieces_CR, groups)
+        split_positions(np.ascontiguousarray(packed_RW), pieces_CR, groups)
         kinds = (pa.binary(8 * words) for words in MOVE_COLUMNS.values())
         return [
             *map(number_array, pieces_CR),

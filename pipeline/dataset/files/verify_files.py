@@ -21,8 +21,8 @@ from typing import Any, cast
 from engine.cores import cores
 from engine.progress import Progress, Stop, Tick, never, silent
 from pipeline.dataset.files.manifest import damaged
-from pipeline.errors import DatasetError, Stopped
-from pipeline.storage.stores import catch_store_errors, is_local
+from pipeline.errors import DatasetError
+from pipeline.storage.stores import catch_store_errors, file_hash, is_local
 
 CACHE = "FIANCHETTO_CACHE"
 """Environment variable: the folder for marks; else `fianchetto` in the user's cache folder."""
@@ -35,7 +35,6 @@ PATIENCE = 0.5
 """Seconds of hashing before `stop` is first polled."""
 THREADS = 4
 """Files that are hashed at a time; hashing takes one core 0.8 s per GB."""
-BLOCK = 1 << 20
 
 Entry = Mapping[str, Any]
 
@@ -126,7 +125,6 @@ def _set(mark: Path | None) -> None:
 def _compare_hashes(
     directory: Path, entries: Sequence[Entry], progress: Progress, stop: Stop
 ) -> None:
-    """Raise DatasetError for a file whose hash differs, and Stopped."""
     total, done, began, ended = sum(entry["bytes"] for entry in entries), 0, time.monotonic(), False
 
     def should_stop() -> bool:
@@ -134,7 +132,7 @@ def _compare_hashes(
 
     with ThreadPoolExecutor(min(THREADS, cores()), "hash") as pool:
         paths = [directory / entry["name"] for entry in entries]
-        waiting = [pool.submit(_hash_file, path, should_stop) for path in paths]
+        waiting = [pool.submit(file_hash, path, should_stop) for path in paths]
         try:
             for entry, future in zip(entries, waiting, strict=True):
                 if future.result() != entry["sha256"]:
@@ -143,14 +141,3 @@ def _compare_hashes(
                 progress(Tick(done, total, "B", stage="checking hashes"))
         finally:
             ended = True  # the other threads stop too
-
-
-def _hash_file(path: Path, stop: Stop) -> str:
-    """Return a file's sha256 in hex; raises Stopped."""
-    digest = hashlib.sha256()
-    with catch_store_errors(path), path.open("rb") as file:
-        while block := file.read(BLOCK):
-            digest.update(block)
-            if stop():
-                raise Stopped("stopped while files were hashed; nothing was written")
-    return digest.hexdigest()

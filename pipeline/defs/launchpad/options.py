@@ -12,12 +12,14 @@ from pydantic_core import to_jsonable_python
 from model.network.presets import presets
 from model.settings import Positive, settings
 from model.training.config import DEFAULT_PRESET, TrainConfig
-from pipeline.dataset.files.shards import MANIFEST, file_hash, read_manifest
+from pipeline.dataset.files.columns import MANIFEST
+from pipeline.dataset.files.manifest import read_manifest
 from pipeline.dataset.join import JoinConfig
 from pipeline.errors import ConfigError, DatasetError
 from pipeline.evaluation.report import Rule
 from pipeline.finetune.config import FinetuneConfig, Games
 from pipeline.ingest.chunk import IngestConfig
+from pipeline.storage.stores import file_hash
 
 
 @settings(ConfigError)

@@ -88,7 +88,6 @@ def _is_table(lines: Sequence[str], delimiter: str) -> bool:
 def _convert_table(
     stream: Readable, table: Table, delimiter: str, width: int, has_header: bool
 ) -> Iterator[str]:
-    """Yield the games of a table as CSV."""
     lines = ((number, line) for number, line in read_lines(stream) if line is None or line.strip())
     for number, line in islice(lines, int(has_header), None):
         fields, place = _split_fields(line, delimiter), f"line-{number}"

@@ -12,7 +12,7 @@ from engine.progress import Tick
 from pipeline.dataset.fen_rows import fen_rows, write_fen_rows
 from pipeline.dataset.files.columns import FORMS
 from pipeline.dataset.files.manifest import read_manifest
-from pipeline.errors import ConfigError
+from pipeline.errors import ConfigError, DatasetError
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -41,6 +41,10 @@ def test_rows_are_written_as_csv_and_parquet(made: dict[str, Path], tmp_path: Pa
     with (tmp_path / "77.csv").open() as file:
         some = list(csv.DictReader(file))
     assert [(row["fen"], row["uci"]) for row in some] == [(row["fen"], row["uci"]) for row in whole]
+    for split, words in (("latest", "of training sets only"), ("none", "no split 'none'")):
+        with pytest.raises(DatasetError, match=words):
+            write_fen_rows(compact, tmp_path / "empty.csv", split=split)
+        assert not (tmp_path / "empty.csv").exists()
     for name, words in (("77.csv", "must be a new file"), ("some.txt", r"\.csv or \.parquet")):
         with pytest.raises(ConfigError, match=words):
             write_fen_rows(compact, tmp_path / name)

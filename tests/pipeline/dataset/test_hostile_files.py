@@ -80,6 +80,9 @@ NUMBERS: tuple[Any, ...] = (-1, 1.5, "7", True, None, 10**18)
 MANIFESTS: Spoilt = {
     **{f"bytes: {name}": (written(MANIFEST, data), MANIFEST) for name, data in NO_JSON.items()},
     "a folder": (folder_instead(MANIFEST), MANIFEST),
+    **wrong(MANIFEST, "format_version", "other", None),
+    **wrong(MANIFEST, "encoding_version", "other", None),
+    **wrong(MANIFEST, "moves_hash", "other", None),
     **wrong(MANIFEST, "sources", GONE, 7, [7], [{"name": "a"}]),
     **wrong(MANIFEST, "config", GONE, 7, None),
     **wrong(MANIFEST, "games", GONE, {}, {"read": 1}),

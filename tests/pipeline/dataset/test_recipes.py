@@ -13,7 +13,7 @@ import pytest
 from pipeline.cli.main import main
 from pipeline.dataset.batches import Batches
 from pipeline.dataset.files.columns import FORMS
-from pipeline.dataset.files.shards import read_manifest
+from pipeline.dataset.files.manifest import read_manifest
 
 README = Path(__file__).parents[3] / "datasets" / "README.md"
 

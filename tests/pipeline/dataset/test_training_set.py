@@ -15,10 +15,11 @@ from filelock import FileLock
 from pipeline.dataset.batches import Batches
 from pipeline.dataset.dataset import TRAINING_SET, Dataset
 from pipeline.dataset.fen_rows import fen_rows
-from pipeline.dataset.files.shards import SPLITS, file_hash
+from pipeline.dataset.files.columns import SPLITS
 from pipeline.dataset.join import JoinConfig, join
 from pipeline.errors import ConfigError, DatasetError, Stopped
 from pipeline.evaluation.report import _seen
+from pipeline.storage.stores import file_hash
 from pipeline.training import train as training
 from tests.pipeline import datasets
 from tests.pipeline.months import CONFIG, month

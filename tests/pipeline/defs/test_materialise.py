@@ -14,7 +14,7 @@ import pytest
 from engine.errors import UserError
 from model.training.config import TrainConfig
 from pipeline.dataset.dataset import Dataset
-from pipeline.dataset.files.shards import read_manifest
+from pipeline.dataset.files.manifest import read_manifest
 from pipeline.defs import checks, tasks
 from pipeline.defs.assets import (
     accuracy_report,

@@ -23,18 +23,19 @@ from tests.pipeline import datasets
 CODECS: dict[str, Callable[[bytes], bytes]] = {
     "zstd": lambda data: zstandard.ZstdCompressor(write_checksum=True).compress(data),
     "gzip": gzip.compress,
-    "bz2": bz2.compress,
+    "bz2": lambda data: bz2.compress(data, 1),
 }
 SUFFIXES = {"zstd": ".zst", "gzip": ".gz", "bz2": ".bz2"}
 
 
 @pytest.fixture(scope="module")
 def texts() -> list[bytes]:
-    """Return the texts of frames: whole games and parts of them, one empty, one of a megabyte."""
-    games = "".join(datasets.random_game(seed) for seed in range(60)).encode()
+    """Return the texts of frames: whole games and parts of them, one empty, one of several
+    blocks."""
+    games = "".join(datasets.random_game(seed) for seed in range(30)).encode()
     cuts = sorted({0, len(games), *random.Random(1).sample(range(len(games)), 11)})
     parts = [games[first:last] for first, last in pairwise(cuts)]
-    return [*parts[:3], b"", *parts[3:], games * 8]
+    return [*parts[:3], b"", *parts[3:], games * 4]
 
 
 def pack(texts: list[bytes], hinted: bool = True, **more: Any) -> bytes:
@@ -68,8 +69,9 @@ def read_source(
     return b"".join(one.text for one in found), games, source.describe()
 
 
-@pytest.mark.parametrize("from_file", [True, False])
-@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize(
+    ("codec", "from_file"), [("zstd", True), ("zstd", False), ("gzip", True), ("bz2", True)]
+)
 def test_damage_anywhere_ends_the_text_where_it_lies(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, texts: list[bytes], codec: str, from_file: bool
 ) -> None:
@@ -95,11 +97,11 @@ def test_damage_anywhere_ends_the_text_where_it_lies(
 
 
 @pytest.mark.parametrize(
-    ("codec", "block"), [("zstd", 1 << 17), ("gzip", 1 << 16), ("bz2", 1 << 20)]
+    ("codec", "block"), [("zstd", 1 << 17), ("gzip", 1 << 16), ("bz2", 1 << 17)]
 )
 def test_damage_costs_the_text_of_a_few_kilobytes(codec: str, block: int) -> None:
     chance = random.Random(1)
-    text = bytes(chance.choices(b"abcdefgh12345678NBRQK .+#x", k=2_000_000))
+    text = bytes(chance.choices(b"abcdefgh12345678NBRQK .+#x", k=800_000))
     data = CODECS[codec](text)
     at = len(data) * 3 // 4
     found, error = read_archive(data[:at] + chance.randbytes(len(data) - at), codec)
@@ -111,7 +113,7 @@ def test_damage_costs_the_text_of_a_few_kilobytes(codec: str, block: int) -> Non
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("zeros", [1, 3, 100_000])
 def test_zero_bytes_behind_an_archive_are_padding(codec: str, zeros: int) -> None:
-    text, pack_one = datasets.random_game(1).encode() * 300, CODECS[codec]
+    text, pack_one = datasets.random_game(1).encode() * 30, CODECS[codec]
     for archive in (pack_one(text), pack_one(text[:5000]) + bytes(zeros) + pack_one(text[5000:])):
         assert read_archive(archive + bytes(zeros), codec) == (text, None)
 

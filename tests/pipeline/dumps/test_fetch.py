@@ -3,11 +3,9 @@ replaces the file meanwhile."""
 
 import hashlib
 import json
-import os
 import random
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -25,6 +23,7 @@ from pipeline.dumps.fetch import STEM, FetchConfig, fetch, parse_months
 from pipeline.errors import ConfigError, FetchError, Stopped
 from pipeline.storage import http
 from pipeline.storage.stores import file_hash
+from tests import forked
 from tests.conftest import REPOSITORY
 from tests.pipeline.loopback import Fault, File, Server, serving
 from tests.waiting import LONG, until
@@ -298,9 +297,8 @@ def test_a_killed_fetch_is_continued_by_the_same_command(
     file.faults += [Fault(send=200_000, stall=True)]
     command = [sys.executable, "-m", "pipeline", "fetch", "2013-01", "--json"]
     command += ["--out", str(tmp_path), "--base", f"{server.url}/standard"]
-    environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
     part = tmp_path / f"{NAME}.part"
-    with subprocess.Popen(command, cwd=tmp_path, env=environment) as killed:
+    with forked.Popen(command, cwd=REPOSITORY) as killed:
         assert server.sent.wait(LONG)
         until(lambda: part.exists() and part.stat().st_size > 0)
         killed.send_signal(signal.SIGKILL)

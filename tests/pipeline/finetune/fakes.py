@@ -10,10 +10,10 @@ from engine.progress import Progress, Stop, Tick
 from model.checkpoint import save
 from model.network.network import build, parameters
 from model.network.preset import preset_row
-from pipeline.dataset.files.shards import publish_json
 from pipeline.errors import Stopped
 from pipeline.finetune.stages import Stage, StageContext
 from pipeline.finetune.state import STAGES
+from pipeline.storage.stores import publish_json
 from tests.model.synthetic import TINY
 
 SCRIPT = {

@@ -15,7 +15,6 @@ from engine.progress import never, silent
 from model.checkpoint import CARD, read_card
 from model.training.config import TrainConfig
 from model.training.step import DivergedError
-from pipeline.dataset.files.shards import file_hash
 from pipeline.dataset.join import join
 from pipeline.errors import ConfigError
 from pipeline.finetune import stages
@@ -32,6 +31,7 @@ from pipeline.finetune.stages import (
 )
 from pipeline.finetune.teacher import teach_by_hand
 from pipeline.selfplay.config import ExploreConfig
+from pipeline.storage.stores import file_hash
 from pipeline.validation.verify import files_differ
 from tests.pipeline import datasets
 from tests.pipeline.cli.conftest import invoke

@@ -1,5 +1,6 @@
 """The estimate of an ingest against the ingest itself."""
 
+import io
 import json
 import random
 from pathlib import Path
@@ -27,12 +28,12 @@ def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
     chance = random.Random(7)
     games = {
         (seed, plies): datasets.random_game(seed, plies)
-        for seed in range(30)
+        for seed in range(10)
         for plies in (30, 50, 70)
     }
     path = tmp_path_factory.mktemp("estimate") / "games.pgn"
     path.write_text(
-        "".join(games[chance.randrange(30), chance.choice((30, 50, 70))] for _ in range(1900))
+        "".join(games[chance.randrange(10), chance.choice((30, 50, 70))] for _ in range(1900))
     )
     return path
 
@@ -71,6 +72,10 @@ def test_a_small_dump_is_known_exactly_and_longer_ones_from_their_beginning(
         for key, true in truth.items():
             assert result[key] == pytest.approx(true, rel=0.15), key
         assert result["minutes"] > 0
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(dump.read_bytes())))
+    result = estimate(["-"], FILTERED, workers=1)
+    assert result["basis"].startswith("the beginning of a text of unknown length")
+    assert 0 < result["games_read"] < truth["games_read"]
 
 
 def test_positions_of_other_inputs_are_estimated_too() -> None:

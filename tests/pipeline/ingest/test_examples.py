@@ -31,10 +31,11 @@ BAD = {
 def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Give 3 MB of games, in which every reason occurs three times, in other chunks too."""
     filler = "".join(
-        datasets.random_game(seed).replace("[Result", f"{RATED}[Result") for seed in range(400)
+        datasets.random_game(seed).replace("[Result", f"{RATED}[Result") for seed in range(40)
     )
     bad = "".join(text for text, _ in BAD.values())
     path = tmp_path_factory.mktemp("examples") / "games.pgn"
+    filler *= 12
     path.write_text(GOOD + bad + filler + GOOD + bad + filler + bad)
     assert path.stat().st_size > 2 << 20
     return path

@@ -2,7 +2,6 @@
 work was cut."""
 
 import io
-import json
 from itertools import pairwise
 from pathlib import Path
 
@@ -17,7 +16,6 @@ from pipeline.ingest import chunk
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import choose_chunk_size, ingest
 from pipeline.validation.verify import files_differ
-from tests.conftest import shared_data
 from tests.pipeline import by_python_chess, datasets
 
 SCHEMA = {
@@ -50,14 +48,16 @@ CONFIG = IngestConfig(chunk_mib=1, test_share=0.2, val_share=0.2)
 
 @pytest.fixture(scope="module")
 def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make a dump of 3 MB: 120 games, each many times over, and some that cannot be used."""
+    """Make a dump of 3 MB: 40 games in 9 orders, with long comments, and some that cannot be
+    used."""
     path = tmp_path_factory.mktemp("dump") / "games.pgn"
-    games = [datasets.random_game(seed) for seed in range(120)]
+    games = [datasets.random_game(seed).replace("{ ", "{ " + "word " * 20) for seed in range(40)]
     bad = [
         '[Event "x"]\n[Result "*"]\n\n1. e4 e5 *\n\n',
         '[Event "y"]\n[Result "1-0"]\n\n1. e5 1-0\n\n',
     ]
     path.write_text("".join("".join(games[at:] + games[:at]) + bad[at % 2] for at in range(9)))
+    assert path.stat().st_size > 5 << 19
     return path
 
 
@@ -95,8 +95,8 @@ def test_the_schema_is_that_of_the_design(made: Path) -> None:
 def test_the_counts_add_up(made: Path, dump: Path) -> None:
     manifest, games, rows = datasets.manifest(made), datasets.games(made), datasets.table(made)
     verdicts = [reading.verdict for reading in by_python_chess.read_file(dump)]
-    assert manifest["games"]["read"] == len(games) == len(verdicts) == 1089
-    assert manifest["games"]["used"] == verdicts.count("used") == 1080
+    assert manifest["games"]["read"] == len(games) == len(verdicts) == 369
+    assert manifest["games"]["used"] == verdicts.count("used") == 360
     assert manifest["games"]["dropped"] == {"illegal move": 4, "unfinished": 5}
     assert [game["dropped"] or "used" for game in games] == verdicts
     assert (
@@ -127,7 +127,7 @@ def test_no_game_is_in_two_splits_and_copies_stay_together(made: Path) -> None:
     copies: dict[tuple[tuple[int, int], ...], set[str]] = {}
     for game, plies in moves.items():
         copies.setdefault(tuple(sorted(plies)), set()).update(splits[game])
-    assert len(copies) == 120
+    assert len(copies) == 40
     assert all(len(names) == 1 for names in copies.values())
     assert {name for names in copies.values() for name in names} == {"train", "val", "test"}
     table = datasets.games(made)
@@ -136,7 +136,7 @@ def test_no_game_is_in_two_splits_and_copies_stay_together(made: Path) -> None:
 
 def test_rows_join_their_game_and_its_bytes(made: Path, dump: Path) -> None:
     text, games = dump.read_bytes(), datasets.games(made)
-    for number, rows in list(datasets.rows_by_game(made).items())[::40]:
+    for number, rows in list(datasets.rows_by_game(made).items())[::14]:
         game = games[number]
         piece = text[game["offset"] : game["offset"] + game["length"]]
         assert piece.startswith(b'[Event "Rated')
@@ -176,7 +176,7 @@ def test_rows_are_shuffled(made: Path) -> None:
 def test_a_chunk_of_many_rows_is_written_in_blocks(
     dump: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chunk, "BLOCK_ROWS", 9000)
+    monkeypatch.setattr(chunk, "BLOCK_ROWS", 3000)
     chunk._row_buffer.cache_clear()
     ingest([str(dump)], tmp_path / "out", CONFIG, workers=1)
     chunk._row_buffer.cache_clear()
@@ -195,19 +195,6 @@ def test_several_dumps_are_one_dataset(tmp_path: Path) -> None:
     assert [game["source"] for game in games] == [0] * 5 + [1] * 7
     assert next(game["offset"] for game in games if game["source"] == 1) == 0
     assert sorted(datasets.rows_by_game(tmp_path / "out")) == list(range(12))
-
-
-def test_standard_input_gives_the_same_rows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = datasets.dump(tmp_path / "games.pgn", 10)
-    ingest([str(path)], tmp_path / "file", workers=1)
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(path.read_bytes())))
-    manifest = ingest(["-"], tmp_path / "stdin", workers=1)
-    assert manifest["sources"][0]["name"] == "-"
-    ours = datasets.content(tmp_path / "stdin", "*.parquet")
-    assert ours == datasets.content(tmp_path / "file", "*.parquet")
-    assert len(ours) >= 2
 
 
 def test_other_settings_or_another_source_are_refused(tmp_path: Path) -> None:
@@ -252,17 +239,22 @@ def test_a_source_that_changes_between_two_runs_is_refused(dump: Path, tmp_path:
     assert not (tmp_path / "out" / "manifest.json").exists()
 
 
-def test_a_compressed_dump_gives_the_same_rows(tmp_path: Path) -> None:
-    path = shared_data("pgn/lichess_dump_2013-01_100.pgn")
+def test_archives_and_standard_input_give_the_same_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = datasets.dump(tmp_path / "games.pgn", 30)
     ingest([str(path)], tmp_path / "plain", workers=1)
     plain = datasets.content(tmp_path / "plain", "*.parquet")
-    assert len(plain) >= 3
+    assert len(plain) >= 2
     for codec, suffix in (("zstd", "zst"), ("gzip", "gz"), ("bz2", "bz2")):
         archive = tmp_path / f"games.pgn.{suffix}"
         with pa.output_stream(archive, compression=codec) as stream:
             stream.write(path.read_bytes())
         ingest([str(archive)], tmp_path / suffix, workers=1)
         assert datasets.content(tmp_path / suffix, "*.parquet") == plain
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(path.read_bytes())))
+    assert ingest(["-"], tmp_path / "-", workers=1)["sources"][0]["name"] == "-"
+    assert datasets.content(tmp_path / "-", "*.parquet") == plain
 
 
 @pytest.mark.parametrize(
@@ -289,10 +281,3 @@ def test_a_dataset_keeps_the_chunks_that_it_was_begun_with(tmp_path: Path) -> No
     assert made["config"]["chunk_mib"] == 1
     assert ingest([path], out, workers=1) == made
     assert ingest([path], tmp_path / "other", workers=1)["config"]["chunk_mib"] == 8
-    for former, is_same in (({"max_pieces": 32}, True), ({"max_pieces": 10}, False)):
-        (out / "manifest.json").write_text(json.dumps(made | {"config": made["config"] | former}))
-        if is_same:
-            ingest([path], out, workers=1)
-        else:
-            with pytest.raises(DatasetError, match=r"other settings \(max_pieces\)"):
-                ingest([path], out, workers=1)

@@ -4,34 +4,30 @@ good is lost."""
 import bz2
 import gzip
 import io
-import json
 import os
-import shutil
 import zlib
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 import zstandard
 
 from pipeline.dataset.batches import Batches
-from pipeline.dataset.files.shards import read_manifest
+from pipeline.dataset.files.manifest import read_manifest
 from pipeline.errors import ConfigError, DamagedError, DatasetError, DumpError
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 from pipeline.validation.verify import files_differ
 from tests.pipeline import datasets
-from tests.pipeline.hostile import seal
 
 
 @pytest.fixture(scope="module")
 def text() -> bytes:
-    """Give 1.5 MB of PGN: 600 games, most of them different."""
-    games = [datasets.random_game(seed) for seed in range(200)]
-    return "".join(games + games[::-1] + games).encode()
+    """Give 0.7 MB of PGN: 240 games of 40."""
+    games = [datasets.random_game(seed) for seed in range(40)]
+    return "".join("".join(games[at:] + games[:at]) for at in range(6)).encode()
 
 
 def open_piecewise(decode: Callable[[bytes], bytes], data: bytes) -> bytes:
@@ -43,10 +39,12 @@ def open_piecewise(decode: Callable[[bytes], bytes], data: bytes) -> bytes:
     return out.getvalue()
 
 
+# copies of games are too far apart to be seen
+NEAR = zstandard.ZstdCompressionParameters.from_level(3, window_log=15, write_checksum=1)
 CODECS: dict[str, tuple[Callable[[bytes], bytes], Callable[[], Callable[[bytes], bytes]]]] = {
     # suffix: (compress, make a decoder of another library)
     "zst": (
-        lambda data: zstandard.ZstdCompressor(write_checksum=True).compress(data),
+        lambda data: zstandard.ZstdCompressor(compression_params=NEAR).compress(data),
         lambda: zstandard.ZstdDecompressor().decompressobj().decompress,
     ),
     "gz": (lambda data: gzip.compress(data, 6), lambda: zlib.decompressobj(31).decompress),
@@ -70,7 +68,7 @@ def test_a_damaged_archive_keeps_every_whole_game_before_the_damage(
     pairs = enumerate(zip(good, text, strict=False))
     same = next((place for place, pair in pairs if pair[0] != pair[1]), len(good))
     whole = text[:same].count(b"[Event ") - 1  # the last game is cut off
-    assert whole > 100
+    assert whole > 40
     workers = 2 if codec == "zst" else 1
     check_damaged(tmp_path, f"games.pgn.{codec}", bytes(archive), whole, text, workers)
 
@@ -167,64 +165,11 @@ def test_a_bad_second_dump_leaves_no_dataset_and_the_first_can_go_on(tmp_path: P
     assert manifest["games"] == {"read": 5, "used": 5, "dropped": {}}
 
 
-@pytest.fixture(scope="module")
-def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make a small dataset."""
-    folder = tmp_path_factory.mktemp("good")
-    ingest([str(datasets.dump(folder / "a.pgn", 40))], folder / "out", workers=1)
-    return folder / "out"
-
-
-@pytest.fixture
-def dataset(good: Path, tmp_path: Path) -> Path:
-    """Copy the small dataset, to be spoilt."""
-    shutil.copytree(good, tmp_path / "out")
-    return tmp_path / "out"
-
-
-def test_a_directory_without_a_manifest_is_no_dataset(tmp_path: Path, dataset: Path) -> None:
+def test_a_directory_without_a_manifest_is_no_dataset(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match="is not a directory"):
         read_manifest(tmp_path / "nowhere")
-    (dataset / "manifest.json").unlink()
     with pytest.raises(DatasetError, match=r"has no manifest\.json \(no dataset\)"):
-        Batches([dataset])
-    (dataset / ".building").mkdir()
+        Batches([tmp_path])
+    (tmp_path / ".building").mkdir()
     with pytest.raises(DatasetError, match="an ingest was stopped there"):
-        Batches([dataset])
-
-
-VERSIONS = ("format_version", "encoding_version", "moves_hash")
-MANIFESTS: dict[str, tuple[bytes | dict[str, Any], str]] = {
-    "not JSON": (b"{", "is not JSON"),
-    "not UTF-8": (b"\xff\xfe{}", "is not JSON"),
-    "a list": (b"[]", "is not a manifest"),
-    "no files": (b"{}", "has no format_version|has format_version None"),
-    **{f"another {key}": ({key: "other"}, f"has {key} 'other', this program") for key in VERSIONS},
-    **{f"no {key}": ({key: None}, f"has {key} None") for key in VERSIONS},
-    **{
-        f"a file {name!r}": ({"files": [{"name": name}]}, "names a file outside the dataset")
-        for name in ("../x.parquet", "/etc/passwd", "a/b.parquet", "..", "", None, 7)
-    },
-}
-
-
-@pytest.mark.parametrize("kind", MANIFESTS)
-def test_a_manifest_that_is_none_is_refused(kind: str, dataset: Path) -> None:
-    content, message = MANIFESTS[kind]
-    if isinstance(content, dict):
-        manifest = datasets.manifest(dataset)
-        if "files" in content:
-            content = {"files": [manifest["files"][0] | content["files"][0]]}
-        content = json.dumps(manifest | content).encode()
-    (dataset / "manifest.json").write_bytes(content)
-    with pytest.raises(DatasetError, match=message):
-        read_manifest(dataset)
-
-
-def test_a_shard_of_another_encoding_is_refused_before_it_is_read(dataset: Path) -> None:
-    shard = next(dataset.glob("train-*.parquet"))
-    table = pq.read_table(shard)
-    pq.write_table(table.replace_schema_metadata({"moves_hash": "0123456789abcdef"}), shard)
-    seal(dataset)
-    with pytest.raises(DatasetError, match="0123456789abcdef"):
-        next(Batches([dataset], batch_size=1).from_step(0))
+        Batches([tmp_path])

@@ -60,7 +60,7 @@ def test_the_data_card_names_dumps_and_counts_and_escapes_markup(tmp_path: Path)
 
 
 def test_tags_without_end_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeline.ingest.data_card.MOST_VALUES", 4)
+    monkeypatch.setattr("pipeline.ingest.data_card.MAX_VALUES", 4)
     counts = GameCounts()
     for number in range(50):
         tags = pa.array(["600+0", f"{number}", f"{number}x"])

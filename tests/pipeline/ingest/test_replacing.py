@@ -37,18 +37,24 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(source: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def made(source: Path) -> tuple[Path, Path]:
+    """Datasets of the old and of the new settings."""
+    folders = source.parent / "old", source.parent / "new"
+    for folder, config in zip(folders, (OLD, NEW), strict=True):
+        ingest([str(source)], folder, config, workers=1)
+    return folders
+
+
+@pytest.fixture(scope="module")
+def undisturbed(made: tuple[Path, Path]) -> dict[str, str]:
     """What a dataset of the new settings holds."""
-    out = tmp_path_factory.mktemp("undisturbed") / "small"
-    ingest([str(source)], out, NEW, workers=1)
-    return content(out)
+    return content(made[1])
 
 
 @pytest.fixture
-def out(source: Path, tmp_path: Path) -> Path:
+def out(made: tuple[Path, Path], tmp_path: Path) -> Path:
     """A dataset of the old settings."""
-    ingest([str(source)], tmp_path / "positions" / "small", OLD, workers=1)
-    return tmp_path / "positions" / "small"
+    return Path(shutil.copytree(made[0], tmp_path / "positions" / "small"))
 
 
 def at(number: int, deed: Callable[..., object]) -> Callable[..., object]:
@@ -94,12 +100,13 @@ def test_killed_while_it_swaps_it_ends_where_an_undisturbed_one_does(
     name: str,
     number: int,
     source: Path,
+    made: tuple[Path, Path],
     out: Path,
     undisturbed: dict[str, str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     before = content(out)
-    ingest([str(source)], out.with_name(".small.new"), NEW, workers=1)
+    shutil.copytree(made[1], out.with_name(".small.new"))
     with monkeypatch.context() as patched:
         patched.setattr(replacing, "ingest", lambda *_, **__: manifest(out.with_name(".small.new")))
         patched.setattr(where, name, at(number, getattr(where, name)))
@@ -142,15 +149,15 @@ def test_what_is_not_of_the_dataset_is_never_deleted(source: Path, out: Path) ->
 
 @pytest.mark.parametrize("old", ["none", "of another format", "beside it"])
 def test_whatever_is_there_a_whole_dataset_takes_its_place(
-    old: str, source: Path, tmp_path: Path, undisturbed: dict[str, str]
+    old: str, source: Path, out: Path, undisturbed: dict[str, str]
 ) -> None:
-    out = tmp_path / "positions" / "small"
     if old == "of another format":
-        ingest([str(source)], out, OLD, workers=1)
         text = (out / "manifest.json").read_text()
         text = text.replace('"format_version": 3', '"format_version": 2')
         (out / "manifest.json").write_text(text)
-    elif old == "beside it":  # a replacement with other settings was stopped
+    else:
+        shutil.rmtree(out)
+    if old == "beside it":  # a replacement with other settings was stopped
         with pytest.raises(Stopped):
             anew(source, out, IngestConfig(chunk_mib=1, seed=2), stop=lambda: True)
     anew(source, out, NEW)

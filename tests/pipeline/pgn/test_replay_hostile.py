@@ -15,7 +15,7 @@ FOLDERS = (
     "pgn-extract", "python-chess", "yacai",
 )  # fmt: skip
 
-COMPARED = 60
+COMPARED = 25
 """Games of a file that the quick tests compare, at 2 ms a game; the slow ones compare all."""
 
 FATES = {

@@ -24,7 +24,7 @@ from engine.encoding.planes import label_of, move_of
 from engine.errors import UserError
 from engine.progress import Tick
 from engine.selfplay import generate
-from pipeline.dataset.files.shards import read_manifest
+from pipeline.dataset.files.manifest import read_manifest
 from pipeline.dumps.paths import dumps_of
 from pipeline.errors import Stopped
 from pipeline.ingest.chunk import IngestConfig

@@ -32,7 +32,7 @@ def test_a_relative_folder_whose_name_has_a_colon_is_a_folder(
     (tmp_path / "c:").mkdir()
     datasets.dump(tmp_path / "c:" / "games.pgn", 30)
     month = "run:1/positions/2014.05"
-    shares = ["--set", "ingest.test_share=0.3", "--workers", "2"]
+    shares = ["--set", "ingest.test_share=0.3", "--workers", "1"]
     commands = [
         ["ingest", "c:/games.pgn", "--out", "s3:b", *shares],
         ["train", "--positions", "s3:b", "--out", "t:1", *elsewhere.TRAINING],
@@ -47,16 +47,6 @@ def test_a_relative_folder_whose_name_has_a_colon_is_a_folder(
         assert code == 0, (words, error)
 
 
-def run_command(folder: Path, command: list[str | bytes]) -> tuple[int, str]:
-    """Run a command in a folder, and return its exit status and its one line of errors."""
-    environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
-    done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, errors="replace", check=False
-    )
-    assert done.stderr.count("\n") == 1, done.stderr
-    return done.returncode, done.stderr
-
-
 def test_a_name_that_is_not_utf8_is_refused_before_any_work(tmp_path: Path) -> None:
     bad = os.fsdecode(b"bad\xff.pgn")
     for source, out in ((bad, "out"), ("games.pgn", bad)):
@@ -65,18 +55,18 @@ def test_a_name_that_is_not_utf8_is_refused_before_any_work(tmp_path: Path) -> N
             ingest([str(tmp_path / source)], tmp_path / out, workers=1)
         assert not (tmp_path / out).exists()
         (tmp_path / source).unlink()
-    command = [sys.executable, "-m", "pipeline", "report", "--checkpoint", b"bad\xff"]
-    code, error = run_command(tmp_path, command)
+    code, _, error = invoke("report", "--checkpoint", bad)
     assert code == 2
     assert "is not UTF-8" in error
 
 
-def test_an_address_space_in_which_libraries_abort_is_refused(tmp_path: Path) -> None:
+def test_an_address_space_in_which_libraries_abort_is_refused() -> None:
     words = [sys.executable, "-m", "pipeline", "ingest", "games.pgn", "--out", "o"]
-    limit = 'ulimit -v 2000000; exec "$@"'
-    code, error = run_command(tmp_path, ["bash", "-c", limit, "bash", *words])
-    assert code == 2
-    assert "address space (ulimit -v): raise the limit to 4 GiB" in error
+    limited = ["bash", "-c", 'ulimit -v 2000000; exec "$@"', "bash", *words]
+    done = subprocess.run(limited, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "address space (ulimit -v): raise the limit to 4 GiB" in done.stderr
 
 
 def test_errors_of_disks_and_memory_name_their_cause(

@@ -16,12 +16,11 @@ import pytest
 import zstandard
 
 from pipeline.dataset.batches import Batches
-from pipeline.dataset.files.shards import publish
 from pipeline.errors import ChangedError, DatasetError, FetchError, IngestError
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 from pipeline.storage import objects
-from pipeline.storage.stores import place
+from pipeline.storage.stores import place, publish
 from pipeline.validation.verify import files_differ
 from tests.conftest import REPOSITORY
 from tests.pipeline import datasets
@@ -41,8 +40,7 @@ SETTINGS = elsewhere.INGEST.split()
 KILLED = """
 import os, signal, sys
 import s3fs
-from pipeline.dataset.files.shards import publish
-from pipeline.storage.stores import place
+from pipeline.storage.stores import place, publish
 
 real, calls = s3fs.S3FileSystem._call_s3, []
 

@@ -13,7 +13,7 @@ import pytest
 import zstandard
 
 from pipeline.dataset.batches import Batches
-from pipeline.dataset.files.shards import publish, read_manifest
+from pipeline.dataset.files.manifest import read_manifest
 from pipeline.dumps import archives, chunks, source
 from pipeline.dumps.chunks import read_chunks
 from pipeline.dumps.source import Source
@@ -31,7 +31,7 @@ from pipeline.ingest.job import ingest
 from pipeline.storage import http, objects
 from pipeline.storage.job_folder import BUILDING, DATASET, JobFolder
 from pipeline.storage.objects import RangeFile, look, open_remote
-from pipeline.storage.stores import Published, place, publish_behind
+from pipeline.storage.stores import Published, place, publish, publish_behind
 from pipeline.validation.verify import files_differ
 from tests.pipeline import datasets
 from tests.pipeline.loopback import Fault, File, Server, serving
@@ -267,5 +267,5 @@ def test_objects_are_read_in_order_and_in_ranges(
 
 @pytest.mark.parametrize("name", ["nosuch://x", "ftp://x", "local://x", "://x", "https://a/b"])
 def test_places_that_are_none_are_refused(name: str) -> None:
-    with pytest.raises(ConfigError, match=r"is not a store that keeps files|and not written to"):
+    with pytest.raises(ConfigError, match="is not a store that keeps files"):
         place(name)

@@ -25,13 +25,13 @@ class Looks:
         self.folder, self.patch = folder, patch
         self.hashed: list[str] = []
         self.files = len(read_manifest(folder)["files"])
-        real = verify_files._hash_file
+        real = verify_files.file_hash
 
         def counted(path: Path, *rest: Any) -> str:
             self.hashed.append(path.name)
             return real(path, *rest)
 
-        patch.setattr(verify_files, "_hash_file", counted)
+        patch.setattr(verify_files, "file_hash", counted)
         patch.setattr(verify_files, "SETTLED", -1.0)  # not to wait two seconds
 
     def again(self, **options: Any) -> int:
