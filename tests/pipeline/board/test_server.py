@@ -2,8 +2,6 @@
 
 import io
 import json
-import random
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -78,27 +76,6 @@ def test_the_network_answers_with_a_legal_move(client: TestClient, style: str) -
     board.push_san("e4")
     assert chess.Move.from_uci(found["move"]) in board.legal_moves
     assert board.san(chess.Move.from_uci(found["move"])) in found["said"]
-
-
-@pytest.mark.slow
-@pytest.mark.serial
-@pytest.mark.parametrize("style", ["human", "strongest"])
-def test_the_network_answers_within_three_tenths_of_a_second(
-    client: TestClient, style: str
-) -> None:
-    rng, seconds = random.Random(1), []
-    for plies in range(1, 61):
-        board = chess.Board()
-        while len(board.move_stack) < plies and not board.is_game_over():
-            board.push(rng.choice(list(board.legal_moves)))
-        if not board.is_game_over():
-            words = [move.uci() for move in board.move_stack]
-            begin = time.perf_counter()
-            post(client, "play", network="embedded", moves=words, style=style)
-            seconds.append(time.perf_counter() - begin)
-    slow = np.quantile(seconds, 0.95)
-    print(f"{style}: median {np.median(seconds):.3f} s, 95 % within {slow:.3f} s")  # noqa: T201
-    assert slow < 0.3
 
 
 def test_the_strongest_style_mates_and_a_finished_game_has_no_answer(client: TestClient) -> None:
