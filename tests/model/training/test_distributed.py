@@ -25,6 +25,7 @@ from pipeline.dataset.batches import Batches
 from pipeline.dataset.files import shards
 from pipeline.dataset.files.shards import Batch
 from pipeline.errors import ConfigError, DatasetError
+from pipeline.ingest import manifest
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 from pipeline.training.train import train_on
@@ -124,7 +125,8 @@ def positions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("ddp")
     (folder / "dump.pgn").write_text("\n".join(random_game(seed, plies=30) for seed in range(12)))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shards, "ROW_GROUP", 64)
+        for module in (shards, manifest):
+            patch.setattr(module, "ROW_GROUP", 64)
         config = IngestConfig(test_share=0.0, val_share=0.0)
         ingest([str(folder / "dump.pgn")], folder / "positions", config, workers=1)
         patch.setitem(presets(), "tiny", TINY)

@@ -203,8 +203,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
         printed: list[str] = []
         monkeypatch.setattr(run, "_print", printed.append)
         assert run.main() == 0, printed
-        with dg.DagsterInstance.get() as instance:
-            yield Made(datasets, instance, "\n".join(printed))
+        instance = dg.DagsterInstance.get()
+    with instance:  # the other tests of the session see none of the patches
+        yield Made(datasets, instance, "\n".join(printed))
 
 
 @pytest.fixture
