@@ -110,3 +110,13 @@ def test_a_round_that_could_end_too_late_is_not_begun() -> None:
         clock.now += 0.01
         assert not is_due()
     assert pace.longest_round == pytest.approx(0.9**20), "an unlucky round is forgotten slowly"
+
+
+def test_a_slow_batch_may_come_again_so_that_a_move_ends_that_much_earlier() -> None:
+    pace, limits = Pace(FakeClock()), Limits(left=2.0, increment=0.1)
+    usual = pace.budget(limits, 0, 0.02)
+    assert usual == divide_clock(limits, 0.02)
+    pace.observe(8, 1.9)
+    assert pace.budget(limits, 0, 0.02).hard == pytest.approx(2.0 - 0.02 - 1.9)
+    pace.observe(8, 2.5)
+    assert pace.budget(limits, 0, 0.02) == Budget(0.0, 0.0)
