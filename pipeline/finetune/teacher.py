@@ -41,7 +41,7 @@ from pipeline.dataset.files.stored_planes import row_positions
 from pipeline.errors import ConfigError, Stopped
 from pipeline.finetune.config import SMALLEST_SHARE, FinetuneConfig
 from pipeline.finetune.state import SIMULATIONS, Teacher
-from pipeline.selfplay.draw import FIRST_PLY, rank_equals
+from pipeline.selfplay.draw import FIRST_PLY, rank_in_group
 from pipeline.training.export import export_once
 
 LOG = logging.getLogger(__name__)
@@ -127,7 +127,7 @@ def draw_held_out(human: Sequence[Path], count: int, seed: int = 0) -> Batch:
     order_R = np.random.Generator(np.random.PCG64(seed)).permutation(len(rows["game"]))
     by_game_R = order_R[np.argsort(rows["game"][order_R], kind="stable")]
     rank_R = np.empty(len(order_R), dtype=np.int64)
-    rank_R[by_game_R] = rank_equals(rows["game"][by_game_R])
+    rank_R[by_game_R] = rank_in_group(rows["game"][by_game_R])
     chosen_N = order_R[rank_R[order_R] < PER_GAME][:count]
     return {name: column[chosen_N] for name, column in rows.items()}
 
