@@ -37,7 +37,7 @@ from pipeline.executors.local import LOCAL, Engine, Failure, LocalEngine
 from pipeline.selfplay.config import ExploreConfig, ExploreError
 from pipeline.selfplay.dataset import build, count_games, count_searches, timing
 from pipeline.selfplay.draw import DRAWN, draw, identify_datasets
-from pipeline.selfplay.worker import ONNX, Journals, Task, JournalWatch, read_journals, work_on
+from pipeline.selfplay.worker import ONNX, Journals, JournalWatch, Task, read_journals, work_on
 from pipeline.storage.job_folder import SELFPLAY, JobFolder
 
 FORMAT_VERSION = 2
@@ -207,7 +207,8 @@ def complete(
     found, wanted = read_journals(task.journal), len(task.numbers)
     missing = tuple(number for number in task.numbers if number not in found.finished)
     if missing:
-        began, watch, before = time.perf_counter(), JournalWatch(task.journal), wanted - len(missing)
+        watch, before = JournalWatch(task.journal), wanted - len(missing)
+        began = time.perf_counter()
 
         def report() -> None:
             done = min(watch.count(), len(missing))

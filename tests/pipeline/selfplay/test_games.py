@@ -31,7 +31,7 @@ from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 from pipeline.selfplay.config import VAL_SHARE, ExploreConfig, ExploreError
 from pipeline.selfplay.job import explore
-from pipeline.selfplay.worker import Journal, Task, JournalWatch, read_journals, work_on
+from pipeline.selfplay.worker import Journal, JournalWatch, Task, read_journals, work_on
 from pipeline.validation.verify import files_differ, verify_dataset
 from tests.conftest import REPOSITORY
 from tests.model.test_checkpoint import make
