@@ -53,7 +53,7 @@ def test_positions_are_held_out_and_few_of_a_game(human: Path, tmp_path: Path) -
     assert all(to_board(position).legal_moves.count() > 1 for position in positions)
     assert (positions == row_positions(draw_held_out([human], 20))).all()
     most = np.unique(draw_held_out([human], 10_000)["game"], return_counts=True)[1].max()
-    assert most == teacher.PER_GAME
+    assert most == teacher.MAX_PER_GAME
     games = str(datasets.dump(tmp_path / "games.pgn", 5))
     ingest([games], tmp_path / "all", IngestConfig(test_share=0.0), workers=1)
     with pytest.raises(ConfigError, match="no held-out positions"):
@@ -74,7 +74,7 @@ def test_a_value_is_compared_after_calibration() -> None:
 def test_the_player_that_errs_less_teaches(evaluated: bool) -> None:
     rng = np.random.default_rng(3)
     evals = rng.normal(0, 300, 400).round()
-    truth_N = 1 / (1 + np.exp(-teacher.CURVE * evals))
+    truth_N = 1 / (1 + np.exp(-teacher.LICHESS_SLOPE * evals))
     results = np.repeat(2 * (rng.random(200) < truth_N[::2]).astype(np.int8) - 1, 2).astype(np.int8)
     known = evals.astype(np.int16) if evaluated else np.full(400, -32768, np.int16)
     good, bad = truth_N, np.clip(truth_N + rng.normal(0, 0.4, 400), 0.05, 0.95)
@@ -137,7 +137,7 @@ def test_a_comparison_is_repeatable_and_made_once_unless_the_user_has_decided(
     made: Path, human: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(teacher, "SIMULATIONS", 4)
-    monkeypatch.setattr(teacher, "POSITIONS", 24)
+    monkeypatch.setattr(teacher, "HELD_OUT_POSITIONS", 24)
     first = run(made, human, tmp_path / "out")
     assert first["teacher"]["truth"] == "evaluations"
     assert "held-out positions" in first["text"]
