@@ -59,6 +59,7 @@ LICHESS_SLOPE = 0.00368208
 (lichess.org/page/accuracy)."""
 
 HUMAN_SHARE = 0.15
+"""Default share of human rows in a batch when the hand-written player teaches."""
 TRAIN_DEFAULTS: Mapping[str, Any] = {
     "epochs": 1.5,
     "learning_rate": 2e-3,
@@ -247,8 +248,8 @@ def apply(teacher: Teacher, config: FinetuneConfig, rows: int) -> FinetuneConfig
 def teach_by_hand(config: FinetuneConfig, rows: int) -> FinetuneConfig:
     """Return the settings for learning the value from the hand-written player.
 
-    Only settings with default values are changed, including the search. Searched rows do not change
-    the policy.
+    Only settings with default values are changed, including the search. The searches teach the
+    value, not the policy.
     """
     defaults, many = FinetuneConfig(generations=1), rows >= MANY_ROWS
     near_share = (NEAR_SHARE_MANY_ROWS if many else NEAR_SHARE) * (1.0 - config.games_share)
