@@ -195,7 +195,7 @@ class State(Schema):
         return self.generations[number]
 
     def lineage(self) -> dict[str, Any]:
-        """Return the promotions that led to the best network, and its matches with both controls."""
+        """Return the promotions up to the best network, and its matches with both controls."""
         promoted = [one.number for one in self.decided if one.word == "promoted"] or [0]
         arena = self.figures(self.best, "arena")
         strength = {

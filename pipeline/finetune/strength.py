@@ -1,4 +1,4 @@
-"""Measure the strength of a loop's best network in matches against its controls and other players."""
+"""Play matches between a loop's best network and its controls and other players."""
 
 from collections.abc import Sequence
 from pathlib import Path
