@@ -49,13 +49,13 @@ def read_texts(
         sources, (spans.get(number, {}) for number in range(len(sources))), strict=True
     ):
         if spans_of:
-            texts |= dict(_cut(text_of(source) if isinstance(source, str) else source, spans_of))
+            texts |= dict(_cut(read_dump(source) if isinstance(source, str) else source, spans_of))
     return {
         game: offset for spans_of in spans.values() for game, (offset, _) in spans_of.items()
     }, texts
 
 
-def text_of(source: str, sample: Sample = ALL) -> Iterator[bytes]:
+def read_dump(source: str, sample: Sample = ALL) -> Iterator[bytes]:
     """Yield the decompressed bytes of a dump, up to any damage."""
     stream = Source(source, sample=sample).open()
     with suppress(OSError):
