@@ -7,7 +7,7 @@ A player is one of
     onnx:DIR            search with its model.onnx in onnxruntime: the fastest on a CPU, written by
                         fianchetto export --int8
     hand-written        search with the hand-written evaluator
-    uniform             search with a uniform policy and no value
+    uniform             search with a uniform policy and a constant value
     policy:X            one of the players above without search: plays its most likely move
     uci:COMMAND         a UCI engine, such as "uci:stockfish" or "uci:fianchetto uci --evaluator
                         hand-written"

@@ -323,9 +323,9 @@ def test_words_make_a_player_at_a_rating() -> None:
     assert identity != other
     for changes, problem in (
         ({"options": ("rating=x",)}, "rating must be 1 to"),
-        ({"options": ("rating=1500", "aim=luck")}, "aim likelihood or strength"),
-        ({"options": ("rating=1500", "c_puct=2")}, "and no others"),
-        ({"options": ("rating=1500",), "movetime": 10}, "and no others"),
+        ({"options": ("rating=1500", "aim=luck")}, "aim must be likelihood or strength"),
+        ({"options": ("rating=1500", "c_puct=2")}, "remove the other options"),
+        ({"options": ("rating=1500",), "movetime": 10}, "remove the other options"),
         ({"options": ("rating=1500",), "who": "hand-written"}, "fitted by `fianchetto calibrate`"),
     ):
         with pytest.raises(PlayerError, match=problem):
