@@ -201,7 +201,7 @@ def board_of(
     return to_board(row_positions(row | {"planes": planes_P[None]})[0])
 
 
-def move_on(board: chess.Board, label: int, promotion: int = 0) -> chess.Move:
+def move_from_label(board: chess.Board, label: int, promotion: int = 0) -> chess.Move:
     """Return the move of a label; a pawn promotes to a queen unless a piece is given."""
     move = move_of(label, promotion, board.turn)
     last = chess.square_rank(move.to_square) in (0, 7)

@@ -38,7 +38,7 @@ BINS = 10
 """Number of bins of a reliability diagram."""
 SEEN = {"yes": "which it was trained on", "unknown": "some of which it may have been trained on"}
 """Whether the network was trained on the games, in words."""
-FEWEST_GAMES = 10
+MIN_GAMES = 10
 """Minimum number of games for an interval; fewer do not show how games differ."""
 NORMAL_95 = NormalDist().inv_cdf(0.975)
 """Standard deviations on either side of a normal mean that hold 95 %."""
@@ -287,7 +287,7 @@ def wilson(rate: float, count: float) -> tuple[float, float]:
 def clustered_interval(
     hit_R: NDArray[np.bool_], game_R: NDArray[Any]
 ) -> tuple[float, float] | None:
-    """Return the 95 % interval of the share of hits; None below FEWEST_GAMES.
+    """Return the 95 % interval of the share of hits; None below MIN_GAMES.
 
     It is Wilson's for the effective number of positions: their number over the design effect (Kish
     1965), which is the ratio estimator's variance over that of independent positions, and at least
@@ -298,7 +298,7 @@ def clustered_interval(
     n = np.bincount(place_R).astype(float)
     hits = np.bincount(place_R, weights=hit_R)
     count, rows = len(n), n.sum()
-    if count < FEWEST_GAMES:
+    if count < MIN_GAMES:
         return None
     rate = float(hits.sum() / rows)
     alone = rate * (1 - rate) / (rows - 1)
@@ -310,14 +310,14 @@ def clustered_interval(
 def clustered_mean(
     values_R: NDArray[Any], game_R: NDArray[Any]
 ) -> tuple[float, float | None, float | None]:
-    """Return the mean of rows and the ends of its 95 % interval, which are None below FEWEST_GAMES.
+    """Return the mean of rows and the ends of its 95 % interval, which are None below MIN_GAMES.
 
     The variance is that of the ratio estimator (Cochran 1977, 6.3), with residuals summed by game.
     """
     mean = float(np.mean(values_R))
     _, place_R = np.unique(game_R, return_inverse=True)
     residuals = np.bincount(place_R, weights=values_R - mean)
-    if (count := len(residuals)) < FEWEST_GAMES:
+    if (count := len(residuals)) < MIN_GAMES:
         return mean, None, None
     variance = float(np.square(residuals).sum()) * count / (count - 1)
     half = NORMAL_95 * math.sqrt(variance) / len(values_R)

@@ -20,7 +20,7 @@ from pipeline.dataset.hashing import splitmix64
 from pipeline.dataset.position_keys import position_keys
 from pipeline.dataset.strata import RATING_EDGES, rating_band
 from pipeline.errors import ConfigError
-from pipeline.evaluation.charts import board_of, move_on
+from pipeline.evaluation.charts import board_of, move_from_label
 
 if TYPE_CHECKING:
     import polars as pl
@@ -258,7 +258,7 @@ class BoardSelection:
                     for at in best.tolist()
                     if mine_B[at] >= 0
                 ]
-                self.kept[name][band] = best_boards([*self.kept[name].get(band, []), *rows])
+                self.kept[name][band] = select_boards([*self.kept[name].get(band, []), *rows])
 
     def rows(self) -> dict[str, list[dict[str, Any]]]:
         """Return the boards of each section, equally many of each band, lowest ratings first."""
@@ -277,7 +277,7 @@ class BoardSelection:
         return found
 
 
-def best_boards(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def select_boards(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the BOARDS rows of highest score, at most one per game and per position."""
     games, positions, found = set[int](), set[str](), list[dict[str, Any]]()
     for row in sorted(rows, key=lambda row: -row["score"]):
@@ -294,8 +294,8 @@ def board_row(batch: Batch, columns: Columns, at: int, score: float) -> dict[str
     board = board_of(
         batch["planes"][at], int(batch["castling"][at]), int(batch["ep_file"][at]), ply
     )
-    played = move_on(board, int(batch["label"][at]), int(batch["promotion"][at]))
-    chosen = move_on(board, int(columns["choice"][at]))
+    played = move_from_label(board, int(batch["label"][at]), int(batch["promotion"][at]))
+    chosen = move_from_label(board, int(columns["choice"][at]))
     known = {
         name: int(batch[name][at]) for name in ("elo", "opponent_elo", "clock", "base", "increment")
     }

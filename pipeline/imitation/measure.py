@@ -15,9 +15,16 @@ from pipeline.dataset.batches import Batches
 from pipeline.dataset.dataset import Dataset
 from pipeline.dataset.files.shards import Batch
 from pipeline.dataset.position_keys import position_keys
-from pipeline.evaluation.charts import board_of, move_on, san
+from pipeline.evaluation.charts import board_of, move_from_label, san
 from pipeline.evaluation.figures import paired_difference
-from pipeline.evaluation.measure import BATCH, BOARDS, COLUMNS, best_boards, board_row, first_choice
+from pipeline.evaluation.measure import (
+    BATCH,
+    BOARDS,
+    COLUMNS,
+    board_row,
+    first_choice,
+    select_boards,
+)
 
 if TYPE_CHECKING:
     import polars as pl
@@ -97,7 +104,7 @@ def find_boards(
         if gain_R[at] > 0:
             row = board_row(rows, columns, at, float(gain_R[at]))
             boards.append(row | {"imitated_probability": float(likely_R[at])})
-    return best_boards(boards)
+    return select_boards(boards)
 
 
 def find_openings(
@@ -135,7 +142,7 @@ def _describe_opening(
     order = np.argsort(-times, kind="stable")[:OPENING_MOVES].tolist()
     moves = [
         {
-            "san": san(board, move_on(board, int(labels[at]))),
+            "san": san(board, move_from_label(board, int(labels[at]))),
             "played": int(times[at]) / len(batch["label"]),
             "imitation": float(imitation_L[labels[at]]),
             "base": float(base_L[labels[at]]),
@@ -143,7 +150,8 @@ def _describe_opening(
         for at in order
     ]
     main, first = (
-        move_on(board, int(label)).uci() for label in (labels[order[0]], imitation_L.argmax())
+        move_from_label(board, int(label)).uci()
+        for label in (labels[order[0]], imitation_L.argmax())
     )
     arrows = {"played": main, "chosen": first, "rank": 1 + (main != first)}
     return {"fen": board.fen(), "times": len(batch["label"]), "moves": moves, **arrows}
