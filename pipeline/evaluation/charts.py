@@ -237,7 +237,7 @@ def _arrow(uci: str, color: str) -> "chess.svg.Arrow":
 
 
 def board_svg(row: Row, size: int = 260) -> str:
-    """Return a board as SVG, with a green arrow for the played move and a blue one for the network's
+    """Return a board as SVG: a green arrow for the played move, and a blue one for the network's
     first choice if it differs.
     """
     import chess.svg

@@ -225,7 +225,7 @@ def _disagreement(rows: Columns) -> NDArray[np.float64]:
 
 
 def _quiet_finds(rows: Columns) -> NDArray[np.float64]:
-    """Score predicted quiet moves by the hand-written player's surprise in nats, others -1."""
+    """Score predicted quiet moves by the network's lead in log-probability, others -1."""
     found = (rows["rank"] == 1) & rows["quiet"]
     return np.where(found, rows["classical_nll"] - rows["nll"], -1.0)
 
