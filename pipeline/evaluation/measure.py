@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 PAWN, KING = 0, 5
 PHASE_PIECES = (10, 6)
-"""Maximum number of knights, bishops, rooks and queens in a middlegame and in an endgame, as in
-Lichess's divider."""
+"""Maximum number of knights, bishops, rooks and queens in the middlegame and in the endgame, as
+Lichess counts them."""
 BATCH = 1024
 TIMES = ("clock", "base", "increment")
 SLICED = ("castling", "label", "result", "ply", "plies", "elo", "opponent_elo", "game", *TIMES)

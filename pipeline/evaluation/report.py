@@ -95,7 +95,7 @@ def _rows_of(
 
     assert pgn is not None
     with tempfile.TemporaryDirectory(prefix="fianchetto-report-") as folder:
-        with suppress(DamagedError):  # the games before the damage are measured
+        with suppress(DamagedError):  # measure the games before the damage
             ingest([str(pgn)], Path(folder), IngestConfig(test_share=0.0, val_share=0.0), workers=1)
         opened = Dataset.open(Path(folder))
         damage = opened.page["sources"][0]["damage"]
@@ -150,7 +150,7 @@ def reports(
     for name, number in (("rating_rows", rating_rows), ("simulations", simulations)):
         if number < 0:
             raise ConfigError(f"{name} must be 0 or more, got {number}")
-    for path in checkpoints:  # fail before minutes of ingest
+    for path in checkpoints:  # fail before ingest, which takes minutes
         read_card(path)
     with _rows_of(positions, split, pgn, against, progress) as where:
         measured = [

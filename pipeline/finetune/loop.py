@@ -32,12 +32,12 @@ from pipeline.finetune.state import (
     Verdict,
     checkpoint_of,
     folder_of,
+    format_table,
     publish_state,
     read_state,
     refresh,
-    table,
 )
-from pipeline.finetune.teacher import apply, choose_teacher, teach_by_hand
+from pipeline.finetune.teacher import apply_teacher, choose_teacher, teach_by_hand
 from pipeline.selfplay.draw import identify_datasets
 from pipeline.selfplay.worker import ONNX
 from pipeline.storage.job_folder import FINETUNING, JobFolder, flat
@@ -66,7 +66,7 @@ def finetune(
     is full. Raises Stopped if `stop` returns True, or the minutes end before a candidate was
     trained and measured. Also raises the errors of the stages.
     """
-    require(config, human)
+    check_settings(config, human)
     folder = JobFolder(out, FINETUNING, FinetuneError, reads=[checkpoint, *human])
     folder.check()
     identity = identify(checkpoint, human, config)
@@ -76,7 +76,7 @@ def finetune(
         return _Loop(config, out, tuple(human), stages, progress, stop).run()
 
 
-def require(config: FinetuneConfig, human: Sequence[Path]) -> None:
+def check_settings(config: FinetuneConfig, human: Sequence[Path]) -> None:
     """Raise ConfigError for settings that a later stage would reject."""
     if not config.explore.plays:
         raise ConfigError(
@@ -84,7 +84,7 @@ def require(config: FinetuneConfig, human: Sequence[Path]) -> None:
         )
     if config.sources.keys() - {"games"} and not human:
         raise ConfigError(
-            "human positions are to be searched: name datasets with --positions, or only play "
+            "no datasets of human positions to search: name them with --positions, or only play "
             "games with --games-share 1"
         )
     if config.train.teach == "none" and not human:
@@ -133,7 +133,7 @@ class _Loop:
         self.config, self.out, self.human, self.stages = config, out, human, stages
         self.weights, self.progress, self.stop = _read_weights_hash(out / "seed"), progress, stop
         self.state = read_state(out)
-        self.mark = time.monotonic()
+        self.counted_until = time.monotonic()
         """Time up to which the loop's seconds are counted."""
 
     def run(self) -> dict[str, Any]:
@@ -177,7 +177,7 @@ class _Loop:
         best = self.state.generations[self.state.best_before(number)]
         if best.teacher is None:
             checkpoint = checkpoint_of(self.out, best.number)
-            self.mark = time.monotonic()
+            self.counted_until = time.monotonic()
             with self._counted():
                 best.teacher = choose_teacher(
                     checkpoint,
@@ -188,7 +188,7 @@ class _Loop:
                 )
             publish_state(self.out, self.state)
             LOG.info("%s: %s", checkpoint, best.teacher.text)
-        return apply(best.teacher, self.config, self._count_rows())
+        return apply_teacher(best.teacher, self.config, self._count_rows())
 
     def _count_rows(self) -> int:
         """Return the number of human training rows, without datasets of engine moves."""
@@ -198,17 +198,17 @@ class _Loop:
     def _halted(self) -> bool:
         """Return whether a stage must stop: `stop` returned True, or the minutes are over."""
         minutes = self.config.minutes
-        spent = self.state.seconds + time.monotonic() - self.mark
+        spent = self.state.seconds + time.monotonic() - self.counted_until
         return self.stop() or (minutes is not None and spent >= 60 * minutes)
 
     @contextmanager
     def _counted(self, seconds: dict[str, float] | None = None, name: str = "") -> Iterator[None]:
-        """On exit, add the time since `mark` to the seconds of the loop and of a stage."""
+        """On exit, add the time since `counted_until` to the seconds of the loop and of a stage."""
         try:
             yield
         finally:
-            spent = time.monotonic() - self.mark
-            self.mark += spent
+            spent = time.monotonic() - self.counted_until
+            self.counted_until += spent
             self.state.seconds += spent
             if seconds is not None:
                 seconds[name] = seconds.get(name, 0.0) + spent
@@ -226,7 +226,7 @@ class _Loop:
             context = self._context(generation.number)
             context.folder.mkdir(parents=True, exist_ok=True)
             ticks = self._ticks(context.number, STAGE_NAMES[name])
-            self.mark = time.monotonic()
+            self.counted_until = time.monotonic()
             with self._counted(generation.seconds, name):
                 figures = self.stages[name](context, ticks, self._halted)
             generation.stages[name] = figures
@@ -290,5 +290,5 @@ class _Loop:
             "teacher": None if teacher is None else to_jsonable_python(teacher),
             "minutes": round(state.seconds / 60, 2),
             "ended": why,
-            "text": "\n".join([*decision, table(rows), "", best]),
+            "text": "\n".join([*decision, format_table(rows), "", best]),
         }

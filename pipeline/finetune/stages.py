@@ -12,7 +12,7 @@ The controls are the supervised checkpoint with a calibrated value, and a networ
 rows alone. A gain that a control also shows does not come from search. In each generation, the
 second control is trained for as many steps as the candidate. It starts from the control of the best
 network, or from the supervised checkpoint in the first generation. So controls and best networks
-are trained equally long, but a control keeps the weights with the best validation loss.
+are trained equally long, but a control keeps the weights of its best validation.
 """
 
 import zlib
@@ -145,7 +145,7 @@ def train_stage(context: StageContext, progress: Progress, stop: Stop) -> dict[s
         )
     except DivergedError as error:
         return {"failed": str(error)}
-    figures = _finish(card)
+    figures = _finished_figures(card)
     return {**figures, "uses": card["uses"], "spent": add_uses(card, context.spent)}
 
 
@@ -176,14 +176,14 @@ def _train_on_human_rows(context: StageContext, progress: Progress, stop: Stop) 
     preset = read_card(context.best)["preset"]["name"]
     human = [Dataset.open(path) for path in context.human]
     card = train_on(human, preset, config, context.candidate, progress, stop, context.best)
-    figures, spent = _finish(card), dict(context.spent)
+    figures, spent = _finished_figures(card), dict(context.spent)
     passes = card["positions"] / sum(dataset.count("train") for dataset in human)
     for name in {entry["manifest_sha256"] for entry in identify_datasets(context.human)}:
         spent[name] = spent.get(name, 0.0) + passes
     return figures | {"spent": spent}
 
 
-def _finish(card: Mapping[str, Any]) -> dict[str, Any]:
+def _finished_figures(card: Mapping[str, Any]) -> dict[str, Any]:
     """Return the figures of a training run; raise Stopped if it is not finished."""
     if not card["finished"]:
         raise Stopped(f"stopped at step {card['step']}")
@@ -285,7 +285,7 @@ def train_control(context: StageContext, progress: Progress, stop: Stop) -> Path
     """Train a generation's control for as many steps as its candidate; raises Stopped.
 
     It uses the settings that the user requested, because those adapted to the teacher would weaken
-    it. Its batch norms are trained, as in `fianchetto train`: freezing them costs 0.008 nats
+    it. Its batch norms are not frozen, as in `fianchetto train`: freezing them costs 0.008 nats
     (docs/log/2026-11-26.md).
     """
     from model.checkpoint import read_card
@@ -305,7 +305,7 @@ def train_control(context: StageContext, progress: Progress, stop: Stop) -> Path
 
 
 def find_control(checkpoint: Path) -> Path | None:
-    """Return the finished control in the generation folder of a checkpoint, if any.
+    """Return the finished control of a generation's checkpoint, or None.
 
     The supervised checkpoint and networks trained on human rows alone have no control.
     """

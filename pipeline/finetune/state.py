@@ -85,7 +85,7 @@ class Teacher(Schema):
 
     @property
     def text(self) -> str:
-        """Return the decision and its reason in two sentences."""
+        """Return two sentences: the decision and its reason."""
         interval = "too few games for an interval"
         if self.low is not None:
             interval = f"{self.low:+.4f} to {self.high:+.4f}"
@@ -112,7 +112,7 @@ class Generation(Schema):
     """The comparison of this generation's network with the hand-written player, if one was made."""
 
     @property
-    def word(self) -> str:
+    def status(self) -> str:
         """Return the verdict as one word."""
         if self.verdict is None:
             return "under way"
@@ -132,7 +132,7 @@ class Generation(Schema):
         """Return the row of generations.csv; unknown figures are None."""
         games, training, arena, human = (self.stages.get(name, {}) for name in STAGES)
         gate, seed, control = (arena.get(name) or {} for name in ("best", "seed", "control"))
-        row: dict[str, Any] = {"generation": self.number, "verdict": self.word}
+        row: dict[str, Any] = {"generation": self.number, "verdict": self.status}
         row |= {name: games.get(name) for name in GAMES}
         row |= {f"train_{name}": training.get(name) for name in ("step", "loss")}
         row |= {f"gate_{name}": gate.get("sprt", {}).get(name) for name in ("verdict", "llr")}
@@ -173,7 +173,7 @@ class State(Schema):
     def best_before(self, number: int) -> int:
         """Return the best generation before `number`, from which its training started."""
         return max(
-            (one.number for one in self.decided[:number] if one.word == "promoted"), default=0
+            (one.number for one in self.decided[:number] if one.status == "promoted"), default=0
         )
 
     @property
@@ -196,7 +196,7 @@ class State(Schema):
 
     def lineage(self) -> dict[str, Any]:
         """Return the promotions up to the best network, and its matches with both controls."""
-        promoted = [one.number for one in self.decided if one.word == "promoted"] or [0]
+        promoted = [one.number for one in self.decided if one.status == "promoted"] or [0]
         arena = self.figures(self.best, "arena")
         strength = {
             f"against_{one}": {name: arena[one][name] for name in MATCH} if arena.get(one) else None
@@ -264,7 +264,7 @@ def promote(source: Path, target: Path, origin: Mapping[str, Any]) -> None:
     save_files(target, card | {"finished": True, "finetune": dict(origin)}, [("weights", data)])
 
 
-def table(rows: list[dict[str, Any]]) -> str:
+def format_table(rows: list[dict[str, Any]]) -> str:
     """Return the generations as a Markdown table, followed by the reason of each verdict."""
     cells = []
     for row in rows:

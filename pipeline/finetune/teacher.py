@@ -238,7 +238,7 @@ def calibrate_halves(
     return found_N
 
 
-def apply(teacher: Teacher, config: FinetuneConfig, rows: int) -> FinetuneConfig:
+def apply_teacher(teacher: Teacher, config: FinetuneConfig, rows: int) -> FinetuneConfig:
     """Return the settings that follow from a comparison; `rows` is the number of human rows."""
     if teacher.teaches:
         return teach_by_hand(config, rows)

@@ -61,11 +61,11 @@ def tune(
     progress: Progress,
     stop: Stop,
 ) -> dict[str, Any]:
-    """Train networks beside the training set, choose the share, and save the result in `out`.
+    """Train networks, choose the interpolation share, and save the result in `out`.
 
-    Returns `share`, `seconds`, `games` (the number of held-out games) and `tried`, the result of
-    `measure.compare` on these games for each share. Raises Stopped, and the errors of
-    `model.training.loop.train`.
+    The trained networks are kept next to the training set. Returns `share`, `seconds`, `games` (the
+    number of held-out games) and `tried`, the result of `measure.compare` on these games for each
+    share. Raises Stopped, and the errors of `model.training.loop.train`.
     """
     from model.checkpoint import CARD, load, read_card, save
 
@@ -75,9 +75,16 @@ def tune(
     preset, folded = started["preset"]["name"], list[Batch]()
     if (count := dataset.count("train")) >= MAX_FOLDED_ROWS:
         card = train_on(
-            [dataset], preset, recipe(count), folders[0], progress, stop, base, dict(player)
+            [dataset],
+            preset,
+            recipe(count),
+            folders[0],
+            progress,
+            stop,
+            base,
+            dict(player),
         )
-        cards = [_finish(card)]
+        cards = [_require_finished(card)]
     else:
         rows = measure.read_rows(dataset, "train", columns)
         data = describe_data([dataset]) | {"start": describe_start(base), "player": dict(player)}
@@ -137,12 +144,12 @@ def _train_folds(
             stop=stop,
             start=base,
         )
-        cards.append(_finish(card))
+        cards.append(_require_finished(card))
         unseen.append({name: values[part_R == fold] for name, values in rows.items()})
     return cards, unseen
 
 
-def _finish(card: dict[str, Any]) -> dict[str, Any]:
+def _require_finished(card: dict[str, Any]) -> dict[str, Any]:
     """Return the card of a training run; raise Stopped if the run is not finished."""
     if not card["finished"]:
         raise Stopped(f"stopped at step {card['step']} and saved; run the same command to continue")

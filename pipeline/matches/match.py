@@ -92,7 +92,7 @@ def play_match(
         games = read_games(out)
         if max(games, default=-1) >= config.games:
             raise MatchError(
-                f"{out} holds game number {max(games) + 1} already: set games to at least that"
+                f"{out} holds game number {max(games) + 1} already: set games to that or more"
             )
         test = SequentialTest(config, games)
         if test.decided() is None and len(games) < config.games:

@@ -54,7 +54,7 @@ SHARD_ROWS = 1 << 16
 MAX_SIMULATIONS = np.iinfo(np.uint16).max
 
 
-def build(
+def build_dataset(
     folder: JobFolder,
     found: Journals,
     config: ExploreConfig,
@@ -292,7 +292,7 @@ def summarize(manifest: Mapping[str, Any]) -> str:
     return "\n".join([*lines, speed])
 
 
-def timing(work: Sequence[Mapping[str, Any]], damaged: int) -> dict[str, Any]:
+def summarize_timing(work: Sequence[Mapping[str, Any]], damaged: int) -> dict[str, Any]:
     """Summarize the processes' times and devices, which differ between runs.
 
     `seconds` is the time during which at least one process worked, over all starts.

@@ -35,7 +35,7 @@ from pipeline.errors import ConfigError, Stopped
 from pipeline.executors.by_name import engine_of
 from pipeline.executors.local import LOCAL, Engine, Failure, LocalEngine
 from pipeline.selfplay.config import ExploreConfig, ExploreError
-from pipeline.selfplay.dataset import build, count_games, count_searches, timing
+from pipeline.selfplay.dataset import build_dataset, count_games, count_searches, summarize_timing
 from pipeline.selfplay.draw import DRAWN, draw, identify_datasets
 from pipeline.selfplay.worker import ONNX, Journals, JournalWatch, Task, read_journals, work_on
 from pipeline.storage.job_folder import SELFPLAY, JobFolder
@@ -130,7 +130,7 @@ def explore(
             figures = described["selfplay"]
             done = figures["games"] if config.plays else figures["searched"] + figures["over"]
             figures["unfinished"] = total - done
-        return build(folder, found, config, drawn, described)
+        return build_dataset(folder, found, config, drawn, described)
 
 
 def _identify(
@@ -184,7 +184,7 @@ def _describe(
     return {
         "config": identity["config"],
         "lineage": {**identity["lineage"], **inputs},
-        "selfplay": {**figures, "timing": timing(found.work, found.damaged)},
+        "selfplay": {**figures, "timing": summarize_timing(found.work, found.damaged)},
     }
 
 

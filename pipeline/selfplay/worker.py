@@ -98,7 +98,7 @@ class Task:
     """ID of the process that runs the job; None on another machine, where Ray ends the task."""
 
     @property
-    def is_wanted(self) -> bool:
+    def is_job_running(self) -> bool:
         """Return whether the job is still running."""
         return self.owner in (None, os.getpid(), os.getppid()) and self.run_file.exists()
 
@@ -110,11 +110,11 @@ def work_on(task: Task, report: Callable[[], None] = lambda: None, stop: Stop = 
     """
     if not task.journal.is_dir():
         raise ExploreError(
-            f"{socket.gethostname()} does not see {task.journal}: name an --out that all nodes "
+            f"{socket.gethostname()} does not see {task.journal}: choose an --out that all nodes "
             f"share"
         )
     missing = sorted(set(task.numbers) - read_journals(task.journal).finished.keys())
-    if not (missing and task.is_wanted):
+    if not (missing and task.is_job_running):
         return
     with _open_evaluator(task) as (evaluator, device), closing(Journal(task.journal)) as journal:
         began = time.time()
@@ -123,7 +123,7 @@ def work_on(task: Task, report: Callable[[], None] = lambda: None, stop: Stop = 
             ended = round(time.time(), 3)
             journal.sync({"began": round(began, 3), "ended": ended, "device": device})
 
-        for entry in _entries(task, evaluator, missing, lambda: stop() or not task.is_wanted):
+        for entry in _entries(task, evaluator, missing, lambda: stop() or not task.is_job_running):
             journal.add(entry)
             report()
             if time.monotonic() - journal.synced >= SYNC_SECONDS:

@@ -16,7 +16,7 @@ from pipeline.finetune import loop, teacher
 from pipeline.finetune.config import FinetuneConfig
 from pipeline.finetune.loop import finetune
 from pipeline.finetune.state import Teacher
-from pipeline.finetune.teacher import apply, calibrate_halves, compare_values, draw_held_out
+from pipeline.finetune.teacher import apply_teacher, calibrate_halves, compare_values, draw_held_out
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 from tests.pipeline import datasets
@@ -88,25 +88,25 @@ def test_the_player_that_errs_less_teaches(evaluated: bool) -> None:
 
 
 def test_settings_follow_from_the_comparison_and_leave_those_of_the_user_alone() -> None:
-    assert apply(decision(teaches=False), DEFAULT, rows=60_000).train.teach == "none"
+    assert apply_teacher(decision(teaches=False), DEFAULT, rows=60_000).train.teach == "none"
     yes = decision(teaches=True)
-    usual = apply(yes, DEFAULT, rows=60_000)
+    usual = apply_teacher(yes, DEFAULT, rows=60_000)
     assert (usual.train.teach, usual.explore.explorer) == ("value", "hand-written")
     assert (usual.explore.search.algorithm, usual.explore.search.simulations) == ("puct", 64)
     assert (usual.explore.count, usual.human_share, usual.train.results) == (120_000, 0.15, False)
     counts = {name: source.count for name, source in usual.sources.items()}
     assert counts == {"people": 40_000, "near": 80_000}
     assert usual.gate == DEFAULT.gate
-    many = apply(yes, DEFAULT, rows=4_000_000)
+    many = apply_teacher(yes, DEFAULT, rows=4_000_000)
     assert (many.explore.count, many.near_share, many.train.learning_rate) == (500_000, 0.3, 1e-3)
     assert (usual.train.keep_policy, many.train.keep_policy) == (True, False)
     for share, expected in ((0.5, 80_000), (0.9, 120_000)):
-        set_share = apply(yes, replace(DEFAULT, near_share=share), rows=60_000)
+        set_share = apply_teacher(yes, replace(DEFAULT, near_share=share), rows=60_000)
         assert set_share.explore.count == expected
         assert set_share.sources["people"].count <= 40_000, (
             "more are not searched, since some positions repeat"
         )
-    with_games = apply(yes, replace(DEFAULT, games_share=0.5), rows=60_000).sources
+    with_games = apply_teacher(yes, replace(DEFAULT, games_share=0.5), rows=60_000).sources
     assert (with_games["people"].count, with_games["near"].count) == (20_000, 40_000)
     search = replace(DEFAULT.explore.search, simulations=512)
     mine = replace(
@@ -115,7 +115,7 @@ def test_settings_follow_from_the_comparison_and_leave_those_of_the_user_alone()
         explore=replace(DEFAULT.explore, count=1000, search=search),
         train=replace(DEFAULT.train, learning_rate=1e-4),
     )
-    config = apply(yes, mine, rows=60_000)
+    config = apply_teacher(yes, mine, rows=60_000)
     kept = config.human_share, config.explore.count, config.train.learning_rate
     assert kept == (0.3, 1000, 1e-4)
     assert (config.explore.search, config.train.results) == (search, False)
