@@ -121,12 +121,14 @@ def _encode_chunk(
     packed_SW, splits_G = packed_of(taken), split_of(tagged.games.identity, config)
     files = []
     for number, split in enumerate(SPLITS):
-        mine = np.flatnonzero(splits_G[taken["game"]] == number)
-        if len(mine):
-            picked = {name: values[mine] for name, values in columns.items()}
+        in_split = np.flatnonzero(splits_G[taken["game"]] == number)
+        if len(in_split):
+            picked = {name: values[in_split] for name, values in columns.items()}
             path = folder.files / f"{split}-{chunk.index:05d}-0.parquet"
-            seed, found = (config.seed, chunk.index, number), [searches[at] for at in mine]
-            files.append(_write_shard(path, seed, packed_SW[mine], picked, found, config.planes))
+            seed, found = (config.seed, chunk.index, number), [searches[at] for at in in_split]
+            files.append(
+                _write_shard(path, seed, packed_SW[in_split], picked, found, config.planes)
+            )
     table = games_table(tagged, text, chunk, splits_G)
     name = f"games-{chunk.index:05d}.parquet"
     publish(folder.notes, name, len(table), partial(pq.write_table, table))

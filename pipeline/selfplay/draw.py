@@ -318,7 +318,7 @@ def play_random_moves(
     A move that would end the game is not played. The rows then belong to no game: they have no
     label, evaluation or result, and `plies` is 0. Raises Stopped.
     """
-    chance, count = np.random.Generator(np.random.PCG64(seed)), len(rows["ply"])
+    rng, count = np.random.Generator(np.random.PCG64(seed)), len(rows["ply"])
     for first in range(0, count, BLOCK):
         if stop():
             raise Stopped(
@@ -326,7 +326,7 @@ def play_random_moves(
             )
         part = {name: column[first : first + BLOCK] for name, column in rows.items()}
         boards = [to_board(position) for position in row_positions(part)]
-        part["ply"] += np.array([_play_moves(board, chance) for board in boards], part["ply"].dtype)
+        part["ply"] += np.array([_play_moves(board, rng) for board in boards], part["ply"].dtype)
         part["planes"][:] = planes_of(boards)
         part["halfmove"][:] = [board.halfmove_clock for board in boards]
         positions = [from_board(board) for board in boards]
@@ -339,11 +339,11 @@ def play_random_moves(
         rows[name][:] = 0
 
 
-def _play_moves(board: chess.Board, chance: np.random.Generator) -> int:
+def _play_moves(board: chess.Board, rng: np.random.Generator) -> int:
     """Play the random moves of one row; return how many were played."""
-    for played in range(int(chance.integers(1, MAX_RANDOM_MOVES, endpoint=True))):
+    for played in range(int(rng.integers(1, MAX_RANDOM_MOVES, endpoint=True))):
         moves = list(board.legal_moves)
-        board.push(moves[chance.integers(len(moves))])
+        board.push(moves[rng.integers(len(moves))])
         if board.is_checkmate() or board.is_stalemate() or board.is_insufficient_material():
             board.pop()
             return played

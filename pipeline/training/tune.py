@@ -168,13 +168,15 @@ def _plan(
     """Return the number of steps, and the sources with `takes` set; raises DatasetError."""
     assert config.epochs is not None, "the length of the run is given in epochs"
     left = [max(0, int(most_uses * use.batches.rows + 1e-6) - use.first) for use in uses]
-    a_step = config.batch_size * (1 - share)
+    rows_per_step = config.batch_size * (1 - share)
     rows = sum(use.batches.rows for use in uses)
-    steps = min(-int(-Fraction(config.epochs) * rows // a_step), int(sum(left) / a_step))
+    steps = min(
+        -int(-Fraction(config.epochs) * rows // rows_per_step), int(sum(left) / rows_per_step)
+    )
     if steps < 1:
         raise DatasetError(
             f"{sum(left)} of {rows} self-play positions may still be used, and one batch takes "
-            f"{float(a_step):g}: play more games, or raise most_uses"
+            f"{float(rows_per_step):g}: play more games, or raise most_uses"
         )
     wanted = steps * config.batch_size - human_rows(steps, config.batch_size, share)
     taken = zip(uses, _divide(wanted, left), strict=True)
@@ -183,9 +185,11 @@ def _plan(
 
 def _divide(total: int, weights: Sequence[int]) -> list[int]:
     """Split `total` in proportion to `weights` by largest remainder; no part exceeds its weight."""
-    whole = sum(weights)
-    parts = [total * weight // whole for weight in weights]
-    by_remainder = sorted(range(len(weights)), key=lambda index: -(total * weights[index] % whole))
+    total_weight = sum(weights)
+    parts = [total * weight // total_weight for weight in weights]
+    by_remainder = sorted(
+        range(len(weights)), key=lambda index: -(total * weights[index] % total_weight)
+    )
     for index in by_remainder[: total - sum(parts)]:
         parts[index] += 1
     return parts
