@@ -19,8 +19,8 @@ from pipeline.dataset.files.stored_planes import row_positions
 from pipeline.errors import ConfigError, Stopped
 from pipeline.evaluation import charts
 from pipeline.evaluation.calibrate import (
-    RATINGS,
     PADDING_LOG_PROBABILITY,
+    RATINGS,
     Fit,
     calibrate,
     cross_entropy,
