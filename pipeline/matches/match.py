@@ -91,9 +91,8 @@ def play_match(
         folder.claim(identity)
         games = read_games(out)
         if max(games, default=-1) >= config.games:
-            raise MatchError(
-                f"{out} holds game number {max(games) + 1} already: set games to that or more"
-            )
+            last = max(games) + 1
+            raise MatchError(f"{out} holds game number {last} already: set games to {last} or more")
         test = SequentialTest(config, games)
         if test.decided() is None and len(games) < config.games:
             _play_missing((first, second), openings, config, out, test, progress, stop)

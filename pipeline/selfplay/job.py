@@ -79,7 +79,8 @@ def explore(
         raise ConfigError("workers must be 0 or more")
     if config.plays and datasets:
         raise ConfigError(
-            "self-play games need no datasets: remove them, or choose the source people or near"
+            "self-play games need no datasets: remove them (--reanalyse), or choose the source "
+            "people or near"
         )
     if not config.plays and not datasets:
         raise ConfigError(

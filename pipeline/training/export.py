@@ -42,9 +42,9 @@ def export_checkpoint(
         dataset = Dataset.open(positions)
         split = "test" if dataset.has("test") else "train"
         rows = next(_batches(dataset, split, COMPARED_POSITIONS).sample(COMPARED_POSITIONS))
-        # the first shuffled row group is enough: a sample would read the whole split
-        train = _batches(dataset, "train", CALIBRATION_POSITIONS)
-        calibration = next(train.from_step(0)) if int8 else {}
+        calibration = {}
+        if int8:  # from the first shuffled row group: a sample would read the whole split
+            calibration = next(_batches(dataset, "train", CALIBRATION_POSITIONS).from_step(0))
     calibrated = calibration if int8 else None
     return export(checkpoint, out, rows, calibration=calibrated, progress=progress)
 
