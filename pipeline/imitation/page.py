@@ -68,14 +68,14 @@ def explain(result: Result) -> str:
     chosen = result["chosen"]
     measured = (
         f"Its first choice is the move played in {100 * row['top1']:.1f} % of {row['positions']:,} "
-        "moves that no network was trained on."
+        "moves that were held out of training."
     )
     if not chosen["share"]:
         return measured
     return (
         f"{measured} Its weights are {chosen['share']:.0%} of the way from the original network to "
-        f"the trained one. This share gains most from the 12th move on in {chosen['games']:,} "
-        "other games that were held out of training, less one standard error."
+        "the trained one. This share has the largest gain from the 12th move on, less one standard "
+        f"error, in {chosen['games']:,} other games that were held out of training."
     )
 
 
