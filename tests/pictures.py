@@ -23,7 +23,7 @@ import chess.pgn
 from PIL import Image
 
 from model.training.config import DEFAULT_PRESET
-from pipeline.evaluation.game_texts import text_of
+from pipeline.evaluation.game_texts import read_dump
 from pipeline.samples.shipped import SAMPLE
 from tests.conftest import REPOSITORY
 from tests.pipeline.board.test_browser import free_port
@@ -107,7 +107,7 @@ def take_board(browser: "Browser", games: Path) -> None:
     """Keep the page of `fianchetto play`: a game being played, a position asked about, the first of
     the games reviewed."""
     port = free_port()
-    first = chess.pgn.read_game(io.StringIO(next(text_of(str(games))).decode("utf-8", "replace")))
+    first = chess.pgn.read_game(io.StringIO(next(read_dump(str(games))).decode("utf-8", "replace")))
     with serving_board(port):
         page = browser.new_page(viewport={"width": 1040, "height": 760})
         page.goto(f"http://127.0.0.1:{port}/")

@@ -1,1 +1,1 @@
-"""Measure a checkpoint on unseen games: figures, tables, pictures."""
+"""Measure a checkpoint on unseen games, and write the report."""

@@ -1,4 +1,4 @@
-"""Fit how far a search corrects a network's policy at each rating, on held-out positions.
+"""Fit the correction of a network's policy by a search, for each rating, on held-out positions.
 
 Axes: R rows, M legal moves of a row, K ratings of a curve.
 """
@@ -20,23 +20,23 @@ from pipeline.errors import ConfigError, Stopped
 from pipeline.evaluation.human_search import search_rows
 
 RATINGS = (1100, 1400, 1800, 2200, 2600)
-"""Ratings of a curve. The policy is not corrected at the first and below: a search did not help."""
+"""Ratings of a curve. At the first and below, the weight is 0, because a search did not help."""
 STRENGTH_FACTORS = (1.0, 1.1, 1.6, 3.3, 5.4)
 STRENGTH_SHARPNESS = (1.1, 1.05, 1.05, 1.3, 1.8)
-"""Factors on the weights, and powers of the policy, at RATINGS. With them, drawn moves lose as much
-as people's do by Stockfish."""
+"""Factors on the weights, and powers of the policy, at RATINGS. With them, sampled moves lose as
+much as human moves according to Stockfish."""
 BATCH = 256
-LEAST_POWER = 0.01
-"""Minimum power of the policy: a fit to few positions of random games may reach 0."""
-UNPLAYED = -1e9
-"""Log-probability of the padding behind a row's last move."""
+MIN_POWER = 0.01
+"""Minimum power of the policy: without it, fits to a few positions of random games may reach 0."""
+PADDING_LOG_PROBABILITY = -1e9
+"""Log-probability of the padding after a row's last move."""
 
 
 _Row = tuple[int, NDArray[Any], NDArray[Any], int]
 
 
 class Fit(NamedTuple):
-    """Inputs of the fit: R positions with M legal moves each, padded to the longest row."""
+    """Inputs of the fit: R positions, with moves padded to the largest number M of legal moves."""
 
     ratings: NDArray[np.int64]  # [R]
     policies: NDArray[np.float64]  # [R, M] log-probabilities
@@ -53,7 +53,7 @@ def collect(
     progress: Progress,
     stop: Stop,
 ) -> Fit:
-    """Search `rows` random positions of a split; return those with known rating and move."""
+    """Search `rows` random positions of a split; return those with a known rating and move."""
     columns = (*HUMAN_COLUMNS, *EARLIER_MOVES)
     batches = Batches([positions], split, batch_size=BATCH, columns=columns)
     wanted, done, found = min(rows, batches.rows), 0, list[_Row]()
@@ -69,16 +69,18 @@ def collect(
         done += len(batch["planes"])
         progress(Tick(done, wanted, "positions"))
         if stop():
-            raise Stopped(f"stopped after {done:,} positions; nothing is stored before the fit")
+            raise Stopped(
+                f"stopped after {done:,} positions; nothing is stored before the fit is complete"
+            )
     if not found:
         raise ConfigError(
-            f"no position of {positions} has a known rating and move: nothing can be fitted"
+            f"no position of {positions} has a known rating and move: use a dataset of rated games"
         )
     return _pad(found)
 
 
 def _row(rating: int, label: int, root: HumanRoot, found: Root) -> _Row:
-    """Return rating, log-probabilities and values of the moves, and index of the move played."""
+    """Return the rating, the moves' log-probabilities and values, and the played move's index."""
     labels = np.unique(found.labels)
     logits = root.logits[labels].astype(np.float64)
     logits -= logits.max()
@@ -89,18 +91,18 @@ def _row(rating: int, label: int, root: HumanRoot, found: Root) -> _Row:
 def _pad(rows: list[_Row]) -> Fit:
     ratings, policies, values, played = zip(*rows, strict=True)
     shape = len(rows), max(map(len, policies))
-    policy_RM, values_RM = np.full(shape, UNPLAYED), np.zeros(shape)
+    policy_RM, values_RM = np.full(shape, PADDING_LOG_PROBABILITY), np.zeros(shape)
     for row, moves in enumerate(map(len, policies)):
         policy_RM[row, :moves], values_RM[row, :moves] = policies[row], values[row]
     return Fit(np.array(ratings), policy_RM, values_RM, np.array(played))
 
 
 def fit_correction(fit: Fit) -> tuple[list[float], list[float]]:
-    """Fit the weights of values and the powers of the policy at RATINGS by maximum likelihood.
+    """Fit the weights of the values and the powers of the policy at RATINGS by maximum likelihood.
 
-    The first weight is 0. The likelihood is concave in weights and powers. A weight is the square
-    of what is fitted, so that it stays at 0 or above, and a power is its exponential. Ratings
-    beyond those of the positions get the nearest ones'.
+    The first weight is 0. The likelihood is concave in weights and powers. To keep weights
+    non-negative and powers positive, the fit uses the square roots of weights and the logarithms of
+    powers. Ratings outside the range of the data get the nearest fitted value.
     """
     import torch
 
@@ -122,7 +124,7 @@ def fit_correction(fit: Fit) -> tuple[list[float], list[float]]:
 
     optimizer.step(loss)  # type: ignore[no-untyped-call]
     weights_K = [0.0, *(round(float(root) ** 2, 3) for root in roots_K.detach())]
-    powers_K = [max(LEAST_POWER, round(float(power), 3)) for power in logs_K.detach().exp()]
+    powers_K = [max(MIN_POWER, round(float(power), 3)) for power in logs_K.detach().exp()]
     fitted = np.flatnonzero((shares_RK.sum(0) > 0).numpy())
     nearest_K = [int(fitted[np.abs(fitted - knot).argmin()]) for knot in range(len(RATINGS))]
     weights_K = [0.0, *(weights_K[knot] for knot in nearest_K[1:])]
@@ -139,10 +141,10 @@ def calibrate(
     progress: Progress = silent,
     stop: Stop = never,
 ) -> dict[str, Any]:
-    """Fit the corrections of a checkpoint on a held-out split, and store them in its card.
+    """Fit a checkpoint's corrections on a held-out split, and store them in its card.
 
-    Returns what is stored and the cross-entropy on the same rows, in nats, without and with the
-    search. Raises CheckpointError, DatasetError, ConfigError, and Stopped before anything is
+    Returns the stored entry, and the cross-entropy on the same rows with and without the search, in
+    nats. Raises CheckpointError, DatasetError, ConfigError, and Stopped, in which case nothing is
     stored.
     """
     from model.checkpoint import read_card, save_human_search
@@ -178,7 +180,7 @@ def _curve(weights: Sequence[float], sharpness: Sequence[float]) -> dict[str, li
 
 
 def cross_entropy(fit: Fit, weights_K: Sequence[float], sharpness_K: Sequence[float]) -> float:
-    """Return the cross-entropy, in nats, of people's moves under corrected policies."""
+    """Return the cross-entropy of human moves under the corrected policies, in nats."""
     weight_R = np.interp(fit.ratings, RATINGS, weights_K)
     sharpness_R = np.interp(fit.ratings, RATINGS, sharpness_K)
     logits_RM = sharpness_R[:, None] * fit.policies + weight_R[:, None] * fit.values

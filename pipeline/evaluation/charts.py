@@ -1,4 +1,4 @@
-"""Charts and boards as inline SVG, in the colors of the page: they follow light and dark mode."""
+"""Draw charts and boards as inline SVG in the page's colors, which follow light and dark mode."""
 
 import io
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 INK, FAINT, FIRST, SECOND = "#1c1f24", "#9aa3ad", "#2f6db5", "#d9822b"
 VARIABLES = {INK: "ink", FAINT: "faint", FIRST: "first", SECOND: "second"}
-"""Color of light pages that a chart is drawn in -> property of the page's style."""
+"""Maps each color of a chart to the CSS variable that replaces it on the page."""
 
 LEGEND: dict[str, Any] = {"fontsize": 8, "frameon": False, "labelcolor": INK}
 HUMAN, NETWORK = "#15781b", "#003088"
@@ -30,10 +30,10 @@ Row = Mapping[str, Any]
 
 
 def draw_accuracy(report: Row, *, on_page: bool = True) -> str:
-    """Draw top-1 by the mover's rating, beside the baselines and a published figure.
+    """Draw top-1 by the mover's rating, with the baselines and a published result.
 
-    Bands of too few games for an interval are left out, if there are others. Outside of a page it
-    has fixed colors and a size.
+    Bands with too few games for an interval are skipped, unless there are no others. With `on_page`
+    False, the chart has fixed colors and a fixed size.
     """
     rows = report["slices"]["rating"]
     rows = [row for row in rows if row["top1_low"] is not None] or rows
@@ -61,9 +61,9 @@ def draw_accuracy(report: Row, *, on_page: bool = True) -> str:
 
 
 def draw_bars(rows: Sequence[Row], whole: float) -> str:
-    """Draw a bar of top-1 for each row, with its interval and the hand-written player's mark.
+    """Draw a bar of top-1 for each row, with its interval and a mark for the hand-written player.
 
-    A bar is in color where its interval excludes `whole`, top-1 of all rows.
+    Bars whose interval excludes `whole`, the top-1 of all rows, are in color.
     """
     figure, axes = _figure(0.55 + 0.3 * len(rows))
     places = range(len(rows))
@@ -86,9 +86,9 @@ def draw_bars(rows: Sequence[Row], whole: float) -> str:
 def draw_reliability(
     rows: Sequence[Row], xlabel: str, ylabel: str, before: Sequence[Row] = ()
 ) -> str:
-    """Return a reliability diagram: observed over expected, with 95 % intervals and counts.
+    """Draw a reliability diagram: observed against expected, with 95 % intervals and counts.
 
-    `before` are the rows of the same value before calibration, drawn as a second line.
+    `before` has the rows before calibration, which are drawn as a second line.
     """
     figure, axes = _figure(3.4, 4.2)
     axes.plot((0, 1), (0, 1), color=FAINT, linewidth=1)
@@ -108,19 +108,18 @@ def draw_reliability(
 
 
 def _points(rows: Sequence[Row]) -> tuple[list[float], list[float]]:
-    """Return the points of a reliability diagram."""
     return [row["expected"] for row in rows], [row["score"] for row in rows]
 
 
 def draw_training(entries: Sequence[Row]) -> str:
-    """Draw top-1 of training and validation over the positions seen."""
+    """Draw top-1 in training and validation against the number of positions trained on."""
     figure, axes = _figure(2.6, 7.6)
     for name, style, color in (("top1", "-", FAINT), ("validation_top1", "o-", FIRST)):
         known = [entry for entry in entries if entry[name] is not None]
         seen, top1 = ([entry[key] for entry in known] for key in ("positions", name))
         axes.plot(seen, top1, style, color=color, label=name.replace("_", " "))
     axes.legend(**LEGEND)
-    axes.set_xlabel("positions seen")
+    axes.set_xlabel("positions trained on")
     return _svg(figure)
 
 
@@ -143,7 +142,7 @@ def _figure(height: float, width: float = 5.6) -> tuple["Figure", "Axes"]:
 
 
 def _svg(figure: "Figure") -> str:
-    """Return a chart as an SVG element of the page: as wide as its place, in the page's colors."""
+    """Return a chart as SVG for the page: full width, with the page's colors."""
     drawing = _draw(figure)
     del drawing.attrib["width"], drawing.attrib["height"]
     drawing.set("class", "chart")
@@ -154,7 +153,7 @@ def _svg(figure: "Figure") -> str:
 
 
 def _draw(figure: "Figure") -> "Element":
-    """Return a chart as SVG: text stays text, and nothing in it depends on the day."""
+    """Return a chart as SVG: text is kept as text, and the output is reproducible (no dates)."""
     import matplotlib
     from matplotlib.backends.backend_svg import FigureCanvasSVG
 
@@ -163,18 +162,18 @@ def _draw(figure: "Figure") -> "Element":
     options |= {"font.family": "sans-serif"}
     nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
     with matplotlib.rc_context(options):
-        # `savefig` would draw everything twice to lay it out
+        # `savefig` would draw everything twice for the layout
         canvas: Any = FigureCanvasSVG(figure)
         canvas.print_svg(drawn, metadata=nothing)
     drawing = parse_svg(drawn.getvalue())
-    for group in list(drawing.iter()):  # its style would apply to the whole page
+    for group in list(drawing.iter()):  # the SVG's style would apply to the whole page
         for part in [one for one in group if one.tag.endswith(("}metadata", "}style"))]:
             group.remove(part)
     return drawing
 
 
 def parse_svg(text: str) -> "Element":
-    """Return the element of an SVG that matplotlib or python-chess made."""
+    """Parse an SVG generated by matplotlib or python-chess."""
     from xml.etree import ElementTree
 
     ElementTree.register_namespace("", "http://www.w3.org/2000/svg")
@@ -183,7 +182,7 @@ def parse_svg(text: str) -> "Element":
 
 
 def write_svg(element: "Element") -> str:
-    """Return an SVG element as text."""
+    """Serialize an SVG element."""
     from xml.etree import ElementTree
 
     return ElementTree.tostring(element, encoding="unicode")
@@ -195,14 +194,14 @@ def write_svg(element: "Element") -> str:
 def board_of(
     planes_P: NDArray[np.uint64], castling: int, ep_file: int, ply: int, halfmove: int = 0
 ) -> chess.Board:
-    """Return the board of a stored row, uint64[77] and the columns of the same names."""
+    """Return the board of a stored row: planes, uint64[77], and the columns of the same names."""
     numbers = {"castling": castling, "ep_file": ep_file, "ply": ply, "halfmove": halfmove}
     row = {name: np.array([number]) for name, number in numbers.items()}
     return to_board(row_positions(row | {"planes": planes_P[None]})[0])
 
 
-def move_on(board: chess.Board, label: int, promotion: int = 0) -> chess.Move:
-    """Return the move of a label; a pawn promotes to a queen unless a piece is given."""
+def move_from_label(board: chess.Board, label: int, promotion: int = 0) -> chess.Move:
+    """Return the move of a label; a pawn promotes to a queen unless `promotion` is given."""
     move = move_of(label, promotion, board.turn)
     last = chess.square_rank(move.to_square) in (0, 7)
     if last and not promotion and board.piece_type_at(move.from_square) == chess.PAWN:
@@ -211,7 +210,7 @@ def move_on(board: chess.Board, label: int, promotion: int = 0) -> chess.Move:
 
 
 def caption(row: Row) -> str:
-    """Return the sentence under a board: who moved, what was played and what the network chose."""
+    """Return a board's caption: the mover, the played move and the network's choice."""
     board = chess.Board(row["fen"])
     played, chosen = (san(board, chess.Move.from_uci(row[name])) for name in ("played", "chosen"))
     number = f"{board.fullmove_number}{'.' if board.turn else '...'}"
@@ -226,7 +225,7 @@ def caption(row: Row) -> str:
 
 
 def san(board: chess.Board, move: chess.Move) -> str:
-    """Return a move in SAN, or in UCI if the stored board does not allow it."""
+    """Return a move in SAN, or in UCI if it is illegal on the stored board."""
     return board.san(move) if board.is_legal(move) else move.uci()
 
 
@@ -238,7 +237,9 @@ def _arrow(uci: str, color: str) -> "chess.svg.Arrow":
 
 
 def board_svg(row: Row, size: int = 260) -> str:
-    """Return a board as SVG: the played move green, another first choice of the network blue."""
+    """Return a board as SVG: a green arrow for the played move, and a blue one for the network's
+    first choice if it differs.
+    """
     import chess.svg
 
     board = chess.Board(row["fen"])

@@ -1,9 +1,9 @@
-"""The figures of a report: headline, slices, calibration, baselines and paired differences.
+"""Compute the figures of a report: headline, slices, calibration, baselines, paired differences.
 
-A row of the table is a position. The network's columns are `rank nll legal_mass brier wdl_brier
-expected score legal_moves` (model/metrics.py) and `choice_probability`, of its first choice. The
-hand-written player's are `classical_*`. The others are what slices go by. Scores are the mover's:
-1, 1/2 or 0.
+Each row of the table is a position. The network's columns are `rank nll legal_mass brier wdl_brier
+expected score legal_moves` (model/metrics.py), and `choice_probability` for its first choice. The
+hand-written player's columns are `classical_*`. The other columns define the slices. Scores are
+from the mover's view: 1, 1/2 or 0.
 
 Axes: R rows.
 """
@@ -22,8 +22,8 @@ from pipeline.dataset.strata import CLASSES, band_names, rating_band, time_class
 
 PIECES = ("pawn", "knight", "bishop", "rook", "queen", "king")
 KINDS = ("capture", "recapture", "check", "castling", "promotion", "quiet")
-"""Kinds of moves. A move can have several; `recapture` takes the piece that moved last, `quiet` is
-none of the others."""
+"""Kinds of moves; a move can be of several kinds. A `recapture` takes the piece that moved last. A
+`quiet` move is of no other kind."""
 PHASES = ("opening", "middlegame", "endgame")
 RATING_EDGES = (1000, 1200, 1400, 1600, 1800, 2000, 2200, 2400)
 BANDED = {
@@ -31,23 +31,23 @@ BANDED = {
     "clock": ("clock", (10, 30, 60, 180, 600), " s"),
     "legal moves": ("legal_moves", (2, 5, 10, 20, 30, 40), ""),
 }
-"""Slice by bands of a number: its column, the edges between bands, the unit."""
+"""Slices by bands of a number: its column, the boundaries between bands, the unit."""
 IN_TRAIN = ("not in train", "in train too")
-"""Bands of positions (not games) by whether the train split has them."""
+"""Names of the groups of positions that do not, and do, occur in the train split."""
 BINS = 10
 """Number of bins of a reliability diagram."""
 SEEN = {"yes": "which it was trained on", "unknown": "some of which it may have been trained on"}
-"""Whether the network was trained on the games, in words."""
-FEWEST_GAMES = 10
-"""Minimum number of games for an interval; fewer do not show how games differ."""
+"""Phrases of the headline on whether the network was trained on the games."""
+MIN_GAMES = 10
+"""Minimum number of games for an interval; with fewer, the variance between games is unknown."""
 NORMAL_95 = NormalDist().inv_cdf(0.975)
-"""Standard deviations on either side of a normal mean that hold 95 %."""
+"""Half-width of a 95 % interval of the normal distribution, in standard deviations."""
 
 Rows = list[dict[str, Any]]
 
 
 def add_strata(table: pl.DataFrame) -> pl.DataFrame:
-    """Add the columns `band` (mover's rating) and `speed` (class of time control), as numbers."""
+    """Add the columns `band` (of the mover's rating) and `speed` (time control), as indices."""
     elo, base, increment = (table[name].to_numpy() for name in ("elo", "base", "increment"))
     return table.with_columns(
         band=rating_band(elo, RATING_EDGES), speed=time_class(base, increment)
@@ -57,8 +57,7 @@ def add_strata(table: pl.DataFrame) -> pl.DataFrame:
 def slices(table: pl.DataFrame, in_train: NDArray[np.bool_] | None = None) -> dict[str, Rows]:
     """Return the figures by rating, time control, phase, ply, clock, piece and kind of move.
 
-    With `in_train`, bool[R], also for positions that the train split holds and those that it does
-    not.
+    With `in_train`, bool[R], also return them by whether the train split has the position.
     """
     found = {
         "rating": _slice_by_number(table, "band", band_names(RATING_EDGES)),
@@ -77,13 +76,13 @@ def slices(table: pl.DataFrame, in_train: NDArray[np.bool_] | None = None) -> di
 
 
 def _slice_by_number(table: pl.DataFrame, column: str, names: Sequence[str]) -> Rows:
-    """Return the figures of each value of a column that numbers `names`, in their order."""
+    """Return the figures for each value of a column of indices into `names`, in order."""
     groups = {int(key[0]): rows for key, rows in table.partition_by(column, as_dict=True).items()}
     return [group_figures(names[at], groups[at]) for at in sorted(groups)]
 
 
 def _slice_by_band(table: pl.DataFrame, column: str, edges: Sequence[int], unit: str) -> Rows:
-    """Return the figures between edges of a column; unknown values are left out."""
+    """Return the figures for each band of a column's values; unknown values are skipped."""
     if column in BATCH_SENTINELS:
         table = table.filter(pl.col(column) != BATCH_SENTINELS[column])
     place = np.searchsorted(edges, table[column].to_numpy(), side="right")
@@ -91,7 +90,7 @@ def _slice_by_band(table: pl.DataFrame, column: str, edges: Sequence[int], unit:
 
 
 def group_figures(name: str, rows: pl.DataFrame) -> dict[str, Any]:
-    """Return the figures of one group of rows with their intervals."""
+    """Return the figures of one group of rows, with their intervals."""
     return {
         "band": name,
         "positions": len(rows),
@@ -104,7 +103,7 @@ def group_figures(name: str, rows: pl.DataFrame) -> dict[str, Any]:
 
 
 def _count_hits(rows: pl.DataFrame, prefix: str = "") -> dict[str, float | None]:
-    """Return top-1 with its interval, top-3 and top-5 of a player."""
+    """Return a player's top-1 with its interval, top-3 and top-5."""
     rank = rows[f"{prefix}rank"].to_numpy()
     low, high = clustered_interval(rank == 1, rows["game"].to_numpy()) or (None, None)
     shares = {f"top{k}": float((rank <= k).mean()) for k in (1, 3, 5)}
@@ -112,7 +111,7 @@ def _count_hits(rows: pl.DataFrame, prefix: str = "") -> dict[str, float | None]
 
 
 def _mean_by_game(rows: pl.DataFrame, column: str, name: str) -> dict[str, float | None]:
-    """Return the mean of a column's known values and the ends of its interval."""
+    """Return the mean of a column's known values, and the ends of its interval."""
     names, known = (name, f"{name}_low", f"{name}_high"), rows.drop_nulls(column)
     if not len(known):
         return dict.fromkeys(names)
@@ -121,12 +120,12 @@ def _mean_by_game(rows: pl.DataFrame, column: str, name: str) -> dict[str, float
 
 
 def policy_reliability(table: pl.DataFrame) -> Rows:
-    """Return, by bins of the first choice's probability, its mean and the share of hits."""
+    """Bin rows by the first choice's probability; return its mean and the share of hits per bin."""
     return _reliability(table, pl.col("choice_probability"), pl.col("rank") == 1)
 
 
 def value_reliability(table: pl.DataFrame, expected: str = "expected") -> Rows:
-    """Return, by bins of the expected score, its mean and the mean score."""
+    """Bin rows by the expected score; return its mean and the mean actual score per bin."""
     return _reliability(table.drop_nulls("score"), pl.col(expected), pl.col("score"))
 
 
@@ -138,7 +137,7 @@ def _reliability(table: pl.DataFrame, expected: pl.Expr, observed: pl.Expr) -> R
     for key, group in sorted(frame.partition_by("tenth", as_dict=True).items()):
         score, game = group["observed"].to_numpy(), group["game"].to_numpy()
         mean, low, high = clustered_mean(score, game)
-        if bool(((score == 0) | (score == 1)).all()):  # Wilson's interval stays within 0..1
+        if bool(((score == 0) | (score == 1)).all()):  # use Wilson's interval, which is in 0..1
             low, high = clustered_interval(score == 1, game) or (None, None)
         row: dict[str, Any] = {"tenth": int(key[0]), "positions": len(group)}
         row["expected"] = float(group["expected"].to_numpy().mean())
@@ -153,7 +152,7 @@ def calibration_error(rows: Rows) -> float:
 
 
 def headline(table: pl.DataFrame) -> dict[str, Any]:
-    """Return the headline figures: the network's means, top-1's interval and the baselines."""
+    """Return the headline figures: the network's means, the interval of top-1, and baselines."""
     from model.metrics import summary
 
     calibration = value_reliability(table)
@@ -178,8 +177,8 @@ def describe_accuracy(
 ) -> dict[str, str]:
     """Return the sentences `headline` and `compared` of a report.
 
-    `figures` are those of `headline`; `published` is another network's name and its top-1 on its
-    own games.
+    `figures` is the result of `headline`. `published` has the name of another network and its
+    published top-1, measured on other games.
     """
     names = ("top1", "hand_written_top1", "chance_top1")
     top1, hand_written, chance = (f"{100 * figures[name]:.1f} %" for name in names)
@@ -198,11 +197,11 @@ def describe_accuracy(
 
 
 def value_baselines(table: pl.DataFrame) -> dict[str, float | None]:
-    """Return the Brier scores of a constant and of the players' ratings alone.
+    """Return the Brier scores of a constant prediction and of a prediction from ratings alone.
 
-    The constant is the mean score of these rows, the best of all constants. Ratings predict by
-    Elo's formula (Elo 1978), 1 / (1 + 10^(-difference / 400)); the constant stands in for unknown
-    ratings.
+    The constant is the mean score of these rows, which is the best constant. Ratings predict the
+    score by Elo's formula (Elo 1978), 1 / (1 + 10^(-difference / 400)). The constant replaces it if
+    a rating is unknown.
     """
     table = table.drop_nulls("score")
     if not len(table):
@@ -218,7 +217,7 @@ def value_baselines(table: pl.DataFrame) -> dict[str, float | None]:
 
 
 def baseline_rows(table: pl.DataFrame) -> Rows:
-    """Return the network and its baselines on the same rows; missing figures are None."""
+    """Return table rows for the network and its baselines; missing figures are None."""
     legal = table["legal_moves"].to_numpy()
     rows: Rows = [
         {
@@ -235,8 +234,11 @@ def baseline_rows(table: pl.DataFrame) -> Rows:
 
 
 def paired_difference(first: pl.DataFrame, other: pl.DataFrame) -> dict[str, Any]:
-    """Return `other` less `first` in top-1 and cross-entropy, paired, with intervals by game."""
-    assert first["key"].equals(other["key"]), "both tables are of the same rows in the same order"
+    """Return the differences `other` - `first` in top-1 and cross-entropy, with intervals by game.
+
+    They are paired: both tables have the same positions in the same order.
+    """
+    assert first["key"].equals(other["key"]), "both tables have the same rows in the same order"
     game = first["game"].to_numpy()
     hits = [(table["rank"] == 1).to_numpy().astype(float) for table in (first, other)]
     top1, low, high = clustered_mean(hits[1] - hits[0], game)
@@ -252,10 +254,10 @@ def paired_difference(first: pl.DataFrame, other: pl.DataFrame) -> dict[str, Any
 
 
 def page_details(table: pl.DataFrame) -> dict[str, Any]:
-    """Return what only the page shows; `table` has the columns of `add_strata`.
+    """Return the figures that only the page shows; `table` has the columns of `add_strata`.
 
-    `value_reliability_before` and `value_brier_before` are the value's before its network was
-    calibrated, empty and None for one that was not.
+    `value_reliability_before` and `value_brier_before` describe the value before calibration. They
+    are empty and None if the network was not calibrated.
     """
     policy = policy_reliability(table)
     before, brier = [], None
@@ -277,7 +279,7 @@ def page_details(table: pl.DataFrame) -> dict[str, Any]:
 
 
 def wilson(rate: float, count: float) -> tuple[float, float]:
-    """Return the 95 % interval of a share in `count` independent draws (Wilson 1927)."""
+    """Return the 95 % interval of a rate observed in `count` independent trials (Wilson 1927)."""
     square = NORMAL_95**2 / count
     middle = (rate + square / 2) / (1 + square)
     half = math.sqrt(rate * (1 - rate) * square + square**2 / 4) / (1 + square)
@@ -287,18 +289,18 @@ def wilson(rate: float, count: float) -> tuple[float, float]:
 def clustered_interval(
     hit_R: NDArray[np.bool_], game_R: NDArray[Any]
 ) -> tuple[float, float] | None:
-    """Return the 95 % interval of the share of hits; None below FEWEST_GAMES.
+    """Return the 95 % interval of the share of hits, or None with fewer than MIN_GAMES games.
 
-    It is Wilson's for the effective number of positions: their number over the design effect (Kish
-    1965), which is the ratio estimator's variance over that of independent positions, and at least
-    1. If every position was a hit, or none, the effect cannot be estimated, and each game counts as
-    one position.
+    It is Wilson's interval for the effective number of positions: the number of positions divided
+    by the design effect (Kish 1965). The design effect is the variance of the ratio estimator
+    divided by that of independent positions, and at least 1. If all positions are hits, or none is,
+    it cannot be estimated, and each game counts as one position.
     """
     _, place_R = np.unique(game_R, return_inverse=True)
     n = np.bincount(place_R).astype(float)
     hits = np.bincount(place_R, weights=hit_R)
     count, rows = len(n), n.sum()
-    if count < FEWEST_GAMES:
+    if count < MIN_GAMES:
         return None
     rate = float(hits.sum() / rows)
     alone = rate * (1 - rate) / (rows - 1)
@@ -310,14 +312,15 @@ def clustered_interval(
 def clustered_mean(
     values_R: NDArray[Any], game_R: NDArray[Any]
 ) -> tuple[float, float | None, float | None]:
-    """Return the mean of rows and the ends of its 95 % interval, which are None below FEWEST_GAMES.
+    """Return the mean of rows and the ends of its 95 % interval.
 
-    The variance is that of the ratio estimator (Cochran 1977, 6.3), with residuals summed by game.
+    The ends are None with fewer than MIN_GAMES games. The variance is that of the ratio estimator
+    (Cochran 1977, 6.3), with residuals summed by game.
     """
     mean = float(np.mean(values_R))
     _, place_R = np.unique(game_R, return_inverse=True)
     residuals = np.bincount(place_R, weights=values_R - mean)
-    if (count := len(residuals)) < FEWEST_GAMES:
+    if (count := len(residuals)) < MIN_GAMES:
         return mean, None, None
     variance = float(np.square(residuals).sum()) * count / (count - 1)
     half = NORMAL_95 * math.sqrt(variance) / len(values_R)

@@ -1,4 +1,4 @@
-"""The PGN text and tags of single games, read from the dumps that a dataset was made of."""
+"""Read the PGN text and tags of single games from the dumps of a dataset."""
 
 import io
 import re
@@ -14,11 +14,11 @@ from pipeline.dumps.formats.evaluations import ALL, Sample
 from pipeline.dumps.source import BLOCK, Source
 from pipeline.errors import DumpError
 
-LIMIT = 1 << 28
-"""Bytes of the decompressed dump that are searched for games, in a few seconds."""
+MAX_SEARCHED_BYTES = 1 << 28
+"""Bytes of decompressed dumps to search for games, which takes a few seconds."""
 LINK = re.compile(r"https?://[A-Za-z0-9.-]+(/[A-Za-z0-9._~/?#=&%+-]*)?")
 TAGS = ("White", "Black", "Event", "Date")
-LONGEST = 80
+MAX_TAG_CHARS = 80
 
 Boards = dict[str, list[dict[str, Any]]]
 
@@ -29,10 +29,10 @@ def read_texts(
     games: Collection[int],
     limit: int | None,
 ) -> tuple[dict[int, int], dict[int, bytes]]:
-    """Return the offset of each game in its dump, and the text of those that the dump has.
+    """Return the offset of each game in its dump, and the text of each game that was found.
 
-    A source is a path, or the decompressed bytes. With a `limit`, only games that begin in the
-    first so many bytes of all games' texts.
+    A source is a path or an iterable of decompressed bytes. With a `limit`, only games that begin
+    within the first `limit` bytes of all game texts are read.
     """
     spans: dict[int, dict[int, tuple[int, int]]] = {}
     wanted, before = np.array(sorted(games), dtype=np.int64), 0
@@ -49,14 +49,14 @@ def read_texts(
         sources, (spans.get(number, {}) for number in range(len(sources))), strict=True
     ):
         if spans_of:
-            texts |= dict(_cut(text_of(source) if isinstance(source, str) else source, spans_of))
+            texts |= dict(_cut(read_dump(source) if isinstance(source, str) else source, spans_of))
     return {
         game: offset for spans_of in spans.values() for game, (offset, _) in spans_of.items()
     }, texts
 
 
-def text_of(source: str, sample: Sample = ALL) -> Iterator[bytes]:
-    """Yield the decompressed bytes of a dump, up to any damage."""
+def read_dump(source: str, sample: Sample = ALL) -> Iterator[bytes]:
+    """Yield the decompressed bytes of a dump; stop where it is damaged."""
     stream = Source(source, sample=sample).open()
     with suppress(OSError):
         while block := stream.read(BLOCK):
@@ -66,7 +66,7 @@ def text_of(source: str, sample: Sample = ALL) -> Iterator[bytes]:
 def _cut(
     chunks: Iterable[bytes], spans: Mapping[int, tuple[int, int]]
 ) -> Iterator[tuple[int, bytes]]:
-    """Yield (offset, length) spans of a byte stream, reading no further than the last one."""
+    """Yield the (offset, length) spans of a byte stream by key; read only up to the last one."""
     window, start = bytearray(), 0
     stream = iter(chunks)
     for key, (offset, length) in sorted(spans.items(), key=lambda item: item[1]):
@@ -81,16 +81,16 @@ def _cut(
 
 
 def add_game_tags(boards: Boards, dataset: Dataset, dumps: Sequence[str]) -> Boards:
-    """Add `link white black event date` to the boards whose games are in the dumps.
+    """Add `link white black event date` to boards if their games are found in the dataset's dumps.
 
-    The dumps were ingested into the dataset. Tags are untrusted text; only http links are kept.
+    Tags are untrusted text; only http and https links are kept.
     """
     if not dumps:
         return boards
     games = {row["game"] for rows in boards.values() for row in rows}
     try:
-        _, texts = read_texts(dataset, dumps, games, LIMIT)
-    except (OSError, DumpError):  # a report does not need its dump
+        _, texts = read_texts(dataset, dumps, games, MAX_SEARCHED_BYTES)
+    except (OSError, DumpError):  # a report works without its dump
         return boards
     tags = {game: _tags(text) for game, text in texts.items()}
     return {
@@ -99,14 +99,16 @@ def add_game_tags(boards: Boards, dataset: Dataset, dumps: Sequence[str]) -> Boa
 
 
 def _tags(text: bytes) -> dict[str, str]:
-    """Return players, event, date and link from a game's tags."""
+    """Return the players, event, date and link from a game's tags."""
     headers = chess.pgn.read_headers(io.StringIO(text.decode("utf-8", "replace")))
     if headers is None:
         return {}
-    # python-chess keeps backslashes
+    # python-chess does not unescape tag values
     values = {name: re.sub(r"\\(.)", r"\1", headers.get(name, "")) for name in TAGS}
     found = {
-        name.lower(): value[:LONGEST] for name, value in values.items() if value and value[0] != "?"
+        name.lower(): value[:MAX_TAG_CHARS]
+        for name, value in values.items()
+        if value and value[0] != "?"
     }
     places = (headers.get(name, "") for name in ("Link", "Site"))
     link = next((place for place in places if len(place) <= 200 and LINK.fullmatch(place)), None)

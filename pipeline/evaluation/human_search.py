@@ -1,4 +1,4 @@
-"""Measure human search: a rating's policy, alone and corrected by a search, on the same rows.
+"""Measure human search: compare the policy at a rating, with and without correction by a search.
 
 Axes: B rows of a batch, A labels.
 """
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from model.inference.onnx_evaluator import OnnxEvaluator
 
 SEARCHED_COLUMNS = ("planes", "castling", "ep_file", "halfmove", "ply")
-"""Columns that a search of rows reads."""
+"""Columns needed to search rows."""
 EDGES = (1000, 1400, 1800, 2200)
 STRONG = 1800
 """Minimum rating of an additional group of rows."""
-SIDE_BY_SIDE = 256
-"""Number of trees that are searched together."""
+SEARCH_BATCH = 256
+"""Number of positions searched together."""
 
 Rows = list[dict[str, Any]]
 
@@ -39,11 +39,11 @@ def search_rows(
     wdl_B3: NDArray[np.float32],
     simulations: int,
 ) -> Iterator[tuple[slice, list[HumanRoot], list[Root]]]:
-    """Search a batch's positions; yield some rows, their roots, and the results."""
+    """Search the positions of a batch; yield slices of its rows with their roots and results."""
     positions_BW = row_positions(batch)
     config = human_config(simulations)
-    for first in range(0, len(positions_BW), SIDE_BY_SIDE):
-        rows = slice(first, first + SIDE_BY_SIDE)
+    for first in range(0, len(positions_BW), SEARCH_BATCH):
+        rows = slice(first, first + SEARCH_BATCH)
         answers = zip(positions_BW[rows], logits_BA[rows], wdl_B3[rows], strict=True)
         roots = [HumanRoot(position, (), *answer) for position, *answer in answers]
         search = Search(evaluator, config, games=len(roots))
@@ -51,14 +51,14 @@ def search_rows(
 
 
 class SearchedRows:
-    """The measured rows of a report with their searched policy, collected batch by batch."""
+    """Collects a report's rows with their corrected policies, batch by batch."""
 
     def __init__(self, evaluator: "NetworkEvaluator | OnnxEvaluator", simulations: int) -> None:
-        """Raise ConfigError for a checkpoint whose card holds no correction."""
+        """Read the correction from the checkpoint's card; raise ConfigError if it has none."""
         if "likelihood" not in evaluator.corrections:
             raise ConfigError(
-                "the checkpoint's card holds no correction by search: run `fianchetto calibrate` "
-                "first"
+                "the checkpoint has no correction for human search: "
+                "run `fianchetto calibrate` first"
             )
         self.evaluator, self.simulations = evaluator, simulations
         self.correction: Correction = evaluator.corrections["likelihood"]
@@ -71,7 +71,7 @@ class SearchedRows:
         ratings_B: NDArray[np.integer],
         columns: dict[str, NDArray[Any]],
     ) -> None:
-        """Search a batch; `ratings_B` is 0 where hidden, `columns` are the measured ones."""
+        """Search a batch; `ratings_B` is 0 if hidden, `columns` has the figures without search."""
         from model.metrics import rows as measured
 
         weight_B, sharpness_B = self.correction.at(ratings_B)
@@ -83,10 +83,10 @@ class SearchedRows:
         self.parts.append(part | {f"searched_{name}": searched[name] for name in ("rank", "nll")})
 
     def compare_by_rating(self) -> Rows:
-        """Return accuracy without and with search, and the paired differences, by rating.
+        """Return accuracy with and without search, and the paired differences, by rating.
 
-        A row is a band of ratings, all from STRONG on, or all positions. Intervals are by game,
-        None for too few.
+        A row is a band of ratings, all ratings from STRONG on, or all positions. Intervals treat
+        games as the sampling unit; they are None with too few games.
         """
         columns = {
             name: np.concatenate([part[name] for part in self.parts]) for name in self.parts[0]
@@ -102,7 +102,7 @@ class SearchedRows:
 
 
 def _compare(name: str, columns: dict[str, NDArray[Any]]) -> dict[str, Any]:
-    """Return the figures of one group of rows."""
+    """Return the comparison for one group of rows."""
     import polars as pl
 
     from pipeline.evaluation.figures import paired_difference

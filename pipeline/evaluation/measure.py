@@ -1,4 +1,4 @@
-"""Measure every counted position: the answers of a network and of the hand-written player.
+"""Measure the network and the hand-written player on every counted position.
 
 Axes: B rows of a batch, R rows of a report, P planes, K piece types, A label (4096).
 """
@@ -20,7 +20,7 @@ from pipeline.dataset.hashing import splitmix64
 from pipeline.dataset.position_keys import position_keys
 from pipeline.dataset.strata import RATING_EDGES, rating_band
 from pipeline.errors import ConfigError
-from pipeline.evaluation.charts import board_of, move_on
+from pipeline.evaluation.charts import board_of, move_from_label
 
 if TYPE_CHECKING:
     import polars as pl
@@ -32,28 +32,29 @@ if TYPE_CHECKING:
 
 PAWN, KING = 0, 5
 PHASE_PIECES = (10, 6)
-"""Maximum number of knights, bishops, rooks and queens in a middlegame and in an endgame, as in
-Lichess's divider."""
+"""Maximum number of knights, bishops, rooks and queens in the middlegame and in the endgame, as
+Lichess counts them."""
 BATCH = 1024
 TIMES = ("clock", "base", "increment")
 SLICED = ("castling", "label", "result", "ply", "plies", "elo", "opponent_elo", "game", *TIMES)
 COLUMNS = ("planes", *SLICED, "promotion", "last_move", "ep_file")
 COMMON_PLY, COMMON_CLOCK = 10, 30
-"""First ply, and minimum seconds on a known clock, in most published figures of human moves."""
+"""First ply, and minimum seconds on the clock (if known), in most published results on human
+moves."""
 
 
 @settings(ConfigError)
 class Rule:
-    """The positions that count."""
+    """The rule that selects the positions to count."""
 
     min_ply: Count = 0
-    """Half-moves played before the first position that counts."""
+    """First ply to count; 0 counts every position."""
     limit: Count = 20_000
-    """Maximum number of positions, drawn at random before min_ply is applied; 0 for all. 20,000
-    give top-1 to ±0.008."""
+    """Maximum number of positions, sampled before min_ply is applied; 0 for all. 20,000 determine
+    top-1 to ±0.008."""
 
     def describe(self, where: str, *, common: bool = False) -> str:
-        """Return the rule in words; `common` adds the usual conditions of the literature."""
+        """Return the rule as text; `common` adds the usual conditions of published results."""
         ply = max(self.min_ply, COMMON_PLY) if common else self.min_ply
         plies = f"from ply {ply} on" if ply else "every ply"
         clock = f", mover's clock at least {COMMON_CLOCK} s where known" if common else ""
@@ -63,7 +64,7 @@ class Rule:
 
 
 def hide_players(batch: Batch) -> Batch:
-    """Return a batch in which every player's rating and clock is unknown."""
+    """Return a copy of the batch with all ratings and clocks set to unknown."""
     from model.network.encoder import STEPS
 
     return batch | {
@@ -84,12 +85,12 @@ def measure_rows(
     factor: float | None = None,
     searched: "SearchedRows | None" = None,
 ) -> tuple["pl.DataFrame", "BoardSelection"]:
-    """Return a table of the counted rows, and the boards worth showing.
+    """Measure the counted rows; return them as a table, and the boards worth showing.
 
-    `sample` collects rows by rating band, `searched` the same rows with search. Without `players`,
-    ratings and clocks are hidden from the network. With the `factor` that calibrated the network's
-    value, `expected_before` is the expected score without it. Raises ConfigError if no row counts,
-    or the network answers with NaN.
+    `sample` collects rows by rating band. `searched` searches the counted rows. Without `players`,
+    ratings and clocks are hidden from the network. `factor` is the calibration of the network's
+    value; with it, the column `expected_before` has the uncalibrated expected score. Raises
+    ConfigError if no row counts, or the network returns NaN or infinity.
     """
     import polars as pl
 
@@ -108,7 +109,7 @@ def measure_rows(
         logits_BA, wdl_B3 = network(batch["planes"], shown)
         figures = measured(logits_BA, wdl_B3, batch)
         if not all(np.isfinite(figures[name]).all() for name in ("nll", "legal_mass", "expected")):
-            why = "its training diverged, or its file is damaged"
+            why = "its training diverged, or its file is damaged: use another checkpoint"
             raise ConfigError(f"the network answers with NaN or infinity: {why}")
         columns: dict[str, NDArray[Any]] = {name: batch[name] for name in SLICED}
         columns["key"] = position_keys(batch["planes"], batch["castling"])
@@ -128,8 +129,8 @@ def measure_rows(
         progress(Tick(done, rows, "positions", {"top1": top1}))
     if not labelled:
         raise ConfigError(
-            f"none of the {done:,} positions has a known move to compare with: report on a "
-            "dataset of games, or of positions with moves"
+            f"none of the {done:,} positions has a known move to compare with: use a dataset of "
+            "games, or of positions with moves"
         )
     if not tables:
         hint = ", or raise limit" if rule.limit else ""
@@ -143,9 +144,9 @@ def measure_rows(
 def first_choice(
     logits_BA: NDArray[np.float32], nll_B: NDArray[Any], batch: Batch
 ) -> dict[str, NDArray[Any]]:
-    """Return label and probability of the network's first choice among legal moves.
+    """Return the label and probability of the network's first choice among legal moves.
 
-    `nll_B` is minus the log of the played move's probability, from which the others follow.
+    `nll_B` is the negative log-probability of the played move; the probability is computed from it.
     """
     choice_B = np.where(legal_mask(batch["planes"]), logits_BA, -np.inf).argmax(axis=1)
     rows_B = np.arange(len(choice_B))
@@ -154,7 +155,7 @@ def first_choice(
 
 
 def _undo_calibration(wdl_B3: NDArray[np.float32], factor: float) -> NDArray[Any]:
-    """Return the expected scores with the value's logits divided by `factor`."""
+    """Return the expected scores after dividing the value logits by `factor`."""
     import torch
 
     from model.training.calibration import scale_wdl
@@ -164,7 +165,7 @@ def _undo_calibration(wdl_B3: NDArray[np.float32], factor: float) -> NDArray[Any
 
 
 def _game_ids(batch: Batch) -> NDArray[np.uint64]:
-    """Return a hash of each row's game that differs between datasets."""
+    """Return a hash for each row's game; games of different datasets have different hashes."""
     elo = np.sort(np.stack([batch["elo"], batch["opponent_elo"]]), axis=0).astype(np.uint64)
     same = elo[0] << np.uint64(48) | elo[1] << np.uint64(32) | batch["plies"].astype(np.uint64)
     return splitmix64(splitmix64(same) ^ batch["game"].astype(np.uint64))
@@ -173,8 +174,8 @@ def _game_ids(batch: Batch) -> NDArray[np.uint64]:
 def move_columns(batch: Batch) -> dict[str, NDArray[Any]]:
     """Return `piece`, `phase` and a boolean column for each of KINDS, [B] each.
 
-    They describe the move that was played (`label`) on the board before it. Needs the columns
-    planes, label and last_move.
+    They describe the played move (`label`) and the board before it. Needs the columns planes, label
+    and last_move.
     """
     planes_BP, label_B = batch["planes"], batch["label"].astype(np.int64)
     start_B, target_B = label_B % 64, target_table()[label_B].astype(np.int64)
@@ -214,39 +215,41 @@ Columns = Mapping[str, NDArray[Any]]
 
 
 def _sure_and_wrong(rows: Columns) -> NDArray[np.float64]:
+    """Score missed moves by the probability of the network's first choice, others -1."""
     return np.where(rows["rank"] > 1, rows["choice_probability"], -1.0)
 
 
 def _disagreement(rows: Columns) -> NDArray[np.float64]:
+    """Score missed moves by their negative log-probability, others -1."""
     return np.where(rows["rank"] > 1, rows["nll"], -1.0)
 
 
 def _quiet_finds(rows: Columns) -> NDArray[np.float64]:
-    """Score quiet moves that were found by how unlikely the hand-written evaluator thought them."""
+    """Score predicted quiet moves by the network's lead in log-probability, others -1."""
     found = (rows["rank"] == 1) & rows["quiet"]
     return np.where(found, rows["classical_nll"] - rows["nll"], -1.0)
 
 
 SURE = "Most confident in a move that was not played"
-UNLIKELY = "Moves that were played and it thought least likely, by rating"
-QUIET = "Quiet moves that it found and the hand-written evaluator did not expect"
+UNLIKELY = "Played moves that it thought least likely, by rating"
+QUIET = "Quiet moves that it predicted and the hand-written player thought unlikely"
 SECTIONS: Mapping[str, tuple[str, Callable[[Columns], NDArray[np.float64]], bool]] = {
     "sure_and_wrong": (SURE, _sure_and_wrong, False),
     "disagreement": (UNLIKELY, _disagreement, True),
     "quiet_finds": (QUIET, _quiet_finds, False),
 }
-"""Section of boards: title, score by which rows are kept, and whether each rating band has its
-own."""
+"""Sections of boards: title, score function (the highest scores are kept), and whether to select
+boards separately for each rating band."""
 
 
 class BoardSelection:
-    """The rows with the highest score of each section, at most one per game."""
+    """Collects the rows with the highest scores for each section, at most one per game."""
 
     def __init__(self) -> None:
         self.kept: dict[str, dict[int, list[dict[str, Any]]]] = {name: {} for name in SECTIONS}
 
     def add(self, batch: Batch, columns: Columns) -> None:
-        """Consider the rows of a batch; `columns` are the measured ones."""
+        """Offer the rows of a batch to the selection; `columns` has their measured figures."""
         band_B = rating_band(batch["elo"], RATING_EDGES)
         for name, (_, score, by_band) in SECTIONS.items():
             score_B = score(columns)
@@ -258,10 +261,10 @@ class BoardSelection:
                     for at in best.tolist()
                     if mine_B[at] >= 0
                 ]
-                self.kept[name][band] = best_boards([*self.kept[name].get(band, []), *rows])
+                self.kept[name][band] = select_boards([*self.kept[name].get(band, []), *rows])
 
     def rows(self) -> dict[str, list[dict[str, Any]]]:
-        """Return the boards of each section, equally many of each band, lowest ratings first."""
+        """Return the boards of each section, evenly divided over rating bands, lowest first."""
         found: dict[str, list[dict[str, Any]]] = {}
         for name, bands in self.kept.items():
             known = {
@@ -270,15 +273,15 @@ class BoardSelection:
             share = -(-BOARDS // max(1, len(known)))
             found[name] = []
             for band in sorted(known):
-                # two bands may have kept the same game
+                # the same game may occur in two bands
                 games = {row["game"] for row in found[name]}
                 found[name] += [row for row in known[band] if row["game"] not in games][:share]
             del found[name][BOARDS:]
         return found
 
 
-def best_boards(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the BOARDS rows of highest score, at most one per game and per position."""
+def select_boards(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the BOARDS rows with the highest scores, at most one per game and per position."""
     games, positions, found = set[int](), set[str](), list[dict[str, Any]]()
     for row in sorted(rows, key=lambda row: -row["score"]):
         if row["game"] not in games and row["fen"] not in positions and len(found) < BOARDS:
@@ -289,13 +292,13 @@ def best_boards(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def board_row(batch: Batch, columns: Columns, at: int, score: float) -> dict[str, Any]:
-    """Return one row as JSON: its FEN, both moves in UCI, ratings, clock and time control."""
+    """Return a row as JSON: FEN, the played and chosen moves in UCI, ratings and time control."""
     ply = int(batch["ply"][at])
     board = board_of(
         batch["planes"][at], int(batch["castling"][at]), int(batch["ep_file"][at]), ply
     )
-    played = move_on(board, int(batch["label"][at]), int(batch["promotion"][at]))
-    chosen = move_on(board, int(columns["choice"][at]))
+    played = move_from_label(board, int(batch["label"][at]), int(batch["promotion"][at]))
+    chosen = move_from_label(board, int(columns["choice"][at]))
     known = {
         name: int(batch[name][at]) for name in ("elo", "opponent_elo", "clock", "base", "increment")
     }

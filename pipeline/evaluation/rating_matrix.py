@@ -1,4 +1,4 @@
-"""Measure how well a network that is given a rating predicts people of each rating.
+"""Measure how well a network conditioned on a rating predicts human players of each rating.
 
 Axes: B rows of a batch, R rows of the sample, T conditions (CONDITIONS), A label (4096).
 """
@@ -21,27 +21,27 @@ if TYPE_CHECKING:
     from model.inference.evaluator import NetworkEvaluator
 
 EDGES = tuple(range(800, 2601, 200))
-"""Edges of the bands of the mover's rating: 11 bands, open at both ends."""
+"""Boundaries of the bands of the mover's rating: 11 bands, open at both ends."""
 NAMES = tuple(band_names(EDGES)[:-1])
 CENTERS = (
     EDGES[0] - 100,
     *((low + high) // 2 for low, high in itertools.pairwise(EDGES)),
     EDGES[-1] + 100,
 )
-"""The rating that stands for each band. Both players get it."""
+"""Rating that represents each band; the network is given it for both players."""
 RATINGS = ("elo", "opponent_elo")
 TRUE, UNKNOWN = "true", "unknown"
-"""Conditions beside CENTERS: both players' true ratings, and no ratings."""
+"""Further conditions besides CENTERS: both players' true ratings, and no ratings."""
 CONDITIONS: tuple[int | str, ...] = (*CENTERS, TRUE, UNKNOWN)
 BATCH = 1024
-NO_RATINGS = "skipped: no position has a mover of known rating"
+NO_RATINGS = "skipped: no position has a mover with a known rating"
 
 
 class BandSample:
-    """At most `rows` positions per rating band; rows of unknown rating are left out.
+    """A sample of up to `rows` positions per rating band; skips rows with an unknown rating.
 
-    The choice is a hash of game and ply: the order of batches does not matter, and a smaller sample
-    is part of a larger one.
+    Rows are chosen by a hash of game and ply. So the sample does not depend on the order of
+    batches, and a smaller sample is part of a larger one.
     """
 
     def __init__(self, rows: int) -> None:
@@ -49,7 +49,7 @@ class BandSample:
         self.kept: dict[int, Batch] = {}
 
     def add(self, batch: Batch, game_B: NDArray[np.uint64]) -> None:
-        """Consider the rows of a batch; `game_B` identifies their games."""
+        """Offer the rows of a batch to the sample; `game_B` identifies their games."""
         chance_B = splitmix64(game_B ^ splitmix64(batch["ply"].astype(np.uint64)))
         band_B = rating_band(batch["elo"], EDGES)
         columns = batch | {"game_id": game_B, "chance": chance_B}
@@ -62,7 +62,7 @@ class BandSample:
             self.kept[band] = {name: values[first] for name, values in rows.items()}
 
     def take(self) -> tuple[Batch, NDArray[np.int64]]:
-        """Return all positions as one batch with the column `game_id`, and the band of each [R]."""
+        """Return the sample as one batch, with the column `game_id`, and each row's band [R]."""
         bands = sorted(self.kept)
         parts = [self.kept[band] for band in bands]
         if not parts:
@@ -74,7 +74,7 @@ class BandSample:
 def evaluate_conditions(
     network: "NetworkEvaluator", rows: Batch
 ) -> Iterator[tuple[int, slice, Batch, NDArray[np.float32], NDArray[np.float32]]]:
-    """Yield the network's answers under each condition: number, rows, batch, logits, values."""
+    """Yield the network's outputs under each condition: its number, rows, batch, logits, WDL."""
     for begin in range(0, len(rows["planes"]), BATCH):
         part = slice(begin, begin + BATCH)
         batch = {name: values[part] for name, values in rows.items()}
@@ -83,7 +83,7 @@ def evaluate_conditions(
 
 
 def _ratings(batch: Mapping[str, NDArray[Any]], condition: int | str) -> Batch:
-    """Return both rating columns under a condition."""
+    """Return the rating columns to replace under a condition."""
     if condition == TRUE:
         return {}
     value = BATCH_SENTINELS["elo"] if condition == UNKNOWN else condition
@@ -93,14 +93,16 @@ def _ratings(batch: Mapping[str, NDArray[Any]], condition: int | str) -> Batch:
 def measure_matrix(
     network: "NetworkEvaluator", sample: BandSample, progress: Progress
 ) -> dict[str, Any]:
-    """Return top-1 and mean log-likelihood of people's moves, by band and given rating.
+    """Return top-1 and mean log-likelihood of human moves, by rating band and given rating.
 
-    `ratings` names the columns and each of `rows` is a band: `positions games rating`, the lists
-    `log_likelihood top1` by column, and the same figures under both players' true ratings
-    (`true_*`) and none (`unknown_*`). `best` is the rating with the highest likelihood, `other` the
-    best except the band's own. `lead` is the own rating's likelihood less that of `other`, in nats
-    per move, with the interval of the paired difference by games. `other` is chosen on these rows,
-    which flatters it.
+    `ratings` are the columns, and each of `rows` is a band with `positions games rating`. It has
+    the lists `log_likelihood top1` by column, and the same figures under both players' true ratings
+    (`true_*`) and without ratings (`unknown_*`). `best` is the rating with the highest likelihood,
+    and `other` the best one apart from the band's own.
+
+    `lead` is the likelihood of the band's own rating minus that of `other`, in nats per move, with
+    the interval of the paired difference by games. Choosing `other` on the same rows biases the
+    lead against the band's own rating.
     """
     from model.metrics import rows as measured
 
@@ -124,7 +126,7 @@ def measure_matrix(
 def _row(
     band: int, nll_TR: NDArray[np.float64], hit_TR: NDArray[np.float64], game_R: NDArray[np.uint64]
 ) -> dict[str, Any]:
-    """Return the figures of one band."""
+    """Return the matrix row of one rating band."""
     likelihood_T, top1_T = -nll_TR.mean(axis=1), hit_TR.mean(axis=1)
     centers_T = likelihood_T[: len(CENTERS)]
     other = int(np.argmax(np.where(np.arange(len(CENTERS)) == band, -np.inf, centers_T)))
@@ -151,14 +153,14 @@ def _row(
 
 
 def describe_lead(lead: float, low: float | None, high: float | None) -> str:
-    """Return the verdict: wins or loses outside the interval, else leads, trails or ties."""
+    """Return wins or loses if the interval excludes 0, otherwise leads, trails or ties."""
     if low is not None and high is not None and low * high > 0:
         return "wins" if low > 0 else "loses"
     return "leads" if lead > 0 else "trails" if lead < 0 else "ties"
 
 
 def describe_matrix(matrix: dict[str, Any]) -> str:
-    """Return in how many bands the own rating predicts best."""
+    """Return a sentence on the number of bands in which the band's own rating predicts best."""
     rows = matrix["rows"]
     if not rows:
         return NO_RATINGS

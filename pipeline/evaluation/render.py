@@ -1,6 +1,7 @@
-"""A report as text, as one self-contained HTML page, and as files.
+"""Render a report as text and as one self-contained HTML page, and write its files.
 
-The page opens from disk, without scripts and without network. Its templates are in page/.
+The page opens from disk and needs neither scripts nor a network connection. Its templates are in
+page/.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,15 +31,15 @@ SLICED = (
     "value_brier",
     "hand_written_top1",
 )
-"""Columns of a slice in the text."""
+"""Columns of a slice in the text report."""
 UNKNOWN = dict.fromkeys(("white", "black", "event", "date", "link"))
-"""Tags of a board whose game was not found."""
+"""Tags of a board if its game was not found."""
 
 Row = Mapping[str, Any]
 
 
 def report_text(report: Row) -> str:
-    """Return a report as text: its figures, and its slices as tables."""
+    """Return a report as text: its figures, followed by its slices as tables."""
     elsewhere = ("details", "human_search", "slices")
     figures = {name: value for name, value in report.items() if name not in elsewhere}
     searched = [human_search_text(report["human_search"])] if "human_search" in report else []
@@ -50,7 +51,7 @@ def report_text(report: Row) -> str:
 
 
 def human_search_text(found: dict[str, Any]) -> str:
-    """Return a table of the policy without and with search, by the mover's rating."""
+    """Return a table that compares the policy with and without search, by the mover's rating."""
     rows = [
         {
             "mover": row["band"],
@@ -67,12 +68,12 @@ def human_search_text(found: dict[str, Any]) -> str:
 
 
 def format_points(row: Mapping[str, Any]) -> str:
-    """Format a paired difference in top-1 with its interval, in points."""
+    """Format a paired difference in top-1 and its interval, in percentage points."""
     return _format_difference(row, "top1", 100, 1)
 
 
 def format_nats(row: Mapping[str, Any]) -> str:
-    """Format a paired difference in cross-entropy with its interval, in nats."""
+    """Format a paired difference in cross-entropy and its interval, in nats."""
     return _format_difference(row, "cross_entropy", 1, 3)
 
 
@@ -85,12 +86,12 @@ def _format_difference(row: Mapping[str, Any], figure: str, scale: float, places
 
 
 def write_report(result: dict[str, Any], out: Path) -> None:
-    """Publish the report of a checkpoint as JSON, text and a page; raise ConfigError."""
+    """Publish a checkpoint's report as JSON, text and HTML; raises ConfigError."""
     _publish(result, report_text(result), [result["preset"]], [result], [], out)
 
 
 def write_reports(found: dict[str, Any], out: Path) -> None:
-    """Publish the report of several checkpoints, as `reports` returns it; raise ConfigError."""
+    """Publish the result of `reports` as JSON, text and HTML; raises ConfigError."""
     result = {"common_rule": found["reports"][0]["common_rule"], **found}
     parts = found["names"], found["reports"], found["differences"]
     _publish(result, reports_text(found), *parts, out)
@@ -104,7 +105,7 @@ def _publish(
     differences: Sequence[Row],
     out: Path,
 ) -> None:
-    JobFolder(out, REPORT, ConfigError).check()  # before the page is drawn
+    JobFolder(out, REPORT, ConfigError).check()  # fail before drawing the page
     page = report_page(names, reports, differences)
     files = {"report.txt": (text + "\n").encode(), "report.html": page}
     publish_result(out, REPORT, "report.json", result, files)
@@ -113,7 +114,7 @@ def _publish(
 def publish_result(
     out: Path, kind: Kind, name: str, result: Mapping[str, Any], files: Mapping[str, bytes]
 ) -> None:
-    """Publish a result as JSON, and its other files, in a folder of this kind."""
+    """Publish a result as JSON, together with other files, in a job folder."""
     folder = JobFolder(out, kind, ConfigError)
     with folder.held():
         folder.claim({})
@@ -123,7 +124,7 @@ def publish_result(
 
 
 def reports_text(found: dict[str, Any]) -> str:
-    """Return several reports as a Markdown table, with differences from the first."""
+    """Return a Markdown table with a row per report, with differences from the first."""
     heads = "checkpoint|top-1 (95 %)|top-3|top-5|cross-entropy|Brier|top-1 less the first's (95 %)"
     rows, gains = [], [None, *found["differences"]]
     for name, report, gain in zip(found["names"], found["reports"], gains, strict=True):
@@ -138,21 +139,21 @@ def reports_text(found: dict[str, Any]) -> str:
 
 
 def interval_text(row: Row, units: str, sign: str = "") -> str:
-    """Return the ends of the interval of top-1, or that there are too few `units` for one."""
+    """Format the interval of top-1, or return "too few UNITS" if there is none."""
     if row["top1_low"] is None:
         return f"too few {units}"
     return f"{row['top1_low']:{sign}.4f} to {row['top1_high']:{sign}.4f}"
 
 
 def publish_bytes(out: Path, name: str, content: bytes) -> None:
-    """Publish a file with this content."""
+    """Publish a file with the given content."""
     publish(out, name, 0, lambda target: target.write(content))
 
 
 def report_page(
     names: Sequence[str], reports: Sequence[Row], differences: Sequence[Row] = ()
 ) -> bytes:
-    """Return the page of one report, or of several side by side."""
+    """Return the HTML page of one report, or of several side by side."""
     side_by_side = [
         {**report["details"]["baselines"][0], "name": name}
         for name, report in zip(names, reports, strict=True)
@@ -170,12 +171,12 @@ def report_page(
 
 
 def render(template: str, **values: Any) -> bytes:
-    """Render a template of the folder page/; text is escaped unless `safe` marked it."""
+    """Render a template from the folder page/; text is escaped unless marked with `safe`."""
     return _environment().get_template(template).render(**values).encode()
 
 
 def safe(svg: str) -> "Markup":
-    """Mark SVG or HTML as safe: the library that made it has escaped all text."""
+    """Mark SVG as safe; the library that generated it has escaped all text."""
     from markupsafe import Markup
 
     return Markup(svg)  # noqa: S704
@@ -209,7 +210,7 @@ def _page(name: str, report: Row) -> dict[str, Any]:
 
 
 def _board(row: Row) -> dict[str, Any]:
-    """Return what the template shows of one board."""
+    """Return the template's values for one board."""
     drawing = safe(charts.board_svg(row))
     return {"svg": drawing, "caption": charts.caption(row), "row": {**UNKNOWN, **row}}
 

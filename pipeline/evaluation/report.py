@@ -1,7 +1,7 @@
-"""Measure how often a checkpoint's first choice is the human's move, in unseen games.
+"""Measure how often a checkpoint's first choice is the human move, in unseen games.
 
 Every figure is a mean over the counted positions. Intervals treat a game as the sampling unit,
-since the positions of one game are alike. The baselines are measured on the same rows.
+since the positions of a game are correlated. The baselines are measured on the same rows.
 """
 
 import tempfile
@@ -41,35 +41,36 @@ if TYPE_CHECKING:
 
 
 CURVES = ("positions", "top1", "validation_top1")
-"""Columns of a run's metrics that the page draws over the first."""
+"""Training metrics on the page: the x axis, then the curves."""
 PUBLISHED = ("Maia-2", 0.533)
-"""A published top-1 on human games, measured on its authors' games (docs/benchmarks.md)."""
+"""A network and its published top-1 on the authors' own human games (docs/benchmarks.md)."""
 
 
-class _Where(NamedTuple):
+class _RowSource(NamedTuple):
     """The rows to measure on."""
 
     dataset: Dataset
     split: str
     words: str
+    """Description of the rows in the report."""
     train: list[Shard]
-    """Train shards, in which the measured positions are looked up."""
+    """Train shards, to check which measured positions also occur in training."""
     dumps: Sequence[str]
     """Dumps of a single dataset, for links to games; empty if they are missing."""
 
 
 class _Measured(NamedTuple):
-    """What was measured of one checkpoint."""
+    """The measurements of one checkpoint."""
 
     card: dict[str, Any]
     reads: tuple[str, ...]
-    """Ratings and clocks that the network was shown."""
+    """Rating and clock columns that the network was given."""
     table: "pl.DataFrame"
     boards: BoardSelection
     rule: Rule
     matrix: dict[str, Any]
     searched: "list[dict[str, Any]]"
-    """Rows of the comparison with human search; empty without it."""
+    """Rows of the human search comparison; empty if it was not requested."""
 
 
 @contextmanager
@@ -79,41 +80,43 @@ def _rows_of(
     pgn: Path | None,
     against: Sequence[Path],
     progress: Progress,
-) -> Iterator[_Where]:
-    """Return the rows of a dataset's split, or ingest a PGN file into a temporary folder."""
+) -> Iterator[_RowSource]:
+    """Open a dataset's split, or ingest a PGN file into a temporary folder; yield the rows."""
     if positions is not None:
         opened = Dataset.open(positions, progress)
         train = _train_shards(against or (opened,)) if split != "train" else []
         only = opened.parts[0]
         dumps = dumps_of(only.path, only.page) if len(opened.parts) == 1 else None
         words = f"the {split} split of {opened.name}"
-        yield _Where(opened, split, words, train, dumps or [])
+        yield _RowSource(opened, split, words, train, dumps or [])
         return
     from pipeline.ingest.chunk import IngestConfig
     from pipeline.ingest.job import ingest
 
     assert pgn is not None
     with tempfile.TemporaryDirectory(prefix="fianchetto-report-") as folder:
-        with suppress(DamagedError):  # the games before the damage are measured
+        with suppress(DamagedError):  # measure the games before the damage
             ingest([str(pgn)], Path(folder), IngestConfig(test_share=0.0, val_share=0.0), workers=1)
         opened = Dataset.open(Path(folder))
         damage = opened.page["sources"][0]["damage"]
         words = f"all games of {pgn.name}"
         if damage:
-            words += f", up to where the archive is damaged ({damage})"
-        yield _Where(opened, "train", words, _train_shards(against), [str(pgn)])
+            words += f", up to the damage of the archive ({damage})"
+        yield _RowSource(opened, "train", words, _train_shards(against), [str(pgn)])
 
 
 def report(checkpoint: Path, **options: Any) -> dict[str, Any]:
-    """Measure one checkpoint, as `reports` does.
+    """Measure one checkpoint; takes the options of `reports`, and returns one report.
 
-    Returns the sentences `headline` and `compared`, `positions top1 top3 top5 cross_entropy
-    legal_mass value_brier` (model/metrics.py) and the interval `top1_low top1_high`, None for too
-    few games. Beside them are baselines, `rule` in words, `common_rule` (the same figures by that
-    rule) and `slices` (figures.slices). `top1_not_in_train` and `top1_in_train` count positions by
-    whether train has them, `rating_matrix` is in words, and only the page shows `details`.
-    `human_search` is there with `simulations` only. `cross_entropy` is in nats; values and clocks
-    are the mover's.
+    It has the sentences `headline` and `compared`, the figures `positions top1 top3 top5
+    cross_entropy legal_mass value_brier` (model/metrics.py), and the interval `top1_low top1_high`,
+    None with too few games. It also has the baselines, `rule` (a description of the counted
+    positions), `common_rule` (the same figures under the usual rule of the literature) and `slices`
+    (figures.slices).
+
+    `top1_not_in_train` and `top1_in_train` are top-1 on positions that the train split does not and
+    does have. `rating_matrix` is a sentence. `details` is shown only on the page. `human_search`
+    needs `simulations`. `cross_entropy` is in nats. Values and clocks are from the mover's view.
     """
     return dict(reports([checkpoint], **options)["reports"][0])
 
@@ -131,14 +134,13 @@ def reports(
     simulations: int = 0,
     progress: Progress = silent,
 ) -> dict[str, Any]:
-    """Measure checkpoints on the same rows: their `reports`, and `differences` from the first.
+    """Measure checkpoints on the same rows; return `reports`, and `differences` from the first.
 
-    `against` are datasets whose train split is searched for the measured positions; the default is
-    that of `positions`. Without `players`, ratings and clocks are hidden from networks that read
-    them. `rating_rows` positions of each rating band are evaluated under each rating. `simulations`
-    searches every counted position, to compare the policy corrected by it with the policy alone
-    (`human_search`). A difference is paired: both networks on the same positions, with the interval
-    by games.
+    `against` are datasets whose train splits are searched for the measured positions, by default
+    `positions`. Without `players`, ratings and clocks are hidden from networks conditioned on them.
+    `rating_rows` is the number of positions per rating band to evaluate under each rating. With
+    `simulations`, every counted position is searched, to compare the corrected policy with the
+    policy alone (`human_search`). Differences are paired by position, with intervals by games.
     """
     from model.checkpoint import read_card
     from pipeline.evaluation.figures import paired_difference
@@ -148,7 +150,7 @@ def reports(
     for name, number in (("rating_rows", rating_rows), ("simulations", simulations)):
         if number < 0:
             raise ConfigError(f"{name} must be 0 or more, got {number}")
-    for path in checkpoints:  # fail before minutes of ingest
+    for path in checkpoints:  # fail before ingest, which takes minutes
         read_card(path)
     with _rows_of(positions, split, pgn, against, progress) as where:
         measured = [
@@ -163,7 +165,7 @@ def reports(
             _describe(path, where, one, simulations, in_train)
             for path, one in zip(checkpoints, measured, strict=True)
         ]
-    names = _names(checkpoints)
+    names = _display_names(checkpoints)
     differences = [
         {"name": name, "against": names[0], **paired_difference(first, other.table)}
         for name, other in list(zip(names, measured, strict=True))[1:]
@@ -171,8 +173,8 @@ def reports(
     return {"names": names, "reports": found, "differences": differences}
 
 
-def _names(checkpoints: Sequence[Path]) -> list[str]:
-    """Return each checkpoint's folder name, with its parent where two are alike."""
+def _display_names(checkpoints: Sequence[Path]) -> list[str]:
+    """Return each checkpoint's folder name, with the parent folder if the name is not unique."""
     plain = [path.resolve().name for path in checkpoints]
     return [
         name if plain.count(name) == 1 else f"{path.resolve().parent.name}/{name}"
@@ -181,33 +183,33 @@ def _names(checkpoints: Sequence[Path]) -> list[str]:
 
 
 def _train_shards(datasets: Sequence[Path | Dataset]) -> list[Shard]:
-    """Return the train shards of datasets and training sets."""
     return [shard for one in datasets for shard in Dataset.open(one).shards("train")]
 
 
-def _seen(card: dict[str, Any], dataset: Dataset, split: str) -> str:
-    """Return whether the network was trained on these games, by the hashes in its card."""
-    answers = {_seen_dataset(card, part, split) for part in dataset.parts if part.has(split)}
+def _seen_in_training(card: dict[str, Any], dataset: Dataset, split: str) -> str:
+    """Return whether the network was trained on these games, from the hashes in its card."""
+    parts = [part for part in dataset.parts if part.has(split)]
+    answers = {_dataset_seen_in_training(card, part, split) for part in parts}
     return next((word for word in ("yes", "unknown", "no") if word in answers), "no, another dump")
 
 
-def _seen_dataset(card: dict[str, Any], measured: Dataset, split: str) -> str:
-    """Return `_seen` of one dataset."""
+def _dataset_seen_in_training(card: dict[str, Any], measured: Dataset, split: str) -> str:
+    """Return `_seen_in_training` for one member dataset."""
     trained = list_datasets(card["data"])
     same = [one for one in trained if one.get("manifest_sha256") == measured.identity]
     if same and split == LATEST:  # seen unless every training held out the same games
         return "no" if {one.get("held_out") for one in same} == {measured.held_out} else "yes"
     if same:
         return "yes" if split == "train" else "no"
-    # Other settings of the same dump move games between the splits; another dump may hold the same
-    # games.
+    # With other settings, games of the same dump may be in other splits. Another dump may have the
+    # same games.
     dumps = {source.get("sha256") for one in trained for source in one.get("sources", [])}
     known = dumps & {source["sha256"] for source in measured.page["sources"]}
     return "unknown" if known or not trained else "no, another dump"
 
 
 def _measure_common_rule(table: "pl.DataFrame", rule: Rule, where: str) -> dict[str, Any]:
-    """Return the headline figures under the usual rule of the literature."""
+    """Return the headline figures under the usual rule of published results."""
     import polars as pl
 
     from pipeline.evaluation.figures import headline
@@ -222,7 +224,7 @@ def _measure_common_rule(table: "pl.DataFrame", rule: Rule, where: str) -> dict[
 def _measure_matrix(
     network: "NetworkEvaluator", sample: "BandSample", players: bool, progress: Progress
 ) -> dict[str, Any]:
-    """Return the matrix of ratings, or the reason why there is none, in words under `words`."""
+    """Return the rating matrix; `words` describes it, or says why there is none."""
     from model.data.rows import input_columns
     from pipeline.evaluation.rating_matrix import RATINGS, describe_matrix, measure_matrix
 
@@ -236,14 +238,14 @@ def _measure_matrix(
 
 def _measure(
     checkpoint: Path,
-    where: _Where,
+    where: _RowSource,
     rule: Rule,
     players: bool,
     rating_rows: int,
     simulations: int,
     progress: Progress,
 ) -> _Measured:
-    """Evaluate the counted rows by one checkpoint."""
+    """Evaluate the counted rows with one checkpoint."""
     from model.checkpoint import read_card
     from model.data.rows import input_columns
     from model.inference.evaluator import evaluator
@@ -283,12 +285,12 @@ def _measure(
 
 def _describe(
     checkpoint: Path,
-    where: _Where,
+    where: _RowSource,
     measured: _Measured,
     simulations: int,
     in_train: "NDArray[np.bool_] | None",
 ) -> dict[str, Any]:
-    """Return one checkpoint's report."""
+    """Return the report of one checkpoint."""
     from model.training.metrics_log import read_metrics
     from pipeline.evaluation.figures import (
         IN_TRAIN,
@@ -300,10 +302,11 @@ def _describe(
     from pipeline.evaluation.game_texts import add_game_tags
 
     card, table, rule, matrix = measured.card, measured.table, measured.rule, measured.matrix
-    figures, seen = headline(table), _seen(card, where.dataset, where.split)
+    figures, seen = headline(table), _seen_in_training(card, where.dataset, where.split)
     sources = [source["name"] for part in where.dataset.parts for source in part.page["sources"]]
-    by_people = SAMPLE.name not in sources and bool((table["elo"] != BATCH_SENTINELS["elo"]).any())
-    published = PUBLISHED if by_people else None  # self-play has no ratings
+    rated = bool((table["elo"] != BATCH_SENTINELS["elo"]).any())
+    is_human = SAMPLE.name not in sources and rated  # self-play has no ratings
+    published = PUBLISHED if is_human else None
     result: dict[str, Any] = {
         **describe_accuracy(figures, where.words, seen, published),
         **figures,

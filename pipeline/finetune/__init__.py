@@ -1,3 +1,3 @@
-"""The self-play fine-tuning loop: EXPLORE -> TRAIN -> ARENA -> EVAL, generation by generation, and
-who is promoted.
+"""The self-play fine-tuning loop: each generation runs EXPLORE -> TRAIN -> ARENA -> EVAL, and its
+candidate is promoted or rejected.
 """

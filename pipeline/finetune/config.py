@@ -1,5 +1,5 @@
-"""Settings of the fine-tuning loop. Imports little: the command line and the launchpad make their
-forms from it.
+"""Settings of the fine-tuning loop. Imports little, since the command line and Dagster's launchpad
+build their options from it.
 """
 
 from dataclasses import field, replace
@@ -13,22 +13,22 @@ from model.training.config import TrainConfig
 from pipeline.errors import ConfigError
 from pipeline.selfplay.config import ExploreConfig, SourceName
 
-MOST_USES = 1_000_000
-"""Largest value of `most_uses`."""
-SMALLEST_SHARE = 1e-6
-"""Share of a source below which it is left out: shares are sums of fractions."""
+MAX_USES = 1_000_000
+"""Maximum value of `most_uses`."""
+MIN_SHARE = 1e-6
+"""Share below which a source is skipped: shares that should be 0 may have rounding errors."""
 Games = Annotated[int, Field(ge=2, multiple_of=2)]
-"""Games come in pairs, one with each color."""
+"""A number of games, which come in pairs with colors swapped."""
 
 
 def _explore() -> ExploreConfig:
-    # four times the simulations of a match: 16 weakened the network (docs/findings.md)
+    # four times the simulations of a match: searches of 16 weakened the network (docs/findings.md)
     search = replace(ExploreConfig().search, simulations=256, max_considered_actions=16)
     return ExploreConfig(games=4000, count=48_000, search=search)
 
 
 def default_training() -> TrainConfig:
-    """Return the default settings of a generation's training."""
+    """Return the default training settings of a generation."""
     return TrainConfig(
         epochs=1.6,
         learning_rate=7e-4,
@@ -43,80 +43,80 @@ def default_training() -> TrainConfig:
 
 @settings(ConfigError)
 class GateConfig:
-    """Matches and thresholds of a promotion: SPRT against the best network, then both controls.
+    """Matches and thresholds for promotion: an SPRT against the best network, then both controls.
 
-    By the default test a network 20 Elo worse passes less than once in 20 times
+    With the default settings, a network 20 Elo worse passes less than once in 20 times
     (tests/pipeline/finetune/test_gate.py).
     """
 
     games: Games = 400
-    """Maximum number of games against the best network; a candidate is rejected if the test is
-    undecided after them."""
+    """Maximum number of games against the best network; a candidate is rejected if the SPRT is
+    still undecided."""
     simulations: Positive = 64
     """Simulations per move of both players."""
     seed_games: Games = 100
     """Games against each control: the supervised checkpoint, and a network trained on human rows
-    alone for as many steps. Candidates that the test accepts play all of them."""
+    alone for the same number of steps. Only candidates that the SPRT accepts play them."""
     elo0: float = -15.0
-    """Elo difference of the sequential test's H0; a candidate is rejected when H0 is accepted."""
+    """Elo difference of the SPRT's H0; a candidate is rejected when H0 is accepted."""
     elo1: float = 35.0
-    """Elo difference of the sequential test's H1; a candidate passes when H1 is accepted."""
+    """Elo difference of the SPRT's H1; a candidate passes when H1 is accepted."""
     max_top1_drop: Share = 0.015
-    """Human top-1 that a candidate may lose against the supervised checkpoint; one that loses more
-    is not promoted."""
+    """Maximum loss of top-1 on human moves, compared with the supervised checkpoint; a candidate
+    that loses more is not promoted."""
 
     def __post_init__(self) -> None:
         _ = self.sprt  # raises SprtError for invalid bounds
 
     @property
     def sprt(self) -> SprtConfig:
-        """Return the test against the best network."""
+        """Return the sequential test against the best network."""
         return SprtConfig(elo0=self.elo0, elo1=self.elo1, alpha=0.05, beta=0.1)
 
 
 @settings(ConfigError)
 class FinetuneConfig:
-    """The loop. Its length is a number of generations or minutes or both."""
+    """Settings of a loop, which runs for a number of generations, of minutes, or both."""
 
     generations: Positive | None = None
-    """Number of generations; a later start may ask for more."""
+    """Number of generations; a resumed loop may run more."""
     minutes: Annotated[float, Field(gt=0)] | None = None
-    """Minutes in all, summed over every start of the loop; the stage in progress then stops and can
+    """Time limit in minutes, over all starts of the loop; the stage in progress then stops and can
     be resumed."""
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
-    """Random seed of games, searches, order of training rows and openings; each generation derives
-    its own."""
+    """Random seed of games, searches, openings and the order of training rows; each generation
+    derives its own."""
     buffer: Positive = 4
-    """Number of recent generations whose searched rows are trained on, the new one included; only
-    those of the same explorer and targets count."""
+    """Number of recent generations whose searched rows are used for training, the new one included;
+    only those with the same explorer and targets are used."""
     human_share: Annotated[float, Field(ge=0, lt=1)] = 0.5
-    """Share of human rows in a training batch; 0 without --positions, and once all human rows were
-    used where searched rows keep the policy."""
-    most_uses: Annotated[float, Field(gt=0, le=MOST_USES)] = 2.0
-    """Maximum number of uses of a searched row, on average, over all trainings that led to a
+    """Share of human rows in a training batch. It is 0 without --positions, and after one pass over
+    the human rows if searched rows keep the policy."""
+    most_uses: Annotated[float, Field(gt=0, le=MAX_USES)] = 2.0
+    """Maximum average number of uses of a searched row, over all training runs that led to a
     network."""
     workers: Count = 0
     """Processes that play or search; 0 for one per core."""
     engine: str = "local"
     """Where games and searches run: local, ray, ray:HOST:PORT or ray://HOST:PORT."""
     games_share: Share = 0.0
-    """Share of `explore.games` that a generation plays."""
+    """Share of `explore.games` that a generation plays; human positions make up the rest."""
     near_share: Share = 0.0
-    """Share of `explore.count` that is searched one to four random moves off people's positions."""
+    """Share of `explore.count` searched one to four random moves away from human positions."""
     explore: ExploreConfig = field(default_factory=_explore)
-    """EXPLORE: how many positions are searched, how, and by whom; the shares decide on the
-    source."""
+    """EXPLORE: the number of positions, the search settings and the player; games_share and
+    near_share choose the source."""
     train: TrainConfig = field(default_factory=default_training)
-    """TRAIN: the training of one generation. An epoch is a pass over the searched rows of the last
-    generations; training ends earlier where `most_uses` is reached."""
+    """TRAIN: the training of one generation. An epoch is a pass over the searched rows in the
+    buffer; training ends early when `most_uses` is reached."""
     gate: GateConfig = field(default_factory=GateConfig)
-    """ARENA and the verdict: who is promoted."""
+    """ARENA and the verdict: the conditions for promotion."""
 
     def __post_init__(self) -> None:
         if self.generations is None and self.minutes is None:
             raise ConfigError("set how long to fine-tune: generations, minutes or both")
         if self.games_share + self.near_share > 1:
-            raise ConfigError("games_share and near_share must be at most 1 together")
+            raise ConfigError("the sum of games_share and near_share must be at most 1")
         if self.train.epochs is None or self.train.seed:
             raise ConfigError(
                 "a generation is trained for epochs, with the loop's seed: set train.epochs, and "
@@ -124,13 +124,13 @@ class FinetuneConfig:
             )
 
     def training(self, seed: int) -> TrainConfig:
-        """Return the settings of a generation's training with this seed."""
-        is_settled = self.train.teach in ("policy", "value", "both")
-        return replace(self.train, teach=self.train.teach if is_settled else "policy", seed=seed)
+        """Return the training settings of a generation, with this random seed."""
+        is_explicit = self.train.teach in ("policy", "value", "both")
+        return replace(self.train, teach=self.train.teach if is_explicit else "policy", seed=seed)
 
     @property
     def sources(self) -> dict[str, ExploreConfig]:
-        """Return what a generation searches, by source; people's positions fill up the shares."""
+        """Return the self-play settings of each source; human positions make up the rest."""
         shares: dict[SourceName, float] = {
             "people": 1.0 - self.games_share - self.near_share,
             "near": self.near_share,
@@ -144,11 +144,11 @@ class FinetuneConfig:
                 games=max(1, round(share * self.explore.games)),
             )
             for source, share in shares.items()
-            if share > SMALLEST_SHARE
+            if share > MIN_SHARE
         }
 
 
 FREE_TO_CHANGE = frozenset(
     {"generations", "minutes", "workers", "engine", "train.device", "train.threads"}
 )
-"""Settings that a resumed loop may change: how long it runs and where it is computed."""
+"""Settings that a resumed loop may change: its length, and where it runs."""

@@ -1,9 +1,8 @@
-"""The loop: EXPLORE -> TRAIN -> ARENA -> EVAL and a verdict, generation by generation; it resumes
-after a kill at any moment.
+"""Run the loop: EXPLORE -> TRAIN -> ARENA -> EVAL and a verdict, for each generation.
 
-It is a small machine over `State`: find the first stage that is not done, run it, record it. The
-stages are functions (pipeline/finetune/stages.py), so that tests can run the machine without a
-network.
+The loop is a state machine over `State`: find the first unfinished stage, run it, record it. So it
+can be killed at any moment and resumed. The stages are functions (pipeline/finetune/stages.py), so
+that tests can run the loop without a network.
 """
 
 import logging
@@ -33,19 +32,19 @@ from pipeline.finetune.state import (
     Verdict,
     checkpoint_of,
     folder_of,
+    format_table,
     publish_state,
     read_state,
     refresh,
-    table,
 )
-from pipeline.finetune.teacher import apply, choose_teacher, teach_by_hand
+from pipeline.finetune.teacher import apply_teacher, choose_teacher, teach_by_hand
 from pipeline.selfplay.draw import identify_datasets
 from pipeline.selfplay.worker import ONNX
 from pipeline.storage.job_folder import FINETUNING, JobFolder, flat
 
 LOG = logging.getLogger(__name__)
 STAGE_NAMES = {"explore": "self-play", "train": "train", "arena": "gate", "eval": "eval"}
-"""Names of the stages in progress lines."""
+"""Names of the stages in progress messages."""
 
 
 def finetune(
@@ -60,13 +59,14 @@ def finetune(
 ) -> dict[str, Any]:
     """Fine-tune a supervised checkpoint in `out` and return the result; `out/best` is the best.
 
-    `human` are datasets or training sets to search, to mix into training and to measure on; without
-    any, nothing limits the loss of human top-1. A loop in `out` is resumed. Raises FinetuneError
-    for another loop's directory, for one in which another process runs, and for a full disk;
-    Stopped when `stop` returns True, or the minutes end before a candidate was trained and
-    measured; and what the stages raise.
+    `human` are datasets or training sets to search, to mix into training and to measure on. Without
+    them, the loss of human top-1 is not limited. An existing loop in `out` is resumed.
+
+    Raises FinetuneError if `out` belongs to another loop or is used by another process, or the disk
+    is full. Raises Stopped if `stop` returns True, or the minutes end before a candidate was
+    trained and measured. Also raises the errors of the stages.
     """
-    require(config, human)
+    check_settings(config, human)
     folder = JobFolder(out, FINETUNING, FinetuneError, reads=[checkpoint, *human])
     folder.check()
     identity = identify(checkpoint, human, config)
@@ -76,29 +76,29 @@ def finetune(
         return _Loop(config, out, tuple(human), stages, progress, stop).run()
 
 
-def require(config: FinetuneConfig, human: Sequence[Path]) -> None:
+def check_settings(config: FinetuneConfig, human: Sequence[Path]) -> None:
     """Raise ConfigError for settings that a later stage would reject."""
     if not config.explore.plays:
         raise ConfigError(
-            "a loop has no explore.source: --games-share and --near-share say what is searched"
+            "explore.source cannot be set for a loop: use --games-share and --near-share instead"
         )
     if config.sources.keys() - {"games"} and not human:
         raise ConfigError(
-            "people's positions are searched: name datasets with --positions, or play games alone "
-            "with --games-share 1"
+            "no datasets of human positions to search: name them with --positions, or only play "
+            "games with --games-share 1"
         )
     if config.train.teach == "none" and not human:
-        raise ConfigError("teach none trains on human rows alone: name datasets with --positions")
+        raise ConfigError("--teach none trains on human rows alone: name datasets with --positions")
     if config.explore.device == ONNX and not (find_spec("onnx") and find_spec("onnxscript")):
         raise ConfigError(
-            "the device onnx needs the packages of an export: pip install 'fianchetto[onnx]'"
+            "the device onnx needs packages for the export: pip install 'fianchetto[onnx]'"
         )
     if config.engine != LOCAL:
         engine_of(config.engine, config.workers)
 
 
 def identify(checkpoint: Path, human: Sequence[Path], config: FinetuneConfig) -> dict[str, Any]:
-    """Return a loop's identity: supervised weights, human datasets, fixed settings."""
+    """Return a loop's identity: the supervised weights, human datasets and fixed settings."""
     weights = _read_weights_hash(checkpoint)
     for directory in human:
         if not Dataset.open(directory).has("train"):
@@ -113,7 +113,6 @@ def identify(checkpoint: Path, human: Sequence[Path], config: FinetuneConfig) ->
 
 
 def _read_weights_hash(checkpoint: Path) -> str:
-    """Return the hash of a checkpoint's weights."""
     from model.checkpoint import read_card
 
     return str(read_card(checkpoint)["files"]["weights"]["sha256"])
@@ -134,11 +133,11 @@ class _Loop:
         self.config, self.out, self.human, self.stages = config, out, human, stages
         self.weights, self.progress, self.stop = _read_weights_hash(out / "seed"), progress, stop
         self.state = read_state(out)
-        self.mark = time.monotonic()
-        """Start of the time that is not yet counted."""
+        self.counted_until = time.monotonic()
+        """Time up to which the loop's seconds are counted."""
 
     def run(self) -> dict[str, Any]:
-        """Run stages until the generations or the minutes are over, or `stop` returns True."""
+        """Run stages until the generations or minutes are reached, or `stop` returns True."""
         refresh(self.out, self.state)
         why, best = "finished", self.out / BEST
         try:
@@ -165,11 +164,11 @@ class _Loop:
                     code="too-short",
                 ) from None
         finally:
-            publish_state(self.out, self.state)  # with the time of a stage that is not done
+            publish_state(self.out, self.state)  # includes the time of an unfinished stage
         return self._result(why)
 
     def _settings(self, number: int) -> FinetuneConfig:
-        """Return a generation's settings; with `teach` auto, two players are compared first."""
+        """Return a generation's settings; with `teach` auto, compare the two teachers first."""
         teach, explore = self.config.train.teach, self.config.explore
         if teach in ("auto", "value") and not explore.uses_network:
             return teach_by_hand(self.config, self._count_rows())
@@ -178,7 +177,7 @@ class _Loop:
         best = self.state.generations[self.state.best_before(number)]
         if best.teacher is None:
             checkpoint = checkpoint_of(self.out, best.number)
-            self.mark = time.monotonic()
+            self.counted_until = time.monotonic()
             with self._counted():
                 best.teacher = choose_teacher(
                     checkpoint,
@@ -189,27 +188,27 @@ class _Loop:
                 )
             publish_state(self.out, self.state)
             LOG.info("%s: %s", checkpoint, best.teacher.text)
-        return apply(best.teacher, self.config, self._count_rows())
+        return apply_teacher(best.teacher, self.config, self._count_rows())
 
     def _count_rows(self) -> int:
-        """Return the number of human rows; an engine's analyses are none."""
+        """Return the number of human training rows, without datasets of engine moves."""
         opened = map(Dataset.open, self.human)
         return sum(one.count("train") for one in opened if not one.has_engine_moves)
 
     def _halted(self) -> bool:
-        """Return whether a stage must stop: it was asked to, or its minutes are over."""
+        """Return whether a stage must stop: `stop` returned True, or the minutes are over."""
         minutes = self.config.minutes
-        spent = self.state.seconds + time.monotonic() - self.mark
+        spent = self.state.seconds + time.monotonic() - self.counted_until
         return self.stop() or (minutes is not None and spent >= 60 * minutes)
 
     @contextmanager
     def _counted(self, seconds: dict[str, float] | None = None, name: str = "") -> Iterator[None]:
-        """Add the time since `mark` to the loop's and to a stage's seconds at the end."""
+        """On exit, add the time since `counted_until` to the seconds of the loop and of a stage."""
         try:
             yield
         finally:
-            spent = time.monotonic() - self.mark
-            self.mark += spent
+            spent = time.monotonic() - self.counted_until
+            self.counted_until += spent
             self.state.seconds += spent
             if seconds is not None:
                 seconds[name] = seconds.get(name, 0.0) + spent
@@ -227,7 +226,7 @@ class _Loop:
             context = self._context(generation.number)
             context.folder.mkdir(parents=True, exist_ok=True)
             ticks = self._ticks(context.number, STAGE_NAMES[name])
-            self.mark = time.monotonic()
+            self.counted_until = time.monotonic()
             with self._counted(generation.seconds, name):
                 figures = self.stages[name](context, ticks, self._halted)
             generation.stages[name] = figures
@@ -251,17 +250,20 @@ class _Loop:
         )
 
     def _buffer(self, number: int) -> tuple[Path, ...]:
-        """Return recent generations' self-play datasets with the same explorer and targets."""
-        mine, datasets = self._settings(number), list[Path]()
-        for one in range(max(1, number - self.config.buffer + 1), number + 1):
-            theirs = self._settings(one)
-            is_alike = theirs.train.teach == mine.train.teach
-            if is_alike and theirs.explore.explorer == mine.explore.explorer:
-                datasets += [folder_of(self.out, one) / source for source in theirs.sources]
+        """Return the self-play datasets of recent generations with the same explorer and targets.
+
+        The newest is last.
+        """
+        settings, datasets = self._settings(number), list[Path]()
+        for recent in range(max(1, number - self.config.buffer + 1), number + 1):
+            earlier = self._settings(recent)
+            same_targets = earlier.train.teach == settings.train.teach
+            if same_targets and earlier.explore.explorer == settings.explore.explorer:
+                datasets += [folder_of(self.out, recent) / source for source in earlier.sources]
         return tuple(datasets)
 
     def _ticks(self, number: int, stage: str) -> Progress:
-        """Return a progress function that adds the generation and the stage."""
+        """Return a progress function that adds the generation and the stage to each tick."""
 
         def tick(one: Tick) -> None:
             values = {"generation": number, **one.values}
@@ -270,7 +272,7 @@ class _Loop:
         return tick
 
     def _result(self, why: str) -> dict[str, Any]:
-        """Return the best network's figures, a row per generation, and a text for the terminal."""
+        """Return the best network's figures, one row per generation, and text for the terminal."""
         state, teacher = self.state, self.state.teacher
         rows, lineage = [one.row() for one in state.decided], state.lineage()
         decision = [] if teacher is None else [textwrap.indent(teacher.text, "    "), ""]
@@ -288,5 +290,5 @@ class _Loop:
             "teacher": None if teacher is None else to_jsonable_python(teacher),
             "minutes": round(state.seconds / 60, 2),
             "ended": why,
-            "text": "\n".join([*decision, table(rows), "", best]),
+            "text": "\n".join([*decision, format_table(rows), "", best]),
         }

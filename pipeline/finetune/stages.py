@@ -1,18 +1,18 @@
 """The four stages of a generation, the two controls, and the verdict.
 
-    EXPLORE  searches or games of the best network (pipeline/selfplay)
-    TRAIN    a candidate from the best network, on searched rows and human rows
-    ARENA    SPRT against the best network; if it accepts H1, a match against each control
-    EVAL     how well the candidate still predicts people's moves
+    EXPLORE  search positions or play games with the best network (pipeline/selfplay)
+    TRAIN    train a candidate from the best network, on searched rows and human rows
+    ARENA    play an SPRT against the best network; if it accepts H1, a match with each control
+    EVAL     measure how well the candidate still predicts human moves
 
-A stage works in the generation's folder, continues there after a kill, and returns figures. It
-raises Stopped when it was asked to stop.
+A stage works in the generation's folder, resumes there after a kill, and returns its figures. It
+raises Stopped if it is asked to stop.
 
 The controls are the supervised checkpoint with a calibrated value, and a network trained on human
-rows alone: a gain that a control also shows does not come from search. The control of a generation
-starts from the control of the best network, at first from the seed, and has as many steps as the
-candidate. So controls and best networks were trained equally long, but a control keeps the weights
-of its best validation.
+rows alone. A gain that a control also shows does not come from search. In each generation, the
+second control is trained for as many steps as the candidate. It starts from the control of the best
+network, or from the supervised checkpoint in the first generation. So controls and best networks
+are trained equally long, but a control keeps the weights of its best validation.
 """
 
 import zlib
@@ -37,18 +37,18 @@ from pipeline.selfplay.worker import ONNX
 from pipeline.training.export import export_once
 from pipeline.training.train import find_validated, open_validation, select_columns, train_on
 
-HUMAN_USES = 1.0
-"""Human rows are left out once a loop has used them this often, where searched rows keep the
+MAX_HUMAN_USES = 1.0
+"""Passes over the human rows after which a loop no longer trains on them, if searched rows keep the
 policy."""
-SEED_MATCH, CONTROL_MATCH = 500_000, 750_000
-"""Added to the random seed for the matches against the supervised checkpoint and against human rows
-alone."""
+SEED_MATCH_OFFSET, CONTROL_MATCH_OFFSET = 500_000, 750_000
+"""Offsets of the random seed for the matches with the supervised checkpoint, and with the control
+trained on human rows alone."""
 CONTROL = "control"
 """Folder of a generation's control."""
-VALIDATIONS = 5
-"""Validations of a control. It keeps the weights of the best one, because it overfits where human
-rows are few."""
-POSITIONS = 16_384
+CONTROL_VALIDATIONS = 5
+"""Number of validations of a control. It keeps the best weights, because it overfits if there are
+few human rows."""
+MAX_EVAL_POSITIONS = 16_384
 """Maximum number of human positions that EVAL measures, over all datasets."""
 
 
@@ -61,34 +61,34 @@ class StageContext:
     folder: Path
     """Folder of the generation."""
     candidate: Path
-    """Checkpoint of this generation, which TRAIN writes."""
+    """Checkpoint of this generation, written by TRAIN."""
     best: Path
     """Checkpoint of the best network so far."""
     seed: Path
     """The supervised checkpoint."""
     buffer: tuple[Path, ...]
-    """Self-play datasets that TRAIN may read, the newest last."""
+    """Self-play datasets to train on, the newest last."""
     human: tuple[Path, ...]
     """Human datasets."""
     config: FinetuneConfig
     """Settings of the generation."""
     requested: FinetuneConfig
-    """The settings as requested, with which the control is trained."""
+    """Settings as the user gave them; the control is trained with these."""
     lineage: Mapping[str, Any]
     """Origin of the data, for the manifest of the self-play dataset."""
     spent: Mapping[str, float]
-    """How often the trainings that led to the best network have used each dataset's rows, by the
-    manifest's hash."""
+    """Earlier uses per row of each dataset, by manifest hash, in the training runs that led to the
+    best network."""
 
 
 Stage = Callable[[StageContext, Progress, Stop], dict[str, Any]]
 
 
 def explore_stage(context: StageContext, progress: Progress, stop: Stop) -> dict[str, Any]:
-    """EXPLORE: search human positions and near ones, and play games, into a folder each.
+    """EXPLORE: search human positions and positions near them, and play games, as configured.
 
-    Returns the number of rows, the figures of the games, and in `sources` those of each source.
-    Nothing is done where no search teaches.
+    Each source writes its own dataset. Returns the number of rows, the figures of the games, and
+    `sources` with the figures of each source. With `teach` none, does nothing and returns {}.
     """
     from pipeline.selfplay.job import explore
 
@@ -99,7 +99,7 @@ def explore_stage(context: StageContext, progress: Progress, stop: Stop) -> dict
         export_once(context.best, context.human, progress)
     sources: dict[str, dict[str, Any]] = {}
     for source, config in settings.sources.items():
-        # another seed for each source, so that `near` starts from other positions than `people`
+        # each source has its own seed, so that `near` and `people` draw different positions
         words = f"{settings.seed} {config.seed} {context.number} {source}"
         manifest = explore(
             context.best,
@@ -119,10 +119,10 @@ def explore_stage(context: StageContext, progress: Progress, stop: Stop) -> dict
 
 
 def train_stage(context: StageContext, progress: Progress, stop: Stop) -> dict[str, Any]:
-    """TRAIN: train the candidate on self-play and human rows; {"failed"} if it diverged.
+    """TRAIN: train the candidate on self-play and human rows; return {"failed"} if it diverged.
 
-    Only trainings that led to the best network count as uses of a row: a rejected candidate's are
-    forgotten with it. Where no search teaches, human rows alone are trained on, for as many steps.
+    Only training runs that led to the best network count as uses of a row; those of rejected
+    candidates do not. With `teach` none, the candidate is trained on human rows alone.
     """
     from model.training.step import DivergedError
     from pipeline.training.tune import add_uses, tune_on
@@ -130,7 +130,7 @@ def train_stage(context: StageContext, progress: Progress, stop: Stop) -> dict[s
     settings = context.config
     try:
         if settings.train.teach == "none":
-            return _train_people(context, progress, stop)
+            return _train_on_human_rows(context, progress, stop)
         card = tune_on(
             context.buffer,
             context.human,
@@ -145,25 +145,25 @@ def train_stage(context: StageContext, progress: Progress, stop: Stop) -> dict[s
         )
     except DivergedError as error:
         return {"failed": str(error)}
-    figures = _finish(card)
+    figures = _finished_figures(card)
     return {**figures, "uses": card["uses"], "spent": add_uses(card, context.spent)}
 
 
 def _human_share(context: StageContext) -> float:
-    """Return the share of human rows in a batch, 0 where they would only be memorized.
+    """Return the share of human rows in a batch, or 0 if they would only be memorized.
 
-    Where searched rows keep the policy it does not need human rows. Few of them are memorized when
-    they are used again: the second pass of a loop over 1,000 games made both the policy and the
-    value worse (docs/log/2026-11-26.md).
+    If searched rows keep the policy, training does not need human rows. A small set of human rows
+    is memorized in the second pass: with 1,000 games, that pass made both the policy and the value
+    worse (docs/log/2026-11-26.md).
     """
     train = context.config.train
     hashes = [entry["manifest_sha256"] for entry in identify_datasets(context.human)]
     uses = min((context.spent.get(name, 0.0) for name in hashes), default=0.0)
-    used_up = train.teach == "value" and train.keep_policy and uses >= HUMAN_USES
+    used_up = train.teach == "value" and train.keep_policy and uses >= MAX_HUMAN_USES
     return context.config.human_share if context.human and not used_up else 0.0
 
 
-def _train_people(context: StageContext, progress: Progress, stop: Stop) -> dict[str, Any]:
+def _train_on_human_rows(context: StageContext, progress: Progress, stop: Stop) -> dict[str, Any]:
     """Train a candidate on human rows alone, for as many steps as with searched rows."""
     from model.checkpoint import read_card
 
@@ -176,15 +176,15 @@ def _train_people(context: StageContext, progress: Progress, stop: Stop) -> dict
     preset = read_card(context.best)["preset"]["name"]
     human = [Dataset.open(path) for path in context.human]
     card = train_on(human, preset, config, context.candidate, progress, stop, context.best)
-    figures, spent = _finish(card), dict(context.spent)
+    figures, spent = _finished_figures(card), dict(context.spent)
     passes = card["positions"] / sum(dataset.count("train") for dataset in human)
     for name in {entry["manifest_sha256"] for entry in identify_datasets(context.human)}:
         spent[name] = spent.get(name, 0.0) + passes
     return figures | {"spent": spent}
 
 
-def _finish(card: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a training's figures; raises Stopped for one that is not finished."""
+def _finished_figures(card: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the figures of a training run; raise Stopped if it is not finished."""
     if not card["finished"]:
         raise Stopped(f"stopped at step {card['step']}")
     return {"step": card["step"], "positions": card["positions"], **card["metrics"]}
@@ -193,10 +193,11 @@ def _finish(card: Mapping[str, Any]) -> dict[str, Any]:
 def arena_stage(context: StageContext, progress: Progress, stop: Stop) -> dict[str, Any]:
     """ARENA: play the candidate against the best network and, if accepted, both controls.
 
-    Returns the summaries; `seed` and `control` are None for a rejected candidate. `control` is also
-    None without human datasets, for a candidate that was itself trained on human rows alone, and
-    where the control's training failed: `control_failed` says why. Raises what `play_match` and
-    `train_control` raise, Stopped included; the same call continues.
+    Returns the summaries of the matches as `best`, `seed` and `control`. `seed` and `control` are
+    None for a rejected candidate. `control` is also None without human datasets, if the candidate
+    itself was trained on human rows alone, and if the control's training failed (`control_failed`
+    has the reason). Raises the errors of `play_match` and `train_control`, including Stopped; call
+    it again to resume.
     """
     from model.training.step import DivergedError
 
@@ -213,21 +214,21 @@ def arena_stage(context: StageContext, progress: Progress, stop: Stop) -> dict[s
     found: dict[str, Any] = {"best": play("best", context.best, sequential)}
     if found["best"]["sprt"]["verdict"] != "H1":
         return found | {"seed": None, "control": None}
-    # in the first generation the best network is the seed, so the openings differ
-    whole = ArenaConfig(games=gate.seed_games, seed=seed + SEED_MATCH, sprt=gate.sprt)
-    found |= {"seed": play("seed", context.seed, whole), "control": None}
+    # another random seed, because in the first generation both opponents are the same network
+    full = ArenaConfig(games=gate.seed_games, seed=seed + SEED_MATCH_OFFSET, sprt=gate.sprt)
+    found |= {"seed": play("seed", context.seed, full), "control": None}
     if not context.human or context.config.train.teach == "none":
         return found
     try:
         control = train_control(context, progress, stop)
     except DivergedError as error:
         return found | {"control_failed": str(error)}
-    whole = replace(whole, seed=seed + CONTROL_MATCH)
-    return found | {"control": play("control", control, whole)}
+    full = replace(full, seed=seed + CONTROL_MATCH_OFFSET)
+    return found | {"control": play("control", control, full)}
 
 
 def _side(checkpoint: Path, context: StageContext, progress: Progress) -> SideConfig:
-    """Return a network as a match's side: its 8-bit export where onnxruntime runs networks."""
+    """Return a checkpoint as a player; with the device onnx, its 8-bit export plays."""
     who = str(checkpoint)
     if context.config.explore.device == ONNX:
         export_once(checkpoint, context.human, progress)
@@ -238,9 +239,9 @@ def _side(checkpoint: Path, context: StageContext, progress: Progress) -> SideCo
 def write_seed(
     checkpoint: Path, human: Sequence[Path], target: Path, origin: Mapping[str, Any]
 ) -> None:
-    """Copy the supervised checkpoint, and calibrate its value if its training did not.
+    """Copy the supervised checkpoint to `target`; calibrate its value if its training did not.
 
-    A value that did not learn results keeps its scale, as in `model.training.loop`.
+    A value head that was not trained on results keeps its scale, as in `model.training.loop`.
     """
     from model.checkpoint import CARD, load, read_card, save
     from model.network.preset import preset_from_row
@@ -253,9 +254,9 @@ def write_seed(
     if (target / CARD).exists():
         return
     card, config = read_card(checkpoint), TrainConfig(steps=1)
-    settled = card.get("calibration") or not card["config"].get("results", True)
+    keep_scale = card.get("calibration") or not card["config"].get("results", True)
     columns = select_columns(config, preset_from_row(card["preset"]))
-    batches = None if settled else open_validation(human, config, columns)
+    batches = None if keep_scale else open_validation(human, config, columns)
     figures: dict[str, Any] = {}
     if batches is not None:
         network, _ = load(checkpoint)
@@ -269,7 +270,7 @@ def write_seed(
     scale_value(network, factor)
     kept = {name: value for name, value in card.items() if name not in ("files", "superseded")}
     if factor != 1.0:
-        kept.pop("human_search", None)  # a search's correction was fitted to the other value
+        kept.pop("human_search", None)  # it was fitted to the value before calibration
     calibration = {
         "factor": factor,
         "value_brier_before": figures["value_brier"],
@@ -283,9 +284,9 @@ def write_seed(
 def train_control(context: StageContext, progress: Progress, stop: Stop) -> Path:
     """Train a generation's control for as many steps as its candidate; raises Stopped.
 
-    It uses the requested settings: those that suit the chosen teacher, such as a value without
-    results, would weaken it. Its batch norms follow the human rows, as in `fianchetto train`:
-    frozen, they cost 0.008 nats (docs/log/2026-11-26.md).
+    It uses the settings that the user requested, because those adapted to the teacher would weaken
+    it. Its batch norms are not frozen, as in `fianchetto train`: freezing them costs 0.008 nats
+    (docs/log/2026-11-26.md).
     """
     from model.checkpoint import read_card
 
@@ -294,8 +295,8 @@ def train_control(context: StageContext, progress: Progress, stop: Stop) -> Path
     config = context.requested.training(context.requested.seed + context.number)
     config = replace(config, epochs=None, steps=steps, frozen_norms=False)
     if find_validated(context.human, config):
-        every = -(-steps // VALIDATIONS)
-        config = replace(config, validation_every_steps=every, patience=VALIDATIONS)
+        every = -(-steps // CONTROL_VALIDATIONS)
+        config = replace(config, validation_every_steps=every, patience=CONTROL_VALIDATIONS)
     start = find_control(context.best) or context.best
     done = train_on(context.human, card["preset"]["name"], config, out, progress, stop, start)
     if not done["finished"]:
@@ -304,9 +305,9 @@ def train_control(context: StageContext, progress: Progress, stop: Stop) -> Path
 
 
 def find_control(checkpoint: Path) -> Path | None:
-    """Return the finished control beside a generation's network, None if there is none.
+    """Return the finished control of a generation's checkpoint, or None.
 
-    The seed has none, and neither has a network that was trained on human rows alone.
+    The supervised checkpoint and networks trained on human rows alone have no control.
     """
     from model.checkpoint import CARD, read_card
 
@@ -315,11 +316,11 @@ def find_control(checkpoint: Path) -> Path | None:
 
 
 def eval_stage(context: StageContext, progress: Progress, stop: Stop) -> dict[str, Any]:
-    """EVAL: return the candidate's figures on human test positions, {} without any.
+    """EVAL: return the candidate's figures on human test positions, or {} without such positions.
 
-    Each dataset has a report in `eval/`, numbered where two folders have one name; datasets of
-    engines' moves are left out. The same positions are measured for every candidate. Raises
-    Stopped, and what `report` raises.
+    Writes a report for each dataset to `eval/`, numbered if two datasets have the same name, and
+    skips datasets of engine moves. Every candidate is measured on the same positions. Raises
+    Stopped, and the errors of `report`.
     """
     opened = [Dataset.open(path) for path in context.human]
     measured = [one.path for one in opened if one.has("test") and not one.has_engine_moves]
@@ -328,7 +329,7 @@ def eval_stage(context: StageContext, progress: Progress, stop: Stop) -> dict[st
     names = [path.resolve().name for path in measured]
     if len(set(names)) < len(names):
         names = [f"{number}-{name}" for number, name in enumerate(names, 1)]
-    rule, reports = Rule(limit=max(1, POSITIONS // len(measured))), []
+    rule, reports = Rule(limit=max(1, MAX_EVAL_POSITIONS // len(measured))), []
     for directory, name in zip(measured, names, strict=True):
         if stop():
             raise Stopped("stopped while measuring")
@@ -357,16 +358,16 @@ def decide(stages: dict[str, Any], supervised: dict[str, Any], max_top1_drop: fl
         return Verdict(reason=f"its training failed: {stages['train']['failed']}")
     arena = stages["arena"]
     test, score, games = arena["best"]["sprt"], arena["best"]["score"], arena["best"]["games"]
-    # no Elo: the sequential test may have ended the match, which biases it
+    # no Elo, because it is biased if the sequential test ended the match
     against_best = f"score {score:.3f} in {games} games, LLR {test['llr']:.2f}"
     if test["verdict"] == "H0":
-        reason = f"it is not better than the best: {against_best}, the test accepts H0"
+        reason = f"it is not better than the best: {against_best}, the SPRT accepts H0"
         return Verdict(reason=reason)
     if test["verdict"] != "H1":
         return Verdict(reason=f"undecided against the best: {against_best}")
     against_seed = _describe(arena["seed"])
     if arena["seed"]["score"] < 0.5:
-        reason = f"the test accepts it against the best, and it loses to the seed: {against_seed}"
+        reason = f"the SPRT accepts it against the best, but it loses to the seed: {against_seed}"
         return Verdict(reason=reason, undone=True)
     before, after = supervised.get("top1"), stages["eval"].get("top1")
     if before is not None and after is not None and before - after > max_top1_drop:
@@ -383,5 +384,5 @@ def decide(stages: dict[str, Any], supervised: dict[str, Any], max_top1_drop: fl
 
 
 def _describe(match: dict[str, Any]) -> str:
-    """Describe the result of a match of fixed length in a few words."""
+    """Return the Elo difference and number of games of a match of fixed length, as text."""
     return f"Elo {format_elo(match)} in {match['games']} games"

@@ -1,16 +1,16 @@
-"""The loop's progress, and the files that are made from it whenever a stage is done.
+"""The state of a loop, and the files derived from it after each stage.
 
 state.json        {format_version, seconds, generations: [{number, stages: {explore, train, arena,
                   eval}, seconds: {stage: ...}, verdict: {promoted, undone, reason}, teacher}, ...]}
-best/             the best network so far: an ordinary checkpoint, whose card has its lineage
+best/             the best network so far: an ordinary checkpoint with its lineage in the card
 generations.csv   one row per generation
 
-Generation 0 is the supervised checkpoint: its only stage is eval, and it counts as promoted. A
-stage that is in `stages` is done; the first that is not comes next. The best network follows from
-the verdicts.
+Generation 0 is the supervised checkpoint. Its only stage is eval, and it counts as promoted. The
+stages in `stages` are finished; the first missing one is next. The best network is the last one
+that was promoted.
 
-Stability: FORMAT_VERSION 2. Two runs of one loop differ in `seconds` and the timing in `explore`
-only.
+Stability: FORMAT_VERSION 2. Two runs of the same loop differ only in `seconds`, and in the timing
+in `explore`.
 """
 
 import hashlib
@@ -33,23 +33,25 @@ from pipeline.storage.tables import csv_text, markdown
 FORMAT_VERSION: Literal[2] = 2
 STATE, GENERATIONS, CSV, BEST = "state.json", "generations", "generations.csv", "best"
 STAGES = ("explore", "train", "arena", "eval")
-"""The stages of a generation in their order."""
+"""The stages of a generation, in order."""
 NOTHING_PROMOTED = (
     "Nothing was promoted: the best network is the supervised one, so they did not play each other."
 )
 SIMULATIONS = 64
-"""Simulations by which teachers are compared: 1,024 of the hand-written player err hardly less."""
+"""Simulations per search when teachers are compared. With 1,024, the hand-written player's error is
+hardly smaller."""
 GAMES = (
     "games", "positions", "decisive_share", "mean_plies", "resignations", "played_on",
     "false_resignations",
 )  # fmt: skip
 MATCH = ("games", "score", "elo", "elo_low", "elo_high")
 HUMAN = ("top1", "top3", "cross_entropy", "value_brier")
-"""Figures of a generation's games, matches and evaluation that its row has."""
+"""Figures of a generation's evaluation on human positions. With GAMES and MATCH, they are the
+columns of generations.csv."""
 
 
 class FinetuneError(UserError):
-    """A loop that cannot be started or resumed."""
+    """The loop cannot be started or resumed."""
 
 
 class Verdict(Schema):
@@ -57,32 +59,33 @@ class Verdict(Schema):
 
     promoted: bool = False
     undone: bool = False
-    """The gate accepted the candidate, and a later measurement took it back."""
+    """Whether the SPRT accepted the candidate but a later measurement rejected it."""
     reason: Text
 
 
 class Teacher(Schema):
-    """The errors of both searches of held-out positions, and the interval of their difference."""
+    """Errors of the network's and the hand-written player's searches on held-out positions."""
 
     truth: Literal["evaluations", "results"]
     positions: Count
     games: Count
     network: Number
-    """Mean squared error of the expected score after the network's search."""
+    """Mean squared error of the expected score after a search with the network."""
     hand_written: Number
-    """The same after the hand-written player's."""
+    """Mean squared error after a search with the hand-written player."""
     low: float | None
-    """Lower end of the 95 % interval of their difference; None with too few games."""
+    """Lower end of the 95 % interval of `hand_written - network`; None with too few games."""
     high: float | None
+    """Upper end of the same interval."""
 
     @property
     def teaches(self) -> bool:
-        """Return whether the hand-written player errs less, beyond chance."""
+        """Return whether the hand-written player's error is significantly smaller."""
         return self.high is not None and self.high < 0.0
 
     @property
     def text(self) -> str:
-        """Return the decision and its reason in two sentences."""
+        """Return two sentences: the decision and its reason."""
         interval = "too few games for an interval"
         if self.low is not None:
             interval = f"{self.low:+.4f} to {self.high:+.4f}"
@@ -99,7 +102,7 @@ class Teacher(Schema):
 
 
 class Generation(Schema):
-    """A generation, with the figures of each stage that is done."""
+    """A generation, with the figures of each finished stage."""
 
     number: Count
     stages: dict[str, dict[str, Any]]
@@ -109,7 +112,7 @@ class Generation(Schema):
     """The comparison of this generation's network with the hand-written player, if one was made."""
 
     @property
-    def word(self) -> str:
+    def status(self) -> str:
         """Return the verdict as one word."""
         if self.verdict is None:
             return "under way"
@@ -119,17 +122,17 @@ class Generation(Schema):
 
     @property
     def next_stage(self) -> str | None:
-        """Return the first stage that is not done, None when only the verdict is missing."""
+        """Return the first unfinished stage, or None when only the verdict is missing."""
         if "failed" in self.stages.get("train", {}):
-            return None  # there is no candidate to play or to measure
+            return None  # there is no candidate to measure
         stages = STAGES if self.number else ("eval",)
         return next((name for name in stages if name not in self.stages), None)
 
     def row(self) -> dict[str, Any]:
-        """Return the row of generations.csv; None where a figure is unknown."""
+        """Return the row of generations.csv; unknown figures are None."""
         games, training, arena, human = (self.stages.get(name, {}) for name in STAGES)
         gate, seed, control = (arena.get(name) or {} for name in ("best", "seed", "control"))
-        row: dict[str, Any] = {"generation": self.number, "verdict": self.word}
+        row: dict[str, Any] = {"generation": self.number, "verdict": self.status}
         row |= {name: games.get(name) for name in GAMES}
         row |= {f"train_{name}": training.get(name) for name in ("step", "loss")}
         row |= {f"gate_{name}": gate.get("sprt", {}).get(name) for name in ("verdict", "llr")}
@@ -144,17 +147,17 @@ class Generation(Schema):
 
 
 class State(Schema):
-    """state.json."""
+    """The content of state.json."""
 
     format_version: Literal[2]
     seconds: Annotated[float, Field(ge=0.0, lt=1e12)]
-    """Time spent, over all starts."""
+    """Time spent over all starts of the loop, in seconds."""
     generations: list[Generation]
 
     @model_validator(mode="after")
     def _check_numbers(self) -> Self:
         if [one.number for one in self.generations] != list(range(len(self.generations))):
-            raise ValueError("its generations are not numbered one after the other")
+            raise ValueError("its generations are not numbered 0, 1, 2, ...")
         return self
 
     @property
@@ -164,36 +167,36 @@ class State(Schema):
 
     @property
     def best(self) -> int:
-        """Return the best generation: the last one that was promoted."""
+        """Return the number of the best generation: the last one that was promoted."""
         return self.best_before(len(self.generations))
 
     def best_before(self, number: int) -> int:
-        """Return the best of the generations before one, which that one was made from."""
+        """Return the best generation before `number`, from which its training started."""
         return max(
-            (one.number for one in self.decided[:number] if one.word == "promoted"), default=0
+            (one.number for one in self.decided[:number] if one.status == "promoted"), default=0
         )
 
     @property
     def teacher(self) -> Teacher | None:
-        """Return the last comparison of teachers, None if the user chose one."""
+        """Return the last comparison of teachers, or None if the user chose the teacher."""
         return next((one.teacher for one in self.generations[::-1] if one.teacher), None)
 
     def figures(self, number: int, stage: str) -> dict[str, Any]:
-        """Return the figures of a stage, {} if it is not done."""
+        """Return the figures of a generation's stage, or {} if it is not finished."""
         return self.generations[number].stages.get(stage, {}) if self.generations else {}
 
-    def current(self, most: int | None) -> Generation | None:
-        """Return the generation under way or a new one, None after `most` generations."""
+    def current(self, maximum: int | None) -> Generation | None:
+        """Return the unfinished generation or a new one, or None after `maximum` generations."""
         number = len(self.decided)
-        if most is not None and number > most:
+        if maximum is not None and number > maximum:
             return None
         if number == len(self.generations):
             self.generations.append(Generation(number=number, stages={}, seconds={}))
         return self.generations[number]
 
     def lineage(self) -> dict[str, Any]:
-        """Return the best network's promotions, and its matches against both controls."""
-        promoted = [one.number for one in self.decided if one.word == "promoted"] or [0]
+        """Return the promotions up to the best network, and its matches with both controls."""
+        promoted = [one.number for one in self.decided if one.status == "promoted"] or [0]
         arena = self.figures(self.best, "arena")
         strength = {
             f"against_{one}": {name: arena[one][name] for name in MATCH} if arena.get(one) else None
@@ -203,17 +206,17 @@ class State(Schema):
 
 
 def folder_of(out: Path, number: int) -> Path:
-    """Return the folder of a generation."""
+    """Return the folder of generation `number`."""
     return out / GENERATIONS / f"{number:03}"
 
 
 def checkpoint_of(out: Path, number: int) -> Path:
-    """Return the folder of a generation's network; generation 0 is the supervised one."""
+    """Return the checkpoint of generation `number`; generation 0 is the supervised checkpoint."""
     return folder_of(out, number) / "checkpoint" if number else out / "seed"
 
 
 def read_state(out: Path) -> State:
-    """Return the state of the loop in `out`, a new one if none exists; raises FinetuneError."""
+    """Read the state of the loop in `out`, or create a new one; raises FinetuneError."""
     path = out / STATE
     if not path.exists():
         return State(format_version=FORMAT_VERSION, seconds=0.0, generations=[])
@@ -223,12 +226,12 @@ def read_state(out: Path) -> State:
 
 
 def publish_state(out: Path, state: State) -> None:
-    """Write the state; None replaces NaN and infinities, which JSON does not have."""
+    """Write the state to state.json; NaN and infinities become null."""
     publish_json(out, STATE, to_jsonable_python(state, inf_nan_mode="null"))
 
 
 def refresh(out: Path, state: State) -> None:
-    """Rewrite best/ and generations.csv from the state, the best network first."""
+    """Update best/ and then generations.csv from the state."""
     promote(checkpoint_of(out, state.best), out / BEST, state.lineage())
     rows = [one.row() for one in state.generations]
     columns = list(rows[0]) if rows else ["generation"]
@@ -236,28 +239,33 @@ def refresh(out: Path, state: State) -> None:
 
 
 def promote(source: Path, target: Path, origin: Mapping[str, Any]) -> None:
-    """Replace the checkpoint `target` by a copy of `source`; `target` loads at any moment.
+    """Replace the checkpoint `target` by a copy of `source`, with `origin` in its card.
 
-    `origin` goes into its card. Raises CheckpointError.
+    `target` can be loaded at any moment. Raises CheckpointError.
     """
     from model.checkpoint import CARD, DamagedFileError, delete_superseded, read_card, save_files
 
     card = read_card(source)
     entry = card["files"]["weights"]
-    with suppress(FileNotFoundError, ValueError, KeyError, TypeError):  # none yet, or a damaged one
-        held = parse_json((target / CARD).read_bytes())
-        if held["files"]["weights"]["sha256"] == entry["sha256"] and held["finetune"] == origin:
-            delete_superseded(target, held)  # again, if a process was killed before it did
+    with suppress(FileNotFoundError, ValueError, KeyError, TypeError):  # missing or damaged card
+        current = parse_json((target / CARD).read_bytes())
+        if (
+            current["files"]["weights"]["sha256"] == entry["sha256"]
+            and current["finetune"] == origin
+        ):
+            delete_superseded(target, current)  # an earlier process may have died before this
             return
     data = (source / entry["name"]).read_bytes()
     if hashlib.sha256(data).hexdigest() != entry["sha256"]:
-        raise DamagedFileError(f"{source / entry['name']} is not the file that the card describes")
+        raise DamagedFileError(
+            f"{source / entry['name']} is not the file that the card describes (its hash differs)"
+        )
     target.mkdir(parents=True, exist_ok=True)
     save_files(target, card | {"finished": True, "finetune": dict(origin)}, [("weights", data)])
 
 
-def table(rows: list[dict[str, Any]]) -> str:
-    """Return the generations as a Markdown table, and a line with the reason of each verdict."""
+def format_table(rows: list[dict[str, Any]]) -> str:
+    """Return the generations as a Markdown table, followed by the reason of each verdict."""
     cells = []
     for row in rows:
         elo = [format_elo(row, name) for name in ("seed_", "control_")]

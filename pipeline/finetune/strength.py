@@ -1,6 +1,4 @@
-"""Measure the strength of a loop's best network in matches against its supervised checkpoint and
-against other players.
-"""
+"""Play matches between a loop's best network and its controls and other players."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,20 +24,21 @@ def strength(
     progress: Progress = silent,
     stop: Stop = never,
 ) -> dict[str, Any]:
-    """Play `tuned/best` at every simulation count against controls and engines.
+    """Play `tuned/best` at each simulation count against the controls, and against engines.
 
-    The controls are the supervised network and the one trained on human rows alone, where there is
-    one. The engine plays if it is installed, at each number of nodes. Returns `rows` and `text` of
-    `play_matches`, and `against_seed`, the first row, at equal simulations: None if nothing was
-    promoted, so that this match is not played, and the text begins with NOTHING_PROMOTED.
+    The controls are the supervised network and, if any, the network trained on human rows alone.
+    The UCI engine plays at each number of nodes, if it is installed. Returns `rows` and `text` of
+    `play_matches`, and `against_seed`: the first row, the match with the supervised network at
+    equal simulations. If nothing was promoted, that match is not played, `against_seed` is None,
+    and the text begins with NOTHING_PROMOTED.
     """
     from model.checkpoint import read_card
 
     cards = [read_card(tuned / name) for name in ("seed", BEST)]
     supervised, promoted = (card["files"]["weights"]["sha256"] for card in cards)
-    alike = supervised == promoted
+    is_supervised = supervised == promoted
     control = find_control(checkpoint_of(tuned, read_state(tuned).best))
-    controls = [] if alike else [tuned / "seed", control]
+    controls = [] if is_supervised else [tuned / "seed", control]
     against = [SideConfig(who=str(one), simulations=simulations[0]) for one in controls if one]
     if hand_written:
         against.append(SideConfig(who="hand-written", simulations=hand_written))
@@ -53,6 +52,6 @@ def strength(
     result: dict[str, Any] = {"out": str(out), "rows": [], "text": ""}
     if pairings:
         result = play_matches(pairings, ArenaConfig(games=games), out, progress=progress, stop=stop)
-    if alike:
+    if is_supervised:
         result["text"] = f"{NOTHING_PROMOTED}\n\n{result['text']}".rstrip()
-    return result | {"against_seed": None if alike else result["rows"][0]}
+    return result | {"against_seed": None if is_supervised else result["rows"][0]}

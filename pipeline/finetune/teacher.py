@@ -1,17 +1,17 @@
-"""Decide whether the hand-written player teaches a network's value, by both searches of held-out
-positions.
+"""Decide whether a network learns its value from the hand-written player: compare both players'
+searches of held-out positions.
 
-    held-out positions --64 simulations each--> values --evaluations or results--> errors -->
-    Teacher
+    held-out positions --64 simulations each--> values
+      --evaluations or results--> errors --> Teacher
 
-Of all teachers that were tried, this one made networks stronger, and only those of few games
-(docs/findings.md). So a loop compares the network's own search with the hand-written player's. It
-learns from the hand-written player where that one errs less beyond chance, and otherwise trains on
-human rows alone.
+In experiments, the only teacher that made a network stronger was the hand-written player, and only
+for networks trained on few games (docs/findings.md). So a loop compares the network's own search
+with the hand-written player's. If the hand-written player's error is significantly smaller, it
+teaches the value. Otherwise the loop trains on human rows alone.
 
-Errors are squared errors of the expected score, after one factor on the value's logits was fitted
-on the other half of the games: the value is calibrated once it is trained, so a teacher's scale
-must not count.
+Errors are squared errors of the expected score, after calibration: one factor on the value logits,
+fitted on the other half of the games. The scale of a teacher must not matter, since the trained
+value is calibrated too.
 
 Axes: N positions, R rows, W words of a position.
 """
@@ -39,47 +39,48 @@ from pipeline.dataset.files.columns import BATCH_SENTINELS
 from pipeline.dataset.files.shards import Batch
 from pipeline.dataset.files.stored_planes import row_positions
 from pipeline.errors import ConfigError, Stopped
-from pipeline.finetune.config import SMALLEST_SHARE, FinetuneConfig
+from pipeline.finetune.config import MIN_SHARE, FinetuneConfig
 from pipeline.finetune.state import SIMULATIONS, Teacher
-from pipeline.selfplay.draw import FIRST_PLY, rank_equals
+from pipeline.selfplay.draw import FIRST_PLY, rank_in_group
 from pipeline.training.export import export_once
 
 LOG = logging.getLogger(__name__)
 
-POSITIONS, PER_GAME = 2000, 8
-"""Maximum number of held-out positions that both players search, in all and of one game."""
+HELD_OUT_POSITIONS, MAX_PER_GAME = 2000, 8
+"""Maximum number of held-out positions that both players search, in total and per game."""
 OVERSAMPLE = 5
-"""Rows that are drawn for each position, so that they come from many games."""
-SIDE_BY_SIDE = 64
-"""Trees that are searched together."""
-EVALUATED = 0.95
-"""Share of the positions from which on the datasets' evaluations are the truth, in place of
-results."""
-CURVE = 0.00368208
+"""Rows read per position, so that the positions come from many games."""
+SEARCH_BATCH = 64
+"""Number of positions searched together."""
+MIN_EVALUATED_SHARE = 0.95
+"""Minimum share of positions with an evaluation for comparing with evaluations, not results."""
+LICHESS_SLOPE = 0.00368208
 """Slope of Lichess's logistic curve from centipawns to expected scores
 (lichess.org/page/accuracy)."""
 
 HUMAN_SHARE = 0.15
-TRAIN: Mapping[str, Any] = {
+"""Default share of human rows in a batch when the hand-written player teaches."""
+TRAIN_DEFAULTS: Mapping[str, Any] = {
     "epochs": 1.5,
     "learning_rate": 2e-3,
     "value_weight": 1.0,
     "results": False,
 }
-"""Settings with which the hand-written player teaches, where they have their defaults
+"""Defaults of the training settings when the hand-written player teaches
 (docs/log/2026-11-25.md)."""
 MANY_ROWS = 500_000
-TRAIN_ON_MANY = {**TRAIN, "keep_policy": False, "learning_rate": 1e-3}
-"""The same from MANY_ROWS human rows on, since these rows still teach the policy."""
-NEAR_SHARE, NEAR_SHARE_OF_MANY = 2 / 3, 0.3
-"""Share of near positions among the searched ones, games excluded: by default, and from MANY_ROWS
-human rows on."""
+"""Number of human rows from which the defaults for many rows apply."""
+TRAIN_DEFAULTS_MANY_ROWS = {**TRAIN_DEFAULTS, "keep_policy": False, "learning_rate": 1e-3}
+"""The same with many human rows, where searched rows also train the policy on human moves."""
+NEAR_SHARE, NEAR_SHARE_MANY_ROWS = 2 / 3, 0.3
+"""Default share of near positions among the searched ones, without games: with few and with many
+human rows."""
 MAX_POSITIONS, POSITIONS_PER_ROW = 500_000, 2
-"""Maximum number of positions that the hand-written player searches by default, in all and per
-human row."""
+"""Default limits on the positions that the hand-written player searches, in total and per human
+row."""
 HUMAN_POSITIONS_PER_ROW = 2 / 3
-"""Maximum number of human positions that it searches by default, per human row: some repeat, some
-are too early."""
+"""Default limit on the human positions that it searches, per human row: some positions repeat or
+are too early in the game."""
 
 COLUMNS = ("planes", "castling", "ep_file", "halfmove", "ply", "plies", "game", "eval", "result")
 
@@ -92,11 +93,11 @@ def choose_teacher(
     progress: Progress = silent,
     stop: Stop = never,
 ) -> Teacher:
-    """Compare both searches of held-out positions.
+    """Compare the searches of the network and the hand-written player on held-out positions.
 
     Raises ConfigError without held-out positions, and Stopped.
     """
-    rows = draw_held_out(human, POSITIONS)
+    rows = draw_held_out(human, HELD_OUT_POSITIONS)
     positions_NW = row_positions(rows)
     network, count = _open(checkpoint, human, device, progress), len(positions_NW)
 
@@ -110,30 +111,30 @@ def choose_teacher(
 
 
 def draw_held_out(human: Sequence[Path], count: int, seed: int = 0) -> Batch:
-    """Draw rows of the validation splits, or else of the test splits, in random order.
+    """Draw rows from the validation splits in random order; from test splits where there are none.
 
-    Rows belong to games (`game` is dataset << 32 | game), have at least two legal moves, and occur
-    from half-move FIRST_PLY on. Raises ConfigError where no dataset has any.
+    Each row belongs to a game (`game` is dataset << 32 | game), has at least two legal moves, and
+    has ply FIRST_PLY or later. Raises ConfigError if no dataset has such rows.
     """
     parts = list[Batch]()
     for number, folder in enumerate(human):
         parts += _sample(folder, number, count, seed)
     if not any(len(part["game"]) for part in parts):
         raise ConfigError(
-            "no held-out positions to choose a teacher by: ingest with a validation or test split, "
+            "no held-out positions to compare teachers on: ingest with a validation or test split, "
             "or set --teach"
         )
     rows = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     order_R = np.random.Generator(np.random.PCG64(seed)).permutation(len(rows["game"]))
     by_game_R = order_R[np.argsort(rows["game"][order_R], kind="stable")]
     rank_R = np.empty(len(order_R), dtype=np.int64)
-    rank_R[by_game_R] = rank_equals(rows["game"][by_game_R])
-    chosen_N = order_R[rank_R[order_R] < PER_GAME][:count]
+    rank_R[by_game_R] = rank_in_group(rows["game"][by_game_R])
+    chosen_N = order_R[rank_R[order_R] < MAX_PER_GAME][:count]
     return {name: column[chosen_N] for name, column in rows.items()}
 
 
 def _sample(directory: Path, number: int, count: int, seed: int) -> Iterator[Batch]:
-    """Yield random rows of a dataset's held-out split that can be searched."""
+    """Yield random searchable rows of a dataset's held-out split."""
     dataset = Dataset.open(directory)
     split = next((split for split in ("val", "test") if dataset.has(split)), None)
     if split is None:
@@ -149,7 +150,7 @@ def _sample(directory: Path, number: int, count: int, seed: int) -> Iterator[Bat
 
 
 def _open(checkpoint: Path, human: Sequence[Path], device: str, progress: Progress) -> Evaluator:
-    """Return the network's evaluator; on a CPU in 8-bit integers, the fastest, if it exports."""
+    """Return the network's evaluator; on a CPU, the 8-bit export (the fastest) if possible."""
     import torch
 
     from model.inference.evaluator import evaluator
@@ -161,7 +162,7 @@ def _open(checkpoint: Path, human: Sequence[Path], device: str, progress: Progre
     try:
         export_once(checkpoint, human, progress)
     except ExportError as error:
-        LOG.info("the network is compared without 8-bit integers: %s", error)
+        LOG.info("comparing the network without an 8-bit export: %s", error)
         return evaluator(checkpoint, device="cpu")
     return open_export(checkpoint, threads=cores())
 
@@ -169,10 +170,10 @@ def _open(checkpoint: Path, human: Sequence[Path], device: str, progress: Progre
 def search_values(
     evaluator: Evaluator, positions_NW: NDArray[np.uint64], tick: Callable[[int], None], stop: Stop
 ) -> NDArray[np.float64]:
-    """Return the best move's expected score of each search, float64[N] in 0..1."""
+    """Search positions; return the expected score of each best move, float64[N] in 0..1."""
     found = list[float]()
-    for first in range(0, len(positions_NW), SIDE_BY_SIDE):
-        part = positions_NW[first : first + SIDE_BY_SIDE]
+    for first in range(0, len(positions_NW), SEARCH_BATCH):
+        part = positions_NW[first : first + SEARCH_BATCH]
         search = Search(evaluator, SearchConfig(simulations=SIMULATIONS), games=len(part), seed=1)
         for slot, position in enumerate(part):
             search.start(slot, position, game=first + slot)
@@ -190,13 +191,13 @@ def search_values(
 def compare_values(
     network_N: NDArray[np.float64], by_hand_N: NDArray[np.float64], rows: Batch
 ) -> Teacher:
-    """Compare two players' expected scores with evaluations or, if these are few, results."""
-    # imports polars, which Dagster's code server does without
+    """Compare both players' expected scores with evaluations or, if too few, with results."""
+    # imported here because it imports polars, which Dagster's code server does not load
     from pipeline.evaluation.figures import clustered_mean
 
     known_N = rows["eval"] != BATCH_SENTINELS["eval"]
-    if evaluated := bool(known_N.mean() >= EVALUATED):
-        truth_N = 1.0 / (1.0 + np.exp(-CURVE * rows["eval"][known_N].astype(np.float64)))
+    if evaluated := bool(known_N.mean() >= MIN_EVALUATED_SHARE):
+        truth_N = 1.0 / (1.0 + np.exp(-LICHESS_SLOPE * rows["eval"][known_N].astype(np.float64)))
     else:
         known_N = np.ones(len(known_N), dtype=np.bool_)
         truth_N = (rows["result"] + 1.0) / 2.0
@@ -220,7 +221,7 @@ def compare_values(
 def calibrate_halves(
     values_N: NDArray[np.float64], truth_N: NDArray[np.float64], games_N: NDArray[np.uint64]
 ) -> NDArray[np.float64]:
-    """Calibrate each half of the games by the factor of the other half."""
+    """Calibrate the expected scores of each half of the games with the other half's factor."""
     import torch
 
     from model.training.calibration import fit_factor, scale_wdl
@@ -237,30 +238,31 @@ def calibrate_halves(
     return found_N
 
 
-def apply(teacher: Teacher, config: FinetuneConfig, rows: int) -> FinetuneConfig:
-    """Return a loop's settings as the comparison decides; `rows` is the number of human rows."""
+def apply_teacher(teacher: Teacher, config: FinetuneConfig, rows: int) -> FinetuneConfig:
+    """Return the settings that follow from a comparison; `rows` is the number of human rows."""
     if teacher.teaches:
         return teach_by_hand(config, rows)
     return replace(config, train=replace(config.train, teach="none"))
 
 
 def teach_by_hand(config: FinetuneConfig, rows: int) -> FinetuneConfig:
-    """Return the settings with which the hand-written player teaches the value.
+    """Return the settings for learning the value from the hand-written player.
 
-    Settings that differ from the defaults stay. It searches with the search that was set, or with
-    its own in place of the loop's default. The policy is left as it is.
+    Only settings with default values are changed, including the search. The searches teach the
+    value, not the policy.
     """
-    usual, many = FinetuneConfig(generations=1), rows >= MANY_ROWS
-    near_share = (NEAR_SHARE_OF_MANY if many else NEAR_SHARE) * (1.0 - config.games_share)
+    defaults, many = FinetuneConfig(generations=1), rows >= MANY_ROWS
+    near_share = (NEAR_SHARE_MANY_ROWS if many else NEAR_SHARE) * (1.0 - config.games_share)
     changes: dict[str, Any] = {"near_share": near_share, "human_share": HUMAN_SHARE}
-    config = _replace_defaults(config, usual, changes)
-    people = max(1.0 - config.near_share - config.games_share, SMALLEST_SHARE)
+    config = _replace_defaults(config, defaults, changes)
+    people = max(1.0 - config.near_share - config.games_share, MIN_SHARE)
     from_people = round(HUMAN_POSITIONS_PER_ROW * rows / people)
     count = max(1, min(MAX_POSITIONS, POSITIONS_PER_ROW * rows, from_people))
-    own_search = replace(usual.explore.search, algorithm="puct", simulations=SIMULATIONS)
+    own_search = replace(defaults.explore.search, algorithm="puct", simulations=SIMULATIONS)
     changes = {"count": count, "search": own_search}
-    explore = _replace_defaults(config.explore, usual.explore, changes)
-    train = _replace_defaults(config.train, usual.train, TRAIN_ON_MANY if many else TRAIN)
+    explore = _replace_defaults(config.explore, defaults.explore, changes)
+    changes = dict(TRAIN_DEFAULTS_MANY_ROWS if many else TRAIN_DEFAULTS)
+    train = _replace_defaults(config.train, defaults.train, changes)
     return replace(
         config,
         explore=replace(explore, explorer="hand-written"),
@@ -268,11 +270,11 @@ def teach_by_hand(config: FinetuneConfig, rows: int) -> FinetuneConfig:
     )
 
 
-def _replace_defaults(settings: Any, usual: Any, changes: Mapping[str, Any]) -> Any:
-    """Return settings with the changes of those that have their defaults."""
-    found = {
+def _replace_defaults(settings: Any, defaults: Any, changes: Mapping[str, Any]) -> Any:
+    """Apply changes to the settings that still have their default values."""
+    applied = {
         name: value
         for name, value in changes.items()
-        if getattr(settings, name) == getattr(usual, name)
+        if getattr(settings, name) == getattr(defaults, name)
     }
-    return replace(settings, **found)
+    return replace(settings, **applied)

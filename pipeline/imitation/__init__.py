@@ -1,1 +1,1 @@
-"""A network that plays like one person, and its report."""
+"""Train a network to play like one person, and report on it."""

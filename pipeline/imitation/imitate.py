@@ -1,15 +1,15 @@
-"""Train a network that plays like one person, from their games to its report.
+"""Train a network to play like one person, given the person's games, and write a report.
 
-    games -> ingest (their moves only) -> join (the newest games held out)
-          -> train from a base checkpoint -> choose how far to go -> report
+    games -> ingest (the person's moves only) -> join (hold out the newest games)
+          -> train from a base checkpoint -> choose an interpolation share -> report
 
-    OUT/                        the checkpoint
-    OUT/imitation/positions     their moves; a tenth of the games is its validation split
+    OUT/                        the checkpoint, interpolated between the base and the trained ones
+    OUT/imitation/positions     the person's moves; a tenth of the games is the validation split
     OUT/imitation/training_set  the same without the newest games
-    OUT/imitation/trained/N     the trained networks, of which OUT is a mixture with the base
+    OUT/imitation/trained/N     the trained networks
     OUT/report                  the report
 
-Each step resumes or reuses the work of an earlier call, so repeat the call after it was killed.
+Each step resumes or reuses the work of an earlier call, so a killed call can be repeated.
 """
 
 import logging
@@ -42,14 +42,14 @@ LOG = logging.getLogger(__name__)
 IMITATION = "imitation"
 """Folder in the checkpoint that holds the games and the trained networks."""
 VALIDATION_SHARE = 0.1
-FEWEST = 20
-"""Games below which no network is trained."""
-FEW = 100
-"""Games below which the command says what to expect."""
+MIN_GAMES = 20
+"""Minimum number of games to train on."""
+FEW_GAMES = 100
+"""Number of games below which a warning is logged."""
 
 
 class UnusableGamesError(DatasetError):
-    """The person's games are too few, or none of them can be held out."""
+    """There are too few games of the person, or none can be held out."""
 
 
 def imitate(
@@ -63,19 +63,20 @@ def imitate(
     progress: Progress = silent,
     stop: Stop = never,
 ) -> dict[str, Any]:
-    """Train a network on one person's moves into `out`, and return its report.
+    """Train a network on one person's moves, save it in `out`, and return its report.
 
-    `stranger` is a network of another person, to be measured on the same games. The report goes to
-    `report`, by default OUT/report. The card names the players, with their typical rating.
+    `players` are the person's names. `stranger` is an imitation of another person, to be measured
+    on the same games. The report is written to `report`, by default OUT/report. The card records
+    the names and the median rating.
 
-    Raises DatasetError (no move of theirs, too few games, none with a date to hold out),
+    Raises DatasetError (no moves of the person, too few games, no dated games to hold out),
     ConfigError, Stopped, and the errors of `ingest`, `join` and `train_on`.
     """
     from model.checkpoint import CARD, read_card
 
     report, work = report or out / "report", out / IMITATION
     if not players:
-        raise ConfigError("name the player whose moves are learned")
+        raise ConfigError("name the player to imitate")
     networks = [network for network in (base, stranger) if network is not None]
     for network in networks:
         read_card(network)
@@ -84,7 +85,7 @@ def imitate(
     if (out / CARD).exists() and not work.exists():
         raise ConfigError(
             f"{out} holds another network",
-            remedy="choose a new directory, or remove it",
+            remedy="choose a new directory, or delete this one",
             code="taken",
         )
     JobFolder(report, IMITATION_REPORT, ConfigError).check()
@@ -97,10 +98,10 @@ def imitate(
         held_out = _hold_out(sources, players, work, at("games"), stop)
         training_set = Dataset.open(work / "training_set")
         player = _describe_player(players, training_set)
-        if player["games"] < FEW:
+        if player["games"] < FEW_GAMES:
             LOG.warning(
-                "%d games are few: expect some of the openings, and hardly more "
-                "(docs/guides/imitate.md)",
+                "%d games are few: expect the network to learn some of the openings, but little "
+                "else (docs/guides/imitate.md)",
                 player["games"],
             )
         chosen = tune(training_set, base, out, player, at("training"), stop)
@@ -118,10 +119,10 @@ def imitate(
 def _hold_out(
     sources: Sequence[str], players: Sequence[str], work: Path, progress: Progress, stop: Stop
 ) -> str:
-    """Ingest the games and hold the newest out; return the date from which they are held out.
+    """Ingest the games and hold out the newest; return the first held-out date.
 
-    The games before the damage of an archive are used. Games that cannot be used leave nothing
-    behind, so that others can be ingested there.
+    Of a damaged archive, the games before the damage are used. If the games are unusable, the
+    folder is removed, so that other games can be ingested there.
     """
     is_new, positions = not work.exists(), work / "positions"
     config = IngestConfig(
@@ -130,10 +131,10 @@ def _hold_out(
     try:
         with suppress(DamagedError):
             ingest(sources, positions, config, workers=1, progress=progress, stop=stop)
-        if (games := read_manifest(positions)["games"]["used"]) < FEWEST:
+        if (games := read_manifest(positions)["games"]["used"]) < MIN_GAMES:
             names = " or ".join(map(repr, players))
             raise UnusableGamesError(
-                f"{games} games of {names} are too few: at least {FEWEST} are needed"
+                f"{games} games of {names} are too few: at least {MIN_GAMES} are needed"
             )
         page = join([positions], work / "training_set", progress=progress, stop=stop)
         (entry,) = page["datasets"]
@@ -146,14 +147,17 @@ def _hold_out(
             shutil.rmtree(work)
         raise
     except (OSError, UserError):
-        with suppress(OSError):  # it may hold something to continue
+        with suppress(OSError):  # only removes an empty folder, since others can be resumed
             work.rmdir()
         raise
     return str(entry["held_out"])
 
 
 def _describe_player(players: Sequence[str], training_set: Dataset) -> dict[str, Any]:
-    """Return the card's entry: names, median rating of the newest games (or 0), and games."""
+    """Return the card's player entry: names, median rating in the newest games, number of games.
+
+    The rating is 0 if it is unknown.
+    """
     ratings = np.concatenate([rows["elo"] for rows in training_set.rows(LATEST, ("elo",))])
     known = ratings[ratings > 0]
     rating = min(4000, int(np.median(known))) if len(known) else 0
@@ -172,9 +176,9 @@ def _measure_networks(
     progress: Progress,
     stop: Stop,
 ) -> dict[str, Any]:
-    """Measure networks by name, `base` and `imitation` among them, on the person's newest games.
+    """Measure networks on the person's newest games; they must include `base` and `imitation`.
 
-    Returns `networks` as `measure.compare` has them, `openings` and `boards`.
+    Returns `networks` (a result of `measure.compare` for each), `openings` and `boards`.
     """
     from model.inference.evaluator import evaluator
 

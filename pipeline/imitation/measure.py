@@ -1,5 +1,4 @@
-"""Measure networks on the same positions of a player's newest games, which none of them was trained
-on.
+"""Measure networks on the same held-out positions: those of a person's newest games.
 
 Axes: R rows, L labels (4096).
 """
@@ -16,32 +15,39 @@ from pipeline.dataset.batches import Batches
 from pipeline.dataset.dataset import Dataset
 from pipeline.dataset.files.shards import Batch
 from pipeline.dataset.position_keys import position_keys
-from pipeline.evaluation.charts import board_of, move_on, san
+from pipeline.evaluation.charts import board_of, move_from_label, san
 from pipeline.evaluation.figures import paired_difference
-from pipeline.evaluation.measure import BATCH, BOARDS, COLUMNS, best_boards, board_row, first_choice
+from pipeline.evaluation.measure import (
+    BATCH,
+    BOARDS,
+    COLUMNS,
+    board_row,
+    first_choice,
+    select_boards,
+)
 
 if TYPE_CHECKING:
     import polars as pl
 
     from model.inference.evaluator import NetworkEvaluator
 
-MOST_ROWS = 50_000
-"""Maximum number of positions that are measured, drawn at random: 60 MB."""
+MAX_ROWS = 50_000
+"""Maximum number of positions to measure; more are sampled. 50,000 take 60 MB."""
 LATE_PLY = 22
-"""Half-moves before the twelfth move of either side."""
-OPENING_PLIES, OPENINGS, MOVES_SHOWN = 16, 8, 3
-"""Half-moves of an opening, and the positions and moves of each that the page shows."""
+"""First ply of "late" moves, from the 12th move of each side on."""
+OPENING_PLIES, OPENINGS, OPENING_MOVES = 16, 8, 3
+"""Half-moves that count as the opening, positions that the page shows, and moves per position."""
 
 
 def read_rows(dataset: Dataset, split: str, columns: Sequence[str]) -> Batch:
-    """Return a split's rows, at most MOST_ROWS random ones, with the measured columns."""
+    """Read the columns to measure, from all rows of a split or MAX_ROWS random ones."""
     batches = Batches([dataset], split, batch_size=BATCH, columns=(*COLUMNS, *columns))
-    parts = list(batches.sample(MOST_ROWS) if batches.rows > MOST_ROWS else batches.read_rows())
+    parts = list(batches.sample(MAX_ROWS) if batches.rows > MAX_ROWS else batches.read_rows())
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def measure(network: "NetworkEvaluator", rows: Batch, progress: Progress) -> "pl.DataFrame":
-    """Return the network's rank, nll and first choice in each row, with key, game and ply."""
+    """Return a table of the network's rank, nll and first choice in each row, with row details."""
     import polars as pl
 
     from model.metrics import rows as measured
@@ -62,7 +68,7 @@ def measure(network: "NetworkEvaluator", rows: Batch, progress: Progress) -> "pl
 
 
 def compare(name: str, base: "pl.DataFrame", table: "pl.DataFrame") -> dict[str, Any]:
-    """Return a network's figures and paired differences from the base, `all` and `late`."""
+    """Return a network's figures and paired differences from the base: `all` and `late` moves."""
     import polars as pl
 
     found: dict[str, Any] = {"name": name}
@@ -82,10 +88,10 @@ def compare(name: str, base: "pl.DataFrame", table: "pl.DataFrame") -> dict[str,
 def find_boards(
     rows: Batch, base: "pl.DataFrame", imitation: "pl.DataFrame"
 ) -> list[dict[str, Any]]:
-    """Return late moves that the imitation expects first and the base least, one per game.
+    """Return late moves that the imitation predicts and the base does not, at most one per game.
 
-    As on the report's boards, `chosen` is the first choice of the base; `imitated_probability` is
-    the imitation's of the move.
+    Moves whose probability rose most come first. As on the report's boards, `chosen` is the first
+    choice of the base. `imitated_probability` is the probability that the imitation gives the move.
     """
     late = imitation["ply"] >= LATE_PLY
     found_R = ((imitation["rank"] == 1) & (base["rank"] > 1) & late).to_numpy()
@@ -98,13 +104,13 @@ def find_boards(
         if gain_R[at] > 0:
             row = board_row(rows, columns, at, float(gain_R[at]))
             boards.append(row | {"imitated_probability": float(likely_R[at])})
-    return best_boards(boards)
+    return select_boards(boards)
 
 
 def find_openings(
     rows: Batch, base: "NetworkEvaluator", imitation: "NetworkEvaluator", keys_R: NDArray[np.uint64]
 ) -> list[dict[str, Any]]:
-    """Return the person's most frequent positions, their moves and both networks' policies."""
+    """Return the person's most frequent opening positions, with moves and both policies."""
     early_R = np.flatnonzero(rows["ply"] < OPENING_PLIES)
     keys, counts = np.unique(keys_R[early_R], return_counts=True)
     found = []
@@ -117,7 +123,7 @@ def find_openings(
 
 
 def _mean_policy(network: "NetworkEvaluator", batch: Batch) -> NDArray[np.float64]:
-    """Return the network's mean policy over rows of one position, float64[L]."""
+    """Return the network's mean policy over rows with the same position, float64[L]."""
     logits_RL = network(batch["planes"], batch)[0].astype(np.float64)
     logits_RL = np.where(legal_mask(batch["planes"]), logits_RL, -np.inf)
     powers_RL = np.exp(logits_RL - logits_RL.max(axis=1, keepdims=True))
@@ -128,13 +134,15 @@ def _mean_policy(network: "NetworkEvaluator", batch: Batch) -> NDArray[np.float6
 def _describe_opening(
     batch: Batch, imitation_L: NDArray[np.float64], base_L: NDArray[np.float64]
 ) -> dict[str, Any]:
-    """Return a position as JSON, with the main move and the imitation's first choice."""
+    """Return an opening position as JSON: its moves, and arrows for the most frequent one and the
+    imitation's first choice.
+    """
     board = board_of(*(batch[name][0] for name in ("planes", "castling", "ep_file", "ply")))
     labels, times = np.unique(batch["label"], return_counts=True)
-    order = np.argsort(-times, kind="stable")[:MOVES_SHOWN].tolist()
+    order = np.argsort(-times, kind="stable")[:OPENING_MOVES].tolist()
     moves = [
         {
-            "san": san(board, move_on(board, int(labels[at]))),
+            "san": san(board, move_from_label(board, int(labels[at]))),
             "played": int(times[at]) / len(batch["label"]),
             "imitation": float(imitation_L[labels[at]]),
             "base": float(base_L[labels[at]]),
@@ -142,7 +150,8 @@ def _describe_opening(
         for at in order
     ]
     main, first = (
-        move_on(board, int(label)).uci() for label in (labels[order[0]], imitation_L.argmax())
+        move_from_label(board, int(label)).uci()
+        for label in (labels[order[0]], imitation_L.argmax())
     )
     arrows = {"played": main, "chosen": first, "rank": 1 + (main != first)}
     return {"fen": board.fen(), "times": len(batch["label"]), "moves": moves, **arrows}

@@ -1,4 +1,4 @@
-"""The report of an imitation as a page, text and JSON."""
+"""Write the report of an imitation as HTML, text and JSON."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,7 +19,7 @@ from pipeline.storage.job_folder import IMITATION_REPORT
 from pipeline.storage.tables import markdown
 
 PARTS = {"all": "all moves", "late": "moves from the 12th on"}
-"""Name in the report of each part of the person's moves."""
+"""Names in the report of the parts of the person's moves."""
 NETWORKS = {
     "base": "the network that it started from",
     "imitation": "the imitation",
@@ -37,21 +37,21 @@ def write_imitation(result: Result, out: Path) -> None:
 
 
 def imitation_text(result: Result) -> str:
-    """Return the sentences of a report, and its table in Markdown."""
+    """Return the report as text: two sentences or more, and a Markdown table."""
     columns = "network|moves|top-1|points (95 %)|nats (95 %)"
     table = markdown(columns, ([row[name] for name in columns.split("|")] for row in _rows(result)))
     return "\n".join((headline(result), explain(result), table))
 
 
 def headline(result: Result) -> str:
-    """Return in one sentence what the imitation gains, or that it is the base."""
+    """Return the report's first sentence: what the imitation gains, or that it equals the base."""
     row = next(row for row in result["networks"] if row["name"] == "imitation")
     chosen = result["chosen"]
     if not chosen["share"]:
         return (
             f"The games of {person(result)} did not improve the network: in {chosen['games']:,} of "
-            "them, networks that were not trained on these do not surely gain both on all moves "
-            "and from the 12th on, so this is the network that training started from, at the "
+            "them that were held out of training, the gain is not significant on all moves and on "
+            "those from the 12th on. So this is the network that training started from, at the "
             "person's rating."
         )
     late = f", and {format_points(row['late'])} on {PARTS['late']}" if "late" in row else ""
@@ -63,24 +63,24 @@ def headline(result: Result) -> str:
 
 
 def explain(result: Result) -> str:
-    """Return what was measured, and how far the imitation goes."""
+    """Return sentences on what was measured, and on the chosen interpolation share."""
     row = next(row for row in result["networks"] if row["name"] == "imitation")["all"]
     chosen = result["chosen"]
     measured = (
         f"Its first choice is the move played in {100 * row['top1']:.1f} % of {row['positions']:,} "
-        "moves that no training saw."
+        "moves that were held out of training."
     )
     if not chosen["share"]:
         return measured
     return (
-        f"{measured} It goes {chosen['share']:.0%} of the way that training took, which surely "
-        f"gains most from the 12th move on in {chosen['games']:,} other games that this training "
-        "did not see."
+        f"{measured} Its weights are {chosen['share']:.0%} of the way from the original network to "
+        "the trained one. This share has the largest gain from the 12th move on, less one standard "
+        f"error, in {chosen['games']:,} other games that were held out of training."
     )
 
 
 def person(result: Result) -> str:
-    """Return the player's names in words."""
+    """Return the player's names as text, with unprintable characters replaced."""
     names = " or ".join(result["player"]["names"])
     return "".join(char if char.isprintable() else "?" for char in names)
 
@@ -100,7 +100,7 @@ def _imitation_page(result: Result) -> bytes:
 
 
 def _rows(result: Result) -> list[dict[str, str]]:
-    """Return the table's rows: a network on the moves of a part, as text by column."""
+    """Return the table's rows as text by column: one for each network and part of the moves."""
     return [
         {
             "network": NETWORKS[row["name"]],
@@ -116,7 +116,7 @@ def _rows(result: Result) -> list[dict[str, str]]:
 
 
 def _shares(result: Result) -> list[dict[str, str]]:
-    """Return a row for each share of the way that was tried, as text by column."""
+    """Return a row for each interpolation share that was tried, as text by column."""
     return [
         {"share": f"{row['share']:.0%}", "chosen": row["share"] == result["chosen"]["share"]}
         | {part: format_nats(row[part]) if part in row else "" for part in PARTS}
@@ -125,7 +125,7 @@ def _shares(result: Result) -> list[dict[str, str]]:
 
 
 def _board(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the template shows of a move that the imitation found."""
+    """Return the template's values for a move that the imitation found."""
     board = chess.Board(row["fen"])
     played, chosen = (san(board, chess.Move.from_uci(row[name])) for name in ("played", "chosen"))
     number = f"{board.fullmove_number}{'.' if board.turn else '...'}"

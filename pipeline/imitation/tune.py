@@ -1,9 +1,11 @@
-"""Train on a person's moves, and go from the base towards them only as far as unseen games gain.
+"""Train on a person's moves, and interpolate between the base and the trained weights.
 
-With few games, FOLDS networks each learn from all but a part of the games, so that every game is
-unseen by one of them, and their mean is used. With many games one network learns, and the
-validation split is unseen. The result's weights are base + share * (trained - base) (WiSE-FT,
-arXiv:2109.01903): a single network, which costs nothing more when it plays.
+The result's weights are base + share * (trained - base) (WiSE-FT, arXiv:2109.01903), with the share
+that is best on held-out games. It is a single network, so it costs no more to play.
+
+With few games, cross-validation provides the held-out games: FOLDS networks are each trained on all
+but one part of the games, and their weights are averaged. With many games, one network is trained,
+and the validation split is held out.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,16 +36,18 @@ if TYPE_CHECKING:
     from model.training.config import TrainConfig
 
 SHARES = (0.25, 0.5, 0.75, 1.0)
-"""Shares of the way from the base to the trained weights that are tried; 0 is the base itself."""
+"""Interpolation shares to try; 0 is the base, 1 the trained network."""
 FOLDS = 4
-FOLDED_ROWS = 20_000
-"""Moves below which networks are trained in folds: a tenth of fewer games shows no difference."""
+MAX_FOLDED_ROWS = 20_000
+"""Number of moves below which networks are trained in folds, because the validation split alone is
+too small to show a difference."""
 FEW_ROWS, MANY_ROWS = 12_000, 60_000
-"""Moves below which batches are smallest, and from which one epoch of larger batches suffices."""
+"""Below FEW_ROWS moves, batches are smallest; from MANY_ROWS on, one epoch of larger batches is
+enough."""
 
 
 class Trained(NamedTuple):
-    """Trained weights, and rows of games that this training did not see."""
+    """Trained weights, and rows of games held out of their training."""
 
     weights: "dict[str, Tensor]"
     unseen: Batch
@@ -57,10 +61,11 @@ def tune(
     progress: Progress,
     stop: Stop,
 ) -> dict[str, Any]:
-    """Train beside the training set, choose how far to go, and save the network in `out`.
+    """Train networks, choose the interpolation share, and save the result in `out`.
 
-    Returns `share`, `games` and `tried`: figures of each share on games that training did not see,
-    as `measure.compare` has them. Raises Stopped, and the errors of `model.training.loop.train`.
+    The trained networks are kept next to the training set. Returns `share`, `seconds`, `games` (the
+    number of held-out games) and `tried`, the result of `measure.compare` on these games for each
+    share. Raises Stopped, and the errors of `model.training.loop.train`.
     """
     from model.checkpoint import CARD, load, read_card, save
 
@@ -68,11 +73,18 @@ def tune(
     columns = select_columns(recipe(1), start.preset)
     folders = [dataset.path.parent / "trained" / str(fold) for fold in range(FOLDS)]
     preset, folded = started["preset"]["name"], list[Batch]()
-    if (count := dataset.count("train")) >= FOLDED_ROWS:
+    if (count := dataset.count("train")) >= MAX_FOLDED_ROWS:
         card = train_on(
-            [dataset], preset, recipe(count), folders[0], progress, stop, base, dict(player)
+            [dataset],
+            preset,
+            recipe(count),
+            folders[0],
+            progress,
+            stop,
+            base,
+            dict(player),
         )
-        cards = [_finish(card)]
+        cards = [_require_finished(card)]
     else:
         rows = measure.read_rows(dataset, "train", columns)
         data = describe_data([dataset]) | {"start": describe_start(base), "player": dict(player)}
@@ -93,9 +105,9 @@ def tune(
     if not (out / CARD).exists() or read_card(out)["data"] != data:
         summed = ("step", "positions", "seconds")
         totals = {name: sum(card[name] for card in cards) for name in summed}
-        # of a network that was not mixed
-        left_out = ("files", "superseded", "monitor", "calibration", "message")
-        kept = {name: value for name, value in cards[0].items() if name not in left_out}
+        # these entries describe the trained network, not the interpolated one
+        dropped = ("files", "superseded", "monitor", "calibration", "message")
+        kept = {name: value for name, value in cards[0].items() if name not in dropped}
         start.load_state_dict(interpolate(start.state_dict(), mean, share))
         card = {**kept, **totals, "metrics": {}, "data": data}
         save(out, card, {"weights": start.state_dict()})
@@ -113,7 +125,7 @@ def _train_folds(
     progress: Progress,
     stop: Stop,
 ) -> tuple[list[dict[str, Any]], list[Batch]]:
-    """Train a network on all parts of the games but one, for each part."""
+    """Train one network per fold on the other folds' games; return cards and held-out rows."""
     from model.training.loop import train
 
     part_R = np.unique(rows["game"], return_inverse=True)[1] % len(folders)
@@ -132,20 +144,20 @@ def _train_folds(
             stop=stop,
             start=base,
         )
-        cards.append(_finish(card))
+        cards.append(_require_finished(card))
         unseen.append({name: values[part_R == fold] for name, values in rows.items()})
     return cards, unseen
 
 
-def _finish(card: dict[str, Any]) -> dict[str, Any]:
-    """Return a finished run's card; raises Stopped for another."""
+def _require_finished(card: dict[str, Any]) -> dict[str, Any]:
+    """Return the card of a training run; raise Stopped if the run is not finished."""
     if not card["finished"]:
         raise Stopped(f"stopped at step {card['step']} and saved; run the same command to continue")
     return card
 
 
 def open_batches(rows: Batch, size: int, seed: int, step: int) -> Iterator[Batch]:
-    """Yield random batches without end from a step on: each row once in an epoch."""
+    """Yield an endless stream of random batches from a step on; each row occurs once per epoch."""
     count = len(rows["ply"])
     epoch, left = divmod(step * size, count)
     order = np.empty(0, dtype=np.int64)
@@ -158,7 +170,7 @@ def open_batches(rows: Batch, size: int, seed: int, step: int) -> Iterator[Batch
 
 
 def average(networks: "Sequence[Mapping[str, Tensor]]") -> "dict[str, Tensor]":
-    """Return the mean of networks' weights."""
+    """Return the mean of the weights of several networks."""
     import torch
 
     first = networks[0]
@@ -173,7 +185,7 @@ def average(networks: "Sequence[Mapping[str, Tensor]]") -> "dict[str, Tensor]":
 def interpolate(
     base: "Mapping[str, Tensor]", trained: "Mapping[str, Tensor]", share: float
 ) -> "dict[str, Tensor]":
-    """Return weights at a share of the way from the base to the trained ones."""
+    """Return base + share * (trained - base) for each weight."""
     return {
         name: tensor + share * (trained[name] - tensor) if tensor.is_floating_point() else tensor
         for name, tensor in base.items()
@@ -183,7 +195,7 @@ def interpolate(
 def _measure_shares(
     base: Path, trained: Sequence[Trained], progress: Progress, stop: Stop
 ) -> "dict[float, pl.DataFrame]":
-    """Measure the base (0) and each share on the rows that its training did not see."""
+    """Measure the base (share 0) and each share on the held-out rows of each training."""
     import polars as pl
 
     from model.checkpoint import load
@@ -196,7 +208,10 @@ def _measure_shares(
         tables = []
         for one in trained:
             if stop():
-                raise Stopped("stopped before the choice; run the same command to continue")
+                raise Stopped(
+                    "stopped before the interpolation share was chosen; run the same command to "
+                    "continue"
+                )
             network.load_state_dict(interpolate(start, one.weights, share))
             tables.append(measure.measure(NetworkEvaluator(network), one.unseen, progress))
         return pl.concat(tables)
@@ -205,10 +220,10 @@ def _measure_shares(
 
 
 def choose_share(tried: Sequence[Mapping[str, Any]]) -> float:
-    """Return the share that gains most on late moves and also on all moves, 0 without one.
+    """Return the share with the largest gain on late moves that also gains on all moves, else 0.
 
-    Gains are of cross-entropy, which needs far fewer games than top-1 to be seen, less one standard
-    error: the fewer games, the less far.
+    A gain is the reduction in cross-entropy less one standard error, so few games lead to a small
+    share. Cross-entropy shows a gain with far fewer games than top-1.
     """
     best, chosen = 0.0, 0.0
     for row in tried:
@@ -219,7 +234,7 @@ def choose_share(tried: Sequence[Mapping[str, Any]]) -> float:
 
 
 def _cautious_gain(figures: Mapping[str, Any] | None) -> float:
-    """Return the gain in nats less its standard error; 0 with too few games for one."""
+    """Return the gain in nats less its standard error, or 0 with too few games."""
     if figures is None or figures["cross_entropy_high"] is None:
         return 0.0
     loss, high = figures["cross_entropy_difference"], figures["cross_entropy_high"]
@@ -227,7 +242,7 @@ def _cautious_gain(figures: Mapping[str, Any] | None) -> float:
 
 
 def recipe(rows: int) -> "TrainConfig":
-    """Return the settings for `rows` moves of a person; fewer moves take smaller batches.
+    """Return the training settings for `rows` moves of a person; few moves use small batches.
 
     docs/log/2026-11-24.md lists the settings that were compared.
     """
@@ -243,7 +258,7 @@ def recipe(rows: int) -> "TrainConfig":
         optimizer="muon",
         learning_rate=rate,
         warmup=0.05,
-        # trained on one person's results, the value got worse, and the moves no better
+        # one person's results made the value worse, and the moves no better
         value_weight=0.0,
         results=False,
         frozen_norms=True,

@@ -1,1 +1,1 @@
-"""Matches by the words of a command line, and their files."""
+"""Matches between players named on the command line, and their files."""

@@ -1,4 +1,4 @@
-"""Matches among several players, one folder each, and a table of Elo differences."""
+"""Play matches between several players, one folder per match, with a table of Elo differences."""
 
 import re
 from collections.abc import Sequence
@@ -11,16 +11,16 @@ from engine.progress import Progress, Stop, never, silent
 from pipeline.evaluation.render import publish_bytes
 from pipeline.matches.config import ArenaConfig, SideConfig
 from pipeline.matches.match import MatchFilesError, format_elo, play_match
-from pipeline.matches.players import player_of
+from pipeline.matches.players import make_player
 from pipeline.storage.job_folder import MATCHES, JobFolder
 from pipeline.storage.stores import publish_json
 from pipeline.storage.tables import markdown
 
-SHOWN = (
+ROW_FIELDS = (
     "a", "b", "games", "wins", "draws", "losses", "score", "elo", "elo_low", "elo_high", "los",
     "forfeits",
 )  # fmt: skip
-"""Figures of a match's summary that a row of the table has."""
+"""Fields of a match's summary that are copied to the result's rows."""
 
 
 def arena(
@@ -31,9 +31,9 @@ def arena(
     progress: Progress = silent,
     stop: Stop = never,
 ) -> dict[str, Any]:
-    """Play a match in `out`, or a round robin below it; return the summary or the table.
+    """Play a match of two players, or a round robin of more; return the summary or the table.
 
-    Raises what `play_match` and `play_matches` raise.
+    Raises the errors of `play_match` and `play_matches`.
     """
     if len(sides) < 2:
         raise PlayerError("a match needs two players or more")
@@ -50,16 +50,17 @@ def play_matches(
     progress: Progress = silent,
     stop: Stop = never,
 ) -> dict[str, Any]:
-    """Play matches in folders of `out`; return and write `rows` and the table as `text`.
+    """Play each pairing in its own folder of `out`; write and return `rows` and a table as `text`.
 
-    Every player is started once before the first match. Raises what `play_match` raises, and
-    PlayerError for a pairing that is listed twice. After Stopped the same call continues.
+    Every player is started once before the first match, so that errors show early. Raises the
+    errors of `play_match`, and PlayerError for duplicate pairings. After Stopped, the same call
+    resumes.
     """
     if len({frozenset(pair) for pair in pairings}) < len(pairings):
-        raise PlayerError("a player is listed twice: give each of them other limits or options")
+        raise PlayerError("a player is listed twice: give the two different limits or options")
     sides = list(dict.fromkeys(side for pair in pairings for side in pair))
     names = [
-        re.sub(r"[^A-Za-z0-9.=+]+", "-", player_of(side, config.seed)[0].name).strip("-")
+        re.sub(r"[^A-Za-z0-9.=+]+", "-", make_player(side, config.seed)[0].name).strip("-")
         for side in sides
     ]
     if len(set(names)) < len(names):
@@ -72,15 +73,15 @@ def play_matches(
         for a, b in pairings:
             place = out / f"{folders[a]}-against-{folders[b]}"
             summary = play_match(a, b, config, place, progress=progress, stop=stop)
-            rows.append({"match": place.name, **{name: summary[name] for name in SHOWN}})
-        table = table_of(rows)
+            rows.append({"match": place.name, **{name: summary[name] for name in ROW_FIELDS}})
+        table = format_table(rows)
         publish_json(out, "matches.json", {"rows": rows})
         publish_bytes(out, "table.md", table.encode() + b"\n")
     return {"out": str(out), "rows": rows, "text": table}
 
 
-def table_of(rows: Sequence[dict[str, Any]]) -> str:
-    """Return the table in Markdown: Elo with 95 % interval, score and forfeits of each match."""
+def format_table(rows: Sequence[dict[str, Any]]) -> str:
+    """Return a Markdown table: Elo with its 95 % interval, score and forfeits of each match."""
     return markdown(
         "player|opponent|Elo difference (95 %)|score|+ = -|forfeits",
         (

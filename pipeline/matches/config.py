@@ -1,21 +1,21 @@
-"""Settings of a match: the players and how they play. Imports little, because `--help` is made from
-it.
+"""Settings of a match: the players and how they play. Imports little, because `--help` is built
+from it.
 
 A player is one of
 
-    DIR                 a checkpoint, searching
-    onnx:DIR            its model.onnx by onnxruntime, searching: the fastest on a CPU, made by
-    fianchetto export --int8
-    hand-written        the hand-written evaluator, searching
-    uniform             an evaluator without knowledge, searching
-    policy:X            X of the above without search: its likeliest move
+    DIR                 search with a checkpoint
+    onnx:DIR            search with its model.onnx in onnxruntime: the fastest on a CPU, written by
+                        fianchetto export --int8
+    hand-written        search with the hand-written evaluator
+    uniform             search with a uniform policy and a constant value
+    policy:X            one of the players above without search: plays its most likely move
     uci:COMMAND         a UCI engine, such as "uci:stockfish" or "uci:fianchetto uci --evaluator
-    hand-written"
+                        hand-written"
 
-Options are NAME=VALUE: UCI options of an engine (Hash=16), or fields of SearchConfig for our
-players (c_puct=2, algorithm=gumbel, leaves=8). A calibrated checkpoint plays as people of a rating
-do with rating=1800, which may have aim=strength (engine/search/human.py). Gumbel noise is off,
-unlike in self-play; gumbel_scale=1 turns it on.
+Options are NAME=VALUE. For an engine they are UCI options (Hash=16), and for other players fields
+of SearchConfig (c_puct=2, algorithm=gumbel, leaves=8). With rating=1800, a calibrated checkpoint
+plays like a human of that rating; aim=strength also matches the strength of play
+(engine/search/human.py). Gumbel noise is off, unlike in self-play; gumbel_scale=1 turns it on.
 """
 
 import re
@@ -30,7 +30,7 @@ from engine.match.sprt import SprtConfig
 from model.settings import Count, NotNegative, Positive, settings
 
 CLOCK = re.compile(r"(?:(\d{1,5})/)?(\d{0,5}\.?\d{1,5})(?:\+(\d{0,5}\.?\d{1,5}))?", re.ASCII)
-"""[MOVES/]SECONDS[+INCREMENT]."""
+"""A time control: [MOVES/]SECONDS[+INCREMENT]."""
 
 
 @settings(PlayerError)
@@ -40,15 +40,15 @@ class SideConfig:
     who: str
     """A checkpoint's directory, onnx:DIR, hand-written, uniform, policy:X or uci:COMMAND."""
     simulations: Positive = 64
-    """Simulations per move of our players, unless a time is given."""
+    """Simulations per move of a player that is not a UCI engine, unless a time is given."""
     nodes: Positive | None = None
-    """Nodes per move of an engine, unless a time is given."""
+    """Nodes per move of a UCI engine, unless a time is given."""
     movetime: Positive | None = None
     """Milliseconds per move."""
     tc: str | None = None
     """Clock as seconds+increment (10+0.1) or moves/seconds (40/60)."""
     options: tuple[str, ...] = ()
-    """NAME=VALUE."""
+    """Options as NAME=VALUE."""
 
     def __post_init__(self) -> None:
         if self.movetime is not None and self.tc is not None:
@@ -74,20 +74,20 @@ class ArenaConfig:
     """How a match is played."""
 
     games: Annotated[int, Field(ge=2, multiple_of=2)] = 200
-    """Games to play, two with each opening. A finished match is extended by a larger number."""
+    """Games to play, two with each opening. A larger number extends a finished match."""
     seed: int = 0
     """Random seed for openings and searches."""
     book: Path | None = None
     """PGN or EPD file of openings; by default openings are generated."""
     plies: int = 8
-    """Half-moves of generated openings, and most half-moves taken from the games of a PGN book; 0
-    for whole games."""
+    """Half-moves of generated openings, and maximum half-moves taken from the games of a PGN book,
+    0 for whole games."""
     early: bool = False
-    """End the match as soon as the sequential test has decided."""
+    """End the match as soon as the sequential test reaches a decision."""
     sprt: SprtConfig = field(default_factory=SprtConfig)
-    """The sequential test."""
+    """Settings of the sequential test."""
     concurrency: Count = 0
-    """Games at a time, or 0 for 64 between networks and evaluators, 8 for each core with UCI
-    engines, and on a clock one fewer than cores."""
+    """Number of concurrent games. 0 chooses 64, or 8 per core with UCI engines, or one less than
+    the cores on a clock."""
     margin: NotNegative = 0.05
-    """Seconds that a move may be late before the game is lost on time."""
+    """Seconds by which a move may exceed its time before the game is lost on time."""

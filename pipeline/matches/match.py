@@ -1,15 +1,15 @@
-"""A match with its files: play it, resume it, sum it up.
+"""Play a match, resume it, and write its files.
 
-games.jsonl     one finished game per line, in the order they ended; sorted by number when the match
+games.jsonl     one finished game per line, in order of completion; sorted by number when the match
                 is over
-games.pgn       the games with evaluations and clocks, by number
+games.pgn       the games with evaluations and clocks, sorted by number
 summary.json    the result
 
-A match that was killed and resumed ends with the same games, unless time or an external engine
-decides moves: a game depends on its number only, and a match that the sequential test ends counts
-no pair after the one that decided.
+A killed and resumed match has the same games as an uninterrupted one, unless moves depend on time
+or on an external engine. A game depends only on its number. If the sequential test ends a match,
+pairs after the deciding one are not counted.
 
-Stability: FORMAT_VERSION 1. The other files are made from games.jsonl whenever a match ends or
+Stability: FORMAT_VERSION 1. The other files are derived from games.jsonl whenever a match ends or
 stops.
 """
 
@@ -42,14 +42,14 @@ from pipeline.dumps.source import open_text
 from pipeline.errors import Stopped
 from pipeline.evaluation.render import publish_bytes
 from pipeline.matches.config import ArenaConfig, SideConfig
-from pipeline.matches.players import player_of
+from pipeline.matches.players import make_player
 from pipeline.storage.job_folder import MATCH, JobFolder
 from pipeline.storage.stores import publish_json
 
 FORMAT_VERSION = 1
 JOURNAL, PGN, SUMMARY = "games.jsonl", "games.pgn", "summary.json"
 ELO = ("elo", "elo_low", "elo_high")
-"""A match's Elo difference and the ends of its 95 % interval, in its summary."""
+"""Fields of a summary: the Elo difference and the ends of its 95 % interval."""
 _TERMINATIONS = {
     "adjudication": "adjudication",
     "timeout": "time forfeit",
@@ -59,7 +59,7 @@ _TERMINATIONS = {
 
 
 class MatchFilesError(UserError):
-    """A directory that holds something other than this match, or cannot be read."""
+    """The directory belongs to something other than this match, or cannot be read."""
 
 
 def play_match(
@@ -71,12 +71,12 @@ def play_match(
     progress: Progress = silent,
     stop: Stop = never,
 ) -> dict[str, Any]:
-    """Play the missing games of A against B in `out`; return and write the summary.
+    """Play the missing games of A against B in `out`; write and return the summary.
 
-    Raises PlayerError, BookError, MatchFilesError for a directory of another match, MatchError
-    while another process plays there, and Stopped once the files of a stopped match are written.
+    Raises PlayerError, BookError, MatchFilesError if `out` belongs to another match, MatchError
+    while another process uses `out`, and Stopped after writing the files of a stopped match.
     """
-    (first, one), (second, two) = player_of(a, config.seed), player_of(b, config.seed + 1)
+    (first, one), (second, two) = make_player(a, config.seed), make_player(b, config.seed + 1)
     openings, book = _openings(config)
     identity = {
         "format_version": FORMAT_VERSION,
@@ -91,9 +91,8 @@ def play_match(
         folder.claim(identity)
         games = read_games(out)
         if max(games, default=-1) >= config.games:
-            raise MatchError(
-                f"{out} holds game number {max(games) + 1} already: ask for as many games or more"
-            )
+            last = max(games) + 1
+            raise MatchError(f"{out} holds game number {last} already: set games to {last} or more")
         test = SequentialTest(config, games)
         if test.decided() is None and len(games) < config.games:
             _play_missing((first, second), openings, config, out, test, progress, stop)
@@ -114,7 +113,7 @@ def play_match(
             "finished": finished,
             "ended_by_test": pairs is not None,
         }
-        summary["text"] = text_of(summary)
+        summary["text"] = format_summary(summary)
         publish_json(out, SUMMARY, summary)
     if not finished:
         raise Stopped(f"stopped after {len(counted)} games; run the same command to continue")
@@ -122,7 +121,7 @@ def play_match(
 
 
 def _openings(config: ArenaConfig) -> tuple[list[Opening], str | None]:
-    """Return the opening of every pair, and the hash of a book's file."""
+    """Return the opening of each pair, and the hash of the book's file (None without a book)."""
     pairs, seed = config.games // 2, config.seed
     if config.book is None:
         return generate(pairs, evaluate, seed=seed, plies=config.plies), None
@@ -132,10 +131,10 @@ def _openings(config: ArenaConfig) -> tuple[list[Opening], str | None]:
 
 
 class SequentialTest:
-    """The sequential test of a match, read pair by pair as games are added to `games`.
+    """The sequential test of a match, updated pair by pair as games are added to `games`.
 
-    Pairs count in the order of their numbers, not of their ends, since short games are not a fair
-    sample of all.
+    Pairs count in order of their numbers, not of completion, because the games that finish first
+    are a biased sample.
     """
 
     def __init__(self, config: ArenaConfig, games: dict[int, GameRecord]) -> None:
@@ -143,7 +142,10 @@ class SequentialTest:
         self.counts, self.pairs, self.is_over = [0] * 5, 0, not config.early
 
     def decided(self) -> int | None:
-        """Return after how many pairs it accepted H0 or H1, None while undecided or not in use."""
+        """Return the number of pairs after which H0 or H1 was accepted.
+
+        None while the test is undecided, or if the match does not end early.
+        """
         test = self.config.sprt
         while not self.is_over and self.games.keys() >= {2 * self.pairs, 2 * self.pairs + 1}:
             first, second = (self.games[2 * self.pairs + game].points for game in (0, 1))
@@ -162,8 +164,8 @@ def _play_missing(
     progress: Progress,
     stop: Stop,
 ) -> None:
-    """Play and journal games until all are done, the test has decided, or `stop`."""
-    (out / SUMMARY).unlink(missing_ok=True)  # the games to come will change it
+    """Play and record games until all are finished, the test decides, or `stop` returns True."""
+    (out / SUMMARY).unlink(missing_ok=True)  # more games make it outdated
     games, before, begun, over = test.games, len(test.games), time.perf_counter(), Event()
     scored = sum(game.points for game in games.values())
     with closing(Journal(out, games)) as journal:
@@ -192,7 +194,7 @@ def _play_missing(
 
 
 def read_games(out: Path) -> dict[int, GameRecord]:
-    """Return finished games by number; a truncated last line is ignored."""
+    """Read the finished games by number; a truncated last line is ignored."""
     try:
         lines = (out / JOURNAL).read_bytes().split(b"\n")
     except FileNotFoundError:
@@ -204,13 +206,13 @@ def read_games(out: Path) -> dict[int, GameRecord]:
             games[game.game] = game
         except ValueError as error:
             raise MatchFilesError(
-                f"{out / JOURNAL}, line {number} is not a game: remove the line, or the match"
+                f"{out / JOURNAL}, line {number} is not a game: delete the line or the directory"
             ) from error
     return games
 
 
 def _record(line: bytes) -> GameRecord:
-    """Return the game of a journal line; raises ValueError, also for illegal moves."""
+    """Parse a journal line into a game; raises ValueError for bad data and illegal moves."""
     from pydantic import TypeAdapter
 
     row = parse_json(line)
@@ -231,22 +233,22 @@ def _record(line: bytes) -> GameRecord:
 
 
 class Journal:
-    """The open file games.jsonl of a match that is being played."""
+    """The open games.jsonl of a match in progress."""
 
     def __init__(self, out: Path, games: Mapping[int, GameRecord]) -> None:
-        """Rewrite the known games without a truncated last line, and open the file to append."""
+        """Rewrite the file with `games`, which drops a truncated last line; open it to append."""
         publish_bytes(out, JOURNAL, _lines(games.values()).encode())
         self.file = (out / JOURNAL).open("ab")
 
     def add(self, game: GameRecord) -> None:
-        """Append a game and sync it to disk."""
+        """Append a game and fsync the file."""
         with name_path(Path(self.file.name)):
             self.file.write(_lines([game]).encode())
             self.file.flush()
             os.fsync(self.file.fileno())
 
     def close(self) -> None:
-        """Close the file, which on a full disk fails as writing did."""
+        """Close the file; on a full disk this raises the same error as writing."""
         with name_path(Path(self.file.name)):
             self.file.close()
 
@@ -256,7 +258,7 @@ def _lines(games: Iterable[GameRecord]) -> str:
 
 
 def _pgn_of(record: GameRecord, names: tuple[str, str], clock: str) -> str:
-    """Return a game as PGN with evaluations from White's view, and clocks if there are any."""
+    """Return a game as PGN with evaluations from White's view, and clocks if any."""
     game = chess.pgn.Game()
     game.setup(chess.Board(record.fen))
     game.headers["Event"] = "fianchetto arena"
@@ -287,7 +289,7 @@ def _pgn_of(record: GameRecord, names: tuple[str, str], clock: str) -> str:
 def summarize(
     games: Sequence[GameRecord], names: tuple[str, str], test: SprtConfig
 ) -> dict[str, Any]:
-    """Return the summary of a match's games; statistics are of whole pairs."""
+    """Return the summary of a match; Elo and SPRT use complete pairs only."""
     by_number = {game.game: game.points for game in games}
     paired = [number for number in sorted(by_number) if number ^ 1 in by_number]
     counts = pair_counts([by_number[number] for number in paired])
@@ -302,7 +304,7 @@ def summarize(
         "losses": points[0.0],
         "pairs": list(counts),
         "score": round(found.score, 6),
-        **_known_elo(found),
+        **_bounded_elo(found),
         "los": round(found.los, 6),
         "sprt": {
             "verdict": verdict(ratio, test),
@@ -319,8 +321,8 @@ def summarize(
     }
 
 
-def _known_elo(found: Estimate) -> dict[str, float | None]:
-    """Return Elo with its interval; a clean sweep has one bound only."""
+def _bounded_elo(found: Estimate) -> dict[str, float | None]:
+    """Return Elo with its interval; a clean sweep has only one bound."""
     only = {0.0: "elo_high", 1.0: "elo_low"}.get(found.score)
     return {name: round(getattr(found, name), 2) if only in (None, name) else None for name in ELO}
 
@@ -329,11 +331,11 @@ def _count_endings(games: Iterable[GameRecord]) -> dict[str, int]:
     return dict(sorted(Counter(game.ending for game in games).items()))
 
 
-def text_of(summary: dict[str, Any]) -> str:
+def format_summary(summary: dict[str, Any]) -> str:
     """Return a summary as text."""
     test, ended = summary["sprt"], summary["ended_by_test"]
     pairs = " ".join(map(str, summary["pairs"]))
-    doubt = ", too far from 0: the test ended the match" if ended else ""
+    doubt = ", biased away from 0: the SPRT ended the match" if ended else ""
     lines = [
         f"{summary['a']} - {summary['b']}: +{summary['wins']} ={summary['draws']} "
         f"-{summary['losses']} of {summary['games']} games, score {summary['score']:.3f}",
@@ -350,7 +352,7 @@ def text_of(summary: dict[str, Any]) -> str:
 
 
 def format_elo(row: Mapping[str, Any], prefix: str = "") -> str:
-    """Format Elo with its 95 % interval, a clean sweep's bound, or "" without a match."""
+    """Format Elo with its 95 % interval, or a clean sweep's bound; return "" without a match."""
     elo, low, high = (row[prefix + name] for name in ELO)
     if elo is not None:
         return f"{elo:+.0f} [{low:+.0f}, {high:+.0f}]"

@@ -1,4 +1,4 @@
-"""Make a player from a SideConfig (pipeline/matches/config.py lists the kinds of players)."""
+"""Create a player from a SideConfig (pipeline/matches/config.py lists the kinds of players)."""
 
 import shlex
 from dataclasses import asdict, replace
@@ -17,24 +17,24 @@ from engine.search.human import human_config
 from pipeline.matches.config import SideConfig
 from pipeline.storage.preflight import installed
 
-MOST_RATING = 4000
+MAX_RATING = 4000
 
 
-def player_of(side: SideConfig, seed: int) -> tuple[Contestant, dict[str, Any]]:
+def make_player(side: SideConfig, seed: int) -> tuple[Contestant, dict[str, Any]]:
     """Return a player and its identity; raises PlayerError, CheckpointError, OnnxError."""
     if side.who.startswith("uci:"):
         return _engine(side)
     limit = replace(side.limit, nodes=None)
-    threads = 1 if limit.timed else cores()  # on a clock each game uses one core
+    threads = 1 if limit.timed else cores()  # with a clock, each game uses one core
     evaluator, name, identity = _evaluator(side.who.removeprefix("policy:"), threads)
     if side.who.startswith("policy:"):
         if side.options:
-            raise PlayerError(f"{side.who} does not search, so it has no options")
+            raise PlayerError(f"{side.who} does not search and has no options: remove the options")
         player = Contestant(name=f"{name} policy", limit=limit, evaluator=evaluator)
         return player, {**identity, "search": None, "limit": asdict(limit)}
     if any(option.startswith("rating=") for option in side.options):
         return _make_human_player(side, seed, evaluator, name, identity)
-    search = search_of(side, limit)
+    search = make_search(side, limit)
     pace = f"{side.movetime} ms" if side.movetime else side.tc or str(search.simulations)
     name = " ".join([name, pace, *side.options])
     player = Contestant(name=name, limit=limit, evaluator=evaluator, search=search, seed=seed)
@@ -44,12 +44,13 @@ def player_of(side: SideConfig, seed: int) -> tuple[Contestant, dict[str, Any]]:
 def _make_human_player(
     side: SideConfig, seed: int, evaluator: Evaluator, name: str, identity: dict[str, Any]
 ) -> tuple[Contestant, dict[str, Any]]:
-    """Return a player at a rating and its identity; raises PlayerError."""
+    """Return a player that imitates humans of a rating, and its identity; raises PlayerError."""
     options = _options(side)
     aim, rating = options.pop("aim", "likelihood"), options.pop("rating")
     if options or side.limit.timed:
         raise PlayerError(
-            f"{side.who}: a player at a rating takes simulations, rating and aim, and no others"
+            f"{side.who}: a player with a rating takes only simulations, rating and aim: remove "
+            f"the other options"
         )
     corrections = getattr(evaluator, "corrections", {})
     if not corrections:
@@ -57,9 +58,9 @@ def _make_human_player(
             f"{side.who} cannot play at a rating: only checkpoints fitted by `fianchetto "
             f"calibrate` can"
         )
-    if aim not in corrections or not rating.isdecimal() or not 1 <= int(rating) <= MOST_RATING:
+    if aim not in corrections or not rating.isdecimal() or not 1 <= int(rating) <= MAX_RATING:
         raise PlayerError(
-            f"{side.who}: rating must be 1 to {MOST_RATING}, and aim likelihood or strength"
+            f"{side.who}: rating must be 1 to {MAX_RATING}, and aim must be likelihood or strength"
         )
     found, search = corrections[aim], human_config(side.simulations)
     player = Contestant(
@@ -75,7 +76,7 @@ def _make_human_player(
 
 
 def _evaluator(who: str, threads: int) -> tuple[Evaluator, str, dict[str, Any]]:
-    """Return an evaluator, its name and identity; `threads` are for exported networks."""
+    """Return an evaluator, its name and its identity; only exported networks use `threads`."""
     if who in ("hand-written", "uniform"):
         return (evaluate if who == "hand-written" else uniform), who, {"evaluator": who}
     directory = Path(who.removeprefix("onnx:"))
@@ -95,11 +96,11 @@ def _evaluator(who: str, threads: int) -> tuple[Evaluator, str, dict[str, Any]]:
 
 
 def _engine(side: SideConfig) -> tuple[Contestant, dict[str, Any]]:
-    """Return a UCI engine, after starting it once, and its identity."""
+    """Return a UCI engine and its identity; starts the engine once to read its name."""
     command = tuple(shlex.split(side.who.removeprefix("uci:")))
     if not command:
         raise PlayerError(
-            "uci: is followed by the command that starts an engine, as in uci:stockfish"
+            "uci: must be followed by the command that starts the engine, as in uci:stockfish"
         )
     limit = side.limit
     if not limit.timed and limit.nodes is None:
@@ -118,10 +119,10 @@ def _engine(side: SideConfig) -> tuple[Contestant, dict[str, Any]]:
     return replace(player, name=f"{engine}{level} {pace}"), identity
 
 
-def search_of(side: SideConfig, limit: Limit) -> SearchConfig:
-    """Return the search that a player's options describe; raises PlayerError.
+def make_search(side: SideConfig, limit: Limit) -> SearchConfig:
+    """Return the search settings from a player's options; raises PlayerError.
 
-    Gumbel noise is off unless an option asks for it, as in mctx's evaluation.
+    Gumbel noise is off unless an option turns it on, as in mctx's evaluation.
     """
     from pydantic import TypeAdapter, ValidationError
 
@@ -141,16 +142,18 @@ def search_of(side: SideConfig, limit: Limit) -> SearchConfig:
     if values.get("algorithm") == "gumbel":
         if limit.timed:
             raise PlayerError(
-                f"{side.who}: gumbel plans its simulations, so it cannot play by time"
+                f"{side.who}: gumbel needs a fixed number of simulations: use puct to play by time"
             )
         values.setdefault("gumbel_scale", 0.0)
     return SearchConfig(**values)
 
 
 def _options(side: SideConfig) -> dict[str, str]:
-    """Return a player's options by name; raises PlayerError for one that is not NAME=VALUE."""
+    """Parse a player's options; raises PlayerError for one that is not NAME=VALUE."""
     pairs = [option.partition("=") for option in side.options]
     for name, equals, value in pairs:
         if not equals or not name:
-            raise PlayerError(f"{side.who}: an option is NAME=VALUE, not {name + equals + value!r}")
+            raise PlayerError(
+                f"{side.who}: options must be NAME=VALUE, got {name + equals + value!r}"
+            )
     return {name.strip(): value.strip() for name, _, value in pairs}

@@ -1,1 +1,1 @@
-"""Self-play as a data job: a checkpoint plays itself, and its games become a dataset."""
+"""Self-play as a data job: let a checkpoint play itself, and turn the games into a dataset."""

@@ -1,12 +1,12 @@
 """Turn the journal of a finished generation into a dataset.
 
-    games      journal -> games.jsonl, games.pgn -> replayed as ingest does -> rows of searched
-    moves -> shards -> manifest
+    games      journal -> games.jsonl, games.pgn -> replay, as in ingest -> rows of searched moves
+               -> shards -> manifest
     positions  journal, positions.parquet -> rows of searched positions -> shards -> manifest
 
-A row has the search's policy in `visits`, and `root_value`, `best_value` and `simulations`. Its
-other columns are those of ingesting games.pgn, or of the position in its dataset. The dataset
-depends only on the items in the order of their numbers.
+A row has the search's policy in `visits`, and the columns `root_value`, `best_value` and
+`simulations`. The other columns are the same as from ingesting games.pgn, or as in the position's
+own dataset. The dataset depends only on the items, sorted by number.
 
 Axes: R rows, S searches, G games of a chunk, W words of a position.
 """
@@ -49,20 +49,20 @@ from pipeline.storage.stores import file_hash, publish, publish_json
 
 PGN, RECORDS = "games.pgn", "games.jsonl"
 CHUNK_BYTES = 4 << 20
-"""PGN text that becomes shards at a time: about 300,000 half-moves, 185 MB of planes."""
+"""PGN text encoded at a time: about 300,000 half-moves, 185 MB of planes."""
 SHARD_ROWS = 1 << 16
-MOST_SIMULATIONS = np.iinfo(np.uint16).max
+MAX_SIMULATIONS = np.iinfo(np.uint16).max
 
 
-def build(
+def build_dataset(
     folder: JobFolder,
     found: Journals,
     config: ExploreConfig,
     drawn: Mapping[str, Any],
     more: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Make the dataset of journalled items, delete the journal, and return the manifest."""
-    folder.discard()  # an earlier build that was killed
+    """Build the dataset from the journal, delete the journal, and return the manifest."""
+    folder.discard()  # removes an earlier build that was killed
     folder.make_notes()
     if config.plays:
         sources = [_encode_games(folder, found, config).describe()]
@@ -73,8 +73,8 @@ def build(
 
 
 def _encode_games(folder: JobFolder, found: Journals, config: ExploreConfig) -> Source:
-    """Write the PGN, records and shards of the journal's games; return the rows' source."""
-    lines = [found.places[number] for number in sorted(found.places)]
+    """Write the PGN, records and shards of the games; return games.pgn as the source."""
+    lines = [found.finished[number] for number in sorted(found.finished)]
 
     def write_pgn(target: Any) -> None:
         for line in lines:
@@ -99,14 +99,14 @@ def _encode_games(folder: JobFolder, found: Journals, config: ExploreConfig) -> 
 def _encode_chunk(
     folder: JobFolder, task: ChunkTask, entries: Sequence[Mapping[str, Any]], draw_penalty: float
 ) -> None:
-    """Encode a chunk of games.pgn and its journal lines into shards and a note for the manifest."""
+    """Encode a chunk of games.pgn with its journal entries; write shards and the chunk's note."""
     chunk, config = task.chunk, task.config
     text = np.frombuffer(chunk.text, dtype=np.uint8)
     tagged = read_games(text, chunk.starts)
     plies_G = np.array([len(entry["record"]["moves"]) for entry in entries])
     rows = pgn.allocate_rows(int(plies_G.sum()) + pgn.MAX_PLIES + 2)
     _, filled = pgn.replay(text, tagged.games, tagged.setups, 0, rows)
-    assert (tagged.games.plies == plies_G).all(), "a game's PGN has its moves"
+    assert (tagged.games.plies == plies_G).all(), "PGN and record of a game have the same length"
     first_G = np.searchsorted(rows.game[:filled], np.arange(len(entries)))
     searches: list[list[Any]] = []
     for first, entry in zip(first_G.tolist(), entries, strict=True):
@@ -121,12 +121,14 @@ def _encode_chunk(
     packed_SW, splits_G = packed_of(taken), split_of(tagged.games.identity, config)
     files = []
     for number, split in enumerate(SPLITS):
-        mine = np.flatnonzero(splits_G[taken["game"]] == number)
-        if len(mine):
-            picked = {name: values[mine] for name, values in columns.items()}
+        in_split = np.flatnonzero(splits_G[taken["game"]] == number)
+        if len(in_split):
+            picked = {name: values[in_split] for name, values in columns.items()}
             path = folder.files / f"{split}-{chunk.index:05d}-0.parquet"
-            seed, found = (config.seed, chunk.index, number), [searches[at] for at in mine]
-            files.append(_write_shard(path, seed, packed_SW[mine], picked, found, config.planes))
+            seed, found = (config.seed, chunk.index, number), [searches[at] for at in in_split]
+            files.append(
+                _write_shard(path, seed, packed_SW[in_split], picked, found, config.planes)
+            )
     table = games_table(tagged, text, chunk, splits_G)
     name = f"games-{chunk.index:05d}.parquet"
     publish(folder.notes, name, len(table), partial(pq.write_table, table))
@@ -135,7 +137,7 @@ def _encode_chunk(
 
 
 def _encode_positions(folder: JobFolder, found: Journals, config: IngestConfig) -> None:
-    """Write the shards of the searched positions, and a note for the manifest."""
+    """Write the shards of the searched positions, and their note for the manifest."""
     drawn, files, promotions = folder.journal, [], []
     packed_NW, columns = read_drawn(drawn / POSITIONS)
     for number, searches in enumerate(_batches(found)):
@@ -151,10 +153,10 @@ def _encode_positions(folder: JobFolder, found: Journals, config: IngestConfig) 
 
 
 def _batches(found: Journals) -> Iterator[list[list[Any]]]:
-    """Yield the searches in the order of their positions, SHARD_ROWS or a few more at a time."""
+    """Yield the searches in order of position, in lists of at least SHARD_ROWS (last: the rest)."""
     searches: list[list[Any]] = []
-    for number in sorted(found.places):
-        searches += found.places[number].read()["searches"]
+    for number in sorted(found.finished):
+        searches += found.finished[number].read()["searches"]
         if len(searches) >= SHARD_ROWS:
             yield searches
             searches = []
@@ -170,11 +172,11 @@ def _write_shard(
     searches: Sequence[Sequence[Any]],
     form: Form,
 ) -> dict[str, Any]:
-    """Publish the rows of searches as a shard, shuffled, and return its entry in a note."""
+    """Publish the shuffled rows of searches as a shard; return its entry for the note."""
     order = np.random.Generator(np.random.PCG64(seed)).permutation(len(searches))
     searches = [searches[at] for at in order]
     values_S2 = np.array([search[1:3] for search in searches], dtype=np.float64).clip(-1.0, 1.0)
-    simulations_S = np.array([search[3] for search in searches]).clip(max=MOST_SIMULATIONS)
+    simulations_S = np.array([search[3] for search in searches]).clip(max=MAX_SIMULATIONS)
     shuffled = {name: column[order] for name, column in columns.items()}
     shuffled |= {"root_value": values_S2[:, 0], "best_value": values_S2[:, 1]}
     table = rows_table(packed_SW[order], shuffled | {"simulations": simulations_S}, form)
@@ -187,7 +189,7 @@ def _write_shard(
 
 
 def _visits(searches: Sequence[Sequence[Any]]) -> pa.Array:
-    """Return the column `visits`: labels and their shares, which sum to one."""
+    """Return the column `visits`: labels and their visit shares, normalized to sum to 1."""
     kind = schema().field("visits").type
     lengths_S = np.array([len(search[4]) for search in searches], dtype=np.int64)
     offsets = np.r_[0, np.cumsum(lengths_S)].astype(np.int32)
@@ -209,7 +211,7 @@ def _publish_note(
     promotions: NDArray[np.uint8],
     files: Sequence[Mapping[str, Any]],
 ) -> None:
-    """Publish the note of a chunk whose rows have these promotions."""
+    """Publish the note of a chunk; `promotions` has the promotion of each row."""
     note = {
         "chunk": index,
         "text_sha256": digest,
@@ -224,12 +226,12 @@ def _publish_note(
 
 
 def count_games(found: Journals) -> dict[str, Any]:
-    """Return the figures of a generation's games."""
+    """Return statistics of a generation's games."""
     endings: Counter[str] = Counter()
     results: Counter[str] = Counter()
     plies = searched = played_on = false = 0
-    for place in found.places.values():
-        entry = place.read()
+    for line in found.finished.values():
+        entry = line.read()
         record = entry["record"]
         endings[record["ending"]] += 1
         results[record["result"]] += 1
@@ -237,7 +239,7 @@ def count_games(found: Journals) -> dict[str, Any]:
         searched += len(entry["searches"])
         played_on += record["resign_ply"] is not None
         false += record["resign_was_wrong"]
-    games = len(found.places)
+    games = len(found.finished)
     return {
         "games": games,
         "results": dict(sorted(results.items())),
@@ -252,10 +254,10 @@ def count_games(found: Journals) -> dict[str, Any]:
 
 
 def count_searches(found: Journals, phases: Mapping[str, int]) -> dict[str, Any]:
-    """Return the figures of searched positions, of which so many are of each phase."""
+    """Return statistics of searched positions; `phases` has the number drawn from each phase."""
     sums: Counter[str] = Counter()
-    for place in found.places.values():
-        sums.update(place.read()["record"])
+    for line in found.finished.values():
+        sums.update(line.read()["record"])
     return {
         "searched": sums["searched"],
         "over": sums["over"],
@@ -265,37 +267,37 @@ def count_searches(found: Journals, phases: Mapping[str, int]) -> dict[str, Any]
 
 
 def summarize(manifest: Mapping[str, Any]) -> str:
-    """Return a generation's figures as text."""
+    """Return the statistics of a generation as text."""
     found, rows = manifest["selfplay"], manifest["positions"]
     searched, seconds = found["searched"], found["timing"]["seconds"]
     if "games" in found:
         games = found["games"]
         shares = [f"{name} {100 * n / games:.1f} %" for name, n in found["endings"].items()]
         lines = [
-            f"{games:,} games, {100 * found['decisive_share']:.1f} % decided, "
-            f"{found['mean_plies']:.1f} half-moves long; {rows['total']:,} positions, "
-            f"{rows['train']:,} of them to train on",
+            f"{games:,} games, {100 * found['decisive_share']:.1f} % decisive, "
+            f"{found['mean_plies']:.1f} half-moves on average; {rows['total']:,} positions, "
+            f"{rows['train']:,} of them for training",
             f"endings: {', '.join(shares)}",
-            f"{found['played_on']} games played on past a resignation, which would have been wrong "
+            f"{found['played_on']} games continued past a resignation, which would have been wrong "
             f"in {found['false_resignations']}",
         ]
     else:
         phases = ", ".join(f"{count:,} {name}" for name, count in found["phases"].items())
         lines = [
             f"{searched:,} positions searched (drawn: {phases})",
-            f"the search plays another move than the policy's first in "
+            f"the search's best move differs from the policy's in "
             f"{100 * found['best_move_changed']:.1f} %",
         ]
     if "unfinished" in found:
-        lines.append(f"{found['unfinished']:,} that were not finished are left out")
+        lines.append(f"{found['unfinished']:,} unfinished ones were skipped")
     speed = f"{seconds:,.1f} s, {searched / (seconds or 1.0):,.1f} searches/s"
     return "\n".join([*lines, speed])
 
 
-def timing(work: Sequence[Mapping[str, Any]], damaged: int) -> dict[str, Any]:
-    """Return the sum of the processes' work, which differs from run to run.
+def summarize_timing(work: Sequence[Mapping[str, Any]], damaged: int) -> dict[str, Any]:
+    """Summarize the processes' times and devices, which differ between runs.
 
-    `seconds` is the time in which at least one process worked, in all runs.
+    `seconds` is the time during which at least one process worked, over all starts.
     """
     spans = sorted((each["began"], each["ended"]) for each in work)
     seconds, until = 0.0, 0.0

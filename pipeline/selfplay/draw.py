@@ -1,14 +1,15 @@
-"""Draw the positions of datasets that are searched, and store them as a shard.
+"""Draw the positions to search from datasets, and store them as a shard.
 
     train splits --weighted draw--> best of each game and phase --shares of phases-->
     [one to four random moves] --> positions.parquet, games.parquet
 
-Positions a few random moves away from human games are drawn too, because searches visit such
-positions and games rarely contain them: a value that learned from games alone has not seen them.
+Some positions are a few random moves away from human games. Searches visit such positions, but
+games rarely contain them, so a value trained only on games has never seen them.
 
-Random numbers are hashes of game, ply and seed. So the same positions are drawn from a dataset in
-either form. Weighted draws without replacement take the least -log(u) / weight (Efraimidis and
-Spirakis 2006). Memory grows with the number of games, not of positions.
+Random numbers are hashes of game, ply and seed. So the draw does not depend on the form in which
+the dataset stores its planes. A weighted draw without replacement takes the rows with the smallest
+-log(u) / weight (Efraimidis and Spirakis 2006). Memory grows with the number of games, not of
+positions.
 
 Axes: R rows of a group, C candidates, N positions drawn, G games drawn.
 """
@@ -46,41 +47,41 @@ LOG = logging.getLogger(__name__)
 
 POSITIONS, DRAWN = "positions.parquet", "drawn.json"
 SCANNED = ("planes", "castling", "game", "ply", "eval")
-"""Columns that positions are drawn by."""
+"""Columns read to draw positions."""
 KEPT = (
     "planes", "castling", "ep_file", "halfmove", "repetition", "label", "promotion", "result",
     "eval", "ply", "plies", "game",
 )  # fmt: skip
-"""Columns that a searched row takes from its position."""
+"""Columns that a searched row copies from its position."""
 CONTEXT = (*LAST_MOVES, "clock", "elo", "opponent_elo", "base", "increment")
-"""Further columns of a person's position; null a few moves off it. Searches of positions read none
-of them."""
+"""Further columns of a human position; null for positions after random moves. Searches do not read
+them."""
 PHASES = {"opening": 0.2, "middlegame": 0.5, "endgame": 0.3}
-"""Shares of the phases among the drawn positions."""
+"""Share of each phase among the drawn positions."""
 FIRST_PLY = 6
-"""Half-moves of a game before its first position that may be drawn."""
+"""First ply of a game from which positions are drawn."""
 OPENING_PLIES = 20
 ENDGAME_PIECES = 6
 DECIDED, DECIDED_WEIGHT = 300, 0.25
-"""Centipawns of an engine's evaluation from which a position counts as decided, and its weight
-beside 1 of any other."""
-MOST_CANDIDATES = 1 << 22
-"""Candidates that are gathered before all but the best of each game and phase are dropped."""
+"""Engine evaluation in centipawns from which a position counts as decided, and the weight of
+decided positions; all others have weight 1."""
+MAX_CANDIDATES = 1 << 22
+"""Candidates kept in memory before only the best of each game and phase are retained."""
 
-MOST_MOVES = 4
-"""Maximum number of moves between a position of a game and the one that is searched."""
+MAX_RANDOM_MOVES = 4
+"""Maximum number of random moves between a position of a game and the searched position."""
 BLOCK = 4096
-"""Rows whose boards are in memory together: a python-chess board takes two kilobytes."""
+"""Rows converted to boards at a time: a python-chess board takes two kilobytes."""
 _CANDIDATE = np.dtype(
     [("game", "u8"), ("key", "u8"), ("draw", "f8"), ("shard", "i4"), ("group", "i4"),
      ("row", "i4"), ("phase", "u1")]
 )  # fmt: skip
-"""A candidate: dataset << 32 | game, key of the position, its draw (the least is taken), and its
-place."""
+"""A candidate: `game` is dataset << 32 | game, `key` the position's hash, `draw` its random number
+(smallest first). Shard, row group and row locate it."""
 
 
 def phase_of(ply_R: NDArray[Any], planes_RP: NDArray[np.uint64]) -> NDArray[np.uint8]:
-    """Return the index into PHASES, by pieces beside kings and pawns, then by ply."""
+    """Return the index into PHASES, by the number of knights to queens, then by ply; uint8[R]."""
     pieces_R = np.bitwise_count(planes_RP[:, 2:10]).sum(axis=1)
     early_R = np.where(ply_R < OPENING_PLIES, 0, 1)
     return np.where(pieces_R <= ENDGAME_PIECES, 2, early_R).astype(np.uint8)
@@ -95,10 +96,10 @@ def draw(
     *,
     exact_count: bool,
 ) -> dict[str, Any]:
-    """Draw positions into `folder` once, and return the contents of `drawn.json`.
+    """Draw positions into `folder`, unless done before; return the contents of `drawn.json`.
 
-    Raises ExploreError where no position can be drawn, or with `exact_count` fewer than
-    `config.count`. Raises DatasetError for a folder that is no dataset, and Stopped.
+    Raises ExploreError if no position can be drawn or, with `exact_count`, fewer than
+    `config.count`. Raises DatasetError for a folder that is not a dataset, and Stopped.
     """
     if (folder / DRAWN).exists():
         drawn: dict[str, Any] = json.loads((folder / DRAWN).read_bytes())
@@ -107,7 +108,7 @@ def draw(
     used = [part for dataset in opened for part in dataset.parts if part.has("train")]
     shards = [(number, shard) for number, part in enumerate(used) for shard in part.shards("train")]
     chosen = _draw(shards, _per_game(used, config.count), config, progress, stop)
-    # several walks begin at a position where there are too few
+    # with too few positions, several random walks start from the same one
     if config.source == "near" and len(chosen):
         chosen = chosen[np.arange(config.count) % len(chosen)]
     if len(chosen) < config.count:
@@ -121,13 +122,13 @@ def draw(
             f"different positions from half-move {FIRST_PLY} on"
         )
         if exact_count:
-            raise ExploreError(f"{there}: ask for that many at most")
-        LOG.warning("%s, which are all searched", there)
+            raise ExploreError(f"{there}: choose a smaller count")
+        LOG.warning("%s; all of them are searched", there)
     rows = _read_rows(chosen, [shard for _, shard in shards])
     games, rows["game"] = np.unique(chosen["game"], return_inverse=True)
     rows["game"] = rows["game"].astype(np.uint32)
     if config.source == "near":
-        step_off(rows, config.seed, progress, stop)
+        play_random_moves(rows, config.seed, progress, stop)
         rows |= {name: np.full(len(chosen), BATCH_SENTINELS[name]) for name in CONTEXT}
     table = rows_table(pack(rows.pop("planes"), rows), rows, "compact")
     games_table, sources = _games(games, used)
@@ -140,7 +141,7 @@ def draw(
         "phases": dict(zip(PHASES, counts, strict=True)),
         "sources": sources,
     }
-    publish_json(folder, DRAWN, drawn)  # last: without it everything is drawn again
+    publish_json(folder, DRAWN, drawn)  # last: it marks the draw as complete
     return drawn
 
 
@@ -169,7 +170,7 @@ def _draw(
     progress: Progress,
     stop: Stop,
 ) -> NDArray[Any]:
-    """Return the drawn candidates; `per_game` grows while there are too few."""
+    """Return the drawn candidates; `per_game` is doubled while there are too few."""
     before = -1
     while True:
         candidates = _candidates(shards, per_game, config.seed, progress, stop)
@@ -180,7 +181,7 @@ def _draw(
 
 
 def _per_game(used: Sequence[Dataset], count: int) -> int:
-    """Return the fewest positions per game that suffice; those of one game are correlated."""
+    """Return the smallest sufficient number of positions per game; these are correlated."""
     games = 0.0
     for dataset in used:
         positions = dataset.page["positions"]
@@ -200,21 +201,21 @@ def _candidates(
             for group in range(len(reader.groups)):
                 if stop():
                     raise Stopped(
-                        "stopped while positions were drawn; run the same command to begin anew"
+                        "stopped while positions were drawn; run the same command to start over"
                     )
                 rows = reader.read(group, SCANNED, shard.games)
                 parts.append(_score(rows, number, group, member, seed))
                 have += len(parts[-1])
                 done += len(rows["ply"])
                 progress(Tick(done, total, "positions read", {}))
-                if have > MOST_CANDIDATES:
+                if have > MAX_CANDIDATES:
                     parts = [_best(np.concatenate(parts), per_game)]
                     have = len(parts[0])
     return _best(np.concatenate(parts), per_game) if parts else np.empty(0, dtype=_CANDIDATE)
 
 
 def _score(rows: Batch, shard: int, group: int, member: int, seed: int) -> NDArray[Any]:
-    """Return the candidates of a row group."""
+    """Return the candidates of a row group, with their random numbers."""
     late_R = np.flatnonzero(rows["ply"] >= FIRST_PLY)
     found = np.empty(len(late_R), dtype=_CANDIDATE)
     found["shard"], found["group"], found["row"] = shard, group, late_R
@@ -230,14 +231,14 @@ def _score(rows: Batch, shard: int, group: int, member: int, seed: int) -> NDArr
 
 
 def _best(found: NDArray[Any], count: int) -> NDArray[Any]:
-    """Return the `count` candidates with the least draws of each game and phase."""
+    """Return the `count` candidates of each game and phase with the smallest draws."""
     group_C = found["game"] * np.uint64(len(PHASES)) + found["phase"]
     order = np.lexsort((found["draw"], group_C))
-    return found[order[rank_equals(group_C[order]) < count]]
+    return found[order[rank_in_group(group_C[order]) < count]]
 
 
-def rank_equals(sorted_C: NDArray[Any]) -> NDArray[np.int64]:
-    """Return each element's rank among its equals in a sorted array."""
+def rank_in_group(sorted_C: NDArray[Any]) -> NDArray[np.int64]:
+    """Return each element's index within its run of equal elements in a sorted array."""
     first_C = np.r_[True, sorted_C[1:] != sorted_C[:-1]]
     begins = np.flatnonzero(first_C)
     rank_C: NDArray[np.int64] = np.arange(len(sorted_C)) - np.repeat(
@@ -247,15 +248,15 @@ def rank_equals(sorted_C: NDArray[Any]) -> NDArray[np.int64]:
 
 
 def _choose(found: NDArray[Any], count: int, per_game: int, seed: int) -> NDArray[Any]:
-    """Return `count` different positions at most, in random order, `per_game` of a game."""
+    """Return up to `count` distinct positions in random order, up to `per_game` from each game."""
     shares = np.array(list(PHASES.values()))
     phase_C = splitmix64(
         splitmix64(found["game"], seed + 1) ^ found["phase"].astype(np.uint64), seed
     )
-    # draws one of a game's phases by the shares
+    # one phase per game, with probabilities in proportion to the shares
     drawn_C = -np.log1p(-unit_interval(phase_C)) / shares[found["phase"]]
     order = np.lexsort((found["draw"], drawn_C, found["game"]))
-    found = found[order[rank_equals(found["game"][order]) < per_game]]
+    found = found[order[rank_in_group(found["game"][order]) < per_game]]
     found = found[
         np.argsort(splitmix64(found["key"] ^ splitmix64(found["game"]), seed), kind="stable")
     ]
@@ -264,14 +265,14 @@ def _choose(found: NDArray[Any], count: int, per_game: int, seed: int) -> NDArra
     for phase, most in enumerate(np.floor(shares * count).astype(np.int64)):
         first_C[np.flatnonzero(found["phase"] == phase)[:most]] = True
     taken = np.flatnonzero(first_C)
-    # where a phase has too few, and for rounding
+    # fill up where a phase has too few, or shares were rounded down
     rest = np.flatnonzero(~first_C)[: count - len(taken)]
     chosen: NDArray[Any] = found[np.sort(np.r_[taken, rest])]
     return chosen
 
 
 def _read_rows(chosen: NDArray[Any], shards: Sequence[Shard]) -> dict[str, NDArray[Any]]:
-    """Read the rows of positions, in their order."""
+    """Read the rows of the chosen candidates, in their order."""
     rows: dict[str, NDArray[Any]] = {}
     order = np.lexsort((chosen["group"], chosen["shard"]))
     place_N = np.stack((chosen["shard"], chosen["group"]), axis=1)[order]
@@ -293,7 +294,7 @@ def _read_rows(chosen: NDArray[Any], shards: Sequence[Shard]) -> dict[str, NDArr
 def _games(
     games_G: NDArray[np.uint64], used: Sequence[Dataset]
 ) -> tuple[pa.Table, list[Mapping[str, Any]]]:
-    """Return these games' rows of the games tables, and the numbered sources."""
+    """Return the rows of the games in the games tables, and the sources they refer to."""
     sources: list[Mapping[str, Any]] = []
     parts = []
     for number, dataset in enumerate(used):
@@ -309,23 +310,23 @@ def _games(
     return pa.concat_tables(parts).combine_chunks(), sources
 
 
-def step_off(
+def play_random_moves(
     rows: dict[str, NDArray[Any]], seed: int, progress: Progress = silent, stop: Stop = never
 ) -> None:
-    """Play one to MOST_MOVES random legal moves in each row, in place, not ending the game.
+    """Play one to MAX_RANDOM_MOVES random legal moves in each row, in place.
 
-    The rows then belong to no game: no label, no evaluation, no result (`plies` is 0). Raises
-    Stopped.
+    A move that would end the game is not played. The rows then belong to no game: they have no
+    label, evaluation or result, and `plies` is 0. Raises Stopped.
     """
-    chance, count = np.random.Generator(np.random.PCG64(seed)), len(rows["ply"])
+    rng, count = np.random.Generator(np.random.PCG64(seed)), len(rows["ply"])
     for first in range(0, count, BLOCK):
         if stop():
             raise Stopped(
-                "stopped while random moves were played; run the same command to begin anew"
+                "stopped while random moves were played; run the same command to start over"
             )
         part = {name: column[first : first + BLOCK] for name, column in rows.items()}
         boards = [to_board(position) for position in row_positions(part)]
-        part["ply"] += np.array([_walk(board, chance) for board in boards], part["ply"].dtype)
+        part["ply"] += np.array([_play_moves(board, rng) for board in boards], part["ply"].dtype)
         part["planes"][:] = planes_of(boards)
         part["halfmove"][:] = [board.halfmove_clock for board in boards]
         positions = [from_board(board) for board in boards]
@@ -338,11 +339,11 @@ def step_off(
         rows[name][:] = 0
 
 
-def _walk(board: chess.Board, chance: np.random.Generator) -> int:
-    """Play the random moves of one row and return their number."""
-    for played in range(int(chance.integers(1, MOST_MOVES, endpoint=True))):
+def _play_moves(board: chess.Board, rng: np.random.Generator) -> int:
+    """Play the random moves of one row; return how many were played."""
+    for played in range(int(rng.integers(1, MAX_RANDOM_MOVES, endpoint=True))):
         moves = list(board.legal_moves)
-        board.push(moves[chance.integers(len(moves))])
+        board.push(moves[rng.integers(len(moves))])
         if board.is_checkmate() or board.is_stalemate() or board.is_insufficient_material():
             board.pop()
             return played

@@ -1,13 +1,16 @@
-"""A generation of self-play, started, continued after a kill, and made into a dataset.
+"""Run a generation of self-play, resume it after a kill, and turn it into a dataset.
 
-    checkpoint, configuration, datasets -> [process: games or searches -> journal] -> shards,
-    manifest
+    checkpoint, configuration, datasets
+      -> [each process: games or searches -> journal]
+      -> shards, manifest
 
-job.json identifies the generation; a directory that was started with anything else is refused,
-with the setting that differs. Until the manifest exists, `.journal/` holds what is finished. A game
-or search depends on the seed, its number, the settings and the evaluator. So a killed generation
-ends with the files of an uninterrupted one; only `selfplay.timing` in the manifest differs. (A
-network's answer may differ in its last bits with the size of its batch, and a game with it.)
+job.json identifies the generation. If a directory was started with other inputs, the job fails and
+names the setting that differs. Until the manifest exists, `.journal/` holds the finished items.
+
+A game or search depends only on the seed, its number, the settings and the evaluator. So a killed
+and resumed generation writes the same files as an uninterrupted one; only `selfplay.timing` in the
+manifest differs. (A network's outputs may differ in the last bits with the batch size. That can
+change a game.)
 """
 
 import math
@@ -32,16 +35,16 @@ from pipeline.errors import ConfigError, Stopped
 from pipeline.executors.by_name import engine_of
 from pipeline.executors.local import LOCAL, Engine, Failure, LocalEngine
 from pipeline.selfplay.config import ExploreConfig, ExploreError
-from pipeline.selfplay.dataset import build, count_games, count_searches, timing
+from pipeline.selfplay.dataset import build_dataset, count_games, count_searches, summarize_timing
 from pipeline.selfplay.draw import DRAWN, draw, identify_datasets
-from pipeline.selfplay.worker import ONNX, Journals, Task, Watch, read_journals, work_on
+from pipeline.selfplay.worker import ONNX, Journals, JournalWatch, Task, read_journals, work_on
 from pipeline.storage.job_folder import SELFPLAY, JobFolder
 
 FORMAT_VERSION = 2
 LATE_SECONDS = 10.0
-"""How long a shared folder may take to show items that were finished."""
-GRACE = 15.0
-"""Seconds that processes have to finish their move and their journal before they are cancelled."""
+"""Time a shared folder may take to show all finished items."""
+GRACE_SECONDS = 15.0
+"""Time for processes to finish their move and their journal before they are cancelled."""
 
 
 def explore(
@@ -58,44 +61,44 @@ def explore(
     progress: Progress = silent,
     stop: Stop = never,
 ) -> dict[str, Any]:
-    """Play games or search positions of `datasets` into the dataset `out`, and return its manifest.
+    """Play games or search positions of `datasets`, write the dataset `out`, return its manifest.
 
     Finished games and searches are kept. `finished_only` builds the dataset from these without
-    starting new ones; of games it favors short ones. Without `exact_count`, datasets that have
-    fewer positions than `config.count` are searched whole. `lineage` is written into the manifest.
-    `workers` are processes, 0 for one per core, or one where the network runs on a GPU. `engine` is
-    what they run on, as in pipeline.executors.local: Ray's processes run on CPUs, one per core,
-    and all its nodes see `out` and the checkpoint.
+    starting new ones; this favors short games. Without `exact_count`, every position is searched if
+    the datasets have fewer than `config.count`. `lineage` is copied to the manifest. `workers` is
+    the number of processes: 0 for one per core, or for a single one if the network runs on a GPU.
+    `engine` selects where they run, as in pipeline.executors.local. Ray runs one process per CPU
+    core, and all its nodes must see `out` and the checkpoint.
 
-    Raises ExploreError for other settings than the directory was started with, a checkpoint without
-    a value, datasets without positions, two jobs at once, and a full disk. Also DatasetError,
-    CheckpointError, OnnxError, ConfigError (no such engine), IngestError (Ray was lost), and
-    Stopped.
+    Raises ExploreError if the directory was started with other settings, the checkpoint has no
+    value head, the datasets have no positions, another job is running, or the disk is full. Also
+    raises DatasetError, CheckpointError, OnnxError, ConfigError (unknown engine), IngestError (the
+    connection to Ray was lost), and Stopped.
     """
     if workers < 0:
         raise ConfigError("workers must be 0 or more")
     if config.plays and datasets:
         raise ConfigError(
-            "games need no datasets: leave them out, or choose the source people or near"
+            "self-play games need no datasets: remove them (--reanalyse), or choose the source "
+            "people or near"
         )
     if not config.plays and not datasets:
         raise ConfigError(
-            f"the source {config.source} searches positions of datasets: name at least one"
+            f"the source {config.source} searches positions of datasets: name at least one dataset"
         )
     remote = None if engine == LOCAL else engine_of(engine, workers)
     if remote is not None and config.device not in ("auto", "cpu", ONNX):
         raise ConfigError(
-            f"{engine} runs on CPUs: leave out the device {config.device}, or work without an "
-            f"engine"
+            f"{engine} runs on CPUs: remove the device {config.device}, or use the engine {LOCAL}"
         )
     identity = _identify(checkpoint, config, datasets, lineage)
     reads = [path for path in (*datasets, checkpoint) if path is not None]
     folder = JobFolder(out, SELFPLAY, ExploreError, reads=reads)
     with folder.held():
         journal = out.absolute() / folder.journal.name
-        # without results there is nothing that other settings could be mixed with
+        # without results, the settings may still change
         has_results = (out / MANIFEST).exists() or (journal / DRAWN).exists()
-        folder.claim(identity, has_results=has_results or bool(read_journals(journal).places))
+        folder.claim(identity, has_results=has_results or bool(read_journals(journal).finished))
         if folder.is_finished():
             return read_manifest(out)
         journal.mkdir(exist_ok=True)
@@ -119,7 +122,7 @@ def explore(
             found = read_journals(journal)
         else:
             found = complete(task, remote, workers, progress, stop, show)
-        if not found.places:
+        if not found.finished:
             raise ExploreError(
                 f"nothing is finished in {out}: run the same command without --finished-only"
             )
@@ -128,7 +131,7 @@ def explore(
             figures = described["selfplay"]
             done = figures["games"] if config.plays else figures["searched"] + figures["over"]
             figures["unfinished"] = total - done
-        return build(folder, found, config, drawn, described)
+        return build_dataset(folder, found, config, drawn, described)
 
 
 def _identify(
@@ -137,7 +140,7 @@ def _identify(
     datasets: Sequence[Path],
     lineage: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
-    """Return a generation's identity; raises for a checkpoint that cannot be used."""
+    """Return the identity of a generation; raises if the checkpoint cannot be used."""
     player = None
     if config.uses_network:
         if checkpoint is None:
@@ -146,11 +149,11 @@ def _identify(
             )
         from model.checkpoint import load
 
-        # the checkpoint is opened here, so that an error is reported once, and not by every process
+        # open the checkpoint here, so that an error is reported once and not by every process
         network, card = load(checkpoint)
         if network.preset.value == "none":
             raise ExploreError(
-                f"{checkpoint} has no value head: a search needs a network with a value"
+                f"{checkpoint} has no value head: choose a network with one, since search needs it"
             )
         player = {
             "weights_sha256": card["files"]["weights"]["sha256"],
@@ -176,13 +179,13 @@ def _identify(
 def _describe(
     found: Journals, drawn: Mapping[str, Any], identity: Mapping[str, Any], config: ExploreConfig
 ) -> dict[str, Any]:
-    """Return the manifest's entries beside those of an ingest."""
+    """Return the manifest entries that an ingest does not have."""
     figures = count_games(found) if config.plays else count_searches(found, drawn["phases"])
     inputs = {name: identity[name] for name in ("checkpoint", "datasets")}
     return {
         "config": identity["config"],
         "lineage": {**identity["lineage"], **inputs},
-        "selfplay": {**figures, "timing": timing(found.work, found.damaged)},
+        "selfplay": {**figures, "timing": summarize_timing(found.work, found.damaged)},
     }
 
 
@@ -194,18 +197,19 @@ def complete(
     stop: Stop,
     show: Callable[[int], Tick],
 ) -> Journals:
-    """Do the unfinished items of a task, and return the journals of all its items.
+    """Finish the remaining items of a task, and return the journals of all its items.
 
-    Each process runs its own network on all of its games at once, without a server of evaluations
-    between them (docs/scale.md). With no engine `workers` processes of this machine work, 0 for as
-    many as suit it. `show` makes a report of how many items are finished. Raises Stopped where
-    `stop` returned True before the last one, and ExploreError where a process cannot go on, or this
-    one does not see what others have finished.
+    Each process evaluates all of its games in one batch with its own network; there is no
+    evaluation server (docs/scale.md). Without an engine, `workers` local processes are started, 0
+    for the default number. `show` turns a number of finished items into a progress report. Raises
+    Stopped if `stop` returned True before the last item, and ExploreError if a process fails or its
+    results are not visible to this one.
     """
     found, wanted = read_journals(task.journal), len(task.numbers)
-    missing = tuple(number for number in task.numbers if number not in found.places)
+    missing = tuple(number for number in task.numbers if number not in found.finished)
     if missing:
-        began, watch, before = time.perf_counter(), Watch(task.journal), wanted - len(missing)
+        watch, before = JournalWatch(task.journal), wanted - len(missing)
+        began = time.perf_counter()
 
         def report() -> None:
             done = min(watch.count(), len(missing))
@@ -215,11 +219,11 @@ def complete(
         _run(replace(task, numbers=missing), engine, workers, report, stop)
         until = time.monotonic() + LATE_SECONDS
         found = read_journals(task.journal)
-        while len(found.places) < wanted and not stop() and time.monotonic() < until:
+        while len(found.finished) < wanted and not stop() and time.monotonic() < until:
             time.sleep(0.5)
             found = read_journals(task.journal)
-    if len(found.places) < wanted:
-        tick = show(len(found.places))
+    if len(found.finished) < wanted:
+        tick = show(len(found.finished))
         counted = f"{tick.done:,} of {tick.total:,} {tick.unit}"
         if stop():
             raise Stopped(f"stopped after {counted}; run the same command to continue")
@@ -233,12 +237,12 @@ def complete(
 def _run(
     task: Task, engine: Engine | None, workers: int, report: Callable[[], None], stop: Stop
 ) -> None:
-    """Do a task's items in as many processes as suit; return early when `stop` returns True.
+    """Distribute a task's items over processes; return early when `stop` returns True.
 
-    A process that dies is replaced, and its unfinished items are begun anew.
+    A process that dies is replaced, and its unfinished items are restarted.
     """
     items = len(task.numbers)
-    for left in task.journal.glob("run-*"):  # processes of a job that is gone stop without it
+    for left in task.journal.glob("run-*"):  # deleting it stops the workers of a dead job
         left.unlink(missing_ok=True)
     task.run_file.touch()
     announce_to_workers("puct")
@@ -248,7 +252,7 @@ def _run(
                 device = ONNX if task.config.device == ONNX else "cpu"
                 there = replace(task, owner=None, config=replace(task.config, device=device))
                 _run_many(there, min(engine.slots(), items), engine, report, stop)
-        elif (processes := min(workers or _suited(task), items)) == 1:
+        elif (processes := min(workers or _default_processes(task), items)) == 1:
             work_on(task, report, stop)
         else:
             _run_many(task, processes, LocalEngine(processes), report, stop)
@@ -257,8 +261,8 @@ def _run(
             task.run_file.unlink()
 
 
-def _suited(task: Task) -> int:
-    """Return how many processes suit this machine: one for a network on a GPU."""
+def _default_processes(task: Task) -> int:
+    """Return the default number of local processes: one if a GPU is used, else one per core."""
     if task.config.uses_network and task.config.device != ONNX:
         from model.training.precision import device_for
 
@@ -270,23 +274,23 @@ def _suited(task: Task) -> int:
 def _run_many(
     task: Task, processes: int, engine: Engine, report: Callable[[], None], stop: Stop
 ) -> None:
-    """Deal a task's items out to processes of a connected engine, and watch their journal."""
+    """Distribute a task's items over processes of a connected engine, and watch the journals."""
     parts = [replace(task, numbers=task.numbers[first::processes]) for first in range(processes)]
-    failed, asked = [], math.inf
+    failed, stopped_at = [], math.inf
 
-    def is_out_of_patience() -> bool:
-        nonlocal asked
+    def is_grace_over() -> bool:
+        nonlocal stopped_at
         report()
         if stop():
             task.run_file.unlink(missing_ok=True)
-            asked = min(asked, time.monotonic())
-        return time.monotonic() - asked > GRACE
+            stopped_at = min(stopped_at, time.monotonic())
+        return time.monotonic() - stopped_at > GRACE_SECONDS
 
-    with closing(engine.map(work_on, parts, is_out_of_patience)) as results:
+    with closing(engine.map(work_on, parts, is_grace_over)) as results:
         for _, status, value in results:
             if status != "ok":
                 failed.append((status, value))
-                task.run_file.unlink(missing_ok=True)  # the others need not finish first
+                task.run_file.unlink(missing_ok=True)  # stops the other processes
     report()
     for status, value in failed:
         raise _failure(status, value)
@@ -294,7 +298,7 @@ def _run_many(
 
 def _failure(status: str, value: Failure | None) -> Exception:
     """Return the error that ends the job when a process failed."""
-    kept = "what was finished is kept, run again to continue"
+    kept = "finished work is kept, run the same command to continue"
     if status == "lost" or value is None:
         return ExploreError(
             f"a process was killed three times (out of memory?): try fewer --workers; {kept}"

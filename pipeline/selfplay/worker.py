@@ -1,26 +1,28 @@
-"""One process's part of a generation: games or groups of positions, each written to the process's
-own journal when it is finished.
+"""Play one process's share of a generation, and write each finished item to the process's journal.
 
-.journal/UUID.jsonl   lines CRC32 JSON, where JSON is a finished item or {"work"}: what the process
-                      has done so far
+An item is a game or a group of positions.
 
-An item has a `record` and `searches`, a list for each search.
+.journal/UUID.jsonl   one line per item: CRC32 JSON. A line {"work"} has the process's times and
+                      device so far.
 
-game       record: the line of games.jsonl, with resign_ply (half-moves after which a side would
-           have resigned, in games without resignation). A search begins with its half-move. pgn has
-           values from White's view as [%value 0.25], not as [%eval]: ingest would read centipawns.
-positions  record: number, searched, over (positions where the rules end the game: not searched),
-           changed (searches whose best move is not the policy's first). A search begins with its
-           row in positions.parquet.
+An item has a `record`, and `searches` with a list for each search.
 
-A killed process loses no line that it has written, since the system has it; fsync, every few
-seconds, is for power cuts. A process always opens a new file, so only the last line of a file can
-be cut short. A damaged line is counted and ignored, and its item is done again. An item that was
-done twice is the same both times.
+game       record: the line of games.jsonl. Its resign_ply is the half-move after which a side would
+           have resigned, in games played without resignation. A search begins with its half-move.
+           pgn has values from White's view, as [%value 0.25]. It does not use [%eval], which ingest
+           reads as centipawns.
+positions  record: number, searched, over (positions where the game is over; not searched), changed
+           (searches whose best move is not the policy's first). A search begins with its row in
+           positions.parquet.
 
-Before every move or search a process checks that the file `run_file` exists: deleting a file works
-on a full disk too. On the same machine it also checks that the process that started it is alive. So
-no process works for a job that is gone. Ray itself ends the tasks of a dead driver.
+A killed process loses no written line, since the operating system has it; fsync every few seconds
+guards against power cuts. Each process opens a new file, so only the last line of a file can be
+truncated. Damaged lines are counted and ignored, and their items are repeated. Repeating an item
+gives the same result.
+
+Before every move or search, a process checks that the file `run_file` exists. Deleting a file works
+even on a full disk. On the same machine it also checks that its parent process is alive. So no
+process works for a dead job. Ray itself ends the tasks of a dead driver.
 
 Axes: N positions, W words of a position, P words of a packed one.
 """
@@ -65,20 +67,20 @@ from pipeline.selfplay.config import ExploreConfig, ExploreError
 from pipeline.selfplay.draw import POSITIONS, read_drawn
 
 ONNX = "onnx"
-"""The device of a network that onnxruntime runs, from the file beside the checkpoint's card."""
+"""Device name for onnxruntime, which runs the model.onnx beside the checkpoint's card."""
 GAMES_CACHE_MIB, GROUP_CACHE_MIB = 32, 8
-"""Evaluation caches of a process that plays with a network, and of a group of positions; the
-hand-written evaluator is as fast as a cache."""
+"""Sizes of the evaluation caches: of a process that plays games, and of a group of positions. The
+hand-written evaluator has none, since it is as fast as a cache."""
 SITE = "https://fianchetto.invalid/selfplay/"
 RESULTS = {1: "1-0", 0: "1/2-1/2", -1: "0-1"}
-DIGITS = 6
-"""Decimals of shares and values in the journal; float32 has hardly more."""
-CHECKSUM = 8
-"""Hexadecimal digits before the space and the JSON text of a line."""
-RECORD = b' {"record"'
-"""The rest of a finished item's line begins so."""
+DECIMALS = 6
+"""Decimals of shares and values in the journal, about the precision of float32."""
+CHECKSUM_DIGITS = 8
+"""Hexadecimal digits of the checksum at the start of a line."""
+RECORD_PREFIX = b' {"record"'
+"""Text after the checksum in the line of a finished item."""
 SYNC_SECONDS = 5.0
-"""Time between two fsyncs, and so the work that a power cut loses at most."""
+"""Time between two fsyncs: the most work that a power cut can lose."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,30 +91,30 @@ class Task:
     config: ExploreConfig
     checkpoint: Path | None
     journal: Path
-    """The journal's folder, absolute: a process elsewhere may have another working directory."""
+    """Folder of the journals; absolute, since remote processes have other working directories."""
     run_file: Path
     """Workers stop when this file is deleted."""
     owner: int | None
-    """Process that the work is done for; None on another machine, where Ray ends it."""
+    """ID of the process that runs the job; None on another machine, where Ray ends the task."""
 
     @property
-    def is_wanted(self) -> bool:
-        """Return whether the job still waits for the work."""
+    def is_job_running(self) -> bool:
+        """Return whether the job is still running."""
         return self.owner in (None, os.getpid(), os.getppid()) and self.run_file.exists()
 
 
 def work_on(task: Task, report: Callable[[], None] = lambda: None, stop: Stop = never) -> None:
-    """Do the unfinished items of a task; `report` is called after each.
+    """Finish the remaining items of a task; call `report` after each.
 
-    Raises ExploreError where the journal cannot be seen.
+    Raises ExploreError if the journal's folder is not visible.
     """
     if not task.journal.is_dir():
         raise ExploreError(
-            f"{socket.gethostname()} does not see {task.journal}: name an --out that all nodes "
+            f"{socket.gethostname()} does not see {task.journal}: choose an --out that all nodes "
             f"share"
         )
-    missing = sorted(set(task.numbers) - read_journals(task.journal).places.keys())
-    if not (missing and task.is_wanted):
+    missing = sorted(set(task.numbers) - read_journals(task.journal).finished.keys())
+    if not (missing and task.is_job_running):
         return
     with _open_evaluator(task) as (evaluator, device), closing(Journal(task.journal)) as journal:
         began = time.time()
@@ -121,7 +123,7 @@ def work_on(task: Task, report: Callable[[], None] = lambda: None, stop: Stop = 
             ended = round(time.time(), 3)
             journal.sync({"began": round(began, 3), "ended": ended, "device": device})
 
-        for entry in _entries(task, evaluator, missing, lambda: stop() or not task.is_wanted):
+        for entry in _entries(task, evaluator, missing, lambda: stop() or not task.is_job_running):
             journal.add(entry)
             report()
             if time.monotonic() - journal.synced >= SYNC_SECONDS:
@@ -131,7 +133,7 @@ def work_on(task: Task, report: Callable[[], None] = lambda: None, stop: Stop = 
 
 @contextmanager
 def _open_evaluator(task: Task) -> Iterator[tuple[Evaluator, str]]:
-    """Yield the evaluator of a task, and its device with its arithmetic; torch has one thread."""
+    """Yield the evaluator of a task, and its device and dtype; torch uses one thread."""
     if not task.config.uses_network:
         yield evaluate, "compiled"
         return
@@ -158,7 +160,7 @@ def _open_evaluator(task: Task) -> Iterator[tuple[Evaluator, str]]:
 def _entries(
     task: Task, evaluator: Evaluator, numbers: list[int], stop: Stop
 ) -> Iterator[dict[str, Any]]:
-    """Yield the lines of games or groups of positions as they are finished."""
+    """Yield the journal entries of games or groups of positions as they finish."""
     config = task.config
     if not config.plays:
         yield from search_groups(evaluator, config, task.journal / POSITIONS, numbers, stop)
@@ -172,7 +174,7 @@ def _entries(
 def search_groups(
     evaluator: Evaluator, config: ExploreConfig, positions: Path, numbers: Sequence[int], stop: Stop
 ) -> Iterator[dict[str, Any]]:
-    """Search groups of positions side by side, and yield their lines until `stop` returns True."""
+    """Search groups of positions, and yield their journal entries until `stop` returns True."""
     packed_NP, columns = read_drawn(positions)
     positions_NW = to_positions(packed_NP)
     ply_N = columns["ply"].astype(np.uint64)
@@ -191,10 +193,10 @@ def search_group(
     number: int,
     stop: Stop,
 ) -> dict[str, Any] | None:
-    """Search a group and return its line; None if it was stopped.
+    """Search a group of positions in one batch; return its journal entry, or None if stopped.
 
-    A group always has the same positions and starts with an empty cache. So its batches, and with
-    them the network's answers to the last bit, do not depend on what was searched before.
+    A group always has the same positions and starts with an empty cache. So its batches, and the
+    network's outputs to the last bit, do not depend on earlier searches.
     """
     first, stopped = number * config.width, False
     positions_NW = positions_NW[first : first + config.width]
@@ -208,17 +210,17 @@ def search_group(
     search = Search(player, config.search, games=len(positions_NW), seed=config.seed)
     for slot, position in enumerate(positions_NW):
         search.start(slot, position, game=first + slot)
-    going_on = [slot for slot in range(search.games) if search.outcome(slot) is None]
-    slots = np.array(going_on, dtype=np.int64)
+    ongoing = [slot for slot in range(search.games) if search.outcome(slot) is None]
+    slots = np.array(ongoing, dtype=np.int64)
     search.run(slots, noise=False, stop=halted)
     if stopped:
         return None
     searches, changed = [], 0
     labels, promotions = map(np.ndarray.tolist, search.choose(slots))
-    for slot, label, promotion in zip(going_on, labels, promotions, strict=True):
+    for slot, label, promotion in zip(ongoing, labels, promotions, strict=True):
         root = search.root(slot)
         searches.append([first + slot, *search_fields(read_search(root, label, promotion))])
-        if root.mate != 1:  # at a mate in one the network was not asked
+        if root.mate != 1:  # a mate in one is found without the network, so there are no priors
             changed += int(root.labels[root.priors.argmax()]) != label
     over = len(positions_NW) - len(slots)
     record = {"number": number, "searched": len(slots), "over": over, "changed": changed}
@@ -226,7 +228,7 @@ def search_group(
 
 
 def game_entry(game: Game, explorer: str, seed: int) -> dict[str, Any]:
-    """Return a game's line; another run of the same game returns the same."""
+    """Return the journal entry of a game; it is the same in every run."""
     assert game.ending is not None
     board, moves = to_board(game.start), []
     for label, promotion in zip(game.labels, game.promotions, strict=True):
@@ -249,20 +251,20 @@ def game_entry(game: Game, explorer: str, seed: int) -> dict[str, Any]:
 
 
 def search_fields(search: SearchResult) -> tuple[float, float, int, list[int], list[float]]:
-    """Return a search's value, its best move's value, simulations, labels and shares.
+    """Return a search's value, its best move's value, simulations, labels and visit shares.
 
-    Promotions of one label are added up, and shares below a millionth left out. Values are the
-    mover's.
+    Shares of promotions with the same label are added; shares that round to 0 are omitted. Values
+    are from the mover's view.
     """
     labels, places = np.unique(search.labels, return_inverse=True)
-    shares = np.bincount(places, weights=search.shares).round(DIGITS)
+    shares = np.bincount(places, weights=search.shares).round(DECIMALS)
     kept = shares > 0.0
-    values = round(search.value, DIGITS), round(search.best_value, DIGITS)
+    values = round(search.value, DECIMALS), round(search.best_value, DECIMALS)
     return *values, search.simulations, labels[kept].tolist(), shares[kept].tolist()
 
 
 def _pgn(game: Game, moves: list[chess.Move], explorer: str, seed: int) -> str:
-    """Return the game as PGN; each searched move has its value, from White's view, as a comment."""
+    """Return a game as PGN; comments have the values of searched moves, from White's view."""
     tree = chess.pgn.Game()
     tree.setup(to_board(game.start))
     tree.headers["Event"] = f"self-play of {explorer}"
@@ -284,21 +286,21 @@ def _pgn(game: Game, moves: list[chess.Move], explorer: str, seed: int) -> str:
 
 
 class Journal:
-    """The file of one process."""
+    """The open journal file of one process."""
 
     def __init__(self, folder: Path) -> None:
         self.file = (folder / f"{uuid4().hex}.jsonl").open("xb")
         self.synced = time.monotonic()
 
     def add(self, entry: Mapping[str, Any]) -> None:
-        """Append a line and hand it to the system."""
+        """Append a line and flush it to the operating system."""
         text = json.dumps(entry, separators=(",", ":"), allow_nan=False).encode()
         with name_path(Path(self.file.name)):
             self.file.write(b"%08x %b\n" % (zlib.crc32(text), text))
             self.file.flush()
 
     def sync(self, work: Mapping[str, Any]) -> None:
-        """Append what the process has done since it began, and write everything to the disk."""
+        """Append the process's times and device, and fsync the file."""
         self.add({"work": work})
         os.fsync(self.file.fileno())
         self.synced = time.monotonic()
@@ -308,34 +310,34 @@ class Journal:
         self.file.close()
 
 
-class Place(NamedTuple):
-    """Where an item's line is."""
+class LineLocation(NamedTuple):
+    """The file and byte offset of an item's line."""
 
     path: Path
     offset: int
 
     def read(self) -> dict[str, Any]:
-        """Read the line."""
+        """Read the line and parse its JSON."""
         with self.path.open("rb") as file:
             file.seek(self.offset)
-            entry: dict[str, Any] = json.loads(file.readline()[CHECKSUM:])
+            entry: dict[str, Any] = json.loads(file.readline()[CHECKSUM_DIGITS:])
         return entry
 
 
 @dataclass(slots=True)
 class Journals:
-    """The contents of all files."""
+    """The contents of all journals of a generation."""
 
-    places: dict[int, Place] = field(default_factory=dict)
+    finished: dict[int, LineLocation] = field(default_factory=dict)
     """Finished items by number."""
     work: list[dict[str, Any]] = field(default_factory=list)
-    """The work of each process up to its last sync."""
+    """Times and device of each process, at its last sync."""
     damaged: int = 0
     """Lines with a wrong checksum."""
 
 
 def read_journals(folder: Path) -> Journals:
-    """Find every finished item."""
+    """Index the finished items in all journals of a folder."""
     found = Journals()
     for path in sorted(folder.glob("*.jsonl")):
         work = None
@@ -347,7 +349,8 @@ def read_journals(folder: Path) -> Journals:
                 elif "work" in entry:
                     work = entry["work"]
                 else:
-                    found.places.setdefault(entry["record"]["number"], Place(path, offset))
+                    location = LineLocation(path, offset)
+                    found.finished.setdefault(entry["record"]["number"], location)
                 offset += len(line)
         if work is not None:
             found.work.append(work)
@@ -355,16 +358,16 @@ def read_journals(folder: Path) -> Journals:
 
 
 def _parse(line: bytes) -> dict[str, Any] | None:
-    """Parse a line; None if its checksum is wrong."""
-    checksum, text = line[:CHECKSUM], line[CHECKSUM + 1 : -1]
+    """Parse a line; return None if its checksum is wrong."""
+    checksum, text = line[:CHECKSUM_DIGITS], line[CHECKSUM_DIGITS + 1 : -1]
     if not line.endswith(b"\n") or checksum != b"%08x" % zlib.crc32(text):
         return None
     entry: dict[str, Any] = json.loads(text)
     return entry
 
 
-class Watch:
-    """Counts the items that are finished from now on, by the lines that are appended."""
+class JournalWatch:
+    """Counts items that finish from now on, by the lines appended to the journals."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -372,11 +375,13 @@ class Watch:
         self.read = {path: path.stat().st_size for path in folder.glob("*.jsonl")}
 
     def count(self) -> int:
-        """Return the items finished since this object was made."""
+        """Return the number of items finished since this object was created."""
         for path in self.folder.glob("*.jsonl"):
             with path.open("rb") as file:
                 file.seek(self.read.get(path, 0))
                 lines, newline, _ = file.read().rpartition(b"\n")
             self.read[path] = self.read.get(path, 0) + len(lines) + len(newline)
-            self.items += sum(line.startswith(RECORD, CHECKSUM) for line in lines.split(b"\n"))
+            self.items += sum(
+                line.startswith(RECORD_PREFIX, CHECKSUM_DIGITS) for line in lines.split(b"\n")
+            )
         return self.items

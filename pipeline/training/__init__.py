@@ -1,1 +1,1 @@
-"""Datasets into a checkpoint: training, fine-tuning, export."""
+"""Train, fine-tune and export checkpoints."""

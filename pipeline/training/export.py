@@ -1,4 +1,4 @@
-"""Export a checkpoint, compared and scaled on positions of a dataset."""
+"""Export a checkpoint to ONNX; check and calibrate the export on positions of a dataset."""
 
 import logging
 from collections.abc import Sequence
@@ -12,10 +12,10 @@ from pipeline.dataset.files.columns import EARLIER_MOVES
 
 LOG = logging.getLogger(__name__)
 
-COMPARED = 1000
+COMPARED_POSITIONS = 1000
 """Positions on which an export is compared with its checkpoint."""
-CALIBRATED = 256
-"""Positions on which the layers of a network in integers are scaled."""
+CALIBRATION_POSITIONS = 256
+"""Positions that set the scales of an 8-bit export."""
 
 
 def export_checkpoint(
@@ -26,32 +26,34 @@ def export_checkpoint(
     int8: bool = False,
     progress: Progress = silent,
 ) -> dict[str, Any]:
-    """Export a checkpoint to `out`, or to model.onnx beside its card; return the result.
+    """Export a checkpoint to `out`, by default model.onnx beside its card; return the result.
 
-    It is compared on a dataset's test positions (train's where it has none), and scaled on those of
-    train; without a dataset, both are positions of random games. Raises ExportError,
-    CheckpointError, DatasetError.
+    The export is compared with the checkpoint on the dataset's test positions (its train positions
+    if it has no test split). An 8-bit export is calibrated on train positions. Without a dataset,
+    positions of random games are used. Raises ExportError, CheckpointError, DatasetError.
     """
     from model.data.playouts import playout_rows
     from model.inference.export import export
 
     if positions is None:
-        rows, calibration = playout_rows(COMPARED), playout_rows(CALIBRATED, seed=1)
+        rows = playout_rows(COMPARED_POSITIONS)
+        calibration = playout_rows(CALIBRATION_POSITIONS, seed=1)
     else:
         dataset = Dataset.open(positions)
         split = "test" if dataset.has("test") else "train"
-        rows = next(_batches(dataset, split, COMPARED).sample(COMPARED))
-        # from the first row group of the shuffle: sampling from all would read all
-        calibration = next(_batches(dataset, "train", CALIBRATED).from_step(0)) if int8 else {}
+        rows = next(_batches(dataset, split, COMPARED_POSITIONS).sample(COMPARED_POSITIONS))
+        calibration = {}
+        if int8:  # from the first shuffled row group: a sample would read the whole split
+            calibration = next(_batches(dataset, "train", CALIBRATION_POSITIONS).from_step(0))
     calibrated = calibration if int8 else None
     return export(checkpoint, out, rows, calibration=calibrated, progress=progress)
 
 
 def export_once(checkpoint: Path, human: Sequence[Path], progress: Progress) -> None:
-    """Export a checkpoint unless it has an export; raises what `export_checkpoint` raises.
+    """Export a checkpoint unless it already has an export.
 
-    The export is in 8-bit integers, or in float32 if integers change the network's answers too
-    much.
+    The export is 8-bit, or float32 if 8 bits change the network's outputs too much. Raises the
+    errors of `export_checkpoint`.
     """
     from model.inference.export import ExportError
     from model.inference.onnx_evaluator import find_export
@@ -62,11 +64,11 @@ def export_once(checkpoint: Path, human: Sequence[Path], progress: Progress) -> 
     try:
         export_checkpoint(checkpoint, positions=positions, int8=True, progress=progress)
     except ExportError as error:
-        LOG.warning("%s; it is exported in float32", error)
+        LOG.warning("%s; exporting in float32 instead", error)
         export_checkpoint(checkpoint, positions=positions, progress=progress)
 
 
 def _batches(dataset: Dataset, split: str, count: int) -> Batches:
-    """Return a split's batches with all columns that a network may read."""
+    """Return the batches of a split, with every column that a network may read."""
     columns = (*HUMAN_COLUMNS, *EARLIER_MOVES)
     return Batches([dataset], split, batch_size=count, columns=columns, block_rows=1)

@@ -1,4 +1,4 @@
-"""Train on datasets: joins `pipeline.dataset.batches` and `model.training.loop`."""
+"""Train on datasets: connect `pipeline.dataset.batches` to `model.training.loop`."""
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def describe_data(positions: Sequence[Path | Dataset]) -> dict[str, Any]:
-    """Return a card's entry on the training data: hashes and not paths."""
+    """Return the card entry for training data, which identifies datasets by hash."""
     opened = [Dataset.open(path) for path in positions]
     joined = [
         {"name": one.name, "sha256": one.identity, "positions": one.page["positions"]}
@@ -50,7 +50,7 @@ def describe_data(positions: Sequence[Path | Dataset]) -> dict[str, Any]:
 
 
 def describe_start(start: Path) -> dict[str, Any]:
-    """Return a card's entry on the start checkpoint: its weights' hash and its data."""
+    """Return the card entry for a start checkpoint: the hash of its weights, and its data."""
     from model.checkpoint import read_card
 
     card = read_card(start)
@@ -65,22 +65,22 @@ def describe_start(start: Path) -> dict[str, Any]:
 
 
 def list_datasets(data: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the datasets of a card's data and of the checkpoint that it started from."""
+    """List the datasets in a card's data, including those of its start checkpoints."""
     before = data.get("start")
     return [*data.get("datasets", []), *(list_datasets(before["data"]) if before else [])]
 
 
 def count_positions(card: dict[str, Any]) -> int:
-    """Return the positions that a network has seen, with repetitions and earlier runs."""
+    """Count the positions a network was trained on, with repetitions and earlier runs."""
     before = card["data"].get("start")
     seen: int = card["positions"] + (count_positions(before) if before else 0)
     return seen
 
 
 def select_columns(config: "TrainConfig", preset: "Preset") -> tuple[str, ...]:
-    """Return the columns to read for training a preset.
+    """Return the dataset columns needed to train a preset.
 
-    Raises MissingColumnError where shards lack a column that training the preset needs.
+    Raises MissingColumnError if the preset needs a column that shards do not store.
     """
     from engine.encoding.views import LAST_MOVES, require, view
     from model.data.rows import training_columns
@@ -93,7 +93,7 @@ def select_columns(config: "TrainConfig", preset: "Preset") -> tuple[str, ...]:
 
 
 def find_preset(name: str, out: Path, start: Path | None) -> "Preset":
-    """Return a preset by name from the run in `out`, else from `start`, else from the table.
+    """Look up a preset by name: in the card of `out`, then of `start`, then in the preset table.
 
     Raises UnknownPresetError, and the errors of `model.checkpoint.read_card`.
     """
@@ -120,13 +120,14 @@ def train_on(
     player: dict[str, Any] | None = None,
     shares: Sequence[float] = (),
 ) -> dict[str, Any]:
-    """Train a preset on datasets and return the checkpoint's card; a stopped run continues.
+    """Train a preset on datasets, resume a stopped run, and return the checkpoint's card.
 
-    `positions` are datasets or training sets; `shares` are the shares of a batch that come from
-    each, by default by their rows. `start` is a checkpoint whose weights a new run starts from; the
-    card names it and its data, and `player`, whom the network is to imitate. Under torchrun, each
-    process trains on its share of each batch, and all of them read the datasets and `out`. Raises
-    UnknownPresetError, DatasetError, and the errors of `model.training.loop.train`.
+    `positions` are datasets or training sets. `shares` sets the share of each in a batch; by
+    default, shares are in proportion to rows. A new run starts from the weights of the checkpoint
+    `start`. The card records `start`, its data, and `player`, the person to imitate. Under
+    torchrun, each process trains on its part of each batch, and all processes must see the datasets
+    and `out`. Raises UnknownPresetError, DatasetError, and the errors of
+    `model.training.loop.train`.
     """
     from model.card import CARD
     from model.training.distributed import read_world
@@ -135,14 +136,14 @@ def train_on(
     row = find_preset(preset_name, out, start)
     if not positions:
         raise ConfigError("name at least one dataset to train on")
-    # hashes new files, with progress, and can be stopped
+    # opening hashes new files, which may take minutes
     datasets = [Dataset.open(path, progress, stop) for path in positions]
     place, columns = read_world(), select_columns(config, row)
     count = sum(dataset.count("train") for dataset in datasets)
     is_new = start is None and not (out / CARD).exists()
     if is_new and place.first and count < SCRATCH_POSITIONS:
         LOG.info(
-            "%s positions are few to train from scratch on: `--start %s --learning-rate 0.0005` "
+            "%s positions are few for training from scratch: `--start %s --learning-rate 0.0005` "
             "gives a better network",
             f"{count:,}",
             from_here(EMBEDDED),
@@ -177,9 +178,9 @@ def _open_batches(
     shares: Sequence[float],
     place: "World",
 ) -> tuple[Callable[[int], Iterator[Batch]], int]:
-    """Return a function that yields this process's batches, and the rows of an epoch.
+    """Return a function that yields this process's batches, and the number of rows per epoch.
 
-    Raises ConfigError for shares that do not fit, DatasetError for too few rows.
+    Raises ConfigError for invalid shares, and DatasetError for too few rows.
     """
 
     def open_stream(datasets: Sequence[Dataset], rank: int, world: int) -> Batches:
@@ -195,12 +196,12 @@ def _open_batches(
         )
         if batches.rows < config.batch_size:
             raise DatasetError(
-                f"{batches.rows} positions to train on do not fill one batch of "
+                f"{batches.rows} training positions do not fill one batch of "
                 f"{config.batch_size}: choose a smaller batch size"
             )
         if world > len(batches.groups):
             raise DatasetError(
-                f"{world} processes are more than the {len(batches.groups)} row groups to train on"
+                f"{len(batches.groups)} row groups are too few for {world} processes: start fewer"
             )
         return batches
 
@@ -215,7 +216,7 @@ def _open_batches(
 
 
 def run_folder(out: Path, inputs: Sequence[Path | Dataset]) -> JobFolder:
-    """Return the folder of a run, apart from its inputs and the datasets that they join."""
+    """Return a run's folder, which must not be one of its inputs or their member datasets."""
     reads = [one.path if isinstance(one, Dataset) else one for one in inputs]
     reads += [part.path for one in inputs if isinstance(one, Dataset) for part in one.joined]
     return JobFolder(out, CHECKPOINT, ConfigError, reads=reads)
@@ -224,10 +225,10 @@ def run_folder(out: Path, inputs: Sequence[Path | Dataset]) -> JobFolder:
 def open_validation(
     positions: Sequence[Path | Dataset], config: "TrainConfig", columns: Sequence[str]
 ) -> Callable[[], Iterator[Batch]] | None:
-    """Return a function that yields the validation rows once, shuffled.
+    """Return a function that yields the shuffled validation rows once, or None without any.
 
-    Datasets without a validation split and, unless they are trained on, those of engines' moves are
-    left out; None if no dataset remains. So are rows whose move is not known.
+    Skips datasets without a validation split, datasets of engine moves (unless the run trains on
+    engine moves), and rows without a known move.
     """
     validated = find_validated(positions, config)
     if not validated:
@@ -246,7 +247,7 @@ def open_validation(
 
 
 def find_validated(positions: Sequence[Path | Dataset], config: "TrainConfig") -> list[Dataset]:
-    """Return the datasets that a training validates on."""
+    """List the datasets on which a training run validates."""
     opened = map(Dataset.open, positions)
     human = (dataset for dataset in opened if config.engine_moves or not dataset.has_engine_moves)
     return [dataset for dataset in human if dataset.has("val")]

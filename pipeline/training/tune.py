@@ -1,4 +1,6 @@
-"""Fine-tune a checkpoint on recent self-play rows, each used a few times, and human rows."""
+"""Fine-tune a checkpoint on human rows and on self-play rows that are used a limited number of
+times.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,29 +27,29 @@ if TYPE_CHECKING:
     from model.training.config import TrainConfig
 
 BLOCK_ROWS = 1 << 16
-"""Rows of a shuffle block: 40 MB of planes, two blocks in memory for each dataset."""
+"""Rows of a shuffle block: 40 MB of planes. Each dataset keeps two blocks in memory."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Use:
-    """A source of the mixture: a self-play dataset, or all human datasets together."""
+class _UsedRows:
+    """One source of training rows: a self-play dataset, or all human datasets together."""
 
     entries: Sequence[Mapping[str, Any]]
-    """Card entries of its datasets."""
+    """Card entries of the datasets."""
     batches: Batches
-    """Its rows in the order of their use."""
+    """The rows, in the order in which they are used."""
     first: int
-    """Uses of its rows before this run."""
+    """Rows drawn before this run, repetitions included."""
     takes: int = 0
-    """Uses in this run."""
+    """Rows to draw in this run."""
 
     @property
     def source(self) -> Source:
-        """The mixture's source."""
+        """Return the source for a Mixture."""
         return Source(self.batches, self.first, self.takes)
 
     def row(self, drawn: int) -> dict[str, Any]:
-        """Return the card's entry after `drawn` rows; `uses` counts a row's uses in all runs."""
+        """Return the card entry after `drawn` rows; `uses` is uses per row over all runs."""
         rows, names = self.batches.rows, [entry["name"] for entry in self.entries]
         hashes = [entry["manifest_sha256"] for entry in self.entries]
         uses = (self.first + drawn) / rows
@@ -69,15 +71,16 @@ def tune_on(
 ) -> dict[str, Any]:
     """Train the checkpoint `start` on self-play and human datasets; return the new card.
 
-    `human_share` of each batch are human rows (none without human datasets). The rest are self-play
-    rows, from each dataset in proportion to the uses that its rows have left. An epoch is one pass
-    over the self-play rows, and the run ends at the latest when these have been used `most_uses`
-    times on average. `spent` has the earlier uses of a dataset's rows by its manifest's hash. They
-    count, and the run continues in the dataset's order where they ended: with the same
-    `config.seed` no row is used twice before every row was used once. The card's `uses` has the
-    uses after this run; `add_uses` collects them.
+    `human_share` is the share of human rows in each batch (0 without human datasets). The rest are
+    self-play rows, drawn from each dataset in proportion to the uses its rows have left. An epoch
+    is one pass over the self-play rows. The run ends early once these rows have been used
+    `most_uses` times on average.
 
-    Validation is on the human datasets. Raises DatasetError (no rows, or none left to use), and the
+    `spent` maps manifest hashes to the earlier uses per row. The run continues each dataset's order
+    after these uses: with the same `config.seed`, no row is used twice before every row was used
+    once. The card's `uses` has the totals after this run; `add_uses` collects them.
+
+    Validation is on the human datasets. Raises DatasetError (no rows, or no uses left), and the
     errors of `model.training.loop.train`.
     """
     from model.checkpoint import read_card
@@ -87,21 +90,22 @@ def tune_on(
     share = Fraction(human_share).limit_denominator(10_000) if human else Fraction(0)
     preset = preset_from_row(read_card(start)["preset"])
     columns = select_columns(config, preset)
-    searched = [Dataset.open(path) for path in selfplay]
-    played_by_people = [Dataset.open(path) for path in human]
-    played, learned = describe_data(searched), describe_data(played_by_people)
-    ahead = [
-        _use([dataset], [entry], config, columns, spent)
-        for dataset, entry in zip(searched, played["datasets"], strict=True)
+    selfplay_datasets = [Dataset.open(path) for path in selfplay]
+    human_datasets = [Dataset.open(path) for path in human]
+    selfplay_data, human_data = describe_data(selfplay_datasets), describe_data(human_datasets)
+    available = [
+        _open_rows([dataset], [entry], config, columns, spent)
+        for dataset, entry in zip(selfplay_datasets, selfplay_data["datasets"], strict=True)
     ]
-    steps, uses = _plan(config, ahead, share, most_uses)
-    people = list[_Use]()
+    steps, selfplay_rows = _plan(config, available, share, most_uses)
+    human_used = list[_UsedRows]()
     if share:
-        use = _use(played_by_people, learned["datasets"], config, columns, spent)
-        people = [replace(use, takes=human_rows(steps, config.batch_size, share))]
+        rows = _open_rows(human_datasets, human_data["datasets"], config, columns, spent)
+        human_used = [replace(rows, takes=human_rows(steps, config.batch_size, share))]
+    used = [*human_used, *selfplay_rows]
     mixture = Mixture(
-        people[0].source if people else None,
-        [use.source for use in uses],
+        human_used[0].source if human_used else None,
+        [rows.source for rows in selfplay_rows],
         batch_size=config.batch_size,
         human_share=share,
         seed=config.seed,
@@ -109,17 +113,17 @@ def tune_on(
     plan = {
         "human_share": float(share),
         "most_uses": most_uses,
-        "takes": [use.row(use.takes) for use in [*people, *uses]],
+        "takes": [rows.row(rows.takes) for rows in used],
     }
-    folder = run_folder(out, [*searched, *played_by_people, start])
+    folder = run_folder(out, [*selfplay_datasets, *human_datasets, start])
     card = train(
         replace(config, steps=steps, epochs=None),
         preset,
         mixture.from_step,
         out,
-        validation=open_validation(played_by_people, config, columns),
+        validation=open_validation(human_datasets, config, columns),
         data={
-            "datasets": [*(learned["datasets"] if share else []), *played["datasets"]],
+            "datasets": [*(human_data["datasets"] if share else []), *selfplay_data["datasets"]],
             "start": _flatten(describe_start(start)),
             "mixture": plan,
         },
@@ -129,23 +133,23 @@ def tune_on(
         check_output=folder.begin,
     )
     folder.finish()
-    drawn = zip([*people, *uses], mixture.counts(0, card["step"]).tolist(), strict=True)
-    return {**card, "uses": [use.row(count) for use, count in drawn]}
+    drawn = zip(used, mixture.counts(0, card["step"]).tolist(), strict=True)
+    return {**card, "uses": [rows.row(count) for rows, count in drawn]}
 
 
 def add_uses(card: Mapping[str, Any], spent: Mapping[str, float]) -> dict[str, float]:
-    """Return `spent` for the next `tune_on`, from the last card and its own `spent`."""
+    """Return `spent` updated with a card's uses, for the next `tune_on`."""
     return {**spent, **{name: use["uses"] for use in card["uses"] for name in use["hashes"]}}
 
 
-def _use(
+def _open_rows(
     datasets: Sequence[Dataset],
     entries: Sequence[Mapping[str, Any]],
     config: "TrainConfig",
     columns: Sequence[str],
     spent: Mapping[str, float],
-) -> _Use:
-    """Open datasets as one source; its earlier uses are the most of any of its datasets."""
+) -> _UsedRows:
+    """Open datasets as one source; its earlier uses are the maximum over the datasets."""
     batches = Batches(
         datasets,
         batch_size=config.batch_size,
@@ -155,22 +159,24 @@ def _use(
         block_rows=BLOCK_ROWS,
     )
     before = max(spent.get(str(entry["manifest_sha256"]), 0.0) for entry in entries)
-    return _Use(entries, batches, first=round(before * batches.rows))
+    return _UsedRows(entries, batches, first=round(before * batches.rows))
 
 
 def _plan(
-    config: "TrainConfig", uses: Sequence[_Use], share: Fraction, most_uses: float
-) -> tuple[int, list[_Use]]:
-    """Return the number of steps, and the uses with their rows; raises DatasetError."""
-    assert config.epochs is not None, "the uses of rows are counted before a run begins"
+    config: "TrainConfig", uses: Sequence[_UsedRows], share: Fraction, most_uses: float
+) -> tuple[int, list[_UsedRows]]:
+    """Return the number of steps, and the sources with `takes` set; raises DatasetError."""
+    assert config.epochs is not None, "the length of the run is given in epochs"
     left = [max(0, int(most_uses * use.batches.rows + 1e-6) - use.first) for use in uses]
-    a_step = config.batch_size * (1 - share)
+    rows_per_step = config.batch_size * (1 - share)
     rows = sum(use.batches.rows for use in uses)
-    steps = min(-int(-Fraction(config.epochs) * rows // a_step), int(sum(left) / a_step))
+    steps = min(
+        -int(-Fraction(config.epochs) * rows // rows_per_step), int(sum(left) / rows_per_step)
+    )
     if steps < 1:
         raise DatasetError(
             f"{sum(left)} of {rows} self-play positions may still be used, and one batch takes "
-            f"{float(a_step):g}: play more games, or raise most_uses"
+            f"{float(rows_per_step):g}: play more games, or raise most_uses"
         )
     wanted = steps * config.batch_size - human_rows(steps, config.batch_size, share)
     taken = zip(uses, _divide(wanted, left), strict=True)
@@ -178,17 +184,19 @@ def _plan(
 
 
 def _divide(total: int, weights: Sequence[int]) -> list[int]:
-    """Divide a number by weights, by largest remainders; a part exceeds no weight."""
-    whole = sum(weights)
-    parts = [total * weight // whole for weight in weights]
-    by_remainder = sorted(range(len(weights)), key=lambda index: -(total * weights[index] % whole))
+    """Split `total` in proportion to `weights` by largest remainder; no part exceeds its weight."""
+    total_weight = sum(weights)
+    parts = [total * weight // total_weight for weight in weights]
+    by_remainder = sorted(
+        range(len(weights)), key=lambda index: -(total * weights[index] % total_weight)
+    )
     for index in by_remainder[: total - sum(parts)]:
         parts[index] += 1
     return parts
 
 
 def _flatten(lineage: dict[str, Any]) -> dict[str, Any]:
-    """Return a start entry whose data are one flat list, so that generations do not nest."""
+    """Flatten the data of a start entry into one list, so that generations do not nest."""
     entries = list_datasets(lineage["data"])
     seen = {entry.get("manifest_sha256", entry["name"]): entry for entry in entries}
     data = {"datasets": list(seen.values())}

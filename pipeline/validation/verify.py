@@ -35,7 +35,7 @@ from pipeline.dataset.files.verify_files import verify_files
 from pipeline.dumps.formats.evaluations import Sample
 from pipeline.dumps.source import is_same_file
 from pipeline.errors import DatasetError
-from pipeline.evaluation.game_texts import read_texts, text_of
+from pipeline.evaluation.game_texts import read_dump, read_texts
 from pipeline.ingest.games import parse_result, tag_value
 from pipeline.pgn import tags
 from pipeline.pgn.text import MATE, translate_movetext
@@ -82,7 +82,7 @@ def verify_dataset(
         sample = Sample(manifest["config"].get("sample", 1.0), manifest["config"].get("seed", 0))
         if limit is None:
             found["source"] = sources_differ(manifest, sources)
-        texts = [text_of(source, sample) for source in sources]
+        texts = [read_dump(source, sample) for source in sources]
         found["compared"], found["rows"] = rows_differ(dataset, texts, rows, limit or LIMIT)
     except pa.ArrowException as error:
         found["rows"].append(f"a file has its hash and cannot be read: {str(error)[:200]}")

@@ -179,10 +179,10 @@ class Review(Common):
         """Return the review."""
         import model
         from pipeline.board.review import ReviewRequest, review
-        from pipeline.evaluation.game_texts import text_of
+        from pipeline.evaluation.game_texts import read_dump
         from pipeline.storage.tables import aligned
 
-        pgn = next(text_of(str(self.game)), b"").decode("utf-8", "replace")
+        pgn = next(read_dump(str(self.game)), b"").decode("utf-8", "replace")
         player = model.load(self.checkpoint, device="cpu")
         first, *steps, last = review(ReviewRequest(pgn=pgn, source=self.scores), player)
         rows = [step["row"] for step in steps]

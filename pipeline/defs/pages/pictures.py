@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.defs.resources import Datasets
-from pipeline.evaluation.charts import board_of, board_svg, move_on, san
+from pipeline.evaluation.charts import board_of, board_svg, move_from_label, san
 from pipeline.evaluation.render import publish_bytes
 
 Row = Mapping[str, Any]
@@ -70,7 +70,7 @@ def draw_board(row: Row) -> tuple[str, str]:
         row["ply"],
         row["halfmove"],
     )
-    human = move_on(board, row["label"], row["promotion"])
+    human = move_from_label(board, row["label"], row["promotion"])
     drawing = board_svg({"fen": board.fen(), "played": human.uci(), "rank": 1}, BOARD)
     color, elo = ("White" if board.turn else "Black"), row.get("elo")
     mover = f"{color} ({elo})" if elo else color

@@ -21,7 +21,7 @@ from pipeline.dataset.dataset import open_manifest
 from pipeline.dumps.formats import parquet
 from pipeline.dumps.formats.text import gather
 from pipeline.errors import DumpError
-from pipeline.evaluation.game_texts import text_of
+from pipeline.evaluation.game_texts import read_dump
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 from pipeline.validation.verify import planes_of, rows_differ
@@ -206,7 +206,10 @@ def test_lichess_s_parquet_gives_the_rows_of_its_dump(tmp_path: Path) -> None:
     )
     assert before.equals(after)
     assert made[1]["sources"][0]["bytes"] == table.stat().st_size
-    assert rows_differ(open_manifest(tmp_path / ".parquet"), [text_of(str(table))], 20) == (20, [])
+    assert rows_differ(open_manifest(tmp_path / ".parquet"), [read_dump(str(table))], 20) == (
+        20,
+        [],
+    )
 
 
 HEADER = "PuzzleId,FEN,Moves,Rating,RatingDeviation,Popularity,NbPlays,Themes,GameUrl,OpeningTags\n"

@@ -19,8 +19,8 @@ from pipeline.dataset.files.stored_planes import row_positions
 from pipeline.errors import ConfigError, Stopped
 from pipeline.evaluation import charts
 from pipeline.evaluation.calibrate import (
+    PADDING_LOG_PROBABILITY,
     RATINGS,
-    UNPLAYED,
     Fit,
     calibrate,
     cross_entropy,
@@ -63,7 +63,7 @@ def test_a_correction_is_the_one_that_the_moves_were_drawn_by() -> None:
     count, moves, true = 40_000, 12, np.array([0.0, 0.0, 3.0, 6.0, 9.0])
     ratings = random.integers(800, 2800, count)
     logits, values = random.normal(size=(count, moves)), random.uniform(-1, 1, (count, moves))
-    logits[:, 9:], values[:, 9:] = UNPLAYED, 0.0
+    logits[:, 9:], values[:, 9:] = PADDING_LOG_PROBABILITY, 0.0
     policies = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
     weight = np.interp(ratings, RATINGS, true)[:, None]
     powers = [1.0, 1.1, 0.9, 0.8, 1.2]

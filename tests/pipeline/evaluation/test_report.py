@@ -17,7 +17,7 @@ from pipeline.defs.tasks import probe
 from pipeline.errors import ConfigError
 from pipeline.evaluation.rating_matrix import BandSample
 from pipeline.evaluation.render import write_report
-from pipeline.evaluation.report import Rule, _measure_matrix, _seen, report
+from pipeline.evaluation.report import Rule, _measure_matrix, _seen_in_training, report
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 from pipeline.training.train import describe_data
@@ -102,7 +102,10 @@ def test_games_that_a_network_was_trained_on_are_recognised(tmp_path: Path) -> N
     ingest([str(dump)], first, IngestConfig(chunk_mib=1, test_share=0.2), workers=1)
     ingest([str(dump)], other, IngestConfig(chunk_mib=1, test_share=0.3), workers=1)
     card = {"data": describe_data([first])}
-    assert [_seen(card, Dataset.open(first), split) for split in ("train", "test")] == ["yes", "no"]
-    assert _seen(card, Dataset.open(other), "test") == "unknown", (
+    assert [_seen_in_training(card, Dataset.open(first), split) for split in ("train", "test")] == [
+        "yes",
+        "no",
+    ]
+    assert _seen_in_training(card, Dataset.open(other), "test") == "unknown", (
         "other settings may have moved the games"
     )

@@ -19,7 +19,7 @@ from pipeline.dataset.join import join
 from pipeline.errors import ConfigError
 from pipeline.finetune import stages
 from pipeline.finetune.config import FinetuneConfig, default_training
-from pipeline.finetune.loop import identify, require
+from pipeline.finetune.loop import check_settings, identify
 from pipeline.finetune.stages import (
     CONTROL,
     StageContext,
@@ -243,12 +243,12 @@ def test_settings_that_a_later_stage_would_reject_are_refused(
         (nothing, (), "human rows alone"),
     ):
         with pytest.raises(ConfigError, match=said):
-            require(config, [Path(name) for name in human])
+            check_settings(config, [Path(name) for name in human])
     monkeypatch.setattr("pipeline.finetune.loop.find_spec", lambda name: None)
     # the candidate's matches are played with exports, whoever explores
     exported = replace(by_hand, explore=replace(by_hand.explore, device="onnx"))
     with pytest.raises(ConfigError, match=r"pip install 'fianchetto\[onnx\]'"):
-        require(exported, [Path("human")])
+        check_settings(exported, [Path("human")])
 
 
 @pytest.mark.parametrize(

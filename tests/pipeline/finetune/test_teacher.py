@@ -16,7 +16,7 @@ from pipeline.finetune import loop, teacher
 from pipeline.finetune.config import FinetuneConfig
 from pipeline.finetune.loop import finetune
 from pipeline.finetune.state import Teacher
-from pipeline.finetune.teacher import apply, calibrate_halves, compare_values, draw_held_out
+from pipeline.finetune.teacher import apply_teacher, calibrate_halves, compare_values, draw_held_out
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 from tests.pipeline import datasets
@@ -53,7 +53,7 @@ def test_positions_are_held_out_and_few_of_a_game(human: Path, tmp_path: Path) -
     assert all(to_board(position).legal_moves.count() > 1 for position in positions)
     assert (positions == row_positions(draw_held_out([human], 20))).all()
     most = np.unique(draw_held_out([human], 10_000)["game"], return_counts=True)[1].max()
-    assert most == teacher.PER_GAME
+    assert most == teacher.MAX_PER_GAME
     games = str(datasets.dump(tmp_path / "games.pgn", 5))
     ingest([games], tmp_path / "all", IngestConfig(test_share=0.0), workers=1)
     with pytest.raises(ConfigError, match="no held-out positions"):
@@ -74,7 +74,7 @@ def test_a_value_is_compared_after_calibration() -> None:
 def test_the_player_that_errs_less_teaches(evaluated: bool) -> None:
     rng = np.random.default_rng(3)
     evals = rng.normal(0, 300, 400).round()
-    truth_N = 1 / (1 + np.exp(-teacher.CURVE * evals))
+    truth_N = 1 / (1 + np.exp(-teacher.LICHESS_SLOPE * evals))
     results = np.repeat(2 * (rng.random(200) < truth_N[::2]).astype(np.int8) - 1, 2).astype(np.int8)
     known = evals.astype(np.int16) if evaluated else np.full(400, -32768, np.int16)
     good, bad = truth_N, np.clip(truth_N + rng.normal(0, 0.4, 400), 0.05, 0.95)
@@ -88,25 +88,25 @@ def test_the_player_that_errs_less_teaches(evaluated: bool) -> None:
 
 
 def test_settings_follow_from_the_comparison_and_leave_those_of_the_user_alone() -> None:
-    assert apply(decision(teaches=False), DEFAULT, rows=60_000).train.teach == "none"
+    assert apply_teacher(decision(teaches=False), DEFAULT, rows=60_000).train.teach == "none"
     yes = decision(teaches=True)
-    usual = apply(yes, DEFAULT, rows=60_000)
+    usual = apply_teacher(yes, DEFAULT, rows=60_000)
     assert (usual.train.teach, usual.explore.explorer) == ("value", "hand-written")
     assert (usual.explore.search.algorithm, usual.explore.search.simulations) == ("puct", 64)
     assert (usual.explore.count, usual.human_share, usual.train.results) == (120_000, 0.15, False)
     counts = {name: source.count for name, source in usual.sources.items()}
     assert counts == {"people": 40_000, "near": 80_000}
     assert usual.gate == DEFAULT.gate
-    many = apply(yes, DEFAULT, rows=4_000_000)
+    many = apply_teacher(yes, DEFAULT, rows=4_000_000)
     assert (many.explore.count, many.near_share, many.train.learning_rate) == (500_000, 0.3, 1e-3)
     assert (usual.train.keep_policy, many.train.keep_policy) == (True, False)
     for share, expected in ((0.5, 80_000), (0.9, 120_000)):
-        set_share = apply(yes, replace(DEFAULT, near_share=share), rows=60_000)
+        set_share = apply_teacher(yes, replace(DEFAULT, near_share=share), rows=60_000)
         assert set_share.explore.count == expected
         assert set_share.sources["people"].count <= 40_000, (
             "more are not searched, since some positions repeat"
         )
-    with_games = apply(yes, replace(DEFAULT, games_share=0.5), rows=60_000).sources
+    with_games = apply_teacher(yes, replace(DEFAULT, games_share=0.5), rows=60_000).sources
     assert (with_games["people"].count, with_games["near"].count) == (20_000, 40_000)
     search = replace(DEFAULT.explore.search, simulations=512)
     mine = replace(
@@ -115,7 +115,7 @@ def test_settings_follow_from_the_comparison_and_leave_those_of_the_user_alone()
         explore=replace(DEFAULT.explore, count=1000, search=search),
         train=replace(DEFAULT.train, learning_rate=1e-4),
     )
-    config = apply(yes, mine, rows=60_000)
+    config = apply_teacher(yes, mine, rows=60_000)
     kept = config.human_share, config.explore.count, config.train.learning_rate
     assert kept == (0.3, 1000, 1e-4)
     assert (config.explore.search, config.train.results) == (search, False)
@@ -137,7 +137,7 @@ def test_a_comparison_is_repeatable_and_made_once_unless_the_user_has_decided(
     made: Path, human: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(teacher, "SIMULATIONS", 4)
-    monkeypatch.setattr(teacher, "POSITIONS", 24)
+    monkeypatch.setattr(teacher, "HELD_OUT_POSITIONS", 24)
     first = run(made, human, tmp_path / "out")
     assert first["teacher"]["truth"] == "evaluations"
     assert "held-out positions" in first["text"]

@@ -27,7 +27,7 @@ from pipeline.cli.commands.play import default_options
 from pipeline.dataset.batches import Batches
 from pipeline.errors import ConfigError, DatasetError, DumpError
 from pipeline.imitation import tune
-from pipeline.imitation.imitate import FEWEST, imitate
+from pipeline.imitation.imitate import MIN_GAMES, imitate
 from pipeline.imitation.measure import LATE_PLY, compare, find_boards
 from pipeline.imitation.page import headline, imitation_text, write_imitation
 from pipeline.imitation.tune import SHARES, average, choose_share, interpolate, open_batches
@@ -270,10 +270,10 @@ def test_the_same_command_again_keeps_what_was_added_to_the_network(
 
 def test_what_cannot_be_imitated_is_refused(games: Path, tmp_path: Path) -> None:
     few, undated, out = tmp_path / "few.pgn", tmp_path / "undated.pgn", tmp_path / "out"
-    few.write_text("\n\n".join(str(play(seed)) for seed in range(FEWEST - 1)) + "\n")
+    few.write_text("\n\n".join(str(play(seed)) for seed in range(MIN_GAMES - 1)) + "\n")
     undated.write_text(re.sub(r'\[Date "[^"]*"\]', '[Date "????.??.??"]', games.read_text()))
     for source, players, said in (
-        (few, ["Foe"], f"{FEWEST - 1} games of 'Foe' are too few"),
+        (few, ["Foe"], f"{MIN_GAMES - 1} games of 'Foe' are too few"),
         (undated, ["Foe"], "the newest games cannot be held out: its games have no dates"),
         (games, ["foe"], r"the most frequent are 'Foe' \(60\)"),
         (games, [], "name the player"),

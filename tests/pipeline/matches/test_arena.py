@@ -20,7 +20,7 @@ from engine.match.sprt import SprtConfig, llr, pairs_to_decision
 from model.inference.onnx_evaluator import OnnxError
 from pipeline.errors import Stopped
 from pipeline.matches import match
-from pipeline.matches.arena import arena, play_matches, table_of
+from pipeline.matches.arena import arena, format_table, play_matches
 from pipeline.matches.config import ArenaConfig, SideConfig
 from pipeline.matches.match import (
     ELO,
@@ -30,7 +30,7 @@ from pipeline.matches.match import (
     play_match,
     summarize,
 )
-from pipeline.matches.players import player_of
+from pipeline.matches.players import make_player
 from tests.conftest import REPOSITORY
 from tests.engine.match.test_arena import ROGUE
 from tests.model.test_checkpoint import make
@@ -269,7 +269,7 @@ def test_a_clean_sweep_has_a_bound_and_no_elo(results: str, known: str, text: st
     summary = summarize(games, ("a", "b"), SprtConfig())
     assert [name for name in ELO if summary[name] is not None] == [known]
     assert format_elo(summary).startswith(text)
-    line = table_of([summary]).splitlines()[-1]
+    line = format_table([summary]).splitlines()[-1]
     assert line.startswith(f"| a | b | {text}")
     assert line.endswith("| 0 |")
 
@@ -277,15 +277,15 @@ def test_a_clean_sweep_has_a_bound_and_no_elo(results: str, known: str, text: st
 def test_gumbel_plays_matches_without_its_noise_unless_it_is_asked_for() -> None:
     for more, noise in (((), 0.0), (("gumbel_scale=1",), 1.0)):  # as mctx evaluates
         side = SideConfig(who="uniform", options=("algorithm=gumbel", *more))
-        search = player_of(side, 0)[0].search
+        search = make_player(side, 0)[0].search
         assert search is not None
         assert search.gumbel_scale == noise
 
 
 def test_an_exported_network_plays_and_one_that_is_not_there_is_named(tmp_path: Path) -> None:
     """The embedded one, in 8-bit integers, prefers what torch prefers."""
-    player, identity = player_of(SideConfig(who=f"onnx:{EMBEDDED}"), seed=1)
-    theirs, other = player_of(SideConfig(who=str(EMBEDDED)), seed=1)
+    player, identity = make_player(SideConfig(who=f"onnx:{EMBEDDED}"), seed=1)
+    theirs, other = make_player(SideConfig(who=str(EMBEDDED)), seed=1)
     assert player.name == "embedded onnx 64"
     assert player.search == theirs.search
     assert identity["weights"] == other["weights"]
@@ -300,31 +300,33 @@ def test_an_exported_network_plays_and_one_that_is_not_there_is_named(tmp_path: 
     first, wanted = (np.where(legal_BL, one, -np.inf).argmax(1) for one in (mine_BL, logits_BL))
     assert first.tolist() == wanted.tolist()
     assert np.abs(wdl_B3 - wanted_B3).max() < 0.1
-    assert player_of(SideConfig(who=f"policy:onnx:{EMBEDDED}"), seed=1)[0].search is None
+    assert make_player(SideConfig(who=f"policy:onnx:{EMBEDDED}"), seed=1)[0].search is None
     net = tmp_path / "net"
     make(net)
     shutil.copy(EMBEDDED / "model.onnx", net)
     for said in ("names no model.onnx of these weights", "there is no model.onnx"):
         with pytest.raises(OnnxError, match=said):
-            player_of(SideConfig(who=f"onnx:{net}"), seed=1)
+            make_player(SideConfig(who=f"onnx:{net}"), seed=1)
         (net / "model.onnx").unlink(missing_ok=True)
 
 
 def test_words_make_a_player_at_a_rating() -> None:
     who = f"onnx:{EMBEDDED}"
-    player, identity = player_of(SideConfig(who=who, options=("rating=1800",), simulations=32), 1)
+    player, identity = make_player(SideConfig(who=who, options=("rating=1800",), simulations=32), 1)
     assert (player.rating, player.name) == (1800, "embedded onnx rated 1800 likelihood")
     assert player.search is not None
     assert player.search.simulations == 32
-    strong, other = player_of(SideConfig(who=who, options=("rating=1800", "aim=strength")), seed=1)
+    strong, other = make_player(
+        SideConfig(who=who, options=("rating=1800", "aim=strength")), seed=1
+    )
     assert strong.correction != player.correction
     assert identity != other
     for changes, problem in (
         ({"options": ("rating=x",)}, "rating must be 1 to"),
-        ({"options": ("rating=1500", "aim=luck")}, "aim likelihood or strength"),
-        ({"options": ("rating=1500", "c_puct=2")}, "and no others"),
-        ({"options": ("rating=1500",), "movetime": 10}, "and no others"),
+        ({"options": ("rating=1500", "aim=luck")}, "aim must be likelihood or strength"),
+        ({"options": ("rating=1500", "c_puct=2")}, "remove the other options"),
+        ({"options": ("rating=1500",), "movetime": 10}, "remove the other options"),
         ({"options": ("rating=1500",), "who": "hand-written"}, "fitted by `fianchetto calibrate`"),
     ):
         with pytest.raises(PlayerError, match=problem):
-            player_of(SideConfig(**{"who": who, **changes}), seed=1)
+            make_player(SideConfig(**{"who": who, **changes}), seed=1)

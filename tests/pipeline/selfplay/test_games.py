@@ -31,7 +31,7 @@ from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 from pipeline.selfplay.config import VAL_SHARE, ExploreConfig, ExploreError
 from pipeline.selfplay.job import explore
-from pipeline.selfplay.worker import Journal, Task, Watch, read_journals, work_on
+from pipeline.selfplay.worker import Journal, JournalWatch, Task, read_journals, work_on
 from pipeline.validation.verify import files_differ, verify_dataset
 from tests.conftest import REPOSITORY
 from tests.model.test_checkpoint import make
@@ -223,7 +223,7 @@ def test_stopped_twice_and_damaged_it_ends_with_the_files_of_an_undisturbed_run(
     lines[games[3]] = lines[games[3]].replace(b"1. ", b"7. ")
     path.write_bytes(b"".join(lines)[:-40])
     ticks: list[int] = []
-    left = CONFIG.games - len(read_journals(out / ".journal").places)
+    left = CONFIG.games - len(read_journals(out / ".journal").finished)
     same: Any = {"lineage": {"loop": "test"}, "workers": 1}
     explore(None, CONFIG, out, progress=lambda tick: ticks.append(tick.done), **same)
     assert ticks == list(range(CONFIG.games - left + 1, CONFIG.games + 1)), "only what is missing"
@@ -242,7 +242,7 @@ def test_a_journal_cut_anywhere_has_every_game_before_the_cut(
     tmp_path_factory: pytest.TempPathFactory, cut: int
 ) -> None:
     folder = tmp_path_factory.mktemp("journal")
-    journal, watch, ends = Journal(folder), Watch(folder), []
+    journal, watch, ends = Journal(folder), JournalWatch(folder), []
     entries = [{"record": {"number": at}, "searches": [], "pgn": "x\n" * at} for at in range(12)]
     for number, entry in enumerate(entries):
         journal.add(entry)
@@ -254,9 +254,9 @@ def test_a_journal_cut_anywhere_has_every_game_before_the_cut(
     (path,) = folder.glob("*.jsonl")
     path.write_bytes(path.read_bytes()[:cut])
     found = read_journals(folder)
-    assert set(found.places) == {number for number, end in enumerate(ends) if end <= cut}
+    assert set(found.finished) == {number for number, end in enumerate(ends) if end <= cut}
     assert found.damaged <= 1
-    assert all(place.read() == entries[number] for number, place in found.places.items())
+    assert all(place.read() == entries[number] for number, place in found.finished.items())
 
 
 @pytest.mark.slow
@@ -297,7 +297,7 @@ def test_a_mistake_leaves_nothing_behind(tmp_path: Path) -> None:
         (None, games, {}, "needs a checkpoint"),
         (tmp_path, games, {}, "holds no checkpoint"),
         (tmp_path, searched(), {}, "name at least one"),
-        (None, small(), {"datasets": [tmp_path]}, "games need no datasets: leave them out"),
+        (None, small(), {"datasets": [tmp_path]}, "self-play games need no datasets: remove them"),
         (None, small(), {"engine": "dask"}, "unknown engine"),
         (None, small(), {"workers": -1}, "workers must be 0 or more"),
     ]

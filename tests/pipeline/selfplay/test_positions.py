@@ -267,11 +267,11 @@ def test_near_positions_are_one_to_four_legal_moves_off_a_game(sources: tuple[Pa
     (batch,) = itertools.islice(batches, 1)
     before = [to_board(position) for position in row_positions(batch)]
     rows = {name: batch[name].copy() for name in draw.KEPT}
-    draw.step_off(rows, seed=3)
+    draw.play_random_moves(rows, seed=3)
     reached = [to_board(position) for position in row_positions(rows)]
     moves = rows["ply"].astype(int) - batch["ply"]
-    assert set(moves.tolist()) >= set(range(1, draw.MOST_MOVES + 1))
-    assert moves.max() == draw.MOST_MOVES
+    assert set(moves.tolist()) >= set(range(1, draw.MAX_RANDOM_MOVES + 1))
+    assert moves.max() == draw.MAX_RANDOM_MOVES
     near = [at for at, played in enumerate(moves.tolist()) if played <= 2]
     assert len(near) > 15
     for at in near:
