@@ -1,4 +1,4 @@
-"""The processor cores of this process."""
+"""Count the processor cores that this process may use."""
 
 import math
 import os

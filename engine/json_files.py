@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 LARGEST = 64 << 20
 """Largest file that is read by default, bytes."""
-SHOWN = 80
+MAX_SHOWN_CHARS = 80
 """Characters of a file's text in an error message."""
 
 
@@ -88,7 +88,7 @@ def first_error(error: "ValidationError") -> str:
     return shown(f"{field}: {reason}" if field else reason, 300, quote=False) + value + more
 
 
-def shown(value: Any, most: int = SHOWN, *, quote: bool = True) -> str:
+def shown(value: Any, most: int = MAX_SHOWN_CHARS, *, quote: bool = True) -> str:
     """Return an untrusted value as short text for a terminal, without control characters."""
     text = repr(value)
     if not quote:

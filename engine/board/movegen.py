@@ -230,7 +230,7 @@ def en_passant_legal(position: Any, planes: Any) -> Any:
 
 @njit(**BORROWING)
 def legal_key(position: Any, planes: Any) -> Any:
-    """Return a position's key (engine.board.position.key), uint64, by its planes (uint64[77])."""
+    """Return the hash key of a position, uint64, from its planes (uint64[77])."""
     return key(position, U(en_passant_legal(position, planes)))
 
 

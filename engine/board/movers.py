@@ -66,7 +66,7 @@ def _attackers(position: Any, square: Any, occupied: Any) -> Any:
 
 @njit(**BORROWING)
 def legal_movers(position: Any, word: Any, square: Any, sources: Any) -> Any:
-    """Return the mover's pieces of a word on `sources` that may move to a square (one bit), uint64.
+    """Return the mover's pieces of one kind on `sources` that can move to `square`, uint64.
 
     Castling and en passant are not considered. The position must be playable.
     """

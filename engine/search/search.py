@@ -122,7 +122,8 @@ class Search:
         if moves > MAX_MOVES:
             self._started[slot] = False
             raise SearchError(
-                f"a position with {moves} legal moves cannot be searched: {MAX_MOVES} are the most"
+                f"a position with {moves} legal moves cannot be searched: "
+                f"the maximum is {MAX_MOVES}"
             )
 
     def run(

@@ -51,7 +51,7 @@ class Options:
     multipv: int = _option(1, "MultiPV", 1, 218)
     """Lines that are shown."""
     ponder: bool = _option(False, "Ponder")
-    """Whether the GUI may ponder; nothing depends on it, since every `go` says whether it does."""
+    """Whether to advertise pondering; each `go` says whether the GUI ponders."""
     show_wdl: bool = _option(False, "UCI_ShowWDL")
     """Show win, draw and loss in permille with every score."""
     style: str = _option("search", "Style", 0, 0, ("search", "human", "human-strength", "policy"))
@@ -111,7 +111,7 @@ class Options:
 
 
 def nodes_in(memory: int) -> int:
-    """Return how many nodes a tree of so many bytes and its scratch hold, at least 256."""
+    """Return how many nodes fit in `memory` bytes with their scratch, at least 256."""
     fixed = 2 * tree_bytes(0)
     return max((memory - fixed) // (2 * tree_bytes(1) - fixed), 256)
 
