@@ -292,7 +292,7 @@ def _plain_game(text: bytes) -> str:
     spans, begin = np.zeros((1, len(tags.TAGS), 2), dtype=np.int64), np.zeros(1, dtype=np.int64)
     tags.scan_tags(data, bounds, spans, begin)
     movetext = tag_value(translate_movetext(data, begin, bounds), np.array([begin[0], len(text)]))
-    movetext = re.sub(r"--+\+|\+--+", "", movetext)  # python-chess reads these marks as null moves
+    movetext = re.sub(r"--+\+|\+--+", "", movetext)  # null moves to python-chess
     movetext = re.sub(
         r"(?<!\S)(\d+)(?=[a-h][1-8x])", r"\1. ", movetext
     )  # in `1e4` the 1 is not a rank
