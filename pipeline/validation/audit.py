@@ -173,6 +173,7 @@ def _count_positions(positions: Scratch) -> dict[str, Any]:
 
 
 def _share(part: int, whole: int) -> float:
+    """Return part / whole to six decimals, 0 if the whole is 0."""
     return round(part / whole, 6) if whole else 0.0
 
 

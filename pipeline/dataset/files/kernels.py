@@ -27,8 +27,8 @@ from engine.kernels import BORROWING
 # ---------------------------------------------------------------- planes and columns
 
 PIECES, WIDTHS = 13, (8, 8, 8, 8, 24, 8)
-"""Number of planes with a column each, and number of planes in each column of moves. The loops below
-repeat these numbers as literals, because they are six times as fast with constant widths."""
+"""Number of planes with a column each, and of planes in each column of moves. The loops below use
+these numbers as literals, because they are six times as fast with constant widths."""
 _ROW = PIECES + sum(WIDTHS)
 assert _ROW == MOVE_PLANES + TYPES
 
@@ -79,8 +79,8 @@ def join_planes(pieces_CR: Any, groups: Any, out_RP: Any) -> None:
 BOARDS = CODE_BITS
 """Number of words with the pieces of a packed position (engine/board/piece_codes.py)."""
 PACKED = BOARDS + 1
-"""Words of a packed position; the last is turn (1 for Black) | castling << 8 | en-passant file <<
-16."""
+"""Number of words of a packed position. The last one is
+turn (1 for Black) | castling << 8 | en-passant file << 16."""
 
 VALID, NO_KINGS, MANY_MOVES, ILLEGAL_LABEL = range(4)
 """Outcomes of checking a packed position."""
@@ -201,7 +201,7 @@ def unpack_to_positions(packed_RW: Any, positions_RW: Any) -> None:
 AHEAD = 16
 """Rows to prefetch ahead of the copy."""
 TILE_ROWS = 256
-"""Records split into columns at a time: 32 kB including the next tile, which fits in the L1 cache."""
+"""Records split into columns at a time: with the next tile 32 kB, which fits in the L1 cache."""
 LINE_WORDS = 8
 """uint64 words of a cache line."""
 BYTES = (8, 4, 2, 1)

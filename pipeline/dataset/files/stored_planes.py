@@ -161,7 +161,7 @@ def unpack(
 
 
 def to_positions(packed_RW: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Unpack packed positions to positions (engine/board/position.py), uint64[R, 16], counters 0."""
+    """Unpack to positions (engine/board/position.py), uint64[R, 16], with counters 0."""
     positions = np.zeros((len(packed_RW), WORDS), dtype=np.uint64)
     unpack_to_positions(packed_RW, positions)
     return positions
@@ -200,7 +200,7 @@ def packed_from(table: pa.Table) -> NDArray[np.uint64]:
 
 
 def planes_from(table: pa.Table, out_RP: NDArray[np.uint64] | None = None) -> NDArray[np.uint64]:
-    """Return the planes of a table with the columns of a form, uint64[R, 77], in `out_RP` if given."""
+    """Return the planes of a table of either form, uint64[R, 77], in `out_RP` if given."""
     planes_RP = np.empty((len(table), PLANES), dtype=np.uint64) if out_RP is None else out_RP
     if form_of(table.schema.names) == "compact":
         return unpack(packed_from(table), out_RP=planes_RP)

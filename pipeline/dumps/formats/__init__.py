@@ -1,1 +1,1 @@
-"""Convert inputs other than PGN to a stream of PGN text, so that one reader serves all (README.md)."""
+"""Convert inputs other than PGN to a stream of PGN text for a single reader (README.md)."""
