@@ -42,7 +42,7 @@ class FetchError(UserError):
     """A remote file that cannot be fetched; the bytes received are kept."""
 
 
-class ChangedError(FetchError):
+class SourceChangedError(FetchError):
     """A remote file that was replaced by another version."""
 
 

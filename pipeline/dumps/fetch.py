@@ -25,7 +25,7 @@ from engine.json_files import parse_json
 from engine.progress import Progress, Stop, Tick, never, silent
 from engine.temporaries import sync_directory
 from model.settings import settings
-from pipeline.errors import ChangedError, ConfigError, FetchError
+from pipeline.errors import ConfigError, FetchError, SourceChangedError
 from pipeline.storage.http import (
     BLOCK,
     RemoteVersion,
@@ -215,7 +215,7 @@ class _Download:
             kept = self.part.stat().st_size if self.part.exists() else 0
             try:
                 self._receive(WebFile(self.url, self.stop, begin=kept, version=version), meter)
-            except ChangedError:
+            except SourceChangedError:
                 self._discard()
                 if attempt == RESTARTS - 1:
                     raise

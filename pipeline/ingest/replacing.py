@@ -29,7 +29,7 @@ from pipeline.executors.local import Engine
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 from pipeline.storage.job_folder import BUILDING, MARKER, is_ignored
-from pipeline.storage.stores import is_local, lock_of, locked
+from pipeline.storage.stores import folder_lock, is_local, locked
 
 
 def replace(
@@ -56,7 +56,7 @@ def replace(
     out.mkdir(parents=True, exist_ok=True)
     damage = None
     busy = IngestError(f"another process is writing {out}: wait for it, then replace it")
-    with locked(lock_of(out), busy):
+    with locked(folder_lock(out), busy):
 
         def build() -> dict[str, Any]:
             return ingest([str(source)], new, config, engine=engine, progress=progress, stop=stop)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urljoin, urlsplit
 
 from engine.progress import Stop, never
-from pipeline.errors import ChangedError, ConfigError, FetchError, Stopped
+from pipeline.errors import ConfigError, FetchError, SourceChangedError, Stopped
 
 if TYPE_CHECKING:
     import requests
@@ -93,7 +93,7 @@ class WebFile:
     """A file on the web.
 
     To continue an earlier read at byte `begin`, give its `version`. Methods raise FetchError if the
-    file cannot be read, ChangedError if it was replaced or cannot be resumed, and Stopped.
+    file cannot be read, SourceChangedError if it was replaced or cannot be resumed, and Stopped.
     """
 
     def __init__(
@@ -149,7 +149,7 @@ class WebFile:
         """
         name, begin, validator = shown(self.url), self.position, self.version.validator
         if begin and not validator:
-            raise ChangedError(
+            raise SourceChangedError(
                 f"{name} broke off at byte {begin:,}, and without a strong ETag from its server it "
                 f"cannot be resumed: try again, or download it by other means"
             )
@@ -163,7 +163,7 @@ class WebFile:
         found, start = _describe(answer)
         is_proven = not begin or (status == 206 and found.validator == validator)
         if not is_proven or self.version.differs(found):
-            raise ChangedError(
+            raise SourceChangedError(
                 f"{name} was replaced by another version, or its server cannot resume it"
             )
         if start != begin or status != (206 if begin else 200):

@@ -25,8 +25,8 @@ from pipeline.errors import StoreError
 from pipeline.storage.stores import (
     LOCK,
     catch_store_errors,
+    folder_lock,
     is_local,
-    lock_of,
     locked,
     make_folder,
     one_line,
@@ -128,7 +128,7 @@ class JobFolder:
         try:
             with catch_store_errors(out):
                 make_folder(out)
-                with locked(lock_of(out), busy):
+                with locked(folder_lock(out), busy):
                     self._sweep()
                     try:
                         yield

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any, cast
 
 from engine.progress import Stop, never
-from pipeline.errors import ChangedError, FetchError
+from pipeline.errors import FetchError, SourceChangedError
 from pipeline.storage.http import RemoteVersion, WebFile, is_web, shown
 from pipeline.storage.stores import is_url, one_line, place, store_errors
 
@@ -31,7 +31,7 @@ VERSION_KEYS = (
 def open_remote(name: str, stop: Stop = never) -> "WebFile | ObjectFile":
     """Open a URL for reading from the start.
 
-    Raises FetchError, ChangedError, and ConfigError for an unknown scheme or a driver that is not
+    Raises FetchError, SourceChangedError, and ConfigError for an unknown scheme or a driver that is not
     installed.
     """
     if not is_web(name):
@@ -115,7 +115,7 @@ class ObjectFile:
 
     def _require_version(self) -> None:
         if self.version.differs(_version_of(self.name)):
-            raise ChangedError(f"{shown(self.name)} was replaced by another version")
+            raise SourceChangedError(f"{shown(self.name)} was replaced by another version")
 
     def close(self) -> None:
         """Close the object."""

@@ -87,7 +87,7 @@ def make_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
 
 
-def lock_of(folder: Path) -> FileLock:
+def folder_lock(folder: Path) -> FileLock:
     """Return the lock of a folder; for a store it covers only processes on this machine.
 
     Stores have no common locking. Two machines that ingest the same dumps into one store publish
