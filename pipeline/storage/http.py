@@ -187,7 +187,7 @@ class WebFile:
             raise
         # requests' and urllib3's errors about invalid addresses are ValueErrors
         except (requests.TooManyRedirects, requests.exceptions.SSLError, ValueError) as error:
-            raise FetchError(f"{shown(self.url)} leads nowhere: {_reason(error)}") from error
+            raise FetchError(f"{shown(self.url)} cannot be opened: {_reason(error)}") from error
 
     def _retry(self, request: Callable[[], Any]) -> Any:
         """Repeat a request until it succeeds or the attempts are used up."""

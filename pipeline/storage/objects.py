@@ -31,7 +31,7 @@ VERSION_KEYS = (
 def open_remote(name: str, stop: Stop = never) -> "WebFile | ObjectFile":
     """Open a URL for reading from the start.
 
-    Raises FetchError, SourceChangedError, and ConfigError for an unknown scheme or a missing driver.
+    Raises FetchError, SourceChangedError, and ConfigError for an unknown scheme or missing driver.
     """
     if not is_web(name):
         return ObjectFile(name)
