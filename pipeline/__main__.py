@@ -1,7 +1,7 @@
 """The commands `fianchetto` and `fianchetto-uci`, and `python -m pipeline`.
 
-Nothing is imported until `main` is called: a spawned process imports its parent's main module again
-before it works.
+All imports are inside the functions, because a spawned process imports its parent's main module
+again before it starts work.
 """
 
 import os
@@ -10,12 +10,12 @@ import sys
 
 def main() -> None:
     """Run the command line."""
-    # malloc, in workers too: pyarrow's own allocator keeps about 40 MiB of freed memory. The choice
-    # is read when pyarrow is imported.
+    # Make pyarrow use malloc, in workers too: its own allocator keeps about 40 MiB of freed memory.
+    # pyarrow reads this variable when it is imported.
     from engine.cores import container_quota, cores
 
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
-    if container_quota() < (os.cpu_count() or 1):  # torch counts the machine's cores
+    if container_quota() < (os.cpu_count() or 1):  # torch ignores the container's CPU quota
         os.environ.setdefault("OMP_NUM_THREADS", str(cores()))
     try:
         from pipeline.cli.main import main as command
@@ -26,7 +26,7 @@ def main() -> None:
 
 
 def uci() -> None:
-    """Run `fianchetto uci`: for GUIs and bots that start a program without arguments."""
+    """Run `fianchetto uci`, for GUIs and bots that start a program without arguments."""
     sys.argv.insert(1, "uci")
     main()
 
@@ -35,6 +35,6 @@ if __name__ == "__main__":
     try:
         main()
     finally:
-        # Under -m, Python kills itself by SIGINT whatever the exit status, if Ctrl-C came while a
-        # string was executed, as dataclasses do; it forgets this when it executes another string.
+        # Under -m, Python exits by SIGINT, ignoring the exit status, if Ctrl-C arrived during an
+        # `exec` of a string (dataclasses use one). Another `exec` clears that flag.
         exec("")  # noqa: S102

@@ -1,4 +1,4 @@
-"""Dagster's entry point: the definitions of `pipeline/defs/`, which alone imports Dagster."""
+"""Dagster's entry point. Only `pipeline/defs/`, which has the definitions, imports Dagster."""
 
 from pipeline.defs.resources import load_lazily
 

@@ -1,4 +1,4 @@
-"""Errors in data and settings; each message says what was wrong and what to do."""
+"""Errors in data and settings; each message says what is wrong and what to do."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -23,9 +23,7 @@ class DatasetError(UserError):
 
 
 class OtherDumpError(DatasetError):
-    """A dataset, complete or not, whose dump has changed, is another one, or was read by other
-    code.
-    """
+    """A dataset, complete or not, that was made from another dump or by another version."""
 
     code = "taken"
 
@@ -41,12 +39,10 @@ class IngestError(UserError):
 
 
 class FetchError(UserError):
-    """A file of the web or of an object store that cannot be fetched; the bytes received are
-    kept.
-    """
+    """A remote file that cannot be fetched; the bytes received are kept."""
 
 
-class ChangedError(FetchError):
+class SourceChangedError(FetchError):
     """A remote file that was replaced by another version."""
 
 
@@ -54,14 +50,14 @@ class StoreError(OSError):
     """A store that cannot be reached or refuses a request; an OSError, like a full disk."""
 
 
-class Stopped(UserError):  # noqa: N818 - a stop is no error
+class Stopped(UserError):  # noqa: N818 - a stop is not an error
     """Work that stopped when asked to; finished parts are kept."""
 
     code = "stopped"
 
 
 class DifferenceError(UserError):
-    """A dataset that differs from what it should be; `result` lists the differences."""
+    """A dataset that fails verification; `result` lists the differences."""
 
     def __init__(self, message: str, result: Mapping[str, Any]) -> None:
         """Store the message and the result."""

@@ -1,1 +1,1 @@
-"""Datasets: shards, batches, training sets, mixtures, and what is counted over them."""
+"""Datasets: shards, batches, training sets, mixtures, and counts of rows and games."""

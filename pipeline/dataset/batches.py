@@ -2,10 +2,10 @@
 
     row groups in a random order -> blocks of many groups -> rows in a random order within a block
 
-The rows form one endless sequence, fixed by (seed, files): epoch after epoch, each row once per
-epoch. Step k begins at row k * batch_size, so a run that is killed and resumed sees the batches
-that it would have seen. With several processes, each has such a sequence of its share of every
-epoch's row groups; a batch is one part from each.
+The rows form one endless sequence that depends only on (seed, files), with each row once per epoch.
+Step k begins at row k * batch_size, so a killed and resumed run sees the same batches as an
+uninterrupted one. With several processes, each has such a sequence over its share of the row
+groups, and a batch consists of one part from each process.
 
 A batch is a dict of numpy arrays by column, as `ShardReader.read` returns them.
 """
@@ -35,22 +35,22 @@ from pipeline.errors import ConfigError, DatasetError
 from pipeline.storage.stores import is_local
 
 BLOCK_ROWS = 1 << 18
-"""Rows that are shuffled together: 161 MB of planes, or 10 MB of packed positions; one of two
-blocks is read ahead."""
+"""Rows that are shuffled together: 161 MB of planes, or 10 MB of packed positions. There are two
+blocks in memory, one of them read ahead."""
 
 FOOTERS = 256
-"""Footers that are cached, about 200 kB each."""
+"""Maximum number of cached footers, about 200 kB each."""
 SHUFFLE_STREAM, SAMPLE_STREAM = 0x6B6C62, 0x64726E
-"""Tags of the random streams. Each needs its own: numpy's seeds (0, 0, 0) and (0, 0, 0, 0) give the
-same stream, and without tags the permutation that ingest shuffles a chunk by was undone here."""
+"""Tags of the random streams. Each stream needs its own, because numpy's seeds (0, 0, 0) and
+(0, 0, 0, 0) give the same stream: without tags, this shuffle undid the one of ingest."""
 
 HUMAN_COLUMNS = tuple(name for name in COLUMNS if name not in ("visits", "root_value"))
-"""The default columns of a batch: all that human games fill."""
+"""Default columns of a batch: all columns that human games fill."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Rows of a row group: all, except where a process's share of an epoch begins or ends."""
+    """Rows of a row group: all of them, except at the ends of a process's share of an epoch."""
 
     shard: Shard
     group: int
@@ -69,12 +69,12 @@ class _Part:
 class _Block:
     """Rows that are shuffled together; the memory is reused for later blocks.
 
-    All columns of numbers but the planes are stored as records, so that a random row costs two
-    cache misses and not eighteen.
+    All numeric columns except the planes are stored as records, so that a random row costs two
+    cache misses instead of eighteen.
     """
 
     def __init__(self, columns: Sequence[str], largest: int, *, packed: bool) -> None:
-        """Allocate `largest` rows, with planes as packed positions or as they are."""
+        """Allocate `largest` rows, with planes as packed positions or unpacked."""
         self.columns, self.largest, self.packed = columns, largest, packed
         rows = largest if "planes" in columns else 0
         self.planes_RP = np.empty((rows, PACKED if packed else PLANES), dtype=np.uint64)
@@ -83,10 +83,10 @@ class _Block:
         self.order_R = np.empty(0, dtype=np.int64)
         """The shuffled order of the rows."""
         self.sources: list[tuple[int, Path]] = []
-        """For each row group, the row after its last one, and its file."""
+        """End row and file of each row group."""
 
     def put(self, rows: slice, columns: Batch) -> None:
-        """Store the columns of some rows."""
+        """Store columns in the given rows."""
         numbers = {name: values for name, values in columns.items() if name != "planes"}
         for name in [name for name, values in numbers.items() if values.dtype == object]:
             objects = self.objects.setdefault(name, np.empty(self.largest, dtype=object))
@@ -102,7 +102,7 @@ class _Block:
             self.planes_RP[rows] = planes
 
     def take(self, first: int, last: int) -> Batch:
-        """Return the rows `first` to `last` of the shuffled order."""
+        """Return the rows `first` to `last` - 1 of the shuffled order."""
         picked = self.order_R[first:last]
         batch: Batch = {} if self.records is None else self.records.take(picked)
         batch |= {name: values[picked] for name, values in self.objects.items()}
@@ -115,7 +115,7 @@ class _Block:
     def _unpack(
         self, words_RW: NDArray[np.uint64], picked: NDArray[np.int64], batch: Batch
     ) -> NDArray[np.uint64]:
-        """Return the planes of packed rows; DatasetError, with the file, for an invalid one."""
+        """Return the planes of packed rows; raises DatasetError, naming the file, if invalid."""
         try:
             return unpack(words_RW, batch.get("label", np.empty(0, dtype=np.uint16)))
         except InvalidRowError as error:
@@ -148,7 +148,7 @@ def _concatenate(parts: Sequence[Batch]) -> Batch:
 
 
 def _slices(rows: Batch, count: int, size: int) -> Iterator[Batch]:
-    """Yield `count` rows in batches of a size; the last one may be smaller."""
+    """Yield `count` rows in batches of `size`; the last one may be smaller."""
     for at in range(0, count, size):
         yield {name: values[at : at + size] for name, values in rows.items()}
 
@@ -159,7 +159,7 @@ def _read_footer(shard: Shard) -> pq.FileMetaData:
 
 
 class Batches:
-    """The batches of one split of some datasets or training sets."""
+    """Batches of one split of one or more datasets or training sets."""
 
     def __init__(
         self,
@@ -174,12 +174,12 @@ class Batches:
         block_rows: int | None = None,
         people_only: bool = False,
     ) -> None:
-        """Find the shards of opened datasets, or of folders that are opened here.
+        """Find the shards of datasets, given as opened datasets or as folders.
 
         Process `rank` of `world` gets an equal part of every batch, from separate row groups. With
-        `people_only`, labels that are an engine's moves become NO_LABEL. Raises DatasetError
-        for a missing dataset or an unknown or empty split, ConfigError for an unknown column, a
-        batch that cannot be divided and for fewer rows than processes.
+        `people_only`, engine moves become NO_LABEL. Raises DatasetError for a missing dataset or an
+        unknown or empty split. Raises ConfigError for an unknown column, a batch that cannot be
+        divided, or fewer rows than processes.
         """
         require_divisible(batch_size, rank, world)
         if not columns:
@@ -200,19 +200,19 @@ class Batches:
         if self.rows < world:
             raise ConfigError(f"{self.rows} rows cannot be divided among {world} processes")
         self.share = (self.rows * rank // world, self.rows * (rank + 1) // world)
-        """First and last row of this process in an epoch, in the epoch's order of row groups."""
+        """Range of this process's rows in an epoch, in the epoch's order of row groups."""
         self.batch_size, self.seed, self.rank, self.world = batch_size, seed, rank, world
         self.block_rows, self.people_only = block_rows or BLOCK_ROWS, people_only
         self.columns = list(dict.fromkeys(columns))
         self.packed = "planes" in columns and all(shard.form == "compact" for shard in shards)
-        """Whether rows are shuffled as packed positions, and planes computed batch by batch."""
+        """Whether rows are shuffled as packed positions and unpacked to planes batch by batch."""
         self._footer = lru_cache(FOOTERS)(_read_footer)
 
     def _parts(self, epoch: int) -> Iterator[_Part]:
         """Yield this process's row groups of an epoch in a random order.
 
-        All processes cut the same order of all groups at the rows of their `share`. Each row
-        belongs to one process, and only the groups at a cut are read by two.
+        All processes split the same order of row groups at the bounds of their `share`. Each row
+        belongs to one process, and only the groups at a bound are read by two.
         """
         first, last = self.share
         begin = 0
@@ -225,7 +225,7 @@ class Batches:
             begin += group.rows
 
     def _blocks(self, epoch: int) -> list[list[_Part]]:
-        """Return this process's row groups of an epoch in blocks of about `block_rows`."""
+        """Return this process's row groups of an epoch in blocks of about `block_rows` rows."""
         blocks: list[list[_Part]] = [[]]
         rows = 0
         for part in self._parts(epoch):
@@ -264,15 +264,15 @@ class Batches:
         if self.people_only and shard.by_engine and "label" in rows:
             rows["label"] = np.full_like(rows["label"], NO_LABEL)
         if len(rows[self.columns[0]]) != shard.groups[part.group]:
-            why = "has other games than its training set says: join the datasets again"
+            why = "has different games than its training set says: join the datasets again"
             raise DatasetError(f"{shard.path} {why}")
         return {name: values[part.first : part.last] for name, values in rows.items()}
 
     def _epochs(self, epoch: int, skip: int) -> Iterator[tuple[_Block, int]]:
         """Yield shuffled blocks from row `skip` of an epoch on, each with the first row to use.
 
-        A block is valid until the next but one is requested: its memory is reused, since fresh
-        pages cost more than the rows.
+        A block is valid until the second next one is requested: its memory is reused, since new
+        pages cost more than copying the rows.
         """
 
         def plan() -> Iterator[tuple[list[_Part], int, int, int]]:
@@ -304,7 +304,7 @@ class Batches:
                 yield current, drop
 
     def from_step(self, step: int) -> Iterator[Batch]:
-        """Yield batches without end from `step` on: this process's part of every batch."""
+        """Yield this process's part of every batch from `step` on, endlessly."""
         size = self.batch_size // self.world
         epoch, skip = divmod(step * size, self.share[1] - self.share[0])
         parts: list[Batch] = []
@@ -313,7 +313,7 @@ class Batches:
             rows, at = len(block.order_R), first
             while rows - at >= (need := size - have):
                 whole = block.take(at, at + need)
-                yield _concatenate([*parts, whole])  # a batch may begin in the block before
+                yield _concatenate([*parts, whole])  # a batch may start in the previous block
                 parts, have = [], 0
                 at += need
             if at < rows:
@@ -324,19 +324,19 @@ class Batches:
         return -(-(self.share[1] - self.share[0]) // (self.batch_size // self.world))
 
     def __iter__(self) -> Iterator[Batch]:
-        """Yield one shuffled epoch, each time the same; its last batch may be smaller."""
+        """Yield one shuffled epoch, the same each time; the last batch may be smaller."""
         size, left = self.batch_size // self.world, self.share[1] - self.share[0]
         for batch in islice(self.from_step(0), len(self)):
             yield batch if left >= size else {name: values[:left] for name, values in batch.items()}
             left -= size
 
     def read_rows(self) -> Iterator[Batch]:
-        """Yield every row in the order of the files; a row group's last batch may be smaller."""
+        """Yield every row in file order; the last batch of a row group may be smaller."""
         for group in self.groups:
             yield from _slices(self._rows(group), group.rows, self.batch_size)
 
     def sample(self, count: int) -> Iterator[Batch]:
-        """Yield `count` random rows, or all, none twice, in the order of the files."""
+        """Yield `count` distinct random rows (or all rows, if fewer) in file order."""
         rng = np.random.Generator(np.random.PCG64((self.seed, SAMPLE_STREAM)))
         chosen = np.sort(rng.choice(self.rows, min(count, self.rows), replace=False, shuffle=False))
         parts: list[Batch] = []

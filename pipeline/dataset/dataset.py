@@ -1,11 +1,11 @@
 """Datasets, opened once and passed along; a training set is a dataset of datasets.
 
-`training_set.json` joins datasets (months, for example) without copying a row: it names each by its
-folder, relative to the set's, and by the hash of its manifest.
+`training_set.json` joins datasets (such as months) without copying rows: it lists the relative path
+of each dataset and the hash of its manifest.
 
-Splits: `train`, `val` and `test` are those of the datasets, by game, without the games that are
-held out: their rows, of whatever split, are the split `latest`. Stability: TRAINING_SET_VERSION
-stands in the page; a changed meaning is a new version.
+Splits: `train`, `val` and `test` are the splits of the datasets without the held-out games. All
+rows of held-out games form the split `latest`. Stability: the file records TRAINING_SET_VERSION,
+which is incremented when a field changes its meaning.
 """
 
 import operator
@@ -35,35 +35,35 @@ from pipeline.storage.stores import file_hash
 TRAINING_SET_VERSION = 3
 TRAINING_SET = "training_set.json"
 LATEST = "latest"
-"""The split of all rows that are held out."""
+"""Split of all held-out rows."""
 ALL_SPLITS = (*SPLITS, LATEST)
 ALL, NONE = "all", "none"
-"""Values of `held_out`, besides the first day that is held out, as PGN writes it."""
+"""Values of `held_out`; any other value is the first held-out day, in PGN's format."""
 DAY = r"^[0-9]{4}\.[0-9]{2}\.[0-9]{2}$"
-"""A complete date of PGN; games without one are held out with their whole dataset only."""
+"""A complete PGN date. Games without one are held out only if their whole dataset is."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """A file of rows, or those of its rows that are of one split of a training set."""
+    """A file of rows, or the subset of its rows in one split of a training set."""
 
     path: Path
     stored: tuple[int, ...]
-    """Rows of each row group of the file."""
+    """Number of rows in each row group of the file."""
     games: int
-    """Games of its dataset, which its rows name by number."""
+    """Number of games in its dataset; the column `game` is below it."""
     form: Form
-    """How it stores planes."""
+    """How planes are stored."""
     groups: tuple[int, ...]
-    """Rows of each row group, without those of other splits."""
+    """Number of rows in each row group that are in the split."""
     by_engine: bool = False
-    """Whether its labels are an engine's moves."""
+    """Whether the labels are engine moves."""
     wanted: NDArray[np.bool_] | None = field(default=None, compare=False, repr=False)
-    """Mask of the games whose rows are in the split, [G]; None if all rows of the file are."""
+    """Mask of the games in the split, [G]; None if all rows of the file are in it."""
 
     @property
     def rows(self) -> int:
-        """Return the number of its rows."""
+        """Return the number of rows."""
         return sum(self.groups)
 
     def open(self, metadata: pq.FileMetaData | None = None) -> AbstractContextManager[ShardReader]:
@@ -73,29 +73,29 @@ class Shard:
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """An opened dataset, or an opened training set with the same methods."""
+    """An opened dataset or training set."""
 
     path: Path
     page: dict[str, Any] = field(repr=False)
-    """The manifest of a dataset, or the page of a training set."""
+    """Content of `manifest.json`, or of `training_set.json` for a training set."""
     identity: str
-    """The sha256 of the page's file."""
+    """sha256 of that file."""
     joined: "tuple[Dataset, ...]" = ()
-    """The datasets of a training set; none of a dataset."""
+    """Datasets of a training set; empty for a dataset."""
     held_out: str = NONE
-    """Games that a training set holds out: those from this day on, ALL or NONE."""
+    """First day of the games held out by a training set, ALL or NONE."""
     held_rows: Mapping[str, Sequence[int]] = field(default_factory=dict, repr=False)
-    """Rows held out of each row group, by file, where `held_out` is a day."""
+    """Number of held-out rows in each row group, by file, if `held_out` is a day."""
 
     @classmethod
     def open(
         cls, path: "Path | Dataset", progress: Progress = silent, stop: Stop = never
     ) -> "Dataset":
-        """Open a folder and compare its files with the manifest, or return an opened dataset.
+        """Open a folder and verify its files; an opened dataset is returned unchanged.
 
-        Hashing files of other machines for the first time reports progress in bytes. Raises
-        DatasetError for a dataset that is missing, has changed since it was joined, or differs from
-        its manifest, and Stopped.
+        The first open of files from another machine hashes them and reports progress in bytes.
+        Raises Stopped, and DatasetError for a dataset that is missing, has changed since it was
+        joined, or differs from its manifest.
         """
         if isinstance(path, Dataset):
             return path
@@ -116,7 +116,7 @@ class Dataset:
 
     @property
     def has_engine_moves(self) -> bool:
-        """Return whether labels come from an engine's analyses."""
+        """Return whether the labels come from engine analyses."""
         return any(part.page.get("moves_by") == "engine" for part in self.parts)
 
     def count(self, split: str) -> int:
@@ -130,7 +130,7 @@ class Dataset:
         return self.count(split) > 0
 
     def shards(self, split: str) -> list[Shard]:
-        """Return the shards of a split; reads the dates of games if some are held out."""
+        """Return the shards of a split; reads the games' dates if some games are held out."""
         return [shard for part in self.parts for shard in part._shards(split)]
 
     def require_shards(self, split: str) -> list[Shard]:
@@ -148,7 +148,7 @@ class Dataset:
         return found
 
     def rows(self, split: str, columns: Sequence[str]) -> Iterator[Batch]:
-        """Yield the rows of a split in the order of the files, one row group at a time."""
+        """Yield the rows of a split in file order, one row group at a time."""
         return row_groups(self.shards(split), columns)
 
     def games(self, columns: Sequence[str]) -> Iterator[tuple[int, pa.Table]]:
@@ -157,7 +157,7 @@ class Dataset:
             yield from games_tables(part.path, part.page, columns)
 
     def is_held(self, dates: pa.ChunkedArray) -> NDArray[np.bool_]:
-        """Return whether games of these dates are held out, bool[G]."""
+        """Return whether games with these dates are held out, bool[G]."""
         if self.held_out in (ALL, NONE):
             return np.full(len(dates), self.held_out == ALL)
         is_day, late = pc.match_substring_regex(dates, DAY), pc.greater_equal(dates, self.held_out)
@@ -165,7 +165,7 @@ class Dataset:
 
     @cached_property
     def held_games(self) -> NDArray[np.bool_]:
-        """Whether each game of a dataset is held out, bool[G]; reads the dates of all games."""
+        """Mask of the held-out games of a dataset, bool[G]; reads the dates of all games."""
         return np.concatenate([self.is_held(table["date"]) for _, table in self.games(["date"])])
 
     def _shards(self, split: str) -> Iterator[Shard]:
@@ -188,7 +188,7 @@ class Dataset:
             )
 
     def _groups(self, entry: Mapping[str, Any], split: str) -> list[int]:
-        """Return the rows of each row group of a file that are of a split."""
+        """Return the number of rows of a split in each row group of a file."""
         if entry["split"] is None or split not in (entry["split"], LATEST):
             return []
         stored = _stored_groups(self.page, entry)
@@ -201,7 +201,7 @@ class Dataset:
 
 
 def open_manifest(path: Path) -> Dataset:
-    """Return a dataset by its manifest alone, without looking at its files."""
+    """Open a dataset from its manifest alone, without checking its files."""
     manifest = read_manifest(path)
     return Dataset(path, manifest, file_hash(path / MANIFEST))
 
@@ -212,7 +212,7 @@ def _stored_groups(manifest: Mapping[str, Any], entry: Mapping[str, Any]) -> lis
 
 
 def row_groups(shards: Iterable[Shard], columns: Sequence[str]) -> Iterator[Batch]:
-    """Yield the rows of shards in their order, one row group at a time."""
+    """Yield the rows of shards in order, one row group at a time."""
     for shard in shards:
         with shard.open() as reader:
             for group in range(len(reader.groups)):
@@ -225,16 +225,16 @@ def row_groups(shards: Iterable[Shard], columns: Sequence[str]) -> Iterator[Batc
 
 
 def is_training_set(path: Path) -> bool:
-    """Return whether a folder is a training set's, by its page."""
+    """Return whether a folder contains a training set."""
     return (path / TRAINING_SET).exists()
 
 
 def read_training_set(path: Path) -> dict[str, Any]:
-    """Read and check a training set's page; raises DatasetError for a damaged or older one."""
+    """Read and check `training_set.json`; raises DatasetError if it is damaged or outdated."""
     file = path / TRAINING_SET
     if not file.exists():
         how = "`fianchetto join DATASET... --out DIR` makes one"
-        raise DatasetError(f"{path} is no training set: {how}")
+        raise DatasetError(f"{path} is not a training set: {how}")
     page = read_json(file, DatasetError, largest=LARGEST_MANIFEST)
     found = page.get("training_set_version") if isinstance(page, dict) else None
     if found != TRAINING_SET_VERSION:
@@ -245,7 +245,7 @@ def read_training_set(path: Path) -> dict[str, Any]:
 
 
 def _open_set(path: Path) -> Dataset:
-    """Return a training set; DatasetError if its page does not agree with its datasets."""
+    """Open a training set; raises DatasetError if it disagrees with its datasets."""
     page, file = read_training_set(path), path / TRAINING_SET
     joined = tuple(_open_joined(path, entry) for entry in page["datasets"])
     opened = Dataset(path, page, file_hash(file), joined)
@@ -258,14 +258,14 @@ def _open_set(path: Path) -> Dataset:
 
 
 def _open_joined(path: Path, entry: Mapping[str, Any]) -> Dataset:
-    """Return a dataset of a training set; DatasetError if it has changed since it was joined."""
+    """Open a dataset of a training set; raises DatasetError if it has changed since."""
     opened = open_manifest(path / entry["path"])
     require_unchanged(opened, path, entry)
     for file in opened.page["files"]:
         stored = _stored_groups(opened.page, file)
         held = entry["held_rows"].get(file["name"], stored)
         if len(held) != len(stored) or any(map(operator.gt, held, stored)):
-            why = f"held_rows of {file['name']} do not fit the file"
+            why = f"held_rows of {file['name']} does not match the file"
             raise DatasetError(f"{path / TRAINING_SET}: {why}: join the datasets again")
     return replace(opened, held_out=entry["held_out"], held_rows=entry["held_rows"])
 

@@ -1,4 +1,4 @@
-"""Rows for people and other programs: FEN, UCI, and columns of the game. Axes: R rows."""
+"""Export rows for reading and other programs: FEN, UCI, columns of the game. Axes: R rows."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +21,7 @@ from pipeline.errors import ConfigError, Stopped
 from pipeline.storage.stores import is_local, publish
 
 STORED = ("game", "ply", "result", "eval", "clock", "elo", "opponent_elo", "base", "increment")
-"""Columns of a shard that rows are given; `result`, `eval`, `clock` and `elo` are the mover's."""
+"""Exported columns of a shard; `result`, `eval`, `clock` and `elo` are for the side to move."""
 READ = ("planes", "castling", "ep_file", "halfmove", "label", "promotion", "plies", *STORED)
 TEXTS = {name: pa.string() for name in ("split", "fen", "uci")}
 SCHEMA = pa.schema(
@@ -34,16 +34,16 @@ SUFFIXES = (".csv", ".parquet")
 
 
 def fen_rows(dataset: Path | Dataset, split: str = "", count: int = 0) -> Iterator[pa.Table]:
-    """Yield the first `count` rows (0 is all), of all splits or of one, as tables of SCHEMA.
+    """Yield the first `count` rows (0: all) of one split or of all splits, as tables of SCHEMA.
 
-    They come in the order of the files. The FEN's counters are the row's `halfmove` and `ply`.
+    Rows are in file order. The counters of the FEN come from the columns `halfmove` and `ply`.
     Raises DatasetError and ConfigError.
     """
     if isinstance(count, bool) or not isinstance(count, int) or count < 0:
         raise ConfigError(f"count must be a whole number of rows, or 0 for all, got {count!r}")
     opened = Dataset.open(dataset)
     if split and not opened.has(split):
-        opened.require_shards(split)  # raises, and says why
+        opened.require_shards(split)  # raises if there are none
     for part in opened.parts:
         for name in (split,) if split else ALL_SPLITS:
             for rows in part.rows(name, READ):
@@ -82,9 +82,9 @@ def write_fen_rows(
     progress: Progress = silent,
     stop: Stop = never,
 ) -> int:
-    """Write the first `count` rows (0 is all) as CSV or Parquet, by the name; return how many.
+    """Write the first `count` rows (0: all) as CSV or Parquet, by the suffix; return their number.
 
-    Memory is bounded. Raises ConfigError for another ending or a file that exists, DatasetError and
+    Memory is bounded. Raises ConfigError for another suffix or an existing file, DatasetError and
     Stopped.
     """
     if out.suffix not in SUFFIXES:

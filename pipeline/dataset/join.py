@@ -1,8 +1,7 @@
-"""Join datasets into a training set: choose what is held out of each, and count games that are on
-both sides.
+"""Join datasets into a training set: choose held-out games, and count games in several splits.
 
-Joining again adds datasets to the set. No dataset is written to, and none leaves the set unless it
-is named.
+Joining again adds datasets to the set; only datasets named in `remove` are removed. The datasets
+themselves are never changed.
 """
 
 import logging
@@ -45,17 +44,17 @@ LOG = logging.getLogger(__name__)
 
 NEWEST = "newest"
 NEWEST_SHARE = 0.1
-"""Most of a dataset's dated games that NEWEST holds out, in whole days and at least one."""
+"""Maximum share of a dataset's dated games that NEWEST holds out: whole days, at least one."""
 WITHOUT = "only its val and test splits are held out"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JoinConfig:
-    """Settings of a training set; a join with other settings than its page's is refused."""
+    """Settings of a training set; an existing set cannot be joined with other settings."""
 
     hold_out: str = NEWEST
-    """Games kept from training: newest (the last days of each dataset, about a tenth of its games),
-    none, or the name of a dataset, which is held out whole."""
+    """Games to hold out from training: newest (the last days of each dataset, about a tenth of its
+    games), none, or the name of a dataset to hold out as a whole."""
 
 
 def join(
@@ -67,11 +66,11 @@ def join(
     progress: Progress = silent,
     stop: Stop = never,
 ) -> dict[str, Any]:
-    """Add datasets to the training set in `out`, without those to `remove`, and return its page.
+    """Add datasets to the training set in `out`, remove those in `remove`, and return its content.
 
-    Raises DatasetError for a folder that is no dataset, one that has changed since it was joined,
-    other settings, or nothing left to train on; ConfigError for two datasets of one name or of one
-    manifest, or an unknown name; and Stopped.
+    Raises DatasetError for a folder that is not a dataset, a dataset that has changed since it was
+    joined, other settings, or an empty train split. Raises ConfigError for two datasets with the
+    same name or manifest and for an unknown name. Raises Stopped.
     """
     config = config or JoinConfig()
     if (out / MANIFEST).exists():
@@ -101,7 +100,7 @@ def join(
             "datasets": entries,
         }
         if stop():
-            raise Stopped(f"stopped; {out} is as it was")
+            raise Stopped(f"stopped; {out} is unchanged")
         if not is_training_set(out) or read_training_set(out) != page:
             publish_json(out, TRAINING_SET, page)
     return page
@@ -110,7 +109,7 @@ def join(
 def _entries(
     datasets: Sequence[Path], out: Path, config: JoinConfig, remove: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """Return the set's datasets, old ones first; raises ConfigError for two of the same name."""
+    """Return the entries of the set's datasets, old ones first; raises ConfigError."""
     old: list[dict[str, Any]] = []
     if is_training_set(out):
         page = read_training_set(out)
@@ -151,7 +150,7 @@ def _entries(
 
 
 def _hold_out(entry: dict[str, Any], dataset: Dataset, config: JoinConfig, stop: Stop) -> Dataset:
-    """Add to a dataset's entry what is held out of it, and why; return the dataset with it."""
+    """Choose the held-out games of a dataset and record them in its entry; return the dataset."""
     days = _count_days(dataset)
     first, why = _choose_games(days, entry["name"], config)
     dataset = replace(dataset, held_out=first)
@@ -170,7 +169,7 @@ def _hold_out(entry: dict[str, Any], dataset: Dataset, config: JoinConfig, stop:
 
 
 def _count_days(dataset: Dataset) -> Mapping[str, int]:
-    """Return the number of used games of each complete date, as PGN writes it."""
+    """Return the number of used games on each complete date, in PGN's format."""
     days: Counter[str] = Counter()
     for _, games in dataset.games(["date", "split"]):
         dates = games.filter(games["split"].is_valid())["date"]
@@ -179,7 +178,7 @@ def _count_days(dataset: Dataset) -> Mapping[str, int]:
 
 
 def _choose_games(days: Mapping[str, int], name: str, config: JoinConfig) -> tuple[str, str]:
-    """Return what of a dataset is held out, as `Dataset.held_out` has it, and why."""
+    """Return the held-out games of a dataset, as in `Dataset.held_out`, and the reason."""
     if config.hold_out != NEWEST:
         return ALL if name == config.hold_out else NONE, f"by hold_out {config.hold_out}"
     total, held, first = sum(days.values()), 0, ""
@@ -195,7 +194,7 @@ def _choose_games(days: Mapping[str, int], name: str, config: JoinConfig) -> tup
 
 
 def _count_held_rows(dataset: Dataset, stop: Stop) -> dict[str, list[int]]:
-    """Return the rows of held-out games in each row group, by file, without files of none."""
+    """Count the held-out rows in each row group, by file, omitting files without any."""
     held, found = dataset.held_games, dict[str, list[int]]()
     for shard in (shard for split in SPLITS for shard in dataset.shards(split)):
         if stop():
@@ -207,7 +206,7 @@ def _count_held_rows(dataset: Dataset, stop: Stop) -> dict[str, list[int]]:
 
 
 def count_games(datasets: Sequence[Dataset], stop: Stop = never) -> dict[str, int]:
-    """Count games by the hash of their moves: `distinct`, each split, and those in train too."""
+    """Count distinct games by the hash of their moves: in all, per split, and shared with train."""
     import polars as pl
 
     with tempfile.TemporaryDirectory(prefix="fianchetto-games-") as folder:
@@ -228,7 +227,7 @@ def count_games(datasets: Sequence[Dataset], stop: Stop = never) -> dict[str, in
 
 
 def rows_by_split() -> "list[pl.Expr]":
-    """Return the number of rows of each split, by the index `split` into ALL_SPLITS."""
+    """Return expressions that count the rows of each split; `split` indexes ALL_SPLITS."""
     import polars as pl
 
     splits = enumerate(ALL_SPLITS)
@@ -236,7 +235,10 @@ def rows_by_split() -> "list[pl.Expr]":
 
 
 def shared_with_train(suffix: str = "in_train") -> "list[pl.Expr]":
-    """Return the rows of each split whose key train has too, of one row of counts for each key."""
+    """Return expressions that count rows with a key that also occurs in train.
+
+    They apply to a table with one row of counts per key.
+    """
     import polars as pl
 
     known = pl.col("train") > 0
@@ -244,7 +246,7 @@ def shared_with_train(suffix: str = "in_train") -> "list[pl.Expr]":
 
 
 def _game_splits(dataset: Dataset) -> "Iterator[pl.DataFrame]":
-    """Yield used games: `key`, the hash of their moves, and `split`, an index into ALL_SPLITS."""
+    """Yield the used games: `key` is the hash of the moves, `split` an index into ALL_SPLITS."""
     import polars as pl
 
     index = pl.col("split").replace_strict(SPLITS, range(len(SPLITS)), return_dtype=pl.UInt8)

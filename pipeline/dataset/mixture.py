@@ -1,16 +1,16 @@
-"""Mix rows of several sources in one stream of batches, in fixed shares; resumes at any step.
+"""Mix rows from several sources into one stream of batches with fixed shares; resumes at any step.
 
 `Shares` mixes endless streams, such as games and evaluated positions. `Mixture` mixes human and
-self-play rows, each of which is used a fixed number of times:
+self-play rows and uses each self-play row a fixed number of times:
 
     human datasets          -> Batches, from row 7,000 -+
     self-play, generation 4 -> Batches, from row 0     -+-> some rows of each -> permuted -> a batch
     self-play, generation 5 -> Batches, from row 0     -+
 
-Each source is an endless stream of shuffled rows, from which every batch takes the next ones.
-Batches 0 to k hold floor((k + 1) * batch_size * human_share) human rows in all. The source of each
-self-play row is drawn without replacement from tickets, as many per source as the run takes rows of
-it.
+Each source is an endless stream of shuffled rows, and every batch takes the next ones. Batches 0 to
+k contain floor((k + 1) * batch_size * human_share) human rows in total. The source of each
+self-play row is drawn without replacement from tickets; a source has one ticket for each row that
+the run takes from it.
 """
 
 import math
@@ -28,19 +28,19 @@ from pipeline.dataset.files.shards import Batch
 from pipeline.errors import ConfigError
 
 TICKETS, PLACES = 1, 2
-"""Tags of the random streams: which source a row is from, and its place in the batch."""
+"""Tags of the random streams: the source of a row, and its place in the batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A stream that rows are taken from."""
+    """A stream of rows."""
 
     batches: Batches
-    """The stream, made for one process: every process reads all of it."""
+    """The stream, with rank 0 and world 1: every process reads all of it."""
     first: int = 0
-    """Row of the stream that the run begins with."""
+    """First row of the stream that the run uses."""
     takes: int = 0
-    """Self-play rows that the run takes in all; human rows follow from their share of a batch."""
+    """Total rows that the run takes from a self-play source; unused for human rows."""
 
 
 def human_rows(batches: int, batch_size: int, share: Fraction) -> int:
@@ -49,7 +49,7 @@ def human_rows(batches: int, batch_size: int, share: Fraction) -> int:
 
 
 class Mixture:
-    """The batches of one run: as many as the self-play rows and the human share of them fill."""
+    """Batches of one run; the self-play rows and the human share determine their number."""
 
     def __init__(
         self,
@@ -64,12 +64,14 @@ class Mixture:
     ) -> None:
         """Draw the source of each row; process `rank` of `world` gets an equal part of each batch.
 
-        Raises ConfigError for a batch that cannot be divided, or a share that is out of range or
-        lacks human datasets.
+        Raises ConfigError for a batch that cannot be divided, a share out of range, or a positive
+        share without human datasets.
         """
         require_divisible(batch_size, rank, world)
         if not 0 <= human_share < 1 or (human_share > 0) != (human is not None):
-            raise ConfigError("human_share is from 0 to below 1, and 0 only without human datasets")
+            raise ConfigError(
+                "human_share must be at least 0 and below 1, and 0 only without human datasets"
+            )
         self.sources: list[Source] = [*([human] if human is not None else []), *selfplay]
         self.humans = len(self.sources) - len(selfplay)
         self.batch_size, self.human_share, self.seed = batch_size, human_share, seed
@@ -81,7 +83,7 @@ class Mixture:
         """Number of whole batches."""
 
     def counts(self, first: int, last: int) -> NDArray[np.int64]:
-        """Return the rows of each source, the human one first, in batches `first` to `last` - 1."""
+        """Count the rows of each source, the human one first, in batches `first` to `last` - 1."""
         before = human_rows(first, self.batch_size, self.human_share)
         until = human_rows(last, self.batch_size, self.human_share)
         mine = self.tickets_S[first * self.batch_size - before : last * self.batch_size - until]
@@ -108,10 +110,9 @@ class Shares:
     """Endless batches with a fixed share of rows from each stream."""
 
     def __init__(self, streams: Sequence[Batches], shares: Sequence[float]) -> None:
-        """Mix streams of one batch size, each made for one process; every process of the first
-        one's world reads all of them.
+        """Mix streams with the same batch size, each with rank 0 and world 1.
 
-        Raises ConfigError unless there is a positive share for each stream.
+        Every process reads all of them. Raises ConfigError unless each stream has a positive share.
         """
         if len(shares) != len(streams) or not all(0 < share < math.inf for share in shares):
             count = f"one for each of {len(streams)} datasets"
@@ -121,12 +122,12 @@ class Shares:
         self.ends = [Fraction(end).limit_denominator(10**6) for end in ends]
 
     def counts(self, steps: int, size: int) -> NDArray[np.int64]:
-        """Return the rows of each stream in the first `steps` batches of `size` rows."""
+        """Count the rows of each stream in the first `steps` batches of `size` rows."""
         ends = [human_rows(steps, size, end) for end in self.ends[:-1]]
         return np.diff([0, *ends, steps * size])
 
     def from_step(self, step: int, rank: int = 0, world: int = 1) -> Iterator[Batch]:
-        """Yield batches without end from `step` on: the part of process `rank` of `world`."""
+        """Yield the part of process `rank` of `world` of every batch from `step` on, endlessly."""
         size, seed = self.streams[0].batch_size, self.streams[0].seed
         taken = self.counts(step, size)
         readers = [
@@ -142,7 +143,7 @@ class Shares:
 
 
 def _mix(parts: Sequence[Batch], size: int, seed: tuple[int, ...], rank: int, world: int) -> Batch:
-    """Return the rows of several parts in a random order: those of process `rank` of `world`."""
+    """Shuffle the rows of several parts; return those of process `rank` of `world`."""
     places = np.random.Generator(np.random.PCG64(seed)).permutation(size)[rank::world]
     return {name: np.concatenate([part[name] for part in parts])[places] for name in parts[0]}
 
@@ -156,7 +157,7 @@ class _Reader:
         self.rest = _slice(next(self.stream), drop, None)
 
     def take(self, count: int) -> list[Batch]:
-        """Return the next rows, in parts."""
+        """Return the next `count` rows, in parts."""
         parts = []
         while count > len(self.rest["planes"]):
             count -= len(self.rest["planes"])

@@ -1,8 +1,8 @@
-"""64-bit keys of stored positions, and which keys occur in shards.
+"""Compute 64-bit keys of stored positions, and find keys in shards.
 
-Two rows have the same key if their planes and castling rights are the same: pieces, turn, rights,
-and a legal en-passant capture, which is a move plane. The rules of threefold repetition compare
-positions in the same way.
+Two rows have the same key if their planes and castling rights are the same: pieces, side to move,
+castling rights, and a legal en-passant capture, which is part of the move planes. Threefold
+repetition compares positions in the same way.
 
 Axes: R rows, P planes.
 """
@@ -20,15 +20,15 @@ from pipeline.dataset.dataset import Shard, row_groups
 from pipeline.dataset.hashing import splitmix64
 
 KEYED_BY = ("planes", "castling")
-"""The columns that a key is computed from."""
+"""Columns that determine a key."""
 BLOCK = 1024
-"""Rows that are hashed together, so that they stay in a core's cache."""
+"""Rows hashed at a time, so that they stay in the core's cache."""
 _ODD = 0xD6E8_FEB8_6659_FD93
 
 
 @cache
 def _salts() -> NDArray[np.uint64]:
-    """Return a random word for each plane and for the castling rights, [P + 1]."""
+    """Return a random word for each plane and for the castling rights, uint64[P + 1]."""
     return splitmix64(np.arange(PLANES + 1, dtype=np.uint64) << np.uint64(32))
 
 
@@ -50,7 +50,7 @@ def position_keys(planes_RP: NDArray[np.uint64], castling_R: NDArray[Any]) -> ND
 def find_keys(
     keys_R: NDArray[np.uint64], shards: Sequence[Shard], progress: Progress = silent
 ) -> NDArray[np.bool_]:
-    """Return which keys are of positions in the shards, bool[R], reading each shard once."""
+    """Return which keys occur in the shards, bool[R]; each shard is read once."""
     wanted, places = np.unique(keys_R, return_inverse=True)
     found = np.zeros(len(wanted), dtype=np.bool_)
     done, total = 0, sum(shard.rows for shard in shards)

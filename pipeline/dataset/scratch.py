@@ -1,4 +1,4 @@
-"""Rows in temporary files, with all rows of a key in one of them, so that memory is bounded."""
+"""Partition rows by key into temporary files, so that they can be grouped in bounded memory."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,23 +13,23 @@ if TYPE_CHECKING:
     import polars as pl
 
 PART_ROWS = 1 << 24
-"""Rows per part, about."""
+"""Approximate rows per part."""
 BUFFER_ROWS = 1 << 20
-"""Rows that are collected before they are written, so that parts have large row groups."""
+"""Rows buffered before a write, so that parts have large row groups."""
 
 
 class Scratch:
-    """Rows with a 64-bit key, whose low bits must be evenly spread: a hash."""
+    """Rows with a 64-bit key; the low bits of the key must be uniform, as in a hash."""
 
     def __init__(self, folder: Path, expected: int) -> None:
-        """Write into an empty folder; `expected` is about how many rows will come."""
+        """Write to an empty folder; `expected` is the approximate total number of rows."""
         self.folder = folder
         self.count = max(1, -(-expected // PART_ROWS))
         self.writers: list[pq.ParquetWriter] = []
         self.waiting: list[pl.DataFrame] = []
 
     def add(self, rows: "pl.DataFrame") -> None:
-        """Write rows, with the key as the column `key`; raises ConfigError if the disk is full."""
+        """Add rows with a column `key`; raises ConfigError if the disk is full."""
         if not self.writers:
             schema, paths = rows.to_arrow().schema, [self._path(part) for part in range(self.count)]
             with self._refuse_full_disk():
@@ -39,7 +39,7 @@ class Scratch:
             self._flush()
 
     def parts(self) -> "Iterator[pl.LazyFrame]":
-        """Yield all rows in parts, after which none can be added; raises ConfigError."""
+        """Yield all rows in parts; no rows can be added afterwards. Raises ConfigError."""
         import polars as pl
 
         self._flush()

@@ -1,1 +1,1 @@
-"""Dumps: fetched, decompressed, cut into chunks of whole games; other formats turned into PGN."""
+"""Fetch and decompress dumps, convert other formats to PGN, and cut the text into chunks."""

@@ -1,7 +1,7 @@
-"""The text of zstd, gzip, bzip2 and zip archives; other archives are refused by name.
+"""Decompress zstd, gzip, bzip2 and zip archives; refuse other archives by name.
 
-`decompress` yields the text that its decoder gave before damage, and then raises OSError. Zero
-bytes after the archive are padding, as for gzip(1); others raise TrailingBytesError.
+`decompress` yields all text before damage and then raises OSError. Zero bytes after the archive are
+padding, as for gzip(1); other bytes raise TrailingBytesError.
 """
 
 import bz2
@@ -29,29 +29,29 @@ REFUSED = {
     b"SQLite format 3\x00": ("an SQLite database", "export the games as PGN"),
     b"ARROW1": ("an Arrow file", "save it as Parquet"),
 }
-"""Formats that are refused, by their first bytes: name and remedy."""
+"""Name and remedy of each unsupported format, by its first bytes."""
 TAR, TAR_AT = b"ustar", 257
 
 READ = 1 << 16
-"""Raw bytes that are read at a time."""
+"""Raw bytes to read at a time."""
 _CODECS: dict[str, tuple[Callable[[], Any], int]] = {
     "zstd": (lambda: zstandard.ZstdDecompressor().decompressobj(), 4096),
     "gzip": (lambda: zlib.decompressobj(31), 256),
     "bz2": (bz2.BZ2Decompressor, 64),
 }
-"""How a decoder of a frame is made, and how many raw bytes it gets at a time: a bomb makes some 100
-MiB of them."""
+"""For each compression, a function that makes a frame decoder, and the raw bytes to feed it at a
+time; a decompression bomb expands them to about 100 MiB."""
 
 Read = Callable[[int], bytes]
-"""Returns up to so many raw bytes, none at the end."""
+"""Function that returns up to the given number of raw bytes, none at the end."""
 
 
 class TrailingBytesError(OSError):
-    """A complete archive is followed by bytes that are not another archive; its text is whole."""
+    """Bytes that are not an archive follow a complete archive; the archive's text is complete."""
 
 
 def compression_of(head: bytes) -> str | None:
-    """Return zstd, gzip, bz2 or zip by the first bytes of a file, None for anything else."""
+    """Return the compression (zstd, gzip, bz2, zip) by the first bytes of a file, else None."""
     is_skippable = head[1:4] == b"\x2a\x4d\x18" and head[0] >> 4 == 5  # pzstd writes such frames
     if head.startswith(ZSTD) or is_skippable:
         return "zstd"
@@ -60,27 +60,27 @@ def compression_of(head: bytes) -> str | None:
 
 
 def refuse_archives(first: bytes, inside: str | None) -> None:
-    """Raise DumpError, without the file's name, for an archive or a database.
+    """Raise DumpError, without the file's name, if the text is an archive or a database.
 
-    It is recognised by the first bytes of the text. `inside` is the archive that the text was
-    unpacked from.
+    `first` are the first bytes of the text. `inside` is the compression of the archive that
+    contains it.
     """
     held = f"holds, inside a {inside} archive, " if inside else "is "
     if first[TAR_AT : TAR_AT + len(TAR)] == TAR:
-        raise DumpError(f"{held}a tar archive: unpack it by `tar -xf`, and name the files in it")
+        raise DumpError(f"{held}a tar archive: unpack it by `tar -xf` and pass the files inside")
     for magic, (what, remedy) in REFUSED.items():
         if first.startswith(magic):
-            raise DumpError(f"{held}{what}: {remedy}, and name what was in it")
+            raise DumpError(f"{held}{what}: {remedy} and pass the file inside")
     packed = compression_of(first) if inside else None
     if packed:
-        raise DumpError(f"{held}a {packed} archive: unpack it, and name the file in it")
+        raise DumpError(f"{held}a {packed} archive: unpack it and pass the file inside")
 
 
 def read_zip(path: str) -> Iterator[tuple[bytes, float]]:
-    """Yield the text of the only file in a zip archive in pieces, each with the share read.
+    """Yield pieces of the text of the only file in a zip archive, each with the share read so far.
 
-    Raises DumpError, without the archive's name, unless one file can be read; OSError for damage,
-    after all text before it.
+    Raises DumpError, without the archive's name, unless there is exactly one readable file. Raises
+    OSError for damage, after all text before it.
     """
     try:
         archive = zipfile.ZipFile(path)
@@ -96,8 +96,8 @@ def read_zip(path: str) -> Iterator[tuple[bytes, float]]:
         ]
         if len(names) != 1:
             raise DumpError(
-                f"is a zip archive of {len(names)} files ({', '.join(names[:3])}): unpack it, and "
-                f"name those with games"
+                f"is a zip archive of {len(names)} files ({', '.join(names[:3])}): unpack it and "
+                f"pass the files with games"
             )
         file = archive.getinfo(names[0])
         if file.flag_bits & 1:
@@ -115,9 +115,9 @@ def read_zip(path: str) -> Iterator[tuple[bytes, float]]:
 
 
 def decompress(read: Read, compression: str) -> Iterator[bytes]:
-    """Yield the text of the frames or members of an archive in pieces.
+    """Yield the text of all frames or members of an archive in pieces.
 
-    Raises OSError and what `read` raises, after the text before it.
+    Raises OSError and the errors of `read`, after all text before them.
     """
     make, length = _CODECS[compression]
     pieces = _split(read, length)
@@ -137,7 +137,7 @@ def decompress(read: Read, compression: str) -> Iterator[bytes]:
         while len(rest) < len(ZSTD) and (more := next(pieces, b"")):
             rest = (rest + more).lstrip(b"\0")
         if rest and compression_of(rest) != compression:
-            raise TrailingBytesError(f"bytes that are no {compression} archive follow its end")
+            raise TrailingBytesError(f"bytes that are not a {compression} archive follow its end")
 
 
 def _split(read: Read, length: int) -> Iterator[bytes]:

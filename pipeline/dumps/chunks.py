@@ -1,8 +1,8 @@
 """Cut the text of dumps into chunks of whole games, in bounded memory.
 
-A chunk holds about `chunk_bytes` of text and at most MAX_GAMES games, so memory is bounded by
-these and by LONGEST_GAME, whatever the dump. A damaged archive ends with the last whole game that
-was read, and its source describes the damage.
+A chunk holds about `chunk_bytes` of text and at most MAX_GAMES games. These limits and LONGEST_GAME
+bound the memory for any dump. A damaged archive ends with the last whole game that was read, and
+the damage is noted in its Source.
 
 Axes: G games of a chunk.
 """
@@ -20,8 +20,8 @@ from pipeline.errors import DumpError
 from pipeline.pgn.split import LONGEST_GAME, Splitter, split
 
 MAX_GAMES = 1 << 18
-"""Maximum number of games in a chunk: each costs some 600 bytes besides its text, and a bomb of `*`
-has one in three bytes."""
+"""Maximum number of games in a chunk. A game takes about 600 bytes besides its text, and hostile
+text of `*` lines has a game in every three bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +31,11 @@ class Chunk:
     index: int
     """Number of the chunk in the dataset, from 0."""
     source: int
-    """Number of the source it came from, from 0."""
+    """Number of its source, from 0."""
     first_game: int
-    """Number of its first game in the dataset, dropped ones counted."""
+    """Number of its first game in the dataset, counting dropped games."""
     offset: int
-    """Byte of the decompressed source that the text begins at."""
+    """Offset of the text in the decompressed source, in bytes."""
     text: bytes
     starts: NDArray[np.int64]
     """[G] first byte of each game in the text."""
@@ -44,23 +44,23 @@ class Chunk:
 
 
 class _Window:
-    """A buffer that the stream is read into; the games not yet returned lie at its front."""
+    """A buffer of text from the stream, starting with the first game not yet returned."""
 
     def __init__(self, stream: Pieces, source: Source, chunk_bytes: int) -> None:
         self.stream, self.source = stream, source
         self.text = np.empty(chunk_bytes + 2 * LONGEST_GAME + 3 * BLOCK, dtype=np.uint8)
-        # The text of a chunk is read-only, so kernels compile once if this is too.
+        # Chunks are read-only arrays. With a read-only view here, kernels compile only once.
         self.read_only = self.text.view()
         self.read_only.flags.writeable = False
         self.filled = self.scanned = 0
         self.has_games = False
         self.is_cut = False
-        """Whether damage ended the text, perhaps in the middle of a game."""
+        """Whether damage ended the text, possibly in the middle of a game."""
         self.splitter = Splitter()
         self.starts = np.empty(0, dtype=np.int64)
 
     def read_block(self) -> bool:
-        """Read up to BLOCK more bytes; return False at the end, or at damage, which is noted."""
+        """Read up to BLOCK more bytes; return False at the end or at damage, which is recorded."""
         try:
             count = self.stream.readinto(self.text.data[self.filled : self.filled + BLOCK])
         except OSError as error:
@@ -71,7 +71,7 @@ class _Window:
         return count > 0
 
     def find_games(self, final: bool) -> None:
-        """Find the games that begin in what was read, up to the last whole line."""
+        """Find the games that begin in the new text, up to the last whole line."""
         end = self.filled
         if not final:
             unseen = self.text[self.scanned : self.filled].tobytes()
@@ -83,7 +83,7 @@ class _Window:
                         f"{display_name(self.source.name)} is not PGN text: no line break in "
                         f"{LONGEST_GAME >> 20} MiB"
                     )
-                end = self.filled  # the line is cut, as the game that it belongs to will be
+                end = self.filled  # cut the line; its game will be cut too
         if self.source.is_evaluations:
             newlines = np.flatnonzero(self.text[self.scanned : end] == ord("\n"))
             found = self.scanned + np.concatenate([[0], newlines[:-1] + 1])[: len(newlines)]
@@ -97,7 +97,7 @@ class _Window:
 
     @property
     def full(self) -> bool:
-        """Return whether another block would not fit: then even an open game is returned, cut."""
+        """Return whether no further block fits; an open game is then cut and returned."""
         return self.filled + BLOCK > len(self.text)
 
     def drop_last_game(self) -> None:
@@ -106,7 +106,7 @@ class _Window:
         self.starts = self.starts[:-1]
 
     def drop_scanned(self) -> int:
-        """Drop the text that was scanned while no game is open, and return its length."""
+        """Drop the scanned text if no game is open, and return the number of bytes dropped."""
         dropped = self.scanned
         self._drop(dropped)
         return dropped
@@ -127,7 +127,7 @@ class _Window:
 
 
 def _source_chunks(source: Source, number: int, chunk_bytes: int) -> Iterator[Chunk]:
-    """Yield the chunks of one source, indexed and numbered from 0."""
+    """Yield the chunks of one source, with indices and game numbers from 0."""
     window = _Window(source.open(), source, chunk_bytes)
     offset = index = game = 0
     more = True
@@ -151,9 +151,9 @@ def _source_chunks(source: Source, number: int, chunk_bytes: int) -> Iterator[Ch
         if not len(window.starts):
             offset += window.drop_scanned()
     if source.is_parquet_evaluations:
-        source.bytes_read = source.size or 0  # recognised by its footer
+        source.bytes_read = source.size or 0  # identified by its footer
     else:
-        # the bytes behind damage are hashed too: the manifest has the hash of the file
+        # hash the bytes after damage too, since the manifest has the hash of the whole file
         while source.read(BLOCK):
             pass
     source.close()
@@ -162,8 +162,8 @@ def _source_chunks(source: Source, number: int, chunk_bytes: int) -> Iterator[Ch
 def read_chunks(sources: list[Source], chunk_bytes: int) -> Iterator[Chunk]:
     """Yield the chunks of all sources in order.
 
-    Raises DumpError for a source that cannot be read, before its first chunk, and Stopped. Damage
-    ends a source and is noted in its `damage`.
+    Raises Stopped, and DumpError before the first chunk of a source that cannot be read. Damage
+    ends a source and is recorded in its `damage`.
     """
     index = game = 0
     for number, source in enumerate(sources):

@@ -1,10 +1,10 @@
-"""Downloads of dumps: months of Lichess, or any URL, whole and verified or not at all.
+"""Download dumps, Lichess's months or any URL, and verify them before they get their names.
 
     2013-01 -> name, URL, published sha256 -> NAME.part -> sha256 -> NAME
                                               NAME.part.json: URL, version
 
-A fetch that was stopped, killed or cut off resumes from `NAME.part` if the server still has the
-same version. The file gets its name when it is on disk and has the published hash.
+A fetch that was stopped, killed or disconnected resumes from `NAME.part` if the server still has
+the same version. The file is renamed once it is on disk and its hash is verified.
 """
 
 import os
@@ -25,7 +25,7 @@ from engine.json_files import parse_json
 from engine.progress import Progress, Stop, Tick, never, silent
 from engine.temporaries import sync_directory
 from model.settings import settings
-from pipeline.errors import ChangedError, ConfigError, FetchError
+from pipeline.errors import ConfigError, FetchError, SourceChangedError
 from pipeline.storage.http import (
     BLOCK,
     RemoteVersion,
@@ -37,31 +37,30 @@ from pipeline.storage.http import (
 from pipeline.storage.stores import file_hash, locked, publish_json
 
 LICHESS = "https://database.lichess.org/standard"
-"""Where Lichess publishes the games of each month."""
+"""URL of Lichess's monthly dumps."""
 HASHES = "sha256sums.txt"
-"""The list of published files: a hash and a name on each line."""
+"""Name of the list of published files, with a hash and a name on each line."""
 MAX_HASHES = 1 << 22
 """Maximum number of bytes of that list."""
 STEM = "lichess_db_standard_rated_"
 _MONTH = re.compile("([0-9]{4})-(0[1-9]|1[0-2])")
 _FIRST = 2013 * 12
 RESTARTS = 3
-"""Times that a file is begun whose version changes, or whose server cannot resume it."""
+"""Maximum number of starts of a download that changes on the server or cannot be resumed."""
 
 
 @settings(ConfigError)
 class FetchConfig:
-    """Where files come from, and what they must be."""
+    """Settings of a fetch: server and expected hash."""
 
     base: Annotated[str, Field(pattern="^https?://")] = LICHESS
-    """Address of the folder with the months' files and `sha256sums.txt`: Lichess's, or a
-    mirror's."""
+    """URL of the folder with the monthly dumps and `sha256sums.txt`: Lichess or a mirror."""
     sha256: Annotated[str, Field(pattern="^([0-9a-f]{64})?$")] = ""
-    """SHA-256 that a file named by its URL must have; "" for any."""
+    """Expected SHA-256 of a file that is given by its URL; "" for any."""
 
 
 def month_of(key: str) -> str:
-    """Return the month of `lichess_db_standard_rated_2013-01`, "" for anything else."""
+    """Return the month of a name such as `lichess_db_standard_rated_2013-01`, else ""."""
     month = key.removeprefix(STEM)
     return month if month != key and _MONTH.fullmatch(month) else ""
 
@@ -76,8 +75,8 @@ def parse_months(word: str) -> list[str]:
     if len(ends) < 2 or not _FIRST <= ends[0] <= ends[1] <= this_month:
         newest = ", ".join(_format_month(this_month - back) for back in (1, 2, 3))
         raise ConfigError(
-            f"{shown(word)!r} is no month from 2013-01 on, no ascending range of months such as "
-            f"2013-01..2013-06, and no URL; the newest months are {newest}"
+            f"{shown(word)!r} is not a month from 2013-01 on, an ascending range of months such as "
+            f"2013-01..2013-06, or a URL; the newest months are {newest}"
         )
     return [_format_month(month) for month in range(ends[0], ends[1] + 1)]
 
@@ -96,7 +95,7 @@ def _load_hashes(base: str, stop: Stop) -> dict[str, str]:
     found = {}
     for line in text.decode("utf-8", "replace").splitlines():
         if not (match := re.fullmatch(r"([0-9a-fA-F]{64}) [ *](\S+)", line.strip())):
-            raise FetchError(f"{shown(url)} is no list of hashes: it has the line {line[:80]!r}")
+            raise FetchError(f"{shown(url)} is not a list of hashes: it has the line {line[:80]!r}")
         found[match[2].rpartition("/")[2]] = match[1].lower()
     return found
 
@@ -109,7 +108,7 @@ def fetch(
     progress: Progress = silent,
     stop: Stop = never,
 ) -> dict[str, Any]:
-    """Fetch months, ranges of months and URLs into `out`, and return an entry for each file.
+    """Download months, ranges of months and URLs into `out`; return an entry for each file.
 
     Raises ConfigError, FetchError, Stopped.
     """
@@ -129,7 +128,7 @@ def fetch(
 def _resolve_files(
     words: Sequence[str], out: Path, config: FetchConfig, stop: Stop
 ) -> list["_Download"]:
-    """Return the files of months, ranges of months and URLs, with their published hashes."""
+    """Resolve months, ranges of months and URLs to files with their published hashes."""
     if not words:
         raise ConfigError(
             "name a month such as 2013-01, a range such as 2013-01..2013-06, or a URL"
@@ -141,7 +140,7 @@ def _resolve_files(
         urls += [f"{base}/{STEM}{month}.pgn.zst" for month in months] or [word]
     if config.sha256 and (len(urls) > 1 or not is_web(words[0])):
         raise ConfigError(
-            "sha256 is for one file that is named by its URL: the hashes of months are published"
+            "sha256 is for a single file given by its URL: the hashes of months are published"
         )
     listed = [url for url in urls if url.startswith(f"{base}/") and not config.sha256]
     hashes = _load_hashes(base, stop) if listed else {}
@@ -160,7 +159,7 @@ def _resolve_files(
 
 
 class _Meter:
-    """Counts the bytes of all files; the total is that of the files that were begun."""
+    """Progress in bytes over all files; the total covers only the files started so far."""
 
     def __init__(self, progress: Progress) -> None:
         self.progress, self.fetched, self.began = progress, 0, time.monotonic()
@@ -173,27 +172,27 @@ class _Meter:
 
 
 class _Download:
-    """A file to fetch, and the part of it that is on disk."""
+    """A file to download, and the part of it that is on disk."""
 
     def __init__(self, url: str, path: Path, sha256: str, stop: Stop) -> None:
         self.url, self.path, self.stop = url, path, stop
         self.sha256 = sha256
-        """SHA-256 that it must have; "" for any."""
+        """Expected SHA-256; "" for any."""
         self.part = path.with_name(f"{path.name}.part")
         self.state = path.with_name(f"{path.name}.part.json")
-        """The URL and version of the unfinished file."""
+        """File with the URL and version of the partial download."""
 
     def fetch(self, meter: _Meter) -> dict[str, Any]:
-        """Fetch the file if it is not here, under a lock, and return its entry in the result."""
+        """Download the file under a lock unless it exists, and return its entry in the result."""
         lock = FileLock(self.path.with_name(f".{self.path.name}.lock"))
         with locked(lock, FetchError(f"another fetch is writing {self.path}: wait for it")):
             is_here = self.path.exists()
             sha256 = file_hash(self.path, self.stop) if is_here else self._complete(meter)
             if self._load_version() is not None and not self.part.exists():
-                self.state.unlink()  # killed after the file got its name
+                self.state.unlink()  # left by a kill right after the rename
         if self.sha256 not in ("", sha256):
             raise FetchError(
-                f"{self.path} is here and differs from the published file: move it away"
+                f"{self.path} exists and differs from the published file: move it away"
             )
         return {
             "bytes": self.path.stat().st_size,
@@ -203,9 +202,9 @@ class _Download:
         }
 
     def _complete(self, meter: _Meter) -> str:
-        """Fetch what is missing, give the file its name, and return the sha256.
+        """Download the missing bytes, rename the file, and return its sha256.
 
-        The file is begun again if the server has another version, or if a resumed part is damaged.
+        Starts again if the server has another version, or if a resumed part is damaged.
         """
         if not self.state.exists() and self.part.exists():
             raise FetchError(f"{self.part} belongs to another program: move it away")
@@ -216,7 +215,7 @@ class _Download:
             kept = self.part.stat().st_size if self.part.exists() else 0
             try:
                 self._receive(WebFile(self.url, self.stop, begin=kept, version=version), meter)
-            except ChangedError:
+            except SourceChangedError:
                 self._discard()
                 if attempt == RESTARTS - 1:
                     raise
@@ -239,7 +238,7 @@ class _Download:
         self.state.unlink(missing_ok=True)
 
     def _load_version(self) -> RemoteVersion | None:
-        """Return the unfinished file's version, None if it is not of this URL and hash."""
+        """Return the version of the partial download, None if it has another URL or hash."""
         try:
             state = parse_json(self.state.read_bytes())
             version = RemoteVersion(**state["version"])
@@ -249,7 +248,7 @@ class _Download:
         return version if is_same else None
 
     def _receive(self, web: WebFile, meter: _Meter) -> None:
-        """Append what is missing to the unfinished file."""
+        """Append the missing bytes to the partial download."""
         version = web.open()
         left = None if version.size is None else version.size - web.position
         if (free := shutil.disk_usage(self.path.parent).free) < (left or 0):

@@ -1,4 +1,4 @@
-"""Find the dumps that a dataset was made of: the manifest records names and hashes, not paths."""
+"""Find the dumps of a dataset, since the manifest records names and hashes but no paths."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,12 +11,10 @@ from pipeline.errors import DatasetError
 def dumps_of(
     directory: Path, manifest: Mapping[str, Any], given: Sequence[Path] = ()
 ) -> list[str] | None:
-    """Find the dumps that a dataset was made of, in the manifest's order: among those given, or
-    where Dagster has them.
+    """Find the dumps of a dataset, in the manifest's order, among `given` or in Dagster's folders.
 
-    Self-play keeps its games in the dataset itself. A dataset's only dump may have been renamed.
-    Returns None where one is not found; raises DatasetError where dumps were given and one of the
-    dataset is not among them.
+    The dump of self-play is in the dataset itself. If a dataset has a single dump, it may have been
+    renamed. Returns None if one is not found; raises DatasetError if it is missing from `given`.
     """
     names = [source["name"] for source in manifest["sources"]]
     if given:
@@ -31,7 +29,7 @@ def dumps_of(
         folders = (home, home.parent.parent / "dumps", home.parent.parent / "sample")
         found = []
         for name in names:
-            # a name with a folder in it is not looked up
+            # do not look up a name with a folder in it
             places = [folder / name for folder in folders if Path(name).name == name]
             path = next((place for place in places if place.is_file()), None)
             if path is None:

@@ -1,4 +1,4 @@
-"""Dumps as streams of text: opened, recognised, decompressed and hashed."""
+"""Open dumps as streams of text: detect the format, decompress, hash."""
 
 import errno
 import hashlib
@@ -24,20 +24,20 @@ from pipeline.storage.preflight import require_utf8
 from pipeline.storage.stores import file_hash, is_url
 
 BLOCK = 1 << 22
-"""Bytes that are read at a time."""
+"""Bytes to read at a time."""
 QUIET_MILLISECONDS = 200
-"""How often `stop` is polled while a pipe or a terminal gives nothing."""
+"""Interval at which `stop` is polled while a pipe or a terminal sends nothing."""
 
 _SUFFIXES = {".zst": "zstd", ".gz": "gzip", ".bz2": "bz2", ".zip": "zip"}
 STDIN = "-"
 
 
 class Source:
-    """One dump, a path, an address or `-` for standard input, with its hash.
+    """One dump and its hash: a path, a URL or `-` for standard input.
 
-    Remote files are streamed, not stored. Reading raises Stopped when `stop` asks for it. Inputs
-    other than PGN are converted to it, unless `plain` asks for the text as it is; evaluated
-    positions become lines, of which `sample` takes a share.
+    Remote files are streamed, not stored. Reading raises Stopped if `stop` returns true. Other
+    formats are converted to PGN unless `plain` is set. Evaluated positions become lines, and
+    `sample` selects a share of them.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Source:
         self.damage = ""
         self.compression: str | None = None
         self.input = ""
-        """The format, where it is not PGN."""
+        """The format, "" for PGN."""
         self.is_evaluations = False
         self.version: RemoteVersion | None = None
         """Version of a remote file."""
@@ -64,12 +64,12 @@ class Source:
 
     @property
     def is_parquet_evaluations(self) -> bool:
-        """Return whether only parts of the file are read, which is then hashed by its footer."""
+        """Return whether only parts of the file are read; then only its footer is hashed."""
         return self.input in evaluations.COLUMNS
 
     @cached_property
     def size(self) -> int | None:
-        """Bytes of the file, compressed; None where they are unknown."""
+        """Size of the (compressed) file in bytes, None if unknown."""
         if is_url(self.name):
             return look(self.name, self.stop).size
         return None if self.name == STDIN else Path(self.name).stat().st_size
@@ -143,14 +143,15 @@ class Source:
             return b""
 
     def _unzip(self) -> Iterator[bytes]:
-        """Yield the text of a zip archive, whose own bytes are hashed beside it."""
+        """Yield the text of a zip archive; the archive's own bytes are hashed separately."""
         for piece, share in read_zip(self.name):
             self._hash_share(share)
             yield piece
 
     def _open_parquet(self, name: str) -> Pieces:
-        """Return a stream of a table's text: evaluated positions from anywhere, other tables from a
-        file on this machine.
+        """Return a stream of a table's text.
+
+        Evaluated positions may be remote; other tables must be local files.
         """
         problem = ""
         if self.plain:
@@ -166,7 +167,7 @@ class Source:
         opened = parquet.open_evaluations(name, source)
         if opened is None and is_url(self.name):
             raise DumpError(
-                f"{name} is Parquet, and from an address only evaluated positions can be read: "
+                f"{name} is Parquet, and only evaluated positions can be read from a URL: "
                 f"download it first"
             )
         if opened is None:
@@ -190,7 +191,7 @@ class Source:
             yield piece
 
     def _hash_share(self, share: float) -> None:
-        """Hash a file that something else reads, up to a share of its size."""
+        """Hash a file that another reader reads, up to a share of its size."""
         while self.bytes_read < share * (self.size or 0) and self.read(BLOCK):
             pass
 
@@ -204,7 +205,7 @@ class Source:
         return data
 
     def _read_file(self, count: int) -> bytes:
-        """Return up to `count` bytes of the file; raises Stopped, also while a pipe gives none."""
+        """Return up to `count` bytes of the file; raises Stopped, even while a pipe is silent."""
         assert self._file is not None
         self._raise_if_stopped()
         with suppress(AttributeError, OSError):  # a remote file or a buffer has no descriptor
@@ -225,7 +226,7 @@ class Source:
             self._file.close()
 
     def describe(self) -> dict[str, Any]:
-        """Return the source's entry in the manifest, complete when the stream was read."""
+        """Return the manifest entry of the source; complete once the stream was read to the end."""
         entry = {
             "name": short_name(self.name),
             "bytes": self.bytes_read,
@@ -241,12 +242,12 @@ class Source:
 
 
 def short_name(name: str) -> str:
-    """Return a dump's name without its folder, and without an address's query."""
+    """Return the last part of a dump's path or URL, without the URL's query."""
     return file_name(name) if is_url(name) else STDIN if name == STDIN else Path(name).name
 
 
 def display_name(name: str) -> str:
-    """Return a dump's name as it may be shown: an address without password and query."""
+    """Return a dump's name for display: a URL without its password and query."""
     return shown(name) if is_url(name) else name
 
 
@@ -258,7 +259,7 @@ def _open(path: Path) -> IO[bytes]:
             raise DumpError(
                 f"{path} is a directory: name the dump files in it, such as {path}/*.pgn.zst"
             )
-        # so that a named pipe is polled, and `stop` with it, while nothing writes to it
+        # non-blocking, so `stop` is polled while nothing writes to a named pipe
         return open(
             path, "rb", buffering=0, opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)
         )
@@ -272,19 +273,19 @@ def _open(path: Path) -> IO[bytes]:
 
 
 def expand(names: Sequence[str]) -> list[str]:
-    """Return the inputs, folders replaced by their Parquet files in the order of their names."""
+    """Return the inputs, with each folder replaced by its Parquet files, sorted by name."""
     found = []
     for name in names:
         inside = list_files(name, ".parquet")
         if not is_url(name) and name != STDIN:
-            below = Path(name).glob("**/*.parquet")  # nothing below a file
+            below = Path(name).glob("**/*.parquet")  # yields nothing for a file
             inside = sorted(str(path) for path in below if path.is_file())
         found += inside or [name]
     return found
 
 
 def is_same_file(entry: Mapping[str, Any], path: Path) -> bool:
-    """Return whether a file has the size and hash of a source's entry in a manifest."""
+    """Return whether a file has the size and hash in a manifest's source entry."""
     if path.stat().st_size != entry["bytes"]:
         return False
     by_footer = entry.get("input") in evaluations.COLUMNS
@@ -296,12 +297,12 @@ def require(name: str) -> None:
     """Raise DumpError or FetchError if a dump cannot be opened."""
     if is_url(name):
         look(name)
-    # the writer of a pipe must not see it opened and closed
+    # do not open and close a pipe, which its writer would notice
     elif name != STDIN and not Path(name).is_fifo():
         _open(Path(name)).close()
 
 
 def open_text(path: Path) -> TextIO:
-    """Open a text file, compressed as a dump may be; raises DumpError, and OSError for damage."""
+    """Open a text file, compressed or not; raises DumpError, and OSError for damage."""
     stream: Any = Source(str(path), plain=True).open()
     return io.TextIOWrapper(io.BufferedReader(stream), "utf-8-sig", errors="replace")

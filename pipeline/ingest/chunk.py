@@ -1,10 +1,11 @@
 """Turn one chunk of a dump into shards: the work of one worker.
 
-    text -> games -> filters -> replay -> filters of rows -> splits -> shuffle -> shards.
-    The games' table and a note of what was done follow.
+    text -> games -> game filters -> replay -> row filters -> splits -> shuffle -> shards
+    -> games table -> note
 
-The result depends on the chunk and the configuration alone. The note (`.building/parts/00007.json`)
-appears last: a chunk with a note is done, one without is done again, to the same bytes.
+The result depends only on the chunk and the configuration. The note (`.building/parts/00007.json`)
+lists the chunk's results and is written last. A chunk without a note is encoded again, to the same
+bytes.
 
 Axes: G games, R rows.
 """
@@ -52,22 +53,22 @@ from pipeline.storage.job_folder import DATASET, JobFolder
 from pipeline.storage.stores import Publish, place, publish_behind, publish_json
 
 ROWS_VERSION = 2
-"""Raise it when the same dump and settings give other rows: datasets of another version are not
-continued or reused. tests/pipeline/ingest/test_rows_version.py fails if rows change and this does
-not."""
+"""Increment it when the same dump and settings give different rows. Datasets of another version are
+not continued or reused. tests/pipeline/ingest/test_rows_version.py fails if the rows change and
+this does not."""
 
 BLOCK_ROWS = 1 << 19
 """Maximum number of rows that are replayed, shuffled and written together: 34 MB."""
 
 NAMES = 50
-"""Number of player names, the most frequent ones, that a chunk notes if it has no move of the
-wanted players."""
+"""Number of the most frequent player names that a chunk notes if none of its moves is by a wanted
+player."""
 
 OTHERS = (
     "{out} is written by another ingest with other settings or code: stop that, delete it, or "
     "choose another --out"
 )
-"""Error if two machines write to one store, whose locks neither sees."""
+"""Error if two machines write to one store: they do not see each other's locks."""
 
 
 @settings(ConfigError)
@@ -75,24 +76,24 @@ class IngestConfig(Filters):
     """Settings of a dataset, recorded in the manifest."""
 
     planes: Form = "all"
-    """How shards hold positions: all (77 planes, for any reader) or compact (the board, from which
-    this program makes the planes). Compact takes half the bytes, and its batches are several times
-    as fast."""
+    """How shards store positions: all (77 planes, for any reader) or compact (the board, from which
+    this program computes the planes). Compact takes half the space, and its batches are read
+    several times as fast."""
     test_share: Share = 0.05
     """Share of games held out for the test split, by a hash of their moves."""
     val_share: Share = 0.02
-    """Share of games held out for validation while training, by a hash of their moves."""
+    """Share of games held out for validation during training, by a hash of their moves."""
     history: Annotated[int, Field(ge=1, le=len(LAST_MOVES))] = 8
-    """Previous half-moves that a row keeps, 1 to 8, for networks that read them (fianchetto-human);
-    each after the first takes 1.6 bytes per row."""
+    """Number of previous half-moves stored in a row, 1 to 8, for networks that read them
+    (fianchetto-human); each after the first takes 1.6 bytes per row."""
     seed: Count = 0
     """Random seed of the shuffle and of the choice of games."""
     chunk_mib: Annotated[int, Field(ge=0, le=256)] = 0
-    """MiB of PGN text that a worker encodes at a time, into a shard for each split; 0 chooses 8 to
-    64 by the dumps' size."""
+    """MiB of PGN text that a worker encodes at a time, into one shard per split; 0 chooses 8 to 64
+    by the size of the dumps."""
 
     def __post_init__(self) -> None:
-        Filters.__post_init__(self)  # super() does not work in a dataclass with slots
+        Filters.__post_init__(self)  # super() fails in a dataclass with slots
         if self.test_share + self.val_share >= 1:
             raise ConfigError("test_share and val_share must be below 1 together")
 
@@ -104,7 +105,7 @@ def config_digest(config: IngestConfig) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ChunkTask:
-    """A chunk, the dataset it belongs to, and its settings."""
+    """A chunk, the folder of its dataset, and the settings."""
 
     chunk: Chunk
     out: str
@@ -117,7 +118,7 @@ def _folder(task: ChunkTask) -> JobFolder:
 
 @cache
 def _row_buffer() -> replay.Rows:
-    """Return a buffer for rows, kept from chunk to chunk since fresh pages are slow."""
+    """Return the row buffer of this process, reused for every chunk because new pages are slow."""
     return replay.allocate_rows(BLOCK_ROWS + replay.MAX_PLIES + 2)
 
 
@@ -132,7 +133,7 @@ def part_name(index: int) -> str:
 
 
 def _read_rows(tagged: Tagged, first: int, rows: replay.Rows) -> tuple[int, int]:
-    """Make rows of games or evaluated positions; return (next game, rows filled)."""
+    """Read games or evaluated positions into rows; return (next game, rows filled)."""
     if not tagged.is_evaluations:
         return replay.replay(tagged.text, tagged.games, tagged.setups, first, rows)
     last, filled = evaluation_rows.read_rows(tagged.text, tagged.games, first, rows)
@@ -141,19 +142,19 @@ def _read_rows(tagged: Tagged, first: int, rows: replay.Rows) -> tuple[int, int]
 
 
 def _identify_by_position(rows: replay.Rows, tagged: Tagged) -> None:
-    """Identify puzzles and the like by their first position, so duplicates share a split."""
+    """Identify puzzles and similar entries by their first position, so duplicates share a split."""
     games, parity = tagged.games, tagged.parity
     if (parity == NO_LABELS).all():
         return
     replayed = (games.status == replay.USED) & (games.plies > 0)
-    # none that is a label
+    # games without a labelled move
     games.status[replayed & (games.plies <= parity) & (parity != NO_LABELS)] = replay.NO_MOVES
     first = np.flatnonzero((rows.ply == parity[rows.game]) & (parity[rows.game] != NO_LABELS))
     games.identity[rows.game[first]] = splitmix64(rows.key[first])
 
 
 def _drop_games_without_evals(rows: replay.Rows, tagged: Tagged) -> None:
-    """Mark the games without any evaluation; the filter of rows drops their rows."""
+    """Mark the games without any evaluation; the row filter drops their rows."""
     evaluated = np.zeros(len(tagged.games.status), dtype=np.bool_)
     evaluated[rows.game[rows["eval"] != NO_EVAL]] = True
     replayed = np.unique(rows.game)
@@ -173,19 +174,19 @@ def _row_status(rows: replay.Rows, tagged: Tagged, config: IngestConfig) -> NDAr
 
 
 def _count(status: NDArray[np.uint8], names: Sequence[str]) -> Counter[str]:
-    """Return how many games or rows have each outcome, those that occur."""
+    """Count the games or rows of each outcome that occurs."""
     counts = np.bincount(status, minlength=len(names)).tolist()
     return +Counter(dict(zip(names, counts, strict=True)))
 
 
 def split_of(identity: NDArray[np.uint64], config: IngestConfig) -> NDArray[np.uint8]:
-    """Return each game's split, an index into SPLITS, by the hash of its moves."""
+    """Return the split of each game, an index into SPLITS, from the hash of its moves."""
     bounds = config.test_share, config.test_share + config.val_share
     return (2 - np.searchsorted(bounds, unit_interval(identity), side="right")).astype(np.uint8)
 
 
 def packed_of(rows: Mapping[str, NDArray[Any]]) -> NDArray[np.uint64]:
-    """Return packed positions uint64[R, W] (dataset/files/stored_planes.py) of rows."""
+    """Return the packed positions of rows, uint64[R, W] (dataset/files/stored_planes.py)."""
     out_WR = np.empty((PACKED, len(rows["black"])), dtype=np.uint64)
     for bit in range(BOARDS):
         out_WR[bit] = rows[f"codes_{bit}"]
@@ -199,14 +200,14 @@ def packed_of(rows: Mapping[str, NDArray[Any]]) -> NDArray[np.uint64]:
 def _columns(
     tagged: Tagged, rows: Mapping[str, NDArray[Any]], first_game: int
 ) -> dict[str, NDArray[Any]]:
-    """Return the columns of rows, with those that come from their games."""
+    """Return the columns of rows, including those copied from their games."""
     columns = replay.select_columns(rows)
     game = rows["game"].astype(np.int64)
     elo_G2 = np.stack([tagged.white_elo, tagged.black_elo], axis=1).clip(0, 65535)
     elo_G2, black = elo_G2.astype(np.uint16), rows["black"]
     columns["game"] = game_numbers(game, first_game)
     columns["elo"], columns["opponent_elo"] = elo_G2[game, black], elo_G2[game, 1 - black]
-    # -1 becomes the largest number, which stands for null
+    # -1 becomes the largest value, which stands for null
     columns["base"] = tagged.games.base.astype(np.uint16)[game]
     columns["increment"] = tagged.increment.astype(np.uint8)[game]
     return columns
@@ -220,7 +221,7 @@ def _write_block(
     status: NDArray[np.uint8],
     block: int,
 ) -> list[dict[str, Any]]:
-    """Write the kept rows of a block, a shard per split; return the manifest's entries."""
+    """Write the kept rows of a block, one shard per split; return the manifest entries."""
     filled = len(status)
     splits = split_of(tagged.games.identity, task.config)[rows.game[:filled]]
     splits[status != KEPT] = len(SPLITS)
@@ -243,9 +244,9 @@ def _write_block(
 
 
 def encode_chunk(task: ChunkTask) -> dict[str, Any]:
-    """Turn a chunk into shards and a note; return the note with the number of new rows.
+    """Turn a chunk into shards and a note; return the note and the number of new rows.
 
-    Raises OtherDumpError if it was done from other text, and DatasetError if with other settings.
+    Raises OtherDumpError if an existing note is of other text, DatasetError if of other settings.
     """
     parts = _folder(task).notes
     note = parts / part_name(task.chunk.index)
@@ -299,7 +300,7 @@ def encode_chunk(task: ChunkTask) -> dict[str, Any]:
         "label_collisions": collisions,
         "files": files,
     }
-    if config.player and not total:  # for the error if no chunk has a move of theirs
+    if config.player and not total:  # for the error if no chunk has a move by them
         result["names"] = count_names(text, tagged.spans, NAMES)
     publish_json(parts, note.name, result)
     return {**result, "fresh_rows": total}

@@ -1,4 +1,4 @@
-"""The data card of a dataset, written from the manifest and counts of its games."""
+"""Write the data card of a dataset from its manifest and the counts of its games."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -13,16 +13,16 @@ from pipeline.storage.tables import escape, markdown_table
 
 QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 COUNTED = ("split", "result", "time_control", "termination")
-"""Columns of the games' table whose values are counted."""
+"""Columns of the games table with counted values."""
 MEASURED = {"rating": ("white_elo", "black_elo"), "plies": ("plies",)}
-"""Numbers of 16 bits whose quantiles are shown, with their columns in the games' table."""
+"""16-bit quantities with quantiles in the card, and their columns in the games table."""
 MAX_VALUES = 1 << 16
-"""Values of a column that are counted; of more, which only a hostile dump has, the most frequent
-are kept."""
+"""Maximum number of distinct values counted per column. Only a hostile dump has more; then the most
+frequent ones are kept."""
 
 
 class GameCounts:
-    """Numbers of used games by COUNTED, and by the numbers MEASURED."""
+    """Counts of used games by the values of COUNTED and MEASURED."""
 
     def __init__(self) -> None:
         self.values: dict[str, Counter[Any]] = {name: Counter() for name in COUNTED}
@@ -46,7 +46,7 @@ class GameCounts:
                     self.numbers[name] += np.bincount(present.to_numpy(), minlength=1 << 16)
 
     def shares(self, name: str, rows: int) -> list[dict[str, Any]]:
-        """Return the numbers and shares of games by the most frequent values of a column."""
+        """Return the count and share of games for the most frequent values of a column."""
         counter = self.values[name]
         ordered = sorted(counter.items(), key=lambda item: (-item[1], item[0] is not None, item[0]))
         total = counter.total()
@@ -56,7 +56,7 @@ class GameCounts:
         ]
 
     def quantiles(self, name: str) -> list[int | None]:
-        """Return the QUANTILES of a number, each the nearest value; None without any."""
+        """Return the QUANTILES of a quantity, each the nearest value; None without values."""
         ends = self.numbers[name].cumsum()
         if not ends[-1]:
             return [None] * len(QUANTILES)

@@ -1,7 +1,6 @@
-"""Estimate an ingest from the beginning of the dumps: games, positions, bytes and minutes.
+"""Estimate the result of an ingest from the start of the dumps: games, positions, bytes, minutes.
 
-    first megabytes of text -> the same ingest, into a temporary folder -> its figures x the length
-    of the whole text
+    first megabytes of text -> ingest into a temporary folder -> scale by the length of the text
 
 The rest of a dump is assumed to be like its beginning.
 """
@@ -20,7 +19,7 @@ from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import choose_chunk_size, ingest
 
 SAMPLE = 24 << 20
-"""Bytes of text that are read."""
+"""Bytes of text to read."""
 BLOCK = 1 << 18
 SPEED_UP = 0.9
 """Speed-up per additional worker."""
@@ -35,11 +34,11 @@ def estimate(
     progress: Progress = silent,
     stop: Stop = never,
 ) -> dict[str, Any]:
-    """Estimate what `ingest` of the same sources will make; nothing is kept on disk.
+    """Estimate the result of `ingest` with the same sources; nothing is kept on disk.
 
     `dropped` and `positions_dropped` are shares by reason; `basis` says how much of the text was
     read. Raises DumpError, ConfigError for evaluated positions, and DatasetError if the filters
-    keep nothing of what was read.
+    drop all games that were read.
     """
     config = config or IngestConfig()
     if not sources:
@@ -73,8 +72,9 @@ def estimate(
 
 
 def _copy_head(name: str, path: Path, stop: Stop) -> float | None:
-    """Copy the first games of a dump; return the estimated bytes of its whole text, None if the
-    size of a dump that goes on is unknown: standard input, some servers.
+    """Copy the first games of a dump; return the estimated length of its whole text in bytes.
+
+    Returns None if more text follows and its size is unknown: standard input, some servers.
     """
     source = Source(name, stop)
     stream = source.open()
@@ -93,7 +93,7 @@ def _copy_head(name: str, path: Path, stop: Stop) -> float | None:
             block = stream.read(BLOCK) or b""
         except OSError:  # damage ends the text
             block = b""
-        if is_packed and 0 < raw < source.bytes_read:  # what was read before has been decompressed
+        if is_packed and 0 < raw < source.bytes_read:  # bytes read so far are decompressed
             rate = len(text) / raw
         text += block
     size, raw = source.size, source.bytes_read
@@ -108,7 +108,7 @@ def _copy_head(name: str, path: Path, stop: Stop) -> float | None:
 def _ingest_heads(
     paths: Sequence[Path], folder: Path, config: IngestConfig, progress: Progress, stop: Stop
 ) -> tuple[Mapping[str, Any], float]:
-    """Ingest the beginnings; return the manifest and the seconds without kernel loading."""
+    """Ingest the copied games; return the manifest and the seconds without loading kernels."""
     warm, sources = folder / "warm.pgn", [str(path) for path in paths]
     warm.write_text(WARM_UP)
     ingest([str(warm)], folder / "warm", IngestConfig(test_share=0, val_share=0), workers=1)

@@ -1,6 +1,6 @@
-"""The first game of each reason for which games are dropped: where it is, and a bit of its text.
+"""Find the first dropped game for each reason: its place in the dump and an excerpt of its text.
 
-The text is foreign: it is cut, and its control characters are escaped.
+The text is not trusted: it is shortened, and its control characters are escaped.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,18 +15,18 @@ from pipeline.ingest.games import Tagged
 from pipeline.pgn import replay, tags
 
 LENGTH = 60
-"""Characters of an example."""
+"""Maximum characters of an excerpt."""
 READ = 4 * LENGTH
-"""Bytes of the dump that an example is made of."""
+"""Bytes of the dump to read for an excerpt."""
 BEFORE = 20
-"""Bytes that are shown before the token that ended a game's replay."""
+"""Bytes shown before the token at which replay failed."""
 SHOWN_TAGS = {
-    replay.VARIANT: (tags.VARIANT, tags.FEN),  # castling rights of Chess960 make a variant too
+    replay.VARIANT: (tags.VARIANT, tags.FEN),  # Chess960 castling rights count as a variant too
     replay.BAD_FEN: (tags.FEN,),
 }
-"""The tags that a reason is about: the first that the game has is shown."""
+"""Tags to show for a reason: the first that the game has."""
 WHOLE = (replay.BAD_ROW, *range(len(replay.STATUS), len(GAME_STATUS)))
-"""Reasons that show the beginning of the game: broken rows and filters."""
+"""Reasons for which the start of the game is shown: broken rows and filters."""
 
 
 def find_examples(
@@ -53,7 +53,7 @@ def find_examples(
 def _find_excerpt(
     tagged: Tagged, text: NDArray[np.uint8], game: int, status: int
 ) -> tuple[int, int]:
-    """Return the bytes of a dropped game that show why."""
+    """Return the byte range of a dropped game that shows why it was dropped."""
     start, end = (int(tagged.games.start[at]) for at in (game, game + 1))
     if tagged.is_evaluations or status in WHOLE:
         return start, end
@@ -66,7 +66,7 @@ def _find_excerpt(
 
 
 def _escape(text: NDArray[np.uint8], start: int, end: int) -> str:
-    """Return a bit of foreign text on one line."""
+    """Return an excerpt of untrusted text on one line."""
     words = text[start : min(end, start + READ)].tobytes().decode("utf-8", "backslashreplace")
     line = " ".join(words[: 2 * LENGTH].split())
     return "".join(
@@ -77,12 +77,14 @@ def _escape(text: NDArray[np.uint8], start: int, end: int) -> str:
 def merge_examples(
     notes: Iterable[Mapping[str, Any]], sources: Sequence[Mapping[str, Any]]
 ) -> dict[str, dict[str, Any]]:
-    """Return the first example of each reason in the notes of all chunks, with its dump's name."""
+    """Return the first example of each reason from all chunks' notes, with its dump's name."""
     found: dict[str, dict[str, Any]] = {}
     for note in notes:
         for reason, example in note.get("examples", {}).items():
             source = sources[example["source"]]
-            row = example["site"] if source.get("input") else ""  # the offset is of the PGN made
+            row = (
+                example["site"] if source.get("input") else ""
+            )  # the offset is in the converted PGN
             where = f"{row} of" if row else f"byte {example['offset']:,} of"
             here = {"where": f"{where} {source['name']}"}
             found.setdefault(reason, here | {**example, "source": source["name"]})

@@ -1,17 +1,17 @@
-"""The filters of games and positions, one table.
+"""Filters of games and positions, in one table.
 
-    tags -> filters of games -> replay -> filters of positions
+    tags -> game filters -> replay -> position filters
 
 To add a filter:
 1. Add its setting to Filters; the default keeps everything.
 2. Add a row to GAME_FILTERS or ROW_FILTERS. If it needs a column that no filter reads yet, add a
    method to GameColumns or RowColumns.
 
-Filters are applied in the order of the table, and what is dropped is counted under the first
-reason. A game's own text and the configuration decide, so the number of workers and the cut into
-chunks change nothing.
+Filters are applied in the order of the table, and a dropped game or position is counted under the
+first reason. The outcome depends only on the game's text and the configuration, so the number of
+workers and the chunk size do not matter.
 
-Axes: G games, R rows of the games that were replayed.
+Axes: G games, R rows of the replayed games.
 """
 
 import datetime
@@ -33,61 +33,57 @@ from pipeline.pgn import replay, tags
 from pipeline.pgn.text import NO_EVAL
 
 SPEEDS = (*(name.lower() for name in CLASSES[:-1]), "correspondence")
-"""Classes of time control; the last is the TimeControl `-`, which Lichess writes for games without
-a clock."""
+"""Classes of time control; the last is for the TimeControl `-`, which Lichess writes for games
+without a clock."""
 TERMINATIONS = (
     *("normal", "time forfeit", "abandoned", "adjudication"),
     *("death", "emergency", "rules infraction", "unterminated"),
 )
-"""Values of the tag Termination: PGN standard, 9.8.1. Lichess writes them with a capital letter."""
+"""Values of the tag Termination (PGN standard, 9.8.1). Lichess capitalizes them."""
 
 NAMES_HOLD_COMMAS = {"commas": False}
-"""Metadata of a setting with names, as "Carlsen, Magnus": the command line does not split it at
-commas."""
+"""Field metadata that tells the command line not to split names such as "Carlsen, Magnus"."""
 
 
 @settings(ConfigError)
 class Filters:
-    """Settings of the filters; the defaults keep all, and the manifest counts dropped games."""
+    """Settings of the filters; the defaults keep everything. The manifest counts dropped games."""
 
     player: tuple[str, ...] = field(default=(), metadata=NAMES_HOLD_COMMAS)
-    """Keep only moves of this player, named exactly as in the tags. Several names keep several
-    players, none keeps all."""
+    """Keep only the moves of these players, named exactly as in the tags; default: all players."""
     min_elo: Count = 0
-    """Lowest rating of either player; 0 also keeps games without ratings."""
+    """Minimum rating of both players; 0 also keeps games without ratings."""
     max_elo: Count = 0
-    """Highest rating of either player; 0 for any."""
+    """Maximum rating of both players; 0 for any."""
     rated_only: bool = False
     """Keep only games whose Event begins with "Rated". Casual games are often not played to win."""
     exclude_bots: bool = False
     """Drop games in which a player has the title BOT or is called lichess AI."""
     speeds: tuple[str, ...] = ()
-    """Keep these time controls by base + 40 x increment, as `blitz,rapid`. There are ultrabullet
-    (below 30 s), bullet (180), blitz (480), rapid (1500), classical and correspondence; none for
-    all."""
+    """Time controls to keep, such as `blitz,rapid`; default: all. The classes by base + 40 x
+    increment are ultrabullet (below 30 s), bullet (180), blitz (480), rapid (1500), classical and
+    correspondence."""
     since: str = ""
-    """First day to keep, as 2024-01-31. Games without a complete date are then dropped."""
+    """First day to keep, such as 2024-01-31. Games without a complete date are then dropped."""
     until: str = ""
-    """Last day to keep, as 2024-01-31. Games without a complete date are then dropped."""
+    """Last day to keep, such as 2024-01-31. Games without a complete date are then dropped."""
     evals_only: bool = False
     """Keep only positions with an engine's evaluation ([%eval]); games without any are dropped
     before replay."""
     terminations: tuple[str, ...] = ()
-    """Keep games that ended so, as `normal,time forfeit`. Other endings are abandoned,
-    adjudication, death, emergency, rules infraction and unterminated. Games with another text or
-    none are dropped."""
+    """Values of the Termination tag to keep, such as `normal,time forfeit`; default: all. The other
+    values are abandoned, adjudication, death, emergency, rules infraction and unterminated."""
     skip_plies: Count = 0
-    """Half-moves at the beginning of a game that do not become rows: openings are mostly duplicates
-    of each other."""
+    """Number of half-moves to skip at the start of a game, since openings are mostly duplicates."""
     min_clock: Count = 0
-    """Minimum number of seconds on the mover's clock, if it is known; moves in time trouble teach
-    little. 0 for all."""
-    sample: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Share of games to keep, by a hash of their movetext and the seed. A smaller share is a subset
-    of a larger one. Of evaluated positions, share of the row groups to read."""
-    positions_per_game: Count = 0
-    """Maximum number of rows of a game, drawn by a hash, since neighbours are nearly duplicates; 0
+    """Minimum seconds on the mover's clock, if known: moves in time trouble are poor examples. 0
     for all."""
+    sample: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Share of games to keep, chosen by a hash of their movetext and the seed; a smaller share is a
+    subset of a larger one. For evaluated positions, the share of row groups to read."""
+    positions_per_game: Count = 0
+    """Maximum number of rows per game, chosen by a hash, since neighboring positions are nearly
+    duplicates; 0 for all."""
 
     def __post_init__(self) -> None:
         if self.max_elo and self.max_elo < self.min_elo:
@@ -102,7 +98,7 @@ class Filters:
 
 
 def day(text: str, name: str) -> int:
-    """Return YYYY-MM-DD as the number YYYYMMDD, 0 for ""; raises ConfigError."""
+    """Convert YYYY-MM-DD to the number YYYYMMDD, 0 for ""; raises ConfigError."""
     if not text:
         return 0
     try:
@@ -118,22 +114,22 @@ def day(text: str, name: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class GameColumns:
-    """Columns [G] of a chunk's games, each computed where a filter reads it."""
+    """Columns [G] of a chunk's games, each computed when a filter needs it."""
 
     text: NDArray[np.uint8]
     tagged: Tagged
     seed: int
 
     def has_player(self) -> NDArray[np.bool_]:
-        """Return whether one of the wanted players plays."""
+        """Return whether White or Black is a wanted player."""
         return self.tagged.is_player[:, 0] | self.tagged.is_player[:, 1]
 
     def lower_elo(self) -> NDArray[np.int32]:
-        """Return the lower of both ratings, 0 for unknown."""
+        """Return the lower of the two ratings, 0 if unknown."""
         return np.minimum(self.tagged.white_elo, self.tagged.black_elo)
 
     def higher_elo(self) -> NDArray[np.int32]:
-        """Return the higher of both ratings."""
+        """Return the higher of the two ratings."""
         return np.maximum(self.tagged.white_elo, self.tagged.black_elo)
 
     def is_rated(self) -> NDArray[np.bool_]:
@@ -149,7 +145,7 @@ class GameColumns:
         return found
 
     def speed(self) -> NDArray[np.str_]:
-        """Return the class of the time control, one of SPEEDS, "" for unknown."""
+        """Return the class of the time control, one of SPEEDS, "" if unknown."""
         base = self.tagged.games.base
         unclocked = self._matches(tags.TIME_CONTROL, lambda control: control.strip() == "-")
         classes = speed_class(base, self.tagged.increment)
@@ -157,12 +153,12 @@ class GameColumns:
         return names[np.where(base >= 0, classes, np.where(unclocked, -2, -1))]
 
     def termination(self) -> NDArray[Any]:
-        """Return the Termination in lower case, without blanks around it."""
+        """Return the Termination in lower case, without surrounding blanks."""
         spans = self.tagged.spans[:, tags.TERMINATION]
         return map_values(self.text, spans, lambda text: text.strip().lower(), np.object_)
 
     def date(self, unknown: int = 0) -> NDArray[np.int64]:
-        """Return the date as YYYYMMDD, `unknown` if a part of it is."""
+        """Return the date as YYYYMMDD, `unknown` if it is incomplete."""
         spans = self.tagged.spans
         has_utc = spans[:, [tags.UTC_DATE], 1] > 0
         spans = np.where(has_utc, spans[:, tags.UTC_DATE], spans[:, tags.DATE])
@@ -175,9 +171,9 @@ class GameColumns:
         return map_values(self.text, spans, number, np.int64)
 
     def draw(self) -> NDArray[np.float64]:
-        """Return a number in [0, 1) by a hash of the stripped movetext and the seed.
+        """Return a number in [0, 1) from a hash of the stripped movetext and the seed.
 
-        0 for evaluated positions, of which a sample was read.
+        Returns 0 for evaluated positions, which are sampled when they are read.
         """
         games = self.tagged.games
         if self.tagged.is_evaluations:
@@ -190,7 +186,7 @@ class GameColumns:
         return unit_interval(splitmix64(hashes, self.seed))
 
     def has_eval(self) -> NDArray[np.bool_]:
-        """Return whether the movetext of a kept game may have an evaluation."""
+        """Return whether the movetext of a kept game may contain an evaluation."""
         games, whole = self.tagged.games, self.text.tobytes()
         found = np.full(len(games.status), self.tagged.is_evaluations)
         if self.tagged.is_evaluations:
@@ -205,13 +201,13 @@ class GameColumns:
 
 @dataclass(frozen=True, slots=True)
 class RowColumns:
-    """Columns [R] of replayed positions, each computed where a filter reads it."""
+    """Columns [R] of replayed positions, each computed when a filter needs it."""
 
     rows: replay.Rows
     tagged: Tagged
     seed: int
     reason: NDArray[np.uint8]
-    """Index into ROW_STATUS: what earlier filters decided."""
+    """Outcome of the earlier filters, an index into ROW_STATUS."""
 
     def is_players(self) -> NDArray[np.bool_]:
         """Return whether the mover is one of the wanted players."""
@@ -221,12 +217,12 @@ class RowColumns:
         return own
 
     def game_ply(self) -> NDArray[np.int64]:
-        """Return the half-moves before this one, the largest number outside games."""
+        """Return the number of half-moves before this one, the maximum for rows outside games."""
         no_game = self.tagged.parity[self.rows.game] != NO_LABELS
         return np.where(no_game, np.iinfo(np.int64).max, self.rows.ply)
 
     def rank_in_game(self) -> NDArray[np.int64]:
-        """Return each kept row's rank, from 0, in a random order of its game's rows."""
+        """Return the rank of each kept row, from 0, in a random order of its game's rows."""
         game, ply = self.rows.game, self.rows.ply.astype(np.uint64)
         drawn = splitmix64(self.tagged.games.identity[game] ^ (ply << np.uint64(48)), self.seed)
         rank, kept = np.full(len(game), -1), np.flatnonzero(self.reason == KEPT)
@@ -245,10 +241,10 @@ class Filter(NamedTuple):
     setting: str
     """Field of Filters; the filter applies unless it has its default."""
     reason: str
-    """Name in the manifest and the games' table, behind `filter: `."""
+    """Name in the manifest and the games table, after `filter: `."""
     refuses: Callable[[Filters, Any], NDArray[np.bool_]]
-    """Takes the settings and the GameColumns or RowColumns; returns which games or rows it
-    drops."""
+    """Return a mask of the games or rows to drop, given the settings and GameColumns or
+    RowColumns."""
 
 
 GAME_FILTERS = (
@@ -280,19 +276,19 @@ ROW_FILTERS = (
     ),
 )
 GAME_STATUS = (*replay.STATUS, *dict.fromkeys(f"filter: {row.reason}" for row in GAME_FILTERS))
-"""Outcome of a game by number: used, or the reason it is dropped."""
+"""Outcomes of a game, indexed by status: used, or the reason it was dropped."""
 ROW_STATUS = (
     *("kept", "not a labelled move"),
     *dict.fromkeys(f"filter: {row.reason}" for row in ROW_FILTERS),
 )
-"""Outcome of a row by number: kept, or the reason it is dropped."""
+"""Outcomes of a row, indexed by status: kept, or the reason it was dropped."""
 KEPT, NOT_LABELLED = 0, 1
 
 
 def active(table: tuple[Filter, ...], settings: Filters) -> list[Filter]:
-    """Return the filters whose settings differ from the defaults."""
+    """Return the filters with settings other than the defaults."""
     defaults: dict[str, Any] = {one.name: one.default for one in fields(Filters)}
-    # an empty list, as JSON has it, is no filter either
+    # an empty list, from JSON, means no filter too
     return [
         row
         for row in table
@@ -307,7 +303,7 @@ def apply_filters(
     status: NDArray[np.uint8],
     names: tuple[str, ...],
 ) -> None:
-    """Mark the games or rows that filters drop in `status`; the first reason stays."""
+    """Mark the dropped games or rows in `status`; the first reason is kept."""
     for row in active(table, settings):
         refused = row.refuses(settings, columns)
         status[(status == KEPT) & refused] = names.index(f"filter: {row.reason}")

@@ -1,4 +1,4 @@
-"""The games of a chunk: the values of their tags, their starting positions and results.
+"""Parse the tags of a chunk's games: ratings, time controls, starting positions, results.
 
 Axes: G games, F tags, S starting positions.
 """
@@ -18,58 +18,58 @@ from pipeline.pgn.san import UNKNOWN_RESULT
 from pipeline.pgn.text import DASHES, translate_movetext
 
 TIME_CONTROL = re.compile(r" *(\d{1,9})(?:\+(\d{1,9}))? *", re.ASCII)
-"""`B` or `B+I`, which the PGN standard (9.6.1) counts in seconds, as Lichess writes it.
+"""`B` or `B+I` in seconds (PGN standard, 9.6.1), as Lichess writes it.
 
-The standard's other forms are no base and increment of a whole game: `40/7200:3600` gives a new
-period after 40 moves, `1/86400` a day for each move, `*180` is a sandclock. Minutes, days, hours
-and fractions are other programs' spellings, whose unit is a guess.
+The standard's other forms have no base and increment for the whole game: `40/7200:3600` starts a
+new period after 40 moves, `1/86400` is a day per move, `*180` is a sandclock. Other programs write
+minutes, hours, days or fractions; they are not read, because their unit is uncertain.
 """
 MAX_BASE, MAX_INCREMENT = 65_534, 254
-"""Seconds that the columns of a row can hold; a control with more is unknown."""
+"""Maximum seconds that a row can store; a longer time control counts as unknown."""
 NO_LABELS = 255
-"""Parity of a game whose moves are all labels."""
+"""Parity of a game in which every move is a label."""
 
 # Lichess and python-chess both call standard chess from a set-up position "From Position".
 STANDARD = frozenset({"", "standard", "chess", "classical", "normal", "illegal", "from position"})
 
 _SCORES = {"1": 2, "0": 0, "1/2": 1, "½": 1, "0.5": 1, "0,5": 1, ".5": 1}
-"""Points of a player in a Result, doubled."""
+"""Points of one player in a Result, times 2."""
 _SCORE = "|".join(map(re.escape, sorted(_SCORES, key=len, reverse=True)))
 _RESULT = re.compile(rf"({_SCORE})\s*[-:]\s*({_SCORE})(?![\d/.,])")
 _NO_SCORE = -2
 
 NO_SETUP = frozenset({"", "0", "?", "-"})
-"""Values of SetUp of a game from the usual position."""
+"""Values of SetUp in a game from the standard position."""
 
 
 class Tagged(NamedTuple):
     """The games of a chunk with the values of their tags."""
 
-    # of the chunk, its movetext in ASCII where that is certain (pipeline.pgn.text)
+    # text of the chunk, after `translate_movetext` (pipeline.pgn.text)
     text: NDArray[np.uint8]
     games: replay.Games
     spans: NDArray[np.int64]  # [G, F, 2]
     white_elo: NDArray[np.int32]  # 0: unknown
     black_elo: NDArray[np.int32]
     increment: NDArray[np.int32]  # seconds, -1: unknown
-    # 0 or 1: only even or odd plies are labels; NO_LABELS: a game, all plies are
+    # 0 or 1: only even or odd plies are labels; NO_LABELS: all plies are labels
     parity: NDArray[np.uint8]
-    setups: NDArray[np.uint64]  # [S, 16] starting positions; the first is the usual one
-    # [G, 2] whether White and Black are among the players whose moves are wanted
+    setups: NDArray[np.uint64]  # [S, 16] starting positions; the first is the standard one
+    # [G, 2] whether White and Black are wanted players
     is_player: NDArray[np.bool_]
     is_evaluations: bool = False
     """Whether they are lines of evaluated positions (pipeline/pgn/evaluation_rows.py)."""
 
 
 def numbers(text: NDArray[np.uint8], spans: NDArray[np.int64], missing: int) -> NDArray[np.int32]:
-    """Return the numbers that tag values begin with, `missing` if there is none, int32[G]."""
+    """Return the leading numbers of tag values, `missing` if there is none, int32[G]."""
     out = np.empty(len(spans), dtype=np.int32)
     tags.read_integers(text, spans, missing, out)
     return out
 
 
 def tag_value(text: NDArray[np.uint8], span: NDArray[np.int64]) -> str:
-    """Return the text of a span: UTF-8, or else Latin-1, which the PGN standard prescribes."""
+    """Return the text of a span, decoded as UTF-8, else as Latin-1 (the PGN standard)."""
     data = text[span[0] : span[1]].tobytes()
     try:
         return data.decode()
@@ -80,12 +80,12 @@ def tag_value(text: NDArray[np.uint8], span: NDArray[np.int64]) -> str:
 def map_values(
     text: NDArray[np.uint8], spans: NDArray[np.int64], read: Callable[[str], Any], dtype: Any
 ) -> NDArray[Any]:
-    """Return what `read` makes of each span's text, [G, ...]; each spelling is read once."""
+    """Apply `read` to the text of each span, [G, ...]; equal texts are read once."""
     spans = np.ascontiguousarray(spans)
     hashes = np.zeros(len(spans), dtype=np.uint64)
     tags.hash_spans(text, spans, hashes)
     _, first, back = np.unique(hashes, return_index=True, return_inverse=True)
-    if not tags.are_equal(text, spans, spans[first[back]]):  # two spellings of one hash
+    if not tags.are_equal(text, spans, spans[first[back]]):  # hash collision
         first = back = np.arange(len(spans))
     return np.array([read(tag_value(text, spans[index])) for index in first], dtype=dtype)[back]
 
@@ -98,7 +98,7 @@ def matches(
 
 
 def read_time_control(value: str) -> tuple[int, int]:
-    """Return base and increment in seconds, (-1, -1) unless the text certainly states both."""
+    """Return the base and increment in seconds, (-1, -1) unless the text states both clearly."""
     found = TIME_CONTROL.fullmatch(value)
     base, increment = (int(part or 0) for part in found.groups()) if found else (0, 0)
     is_certain = (base or increment) and base <= MAX_BASE and increment <= MAX_INCREMENT
@@ -108,7 +108,7 @@ def read_time_control(value: str) -> tuple[int, int]:
 def parse_result(value: str) -> int:
     """Return White's result: 1, 0, -1, UNKNOWN_RESULT, or -2 for an outcome without a score.
 
-    `1-0 forfeit` is a result, `0-0` and `+/-` are none.
+    `1-0 forfeit` is a result; `0-0` and `+/-` are not.
     """
     value = value.strip().translate(DASHES)
     if found := _RESULT.match(value):
@@ -127,9 +127,9 @@ def parse_result(value: str) -> int:
 def read_fens(
     text: NDArray[np.uint8], spans: NDArray[np.int64], games: replay.Games
 ) -> NDArray[np.uint64]:
-    """Return the starting positions, the usual one first, and set each game's index.
+    """Return the starting positions, the standard one first, and set the index of each game.
 
-    `spans` int64[G, F, 2]: a game whose SetUp announces a position has a bad FEN if it has none.
+    `spans` is int64[G, F, 2]. A game with SetUp but no FEN gets the status BAD_FEN.
     """
     setups = [from_fen(chess.STARTING_FEN)]
     announced = np.flatnonzero((spans[:, tags.SETUP, 1] > 0) & (spans[:, tags.FEN, 1] == 0))
@@ -152,14 +152,14 @@ def read_fens(
 
 
 def unescape(value: str) -> str:
-    """Return a tag's text without the backslashes that PGN puts before quotes and backslashes."""
+    """Remove the backslashes that PGN puts before quotes and backslashes in a tag."""
     return re.sub(r"\\(.)", r"\1", value)
 
 
 def find_players(
     text: NDArray[np.uint8], spans: NDArray[np.int64], names: Collection[str]
 ) -> NDArray[np.bool_]:
-    """Return whether White and Black are among `names`, bool[G, 2]; all without names."""
+    """Return whether White and Black are among `names`, bool[G, 2]; True if `names` is empty."""
     if not names:
         return np.ones((len(spans), 2), dtype=np.bool_)
     sides = (tags.WHITE, tags.BLACK)
@@ -170,7 +170,7 @@ def find_players(
 
 
 def count_names(text: NDArray[np.uint8], spans: NDArray[np.int64], most: int) -> dict[str, int]:
-    """Return the names that occur most often as White or Black, with their numbers of games."""
+    """Return the `most` most frequent player names with their numbers of games."""
     names = (
         unescape(tag_value(text, span))
         for side in (tags.WHITE, tags.BLACK)
@@ -180,7 +180,7 @@ def count_names(text: NDArray[np.uint8], spans: NDArray[np.int64], most: int) ->
 
 
 def _allocate_games(bounds: NDArray[np.int64]) -> replay.Games:
-    """Return games of which nothing is known but where they begin, int64[G + 1]."""
+    """Return games with default values; `bounds` int64[G + 1] are their first bytes and the end."""
     count = len(bounds) - 1
     return replay.Games(
         start=bounds,
@@ -200,7 +200,7 @@ def read_evaluations(text: NDArray[np.uint8], starts: NDArray[np.int64]) -> Tagg
     games, count = _allocate_games(np.append(starts, len(text))), len(starts)
     games.result[:] = replay.NO_RESULT
     unrated, unknown = np.zeros(count, dtype=np.int32), np.full(count, -1, dtype=np.int32)
-    # no tags: one zero, broadcast, since 33 MB of them would take longer than a chunk's FENs
+    # no tags: broadcast a single zero, since allocating 33 MB takes longer than reading the FENs
     spans = np.broadcast_to(np.int64(0), (count, len(tags.TAGS), 2))
     parity, setups = np.full(count, NO_LABELS, np.uint8), np.empty((0, WORDS), np.uint64)
     is_player = np.zeros((count, 2), dtype=np.bool_)
@@ -212,8 +212,8 @@ def read_games(
 ) -> Tagged:
     """Return the games at `starts` with the values of their tags.
 
-    Games that their tags rule out have a status other than USED: variants, bad positions, results
-    without a score.
+    Games that are dropped because of a tag get a status other than USED: variants, bad positions,
+    results without a score.
     """
     bounds = np.append(starts, len(text))
     spans = np.zeros((len(starts), len(tags.TAGS), 2), dtype=np.int64)
@@ -240,7 +240,7 @@ def read_games(
 def _read_parity(
     text: NDArray[np.uint8], spans: NDArray[np.int64], games: replay.Games
 ) -> NDArray[np.uint8]:
-    """Return which plies are labels in puzzles and the like, from their tag, uint8[G].
+    """Return the parity of the labelled plies of puzzles and similar entries, uint8[G].
 
     Marks entries that could not be converted.
     """

@@ -37,22 +37,24 @@ def _strings(text: NDArray[np.uint8], spans: NDArray[np.int64]) -> pa.Array:
     )
 
 
-def _named(names: Sequence[str], indices: NDArray[np.uint8], known: NDArray[np.bool_]) -> pa.Array:
-    """Return a column of names by their indices, null if not `known`."""
+def _look_up_names(
+    names: Sequence[str], indices: NDArray[np.uint8], known: NDArray[np.bool_]
+) -> pa.Array:
+    """Return a column of the names at `indices`, null if not `known`."""
     numbers = number_array(indices.astype(np.int32), known)
     return pa.DictionaryArray.from_arrays(numbers, pa.array(names))
 
 
 def _ratings(values: NDArray[np.int32]) -> pa.Array:
-    """Return a column of ratings, null for 0."""
+    """Return a column of ratings, with null for 0."""
     return number_array(values.clip(0, 65535).astype(np.uint16), values > 0)
 
 
 def write_options(stored: pa.Schema) -> dict[str, Any]:
-    """Return options of Parquet: dictionaries for text, differences for numbers.
+    """Return the Parquet options: dictionary encoding for text, delta encoding for numbers.
 
-    Hashes are written as they are. Nothing reads statistics, which would take half the time of
-    writing.
+    Hashes are stored plain. Statistics are off: nothing reads them, and they would take half of the
+    writing time.
     """
     numbers = [field.name for field in stored if pa.types.is_integer(field.type)]
     return {
@@ -88,8 +90,8 @@ def games_table(
         "result": number_array(games.result, np.abs(games.result) <= 1),
         "plies": number_array(games.plies),
         "identity": number_array(games.identity),
-        "split": _named(SPLITS, split_G, used),
-        "dropped": _named(GAME_STATUS, games.status, ~used),
+        "split": _look_up_names(SPLITS, split_G, used),
+        "dropped": _look_up_names(GAME_STATUS, games.status, ~used),
     }
     if (tagged.parity != NO_LABELS).any():
         columns["puzzle_rating"] = _ratings(numbers(text, spans[:, tags.PUZZLE_RATING], 0))

@@ -1,12 +1,11 @@
-"""Turn dumps into a dataset: chunks are distributed over workers, shards published as they finish,
-the manifest last.
+"""Turn dumps into a dataset: workers encode chunks and publish shards; the manifest comes last.
 
-    dump -> chunks of whole games -> [worker: tags, replay, shuffle, shards] -> games.parquet,
-    manifest.json
+    dump -> chunks of whole games -> [worker: tags, replay, shuffle, shards]
+         -> games.parquet -> manifest.json
 
-A chunk's result depends on its text, its number and the configuration alone, so any number of
-workers, killed and started again at any time, end with the same bytes. Finished chunks stay in
-`.building/` until the manifest is complete.
+The result of a chunk depends only on its text, its number and the configuration. The dataset is
+therefore the same to the byte for any number of workers, and after any kill and restart. Finished
+chunks stay in `.building/` until the manifest is complete.
 """
 
 import re
@@ -53,14 +52,14 @@ from pipeline.storage.stores import is_url
 
 ELSEWHERE, KEPT = "choose another --out", "what was finished is kept"
 MAX_SOURCES = 1 << 16
-"""Dumps that the column `source` of `games.parquet` can number."""
+"""Maximum number of dumps, which the column `source` of `games.parquet` numbers."""
 CHUNK_SIZES = (8, 16, 32, 64)
-"""MiB of text of a chunk that the size of the dumps chooses from."""
+"""Possible chunk sizes in MiB of text; larger dumps get larger chunks."""
 MAX_CHUNKS = 2_000
-"""Chunks above which larger ones are chosen: three shards each, so some 6,000 files; a month of 200
-GB has 9,400."""
+"""Number of chunks above which a larger chunk size is chosen. Each chunk makes three shards, so
+these are about 6,000 files; a month of 200 GB has 9,400."""
 UNPACKED = {".zst": 6, ".gz": 5, ".bz2": 6, ".zip": 5}
-"""Bytes of PGN text per byte of an archive, about, by the ending of its name."""
+"""Approximate bytes of PGN text per byte of an archive, by file suffix."""
 
 
 def ingest(
@@ -73,17 +72,17 @@ def ingest(
     progress: Progress = silent,
     stop: Stop = never,
 ) -> dict[str, Any]:
-    """Make a dataset of dumps in `out`, and return its manifest.
+    """Make a dataset of dumps in `out` and return its manifest.
 
-    `sources` are paths, addresses (https://, s3://, gs://, hf://), folders of Parquet files, or `-`
-    for standard input; `out` is what `pipeline.storage.stores.place` returns. A finished dataset of
-    the same sources and configuration is returned as it is, an unfinished one is continued.
-    `engine` runs the chunks in place of `workers` processes on this machine.
+    `sources` are paths, URLs (https://, s3://, gs://, hf://), folders of Parquet files, or `-` for
+    standard input. `out` comes from `pipeline.storage.stores.place`. A finished dataset of the same
+    sources and configuration is returned unchanged, and an unfinished one is continued. `engine`
+    runs the chunks instead of `workers` local processes.
 
-    Raises DumpError, FetchError, DatasetError (`out` has other files, or is of other sources,
-    settings or code; no positions), IngestError (full disk, lost network, two ingests at once) and
-    Stopped. Raises DamagedError if an archive is damaged: the dataset of all games before the
-    damage is then complete.
+    Raises DumpError, FetchError, Stopped, DatasetError (`out` has other files or was made from
+    other sources, settings or code; no positions) and IngestError (full disk, lost network, two
+    ingests at once). Raises DamagedError if an archive is damaged; the dataset of all games before
+    the damage is then complete.
     """
     config, sources = config or IngestConfig(), expand(sources)
     if not 1 <= len(sources) <= MAX_SOURCES:
@@ -118,9 +117,9 @@ def choose_chunk_size(
 ) -> IngestConfig:
     """Return the configuration with `chunk_mib` as in `folder`, or chosen by the dumps' size.
 
-    The choice is the smallest of CHUNK_SIZES that cuts the dumps into at most MAX_CHUNKS; memory
-    grows with a chunk by a few times its size. Dumps of unknown size (standard input, some servers)
-    get the smallest.
+    The choice is the smallest of CHUNK_SIZES that cuts the dumps into at most MAX_CHUNKS, since a
+    worker needs a few times the chunk size in memory. Dumps of unknown size (standard input, some
+    servers) get the smallest.
     """
     if config.chunk_mib:
         return config
@@ -136,7 +135,7 @@ def choose_chunk_size(
 
 
 def _sizes(sources: Sequence[str]) -> list[int | None]:
-    """Return the bytes of each dump, None for unknown: standard input, pipes, some servers."""
+    """Return the bytes of each dump, None if unknown: standard input, pipes, some servers."""
     return [
         Source(name).size if is_url(name) or (name != STDIN and Path(name).is_file()) else None
         for name in sources
@@ -181,7 +180,7 @@ def _finished(
 
 
 def _is_same_dump(entry: Mapping[str, Any], name: str) -> bool:
-    """Compare a dump with a manifest's entry by hash, or by the server's version."""
+    """Return whether a dump is that of a manifest entry, by hash or by the server's version."""
     if is_url(name):
         version = look(name)
         same = (entry["name"], entry["bytes"], entry.get("version")) == (
@@ -189,7 +188,7 @@ def _is_same_dump(entry: Mapping[str, Any], name: str) -> bool:
             version.size,
             version.name,
         )
-        # without one it may be another version under the same name
+        # without a version, the file may have been replaced under the same name
         return same and version.name != ""
     path = Path(name)
     is_file = name != STDIN and path.is_file()
@@ -199,7 +198,7 @@ def _is_same_dump(entry: Mapping[str, Any], name: str) -> bool:
 def _begin(folder: JobFolder, sources: Sequence[str], config: IngestConfig) -> None:
     """Begin or continue a build.
 
-    Raises DatasetError if the one that was begun has other sources, settings or code.
+    Raises DatasetError if the unfinished build has other sources, settings or code.
     """
     asked: dict[str, Any] = {
         "sources": [short_name(name) for name in sources],
@@ -209,9 +208,9 @@ def _begin(folder: JobFolder, sources: Sequence[str], config: IngestConfig) -> N
         "moves_hash": moves_hash(),
         "rows_version": ROWS_VERSION,
     }
-    if any(map(is_url, sources)):  # files are recognised by the text of their chunks
+    if any(map(is_url, sources)):  # local files are identified by the text of their chunks
         asked["dump_versions"] = [look(name).name if is_url(name) else None for name in sources]
-    # nothing is mixed while no chunk is done
+    # before the first chunk is done, nothing can be mixed
     begun = folder.has_notes()
     if begun and (found := folder.differences(asked)):
         names = sorted({re.split(r"[. ]", text)[0] for text in found})
@@ -233,10 +232,12 @@ def _ingest(
     progress: Progress,
     stop: Stop,
 ) -> dict[str, Any]:
-    """Encode every chunk that is not done, then publish the games and the manifest."""
+    """Encode all remaining chunks, then publish the games table and the manifest."""
     sources = [Source(name, stop, sample=Sample(config.sample, config.seed)) for name in names]
     out = folder.out
-    where = str(out if is_url(str(out)) else out.absolute())  # a worker may run in another folder
+    where = str(
+        out if is_url(str(out)) else out.absolute()
+    )  # workers may have another current directory
     sizes = _sizes(names)
     total = None if None in sizes else sum(size or 0 for size in sizes)
     _begin(folder, names, config)
@@ -249,8 +250,8 @@ def _ingest(
             first, this = (sources[at].input in ENGINE_MOVES for at in (0, chunk.source))
             if first != this:
                 raise DumpError(
-                    "engines' moves and people's moves are not put into one dataset: ingest these "
-                    "dumps apart"
+                    "engine moves and human moves cannot be mixed in one dataset: ingest these "
+                    "dumps separately"
                 )
             taken += 1
             yield ChunkTask(chunk, where, config)
@@ -267,7 +268,7 @@ def _ingest(
                     )
                 positions += value["rows"]
                 figures: dict[str, float] = {"positions": positions}
-                # in their first chunks, workers start and compile kernels
+                # exclude each worker's first chunk, which includes start-up and compilation
                 if number < engine.slots():
                     began = time.perf_counter()
                 else:
@@ -286,14 +287,14 @@ def _ingest(
         try:
             return build_manifest(folder, [source.describe() for source in sources], config, more)
         finally:
-            if not positions:  # a misspelled player, for example: the next try is another ingest
+            if not positions:  # for example a misspelled player: the next try has other settings
                 folder.discard()
     except FetchError as error:
         raise IngestError(f"{error}; {KEPT} in {out}: run the same command to continue") from error
 
 
 def _error(status: str, value: Failure | None) -> Exception:
-    """Return the error that ends an ingest for a chunk that failed."""
+    """Return the error to raise for a chunk that failed."""
     if status == "lost" or value is None:
         return IngestError(
             "a worker was killed three times at the same work (out of memory?)",

@@ -1,7 +1,7 @@
-"""The manifest of an ingest: the notes of all chunks added up, and the table of all games.
+"""Write the manifest of an ingest from the notes of its chunks, and the table of all games.
 
-Duplicate positions, and those that test shares with train, are not sums over chunks: `fianchetto
-audit` counts them.
+Duplicate positions and positions shared between splits are not sums over chunks: `fianchetto audit`
+counts them.
 """
 
 import itertools
@@ -30,7 +30,7 @@ from pipeline.storage.job_folder import JobFolder
 from pipeline.storage.stores import open_for_arrow, publish, publish_json
 
 READERS = 8
-"""Notes that are read at a time: each is a request if they are in a store."""
+"""Number of notes read concurrently: in a store, each is a request."""
 
 
 def read_notes(parts: Path) -> list[dict[str, Any]]:
@@ -42,9 +42,9 @@ def read_notes(parts: Path) -> list[dict[str, Any]]:
 
 
 def _merge_games(folder: JobFolder, count: int) -> tuple[dict[str, Any], GameCounts]:
-    """Publish `games.parquet` from the chunks' tables; return its entry and counts."""
+    """Merge the chunks' tables into `games.parquet`; return its manifest entry and counts."""
     paths = [folder.notes / f"games-{index:05d}.parquet" for index in range(count)]
-    kinds: dict[str, pa.DataType] = {}  # puzzles have two more columns
+    kinds: dict[str, pa.DataType] = {}  # puzzles have two extra columns
     rows, counts = 0, GameCounts()
     for path in paths:
         with pq.ParquetFile(open_for_arrow(path)) as file:
@@ -53,12 +53,12 @@ def _merge_games(folder: JobFolder, count: int) -> tuple[dict[str, Any], GameCou
     merged = pa.schema(kinds)
 
     def write(target: Any) -> None:
-        # without Arrow's schema readers find text, not dictionaries
+        # without the stored Arrow schema, readers see text columns, not dictionaries
         with pq.ParquetWriter(
             target, merged, store_schema=False, **write_options(merged)
         ) as writer:
             for path in paths:
-                # `pq.read_table` would import pandas, a quarter of a second
+                # `pq.read_table` would import pandas, which takes a quarter of a second
                 with pq.ParquetFile(open_for_arrow(path)) as file:
                     table = file.read(use_threads=False)
                 for field in merged:
@@ -70,7 +70,7 @@ def _merge_games(folder: JobFolder, count: int) -> tuple[dict[str, Any], GameCou
     return asdict(publish(folder.files, GAMES, rows, write)) | {"split": None}, counts
 
 
-def _no_positions(
+def _explain_no_positions(
     sources: Sequence[Mapping[str, Any]],
     config: IngestConfig,
     read: int,
@@ -78,7 +78,7 @@ def _no_positions(
     reasons: Mapping[str, int],
     examples: Mapping[str, Mapping[str, Any]],
 ) -> str:
-    """Return why no position was kept: a name that no player has, or the reasons for dropping."""
+    """Explain why no position was kept: an unknown player name, or the reasons for dropping."""
     del names[""]
     if config.player and names and not names.keys() & set(config.player):
         frequent = ", ".join(f"{name!r} ({games:,})" for name, games in names.most_common(5))
@@ -97,7 +97,7 @@ def _no_positions(
 
 
 def plain_config(config: IngestConfig) -> dict[str, Any]:
-    """Return a configuration as JSON stores it, with lists for tuples."""
+    """Return a configuration as plain JSON values, with lists for tuples."""
     plain: dict[str, Any] = json.loads(json.dumps(asdict(config)))
     return plain
 
@@ -108,12 +108,12 @@ def build_manifest(
     config: IngestConfig,
     more: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Publish `games.parquet` and then the manifest, with the entries of `more`, and return it.
+    """Publish `games.parquet` and then the manifest with the extra fields `more`; return it.
 
-    `sources` are the entries of the dumps. Raises DatasetError if there is no position.
+    `sources` are the manifest entries of the dumps. Raises DatasetError if there are no positions.
     """
     notes = read_notes(folder.notes)
-    # self-play has no config
+    # notes of self-play have no config
     made_by = {(note["config"], note["rows_version"]) for note in notes if "config" in note}
     if made_by - {(config_digest(config), ROWS_VERSION)}:
         raise DatasetError(OTHERS.format(out=folder.out))
@@ -131,7 +131,7 @@ def build_manifest(
         for note in notes:
             names.update(note.get("names", {}))
         reasons = dropped | dict(rows_dropped)
-        raise DatasetError(_no_positions(sources, config, read, names, reasons, examples))
+        raise DatasetError(_explain_no_positions(sources, config, read, names, reasons, examples))
     files = [entry for note in notes for entry in note["files"]]
     positions = {
         split: sum(entry["rows"] for entry in files if entry["split"] == split) for split in SPLITS

@@ -1,10 +1,10 @@
 """Replace a dataset: build the new one beside the old one, and rename it when it is complete.
 
-    NAME/        the dataset that everybody reads, unchanged until the new one is complete
-    .NAME.new/   the new one; it is continued after a stop or a kill
-    .NAME.old/   the old one, until it is deleted
+    NAME/        the current dataset, unchanged until the new one is complete
+    .NAME.new/   the new dataset; it is continued after a stop or a kill
+    .NAME.old/   the old dataset, until it is deleted
 
-A store cannot rename folders, so datasets there are not replaced.
+Object stores cannot rename folders, so datasets there cannot be replaced.
 """
 
 import json
@@ -29,7 +29,7 @@ from pipeline.executors.local import Engine
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 from pipeline.storage.job_folder import BUILDING, MARKER, is_ignored
-from pipeline.storage.stores import is_local, lock_of, locked
+from pipeline.storage.stores import folder_lock, is_local, locked
 
 
 def replace(
@@ -41,22 +41,22 @@ def replace(
     progress: Progress = silent,
     stop: Stop = never,
 ) -> dict[str, Any]:
-    """Build the dataset `out` of a dump again, whatever is there, and return its manifest.
+    """Rebuild the dataset `out` from a dump and return its manifest.
 
-    If stopped or killed, `out` is what it was, and the same call continues. Raises ConfigError for
-    a store, DatasetError if `out` has files that are not the dataset's, IngestError if another
-    ingest is writing it, and what `ingest` raises.
+    If it is stopped or killed, `out` is unchanged, and the same call continues. Raises ConfigError
+    for a store, DatasetError if `out` has files that do not belong to the dataset, IngestError if
+    another ingest is writing it, and the errors of `ingest`.
     """
     if not is_local(out):
-        raise ConfigError(f"{out}: a store has no rename: ingest to another place")
+        raise ConfigError(f"{out}: object stores cannot rename: choose another --out")
     out = out.resolve()
     new, old = out.with_name(f".{out.name}.new"), out.with_name(f".{out.name}.old")
     recover(out)
-    _require_own_files(out)  # before the lock, which truncates a file of that name
+    _require_own_files(out)  # before locking, which truncates a file of that name
     out.mkdir(parents=True, exist_ok=True)
     damage = None
     busy = IngestError(f"another process is writing {out}: wait for it, then replace it")
-    with locked(lock_of(out), busy):
+    with locked(folder_lock(out), busy):
 
         def build() -> dict[str, Any]:
             return ingest([str(source)], new, config, engine=engine, progress=progress, stop=stop)
@@ -67,7 +67,7 @@ def replace(
             except (OtherDumpError, OtherSettingsError):
                 shutil.rmtree(new)
                 manifest = build()
-        except DamagedError as error:  # all games before the damage are a complete dataset
+        except DamagedError as error:  # the games before the damage are a complete dataset
             damage, manifest = error, read_manifest(new)
         _require_own_files(out)
         try:
@@ -94,7 +94,7 @@ def recover(out: Path) -> None:
 
 
 def _require_own_files(folder: Path) -> None:
-    """Raise DatasetError if files in a folder are not the dataset's: they would be lost."""
+    """Raise DatasetError if a folder contains other files than the dataset: they would be lost."""
     own = {BUILDING, MARKER} if (folder / MARKER).is_file() else set()
     with suppress(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         manifest = json.loads((folder / MANIFEST).read_bytes())
@@ -105,6 +105,6 @@ def _require_own_files(folder: Path) -> None:
     if others:
         shown = ", ".join(others[:3]) + (f" and {len(others) - 3} more" if len(others) > 3 else "")
         raise DatasetError(
-            f"{folder} holds files that are not of the dataset ({shown}): move that away, then "
-            f"replace it"
+            f"{folder} holds files that are not part of the dataset ({shown}): move them away, "
+            f"then replace it"
         )

@@ -1,1 +1,1 @@
-"""PGN text to rows, compiled: tags, SAN, replay."""
+"""Parse PGN text into rows, in compiled code: tags, SAN, replay."""

@@ -1,11 +1,11 @@
-"""Lines of evaluated positions to rows, compiled: FEN, score and move, with no Python per row.
+"""Parse lines of evaluated positions into rows, in compiled code: FEN, score and move.
 
-A line is what pipeline/dumps/formats/evaluations.py writes, a position each:
+pipeline/dumps/formats/evaluations.py writes one line per position:
 
     FEN, tab, score, tab, move, tab
 
-The score is White's: centipawns, or `#3` and `#-3` for mates. The move is UCI, with castling as
-king takes rook or as the king's two squares; it may be empty.
+The score is from White's point of view: centipawns, or `#3` and `#-3` for mates. The move is in UCI
+notation and may be empty; castling is written as king takes rook or as a king move of two squares.
 
 Axes: G lines, R rows.
 """
@@ -56,7 +56,7 @@ _TAB = 9
 
 @njit(**BORROWING)
 def _field_end(text: Any, at: Any, end: Any) -> Any:
-    """Return the next tab from `at` on, `end` if there is none."""
+    """Return the index of the next tab from `at` on, or `end` if there is none."""
     while at < end and text[U(at)] != _TAB:
         at += 1
     return at
@@ -64,7 +64,7 @@ def _field_end(text: Any, at: Any, end: Any) -> Any:
 
 @njit(**BORROWING)
 def _read_number(text: Any, at: Any, end: Any) -> Any:
-    """Return (whole number up to 10**9, whether it is one) of `text[at:end]`."""
+    """Parse `text[at:end]` as an integer: return (value up to 10**9, whether it is valid)."""
     negative = at < end and text[at] == 45
     at += negative
     value, valid = 0, at < end
@@ -77,7 +77,7 @@ def _read_number(text: Any, at: Any, end: Any) -> Any:
 
 @njit(**BORROWING)
 def _read_score(text: Any, at: Any, end: Any) -> Any:
-    """Return White's centipawns, clipped to +-MATE as PGN's are; NO_EVAL for anything else."""
+    """Return White's centipawns, clipped to +-MATE as in PGN; NO_EVAL for anything else."""
     mate = at < end and text[at] == 35
     value, valid = _read_number(text, at + mate, end)
     if not valid or (mate and value == 0):
@@ -89,7 +89,7 @@ def _read_score(text: Any, at: Any, end: Any) -> Any:
 
 @njit(**BORROWING)
 def _square(text: Any, at: Any, turned: Any) -> Any:
-    """Return the bit index of a square's name in the mover's view, -1 for anything else."""
+    """Return the square named at `at` as a bit index in the mover's view, -1 if it is invalid."""
     file, rank = int(text[at]) - 97, int(text[at + 1]) - 49
     if not (0 <= file < 8 and 0 <= rank < 8):
         return -1
@@ -98,8 +98,9 @@ def _square(text: Any, at: Any, turned: Any) -> Any:
 
 @njit(**BORROWING)
 def _read_uci(text: Any, at: Any, end: Any, position: Any, planes: Any) -> Any:
-    """Return the label of a legal move and its promotion, (-1, 0) for anything else; `planes` are
-    those of the position.
+    """Return (label, promotion) of a legal move, (-1, 0) for anything else.
+
+    `planes` are the planes of the position.
     """
     if not 4 <= end - at <= 5:
         return -1, 0
@@ -127,7 +128,7 @@ def _read_uci(text: Any, at: Any, end: Any, position: Any, planes: Any) -> Any:
 def _write_row(
     rows: Any, row: Any, position: Any, planes: Any, label: Any, promotion: Any, value: Any
 ) -> None:
-    """Write all of a row but the number of its line; `value` is White's centipawns."""
+    """Write a row except for its line number; `value` is in centipawns for White."""
     codes, black = piece_codes(position), position[TURN] & U(1)
     rows.codes_0[row], rows.codes_1[row], rows.codes_2[row], rows.codes_3[row] = codes
     rows.black[row] = black
@@ -145,7 +146,7 @@ def _write_row(
 def _read_line(
     text: Any, at: Any, end: Any, position: Any, planes: Any, rows: Any, row: Any
 ) -> Any:
-    """Write the row of a line; return its status. Where it is not USED, the row is meaningless."""
+    """Write the row of a line and return its status; the row is valid only if that is USED."""
     fen_end = _field_end(text, at, end)
     score_end = _field_end(text, fen_end + 1, end)
     move_end = _field_end(text, score_end + 1, end)
@@ -188,10 +189,10 @@ def _read_rows(text: Any, games: Any, first: Any, rows: Any) -> Any:
 
 
 def read_rows(text: NDArray[np.uint8], games: Games, first: int, rows: Rows) -> tuple[int, int]:
-    """Read lines from `first` on until the rows are full: return (next line, rows filled).
+    """Read lines from `first` on until the rows are full; return (next line, rows filled).
 
-    Each line is a game of one row. Its status and the key of its position, as `identity`, are
-    written to `games`. Lines whose status is not USED are skipped.
+    Each line is a game with one row. Its status is written to `games.status`, and the key of its
+    position to `games.identity`. Lines with a status other than USED are skipped.
     """
     line, filled = _read_rows(text, games, first, rows.view(ROW, np.ndarray))
     return int(line), int(filled)

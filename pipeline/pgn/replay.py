@@ -1,14 +1,13 @@
-"""PGN text to rows, compiled: tags, tokens, SAN, replay, planes and labels, with no Python per game
-or per move.
+"""Replay PGN games into rows, in compiled code with no Python per game or per move.
 
-Two passes over a chunk of whole games (uint8 text and the games' starts):
-  `scan_tags`  finds the values of the wanted tags, and where the movetext begins
+Two passes read a chunk of whole games (uint8 text and the games' starts):
+  `scan_tags`  finds the values of the wanted tags and the start of the movetext
   `replay`     turns movetext into rows, until the rows are full; every game gets a status
 
-Moves are those of python-chess (chess.pgn), with which the tests compare: comments, variations and
-NAGs are skipped, move numbers are optional, `e2-e4` and `e8Q` are moves, `0-0` castles, a promotion
-needs its piece, an ambiguous SAN is an error. A game with bytes of no known token is dropped, where
-python-chess skips these bytes; the README lists what differs.
+Moves are read as in python-chess (chess.pgn), and the tests compare the two. Comments, variations
+and NAGs are skipped. Move numbers are optional. `e2-e4` and `e8Q` are moves, and `0-0` castles. A
+promotion without a piece and an ambiguous SAN are errors. A game with an unknown token is dropped,
+but python-chess skips such bytes; the README lists the differences.
 
 Axes: G games, F tags, R rows, H earlier moves.
 """
@@ -50,35 +49,34 @@ from pipeline.pgn.san import (
 from pipeline.pgn.text import NO_CLOCK, NO_EVAL, holds_board, read_comment
 
 MAX_PLIES = 4096
-"""A longer game is dropped: the rules of chess end one by 5,898 plies, and the longest on record
-has 538."""
+"""Maximum length of a game; longer ones are dropped. The rules of chess end every game within 5,898
+plies, and the longest on record has 538."""
 
 STATUS = (
     "used", "variant", "bad FEN", "illegal move", "ambiguous move", "null move", "no moves",
     "unfinished", "result contradicts board", "unclosed comment", "too long", "bad row",
     "unreadable move",
 )  # fmt: skip
-"""Outcomes of a game, as in the manifest: used, or the reason for which it is dropped; filters add
-their own."""
+"""Status of a game, as in the manifest: used, or why it was dropped. Filters add more reasons."""
 (
     USED, VARIANT, BAD_FEN, ILLEGAL_MOVE, AMBIGUOUS_MOVE, NULL_MOVE, NO_MOVES, UNFINISHED,
     CONTRADICTION, UNCLOSED, TOO_LONG, BAD_ROW, UNREADABLE,
 ) = range(len(STATUS))  # fmt: skip
 
 _REFUSED = np.array([NO_MOVES, NULL_MOVE, AMBIGUOUS_MOVE, ILLEGAL_MOVE])
-"""Status by the kind that `read_move` gives, -4 to -1."""
+"""Status for each negative kind that `read_move` returns, -4 to -1."""
 
 NO_RESULT = 3
-"""The result of a game that is a position with its best moves. Its rows have result 0 and length 0,
-which no game has."""
+"""Result of an entry that is no game but a position with its best moves. Its rows have result 0 and
+length 0; no game has length 0."""
 
 ROW = np.dtype(
     [
         *((f"codes_{bit}", np.uint64) for bit in range(CODE_BITS)),  # engine.board.piece_codes
-        ("key", np.uint64),  # engine.board.position.key: for repetitions and duplicates, not stored
+        ("key", np.uint64),  # engine.board.position.key: finds repetitions, not stored
         ("game", np.uint32),  # index of the game in the chunk
         ("label", np.uint16),
-        ("last_move", np.uint16),  # NO_LAST_MOVE: a game begins
+        ("last_move", np.uint16),  # NO_LAST_MOVE: first position of a game
         ("eval", np.int16),  # NO_EVAL: none
         ("clock", np.uint16),  # NO_CLOCK: none
         ("ply", np.uint16),
@@ -89,16 +87,16 @@ ROW = np.dtype(
         ("halfmove", np.uint8),
         ("repetition", np.uint8),
         ("result", np.int8),
-        ("black", np.uint8),  # 1 where Black is to move
+        ("black", np.uint8),  # 1 if Black is to move
         ("unused", np.uint8),
     ]
 )
-"""A row in memory: 64 bytes, wider columns first (pipeline.dataset.files.kernels), null as a
-sentinel."""
+"""A row in memory: 64 bytes, wider columns first (pipeline.dataset.files.kernels). A sentinel value
+stands for null."""
 assert ROW.itemsize == 64
 
 Rows = np.recarray
-"""Rows of ROW, [R]."""
+"""Array of ROW records, [R]."""
 
 
 class Games(NamedTuple):
@@ -106,13 +104,13 @@ class Games(NamedTuple):
 
     start: NDArray[np.int64]  # [G + 1] first byte of each game; the last entry is the end
     movetext: NDArray[np.int64]  # [G]
-    # White's +1 / 0 / -1, UNKNOWN_RESULT: none in the tags, NO_RESULT: not a game
+    # White's +1 / 0 / -1; UNKNOWN_RESULT: none in the tags; NO_RESULT: not a game
     result: NDArray[np.int8]
     base: NDArray[np.int32]  # seconds, -1: unknown
-    setup: NDArray[np.int32]  # index into the starting positions, 0 is the usual one
-    status: NDArray[np.uint8]  # in: USED or the reason it is dropped for; out: index into STATUS
+    setup: NDArray[np.int32]  # index into the starting positions; 0: the standard one
+    status: NDArray[np.uint8]  # index into STATUS; input and output
     plies: NDArray[np.uint16]
-    stop: NDArray[np.int64]  # [G] out: where the last token of its replay begins
+    stop: NDArray[np.int64]  # [G] output: first byte of the last token replayed
     identity: NDArray[np.uint64]  # hash of the starting position and the moves
 
 
@@ -134,9 +132,7 @@ def select_columns(rows: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
 
 
 def earlier_moves(rows: Rows, filled: int, history: int) -> NDArray[np.uint16]:
-    """Return the moves before the last one of the first `filled` rows, [R, H], so that a row has
-    `history` in all.
-    """
+    """Return the `history - 1` moves before the last move of the first `filled` rows, [R, H]."""
     earlier_RH = np.empty((filled, history - 1), dtype=np.uint16)
     _earlier_moves(rows.view(ROW, np.ndarray), earlier_RH)
     return earlier_RH
@@ -144,8 +140,9 @@ def earlier_moves(rows: Rows, filled: int, history: int) -> NDArray[np.uint16]:
 
 @njit(**BORROWING)
 def _earlier_moves(rows: Any, out_RH: Any) -> None:
-    """Write the moves before the last one: column H is the `last_move` of H + 1 rows before, in
-    this row's mover's view.
+    """Write the moves before the last one, seen by the mover of the row.
+
+    Column H is the `last_move` of the row H + 1 plies earlier.
     """
     for row in range(len(out_RH)):
         for column in range(out_RH.shape[1]):
@@ -159,9 +156,7 @@ def _earlier_moves(rows: Any, out_RH: Any) -> None:
 
 @njit(**BORROWING)
 def _count_repetitions(rows: Any, row: Any, ply: Any, halfmove: Any) -> Any:
-    """Count the earlier occurrences of the position of `row` in its game (rows of a game are
-    consecutive).
-    """
+    """Count the earlier occurrences of a row's position in its game, whose rows are adjacent."""
     count, keys = 0, rows.key
     back = 4
     while back <= halfmove and back <= ply:
@@ -172,9 +167,7 @@ def _count_repetitions(rows: Any, row: Any, ply: Any, halfmove: Any) -> Any:
 
 @njit(**BORROWING)
 def _has_too_many_moves(position: Any, planes: Any) -> Any:
-    """Return whether a position has more than MAX_MOVES legal moves; `planes` is scratch,
-    uint64[77].
-    """
+    """Return whether a position has more than MAX_MOVES legal moves; `planes` is scratch."""
     legal_planes(position, planes)
     return count_moves(position, planes) > MAX_MOVES
 
@@ -183,7 +176,7 @@ def _has_too_many_moves(position: Any, planes: Any) -> Any:
 def _write_row(
     rows: Any, row: Any, position: Any, planes: Any, ply: Any, move: Any, last_move: Any
 ) -> None:
-    """Write all of a row but its result: its position, and its move (kind, source, promotion)."""
+    """Write a row except for its result; `move` is (kind, source, promotion)."""
     kind, source, promotion = move
     halfmove = position[COUNTERS] & HALFMOVE_MASK
     codes = piece_codes(position)
@@ -197,8 +190,8 @@ def _write_row(
     rows.halfmove[row] = min(int(halfmove), 255)
     rows.key[row] = key(position, U(may_capture_en_passant(position, planes)))
     rows.repetition[row] = min(_count_repetitions(rows, row, ply, int(halfmove)), 255)
-    rows.eval[row + 1] = NO_EVAL  # a comment after the move has the eval of the next position
-    rows.clock[row + 2] = NO_CLOCK  # and the clock of this player's next move
+    rows.eval[row + 1] = NO_EVAL  # a comment after the move evaluates the next position
+    rows.clock[row + 2] = NO_CLOCK  # and gives the clock before this player's next move
     rows.ply[row] = ply
 
 
@@ -206,13 +199,13 @@ def _write_row(
 def _read_comment(
     text: Any, at: Any, end: Any, position: Any, rows: Any, first: Any, ply: Any
 ) -> Any:
-    """Read the values of a comment into the rows of the moves after it: return (byte after it or
-    -1, whether it has a clock).
+    """Store a comment's eval and clock in the rows of the following moves.
 
-    Of several comments on a move the first with a value counts.
+    Returns (byte after the comment or -1, whether it has a clock). If a move has several comments,
+    the first value counts.
     """
     at, value, clock = read_comment(text, at, end)
-    row = first + ply - 1  # the move that is commented on
+    row = first + ply - 1  # the move before the comment
     if value != NO_EVAL and ply > 0 and rows.eval[row + 1] == NO_EVAL:
         rows.eval[row + 1] = value if position[TURN] == EMPTY else -value
     clocked = clock != NO_CLOCK and ply > 0 and rows.clock[row + 2] == NO_CLOCK
@@ -225,14 +218,14 @@ def _read_comment(
 def _replay_game(
     text: Any, games: Any, game: Any, position: Any, planes: Any, rows: Any, first: Any
 ) -> Any:
-    """Replay one game into rows from `first` on: return (status, plies, result in the movetext,
-    whether it has clocks).
+    """Replay one game into rows from `first` on.
 
-    `planes` is scratch, uint64[77].
+    Returns (status, plies, result in the movetext, whether it has clocks). `planes` is scratch,
+    uint64[77].
     """
     start, end = games.movetext[game], games.start[game + 1]
     last_move, numbered = U(NO_LAST_MOVE), games.setup[game] == 0
-    # a literal 0 would compile all callees a second time, for that constant
+    # not a literal 0: Numba would compile every callee again for that constant
     at, ply, result, clocks = start, np.int64(0), UNKNOWN_RESULT, False
     ended, contradicted = False, False
     identity = key(position, U(1))
@@ -276,11 +269,11 @@ def _replay_game(
                 break
             continue
         if ply == 0 and numbered and holds_board(text, start, at):
-            status = BAD_FEN  # a position before the moves, and no FEN tag
+            status = BAD_FEN  # the comment sets up a position, but there is no FEN tag
             break
         at = after
         if ended:
-            status = UNREADABLE  # a move behind the result: of this game or of another
+            status = UNREADABLE  # a move after the result, of this game or the next
             break
         if kind < 0:
             status = _REFUSED[kind]
@@ -289,7 +282,7 @@ def _replay_game(
             status = TOO_LONG
             break
         if games.setup[game] > 0 and _has_too_many_moves(position, planes):
-            status = BAD_FEN  # only a FEN leads to so many moves
+            status = BAD_FEN  # only a custom FEN can have so many legal moves
             break
         _write_row(rows, row, position, planes, ply, (kind, source, promotion), last_move)
         last_move = (U(source) ^ U(56)) * U(64) + (U(target) ^ U(56))  # the board is turned
@@ -304,9 +297,7 @@ def _replay_game(
 
 @njit(**BORROWING)
 def _check_result(position: Any, planes: Any, result: Any) -> Any:
-    """Return CONTRADICTION if mate or stalemate in the final position contradicts White's result,
-    else USED.
-    """
+    """Return CONTRADICTION if the result contradicts mate or stalemate on the board, else USED."""
     checkers = legal_planes(position, planes)
     if count_moves(position, planes) > 0:
         return USED
@@ -317,11 +308,10 @@ def _check_result(position: Any, planes: Any, result: Any) -> Any:
 def replay(
     text: NDArray[np.uint8], games: Games, setups: NDArray[np.uint64], first_game: int, rows: Rows
 ) -> tuple[int, int]:
-    """Replay games from `first_game` on until the rows cannot hold another: return (next game, rows
-    filled).
+    """Replay games from `first_game` on until the rows cannot hold another.
 
-    `setups` uint64[S, 16]: starting positions. Games whose status is not USED are skipped. `rows`
-    have room for MAX_PLIES + 2 more than are filled.
+    Returns (next game, rows filled). `setups` uint64[S, 16] are the starting positions. Games with
+    a status other than USED are skipped. Replay stops when fewer than MAX_PLIES + 2 rows are free.
     """
     game, filled = _replay(text, games, setups, first_game, rows.view(ROW, np.ndarray))
     return int(game), int(filled)
@@ -329,10 +319,10 @@ def replay(
 
 @njit(cache=True, nogil=True)
 def _replay(text: Any, games: Any, setups: Any, first_game: Any, rows: Any) -> Any:
-    """Replay games into rows of ROW."""
+    """Replay games into an array of ROW records."""
     position = np.empty(setups.shape[1], dtype=np.uint64)
     planes = np.empty(PLANES, dtype=np.uint64)
-    filled, game = np.int64(0), first_game  # not a literal, as above
+    filled, game = np.int64(0), first_game  # not a literal 0, as in _replay_game
     while game < len(games.status) and filled + MAX_PLIES + 2 <= len(rows):
         games.plies[game] = 0
         if games.status[game] == USED:

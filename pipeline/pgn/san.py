@@ -1,8 +1,8 @@
-"""The tokens of PGN movetext, compiled: moves, move numbers, marks, results.
+"""Tokenize PGN movetext, in compiled code: moves, move numbers, marks, results.
 
-Every function takes the text (uint8), the byte to begin at and the byte the game ends at, and never
-reads past that. Moves are read as by python-chess; squares are in the mover's view. Unlike
-python-chess, no byte is skipped because it is unknown.
+Every function takes the text (uint8), the first byte to read and the end of the game, and never
+reads past the end. Moves are read as in python-chess; squares are in the mover's view. Unlike
+python-chess, unknown bytes are never skipped.
 """
 
 from collections.abc import Sequence
@@ -23,17 +23,17 @@ from pipeline.pgn.text import skip_digits, skip_variation
 UNKNOWN_RESULT = 2
 
 NO_MOVE, NULL, AMBIGUOUS, ILLEGAL = -4, -3, -2, -1
-"""Kinds that `read_move` returns besides move types."""
+"""Kinds that `read_move` returns instead of a move type."""
 
 ANY = -1
-"""The piece of `e2e4` and `g1f3`, which name none."""
+"""Piece of a move such as `e2e4` or `g1f3`, which names no piece."""
 
-_TYPES = type_table()  # numba freezes module tables into the machine code
+_TYPES = type_table()  # Numba compiles global arrays in as constants
 
 
 @njit(**BORROWING)
 def _legal_sources(position: Any, planes: Any, word: Any, target: Any, sources: Any) -> Any:
-    """Return the pieces of a word, on `sources`, that have a legal move to `target`, uint64."""
+    """Return the pieces of type `word` on `sources` that can move to `target`, uint64."""
     legal_planes(position, planes)
     found, movers = EMPTY, position[word] & sources
     while movers != EMPTY:
@@ -47,10 +47,10 @@ def _legal_sources(position: Any, planes: Any, word: Any, target: Any, sources: 
 
 @njit(**BORROWING)
 def _find_move(position: Any, planes: Any, word: Any, target: Any, sources: Any) -> Any:
-    """Return (kind, source) of the one legal move to `target` from `sources`; ILLEGAL for none,
-    AMBIGUOUS for several.
+    """Return (kind, source) of the only legal move from `sources` to `target`.
 
-    `planes` is scratch, uint64[77].
+    The kind is ILLEGAL if there is none and AMBIGUOUS if there are several. `planes` is scratch,
+    uint64[77].
     """
     movers = legal_movers(position, word, bit(target), sources)
     if movers == EMPTY:  # castling, en passant, or no move
@@ -62,23 +62,21 @@ def _find_move(position: Any, planes: Any, word: Any, target: Any, sources: Any)
 
 
 def _letter_table(letters: str, values: Sequence[int], other: int) -> NDArray[np.int64]:
-    """Return a table of 256 bytes: the value of each letter, `other` elsewhere."""
+    """Return a lookup table of 256 bytes: the value of each letter, `other` elsewhere."""
     table = np.full(256, other, dtype=np.int64)
     table[[ord(letter) for letter in letters]] = values
     return table
 
 
 _WORDS = _letter_table("NBRQK", (KNIGHT, BISHOP, ROOK, QUEEN, KING), -1)
-"""Word of the mover's pieces for a SAN letter, -1 for none."""
+"""Index of the piece's bitboard for each SAN letter, -1 for other bytes."""
 PROMOTIONS = _letter_table("NBRQKnbrqk", 2 * (2, 3, 4, 5, 6), 0)
-"""python-chess piece type of a promotion letter, 0 for none; a king (6) is never legal."""
+"""python-chess piece type for each promotion letter, 0 for other bytes; 6 (king) is illegal."""
 
 
 @njit(**BORROWING)
 def _castling_length(text: Any, at: Any, end: Any) -> Any:
-    """Return the length of the castling at `at`: 3 for O-O, 5 for O-O-O (zeros too), 0 for
-    neither.
-    """
+    """Return 3 if O-O or 0-0 is at `at`, 5 for O-O-O or 0-0-0, else 0."""
     letter = text[at]
     if at + 3 > end or text[at + 1] != 45 or text[at + 2] != letter:
         return 0
@@ -101,7 +99,7 @@ def _is_null_move(text: Any, at: Any, end: Any) -> Any:
 
 @njit(**BORROWING)
 def _is_square(text: Any, at: Any, end: Any) -> Any:
-    """Return whether a square such as `e4` stands at `at`."""
+    """Return whether a square such as `e4` is at `at`."""
     return at + 2 <= end and 97 <= text[at] <= 104 and 49 <= text[at + 1] <= 56
 
 
@@ -109,9 +107,8 @@ def _is_square(text: Any, at: Any, end: Any) -> Any:
 def _read_san(text: Any, at: Any, end: Any, black: Any) -> Any:
     """Read `[NBRQK]?[a-h]?[1-8]?[-x]?[a-h][1-8](=?[nbrqkNBRQK])?`.
 
-    Returns (word, mask of from-squares, target or -1, promotion, next byte), squares in the mover's
-    view. The word is ANY for `e2e4` and `g1f3`: two whole squares and no letter, as UCI writes
-    moves.
+    Returns (piece word, mask of from-squares, target or -1, promotion, next byte), in the mover's
+    view. The piece word is ANY for two squares without a letter, as in UCI: `e2e4`, `g1f3`.
     """
     word = _WORDS[text[at]]
     at += word >= 0
@@ -125,7 +122,7 @@ def _read_san(text: Any, at: Any, end: Any, black: Any) -> Any:
         target += 1
     if target < end and (text[target] == 120 or text[target] == 45):  # x -
         target += 1
-    if not _is_square(text, target, end):  # then there is no from-square
+    if not _is_square(text, target, end):  # no from-square
         from_file, from_rank, target = -1, -1, at
         if not _is_square(text, target, end):
             return word, EMPTY, -1, 0, at
@@ -141,7 +138,7 @@ def _read_san(text: Any, at: Any, end: Any, black: Any) -> Any:
         word = ANY
     promotion = 0
     letter = at + (at < end and text[at] == 61)  # =
-    # after a piece's move too, which is then illegal: `Ra7k`
+    # also after a piece move, which is then illegal: `Ra7k`
     if letter < end and PROMOTIONS[text[letter]] > 0:
         promotion = PROMOTIONS[text[letter]]
         at = letter + 1
@@ -150,9 +147,7 @@ def _read_san(text: Any, at: Any, end: Any, black: Any) -> Any:
 
 @njit(**BORROWING)
 def _score(text: Any, at: Any, end: Any) -> Any:
-    """Return (a player's points doubled, bytes) where `1`, `0`, `1/2` or `0.5` stands at `at`; (-9,
-    0) for anything else.
-    """
+    """Read `1`, `0`, `1/2` or `0.5` at `at`; return (points * 2, length), (-9, 0) if none."""
     if at < end and (text[at] == 48 or text[at] == 49):
         if at + 3 <= end and text[at] == 49 and text[at + 1] == 47 and text[at + 2] == 50:
             return 1, 3
@@ -165,10 +160,10 @@ def _score(text: Any, at: Any, end: Any) -> Any:
 
 @njit(**BORROWING)
 def read_result(text: Any, at: Any, end: Any) -> Any:
-    """Return (White's result, bytes) where `1-0`, `0-1`, `1/2-1/2` or a variant begins;
-    (UNKNOWN_RESULT, 0) elsewhere.
+    """Read `1-0`, `0-1` or `1/2-1/2` at `at`; return (White's result, length in bytes).
 
-    Variants are `1:0`, `1/2`, `0.5-0.5`. `0-0` is castling.
+    Also accepts `1:0`, `1/2` and `0.5-0.5`. `0-0` is castling. Returns (UNKNOWN_RESULT, 0) for
+    anything else.
     """
     points, length = _score(text, at, end)
     if length == 0:
@@ -188,9 +183,9 @@ def read_result(text: Any, at: Any, end: Any) -> Any:
 
 @njit(**BORROWING)
 def read_move(text: Any, at: Any, end: Any, position: Any, planes: Any) -> Any:
-    """Read a SAN at `at`: return (kind, source, target, promotion, next byte).
+    """Read the SAN at `at`; return (kind, source, target, promotion, next byte).
 
-    Kind is a move type, or ILLEGAL, AMBIGUOUS, NULL (a null move), NO_MOVE (no move begins here).
+    The kind is a move type, ILLEGAL, AMBIGUOUS, NULL (a null move) or NO_MOVE (not a move).
     `planes` is scratch, uint64[77].
     """
     char = text[at]
@@ -204,7 +199,7 @@ def read_move(text: Any, at: Any, end: Any, position: Any, planes: Any) -> Any:
         return NULL, U(0), U(0), 0, at + 2
     drop = at + (_WORDS[char] >= 0 or char == 80)
     if drop < end and text[drop] == 64 and _is_square(text, drop + 1, end):
-        return ILLEGAL, U(0), U(0), 0, drop  # as in crazyhouse: N@f3
+        return ILLEGAL, U(0), U(0), 0, drop  # a crazyhouse drop: N@f3
     word, sources, square, promotion, after = _read_san(text, at, end, position[TURN] != EMPTY)
     if square < 0:
         return NO_MOVE, U(0), U(0), 0, at + 1
@@ -232,9 +227,8 @@ _SKIPPED, _BEGINS, _DIGIT, _NAG, _VARIATION, _LINE_COMMENT, _ESCAPE, _MARK, _OTH
 def _byte_kinds() -> NDArray[np.uint8]:
     """Return the kind of each byte between moves, uint8[256].
 
-    White space, the dots of numbers and the signs after moves are skipped. a-h BKNOPQRZ@ begin a
-    move, { a comment, * is a result, - and / belong to marks such as +/-. Other bytes belong to no
-    token.
+    White space, dots and the annotation signs after moves are skipped. a-h BKNOPQRZ@ start a move
+    and { a comment. * is a result. - and / are part of marks such as +/-. Other bytes are invalid.
     """
     kinds = np.full(256, _OTHER, dtype=np.uint8)
     kinds[[9, 10, 11, 12, 13, 28, 29, 30, 31, 32, *(ord(char) for char in ".!?+#=")]] = _SKIPPED
@@ -258,9 +252,7 @@ UNCLOSED_TOKEN, UNREADABLE_TOKEN = -1, -2
 
 @njit(**BORROWING)
 def word_length(text: Any, at: Any, end: Any) -> Any:
-    """Return the length of the word of _WORDS_AFTER_MOVES at `at`, 0 for none: `exd6 e.p.`,
-    `Qh5mate`.
-    """
+    """Return the length of a word of _WORDS_AFTER_MOVES at `at` (`exd6 e.p.`), else 0."""
     for word in range(len(_WORD_BYTES)):
         length = 0
         while length < 4 and at + length < end and text[at + length] == _WORD_BYTES[word, length]:
@@ -273,8 +265,9 @@ def word_length(text: Any, at: Any, end: Any) -> Any:
 
 @njit(**BORROWING)
 def _mark_end(text: Any, at: Any, end: Any, begin: Any) -> Any:
-    """Return the byte after the mark (`+-`, `-/+`, `+/=`, `--+`) that has its `-` or `/` at `at`;
-    -1 where it is none.
+    """Return the byte after a mark (`+-`, `-/+`, `+/=`, `--+`) with its first `-` or `/` at `at`.
+
+    Returns -1 if this is not a mark.
     """
     known = at > begin and (text[at - 1] == 43 or text[at - 1] == 61)  # + =
     while at < end and (text[at] == 43 or text[at] == 61 or text[at] == 45 or text[at] == 47):
@@ -283,19 +276,18 @@ def _mark_end(text: Any, at: Any, end: Any, begin: Any) -> Any:
     return at if known else -1
 
 
-# once per token: a call, which passes the text as seven words, would cost more than the work
+# inlined, as it runs once per token: passing the array to a call would cost more than the work
 @njit(**BORROWING, forceinline=True)
 def _number_end(text: Any, at: Any, end: Any, begin: Any, ply: Any, numbered: Any) -> Any:
-    """Return the byte after the move number at `at`; -1 for a number that is not the next move's,
-    or part of a word.
+    """Return the byte after the move number at `at`; -1 if it is wrong or part of a word.
 
-    `numbered`: whether the game begins at the usual position, where numbers are certain.
+    `numbered`: whether to check the number, as the game starts from the standard position.
     """
     value, before = 0, text[at - 1] if at > begin else 32
     while at < end and 48 <= text[at] <= 57:
         value = min(value * 10 + int(text[at]) - 48, 1_000_000)
         at += 1
-    # `Rf13` is no `Rf1`
+    # do not read `Rf13` as `Rf1`
     if (at >= end or text[at] != 46) and (before | 32 >= 97 or 48 <= before <= 57):
         return -1
     if not numbered:
@@ -308,13 +300,11 @@ def _number_end(text: Any, at: Any, end: Any, begin: Any, ply: Any, numbered: An
 
 @njit(**BORROWING, forceinline=True)
 def next_token(text: Any, at: Any, end: Any, begin: Any, ply: Any, numbered: Any) -> Any:
-    """Skip what is neither move, comment nor result: return the byte where the next of these
-    begins, or `end`.
+    """Return the first byte of the next move, comment or result, or `end`.
 
-    Returns UNCLOSED_TOKEN for a variation or its comment that never ends, UNREADABLE_TOKEN for
-    bytes of no known token. `begin`: first byte of the movetext; `ply`: number of moves read;
-    `numbered`: as in `_number_end`. Digits before a pawn's move are its number (`1e4`), where
-    python-chess reads a rank.
+    Returns UNCLOSED_TOKEN for a variation without an end and UNREADABLE_TOKEN for unknown bytes.
+    `begin`: first byte of the movetext; `ply`: number of moves read; `numbered`: see `_number_end`.
+    Digits before a pawn move are its number (`1e4`); python-chess reads them as a rank.
     """
     while at < end:
         char = text[at]
@@ -334,7 +324,7 @@ def next_token(text: Any, at: Any, end: Any, begin: Any, ply: Any, numbered: Any
             at = after if after > at + 1 else UNREADABLE_TOKEN
         elif kind == _VARIATION:
             if ply == 0:
-                return UNREADABLE_TOKEN  # it has no move to be an alternative of
+                return UNREADABLE_TOKEN  # a variation before the first move
             at = skip_variation(text, at, end)
             if at < 0:
                 return UNCLOSED_TOKEN

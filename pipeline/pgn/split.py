@@ -1,19 +1,20 @@
-"""The beginnings of games in PGN text: a compiled scan over the lines of a stream, block by block.
+"""Find the games in PGN text: a compiled scan over the lines of a stream, block by block.
 
 A game begins
     at the first tag with a value in quotes after movetext and a blank line
     at `[Event` after tags and a blank line
-    at a tag after a line of movetext that ends in a result, without a blank line too
-    at `[Event` after movetext that had no tags, without a blank line too
+    at a tag after a line of movetext that ends in a result, even without a blank line
+    at `[Event` after movetext that had no tags, even without a blank line
     at movetext without tags after a result and a blank line
-    at the number `1.` after a blank line behind movetext that had no tags
+    at the number `1.` after movetext that had no tags and a blank line
 
-A result ends a game only behind its moves: behind tags alone, what follows is of the same game,
-which is then dropped. A line with a bracket makes movetext without tags one game with what follows,
-since it may be a position. Otherwise a blank line ends no game that has no result yet. A comment
-may hold blank lines and tags: a tag in it begins a game only if the next brace opens another
-comment, or none follows, since then the first comment was never closed. A UTF-8 byte-order mark at
-the start of any line is ignored: joined files have one each.
+A result ends a game only after moves. A result right after the tags does not: the following text
+belongs to the same game, which is later dropped. Movetext without tags that has a line with a
+bracket continues into the following text, since the bracket may mark a position. Otherwise a blank
+line does not end a game without a result. A comment may contain blank lines and tags. A tag in a
+comment begins a game only if the comment was never closed: the next brace opens another comment, or
+there is no next brace. UTF-8 byte-order marks at the start of any line are ignored, since
+concatenated files have one each.
 """
 
 from typing import Any
@@ -37,29 +38,29 @@ from pipeline.pgn.text import (
 )
 
 BETWEEN, HEADERS, GAP, MOVETEXT, PAUSE, COMMENT = range(6)
-"""States of the splitter: between games, in tags, after the blank line behind them, in movetext,
-after a blank line behind movetext without a result, in a comment."""
+"""States of the splitter: between games, in tags, after the tags and a blank line, in movetext,
+after movetext without a result and a blank line, in a comment."""
 _STATE, _BEGUN, _FINISHED, _CANDIDATE, _UNTAGGED, _MOVED = range(6)
 
 LONGEST_GAME = 1 << 24
-"""Bytes after which a game is cut, so that a comment that never ends takes bounded memory."""
+"""Maximum bytes of a game. Longer ones are cut, so an unclosed comment takes bounded memory."""
 
 
 class Splitter:
-    """The state of `split` between two blocks of a stream."""
+    """State of `split` between two blocks of a stream."""
 
     def __init__(self) -> None:
         self.state = np.array([BETWEEN, 0, 0, -1, 0, 0], dtype=np.int64)
-        """State; where the open game began; whether the line before ended in a result; first tag in
-        the open comment or -1; whether the open game has no tags; whether it has moves."""
+        """State; first byte of the open game; whether the previous line ended in a result; first
+        tag in the open comment or -1; whether the open game has no tags; whether it has moves."""
 
     def resume(self, scanned: int) -> int:
-        """Return the byte that `split` may begin games from, when it goes on at `scanned`."""
+        """Return the first byte where `split` may start a game if it resumes at `scanned`."""
         candidate = int(self.state[_CANDIDATE])
         return scanned if candidate < 0 else min(candidate, scanned)
 
     def drop(self, count: int) -> None:
-        """Move the positions after the first `count` bytes of the text were dropped."""
+        """Shift the stored offsets after the first `count` bytes of the text were dropped."""
         self.state[_BEGUN] -= count
         self.state[_CANDIDATE] = max(self.state[_CANDIDATE] - count, -1)
 
@@ -81,13 +82,15 @@ def _ends_in_result(text: Any, at: Any, end: Any) -> Any:
 
 @njit(**BORROWING)
 def _walk_moves(text: Any, at: Any, end: Any, commented: Any) -> Any:
-    """Walk one line of movetext: return (first byte of the next line, whether a comment is open
-    there, whether the line ends in a result).
+    """Scan one line of movetext.
+
+    Returns (start of the next line, whether a comment is open there, whether the line ends in a
+    result).
     """
     stop = line_stop(text, at, end, SEMICOLON)
     if stop < end and text[stop] == 59:
         following, commented = _walk_bytes(text, at, end, commented)
-        return following, commented, False  # the last word may be of a remark
+        return following, commented, False  # the last word may belong to a ; comment
     brace = last_brace(text, at, stop)  # comments do not nest
     commented = brace == 123 or (commented and brace == 0)
     following = next_line(text, stop, end)
@@ -96,8 +99,9 @@ def _walk_moves(text: Any, at: Any, end: Any, commented: Any) -> Any:
 
 @njit(**BORROWING)
 def _walk_bytes(text: Any, at: Any, end: Any, commented: Any) -> Any:
-    """Walk a line with a semicolon, which may begin a comment: return the first two of
-    `_walk_moves`.
+    """Scan a line with a semicolon, which may start a comment.
+
+    Returns the first two values of `_walk_moves`.
     """
     while at < end:
         char = text[at]
@@ -115,7 +119,7 @@ def _walk_bytes(text: Any, at: Any, end: Any, commented: Any) -> Any:
 
 @njit(**BORROWING)
 def _first_brace(text: Any, at: Any, end: Any) -> Any:
-    """Return the first brace of `text[at:end]`, 0 for none."""
+    """Return the first brace of `text[at:end]` as a byte, 0 if there is none."""
     while at < end:
         if text[at] == 123 or text[at] == 125:
             return int(text[at])
@@ -125,7 +129,7 @@ def _first_brace(text: Any, at: Any, end: Any) -> Any:
 
 @njit(**BORROWING)
 def _has_moves(text: Any, at: Any, end: Any) -> Any:
-    """Return whether a line of movetext holds more than comments and results."""
+    """Return whether a line of movetext contains more than comments and results."""
     commented = False
     while at < end:
         char = text[at]
@@ -157,9 +161,10 @@ def _is_first_number(text: Any, at: Any, end: Any) -> Any:
 def _may_begin(
     text: Any, at: Any, end: Any, mode: Any, finished: Any, moved: Any, untagged: Any
 ) -> Any:
-    """Return whether a tag at `at` behind movetext may begin a game: after moves and their result,
-    after a blank line if it has a value in quotes, or if it is `Event` behind a blank line, a
-    result, or movetext without tags.
+    """Return whether a tag at `at` after movetext may begin a game.
+
+    It may after moves and their result, after a blank line if its value is quoted, and if it is
+    `Event` after a blank line, a result, or movetext without tags.
     """
     if is_event(text, at, end):
         return mode == PAUSE or (mode == MOVETEXT and (finished or untagged))
@@ -170,12 +175,11 @@ def _may_begin(
 
 @njit(**BORROWING)
 def split(text: Any, at: Any, end: Any, final: Any, state: Any, starts: Any) -> Any:
-    """Find the games that begin in whole lines `text[at:end]`: fill `starts` (int64) and return how
-    many.
+    """Write the offsets of the games in `text[at:end]` to `starts` (int64); return their number.
 
-    `state` (int64[6], of Splitter) carries over from block to block; `final`: whether no block
-    follows. `starts` must have one entry for each two bytes from `Splitter.resume` on, since no
-    game is shorter: bounds are not checked.
+    The text consists of whole lines. `state` (int64[6]) is the Splitter's; `final`: whether this is
+    the last block. `starts` needs one entry per two bytes from `Splitter.resume` on, since no game
+    is shorter. Bounds are not checked.
     """
     count = 0
     mode, begun, candidate = state[_STATE], state[_BEGUN], state[_CANDIDATE]
@@ -185,7 +189,7 @@ def split(text: Any, at: Any, end: Any, final: Any, state: Any, starts: Any) -> 
             at, mode, candidate = candidate, BETWEEN, -1  # the comment was never closed
         at = skip_marks(text, at, end)
         if at == end:
-            continue  # an unclosed comment is still to be ended
+            continue  # handle an unclosed comment at the end first
         first = skip_blanks(text, at, end)
         empty = is_line_end(text, first, end)
         bracket = (
@@ -199,7 +203,7 @@ def split(text: Any, at: Any, end: Any, final: Any, state: Any, starts: Any) -> 
             elif mode == MOVETEXT:
                 mode = BETWEEN if finished and moved else PAUSE
             following = line_end(text, first, end)
-        # a line that begins with % or ; is a remark
+        # a line that starts with % or ; is a comment
         elif mode != COMMENT and (text[at] == 37 or text[at] == 59):
             following = line_end(text, at, end)
         elif bracket and (
@@ -230,7 +234,7 @@ def split(text: Any, at: Any, end: Any, final: Any, state: Any, starts: Any) -> 
             untagged = untagged and not tagged
             movetext = at
         if fresh:
-            moved = movetext == at  # a result without tags is a game
+            moved = movetext == at  # without tags, a result alone is a game
         if movetext >= 0:
             was_commented = mode == COMMENT
             following, commented, finished = _walk_moves(text, movetext, end, was_commented)

@@ -1,8 +1,8 @@
-"""The values of the tags of PGN games: compiled scans over bytes.
+"""Read the values of PGN tags: compiled scans over bytes.
 
-A tag may be indented, stand beside others or moves on a line, have any case, blanks, quotes or
-none. A position that is visible among the tags and belongs to no FEN tag becomes the value of the
-FEN, which is then no FEN.
+A tag may be indented, share its line with other tags or moves, use any case and any quotes, or
+none. A board position found among the tags outside a FEN tag is stored as an invalid FEN, so the
+game is dropped.
 
 Axes: G games, F tags.
 """
@@ -34,15 +34,16 @@ TAGS = (
     "WhiteTitle", "BlackTitle", "FianchettoLabels", "PuzzleRating", "PuzzleThemes",
     "SetUp",
 )  # fmt: skip
-"""The wanted tags, in the order of the spans' second axis."""
+"""The tags that are read, in the order of axis F of the spans."""
 EVENT, SITE, DATE, WHITE, BLACK, RESULT, WHITE_ELO, BLACK_ELO = range(8)
 TIME_CONTROL, ECO, TERMINATION, VARIANT, FEN, UTC_DATE, UTC_TIME = range(8, 15)
 WHITE_TITLE, BLACK_TITLE, LABELS, PUZZLE_RATING, PUZZLE_THEMES, SETUP = range(15, 21)
 
 
 def _name_tables() -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]:
-    """Return the wanted tag names in lower case as one row of bytes each, their indices in the
-    order of their lengths, and where each length begins in these.
+    """Return the lower-case names of TAGS as rows of bytes, and an index by length.
+
+    The index is the tags sorted by length, and the offset of each length in that order.
     """
     lengths = np.array([len(name) for name in TAGS])
     table = np.zeros((len(TAGS), lengths.max()), dtype=np.uint8)
@@ -77,7 +78,7 @@ def _is_word(char: Any) -> Any:
 
 @njit(**BORROWING)
 def is_tag(text: Any, at: Any, end: Any) -> Any:
-    """Return whether `[` and a letter begin at `at`, perhaps with blanks between them."""
+    """Return whether `[` is at `at`, followed by optional blanks and a letter."""
     if at >= end or text[at] != 91:
         return False
     at = skip_blanks(text, at + 1, end)
@@ -100,9 +101,9 @@ _ENTITY = np.frombuffer(b"&quot;", dtype=np.uint8)
 
 @njit(**BORROWING)
 def _quote_length(text: Any, at: Any, end: Any) -> Any:
-    """Return the length of the quotation mark at `at`, of any kind, 0 for none."""
+    """Return the length in bytes of a quotation mark of any kind at `at`, 0 if there is none."""
     char = text[at]
-    # " ' ` \\ and those of CP1252
+    # " ' ` \\ and the quotation marks of CP1252
     if char == 34 or char == 39 or char == 96 or char == 92 or 0x91 <= char <= 0x94:
         return 1
     if char == 0xC2 and at + 1 < end and (text[at + 1] == 0xAB or text[at + 1] == 0xBB):
@@ -119,7 +120,7 @@ def _quote_length(text: Any, at: Any, end: Any) -> Any:
 
 @njit(**BORROWING)
 def has_quoted_value(text: Any, at: Any, end: Any) -> Any:
-    """Return whether the tag at `at` has a quotation mark behind its name, unlike `[Diagram 1]`."""
+    """Return whether a quotation mark follows the name of the tag at `at`, unlike `[Diagram 1]`."""
     at = skip_blanks(text, at + 1, end)
     while at < end and _is_word(text[at]):
         at += 1
@@ -130,7 +131,7 @@ def has_quoted_value(text: Any, at: Any, end: Any) -> Any:
 
 @njit(**BORROWING)
 def _quote_before(text: Any, at: Any, end: Any) -> Any:
-    """Return the length of the quotation mark that ends `text[at:end]`, 0 for none."""
+    """Return the length of a quotation mark at the end of `text[at:end]`, 0 if there is none."""
     for length in (6, 3, 2, 1):
         if end - length >= at and _quote_length(text, end - length, end) == length:
             inside = length == 1 and text[end - 1] >= 128 and end - 2 >= at and text[end - 2] >= 128
@@ -140,7 +141,7 @@ def _quote_before(text: Any, at: Any, end: Any) -> Any:
 
 @njit(**BORROWING)
 def _trim_end(text: Any, at: Any, end: Any) -> Any:
-    """Return the end of `text[at:end]` without blanks."""
+    """Return the end of `text[at:end]` without trailing blanks."""
     while end > at and is_space(text[end - 1]):
         end -= 1
     return end
@@ -148,7 +149,7 @@ def _trim_end(text: Any, at: Any, end: Any) -> Any:
 
 @njit(**BORROWING)
 def _trim(text: Any, at: Any, end: Any) -> Any:
-    """Return the bounds of a value without blanks and quotation marks around it."""
+    """Return the bounds of a value without surrounding blanks and quotation marks."""
     while at < end and (is_space(text[at]) or _quote_length(text, at, end) > 0):
         at += max(_quote_length(text, at, end), 1)
     end = _trim_end(text, at, end)
@@ -159,11 +160,11 @@ def _trim(text: Any, at: Any, end: Any) -> Any:
 
 @njit(**BORROWING)
 def _tag_close(text: Any, at: Any, end: Any) -> Any:
-    """Return the place of the `]` that closes the tag at `at` in the line that ends at `end`; `end`
-    where none does.
+    """Return the offset of the `]` that closes the tag at `at`, or `end` if none does.
 
-    It is the first `]`, or in a quoted value the first after a quotation mark behind which the line
-    ends, another tag begins, or no other such `]` follows.
+    `end` is the end of the line. An unquoted value ends at the first `]`. A quoted value ends at
+    the first `]` after a quotation mark that is followed by the end of the line, by another tag, or
+    by no further such `]`.
     """
     close = at
     while close < end and text[close] != 93:
@@ -188,10 +189,9 @@ def _tag_close(text: Any, at: Any, end: Any) -> Any:
 
 @njit(**BORROWING)
 def plain_close(text: Any, at: Any, end: Any) -> Any:
-    """Return the `]` of the tag at `at` if it is the first in its line and nothing stands behind
-    it; -1 otherwise, and where no tag begins.
+    """Return the offset of the tag's `]` if it is the first on the line and ends the line.
 
-    Most tags are such. Only for others the slow search for the end of the value is needed.
+    Returns -1 otherwise. This is the fast path for most tags; others need `_tag_close`.
     """
     if at + 1 >= end or text[at] != 91 or text[at + 1] == 37:
         return -1
@@ -202,7 +202,7 @@ def plain_close(text: Any, at: Any, end: Any) -> Any:
 
 @njit(**BORROWING)
 def tags_end(text: Any, at: Any, end: Any) -> Any:
-    """Return where movetext begins behind the tags of the line `text[at:end]`, or `end`."""
+    """Return the first byte of movetext after the tags of the line `text[at:end]`, or `end`."""
     while at < end and text[at] == 91 and not (at + 1 < end and text[at + 1] == 37):
         at = skip_blanks(text, min(_tag_close(text, at, end) + 1, end), end)
     return end if is_line_end(text, at, end) else at
@@ -221,11 +221,10 @@ def _has_word(text: Any, at: Any, end: Any, word: Any) -> Any:
 
 
 LONGEST_VALUE = 1 << 12
-"""Bytes in which the end of a quoted value is looked for, so that hostile lines take linear
-time."""
+"""Maximum bytes searched for the end of a quoted value, so hostile lines take linear time."""
 LONG_VALUE = 40
-"""Length from which the value of a wanted tag is searched for a position: several tags on a line,
-with something between them, may seem to be one."""
+"""Minimum length of a value that is searched for a position: several tags on one line may have been
+read as one."""
 _FEN_WORD = np.frombuffer(b"fen", dtype=np.uint8)
 _FINAL_WORDS = np.array(
     [list(word.encode()) for word in ["curr", "fina", "last", "endp", "endf"]], np.uint8
@@ -234,8 +233,9 @@ _FINAL_WORDS = np.array(
 
 @njit(**BORROWING)
 def _is_start(text: Any, name: Any, value: Any, end: Any) -> Any:
-    """Return whether an unknown tag seems to hold the start; chess.com's CurrentPosition is the
-    end.
+    """Return whether an unknown tag seems to contain the starting position.
+
+    chess.com's CurrentPosition does not: it is the final position.
     """
     if not _has_word(text, name, value, _FEN_WORD) and not holds_board(text, value, end):
         return False
@@ -247,7 +247,7 @@ def _is_start(text: Any, name: Any, value: Any, end: Any) -> Any:
 
 @njit(**BORROWING)
 def _store_tag(text: Any, at: Any, close: Any, spans: Any) -> None:
-    """Store the span of the value of the tag between `[` at `at` and `close`, if it is wanted."""
+    """Store the span of the value of a tag of TAGS; its brackets are at `at` and `close`."""
     name = skip_blanks(text, at + 1, close)
     value = name
     while value < close and _is_word(text[value]):
@@ -281,20 +281,21 @@ def _store_tag(text: Any, at: Any, close: Any, spans: Any) -> None:
     )
     if index < 0 or hidden:
         if spans[FEN, 1] == 0 and (hidden or _is_start(text, name, value, close)):
-            spans[FEN, 0], spans[FEN, 1] = at, close  # no FEN begins with a bracket
+            spans[FEN, 0], spans[FEN, 1] = at, close  # starts with a bracket: an invalid FEN
         return
     begun, ended = spans[FEN, 0], spans[FEN, 1]
     if index != FEN or ended == 0 or text[begun] == 91:
         spans[index, 0] = first
     elif ended - begun == last - first and is_here(text, first, text[begun:ended]):
         return
-    spans[index, 1] = last  # of two FENs, the text from one to the other: no FEN
+    spans[index, 1] = last  # two FEN tags: the span covers both, an invalid FEN
 
 
 @njit(**BORROWING)
 def scan_tags(text: Any, starts: Any, spans: Any, movetext: Any) -> None:
-    """Fill `spans` int64[G, F, 2], zeros: absent, and `movetext` int64[G] for games at `starts`
-    int64[G + 1].
+    """Fill `spans` (int64[G, F, 2]) and `movetext` (int64[G]) for the games at `starts`.
+
+    `starts` is int64[G + 1]. The span of an absent tag is zeros.
     """
     for game in range(len(starts) - 1):
         at, end = starts[game], starts[game + 1]
@@ -322,7 +323,7 @@ def scan_tags(text: Any, starts: Any, spans: Any, movetext: Any) -> None:
                 if first > at:
                     break  # an indented line is movetext
                 if spans[game, FEN, 1] == 0 and holds_board(text, first, following):
-                    spans[game, FEN, 0] = first  # no FEN begins with either
+                    spans[game, FEN, 0] = first  # starts with % or ;: an invalid FEN
                     spans[game, FEN, 1] = following
             elif not is_line_end(text, first, following):
                 break
@@ -332,9 +333,7 @@ def scan_tags(text: Any, starts: Any, spans: Any, movetext: Any) -> None:
 
 @njit(**BORROWING)
 def read_integers(text: Any, spans: Any, missing: Any, out: Any) -> None:
-    """Read the number that begins each span (int64[G, 2]) into `out` (int32[G]); `missing` where
-    there is none.
-    """
+    """Read the leading number of each span (int64[G, 2]) into `out` (int32[G]), else `missing`."""
     for game in range(len(spans)):
         at, end = spans[game, 0], spans[game, 1]
         value, digits = 0, 0
@@ -347,8 +346,9 @@ def read_integers(text: Any, spans: Any, missing: Any, out: Any) -> None:
 
 @njit(**BORROWING)
 def copy_spans(text: Any, spans: Any, out: Any, offsets: Any) -> None:
-    """Copy the bytes of all spans (int64[G, 2]) into `out` (uint8), and where each begins into
-    `offsets` (int32[G + 1]).
+    """Copy the bytes of all spans (int64[G, 2]) to `out` (uint8), and their starts to `offsets`.
+
+    `offsets` is int32[G + 1].
     """
     total = 0
     offsets[0] = 0
@@ -371,7 +371,7 @@ def hash_spans(text: Any, spans: Any, out: Any) -> None:
 
 @njit(**BORROWING)
 def are_equal(text: Any, spans: Any, others: Any) -> Any:
-    """Return whether each span (int64[G, 2]) has the bytes of the other one."""
+    """Return whether each span (int64[G, 2]) has the same bytes as the corresponding other one."""
     for game in range(len(spans)):
         at, end, other = spans[game, 0], spans[game, 1], others[game, 0]
         if end - at != others[game, 1] - other:

@@ -1,13 +1,12 @@
-"""Compiled scanning of PGN text: lines, blanks, comments, variations, and characters that are not
-ASCII.
+"""Scan PGN text, in compiled code: lines, blanks, comments, variations, non-ASCII characters.
 
-Every kernel takes the text (uint8), the byte to begin at and the byte the text ends at, and never
-reads past that.
+Every kernel takes the text (uint8), the first byte to read and the end of the text, and never reads
+past the end.
 
-`translate_movetext` puts foreign characters into ASCII where their meaning is certain: figurines
-become letters, no-break and other spaces blanks, typographic dashes hyphens, a half `1/2`, and
-signs of evaluation `!`, which is ignored. Zero-width characters between tokens are dropped.
-Everything else stays: the game is then dropped for an unreadable move. Comments are not changed.
+`translate_movetext` replaces non-ASCII characters that have a clear meaning. Figurines become
+letters, Unicode spaces blanks, typographic dashes hyphens, and `½` becomes `1/2`. Evaluation signs
+become `!`, which is ignored. Zero-width characters between tokens are dropped. A game with any
+other non-ASCII character in its moves is later dropped. Comments are not changed.
 """
 
 import re
@@ -21,28 +20,28 @@ from engine.kernels import BORROWING
 
 NO_EVAL, NO_CLOCK = -32768, 65535
 MATE = 32000
-"""Centipawns of a forced mate; evals are clipped to it."""
+"""Centipawns that stand for a forced mate; evaluations are clipped to +-MATE."""
 
 
 @njit(**BORROWING)
 def is_space(char: Any) -> Any:
-    """Return whether a byte is white space to Python, line ends included."""
+    """Return whether a byte is white space as in Python, line ends included."""
     return 9 <= char <= 13 or 28 <= char <= 32
 
 
 # ---------------------------------------------------------------- lines
 
 LOOK = 64
-"""Bytes that are compared at a time: the compiler makes vector instructions of a loop over them
-without break and negative indices."""
+"""Bytes compared at a time. The compiler vectorizes a fixed-length loop without `break` or negative
+indices."""
 _NONE = np.uint8(LOOK)
 LINE_FEED, SEMICOLON, BRACKET = (np.uint8(char) for char in b"\n;]")
-"""As uint8, since Numba compiles a callee again for each literal."""
+"""uint8 and not literals, since Numba compiles a callee again for each literal."""
 
 
 @njit(**BORROWING)
 def line_stop(text: Any, at: Any, end: Any, other: Any) -> Any:
-    """Return the first byte from `at` on that is LF, CR or `other` (uint8), or `end`."""
+    """Return the offset of the first LF, CR or `other` (uint8) from `at` on, or `end`."""
     while at + LOOK <= end:
         found, first = _NONE, np.uint64(at)
         for offset in range(LOOK):
@@ -59,7 +58,7 @@ def line_stop(text: Any, at: Any, end: Any, other: Any) -> Any:
 
 @njit(**BORROWING)
 def last_brace(text: Any, at: Any, end: Any) -> Any:
-    """Return the last brace of `text[at:end]`, 0 for none."""
+    """Return the last brace of `text[at:end]` as a byte, 0 if there is none."""
     while at + LOOK <= end:
         found, first = False, np.uint64(end - LOOK)
         for offset in range(LOOK):
@@ -85,7 +84,7 @@ def next_line(text: Any, stop: Any, end: Any) -> Any:
 
 @njit(**BORROWING)
 def line_end(text: Any, at: Any, end: Any) -> Any:
-    """Return the byte after the line end that follows `at`, or `end`."""
+    """Return the start of the line after the one at `at`, or `end`."""
     return next_line(text, line_stop(text, at, end, LINE_FEED), end)
 
 
@@ -97,9 +96,7 @@ def is_line_end(text: Any, at: Any, end: Any) -> Any:
 
 @njit(**BORROWING)
 def skip_marks(text: Any, at: Any, end: Any) -> Any:
-    """Return the first byte from `at` on that begins no UTF-8 byte-order mark: joined files have
-    one each.
-    """
+    """Skip UTF-8 byte-order marks at `at`, which concatenated files have; return the next byte."""
     while at + 3 <= end and text[at] == 0xEF and text[at + 1] == 0xBB and text[at + 2] == 0xBF:
         at += 3
     return at
@@ -107,9 +104,7 @@ def skip_marks(text: Any, at: Any, end: Any) -> Any:
 
 @njit(**BORROWING)
 def skip_blanks(text: Any, at: Any, end: Any) -> Any:
-    """Return the first byte from `at` on that ends the line or is visible: no-break and zero-width
-    spaces are skipped too.
-    """
+    """Skip blanks, no-break and zero-width spaces included; stop at a line end."""
     while at < end:
         char = text[at]
         if char < 128:
@@ -148,8 +143,9 @@ def skip_digits(text: Any, at: Any, end: Any) -> Any:
 
 @njit(**BORROWING)
 def skip_variation(text: Any, at: Any, end: Any) -> Any:
-    """Return the byte after the `)` that closes the `(` at `at`; -1 where none does, or for a
-    comment that never ends.
+    """Return the byte after the `)` that closes the `(` at `at`.
+
+    Returns -1 if the variation or a comment in it is not closed.
     """
     depth = 0
     while at < end:
@@ -184,10 +180,9 @@ def _skip_spaces(text: Any, at: Any, end: Any) -> Any:
 
 @njit(**BORROWING)
 def _read_eval(text: Any, at: Any, end: Any) -> Any:
-    """Read ` 0.31]`, ` 0.31,22]`, ` 0.31/22]` or ` #-3]` after `[%eval`; return (White's centipawns
-    or NO_EVAL, next byte).
+    """Read ` 0.31]`, ` 0.31,22]`, ` 0.31/22]` or ` #-3]` after `[%eval`.
 
-    Centipawns are clipped to +-MATE; the depth is not read.
+    Returns (White's centipawns, clipped to +-MATE, or NO_EVAL; next byte). The depth is ignored.
     """
     begin = at
     at = _skip_spaces(text, at, end)
@@ -224,8 +219,9 @@ def _read_eval(text: Any, at: Any, end: Any) -> Any:
 
 @njit(**BORROWING)
 def _read_clock(text: Any, at: Any, end: Any) -> Any:
-    """Read ` H:MM:SS]` after `[%clk`, fractions dropped; return (seconds up to 65534 or NO_CLOCK,
-    byte after it).
+    """Read ` H:MM:SS]` after `[%clk`.
+
+    Returns (whole seconds, at most 65534, or NO_CLOCK; next byte).
     """
     begin = at
     at = _skip_spaces(text, at, end)
@@ -249,7 +245,7 @@ _CLOCK, _EVALUATION = (np.frombuffer(word, dtype=np.uint8) for word in (b"clk", 
 
 @njit(**BORROWING)
 def is_here(text: Any, at: Any, word: Any) -> Any:
-    """Return whether the bytes at `at`, which the text has, are those of `word`."""
+    """Return whether `word` is at `at`; the text must be long enough."""
     offset = 0
     while offset < len(word) and text[at + offset] == word[offset]:
         offset += 1
@@ -258,11 +254,10 @@ def is_here(text: Any, at: Any, word: Any) -> Any:
 
 @njit(**BORROWING)
 def read_comment(text: Any, at: Any, end: Any) -> Any:
-    """Read from `{` to its `}`: return (byte after it, eval, clock), the first of each; -1 for a
-    comment that never ends.
+    """Read a comment from `{` to `}`; return (byte after it, eval, clock), the first of each.
 
-    A brace that opens another comment in it shows that it was not closed, and holds moves of the
-    game.
+    The byte is -1 if the comment is not closed. A `{` in a comment means that it was not closed,
+    since it then swallowed moves of the game.
     """
     value, clock = NO_EVAL, NO_CLOCK
     at += 1
@@ -285,8 +280,9 @@ _SLASH = 2
 
 
 def _board_bytes() -> NDArray[np.uint8]:
-    """Return 1 for the bytes of a FEN's squares and of a break inside it, _SLASH for a slash, 0 for
-    others, uint8[256].
+    """Return the class of each byte, uint8[256]: 1 in a FEN's board, _SLASH for `/`, else 0.
+
+    Backslashes and line breaks, which may interrupt a FEN, are 1 too.
     """
     table = np.zeros(256, dtype=np.uint8)
     table[[ord(char) for char in "pnbrqkPNBRQK12345678\\\r\n"]] = 1
@@ -300,8 +296,9 @@ _USUAL = np.frombuffer(b"rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR", dtype=np.
 
 @njit(**BORROWING)
 def holds_board(text: Any, at: Any, end: Any) -> Any:
-    """Return whether `text[at:end]` has the squares of a FEN other than the usual start: a run with
-    seven slashes.
+    """Return whether `text[at:end]` contains a FEN's board other than the standard start.
+
+    A run of board characters with seven slashes is one.
     """
     begin, slashes = at, 0
     while at <= end:
@@ -317,7 +314,7 @@ def holds_board(text: Any, at: Any, end: Any) -> Any:
     return False
 
 
-# ---------------------------------------------------------------- foreign characters
+# ---------------------------------------------------------------- non-ASCII characters
 
 DASHES = dict.fromkeys(map(ord, "‐‑‒–—―−﹘﹣－"), "-")
 _SPACES = dict.fromkeys(
@@ -348,12 +345,12 @@ _COMMENTS = re.compile(rb"(\{[^}]*(?:\}|\Z)|;[^\r\n]*|(?<![^\r\n])%[^\r\n]*)")
 def translate_movetext(
     text: NDArray[np.uint8], movetext: NDArray[np.int64], bounds: NDArray[np.int64]
 ) -> NDArray[np.uint8]:
-    """Return the text with translated movetext, each game as long as before.
+    """Return the text with the movetext translated to ASCII; the length of each game is kept.
 
     Game G is `text[bounds[G]:bounds[G + 1]]`, and its movetext begins at `movetext[G]`.
     """
     foreign = np.flatnonzero(text >= 128)
-    foreign = foreign[foreign >= bounds[0]]  # remarks before the first game, or no game at all
+    foreign = foreign[foreign >= bounds[0]]  # not text before the first game
     games = np.searchsorted(bounds, foreign, side="right") - 1
     games = np.unique(games[foreign >= movetext[games]])
     if not len(games):
@@ -366,22 +363,20 @@ def translate_movetext(
 
 
 def _translate(movetext: bytes) -> bytes:
-    """Return one game's movetext in ASCII outside comments where that is certain, padded with
-    blanks.
-    """
+    """Translate one game's movetext outside comments, padded with blanks to the old length."""
     parts = _COMMENTS.split(movetext)  # movetext, comment, movetext, ...
     if all(part.isascii() for part in parts[::2]):
         return movetext
     parts[::2] = [part if part.isascii() else _translate_part(part) for part in parts[::2]]
     new = b"".join(parts).rstrip()
-    if len(new) > len(movetext):  # a half at the end of a file has no room to grow: `1. e4` shrinks
+    if len(new) > len(movetext):  # `½` grew to `1/2`: shorten `1. e4` to `1.e4`
         parts[::2] = [_NUMBER.sub(b"", part) for part in parts[::2]]
         new = b"".join(parts).rstrip()
     return new.ljust(len(movetext)) if len(new) <= len(movetext) else movetext
 
 
 def _translate_part(part: bytes) -> bytes:
-    """Return movetext between two comments in ASCII where that is certain."""
+    """Translate the movetext between two comments to ASCII where the meaning is clear."""
     text = part.decode("utf-8", "surrogateescape").translate(_BYTES).translate(_TABLE)
     text = _ELLIPSIS.sub("...", _SIGN.sub("!", text))
     text = _PAWN.sub("", _PIECE.sub(lambda found: found[1].translate(_PIECES), text))

@@ -1,1 +1,1 @@
-"""The embedded dump: games that the embedded network plays as people of 800 to 2400 do."""
+"""The bundled sample dump: games of the bundled network, conditioned on ratings 800 to 2400."""

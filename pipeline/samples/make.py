@@ -1,9 +1,9 @@
-"""Make the embedded sample: games of the embedded network, in the layout of Lichess's dumps.
+"""Make the bundled sample: games of the bundled network, in the format of Lichess's dumps.
 
     python -m pipeline.samples.make datasets/sample/fianchetto_sample_2000.pgn.zst
 
-Moves are drawn from the rating-conditioned policy, colder for higher ratings: at temperature 1
-these would blunder too often.
+Moves are sampled from the rating-conditioned policy, at a lower temperature for higher ratings: at
+temperature 1 strong players would blunder too often.
 """
 
 import sys
@@ -24,7 +24,7 @@ TIME_CONTROLS = ((60, 0), (180, 2), (300, 0), (600, 0), (900, 10))  # seconds an
 
 
 def play_game(player: Player, number: int, seed: int = 20261124) -> str:
-    """Play one game and return it as PGN, with an empty line after tags and movetext."""
+    """Play one game and return it as PGN, with a blank line after the tags and the movetext."""
     random = np.random.default_rng([seed, number])
     first = int(random.integers(len(RATINGS)))
     second = int(np.clip(first + round(random.normal(0, 4)), 0, len(RATINGS) - 1))

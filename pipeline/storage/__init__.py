@@ -1,3 +1,1 @@
-"""Files here, on the web and in object stores: names that appear whole, locks, streams that
-resume.
-"""
+"""Local, web and object-store files: atomic publishing, locks, resumable streams."""

@@ -1,9 +1,9 @@
-"""A file on the web, read in order and resumed at a byte after a broken connection.
+"""Read a file from the web in order, and resume after a broken connection.
 
-urllib3's Retry counts the attempts and their waits. Its requests are repeated here, since Retry
-ends where the body begins, and its waits do not poll `stop`. A request that resumes names a strong
-ETag in If-Range (RFC 9110 section 13.1.5), and the answer must repeat it, so bytes of two versions
-of a file are never joined. Without a strong ETag a broken file is not resumed.
+urllib3's Retry counts the attempts and computes the waits. The requests are repeated here, because
+Retry does not cover the body of a response and does not poll `stop`. A resuming request sends a
+strong ETag in If-Range (RFC 9110 section 13.1.5), and the response must repeat it, so bytes of two
+versions of a file are never mixed. Without a strong ETag, a broken download is not resumed.
 """
 
 import re
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urljoin, urlsplit
 
 from engine.progress import Stop, never
-from pipeline.errors import ChangedError, ConfigError, FetchError, Stopped
+from pipeline.errors import ConfigError, FetchError, SourceChangedError, Stopped
 
 if TYPE_CHECKING:
     import requests
@@ -24,13 +24,13 @@ BLOCK = 1 << 18
 """Maximum number of bytes that one read of a connection returns."""
 REDIRECTS = 10
 ATTEMPTS = 6
-"""Requests in a row that may fail before the file is given up."""
+"""Maximum consecutive failed requests before giving up."""
 CONNECT_SECONDS, STALL_SECONDS = 15.0, 60.0
-"""Timeouts of a connection, and of a wait for a byte."""
+"""Timeouts for connecting and for the next byte."""
 BACKOFF = 1.0
-"""Factor of the waits between requests, as in urllib3's Retry: 0, 2, 4, 8 ... times as long."""
+"""Backoff factor between requests, as in urllib3's Retry: waits of 0, 2, 4, 8 ... times this."""
 MAX_WAIT = 300.0
-"""Longest wait in seconds; if a server asks for a longer one, the file is given up."""
+"""Maximum wait in seconds; if the server asks for more, the request fails."""
 
 _RETRIED = frozenset({408, 425, 429, 500, 502, 503, 504})
 _HINTS = dict.fromkeys((404, 410), ": there is no such file")
@@ -39,32 +39,32 @@ _PART = re.compile(r"bytes ([0-9]{1,18})-[0-9]{1,18}/([0-9]{1,18})")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RemoteVersion:
-    """The properties that differ between versions of a remote file."""
+    """Properties that identify a version of a remote file."""
 
     size: int | None = None
     """Bytes; None if the server does not send it."""
     etag: str = ""
     modified: str = ""
-    """Time of the last change, as the server writes it."""
+    """Time of the last change, as sent by the server."""
 
     @property
     def validator(self) -> str:
-        """The ETag if it is strong, else ""."""
+        """ETag if it is strong, else ""."""
         return "" if self.etag.startswith("W/") else self.etag
 
     @property
     def name(self) -> str:
-        """The ETag, else the time of the last change."""
+        """ETag, else the time of the last change."""
         return self.etag or self.modified
 
     def differs(self, other: "RemoteVersion") -> bool:
-        """Return whether this is certainly another version."""
+        """Return whether this is certainly a different version."""
         pairs = ((self.size, other.size), (self.name or None, other.name or None))
         return any(None not in pair and pair[0] != pair[1] for pair in pairs)
 
 
 class _BrokenError(Exception):
-    """A request failed that may succeed later, after `wait` seconds if the server gave them."""
+    """A failed request to retry, after `wait` seconds if the server sent them."""
 
     def __init__(self, reason: str, wait: float | None = None) -> None:
         super().__init__(reason)
@@ -72,7 +72,7 @@ class _BrokenError(Exception):
 
 
 def is_web(name: str) -> bool:
-    """Return whether this is an address on the web."""
+    """Return whether a name is an http or https URL."""
     return name.startswith(("https://", "http://"))
 
 
@@ -93,7 +93,7 @@ class WebFile:
     """A file on the web.
 
     To continue an earlier read at byte `begin`, give its `version`. Methods raise FetchError if the
-    file cannot be read, ChangedError if it was replaced or cannot be resumed, and Stopped.
+    file cannot be read, SourceChangedError if it was replaced or cannot be resumed, and Stopped.
     """
 
     def __init__(
@@ -110,13 +110,13 @@ class WebFile:
         self._session = _session()
 
     def open(self) -> RemoteVersion:
-        """Send the first request, and return the file's version."""
+        """Send the first request and return the version of the file."""
         if not self._is_at_end():
             self._retry(self._request)
         return self.version
 
     def read(self, count: int) -> bytes:
-        """Return up to `count` bytes as they come, none at the end of the file."""
+        """Return up to `count` bytes as they arrive, none at the end of the file."""
         data: bytes = self._retry(lambda: self._receive(min(count, BLOCK)))
         self.position += len(data)
         return data
@@ -131,7 +131,7 @@ class WebFile:
         return self.position > 0 and self.position == self.version.size
 
     def _receive(self, count: int) -> bytes:
-        """Return bytes of the body; raises _BrokenError if it ends before the file."""
+        """Return bytes of the body; raises _BrokenError if it ends too early."""
         if self._is_at_end():
             return b""
         if self._body is None:
@@ -143,13 +143,13 @@ class WebFile:
         return data
 
     def _request(self) -> None:
-        """Request the bytes from the position on, and check the answer.
+        """Request the bytes from the current position on, and check the response.
 
-        Raises _BrokenError if another request may succeed.
+        Raises _BrokenError if a retry may succeed.
         """
         name, begin, validator = shown(self.url), self.position, self.version.validator
         if begin and not validator:
-            raise ChangedError(
+            raise SourceChangedError(
                 f"{name} broke off at byte {begin:,}, and without a strong ETag from its server it "
                 f"cannot be resumed: try again, or download it by other means"
             )
@@ -163,7 +163,7 @@ class WebFile:
         found, start = _describe(answer)
         is_proven = not begin or (status == 206 and found.validator == validator)
         if not is_proven or self.version.differs(found):
-            raise ChangedError(
+            raise SourceChangedError(
                 f"{name} was replaced by another version, or its server cannot resume it"
             )
         if start != begin or status != (206 if begin else 200):
@@ -176,7 +176,7 @@ class WebFile:
         self.version = found
 
     def _answer(self, headers: dict[str, str]) -> "requests.Response":
-        """Return the answer at the end of the redirects."""
+        """Return the response after all redirects."""
         import requests
 
         self.close()
@@ -187,7 +187,7 @@ class WebFile:
             raise
         # requests' and urllib3's errors about invalid addresses are ValueErrors
         except (requests.TooManyRedirects, requests.exceptions.SSLError, ValueError) as error:
-            raise FetchError(f"{shown(self.url)} leads nowhere: {_reason(error)}") from error
+            raise FetchError(f"{shown(self.url)} cannot be opened: {_reason(error)}") from error
 
     def _retry(self, request: Callable[[], Any]) -> Any:
         """Repeat a request until it succeeds or the attempts are used up."""
@@ -220,14 +220,14 @@ class WebFile:
 
 
 def rest(seconds: float, stop: Stop) -> None:
-    """Wait, and return early when `stop` returns true."""
+    """Wait `seconds`; return early if `stop` returns true."""
     end = time.monotonic() + seconds
     while (left := end - time.monotonic()) > 0 and not stop():
         time.sleep(min(left, 0.2))
 
 
 def _session() -> "requests.Session":
-    """Return a session for uncompressed bodies, with the environment's proxies and certificates."""
+    """Return a session without compression that uses the environment's proxies and certificates."""
     import requests
 
     session = requests.Session()
@@ -249,7 +249,7 @@ def _refuse_unencrypted(answer: "requests.Response", **_: object) -> None:
 
 
 def _describe(answer: "requests.Response") -> tuple[RemoteVersion, int]:
-    """Return the version of an answer's file and the body's first byte, -1 if it is unknown."""
+    """Return the version of a response's file and the offset of its body, -1 if unknown."""
     headers, start, size = answer.headers, 0, answer.raw.length_remaining
     if answer.status_code != 200:
         part = _PART.fullmatch(headers.get("Content-Range", "").strip())
@@ -259,7 +259,7 @@ def _describe(answer: "requests.Response") -> tuple[RemoteVersion, int]:
 
 
 def _retry_after(answer: "requests.Response") -> float | None:
-    """Return the seconds of Retry-After, None if the server sends no valid ones."""
+    """Return the seconds in Retry-After, None if it is missing or invalid."""
     from urllib3.exceptions import InvalidHeader
     from urllib3.util import Retry
 
@@ -269,7 +269,7 @@ def _retry_after(answer: "requests.Response") -> float | None:
 
 
 def _reason(error: BaseException) -> str:
-    """Return in a few words why a request failed, without the URL, which may hold a secret."""
+    """Describe briefly why a request failed, without the URL, which may contain a secret."""
     if isinstance(error, _BrokenError):
         return str(error)
     while (inner := error.__cause__ or error.__context__) is not None:

@@ -1,14 +1,14 @@
-"""The folder of a job: its kind and identity, lock, resume notes and published files.
+"""Manage the folder of a job: its kind and identity, lock, resume notes and published files.
 
-    OUT/job.json          the marker: kind of the folder, and what it is made from
-    OUT/.lock             held by the process that writes
+    OUT/job.json          the marker: kind of the folder, and its inputs and settings
+    OUT/.lock             held by the writing process
     OUT/.building/NAME    a finished file, which `finish` renames to OUT/NAME
     OUT/.building/parts/  notes and intermediate files of an unfinished job
     OUT/.journal/         finished items of self-play
 
-The marker is the first file of a job. A folder with files but without a marker or result is
-refused, and so is one of another kind or identity. A store has no rename: its files get their
-names at once, and the result is still the last one.
+The marker is the first file of a job. A folder is refused if it has files but no marker or result,
+or if it has another kind or identity. A store cannot rename: its files get their final names
+immediately, and the result is still written last.
 """
 
 import json
@@ -25,8 +25,8 @@ from pipeline.errors import StoreError
 from pipeline.storage.stores import (
     LOCK,
     catch_store_errors,
+    folder_lock,
     is_local,
-    lock_of,
     locked,
     make_folder,
     one_line,
@@ -40,7 +40,7 @@ SYSTEM = {
     *(".DS_Store", ".Spotlight-V100", ".Trashes", ".TemporaryItems", ".fseventsd", ".snapshot"),
     *("lost+found", "Thumbs.db", "desktop.ini", ".gitignore", ".gitkeep", ".keep"),
 }
-"""Files that systems and people put into otherwise empty folders: they are ignored and kept."""
+"""Files that operating systems and users put into empty folders: they are ignored and kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Kind:
 
     name: str
     result: str = ""
-    """The marker is deleted once this file exists; "" keeps the marker."""
+    """File of a finished job; the marker is deleted once it exists. "" keeps the marker."""
 
 
 DATASET = Kind("a dataset", "manifest.json")
@@ -69,7 +69,7 @@ KINDS = (
 
 
 class JobFolder:
-    """A folder of this machine or of a store that one job writes."""
+    """A local or store folder that a single job writes."""
 
     def __init__(
         self,
@@ -82,20 +82,20 @@ class JobFolder:
     ) -> None:
         """Describe the folder; nothing is read or written yet.
 
-        `refusal` is raised for a folder of something else, `failure` for a lock and a full disk.
-        `reads` are inputs, which the folder must not lie in.
+        `refusal` is raised if the folder belongs to something else, `failure` for a held lock or a
+        full disk. `reads` are the inputs; the folder must not be inside one.
         """
         self.out, self.kind, self.reads = out, kind, tuple(reads)
         self.refusal, self.failure = refusal, failure or refusal
         self.files = out / BUILDING if is_local(out) else out
-        """Folder that finished files are written into."""
+        """Folder for finished files."""
         self.notes = out / BUILDING / "parts"
-        """Folder of notes and intermediate files."""
+        """Folder for notes and intermediate files."""
         self.journal = out / JOURNAL
-        """Folder of self-play's finished items."""
+        """Folder for finished items of self-play."""
 
     def check(self) -> None:
-        """Raise `refusal` if the folder holds something else or lies in an input; write nothing."""
+        """Raise `refusal` if the folder has other content or is inside an input; write nothing."""
         out, foreign = self.out, list[str]()
         if is_local(out) and not out.is_dir() and (out.exists() or out.is_symlink()):
             raise self.refusal(
@@ -114,9 +114,9 @@ class JobFolder:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Check and make the folder, hold its lock, and delete temporary files of killed writers.
+        """Check and create the folder, hold its lock, and delete temporary files of dead writers.
 
-        If the block fails before anything is worth keeping, folders that were made are removed.
+        If the block fails before anything is worth keeping, the created folders are removed.
         """
         self.check()
         out = self.out
@@ -128,7 +128,7 @@ class JobFolder:
         try:
             with catch_store_errors(out):
                 make_folder(out)
-                with locked(lock_of(out), busy):
+                with locked(folder_lock(out), busy):
                     self._sweep()
                     try:
                         yield
@@ -141,12 +141,12 @@ class JobFolder:
             raise self._failed(error) from error
 
     def identity(self) -> dict[str, Any] | None:
-        """Return the identity in the marker, None without a marker."""
+        """Return the identity recorded in the marker, None without a marker."""
         marker = read_marker(self.out)
         return None if marker is None else dict(marker["identity"])
 
     def differences(self, identity: Mapping[str, Any]) -> list[str]:
-        """Return the settings in which the marker differs from an identity, with both values."""
+        """List the settings in which the marker differs from an identity, with both values."""
         before, now = flat(self.identity() or {}), flat(json.loads(json.dumps(identity)))
         return [
             f"{name} was {before.get(name)!r}, not {now.get(name)!r}"
@@ -157,8 +157,8 @@ class JobFolder:
     def claim(self, identity: Mapping[str, Any], *, has_results: bool = True) -> None:
         """Write the marker, or raise `refusal` if the existing one differs.
 
-        Where no result exists yet, nothing can be mixed: an unfinished build is deleted and the
-        marker replaced.
+        Without `has_results` nothing can be mixed: an unfinished build is deleted and the marker is
+        replaced.
         """
         if self.identity() is None or not has_results:
             self.discard()
@@ -170,7 +170,7 @@ class JobFolder:
             )
 
     def begin(self) -> None:
-        """Check the folder and mark it, where the model's trainer holds the lock."""
+        """Check and mark the folder, for a trainer that holds the lock itself."""
         self.check()
         if not is_of(self.out, self.kind):
             try:
@@ -180,13 +180,13 @@ class JobFolder:
                 raise self._failed(error) from error
 
     def _failed(self, error: OSError) -> UserError:
-        """Return the error for a full disk, a lost store or a folder that cannot be written."""
+        """Return the error for a full disk, an unreachable store or an unwritable folder."""
         where = "" if isinstance(error, StoreError) else f" ({error.filename or self.out})"
         kept = "what was finished is kept, run the same command to continue"
         return self.failure(f"{one_line(error)}{where}: {kept}")
 
     def make_notes(self) -> None:
-        """Make the folder of notes."""
+        """Create the folder for notes."""
         make_folder(self.notes)
 
     def has_notes(self) -> bool:
@@ -194,7 +194,7 @@ class JobFolder:
         return any(not is_temporary(path.name) for path in self.notes.glob("*.json"))
 
     def is_finished(self) -> bool:
-        """Return whether the dataset in the folder is finished; completes a killed `finish`."""
+        """Return whether the folder's dataset is finished; completes an interrupted `finish`."""
         result = DATASET.result
         if is_local(self.out) and (self.files / result).is_file():
             self.finish(result)
@@ -205,9 +205,9 @@ class JobFolder:
         return is_finished
 
     def finish(self, last: str = "") -> None:
-        """Give the built files their names, `last` at the end, and delete the rest of the build.
+        """Rename the built files, `last` at the end, and delete the rest of the build.
 
-        If it was killed, call it again. Raises `refusal` if another program's file has a name.
+        After a kill, call it again. Raises `refusal` if another program's file has the same name.
         """
         if last and is_local(self.out):
             self._rename_files(last)
@@ -246,13 +246,13 @@ class JobFolder:
             shutil.rmtree(self.journal, ignore_errors=True)
 
     def _sweep(self) -> None:
-        """Delete temporary files of writers that died; a store has none."""
+        """Delete temporary files of dead writers; a store has none."""
         for folder in (self.out, self.files, self.notes, self.journal):
             for path in abandoned(folder) if is_local(folder) else ():
                 path.unlink(missing_ok=True)
 
     def _remove_unused(self, made: Sequence[Path]) -> None:
-        """Remove folders that were made, innermost first, if they hold nothing to continue."""
+        """Remove created folders, innermost first, if they have nothing to resume."""
         if not made or self.has_notes():
             return
         if {entry.name for entry in self.out.iterdir()} <= {LOCK, MARKER, BUILDING}:
@@ -276,7 +276,7 @@ def read_marker(folder: Path) -> dict[str, Any] | None:
 
 
 def is_of(folder: Path, kind: Kind) -> bool:
-    """Return whether a folder is of a kind, by its marker or else by its result."""
+    """Return whether a folder is of a kind, by its marker or its result."""
     marker = read_marker(folder)
     if marker is not None:
         return bool(marker["kind"] == kind.name)
@@ -284,7 +284,7 @@ def is_of(folder: Path, kind: Kind) -> bool:
 
 
 def is_ignored(entry: Path) -> bool:
-    """Return whether an entry does not count when a folder's owner is determined."""
+    """Return whether to ignore an entry when checking what a folder belongs to."""
     name = entry.name
     if name == LOCK:  # our locks are empty, and taking one truncates the file
         return not is_local(entry) or (
@@ -295,7 +295,7 @@ def is_ignored(entry: Path) -> bool:
 
 
 def require_apart(out: Path, inputs: Iterable[Path], refusal: type[UserError]) -> None:
-    """Raise `refusal` if the output is an input, or lies inside one."""
+    """Raise `refusal` if the output is an input or is inside one."""
     target = _resolve(out)
     for one in inputs:
         read = _resolve(one)

@@ -1,8 +1,8 @@
-"""Remote dumps, read and never kept: `open_remote` reads the web (pipeline/storage/http.py) or an
-object store in order, RangeFile at any place.
+"""Read remote files without storing them.
 
-A store's driver retries, reads ahead and requests ranges. The version of an object is compared when
-a read fails and after the last one, so an object that is replaced while it is read is noticed.
+`open_remote` reads a web file (pipeline/storage/http.py) or an object in order, and RangeFile reads
+anywhere. A store's driver handles retries, read-ahead and ranges. The version of an object is
+compared after a failed read and after the last one, to detect an object that is replaced meanwhile.
 """
 
 import io
@@ -12,27 +12,26 @@ from functools import lru_cache
 from typing import Any, cast
 
 from engine.progress import Stop, never
-from pipeline.errors import ChangedError, FetchError
+from pipeline.errors import FetchError, SourceChangedError
 from pipeline.storage.http import RemoteVersion, WebFile, is_web, shown
 from pipeline.storage.stores import is_url, one_line, place, store_errors
 
 BLOCK = 1 << 23
-"""Bytes of an object that one request asks for."""
+"""Bytes of an object per request."""
 RECENT = 3
-"""Reads of a RangeFile that are kept: a column of a table is read twice where its dictionary is
+"""Number of recent reads of a RangeFile to cache: a column is read twice if its dictionary is
 checked first."""
 VERSION_KEYS = (
     *("ETag", "etag", "blob_id", "generation", "md5Hash"),
     *("LastModified", "updated", "mtime", "created"),
 )
-"""Names that drivers give an object's version or its time, the best first."""
+"""Drivers' names for the version or time of an object, in order of preference."""
 
 
 def open_remote(name: str, stop: Stop = never) -> "WebFile | ObjectFile":
-    """Open an address at its first byte.
+    """Open a URL for reading from the start.
 
-    Raises FetchError, ChangedError, and ConfigError for an unknown scheme or a driver that is not
-    installed.
+    Raises FetchError, SourceChangedError, and ConfigError for an unknown scheme or missing driver.
     """
     if not is_web(name):
         return ObjectFile(name)
@@ -42,7 +41,7 @@ def open_remote(name: str, stop: Stop = never) -> "WebFile | ObjectFile":
 
 
 def look(name: str, stop: Stop = never) -> RemoteVersion:
-    """Return the version of an address; raises what `open_remote` raises."""
+    """Return the version of a remote file; raises the errors of `open_remote`."""
     if not is_web(name):
         return _version_of(name)
     web = WebFile(name, stop)
@@ -53,7 +52,7 @@ def look(name: str, stop: Stop = never) -> RemoteVersion:
 
 
 def list_files(name: str, suffix: str) -> list[str]:
-    """Return a store's files below a prefix with this suffix, sorted; none elsewhere."""
+    """Return the files with a suffix below a store's prefix, sorted; [] for other names."""
     if not is_url(name) or is_web(name):
         return []
     path = cast("Any", place(name))
@@ -65,7 +64,7 @@ def list_files(name: str, suffix: str) -> list[str]:
 
 @contextmanager
 def _explained(name: str) -> Iterator[None]:
-    """Turn the errors of a store into a FetchError of one line."""
+    """Convert the errors of a store to a one-line FetchError."""
     try:
         yield
     except FileNotFoundError as error:
@@ -75,7 +74,7 @@ def _explained(name: str) -> Iterator[None]:
 
 
 def _version_of(name: str) -> RemoteVersion:
-    """Return an object's version, from its driver's description."""
+    """Return an object's version from its driver's metadata."""
     path = cast("Any", place(name))
     with _explained(name):
         info: dict[str, Any] = path.fs.info(path.path)
@@ -115,7 +114,7 @@ class ObjectFile:
 
     def _require_version(self) -> None:
         if self.version.differs(_version_of(self.name)):
-            raise ChangedError(f"{shown(self.name)} was replaced by another version")
+            raise SourceChangedError(f"{shown(self.name)} was replaced by another version")
 
     def close(self) -> None:
         """Close the object."""
@@ -150,16 +149,16 @@ class RangeFile(io.RawIOBase):
         return True
 
     def tell(self) -> int:
-        """Return the byte that the next read begins at."""
+        """Return the offset of the next read."""
         return self.position
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Move to a byte, counted from the start, the position or the end."""
+        """Move to an offset from the start, the current position or the end."""
         self.position = offset + (0, self.position, self._size)[whence]
         return self.position
 
     def readinto(self, space: Any) -> int:
-        """Fill `space`, less at the end of the file, and return how far."""
+        """Read into `space` and return the number of bytes, fewer at the end of the file."""
         wanted = min(len(space), self._size - self.position)
         data = self._read_range(self.position, wanted) if wanted > 0 else b""
         space[: len(data)] = data

@@ -1,6 +1,4 @@
-"""Checks before a command starts, so that a mistake in an option of the last step is reported at
-once.
-"""
+"""Check settings before a command starts, so that errors in a late step are reported early."""
 
 import os
 import resource
@@ -11,14 +9,14 @@ from pathlib import Path
 from pipeline.errors import ConfigError
 
 ADDRESS_SPACE = 4 << 30
-"""Bytes of address space that native libraries reserve; they use few of them."""
+"""Bytes of address space that native libraries reserve, mostly without using them."""
 
 DEBIANS_GAMES = "/usr/games"
-"""Where Debian installs engines, which need not be on the path."""
+"""Folder in which Debian installs engines; it may be missing from PATH."""
 
 
 def require_folder(folder: Path) -> None:
-    """Raise ConfigError if no files can be written into a folder."""
+    """Raise ConfigError if a folder is not writable."""
     there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
     if not there.is_dir():
         raise ConfigError(f"{folder} cannot be written: {there} is a file; choose another --out")
@@ -38,7 +36,7 @@ def require_address_space() -> None:
 
 
 def require_utf8(name: str) -> None:
-    """Raise ConfigError for a name that is not UTF-8, which reports could not hold."""
+    """Raise ConfigError for a name that is not UTF-8, which could not be stored in reports."""
     try:
         name.encode()
     except UnicodeEncodeError as error:
@@ -47,7 +45,7 @@ def require_utf8(name: str) -> None:
 
 
 def installed(command: tuple[str, ...]) -> tuple[str, ...]:
-    """Return an engine's command with its full path, also from Debian's folder of games."""
+    """Return an engine's command with its full path, found in PATH or DEBIANS_GAMES."""
     found = shutil.which(command[0]) or shutil.which(command[0], path=DEBIANS_GAMES) or command[0]
     return (found, *command[1:])
 

@@ -1,11 +1,12 @@
-"""Folders on this machine and in object stores (`s3://bucket/prefix`), used through the methods of
-`pathlib.Path`: `place` returns a Path for the one and a UPath for the other.
+"""Use local and object-store folders (`s3://bucket/prefix`) through the methods of `pathlib.Path`.
+
+`place` returns a Path for a local folder and a UPath for a store.
 
     publish: write -> temporary file -> fsync -> rename     on this machine (engine/temporaries.py)
              write -> temporary file -> one upload          to a store
 
-So a file appears under its name only when it is complete. Nothing of fsspec is imported for a place
-on this machine.
+A file therefore appears under its name only when it is complete. fsspec is not imported for local
+folders.
 """
 
 import hashlib
@@ -27,23 +28,23 @@ from engine.temporaries import new_file, sync_directory
 from pipeline.errors import ConfigError, Stopped, StoreError
 
 BUFFER = 1 << 20
-"""Bytes of the write buffer: a Parquet page is some 8 kB."""
+"""Bytes of the write buffer; a Parquet page has only about 8 kB."""
 SETTLING = 4
-"""Maximum number of files of one writer that are synchronised or uploaded at a time."""
+"""Maximum number of files that a writer fsyncs or uploads concurrently."""
 LOCK = ".lock"
-"""Name of the lock of a folder on this machine: an empty file."""
+"""Name of the lock file of a local folder, an empty file."""
 STORES = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "hf": "hf"}
 STORES |= dict.fromkeys(("az", "abfs", "abfss"), "")
-"""Schemes of stores, and the extra of this project that installs their driver."""
+"""Schemes of stores, with the package extra that installs each driver."""
 
 
 def is_url(name: str) -> bool:
-    """Return whether a name is an address and not a path."""
+    """Return whether a name is a URL and not a path."""
     return "://" in name
 
 
 def place(name: str | Path) -> Path:
-    """Return the path of a name, for a store a UPath with its methods; raises ConfigError."""
+    """Return the Path of a name, or a UPath for a store; raises ConfigError."""
     if isinstance(name, Path) or not is_local(name):
         return cast("Path", name)
     scheme, found, rest = name.partition("://")
@@ -56,7 +57,7 @@ def place(name: str | Path) -> Path:
     from upath import UPath
 
     try:
-        made = UPath(name, use_listings_cache=False)  # another process may write in between
+        made = UPath(name, use_listings_cache=False)  # other processes may write there
         made.fs  # noqa: B018 - imports the driver, so that its absence is reported here
     except ImportError as error:
         how = f"pip install 'fianchetto[{STORES[scheme]}]'" if STORES[scheme] else str(error)
@@ -67,12 +68,12 @@ def place(name: str | Path) -> Path:
 
 
 def is_local(where: object) -> bool:
-    """Return whether a place is on this machine."""
+    """Return whether a path is local."""
     return isinstance(where, (str, Path))
 
 
 def open_for_arrow(path: Path) -> Any:
-    """Open a file for pyarrow by bytes, since it takes the path `run:1/x` for an address."""
+    """Open a file for pyarrow, which would read the path `run:1/x` as a URL."""
     if not is_local(path):
         return path.open("rb")
     import pyarrow as pa
@@ -81,16 +82,16 @@ def open_for_arrow(path: Path) -> Any:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder and those above it; a store has no folders."""
+    """Create a folder and its parents; a store has no folders."""
     if is_local(folder):
         folder.mkdir(parents=True, exist_ok=True)
 
 
-def lock_of(folder: Path) -> FileLock:
-    """Return the lock of a folder; for a store it covers this machine's processes only.
+def folder_lock(folder: Path) -> FileLock:
+    """Return the lock of a folder; for a store it covers only processes on this machine.
 
-    No lock is portable between stores. Two machines that ingest the same into one store publish the
-    same bytes, and anything that differs is refused by `job.json` and by the notes of chunks.
+    Stores have no common locking. Two machines that ingest the same dumps into one store publish
+    the same bytes, and `job.json` and the notes of chunks detect any difference.
     """
     if is_local(folder):
         return FileLock(folder / LOCK, timeout=0)
@@ -101,7 +102,7 @@ def lock_of(folder: Path) -> FileLock:
 
 @contextmanager
 def locked(lock: FileLock, busy: Exception, seconds: float = 0.0) -> Iterator[None]:
-    """Hold a lock; raises `busy` if another process still holds it after so many seconds."""
+    """Hold a lock; raises `busy` if another process still holds it after `seconds`."""
     try:
         lock.acquire(timeout=seconds)
     except Timeout as error:
@@ -113,7 +114,7 @@ def locked(lock: FileLock, busy: Exception, seconds: float = 0.0) -> Iterator[No
 
 
 def store_errors() -> tuple[type[Exception], ...]:
-    """Return the errors of stores and networks, of the drivers that are loaded."""
+    """Return the exception types of stores and networks, for the loaded drivers."""
     errors = (
         ("botocore.exceptions", "BotoCoreError"),
         ("botocore.exceptions", "ClientError"),
@@ -127,7 +128,7 @@ def store_errors() -> tuple[type[Exception], ...]:
 
 @contextmanager
 def catch_store_errors(where: Path) -> Iterator[None]:
-    """Turn the errors of a store into a StoreError of one line; errors of this machine pass."""
+    """Convert the errors of a store to a one-line StoreError; local errors pass through."""
     try:
         yield
     except store_errors() as error:
@@ -137,14 +138,14 @@ def catch_store_errors(where: Path) -> Iterator[None]:
 
 
 def one_line(error: BaseException) -> str:
-    """Return a driver's message in one line."""
+    """Return an error's message on one line."""
     said = getattr(error, "strerror", None) or str(error) or type(error).__name__
     return " ".join(str(said).split())[:300]
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A file under its final name."""
+    """A published file."""
 
     name: str
     rows: int
@@ -174,7 +175,7 @@ class _HashingFile:
 def _write(
     directory: Path, name: str, rows: int, write: Callable[[Any], None]
 ) -> tuple[Published, Callable[[], None]]:
-    """Let `write` fill a file; return its description and a function that publishes it."""
+    """Call `write` on a new file; return its description and a function that publishes it."""
     path, local = directory / name, is_local(directory)
     with ExitStack() as stack:
         named: Any = new_file(path, buffering=BUFFER) if local else tempfile.NamedTemporaryFile()  # noqa: SIM115
@@ -196,9 +197,9 @@ def _write(
 
 
 def publish(directory: Path, name: str, rows: int, write: Callable[[Any], None]) -> Published:
-    """Write a file, publish it when it is complete and on disk, and return its description.
+    """Write a file, publish it once it is complete and on disk, and return its description.
 
-    A writer that fails leaves nothing. Raises StoreError or an OSError.
+    A failed write leaves no file. Raises StoreError or an OSError.
     """
     published, settle = _write(directory, name, rows, write)
     settle()
@@ -210,10 +211,10 @@ Publish = Callable[[Path, str, int, Callable[[Any], None]], Published]
 
 @contextmanager
 def publish_behind() -> Iterator[Publish]:
-    """Yield a `publish` that synchronises or uploads files while the next are written.
+    """Yield a `publish` that fsyncs or uploads files while the next ones are written.
 
-    Every file has been published when the block exits. Waiting for each would take 3 to 12 % of an
-    ingest's time on a disk, and most of it with a store. Raises the first file's error.
+    Every file has been published when the block exits. Waiting for each file would take 3 to 12 %
+    of an ingest's time on a disk, and most of it with a store. Raises the first error.
     """
     pending: list[Future[None]] = []
 
@@ -231,7 +232,7 @@ def publish_behind() -> Iterator[Publish]:
 
 
 def publish_json(directory: Path, name: str, content: Mapping[str, Any]) -> Published:
-    """Publish a JSON file, after the renames of the files that it describes are on disk."""
+    """Publish a JSON file once the renames of the files that it describes are on disk."""
     text = json.dumps(content, indent=2, allow_nan=False).encode() + b"\n"
     folders = (directory.parent, directory) if is_local(directory) else ()
     for folder in folders:
@@ -243,7 +244,7 @@ def publish_json(directory: Path, name: str, content: Mapping[str, Any]) -> Publ
 
 
 def file_hash(path: Path, stop: Stop = never) -> str:
-    """Return a file's sha256 in hex; raises Stopped, since a month of games takes a minute."""
+    """Return a file's sha256 in hex; polls `stop`, since a month of games takes a minute."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(BUFFER):

@@ -1,4 +1,4 @@
-"""Results as aligned text, as Markdown tables, and as CSV."""
+"""Format results as aligned text, Markdown tables and CSV."""
 
 import csv
 import io
@@ -7,15 +7,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 NUMBER = re.compile(r"-|[-+]?[\d,]+(\.\d+)?( ?%)?")
-"""Cells that are aligned to the right."""
+"""Pattern of right-aligned cells."""
 LONGEST_CELL = 60
-"""Maximum number of characters of a Markdown cell whose text comes from a dump."""
+"""Maximum number of characters in a Markdown cell with text from a dump."""
 FORMULA = ("=", "+", "-", "@", "\t")
-"""First characters by which a spreadsheet takes a text for a formula."""
+"""First characters that make a spreadsheet read a text as a formula."""
 
 
 def plain_text(result: Mapping[str, Any], indent: int = 0) -> str:
-    """Return a result as aligned lines; nested objects are indented."""
+    """Format a result as aligned lines; nested objects are indented."""
     flat = [name for name, value in result.items() if not isinstance(value, dict)]
     width, lines = max(map(len, flat), default=0), []
     for name, value in result.items():
@@ -27,14 +27,14 @@ def plain_text(result: Mapping[str, Any], indent: int = 0) -> str:
 
 
 def text_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return rows as aligned columns, with figures of three places."""
+    """Format rows as aligned columns, with three decimals."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     cells = [[_show(row.get(name), places=3) for name in names] for row in rows]
     return aligned([name.replace("_", " ") for name in names], cells)
 
 
 def aligned(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return columns two spaces apart, numbers to the right and words to the left."""
+    """Format columns two spaces apart, with numbers right-aligned and words left-aligned."""
     columns = []
     for title, *cells in zip(header, *rows, strict=True):
         width = max(map(len, (title, *cells)))
@@ -53,13 +53,13 @@ def markdown(columns: str, rows: Iterable[Sequence[str]]) -> str:
 
 
 def markdown_table(rows: Sequence[Mapping[str, object]]) -> str:
-    """Return rows as a Markdown table; their text may come from a dump and is escaped."""
+    """Format rows as a Markdown table; text is escaped, since it may come from a dump."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     return markdown("|".join(names), [[escape(row.get(name)) for name in names] for row in rows])
 
 
 def _show(value: Any, places: int = 4) -> str:
-    """Return one value: counts with separators, figures with four places, lists with commas."""
+    """Format a value: integers with thousands separators, floats with `places` decimals."""
     if isinstance(value, bool) or value is None:
         return {True: "yes", False: "no", None: "-"}[value]
     if isinstance(value, int):
@@ -70,7 +70,7 @@ def _show(value: Any, places: int = 4) -> str:
 
 
 def escape(value: object) -> str:
-    """Return a value as one short line without markup."""
+    """Return a value as one short line with Markdown and HTML escaped."""
     text = "" if value is None else f"{value}"
     return "".join(
         f"&#{ord(char)};" if char in "|<>&[]`*\\" else char
@@ -80,10 +80,10 @@ def escape(value: object) -> str:
 
 
 def csv_text(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
-    """Return rows as CSV with a header; a missing value is empty.
+    """Format rows as CSV with a header; a missing value is empty.
 
-    Texts may come from a stranger, as an engine's name does: one that begins like a formula gets an
-    apostrophe before it.
+    Text may come from outside, such as an engine's name, so a text that starts like a formula is
+    prefixed with an apostrophe.
     """
     written = io.StringIO()
     writer = csv.DictWriter(written, fieldnames=columns, lineterminator="\n")
@@ -94,8 +94,8 @@ def csv_text(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
 
 
 def _quote_formula(value: Any) -> Any:
-    """Quote a text that a spreadsheet would run as a formula, and drop line ends."""
+    """Quote a text that a spreadsheet would run as a formula, and replace carriage returns."""
     if not isinstance(value, str):
         return value
-    value = value.replace("\r", " ")  # csv does not quote it where rows end in a line feed
+    value = value.replace("\r", " ")  # csv does not quote it if rows end with a line feed
     return f"'{value}" if value.startswith(FORMULA) else value

@@ -1,7 +1,7 @@
 """Audit datasets: count rows by column and positions by key in one pass, then compare splits.
 
-Memory does not grow with the rows: it holds a row group, a part of the temporary files
-(pipeline/dataset/scratch.py), and counts by bin. The temporary folder grows by at most 16 bytes per
+Memory use does not depend on the number of rows: it holds one row group, one part of the temporary
+files (pipeline/dataset/scratch.py) and the counts by bin. Temporary files take at most 16 bytes per
 row.
 
 Axes: S splits (ALL_SPLITS), K bins.
@@ -31,21 +31,20 @@ from pipeline.storage.tables import markdown_table, text_table
 Rows = Mapping[str, NDArray[Any]]
 
 READ = ("planes", "label", "castling", "result", "ply", "plies", "elo", "base", "increment", "game")
-"""The columns of a shard that an audit reads; `game` only to refuse numbers of games that do not
-exist."""
+"""The columns of a shard that an audit reads; `game` only for its range check."""
 
 RATING = tuple(range(800, 2801, 200))
 
 
 class Column(NamedTuple):
-    """The names of a column's bins, and the function that returns each row's bin."""
+    """Names of a column's bins, and a function that returns each row's bin."""
 
     bins: Sequence[str]
     bin_rows: Callable[[Rows], NDArray[Any]]
 
 
 def _by_edges(edges: Sequence[int], values: Callable[[Rows], NDArray[Any]]) -> Column:
-    """Return a column whose bins are below the first edge, between edges, and from the last on."""
+    """Return a column with bins below the first edge, between edges, and from the last edge on."""
     bins = band_names(edges)[:-1]
     return Column(bins, lambda rows: np.searchsorted(edges, values(rows), side="right"))
 
@@ -66,7 +65,7 @@ COLUMNS = {
 
 
 def audit(directories: Sequence[Path], *, progress: Progress = silent) -> dict[str, Any]:
-    """Count the rows of datasets taken together, and what their tests share with train.
+    """Count the rows of several datasets together, and the overlap of each split with train.
 
     Returns tables (lists of rows) by name. Raises DatasetError and ConfigError.
     """
@@ -95,7 +94,7 @@ def audit(directories: Sequence[Path], *, progress: Progress = silent) -> dict[s
 def _count_rows(
     datasets: Sequence[Dataset], positions: Scratch, progress: Progress
 ) -> dict[str, NDArray[np.int64]]:
-    """Return the rows of each column by split and bin, [S, K], and add the keys of positions."""
+    """Return the row counts of each column by split and bin, [S, K]; add the keys of positions."""
     counts = {
         name: np.zeros((len(ALL_SPLITS), len(column.bins)), dtype=np.int64)
         for name, column in COLUMNS.items()
@@ -115,7 +114,7 @@ def _count_rows(
 
 
 def _count_games(datasets: Sequence[Dataset]) -> dict[str, int]:
-    """Count games: copies, and games of a test that train has, in any of the datasets."""
+    """Count duplicate games, and the games of other splits that also occur in train."""
     found = count_games(datasets)
     total = sum(found[name] for name in ALL_SPLITS)
     copies = {"games": total, "distinct": found["distinct"], "copies": total - found["distinct"]}
@@ -123,7 +122,7 @@ def _count_games(datasets: Sequence[Dataset]) -> dict[str, int]:
 
 
 def _distribution(bins: Sequence[str], counts_SK: NDArray[np.int64]) -> list[dict[str, Any]]:
-    """Return a row for each bin: its positions in all, and its share of each split."""
+    """Return a row for each bin: its total positions, and its share of each split."""
     splits = [(name, counts_SK[at]) for at, name in enumerate(ALL_SPLITS) if counts_SK[at].sum()]
     return [
         {"bin": name, "positions": int(counts_SK[:, at].sum())}
@@ -174,14 +173,15 @@ def _count_positions(positions: Scratch) -> dict[str, Any]:
 
 
 def _share(part: int, whole: int) -> float:
+    """Return part / whole to six decimals, 0 if the whole is 0."""
     return round(part / whole, 6) if whole else 0.0
 
 
-# ---------------------------------------------------------------- as text and Markdown
+# ---------------------------------------------------------------- text and Markdown
 
 
 def sections(result: Mapping[str, Any]) -> list[tuple[str, str, list[dict[str, Any]]]]:
-    """Return the title, sentence and table of each section of an audit, in their order."""
+    """Return the title, sentence and table of each section of an audit, in order."""
     copies, games, tests = result["copies"], result["games"], ALL_SPLITS[1:]
     in_train = ", ".join(f"{games[f'{name}_games_in_train']:,} of {name}" for name in tests)
     of_positions = (
@@ -226,6 +226,6 @@ def audit_markdown(result: Mapping[str, Any]) -> str:
 
 
 def write_audit(result: Mapping[str, Any], out: Path) -> None:
-    """Publish `audit.json` and `AUDIT.md` in a folder."""
+    """Write `audit.json` and `AUDIT.md` to a folder."""
     JobFolder(out, AUDIT, ConfigError).check()
     publish_result(out, AUDIT, "audit.json", result, {"AUDIT.md": audit_markdown(result).encode()})

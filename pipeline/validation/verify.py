@@ -1,7 +1,7 @@
 """Compare a dataset with its manifest and its dump, and list the problems.
 
-Files are compared with their hashes, games with their splits, and random rows with what
-python-chess, which shares no code with ingest, finds in the dump.
+Files are checked against their hashes and games against their splits. Random rows are replayed from
+the dump by python-chess, which shares no code with ingest.
 
 Axes: P planes.
 """
@@ -42,12 +42,12 @@ from pipeline.pgn.text import MATE, translate_movetext
 from pipeline.storage.stores import file_hash, open_for_arrow
 
 LIMIT = 1 << 30
-"""Bytes of the decompressed dumps in which the games begin that `rows_differ` replays."""
+"""`rows_differ` replays only games that begin within this many decompressed bytes."""
 GROUPS = 8
-"""Most row groups that a sample of rows is drawn from."""
+"""Maximum number of row groups that a sample of rows is drawn from."""
 BUT_PLANES = tuple(name for name in COLUMNS if name != "planes")
-"""The columns of which every row is checked; planes are most of a shard, and checked in the
-sample."""
+"""Columns that are checked in every row. Planes are most of a shard, so only sampled ones are
+checked."""
 Row = dict[str, Any]
 
 RESULT_NAMES = {1: "1-0", 0: "1/2-1/2", -1: "0-1"}
@@ -56,12 +56,12 @@ RESULT_NAMES = {1: "1-0", 0: "1/2-1/2", -1: "0-1"}
 def verify_dataset(
     directory: Path, sources: Sequence[str] = (), *, rows: int = 64, limit: int | None = None
 ) -> dict[str, Any]:
-    """Return the problems as lists `files splits source rows damage`, and how many were `compared`.
+    """Return the problems as lists `files splits source rows damage`, and the count `compared`.
 
     `sources` are the dumps in the manifest's order; without them rows are not compared. `rows` rows
-    are replayed with python-chess. With a `limit`, only games that begin in the first so many bytes
-    of the decompressed dumps are replayed, and no more is read or hashed of them. Raises
-    DatasetError for files that cannot be read.
+    are replayed with python-chess. With a `limit`, only the first `limit` bytes of the decompressed
+    dumps are read, and only games that begin there are replayed; the dumps are not hashed to the
+    end. Raises DatasetError for files that cannot be read.
     """
     dataset = open_manifest(directory)
     manifest = dataset.page
@@ -73,7 +73,7 @@ def verify_dataset(
         "damage": damage(manifest),
         "compared": 0,
     }
-    if found["files"]:  # damaged files are not read
+    if found["files"]:  # do not read damaged files
         return found
     try:
         found["splits"] = splits_share_games(dataset)
@@ -90,13 +90,13 @@ def verify_dataset(
 
 
 def damage(manifest: Mapping[str, Any]) -> list[str]:
-    """Return where dumps broke off."""
+    """Return the damage of each damaged dump."""
     damaged = (source for source in manifest["sources"] if source["damage"])
     return [f"{source['name']}: {source['damage']}" for source in damaged]
 
 
 def datasets_in(directory: Path) -> tuple[list[Path], list[str]]:
-    """Return the existing datasets of a training set, or the dataset itself, and the problems."""
+    """Return the datasets of a training set (or the dataset itself), and problems with them."""
     if not is_training_set(directory):
         return [directory], []
     found, problems = [], []
@@ -115,7 +115,7 @@ def datasets_in(directory: Path) -> tuple[list[Path], list[str]]:
 
 
 def files_differ(directory: Path) -> list[str]:
-    """Return files that are missing, not in the manifest, or differ in hash, rows or form."""
+    """List files that are missing, not in the manifest, or differ in hash, rows or form."""
     manifest, wrong = read_manifest(directory), list[str]()
     for entry in manifest["files"]:
         path = directory / entry["name"]
@@ -143,7 +143,7 @@ def _footer(path: Path) -> pq.FileMetaData | None:
 
 
 def splits_share_games(dataset: Dataset) -> list[str]:
-    """Return problems of games whose positions are in several splits, or not in their own.
+    """List games that have positions in several splits, or in the wrong one.
 
     Raises DatasetError for a file whose values are outside the format.
     """
@@ -165,7 +165,7 @@ def splits_share_games(dataset: Dataset) -> list[str]:
 
 
 def sources_differ(manifest: Mapping[str, Any], sources: Sequence[str]) -> list[str]:
-    """Return differences of the dumps from the bytes and hashes in the manifest."""
+    """List dumps that differ from the sizes and hashes in the manifest."""
     named = manifest["sources"]
     if len(named) != len(sources):
         order = "name them in the manifest's order"
@@ -183,9 +183,9 @@ def sources_differ(manifest: Mapping[str, Any], sources: Sequence[str]) -> list[
 def rows_differ(
     dataset: Dataset, dumps: Sequence[Iterable[bytes]], count: int, limit: int = LIMIT
 ) -> tuple[int, list[str]]:
-    """Replay random rows from the dumps' text; return how many were compared, and the problems.
+    """Replay random rows from the dumps' text; return the number compared and the problems.
 
-    The `count` rows are of games that begin in the first `limit` bytes; there may be fewer.
+    Up to `count` rows are drawn from games that begin in the first `limit` bytes.
     """
     manifest = dataset.page
     chunks = None if "selfplay" in manifest else max(1, limit // _chunk_bytes(manifest))
@@ -207,9 +207,9 @@ def rows_differ(
 def sample_rows(
     dataset: Dataset, count: int, split: str | None = None, chunks: int | None = None
 ) -> list[Row]:
-    """Return rows of up to GROUPS random row groups, only of the first `chunks` if given.
+    """Return rows from up to GROUPS random row groups, only of the first `chunks` if given.
 
-    Raises DatasetError for a shard that cannot be read, or a file that is not the manifest's.
+    Raises DatasetError for a shard that cannot be read or is not in the manifest.
     """
     verify_files(dataset.path, dataset.page)
     rng = random.Random(0)  # noqa: S311
@@ -223,7 +223,7 @@ def sample_rows(
     ]
     rows: list[Row] = []
     picked = rng.sample(groups, min(GROUPS, count, len(groups)))
-    picked.sort(key=lambda one: one[0].groups[one[1]])  # large groups give what small ones lack
+    picked.sort(key=lambda one: one[0].groups[one[1]])  # large groups make up for small ones
     for at, (shard, number) in enumerate(picked):
         with shard.open() as reader:
             names = [name for name in (*COLUMNS, *reader.optional) if name != "planes"]
@@ -239,7 +239,7 @@ def sample_rows(
 
 
 def _chunk_bytes(manifest: Mapping[str, Any]) -> int:
-    """Return the size of the chunks of the dump; DatasetError if the manifest does not say it."""
+    """Return the chunk size of the dump in bytes; raises DatasetError if the manifest lacks it."""
     size = manifest["config"].get("chunk_mib")
     if not isinstance(size, int) or size < 1:
         why = f"config.chunk_mib is {shown(size)}, and must be 1 or more: it is damaged"
@@ -248,7 +248,7 @@ def _chunk_bytes(manifest: Mapping[str, Any]) -> int:
 
 
 def _chunk_of(shard: str) -> int:
-    """Return which chunk of the dump a shard is made of: train-00007-0.parquet of 7."""
+    """Return the chunk number of a shard: 7 for train-00007-0.parquet."""
     found = re.fullmatch(r"[a-z]+-(\d+)-\d+\.parquet", shard)
     if found is None:
         raise DatasetError(f"{shard} is no name of a shard: the manifest is damaged")
@@ -256,7 +256,7 @@ def _chunk_of(shard: str) -> int:
 
 
 def _games_before(dataset: Dataset, chunks: int | None) -> int:
-    """Return the number of games of the first `chunks`: each is a row group of `games.parquet`."""
+    """Return the number of games in the first `chunks`: each is a row group of `games.parquet`."""
     if chunks is None:
         return int(dataset.page["games"]["read"])
     path = dataset.path / GAMES
@@ -268,7 +268,7 @@ def _games_before(dataset: Dataset, chunks: int | None) -> int:
 
 
 def row_differs(row: Row, text: bytes) -> str:
-    """Return how a stored row differs from python-chess's position in the game's text, or ""."""
+    """Describe how a stored row differs from python-chess's position, "" if it does not."""
     if re.match(rb"[1-8BKNPQRbknpqr/]+ [wb] [^\t\n]*\t", text):
         return _line_differs(row, text.decode("utf-8", "replace"))
     game = chess.pgn.read_game(io.StringIO(_plain_game(text)))
@@ -280,20 +280,22 @@ def row_differs(row: Row, text: bytes) -> str:
     white = {"1-0": 1, "0-1": -1}.get(game.headers.get("Result", "*"), 0)
     try:
         label = label_of(move, board.turn)
-    except LabelError:  # a null move: the text is of another game
+    except LabelError:  # a null move: this is another game
         return f"the dump's game has the move {move.uci()} there"
     moved = {"label": label, "promotion": move.promotion or 0}
     return _board_differs(row, board, moved | {"result": white if board.turn else -white})
 
 
 def _plain_game(text: bytes) -> str:
-    """Return a game's result, start and movetext in the spelling of python-chess."""
+    """Return a game as PGN that python-chess reads correctly: result, start and movetext."""
     data, bounds = np.frombuffer(text, dtype=np.uint8), np.array([0, len(text)])
     spans, begin = np.zeros((1, len(tags.TAGS), 2), dtype=np.int64), np.zeros(1, dtype=np.int64)
     tags.scan_tags(data, bounds, spans, begin)
     movetext = tag_value(translate_movetext(data, begin, bounds), np.array([begin[0], len(text)]))
-    movetext = re.sub(r"--+\+|\+--+", "", movetext)  # marks, where python-chess reads null moves
-    movetext = re.sub(r"(?<!\S)(\d+)(?=[a-h][1-8x])", r"\1. ", movetext)  # `1e4` is no rank
+    movetext = re.sub(r"--+\+|\+--+", "", movetext)  # null moves to python-chess
+    movetext = re.sub(
+        r"(?<!\S)(\d+)(?=[a-h][1-8x])", r"\1. ", movetext
+    )  # in `1e4` the 1 is not a rank
     lines = "\n".join(filter(str.strip, movetext.splitlines()))
     moves = re.sub(r"(?<!\S)([01]):([01])(?!\S)", r"\1-\2", lines)
     result = parse_result(tag_value(data, spans[0, tags.RESULT]))
@@ -303,7 +305,7 @@ def _plain_game(text: bytes) -> str:
 
 
 def _line_differs(row: Row, line: str) -> str:
-    """Return how a stored row differs from a line of an evaluated position, or ""."""
+    """Describe how a stored row differs from the line of an evaluated position, else ""."""
     fen, score, uci, *_ = line.split("\t")
     board = chess.Board(fen)
     if score.startswith("#"):
@@ -319,7 +321,7 @@ def _line_differs(row: Row, line: str) -> str:
 
 
 def _board_differs(row: Row, board: chess.Board, expected: Mapping[str, Any]) -> str:
-    """Return how a stored row differs from a board and other columns, or ""."""
+    """Describe how a stored row differs from a board and the other expected columns, else ""."""
     expected = {
         **expected,
         "castling": castling_of(board),
@@ -339,9 +341,9 @@ def _board_differs(row: Row, board: chess.Board, expected: Mapping[str, Any]) ->
 
 
 def last_moves_of(board: chess.Board) -> list[int | None]:
-    """Encode the moves that led to a board as LAST_MOVES are; None if there were no more.
+    """Encode the moves that led to a board like the columns LAST_MOVES; None if there are no more.
 
-    A move is from * 64 + to, squares counted from a8 if White is to move, from a1 if Black.
+    A move is from * 64 + to. Squares are counted from a8 if White is to move, from a1 if Black is.
     """
     flip = 56 if board.turn == chess.WHITE else 0
     played = reversed(board.move_stack)

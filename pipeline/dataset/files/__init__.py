@@ -1,1 +1,1 @@
-"""Files of a dataset's folder: names, columns, schemas, shards written and read."""
+"""Files of a dataset: names, columns, schemas, reading and writing of shards."""

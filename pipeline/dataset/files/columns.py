@@ -1,12 +1,12 @@
-"""The names in a dataset's folder, and the table of a shard's columns.
+"""File names of a dataset, and the table of a shard's columns.
 
-The schema, range checks, writer's options, Dagster's schema and `rows` are made from the table. To
-add a column:
+The schema, the range checks, the writer options, Dagster's schema and `rows` are derived from the
+table. To add a column:
 1. Add a row to ROW_COLUMNS: before the optional ones if every command fills it, else at the end
-   with `optional=True`; and its meaning to MEANINGS.
+   with `optional=True`. Add its meaning to MEANINGS.
 2. Fill it: for rows of games in pipeline/pgn/replay.py (`select_columns`) or
    pipeline/ingest/chunk.py (`_columns`), for rows of searches in pipeline/selfplay. `null` marks
-   values that are not known.
+   unknown values.
 3. A column that is not optional changes every shard: raise FORMAT_VERSION, and say so in
    CHANGELOG.md. If `ingest` fills it, raise ROWS_VERSION in pipeline/ingest/chunk.py;
    test_rows_version.py wants the hash of the new rows.
@@ -31,12 +31,12 @@ GAMES = "games.parquet"
 CARD = "CARD.md"
 SPLITS = ("train", "val", "test")
 ROW_GROUP = 32_768
-"""Rows of a row group: the unit that batches are shuffled by, about 20 MB unpacked to plane words
-(docs/findings.md). A file with larger groups is not of this project, and is refused."""
+"""Maximum rows of a row group, the unit of shuffling: about 20 MB as unpacked planes
+(docs/findings.md). A file with larger groups is refused, since this project does not write them."""
 
 Form = Literal["all", "compact"]
 FORMS: tuple[Form, ...] = ("all", "compact")
-"""How a shard holds planes: all 77 of them, or the position that they follow from."""
+"""How a shard stores planes: all 77, or the position from which they are computed."""
 NAN = float("nan")
 
 
@@ -49,26 +49,26 @@ class Column:
     null: float | None = None
     """Value that stands for null in a batch, NaN for floats; None if the column has no nulls."""
     bounds: tuple[int, int] | None = None
-    """Least and largest value; None if every value of the type is valid."""
+    """Minimum and maximum; None if every value of the type is valid."""
     none: int | None = None
-    """Value outside of the bounds that means none."""
+    """Value outside the bounds that means none."""
     codec: str = "lz4"
-    """Compression: none, lz4 (Parquet's LZ4_RAW) where zstd saves little for its time, or zstd."""
+    """Compression: none, zstd, or lz4 (Parquet's LZ4_RAW) if zstd saves too little for its time."""
     encoding: str = "BYTE_STREAM_SPLIT"
-    """Parquet encoding; dictionary for columns that repeat a few values."""
+    """Parquet encoding; dictionary for columns with few distinct values."""
     optional: bool = False
     """Whether shards may lack the column."""
 
     @property
     def meaning(self) -> str:
-        """Return what the column holds, in a sentence."""
+        """Return a sentence that describes the column."""
         return MEANINGS[self.name]
 
 
 U8, U16, U32, U64, F32 = pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64(), pa.float32()
 VISITS = pa.list_(pa.struct([pa.field("label", U16, False), pa.field("share", F32, False)]))
 VISITS_LEAVES = ("visits.list.element.label", "visits.list.element.share")
-"""Names of the Parquet columns that `visits` is stored in."""
+"""Names of the Parquet columns that store `visits`."""
 _DELTA: Any = {"codec": "none", "encoding": "DELTA_BINARY_PACKED"}
 _MOVE: Any = {"null": NO_LAST_MOVE, "bounds": (0, LABELS - 1)}
 _VALUE: Any = {"null": NAN, "bounds": (-1, 1)}
@@ -98,7 +98,7 @@ ROW_COLUMNS = (
     Column("best_value", F32, **_RARE, **_VALUE),
     Column("simulations", U16, null=0, **_RARE),
 )
-"""Every column but those of the planes, in the order of the file."""
+"""All columns except those of the planes, in file order."""
 
 MEANINGS = {
     "label": "Move played: 0..4095, type x 64 + from-square; 65535 if none is known, in evaluated "
@@ -148,14 +148,14 @@ PIECE_COLUMNS = (
 assert len(PIECE_COLUMNS) == PIECE_PLANES + 1
 _MOVE_NAMES = ("moves_1", "moves_2", "moves_3", "moves_4", "moves_5_to_7", "moves_knight")
 MOVE_COLUMNS = dict(zip(_MOVE_NAMES, (8, 8, 8, 8, 24, 8), strict=True))
-"""Planes 13..76 by the distance of the move: the number of planes in each column."""
+"""Columns of planes 13..76, by the distance of the move, with their numbers of planes."""
 BOARD_COLUMNS = tuple(f"piece_bit_{bit}" for bit in range(CODE_BITS))
 BLACK = "black_to_move"
 _REPEATING = ("own_king", "opponent_king", "turn", *_MOVE_NAMES[2:])
 
 
 def _plane_column(name: str, kind: pa.DataType, encoding: str = "BYTE_STREAM_SPLIT") -> Column:
-    """Return a column of planes, whose dictionary is used where values repeat."""
+    """Return a column of planes; it is dictionary-encoded where values repeat."""
     encoding = "dictionary" if name in _REPEATING else encoding
     return Column(name, kind, codec="zstd", encoding=encoding)
 
@@ -170,7 +170,7 @@ PLANE_COLUMNS: dict[Form, tuple[Column, ...]] = {
         Column(BLACK, pa.bool_(), codec="none", encoding="PLAIN"),
     ),
 }
-"""The columns that planes are stored in, the first of the file."""
+"""Columns that store the planes, by form; they come first in the file."""
 
 _PLACE = "(engine/encoding/planes.py)."
 MEANINGS |= {
@@ -192,29 +192,28 @@ BY_NAME = {
     for column in (*ROW_COLUMNS, *PLANE_COLUMNS["all"], *PLANE_COLUMNS["compact"])
 }
 COLUMNS = ("planes", *(column.name for column in ROW_COLUMNS if not column.optional))
-"""Names of the columns of a batch that every shard can fill."""
+"""Names of the batch columns that every shard can fill."""
 OPTIONAL = {column.name: column for column in ROW_COLUMNS if column.optional}
 EARLIER_MOVES = LAST_MOVES[1:]
-"""Optional columns: the half-moves before the last one."""
+"""Optional columns with the half-moves before the last one."""
 BATCH_SENTINELS: dict[str, int] = {
     column.name: int(column.null)
     for column in ROW_COLUMNS
     if column.null is not None and column.null == column.null
 }
-"""Values that stand for null in a batch's arrays of integers, by column; arrays of floats have
-NaN."""
+"""Value that stands for null in each integer column of a batch; float columns use NaN."""
 STATISTICS = ("label", "ply", "elo", "game")
-"""Columns whose least and largest value stand in the footer."""
+"""Columns with minimum and maximum statistics in the footer."""
 
 
 def columns_of(form: Form, optional: Collection[str] = ()) -> list[Column]:
-    """Return the columns of a shard in their order, with those optional ones that are named."""
+    """Return the columns of a shard in order, including the given optional ones."""
     rows = (column for column in ROW_COLUMNS if not column.optional or column.name in optional)
     return [*PLANE_COLUMNS[form], *rows]
 
 
 def schema(form: Form = "all", optional: Collection[str] = ()) -> pa.Schema:
-    """Return the Arrow schema of a shard, with those optional columns that are named."""
+    """Return the Arrow schema of a shard, including the given optional columns."""
     columns = columns_of(form, optional)
     fields = [pa.field(column.name, column.type, column.null is not None) for column in columns]
     metadata = {"fianchetto_format": str(FORMAT_VERSION), "encoding_version": str(ENCODING_VERSION)}
@@ -222,12 +221,12 @@ def schema(form: Form = "all", optional: Collection[str] = ()) -> pa.Schema:
 
 
 def form_of(names: Collection[str]) -> Form:
-    """Return the form of a shard by the names of its columns."""
+    """Return the form of a shard from the names of its columns."""
     return "compact" if BOARD_COLUMNS[0] in names else "all"
 
 
 def writer_options(stored: pa.Schema) -> dict[str, Any]:
-    """Return how a shard is written, in encodings that pyarrow, polars, DuckDB and pandas read."""
+    """Return the Parquet writer options; pyarrow, polars, DuckDB and pandas read the encodings."""
     columns = [BY_NAME[name] for name in stored.names]
     codecs = {column.name: column.codec for column in columns if column.name != "visits"}
     codecs |= dict.fromkeys(VISITS_LEAVES, BY_NAME["visits"].codec)

@@ -1,6 +1,6 @@
 """Read `games.parquet`, the table of a dataset's games, and check its values.
 
-Memory is bounded whatever the file says: text is read as a dictionary, and decoded if it is not too
+Memory is bounded for any file: text is read dictionary-encoded and decoded only if it is not too
 long.
 """
 
@@ -33,14 +33,14 @@ GAMES_COLUMNS: Mapping[str, pa.DataType] = {
     "split": pa.string(),
     "dropped": pa.string(),
 }
-"""The columns of `games.parquet` that this program reads."""
+"""Columns of `games.parquet` that this program reads, with their types."""
 KNOWN = ("source", "offset", "length", "plies", "identity")
 """Columns without nulls."""
 BOUNDS = {"result": (-1, 1), "offset": (0, 1 << 62)}
 GAMES_AT_ONCE = 1 << 16
-"""Games that are read together."""
+"""Number of games read at a time."""
 MAX_TEXT = 1 << 28
-"""Bytes of a text column of GAMES_AT_ONCE: no chunk of a dump is longer."""
+"""Maximum bytes of a text column in GAMES_AT_ONCE games: no chunk of a dump is longer."""
 
 
 def games_tables(
@@ -48,7 +48,7 @@ def games_tables(
 ) -> Iterator[tuple[int, pa.Table]]:
     """Yield `games.parquet` in tables of GAMES_AT_ONCE, each with the number of its first game.
 
-    Raises DatasetError where the file differs from the manifest or holds values that no game has.
+    Raises DatasetError if the file differs from the manifest or has invalid values.
     """
     path, first = directory / GAMES, 0
     texts = [name for name in columns if pa.types.is_string(GAMES_COLUMNS[name])]
@@ -63,7 +63,7 @@ def games_tables(
 
 
 def read_games(directory: Path, manifest: Mapping[str, Any], columns: Sequence[str]) -> pa.Table:
-    """Read columns of `games.parquet` whole; raises DatasetError, also if there is no game."""
+    """Read whole columns of `games.parquet`; raises DatasetError, also if there are no games."""
     tables = [table for _, table in games_tables(directory, manifest, columns)]
     if not tables:
         raise damaged(f"{directory / GAMES} holds no games")
@@ -71,7 +71,7 @@ def read_games(directory: Path, manifest: Mapping[str, Any], columns: Sequence[s
 
 
 def _decode(name: str, column: pa.Array) -> pa.Array:
-    """Return a column with its dictionary applied; ValueError if the text would be too long."""
+    """Decode a dictionary-encoded column; raises ValueError if the text would be too long."""
     if not pa.types.is_dictionary(column.type):
         return column
     size = pc.sum(pc.binary_length(column.dictionary).take(column.indices)).as_py() or 0
@@ -81,7 +81,7 @@ def _decode(name: str, column: pa.Array) -> pa.Array:
 
 
 def _check_footer(file: pq.ParquetFile, games: int, columns: Sequence[str]) -> None:
-    """Raise ValueError if types or counts are not those of a table of games."""
+    """Raise ValueError if column types or the number of games are wrong."""
     found = file.schema_arrow
     for name in columns:
         kinds = [found.field(at).type for at in found.get_all_field_indices(name)]
@@ -94,8 +94,8 @@ def _check_footer(file: pq.ParquetFile, games: int, columns: Sequence[str]) -> N
 
 
 def _check_values(table: pa.Table) -> None:
-    """Raise ValueError, naming the column, for values that no game has."""
-    table.validate(full=True)  # text that is no UTF-8
+    """Raise ValueError, naming the column, for invalid values."""
+    table.validate(full=True)  # finds text that is not UTF-8
     for name in table.schema.names:
         column = table[name]
         if name in KNOWN and column.null_count:

@@ -1,7 +1,7 @@
-"""Compiled: planes to columns and back, and rows gathered in shuffled order.
+"""Compiled kernels: convert planes to columns and back, and gather rows in shuffled order.
 
-This module reads no files, so an edit of the readers recompiles nothing. A shuffle's cost is memory
-latency, so rows are prefetched before they are copied.
+The kernels are separate from the readers, so that editing a reader does not recompile them. Memory
+latency dominates a shuffle, so rows are prefetched before they are copied.
 
 Axes: R rows, P planes, C columns, W words of a row or of a packed position, K picked rows.
 """
@@ -27,9 +27,8 @@ from engine.kernels import BORROWING
 # ---------------------------------------------------------------- planes and columns
 
 PIECES, WIDTHS = 13, (8, 8, 8, 8, 24, 8)
-"""Planes that have a column each, and the number of planes in each column of moves. The loops below
-repeat these numbers as literals: with widths known at compile time they take a sixth of the
-time."""
+"""Number of planes with a column each, and of planes in each column of moves. The loops below use
+these numbers as literals, because they are six times as fast with constant widths."""
 _ROW = PIECES + sum(WIDTHS)
 assert _ROW == MOVE_PLANES + TYPES
 
@@ -38,7 +37,7 @@ assert _ROW == MOVE_PLANES + TYPES
 def split_planes(rows_RP: Any, pieces_CR: Any, groups: Any) -> None:
     """Copy planes, uint64[R, 77], to columns: 0..12 to uint64[13, R], the others to `groups`.
 
-    Each of the groups is uint64[R * W] with a W of WIDTHS. All arrays are contiguous.
+    Each group is uint64[R * W] with W from WIDTHS. All arrays are contiguous.
     """
     words = rows_RP.reshape(-1)
     a, b, c, d, e, f = groups
@@ -78,13 +77,13 @@ def join_planes(pieces_CR: Any, groups: Any, out_RP: Any) -> None:
 # ---------------------------------------------------------------- positions
 
 BOARDS = CODE_BITS
-"""Words of a packed position that hold its pieces (engine/board/piece_codes.py)."""
+"""Number of words with the pieces of a packed position (engine/board/piece_codes.py)."""
 PACKED = BOARDS + 1
-"""Words of a packed position; the last is turn (1 for Black) | castling << 8 | en-passant file <<
-16."""
+"""Number of words of a packed position. The last one is
+turn (1 for Black) | castling << 8 | en-passant file << 16."""
 
 VALID, NO_KINGS, MANY_MOVES, ILLEGAL_LABEL = range(4)
-"""Results of checking a packed position."""
+"""Outcomes of checking a packed position."""
 
 
 @njit(**BORROWING)
@@ -100,7 +99,7 @@ def pack_positions(rows_RP: Any, castling_R: Any, ep_file_R: Any, out_RW: Any) -
 def pack_columns(boards: Any, black_R: Any, castling_R: Any, ep_file_R: Any, out_RW: Any) -> Any:
     """Pack a compact shard's columns, four uint64[R] and three uint8[R], into `out_RW`.
 
-    Return the first row (int64) with a piece code above 12, or -1.
+    Returns the first row (int64) with a piece code above 12, or -1.
     """
     a, b, c, d = boards
     for row in range(U(len(out_RW))):
@@ -114,7 +113,7 @@ def pack_columns(boards: Any, black_R: Any, castling_R: Any, ep_file_R: Any, out
 
 @njit(**BORROWING)
 def _unpack_one(packed_W: Any, position: Any) -> None:
-    """Unpack one packed position to a position, uint64[16]; its counters are left as they are."""
+    """Unpack one packed position to a position, uint64[16], except for its counters."""
     a, b, c, d = packed_W[0], packed_W[1], packed_W[2], packed_W[3]
     low, high = ~c & ~d, ~c & d
     position[0] = a & ~b & low
@@ -144,11 +143,11 @@ def _unpack_one(packed_W: Any, position: Any) -> None:
 
 @njit(**BORROWING)
 def unpack_positions(packed_RW: Any, labels_R: Any, position: Any, out_RP: Any) -> Any:
-    """Write the planes, uint64[R, 77], of packed positions. `position` is scratch space,
-    uint64[16].
+    """Write the planes of packed positions, uint64[R, 77].
 
-    Return the first invalid row (int64) and what is wrong with it, or (-1, VALID); rows from there
-    on are not written. Labels (uint16), unless the array is empty, must be legal moves or NO_LABEL.
+    Returns the first invalid row (int64) and its problem, or (-1, VALID); rows from there on are
+    not written. Labels (uint16) must be legal moves or NO_LABEL; an empty array skips this check.
+    `position` is scratch, uint64[16].
     """
     for row in range(len(packed_RW)):
         _unpack_one(packed_RW[row], position)
@@ -172,13 +171,12 @@ def unpack_positions(packed_RW: Any, labels_R: Any, position: Any, out_RP: Any) 
 
 
 SPLIT_ROWS = 64
-"""Rows whose planes are computed before they are split: 39 kB, which fit into the first-level
-cache."""
+"""Rows of planes computed at a time before they are split: 39 kB, which fits in the L1 cache."""
 
 
 @njit(cache=True, nogil=True)
 def split_positions(packed_RW: Any, pieces_CR: Any, groups: Any) -> None:
-    """Write the planes of packed positions, all valid, to columns as `split_planes` does."""
+    """Write the planes of valid packed positions to columns, as `split_planes` does."""
     scratch = np.empty((SPLIT_ROWS, _ROW), dtype=np.uint64)
     none, position = np.empty(0, dtype=np.uint16), np.zeros(WORDS, dtype=np.uint64)
     a, b, c, d, e, f = groups
@@ -193,7 +191,7 @@ def split_positions(packed_RW: Any, pieces_CR: Any, groups: Any) -> None:
 
 @njit(**BORROWING)
 def unpack_to_positions(packed_RW: Any, positions_RW: Any) -> None:
-    """Unpack positions to uint64[R, 16], with counters 0."""
+    """Unpack packed positions to positions, uint64[R, 16], with counters 0."""
     for row in range(len(packed_RW)):
         _unpack_one(packed_RW[row], positions_RW[row])
 
@@ -203,8 +201,7 @@ def unpack_to_positions(packed_RW: Any, positions_RW: Any) -> None:
 AHEAD = 16
 """Rows to prefetch ahead of the copy."""
 TILE_ROWS = 256
-"""Records that are split into columns together: with the next tile 32 kB, which fit into the
-first-level cache."""
+"""Records split into columns at a time: with the next tile 32 kB, which fits in the L1 cache."""
 LINE_WORDS = 8
 """uint64 words of a cache line."""
 BYTES = (8, 4, 2, 1)
@@ -223,7 +220,7 @@ def _prefetch_line(typing_context: Any, words: Any, index: Any) -> Any:
         kind = ir.FunctionType(ir.VoidType(), [place, flag, flag, flag])
         declare: Any = cgutils.get_or_insert_function
         prefetch = declare(builder.module, kind, "llvm.prefetch.p0")
-        # to read, to stay in all caches, data
+        # read access, keep in all cache levels, data cache
         builder.call(prefetch, [line, flag(0), flag(3), flag(1)])
         return context.get_dummy_value()
 
@@ -235,7 +232,7 @@ prefetch: Any = intrinsic(_prefetch_line)
 
 @njit(**BORROWING)
 def gather_rows(rows_RP: Any, picked_R: Any, out_RP: Any) -> None:
-    """Copy the picked rows (int64) of contiguous uint64 rows to `out_RP`, in their order."""
+    """Copy the picked rows (int64) of contiguous uint64 rows to `out_RP`, in the picked order."""
     count, width = len(picked_R), rows_RP.shape[1]
     words = rows_RP.reshape(-1)
     for row in range(count):
@@ -251,11 +248,11 @@ def gather_rows(rows_RP: Any, picked_R: Any, out_RP: Any) -> None:
 def _take_columns(
     numbers_RC: Any, first: Any, picked_K: Any, begin: Any, end: Any, out_CK: Any
 ) -> None:
-    """Copy numbers of the picks `begin` to `end`, from number `first` on, to `out_CK`."""
+    """Copy values of the picks `begin` to `end`, from column `first` on, to `out_CK`."""
     numbers, width = numbers_RC.reshape(-1), U(numbers_RC.shape[1])
     for column in range(len(out_CK)):
         out, number = out_CK[column], U(first + column)
-        for row in range(U(begin), U(end)):  # signed indices take several times as long
+        for row in range(U(begin), U(end)):  # signed indices are several times slower
             out[row] = numbers[U(picked_K[row]) * width + number]
 
 
@@ -263,8 +260,8 @@ def _take_columns(
 def _gather_columns(views: Any, picked_K: Any, outs: Any) -> None:
     """Copy the picked records (int64) to columns: `outs`, uint64, uint32, uint16 and uint8 [C, K].
 
-    `views` are the records as numbers of the same widths, [R, .]; a record begins with the columns.
-    The next tile of records is prefetched while the columns of a tile are copied.
+    `views` are the records viewed as numbers of the same widths, [R, .]; the columns come first in
+    a record. The next tile of records is prefetched while a tile is copied.
     """
     eights, fours, twos, ones = views
     out8_CK, out4_CK, out2_CK, out1_CK = outs
@@ -289,7 +286,7 @@ class Records:
     """Rows stored as records, so that a row picked at random costs one cache miss."""
 
     def __init__(self, records_R: NDArray[Any]) -> None:
-        """Use records of whole words: columns ordered by BYTES, then the padding UNUSED."""
+        """Wrap records of whole words: columns in the order of BYTES, then the padding UNUSED."""
         kinds = {name: records_R.dtype[name] for name in records_R.dtype.names or ()}
         kinds.pop(UNUSED, None)
         self.records_R = records_R
@@ -312,7 +309,7 @@ class Records:
         for some, columns in zip(self.fields, outs, strict=True):
             for column, (name, kind) in enumerate(some):
                 values = columns[column]
-                # a view costs more than a few rows
+                # skip needless views: one costs more than copying a few rows
                 taken[name] = values.view(kind) if kind.kind != "u" else values
         return taken
 

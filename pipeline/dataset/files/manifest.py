@@ -1,9 +1,9 @@
 """The manifest of a dataset, which is published last, and the other JSON files of datasets.
 
-A file is read with engine/json_files.py, checked against its schema once, and used as a plain dict.
-Fields that a schema does not name are allowed: some commands add their own. Stability:
-FORMAT_VERSION, ENCODING_VERSION and `moves_hash()` stand in the manifest; a changed column or bit
-is a new version, and a required field has been written since the version that its file must have.
+A file is read with engine/json_files.py, checked once against its schema, and used as a plain dict.
+Additional fields are allowed, since some commands add their own. Stability: the manifest records
+FORMAT_VERSION, ENCODING_VERSION and `moves_hash()`. A changed column or bit is a new version. A
+field is required only if every file of the accepted version has it.
 """
 
 from collections import Counter
@@ -19,13 +19,13 @@ from pipeline.errors import DatasetError
 from pipeline.storage.job_folder import BUILDING
 
 LARGEST_MANIFEST = 1 << 28
-"""Bytes of the largest manifest that is read."""
+"""Maximum bytes of a manifest."""
 MAX_GAMES = 1 << 32
-"""Games that the column `game` can number, a uint32."""
+"""Maximum number of games, since the column `game` is a uint32."""
 
 
 def _file_name(value: object) -> object:
-    """Refuse anything but a bare file name: it would be outside the dataset."""
+    """Refuse a path: it could be outside the dataset."""
     bare = isinstance(value, str) and value not in ("", ".", "..") and PurePath(value).name == value
     if not bare or not str(value).isprintable() or "\\" in str(value):
         raise ValueError(f"names a file outside the dataset: {shown(value)}")
@@ -64,7 +64,7 @@ class FileEntry(Schema):
 
 
 class SourceEntry(Schema):
-    """A dump that a dataset was made of."""
+    """A dump from which a dataset was made."""
 
     name: Text
     bytes: Count
@@ -73,7 +73,7 @@ class SourceEntry(Schema):
 
 
 class GameCounts(Schema):
-    """Games that were read, used and dropped, by reason."""
+    """Numbers of games read, used and dropped by reason."""
 
     read: Games
     used: Count
@@ -81,7 +81,7 @@ class GameCounts(Schema):
 
 
 class Example(Schema):
-    """The first game that was dropped for a reason; `text` is cut and escaped."""
+    """The first game dropped for a reason; `text` is shortened and escaped."""
 
     where: Text
     text: Text
@@ -97,12 +97,12 @@ class PositionCounts(Schema):
 
 
 class Manifest(Schema):
-    """manifest.json of a dataset. Its counts agree with each other."""
+    """manifest.json of a dataset; its counts must be consistent."""
 
     planes: Form
-    """How shards hold planes."""
+    """How shards store planes."""
     row_group: Annotated[int, Field(ge=1, le=ROW_GROUP)]
-    """Rows of each row group of a shard but its last, so that footers need not be read to count."""
+    """Rows of each row group except a shard's last, so that rows are counted without footers."""
     sources: list[SourceEntry]
     config: dict[str, Any]
     games: GameCounts
@@ -134,7 +134,7 @@ class Manifest(Schema):
 
 
 class NotedExample(Schema):
-    """The first game of a chunk that was dropped for a reason."""
+    """The first game of a chunk dropped for a reason."""
 
     source: Count
     offset: Count
@@ -147,7 +147,7 @@ class ChunkNote(Schema):
 
     text_sha256: Sha256
     config: str = ""
-    """A generation of self-play has one writer and leaves it out."""
+    """Digest of the settings; "" for self-play, which has a single writer."""
     games: Games
     status: dict[str, Count]
     examples: dict[str, NotedExample] = {}
@@ -156,7 +156,7 @@ class ChunkNote(Schema):
     label_collisions: Count
     files: list[FileEntry]
     names: dict[str, Count] = {}
-    """Most frequent player names, noted by a chunk that has no move of the wanted players."""
+    """Most frequent player names, in a chunk without moves by the wanted players."""
 
 
 class Joined(Schema):
@@ -166,10 +166,10 @@ class Joined(Schema):
     path: Name
     manifest_sha256: Sha256
     held_out: Annotated[str, Field(pattern=r"^(all|none|[0-9]{4}\.[0-9]{2}\.[0-9]{2})$")]
-    """The first day of the games that are held out, or all, or none."""
+    """First day of the held-out games, all, or none."""
     why: Text
     held_rows: dict[FileName, list[Count]]
-    """Rows that are held out of each row group, by file, where `held_out` is a day."""
+    """Number of held-out rows in each row group, by file, if `held_out` is a day."""
     first_date: Text | None = None
     last_date: Text | None = None
 
@@ -192,7 +192,7 @@ class TrainingSet(Schema):
 def read_manifest(directory: Path) -> dict[str, Any]:
     """Read and check a dataset's manifest.
 
-    Raises DatasetError for a folder without one, a damaged one, or another format or encoding.
+    Raises DatasetError if it is missing, damaged, or of another format or encoding.
     """
     path = directory / MANIFEST
     if not directory.is_dir():
@@ -226,5 +226,5 @@ def read_note(path: Path) -> dict[str, Any]:
 
 
 def damaged(problem: str) -> DatasetError:
-    """Return the error for a file that is not what this program wrote."""
+    """Return the error for a damaged file."""
     return DatasetError(problem, remedy="ingest the dump again", code="damaged")

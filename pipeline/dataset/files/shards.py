@@ -1,10 +1,10 @@
 """Write and read a shard: a Parquet file of packed rows.
 
-Types, codecs and bounds of the columns are the table of pipeline/dataset/files/columns.py. Every
-value is checked once, when its row group is read, which takes 2 % of the time. Whatever is wrong
-with a file is a DatasetError of one line with the file's name.
+Types, codecs and bounds of the columns are in the table of pipeline/dataset/files/columns.py. Every
+value is checked when its row group is read, which takes 2 % of the reading time. Any problem with a
+file raises a one-line DatasetError with the file's name.
 
-Axes: R rows, N moves of all rows that were searched.
+Axes: R rows, N moves of all searched rows.
 """
 
 import errno
@@ -53,16 +53,16 @@ from pipeline.storage.stores import open_for_arrow
 Batch = dict[str, NDArray[Any]]
 """Rows as numpy arrays by column."""
 
-# ---------------------------------------------------------------- rows written
+# ---------------------------------------------------------------- writing
 
 
 def rows_table(
     packed_RW: NDArray[np.uint64], columns: Mapping[str, NDArray[Any]], form: Form = "all"
 ) -> pa.Table:
-    """Return a shard's table of packed positions and the other columns.
+    """Return a shard's table from packed positions and the other columns.
 
-    BATCH_SENTINELS stand for null. `visits` and `root_value` are null if they are not given;
-    optional columns are left out.
+    BATCH_SENTINELS stand for null. Missing `visits` and `root_value` become null; missing optional
+    columns are omitted.
     """
     arrays = plane_arrays(packed_RW, form)
     wanted = schema(form, columns.keys())
@@ -95,7 +95,7 @@ def write_packed(
 
 
 def game_numbers(game_R: NDArray[Any], first_game: int) -> NDArray[np.uint32]:
-    """Return the column `game` of rows whose games are numbered within a chunk.
+    """Return the column `game` from game numbers within a chunk.
 
     Raises DatasetError above MAX_GAMES.
     """
@@ -111,41 +111,41 @@ def game_numbers(game_R: NDArray[Any], first_game: int) -> NDArray[np.uint32]:
 def earlier_columns(
     earlier_RH: NDArray[np.uint16], picked_K: NDArray[np.int64]
 ) -> dict[str, NDArray[np.uint16]]:
-    """Return picked rows of `pipeline.pgn.replay.earlier_moves` as the columns EARLIER_MOVES."""
+    """Return rows of `pipeline.pgn.replay.earlier_moves` as the columns EARLIER_MOVES."""
     moves_HK = np.ascontiguousarray(earlier_RH.take(picked_K, axis=0).T)
     return dict(zip(EARLIER_MOVES, moves_HK, strict=False))
 
 
-# ---------------------------------------------------------------- shards read
+# ---------------------------------------------------------------- reading
 
 BROKEN = (OSError, ValueError, LookupError, OverflowError, MemoryError, pa.ArrowException)
-"""Errors of readers of damaged files."""
+"""Exceptions that readers raise for damaged files."""
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""Errors of writing to a full disk."""
+"""Error numbers of a full disk."""
 ROW_BYTES = 2 * 8 * (PLANES + MAX_MOVES)
-"""Bytes that a row takes at most: its planes and a search's moves, twice for dictionaries."""
+"""Maximum bytes of a row: its planes and the moves of a search, doubled for dictionaries."""
 SLACK = 1 << 20
-"""Bytes of a row group's dictionaries and headers."""
+"""Additional bytes allowed for the dictionaries and headers of a row group."""
 
 
 @contextmanager
 def reading(path: Path, what: str = "a shard") -> Iterator[None]:
-    """Turn whatever a damaged Parquet file raises into a DatasetError with its name."""
+    """Convert any error from a damaged Parquet file to a DatasetError with the file's name."""
     try:
         yield
     except UserError:
         raise
     except BROKEN as error:
         if isinstance(error, OSError) and error.errno in FULL:
-            raise  # Numba was storing a kernel: the file is sound
+            raise  # from Numba's kernel cache: the file is fine
         said = shown(" ".join(str(error).split()) or type(error).__name__, 200, quote=False)
         raise damaged(f"{path} cannot be read as {what} ({said})") from error
 
 
 def check_footer(path: Path, footer: pq.FileMetaData, groups: Sequence[int] | None = None) -> None:
-    """Raise DatasetError unless a file has a shard's columns and, by the manifest, these `groups`.
+    """Raise DatasetError unless a file has a shard's columns and the manifest's row `groups`.
 
-    A row group that would take more memory than its rows can is refused before it is read.
+    A row group that is too large for its number of rows is refused before it is read.
     """
     found = footer.schema.to_arrow_schema()
     stamp = (footer.metadata or {}).get(b"moves_hash", b"").decode("ascii", "replace")
@@ -164,7 +164,7 @@ def check_footer(path: Path, footer: pq.FileMetaData, groups: Sequence[int] | No
 
 
 def group_rows(footer: pq.FileMetaData) -> list[int]:
-    """Return the rows of each row group."""
+    """Return the number of rows in each row group."""
     return [footer.row_group(index).num_rows for index in range(footer.num_row_groups)]
 
 
@@ -172,14 +172,14 @@ class ShardReader:
     """An open shard, read by row groups."""
 
     def __init__(self, file: pq.ParquetFile, wanted: NDArray[np.bool_] | None = None) -> None:
-        """Read the rows of `wanted` games, bool[G], or all, of a file with a checked footer."""
+        """Read a file with a checked footer: the rows of `wanted` games, bool[G], or all rows."""
         metadata = file.metadata
         self.file, self.wanted = file, wanted
         self.form = form_of(metadata.schema.names)
         self.groups = group_rows(metadata)
-        """Rows of each row group."""
+        """Number of rows in each row group."""
         self.optional = tuple(name for name in OPTIONAL if name in metadata.schema.names)
-        """The optional columns that it has."""
+        """Optional columns of the file."""
 
     def read(
         self,
@@ -190,12 +190,12 @@ class ShardReader:
         *,
         packed: bool = False,
     ) -> Batch:
-        """Return the columns of a row group, those of optional columns that it lacks as nulls.
+        """Return the columns of a row group; missing optional columns are null.
 
-        `games` is the number of games of the dataset. Planes are written to `planes_RP`, uint64[R,
-        77], if it is given. With `packed`, the planes of a compact shard are packed positions,
-        uint64[R, PACKED], which `unpack` checks later. Raises ValueError for values outside of the
-        format.
+        `games` is the number of games in the dataset. Planes are written to `planes_RP`, uint64[R,
+        77], if it is given. With `packed`, the planes of a compact shard are returned as packed
+        positions, uint64[R, PACKED], which `unpack` checks later. Raises ValueError for invalid
+        values.
         """
         if packed and self.form != "compact":
             raise ValueError("its planes are not compact, though the manifest says so")
@@ -212,7 +212,7 @@ class ShardReader:
         batch = {name: _numbers(table, name) for name in others}
         if packed:
             words_RW = packed_from(table)
-            # without visits, planes are checked where they are made
+            # without visits, the planes are checked when they are computed
             moves = {"planes": unpack(words_RW)} if "visits" in batch else {}
             check_rows(batch | moves, games)
             batch["planes"] = words_RW
@@ -236,10 +236,10 @@ def open_shard(
     metadata: pq.FileMetaData | None = None,
     wanted: NDArray[np.bool_] | None = None,
 ) -> Iterator[ShardReader]:
-    """Open a shard; whatever is wrong with it, now or while it is read, raises DatasetError.
+    """Open a shard; any problem with it, now or while it is read, raises DatasetError.
 
-    `groups` are the rows of its row groups by the manifest; `metadata` is its footer, if that has
-    been read and checked before. Only rows of `wanted` games [G] are read, if it is given.
+    `groups` are the sizes of the row groups in the manifest. `metadata` is the footer, if it has
+    already been read and checked. If `wanted` [G] is given, only rows of these games are read.
     """
     with (
         reading(path),
@@ -252,9 +252,9 @@ def open_shard(
 
 
 def _numbers(table: pa.Table, name: str) -> NDArray[Any]:
-    """Return a column as numpy: null is BATCH_SENTINELS, or NaN for floats.
+    """Return a column as numpy, with BATCH_SENTINELS for null, or NaN for floats.
 
-    `visits` are objects: None for null, else the records `label` and `share` of the moves.
+    `visits` is an array of objects: None for null, else records `label` and `share` of the moves.
     """
     column = whole_column(table.column(name))
     if name == "visits":
@@ -279,13 +279,13 @@ def _visits(column: pa.ListArray) -> NDArray[Any]:
     return rows
 
 
-# ---------------------------------------------------------------- values checked
+# ---------------------------------------------------------------- checks
 
 
 def check_rows(rows: Batch, games: int | None = None) -> None:
-    """Raise ValueError, naming column and row, for values outside of the format.
+    """Raise ValueError, naming column and row, for invalid values.
 
-    Columns that are not given are not checked; `games` bounds the column `game`.
+    Missing columns are not checked; `games` bounds the column `game`.
     """
     for name, values in rows.items():
         if name not in ("planes", "visits"):
@@ -315,7 +315,7 @@ def _check_bounds(name: str, values_R: NDArray[Any], games: int | None) -> None:
     low, high = bounds
     if low <= values_R.min() <= values_R.max() <= high:
         return
-    wrong = (values_R < low) | (values_R > high)  # NaN, which stands for null, compares false
+    wrong = (values_R < low) | (values_R > high)  # NaN (null) compares as False
     for valid in (column.none, column.null):
         if valid is not None:
             wrong &= values_R != valid
@@ -334,14 +334,14 @@ def _require(
 def _legal(
     planes_RP: NDArray[np.uint64], rows_N: NDArray[np.int64], labels_N: NDArray[Any]
 ) -> NDArray[np.bool_]:
-    """Return whether labels are legal moves of their rows, bool[N], by the rows' planes."""
+    """Return whether labels are legal moves of their rows according to the planes, bool[N]."""
     words = planes_RP[rows_N, MOVE_PLANES + (labels_N >> 6).astype(np.int64)]
     legal: NDArray[np.bool_] = (words >> (labels_N & 63).astype(np.uint64)) & np.uint64(1) != 0
     return legal
 
 
 def _check_visits(rows: Batch) -> None:
-    """Check the moves of searches: their range, and that they are legal if planes are given."""
+    """Check that the moves of searches are in range and, if planes are given, legal."""
     searched = [
         (row, moves) for row, moves in enumerate(rows["visits"]) if moves is not None and len(moves)
     ]

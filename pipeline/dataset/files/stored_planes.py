@@ -1,12 +1,13 @@
-"""Convert between planes and the columns that a shard stores them in.
+"""Convert between planes and the columns of a shard that store them.
 
 form      columns                                                                 bytes compressed
 all       twelve bitboards and the turn, a uint64 each; move planes as binary     48 a row
 compact   four bits of each square's piece code as four uint64; the turn          16 a row
 
-Any reader has all 77 planes of the first form; this module computes those of the second.
+The form `all` contains all 77 planes, for any reader. For the form `compact`, this module computes
+them.
 
-A packed position (uint64[R, PACKED]) holds what a compact shard stores of a row; its planes are
+A packed position (uint64[R, PACKED]) is the same data as a row of a compact shard; the planes are
 computed from it.
 
 Axes: R rows, P planes, W words of a packed position, C columns.
@@ -46,7 +47,7 @@ from pipeline.dataset.files.kernels import (
 )
 
 PACKED_WITH = ("castling", "ep_file")
-"""Columns, besides those of the planes, that a packed position needs."""
+"""Additional columns that a packed position needs."""
 assert len(PIECE_COLUMNS) == PIECES
 assert tuple(MOVE_COLUMNS.values()) == WIDTHS
 
@@ -54,10 +55,10 @@ assert tuple(MOVE_COLUMNS.values()) == WIDTHS
 
 
 def number_array(values: NDArray[Any], known: NDArray[np.bool_] | None = None) -> pa.Array:
-    """Wrap numbers in an Arrow array without copying them; those that are not `known` are null.
+    """Wrap numbers in an Arrow array without copying; values that are not `known` are null.
 
-    `pa.array`, `to_numpy` and `pq.read_table` would import pandas on their first call, a third of a
-    worker's start-up time.
+    `pa.array`, `to_numpy` and `pq.read_table` would import pandas on the first call, which is a
+    third of a worker's start-up time.
     """
     values = np.ascontiguousarray(values)
     valid = None
@@ -68,7 +69,7 @@ def number_array(values: NDArray[Any], known: NDArray[np.bool_] | None = None) -
 
 
 def array_numbers(array: pa.Array) -> NDArray[Any]:
-    """Return an Arrow array of numbers without nulls as numpy, without copying."""
+    """Return an Arrow array of non-null numbers as numpy, without copying."""
     kind, end = array.type.to_pandas_dtype(), array.offset + len(array)
     if not len(array):
         return np.empty(0, dtype=kind)
@@ -95,7 +96,7 @@ def _words(array: pa.Array, words: int) -> NDArray[np.uint64]:
 
 
 def plane_arrays(packed_RW: NDArray[np.uint64], form: Form) -> list[pa.Array]:
-    """Return the columns of PLANE_COLUMNS for packed positions."""
+    """Return the columns PLANE_COLUMNS[form] for packed positions."""
     rows = len(packed_RW)
     if form == "all":
         pieces_CR = np.empty((len(PIECE_COLUMNS), rows), dtype=np.uint64)
@@ -150,7 +151,7 @@ def unpack(
 ) -> NDArray[np.uint64]:
     """Return the planes of packed positions, uint64[R, 77], in `out_RP` if it is given.
 
-    Raises InvalidRowError for a row that is no position, or whose label is not legal.
+    Raises InvalidRowError for an invalid position or an illegal label.
     """
     planes_RP = np.empty((len(packed_RW), PLANES), dtype=np.uint64) if out_RP is None else out_RP
     row, why = unpack_positions(packed_RW, labels_R, np.zeros(WORDS, dtype=np.uint64), planes_RP)
@@ -160,17 +161,17 @@ def unpack(
 
 
 def to_positions(packed_RW: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return packed positions as engine/board/position.py has them, uint64[R, 16], counters 0."""
+    """Unpack to positions (engine/board/position.py), uint64[R, 16], with counters 0."""
     positions = np.zeros((len(packed_RW), WORDS), dtype=np.uint64)
     unpack_to_positions(packed_RW, positions)
     return positions
 
 
 def row_positions(batch: Mapping[str, NDArray[Any]]) -> NDArray[np.uint64]:
-    """Return rows as positions that a search or a board can start from, uint64[R, 16].
+    """Return rows as positions for a search or a board, uint64[R, 16].
 
-    Reads the columns `planes castling ep_file halfmove ply`. The game's earlier positions are not
-    stored, so a search that starts from a row sees repetitions only below it.
+    Reads the columns `planes castling ep_file halfmove ply`. Earlier positions of the game are not
+    stored, so a search from a row only detects repetitions within its own tree.
     """
     positions_RW = to_positions(pack(batch["planes"], batch))
     halfmove, ply = batch["halfmove"].astype(np.uint64), batch["ply"].astype(np.uint64)
@@ -199,7 +200,7 @@ def packed_from(table: pa.Table) -> NDArray[np.uint64]:
 
 
 def planes_from(table: pa.Table, out_RP: NDArray[np.uint64] | None = None) -> NDArray[np.uint64]:
-    """Return the planes of a table of a form's columns, uint64[R, 77], in `out_RP` if given."""
+    """Return the planes of a table of either form, uint64[R, 77], in `out_RP` if given."""
     planes_RP = np.empty((len(table), PLANES), dtype=np.uint64) if out_RP is None else out_RP
     if form_of(table.schema.names) == "compact":
         return unpack(packed_from(table), out_RP=planes_RP)

@@ -1,10 +1,11 @@
 """Verify a dataset's files against its manifest: sizes on every open, hashes once per version.
 
-A version of a file is its size with its inode and times. Files of verified versions are marked in
-the user's cache folder, never in the dataset, which may be read-only: those that this machine wrote
-when they are published, others when a folder is first opened. A mark is an empty file named by the
-hash of all names, hashes and versions; without one, all files are hashed. In a store only sizes are
-compared, since hashing would download everything. `fianchetto verify` hashes all files always.
+The version of a file is its size, inode and times. Verified versions are recorded by a mark in the
+user's cache folder, since the dataset may be read-only. Files written on this machine are marked
+when they are published, others when a folder is first opened. A mark is an empty file; its name is
+a hash of all file names, hashes and versions. Without a mark, all files are hashed. In a store only
+sizes are compared, since hashing would download everything. `fianchetto verify` always hashes all
+files.
 """
 
 import hashlib
@@ -25,16 +26,16 @@ from pipeline.errors import DatasetError
 from pipeline.storage.stores import catch_store_errors, file_hash, is_local
 
 CACHE = "FIANCHETTO_CACHE"
-"""Environment variable: the folder for marks; else `fianchetto` in the user's cache folder."""
+"""Environment variable with the folder for marks; default: `fianchetto` in the user's cache."""
 SETTLED = 2.0
-"""Seconds since a file's last change before it is marked: a second change within a tick of the
-clock would not show."""
+"""Minimum age of a file's last change in seconds before it is marked: a second change within the
+same clock tick would go unnoticed."""
 KEPT = 180 * 86_400.0
-"""Seconds that a mark is kept: many datasets are temporary."""
+"""Seconds after which a mark is deleted, since many datasets are temporary."""
 PATIENCE = 0.5
 """Seconds of hashing before `stop` is first polled."""
 THREADS = 4
-"""Files that are hashed at a time; hashing takes one core 0.8 s per GB."""
+"""Number of files hashed concurrently; hashing takes a core 0.8 s per GB."""
 
 Entry = Mapping[str, Any]
 
@@ -42,9 +43,9 @@ Entry = Mapping[str, Any]
 def verify_files(
     directory: Path, manifest: Mapping[str, Any], progress: Progress = silent, stop: Stop = never
 ) -> None:
-    """Raise DatasetError for a file that is missing, or differs from its manifest.
+    """Raise DatasetError for a file that is missing or differs from the manifest.
 
-    Files that are marked are not read. Hashing reports progress in bytes; raises Stopped.
+    Marked files are not read. Hashing reports progress in bytes; raises Stopped.
     """
     entries = manifest["files"]
     local = is_local(directory)
@@ -63,7 +64,7 @@ def verify_files(
 
 
 def remember_files(directory: Path, manifest: Mapping[str, Any]) -> None:
-    """Mark files that were just written as verified, so that opening them hashes nothing."""
+    """Mark new files as verified, so that they are not hashed when they are opened."""
     if is_local(directory):
         entries = manifest["files"]
         _set(_mark(entries, _versions(directory, entries)))
@@ -77,7 +78,7 @@ def _refusal(directory: Path, entry: Entry, why: str) -> DatasetError:
 
 
 def _versions(directory: Path, entries: Sequence[Entry]) -> dict[str, list[int]]:
-    """Return the size, inode and times of those files of a local folder that exist, by name."""
+    """Return the size, inode and times of each existing file of a local folder, by name."""
     found: dict[str, list[int]] = {}
     for entry in entries:
         with suppress(FileNotFoundError, NotADirectoryError):
@@ -88,7 +89,7 @@ def _versions(directory: Path, entries: Sequence[Entry]) -> dict[str, list[int]]
 
 
 def _list_sizes(directory: Path) -> dict[str, list[int]]:
-    """Return the sizes of the files of a store's folder by name, by one request."""
+    """Return the sizes of the files in a store's folder by name, with a single request."""
     store, found = cast("Any", directory), dict[str, list[int]]()
     with catch_store_errors(directory), suppress(FileNotFoundError):
         for info in store.fs.ls(store.path, detail=True, refresh=True):
@@ -99,7 +100,7 @@ def _list_sizes(directory: Path) -> dict[str, list[int]]:
 
 
 def _mark(entries: Sequence[Entry], versions: Mapping[str, list[int]]) -> Path | None:
-    """Return the mark of these versions of files; None for a user without a home."""
+    """Return the path of the mark for these file versions, None for a user without a home."""
     files = [[entry["name"], entry["sha256"], versions[entry["name"]]] for entry in entries]
     digest = hashlib.sha256(json.dumps(files).encode()).hexdigest()
     if named := os.environ.get(CACHE):
@@ -111,7 +112,7 @@ def _mark(entries: Sequence[Entry], versions: Mapping[str, list[int]]) -> Path |
 
 
 def _set(mark: Path | None) -> None:
-    """Make a mark, if there is a folder for it, and delete old ones."""
+    """Create a mark if its folder is available, and delete old marks."""
     if mark is None:
         return
     with suppress(OSError):

@@ -1,3 +1,1 @@
-"""Inputs beside PGN, each turned into PGN text as it streams by, so that one reader makes the rows
-of all (README.md).
-"""
+"""Convert inputs other than PGN to a stream of PGN text for a single reader (README.md)."""

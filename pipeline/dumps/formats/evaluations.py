@@ -1,14 +1,13 @@
-"""Lichess's evaluated positions, turned into lines that `pipeline.pgn.evaluation_rows` reads: a
-position each.
+"""Convert Lichess's evaluated positions to text for `pipeline.pgn.evaluation_rows`, one per line.
 
-    Lichess/fishnet-evals               Parquet: fen, cp, mate, and the move of a person, if any
-    Lichess/chess-position-evaluations  Parquet: fen, line, depth, knodes, cp, mate; a row for
-                                        each line of each analysis
-    lichess_db_eval.jsonl.zst           JSON lines: the same data, an object for each position
+    Lichess/fishnet-evals               Parquet: fen, cp, mate, and a human player's move, if any
+    Lichess/chess-position-evaluations  Parquet: fen, line, depth, knodes, cp, mate; one row per
+                                        line of each analysis
+    lichess_db_eval.jsonl.zst           JSON lines: the same data, one object per position
 
-If a position has several analyses, the first line of the deepest is used; among equally deep ones,
-of that with most nodes. Parquet is read in batches of rows and JSON in blocks of lines, so memory
-is bounded. Rules of the data sets: README.md.
+If a position has several analyses, the first line of the deepest is used, and among equally deep
+ones the one with the most nodes. Parquet is read in batches of rows and JSON in blocks of lines, so
+memory is bounded. README.md describes the datasets.
 
 Axes: N lines of analyses, S positions.
 """
@@ -33,18 +32,18 @@ FISHNET = "Lichess fishnet evaluations (Parquet)"
 POSITIONS = "Lichess position evaluations (Parquet)"
 JSON_LINES = "Lichess position evaluations (JSON lines)"
 ENGINE_MOVES = (POSITIONS, JSON_LINES)
-"""Inputs whose moves are an engine's."""
+"""Inputs with engine moves."""
 COLUMNS = {
     FISHNET: ("fen", "cp", "mate", "move"),
     POSITIONS: ("fen", "line", "depth", "knodes", "cp", "mate"),
 }
 TEXTS = ("fen", "line", "move")
 BATCH, BATCH_BYTES = 1 << 15, 1 << 24
-"""Rows that are read at a time, and about their size at most; one row may be larger."""
+"""Maximum rows to read at a time, and their approximate maximum bytes; one row may be larger."""
 LONGEST_TEXT = 1 << 10
-"""Bytes of a FEN, move or line of moves; a longer one makes its row a bad one."""
+"""Maximum bytes of a FEN, move or line of moves; a row with a longer one is invalid."""
 BLOCK, LONGEST_LINE = 1 << 21, 1 << 20
-"""Bytes of JSON that are parsed at a time, and of its longest line; a longer one is a bad row."""
+"""Bytes of JSON to parse at a time, and maximum bytes of a line; longer lines are invalid rows."""
 BROKEN = "\t\t\t\n"
 _LINE = pa.struct({"cp": pa.int64(), "mate": pa.int64(), "line": pa.string()})
 _ANALYSIS = pa.struct({"pvs": pa.list_(_LINE), "knodes": pa.int64(), "depth": pa.int64()})
@@ -52,15 +51,13 @@ _SCHEMA = pa.schema({"fen": pa.string(), "evals": pa.list_(_ANALYSIS)})
 
 
 class Sample(NamedTuple):
-    """A share of an input's row groups or blocks, drawn by a seed: a smaller share is a subset of a
-    larger one.
-    """
+    """A random share of an input's row groups or blocks; smaller shares are subsets of larger."""
 
     share: float = 1.0
     seed: int = 0
 
     def takes(self, name: str, number: int) -> bool:
-        """Return whether a numbered group or block of an input is read."""
+        """Return whether to read the row group or block `number` of an input."""
         seed = (self.seed, zlib.crc32(name.encode()), number)
         return bool(np.random.Generator(np.random.PCG64(seed)).random() < self.share)
 
@@ -69,21 +66,22 @@ ALL = Sample()
 
 
 def recognize(schema: pa.Schema) -> str | None:
-    """Return the name of the input that has these columns; None for another table."""
+    """Return the name of the input that has these columns, None for any other table."""
     return next(
         (name for name in (POSITIONS, FISHNET) if set(COLUMNS[name]) <= set(schema.names)), None
     )
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Return whether a column's type is text, as any string or a dictionary of them."""
+    """Return whether a column type is text: any string type, or a dictionary of strings."""
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     return kind in (pa.string(), pa.large_string(), pa.string_view())
 
 
 def check_types(name: str, schema: pa.Schema, columns: tuple[str, ...]) -> None:
-    """Raise DumpError where a column is neither text nor, for numbers, whole numbers or floats, or
-    occurs twice.
+    """Raise DumpError if a column occurs twice or has the wrong type.
+
+    Text columns must be text, other columns integers or floats.
     """
     for column in columns:
         if len(schema.get_all_field_indices(column)) > 1:
@@ -98,10 +96,10 @@ def check_types(name: str, schema: pa.Schema, columns: tuple[str, ...]) -> None:
 def read_parquet(
     name: str, source: Any, kind: str, sample: Sample, on_share: Callable[[float], None]
 ) -> Iterator[memoryview]:
-    """Yield the lines of a table, some batches of rows at a time; `on_share` gets the share of the
-    row groups that was read.
+    """Yield the lines of a table, a few batches of rows at a time.
 
-    `source` is an open file. Raises OSError for damage, after all lines before it.
+    `source` is an open file. `on_share` is called with the share of row groups read so far. Raises
+    OSError for damage, after all lines before it.
     """
     file = pq.ParquetFile(source, pre_buffer=False)
     groups = [group for group in range(file.metadata.num_row_groups) if sample.takes(name, group)]
@@ -129,7 +127,7 @@ def read_parquet(
 
 
 def _decode_texts(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return a batch whose texts are strings, however the file stores them."""
+    """Return a batch with its text columns converted to plain strings."""
     for at, field in enumerate(batch.schema):
         if field.name in TEXTS:
             batch = batch.set_column(at, field.name, batch.column(at).cast(pa.string()))
@@ -137,10 +135,10 @@ def _decode_texts(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _batch_size(file: pq.ParquetFile, source: Any, group: int, texts: list[str]) -> int:
-    """Return how many rows of a group to read at a time: fewer where texts are long.
+    """Return how many rows of a group to read at a time: fewer if the texts are long.
 
-    Texts are measured on average, and by the longest in a dictionary, which any number of rows may
-    repeat.
+    The size of a text is the average, or the longest text of a dictionary, since any number of rows
+    may repeat it.
     """
     metadata = file.metadata.row_group(group)
     chunks = [metadata.column(at) for at in range(metadata.num_columns)]
@@ -154,7 +152,7 @@ def _batch_size(file: pq.ParquetFile, source: Any, group: int, texts: list[str])
         )
         first = words.iter_batches(1, row_groups=[group], columns=repeated, use_threads=False)
         for column in next(first):
-            # a column without any text may have another type
+            # a column with only nulls may have another type
             if pa.types.is_dictionary(column.type):
                 longest = max(longest, pc.max(pc.binary_length(column.dictionary)).as_py() or 0)
     return max(1, min(BATCH, BATCH_BYTES // max(longest, 1)))
@@ -163,10 +161,10 @@ def _batch_size(file: pq.ParquetFile, source: Any, group: int, texts: list[str])
 def _deepest(
     batch: pa.RecordBatch, rest: pa.RecordBatch | None
 ) -> tuple[pa.RecordBatch, pa.RecordBatch]:
-    """Return the best line of each position but the last, and the best so far of the last, which
-    may go on in the next batch.
+    """Return the best line of each position except the last, and the best line so far of the last.
 
-    A position is a run of rows with one FEN; `rest` is what was returned with the batch before.
+    A position is a run of rows with the same FEN, and the last one may continue in the next batch.
+    `rest` is the second return value of the previous batch.
     """
     rows = batch if rest is None else pa.concat_batches([rest, batch])
     fens = rows.column("fen")
@@ -180,8 +178,9 @@ def _deepest(
 def _find_deepest(
     position_N: NDArray[np.int64], depth: pa.Array, knodes: pa.Array
 ) -> NDArray[np.int64]:
-    """Return for each position the first of its lines with the greatest depth, then with the most
-    nodes, int64[S].
+    """Return the index of each position's line with the greatest depth, then the most nodes.
+
+    Returns int64[S]. Of equal lines, the first one counts.
     """
     depth_N, knodes_N = (np.asarray(_integers(column).fill_null(0)) for column in (depth, knodes))
     # ~ reverses the order and, unlike -, does not overflow
@@ -190,9 +189,7 @@ def _find_deepest(
 
 
 def _lines(best: pa.RecordBatch) -> memoryview:
-    """Return a batch of positions as text, one line per row; of a variation only the first move is
-    kept.
-    """
+    """Return a batch of positions as text, one line per row, with the first move of each line."""
     cp, mate = (_integers(best.column(name)) for name in ("cp", "mate"))
     is_mate = mate.is_valid()
     mates = pc.binary_join_element_wise("#", mate.drop_null().cast(pa.string()), "")
@@ -211,7 +208,7 @@ def _lines(best: pa.RecordBatch) -> memoryview:
 
 
 def _integers(column: pa.Array) -> pa.Array:
-    """Return numbers as int64, null for those that are not whole or do not fit."""
+    """Return numbers as int64, null if they are not integers or do not fit."""
     if pa.types.is_signed_integer(column.type) or pa.types.is_null(column.type):
         return column.cast(pa.int64())
     wide = column.cast(pa.float64(), safe=False)
@@ -220,7 +217,7 @@ def _integers(column: pa.Array) -> pa.Array:
 
 
 def _texts(column: pa.Array) -> pa.Array:
-    """Return texts as bytes, `?` in place of those that are too long or hold control characters."""
+    """Return texts as bytes, with `?` for those that are too long or have control characters."""
     texts = column.cast(pa.binary())
     odd, data = pc.greater(pc.binary_length(texts), LONGEST_TEXT), texts.buffers()[2]
     if data and np.frombuffer(data, dtype=np.uint8).min() < ord(" "):
@@ -232,8 +229,9 @@ def _texts(column: pa.Array) -> pa.Array:
 
 
 def read_json_lines(name: str, stream: Readable, sample: Sample) -> Iterator[memoryview]:
-    """Yield the lines of a stream of JSON objects, a block at a time; a sample takes blocks. Bad
-    lines give bad rows.
+    """Convert a stream of JSON objects to lines, one block at a time.
+
+    The sample selects blocks. Invalid objects become invalid rows.
     """
     for number, block in enumerate(_blocks(stream)):
         if sample.takes(name, number):
@@ -241,9 +239,7 @@ def read_json_lines(name: str, stream: Readable, sample: Sample) -> Iterator[mem
 
 
 def _blocks(stream: Readable) -> Iterator[bytes]:
-    """Yield whole lines in blocks of about BLOCK; of a line that is too long, only its
-    beginning.
-    """
+    """Yield blocks of whole lines, each about BLOCK bytes; lines that are too long are cut."""
     rest = b""
     while data := stream.read(BLOCK):
         whole, newline, rest = (rest + data).rpartition(b"\n")
@@ -255,7 +251,7 @@ def _blocks(stream: Readable) -> Iterator[bytes]:
 
 
 def _convert_block(block: bytes) -> memoryview:
-    """Return the lines of a block; one that is not valid as a whole is parsed line by line."""
+    """Convert a block of JSON lines; if it cannot be parsed as a whole, parse it line by line."""
     options = {
         "read_options": pa.json.ReadOptions(use_threads=False, block_size=len(block) + 1),
         "parse_options": pa.json.ParseOptions(
@@ -271,7 +267,7 @@ def _convert_block(block: bytes) -> memoryview:
 
 
 def _convert_objects(rows: pa.RecordBatch) -> memoryview:
-    """Return the lines of parsed positions; those without an analysis or a line have no score."""
+    """Convert parsed positions to lines; those without an analysis or a line have no score."""
     evals = rows.column("evals")
     analyses, pvs = pc.list_flatten(evals), pc.struct_field(pc.list_flatten(evals), "pvs")
     analysis_N = np.asarray(pc.list_parent_indices(pvs))
@@ -295,9 +291,9 @@ _UNREADABLE = (
 
 
 def _convert_line(text: bytes) -> str:
-    """Return the line of one object, BROKEN if it is not one of a position."""
+    """Convert one JSON object to a line, BROKEN if it is not a position."""
     try:
-        entry = json.loads(text, parse_float=str)  # as text, a fraction fails the schema's integers
+        entry = json.loads(text, parse_float=str)  # as text, fractions fail the schema's integers
         rows = pa.RecordBatch.from_pylist([entry], schema=_SCHEMA)
         return bytes(_convert_objects(rows)).decode("utf-8", "replace")
     except _UNREADABLE:

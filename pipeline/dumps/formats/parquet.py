@@ -1,8 +1,8 @@
-"""Tables as Parquet: those of tables.py, such as Lichess's games and puzzles.
+"""Read the tables of tables.py, such as Lichess's games and puzzles, from Parquet.
 
-ChessMarro's 77 x 8 x 8 booleans are not read: the planes are made of the FEN. Text may be stored as
-string, large_string, string_view or dictionary. Parquet is read from a file only, since its index
-lies at its end.
+ChessMarro's 77 x 8 x 8 booleans are not read: the planes are computed from the FEN. Text may be
+stored as string, large_string, string_view or dictionary. Parquet is read only from files, since
+its index is at the end.
 """
 
 import hashlib
@@ -21,18 +21,17 @@ from pipeline.errors import DumpError
 
 MAGIC = b"PAR1"
 BATCH = 256
-"""Rows that are in memory at a time."""
+"""Rows held in memory at a time."""
 LARGEST_ROW = 1 << 20
-"""Bytes of a row, on average of a row group; a file with more is refused."""
+"""Maximum bytes per row, averaged over a row group; a file with larger rows is refused."""
 UNREADABLE = "{name} begins like Parquet and cannot be read: {why}"
 
 
 def open_evaluations(name: str, source: Any) -> tuple[str, pa.NativeFile, Any] | None:
-    """Open a table of evaluated positions: its input's name, the file, and a hash of the footer;
-    None for another table.
+    """Open a table of evaluated positions; return None for any other table.
 
-    `source` is a path or an open file. Raises DumpError for a file that cannot be opened or a
-    column of another type.
+    Returns the name of the input, the open file and a hash of its footer. `source` is a path or an
+    open file. Raises DumpError for a file that cannot be opened or a column of the wrong type.
     """
     try:
         opened = (
@@ -53,8 +52,9 @@ def open_evaluations(name: str, source: Any) -> tuple[str, pa.NativeFile, Any] |
 
 
 def hash_footer(source: Any) -> Any:
-    """Return a sha256 of a Parquet file's footer: of its schema, and the places, sizes and bounds
-    of its columns.
+    """Return a sha256 over the footer of a Parquet file.
+
+    The footer has the schema and the offsets, sizes and statistics of the columns.
     """
     file = pa.OSFile(os.fsencode(source)) if isinstance(source, os.PathLike) else source
     size = file.size()
@@ -65,16 +65,16 @@ def hash_footer(source: Any) -> Any:
 
 
 def convert_parquet(name: str, on_share: Callable[[float], None]) -> tuple[str, Iterator[str]]:
-    """Return the name of a Parquet input and its games as PGN; `on_share` is called with the share
-    of rows that was read.
+    """Return the name of a Parquet input and its games as PGN.
 
-    Raises DumpError for a file that cannot be opened, or whose columns are unknown.
+    `on_share` is called with the share of rows read so far. Raises DumpError for a file that cannot
+    be opened or has unknown columns.
     """
     try:
         source = pa.memory_map(os.fsencode(name))
         plain = pq.ParquetFile(source, pre_buffer=False)
         texts = [field.name for field in plain.schema_arrow if is_text(field.type)]
-        # as a dictionary, a value that stands in many rows takes memory once
+        # with dictionaries, a repeated value is in memory only once
         file = pq.ParquetFile(
             source, metadata=plain.metadata, read_dictionary=texts, pre_buffer=False
         )
@@ -86,7 +86,7 @@ def convert_parquet(name: str, on_share: Callable[[float], None]) -> tuple[str, 
         group = file.metadata.row_group(index)
         if group.total_byte_size > LARGEST_ROW * max(group.num_rows, BATCH):
             raise DumpError(
-                f"{name} has rows of more than {LARGEST_ROW >> 20} MiB, which no game is"
+                f"{name} has rows of more than {LARGEST_ROW >> 20} MiB, too large for a game"
             )
     header = file.schema_arrow.names
     try:
@@ -103,7 +103,7 @@ def convert_parquet(name: str, on_share: Callable[[float], None]) -> tuple[str, 
 def _convert_rows(
     name: str, file: pq.ParquetFile, table: Table, on_share: Callable[[float], None]
 ) -> Iterator[str]:
-    """Yield each row as PGN, its values as text, null and NaN as ""; raises OSError for damage."""
+    """Yield each row as PGN, with null and NaN as ""; raises OSError for damage."""
     number, total = 0, max(file.metadata.num_rows, 1)
     header = file.schema_arrow.names
     columns = {key: header[at] for key, at in table.columns.items()}
@@ -122,9 +122,9 @@ def _convert_rows(
 
 
 def _cast_to_texts(name: str, column: str, values: pa.Array) -> list[str]:
-    """Return a column of numbers, dates, texts or lists of texts as texts.
+    """Convert a column of numbers, dates, texts or lists of texts to texts.
 
-    Raises DumpError for another type.
+    Raises DumpError for any other type.
     """
     try:
         if pa.types.is_dictionary(values.type):
@@ -138,5 +138,5 @@ def _cast_to_texts(name: str, column: str, values: pa.Array) -> list[str]:
         return values.cast(pa.string()).fill_null("").to_pylist()  # type: ignore[no-any-return]
     except pa.ArrowException as error:
         raise DumpError(
-            f"{name}: the column {column} is {values.type}, and no text can be made of it"
+            f"{name}: the column {column} is {values.type}, which cannot be converted to text"
         ) from error

@@ -1,9 +1,10 @@
-"""Text that is not PGN: tables as CSV, EPD, and what is refused by name.
+"""Convert text other than PGN: CSV tables and EPD. Other known formats are refused by name.
 
-    PuzzleId,FEN,Moves,Rating,...          tables.py has the tables
-    ... w KQkq - bm Nf3; id "WAC.001";     EPD; of several best moves the first is the label
+    PuzzleId,FEN,Moves,Rating,...          see tables.py
+    ... w KQkq - bm Nf3; id "WAC.001";     EPD; the first best move is the label
 
-A file is recognised by its first lines, never by its name. The id of an EPD line goes to `site`.
+The format is detected from the first lines, never from the file name. The id of an EPD line is
+stored in `site`.
 """
 
 import csv
@@ -19,27 +20,27 @@ from pipeline.errors import DumpError
 DELIMITERS = ",\t;|"
 JSON = re.compile(r'\s*[\[{]\s*\{?\s*"\w+"\s*:')
 LOOKED_AT = 20
-"""Lines that are read to distinguish a table of unknown columns from PGN."""
+"""Number of lines read to tell a table with unknown columns from PGN."""
 EPD = re.compile(
     r"\s*((?:[pnbrqkPNBRQK1-8]+/){7}[pnbrqkPNBRQK1-8]+\s+[wb]\s+\S+\s+\S+)"
     r"(?:\s+(\d+)\s+(\d+))?(?:\s+(.*))?\s*"
 )
 OPERATION = re.compile(r'\s*(\w+)((?:"[^"]*"?|[^;"])*)(?:;|$)')
-"""An operation: its name and its operands, in which a semicolon may stand between quotes."""
+"""An EPD operation: its name and its operands; a quoted operand may contain semicolons."""
 
 Convert = Callable[[Readable], Iterator[str]]
-"""Decompressed bytes to games of PGN."""
+"""Converter of a decompressed stream to PGN games."""
 
 
 def recognize(first: bytes) -> tuple[str, Convert | None] | None:
-    """Return an input's name and its converter, by its first bytes; None for PGN and anything else.
+    """Return the name and converter of an input from its first bytes; None for PGN or unknown text.
 
-    Evaluated positions as JSON lines have no converter: they do not become PGN. Raises DumpError,
-    without the file's name, for a known kind of file that cannot be read.
+    The converter of evaluated positions in JSON lines is None: they do not become PGN. Raises
+    DumpError, without the file's name, for a known format that cannot be read.
     """
     text = first.decode("utf-8", "replace").removeprefix("\ufeff")
     whole = re.split(r"\r\n|\n|\r", text)
-    whole = whole[:-1] if len(first) >= FIRST and len(whole) > 1 else whole  # the last one is cut
+    whole = whole[:-1] if len(first) >= FIRST and len(whole) > 1 else whole  # the last line is cut
     lines = list(islice((line for line in whole if line.strip()), LOOKED_AT))
     line = lines[0] if lines else ""
     if JSON.match(text):
@@ -64,7 +65,7 @@ def recognize(first: bytes) -> tuple[str, Convert | None] | None:
 
 
 def _recognize_table(fields: Sequence[str], delimiter: str) -> tuple[str, Convert] | None:
-    """Return the name and the converter of a table by its first line; None for other text."""
+    """Return the name and converter of a table from its first line, None for other text."""
     table, has_header = recognize_columns(fields), True
     if table is None and (guessed := guess_header(fields)):
         table, has_header = recognize_columns(guessed), False
@@ -79,7 +80,7 @@ def _recognize_table(fields: Sequence[str], delimiter: str) -> tuple[str, Conver
 
 
 def _is_table(lines: Sequence[str], delimiter: str) -> bool:
-    """Return whether lines all have the same number of fields, at least three."""
+    """Return whether all lines have the same number of fields, at least three."""
     counts = {len(_split_fields(line, delimiter)) for line in lines}
     has_tags = any(line.startswith("[") for line in lines)
     return len(lines) > 1 and len(counts) == 1 and counts.pop() > 2 and not has_tags
@@ -99,8 +100,9 @@ def _convert_table(
 
 
 def _convert_epd(stream: Readable) -> Iterator[str]:
-    """Yield the games of an EPD file; positions without a best move (`bm #4` of mate collections)
-    have no moves.
+    """Yield the games of an EPD file.
+
+    Positions without a best move (such as `bm #4` in mate collections) have no moves.
     """
     for number, line in read_lines(stream):
         if line is None or (line.strip() and not line.startswith("#")):
@@ -125,7 +127,7 @@ def _write_epd(number: int, line: str | None) -> str:
 
 
 def _split_fields(line: str | None, delimiter: str) -> list[str]:
-    """Split a line of a table; a broken one has no fields."""
+    """Split a line of a table into fields; return [] for an invalid one."""
     try:
         return next(csv.reader([line or ""], strict=True, delimiter=delimiter), [])
     except csv.Error:

@@ -1,12 +1,12 @@
-"""Rows of tables as games of PGN, recognised by the names of their columns: CSV and Parquet alike.
+"""Convert rows of CSV and Parquet tables to PGN games; the column names determine the kind.
 
-    PuzzleId, FEN, Moves, Rating, Themes   the solver's moves are the labels, the first is not
-    fen or position, best or bestmove ...  a position a row; the first of several moves is the label
+    PuzzleId, FEN, Moves, Rating, Themes   labels: the solver's moves (the first is the opponent's)
+    fen or position, best or bestmove ...  one position per row; the label is the first move
     movetext and tags                      Lichess's published games
     moves, winner, white_rating ...        Kaggle's table of Lichess's games: SAN without numbers
 
-A column's name is compared without case, spaces and underscores. Rating and themes of a puzzle go
-to `puzzle_rating` and `puzzle_themes` of `games.parquet`, its id to `site`.
+Column names are compared without case, spaces and underscores. The rating and themes of a puzzle
+are stored in `puzzle_rating` and `puzzle_themes` of `games.parquet`, and its id in `site`.
 """
 
 import re
@@ -23,7 +23,7 @@ PUZZLE = (
     *("PuzzleId", "FEN", "Moves", "Rating", "RatingDeviation"),
     *("Popularity", "NbPlays", "Themes", "GameUrl", "OpeningTags"),
 )
-"""Columns of Lichess's puzzles in the order of its file."""
+"""Columns of Lichess's puzzles, in file order."""
 FEN_NAMES = ("fen", "position", "fenoriginal", "epd")
 BEST_NAMES = ("bestuci", "best", "bestmove", "bm", "move", "uci", "san")
 MOVES_NAMES = ("movetext", "moves", "an")
@@ -36,14 +36,14 @@ OTHER_NAMES = {
     "BlackElo": ("blackrating",),
     "ECO": ("openingeco",),
 }
-"""Other names of tags. TimeControl has none: only under the tag's own name is its unit certain."""
+"""Alternative column names of tags. TimeControl has none, since its unit would be uncertain."""
 KAGGLE = ("rated", "winner", "victorystatus", "incrementcode")
 RESULTS = {"white": "1-0", "black": "0-1", "draw": "1/2-1/2"}
 TERMINATIONS = {"outoftime": "Time forfeit", "mate": "Normal", "resign": "Normal", "draw": "Normal"}
 _TAG = re.compile(r'\s*\[([A-Za-z]\w*)\s+"([^"\r\n]*)"\]', re.ASCII)
 _LINE_COMMENT = re.compile(r"(\{[^}]*\}?)|;[^\r\n]*|(?<![^\r\n])%[^\r\n]*")
 LONGEST_MOVETEXT = 1 << 20
-"""Bytes of a cell of movetext; a longer one is dropped, as a game without moves."""
+"""Maximum bytes of movetext in a cell; a longer one is dropped as a game without moves."""
 READABLE = (
     f"games have a column {' or '.join(MOVES_NAMES[:2])}, puzzles {', '.join(PUZZLE[:3])}, "
     f"positions {' or '.join(FEN_NAMES[:2])} and one of best, bestmove, best_uci, bm, move, uci, "
@@ -51,21 +51,21 @@ READABLE = (
 )
 
 Row = Mapping[str, str]
-"""Values by column; "" for null."""
+"""Values of a row by column, "" for null."""
 
 
 class Table(NamedTuple):
-    """A recognised table."""
+    """A table of a known kind."""
 
     name: str
     columns: dict[str, int]
-    """The columns that are read, with their places."""
+    """Columns to read, with their indices."""
     write: Callable[[str, Row], str]
-    """Turns a name for the row (`line-17`) and its values into a game."""
+    """Convert a row, given its name (`line-17`) and values, to a game."""
 
 
 def recognize_columns(header: Sequence[str]) -> Table | None:
-    """Return what a table with these columns is; None for one without known columns.
+    """Return the table kind with these columns, None if there is no such kind.
 
     Raises DumpError, without the file's name, for a table that lacks a column.
     """
@@ -91,20 +91,20 @@ def recognize_columns(header: Sequence[str]) -> Table | None:
 
 
 def plain_name(name: str) -> str:
-    """Return a column's name without case, spaces and underscores."""
+    """Return a column's name in lower case, without spaces and underscores."""
     return re.sub(r"[\s_]", "", name).lower()
 
 
 def guess_header(fields: Sequence[str]) -> list[str]:
-    """Return names for the columns of a table without names by its first row; [] for other text."""
+    """Guess the column names of a table without a header from its first row; [] for other text."""
     at = next((at for at, field in enumerate(fields[:-1]) if FEN.fullmatch(field)), -1)
     moves = fields[at + 1].split() if at >= 0 else []
     if not moves or not all(UCI.fullmatch(move) or SAN.fullmatch(move) for move in moves):
         return []
-    if len(moves) > 1 and at == 0:  # the first may be the opponent's, as in a puzzle, or not
+    if len(moves) > 1 and at == 0:  # the first move may be the opponent's
         raise DumpError(
-            "begins with a FEN and moves: put a line of names above it, as PuzzleId,FEN,Moves or "
-            "fen,best"
+            "begins with a FEN and moves: put a line of names above it, such as PuzzleId,FEN,Moves "
+            "or fen,best"
         )
     names = [*PUZZLE] if len(moves) > 1 else ["", "FEN", "best"]
     names = [""] * (at - 1) + names if at else names[1:]
@@ -152,9 +152,7 @@ def _games(header: Sequence[str], places: dict[str, int], moves: str) -> Table:
 
 
 def _write_game(place: str, row: Row, moves: str) -> str:
-    """Write a row of a table of games as a dump has it; tags before the moves fill what no column
-    gives.
-    """
+    """Convert a row of a table of games to PGN; tags before the moves replace missing columns."""
     inside, movetext = _split_tags(moves) if len(moves) <= LONGEST_MOVETEXT else ({}, "")
     known = {name: row[name] for name in LICHESS_TAGS if row.get(name)}
     for date in ("Date", "UTCDate"):
@@ -171,15 +169,13 @@ def _write_game(place: str, row: Row, moves: str) -> str:
     }
     derived = {name: value for name, value in derived.items() if value}
     every = {"Event": "?", "Site": place, "Result": ""} | inside | derived | known
-    # A comment before it keeps hostile movetext from beginning a tag; a blank line behind it closes
-    # what it left open.
+    # The empty comment keeps hostile movetext from starting a tag. The blank line at the end closes
+    # unclosed comments.
     return f"{write_tags(every)}\n{{}} {movetext} {every['Result']}\n\n"
 
 
 def _split_tags(cell: str) -> tuple[dict[str, str], str]:
-    """Return the tags that a cell of PGN begins with, and its moves on one line, without what
-    comments to the end of a line hold.
-    """
+    """Split a cell of PGN into its tags and its moves on one line, without `;` comments."""
     found, at = {}, 0
     while tag := _TAG.match(cell, at):
         if not tag[1].lower().startswith(("fianchetto", "puzzle")):
@@ -189,6 +185,6 @@ def _split_tags(cell: str) -> tuple[dict[str, str], str]:
 
 
 def find_first_move(field: str) -> str:
-    """Return the first move in a field, UCI or SAN, "" if there is none."""
+    """Return the first move (UCI or SAN) of a field, "" if there is none."""
     found = UCI.search(field) or SAN.search(field)
     return found[0] if found else ""

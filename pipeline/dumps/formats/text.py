@@ -1,8 +1,7 @@
-"""Rows of other inputs as games of PGN, lines of bounded length, and a stream of what an iterator
-yields.
+"""Write rows of other inputs as PGN games; read lines of bounded length; stream from an iterator.
 
-Every row of an input becomes one game of the text, broken rows too: so each is counted, with its
-reason and its place.
+Every row of an input becomes one game, even an invalid row, so that each dropped row is counted
+with its reason and place.
 """
 
 import io
@@ -11,26 +10,26 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 HEAD = 1 << 20
-"""Raw bytes by which a file is recognised: a block of bz2 may take 900 kB, and gives no text before
-its end."""
+"""Raw bytes read to detect the format: a bz2 block may take 900 kB and yields no text before its
+end."""
 FIRST = 1 << 16
-"""Decompressed bytes by which the format is recognized."""
+"""Decompressed bytes read to detect the format."""
 LINE_BLOCK = 1 << 20
 LONGEST_LINE = 1 << 16
-"""Bytes of a line; a longer one is a broken row, and is not held in memory."""
+"""Maximum bytes of a line; a longer one is an invalid row and is not kept in memory."""
 LONGEST_VALUE = 2000
-"""Characters of a tag's value; the rest is cut off."""
+"""Maximum characters of a tag's value; the rest is cut off."""
 PIECE = 1 << 18
-"""Bytes of text that are passed on together, about."""
+"""Approximate bytes of text per yielded piece."""
 
 _CONTROLS = dict.fromkeys((*range(32), 127, 133, 8232, 8233), " ")
 _CLOSE = re.compile(r"(?<=[^\w\s])(\s*)\]")
-"""A bracket behind a quotation mark, which would end the tag, or behind another sign."""
+"""A bracket after a quotation mark or another symbol, which could end the tag."""
 _BOARD = r"[pnbrqkPNBRQK1-8]+(?:/[pnbrqkPNBRQK1-8]+){7}"
 FEN = re.compile(
     rf"\s*({_BOARD}) ([wb]) (-|[KQkqA-Ha-h]+) (-|[a-h][1-8])(?: (-?\d{{1,4}}) (-?\d{{1,4}}))?\s*"
 )
-"""Six fields, or the first four of them."""
+"""A FEN: all six fields, or the first four."""
 
 
 class Readable(Protocol):
@@ -45,7 +44,7 @@ class Pieces(io.RawIOBase):
     """A stream of the bytes that an iterator yields."""
 
     def __init__(self, pieces: Iterator[bytes | memoryview], source: Any = None) -> None:
-        """Take the iterator, and what it reads, which is closed with this stream."""
+        """Read from an iterator; `source`, which it reads, is closed with this stream."""
         self.pieces = pieces
         self.source = source
         self.left = memoryview(b"")
@@ -56,7 +55,7 @@ class Pieces(io.RawIOBase):
         return True
 
     def readinto(self, space: Any) -> int:
-        """Fill `space` (a memoryview) as far as there is text and return how far.
+        """Read into `space` (a memoryview) and return the number of bytes.
 
         An OSError of the iterator is raised after all text before it.
         """
@@ -79,17 +78,16 @@ class Pieces(io.RawIOBase):
         return filled
 
     def close(self) -> None:
-        """Close what the iterator reads."""
+        """Close the source of the iterator."""
         if not self.closed and self.source is not None:
             self.source.close()
         super().close()
 
 
 def read_lines(stream: Readable) -> Iterator[tuple[int, str | None]]:
-    """Yield a stream's lines, numbered from 1: None for one longer than LONGEST_LINE. Byte-order
-    marks are left out.
+    """Yield a stream's lines, numbered from 1, with None for lines longer than LONGEST_LINE.
 
-    An OSError of the stream is raised after all whole lines before it.
+    Byte-order marks are removed. An OSError of the stream is raised after all whole lines.
     """
     number, rest = 0, b""
     while block := stream.read(LINE_BLOCK):
@@ -97,7 +95,7 @@ def read_lines(stream: Readable) -> Iterator[tuple[int, str | None]]:
         for line in whole:
             number += 1
             yield number, _decode_line(line)
-        rest = rest[: LONGEST_LINE + 1]  # enough to see that it is too long
+        rest = rest[: LONGEST_LINE + 1]  # enough to detect that it is too long
     if rest:
         yield number + 1, _decode_line(rest)
 
@@ -109,12 +107,12 @@ def _decode_line(line: bytes) -> str | None:
 
 
 def clean(value: str) -> str:
-    """Return a text as a tag's value: one line, no longer than LONGEST_VALUE."""
+    """Return a text as a tag value: one line of at most LONGEST_VALUE characters."""
     return _CLOSE.sub(r"\1)", value[:LONGEST_VALUE].translate(_CONTROLS)).strip()
 
 
 def write_tags(tags: Mapping[str, str]) -> str:
-    """Write tags, a line each; empty ones are left out."""
+    """Write non-empty tags, one per line."""
     return "".join(f'[{name} "{clean(value)}"]\n' for name, value in tags.items() if value)
 
 
@@ -127,10 +125,10 @@ def position_row(
     first_label: int = 0,
     tags: Mapping[str, str] | None = None,
 ) -> str:
-    """Write a position and moves from it (UCI or SAN) as a game of which every other ply is a
-    label, from `first_label` on.
+    """Write a position and its moves (UCI or SAN) as a game.
 
-    A FEN of four fields gets the counters 0 and 1.
+    Every other ply is a label, starting with `first_label`. A FEN of four fields gets the counters
+    0 and 1.
     """
     found = FEN.fullmatch(fen)
     if not found:
@@ -142,15 +140,13 @@ def position_row(
 
 
 def broken_row(*, event: str, site: str) -> str:
-    """Write a row that cannot be read as a game, so that it is counted."""
+    """Write an unreadable row as a game, so that it is counted."""
     head = {"Event": event, "Site": site, "Result": "*", "FianchettoLabels": "broken"}
     return f"{write_tags(head)}\n*\n\n"
 
 
 def gather(games: Iterator[str]) -> Iterator[bytes]:
-    """Join games to pieces of about PIECE bytes; those before an OSError are yielded before it is
-    raised.
-    """
+    """Join games to pieces of about PIECE bytes; yield all of them before an OSError is raised."""
     held, size = io.StringIO(), 0
     try:
         for game in games:

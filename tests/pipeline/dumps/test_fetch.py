@@ -81,7 +81,7 @@ def test_a_month_is_fetched_and_verified_once(server: Server, tmp_path: Path) ->
     assert again["fetched"] == 0
     assert len(server.ranges(NAME)) == 1
     (tmp_path / NAME).write_bytes(OTHER)
-    with pytest.raises(FetchError, match="is here and differs from the published file"):
+    with pytest.raises(FetchError, match="exists and differs from the published file"):
         fetch_month(server, tmp_path)
     with pytest.raises(Stopped):
         file_hash(tmp_path / NAME, lambda: True)
@@ -273,7 +273,7 @@ def test_months_that_are_not_published_are_named_before_anything_is_fetched(
     assert names(tmp_path) == []
     assert parse_months("2013-11..2014-02") == ["2013-11", "2013-12", "2014-01", "2014-02"]
     server.files["/standard/sha256sums.txt"].data = b"<html>"
-    with pytest.raises(FetchError, match="is no list of hashes"):
+    with pytest.raises(FetchError, match="is not a list of hashes"):
         fetch(["2013-01"], tmp_path, config)
 
 

@@ -266,7 +266,7 @@ def test_moves_of_people_and_of_engines_are_kept_apart(fishnet: Path, tmp_path: 
         "evals": [{"pvs": [{"cp": 20, "line": "e2e4"}], "knodes": 3, "depth": 20}],
     }
     evaluated.write_json_lines(path, iter([entry]))
-    with pytest.raises(DumpError, match="ingest these dumps apart"):
+    with pytest.raises(DumpError, match="ingest these dumps separately"):
         ingest([str(fishnet), str(path)], tmp_path / "out", COMPACT, workers=1)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.errors import ChangedError, FetchError
+from pipeline.errors import FetchError, SourceChangedError
 from pipeline.storage import http
 from pipeline.storage.http import WebFile
 from tests.pipeline.loopback import Fault, File, Server, serving
@@ -60,7 +60,9 @@ def test_two_versions_are_never_joined(server: Server, proof: str, send: int) ->
     new = File(NEW, **({"etag": '"two"'} | PROOFS[proof]))
     fault = Fault(send=send, then=replaced_by(server, new))
     server.files["/a.pgn"] = File(OLD, **PROOFS[proof], faults=[fault])
-    with pytest.raises(ChangedError, match=r"replaced by another version|without a strong ETag"):
+    with pytest.raises(
+        SourceChangedError, match=r"replaced by another version|without a strong ETag"
+    ):
         read(server)
 
 
@@ -72,7 +74,7 @@ def test_a_broken_stream_is_resumed_only_with_proof(server: Server, end: str) ->
     assert server.ranges("/a.pgn") == [None, "bytes=200000-", "bytes=250000-"]
     for proof in ("a weak etag", "a time", "nothing", "no ranges"):
         server.files["/a.pgn"] = File(OLD, end=end, **PROOFS[proof], faults=list(faults))
-        with pytest.raises(ChangedError, match=r"cannot resume it|without a strong ETag"):
+        with pytest.raises(SourceChangedError, match=r"cannot resume it|without a strong ETag"):
             read(server)
     faults = [Fault(send=1)] + [Fault(send=0)] * 3
     server.files["/a.pgn"] = File(OLD, end=end, faults=faults)
@@ -83,7 +85,7 @@ def test_a_broken_stream_is_resumed_only_with_proof(server: Server, end: str) ->
 def test_a_part_whose_answer_does_not_repeat_the_etag_is_not_taken(server: Server) -> None:
     file = server.files["/a.pgn"] = File(OLD, heeds_if_range=False)
     file.faults += [Fault(send=300_000, then=lambda: setattr(file, "etag", ""))]
-    with pytest.raises(ChangedError):
+    with pytest.raises(SourceChangedError):
         read(server)
 
 

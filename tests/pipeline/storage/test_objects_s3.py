@@ -16,7 +16,7 @@ import pytest
 import zstandard
 
 from pipeline.dataset.batches import Batches
-from pipeline.errors import ChangedError, DatasetError, FetchError, IngestError
+from pipeline.errors import DatasetError, FetchError, IngestError, SourceChangedError
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 from pipeline.storage import objects
@@ -123,7 +123,7 @@ def test_a_dump_in_a_store_is_read_in_ranges(
     reading = objects.open_remote(str(store / "dumps" / dump.name))
     reading.read(1)
     publish(store / "dumps", dump.name, 0, lambda target: target.write(dump.read_bytes()[::-1]))
-    with pytest.raises(ChangedError, match="was replaced"):
+    with pytest.raises(SourceChangedError, match="was replaced"):
         list(iter(lambda: reading.read(1 << 20), b""))
     with pytest.raises(DatasetError, match="have changed"):
         ingest([str(store / "dumps" / dump.name)], tmp_path / "out", CONFIG, workers=1)

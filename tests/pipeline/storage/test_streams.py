@@ -18,11 +18,11 @@ from pipeline.dumps import archives, chunks, source
 from pipeline.dumps.chunks import read_chunks
 from pipeline.dumps.source import Source
 from pipeline.errors import (
-    ChangedError,
     ConfigError,
     DatasetError,
     FetchError,
     IngestError,
+    SourceChangedError,
     Stopped,
     StoreError,
 )
@@ -254,7 +254,7 @@ def test_objects_are_read_in_order_and_in_ranges(
             assert ranges.read(count) == data[at : at + count]
     file = open_remote(str(folder / "a"))
     publish(folder, "a", 0, lambda target: target.write(data[1:]))
-    with pytest.raises(ChangedError, match="was replaced"):
+    with pytest.raises(SourceChangedError, match="was replaced"):
         list(iter(lambda: file.read(3000), b""))
     with pytest.raises(FetchError, match="does not exist"):
         open_remote(str(folder / "b"))
