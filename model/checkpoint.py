@@ -348,8 +348,7 @@ def read_weights(directory: Path, card: Mapping[str, Any]) -> tuple[Preset, dict
 
 
 def load(directory: Path) -> tuple[Network, dict[str, Any]]:
-    """Load a checkpoint: the network with averaged weights, in eval mode on the CPU, and its card.
-    """
+    """Load a checkpoint: the averaged network, in eval mode on the CPU, and the card."""
     card = read_card(directory)
     preset, tensors = read_weights(directory, card)
     with memory_errors(f"the network of {directory}", "free some memory"):

@@ -57,8 +57,7 @@ def check_conditions(name: str, columns: Mapping[str, int], conditions: Mapping[
 def fill_columns(
     planes_BP: NDArray[np.uint64], given: Mapping[str, NDArray[Any]], defaults: Mapping[str, int]
 ) -> Rows:
-    """Return `planes` and the columns of `defaults`: given, inferred, or filled with the default.
-    """
+    """Return `planes` and the columns of `defaults`, each given, inferred or filled."""
     rows: Rows = {"planes": planes_BP}
     if any(name in INFERRED and name not in given for name in defaults):
         given = infer_columns(planes_BP) | dict(given)

@@ -56,8 +56,7 @@ class _Whole(nn.Module):
         self.network, self.names = network, names
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Return logits `[B, L]` and win, draw, loss `[B, 3]`; inputs are in the order of `names`.
-        """
+        """Return logits `[B, L]` and win, draw, loss `[B, 3]`, for inputs ordered as `names`."""
         rows = dict(zip(self.names, inputs, strict=True))
         prediction = self.network(rows)
         return merge_promotions(prediction.logits, rows["planes"]), prediction.wdl.exp()

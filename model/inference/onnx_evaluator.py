@@ -79,7 +79,7 @@ class OnnxEvaluator:
         self.pool: ThreadPoolExecutor | None = None
         self.names = {given.name for given in self.session.get_inputs()}
         if "moves" in self.names and threads > 1:
-            # onnxruntime's own threads race when two add to the same square (ScatterElements):
+            # onnxruntime's own threads race when two add to the same square:
             # microsoft/onnxruntime#18048
             self.session, self.pool = open_session(1), ThreadPoolExecutor(threads, "rows")
 
