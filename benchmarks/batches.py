@@ -13,12 +13,12 @@ from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 
 BATCH = 512
-ROWS_AT_LEAST = 2_000_000
+MIN_ROWS = 2_000_000
 TURNS = 2
 
 
 def _stream_rate(positions: Path) -> float:
-    """Read shuffled batches of an epoch or ROWS_AT_LEAST; return rows per second.
+    """Read shuffled batches of an epoch or MIN_ROWS; return rows per second.
 
     The clock starts when both blocks of memory have been filled: a training run touches new memory
     only once.
@@ -28,7 +28,7 @@ def _stream_rate(positions: Path) -> float:
     for _ in range(2 * min(batches.block_rows, batches.rows) // BATCH):
         next(stream)
     rows, began = 0, time.perf_counter()
-    while rows < max(batches.rows, ROWS_AT_LEAST):
+    while rows < max(batches.rows, MIN_ROWS):
         rows += len(next(stream)["planes"])
     return rows / (time.perf_counter() - began)
 

@@ -313,7 +313,7 @@ def copy_tensors(target: Mapping[str, Tensor], tensors: Mapping[str, Tensor], wh
                 tensor.copy_(tensors[name])
 
 
-class _Uninitialised(TorchFunctionMode):
+class _SkipInit(TorchFunctionMode):
     """Skip `torch.nn.init`: on the meta device, `normal_` takes a second to import the compiler."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -333,7 +333,7 @@ def read_weights(directory: Path, card: Mapping[str, Any]) -> tuple[Preset, dict
         preset = preset_from_row(card["preset"])
     except UserError as error:  # an invalid field, view or vocabulary
         raise CardError(f"{directory / CARD}: {error}") from error
-    with torch.device("meta"), _Uninitialised():
+    with torch.device("meta"), _SkipInit():
         wanted = Network(preset).state_dict()
     largest = LARGEST_HEADER + sum(tensor.nbytes for tensor in wanted.values())
     tensors = read_tensors(directory, card, "weights", largest)

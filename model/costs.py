@@ -7,7 +7,7 @@ from model.data.rows import blank_rows
 from model.network.network import Network, parameters
 from model.network.preset import Preset
 
-USUAL_MOVES = 30
+TYPICAL_MOVES = 30
 """Legal moves assumed per position when counting operations; the average in rapid games is 29."""
 
 
@@ -20,5 +20,5 @@ def size(preset: Preset) -> dict[str, int]:
         network = Network(preset).eval()
     network.to_empty(device="cpu")
     with torch.inference_mode(), FlopCounterMode(display=False) as counter:
-        network(blank_rows(preset, 1, USUAL_MOVES))
+        network(blank_rows(preset, 1, TYPICAL_MOVES))
     return {"parameters": parameters(network), "flops": counter.get_total_flops()}

@@ -114,7 +114,7 @@ def blank_rows(preset: Preset, count: int, moves: int) -> dict[str, Tensor]:
     return rows
 
 
-def draw_of(seed: int, step: int) -> int:
+def hash_step(seed: int, step: int) -> int:
     """Hash seed and step to 32 bits with splitmix64 (Steele 2014), to select the rows to hide.
 
     The hash depends on nothing else, so a resumed run hides the same rows as an uninterrupted one.

@@ -48,7 +48,7 @@ class ExportError(UserError):
     """A package is missing, or the exported network differs from the checkpoint."""
 
 
-class _Whole(nn.Module):
+class _ExportedNetwork(nn.Module):
     """A network with the inputs and outputs of an evaluator."""
 
     def __init__(self, network: Network, names: tuple[str, ...]) -> None:
@@ -92,7 +92,7 @@ def _graph(network: Network, card: Mapping[str, Any], path: Path) -> None:
 
     # two rows, because the exporter treats sizes of 1 as constants
     examples = blank_rows(network.preset, 2, moves=5)
-    whole = _Whole(network, tuple(examples)).eval()
+    whole = _ExportedNetwork(network, tuple(examples)).eval()
     # fill the caches with real tensors before tracing would fill them with its own
     whole(*examples.values())
     batch, moves = torch.export.Dim("batch", min=1), torch.export.Dim("moves", min=1)

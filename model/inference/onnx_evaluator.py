@@ -34,7 +34,7 @@ from model.inference.columns import (
 
 METADATA = "fianchetto"
 """Key of the JSON entry in the file's metadata."""
-LARGEST_FILE = 1 << 30
+MAX_FILE_BYTES = 1 << 30
 """Maximum file size in bytes; that of fianchetto-l is 0.1 GB."""
 
 
@@ -143,9 +143,7 @@ def _read_metadata(path: Path, session: Any) -> dict[str, Any]:
         raise OnnxError(f"{path}: metadata is not JSON: {shown(str(error), 200)}") from error
     check(path, card, Exported, OnnxError, hint=": export it again")
     if (card["encoding_version"], card["moves_hash"]) != (ENCODING_VERSION, moves_hash()):
-        raise OnnxError(
-            f"{path} was exported for different planes or labels: export it again"
-        )
+        raise OnnxError(f"{path} was exported for different planes or labels: export it again")
     if card["move_features_version"] not in (0, FEATURES_VERSION):
         raise OnnxError(
             f"{path} was exported for a different version of the move features: train it again"
@@ -156,9 +154,9 @@ def _read_metadata(path: Path, session: Any) -> dict[str, Any]:
 def _read(path: Path, sha256: str | None) -> bytes:
     """Return a file's bytes; OnnxError if it is too large or has another hash."""
     try:
-        if path.stat().st_size > LARGEST_FILE:
+        if path.stat().st_size > MAX_FILE_BYTES:
             raise OnnxError(
-                f"{path} is larger than {LARGEST_FILE >> 20} MiB: it is not an exported network"
+                f"{path} is larger than {MAX_FILE_BYTES >> 20} MiB: it is not an exported network"
             )
         data = path.read_bytes()
     except OSError as error:

@@ -31,7 +31,7 @@ from model.inference.columns import check_conditions
 from model.inference.evaluator import NetworkEvaluator, evaluator
 from model.inference.onnx_evaluator import OnnxEvaluator, find_export
 
-MOST_SIMULATIONS = 1_000_000
+MAX_SIMULATIONS = 1_000_000
 """Maximum simulations per call: memory for the whole tree is allocated in advance."""
 COLUMNS = {"rating": "elo", "opponent_rating": "opponent_elo", "clock": "clock"}
 """Arguments of `choose` and their columns."""
@@ -89,7 +89,7 @@ class Player:
         that cannot be played, and UserError for values of the wrong type.
         """
         board, temperature = _read_board(board), _read_temperature(temperature)
-        simulations = _read_whole("simulations", simulations, 0, MOST_SIMULATIONS)
+        simulations = _read_whole("simulations", simulations, 0, MAX_SIMULATIONS)
         if aim not in get_args(Aim):
             raise UserError(f"aim must be one of {', '.join(get_args(Aim))}, not {aim!r}")
         conditions = self._conditions(rating=rating, opponent_rating=opponent_rating, clock=clock)
@@ -129,8 +129,8 @@ class Player:
         The search is not conditioned on ratings. The board's move stack provides repetitions and
         the last moves. Raises GameOverError.
         """
-        board, lines = _read_board(board), _read_whole("lines", lines, 0, MOST_SIMULATIONS)
-        simulations = _read_whole("simulations", simulations, 1, MOST_SIMULATIONS)
+        board, lines = _read_board(board), _read_whole("lines", lines, 0, MAX_SIMULATIONS)
+        simulations = _read_whole("simulations", simulations, 1, MAX_SIMULATIONS)
         style = Style(search=SearchConfig(simulations=simulations), evaluates_root=True)
         return self._play(style, [Request(board=board, lines=lines)])[0]
 

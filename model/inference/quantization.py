@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from model.data.rows import Batch
 
-AT_ONCE = 64
+CALIBRATION_BATCH = 64
 """Rows per calibration batch."""
 
 
@@ -77,7 +77,7 @@ def quantize(
 def _batches(rows: Batch) -> Iterator[Batch]:
     """Yield batches of equal size, which onnxruntime requires; drop the remainder."""
     count = len(rows["planes"])
-    size = min(AT_ONCE, count)
+    size = min(CALIBRATION_BATCH, count)
     for start in range(0, count - size + 1, size):
         yield {name: np.asarray(column)[start : start + size] for name, column in rows.items()}
 

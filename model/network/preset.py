@@ -48,7 +48,7 @@ class Preset:
     activation: Literal["relu", "mish"]
     """Activation function: `relu` or `mish`."""
     gate: Literal["none", "scale", "affine"]
-    """Gate of a residual branch: none, scale (squeeze-and-excitation), or affine (with a shift)."""
+    """Gate of a residual branch: none, scale (squeeze-and-excitation) or affine (with a shift)."""
     squeeze: OptionalSize
     """Hidden units of the gate; 0 without a gate."""
     policy: Literal["planes", "linear", "factored"]
@@ -58,7 +58,7 @@ class Preset:
     value: Literal["wdl", "tanh", "none"]
     """Value head: wdl (three logits), tanh (a score from -1 to 1) or none."""
     value_neck: Literal["flat", "pool"] = "flat"
-    """Input of the value head's hidden layer: `flat` (all squares) or `pool` (mean over squares)."""
+    """Input of the value head's hidden layer: `flat` (all squares) or `pool` (their mean)."""
     value_width: Size
     """Channels of the value head's 1x1 convolution."""
     value_hidden: Size

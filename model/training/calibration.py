@@ -22,7 +22,7 @@ from model.network.network import Network
 
 LEAST, MOST = 0.05, 4.0
 """Bounds of the factor."""
-FEWEST_GAMES = 15
+MIN_GAMES = 15
 """Minimum number of games; with fewer the factor is 1, as a standard error needs more."""
 ERRORS, FEW_GAMES_ERRORS = 1.96, 20.0
 """The factor is 1 if log(factor) is within ERRORS + FEW_GAMES_ERRORS / games standard errors of 0.
@@ -68,7 +68,7 @@ def _fit_shrunk(logits_NO: Floats, target_NO: Floats, place_N: NDArray[np.intege
     """Return the maximum-likelihood factor, shrunk by its error; 1 if its interval contains 1."""
     _, place_N = np.unique(place_N, return_inverse=True)
     games = int(place_N.max(initial=-1)) + 1
-    if games < FEWEST_GAMES:
+    if games < MIN_GAMES:
         return 1.0
     low, high = math.log(LEAST), math.log(MOST)
     for _ in range(BISECTIONS):

@@ -157,7 +157,7 @@ class TrainConfig:
 
     @property
     def microbatches(self) -> int:
-        """Number of equal microbatches in a batch, each of at least `norm_rows` rows if possible."""
+        """Number of equal microbatches in a batch, each of at least `norm_rows` if possible."""
         most = max(1, self.batch_size // self.norm_rows)
         return max(count for count in range(1, most + 1) if self.batch_size % count == 0)
 

@@ -27,7 +27,7 @@ class WorldError(UserError):
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """This process's rank, and the number of processes."""
+    """Rank of this process, and the number of processes."""
 
     rank: int = 0
     """Number of this process, from 0."""
