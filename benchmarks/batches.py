@@ -1,4 +1,4 @@
-"""Shards to shuffled packed rows."""
+"""Benchmark reading shuffled packed rows from shards."""
 
 import tempfile
 import time
@@ -18,10 +18,10 @@ TURNS = 2
 
 
 def _stream_rate(positions: Path) -> float:
-    """Read shuffled batches of an epoch or MIN_ROWS; return rows per second.
+    """Read shuffled batches and return rows per second.
 
-    The clock starts when both blocks of memory have been filled: a training run touches new memory
-    only once.
+    At least an epoch and MIN_ROWS are read. Timing starts once both memory blocks are filled,
+    because a training run allocates them only once.
     """
     batches = Batches([positions], "train", batch_size=BATCH)
     stream = batches.from_step(0)
@@ -34,7 +34,7 @@ def _stream_rate(positions: Path) -> float:
 
 
 def measure(pgn: Path, progress: Progress = silent) -> dict[str, Any]:
-    """Measure shuffled rows from disk with all their planes, of both forms in turns."""
+    """Measure shuffled reads of all planes from disk, alternating between both storage forms."""
     with tempfile.TemporaryDirectory(prefix="fianchetto-bench-") as folder, one_core():
         forms = {form: Path(folder) / form for form in FORMS}
         for form, positions in forms.items():

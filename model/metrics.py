@@ -28,7 +28,7 @@ from model.network.encoder import to_tensor
 Rows = dict[str, NDArray[Any]]
 
 
-def row_figures(
+def row_metrics(
     logits_BA: Tensor,
     wdl_B3: Tensor,
     legal_BA: Tensor,
@@ -53,7 +53,7 @@ def row_figures(
         "legal_moves": legal_BA.sum(1),
         "nll": legal_B - chosen_B1[:, 0],
         "legal_mass": torch.exp(legal_B - torch.logsumexp(logits_BA, 1)),
-        **value_figures(wdl_B3, results_B),
+        **value_metrics(wdl_B3, results_B),
     }
     if has_game_B is not None:
         for name in ("score", "brier", "wdl_brier"):
@@ -61,7 +61,7 @@ def row_figures(
     return figures
 
 
-def value_figures(wdl_B3: Tensor, results_B: Tensor) -> dict[str, Tensor]:
+def value_metrics(wdl_B3: Tensor, results_B: Tensor) -> dict[str, Tensor]:
     """Return each row's value metrics: `expected`, `score`, `brier` and `wdl_brier`, `[B]`."""
     outcome_B3 = torch.nn.functional.one_hot(1 - results_B, 3).float()
     expected_B = wdl_B3[:, 0] + wdl_B3[:, 1] / 2
@@ -76,7 +76,7 @@ def value_figures(wdl_B3: Tensor, results_B: Tensor) -> dict[str, Tensor]:
 
 def rows(logits_BA: NDArray[np.float32], wdl_B3: NDArray[np.float32], batch: Batch) -> Rows:
     """Return the metrics of each row of an evaluator's output, arrays `[B]`."""
-    figures = row_figures(
+    figures = row_metrics(
         to_tensor(logits_BA),
         to_tensor(wdl_B3),
         legal_labels(to_bytes(batch["planes"])),

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from model.card import Monitor
 from model.data.rows import Batch
-from model.metrics import Totals, row_figures, value_figures
+from model.metrics import Totals, row_metrics, value_metrics
 from model.network.decoder import legal_labels
 from model.network.encoder import to_tensor
 from model.training.calibration import fit_factor, scale_wdl
@@ -92,7 +92,7 @@ def validate(run: Run, batches: Iterable[Batch], limit: int) -> dict[str, float]
             prediction = run.ema(rows)
         wdl_B3, results_B = prediction.wdl.exp(), to_tensor(batch["result"].astype(np.int64))
         results_B = results_B.to(run.device)
-        figures = row_figures(
+        figures = row_metrics(
             prediction.logits,
             wdl_B3,
             legal_labels(rows["planes"], prediction.logits.shape[1]),
@@ -118,7 +118,7 @@ def _fit_calibration(
     wdl_N3, target_N3, results_N = (torch.cat(column) for column in zip(*values, strict=True))
     factor = fit_factor(wdl_N3, target_N3, np.concatenate(games))
     before, figures = (
-        value_figures(scale_wdl(wdl_N3, scale), results_N) for scale in (1.0, factor)
+        value_metrics(scale_wdl(wdl_N3, scale), results_N) for scale in (1.0, factor)
     )
     # a factor fitted to evaluations may not suit human results
     if figures["brier"].mean() > before["brier"].mean():

@@ -272,8 +272,7 @@ def row_losses(
 
 
 def _value_loss(config: TrainConfig, form: str, wdl_B3: Tensor, target_B3: Tensor) -> Tensor:
-    """Return each row's value loss `[B]`, from log-probabilities and target probabilities of win,
-    draw, loss.
+    """Return the value loss `[B]` from log-probabilities of win, draw, loss and their targets.
 
     `mse` and `huber` apply to the score, win - loss; `auto` is mse for a scalar value.
     """
