@@ -1,4 +1,4 @@
-"""The speed of this machine."""
+"""Benchmarks of ingest, batches and search."""
 
 import os
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ import pyarrow as pa
 
 @contextmanager
 def one_core() -> Iterator[None]:
-    """Pin this process, its threads and Arrow's pool to one core, where the system allows it."""
+    """Pin this process, its threads and Arrow's pool to one core, if the system supports it."""
     threads = pa.cpu_count()
     cores = os.sched_getaffinity(0) if hasattr(os, "sched_setaffinity") else None
     pa.set_cpu_count(1)

@@ -21,17 +21,15 @@ Measure = Callable[..., dict[str, Any]]
     "--pgn",
     type=click.Path(exists=True, path_type=Path),
     default=SAMPLE,
-    help="Dump to measure on.",
+    help="PGN dump to benchmark on.",
 )
 @click.option(
-    "--planes", type=click.Choice(["all", "compact"]), default="all", help="How planes are stored."
+    "--planes", type=click.Choice(["all", "compact"]), default="all", help="Storage form of planes."
 )
 @click.option(
-    "--history", type=click.IntRange(1, 8), default=8, help="Previous half-moves that a row keeps."
+    "--history", type=click.IntRange(1, 8), default=8, help="Previous half-moves stored per row."
 )
-@click.option(
-    "--largest", default=1_000_000_000, help="scale: bytes of the long stream, which is not stored."
-)
+@click.option("--largest", default=1_000_000_000, help="scale: size of the long stream in bytes.")
 def main(what: str, pgn: Path, planes: Any, history: int, largest: int) -> None:
     """Measure the speed of ingest, batches or search, or the memory of ingest (scale)."""
     config = IngestConfig(planes=planes, history=history)

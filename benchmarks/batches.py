@@ -1,4 +1,4 @@
-"""Shards to shuffled packed rows."""
+"""Benchmark reading shuffled packed rows from shards."""
 
 import tempfile
 import time
@@ -13,28 +13,28 @@ from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 
 BATCH = 512
-ROWS_AT_LEAST = 2_000_000
+MIN_ROWS = 2_000_000
 TURNS = 2
 
 
 def _stream_rate(positions: Path) -> float:
-    """Read shuffled batches of an epoch or ROWS_AT_LEAST; return rows per second.
+    """Read shuffled batches and return rows per second.
 
-    The clock starts when both blocks of memory have been filled: a training run touches new memory
-    only once.
+    At least an epoch and MIN_ROWS are read. Timing starts once both memory blocks are filled,
+    because a training run allocates them only once.
     """
     batches = Batches([positions], "train", batch_size=BATCH)
     stream = batches.from_step(0)
     for _ in range(2 * min(batches.block_rows, batches.rows) // BATCH):
         next(stream)
     rows, began = 0, time.perf_counter()
-    while rows < max(batches.rows, ROWS_AT_LEAST):
+    while rows < max(batches.rows, MIN_ROWS):
         rows += len(next(stream)["planes"])
     return rows / (time.perf_counter() - began)
 
 
 def measure(pgn: Path, progress: Progress = silent) -> dict[str, Any]:
-    """Measure shuffled rows from disk with all their planes, of both forms in turns."""
+    """Measure shuffled reads of all planes from disk, alternating between both storage forms."""
     with tempfile.TemporaryDirectory(prefix="fianchetto-bench-") as folder, one_core():
         forms = {form: Path(folder) / form for form in FORMS}
         for form, positions in forms.items():

@@ -1,4 +1,4 @@
-"""PGN to shards on one core, compared with a straightforward python-chess pipeline."""
+"""Benchmark PGN ingest on one core against a straightforward python-chess pipeline."""
 
 import io
 import tempfile
@@ -26,9 +26,9 @@ from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 
 BESIDE_BYTES = 16 << 20
-"""Bytes of text that both read: 7,000 games, which take python-chess a minute or two."""
+"""Bytes of PGN that both pipelines read: 7,000 games, one or two minutes for python-chess."""
 TURNS = 3
-"""Runs of each kind, in turns; the fastest counts, since machines are shared."""
+"""Number of runs; the fastest counts, since machines are shared."""
 
 
 def _timed(pgn: Path, config: IngestConfig) -> tuple[float, dict[str, Any]]:
@@ -55,7 +55,7 @@ def _planes_by_loops(board: chess.Board) -> np.ndarray[Any, np.dtype[np.uint8]]:
 
 
 def _rows_of_game(game: chess.pgn.Game, number: int) -> Iterator[dict[str, Any]]:
-    """Return the rows of a game with every column that a shard has."""
+    """Yield the rows of a game with all columns of a shard."""
     board, nodes = game.board(), list(game.mainline())
     result = {"1-0": 1, "0-1": -1}.get(game.headers.get("Result", "*"), 0)
     base, _, increment = game.headers.get("TimeControl", "-").partition("+")
@@ -101,17 +101,17 @@ def _number(text: str) -> int | None:
 
 
 def beside_schema(history: int) -> pa.Schema:
-    """Return the columns that `_python_chess` writes: a shard's, with the planes as bytes."""
+    """Return the schema that `_python_chess` writes: a shard's, with the planes as bytes."""
     stored = len(PLANE_COLUMNS["all"])
     fields = list(schema("all", LAST_MOVES[:history]))[stored:]
     return pa.schema([pa.field("planes", pa.binary(PLANE_BYTES), False), *fields])
 
 
 def _python_chess(text: bytes, out: Path, history: int) -> tuple[float, int]:
-    """Make the same columns the straightforward way: read_game, planes by loops, pyarrow.
+    """Write the same columns with read_game, loops over planes, and pyarrow.
 
-    Return seconds and positions. (Castling is stored as a count, and moves of both sides in one
-    view: simpler and faster.)
+    Return seconds and positions. For simplicity and speed, castling is stored as a count, and the
+    moves of both sides are in one view.
     """
     began = time.perf_counter()
     rows: list[dict[str, Any]] = []
@@ -124,7 +124,7 @@ def _python_chess(text: bytes, out: Path, history: int) -> tuple[float, int]:
 
 
 def measure(pgn: Path, config: IngestConfig, progress: Progress = silent) -> dict[str, Any]:
-    """Measure one process on one core, and python-chess on the first games of the dump.
+    """Measure ingest on one core, and python-chess on the first games of the dump.
 
     `ratio_python_chess` compares both on the same games; `positions_per_second` covers the whole
     dump.
@@ -133,7 +133,7 @@ def measure(pgn: Path, config: IngestConfig, progress: Progress = silent) -> dic
     with tempfile.TemporaryDirectory(prefix="fianchetto-bench-") as folder, one_core():
         same = Path(folder) / "same.pgn"
         same.write_bytes(beside)
-        _timed(same, config)  # compiles, or loads what was compiled
+        _timed(same, config)  # warm-up: compile, or load compiled code from the cache
         progress(Tick(1, 3, "stages"))
         same_seconds, same_manifest = min(
             (_timed(same, config) for _ in range(TURNS)), key=lambda run: run[0]

@@ -1,12 +1,12 @@
-"""Measure how strong each rating in human search is, on the scale of Stockfish's UCI_Elo: a ladder
-of matches, and its fit.
+"""Measure the playing strength of each rating setting on the scale of Stockfish's UCI_Elo.
 
     python -m benchmarks.ladder --out DIR --games 20
 
-Ratings of the embedded network, 64 simulations, aim strength, meet their neighbours and Stockfish
-at levels near them, 20,000 nodes a move. Matches that are there are not played again. Strengths are
-fitted by maximum likelihood (Bradley and Terry 1952), a draw as half a win, with Stockfish's levels
-fixed; intervals are 95 %, by a bootstrap over pairs of games with one opening.
+The embedded network plays at each rating with 64 simulations and aim=strength, against the
+neighboring ratings and against Stockfish at similar levels with 20,000 nodes per move. Existing
+matches are not played again. Strengths are fitted by maximum likelihood (Bradley and Terry 1952):
+a draw counts as half a win, and Stockfish's levels are fixed. The 95 % intervals come from a
+bootstrap over pairs of games with the same opening.
 """
 
 import argparse
@@ -33,18 +33,18 @@ Results = list[tuple[str, str, list[int]]]
 
 
 def side_of(rating: int) -> SideConfig:
-    """Return our player at a rating."""
+    """Return the embedded network as a player at a rating."""
     return SideConfig(who=f"onnx:{EMBEDDED}", options=(f"rating={rating}", "aim=strength"))
 
 
 def stockfish(level: int, command: str) -> SideConfig:
-    """Return Stockfish at a level."""
+    """Return Stockfish as a player limited to a UCI_Elo level."""
     options = ("UCI_LimitStrength=true", f"UCI_Elo={level}", "Hash=16")
     return SideConfig(who=f"uci:{command}", nodes=20_000, options=options)
 
 
 def play(out: Path, games: int, command: str) -> None:
-    """Play the matches that are missing."""
+    """Play the matches that `out` does not have yet."""
     pairings = [(side_of(high), side_of(low)) for low, high in pairwise(RATINGS)]
     pairings += [
         (side_of(rating), stockfish(level, command))
@@ -55,18 +55,19 @@ def play(out: Path, games: int, command: str) -> None:
 
 
 def read(out: Path) -> Results:
-    """Return the players of each match, and the numbers of pairs with 0, 1/2 ... 2 points for the
-    first.
+    """Return each match's players and its counts of game pairs by points of the first player.
+
+    The points of a pair are 0, 1/2, 1, 3/2 and 2.
     """
     summaries = [json.loads(path.read_text()) for path in sorted(out.glob("*/summary.json"))]
     return [(one["a"], one["b"], one["pairs"]) for one in summaries]
 
 
 def fit(results: Results) -> dict[str, float]:
-    """Return the Elo of each player; Stockfish's levels are as its name says.
+    """Return the fitted Elo of each player, except Stockfish, which has the level in its name.
 
-    Newton's method on the log-likelihood; one drawn pair is added to each match, so that a match
-    without points has an end.
+    Newton's method maximizes the log-likelihood. One drawn pair is added to each match, so that
+    one-sided matches have a finite solution.
     """
     names = sorted({name for a, b, _ in results for name in (a, b)})
     levels = [re.search(r"Stockfish.* (\d+) Elo", name) for name in names]

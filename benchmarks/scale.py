@@ -1,7 +1,7 @@
-"""Measure memory and time of `ingest` on short and long streams, and a second worker's speed-up.
+"""Measure memory and time of `ingest` on short and long streams, and the speed-up by two workers.
 
-A stream is the first games of a dump, repeated. Ingest keeps no record of games that it has read,
-so repeats cost it what new games do.
+A stream repeats the first games of a dump. Ingest does not remember games, so repeated games cost
+the same as new ones.
 """
 
 import json
@@ -25,13 +25,13 @@ from pipeline.errors import ConfigError, IngestError
 from pipeline.ingest.chunk import IngestConfig
 
 SMALLEST = 10_000_000
-"""Bytes of the short stream, with which the long one is compared."""
+"""Size of the short stream in bytes."""
 REPEATED = 32 << 20
-"""Bytes of text that a stream repeats: about 14,000 games with clocks and evaluations."""
+"""Bytes of PGN that a stream repeats: about 14,000 games with clocks and evaluations."""
 WORKER_BYTES = 500_000_000
-"""Maximum number of bytes on which one worker and two workers are compared."""
+"""Maximum size in bytes of the file on which one and two workers are compared."""
 TURNS = 3
-"""Runs of each kind, in turns; the fastest counts, since machines are shared."""
+"""Number of runs; the fastest counts, since machines are shared."""
 
 Run = dict[str, Any]
 """`run` (its name), games, positions, seconds from start to exit, and peak_mib of the command and
@@ -67,9 +67,9 @@ def run_ingest(
 
 
 def _watch(process: "subprocess.Popen[bytes]", folder: str, peaks: list[int]) -> None:
-    """Note the memory of a process and its children until it ends.
+    """Record the memory of a process and its children until it ends.
 
-    Finished shards are deleted at once, so that a stream of any length needs no disk.
+    Finished shards are deleted at once, so that a long stream does not fill the disk.
     """
     while process.poll() is None:
         with suppress(psutil.NoSuchProcess):
@@ -82,7 +82,7 @@ def _watch(process: "subprocess.Popen[bytes]", folder: str, peaks: list[int]) ->
 
 
 def repeat_games(games: list[bytes], size: int) -> Iterator[bytes]:
-    """Yield games in turn, again and again, as long as they fit into `size` bytes."""
+    """Yield the games repeatedly, until the next would exceed `size` bytes in total."""
     for game in cycle(games):
         size -= len(game)
         if size < 0:
@@ -95,9 +95,9 @@ def measure(
 ) -> dict[str, Any]:
     """Measure one worker on 10 MB and on `largest` bytes, then one worker and two on a file.
 
-    Seconds are those of whole commands; `start_seconds`, of a stream of one game, are subtracted
-    where times are compared. `memory_ratio` and `time_ratio` (seconds per position) compare the
-    largest stream with the smallest.
+    Seconds are for the whole command. `start_seconds`, the time for a single game, is subtracted
+    from the time of each stream. `memory_ratio` and `time_ratio` (seconds per position) compare the
+    long stream with the short one.
     """
     if largest < SMALLEST:
         raise ConfigError(f"--largest must be at least {SMALLEST:,} bytes, got {largest:,}")

@@ -1,4 +1,4 @@
-"""Search with an evaluator that costs nothing, and self-play with a small network.
+"""Benchmark tree search with a trivial evaluator, and self-play with a small network.
 
 Axes: G games.
 """
@@ -24,7 +24,7 @@ TREE_GAMES = 256
 GAME_PLIES = 80
 """Half-moves after which a game is replaced by a new one."""
 WARM_UP_MOVES = 10
-"""Moves before the clock starts: they compile, touch the memory and spread the games."""
+"""Moves before timing starts, to compile, touch memory and desynchronize the games."""
 SELFPLAY_GAMES = 128
 """Games played at once, which is the batch size."""
 SELFPLAY_PLIES = 40
@@ -32,12 +32,11 @@ SELFPLAY_PLIES = 40
 
 
 def tree_rate(moves: int, games: int) -> float:
-    """Return simulations per CPU-second with the uniform evaluator, tree reuse included.
+    """Return simulations per CPU-second with the uniform evaluator, including tree reuse.
 
-    Games are searched side by side; one that ends or gets long is replaced.
+    Games are searched in parallel; a game that ends or is too long is replaced.
     """
-    # the uniform evaluator's values hardly differ: without c_stdev the trees are as broad as those
-    # of OpenSpiel
+    # the uniform evaluator's values hardly differ; c_stdev=0 gives trees as broad as OpenSpiel's
     config = SearchConfig(simulations=SIMULATIONS, c_stdev=0.0)
     search, numbers = Search(uniform, config, games=games, seed=1), count()
     start, plies_G = from_board(chess.Board()), np.arange(games) % GAME_PLIES
@@ -59,9 +58,9 @@ def tree_rate(moves: int, games: int) -> float:
 
 
 def selfplay_rate(games: int, plies: int) -> float:
-    """Play games of a small random network from the start on one thread.
+    """Play games with a small untrained network on one thread.
 
-    Return moves per CPU-second, recording included.
+    Return moves per CPU-second, including recording.
     """
     import torch
 

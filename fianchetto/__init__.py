@@ -11,7 +11,7 @@
     fianchetto.train("positions", "network", fianchetto.TrainConfig(minutes=5))
     fianchetto.report("network", "positions")["top1"]
 
-docs/first_steps.ipynb runs such lines on the games of `fianchetto.sample()`. Heavy packages are
+docs/first_steps.ipynb runs similar code on the games of `fianchetto.sample()`. Heavy packages are
 imported on first use.
 """
 
@@ -74,9 +74,9 @@ def __getattr__(name: str) -> Any:
 def load(
     directory: str | Path | None = None, *, device: str = "auto", amp: str = "auto"
 ) -> "Player":
-    """Load a checkpoint that chooses moves; by default the embedded network.
+    """Load a checkpoint as a player; by default the embedded network.
 
-    `device` is "auto", "cpu" or "cuda". `amp` is the arithmetic: "auto", "off" or "bf16".
+    `device` is "auto", "cpu" or "cuda". `amp` is the precision: "auto", "off" or "bf16".
     """
     import model
     from pipeline.samples.shipped import EMBEDDED
@@ -91,12 +91,12 @@ def open_dataset(
     seed: int = 0,
     columns: Sequence[str] | None = None,
 ) -> "Batches":
-    """Open one split of datasets or training sets (folders or addresses).
+    """Open one split of one or more datasets or training sets (folders, URLs, or lists of them).
 
-    Iterating gives one shuffled epoch of batches, and `len` their number; `from_step(step)` gives
-    batches without end. A batch is a dict of numpy arrays by column: `planes` uint64 `[batch, 77]`,
-    and the columns that datasets/README.md lists. The default columns are those of human games. A
-    list of directories is taken too. Raises ConfigError for a dataset that is named twice.
+    Iterating yields one shuffled epoch of batches, and `len` is their number; `from_step(step)`
+    yields batches endlessly. A batch is a dict of NumPy arrays by column: `planes`, uint64
+    `[batch, 77]`, and the columns listed in datasets/README.md. The default columns are those of
+    human games. Raises ConfigError if a dataset is named twice.
     """
     from pipeline.dataset.batches import HUMAN_COLUMNS, Batches
     from pipeline.storage.stores import place
@@ -124,7 +124,7 @@ def rows(directory: str | Path, split: str = "", *, count: int = 10) -> "pa.Tabl
 
 
 def _list_paths(name: str, given: object) -> list[str]:
-    """Return one path, or each of several, as texts; raises ConfigError for anything else."""
+    """Return one path, or several, as a list of strings; ConfigError for anything else."""
     from pipeline.errors import ConfigError
 
     found = [given] if isinstance(given, (str, PathLike)) else given
@@ -136,7 +136,7 @@ def _list_paths(name: str, given: object) -> list[str]:
 
 
 def sample() -> Path:
-    """Return the path of the bundled dump: 2,000 games that the embedded network played."""
+    """Return the path of the bundled dump: 2,000 games played by the embedded network."""
     from pipeline.samples.shipped import SAMPLE
 
     return SAMPLE
@@ -157,10 +157,10 @@ def ingest(
     *,
     workers: int = 0,
 ) -> dict[str, Any]:
-    """Turn dumps into a dataset and return its manifest; the same call resumes.
+    """Convert game dumps to a dataset and return its manifest.
 
-    `sources` are paths or addresses, or one of them. `workers` is the number of processes, 0 for
-    one per core.
+    Repeating the call resumes an interrupted one. `sources` is a path or URL, or a list of them.
+    `workers` is the number of processes; 0 means one per core.
     """
     from pipeline.errors import ConfigError
     from pipeline.ingest.chunk import IngestConfig
@@ -180,10 +180,10 @@ def train(
     preset: str | None = None,
     start: str | Path | None = None,
 ) -> dict[str, Any]:
-    """Train a network on datasets or training sets and return its card; the same call resumes.
+    """Train a network on datasets or training sets and return its card.
 
-    `preset` is a name that `fianchetto presets` lists. `start` is a checkpoint whose weights the
-    run begins with.
+    Repeating the call resumes an interrupted run. `preset` is a name listed by `fianchetto
+    presets`. The run begins with the weights of the checkpoint `start`, if given.
     """
     from model.training.config import DEFAULT_PRESET, TrainConfig
     from pipeline.storage.stores import place
@@ -203,10 +203,9 @@ def report(
     split: str = "test",
     rule: "Rule | None" = None,
 ) -> dict[str, Any]:
-    """Measure a checkpoint on a split of a dataset: top-1, its interval, baselines and slices.
+    """Measure a checkpoint on a split: top-1 accuracy, its interval, baselines and slices.
 
-    `rule` says which positions count, `fianchetto.Rule(limit=0)` for all; the default is 20,000 at
-    random.
+    `rule` selects the positions: by default 20,000 at random; `fianchetto.Rule(limit=0)` uses all.
     """
     from pipeline.evaluation.report import report as run
     from pipeline.storage.stores import place

@@ -1,7 +1,7 @@
-"""Networks: presets, losses, the trainer, checkpoints, and a checkpoint as an evaluator.
+"""Networks: presets, losses, the trainer, checkpoints and evaluators.
 
-`load("datasets/checkpoints/xs").choose(board)` gives a move, the probabilities of all moves and a
-value.
+`load("datasets/checkpoints/xs").choose(board)` returns a move, the probabilities of all legal moves
+and a value.
 """
 
 import os
@@ -13,20 +13,20 @@ if TYPE_CHECKING:
 
 __all__ = ["load"]
 
-# Where another process uses the cores, torch's threads spend nine tenths of their time spinning
-# until the others arrive. The OpenMP library reads this limit once, when torch is imported.
+# When another process uses the cores, torch's threads spend 90 % of their time spinning at
+# barriers. The OpenMP library reads this limit once, when torch is imported.
 if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
-# oneDNN keeps the kernels that it compiled for a shape, by default those of 1,024 shapes in each of
-# two caches. Each number of legal moves in a batch is another shape: an hour of training kept
-# gigabytes of kernels that were never used again.
+# oneDNN caches compiled kernels by shape: by default 1,024 shapes in each of two caches. Every
+# different number of legal moves in a batch is a new shape. An hour of training cached gigabytes of
+# kernels that were never used again.
 for _cache in ("LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY"):
     os.environ.setdefault(_cache, "128")
 
 
 def load(directory: str | Path, *, device: str = "auto", amp: str = "auto") -> "Player":
-    """Load a checkpoint as a player (model/inference/player.py); torch is imported only now."""
+    """Load a checkpoint as a player (model/inference/player.py). Imports torch."""
     from model.inference.player import load as load_player
 
     return load_player(directory, device=device, amp=amp)

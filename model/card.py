@@ -1,4 +1,4 @@
-"""Schemas of a checkpoint's card and of an export's metadata; either may be hostile."""
+"""Schemas of a checkpoint's card and of an ONNX export's metadata. Neither is trusted."""
 
 import re
 from itertools import pairwise
@@ -13,7 +13,7 @@ CARD = "checkpoint.json"
 ONNX = "model.onnx"
 """Name of the exported network in a checkpoint's folder."""
 TENSORS = re.compile(r"(weights|training)-(\d+)(-[0-9a-f]{16})?\.safetensors")
-"""Tensor files: kind, step, and the start of the content's hash, which older names lack."""
+"""Names of tensor files: kind, step, and a prefix of the SHA-256. Older names have no hash."""
 
 Count = Annotated[int, Field(ge=0, lt=10**15)]
 Number = Annotated[float, Field(allow_inf_nan=False)]
@@ -22,11 +22,11 @@ Rating = Annotated[int, Field(ge=1, le=65535)]
 
 
 class Schema(BaseModel, strict=True, extra="ignore"):
-    """A JSON object; values are not converted to other types, and unknown fields are ignored."""
+    """A JSON object. Values keep their types, and unknown fields are ignored."""
 
 
 class Dump(Schema):
-    """A dump of a dataset that a network was trained on."""
+    """A game dump that a training dataset was made from."""
 
     name: str | None = None
     sha256: str | None = None
@@ -42,16 +42,16 @@ class Seen(Schema):
 
 
 class Imitated(Schema):
-    """The player whom a network imitates (pipeline/imitation)."""
+    """The player that a network imitates (pipeline/imitation)."""
 
     names: Annotated[list[Name], Field(min_length=1, max_length=1000)]
     rating: Annotated[int, Field(ge=0, le=4000)]
-    """Their median rating in their newest games, 0 for unknown."""
+    """Median rating in the player's newest games; 0 if unknown."""
     games: Count
 
 
 class Data(Schema):
-    """Datasets that a network was trained on, and the checkpoint that it started from."""
+    """The datasets that a network was trained on, and its starting checkpoint."""
 
     datasets: list[Seen] = []
     player: Imitated | None = None
@@ -71,22 +71,22 @@ class Preset(Schema):
 
 
 class Monitor(BaseModel, strict=True, extra="forbid"):
-    """State of spike detection and early stopping, saved so that a resumed run decides alike."""
+    """State of spike detection and early stopping, saved for resumed runs."""
 
     lowest: Number | None = None
-    """Lowest mean loss of a line of metrics, nats."""
+    """Lowest mean loss in any line of metrics, in nats."""
     best: dict[str, Number] = {}
-    """Figures of the best validation."""
+    """Metrics of the best validation."""
     best_step: Count = 0
-    """Its step."""
+    """Step of the best validation."""
     without: Count = 0
-    """Validations since then."""
+    """Number of validations since the best one."""
     validated_step: Annotated[int, Field(ge=-1, lt=10**15)] = -1
-    """Step of the last validation, -1 before the first."""
+    """Step of the last validation; -1 before the first."""
 
 
 class Curve(BaseModel, strict=True, extra="forbid"):
-    """A correction of the policy by a search, at some ratings (engine.search.human.Correction)."""
+    """Parameters of `engine.search.human.Correction` by rating."""
 
     ratings: Annotated[list[Rating], Field(min_length=1, max_length=64)]
     weights: list[Annotated[float, Field(ge=0.0, le=1000.0)]]
@@ -102,28 +102,28 @@ class Curve(BaseModel, strict=True, extra="forbid"):
 
 
 class HumanSearch(BaseModel, strict=True, extra="forbid"):
-    """How a search corrects this network's policy, as `fianchetto calibrate` fits it."""
+    """Corrections of the policy by a search, as fitted by `fianchetto calibrate`."""
 
     simulations: Annotated[int, Field(ge=1, le=1_000_000)]
-    """Simulations that it was fitted for."""
+    """Number of simulations that the corrections were fitted for."""
     likelihood: Curve
-    """Fitted to the moves that people play."""
+    """Fitted to predict the moves of human players."""
     strength: Curve
-    """Fitted to how much of the expected score people's moves lose."""
+    """Fitted to match the expected score that human players lose per move."""
 
 
 class Calibration(Schema):
-    """Calibration of a finished run's value; the saved weights already include it."""
+    """Calibration of a finished run's value head. The saved weights already include it."""
 
     factor: Annotated[float, Field(ge=0.01, le=100.0)]
-    """Number that the logits of the value were multiplied by."""
+    """Factor applied to the value head's logits."""
     value_brier_before: Number
     value_brier: Number
-    """Brier scores on the validation positions."""
+    """Brier scores on the validation positions, before and after calibration."""
 
 
 class Card(Schema):
-    """checkpoint.json; `model.checkpoint` checks the versions."""
+    """The schema of checkpoint.json; `model.checkpoint` checks the versions."""
 
     format_version: int
     encoding_version: int
@@ -146,7 +146,7 @@ class Card(Schema):
 
 
 class FileEntry(Schema):
-    """The entry of a file beside the card: its tensors, or the exported network."""
+    """The card's entry for a tensor file or for the exported network."""
 
     name: str
     bytes: Count = 0
@@ -164,7 +164,7 @@ class Exported(Schema):
 
 
 def read_player(directory: Path) -> Imitated | None:
-    """Return the player whom a checkpoint imitates; None also if the card cannot be read."""
+    """Return the player that a checkpoint imitates; None if there is none or no readable card."""
     try:
         card = parse_json((directory / CARD).read_bytes())
         return Imitated.model_validate(card["data"]["player"])

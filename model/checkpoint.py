@@ -1,16 +1,16 @@
-"""A checkpoint on disk: safetensors and a JSON card, so that loading one runs no code.
+"""Read and write checkpoints: safetensors and a JSON card, so loading one runs no code.
 
 checkpoint.json                     the card: network, training, and the files' hashes
-weights-<step>-<hash>.safetensors   averaged weights and buffers, for use
-training-<step>-<hash>.safetensors  raw weights, buffers and optimizer state; none in a finished run
+weights-<step>-<hash>.safetensors   averaged weights and buffers, for inference
+training-<step>-<hash>.safetensors  raw weights, buffers, optimizer state; absent once finished
 metrics.jsonl                       written by the trainer
-model.onnx                          written by `fianchetto export`; a new save drops it from the
-card
+model.onnx                          written by `fianchetto export`; a new save unlists it
 .lock                               held while a trainer or an export writes
 
-Stability: FORMAT_VERSION 2. A tensor file's name carries its content's hash (older names do not),
-so that a save never changes a file that the card names. New files appear, then the card is
-replaced, then old files are deleted: a process killed at any point leaves a checkpoint that loads.
+Stability: FORMAT_VERSION 2. The name of a tensor file contains a hash of its content (older names
+do not), so a save never overwrites a file that the card lists. New files are written first, then
+the card is replaced, then old files are deleted. A process killed at any point leaves a checkpoint
+that loads.
 """
 
 import hashlib
@@ -42,9 +42,9 @@ from model.network.preset import Preset, preset_from_row
 FORMAT_VERSION = 2
 LARGEST_CARD = 4 << 20
 LARGEST_HEADER = 1 << 20
-"""Largest header of a tensor file in bytes; the networks here have less than 40 kB."""
+"""Maximum size of a tensor file's header in bytes; real headers are below 40 kB."""
 LARGEST_TRAINING = 6
-"""Largest training file in multiples of the weights: raw, best, and two moments."""
+"""Maximum size of the training file relative to the weights: raw, best, and two moments."""
 
 
 class CheckpointError(UserError):
@@ -52,15 +52,15 @@ class CheckpointError(UserError):
 
 
 class NoCheckpointError(CheckpointError):
-    """The directory has no card."""
+    """The directory has no checkpoint.json."""
 
 
 class CardError(CheckpointError):
-    """The card is not JSON, or does not fit the schema."""
+    """The card is not JSON or does not match the schema."""
 
 
 class EncodingMismatchError(CheckpointError):
-    """The network was trained on other planes or labels than those of this version."""
+    """The network was trained with different planes or labels."""
 
 
 class DamagedFileError(CheckpointError):
@@ -68,7 +68,7 @@ class DamagedFileError(CheckpointError):
 
 
 class TensorMismatchError(CheckpointError):
-    """The tensors are not those of the preset's network."""
+    """The tensors do not match the preset's network."""
 
 
 class CheckpointBusyError(CheckpointError):
@@ -76,20 +76,23 @@ class CheckpointBusyError(CheckpointError):
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write a whole file by an atomic rename, or leave the old one."""
+    """Write a file and rename it into place; on failure the old file stays."""
     try:
         with new_file(path) as file:
             file.write(data)
     except OSError as error:
         raise CheckpointError(
-            f"{path} cannot be written: {error.strerror}; what was saved before is still there"
+            f"{path} cannot be written: {error.strerror}; the previous version is unchanged"
         ) from error
     sync_directory(path.parent)
 
 
 @contextmanager
 def lock_directory(directory: Path) -> Iterator[None]:
-    """Make a checkpoint's directory and hold its lock, or raise CheckpointBusyError at once."""
+    """Create a checkpoint's directory and hold its lock.
+
+    Raises CheckpointBusyError at once if another process holds it.
+    """
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -114,7 +117,7 @@ def lock_directory(directory: Path) -> Iterator[None]:
 def save(
     directory: Path, card: Mapping[str, Any], tensors: Mapping[str, Mapping[str, Tensor]]
 ) -> dict[str, Any]:
-    """Save tensors by kind, then the card that names them, and return the card as written."""
+    """Save the tensors of each kind, then the card that lists them; return the written card."""
     versions = {
         "format_version": FORMAT_VERSION,
         "encoding_version": ENCODING_VERSION,
@@ -132,7 +135,7 @@ def save(
 def save_files(
     directory: Path, card: Mapping[str, Any], files: Iterable[tuple[str, bytes]]
 ) -> dict[str, Any]:
-    """Write tensor files by kind, then their card, then delete older files; return the card."""
+    """Write the (kind, bytes) files, then the card, then delete old files; return the card."""
     former = _read_names(directory)
     entries: dict[str, Any] = {}
     for kind, data in files:
@@ -147,10 +150,10 @@ def save_files(
 
 
 def delete_superseded(directory: Path, card: Mapping[str, Any], former: Iterable[str] = ()) -> None:
-    """Delete the tensor files of other saves than a card's, and abandoned temporary files.
+    """Delete tensor files that the card does not list, and abandoned temporary files.
 
-    May be repeated after a killed save. A name without its content's hash may be a user's copy, and
-    goes only if it is one of `former`, the names in the card before.
+    Safe to repeat after a killed save. A file without a hash in its name may be a user's copy: it
+    is deleted only if the previous card listed it (`former`).
     """
     kept = {entry.get("name") for entry in card["files"].values() if isinstance(entry, dict)}
     for path in directory.glob("*.safetensors"):
@@ -162,7 +165,7 @@ def delete_superseded(directory: Path, card: Mapping[str, Any], former: Iterable
 
 
 def _read_names(directory: Path) -> set[str]:
-    """Return the files that a card which is about to be replaced names, if it can be read."""
+    """Return the file names in the current card; empty if it cannot be read."""
     try:
         files = json.loads((directory / CARD).read_bytes())["files"]
         return {str(entry["name"]) for entry in files.values()}
@@ -177,10 +180,10 @@ def _write_card(directory: Path, card: Mapping[str, Any]) -> None:
 
 
 def save_export(directory: Path, weights_sha256: str, data: bytes) -> None:
-    """Write the exported network beside the card and record its hash there; CheckpointError when
-    the weights are others now.
+    """Write the exported network and record its hash in the card.
 
-    The old entry goes first, so that a process killed in between leaves a card without an export.
+    The old entry is removed first, so a process killed in between leaves a card without an export.
+    Raises CheckpointError if the weights have changed since the export.
     """
     with _hold_card(directory, weights_sha256, "export") as card:
         if card["files"].pop("onnx", None) is not None:
@@ -191,7 +194,7 @@ def save_export(directory: Path, weights_sha256: str, data: bytes) -> None:
 
 
 def save_human_search(directory: Path, weights_sha256: str, entry: Mapping[str, Any]) -> None:
-    """Store corrections by search in a card; CheckpointError when the weights are others now."""
+    """Store search corrections in the card; CheckpointError if the weights have changed since."""
     check(directory / CARD, dict(entry), HumanSearch, CardError)
     with _hold_card(directory, weights_sha256, "calibrate") as card:
         _write_card(directory, {**card, "human_search": dict(entry)})
@@ -199,12 +202,16 @@ def save_human_search(directory: Path, weights_sha256: str, entry: Mapping[str, 
 
 @contextmanager
 def _hold_card(directory: Path, weights_sha256: str, work: str) -> Iterator[dict[str, Any]]:
-    """Hold a checkpoint's lock and yield its card, if it still names these weights."""
+    """Hold a checkpoint's lock and yield its card.
+
+    Raises CheckpointError if the card lists other weights.
+    """
     with lock_directory(directory):
         card = read_card(directory)
         if card["files"]["weights"]["sha256"] != weights_sha256:
             raise CheckpointError(
-                f"{directory} was saved anew, and this is of its former weights: {work} it again"
+                f"{directory} was saved anew: this result belongs to its old weights; {work} it "
+                f"again"
             )
         yield card
 
@@ -213,7 +220,7 @@ def read_card(directory: Path) -> dict[str, Any]:
     """Read and check a card. Raises NoCheckpointError, CardError, EncodingMismatchError."""
     path = directory / CARD
     if not directory.is_dir() or not path.exists():
-        raise NoCheckpointError(f"{directory} holds no checkpoint: there is no {CARD} in it")
+        raise NoCheckpointError(f"{directory} holds no checkpoint: it has no {CARD}")
     card = read_json(path, CardError, largest=LARGEST_CARD)
     _check_card(path, card)
     check(path, _find_entry(directory, card, "weights"), FileEntry, DamagedFileError)
@@ -221,11 +228,11 @@ def read_card(directory: Path) -> dict[str, Any]:
 
 
 def _find_entry(directory: Path, card: Mapping[str, Any], kind: str) -> dict[str, Any]:
-    """Return a card's entry of its `weights` or `training` file, or raise DamagedFileError."""
+    """Return the card's entry for its `weights` or `training` file, or raise DamagedFileError."""
     entry = card["files"].get(kind)
     found = TENSORS.fullmatch(str(entry.get("name"))) if isinstance(entry, dict) else None
     if found is None or found[1] != kind:
-        raise DamagedFileError(f"{directory}: the card names no {kind} file")
+        raise DamagedFileError(f"{directory}: the card lists no {kind} file")
     return dict(entry)
 
 
@@ -234,37 +241,38 @@ def _check_card(path: Path, card: object) -> None:
         raise CardError(f"{path} is not a checkpoint's card: it is not a JSON object")
     if "format_version" in card and card["format_version"] != FORMAT_VERSION:
         raise CardError(
-            f"{path} has format version {shown(card['format_version'])}, and this version reads "
-            f"{FORMAT_VERSION}"
+            f"{path} has format version {shown(card['format_version'])}, but this version of "
+            f"Fianchetto reads {FORMAT_VERSION}"
         )
     check(path, card, Card, CardError, hint=": this is not a checkpoint's card")
     if (card["encoding_version"], card["moves_hash"]) != (ENCODING_VERSION, moves_hash()):
         raise EncodingMismatchError(
-            f"{path.parent} was trained on encoding {card['encoding_version']} "
-            f"({shown(card['moves_hash'], quote=False)}), and this is {ENCODING_VERSION} "
-            f"({moves_hash()}): its planes or labels mean something else; train it again"
+            f"{path.parent} was trained with encoding {card['encoding_version']} "
+            f"({shown(card['moves_hash'], quote=False)}), but this version uses {ENCODING_VERSION} "
+            f"({moves_hash()}), with different planes or labels; train it again"
         )
     version = card["move_features_version"]
     if card["preset"].get("move_features_width") and version != FEATURES_VERSION:
         raise EncodingMismatchError(
-            f"{path.parent} was trained on version {version} of the move features, and this is "
-            f"{FEATURES_VERSION}: train it again"
+            f"{path.parent} was trained on version {version} of the move features, but this "
+            f"version of Fianchetto computes {FEATURES_VERSION}: train it again"
         )
 
 
 def read_tensors(
     directory: Path, card: Mapping[str, Any], kind: str, largest: int
 ) -> dict[str, Tensor]:
-    """Read a card's `weights` or `training` file of at most `largest` bytes, or raise
-    DamagedFileError.
+    """Read the `weights` or `training` file that a card lists, of at most `largest` bytes.
 
-    The file's size and hash are compared before anything of it is used.
+    Size and hash are checked before the content is parsed. Raises DamagedFileError.
     """
     entry = _find_entry(directory, card, kind)
     path = directory / entry["name"]
     try:
         if path.stat().st_size > largest:
-            raise DamagedFileError(f"{path} is too large for its preset: over {largest:,} bytes")
+            raise DamagedFileError(
+                f"{path} is too large for its preset: more than {largest:,} bytes"
+            )
         data = path.read_bytes()
     except OSError as error:
         raise DamagedFileError(f"{path} cannot be read: {error.strerror}") from error
@@ -282,22 +290,21 @@ def read_tensors(
 
 
 def copy_tensors(target: Mapping[str, Tensor], tensors: Mapping[str, Tensor], what: str) -> None:
-    """Copy tensors into those of a network or optimizer, in place, or raise TensorMismatchError by
-    name.
+    """Copy tensors into the tensors of a network or optimizer, in place.
 
-    Meta tensors are compared only.
+    Meta tensors are only compared. Raises TensorMismatchError, which names the tensor.
     """
     strange = sorted(target.keys() ^ tensors.keys())
     if strange:
         raise TensorMismatchError(
-            f"{what}: tensors missing or unknown: "
-            f"{shown(', '.join(strange[:5]), 200, quote=False)} ({len(strange)} in all)"
+            f"{what}: missing or unknown tensors ({len(strange)} in total): "
+            f"{shown(', '.join(strange[:5]), 200, quote=False)}"
         )
     for name, tensor in target.items():
         found = tensors[name]
         if found.shape != tensor.shape or found.dtype != tensor.dtype:
             raise TensorMismatchError(
-                f"{what}: {name} is {found.dtype} {shown(list(found.shape))}, and must be "
+                f"{what}: {name} is {found.dtype} {shown(list(found.shape))}, but must be "
                 f"{tensor.dtype} {list(tensor.shape)}"
             )
     with torch.no_grad():
@@ -306,28 +313,27 @@ def copy_tensors(target: Mapping[str, Tensor], tensors: Mapping[str, Tensor], wh
                 tensor.copy_(tensors[name])
 
 
-class _Uninitialised(TorchFunctionMode):
-    """Skip `torch.nn.init`, whose `normal_` imports torch's compiler for a second on `meta`."""
+class _SkipInit(TorchFunctionMode):
+    """Skip `torch.nn.init`: on the meta device, `normal_` takes a second to import the compiler."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Return the tensor as it is where an initializer is called."""
+        """Return an initializer's tensor unchanged; call any other function."""
         kwargs = kwargs or {}
         is_initializer = getattr(func, "__module__", "") == "torch.nn.init"
         return kwargs["tensor"] if is_initializer else func(*args, **kwargs)
 
 
 def read_weights(directory: Path, card: Mapping[str, Any]) -> tuple[Preset, dict[str, Tensor]]:
-    """Read a card's preset and weights, and check that they fit the preset's network and are
-    finite.
+    """Read a card's preset and its weights; check that the weights fit the preset and are finite.
 
-    Shapes are compared on the meta device before a network is built, so that false sizes in a card
-    cost no memory. Raises CardError, DamagedFileError, TensorMismatchError.
+    Shapes are compared on the meta device before a network is built, so that wrong sizes in a card
+    allocate no memory. Raises CardError, DamagedFileError, TensorMismatchError.
     """
     try:
         preset = preset_from_row(card["preset"])
-    except UserError as error:  # of a field, of a view or of a vocabulary
+    except UserError as error:  # an invalid field, view or vocabulary
         raise CardError(f"{directory / CARD}: {error}") from error
-    with torch.device("meta"), _Uninitialised():
+    with torch.device("meta"), _SkipInit():
         wanted = Network(preset).state_dict()
     largest = LARGEST_HEADER + sum(tensor.nbytes for tensor in wanted.values())
     tensors = read_tensors(directory, card, "weights", largest)
@@ -335,17 +341,17 @@ def read_weights(directory: Path, card: Mapping[str, Any]) -> tuple[Preset, dict
     for name, tensor in tensors.items():
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
             raise DamagedFileError(
-                f"{directory}: {name} holds NaN or infinity: its training diverged, or it is "
+                f"{directory}: {name} contains NaN or infinity: training diverged, or the file is "
                 f"damaged"
             )
     return preset, tensors
 
 
 def load(directory: Path) -> tuple[Network, dict[str, Any]]:
-    """Load a checkpoint: the averaged network in eval mode on the CPU, and its card."""
+    """Load a checkpoint: the averaged network, in eval mode on the CPU, and the card."""
     card = read_card(directory)
     preset, tensors = read_weights(directory, card)
-    with memory_errors(f"the network of {directory}", "free some"):
+    with memory_errors(f"the network of {directory}", "free some memory"):
         network = build(preset, seed=0)
     copy_tensors(network.state_dict(), tensors, str(directory))
     return network.eval(), card

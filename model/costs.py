@@ -1,4 +1,4 @@
-"""Costs of a network: parameters, and arithmetic per position."""
+"""Count a network's parameters and its operations per position."""
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -7,19 +7,18 @@ from model.data.rows import blank_rows
 from model.network.network import Network, parameters
 from model.network.preset import Preset
 
-USUAL_MOVES = 30
-"""Legal moves of a position in the count of operations; the average in rapid games is 29."""
+TYPICAL_MOVES = 30
+"""Legal moves assumed per position when counting operations; the average in rapid games is 29."""
 
 
 def size(preset: Preset) -> dict[str, int]:
-    """Return a preset's `parameters`, and `flops` of a forward pass for one position (a
-    multiply-add is two).
+    """Return a preset's number of `parameters`, and the `flops` of a forward pass of one position.
 
-    Only convolutions and matrix products count.
+    Only convolutions and matrix products are counted; a multiply-add is two operations.
     """
-    with torch.device("meta"):  # random weights would take longer than the pass
+    with torch.device("meta"):  # initializing the weights would take longer than the pass
         network = Network(preset).eval()
     network.to_empty(device="cpu")
     with torch.inference_mode(), FlopCounterMode(display=False) as counter:
-        network(blank_rows(preset, 1, USUAL_MOVES))
+        network(blank_rows(preset, 1, TYPICAL_MOVES))
     return {"parameters": parameters(network), "flops": counter.get_total_flops()}

@@ -1,16 +1,16 @@
-"""Accuracy of a network: figures of each row, and their means.
+"""Accuracy metrics of a network: per row, and their means.
 
 Axes: B batch, A label. Win, draw, loss in that order, for the side to move; score is 1, 1/2 or 0.
 
-rank           1 when the human's move is the network's first choice among legal moves; of equal
-               logits the lowest label is first, so that a constant policy gets no credit
-nll            minus the log of the human move's probability among legal moves, nats
-legal_mass     probability that the policy puts on legal moves before it is masked
-expected       the value as an expected score, win + draw / 2
+rank           rank of the played move among legal moves, from 1; equal logits are ranked by label,
+               so that a constant policy gets no credit
+nll            negative log-likelihood of the played move among legal moves, in nats
+legal_mass     total probability of the legal moves before masking
+expected       expected score, win + draw / 2
 brier          (expected - score)^2, the two-outcome form; its mean is `value_brier`
 wdl_brier      the sum over win, draw and loss of (probability - outcome)^2, 0 to 2
 
-score, brier and wdl_brier are NaN in rows without a game, and means leave these out.
+score, brier and wdl_brier are NaN in rows without a game, and means skip these rows.
 """
 
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ from model.network.encoder import to_tensor
 Rows = dict[str, NDArray[Any]]
 
 
-def row_figures(
+def row_metrics(
     logits_BA: Tensor,
     wdl_B3: Tensor,
     legal_BA: Tensor,
@@ -36,10 +36,11 @@ def row_figures(
     results_B: Tensor,
     has_game_B: Tensor | None = None,
 ) -> dict[str, Tensor]:
-    """Measure each row: float32 `[B]` by the names above, and int64 `rank` and `legal_moves`.
+    """Return the metrics of each row by the names above, float32 `[B]`.
 
-    Logits, legality and labels are of one view; results are +1, 0, -1 for the side to move.
-    `has_game_B`: False for rows without a game; None for all True.
+    `rank` and `legal_moves` are int64. Logits, legality and labels must use the same view; results
+    are +1, 0, -1 for the side to move. `has_game_B` is False for rows without a game; None means
+    that every row has one.
     """
     logits_BA = logits_BA.float()
     masked_BA = logits_BA.masked_fill(~legal_BA, float("-inf"))
@@ -52,7 +53,7 @@ def row_figures(
         "legal_moves": legal_BA.sum(1),
         "nll": legal_B - chosen_B1[:, 0],
         "legal_mass": torch.exp(legal_B - torch.logsumexp(logits_BA, 1)),
-        **value_figures(wdl_B3, results_B),
+        **value_metrics(wdl_B3, results_B),
     }
     if has_game_B is not None:
         for name in ("score", "brier", "wdl_brier"):
@@ -60,8 +61,8 @@ def row_figures(
     return figures
 
 
-def value_figures(wdl_B3: Tensor, results_B: Tensor) -> dict[str, Tensor]:
-    """Measure each row's value: `expected`, `score`, `brier` and `wdl_brier`, `[B]`."""
+def value_metrics(wdl_B3: Tensor, results_B: Tensor) -> dict[str, Tensor]:
+    """Return each row's value metrics: `expected`, `score`, `brier` and `wdl_brier`, `[B]`."""
     outcome_B3 = torch.nn.functional.one_hot(1 - results_B, 3).float()
     expected_B = wdl_B3[:, 0] + wdl_B3[:, 1] / 2
     score_B = (results_B + 1).float() / 2
@@ -74,8 +75,8 @@ def value_figures(wdl_B3: Tensor, results_B: Tensor) -> dict[str, Tensor]:
 
 
 def rows(logits_BA: NDArray[np.float32], wdl_B3: NDArray[np.float32], batch: Batch) -> Rows:
-    """Measure an evaluator's answer row by row: arrays `[B]`."""
-    figures = row_figures(
+    """Return the metrics of each row of an evaluator's output, arrays `[B]`."""
+    figures = row_metrics(
         to_tensor(logits_BA),
         to_tensor(wdl_B3),
         legal_labels(to_bytes(batch["planes"])),
@@ -87,7 +88,7 @@ def rows(logits_BA: NDArray[np.float32], wdl_B3: NDArray[np.float32], batch: Bat
 
 
 class Totals:
-    """Sums over rows, in float64."""
+    """Sums of metrics over rows, in float64."""
 
     def __init__(self) -> None:
         self.count = self.games = 0
@@ -106,8 +107,10 @@ class Totals:
         return self
 
     def summary(self) -> dict[str, float]:
-        """Return `positions`, and if there are some `top1`, `top3`, `top5`, `cross_entropy` and
-        `legal_mass`; `value_brier` and `wdl_brier` if some are of games.
+        """Return the number of `positions` and the means over them.
+
+        The means are `top1`, `top3`, `top5`, `cross_entropy` and `legal_mass`, and over the rows
+        with a game `value_brier` and `wdl_brier`. Means over no rows are left out.
         """
         found: dict[str, float] = {"positions": self.count}
         for name, total in self.sums.items():
@@ -117,5 +120,5 @@ class Totals:
 
 
 def summary(figures: Mapping[str, NDArray[Any]]) -> dict[str, float]:
-    """Average rows into the figures of a report; the same as `Totals` over them."""
+    """Average the metrics of rows, as `Totals` does."""
     return Totals().add(figures).summary()

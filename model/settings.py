@@ -1,13 +1,13 @@
-"""Settings: frozen dataclasses whose values pydantic checks against their types and bounds.
+"""Settings: frozen dataclasses that pydantic validates against their types and bounds.
 
     @settings(ConfigError)
     class Rule:
         min_ply: Count = 0
-        \"\"\"Half-moves played before the first position that counts.\"\"\"
+        \"\"\"First half-move that counts.\"\"\"
 
-The command line, YAML files and Dagster's launchpad are made from these classes
-(pipeline/cli/settings.py, pipeline/defs/launchpad/forms.py): a field's type has its bounds, and the
-docstring below it is its help. Fields stand in the order of their importance.
+The command line, YAML files and Dagster's launchpad are generated from these classes
+(pipeline/cli/settings.py, pipeline/defs/launchpad/forms.py). A field's type contains its bounds,
+and the docstring below a field is its help text. List the most important fields first.
 """
 
 from collections.abc import Callable, Mapping
@@ -28,7 +28,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
 def settings(refusal: type[UserError]) -> Callable[[type[T]], type[T]]:
-    """Return a decorator that makes a frozen dataclass of settings; bad values raise `refusal`."""
+    """Return a decorator for dataclasses of settings; invalid values raise `refusal`."""
 
     def decorate(cls: type[T]) -> type[T]:
         checks = ConfigDict(allow_inf_nan=False, extra="forbid", strict=True)
@@ -54,10 +54,10 @@ def validate(
     refusal: type[UserError] = UserError,
     place: Callable[[str], str] = str,
 ) -> T:
-    """Return a dataclass of settings, and those nested in it, from texts and other values.
+    """Build a settings dataclass, with any nested ones, from strings and other values.
 
-    Raises `refusal` for a value of the wrong type or out of bounds; `place` turns a dotted key into
-    the words that name it. The classes' own checks raise their own errors.
+    Raises `refusal` for a value that has the wrong type or is out of bounds; `place` turns a dotted
+    key into the name that the message shows. The classes' own checks raise their own errors.
     """
     try:
         return TypeAdapter(cls).validate_python(values, strict=False)
@@ -66,13 +66,13 @@ def validate(
 
 
 def first_refusal(error: ValidationError) -> UserError | None:
-    """Return the error that a class's own check raised, None if a type or a bound failed."""
+    """Return the UserError that a class's own check raised; None if a type or bound failed."""
     raised = error.errors()[0].get("ctx", {}).get("error")
     return raised if isinstance(raised, UserError) else None
 
 
 def describe_first(error: ValidationError, place: Callable[[str], str] = str) -> str:
-    """Return the first error as a sentence: which setting, what it must be, and what it is."""
+    """Describe the first error in a sentence: the setting, its allowed values, and its value."""
     first = error.errors()[0]
     name = place(".".join(map(str, first["loc"])))
     if first["type"] in ("unexpected_keyword_argument", "missing"):

@@ -1,1 +1,1 @@
-"""A batch of packed rows to a network's inputs, and its policy back to our labels."""
+"""Convert batches of packed rows to network inputs."""

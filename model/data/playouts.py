@@ -1,4 +1,4 @@
-"""Rows of random games, as shards hold them, for measurements and tests."""
+"""Generate rows of random games in the shards' format, for benchmarks and tests."""
 
 from typing import Any
 
@@ -15,11 +15,11 @@ PROMOTING = "r3k2r/1P4P1/8/8/8/8/1p4p1/R3K2R w KQkq - 0 1"
 
 
 def playout_rows(count: int, seed: int = 0) -> dict[str, Any]:
-    """Return rows of games of random moves, players and clocks, as shards hold them.
+    """Return `count` rows of games with random moves, ratings and clocks, in the shards' format.
 
-    Half the moves are captures or promotions where there are any, and every other game starts from
-    PROMOTING, so that every type of move occurs. One row in four has no ratings, one in four no
-    clock. The result is that of the material on the board.
+    To cover every type of move, captures and promotions are preferred half of the time, and every
+    other game starts from PROMOTING. One row in four has no ratings, and one in four no clock. The
+    side with more pieces gets the win.
     """
     random = np.random.default_rng(seed)
     rows: dict[str, list[Any]] = {}

@@ -1,4 +1,4 @@
-"""Prefetching: batches are prepared, and copied to a GPU, on another thread."""
+"""Prepare batches, and copy them to a GPU, on another thread."""
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -11,42 +11,42 @@ from model.data.rows import Batch
 from model.network.encoder import Rows
 
 AHEAD = 2
-"""Batches prepared while a step runs, so that one that takes longer than others delays no step."""
+"""Number of batches prepared in advance, so that a slow one does not delay a step."""
 
 Parts = Sequence[Rows]
-"""A batch in the parts that a step computes one after the other."""
+"""A batch, divided into the parts that a step computes one after the other."""
 Ready = tuple[Parts, torch.cuda.Event | None]
-"""A prepared batch, and the event that all of it is on the GPU."""
+"""A prepared batch, and the event that marks the end of its copy to the GPU."""
 
 
 class Prefetcher:
-    """Prepares batches of an iterator on one thread, in order, at most AHEAD before they are taken.
+    """Prepare the batches of an iterator in order, on one thread, up to AHEAD in advance.
 
-    It keeps no position in the stream: a run knows the batches it used by its steps. As a context
-    manager it waits at the end for the batch in preparation, and starts no other.
+    It does not track a position in the stream: the run's step counter does. On exit, the context
+    manager waits for the batch in preparation and starts no other.
     """
 
     def __init__(
         self, batches: Iterator[Batch], prepare: Callable[[Batch], Parts], device: torch.device
     ) -> None:
-        """Start nothing before the first batch is taken."""
+        """Preparation starts with the first call of `take`."""
         self.batches, self.prepare = batches, prepare
         self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
         self.thread = ThreadPoolExecutor(1, "next-batch")
         self.futures: deque[Future[Ready | None]] = deque()
 
     def __enter__(self) -> Self:
-        """Return itself."""
+        """Return self."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End the thread."""
+        """Stop the thread."""
         self.thread.shutdown(cancel_futures=True)
 
     def take(self) -> Parts | None:
         """Return the next batch and start preparing another; None at the end.
 
-        Raises what the iterator or `prepare` raised for this batch.
+        Errors of the iterator or of `prepare` are raised here.
         """
         while len(self.futures) <= AHEAD:
             self.futures.append(self.thread.submit(self._make))
@@ -59,7 +59,7 @@ class Prefetcher:
             here.wait_event(copied)
             for columns in parts:
                 for column in columns.values():
-                    # its memory is the copying stream's, which must not reuse it before
+                    # the copying stream must not reuse this memory until `here` is done with it
                     column.record_stream(here)
         return parts
 

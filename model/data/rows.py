@@ -1,8 +1,8 @@
-"""Packed rows in NumPy to a network's rows on its device.
+"""Convert packed NumPy rows to a network's inputs on its device.
 
-    a batch of shards' columns -> `load_rows` -> `model.network.encoder.Rows`
+    a batch of shard columns -> `load_rows` -> `model.network.encoder.Rows`
 
-`input_columns` and `training_columns` name the columns that a preset needs.
+`input_columns` and `training_columns` list the columns that a preset needs.
 
 Axes: B batch, P plane, M legal moves of all rows, F features.
 """
@@ -25,26 +25,28 @@ from model.network.encoder import CLOCKS, CONDITIONS, NO_MOVE, RATINGS, UNKNOWN,
 from model.network.preset import Preset
 
 Batch = Mapping[str, NDArray[Any]]
-"""Columns of a shard by name; the planes are uint64 `[B, 77]` in the mover's view."""
+"""Shard columns by name; the planes are uint64 `[B, 77]`, seen from the side to move."""
 
 HIDE_ONE_IN = 8
-"""One row in this many has its ratings hidden in training, one its clock, one its moves."""
+"""In training, one row in HIDE_ONE_IN has its ratings hidden; the same holds for clocks and for the
+last moves."""
 PADDED_MOVES = 4
-"""Legal moves are padded to a multiple of this many for each row, for few shapes."""
+"""A batch's legal moves are padded to a multiple of this many per row, to limit the number of
+shapes."""
 
 
 def input_columns(preset: Preset) -> tuple[str, ...]:
-    """Return the names of the columns that a network reads besides `planes`."""
+    """Return the names of the columns that a network reads, except `planes`."""
     return (*view(preset.view).columns, *CONDITIONS[preset.condition])
 
 
 def column_defaults(preset: Preset) -> dict[str, int]:
-    """Return the value that stands for unknown in each of the `input_columns`."""
+    """Return the value for "unknown" of each input column."""
     return {name: UNKNOWN.get(name, 0) for name in input_columns(preset)}
 
 
 def training_columns(preset: Preset) -> tuple[str, ...]:
-    """Return the names of all columns that training a preset needs."""
+    """Return the names of all columns needed to train a preset."""
     names = ["planes", "label", "result", *input_columns(preset)]
     names += ["promotion"] if vocabulary(preset.moves).under_promotions else []
     names += ["game", "ply"] if hidden_columns(preset) else []
@@ -53,18 +55,18 @@ def training_columns(preset: Preset) -> tuple[str, ...]:
 
 
 def hidden_columns(preset: Preset) -> tuple[str, ...]:
-    """Return the names of the columns that are hidden in some rows in training."""
+    """Return the names of the columns that training hides in some rows."""
     return (*LAST_MOVES[: view(preset.view).last], *CONDITIONS[preset.condition])
 
 
 def load_rows(
     preset: Preset, batch: Batch, device: torch.device, *, padded: bool = False
 ) -> dict[str, Tensor]:
-    """Return what a preset reads of a batch, on the device.
+    """Return a batch's network inputs on the device.
 
     Attack planes and move features are computed here; with `padded`, legal moves are padded.
-    Raises PlanesError for planes that are no position, MissingColumnError for a column that the
-    preset reads and the batch lacks.
+    Raises PlanesError for planes that do not describe a position, and MissingColumnError if the
+    batch lacks a column that the preset reads.
     """
     names = input_columns(preset)
     require(names, batch, f"the preset {preset.name!r}")
@@ -81,7 +83,7 @@ def load_rows(
 
 
 def pad_moves(moves: Batch, step: int) -> dict[str, NDArray[Any]]:
-    """Pad legal moves and their features to the next multiple of `step`, by NO_MOVE and zeros."""
+    """Pad legal moves with NO_MOVE, and their features with zeros, to a multiple of `step`."""
     count = -len(moves["moves"]) % step
     return {
         "moves": np.pad(moves["moves"], (0, count), constant_values=NO_MOVE),
@@ -90,18 +92,18 @@ def pad_moves(moves: Batch, step: int) -> dict[str, NDArray[Any]]:
 
 
 def to_bytes(planes_BP: NDArray[np.uint64]) -> Tensor:
-    """Return packed planes as uint8 `[B, P, 8]`; a byte is a row of the picture."""
+    """Return packed planes as uint8 `[B, P, 8]`, one byte per row of the board."""
     words_BP = to_tensor(planes_BP.astype("<u8", copy=False))
     return words_BP.view(torch.uint8).view(*planes_BP.shape, 8)
 
 
 def copy_to(column: Tensor, device: torch.device) -> Tensor:
-    """Copy a column to the device, to a GPU from pinned memory without waiting."""
+    """Copy a column to the device; copies to a GPU are asynchronous, from pinned memory."""
     return column if device.type == "cpu" else column.pin_memory().to(device, non_blocking=True)
 
 
 def blank_rows(preset: Preset, count: int, moves: int) -> dict[str, Tensor]:
-    """Return `count` rows of zeros with `moves` legal moves in all, as a graph's inputs."""
+    """Return `count` rows of zeros with `moves` legal moves in total, to trace a network with."""
     rows = {"planes": torch.zeros(count, PLANES, 8, dtype=torch.uint8)}
     rows |= {name: torch.zeros(count, dtype=torch.int64) for name in input_columns(preset)}
     if view(preset.view).attacks:
@@ -112,10 +114,10 @@ def blank_rows(preset: Preset, count: int, moves: int) -> dict[str, Tensor]:
     return rows
 
 
-def draw_of(seed: int, step: int) -> int:
-    """Return the number, 32 bits, that selects a step's hidden rows, by splitmix64 (Steele 2014).
+def hash_step(seed: int, step: int) -> int:
+    """Hash seed and step to 32 bits with splitmix64 (Steele 2014), to select the rows to hide.
 
-    It depends on seed and step only, so that a resumed run hides what an uninterrupted one would.
+    The hash depends on nothing else, so a resumed run hides the same rows as an uninterrupted one.
     """
     words = np.array([seed % (1 << 64)], dtype=np.uint64)
     for number in (step, 0):
@@ -124,11 +126,11 @@ def draw_of(seed: int, step: int) -> int:
 
 
 def hide(rows: Rows, names: tuple[str, ...], draw: int | Tensor) -> Rows:
-    """Return rows with ratings, clocks and last moves of some, if in `names`, set to unknown.
+    """Set ratings, clocks or last moves to unknown in some rows, for the columns in `names`.
 
-    The rows are selected by a hash of (game, ply, draw), 32 bits, with the finalizer of
-    MurmurHash3, and not by their place in a batch: microbatches and processes hide what one batch
-    would. `draw` may be a tensor on the device, so that a captured step reads another each time.
+    Rows are selected by a 32-bit hash of (game, ply, draw) with the finalizer of MurmurHash3. The
+    place in the batch does not matter, so the division into microbatches and processes does not
+    either. `draw` may be a tensor on the device, so that a captured CUDA graph can read a new one.
     """
     if not names:
         return rows

@@ -1,1 +1,1 @@
-"""A checkpoint as an evaluator and as a player, by torch or as ONNX."""
+"""Run a checkpoint as an evaluator or a player, with torch or as ONNX."""

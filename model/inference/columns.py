@@ -1,7 +1,7 @@
-"""Columns, batches and checks of answers, shared by the torch and ONNX evaluators; no torch here.
+"""Columns, batching and output checks shared by the torch and ONNX evaluators, without torch.
 
-A column that a network reads comes from the first that has it: an argument of the call; the planes
-(engine/encoding/inferred.py); a value set for all rows, such as a rating to play at; unknown.
+Each column that a network reads is taken from the first available source: the call's arguments;
+inference from the planes (engine/encoding/inferred.py); the evaluator's default.
 
 Axes: B batch, P plane (77), L label (4096).
 """
@@ -22,41 +22,42 @@ from model.card import HumanSearch
 
 Rows = dict[str, NDArray[Any]]
 Corrections = dict[Aim, Correction]
-"""How a search corrects a policy, by aim; empty for a network that was not calibrated."""
+"""Search corrections of a policy by aim; empty for a network that was not calibrated."""
 Answer = tuple[NDArray[np.float32], NDArray[np.float32]]
-"""Logits by the mover's labels and win, draw, loss: float32 `[B, 4096]` and `[B, 3]`."""
+"""Policy logits by label, float32 `[B, 4096]`, and win, draw, loss, float32 `[B, 3]`, both for the
+side to move."""
 
 LARGEST_BATCH = 2048
-"""Rows of one batch; more are evaluated batch by batch, so that memory is bounded."""
+"""Maximum rows of one batch, to bound memory."""
 LARGEST_CONDITION = 65_535
-"""Ratings and clocks in seconds are uint16 columns."""
+"""Maximum rating, and clock in seconds: the columns are uint16."""
 
 
 class ConditionError(UserError):
-    """The network does not read a column that it is to be conditioned on, or a bad value of it."""
+    """A condition names a column that the network does not read, or its value is out of range."""
 
 
 class AnswerError(UserError):
-    """A network answered with numbers that are not finite, or with arrays of another shape."""
+    """A network's output is not finite or has the wrong shape."""
 
 
 def check_conditions(name: str, columns: Mapping[str, int], conditions: Mapping[str, int]) -> None:
-    """Raise ConditionError unless the network can be conditioned so; it reads `columns`."""
+    """Raise ConditionError unless each condition is one of `columns` and in range."""
     for column in conditions:
         if column not in columns:
             raise ConditionError(
-                f"{name} does not read {column!r}: it reads {', '.join(columns) or 'planes alone'}"
+                f"{name} does not read {column!r}: it reads {', '.join(columns) or 'only planes'}"
             )
         if not 0 <= conditions[column] <= LARGEST_CONDITION:
             raise ConditionError(
-                f"{column} is {conditions[column]}, and must be from 0 to {LARGEST_CONDITION}"
+                f"{column} is {conditions[column]}, but must be from 0 to {LARGEST_CONDITION}"
             )
 
 
 def fill_columns(
     planes_BP: NDArray[np.uint64], given: Mapping[str, NDArray[Any]], defaults: Mapping[str, int]
 ) -> Rows:
-    """Return `planes` and the columns that a network reads, by default as in `defaults`."""
+    """Return `planes` and the columns of `defaults`, each given, inferred or filled."""
     rows: Rows = {"planes": planes_BP}
     if any(name in INFERRED and name not in given for name in defaults):
         given = infer_columns(planes_BP) | dict(given)
@@ -69,7 +70,7 @@ def fill_columns(
 
 
 def evaluate_in_batches(evaluate: Callable[[Rows], Answer], rows: Rows, name: str) -> Answer:
-    """Evaluate all rows by the network called `name`, at most LARGEST_BATCH at once."""
+    """Evaluate rows in batches of at most LARGEST_BATCH; errors use the network's `name`."""
     answers = []
     for start in range(0, len(rows["planes"]), LARGEST_BATCH):
         batch = {column: values[start : start + LARGEST_BATCH] for column, values in rows.items()}
@@ -83,25 +84,25 @@ def evaluate_in_batches(evaluate: Callable[[Rows], Answer], rows: Rows, name: st
 
 
 def check_answer(answer: Answer, planes_BP: NDArray[np.uint64], name: str) -> None:
-    """Raise AnswerError unless an answer is finite; logits of illegal moves may be -inf."""
+    """Raise AnswerError for wrong shapes or non-finite values; illegal moves may have -inf."""
     logits_BL, wdl_B3 = answer
     if logits_BL.shape != (len(planes_BP), LABELS) or wdl_B3.shape != (len(planes_BP), 3):
         raise AnswerError(
-            f"{name} answers with arrays of shapes {logits_BL.shape} and {wdl_B3.shape}: export it "
+            f"{name} returned arrays of shapes {logits_BL.shape} and {wdl_B3.shape}: export it "
             f"again"
         )
     finite_BL = np.isfinite(logits_BL)
-    if not finite_BL.all():  # of the usual network all are
+    if not finite_BL.all():  # rare: most networks have finite logits for illegal moves too
         finite_BL |= np.isneginf(logits_BL) & ~legal_mask(planes_BP)
     if not (finite_BL.all() and np.isfinite(wdl_B3).all()):
         raise AnswerError(
-            f"{name} answers with NaN or infinity: its training diverged, or it is damaged; train "
-            f"or copy it again"
+            f"{name} answers with NaN or infinity: training diverged, or the file is damaged; "
+            f"train it or copy it again"
         )
 
 
 def read_corrections(path: Path, card: Mapping[str, Any], refusal: type[UserError]) -> Corrections:
-    """Return the corrections in the card at `path`; raises `refusal` for a bad entry."""
+    """Return the search corrections in the card at `path`; raise `refusal` for an invalid entry."""
     entry = card.get("human_search")
     if entry is None:
         return {}

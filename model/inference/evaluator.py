@@ -1,4 +1,4 @@
-"""A checkpoint as an evaluator for search, matches and reports, run by torch.
+"""Evaluate positions with a checkpoint, for search, matches and reports, using torch.
 
 Axes: B batch, P plane (77).
 """
@@ -26,7 +26,7 @@ from model.training.precision import autocast, device_for, dtype_for
 
 
 class NetworkEvaluator:
-    """A network called on packed planes; an `engine.evaluation.evaluator.Evaluator`."""
+    """An `engine.evaluation.evaluator.Evaluator` that runs a network on packed planes."""
 
     def __init__(self, network: Network, *, device: str = "auto", amp: str = "auto") -> None:
         self.device = device_for(device)
@@ -34,26 +34,25 @@ class NetworkEvaluator:
         self.network = network.to(self.device).eval()
         self.preset = network.preset
         self.columns = column_defaults(self.preset)
-        """Columns that the network reads, with the value of each where nothing is given."""
+        """Default value of each column that the network reads."""
         self.corrections: Corrections = {}
-        """How a search corrects the policy (engine/search/human.py)."""
+        """Search corrections of the policy (engine/search/human.py)."""
 
     def __call__(self, planes_BP: NDArray[np.uint64], columns: Batch | None = None) -> Answer:
-        """Return logits float32 `[B, 4096]` by the labels of the mover's view, and float32 `[B, 3]`
-        win, draw, loss.
+        """Return policy logits, float32 `[B, 4096]`, and win, draw, loss, float32 `[B, 3]`.
 
-        `columns` may be a whole batch of a shard. Illegal labels have logits too, some minus
-        infinity. A value that is one number v in -1..1 is read as (1 + v) / 2, 0, (1 - v) / 2;
-        without a value head each is a third. Raises AnswerError for an answer that is not finite,
-        and OutOfMemoryError.
+        Both are for the side to move. `columns` may have more columns than the network reads.
+        Illegal moves have logits too, and some are minus infinity. A scalar value v in -1..1
+        becomes (1 + v) / 2, 0, (1 - v) / 2; without a value head each is 1/3. Raises AnswerError
+        for outputs that are not finite, and OutOfMemoryError.
         """
         rows = fill_columns(planes_BP, columns or {}, self.columns)
         return evaluate_in_batches(self._evaluate, rows, f"the network {self.preset.name}")
 
     @torch.inference_mode()
     def _evaluate(self, rows: Rows) -> Answer:
-        work = f"evaluating {len(rows['planes']):,} positions by the network {self.preset.name}"
-        with memory_errors(work, "free some, or evaluate fewer at once"):
+        work = f"evaluating {len(rows['planes']):,} positions with the network {self.preset.name}"
+        with memory_errors(work, "free some memory, or evaluate fewer positions at once"):
             columns = load_rows(self.preset, rows, self.device)
             with autocast(self.device, self.dtype):
                 prediction = self.network(columns)
@@ -62,7 +61,7 @@ class NetworkEvaluator:
 
 
 def evaluator(directory: Path, *, device: str = "auto", amp: str = "auto") -> NetworkEvaluator:
-    """Load a checkpoint as an evaluator. Raises the CheckpointErrors of `model.checkpoint.load`."""
+    """Load a checkpoint as an evaluator. Raises CheckpointError as `model.checkpoint.load` does."""
     network, card = load(directory)
     found = NetworkEvaluator(network, device=device, amp=amp)
     found.corrections = read_corrections(directory / CARD, card, CardError)

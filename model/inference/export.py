@@ -1,11 +1,10 @@
-"""Export a checkpoint to ONNX: from packed planes to logits by the mover's labels, to be run
-without torch.
+"""Export a checkpoint to ONNX, to run it without torch.
 
-The graph is the whole evaluator in float32: unpacking, the view, the network with its averaged
-weights, the labels, win, draw and loss. Its inputs follow from the preset (`blank_rows`); the
-number of rows, and of legal moves, is dynamic. A file is published only when onnxruntime answers on
-given positions as torch does: to rounding in float32, and nearly so where convolutions are in 8-bit
-integers (model.inference.quantization).
+The graph is the whole evaluator in float32, from packed planes to logits by label and to win, draw
+and loss. Its inputs depend on the preset (`blank_rows`); the numbers of rows and of legal moves are
+dynamic. The file is published only if onnxruntime and torch agree on given positions: up to
+rounding in float32, and within larger bounds if convolutions are quantized to 8-bit integers
+(model.inference.quantization).
 
 Axes: B batch, L label (4096), M legal move, F feature.
 """
@@ -39,31 +38,35 @@ from model.network.network import Network
 OPSET = 18
 UINT64 = 13  # onnx.TensorProto.UINT64
 TOLERANCE = 1e-3
-"""Largest difference in float32, of log-probabilities in nats and of win, draw or loss."""
+"""Maximum difference in float32: of log-probabilities in nats, and of win, draw or loss."""
 INT8_DIVERGENCE, INT8_VALUE = 0.02, 0.03
-"""Largest divergence of policies in nats, and root mean square of scores, in integers."""
+"""Bounds for 8-bit exports: mean KL divergence of the policies in nats, and root mean square
+difference of the expected scores."""
 
 
 class ExportError(UserError):
     """A package is missing, or the exported network differs from the checkpoint."""
 
 
-class _Whole(nn.Module):
-    """A network whose inputs and answers are those of an evaluator."""
+class _ExportedNetwork(nn.Module):
+    """A network with the inputs and outputs of an evaluator."""
 
     def __init__(self, network: Network, names: tuple[str, ...]) -> None:
         super().__init__()
         self.network, self.names = network, names
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Return logits `[B, L]` and win, draw, loss `[B, 3]` for the inputs called `names`."""
+        """Return logits `[B, L]` and win, draw, loss `[B, 3]`, for inputs ordered as `names`."""
         rows = dict(zip(self.names, inputs, strict=True))
         prediction = self.network(rows)
         return merge_promotions(prediction.logits, rows["planes"]), prediction.wdl.exp()
 
 
 def _shifts() -> dict[Any, Any]:
-    """Translate shifts, which torch's exporter does not know; ONNX shifts unsigned integers."""
+    """Return translations of bit shifts, which torch's exporter lacks.
+
+    ONNX shifts only unsigned integers.
+    """
     import onnxscript
 
     op: Any = onnxscript.opset18
@@ -87,10 +90,10 @@ def _graph(network: Network, card: Mapping[str, Any], path: Path) -> None:
     """Write a network as an ONNX file."""
     import onnx
 
-    # the exporter takes sizes of 1 for constants
+    # two rows, because the exporter treats sizes of 1 as constants
     examples = blank_rows(network.preset, 2, moves=5)
-    whole = _Whole(network, tuple(examples)).eval()
-    # fills the caches of tables with real tensors, not with those of the tracing
+    whole = _ExportedNetwork(network, tuple(examples)).eval()
+    # fill the caches with real tensors before tracing would fill them with its own
     whole(*examples.values())
     batch, moves = torch.export.Dim("batch", min=1), torch.export.Dim("moves", min=1)
     sizes = tuple({0: moves if name in ("moves", "move_features") else batch} for name in examples)
@@ -109,7 +112,7 @@ def _graph(network: Network, card: Mapping[str, Any], path: Path) -> None:
     assert program is not None
     model = program.model_proto
     for part in (model.graph, *model.graph.node, *model.graph.value_info):
-        part.ClearField("metadata_props")  # torch's stack traces, with the paths of this machine
+        part.ClearField("metadata_props")  # stack traces with this machine's paths
     onnx.helper.set_model_props(model, {METADATA: json.dumps(card)})
     with name_path(path):
         path.write_bytes(model.SerializeToString())
@@ -123,12 +126,13 @@ def export(
     calibration: Batch | None = None,
     progress: Progress = silent,
 ) -> dict[str, Any]:
-    """Export a checkpoint to `out`, by default model.onnx beside its card; return size and errors.
+    """Export a checkpoint to `out`, by default model.onnx beside its card.
 
-    `rows` are the positions to compare on: `planes`, and columns for networks that read them. With
-    `calibration`, rows of the same kind, convolutions are in 8-bit integers that are scaled on
-    these. Raises CheckpointError, and ExportError if a package is missing or the answers differ by
-    more than TOLERANCE, or INT8_DIVERGENCE and INT8_VALUE; nothing is written then.
+    Return the file's size and its differences from torch on `rows`: `planes`, and the columns that
+    the network reads. With `calibration`, which has the same columns, convolutions are quantized to
+    8-bit integers, with scales from these rows. Raises CheckpointError, and ExportError if a
+    package is missing or the outputs differ by more than TOLERANCE, or in integers INT8_DIVERGENCE
+    and INT8_VALUE. On an error nothing is written.
     """
     for package in ("onnx", "onnxscript"):
         if importlib.util.find_spec(package) is None:
@@ -146,7 +150,7 @@ def export(
     }
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / ONNX
-        progress(Tick(0, 1, "graph traced"))  # most of the time, and torch reports no progress
+        progress(Tick(0, 1, "graph traced"))  # takes most of the time; torch reports no progress
         _graph(network, card, path)
         if calibration is not None:
             progress(Tick(0, 1, "layers scaled"))
@@ -169,10 +173,10 @@ def export(
 
 
 def _quantize_graph(network: Network, path: Path, calibration: Batch) -> Path:
-    """Write the network in `path` with convolutions in integers beside it, and return the new path.
+    """Write a copy of the network in `path` with 8-bit convolutions, and return its path.
 
-    Float32 layers stay in float32, and so does the first convolution: in integers it made half of
-    the expected score's error.
+    Float32 layers and the first convolution stay in float32. Quantizing the first convolution
+    caused half of the error of the expected score.
     """
     evaluator, out = OnnxEvaluator(path), path.with_suffix(".int8.onnx")
     exact = {
@@ -183,27 +187,27 @@ def _quantize_graph(network: Network, path: Path, calibration: Batch) -> Path:
     exact |= {f"network.{name}.0.weight" for name in ("stem", "value_stem")}
     try:
         quantize(path, out, evaluator.inputs, calibration, exact)
-    # a full disk or memory has nothing to do with the integers
+    # a full disk or memory is not a failure of quantization
     except (UserError, OSError, MemoryError):
         raise
     except Exception as error:  # onnxruntime and onnx raise many kinds
         raise ExportError(
-            f"onnxruntime cannot write this network in 8-bit integers ({type(error).__name__}: "
+            f"onnxruntime cannot quantize this network to 8-bit integers ({type(error).__name__}: "
             f"{error}): export it without --int8"
         ) from error
     return out
 
 
 def _differences(one: OnnxEvaluator, other: NetworkEvaluator, rows: Batch) -> dict[str, float]:
-    """Return the largest and mean differences of the answers of `one` from those of `other`.
+    """Return the largest and mean differences between the outputs of `one` and `other`.
 
-    Policies are compared by legal moves' log-probabilities in nats and by the KL divergence from
-    `other`'s; values by the probabilities of win, draw and loss, and by the root mean square of the
-    expected score's difference.
+    Policies are compared by the log-probabilities of legal moves in nats, and by the mean KL
+    divergence of `one` from `other`. Values are compared by the probabilities of win, draw and
+    loss, and by the root mean square difference of the expected scores.
     """
     legal_BL = legal_mask(rows["planes"])
     answers = [evaluate(rows["planes"], rows) for evaluate in (one, other)]
-    # not minus infinity, so that rows without a legal move stay finite
+    # -1e30 instead of -inf keeps rows without a legal move finite
     masked = [np.where(legal_BL, logits_BL.astype(np.float64), -1e30) for logits_BL, _ in answers]
     mine_BL, wanted_BL = (
         torch.from_numpy(masked_BL).log_softmax(1).numpy() for masked_BL in masked
@@ -220,9 +224,9 @@ def _differences(one: OnnxEvaluator, other: NetworkEvaluator, rows: Batch) -> di
 
 
 def _check(found: Mapping[str, float], directory: Path, *, integers: bool) -> None:
-    """Raise ExportError for answers that differ too much from the checkpoint's."""
+    """Raise ExportError if the outputs differ too much from the checkpoint's."""
     policy, value = found["largest_policy_difference"], found["largest_value_difference"]
-    # a comparison with NaN is false
+    # not written with `>`, which would let NaN pass
     if not integers and not (policy <= TOLERANCE and value <= TOLERANCE):
         raise ExportError(
             f"the exported network differs from {directory} by {max(policy, value):.2g}, more than "
@@ -233,5 +237,5 @@ def _check(found: Mapping[str, float], directory: Path, *, integers: bool) -> No
         raise ExportError(
             f"{directory} in 8-bit integers: the policy is off by {policy:.2g} nats (at most "
             f"{INT8_DIVERGENCE}), the expected score by {score:.2g} (at most {INT8_VALUE}): "
-            f"export it without --int8, or give other --positions"
+            f"export it without --int8, or use other --positions"
         )

@@ -1,9 +1,8 @@
-"""An exported network as an evaluator, run by onnxruntime; torch is not imported, so a player is
-ready in a second.
+"""Evaluate positions with an exported network, using onnxruntime.
 
-The file's metadata name the columns that it reads besides planes, each with its value for unknown;
-the encoding; the version of the move features, if it reads them (they are computed here); the hash
-of the checkpoint's weights.
+torch is not imported, so a player starts within a second. The file's metadata hold the columns that
+the network reads besides the planes, with their defaults; the encoding; the version of the move
+features, if any; and the hash of the checkpoint's weights.
 
 Axes: B batch, P plane (77).
 """
@@ -34,24 +33,24 @@ from model.inference.columns import (
 )
 
 METADATA = "fianchetto"
-"""Name of the JSON in the file's metadata."""
-LARGEST_FILE = 1 << 30
-"""Largest file that is opened, in bytes; that of fianchetto-l has 0.1 GB."""
+"""Key of the JSON entry in the file's metadata."""
+MAX_FILE_BYTES = 1 << 30
+"""Maximum file size in bytes; that of fianchetto-l is 0.1 GB."""
 
 
 class OnnxError(UserError):
-    """A file that is not an exported network."""
+    """The file is not an exported network that this version can use."""
 
 
 class OnnxEvaluator:
-    """An exported network called on packed planes; an `engine.evaluation.evaluator.Evaluator`."""
+    """An `engine.evaluation.evaluator.Evaluator` that runs an exported network on packed planes."""
 
     def __init__(self, path: Path, *, threads: int = 1, sha256: str | None = None) -> None:
-        """Open a file that `fianchetto export` wrote. Raises OnnxError.
+        """Open a file written by `fianchetto export`. Raises OnnxError.
 
-        With `sha256`, a file of another hash is refused before onnxruntime reads it. With move
-        features, each thread evaluates a part of a batch; in other networks the threads share each
-        operation.
+        With `sha256`, a file with another hash is refused before onnxruntime reads it. If the
+        network reads move features, each thread evaluates part of a batch; otherwise all threads
+        work on each operation together.
         """
         import onnxruntime
         from onnxruntime.capi import onnxruntime_pybind11_state as native
@@ -74,25 +73,28 @@ class OnnxEvaluator:
         self.session, self.threads = open_session(threads), threads
         self.card = _read_metadata(path, self.session)
         self.columns: dict[str, int] = dict(self.card["columns"])
-        """Columns that the network reads, with the value of each where nothing is given."""
+        """Default value of each column that the network reads."""
         self.corrections: Corrections = {}
-        """How a search corrects the policy (engine/search/human.py)."""
+        """Search corrections of the policy (engine/search/human.py)."""
         self.pool: ThreadPoolExecutor | None = None
         self.names = {given.name for given in self.session.get_inputs()}
         if "moves" in self.names and threads > 1:
-            # onnxruntime's own threads race when they add to one square:
+            # onnxruntime's own threads race when two add to the same square:
             # microsoft/onnxruntime#18048
             self.session, self.pool = open_session(1), ThreadPoolExecutor(threads, "rows")
 
     def __call__(
         self, planes_BP: NDArray[np.uint64], columns: Mapping[str, NDArray[Any]] | None = None
     ) -> Answer:
-        """Return logits and win, draw, loss as `NetworkEvaluator` does; OnnxError, AnswerError."""
+        """Return logits and win, draw, loss, as `NetworkEvaluator` does.
+
+        Raises OnnxError and AnswerError.
+        """
         rows = fill_columns(planes_BP, columns or {}, self.columns)
         return evaluate_in_batches(self._run, rows, str(self._path))
 
     def inputs(self, rows: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """Return the graph's inputs of one batch by name: planes as bytes, columns as int64."""
+        """Return the graph's inputs for a batch, by name: planes as bytes, columns as int64."""
         columns = fill_columns(rows["planes"], rows, self.columns)
         read: Rows = {name: np.asarray(columns[name], dtype=np.int64) for name in self.columns}
         read["planes"] = _bytes(rows["planes"])
@@ -103,7 +105,7 @@ class OnnxEvaluator:
     def _run(self, rows: Rows) -> Any:
         """Run the network on one batch."""
         count = len(rows["planes"])
-        # of two rows or more: a single row may round differently
+        # at least two rows per thread: a single row may be rounded differently
         share = min(self.threads, count // 2)
         if self.pool is None or share < 2:
             return self._on_one_thread(rows)
@@ -118,45 +120,43 @@ class OnnxEvaluator:
     def _on_one_thread(self, rows: Rows) -> Any:
         try:
             logits_BL, wdl_B3 = self.session.run(None, self.inputs(rows))
-        # ValueError: other inputs or outputs than an export's
+        # ValueError: the graph has other inputs or outputs than an export
         except (*self._refusals, ValueError) as error:
             raise OnnxError(f"{self._path} cannot be run: {shown(str(error), 200)}") from error
         return logits_BL, wdl_B3
 
 
 def _list_refusals(native: Any) -> Any:
-    """Return the errors of onnxruntime for files and inputs that it cannot use."""
+    """Return the exception types that onnxruntime raises for invalid files and inputs."""
     names = "Fail InvalidArgument InvalidGraph InvalidProtobuf NotImplemented RuntimeException"
     return tuple(getattr(native, name) for name in names.split())
 
 
 def _read_metadata(path: Path, session: Any) -> dict[str, Any]:
-    """Return the metadata of an exported network; OnnxError if it is none of this version."""
+    """Return an exported network's metadata; OnnxError if this version cannot use it."""
     text = session.get_modelmeta().custom_metadata_map.get(METADATA)
     if text is None:
         raise OnnxError(f"{path} was not written by `fianchetto export`")
     try:
         card: dict[str, Any] = parse_json(text)
     except ValueError as error:
-        raise OnnxError(f"{path}: metadata are not JSON: {shown(str(error), 200)}") from error
+        raise OnnxError(f"{path}: metadata is not JSON: {shown(str(error), 200)}") from error
     check(path, card, Exported, OnnxError, hint=": export it again")
     if (card["encoding_version"], card["moves_hash"]) != (ENCODING_VERSION, moves_hash()):
-        raise OnnxError(
-            f"{path} was exported for other planes or labels than this version's: export it again"
-        )
+        raise OnnxError(f"{path} was exported for different planes or labels: export it again")
     if card["move_features_version"] not in (0, FEATURES_VERSION):
         raise OnnxError(
-            f"{path} was exported for other move features than this version's: train it again"
+            f"{path} was exported for a different version of the move features: train it again"
         )
     return card
 
 
 def _read(path: Path, sha256: str | None) -> bytes:
-    """Return a file's bytes, or raise OnnxError where it is too large or has another hash."""
+    """Return a file's bytes; OnnxError if it is too large or has another hash."""
     try:
-        if path.stat().st_size > LARGEST_FILE:
+        if path.stat().st_size > MAX_FILE_BYTES:
             raise OnnxError(
-                f"{path} is too large: over {LARGEST_FILE >> 20} MiB, which no exported network is"
+                f"{path} is larger than {MAX_FILE_BYTES >> 20} MiB: it is not an exported network"
             )
         data = path.read_bytes()
     except OSError as error:
@@ -178,36 +178,36 @@ def open_export(directory: Path, *, threads: int = 1) -> OnnxEvaluator:
     """Open the exported network beside a checkpoint's card; OnnxError if there is none."""
     found = find_export(directory, threads=threads)
     if found is None:
-        named = f"{CARD} names no {ONNX} of these weights"
+        named = f"{CARD} names no {ONNX} for these weights"
         why = named if (directory / ONNX).exists() else f"there is no {ONNX}"
         raise OnnxError(
             f"{directory}: {why}; `fianchetto export --int8 --checkpoint {directory} --positions "
-            f"DATASET` makes one"
+            f"DATASET` writes one"
         )
     return found
 
 
 def find_export(directory: Path, *, threads: int = 1) -> OnnxEvaluator | None:
-    """Open the exported network beside a checkpoint's card.
+    """Open the exported network beside a checkpoint's card; None if there is none.
 
-    None when the card names none or there is none; OnnxError when the file is not the one that the
-    card names. It starts five times as fast as torch and is faster on small batches. From 64 rows
-    on, torch in bf16 is faster than a float32 export on a processor that gains by bf16; an 8-bit
-    export is faster than both.
+    Raises OnnxError if the file is not the one that the card lists. An export starts five times as
+    fast as torch and is faster on small batches. From 64 rows on, torch in bf16 is faster than a
+    float32 export on processors with fast bf16; an 8-bit export is faster than both.
     """
     if not (directory / ONNX).exists():
         return None
     try:
         card = read_json(directory / CARD, OnnxError)
         weights, entry = card["files"]["weights"]["sha256"], card["files"]["onnx"]
-    # loading the checkpoint reports what is wrong with its card
+    # loading the checkpoint reports the card's error
     except (OnnxError, OSError, KeyError, TypeError):
         return None
     check(directory / CARD, entry, FileEntry, OnnxError)
     found = OnnxEvaluator(directory / ONNX, threads=threads, sha256=entry["sha256"])
     if found.card["weights_sha256"] != weights:
         raise OnnxError(
-            f"{directory / ONNX} is of other weights than {CARD} names: export it again"
+            f"{directory / ONNX} was exported from other weights than those in {CARD}: export it "
+            f"again"
         )
     found.corrections = read_corrections(directory / CARD, card, OnnxError)
     return found

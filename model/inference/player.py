@@ -1,11 +1,11 @@
-"""A checkpoint that chooses moves on python-chess boards.
+"""Choose moves on python-chess boards with a checkpoint.
 
     from model import load
 
     player = load("datasets/checkpoints/xs")
-    player.choose(chess.Board(), rating=1800, simulations=64).move   # as people rated 1800 play
-    player.policies(chess.Board(), [1000, 2000])                     # as people of both would play
-    player.analyse(chess.Board(), 400).moves[0]                      # the best move by a search
+    player.choose(chess.Board(), rating=1800, simulations=64).move   # a move of an 1800 player
+    player.policies(chess.Board(), [1000, 2000])                     # move probabilities by rating
+    player.analyse(chess.Board(), 400).moves[0]                      # the best move by search
 
 Axes: A legal moves, R ratings.
 """
@@ -31,10 +31,10 @@ from model.inference.columns import check_conditions
 from model.inference.evaluator import NetworkEvaluator, evaluator
 from model.inference.onnx_evaluator import OnnxEvaluator, find_export
 
-MOST_SIMULATIONS = 1_000_000
-"""Simulations of one call at most: their tree is allocated at once."""
+MAX_SIMULATIONS = 1_000_000
+"""Maximum simulations per call: memory for the whole tree is allocated in advance."""
 COLUMNS = {"rating": "elo", "opponent_rating": "opponent_elo", "clock": "clock"}
-"""Columns of the conditions that `choose` takes."""
+"""Arguments of `choose` and their columns."""
 
 
 class GameOverError(UserError):
@@ -46,23 +46,23 @@ class Choice:
     """A chosen move, and the network's policy and value."""
 
     move: chess.Move
-    """The chosen move; a promotion is to a queen, since labels do not name the piece."""
+    """The chosen move. Promotions are to a queen, since labels do not include the piece."""
     probabilities: dict[chess.Move, float]
-    """The policy over legal moves, likeliest first; under-promotions are part of the queen's."""
+    """Policy over legal moves, most likely first. Queen promotions include under-promotions."""
     value: float
-    """Win minus loss for the side to move by the network alone, -1 to 1."""
+    """Win minus loss for the side to move, -1 to 1, from the network without search."""
     wdl: tuple[float, float, float]
-    """Probabilities of win, draw, loss for the side to move, by the network alone."""
+    """Win, draw and loss probabilities for the side to move, from the network without search."""
     simulations: int = 0
-    """Simulations of the search that corrected the policy; 0 without a search, or where the card
-    holds no correction (`fianchetto calibrate` fits one)."""
+    """Simulations of the search that corrected the policy; 0 without a search, or if the card has
+    no correction (`fianchetto calibrate` fits one)."""
 
 
 class Player:
     """A network that plays on boards."""
 
     def __init__(self, network: NetworkEvaluator, exported: OnnxEvaluator | None = None) -> None:
-        """Take policies from `network`; searches use its export, which is faster."""
+        """Use `network` for policies and `exported`, which is faster, for searches if given."""
         self.evaluator = network
         self._searched = exported or network
 
@@ -78,19 +78,18 @@ class Player:
         aim: Aim = "likelihood",
         random: np.random.Generator | None = None,
     ) -> Choice:
-        """Choose a move by the policy at a temperature: 1 samples by its probabilities, 0 takes the
-        likeliest.
+        """Choose a move from the policy. Temperature 1 samples from it; 0 takes the likeliest move.
 
-        `board` is a python-chess board, a FEN, or "startpos". Its move stack is used where the
-        network reads the last moves. Ratings, and the mover's clock in seconds, are for networks
-        that read them (ConditionError for others). None is unknown; without `opponent_rating` the
-        opponent has the same rating. With `simulations` the policy is corrected by a search
-        (engine/search/human.py): `aim` is "likelihood" for the moves that people of the rating
-        play, "strength" for moves that are as good as theirs. Raises GameOverError, FenError for a
-        position that UCI refuses too, and UserError for a value of a wrong type.
+        `board` is a python-chess board, a FEN, or "startpos". Networks that read the last moves
+        take them from its move stack. Ratings, and the clock of the side to move in seconds, need a
+        network that reads them (else ConditionError). None means unknown; `opponent_rating`
+        defaults to `rating`. With `simulations`, a search corrects the policy
+        (engine/search/human.py). The aim "likelihood" predicts the moves of human players of that
+        rating; "strength" plays as well as they do. Raises GameOverError, FenError for positions
+        that cannot be played, and UserError for values of the wrong type.
         """
         board, temperature = _read_board(board), _read_temperature(temperature)
-        simulations = _read_whole("simulations", simulations, 0, MOST_SIMULATIONS)
+        simulations = _read_whole("simulations", simulations, 0, MAX_SIMULATIONS)
         if aim not in get_args(Aim):
             raise UserError(f"aim must be one of {', '.join(get_args(Aim))}, not {aim!r}")
         conditions = self._conditions(rating=rating, opponent_rating=opponent_rating, clock=clock)
@@ -107,10 +106,11 @@ class Player:
     def policies(
         self, board: chess.Board | str, ratings: Sequence[int]
     ) -> tuple[list[chess.Move], NDArray[np.float64]]:
-        """Return the legal moves, and their probabilities float64[R, A] at each of these ratings.
+        """Return the legal moves and their probabilities at each rating, float64 `[R, A]`.
 
-        Both players have the rating, and all ratings are one batch. A promotion is to a queen, as
-        in `choose`. Raises GameOverError, and ConditionError for a network that reads no ratings.
+        Both players get the same rating. All ratings are evaluated as one batch. Promotions are to
+        a queen, as in `choose`. Raises GameOverError, and ConditionError if the network does not
+        read ratings.
         """
         board = _read_board(board)
         moves = [move for move in board.legal_moves if move.promotion in (None, chess.QUEEN)]
@@ -124,23 +124,23 @@ class Player:
         return moves, np.array([[found[move] for move in moves] for found in shares])
 
     def analyse(self, board: chess.Board | str, simulations: int, *, lines: int = 3) -> Play:
-        """Search a position for its best moves, the first `lines` of them with variations.
+        """Search for the best moves; the first `lines` of them come with variations.
 
-        The search is not conditioned on ratings. The board's move stack is used for repetitions and
-        for the last moves that the network reads. Raises GameOverError.
+        The search is not conditioned on ratings. The board's move stack provides repetitions and
+        the last moves. Raises GameOverError.
         """
-        board, lines = _read_board(board), _read_whole("lines", lines, 0, MOST_SIMULATIONS)
-        simulations = _read_whole("simulations", simulations, 1, MOST_SIMULATIONS)
+        board, lines = _read_board(board), _read_whole("lines", lines, 0, MAX_SIMULATIONS)
+        simulations = _read_whole("simulations", simulations, 1, MAX_SIMULATIONS)
         style = Style(search=SearchConfig(simulations=simulations), evaluates_root=True)
         return self._play(style, [Request(board=board, lines=lines)])[0]
 
     def _play(self, style: Style, requests: Sequence[Request]) -> list[Play]:
-        """Play a move for each request with a new engine player, whose trees end with it."""
+        """Play a move for each request with a new engine player, so that no trees are reused."""
         player = EnginePlayer(self.evaluator, style, searched=self._searched)
         return player.play_all(requests)
 
     def _conditions(self, **given: Any) -> Conditions:
-        """Return conditions that the network reads, or raise ConditionError."""
+        """Return the given conditions; ConditionError if the network does not read one."""
         numbers = {name: _read_whole(name, one) for name, one in given.items() if one is not None}
         known = {COLUMNS[name]: number for name, number in numbers.items()}
         check_conditions(f"the network {self.evaluator.preset.name}", self.evaluator.columns, known)
@@ -148,9 +148,9 @@ class Player:
 
 
 def _read_board(board: chess.Board | str) -> chess.Board:
-    """Return a board that can be played and has legal moves; "startpos" or a FEN makes one.
+    """Return a playable board with at least one legal move, from a board, FEN or "startpos".
 
-    Raises FenError, UserError for another type, and GameOverError.
+    Raises FenError, GameOverError, and UserError for another type.
     """
     if not isinstance(board, chess.Board | str):
         kind = type(board).__name__
@@ -165,7 +165,7 @@ def _read_board(board: chess.Board | str) -> chess.Board:
 
 
 def _read_whole(name: str, value: Any, least: float = -inf, most: float = inf) -> int:
-    """Return a whole number, which may be NumPy's, of these bounds."""
+    """Return an int from a Python or NumPy integer; UserError if it is out of bounds."""
     try:
         number = None if isinstance(value, bool) else index(value)
     except TypeError:
@@ -173,7 +173,7 @@ def _read_whole(name: str, value: Any, least: float = -inf, most: float = inf) -
     if number is None:
         raise UserError(f"{name} must be a whole number, not {value!r}")
     if not least <= number <= most:
-        raise UserError(f"{name} is {number}, and must be from {least} to {most}")
+        raise UserError(f"{name} is {number}, but must be from {least} to {most}")
     return number
 
 
@@ -181,7 +181,7 @@ def _read_temperature(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float | np.number):
         raise UserError(f"temperature must be a number, not {value!r}")
     if not 0 <= value < inf:
-        raise UserError(f"temperature is {value}, and must be finite and 0 or more")
+        raise UserError(f"temperature is {value}, but must be finite and at least 0")
     return float(value)
 
 

@@ -1,9 +1,9 @@
-"""An exported network with its convolutions in 8-bit integers: more evaluations per second, nearly
-the same answers.
+"""Quantize the convolutions of an exported network to 8-bit integers, for more speed.
 
-Post-training static quantization (Jacob et al. 2018, arXiv:1712.05877) by onnxruntime: each layer's
-activations are scaled on some positions, weights per channel. Weights have 7 bits: a processor
-without VNNI adds two products in 16 bits, which 8-bit weights would overflow.
+This is post-training static quantization (Jacob et al. 2018, arXiv:1712.05877) by onnxruntime. The
+scales of activations are calibrated on sample positions; weights are scaled per channel. Weights
+have 7 bits, because processors without VNNI add two products in 16 bits, and 8-bit weights would
+overflow.
 """
 
 import io
@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from model.data.rows import Batch
 
-AT_ONCE = 64
-"""Rows of one calibration batch."""
+CALIBRATION_BATCH = 64
+"""Rows per calibration batch."""
 
 
 def quantize(
@@ -30,11 +30,11 @@ def quantize(
     rows: Batch,
     exact: Collection[str],
 ) -> None:
-    """Write the network in `path` with its convolutions in integers to `out`, their activations
-    scaled on `rows`.
+    """Quantize the convolutions of the network in `path` and write the result to `out`.
 
-    `inputs` turns rows into the graph's inputs; convolutions whose weights are in `exact` stay in
-    float32, and metadata are kept. Raises what onnxruntime raises.
+    `rows` calibrate the scales of activations, and `inputs` converts them to the graph's inputs.
+    Convolutions with weights named in `exact` stay in float32. Metadata is kept. Errors of
+    onnxruntime are passed on.
     """
     import onnx
     from onnxruntime.quantization import (
@@ -62,7 +62,7 @@ def quantize(
             str(path),
             str(out),
             Reader(),
-            # a few extreme rows would double the value's error
+            # min-max scales would let a few extreme rows double the value's error
             calibrate_method=CalibrationMethod.Percentile,
             quant_format=QuantFormat.QDQ,
             op_types_to_quantize=["Conv"],
@@ -75,16 +75,16 @@ def quantize(
 
 
 def _batches(rows: Batch) -> Iterator[Batch]:
-    """Cut rows into batches of one size, as onnxruntime needs them; a remainder is dropped."""
+    """Yield batches of equal size, which onnxruntime requires; drop the remainder."""
     count = len(rows["planes"])
-    size = min(AT_ONCE, count)
+    size = min(CALIBRATION_BATCH, count)
     for start in range(0, count - size + 1, size):
         yield {name: np.asarray(column)[start : start + size] for name, column in rows.items()}
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Silence torch's exporter and onnxruntime, which would spoil a command's JSON."""
+    """Silence torch's exporter and onnxruntime, which would corrupt a command's JSON output."""
     before = logging.root.manager.disable
     logging.disable(max(before, logging.WARNING))
     try:
@@ -97,7 +97,7 @@ def quiet() -> Iterator[None]:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Calibrate on one thread: several race at one square (microsoft/onnxruntime#18048)."""
+    """Calibrate on one thread, because several threads race (microsoft/onnxruntime#18048)."""
     import onnxruntime
     from onnxruntime.quantization.calibrate import CalibraterBase
 

@@ -1,1 +1,1 @@
-"""Networks: the table of presets, and the parts that they are built from."""
+"""Networks: the table of presets, and the modules that they are built from."""

@@ -1,6 +1,6 @@
-"""Parts of networks, which presets name: activations, gates, convolutional residual blocks.
+"""Building blocks that presets select: activations, gates, residual blocks.
 
-Axes: B batch, C channels, Y row (0 = the 8th rank, seen from the view's side), X column (0 =
+Axes: B batch, C channels, Y row (0 is the 8th rank, seen from the view's side), X column (0 is the
 a-file).
 """
 
@@ -16,9 +16,9 @@ SQUARES = 64
 
 
 class Gate(nn.Module):
-    """Scale each channel by a function of the board's mean, and with `bias` shift it too.
+    """Squeeze-and-excitation gate (Hu et al. 2018, arXiv:1709.01507).
 
-    Source: squeeze-and-excitation, Hu et al. 2018, arXiv:1709.01507; the shift is Leela's.
+    With `bias`, it also shifts each channel, as in Leela Chess Zero.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class Gate(nn.Module):
         self.bias = bias
 
     def forward(self, x_BCYX: Tensor) -> Tensor:
-        """Gate `[B, C, Y, X]`."""
+        """Scale and shift the channels of `[B, C, Y, X]`."""
         gate_BC = self.excite(self.activation(self.squeeze(board_mean(x_BCYX))))
         if not self.bias:
             return x_BCYX * torch.sigmoid(gate_BC)[:, :, None, None]
@@ -42,7 +42,7 @@ class Gate(nn.Module):
 def board_mean(x_BCYX: Tensor) -> Tensor:
     """Average each channel over the board, `[B, C]`.
 
-    As a matrix product: on a processor, `mean` and its gradient take four times as long in
+    A matrix product is used because, on a CPU, `mean` and its gradient take four times as long in
     channels-last bf16.
     """
     x_BSC = x_BCYX.permute(0, 2, 3, 1).flatten(1, 2)
@@ -51,14 +51,14 @@ def board_mean(x_BCYX: Tensor) -> Tensor:
 
 
 class Norm(nn.BatchNorm2d):
-    """Batch norm in which each group of rows has its own statistics in training.
+    """Batch norm with separate statistics for each group of rows in training.
 
-    Row i belongs to group i modulo `groups`. One call normalizes all groups, so that a GPU gets few
-    large kernels. The running statistics move towards the groups' mean.
+    Row i belongs to group i modulo `groups`. One call normalizes all groups, so a GPU runs few
+    large kernels. The running statistics are updated with the groups' mean.
     """
 
     groups = 1
-    """Number of groups, equal in size."""
+    """Number of groups, all of equal size."""
     momentum: float
     running_mean: Tensor
     running_var: Tensor
@@ -73,7 +73,7 @@ class Norm(nn.BatchNorm2d):
             one.repeat(self.groups)
             for one in (self.running_mean, self.running_var, self.weight, self.bias)
         )
-        # groups become channels
+        # fold the groups into the channels
         grouped = x_BCYX.reshape(batch // self.groups, self.groups * channels, *board)
         y = F.batch_norm(
             grouped, mean, var, weight, bias, training=True, momentum=self.momentum, eps=self.eps
@@ -86,7 +86,7 @@ class Norm(nn.BatchNorm2d):
 
 
 def conv3(channels_in: int, channels_out: int) -> nn.Conv2d:
-    """Return a 3x3 convolution that keeps the board's size; the norm after it has the bias."""
+    """Return a 3x3 convolution that keeps the board's size, without a bias: the norm has one."""
     return nn.Conv2d(channels_in, channels_out, 3, padding=1, bias=False)
 
 
@@ -102,7 +102,7 @@ class PostBlock(nn.Module):
         self.norm2 = Norm(row.width)
         self.gate = GATES[row.gate](row)
         self.act2 = ACTIVATIONS[row.activation]()
-        # the block starts as the identity, which makes the first steps steeper
+        # the block starts as the identity, which speeds up the first steps
         nn.init.zeros_(self.norm2.weight)
 
     def forward(self, x_BCYX: Tensor) -> Tensor:
@@ -113,7 +113,7 @@ class PostBlock(nn.Module):
 
 
 class PreBlock(nn.Module):
-    """Norm, activate, convolve, twice, gate and add (He et al. 2016, arXiv:1603.05027)."""
+    """Pre-activation residual block (He et al. 2016, arXiv:1603.05027)."""
 
     def __init__(self, row: Preset) -> None:
         super().__init__()
@@ -133,14 +133,14 @@ class PreBlock(nn.Module):
 
 
 class Float32(nn.Module):
-    """Run a layer in float32 under any autocast: bf16 logits would tie, and ties cost accuracy."""
+    """Run a layer in float32 even under autocast: bf16 logits would tie, which costs accuracy."""
 
     def __init__(self, layer: nn.Module) -> None:
         super().__init__()
         self.layer = layer
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply the layer to any shape."""
+        """Apply the layer to an input of any shape."""
         kind = "cpu" if x.is_meta else x.device.type  # autocast does not support the meta device
         with torch.autocast(kind, enabled=False):
             return self.layer(x.float())  # type: ignore[no-any-return]

@@ -1,16 +1,16 @@
-"""The decoder of a network: from the trunk's output to its `Prediction`.
+"""Decode the trunk's output into a `Prediction`.
 
-    trunk -> policy head, and a score of each legal move -> logits in the preset's vocabulary
-          -> `order_by_label`: the same logits by the mover's labels
+    trunk -> policy head, plus a score for each legal move -> logits in the preset's vocabulary
+          -> `order_by_label`: the same logits, in the order of labels
     trunk -> value head -> `log_wdl`: log-probabilities of win, draw, loss
     trunk -> moves-left head
 
-Logits are ordered alike for all presets: 4096 labels; in a vocabulary that has under-promotions 72
-of them, by piece, direction and file; then the indices of the vocabulary that no move has. So the
-probability of all moves that cannot be made is that of the preset's own vocabulary.
+All presets order their logits the same way: first the 4096 labels; then 72 under-promotions, if the
+vocabulary has them, by piece, direction and file; last the indices that no move uses. Every index
+of the vocabulary is kept, so the total probability does not change.
 
-Axes: B batch, C channels, Y row, X column, A label, L label (4096), U under-promotion's label (24:
-direction, file), M legal moves of all rows, F from-square, T to-square, P plane.
+Axes: B batch, C channels, Y row, X column, A logit (all indices), L label (4096), U promoting label
+(24: direction, file), M legal moves of all rows, F from-square, T to-square, P plane.
 """
 
 from functools import cache
@@ -32,26 +32,26 @@ from model.network.encoder import ENCODED, SQUARES, Moves, list_bits, list_squar
 from model.network.preset import Preset
 
 PROMOTING = 24
-"""Labels of pawns on the seventh rank: three directions, eight files."""
+"""Number of promoting labels: three directions from each of eight files."""
 UNDER = len(UNDER_PROMOTIONS) * PROMOTING
-"""Labels of under-promotions, behind the first 4096."""
+"""Number of under-promotions, which follow the 4096 labels."""
 
 
 class Prediction(NamedTuple):
-    """The answer of every network, for the side to move."""
+    """The output of a network, for the side to move."""
 
     logits: Tensor
-    """Logits of the mover's labels, float32 `[B, A]`."""
+    """Policy logits in the order of labels, float32 `[B, A]`."""
     wdl: Tensor
-    """Log-probabilities of win, draw and loss, float32 `[B, 3]`; a draw's is minus infinity where
-    the value is one number, and all are equal where there is no value."""
+    """Log-probabilities of win, draw and loss, float32 `[B, 3]`. With a scalar value head the draw
+    is minus infinity; without a value head all three are equal."""
     plies_left: Tensor | None = None
-    """Half-moves to the end of the game, float32 `[B]`, where the preset has them."""
+    """Half-moves to the end of the game, float32 `[B]`, if the preset predicts them."""
 
 
 @cache
 def label_order(name: str) -> NDArray[np.int64]:
-    """Return the index in a vocabulary of each label, int64 `[A]`: a permutation."""
+    """Return each label's index in the vocabulary `name`, int64 `[A]`; a permutation."""
     moves = vocabulary(name)
     order_A = np.full(moves.size, NONE, dtype=np.int64)
     order_A[:LABELS] = moves.index[:, 0]
@@ -65,7 +65,10 @@ def label_order(name: str) -> NDArray[np.int64]:
 def index_labels(
     preset: Preset, labels_B: NDArray[np.integer], promotions_B: NDArray[np.integer] | None = None
 ) -> NDArray[np.int64]:
-    """Return the place of moves among a prediction's logits, int64 `[B]`; MoveIndexError."""
+    """Return the indices of moves among a prediction's logits, int64 `[B]`.
+
+    Raises MoveIndexError for a move that the vocabulary lacks.
+    """
     moves = vocabulary(preset.moves)
     if promotions_B is None or not moves.under_promotions:
         promotions_B = np.zeros(len(labels_B), dtype=np.int64)
@@ -76,27 +79,27 @@ def index_labels(
 
 @cache
 def _orders(moves: str, device: torch.device) -> Tensor:
-    """Return the orders of labels of the mover's view and of the board turned, int64 `[2, A]`."""
+    """Return `label_order` for the mover's view and for the rotated board, int64 `[2, A]`."""
     order_A = label_order(moves)
     return to_tensor(np.stack((order_A, vocabulary(moves).turned[order_A]))).to(device)
 
 
 @cache
 def _promoting_labels(device: torch.device) -> Tensor:
-    """Return the labels of pawns that promote, int64 `[U]`, by direction and file."""
+    """Return the labels of promotions, int64 `[U]`, by direction and file."""
     kinds = {step: kind for kind, step in enumerate(steps())}
     labels = [kinds[file, 1] * 64 + square for file in (-1, 0, 1) for square in range(8, 16)]
     return torch.tensor(labels, device=device)
 
 
 def _can_promote(bytes_BPY: Tensor) -> Tensor:
-    """Return whether a pawn stands on each of the labels' from-squares, bool `[B, U]`."""
+    """Return whether a pawn is on the from-square of each promoting label, bool `[B, U]`."""
     pawns_BX = (bytes_BPY[:, PAWN, 1, None] >> list_bits(bytes_BPY.device)) & 1
     return pawns_BX.bool().repeat(1, 3)
 
 
 def legal_labels(bytes_BPY: Tensor, size: int = LABELS) -> Tensor:
-    """Return which of the mover's labels are legal, bool `[B, A]`, from planes as bytes."""
+    """Return which labels are legal moves, bool `[B, A]`, from planes as bytes `[B, P, Y]`."""
     moves_BTY = bytes_BPY[:, MOVE_PLANES : MOVE_PLANES + TYPES].contiguous()
     bits_BTYX = (moves_BTY[..., None] >> list_bits(bytes_BPY.device)) & 1
     legal_BL = bits_BTYX.view(torch.bool).view(-1, LABELS)
@@ -108,7 +111,7 @@ def legal_labels(bytes_BPY: Tensor, size: int = LABELS) -> Tensor:
 
 
 def order_by_label(preset: Preset, logits_BA: Tensor, bytes_BPY: Tensor) -> Tensor:
-    """Return logits of a preset's vocabulary and view by the mover's labels."""
+    """Reorder logits from the preset's vocabulary and view to the order of labels."""
     is_turned = view(preset.view).absolute
     if preset.moves == "marro4096" and not is_turned:
         return logits_BA
@@ -120,7 +123,7 @@ def order_by_label(preset: Preset, logits_BA: Tensor, bytes_BPY: Tensor) -> Tens
 
 
 def merge_promotions(logits_BA: Tensor, bytes_BPY: Tensor) -> Tensor:
-    """Return logits of the labels `[B, L]`: the log-sum-exp over a pawn's promotions."""
+    """Return the logits of the labels, `[B, L]`; a promotion is the log-sum-exp over its pieces."""
     logits_BL = logits_BA[:, :LABELS]
     if logits_BA.shape[1] == LABELS:
         return logits_BL
@@ -133,7 +136,7 @@ def merge_promotions(logits_BA: Tensor, bytes_BPY: Tensor) -> Tensor:
 
 
 def flatten_policy(policy: Tensor | tuple[Tensor, Tensor]) -> Tensor:
-    """Return logits `[B, A]`; for a factored pair, log p(from) + log p(to | from)."""
+    """Return logits `[B, A]`; a factored policy gives log p(from) + log p(to | from)."""
     if isinstance(policy, Tensor):
         return policy.float()
     from_BF, to_BFT = policy
@@ -141,10 +144,10 @@ def flatten_policy(policy: Tensor | tuple[Tensor, Tensor]) -> Tensor:
 
 
 def log_wdl(form: str, value_BV: Tensor) -> Tensor:
-    """Return log-probabilities of win, draw, loss, float32 `[B, 3]`, of a head's outputs.
+    """Convert a value head's outputs to log-probabilities of win, draw, loss, float32 `[B, 3]`.
 
-    `wdl` are three logits. `tanh` is one number x: its score is tanh x, the probability of a win
-    (1 + tanh x) / 2 and of a draw 0. `none` is a third for each.
+    `wdl` heads output three logits. `tanh` heads output one number x: the score is tanh x, so a win
+    has probability (1 + tanh x) / 2 and a draw 0. For `none`, each probability is 1/3.
     """
     value_BV = value_BV.float()
     if form == "wdl":
@@ -156,27 +159,27 @@ def log_wdl(form: str, value_BV: Tensor) -> Tensor:
 
 
 def _hidden(row: Preset) -> list[nn.Module]:
-    """Return the hidden 3x3 convolution of a policy head, if any."""
+    """Return the layers of a policy head's hidden 3x3 convolution; empty without one."""
     channels, activation = row.policy_width, ACTIVATIONS[row.activation]
     return [conv3(row.width, channels), Norm(channels), activation()] if channels else []
 
 
 def planes_policy(row: Preset) -> nn.Module:
-    """Build a head with a plane of from-squares for each type of move."""
-    hidden = _hidden(row)  # in this order, since initial weights are drawn by it
+    """Build a policy head with one plane of from-squares for each type of move."""
+    hidden = _hidden(row)  # built first: the order determines the initial weights
     last = nn.Conv2d(row.policy_width or row.width, vocabulary(row.moves).planes, 1)
     return nn.Sequential(*hidden, Float32(last), nn.Flatten())
 
 
 def linear_policy(row: Preset) -> nn.Module:
-    """Build a 1x1 bottleneck and one linear layer to all indices."""
+    """Build a policy head from a 1x1 bottleneck and a linear layer to all indices."""
     bottleneck = _bottleneck(row, row.policy_width)
     last = nn.Linear(row.policy_width * SQUARES, vocabulary(row.moves).size)
     return nn.Sequential(*bottleneck, nn.Flatten(), Float32(last))
 
 
 class FactoredPolicy(nn.Module):
-    """Give logits of the from-square, and of the to-square for each from-square: 1 + 64 planes."""
+    """Policy head with logits of the from-square, and of the to-square given the from-square."""
 
     def __init__(self, row: Preset) -> None:
         super().__init__()
@@ -184,23 +187,26 @@ class FactoredPolicy(nn.Module):
         self.planes = Float32(nn.Conv2d(row.policy_width or row.width, 1 + SQUARES, 1))
 
     def forward(self, x_BCYX: Tensor) -> tuple[Tensor, Tensor]:
-        """Return from-logits `[B, F]` and to-given-from logits `[B, F, T]`."""
+        """Return logits of the from-square, `[B, F]`, and of the to-square, `[B, F, T]`."""
         planes_BPS = self.planes(self.hidden(x_BCYX)).flatten(2)
         return planes_BPS[:, 0], planes_BPS[:, 1:]
 
 
 class Comparison(nn.Module):
-    """Rescore legal moves against their position's mean, weighted by their first scores."""
+    """Adjust the scores of legal moves by comparing each move with the position's average move.
+
+    The average is weighted by the moves' initial scores.
+    """
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.own, self.others = nn.Linear(width, width), nn.Linear(width, width, bias=False)
         last = nn.Linear(width, 1, bias=False)
-        nn.init.zeros_(last.weight)  # scores start as the first ones
+        nn.init.zeros_(last.weight)  # at first nothing is added to the scores
         self.weight = Float32(last)
 
     def forward(self, hidden_MC: Tensor, scores_M: Tensor, moves: Moves, rows: int) -> Tensor:
-        """Return the amounts to add to the scores, `[M]`."""
+        """Return the corrections to add to the scores, `[M]`."""
         powers_M1 = scores_M.clamp(-20, 20).exp()[:, None] * moves.mask
         mean_BC = hidden_MC.new_zeros((rows, hidden_MC.shape[1]), dtype=torch.float32)
         mean_BC = mean_BC.index_add(0, moves.rows, powers_M1 * hidden_MC)
@@ -211,7 +217,7 @@ class Comparison(nn.Module):
 
 
 class MoveHead(nn.Module):
-    """Score each legal move by its features, its type and the trunk on both squares."""
+    """Score each legal move from its features, its type, and the trunk at both of its squares."""
 
     def __init__(self, row: Preset) -> None:
         super().__init__()
@@ -230,7 +236,7 @@ class MoveHead(nn.Module):
         hidden_MC = hidden_MC + list_squares(self.targets(x_BCYX)).index_select(0, moves.targets)
         hidden_MC = F.relu(hidden_MC + self.move_features(moves.features) + self.kinds(moves.kinds))
         scores_M = self.weight(hidden_MC).squeeze(1)
-        rows = logits_BA.shape[0]  # which an export keeps dynamic, unlike len()
+        rows = logits_BA.shape[0]  # an export keeps this dynamic, unlike len()
         scores_M = scores_M + self.compare(hidden_MC, scores_M, moves, rows)
         scores_M = scores_M * moves.mask[:, 0]
         return logits_BA.flatten().index_add(0, moves.places, scores_M).view_as(logits_BA)
@@ -245,29 +251,29 @@ class Pool(nn.Module):
 
 
 class PliesLeft(nn.Module):
-    """Make a number of half-moves positive; an input of zero gives 40."""
+    """Map a real number to a positive number of half-moves; 0 maps to 40."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Turn any real number into plies."""
+        """Return half-moves, in the shape of the input."""
         return F.softplus(x) * (40 / 0.6931)
 
 
 class NoValue(nn.Module):
-    """Value head without outputs, [B, 0]."""
+    """Value head without outputs."""
 
     def forward(self, x_BCYX: Tensor) -> Tensor:
-        """Return `[B, 0]`."""
+        """Return an empty tensor `[B, 0]`."""
         return x_BCYX.new_zeros(x_BCYX.shape[0], 0, dtype=torch.float32)
 
 
 def _bottleneck(row: Preset, channels: int) -> list[nn.Module]:
-    """Return a 1x1 convolution to `channels`, its norm and activation."""
+    """Return a 1x1 convolution to `channels`, with norm and activation."""
     convolution = nn.Conv2d(row.width, channels, 1, bias=False)
     return [convolution, Norm(channels), ACTIVATIONS[row.activation]()]
 
 
 def value_head(row: Preset, outputs: int) -> nn.Module:
-    """Build a 1x1 convolution, the preset's neck, a hidden layer and a layer of `outputs`."""
+    """Build a value head: 1x1 convolution, neck, hidden layer, and a layer of `outputs` units."""
     pools = row.value_neck == "pool"
     neck = Pool() if pools else nn.Flatten()
     size = row.value_width * (1 if pools else SQUARES)
@@ -281,7 +287,7 @@ def value_head(row: Preset, outputs: int) -> nn.Module:
 
 
 def moves_left_head(row: Preset) -> nn.Module:
-    """Build a head for the half-moves left in the game, `[B, 1]`."""
+    """Build a head that predicts the half-moves left in the game, `[B, 1]`."""
     bottleneck = _bottleneck(row, row.moves_left)
     last = Float32(nn.Linear(row.moves_left * SQUARES, 1))
     return nn.Sequential(*bottleneck, nn.Flatten(), last, PliesLeft())

@@ -1,11 +1,11 @@
-"""The encoder of a network: from packed rows to what its trunk reads.
+"""Encode packed rows as the inputs of a network's trunk.
 
-    rows -> `encode`: pictures of the preset's view -> stem
+    rows -> `encode`: planes of the preset's view    -> stem
                       ratings and clocks             -> `Condition`: scale and shift of each channel
                       legal moves and their features -> `MoveFeatureStem`: added to both squares
 
-Ratings and clocks are interpolated between two of their fixed steps, and one more entry stands for
-unknown. So the network treats a rating between two steps as a mix of both.
+Ratings and clocks are encoded as interpolation weights on fixed steps, plus one entry for unknown.
+A value between two steps is a mix of both.
 
 column                    steps                                             unknown
 elo, opponent_elo         600, 750 ... 3000 (17)                            0
@@ -13,11 +13,11 @@ clock                     0, 1, 3, 7 ... 8191 s (14)                        6553
 base                      15, 31, 63 ... 8191 s (10)                        65535
 increment                 0, 1, 3, 7 ... 127 s (8)                          255
 
-Steps of seconds are even in log2(1 + seconds).
+Steps in seconds are evenly spaced in log2(1 + seconds).
 
-Axes: B batch, P plane, Y row (0 = the 8th rank, seen from the view's side), X column, C channels,
-N steps, M legal moves of all rows, F features, K encoded numbers, S square of all boards. Bit X of
-a plane's byte Y is column X of row Y.
+Axes: B batch, P plane, Y row (0 is the 8th rank, seen from the view's side), X column, C channels,
+N steps, M legal moves of all rows, F features, K encoded features, S squares of all boards. Bit X
+of a plane's byte Y is column X of row Y.
 """
 
 import math
@@ -39,25 +39,25 @@ from engine.evaluation.move_features import CHECK, LEAVES, RISKS, STANDS, TAKES,
 from model.network.preset import Preset
 
 Rows = Mapping[str, Tensor]
-"""Packed rows on a device, in the mover's view: `planes` as bytes, uint8 `[B, 77, 8]`; the columns
-that the preset reads, int64 `[B]`; `attacks`, uint8 `[B, 12, 8]`, where the view has them; `moves`,
-int64 `[M]`, and `move_features`, uint8 `[M, F]`, where the preset reads them. A move is
+"""Packed rows on a device, seen from the side to move: `planes` as bytes, uint8 `[B, 77, 8]`; the
+columns that the preset reads, int64 `[B]`; `attacks`, uint8 `[B, 12, 8]`, if the view has them;
+`moves`, int64 `[M]`, and `move_features`, uint8 `[M, F]`, if the preset reads them. A move is
 row * 4096 + label, or NO_MOVE in padding."""
 NO_MOVE = -1
 SQUARES = 64
 PIECE = 30
-"""Smallest amount that is worth a minor piece, in tens of centipawns."""
+"""Smallest gain or loss that counts as a minor piece, in tens of centipawns."""
 SCALE = 50.0
-"""Amount that is encoded as 1, in tens of centipawns."""
+"""Gain or loss that is encoded as 1, in tens of centipawns."""
 ENCODED = 3 * CHECK + 5
 
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """Encoding of one column."""
+    """Encoding of one column by interpolation between evenly spaced steps."""
 
     unknown: int
-    """Value for null in a batch."""
+    """Value that represents null in a batch."""
     low: float
     """First step."""
     size: float
@@ -65,7 +65,7 @@ class Steps:
     count: int
     """Number of steps."""
     logarithm: bool = False
-    """Whether the steps are even in log2(1 + value)."""
+    """Whether the steps are evenly spaced in log2(1 + value)."""
 
 
 STEPS: Mapping[str, Steps] = {
@@ -82,18 +82,18 @@ CONDITIONS: Mapping[str, tuple[str, ...]] = {
     "ratings": RATINGS,
     "ratings_clock": (*RATINGS, *CLOCKS),
 }
-"""Columns that are read, by a preset's `condition`."""
+"""Columns read for each value of a preset's `condition`."""
 UNKNOWN: Mapping[str, int] = {name: steps.unknown for name, steps in STEPS.items()} | dict.fromkeys(
     LAST_MOVES, NO_LAST_MOVE
 )
-"""Value for unknown in the columns that may be hidden."""
+"""Value for "unknown" in each column that training may hide."""
 
 
 class Inputs(NamedTuple):
     """The inputs of a trunk."""
 
     pictures: Tensor
-    """The view's planes, `[B, P, Y, X]`, channels last."""
+    """Unpacked planes of the view, `[B, P, Y, X]`, channels last."""
     conditions: Tensor | None
     """Interpolation weights of ratings and clocks, float32 `[B, N]`."""
     moves: "Moves | None"
@@ -101,7 +101,7 @@ class Inputs(NamedTuple):
 
 
 def encode(preset: Preset, rows: Rows) -> Inputs:
-    """Encode rows for a preset's trunk, in autocast's arithmetic where it is on."""
+    """Encode rows for a preset's trunk, in autocast's dtype if enabled."""
     names = CONDITIONS[preset.condition]
     return Inputs(
         draw_planes(view(preset.view), rows, _arithmetic(rows["planes"].device.type)),
@@ -111,38 +111,38 @@ def encode(preset: Preset, rows: Rows) -> Inputs:
 
 
 def _arithmetic(device: str) -> torch.dtype:
-    """Return the type that convolutions compute in on a device."""
+    """Return the dtype of convolutions on a device."""
     if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
         return torch.get_autocast_dtype(device)
     return torch.float32
 
 
 def to_tensor(array: NDArray[Any]) -> Tensor:
-    """Return an array as a tensor, without a copy unless it is read-only or strided."""
+    """Convert an array to a tensor, without a copy unless it is read-only or not contiguous."""
     return torch.from_numpy(np.require(array, requirements=["C", "W"]))
 
 
 @cache
 def list_bits(device: torch.device) -> Tensor:
-    """Return the numbers of a byte's bits, uint8 `[8]`."""
+    """Return the bit numbers 0 to 7, uint8 `[8]`."""
     return torch.arange(8, dtype=torch.uint8, device=device)
 
 
 @cache
 def _table(name: str, array: str, device: torch.device) -> Tensor:
-    """Return an array of a view on a device, int64."""
+    """Return a view's attribute `array` as an int64 tensor on a device."""
     return to_tensor(getattr(view(name), array)).to(device, torch.int64)
 
 
 def unpack_planes(bytes_BPY: Tensor, dtype: torch.dtype) -> Tensor:
-    """Unpack bits into pictures `[B, P, Y, X]` of zeros and ones, channels last in memory."""
-    bytes_BYP = bytes_BPY.permute(0, 2, 1).contiguous()  # reorder the small form, not the large one
+    """Unpack bits into planes `[B, P, Y, X]` of zeros and ones, channels last in memory."""
+    bytes_BYP = bytes_BPY.permute(0, 2, 1).contiguous()  # reorder while it is still packed
     bits_BYXP = (bytes_BYP[:, :, None, :] >> list_bits(bytes_BPY.device)[:, None]) & 1
     return bits_BYXP.to(dtype).permute(0, 3, 1, 2)
 
 
 def draw_planes(shown: View, rows: Rows, dtype: torch.dtype) -> Tensor:
-    """Return all planes of a view as pictures `[B, P, Y, X]`, channels last."""
+    """Return all planes of a view unpacked, `[B, P, Y, X]`, channels last."""
     device = rows["planes"].device
     tables: Callable[[str], Tensor] = lambda array: _table(shown.name, array, device)  # noqa: E731
     pictures_BPYX = unpack_planes(packed(shown, rows, torch, tables), dtype)
@@ -155,12 +155,12 @@ def draw_planes(shown: View, rows: Rows, dtype: torch.dtype) -> Tensor:
 
 
 def encode_conditions(rows: Rows, names: tuple[str, ...]) -> Tensor:
-    """Encode columns `[B]` as interpolation weights, which sum to one: float32 `[B, N]`."""
+    """Encode columns as interpolation weights, float32 `[B, N]`; each column's sum to one."""
     return torch.cat([_interpolate(rows[name], STEPS[name]) for name in names], 1)
 
 
 def count_weights(names: tuple[str, ...]) -> int:
-    """Return the number of interpolation weights of some columns."""
+    """Return the total number of interpolation weights of the columns."""
     return sum(STEPS[name].count + 1 for name in names)
 
 
@@ -190,17 +190,21 @@ class Condition(nn.Module):
             self.layers[2].weight.mul_(0.1)  # type: ignore[operator]
 
     def forward(self, weights_BN: Tensor) -> tuple[Tensor, ...]:
-        """Return a scale and a shift `[B, C, 1, 1]` for each place in the network, alternating."""
+        """Return a scale and a shift, `[B, C, 1, 1]` each, for each place in the network."""
         return self.layers(weights_BN)[:, :, None, None].chunk(2 * self.places, 1)  # type: ignore[no-any-return]
 
 
 def scale_and_shift(x_BCYX: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-    """Apply the scale and shift of one place; zeros change nothing."""
+    """Return x * (1 + scale) + shift."""
     return torch.addcmul(x_BCYX + shift.to(x_BCYX.dtype), x_BCYX, scale.to(x_BCYX.dtype))
 
 
 def encode_features(features_MF: Tensor) -> Tensor:
-    """Return amounts, flags for above 0 and for a piece, comparisons: float32 `[M, K]`."""
+    """Encode move features, float32 `[M, K]`.
+
+    The columns are scaled amounts, flags for amounts above 0 and of at least a minor piece, and
+    comparisons.
+    """
     amounts_MF = features_MF[:, :CHECK].float()
     takes, risks, leaves, stands, check = (
         features_MF[:, index] for index in (TAKES, RISKS, LEAVES, STANDS, CHECK)
@@ -211,7 +215,7 @@ def encode_features(features_MF: Tensor) -> Tensor:
 
 
 class Moves:
-    """Legal moves `[M]`: places in all logits, squares on all boards, features, padding."""
+    """Legal moves `[M]`: indices into the batch's logits and squares, features, padding mask."""
 
     def __init__(self, rows: Rows) -> None:
         self.mask = (rows["moves"] >= 0)[:, None].float()
@@ -225,12 +229,12 @@ class Moves:
 
 
 def list_squares(board_BCYX: Tensor) -> Tensor:
-    """Return the squares of all boards, `[S, C]`."""
+    """Flatten boards `[B, C, Y, X]` into a list of squares `[S, C]`."""
     return board_BCYX.permute(0, 2, 3, 1).flatten(0, 2)
 
 
 class MoveFeatureStem(nn.Module):
-    """Add the features of the moves from and to each square to the stem's output."""
+    """Add the features of each legal move to the stem's output, at its from- and to-square."""
 
     def __init__(self, row: Preset) -> None:
         super().__init__()
@@ -239,7 +243,7 @@ class MoveFeatureStem(nn.Module):
         nn.init.normal_(self.kinds.weight, std=0.1)
 
     def forward(self, x_BCYX: Tensor, moves: Moves) -> Tensor:
-        """Add to `[B, C, Y, X]`."""
+        """Return `[B, C, Y, X]` with the moves' features added."""
         added_MC = F.relu(self.move_features(moves.features) + self.kinds(moves.kinds))
         added_MC = (added_MC * moves.mask).to(x_BCYX.dtype)
         squares_SC = list_squares(x_BCYX)

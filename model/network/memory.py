@@ -1,4 +1,4 @@
-"""One clear error where torch or NumPy finds no memory."""
+"""Raise one clear error when torch or NumPy runs out of memory."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,19 +14,19 @@ SIGNS = (
     "pyobject pointer is null",
     "error return without exception set",
 )
-"""Parts of messages of failed allocations, of torch, safetensors and extensions."""
+"""Texts in the error messages of failed allocations in torch, safetensors and extensions."""
 
 
 class OutOfMemoryError(UserError):
-    """There is not enough memory, or the process may use no more of it."""
+    """There is not enough memory, or the process has reached its limit."""
 
 
 @contextmanager
 def memory_errors(work: str, remedy: str) -> Iterator[None]:
-    """Turn a failed allocation for `work` into an OutOfMemoryError with a `remedy`."""
+    """Convert a failed allocation during `work` to an OutOfMemoryError with a `remedy`."""
     try:
         yield
-    except BaseException as error:  # a panic is no Exception
+    except BaseException as error:  # a Rust panic is not an Exception
         is_panic = type(error).__name__ == "PanicException"
         has_sign = any(sign in str(error).lower() for sign in SIGNS)
         is_plain = is_panic or isinstance(error, (RuntimeError, SystemError))

@@ -1,6 +1,6 @@
-"""The network: a preset's encoder, trunk and decoder, and the tables of each kind of part.
+"""Build a network from a preset: encoder, trunk and decoder.
 
-    rows -> encoder: pictures, conditions, moves -> stem, blocks -> heads, decoder -> `Prediction`
+    rows -> encoder: planes, conditions, moves -> stem, blocks -> heads, decoder -> `Prediction`
 
 Axes: B batch, P plane, C channels, Y row, X column.
 """
@@ -30,7 +30,7 @@ VALUE_HEADS: Mapping[str, Callable[[Preset], nn.Module]] = {
 
 
 def _stem(row: Preset) -> nn.Sequential:
-    """Build the layers before the blocks; pre-activation blocks start with a norm."""
+    """Build the layers before the blocks; pre-activation blocks bring the first norm."""
     convolution = conv3(view(row.view).planes, row.width)
     if row.block == "pre":
         return nn.Sequential(convolution)
@@ -42,7 +42,7 @@ def _blocks(row: Preset) -> nn.Sequential:
 
 
 class Network(nn.Module):
-    """Predict the move and the result from a position."""
+    """Policy-value network: predicts the move and the result of a position."""
 
     def __init__(self, preset: Preset) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ class Network(nn.Module):
             self.apply(_kaiming)
 
     def forward(self, rows: encoder.Rows) -> decoder.Prediction:
-        """Predict moves and results of rows, for the side to move (`Rows`, `Prediction`)."""
+        """Return the predictions for the rows, for the side to move."""
         planes_BPYX, conditions_BN, moves = encoder.encode(self.preset, rows)
         films = () if conditions_BN is None else self.condition(conditions_BN)
         x_BCYX = v_BCYX = self._trunk(self.stem, self.blocks, planes_BPYX, films[:4], moves)
@@ -95,7 +95,7 @@ class Network(nn.Module):
 
 
 def _kaiming(module: nn.Module) -> None:
-    """Initialize a layer by He et al. 2015 (arXiv:1502.01852), with zero biases."""
+    """Initialize a layer as in He et al. 2015 (arXiv:1502.01852), with zero biases."""
     if isinstance(module, (nn.Conv2d, nn.Linear)):
         nn.init.kaiming_normal_(module.weight, mode="fan_in", nonlinearity="relu")
         if module.bias is not None:
@@ -103,7 +103,7 @@ def _kaiming(module: nn.Module) -> None:
 
 
 def build(preset: Preset, seed: int) -> Network:
-    """Return a network with initial weights that depend only on the seed."""
+    """Build a network with initial weights that depend only on the preset and seed."""
     state = torch.get_rng_state()
     torch.manual_seed(seed)
     network = Network(preset)

@@ -1,4 +1,4 @@
-"""A preset: one frozen, validated row of `model.network.presets`, which defines a network."""
+"""Define `Preset`, the settings of a network; `model.network.presets` lists them."""
 
 from dataclasses import asdict, fields
 from typing import Annotated, Any, Literal
@@ -16,8 +16,8 @@ class PresetError(UserError):
     """A field of a preset is invalid."""
 
 
-# Larger sizes are refused, since a row may come from a hostile checkpoint; a block takes about 7 ms
-# to build, whatever its size.
+# Sizes are limited because a preset may come from a hostile checkpoint. Blocks have a smaller limit
+# because each takes about 7 ms to build, whatever its size.
 Size = Annotated[int, Field(ge=1, le=4096)]
 OptionalSize = Annotated[int, Field(ge=0, le=4096)]
 Blocks = Annotated[int, Field(ge=1, le=128)]
@@ -25,18 +25,18 @@ Blocks = Annotated[int, Field(ge=1, le=128)]
 
 @settings(PresetError)
 class Preset:
-    """A network: its view, trunk and heads, and their sizes.
+    """A network's view, trunk and heads, and their sizes.
 
-    The words in `block`, `activation`, `gate`, `policy`, `value` and the like are keys of the
-    tables that `model.network.network` builds from.
+    The values of `block`, `activation`, `gate`, `policy` and `value` are keys of tables in
+    `model.network`.
     """
 
     name: str
-    """Name of the row on the command line and in a checkpoint's card."""
+    """Name on the command line and in a checkpoint's card."""
     view: str
-    """Planes that the network reads, a view of `engine.encoding.views` with its options."""
+    """Planes that the network reads: a view of `engine.encoding.views` with its options."""
     moves: str = "marro4096"
-    """Move vocabulary of the policy, of `engine.encoding.move_vocabularies`."""
+    """Move vocabulary of the policy, from `engine.encoding.move_vocabularies`."""
     width: Size
     """Channels of the trunk."""
     blocks: Blocks
@@ -44,15 +44,15 @@ class Preset:
     block: Literal["post", "pre"]
     """Kind of residual block: `post` or `pre` activation."""
     towers: Annotated[int, Field(ge=1, le=2)] = 1
-    """Trunks: 1 for all heads, or 2, one for the policy and one for the value."""
+    """Number of trunks: 1 for all heads, or 2, one for the policy and one for the value."""
     activation: Literal["relu", "mish"]
-    """Nonlinearity everywhere but in the value's last layer: `relu` or `mish`."""
+    """Activation function: `relu` or `mish`."""
     gate: Literal["none", "scale", "affine"]
-    """End of a residual branch: none, scale (squeeze-and-excitation), affine (and a shift)."""
+    """Gate of a residual branch: none, scale (squeeze-and-excitation) or affine (with a shift)."""
     squeeze: OptionalSize
-    """Hidden units of the gate, 0 with none."""
+    """Hidden units of the gate; 0 without a gate."""
     policy: Literal["planes", "linear", "factored"]
-    """Policy head: `planes` (one for each type of move), `linear` or `factored`."""
+    """Policy head: `planes` (one per type of move), `linear` or `factored`."""
     policy_width: OptionalSize
     """Channels of the policy head's hidden convolution or bottleneck; 0 for none."""
     value: Literal["wdl", "tanh", "none"]
@@ -64,15 +64,16 @@ class Preset:
     value_hidden: Size
     """Hidden units of the value head."""
     moves_left: OptionalSize = 0
-    """Channels of the head that predicts half-moves to the game's end; 0 for none."""
+    """Channels of the head that predicts the half-moves left in the game; 0 for no head."""
     condition: Literal["none", "ratings", "ratings_clock"] = "none"
-    """Conditioning: none, ratings (both players') or ratings_clock (and the mover's clock)."""
+    """Conditioning: none, ratings (of both players), or ratings_clock (ratings, the clock of the
+    side to move and the time control)."""
     condition_width: OptionalSize = 0
-    """Hidden units of the conditioning, 0 with none."""
+    """Hidden units of the conditioning; 0 without conditioning."""
     move_features_width: OptionalSize = 0
     """Hidden units that score each legal move by its features; 0 for none."""
     init: Literal["torch", "kaiming"] = "torch"
-    """Initialization: `torch` (its defaults, residual branches from zero) or `kaiming`."""
+    """Initialization: `torch` (its defaults, with residual branches at zero) or `kaiming`."""
 
     def __post_init__(self) -> None:
         moves, is_absolute = vocabulary(self.moves), view(self.view).absolute
@@ -90,11 +91,11 @@ class Preset:
             (self.policy == "linear" and not self.policy_width, "linear needs policy_width"),
             (
                 self.move_features_width and (moves.name != "marro4096" or is_absolute),
-                "move features are of moves in marro4096 and the mover's view",
+                "move features need the vocabulary marro4096 and the view of the side to move",
             ),
             (
                 not answers[self.policy],
-                f"a {self.policy} policy cannot answer in {moves.name}",
+                f"a {self.policy} policy cannot use the vocabulary {moves.name}",
             ),
         ):
             if is_wrong:
@@ -102,25 +103,25 @@ class Preset:
 
 
 def preset_row(row: Preset) -> dict[str, Any]:
-    """Return a preset as the plain values of a checkpoint's card."""
+    """Return a preset as plain values, for a checkpoint's card."""
     return asdict(row)
 
 
 def preset_from_row(row: object) -> Preset:
-    """Return the preset of a card's values, which may be hostile; PresetError when they are none.
+    """Build a preset from a card's values, which are not trusted; PresetError if invalid.
 
-    Fields with a default may be missing: a new field must have one, by which older checkpoints
+    Fields with a default may be missing. A new field must have a default, so that older checkpoints
     load.
     """
     if not isinstance(row, dict):
         raise PresetError("the preset is not an object of fields")
     if unknown := row.keys() - {field.name for field in fields(Preset)}:
         names = shown(", ".join(sorted(map(str, unknown))), 200, quote=False)
-        raise PresetError(f"the preset has fields that this version does not know: {names}")
+        raise PresetError(f"the preset has unknown fields, perhaps of a newer version: {names}")
     return Preset(**row)
 
 
 def changed_fields(mine: Preset, row: object) -> list[str]:
-    """Return the fields in which a preset differs from a card's; PresetError if that is none."""
+    """Return the fields in which a preset differs from a card's; PresetError if that is invalid."""
     theirs = preset_row(preset_from_row(row))
     return [name for name, value in preset_row(mine).items() if value != theirs[name]]

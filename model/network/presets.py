@@ -1,9 +1,8 @@
-"""The table of networks: one row for each system that this project reproduces, and this project's
-own family.
+"""The table of presets: this project's own networks, and the systems that it reproduces.
 
-The reproduced systems follow their descriptions; where those leave a size open, the row's comment
-names our choice. Rows of the family that are larger than xs have not been trained yet: their sizes
-are for a GPU.
+The reproduced systems follow their published descriptions. If a description omits a size, a comment
+states our choice. This project's networks larger than xs are meant for a GPU and have not been
+trained yet.
 """
 
 from dataclasses import replace
@@ -14,7 +13,7 @@ from model.network.preset import Preset
 
 
 class UnknownPresetError(UserError):
-    """There is no preset of that name."""
+    """There is no preset with that name."""
 
 
 def _fianchetto() -> tuple[Preset, ...]:
@@ -33,19 +32,19 @@ def _fianchetto() -> tuple[Preset, ...]:
         value_width=16,
         value_hidden=64,
     )
-    # xs conditioned on both players' ratings, with a plainer trunk: at this size, in an hour on two
-    # cores, the gate's share of the time (13 %) is better spent on more positions. In search the
-    # ratings are unknown, which training has covered.
+    # xs conditioned on both players' ratings, without gates: in an hour of training on two cores,
+    # the 13 % of the time that gates take are better spent on more positions. During search the
+    # ratings are unknown; training has covered that case.
     rated = replace(
         xs, name="fianchetto-rated", gate="none", squeeze=0, condition="ratings", condition_width=32
     )
-    # The same for predicting people: it reads the last eight half-moves, and move features in place
-    # of the move planes; each legal move is scored beside the position's others.
+    # For predicting human moves: reads the last eight half-moves, and move features in place of the
+    # move planes. Each legal move is scored in comparison with the position's other moves.
     human = replace(
         rated, name="fianchetto-human", view="marro13+last8+attacks", move_features_width=128
     )
-    # Ratings are worth 0.067 nats in the literature, clocks 0.007. Castling rights and the
-    # en-passant file are left out: the 77 planes hold every legal castling and capture.
+    # In the literature, ratings gain 0.067 nats and clocks 0.007. Castling rights and the
+    # en-passant file are left out, because the 77 planes include all legal moves.
     s = replace(
         xs,
         name="fianchetto-s",
@@ -72,7 +71,7 @@ def _fianchetto() -> tuple[Preset, ...]:
 
 
 def _chessmarro() -> tuple[Preset, ...]:
-    # As published, with six blocks; a later form has twelve.
+    # As published, with six blocks; a later version has twelve.
     six = Preset(
         name="chessmarro",
         view="chessmarro77",
@@ -92,9 +91,9 @@ def _chessmarro() -> tuple[Preset, ...]:
 
 
 def _plane_systems() -> tuple[Preset, ...]:
-    """Return the systems of 18 and 19 planes, post-activation with a value in -1..1."""
-    # Two networks, policy 64 x 64 and value. Our choice: width and blocks, the bottleneck, the
-    # value's hidden units.
+    """Return the systems with 18 and 19 planes: post-activation blocks, value in -1..1."""
+    # Two networks: a 64 x 64 policy, and a value. Our choices: width, blocks, the bottleneck, and
+    # the value's hidden units.
     bishop = Preset(
         name="bishop",
         view="planes18",
@@ -112,8 +111,8 @@ def _plane_systems() -> tuple[Preset, ...]:
         value_width=16,
         value_hidden=128,
     )
-    # A convolution, 19 blocks and AlphaZero's heads: a convolution before the 73 planes, one
-    # channel and 256 for the value.
+    # A convolution, 19 blocks and AlphaZero's heads: the policy has a convolution before its 73
+    # planes, the value one channel and 256 hidden units.
     alphazero = replace(
         bishop,
         name="alphazero19",
@@ -127,8 +126,8 @@ def _plane_systems() -> tuple[Preset, ...]:
         value_width=1,
         value_hidden=256,
     )
-    # 64 x 8 with bare 1x1 heads has 0.6 million parameters, and the system states 1 to 2 million;
-    # our choice to make up the difference is a hidden 3x3 convolution before the 73 planes.
+    # The description says 1 to 2 million parameters, but 64 x 8 with plain 1x1 heads has 0.6
+    # million. Our choice: a hidden 3x3 convolution before the 73 planes makes up the difference.
     chess_policy = replace(
         alphazero,
         name="chess-policy",
@@ -157,14 +156,14 @@ def _plane_systems() -> tuple[Preset, ...]:
 
 @cache
 def presets() -> dict[str, Preset]:
-    """Return every row by name."""
+    """Return all presets by name."""
     rows = (*_fianchetto(), *_chessmarro(), *_plane_systems())
     assert len({row.name for row in rows}) == len(rows)
     return {row.name: row for row in rows}
 
 
 def preset(name: str) -> Preset:
-    """Find a preset by name, or raise UnknownPresetError with the nearest name there is."""
+    """Return the preset with this name; UnknownPresetError suggests the closest name."""
     if name not in presets():
         raise UnknownPresetError(f"no preset {name[:60]!r}: {did_you_mean(name, presets())}")
     return presets()[name]

@@ -1,1 +1,1 @@
-"""A training run: one step, the loss, the loop, saves."""
+"""Train a network: steps, losses, the loop, and saves."""

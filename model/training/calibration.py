@@ -1,13 +1,12 @@
-"""Calibrate the value: one factor for its logits, fitted on held-out games, multiplied into the
-weights.
+"""Calibrate the value head by temperature scaling, fitted on held-out games.
 
-With few games the value memorizes results and becomes far too sure. Temperature scaling (Guo et al.
-2017, arXiv:1706.04599) repairs most of that; the factor is 1 / temperature. A head for win, draw
-and loss has its three logits multiplied. A tanh head has the number before its tanh multiplied,
-which is half the log-odds of win against loss. Either is the head's last layer, so the saved
-weights are calibrated: torch, exports, search, reports and UCI use them without knowing.
+Trained on few games, the value memorizes results and becomes overconfident. Temperature scaling
+(Guo et al. 2017, arXiv:1706.04599) corrects most of that; the factor here is 1 / temperature. It
+multiplies the three logits of a wdl head, or the input of the tanh of a tanh head, which is half
+the log-odds of a win against a loss. Both are outputs of the head's last layer, so the factor is
+multiplied into the saved weights, and everything that reads them gets calibrated values.
 
-The positions of a game share its result, so games are the unit of every uncertainty here.
+All positions of a game share its result, so uncertainties are computed over games.
 
 Axes: N positions, G games, O outcomes (win, draw, loss, or win and loss).
 """
@@ -23,30 +22,29 @@ from model.network.network import Network
 
 LEAST, MOST = 0.05, 4.0
 """Bounds of the factor."""
-FEWEST_GAMES = 15
-"""Games below which the value keeps its scale: a standard error needs more."""
+MIN_GAMES = 15
+"""Minimum number of games; with fewer the factor is 1, as a standard error needs more."""
 ERRORS, FEW_GAMES_ERRORS = 1.96, 20.0
-"""Standard errors from 1 up to which the value keeps its scale: ERRORS + FEW_GAMES_ERRORS / games,
-since few games understate their spread."""
+"""The factor is 1 if log(factor) is within ERRORS + FEW_GAMES_ERRORS / games standard errors of 0.
+The second term is there because few games underestimate the spread."""
 PRIOR = 0.5
-"""Standard deviation of the logarithm of factors, for shrinking a fit by its uncertainty."""
+"""Prior standard deviation of log(factor), used to shrink uncertain fits."""
 FOLDS = 5
-"""Parts of the games that check a factor fitted on the others."""
+"""Number of cross-validation folds."""
 BISECTIONS = 40
 MEMORIZED = 0.01
-"""Gain of the Brier score from which a run warns that its value memorizes results."""
+"""Minimum improvement of the Brier score that triggers the warning about memorized results."""
 
 Floats = NDArray[np.float64]
 
 
 def fit_factor(wdl_N3: Tensor, target_N3: Tensor, game_N: NDArray[np.integer]) -> float:
-    """Return the factor of the value's logits that fits the targets, or 1 where the games do not
-    show one.
+    """Fit the factor of the value's logits to the targets; 1 if the games do not justify one.
 
-    `wdl_N3` and `target_N3` are distributions over win, draw, loss, and `game_N` are the games'
-    numbers. Draws without any probability (a tanh head) count as half a win and half a loss. The
-    factor is shrunk towards 1 by its uncertainty, and is 1 if factors fitted on some games do not
-    help on the others.
+    `wdl_N3` and `target_N3` are distributions over win, draw, loss; `game_N` are game numbers. If
+    no draw is ever predicted (a tanh head), a drawn target counts as half a win and half a loss.
+    The factor is shrunk towards 1 by its uncertainty. It is 1 if cross-validation over games shows
+    no improvement.
     """
     logits_NO = np.log(np.maximum(wdl_N3.double().numpy(), 1e-30))
     target_NO = target_N3.double().numpy()
@@ -67,10 +65,10 @@ def fit_factor(wdl_N3: Tensor, target_N3: Tensor, game_N: NDArray[np.integer]) -
 
 
 def _fit_shrunk(logits_NO: Floats, target_NO: Floats, place_N: NDArray[np.integer]) -> float:
-    """Return the likeliest factor, shrunk by its error; 1 where its interval holds 1."""
+    """Return the maximum-likelihood factor, shrunk by its error; 1 if its interval contains 1."""
     _, place_N = np.unique(place_N, return_inverse=True)
     games = int(place_N.max(initial=-1)) + 1
-    if games < FEWEST_GAMES:
+    if games < MIN_GAMES:
         return 1.0
     low, high = math.log(LEAST), math.log(MOST)
     for _ in range(BISECTIONS):
@@ -95,7 +93,7 @@ def _softmax(logits_NO: Floats) -> Floats:
 
 
 def _losses(factor: float, logits_NO: Floats, target_NO: Floats) -> Floats:
-    """Return the sums over rows of the cross-entropy and of the squared error of the score."""
+    """Return the total cross-entropy and the total squared error of the score, over all rows."""
     shares_NO = _softmax(factor * logits_NO)
     entropy = -(target_NO * np.log(np.maximum(shares_NO, 1e-30))).sum()
     wrong_NO = shares_NO - target_NO
@@ -103,7 +101,7 @@ def _losses(factor: float, logits_NO: Floats, target_NO: Floats) -> Floats:
 
 
 def scale_wdl(wdl_N3: Tensor, factor: float) -> Tensor:
-    """Return probabilities of win, draw, loss whose logits are multiplied by a factor."""
+    """Multiply the logits of win, draw, loss by a factor and return the probabilities."""
     return (factor * wdl_N3.double().log()).softmax(1)
 
 
@@ -116,11 +114,11 @@ def scale_value(network: Network, factor: float) -> None:
 
 
 def describe_memorizing(before: float, after: float, factor: float) -> str:
-    """Return a line that warns when calibration has lowered the value's Brier score much, or ""."""
+    """Return a warning if calibration lowered the value's Brier score by MEMORIZED, or ""."""
     if before - after < MEMORIZED:
         return ""
     return (
-        f"\nwarning: the value memorizes results: its Brier score on validation games is "
-        f"{before:.3f}, and {after:.3f} once its logits are multiplied by {factor:.2f}, as they "
-        f"are in the checkpoint; more games or evaluations help, or fewer steps"
+        f"\nwarning: the value memorizes results: its Brier score on validation games was "
+        f"{before:.3f} before calibration and {after:.3f} after it (the checkpoint's value logits "
+        f"are multiplied by {factor:.2f}); train on more games or evaluations, or for fewer steps"
     )

@@ -1,9 +1,8 @@
-"""Several processes that train one network: their ranks, and how they agree.
+"""Train one network in several processes: ranks, and communication between processes.
 
-`torchrun` starts the processes, on one machine or on several, and sets each one's rank in
-environment variables. Each process gets its share of every batch, and torch's
-DistributedDataParallel averages their gradients. Process 0 keeps the time, writes the checkpoint
-and decides when to stop; the others follow.
+`torchrun` starts the processes, on one or several machines, and sets their ranks in environment
+variables. Each process gets its share of every batch, and torch's DistributedDataParallel averages
+the gradients. Process 0 keeps the time, writes the checkpoint and decides when to stop.
 """
 
 import gc
@@ -23,19 +22,19 @@ T = TypeVar("T")
 
 
 class WorldError(UserError):
-    """Processes that cannot work together, or the error of process 0 in the other processes."""
+    """The processes cannot train together, or process 0 failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """The rank of this process in its run."""
+    """Rank of this process, and the number of processes."""
 
     rank: int = 0
     """Number of this process, from 0."""
     size: int = 1
-    """Processes of the run."""
+    """Number of processes."""
     local: int = 0
-    """Number of this process on its machine, which is the number of its GPU."""
+    """Number of this process on its machine, and of its GPU."""
 
     @property
     def first(self) -> bool:
@@ -44,7 +43,7 @@ class World:
 
 
 def read_world() -> World:
-    """Read this process's rank as torchrun sets it; one process without torchrun."""
+    """Read this process's rank from torchrun's environment variables; a single process if unset."""
     if "WORLD_SIZE" not in os.environ:
         return World()
     try:
@@ -62,10 +61,10 @@ def read_world() -> World:
 
 @contextmanager
 def process_group(place: World, device: torch.device) -> Iterator[None]:
-    """Join the process group: gloo on processors, nccl on GPUs, with gloo beside it for decisions.
+    """Join the process group: gloo on CPUs; on GPUs nccl, plus gloo for decisions.
 
-    Release DistributedDataParallel inside the block: its last reference to the group joins threads
-    while the GIL is held, and one that waits for the GIL deadlocks.
+    Release DistributedDataParallel inside the block. Dropping its last reference to the group joins
+    threads while holding the GIL, which deadlocks if one of them waits for the GIL.
     """
     if place.size == 1:
         yield
@@ -88,7 +87,7 @@ def all_reduce(tensor: Tensor) -> Tensor:
 
 
 def average_over_processes(tensors: Sequence[Tensor], size: int) -> None:
-    """Average tensors over all processes, in place, in one message."""
+    """Average tensors over all processes, in place, with a single all-reduce."""
     if size == 1 or not tensors:
         return
     total = all_reduce(torch.cat([tensor.flatten() for tensor in tensors])) / size
@@ -98,7 +97,10 @@ def average_over_processes(tensors: Sequence[Tensor], size: int) -> None:
 
 
 def run_on_first(place: World, work: Callable[[], T]) -> T:
-    """Return in all processes what `work` returns in process 0; its UserError is a WorldError."""
+    """Run `work` in process 0 and return its result in all processes.
+
+    A UserError of process 0 becomes a WorldError in the others.
+    """
     if place.size == 1:
         return work()
     result: T | None = None

@@ -46,15 +46,17 @@ TICK_SECONDS = 0.5
 POLL_SECONDS = 0.5
 """Seconds between two polls of `stop` in a validation; before each step it is polled anyway."""
 REPORT_STEPS = 50
-"""Steps averaged in one line of metrics.jsonl, at most."""
+"""Maximum number of steps averaged in one line of metrics.jsonl."""
 REPORT_LINES = 20
-"""Minimum number of lines of a run of that many steps, so that a short run has a curve."""
+"""Minimum number of metrics lines in a run of at least that many steps, so short runs get a
+curve."""
 VALIDATION_POSITIONS = 16384
-"""Unseen positions of each validation."""
+"""Maximum number of held-out positions per validation."""
 VALIDATIONS, VALIDATION_POSITIONS_PER_MINUTE = 5, 1024
-"""Validations of a run in minutes, at least, and positions of each in a short run."""
+"""For runs with a length in minutes: minimum number of validations, and maximum number of positions
+per validation for each minute."""
 VALIDATION_SHARE = 0.02
-"""Largest share of the training time that validations take; the last one is not counted."""
+"""Maximum share of the training time spent on validations, except the last one."""
 GO, DONE, STOPPED, EXHAUSTED = range(4)
 """Decisions of process 0 before each step."""
 
@@ -77,29 +79,29 @@ def train(
     start: Path | None = None,
     check_output: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
-    """Train a preset for its minutes, steps or epochs; return the card with a `message`.
+    """Train a preset for the configured length and return its card with a `message`.
 
-    A run found in `out` continues from its last save, and a finished one is returned as it is. Its
-    length may change, to no less than what is done; the learning rate follows the share of the new.
-    `stop` is polled before each step and in validations; when it says True, the run is saved and
-    returned unfinished. Minutes exclude the first step, which compiles kernels. `epoch_rows` is the
-    number of training rows of an epoch, in all processes. A new run begins with the weights of the
-    checkpoint `start`, if any. `check_output` is called before anything is written, and raises
-    where `out` belongs to something else.
+    A run found in `out` continues from its last save; a finished run is returned unchanged. Its
+    length may be changed, but not below what is already done; the learning rate then follows the
+    new length. `stop` is polled before each step and during validations; when it returns True, the
+    run is saved and returned unfinished. Minutes exclude the first step, which compiles kernels.
+    `epoch_rows` is the number of training rows per epoch over all processes. A new run begins with
+    the weights of the checkpoint `start`, if given. `check_output` is called before anything is
+    written, and raises if `out` is already used for something else.
 
-    Raises TrainingMismatchError (`out` holds another run, or `start` is of another preset),
-    DivergedError (the loss is not finite or spikes; the last save stays), TrainingDataError (the
+    Raises TrainingMismatchError (`out` holds another run, or `start` has another preset),
+    DivergedError (the loss is not finite or spikes; the last save is kept), TrainingDataError (the
     batches end too soon), CheckpointBusyError and CheckpointError.
     """
     if config.epochs is not None and not epoch_rows:
-        raise TrainConfigError("a run in epochs needs epoch_rows, how many rows one has")
+        raise TrainConfigError("a run in epochs needs epoch_rows: how many rows an epoch has")
     if config.patience and validation is None:
-        raise TrainConfigError("patience counts validations, and there are no validation positions")
+        raise TrainConfigError("patience counts validations, but there are no validation positions")
     config = resolve_optimizer(config, preset.name)
     place = read_world()
     device = device_for(config.device, place.local if place.size > 1 else None)
     memory = memory_errors(
-        f"training {preset.name}", "choose a smaller norm_rows or batch_size, or free some"
+        f"training {preset.name}", "choose a smaller norm_rows or batch_size, or free some memory"
     )
     with memory, process_group(place, device), hold_directory(out, place, check_output):
         steps = total_steps(config, epoch_rows)
@@ -118,19 +120,19 @@ def train(
             try:
                 if card is not None and place.first:
                     LOG.info("continuing from step %d", run.step)
-                # all have read the files that process 0 is about to replace
+                # wait until all processes have read the files that process 0 will replace
                 run_on_first(place, lambda: None)
                 loop = Loop(run, out, card, validation, data, progress, stop, steps)
                 return loop.go(open_batches)
             finally:
-                # drops torch's wrapper before its process group (`process_group` says why)
+                # release DistributedDataParallel before its process group (see `process_group`)
                 run.model = run.network
         finally:
             torch.set_num_threads(threads)
 
 
 class Loop:
-    """A run and its directory; process 0 decides and saves, and its errors end all."""
+    """The training loop of one run. Process 0 decides and saves; its errors stop all processes."""
 
     def __init__(
         self,
@@ -149,14 +151,14 @@ class Loop:
         self.metrics: dict[str, float] = dict(card["metrics"]) if card else {}
         self.monitor = RunMonitor(**((card or {}).get("monitor") or {}))
         self.card: dict[str, Any] | None = None
-        """That of the last save."""
+        """The card of the last save."""
         self.calibration: dict[str, float] | None = None
         self.warning = ""
         self.unsaved = True
         self.began = time.perf_counter() - run.seconds
         self.sums = torch.zeros(len(COLUMNS), device=run.device)
-        self.mark = (run.step, run.positions, run.seconds)  # where the next line of metrics begins
-        self.untimed = 0  # positions since then of the first step, whose time is not counted
+        self.mark = (run.step, run.positions, run.seconds)  # start of the next line of metrics
+        self.untimed = 0  # positions of the first step, if it is in this line: it is not timed
         self.validated_at = self._fraction()
         self.validated = float(card.get("validation_seconds", 0.0)) if card else 0.0
         self.cost = 1.0  # seconds of the last validation
@@ -164,14 +166,13 @@ class Loop:
         self.metrics_log: MetricsLog | None = None
 
     def go(self, open_batches: Batches) -> dict[str, Any]:
-        """Step until the run is over or stopped."""
+        """Train until the run is finished or stopped, and return its card with a message."""
         run = self.run
         run_on_first(run.world, self._begin)
         try:
             with Prefetcher(open_batches(run.step), partial(prepare, run), run.device) as feed:
                 reason = self._step_until_over(feed)
-                # inside, so that the run is saved before a thread that still reads rows is waited
-                # for
+                # save before the prefetcher's exit, which may wait for its thread
                 verdict, card = run_on_first(run.world, lambda: self._end(reason))
         except DivergedError as error:
             raise DivergedError(f"{error}; {self.out} keeps the state of its last save") from None
@@ -187,7 +188,7 @@ class Loop:
         return {**card, "message": message}
 
     def _begin(self) -> None:
-        """Start the metrics and save a new run, to find out now that a directory is unwritable."""
+        """Open the metrics and save a new run, so that an unwritable directory fails early."""
         run = self.run
         self.metrics_log = MetricsLog(self.out, run.step, self.monitor.validated_step)
         if not self.resumed:
@@ -211,17 +212,16 @@ class Loop:
                 )
             self.sums += take_step(run, parts, fraction)
             self.unsaved = True
-            if is_first:  # compiling is no part of a run's time
+            if is_first:  # exclude compilation time
                 now, self.untimed = time.perf_counter(), run.positions - self.mark[1]
                 self.began, self.saved, self.ticked = now - run.seconds, now, now
                 is_first = False
 
     def _decide(self, before: float | None) -> tuple[float, int]:
-        """Do the work that is due after a step; return the share of the run that is done, and what
-        to do next.
+        """Do the work due after a step; return the fraction of the run done, and the decision.
 
-        `before` is the share before that step, None before the first one. The time until then is
-        not counted, so that a slow machine takes a step.
+        `before` is the fraction before that step, or None before the first step. Time before the
+        first step is not counted, so that even a slow machine takes a step.
         """
         if before is not None:
             self._after_step(before)
@@ -234,7 +234,7 @@ class Loop:
         return fraction, STOPPED if self.stop() else GO
 
     def _fraction(self) -> float:
-        """Return the share of the run that is done."""
+        """Return the fraction of the run that is done."""
         return fraction_done(self.run.config, self.steps, self.run.step, self.run.seconds)
 
     def _after_step(self, fraction: float) -> None:
@@ -252,10 +252,10 @@ class Loop:
             self._save(finished=False)
 
     def _end(self, verdict: int) -> tuple[int, dict[str, Any]]:
-        """Validate and save a run that is over, or save one that is stopped."""
+        """Validate and save a run that is done, or save a stopped one."""
         run = self.run
         if verdict != STOPPED and not self._validate():
-            verdict = STOPPED  # the validation is done when the run is continued
+            verdict = STOPPED  # the resumed run repeats the validation
         if verdict != STOPPED:
             if run.best and self.monitor.best:
                 run.ema.load_state_dict(run.best)
@@ -265,12 +265,11 @@ class Loop:
         return verdict, self._save(finished=verdict != STOPPED)
 
     def _calibrate(self) -> None:
-        """Scale a finished run's value by the factor of the last validation, and report the Brier
-        scores after it.
+        """Calibrate a finished run's value with the last validation's factor; update the metrics.
 
         A value that is not trained on results keeps the scale of its targets, an engine's or a
-        search's. People convert less of an advantage than these expect: fitting such a value to
-        people's results lost 60 Elo (docs/log/2026-11-25.md).
+        search's. Human players convert fewer advantages than these expect: calibrating such a value
+        on human results lost 60 Elo (docs/log/2026-11-25.md).
         """
         factor = self.metrics.pop("validation_value_factor", None)
         if factor is None:  # no validation, no value, or no positions of games
@@ -301,7 +300,7 @@ class Loop:
         return self.validated + self.cost <= VALIDATION_SHARE * self.run.seconds
 
     def _validate(self) -> bool:
-        """Validate the averaged weights, once a step; False if stopped, which does not count."""
+        """Validate the averaged weights, at most once per step; return False if stopped."""
         run = self.run
         if self.validation is None or self.monitor.validated_step == run.step:
             return True
@@ -326,7 +325,7 @@ class Loop:
         if not figures["positions"]:
             if run.config.patience:
                 raise TrainConfigError(
-                    "patience needs validations, and none of their positions has a known move"
+                    "patience needs validations, but none of the positions has a known move"
                 )
             self.validation = None
             return True
@@ -356,7 +355,7 @@ class Loop:
         return figures
 
     def _report(self, rate: float) -> None:
-        """Write a line of metrics and begin the next; DivergedError when its loss is a spike."""
+        """Write a line of metrics and begin the next; DivergedError if the loss spikes."""
         if figures := self._figures():
             if trouble := self.monitor.find_spike(figures["loss"]):
                 raise DivergedError(
@@ -395,7 +394,7 @@ class Loop:
         self.ticked = time.perf_counter()
 
     def _save(self, *, finished: bool) -> dict[str, Any]:
-        """Save the run, after a line of metrics, so that lines and saves agree."""
+        """Write a line of metrics, then save the run, so that both agree."""
         run, config = self.run, self.run.config
         if self.card is not None and not finished and not self.unsaved:
             return self.card

@@ -1,4 +1,4 @@
-"""metrics.jsonl, a JSON object per line that is consistent with the last save, and its curves."""
+"""Read, write and plot metrics.jsonl: one JSON object per line, consistent with the last save."""
 
 import json
 import os
@@ -19,7 +19,7 @@ PANELS = (
 
 
 def read_metrics(directory: Path) -> list[dict[str, Any]]:
-    """Return a run's metrics without a truncated last line and lines that are not the trainer's."""
+    """Return a run's metrics; skip truncated and foreign lines."""
     try:
         text = (directory / NAME).read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
@@ -35,7 +35,7 @@ def read_metrics(directory: Path) -> list[dict[str, Any]]:
 
 
 def _is_line(entry: object) -> bool:
-    """Return whether a value is an object of numbers with a step, as the trainer writes it."""
+    """Return whether a value looks like a line of the trainer: numbers with a step."""
     return (
         isinstance(entry, dict)
         and isinstance(entry.get("step"), int)
@@ -44,7 +44,7 @@ def _is_line(entry: object) -> bool:
 
 
 class MetricsLog:
-    """The metrics file of a run at `step`, without later lines, of lost work."""
+    """The metrics file of a run; opening it at `step` drops later lines, which were not saved."""
 
     def __init__(self, directory: Path, step: int, validated_step: int) -> None:
         self.path = directory / NAME
@@ -77,7 +77,7 @@ def draw_curves(runs: Mapping[str, list[dict[str, Any]]]) -> bytes:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    # as wide as a page in Dagster shows
+    # the width that fits Dagster's page
     figure = Figure(figsize=(4.8, 6.8), dpi=80, layout="constrained")
     canvas = FigureCanvasAgg(figure)
     for axes, (training, validation, title) in zip(figure.subplots(2, 1), PANELS, strict=True):

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from model.card import Monitor
 from model.data.rows import Batch
-from model.metrics import Totals, row_figures, value_figures
+from model.metrics import Totals, row_metrics, value_metrics
 from model.network.decoder import legal_labels
 from model.network.encoder import to_tensor
 from model.training.calibration import fit_factor, scale_wdl
@@ -23,10 +23,10 @@ from model.training.targets import load_training_rows
 CALIBRATED = "calibrated_"
 """Prefix of a validation's Brier scores with the value's logits times `value_factor`."""
 BEST_BY = ("cross_entropy", f"{CALIBRATED}value_brier")
-"""Validation figures whose sum `patience` watches; lower is better. The value counts as calibrated,
-as it is saved."""
+"""Validation metrics whose sum `patience` watches; lower is better. The value is calibrated first,
+as it will be in the final checkpoint."""
 SPIKE = 3.0
-"""A run stops when the mean loss of a line of metrics is this many nats above the lowest one."""
+"""A run stops if the mean loss of a metrics line is this many nats above the lowest so far."""
 
 
 def mean_figures(sums: Tensor, rows: int) -> dict[str, float]:
@@ -41,10 +41,10 @@ def mean_figures(sums: Tensor, rows: int) -> dict[str, float]:
 
 
 class RunMonitor(Monitor):
-    """The course of a run, updated by each line of metrics and each validation."""
+    """Spike detection and early stopping, updated by each metrics line and each validation."""
 
     def find_spike(self, loss: float) -> str | None:
-        """Return what is wrong with a line's mean loss, None when it is fine; update the lowest."""
+        """Describe what is wrong with a line's mean loss, or return None; update the lowest."""
         if not math.isfinite(loss):
             return "the loss is not finite"
         if self.lowest is not None and loss > self.lowest + SPIKE:
@@ -53,7 +53,7 @@ class RunMonitor(Monitor):
         return None
 
     def add_validation(self, figures: Mapping[str, float], step: int) -> bool:
-        """Return whether a validation is the best so far, and count those that were not."""
+        """Record a validation and return whether it is the best so far."""
         self.validated_step = step
         if self.best and not _total(figures) < _total(self.best):
             self.without += 1
@@ -67,17 +67,17 @@ class RunMonitor(Monitor):
 
 
 def _total(figures: Mapping[str, float]) -> float:
-    # a network without a value, or rows without a game
+    # the Brier score is missing without a value head or without games
     return sum(figures.get(name, 0.0) for name in BEST_BY)
 
 
 @torch.inference_mode()
 def validate(run: Run, batches: Iterable[Batch], limit: int) -> dict[str, float]:
-    """Return the figures of the averaged weights on the first `limit` positions.
+    """Return the metrics of the averaged weights on the first `limit` positions.
 
-    Besides the figures of `model.metrics` there are `value_factor`, fitted to calibrate the value
-    on these positions' evaluations and results, and the Brier scores after that calibration.
-    Without rows, `positions` is 0.
+    Added to the metrics of `model.metrics` are `value_factor`, the calibration factor fitted to
+    these positions' evaluations and results, and the Brier scores after calibration. Without rows,
+    `positions` is 0.
     """
     totals, values, games = Totals(), [], []
     config = replace(
@@ -92,7 +92,7 @@ def validate(run: Run, batches: Iterable[Batch], limit: int) -> dict[str, float]
             prediction = run.ema(rows)
         wdl_B3, results_B = prediction.wdl.exp(), to_tensor(batch["result"].astype(np.int64))
         results_B = results_B.to(run.device)
-        figures = row_figures(
+        figures = row_metrics(
             prediction.logits,
             wdl_B3,
             legal_labels(rows["planes"], prediction.logits.shape[1]),
@@ -118,9 +118,9 @@ def _fit_calibration(
     wdl_N3, target_N3, results_N = (torch.cat(column) for column in zip(*values, strict=True))
     factor = fit_factor(wdl_N3, target_N3, np.concatenate(games))
     before, figures = (
-        value_figures(scale_wdl(wdl_N3, scale), results_N) for scale in (1.0, factor)
+        value_metrics(scale_wdl(wdl_N3, scale), results_N) for scale in (1.0, factor)
     )
-    # evaluations ask for what people's results do not show
+    # a factor fitted to evaluations may not suit human results
     if figures["brier"].mean() > before["brier"].mean():
         factor, figures = 1.0, before
     return {

@@ -1,12 +1,12 @@
-"""Optimizers as rows of a table, and one object that runs the chosen ones; Muon.
+"""The table of optimizers, an object that combines two of them, and Muon.
 
-Weights of convolutions and linear layers decay; norms, biases and embeddings do not. The state that
-a rule keeps of a weight is made at once, so that a run can be saved and restored at any step.
+Weights of convolutions and linear layers decay; norms, biases and embeddings do not. Optimizer
+state is allocated at the start, so that a run can be saved and restored at any step.
 
 Muon's five iterations are polynomials of the Gram matrix `G = X X^T`. torch's optimizer multiplies
-by X in each; here they run on G, for all matrices with a G of one size at once, and X is multiplied
-twice. That takes half of the time for a small network on a processor. Products are in float32; TF32
-would make the steps of ill-conditioned matrices wrong by a tenth.
+by X in each iteration. Here they run on G, batched over all matrices with the same size of G, and X
+is used only twice, which halves the time for a small network on a CPU. Products are in float32:
+TF32 would cause errors of 10 % in the steps of ill-conditioned matrices.
 
 Sources: kellerjordan.github.io/posts/muon; steps as long as AdamW's: Liu et al. 2025,
 arXiv:2502.16982.
@@ -25,7 +25,7 @@ from model.training.config import TrainConfig
 
 Group = dict[str, Any]
 Rule = Callable[[TrainConfig, list[Group]], torch.optim.Optimizer]
-"""Makes the optimizer of some weights."""
+"""Function that creates an optimizer for groups of weights."""
 
 BETAS = (0.9, 0.99)
 
@@ -48,11 +48,11 @@ OPTIMIZERS: Mapping[str, tuple[Rule, Rule]] = {
     "sgd": (_sgd, _sgd),
     "muon": (_muon, _adamw),
 }
-"""The rule of convolutions and linear layers, and that of all other weights."""
+"""The rule for convolutions and linear layers, and the rule for all other weights."""
 
 
 def _initial_state(optimizer: torch.optim.Optimizer, weight: Tensor) -> dict[str, Tensor]:
-    """Return the state that an optimizer keeps of a weight, by torch's names."""
+    """Return an optimizer's initial state for a weight, under torch's names."""
     if not isinstance(optimizer, torch.optim.AdamW):
         return {"momentum_buffer": torch.zeros_like(weight)}
     moments = {name: torch.zeros_like(weight) for name in ("exp_avg", "exp_avg_sq")}
@@ -60,10 +60,9 @@ def _initial_state(optimizer: torch.optim.Optimizer, weight: Tensor) -> dict[str
 
 
 def flatten_to_matrix(weight: Tensor) -> Tensor:
-    """Show a weight as a matrix `[outputs, inputs]` over the same memory.
+    """View a weight as a matrix `[outputs, inputs]`, without copying.
 
-    A channels-last convolution keeps its inputs in the order of that memory, which makes no
-    difference to Muon.
+    The inputs of a channels-last convolution stay in memory order, which does not affect Muon.
     """
     if weight.ndim == 4 and not weight.is_contiguous():
         weight = weight.permute(0, 2, 3, 1)
@@ -75,7 +74,7 @@ class CombinedOptimizer:
 
     def __init__(self, config: TrainConfig, network: nn.Module) -> None:
         layers = dict(network.named_modules())
-        # by name: the weight, or the matrix that stands for it
+        # by name: the weight, or its view as a matrix
         self.stepped: dict[str, Tensor] = {}
         self.matrices: list[tuple[Tensor, Tensor]] = []
         rules = OPTIMIZERS[config.optimizer]
@@ -119,7 +118,7 @@ class CombinedOptimizer:
             matrix.grad = None
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the state by `<weight>.<name>`; writing to these tensors restores it."""
+        """Return the state tensors by `<weight>.<name>`; copy into them to restore a save."""
         states: dict[Tensor, dict[str, Tensor]] = {}
         for optimizer in self.optimizers:
             states |= optimizer.state
@@ -136,11 +135,11 @@ ITERATIONS = 5
 SMALLEST = 1e-7
 """Smallest norm in a division, as in torch."""
 RMS = 0.2
-"""Root mean square of AdamW's step for a learning rate of 1, as Liu et al. measured."""
+"""Root mean square of AdamW's step at a learning rate of 1, as measured by Liu et al."""
 
 
 class Muon(torch.optim.Optimizer):
-    """Muon with Nesterov momentum; each matrix has its `momentum_buffer` from the start."""
+    """Muon with Nesterov momentum. The caller creates each `momentum_buffer`."""
 
     def __init__(
         self, groups: list[dict[str, Any]], *, lr: float, momentum: float, weight_decay: float
@@ -170,7 +169,7 @@ class Muon(torch.optim.Optimizer):
 
 
 def orthogonalize(matrices: list[Tensor]) -> list[Tensor]:
-    """Return matrices `[R, C]`, of one smaller side, with their singular values brought near 1."""
+    """Return matrices `[R, C]` with singular values near 1; their smaller sides must be equal."""
     wide = [x_RC.mT if x_RC.shape[0] > x_RC.shape[1] else x_RC for x_RC in matrices]
     gram_NSS = torch.stack([x_SC @ x_SC.mT for x_SC in wide])
     squared_N11 = gram_NSS.diagonal(dim1=1, dim2=2).sum(1)[:, None, None].clamp(min=SMALLEST**2)
@@ -178,7 +177,7 @@ def orthogonalize(matrices: list[Tensor]) -> list[Tensor]:
     factor_NSS = _factor(gram_NSS)
     product_NSS = factor_NSS / squared_N11.sqrt()
     for _ in range(ITERATIONS - 1):
-        # all are polynomials of the first, so they commute
+        # all of these are polynomials of the same Gram matrix, so they commute
         gram_NSS = factor_NSS @ (factor_NSS @ gram_NSS)
         factor_NSS = _factor(gram_NSS)
         product_NSS = factor_NSS @ product_NSS
@@ -187,7 +186,7 @@ def orthogonalize(matrices: list[Tensor]) -> list[Tensor]:
 
 
 def _factor(gram_NSS: Tensor) -> Tensor:
-    """Return the factor by which an iteration multiplies the matrices of these Gram matrices."""
+    """Return the factor that one iteration applies, from the current Gram matrices."""
     a, b, c = COEFFICIENTS
     one_SS = torch.eye(gram_NSS.shape[1], device=gram_NSS.device)
     return torch.baddbmm(a * one_SS + b * gram_NSS, gram_NSS, gram_NSS, alpha=c)

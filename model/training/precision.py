@@ -1,4 +1,4 @@
-"""Device and arithmetic: bf16 only where the processor gains by it."""
+"""Choose the device and the arithmetic: bf16 only where it is faster."""
 
 import ctypes
 import sys
@@ -10,7 +10,7 @@ from engine.errors import UserError
 from model.training.config import Device
 
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
-"""Names of glibc's malloc.h: M_TRIM_THRESHOLD, M_MMAP_THRESHOLD."""
+"""M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of glibc's malloc.h."""
 
 
 class DeviceError(UserError):
@@ -18,7 +18,7 @@ class DeviceError(UserError):
 
 
 def device_for(name: str, number: int | None = None) -> torch.device:
-    """Return the device of a setting; `number` selects one of several GPUs. DeviceError."""
+    """Return the device of a setting; `number` selects one of several GPUs. Raises DeviceError."""
     if name not in get_args(Device):
         raise DeviceError(f"a device is auto, cpu or cuda, not {name!r}")
     if name == "cuda" and not torch.cuda.is_available():
@@ -34,11 +34,11 @@ def device_for(name: str, number: int | None = None) -> torch.device:
 
 
 def gains_by_bf16(device: torch.device) -> bool:
-    """Return whether bf16 is faster than float32 on the device; where it is emulated, it is slower.
+    """Return whether bf16 is faster than float32 on the device.
 
-    Intel's processors gain only by AMX, which virtual machines may hide: by AVX-512 they have half
-    the speed of float32 (measured), and AMD's twice. The answer follows from the processor and not
-    from a timing, so that a resumed run gets the same one.
+    Emulated bf16 is slower. Intel CPUs gain only with AMX, which virtual machines may hide; with
+    AVX-512, bf16 was measured at half the speed of float32 on Intel and at twice on AMD. The answer
+    depends on the CPU's features, not on a timing, so that a resumed run gets the same one.
     """
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
@@ -49,21 +49,21 @@ def gains_by_bf16(device: torch.device) -> bool:
 
 
 def dtype_for(amp: str, device: torch.device) -> torch.dtype:
-    """Return the arithmetic of convolutions for auto, bf16 or off; weights stay float32."""
+    """Return the dtype of convolutions for auto, bf16 or off; weights stay float32."""
     if amp == "bf16" or (amp == "auto" and gains_by_bf16(device)):
         return torch.bfloat16
     return torch.float32
 
 
 def autocast(device: torch.device, dtype: torch.dtype) -> torch.autocast:
-    """Return the autocast of one forward pass."""
+    """Return the autocast context for a forward pass."""
     return torch.autocast(device.type, dtype=torch.bfloat16, enabled=dtype == torch.bfloat16)
 
 
 def keep_freed_memory() -> None:
-    """Make glibc keep large freed blocks, which the next step allocates again.
+    """Make glibc keep large freed blocks, so that the next step can reuse them.
 
-    Zeroed pages of the system cost a tenth of a step's time on a processor.
+    Getting zeroed pages from the system took 10 % of a step's time on a CPU.
     """
     if sys.platform != "linux":
         return

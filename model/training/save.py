@@ -1,4 +1,4 @@
-"""Save a run, and find and restore the run of a directory."""
+"""Save training runs, and find and restore the run in a directory."""
 
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
@@ -32,7 +32,7 @@ class TrainingMismatchError(UserError):
 
 @contextmanager
 def hold_directory(out: Path, place: World, check_output: Callable[[], None]) -> Iterator[None]:
-    """Make a run's directory and hold its lock; process 0 does it for all."""
+    """Create a run's directory and hold its lock; process 0 does so for all processes."""
     with ExitStack() as held:
 
         def enter() -> None:
@@ -44,7 +44,7 @@ def hold_directory(out: Path, place: World, check_output: Callable[[], None]) ->
 
 
 def save_run(run: Run, out: Path, *, finished: bool, more: Mapping[str, Any]) -> dict[str, Any]:
-    """Save a run and return its card; `more` are the entries that the loop keeps."""
+    """Save a run and return its card; `more` are the loop's entries for the card."""
     card = {
         "preset": preset_row(run.preset),
         "parameters": parameters(run.network),
@@ -68,7 +68,7 @@ def save_run(run: Run, out: Path, *, finished: bool, more: Mapping[str, Any]) ->
 
 
 def _training_tensors(run: Run) -> dict[str, Tensor]:
-    """Return what a run needs to continue, beside its averaged weights."""
+    """Return the tensors that a run needs to resume, except its averaged weights."""
     tensors = {f"network.{name}": tensor for name, tensor in run.network.state_dict().items()}
     tensors |= {f"optimizer.{name}": tensor for name, tensor in run.optimizer.tensors().items()}
     tensors |= {f"best.{name}": tensor for name, tensor in run.best.items()}
@@ -78,10 +78,9 @@ def _training_tensors(run: Run) -> dict[str, Tensor]:
 def find_run(
     config: TrainConfig, preset: Preset, out: Path, data: Mapping[str, Any], steps: float | None
 ) -> dict[str, Any] | None:
-    """Return the card of the run in a directory, None where there is none.
+    """Return the card of the run in a directory; None if there is none.
 
-    Raises TrainingMismatchError for another run, and for one that has done more than the new
-    length.
+    Raises TrainingMismatchError if it is a different run or is already longer than the new length.
     """
     if not (out / CARD).exists():
         return None
@@ -101,13 +100,13 @@ def find_run(
             done, wanted, unit = round(card["seconds"] / 60, 3), config.minutes or 0.0, "minutes"
         if done > wanted:
             raise TrainingMismatchError(
-                f"{out} has done {done:,} {unit}, more than {wanted:,}: ask for more"
+                f"{out} has done {done:,} {unit}, more than {wanted:,}: choose a greater length"
             )
     return card
 
 
 def is_finished(config: TrainConfig, card: Mapping[str, Any], steps: int | None) -> bool:
-    """Return whether a run has nothing left to do, by this length or by `patience`."""
+    """Return whether a run is finished, by its length or by `patience`."""
     if not card["finished"] or not has_other_length(config, card["config"]):
         return bool(card["finished"])
     exhausted = RunMonitor(**(card.get("monitor") or {})).is_exhausted(config)
@@ -122,10 +121,10 @@ def open_run(
     card: Mapping[str, Any] | None,
     start: Path | None,
 ) -> Run:
-    """Return the run of a card, or a new one that begins with the weights of `start`, if any.
+    """Restore the run of a card, or make a new run that begins with the weights of `start`, if any.
 
-    Files are compared with the preset before a network is built, which would need memory for
-    whatever a card says.
+    Files are checked against the preset before a network is built, so that an invalid card
+    allocates no memory.
     """
     tensors = None if card is None else _read_run(out, card)
     keeps_policy, first = config.teach == "value", None
@@ -143,7 +142,7 @@ def open_run(
 
 
 def _read_run(out: Path, card: Mapping[str, Any]) -> dict[str, dict[str, Tensor]]:
-    """Read the tensors of a run by kind; a finished one has weights only."""
+    """Read the tensors of a run by kind; a finished run has only weights."""
     _, weights = checkpoint.read_weights(out, card)
     if card["finished"]:
         return {"weights": weights}
@@ -177,14 +176,15 @@ def _load_start(start: Path, preset: Preset) -> dict[str, Tensor]:
     network, card = checkpoint.load(start)
     if changes := changed_fields(preset, card["preset"]):
         raise TrainingMismatchError(
-            f"{start} is of another preset ({', '.join(changes)} differ): start from one of this"
+            f"{start} has a different preset ({', '.join(changes)} differ): start from a "
+            f"checkpoint with the same preset"
         )
     return network.state_dict()
 
 
 @cache
 def commit(root: Path = ROOT) -> str | None:
-    """Return a checkout's commit, with `-dirty` when tracked files were changed, or None."""
+    """Return the checkout's commit, with `-dirty` if tracked files have changed; else None."""
     if not (root / ".git").exists():
         return None
     words = ["describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]

@@ -4,11 +4,11 @@
                      -> `take_step`: prediction, `row_losses` and gradients of each part, added up
                         and clipped -> weights -> averaged weights
 
-Batch norms take their statistics from one microbatch at a time (Hoffer et al. 2017,
-arXiv:1705.08741), so what is learned depends on `norm_rows` and not on the device or the number of
-processes. A part of a batch is what is computed at once: one microbatch on a processor, several on
-a GPU, where launching the kernels takes longer than running them. A step draws no random numbers:
-the order of batches, and which rows are shown without ratings, follow from seed and step.
+Batch norms compute their statistics over one microbatch at a time (Hoffer et al. 2017,
+arXiv:1705.08741), so the result depends on `norm_rows`, not on the device or the number of
+processes. A part is the portion of a batch that is computed at once: one microbatch on a CPU,
+several on a GPU, where launching kernels takes longer than running them. A step draws no random
+numbers: the order of batches and the hidden ratings depend only on seed and step.
 
 Axes: B batch, A label, K moves of a policy target.
 """
@@ -25,7 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from engine.errors import UserError
-from model.data.rows import Batch, draw_of, hidden_columns, hide
+from model.data.rows import Batch, hash_step, hidden_columns, hide
 from model.network.blocks import Norm
 from model.network.decoder import Prediction, legal_labels
 from model.network.encoder import Rows
@@ -38,24 +38,24 @@ from model.training.precision import autocast, device_for, dtype_for
 from model.training.targets import load_training_rows
 
 COLUMNS = ("loss", "policy_loss", "value_loss", "top1", "legal_mass", "known")
-"""Figures that are summed over the rows of each step; `known` counts those whose move is a target,
-`top1` and `legal_mass` are sums over these."""
+"""Metrics summed over the rows of each step. `known` counts rows with a target move; `top1` and
+`legal_mass` are summed over these rows."""
 PASS_ROWS = 2048
-"""Maximum number of rows in a part of several microbatches, for a GPU's memory."""
+"""Maximum number of rows in a part with several microbatches, to limit GPU memory."""
 CHECK_STEPS = {"cpu": 1, "cuda": 16}
-"""Steps between checks that a step is finite: they stall a GPU, and NaN stays."""
+"""Steps between checks for NaN and infinity. A check stalls a GPU, and NaN persists anyway."""
 CLIP = 1.0
-"""Largest norm of the gradient; longer ones are scaled down to it."""
+"""Maximum norm of the gradient; larger gradients are scaled down."""
 HUBER_DELTA = 0.5
 """Error of the score (from -1 to 1) beyond which the Huber loss grows linearly."""
-PLIES_A_UNIT = 20.0
-"""Unit of the moves-left error in half-moves, as Leela's."""
+PLIES_PER_UNIT = 20.0
+"""Half-moves per unit of the moves-left error, as in Leela Chess Zero."""
 MOVES_LEFT_WEIGHT = 0.05
 """Weight of the moves-left loss."""
 CEILING = 78.0
-"""Cap of illegal logits above the best legal one: 4096 still add up in float32."""
+"""Maximum of a logit above the best legal one, so that a sum of 4096 exponentials fits float32."""
 ILLEGAL = -1e9
-"""Logit in place of an illegal move's: its probability is zero, and zero times it is not NaN."""
+"""Logit for illegal moves: gives zero probability, and unlike -inf, zero times it is not NaN."""
 
 
 class DivergedError(UserError):
@@ -73,16 +73,15 @@ class Run:
     world: World
     network: Network
     model: nn.Module
-    """The network as it is called: by itself, or in DistributedDataParallel."""
+    """The network, wrapped in DistributedDataParallel if there are several processes."""
     ema: Network
     optimizer: CombinedOptimizer
     parts: int
-    """Number of parts of this process's share of a batch, computed one after the other."""
+    """Number of parts in this process's share of a batch."""
     reference: Network | None = None
-    """The network that the run began with, where its policy is kept in searched rows that teach the
-    value alone."""
+    """The starting network, if searched rows that train only the value keep its policy."""
     best: dict[str, Tensor] = field(default_factory=dict)
-    """The averaged weights of the best validation, kept where `patience` may return to them."""
+    """Averaged weights of the best validation, if `patience` is set."""
     step: int = 0
     positions: int = 0
     seconds: float = 0.0
@@ -126,22 +125,22 @@ def new_run(config: TrainConfig, preset: Preset, world: World | None = None) -> 
 
 
 def _count_groups(config: TrainConfig, world: World, device: torch.device) -> int:
-    """Return the number of microbatches in a part; the parts of a process have equally many."""
+    """Return the number of microbatches per part, the same for all parts of a process."""
     mine, rows = config.microbatches // world.size, config.batch_size // config.microbatches
     most = 1 if device.type == "cpu" else max(1, PASS_ROWS // rows)
     return max(count for count in range(1, min(most, mine) + 1) if mine % count == 0)
 
 
 def keep_policy(run: Run, weights: Mapping[str, Tensor]) -> None:
-    """Keep these weights' policy in rows that have no move as target (arXiv:1606.09282)."""
+    """Use the policy of these weights as the target in rows without one (arXiv:1606.09282)."""
     run.reference = copy.deepcopy(run.ema)
     run.reference.load_state_dict(weights)
 
 
 def prepare(run: Run, batch: Batch) -> list[Rows]:
-    """Return the parts of this process's share of a batch, with their targets, on the device.
+    """Return the parts of this process's share of a batch, with targets, on the device.
 
-    It reads nothing of the run's state that a step changes, so it may run on another thread.
+    It reads no state that a step changes, so it may run on another thread.
     """
     keeps = run.reference is not None
     return [
@@ -151,15 +150,15 @@ def prepare(run: Run, batch: Batch) -> list[Rows]:
 
 
 def _deal(batch: Batch, count: int) -> Iterator[Batch]:
-    """Deal rows to parts in turn, as they are dealt to processes and to a part's microbatches."""
+    """Yield `count` parts of a batch; row i goes to part i modulo `count`."""
     for number in range(count):
         yield {name: column[number::count] for name, column in batch.items()}
 
 
 def take_step(run: Run, parts: Sequence[Rows], fraction: float) -> Tensor:
-    """Do one optimizer step and return the sums of COLUMNS over its rows.
+    """Take one optimizer step and return the sums of COLUMNS over its rows.
 
-    Raises DivergedError if the step would not be finite.
+    Raises DivergedError if the loss or the gradient is not finite.
     """
     totals = _add_gradients(run, parts)
     norm = nn.utils.clip_grad_norm_(run.network.parameters(), CLIP)
@@ -178,7 +177,7 @@ def take_step(run: Run, parts: Sequence[Rows], fraction: float) -> Tensor:
 
 
 def _add_gradients(run: Run, parts: Sequence[Rows]) -> Tensor:
-    """Add up the gradients of all parts and return the sums of COLUMNS over their rows.
+    """Accumulate the gradients of all parts and return the sums of COLUMNS over their rows.
 
     The norms' running statistics become the mean over the parts.
     """
@@ -215,8 +214,8 @@ def _floats(tensors: Sequence[Tensor]) -> list[Tensor]:
 
 
 def _backward(run: Run, rows: Rows) -> Tensor:
-    """Add the gradients of a part, and return the sums of COLUMNS over its rows."""
-    rows = hide(rows, hidden_columns(run.preset), draw_of(run.config.seed, run.step))
+    """Add the gradients of one part and return the sums of COLUMNS over its rows."""
+    rows = hide(rows, hidden_columns(run.preset), hash_step(run.config.seed, run.step))
     reference_BA = None
     with autocast(run.device, run.dtype):
         prediction = run.model(rows)
@@ -245,11 +244,11 @@ def row_losses(
     legal_BA: Tensor,
     reference_BA: Tensor | None = None,
 ) -> dict[str, Tensor]:
-    """Return each row's `loss`, as the configuration weighs it, and its parts, float32 `[B]`.
+    """Return each row's weighted `loss` and its unweighted terms, float32 `[B]`.
 
-    The parts `policy_loss`, `value_loss` and `moves_left_loss` are before any weight, `illegal` is
-    minus the log of the legal mass. `form` is the preset's word for its value, `rows` have the
-    columns of `model.training.targets`, and `reference_BA` are the logits of the policy to keep.
+    The terms are `policy_loss`, `value_loss`, `moves_left_loss`, and `illegal`, minus the log of
+    the legal mass. `form` is the preset's type of value head, `rows` has the columns of
+    `model.training.targets`, and `reference_BA` are the logits of the policy to keep.
     """
     policy_B, illegal_B = policy_terms(
         prediction.logits, legal_BA, rows["policy_moves"], rows["policy_shares"]
@@ -266,16 +265,16 @@ def row_losses(
     loss_B = policy_B + config.legality_weight * illegal_B + config.value_weight * value_B
     parts = {"policy_loss": policy_B, "value_loss": value_B, "illegal": illegal_B}
     if prediction.plies_left is not None:
-        error_B = (prediction.plies_left - rows["plies_left"]) / PLIES_A_UNIT
+        error_B = (prediction.plies_left - rows["plies_left"]) / PLIES_PER_UNIT
         parts["moves_left_loss"] = _huber(error_B, 0.5) * rows["plies_weight"]
         loss_B = loss_B + MOVES_LEFT_WEIGHT * parts["moves_left_loss"]
     return {"loss": loss_B, **parts}
 
 
 def _value_loss(config: TrainConfig, form: str, wdl_B3: Tensor, target_B3: Tensor) -> Tensor:
-    """Return each row's loss of log-probabilities of win, draw, loss against a distribution, `[B]`.
+    """Return the value loss `[B]` from log-probabilities of win, draw, loss and their targets.
 
-    `mse` and `huber` are of the score, win - loss; `auto` is mse for a value of one number.
+    `mse` and `huber` apply to the score, win - loss; `auto` is mse for a scalar value.
     """
     if config.value_loss == "auto" and form == "wdl":
         return -(target_B3 * wdl_B3).sum(1)
@@ -289,14 +288,14 @@ def _huber(error_B: Tensor, delta: float) -> Tensor:
 
 
 class _PolicyTerms(torch.autograd.Function):
-    """Both terms from one exponential: written out, they take a tenth of a small network's step."""
+    """Compute both policy terms from one exponential, with a handwritten gradient for speed."""
 
     @staticmethod
     def forward(
         ctx: Any, logits_BA: Tensor, legal_BA: Tensor, moves_BK: Tensor, shares_BK: Tensor
     ) -> tuple[Tensor, Tensor]:
         top_B1 = logits_BA.masked_fill(~legal_BA, float("-inf")).amax(1, keepdim=True)
-        top_B1 = top_B1.clamp(min=ILLEGAL)  # of a row without a legal move
+        top_B1 = top_B1.clamp(min=ILLEGAL)  # rows without a legal move have -inf
         powers_BA = (logits_BA - top_B1).clamp_(max=CEILING).exp_()
         every_B1 = powers_BA.sum(1, keepdim=True)
         masked_BA = powers_BA * legal_BA
@@ -319,11 +318,10 @@ class _PolicyTerms(torch.autograd.Function):
 def policy_terms(
     logits_BA: Tensor, legal_BA: Tensor, moves_BK: Tensor, shares_BK: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return each row's cross-entropy in nats among legal moves, and minus the log of its legal
-    mass: both `[B]`.
+    """Return each row's cross-entropy among legal moves and minus its log legal mass, `[B]`, nats.
 
-    The target has `shares_BK` on `moves_BK`, and logits z the cross-entropy `log(sum of exp z over
-    legal moves) - sum of share * z`: no `[B, A]` array of targets is needed.
+    The target puts `shares_BK` on `moves_BK`. The cross-entropy of logits z is
+    `log(sum of exp z over legal moves) - sum of share * z`, so no `[B, A]` target is needed.
     """
     terms: tuple[Tensor, Tensor] = _PolicyTerms.apply(logits_BA, legal_BA, moves_BK, shares_BK)  # type: ignore[no-untyped-call]
     return terms
@@ -341,7 +339,7 @@ def _average(run: Run) -> None:
 
 
 def check_finite(run: Run) -> None:
-    """Raise DivergedError for weights that are not finite; a GPU's loss is checked less often."""
+    """Raise DivergedError if a weight is not finite; on a GPU, not every step is checked."""
     finite = torch.stack([weight.isfinite().all() for weight in run.network.parameters()])
     if not bool(finite.all()):
         raise DivergedError(

@@ -1,20 +1,20 @@
-"""Targets of a batch, resolved in NumPy: what each row teaches, and how much it counts.
+"""Compute the training targets of a batch and their weights, in NumPy.
 
-    columns of a batch -> `resolve_targets`; `load_training_rows` also loads what the network reads
+    columns of a batch -> `resolve_targets`; `load_training_rows` also loads the network's inputs
 
 column                                         content
-label          int64 [B]        place of the move among the logits, -1 where it is no target
-policy_moves   int64 [B, K]     places of the target's moves, 0 in padding
+label          int64 [B]        index of the move among the logits, -1 if it is not a target
+policy_moves   int64 [B, K]     indices of the target's moves, 0 in padding
 policy_shares  float32 [B, K]   their shares, which add up to one; 0 in padding
 policy_weight  float32 [B]      1, or 0 in rows without a policy target
-kept_weight    float32 [B]      1 in rows whose target is the policy that the run began with
+kept_weight    float32 [B]      1 in rows that keep the starting network's policy
 value_target   float32 [B, 3]   win, draw, loss, for the side to move
 value_weight   float32 [B]      1, or 0 in rows without a value target
 plies_left     float32 [B]      half-moves to the end of the game
-plies_weight   float32 [B]      1, or 0 in rows of no game
+plies_weight   float32 [B]      1, or 0 in rows without a game
 
-Rows whose `plies` is 0 belong to no game, so their result is no target. The search's target is its
-visits for the policy, and its value for the value.
+Rows with `plies` 0 belong to no game, so their result is not a target. In searched rows, visits are
+the policy target and the search's value is the value target.
 
 Axes: B batch, K moves of a policy target, N moves of all rows' targets.
 """
@@ -45,26 +45,26 @@ from model.network.preset import Preset
 from model.training.config import TrainConfig
 
 NO_EVAL = -32768
-"""Value of a batch's column `eval` in rows without an evaluation."""
+"""Value of the column `eval` in rows without an evaluation."""
 EVAL_LIMIT = 1000
-"""Evaluations are clipped to this many centipawns: beyond it, and for mates, people's chances no
-longer rise."""
+"""Limit of evaluations in centipawns, also used for mates: beyond it, human players do not win more
+often."""
 EVAL_MARGIN, EVAL_SLOPE = 98.0, 517.0
-"""Centipawns; fitted by likelihood to 724,000 positions of rapid games of all ratings: Brier score
-0.182, while the formula of lichess.org/page/accuracy, which has no draws and one slope of 272, has
-0.190 there."""
+"""Centipawns, fitted by maximum likelihood to 724,000 positions of rapid games at all ratings. The
+Brier score is 0.182; the formula of lichess.org/page/accuracy, with one slope of 272 and no draws,
+has 0.190."""
 
 Columns = dict[str, NDArray[Any]]
 
 
 class IllegalTargetError(UserError):
-    """A target is no legal move of its position."""
+    """A target move is not legal in its position."""
 
 
 def load_training_rows(
     config: TrainConfig, preset: Preset, batch: Batch, device: torch.device, *, keeps: bool = False
 ) -> dict[str, Tensor]:
-    """Return all that a step needs of a batch, on the device: what the network reads, and targets.
+    """Return a batch's network inputs and targets on the device.
 
     Raises MissingColumnError, MoveIndexError, PlanesError, IllegalTargetError.
     """
@@ -74,7 +74,7 @@ def load_training_rows(
     if hidden:
         columns |= {name: batch[name].astype(np.int64) for name in ("game", "ply")}
     if hidden and (searched_B := _find_visited(config, batch)).any():
-        # a search knew none of these columns
+        # the search did not know these columns
         unknown = {name: np.where(searched_B, UNKNOWN[name], batch[name]) for name in hidden}
         batch = {**batch, **unknown}
     targets = {name: copy_to(to_tensor(column), device) for name, column in columns.items()}
@@ -84,9 +84,9 @@ def load_training_rows(
 def resolve_targets(
     config: TrainConfig, preset: Preset, batch: Batch, *, keeps: bool = False
 ) -> Columns:
-    """Return the targets of a batch's rows by the names above.
+    """Return a batch's targets by the names above.
 
-    With `keeps`, rows without a policy target are to keep the policy that the run began with.
+    With `keeps`, rows without a policy target keep the starting network's policy.
     """
     columns = _resolve_policy(config, preset, batch) | _resolve_value(config, preset, batch)
     if keeps and not columns["policy_weight"].all():
@@ -102,7 +102,7 @@ def _float(column: NDArray[Any]) -> NDArray[np.float32]:
 
 
 def _find_visited(config: TrainConfig, batch: Batch) -> NDArray[np.bool_]:
-    """Return the rows whose visits by a search are a target, bool `[B]`."""
+    """Return which rows have search visits as their policy target, bool `[B]`."""
     visits = batch["visits"] if config.learns_visits and "visits" in batch else ()
     found = np.zeros(len(batch["planes"]), np.bool_)
     for row, moves in enumerate(visits):
@@ -111,7 +111,7 @@ def _find_visited(config: TrainConfig, batch: Batch) -> NDArray[np.bool_]:
 
 
 def _resolve_policy(config: TrainConfig, preset: Preset, batch: Batch) -> Columns:
-    """Return the policy's targets: visits, else the label, each smoothed over legal moves."""
+    """Return the policy targets: visits if any, else the label, with label smoothing."""
     has_label_B = batch["label"] != NO_LABEL
     visited_B = _find_visited(config, batch)
     if config.teach == "value" and config.keep_policy and "root_value" in batch:
@@ -147,8 +147,8 @@ def _list_visits(
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
     """Return rows, moves and shares `[N]` of visits, sharpened by `visits_temperature`.
 
-    A row of the column is its moves as records with `label` and `share`. Moves without a share are
-    left out; those of a promotion are the queen's.
+    Each row of the column is a list of records with `label` and `share`. Moves with share 0 are
+    left out. Promotions count as promotions to a queen.
     """
     visits = batch["visits"][searched]
     rows_N = np.repeat(searched, [len(moves) for moves in visits])
@@ -164,7 +164,7 @@ def _list_visits(
 def _list_legal(
     preset: Preset, batch: Batch, rows_B: NDArray[np.bool_]
 ) -> tuple[NDArray[np.intp], NDArray[np.int64]]:
-    """Return rows and places `[N]` of all legal moves in some rows."""
+    """Return row numbers and logit indices `[N]` of all legal moves in the rows of a mask."""
     rows_N, labels_N = np.nonzero(legal_mask(batch["planes"]) & rows_B[:, None])
     places_N = index_labels(preset, labels_N)
     if not vocabulary(preset.moves).under_promotions:
@@ -191,7 +191,7 @@ def _check_legal(batch: Batch, rows_N: NDArray[Any], labels_N: NDArray[np.int64]
 def _pad(
     rows: int, rows_N: NDArray[Any], moves_N: NDArray[Any], shares_N: NDArray[Any]
 ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """Return moves and shares as `[B, K]`; K is 1 or a power of four, for few shapes."""
+    """Return moves and shares as `[B, K]`; K is a power of four, to limit the number of shapes."""
     order_N = np.argsort(rows_N, kind="stable")
     rows_N, moves_N, shares_N = rows_N[order_N], moves_N[order_N], shares_N[order_N]
     counts_B = np.bincount(rows_N, minlength=rows)
@@ -205,7 +205,7 @@ def _pad(
 
 
 def _resolve_value(config: TrainConfig, preset: Preset, batch: Batch) -> Columns:
-    """Return the value's targets: results, evaluations and searches' values by their shares."""
+    """Return the value targets: a weighted mix of results, evaluations and search values."""
     rows = len(batch["result"])
     no_row_B = np.zeros(rows, np.bool_)
     has_game_B = batch["plies"] > 0 if "plies" in batch else ~no_row_B
@@ -220,7 +220,7 @@ def _resolve_value(config: TrainConfig, preset: Preset, batch: Batch) -> Columns
     searched_B = no_row_B
     if config.learns_search_values and config.search_value_share and "root_value" in batch:
         values_B = batch["root_value"]
-        if "best_value" in batch:  # which errs less than the mean of all simulations
+        if "best_value" in batch:  # more accurate than the mean over all simulations
             values_B = np.where(np.isnan(batch["best_value"]), values_B, batch["best_value"])
         searched_B = ~np.isnan(values_B)
         has_other_B = has_game_B & (has_result_B | has_eval_B)
@@ -241,10 +241,10 @@ def _sigmoid(x_B: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def wdl_from_centipawns(evals_B: NDArray[np.integer]) -> NDArray[np.float64]:
-    """Return win, draw, loss `[B, 3]` of an evaluation in centipawns for the side to move.
+    """Convert centipawns for the side to move to probabilities of win, draw, loss `[B, 3]`.
 
-    The form is Stockfish's (github.com/official-stockfish/WDL_model): win is 1 / (1 + exp((margin -
-    cp) / slope)), loss the same of -cp, draw the rest.
+    The model is Stockfish's (github.com/official-stockfish/WDL_model): a win has probability
+    1 / (1 + exp((margin - cp) / slope)), a loss the same for -cp, and a draw the rest.
     """
     cp_B = evals_B.astype(np.float64).clip(-EVAL_LIMIT, EVAL_LIMIT)
     win_B = _sigmoid((cp_B - EVAL_MARGIN) / EVAL_SLOPE)
@@ -253,11 +253,11 @@ def wdl_from_centipawns(evals_B: NDArray[np.integer]) -> NDArray[np.float64]:
 
 
 def wdl_from_score(scores_B: NDArray[np.floating]) -> NDArray[np.float64]:
-    """Return win, draw, loss `[B, 3]` of a score, win - loss, in -1..1, by the evaluations' curve.
+    """Convert scores, win - loss in -1..1, to win, draw, loss `[B, 3]`.
 
-    With x = cp / slope and c = cosh(margin / slope) the curve of `wdl_from_centipawns` has the
-    score sinh x / (cosh x + c), a quadratic equation in exp x. Its root is taken for the better
-    side, where nothing cancels.
+    This inverts `wdl_from_centipawns`. With x = cp / slope and c = cosh(margin / slope), the score
+    is sinh x / (cosh x + c), a quadratic equation in exp x. It is solved for the side that is
+    ahead, which avoids cancellation.
     """
     margin = EVAL_MARGIN / EVAL_SLOPE
     sizes_B = np.abs(scores_B.astype(np.float64)).clip(max=1 - 1e-6)

@@ -23,7 +23,7 @@ def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_rates_are_measured(dump: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ingest, "TURNS", 1)
-    monkeypatch.setattr(batches, "ROWS_AT_LEAST", 1_000)
+    monkeypatch.setattr(batches, "MIN_ROWS", 1_000)
     monkeypatch.setattr(batches, "TURNS", 1)
     monkeypatch.setattr(search, "TREE_GAMES", 4)
     monkeypatch.setattr(search, "SELFPLAY_PLIES", 2)

@@ -11,7 +11,7 @@ import torch
 from engine.encoding.planes import legal_mask, unpack
 from engine.encoding.views import MissingColumnError, apply, counters, view
 from model.data.playouts import playout_rows
-from model.data.rows import draw_of, hidden_columns, hide, load_rows, to_bytes, training_columns
+from model.data.rows import hash_step, hidden_columns, hide, load_rows, to_bytes, training_columns
 from model.network.decoder import legal_labels
 from model.network.encoder import CONDITIONS, STEPS, count_weights, encode, encode_conditions
 from model.network.network import build
@@ -141,8 +141,8 @@ def test_training_hides_an_eighth_of_the_rows_and_others_in_another_draw() -> No
     names, count = (*CONDITIONS["ratings_clock"], "last_move"), 4000
     columns = {name: torch.full((count,), 100) for name in names}
     columns |= {"game": torch.arange(count) // 40, "ply": torch.arange(count) % 40}
-    once, again, other = (hide(columns, names, draw_of(3, step)) for step in (5, 5, 6))
-    tensor = hide(columns, names, torch.tensor(draw_of(3, 5)))
+    once, again, other = (hide(columns, names, hash_step(3, step)) for step in (5, 5, 6))
+    tensor = hide(columns, names, torch.tensor(hash_step(3, 5)))
     for name in names:
         assert torch.equal(once[name], again[name])
         assert torch.equal(once[name], tensor[name])

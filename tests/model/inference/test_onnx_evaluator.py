@@ -89,7 +89,7 @@ def test_a_file_that_the_card_does_not_name_is_not_run(net: Path) -> None:
     ("entries", "words"),
     [
         *(({"onnx": entry}, r"checkpoint\.json") for entry in (None, {}, {"name": ONNX})),
-        ({"weights": {"name": "weights-1.safetensors", "sha256": "0" * 64}}, "of other weights"),
+        ({"weights": {"name": "weights-1.safetensors", "sha256": "0" * 64}}, "from other weights"),
     ],
 )
 def test_an_entry_that_does_not_fit_is_refused(net: Path, entries: Any, words: str) -> None:

@@ -160,7 +160,7 @@ def test_what_a_network_cannot_do_is_named() -> None:
         one.analyse("startpos", 4, lines="3")  # type: ignore[arg-type]
     with pytest.raises(DeviceError, match="a device is auto, cpu or cuda, not 'onnx'"):
         load(EMBEDDED, device="onnx")
-    with pytest.raises(ConditionError, match="tiny does not read 'elo': it reads planes alone"):
+    with pytest.raises(ConditionError, match="tiny does not read 'elo': it reads only planes"):
         player(TINY).choose(chess.Board(), rating=1500)
     with pytest.raises(GameOverError, match="no legal move"):
         player(TINY).choose(mated)

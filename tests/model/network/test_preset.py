@@ -152,7 +152,7 @@ def test_unknown_preset_names_the_nearest() -> None:
         ("view", "marro99", "marro77"),
         ("squeeze", 0, "needs squeeze"),
         ("moves", "az4673", "did you mean 'az4672'"),
-        ("moves", "fromto4096", "a planes policy cannot answer in fromto4096"),
+        ("moves", "fromto4096", "a planes policy cannot use the vocabulary fromto4096"),
         ("policy", "linear", "needs policy_width"),
         ("condition", "ratings", "needs condition_width"),
         ("towers", 3, "towers must be at most 2"),
@@ -166,7 +166,7 @@ def test_a_row_that_cannot_be_built_is_refused_by_field(
     with pytest.raises(ValueError, match=message):
         replace(TINY, **{field: value})  # type: ignore[arg-type]
     for other in ({"view": "chessmarro77"}, {"moves": "fromto4096", "policy": "linear"}):
-        with pytest.raises(PresetError, match="move features are of moves in marro4096"):
+        with pytest.raises(PresetError, match="move features need the vocabulary marro4096"):
             replace(TINY, move_features_width=8, policy_width=2, **other)  # type: ignore[arg-type]
 
 
