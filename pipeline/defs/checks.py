@@ -13,7 +13,7 @@ import dagster as dg
 
 from pipeline.dataset.dataset import Dataset
 from pipeline.defs import child, tasks
-from pipeline.defs.pages.metadata import PROBED
+from pipeline.defs.pages.metadata import PROBE_ROWS
 from pipeline.defs.resources import Datasets
 from pipeline.defs.steps import (
     BLOCKING,
@@ -133,7 +133,7 @@ def check_checkpoint(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckRes
         joined = find_folder(dg.AssetKey("checkpoint"), op.instance, op.run, TRAINED_ON)
         measured = Dataset.open(joined).parts[0].path
         return evaluate_checkpoint(
-            child.run_child(partial(tasks.probe, folder, measured, None, PROBED))
+            child.run_child(partial(tasks.probe, folder, measured, None, PROBE_ROWS))
         )
 
 

@@ -33,7 +33,7 @@ from filelock import FileLock
 
 from engine.errors import UserError
 from engine.progress import Progress, silent
-from pipeline.cli.progress import ROOMS
+from pipeline.cli.progress import PACKAGES
 from pipeline.storage.stores import locked
 
 GRACE = 20.0
@@ -111,8 +111,8 @@ def main() -> None:
     os.register_at_fork(after_in_child=answers.close)
     work, lock, parent, grace = answers.recv()
     logging.basicConfig(format="%(message)s")
-    for room in ROOMS:
-        logging.getLogger(room).setLevel(logging.INFO)
+    for package in PACKAGES:
+        logging.getLogger(package).setLevel(logging.INFO)
     stops: list[bool] = []  # not an Event: a signal handler could deadlock on its lock
     sending = threading.Lock()
 
@@ -126,9 +126,9 @@ def main() -> None:
     parameters = inspect.signature(work).parameters
     offered = {"progress": lambda tick: send("tick", tick), "stop": lambda: bool(stops)}
     _handle_signals(stops, interrupt="stop" not in parameters)
-    threading.Thread(target=_follow, args=(parent, grace), daemon=True).start()
+    threading.Thread(target=_watch_parent, args=(parent, grace), daemon=True).start()
     try:
-        with _hold(lock, grace), announce_compiling():
+        with _lock_output(lock, grace), announce_compiling():
             result = work(**{name: value for name, value in offered.items() if name in parameters})
         if stops:
             raise KeyboardInterrupt
@@ -161,7 +161,7 @@ def _handle_signals(stops: list[bool], *, interrupt: bool) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _follow(parent: int, grace: float) -> None:
+def _watch_parent(parent: int, grace: float) -> None:
     """Request a stop when the parent process dies, then kill this group after `grace` seconds."""
     while os.getppid() == parent:
         time.sleep(0.5)
@@ -170,7 +170,7 @@ def _follow(parent: int, grace: float) -> None:
     kill_group(os.getpid())
 
 
-def _hold(path: Path | None, grace: float) -> contextlib.AbstractContextManager[None]:
+def _lock_output(path: Path | None, grace: float) -> contextlib.AbstractContextManager[None]:
     """Lock an output. Wait for the lock, because the child of a dead run may still be saving."""
     if path is None:
         return contextlib.nullcontext()

@@ -39,8 +39,8 @@ MONTH_TAG = "month"
 build_positions = dg.define_asset_job(
     "build_positions",
     [dump, positions],
-    description="Turn one dump into positions. Without options, existing positions are rebuilt with "
-    "their own settings.",
+    description="Turn one dump into positions. Without options, existing positions keep their "
+    "settings.",
 )
 
 

@@ -19,7 +19,7 @@ from pipeline.dumps.fetch import LICHESS, FetchConfig, month_of
 from pipeline.executors.local import LOCAL
 from pipeline.samples.shipped import SAMPLE as SAMPLE_FILE
 
-ENDING = re.compile(r"\.pgn(\.zst|\.bz2|\.gz|\.zip)?$")
+DUMP_SUFFIX = re.compile(r"\.pgn(\.zst|\.bz2|\.gz|\.zip)?$")
 SAMPLE = "sample"
 """Partition key of the embedded sample dump."""
 
@@ -143,7 +143,7 @@ def version_of(file: Path) -> str:
 
 def key_of(path: Path) -> str | None:
     """Return a dump's partition key (its name without extension); None for other files."""
-    key = ENDING.sub("", path.name)
+    key = DUMP_SUFFIX.sub("", path.name)
     plain = key and not key.startswith(".") and "..." not in key and key.isprintable()
     return key if plain and key != path.name else None
 

@@ -58,7 +58,9 @@ def tuned_checkpoint(
         loop = replace(options.finetune, engine=datasets.executor)
         result = run_step(context, partial(finetune, network, loop, out, human=human), lock=out)
         measured = Dataset.open(human[0]).parts[0].path
-        probe = child.run_child(partial(tasks.probe, out / "best", measured, None, metadata.PROBED))
+        probe = child.run_child(
+            partial(tasks.probe, out / "best", measured, None, metadata.PROBE_ROWS)
+        )
     return Result(
         metadata=tuned_metadata.describe_tuned(out, result),
         check_results=[checks.evaluate_checkpoint(probe)],
@@ -78,7 +80,7 @@ def tuned_checkpoint(
 def strength_report(
     context: dg.AssetExecutionContext, config: Form[StrengthOptions], datasets: Datasets
 ) -> Result:
-    """Elo of the tuned network against its starting network, the hand-written player and an engine."""
+    """Elo of the tuned network against its starting point, the hand-written player and an engine."""
     with report_user_errors():
         options = read_form(config)
         tuned = datasets.tuned(context.partition_key)

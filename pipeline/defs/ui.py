@@ -149,7 +149,7 @@ def serve(listener: socket.socket) -> None:
         )
         server = uvicorn.Server(config)
         processes = (code_server, daemon)
-        threading.Thread(target=_stop_with, args=(server, processes), daemon=True).start()
+        threading.Thread(target=_stop_when_dead, args=(server, processes), daemon=True).start()
         sys.stdout.write(
             f"Dagster is on http://{HOST}:{listener.getsockname()[1]} (Ctrl-C ends it)\n"
         )
@@ -157,7 +157,7 @@ def serve(listener: socket.socket) -> None:
         server.run([listener])
 
 
-def _stop_with(server: "Server", processes: Sequence["subprocess.Popen[bytes]"]) -> None:
+def _stop_when_dead(server: "Server", processes: Sequence["subprocess.Popen[bytes]"]) -> None:
     """Stop the web server as soon as one of the processes ends."""
     while all(process.poll() is None for process in processes):
         time.sleep(1.0)

@@ -39,11 +39,11 @@ class TrainingSetOptions:
     """Options of `training_set`."""
 
     positions: tuple[str, ...] = ()
-    """Datasets to join: partitions or folders in datasets/positions; by default all dumps except the
-    sample."""
+    """Datasets to join: partitions or folders in datasets/positions; by default all dumps except
+    the sample."""
     name: str = ""
-    """Folder in datasets/training_sets; an existing training set is extended. "" derives a name from
-    the datasets and options."""
+    """Folder in datasets/training_sets; an existing training set is extended. "" derives a name
+    from the datasets and options."""
     remove: tuple[str, ...] = ()
     """Datasets to remove from an existing training set; their files are kept."""
     audit: bool = True
@@ -65,8 +65,8 @@ class CheckpointOptions:
     preset: Annotated[str, presets] = DEFAULT_PRESET
     """Network to train; `fianchetto presets` describes them."""
     start: str = "auto"
-    """Starting weights: auto, embedded, scratch, or a folder in datasets/checkpoints. auto keeps the
-    start of an existing run; a new run starts from the embedded network if there are fewer than
+    """Starting weights: auto, embedded, scratch, or a folder in datasets/checkpoints. auto keeps
+    the start of an existing run; a new run starts from the embedded network if there are fewer than
     100,000 games and the preset matches, otherwise from scratch. Unless starting from scratch, the
     default learning rate is 0.0005."""
     training_set: str = ""
@@ -117,8 +117,8 @@ class TunedOptions:
     """Folder in datasets/checkpoints to start from; "" for the one made by this run, otherwise the
     newest."""
     positions: tuple[str, ...] = ()
-    """Names of datasets of human games to mix in and measure on; by default the checkpoint's training
-    set, or all dumps if Dagster did not train it."""
+    """Names of datasets of human games to mix in and measure on; by default the checkpoint's
+    training set, or all dumps if Dagster did not train it."""
     finetune: FinetuneConfig = field(default_factory=lambda: FinetuneConfig(generations=8))
     """Fine-tuning loop: the options of `fianchetto finetune`."""
 
@@ -128,8 +128,8 @@ class StrengthOptions:
     """Options of `strength_report`."""
 
     simulations: Annotated[tuple[Positive, ...], Field(min_length=1)] = (64,)
-    """Simulations per move of the network; each number is a separate match. The supervised checkpoint
-    plays with the first number."""
+    """Simulations per move of the network; each number is a separate match. The supervised
+    checkpoint plays with the first number."""
     games: Games = 200
     """Games against each opponent."""
 

@@ -27,7 +27,7 @@ from pipeline.validation.verify import sample_rows
 Metadata = dict[str, Any]
 CODE_VERSION = f"encoding {ENCODING_VERSION}, format {FORMAT_VERSION}"
 """Code version of assets that depend on the encoding and storage of positions."""
-PROBED = 1024
+PROBE_ROWS = 1024
 """Number of rows on which a check measures a checkpoint's loss."""
 DRAWN = 6
 """Number of positions shown as boards."""
