@@ -1,9 +1,9 @@
 """Expected scores of positions, and the risk of a blunder before a move.
 
-Scores come from the game's evaluations, Stockfish or a network's search. All are for White, 0 to 1,
+Scores come from the game's evaluations, Stockfish or a network's search. All are White's, 0 to 1,
 on one curve: win probability plus half the draw probability in human rapid games
-(model.training.targets), which is also the networks' target. The risk comes from a policy of human moves and
-a search.
+(model.training.targets), which is also the networks' target. The risk comes from a policy of human
+moves and a search.
 
 Axes: A legal moves by label (a promotion is one), F features.
 """
@@ -108,7 +108,7 @@ def _score_of(found: chess.engine.PovScore) -> float:
 
 
 BLUNDER = 0.1
-"""Minimum loss of expected score of a blunder."""
+"""A move that loses more expected score than this is a blunder."""
 SOFTNESS = 0.02
 """Logistic scale of the error in a search's loss; a loss equal to BLUNDER counts as half."""
 WEIGHTS = (-1.867, 0.578, 3.996, -0.517, 1.852, -0.831)

@@ -247,7 +247,7 @@ class Command(click.Command):
         return build(self.cls, given, self.settings)
 
     def make_context(self, *words: Any, **extra: Any) -> click.Context:
-        """Parse the arguments; for an unknown option that is a setting, the error suggests --set."""
+        """Parse the arguments; if an unknown option is a setting, the error suggests --set."""
         try:
             return super().make_context(*words, **extra)
         except click.NoSuchOption as error:

@@ -80,7 +80,7 @@ def tuned_checkpoint(
 def strength_report(
     context: dg.AssetExecutionContext, config: Form[StrengthOptions], datasets: Datasets
 ) -> Result:
-    """Elo of the tuned network against its starting point, the hand-written player and an engine."""
+    """Elo of the tuned network against its start, the hand-written player and an engine."""
     with report_user_errors():
         options = read_form(config)
         tuned = datasets.tuned(context.partition_key)
