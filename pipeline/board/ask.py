@@ -1,4 +1,4 @@
-"""Ask a network about a position: its move, and the moves that people of each rating would play.
+"""Ask a network about a position: its move, and the moves that players of each rating would play.
 
 Axes: R ratings, A legal moves.
 """
@@ -16,22 +16,22 @@ from pipeline.board.game import GameSoFar, number_moves
 from pipeline.board.show import planes_of_view
 
 SIMULATIONS = 64
-"""Simulations of each search that the page asks for."""
+"""Simulations per search."""
 
 
 class PlayRequest(GameSoFar):
     """A position in which the network is to move."""
 
     style: Literal["policy", "human", "strongest"] = "policy"
-    """policy: draw a move from the rating's policy; human: correct it by a search; strongest:
-    search."""
+    """policy: sample from the policy for the rating; human: correct that policy by a search;
+    strongest: play the search's best move."""
     rating: Annotated[int, Field(ge=400, le=3200)] = 1500
     clock: Annotated[int, Field(ge=0, le=65_535)] | None = None
     """Seconds left on the network's clock, for networks that read it."""
 
 
 def answer(request: PlayRequest, player: Player) -> dict[str, Any]:
-    """Return the network's move, and a sentence about it. Raises GameOverError."""
+    """Return the network's move and a sentence that describes it. Raises GameOverError."""
     board = request.board()
     move, probability = _choose(request, player, board)
     people = "" if probability is None else f", which {probability:.0%} would play"
@@ -55,24 +55,24 @@ def _choose(
 
 
 def reads_ratings(player: Player) -> bool:
-    """Return whether a network reads the players' ratings."""
+    """Return whether the players' ratings are an input of the network."""
     return "elo" in player.evaluator.columns
 
 
 # ---------------------------------------------------------------- ask
 
 RATINGS = tuple(range(800, 2601, 100))
-"""Ratings of the curves. Both players get the same rating."""
+"""Ratings at which the policy is evaluated; both players get the same rating."""
 CURVES, LINES = 6, 4
-"""Number of moves with a curve, and of moves with a variation."""
+"""Number of moves shown with a curve, and number shown with a variation."""
 MAX_LINE_PLIES = 7
-"""Maximum number of half-moves shown of a variation."""
+"""Maximum number of half-moves shown per variation."""
 
 
 def ask(request: GameSoFar, player: Player) -> dict[str, Any]:
     """Return the likeliest moves by rating, the best lines of a search, and the input planes.
 
-    Scores are expected scores of the player to move. Curves of networks without ratings are flat.
+    Scores are expected scores for the side to move. Networks without ratings have flat curves.
     Raises GameOverError.
     """
     board = request.board()
@@ -119,5 +119,5 @@ def _describe_line(found: Line, board: chess.Board) -> dict[str, Any]:
 
 
 def draw_plane(bits: NDArray[np.uint8]) -> str:
-    """Return the squares of a plane that are set, uint8[8, 8], as the path of an SVG of 8 by 8."""
+    """Return an SVG path of the squares set in a plane, uint8[8, 8]; one square is one unit."""
     return "".join(f"M{column} {row}h1v1h-1z" for row, column in np.argwhere(bits).tolist())

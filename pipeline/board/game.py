@@ -1,4 +1,4 @@
-"""Read, check and describe the game that a page sends, and write it as PGN."""
+"""Parse, validate and describe the game in a request, and write it as PGN."""
 
 import io
 from collections.abc import Mapping, Sequence
@@ -18,11 +18,11 @@ TAGS = ("White", "Black", "Result")
 
 
 class GameError(UserError):
-    """A game that cannot be read, or holds an illegal move."""
+    """The game cannot be read or contains an illegal move."""
 
 
 class GameSoFar(BaseModel):
-    """The part of a request that names a game, and a position of it."""
+    """A game, and a position in it, as part of a request."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -63,7 +63,7 @@ def _parse_move(board: chess.Board, word: str) -> chess.Move:
 
 
 def describe(game: GameSoFar) -> dict[str, Any]:
-    """Return what the page shows of a position: pieces, legal moves, moves so far, result."""
+    """Describe a position for the page: pieces, legal moves, moves so far, result."""
     whole, board = game.replay(), game.board()
     ending, king = end_of(board), board.king(board.turn)
     pieces = board.piece_map().items()
@@ -93,7 +93,7 @@ def end_of(board: chess.Board) -> str:
 
 
 def write_pgn(board: chess.Board, tags: Mapping[str, str]) -> str:
-    """Return a game as PGN, with those of `tags` that are in TAGS, stripped of quotes."""
+    """Return a game as PGN, with only the tags in TAGS, and without quotes in their values."""
     game = chess.pgn.Game.from_board(board)
     for name in TAGS:
         chars = [char for char in tags.get(name, "")[:80] if char.isprintable()]
@@ -106,12 +106,12 @@ class _Builder(chess.pgn.GameBuilder[chess.pgn.Game]):
     """Collects a game's errors without logging them."""
 
     def handle_error(self, error: Exception) -> None:
-        """Note an error."""
+        """Record an error."""
         self.game.errors.append(error)
 
 
 def read_pgn(text: str) -> chess.pgn.Game:
-    """Return the first game of a text; raise GameError if there is none or a move is illegal."""
+    """Parse the first game in a text. Raises GameError if there is none or it is invalid."""
     game = chess.pgn.read_game(io.StringIO(text.lstrip("\ufeff \n\r\t")), Visitor=_Builder)
     if game is None:
         raise GameError("there is no game in this text: paste one in PGN")
@@ -129,13 +129,13 @@ def read_pgn(text: str) -> chess.pgn.Game:
 
 
 def rating_in(game: chess.pgn.Game, side: str) -> int | None:
-    """Return the rating of `white` or `black` by the game's tags."""
+    """Return the rating of `white` or `black` in the game's tags; None if absent or invalid."""
     text = game.headers.get(f"{side.title()}Elo", "")
     return int(text) if text.isdecimal() and len(text) <= 4 and 0 < int(text) <= 4000 else None
 
 
 def number_moves(moves: Sequence[chess.Move], board: chess.Board) -> list[str]:
-    """Return a variation in SAN, with the number of White's moves and of the first move."""
+    """Return moves in SAN, with move numbers before White's moves and the first move."""
     after = board.copy(stack=False)
     sans: list[str] = []
     for move in moves:

@@ -1,7 +1,7 @@
-"""Bind a port, of 127.0.0.1 by default, and refuse requests that come from other web pages.
+"""Bind a port, by default on 127.0.0.1, and refuse requests from other web pages.
 
-Any page that is open in a browser on this machine can send requests to a local port, and an
-attacker's name may resolve to it.
+Any page open in a browser on this machine can send requests to a local port, and an attacker's
+DNS name may resolve to 127.0.0.1.
 """
 
 import socket
@@ -16,7 +16,7 @@ from engine.errors import UserError
 
 HOST = "127.0.0.1"
 LOCAL_NAMES = (HOST, "localhost")
-"""Accepted host names. Any other name may be an attacker's that points here (DNS rebinding)."""
+"""Accepted host names. Another name may be an attacker's that resolves here (DNS rebinding)."""
 OWN_PAGES = ("same-origin", "none")
 """Values of `Sec-Fetch-Site` of the server's own pages and of typed addresses."""
 NO_FRAMES = {"X-Frame-Options": "SAMEORIGIN"}
@@ -26,7 +26,7 @@ POLICY_VIOLATION = 1008
 
 
 def refuse_foreign(scope: Scope) -> str:
-    """Return why a request or a websocket is refused, or "" if it is not.
+    """Return why a request or a websocket is refused, or "" if it is allowed.
 
     Programs other than browsers send neither `Origin` nor `Sec-Fetch-Site`, and are let in: they
     run on this machine.
@@ -85,10 +85,9 @@ async def _refuse(reason: str, scope: Scope, receive: Receive, send: Send) -> No
 
 @contextmanager
 def listen(port: int, hint: str, host: str = HOST) -> Iterator[socket.socket]:
-    """Bind a port, or raise UserError; `hint` says how to choose another one.
+    """Bind a port. Raises UserError; `hint` tells the user how to choose another port.
 
-    Another `host` than HOST is for containers, whose ports are published by others: requests must
-    still name one of LOCAL_NAMES.
+    Use another `host` than HOST only in containers. Requests must still name one of LOCAL_NAMES.
     """
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,4 +1,4 @@
-"""The networks on offer by name, loaded when they are first chosen."""
+"""The networks that the page offers, by name; each is loaded on first use."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from model.inference.player import Player
 
 MAX_LOADED = 2
-"""Number of networks that stay in memory, the most recently used."""
+"""Maximum number of networks in memory; the least recently used is dropped."""
 CHECKPOINTS = Path("datasets/checkpoints")
 """Folder, below the working directory, whose checkpoints are offered too."""
 
 
 class Networks:
-    """Networks by name. Requests hold the lock `turns`, so that each computes at full speed."""
+    """Networks by name. Requests hold the lock `turns` while they compute, one at a time."""
 
     def __init__(self, named: Sequence[Path] = ()) -> None:
         self.named, self.turns, self._loading = named, Lock(), Lock()
@@ -36,13 +36,13 @@ class Networks:
         return found
 
     def ratings(self) -> Mapping[str, int]:
-        """Return the imitated person's rating by network, where it is known."""
+        """Return the imitated player's rating, for each network that has one."""
         players = {name: read_player(place) for name, place in self.places().items()}
         ratings = {name: player.rating for name, player in players.items() if player is not None}
         return {name: rating for name, rating in ratings.items() if rating}
 
     def load(self, name: str) -> "Player":
-        """Return a network's player; raise UserError for an unknown name or a bad checkpoint."""
+        """Load a network. Raises UserError for an unknown name or an invalid checkpoint."""
         import model
 
         place = self.places().get(name)

@@ -1,4 +1,4 @@
-"""Review a game move by move, beside what people of the players' ratings do in such positions."""
+"""Review a game move by move, compared with what players of the same ratings would do."""
 
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -20,7 +20,7 @@ from pipeline.errors import ConfigError
 from pipeline.storage.preflight import is_installed
 
 MAX_MOMENTS, MIN_SURPRISE = 6, 0.05
-"""Maximum number of moments, and how much a moment's loss must differ from the expected loss."""
+"""Maximum number of moments, and their minimum difference between loss and expected loss."""
 MAX_LINE_PLIES, MAX_TAG_CHARS = 8, 100
 """Maximum number of half-moves shown of a line, and of characters shown of a tag."""
 SOURCES = {
@@ -54,9 +54,9 @@ def review(
 ) -> Generator[Row, None, None]:
     """Yield the header, a row for each move, and the summary; raise GameError, ConfigError.
 
-    `turns` is entered while the network computes, and left while Stockfish does. Scores are
-    White's expected scores after the move, losses the mover's. A row comes one position later than
-    its move, since its loss needs the score that follows.
+    The lock `turns` is held while the network computes, but not while Stockfish does. Scores are
+    White's expected scores after the move, losses the mover's. Each row is yielded after the next
+    position has been scored, which its loss needs.
     """
     game = read_pgn(request.pgn)
     header = _make_header(game, request)
@@ -121,7 +121,7 @@ def _score(
     engine: chess.engine.SimpleEngine | None,
     source: str,
 ) -> tuple[float, chess.Move | None]:
-    """Return a position's score and its best move, None where there is no move."""
+    """Return a position's score (White's) and its best move; None if the game is over."""
     best, final = None if analysis is None else analysis.moves[0].move, scores.final_score(board)
     if final is not None or analysis is None:
         return (0.5 if final is None else final), best
@@ -136,7 +136,7 @@ def _score(
 
 
 def _make_row(before: _Scored, after: _Scored, player: Player, header: Row) -> Row:
-    """Return what the review says of the move that led from one position to the next.
+    """Return the row of the move between two positions.
 
     The best move loses nothing, except by the game's own evaluations, which did not choose it.
     """
@@ -176,11 +176,11 @@ def _make_row(before: _Scored, after: _Scored, player: Player, header: Row) -> R
 
 
 def _describe(row: Row, rating: int, line: str) -> str:
-    """Return a move's figures as sentences; `line` is the search's best variation instead."""
+    """Describe a row in sentences; `line` is the search's best variation."""
     verdict = f"lost {row['loss']:.2f} of expected score"
     if row["found"] and row["loss"] < 0.02:
         verdict = "the best move"
-    people = f"{row['probability']:.0%} of people rated {rating} would play it"
+    people = f"{row['probability']:.0%} of players rated {rating} would play it"
     sentences = [f"{row['name']}: {verdict}", people]
     if not row["found"]:
         best = f"Best was {row['best']}, which {row['best_probability']:.0%} would find"
@@ -190,7 +190,7 @@ def _describe(row: Row, rating: int, line: str) -> str:
 
 
 def _pick_moments(rows: Sequence[Row]) -> list[int]:
-    """Return the indices of the moves whose loss is most unusual for the player's rating."""
+    """Return the indices of moves with the most unusual loss for the player's rating, in order."""
     surprises = {index: abs(row["loss"] - row["expected_loss"]) for index, row in enumerate(rows)}
     found = [index for index in surprises if surprises[index] >= MIN_SURPRISE]
     return sorted(sorted(found, key=surprises.__getitem__, reverse=True)[:MAX_MOMENTS])

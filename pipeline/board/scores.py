@@ -1,9 +1,9 @@
 """Expected scores of positions, and the risk of a blunder before a move.
 
-Scores come from the game's evaluations, Stockfish or a network's search. All are for White, 0 to 1,
-on one curve: the chance of a win and half of that of a draw for people who play rapid games
-(model.training.targets), which networks learn too. The risk comes from a policy of human moves and
-a search.
+Scores come from the game's evaluations, Stockfish or a network's search. All are White's, 0 to 1,
+on one curve: win probability plus half the draw probability in human rapid games
+(model.training.targets), which is also the networks' target. The risk comes from a policy of human
+moves and a search.
 
 Axes: A legal moves by label (a promotion is one), F features.
 """
@@ -27,7 +27,7 @@ from pipeline.storage.preflight import installed, is_installed
 Source = Literal["auto", "game", "stockfish", "search"]
 """Source of scores; auto takes the first of the others that is available."""
 START = 15
-"""Centipawns of the start position, as Lichess's analysis has them."""
+"""Evaluation of the start position in centipawns, as in Lichess's analysis."""
 NODES = 100_000
 """Nodes that Stockfish searches for each position: a tenth of a second."""
 
@@ -40,7 +40,7 @@ def expected_score(centipawns: int) -> float:
 
 @contextmanager
 def open_stockfish() -> Iterator[chess.engine.SimpleEngine]:
-    """Start Stockfish with one thread. Raises ConfigError where it is not installed."""
+    """Start Stockfish with one thread. Raises ConfigError if it is not installed."""
     if not is_installed("stockfish"):
         raise ConfigError(
             "Stockfish is not installed: its program is neither on PATH nor in /usr/games"
@@ -108,18 +108,18 @@ def _score_of(found: chess.engine.PovScore) -> float:
 
 
 BLUNDER = 0.1
-"""Loss of expected score above which a move is a blunder."""
+"""A move that loses more expected score than this is a blunder."""
 SOFTNESS = 0.02
-"""Error of a search's loss, as a logistic scale: a loss near BLUNDER counts by half."""
+"""Logistic scale of the error in a search's loss; a loss equal to BLUNDER counts as half."""
 WEIGHTS = (-1.867, 0.578, 3.996, -0.517, 1.852, -0.831)
 """Logistic regression on `compute_features`, fitted to 23,731 moves of 1,188 games (embedded
 network, 64 simulations)."""
-BEND = 1500
-"""Rating above which blunders become rarer more quickly."""
+BEND_RATING = 1500
+"""Rating above which the risk of a blunder falls faster."""
 
 
 class Labels(NamedTuple):
-    """Legal moves as people and a search see them."""
+    """Legal moves with their human policy and their losses by a search."""
 
     policy: NDArray[np.float64]  # [A] probability that it is played
     loss: NDArray[np.float64]  # [A] expected score lost by the search; nan without a visit
@@ -156,14 +156,14 @@ def compute_features(labels: Labels, rating: int) -> NDArray[np.float64]:
     """Return the regression's inputs, float64[F].
 
     They are 1, the logit of the policy's share of blunders, its share of unvisited moves, the
-    rating in thousands, how close the game is, and the rating above BEND.
+    rating in thousands, how close the game is, and the rating above BEND_RATING.
     """
     seen = ~np.isnan(labels.loss)
     over = float(labels.policy[seen] @ _sigmoid((labels.loss[seen] - BLUNDER) / SOFTNESS))
     unseen = float(labels.policy[~seen].sum())
     closeness = 4 * labels.best * (1 - labels.best)
     return np.array(
-        [1.0, _logit(over), unseen, rating / 1000, closeness, max(rating - BEND, 0) / 1000]
+        [1.0, _logit(over), unseen, rating / 1000, closeness, max(rating - BEND_RATING, 0) / 1000]
     )
 
 

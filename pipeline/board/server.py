@@ -1,7 +1,7 @@
 """The board's web server. Each request holds the whole game, so the server keeps no state.
 
 Every request to compute is JSON by POST; answers are JSON, errors `{"error": text}`. A review
-streams a JSON object a line.
+is streamed as one JSON object per line.
 """
 
 import json
@@ -41,7 +41,7 @@ from pipeline.storage.preflight import is_installed
 
 STATIC = Path(__file__).with_name("static")
 MAX_REVIEWS = 2
-"""Reviews computed at the same time, each with its own Stockfish; others wait."""
+"""Maximum number of concurrent reviews, each with its own Stockfish; others wait."""
 MAX_BODY_BYTES = 1 << 20
 """Maximum size of a request's body, and so of a PGN."""
 HEADERS = {
@@ -91,7 +91,7 @@ def make_app(networks: Networks, stop: Stop = never) -> Guard:
 def serve(networks: Networks, port: int, host: str = HOST) -> None:
     """Serve the page until a signal arrives; raise UserError for a bad port or host.
 
-    The first network searches before the page opens: kernels compile then, and not during a game.
+    The first network runs a search before the page opens, so that kernels do not compile later.
     """
     with listen(port, "--port N", host) as listener:
         networks.load(next(iter(networks.places()))).analyse(chess.Board(), 1)
@@ -106,7 +106,7 @@ def serve(networks: Networks, port: int, host: str = HOST) -> None:
 
 
 class _Server(uvicorn.Server):
-    """A server that ends quietly."""
+    """A server that logs nothing when it is stopped."""
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Stop without log lines about the requests that it cuts short."""
@@ -134,7 +134,7 @@ def _post(path: str, form: type[Any], work: Callable[[Any], Any]) -> Route:
 
 
 async def _read(request: Request) -> bytes:
-    """Return a request's body; HTTPException 413 as soon as it is longer than MAX_BODY_BYTES."""
+    """Return a request's body. Raises HTTPException 413 if it exceeds MAX_BODY_BYTES."""
     data = b""
     async for chunk in request.stream():
         data += chunk
@@ -172,7 +172,7 @@ def _stream_review(
             return {"error": f"Stockfish failed: {error}"}
 
     def close() -> None:
-        with stepping:  # the thread of a step may still run while the server ends
+        with stepping:  # wait for a step that is still running in its thread
             steps.close()
 
     async def lines() -> AsyncGenerator[str, None]:

@@ -1,4 +1,4 @@
-"""The closing lines of commands: the result in a few figures, and the next command."""
+"""The last lines that commands print: key figures of the result, and the next command."""
 
 import shlex
 import shutil
@@ -17,7 +17,7 @@ def next_command(*words: object) -> str:
 
 
 def describe_dataset(manifest: Mapping[str, Any], out: object, already: bool) -> str:
-    """Describe a dataset in five lines, and the first game of each reason for dropping."""
+    """Describe a dataset in five lines, plus the first dropped game for each reason."""
     games, positions = manifest["games"], manifest["positions"]
     used = f"{games['used']:,} of {games['read']:,} games are used"
     if games["dropped"]:
@@ -43,7 +43,7 @@ def describe_dataset(manifest: Mapping[str, Any], out: object, already: bool) ->
 def next_training(positions: object, count: int) -> str:
     """Return a line with the command that trains on a dataset with `count` train positions.
 
-    With few of them, it starts from the embedded network (docs/guides/own_games.md).
+    With few positions, training starts from the embedded network (docs/guides/own_games.md).
     """
     how: tuple[object, ...] = ("--minutes", 15)
     if count < SCRATCH_POSITIONS:
@@ -87,7 +87,7 @@ def describe_checkpoint(card: Mapping[str, Any], out: Path, positions: Sequence[
 
 
 def describe_report(report: Mapping[str, Any], checkpoint: Path, out: Path | None) -> str:
-    """Describe a report in five lines, plus those of the matrix of ratings and of human search."""
+    """Describe a report in five lines, plus the rating matrix and human search if measured."""
     from pipeline.evaluation.render import human_search_text
 
     lines = [report["headline"], report["compared"], f"rule: {report['rule']}"]

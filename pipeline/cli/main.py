@@ -1,8 +1,8 @@
 """The command `fianchetto`: parse, run one command, print its result or its error.
 
 Progress goes to standard error, the result to standard output. With `--json` its last line is one
-JSON object. A command's module is imported when the command is named, so that help and errors
-appear at once.
+JSON object. Only the module of the command to run is imported, so help and errors appear at
+once.
 """
 
 import json
@@ -39,25 +39,25 @@ COMMANDS = {
     "play": ("play:Play", "play, ask and review games in the browser"),
     "show": ("data:Show", "show a position as the network reads it"),
     "uci": ("play:Uci", "play in a chess GUI, as a UCI engine"),
-    "review": ("play:Review", "compare a game with what people of that rating play"),
+    "review": ("play:Review", "compare a game with what players of that rating play"),
     "verify": ("audit:Verify", "check datasets against their hashes and dumps"),
     "audit": ("audit:Audit", "count duplicates and leaks in datasets"),
     "rows": ("audit:Rows", "print or export rows as FEN and moves"),
     "join": ("audit:Join", "join datasets into a training set"),
     "presets": ("networks:Presets", "list the networks"),
     "export": ("networks:Export", "export a network to ONNX"),
-    "calibrate": ("networks:Calibrate", "fit how a search corrects a network's human moves"),
+    "calibrate": ("networks:Calibrate", "fit how much a search corrects a network's human moves"),
     "selfplay": ("selfplay:SelfPlay", "make a dataset by self-play or by searching positions"),
-    "imitate": ("training:Imitate", "train a network that plays like one person"),
+    "imitate": ("training:Imitate", "train a network to play like one player"),
     "finetune": ("selfplay:Finetune", "improve a network by search and self-play"),
     "arena": ("selfplay:Arena", "play matches between players"),
     "warmup": ("warmup:Warmup", "compile all kernels now"),
 }
-"""Module and class of each command, below pipeline.cli.commands, and its summary."""
-BEGINNER = 7
-"""Number of commands in the first section, which a beginner needs."""
+"""Each command's module and class in pipeline.cli.commands, and its summary."""
+BEGINNER_COMMANDS = 7
+"""Number of commands listed under "First steps" in the help."""
 COMPLETE = "_FIANCHETTO_COMPLETE"
-"""Environment variable with which a shell requests completions."""
+"""Environment variable that shells set to request completions."""
 ABOUT = (
     "Turn chess game databases into trained players. fianchetto COMMAND --help explains a command."
 )
@@ -110,7 +110,7 @@ def _print(result: dict[str, Any], as_json: bool) -> None:
 
 
 def printable(text: str) -> str:
-    """Replace control characters, with which a name in a file could drive the terminal."""
+    """Replace control characters, which could send escape sequences to the terminal."""
     return "".join(char if char.isprintable() or char in "\n\t" else "?" for char in text)
 
 
@@ -130,7 +130,7 @@ def guarded(work: Callable[[], object]) -> int:
         if isinstance(error, Stopped):
             status = SIGNALLED + Interrupt.received_signal if Interrupt.received_signal else 1
     except (MemoryError, RuntimeError) as error:
-        # torch raises RuntimeError for it
+        # torch raises RuntimeError when it runs out of memory
         if not isinstance(error, MemoryError) and "allocate memory" not in str(error):
             raise
         reason = str(error).splitlines()[0][:200] if str(error) else "try smaller settings"
@@ -142,9 +142,9 @@ def guarded(work: Callable[[], object]) -> int:
 
 
 def parse(words: Sequence[str]) -> Any:
-    """Return the command that a command line describes.
+    """Parse a command line into a command.
 
-    Raises SystemExit after printing help, and UserError with one sentence for a mistake.
+    Raises SystemExit after printing help, and UserError for a mistake in the command line.
     """
     commands = Commands("fianchetto", help=ABOUT, epilog=EPILOG, context_settings=CONTEXT)
     version = click.version_option(package_name="fianchetto", message="fianchetto %(version)s")
@@ -165,14 +165,14 @@ def parse(words: Sequence[str]) -> Any:
 
 
 class Commands(click.Group):
-    """The commands of the table, each imported when it is named."""
+    """The group of all COMMANDS; each is imported when it is used."""
 
     def get_command(self, _: click.Context, name: str) -> click.Command | None:
         """Return a command; None for an unknown name."""
         return Command(name) if name in COMMANDS else None
 
     def resolve_command(self, context: click.Context, words: list[str]) -> Any:
-        """Return the name, the command and its words; raise UserError with the nearest name."""
+        """Resolve the command. Raises UserError with the closest name for an unknown command."""
         if words[0] not in COMMANDS and not words[0].startswith("-"):
             near = get_close_matches(words[0], COMMANDS, n=1)
             raise UserError(
@@ -181,9 +181,12 @@ class Commands(click.Group):
         return super().resolve_command(context, words)
 
     def format_commands(self, _: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the table, a beginner's commands first."""
+        """Write the list of commands, those for beginners first."""
         rows = [(name, does) for name, (_, does) in COMMANDS.items()]
-        for title, some in (("First steps", rows[:BEGINNER]), ("More commands", rows[BEGINNER:])):
+        for title, some in (
+            ("First steps", rows[:BEGINNER_COMMANDS]),
+            ("More commands", rows[BEGINNER_COMMANDS:]),
+        ):
             with formatter.section(title):
                 formatter.write_dl(some)
 
@@ -197,7 +200,7 @@ class Commands(click.Group):
 
 
 class Command(click.Command):
-    """A command's dataclass as click reads it; its result is the dataclass."""
+    """A click command generated from a command's dataclass; invoking it returns an instance."""
 
     def __init__(self, name: str) -> None:
         from pipeline.cli.settings import find_key, settings_of
@@ -208,7 +211,7 @@ class Command(click.Command):
         basic = {find_key(end, self.settings, name) for end in (*self.cls.basic.split(), "json")}
         options = {key.rpartition(".")[2]: key for key in self.settings if key in basic}
         self.keys = {**{key: key for key in self.cls.arguments}, **options}
-        """Parameter of click -> key of the setting."""
+        """Name of the click parameter -> key of the setting."""
         others = len(self.settings) - len(self.keys)
         *shown, json_option = (_option(name, self.settings[key]) for name, key in options.items())
         more = [
@@ -234,7 +237,7 @@ class Command(click.Command):
         )
 
     def invoke(self, context: click.Context) -> Any:
-        """Return the dataclass with the values of the command line; raises UserError."""
+        """Build the dataclass from the command line. Raises UserError."""
         from pipeline.cli.settings import build
 
         given = self._collect_values(context.params)
@@ -244,7 +247,7 @@ class Command(click.Command):
         return build(self.cls, given, self.settings)
 
     def make_context(self, *words: Any, **extra: Any) -> click.Context:
-        """Parse the words; the error for an unknown option names the setting of that name."""
+        """Parse the arguments; if an unknown option is a setting, the error suggests --set."""
         try:
             return super().make_context(*words, **extra)
         except click.NoSuchOption as error:
@@ -256,7 +259,7 @@ class Command(click.Command):
             raise UserError(f"{error.option_name} is not an option; use {instead}") from error
 
     def _collect_values(self, params: dict[str, Any]) -> "dict[str, Given]":
-        """Return the given values: options override --set, which overrides the YAML file."""
+        """Collect the values: options override --set, which overrides the YAML file."""
         from pipeline.cli.settings import Given, read_assignment, read_config, split_list
 
         path = params["config"]
@@ -280,7 +283,7 @@ class Command(click.Command):
         )
 
     def _label(self, key: str) -> str:
-        """Return how a command line names a setting: DATASET, --min-elo, or --set and its key."""
+        """Return a setting's name on the command line: DATASET, --min-elo, or --set and its key."""
         if key in self.cls.arguments:
             return str(self.cls.arguments[key])
         names = [name for name, other in self.keys.items() if other == key]
@@ -305,14 +308,14 @@ class Command(click.Command):
 
 
 def _metavar(setting: "Setting") -> str:
-    """Return the word for a setting's values in a help text."""
+    """Return the placeholder for a setting's values in the help text."""
     return "|".join(setting.choices) or METAVARS[setting.item] + (
         ",..." if setting.several and setting.commas else ""
     )
 
 
 def _option(name: str, setting: "Setting") -> click.Option:
-    """Return a setting as an option; its values stay text, which pipeline.cli.settings converts."""
+    """Return the option of a setting; pipeline.cli.settings converts its text values."""
     flag, text = f"--{name.replace('_', '-')}", f"{setting.summary} {setting.shown_default}".strip()
     if setting.kind is bool:
         both = f"{flag}/--no-{name.replace('_', '-')}" if setting.default else flag

@@ -1,7 +1,7 @@
-"""Progress of commands on standard error, and the project's log lines.
+"""Progress bars and log lines of commands, on standard error.
 
-On a terminal each stage has a bar, which stays when the stage ends. Elsewhere a line is printed now
-and then.
+On a terminal each stage has a bar, which stays on screen when the stage ends. Elsewhere a line is
+printed every LINE_SECONDS.
 """
 
 import io
@@ -17,8 +17,8 @@ from engine.progress import Progress, Tick
 if TYPE_CHECKING:
     from tqdm import tqdm
 
-ROOMS = ("engine", "model", "pipeline")
-"""The project's packages, whose loggers are shown."""
+PACKAGES = ("engine", "model", "pipeline")
+"""Packages whose log lines are shown."""
 LINE_SECONDS = 45.0
 """Seconds between lines without a terminal."""
 LINE_WIDTH = 120
@@ -27,7 +27,7 @@ DRAW_SECONDS = 0.1
 FORMAT = "{desc} {percentage:3.0f} %|{bar:10}| {n_fmt}{unit}  {elapsed}<{remaining}{postfix}"
 
 
-class _Lines(logging.Handler):
+class _LogHandler(logging.Handler):
     """Writes log lines to standard error, above the progress bar."""
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -39,16 +39,16 @@ class _Lines(logging.Handler):
 
 def show_logs() -> None:
     """Show the project's log lines: warnings always, the rest on a terminal."""
-    lines = _Lines()
-    for room in ROOMS:
-        logger = logging.getLogger(room)
+    lines = _LogHandler()
+    for package in PACKAGES:
+        logger = logging.getLogger(package)
         logger.setLevel(logging.INFO if sys.stderr.isatty() else logging.WARNING)
         logger.handlers, logger.propagate = [lines], False
 
 
 @contextmanager
 def bar(command: str) -> Iterator[Progress]:
-    """Yield a progress callback that shows what a command does."""
+    """Yield a callback that shows the progress of a command."""
     bars = _Bars(command)
     try:
         yield bars.show
@@ -57,7 +57,7 @@ def bar(command: str) -> Iterator[Progress]:
 
 
 class _Bars:
-    """The bars of a command, one after another: one for each stage."""
+    """The progress bars of a command, one per stage."""
 
     def __init__(self, command: str) -> None:
         self.command, self.terminal = command, sys.stderr.isatty()
@@ -65,7 +65,7 @@ class _Bars:
         self.shown = time.monotonic()
 
     def show(self, tick: Tick) -> None:
-        """Show a tick on the bar of its stage, or on a new bar if another stage begins."""
+        """Show a tick on the current bar, or on a new one if a new stage begins."""
         title = f"{self.command} {tick.stage}".rstrip()
         begins = self.bar is None or not self._continues(tick, title)
         if begins:
@@ -89,7 +89,7 @@ class _Bars:
         self.shown = time.monotonic()
 
     def close(self) -> None:
-        """Leave the bar with the time that its stage took until the last tick."""
+        """Close the bar; its elapsed time ends at the last tick."""
         if self.bar is not None:
             idle = time.time() - self.updated
             self.bar.start_t, self.bar.last_print_t = self.bar.start_t + idle, time.time()
@@ -113,7 +113,7 @@ class _Bars:
         )
 
     def _continues(self, tick: Tick, title: str) -> bool:
-        """Return whether a tick belongs to the stage of the bar."""
+        """Return whether a tick belongs to the current bar's stage."""
         assert self.bar is not None
         same = (self.title, self.bar.unit.strip()) == (title, tick.unit)
         return same and self.bar.total in (None, tick.total) and tick.done >= self.bar.n

@@ -1,12 +1,12 @@
-"""Settings of a command: from text to its dataclass, with one sentence for each mistake.
+"""Parse a command's settings from text into its dataclass.
 
     a YAML file, `--set train.learning_rate=0.001`, `--minutes 5`
       -> {"train.learning_rate": "0.001", "train.minutes": "5"}
       -> Train(train=TrainConfig(learning_rate=0.001, minutes=5.0), ...)
 
-A setting has a dotted key, such as `train.learning_rate`. The end of a key suffices, here
-`learning_rate`; where several keys end alike, the least nested one is meant. A YAML file nests the
-same keys, as Dagster's launchpad does, and may hold settings of several commands (`SHARED`).
+A setting has a dotted key, such as `train.learning_rate`. Its last part is enough, here
+`learning_rate`; if several keys match, the least nested one is used. A YAML file nests the same
+keys, like Dagster's launchpad, and may contain settings of several commands (`SHARED`).
 """
 
 import ast
@@ -26,17 +26,17 @@ from engine.errors import UserError
 
 T = TypeVar("T")
 SHARED = frozenset({"preset", "ingest", "join", "train", "explore", "finetune", "rule", "match"})
-"""Top-level keys that a YAML file may hold for other commands."""
+"""Top-level YAML keys that are ignored by commands without such settings."""
 EMPTY = ("", "none", "null", "~")
-"""Texts that unset an optional setting."""
+"""Values that unset an optional setting."""
 
 
 class SettingError(UserError):
-    """A setting that is unknown, missing, or has a value of the wrong type."""
+    """A setting is unknown, missing, or has a value of the wrong type."""
 
 
 class Setting(NamedTuple):
-    """A field of a command, or of a dataclass nested in it, that is not itself a dataclass."""
+    """A leaf field of a command's dataclass or of one nested in it."""
 
     kind: Any
     """Its type, without `| None`."""
@@ -86,14 +86,14 @@ class Setting(NamedTuple):
 
 
 class Given(NamedTuple):
-    """A value as text or as a list of texts, and where it was given, for error messages."""
+    """A value (text or list of texts) and where it was given, for error messages."""
 
     value: Any
     place: str
 
 
 def settings_of(cls: type[Any], example: Any = None, prefix: str = "") -> dict[str, Setting]:
-    """Return the settings of a dataclass by key, nested ones included, with their defaults."""
+    """Return all settings of a dataclass and its nested dataclasses, by dotted key."""
     found: dict[str, Setting] = {}
     hints, texts = get_type_hints(cls), descriptions(cls)
     for field in fields_of(cls):
@@ -109,14 +109,14 @@ def settings_of(cls: type[Any], example: Any = None, prefix: str = "") -> dict[s
 
 
 def fields_of(cls: type[Any]) -> "list[dataclasses.Field[Any]]":
-    """Return the fields of a dataclass in order of importance: its own before inherited ones."""
+    """Return the fields of a dataclass, its own before inherited ones."""
     fields = {field.name: field for field in dataclasses.fields(cls)}
     names = dict.fromkeys(name for base in cls.__mro__ for name in inspect.get_annotations(base))
     return [fields[name] for name in names if name in fields]
 
 
 def descriptions(cls: type[Any]) -> dict[str, str]:
-    """Return the docstring under each field of a dataclass by name, inherited fields included."""
+    """Return the docstring of each field of a dataclass, including inherited fields."""
     found: dict[str, str] = {}
     for base in filter(dataclasses.is_dataclass, reversed(cls.__mro__)):
         (body,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
@@ -146,7 +146,7 @@ def split_optional(hint: Any) -> tuple[Any, bool]:
 
 
 def find_key(name: str, keys: Collection[str], place: str) -> str:
-    """Return the key `name`, or the least nested key that ends in it; raise SettingError."""
+    """Return the key `name`, or the least nested key that ends in it. Raises SettingError."""
     if name in keys:
         return name
     found = [key for key in keys if key.endswith(f".{name}")]
@@ -159,7 +159,7 @@ def find_key(name: str, keys: Collection[str], place: str) -> str:
 
 
 def _suggest(name: str, keys: Collection[str]) -> str:
-    """Return the end of an error about an unknown key: the nearest key, if one is near."""
+    """Return the end of an error about an unknown key: the closest key, or ""."""
     blocks = {key.rpartition(".")[0] for key in keys} - {""}
     ends = {
         ".".join(key.split(".")[start:]): key
@@ -171,7 +171,7 @@ def _suggest(name: str, keys: Collection[str]) -> str:
 
 
 def read_config(path: Path, known: Mapping[str, Setting]) -> dict[str, Given]:
-    """Read a YAML file into values by key; raises SettingError for a key that no command has."""
+    """Read a YAML file into values by key. Raises SettingError for unknown keys."""
     import yaml
 
     try:
@@ -186,7 +186,7 @@ def read_config(path: Path, known: Mapping[str, Setting]) -> dict[str, Given]:
 def _flatten(
     held: Any, prefix: str, known: Mapping[str, Setting], path: str
 ) -> Iterable[tuple[str, Given]]:
-    """Yield the values of a nested mapping by dotted key."""
+    """Flatten a nested mapping into dotted keys and values."""
     if not isinstance(held, Mapping):
         name = prefix.rstrip(".") or "the file"
         raise SettingError(f"{path}: {name} must hold settings (key: value), got {held!r:.60}")
@@ -201,7 +201,7 @@ def _flatten(
 
 
 def read_assignment(text: str, known: Mapping[str, Setting]) -> tuple[str, Given]:
-    """Read KEY=VALUE of `--set`."""
+    """Parse KEY=VALUE of `--set`."""
     name, equals, value = text.partition("=")
     if not equals:
         raise SettingError(f"--set takes KEY=VALUE, not {text!r}")
@@ -209,8 +209,8 @@ def read_assignment(text: str, known: Mapping[str, Setting]) -> tuple[str, Given
 
 
 def split_list(text: str) -> list[str]:
-    """Split `a,b` at commas, except in the name of an existing file and within NAME=VALUE."""
-    with contextlib.suppress(OSError):  # the system refuses very long names
+    """Split `a,b` at commas, except in the path of an existing file or within NAME=VALUE."""
+    with contextlib.suppress(OSError):  # the OS rejects very long names
         if text and Path(text).exists():
             return [text]
     words = [word for word in text.split(",") if word]
@@ -218,14 +218,14 @@ def split_list(text: str) -> list[str]:
 
 
 def build(cls: type[T], given: Mapping[str, Given], known: Mapping[str, Setting]) -> T:
-    """Build a command from values by key and its defaults; raise UserError for bad values."""
+    """Build a command from its defaults and the given values. Raises UserError for bad ones."""
     from model.settings import validate
 
     values = {key: setting.default for key, setting in known.items()}
     values |= {key: _prepare(known[key], one) for key, one in given.items()}
 
     def place(key: str) -> str:
-        """Return where a setting was given; an item of a list has a number at the end."""
+        """Return where a setting was given; the key of a list item ends in its index."""
         found = given.get(key) or given.get(key.rpartition(".")[0])
         return found.place if found else key
 
@@ -233,14 +233,14 @@ def build(cls: type[T], given: Mapping[str, Given], known: Mapping[str, Setting]
 
 
 def _prepare(setting: Setting, given: Given) -> Any:
-    """Split a list, unset an empty value, and refuse an address in place of a local path."""
+    """Split lists, unset empty values, and reject addresses where a local path is required."""
     value = given.value
     if setting.optional and isinstance(value, str) and value.lower() in EMPTY:
         return None
     if setting.several and isinstance(value, str):
         value = split_list(value) if setting.commas else [value]
     addresses = [word for word in (value if setting.several else [value]) if "://" in str(word)]
-    if setting.item is Path and addresses:  # as a Path it would name a folder `s3:`
+    if setting.item is Path and addresses:  # a Path would turn it into a folder `s3:`
         found = f"not {addresses[0]}: copy the files to this machine first"
         raise SettingError(f"{given.place} must be a local path, {found}")
     return value

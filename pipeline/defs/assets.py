@@ -1,4 +1,7 @@
-"""The assets from dump to leaderboard: options -> library call in a child process -> metadata."""
+"""The assets from dump to leaderboard.
+
+Each reads its options, calls the library in a child process, and returns metadata.
+"""
 
 from dataclasses import replace
 from functools import partial
@@ -47,18 +50,18 @@ else:
     Result = dg.MaterializeResult  # Dagster reads the annotation, and rejects the generic form
 
 DUMP_VERSION = "dump_version"
-"""Metadata key of positions: the version of their dump, from `version_of`."""
+"""Metadata key for positions: the version of their dump, as `version_of` returns it."""
 TUNING_RATE = 5e-4
-"""Learning rate of a training that starts from a network."""
+"""Default learning rate when training starts from a checkpoint."""
 REPLACE = "to build it again, set `replace: true` in the launchpad"
 RENAME = "choose another `name` in the launchpad"
 
 
 @dg.asset(partitions_def=dumps, group_name="datasets", kinds={"file"}, code_version="1")
 def dump(context: dg.AssetExecutionContext, datasets: Datasets) -> Result:
-    """A PGN dump: each file in `datasets/dumps/` is a partition, listed within a minute.
+    """A PGN dump. Each file in `datasets/dumps/` appears as a partition within a minute.
 
-    The job `fetch_month` downloads a month of Lichess into this folder; no asset downloads.
+    To download a month of Lichess games into this folder, launch the job `fetch_month`.
     """
     with report_user_errors():
         source = datasets.source(context.partition_key)
@@ -78,12 +81,12 @@ def dump(context: dg.AssetExecutionContext, datasets: Datasets) -> Result:
     group_name="datasets",
     kinds={"parquet"},
     pool="processor",
-    code_version=f"{CODE_VERSION}, rows {ROWS_VERSION}",  # a version may give other rows
+    code_version=f"{CODE_VERSION}, rows {ROWS_VERSION}",  # a new version may produce different rows
 )
 def positions(
     context: dg.AssetExecutionContext, config: Form[PositionsOptions], datasets: Datasets
 ) -> Result:
-    """A dump as packed positions and move labels, in Parquet shards split by game."""
+    """A dump's positions and move labels, packed into Parquet shards and split by game."""
     with report_user_errors(REPLACE):
         options = read_form(config)
         source = datasets.source(context.partition_key)
@@ -95,7 +98,7 @@ def positions(
             context.log.info(
                 f"the run has no options: using those of the existing positions, {before}"
             )
-        # taken before reading, so that a change during the read is noticed
+        # recorded before reading, so that a later change to the file is detected
         version = version_of(source)
         work = partial(tasks.ingest, source, out, options.ingest, engine=datasets.executor)
         work = partial(work, workers=options.workers, replace=options.replace)
@@ -120,7 +123,7 @@ def positions(
 def training_set(
     context: dg.AssetExecutionContext, config: Form[TrainingSetOptions], datasets: Datasets
 ) -> Result:
-    """Datasets joined for training without copying. The newest games of each are held out."""
+    """Datasets joined for training without copying rows, with the newest games of each held out."""
     with report_user_errors(RENAME):
         options = read_form(config)
         shards = find_inputs(context, datasets, options.positions)
@@ -148,7 +151,7 @@ def training_set(
 def checkpoint(
     context: dg.AssetExecutionContext, config: Form[CheckpointOptions], datasets: Datasets
 ) -> Result:
-    """A trained policy-value network with its training curves. A retry resumes training."""
+    """A trained policy-value network and its training curves. A retry resumes training."""
     with report_user_errors(RENAME):
         options = read_form(config)
         joined = find_input(context, training_set.key, datasets.training_set, options.training_set)
@@ -178,7 +181,7 @@ def checkpoint(
 def accuracy_report(
     context: dg.AssetExecutionContext, config: Form[ReportOptions], datasets: Datasets
 ) -> Result:
-    """How often the network's first choice is the move that was played, in unseen games."""
+    """How often the network's first choice is the move played, measured on unseen games."""
     with report_user_errors():
         options = read_form(config)
         network = find_input(context, checkpoint.key, datasets.checkpoint, options.checkpoint)
@@ -205,9 +208,9 @@ def accuracy_report(
 
 @dg.asset(deps=[accuracy_report], group_name="reports", kinds={"json"}, code_version="1")
 def leaderboard(datasets: Datasets) -> Result:
-    """All measured checkpoints by top-1, and the best of each preset.
+    """All measured checkpoints ranked by top-1 accuracy, and the best of each preset.
 
-    Compare figures of the same dataset and the same rule only.
+    Figures are comparable only for the same dataset and rule.
     """
     found = metadata.describe_leaderboard(datasets.path / "reports")
     return Result(
@@ -218,14 +221,14 @@ def leaderboard(datasets: Datasets) -> Result:
 def choose_start(
     options: CheckpointOptions, joined: Path, out: Path, datasets: Datasets
 ) -> tuple[Path | None, TrainConfig, str]:
-    """Return the checkpoint to start from, None for random weights, the configuration, and why.
+    """Return the starting checkpoint (None for random weights), the configuration and the reason.
 
-    `auto` keeps the start of a run that `out` holds. A new run on few positions starts from the
-    embedded network, if its preset is the one to train.
+    With `auto`, a run that already exists in `out` keeps its starting checkpoint. A new run on few
+    positions starts from the embedded network if the preset matches.
     """
     start, why = None, "start is set"
     if options.start == "auto" and (out / CARD).exists():
-        start, why = _read_start(out, datasets), "the run that continues began there"
+        start, why = _read_start(out, datasets), "the resumed run started there"
     elif options.start == "auto":
         count = Dataset.open(joined).count("train")
         why = f"{count:,} positions"
@@ -248,7 +251,7 @@ def choose_start(
 
 
 def _read_start(out: Path, datasets: Datasets) -> Path | None:
-    """Return the checkpoint that the run in `out` started from, None for random weights."""
+    """Return the starting checkpoint of the run in `out`; None for random weights."""
     card = read_json(out / CARD, UserError)
     check(out / CARD, card, Card, UserError)
     before = card["data"].get("start")

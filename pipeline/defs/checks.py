@@ -1,6 +1,6 @@
-"""Checks of the assets: of stored files, which can be executed alone too, and of results.
+"""Asset checks: some read stored files and can run alone, others evaluate an asset's result.
 
-A blocking check that fails keeps downstream assets from running, in its own run and in later ones
+A failed blocking check keeps downstream assets from running, in the same run and in later ones
 (`steps.require_no_failed_check`), until the asset is materialized again or the check passes.
 """
 
@@ -13,7 +13,7 @@ import dagster as dg
 
 from pipeline.dataset.dataset import Dataset
 from pipeline.defs import child, tasks
-from pipeline.defs.pages.metadata import PROBED
+from pipeline.defs.pages.metadata import PROBE_ROWS
 from pipeline.defs.resources import Datasets
 from pipeline.defs.steps import (
     BLOCKING,
@@ -35,15 +35,17 @@ CLASSICAL = "accuracy_beats_hand_written"
 STRONGER = "stronger_than_supervised"
 PERSONAL = "plays_more_like_the_player_than_the_base"
 COMPARED = 64
-"""Number of random rows that are replayed from the dump with python-chess."""
+"""Number of random rows to replay from the dump with python-chess."""
 POSITIONS = {
-    FILES: "The shards have the sizes, SHA-256 and rows of the manifest, which lists them all.",
+    FILES: "All shards are in the manifest, and their sizes, SHA-256 hashes and rows match it.",
     SPLITS: "No game has positions in two splits.",
-    ROWS: "Random rows equal those replayed from the dump with python-chess.",
-    WHOLE: "The dump was read to its end, without damage.",
+    ROWS: "Random rows match a replay of the dump with python-chess.",
+    WHOLE: "The dump was read to the end and is not damaged.",
 }
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore", dg.PreviewWarning)  # partitioned checks, which tests cover
+    warnings.simplefilter(
+        "ignore", dg.PreviewWarning
+    )  # partitioned checks are a preview feature; tests cover them
     SPECS = [
         dg.AssetCheckSpec(
             name,
@@ -56,16 +58,22 @@ with warnings.catch_warnings():
     ]
 RESULTS = {
     "training_set": (SIDES, "No game in train has the same moves as a held-out game."),
-    "accuracy_report": (CLASSICAL, "Top-1 is above that of the hand-written evaluator."),
-    "tuned_checkpoint": (LOSS, "The best network loads, and its loss on positions is finite."),
-    "strength_report": (STRONGER, "The lower bound of Elo against the supervised one is above 0."),
-    "imitation": (PERSONAL, "On the newest games, the lower bound of the gain is above 0."),
+    "accuracy_report": (CLASSICAL, "Top-1 accuracy is higher than the hand-written evaluator's."),
+    "tuned_checkpoint": (
+        LOSS,
+        "The best network loads, and its loss on stored positions is finite.",
+    ),
+    "strength_report": (
+        STRONGER,
+        "The lower bound of Elo against the supervised network is above 0.",
+    ),
+    "imitation": (PERSONAL, "The lower bound of the top-1 gain on the newest games is above 0."),
 }
-"""The check of an asset's result, which the asset itself evaluates."""
+"""Checks that an asset evaluates on its own result: asset -> (name, description)."""
 
 
 def specs_of(asset: str) -> list[dg.AssetCheckSpec]:
-    """Return the specification of the check of an asset's result."""
+    """Return the specification of the check that an asset evaluates on its result."""
     name, text = RESULTS[asset]
     return [dg.AssetCheckSpec(name, asset=asset, description=text, blocking=name == LOSS)]
 
@@ -74,7 +82,7 @@ def specs_of(asset: str) -> list[dg.AssetCheckSpec]:
 def check_positions(
     context: dg.AssetCheckExecutionContext, datasets: Datasets
 ) -> Iterator[dg.AssetCheckResult | dg.AssetCheckEvaluation | dg.Output[None]]:
-    """Verify the run's partition, or all materialized ones in a run without a partition."""
+    """Verify the run's partition; without one, verify all materialized partitions."""
     op = context.op_execution_context
     selected = {check.name for check in op.selected_asset_check_keys}
 
@@ -96,13 +104,13 @@ def check_positions(
                 metadata=result.metadata,
                 description=result.description,
             )
-    # Dagster makes these outputs from AssetCheckResults, which cannot name another partition.
+    # Dagster creates these outputs from AssetCheckResults only, which cannot name a partition.
     for check in sorted(op.selected_asset_check_keys):
         yield dg.Output(None, op.job_def.asset_layer.get_op_output_name(check) or check.name)
 
 
 def _verify(datasets: Datasets, key: str) -> list[dg.AssetCheckResult]:
-    """Return the results of one partition; no rows are compared if its dump has been deleted."""
+    """Verify one partition; skip the comparison of rows if its dump has been deleted."""
     with report_user_errors():
         sources = [str(datasets.source(key))] if key in datasets.dumps() else []
         rows = COMPARED if sources else 0
@@ -118,26 +126,26 @@ def _verify(datasets: Datasets, key: str) -> list[dg.AssetCheckResult]:
     description="The checkpoint loads, and its loss on stored positions is finite.",
 )
 def check_checkpoint(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
-    """Measure the checkpoint's loss on positions from its training set."""
+    """Check that the checkpoint's loss on positions from its training set is finite."""
     op = context.op_execution_context
     with report_user_errors():
         folder = find_folder(dg.AssetKey("checkpoint"), op.instance, op.run)
         joined = find_folder(dg.AssetKey("checkpoint"), op.instance, op.run, TRAINED_ON)
         measured = Dataset.open(joined).parts[0].path
         return evaluate_checkpoint(
-            child.run_child(partial(tasks.probe, folder, measured, None, PROBED))
+            child.run_child(partial(tasks.probe, folder, measured, None, PROBE_ROWS))
         )
 
 
 def evaluate_positions(found: Mapping[str, Any], wanted: int) -> list[dg.AssetCheckResult]:
-    """Return the results for the findings of `verify_dataset`, which compared `wanted` rows."""
+    """Turn the result of `verify_dataset` into check results; `wanted` rows were to be compared."""
     files, splits, rows, compared = (
         found[name] for name in ("files", "splits", "rows", "compared")
     )
     if files:
         splits = rows = ["not checked, because files differ from the manifest"]
     elif wanted and not compared and not rows:
-        rows = ["no row was compared: none is in the readable part of the dump"]
+        rows = ["no row was compared: none of them is in the readable part of the dump"]
     return [
         _list_problems(FILES, files),
         _list_problems(SPLITS, splits),
@@ -147,7 +155,10 @@ def evaluate_positions(found: Mapping[str, Any], wanted: int) -> list[dg.AssetCh
 
 
 def evaluate_training_set(page: Mapping[str, Any]) -> dg.AssetCheckResult:
-    """Count games on both sides of a split; only a warning, because short games coincide."""
+    """Warn about games that occur in both train and a held-out split.
+
+    Not an error, because short games often have the same moves.
+    """
     counts = page["games_on_both_sides"]
     problems = [
         f"{count} games in {name} have the same moves as a game in train"
@@ -158,14 +169,17 @@ def evaluate_training_set(page: Mapping[str, Any]) -> dg.AssetCheckResult:
 
 
 def evaluate_report(report: Mapping[str, Any]) -> dg.AssetCheckResult:
-    """Compare top-1 with the baseline; only a warning, because a minute of training may lose."""
+    """Warn if top-1 accuracy is below the hand-written baseline.
+
+    Not an error, because a network trained for a minute may be worse.
+    """
     top1, baseline = report["top1"], report["hand_written_top1"]
     message = f"top-1 is {top1:.4f}, the hand-written evaluator has {baseline:.4f}"
     return _result(CLASSICAL, top1 > baseline, message, top1=top1, baseline=baseline)
 
 
 def evaluate_checkpoint(probe: Mapping[str, Any]) -> dg.AssetCheckResult:
-    """Return the check result for the result of the task `probe`."""
+    """Return the check result for the output of `tasks.probe`."""
     loss, rows = probe["loss"], probe["rows"]
     if not rows:
         message = "the loss was not measured: no sampled row has a known move"
@@ -176,7 +190,7 @@ def evaluate_checkpoint(probe: Mapping[str, Any]) -> dg.AssetCheckResult:
 
 
 def evaluate_strength(row: Mapping[str, Any] | None) -> dg.AssetCheckResult:
-    """Return the result for the match against the supervised checkpoint; None fails."""
+    """Return the check result for a match against the supervised checkpoint; None fails."""
     if row is None:
         return _result(STRONGER, False, NOTHING_PROMOTED)
     message = f"Elo {format_elo(row)} in {row['games']} games"
@@ -184,7 +198,7 @@ def evaluate_strength(row: Mapping[str, Any] | None) -> dg.AssetCheckResult:
 
 
 def evaluate_imitation(result: Mapping[str, Any]) -> dg.AssetCheckResult:
-    """Return the check result for the report of an imitation."""
+    """Return the check result for an imitation's report."""
     (row,) = (row["all"] for row in result["networks"] if row["name"] == "imitation")
     low = row["top1_low"]
     values = {} if low is None else {"top1_difference": row["top1_difference"], "top1_low": low}
@@ -194,7 +208,7 @@ def evaluate_imitation(result: Mapping[str, Any]) -> dg.AssetCheckResult:
 def _list_problems(
     name: str, problems: Sequence[str], *, warns: bool = False, **values: Any
 ) -> dg.AssetCheckResult:
-    """Return a result that lists problems; it passes if there are none."""
+    """Return a check result that lists the problems and passes if there are none."""
     if problems:
         lines = "\n".join(f"- {problem}" for problem in problems[:50])
         values["problems"] = dg.MetadataValue.md(lines)

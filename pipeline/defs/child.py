@@ -1,17 +1,16 @@
-"""Heavy work in a child process that stops when asked and never outlives its run.
+"""Run heavy work in a child process that can be stopped and never outlives its run.
 
-`run_child(work)` starts `python -m pipeline.defs.child` and sends it the work. The child sends back
-pairs of a kind and a value: ("tick", Tick) while it works, then ("result", RESULT) or ("error",
-ARGUMENTS), those of a UserError. What it prints and logs is in the run's output, which Dagster
-captures.
+`run_child(work)` starts `python -m pipeline.defs.child` and sends it the work. The child replies
+with (kind, value) pairs: ("tick", Tick) while it works, then ("result", RESULT), or ("error",
+ARGUMENTS) with the arguments of a UserError. Dagster captures its output and logs with the run's.
 
-Stopping. Terminate raises in the run's process: `run_child` sends SIGTERM to the child, waits for a
-grace period, and kills its process group, pool workers included. In the child, SIGTERM makes
-`stop()` return True, so that work saves and returns; work without a parameter `stop` is
-interrupted. If the run's process is killed, the child notices that it has another parent and does
-the same to itself.
+Stopping: when a user terminates the run, Dagster raises an exception in the run's process.
+`run_child` then sends SIGTERM to the child, waits for a grace period, and kills its process group,
+including pool workers. In the child, SIGTERM makes `stop()` return True, so that the work can save
+and return; work without a parameter `stop` is interrupted. If the run's process is killed, the
+child detects that its parent has changed, and stops itself in the same way.
 
-Dagster's Pipes client cannot do this: its child survives a killed run, and its pool workers survive
+Dagster's Pipes client does not do this: its child survives a killed run, and pool workers survive
 the child.
 """
 
@@ -34,17 +33,17 @@ from filelock import FileLock
 
 from engine.errors import UserError
 from engine.progress import Progress, silent
-from pipeline.cli.progress import ROOMS
+from pipeline.cli.progress import PACKAGES
 from pipeline.storage.stores import locked
 
 GRACE = 20.0
-"""Seconds that a stopped child may take to save; less than Dagster's `cancel_timeout_seconds`."""
+"""Seconds a stopped child has to save; must be below Dagster's `cancel_timeout_seconds`."""
 STOPPED = 75
-"""Exit status of work that was stopped early and can be resumed (EX_TEMPFAIL)."""
+"""Exit status (EX_TEMPFAIL) of work that was stopped early and can be resumed."""
 
 
 class ChildError(RuntimeError):
-    """A child that ended without a result; the message has its exit status."""
+    """The child ended without a result; the message contains its exit status."""
 
 
 def run_child(
@@ -54,12 +53,11 @@ def run_child(
     lock: Path | None = None,
     grace: float = GRACE,
 ) -> Mapping[str, Any]:
-    """Call a function or a `functools.partial` in a child process and return its result.
+    """Call `work` (a function or a `functools.partial`) in a child process and return its result.
 
-    `work` also gets `progress` and `stop`, if it has parameters of these names. `lock` is an output
-    that one child at a time writes. Raises UserError with the child's message for mistakes that a
-    user can correct, ChildError for the rest. When it raises, the child and all its workers are
-    gone.
+    `progress` and `stop` are passed to `work` if it has parameters with these names. `lock` is an
+    output path that only one child may write at a time. Raises the child's UserError, or ChildError
+    for any other failure. By then the child and all its workers have ended.
     """
     answers, of_child = Pipe()
     command = [sys.executable, "-m", "pipeline.defs.child", str(of_child.fileno())]
@@ -97,24 +95,24 @@ def run_child(
 
 
 def kill_group(group: int) -> None:
-    """Kill every process of a group."""
-    # macOS returns EPERM for a group of zombies
+    """Kill every process in a group."""
+    # macOS returns EPERM if all processes of the group are zombies
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(group, signal.SIGKILL)
 
 
 def main() -> None:
-    """Do the work that the run's process sends, and send its result."""
+    """Receive work from the run's process, do it, and send the result back."""
     from engine.compiling import announce_compiling  # only the child needs the compiler
 
     answers = Connection(int(sys.argv[1]))
     os.set_inheritable(answers.fileno(), False)
-    # otherwise the run's process would not see this one end
+    # otherwise a forked worker would keep the pipe open after this process ends
     os.register_at_fork(after_in_child=answers.close)
     work, lock, parent, grace = answers.recv()
     logging.basicConfig(format="%(message)s")
-    for room in ROOMS:
-        logging.getLogger(room).setLevel(logging.INFO)
+    for package in PACKAGES:
+        logging.getLogger(package).setLevel(logging.INFO)
     stops: list[bool] = []  # not an Event: a signal handler could deadlock on its lock
     sending = threading.Lock()
 
@@ -128,9 +126,9 @@ def main() -> None:
     parameters = inspect.signature(work).parameters
     offered = {"progress": lambda tick: send("tick", tick), "stop": lambda: bool(stops)}
     _handle_signals(stops, interrupt="stop" not in parameters)
-    threading.Thread(target=_follow, args=(parent, grace), daemon=True).start()
+    threading.Thread(target=_watch_parent, args=(parent, grace), daemon=True).start()
     try:
-        with _hold(lock, grace), announce_compiling():
+        with _lock_output(lock, grace), announce_compiling():
             result = work(**{name: value for name, value in offered.items() if name in parameters})
         if stops:
             raise KeyboardInterrupt
@@ -149,12 +147,12 @@ def main() -> None:
 
 
 def _handle_signals(stops: list[bool], *, interrupt: bool) -> None:
-    """Let SIGTERM request a stop, and ignore Ctrl-C, which the run's process handles."""
+    """Make SIGTERM request a stop. Ignore Ctrl-C, which the run's process handles."""
     this = os.getpid()
 
     def request_stop(*_: object) -> None:
         if os.getpid() != this:
-            os._exit(128 + signal.SIGTERM)  # this is a forked worker, which inherited the handler
+            os._exit(128 + signal.SIGTERM)  # a forked worker inherits this handler
         stops.append(True)
         if interrupt:
             raise KeyboardInterrupt
@@ -163,8 +161,8 @@ def _handle_signals(stops: list[bool], *, interrupt: bool) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _follow(parent: int, grace: float) -> None:
-    """Request a stop when the process `parent` dies, and kill this group `grace` s later."""
+def _watch_parent(parent: int, grace: float) -> None:
+    """Request a stop when the parent process dies, then kill this group after `grace` seconds."""
     while os.getppid() == parent:
         time.sleep(0.5)
     os.kill(os.getpid(), signal.SIGTERM)
@@ -172,8 +170,8 @@ def _follow(parent: int, grace: float) -> None:
     kill_group(os.getpid())
 
 
-def _hold(path: Path | None, grace: float) -> contextlib.AbstractContextManager[None]:
-    """Lock an output, after waiting for the child of a dead run, which may still be saving."""
+def _lock_output(path: Path | None, grace: float) -> contextlib.AbstractContextManager[None]:
+    """Lock an output. Wait for the lock, because the child of a dead run may still be saving."""
     if path is None:
         return contextlib.nullcontext()
     busy = UserError(f"another process is writing {path}: wait for it, or stop it")

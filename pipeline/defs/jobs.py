@@ -1,4 +1,4 @@
-"""Jobs that a user starts, the schedule of checks, and the sensors that watch for new dumps."""
+"""Jobs, the nightly schedule of checks, and the sensors that watch for new dumps."""
 
 import time
 from collections.abc import Iterator
@@ -30,22 +30,22 @@ from pipeline.dumps.fetch import STEM, fetch, parse_months
 FINISHED = (dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED)
 UNFINISHED = [status for status in dg.DagsterRunStatus if status not in FINISHED]
 SETTLE_SECONDS = 30.0
-"""Seconds without a change after which a file counts as completely copied."""
+"""A file that has not changed for this many seconds counts as completely copied."""
 RETRIES = {"dagster/max_retries": "2"}
-"""Tag of a requested run, which Dagster retries if its process dies."""
+"""Tag that makes Dagster retry a run if its process dies."""
 MONTH_TAG = "month"
-"""Tag of a run of `fetch_month`: its month or range of months."""
+"""Tag on runs of `fetch_month`: the month or range of months."""
 
 build_positions = dg.define_asset_job(
     "build_positions",
     [dump, positions],
-    description="Turn one dump into positions. Without options, with the settings of the positions "
-    "that it already has.",
+    description="Turn one dump into positions. Without options, existing positions keep their "
+    "settings.",
 )
 
 
 def make_train_form() -> type[dg.Config]:
-    """Return the form of `train`: the options of its checkpoint, and the datasets to train on."""
+    """Return the form of the job `train`: checkpoint options, and the datasets to train on."""
     shown = make_form(CheckpointOptions).model_fields
     fields = {
         "minutes": shown["minutes"],
@@ -70,14 +70,15 @@ train = dg.define_asset_job(
     "train",
     [training_set, checkpoint, accuracy_report, leaderboard],
     config=configure_training,
-    description="Train a network on the positions for 5 minutes, and measure it. To set minutes, "
-    "datasets and more, choose *Open launchpad* in the menu beside *Materialize all*.",
+    description="Train a network for 5 minutes on the positions, then measure it. To change the "
+    "time, datasets and other options, choose *Open launchpad* in the menu beside "
+    "*Materialize all*.",
 )
 # A job with partitioned assets would train one network per dump in a backfill.
 finetune = dg.define_asset_job(
     "finetune",
     [tuned_checkpoint, strength_report],
-    description="Improve a trained network by self-play and measure its strength.",
+    description="Improve a trained network by self-play, then measure its strength.",
 )
 verify = dg.define_asset_job(
     "verify",
@@ -87,7 +88,7 @@ verify = dg.define_asset_job(
 nightly_verify = dg.ScheduleDefinition(
     job=verify,
     cron_schedule="0 2 * * *",
-    description="Daily at 2:00 UTC: check positions again. Runs do not use positions that failed a "
+    description="Check all positions daily at 2:00 UTC. Runs do not use positions that failed a "
     "blocking check.",
 )
 
@@ -97,14 +98,14 @@ class FetchForm(dg.Config):
 
     month: str = Field(
         "2013-01",
-        description="Month of Lichess to download, such as 2013-01, or a range, such as "
+        description="Month of Lichess games to download, such as 2013-01, or a range, such as "
         "2013-01..2013-06.",
     )
 
 
 @dg.op(pool="network")
 def download(context: dg.OpExecutionContext, config: FetchForm, datasets: Datasets) -> None:
-    """Download months of rated games from Lichess into `datasets/dumps/`, and verify them."""
+    """Download months of rated Lichess games into `datasets/dumps/`, and verify them."""
     with report_user_errors():
         months = parse_months(config.month)
         context.instance.add_run_tags(context.run_id, {MONTH_TAG: config.month})
@@ -123,9 +124,9 @@ def download(context: dg.OpExecutionContext, config: FetchForm, datasets: Datase
 
 @dg.job
 def fetch_month() -> None:
-    """Download a month of Lichess. Its positions are built next, by a run of `build_positions`.
+    """Download a month of Lichess games, then launch `build_positions` for it.
 
-    An interrupted download resumes. 2013-01 has 17 MB; recent months have about 30 GB each.
+    An interrupted download resumes. 2013-01 is 17 MB; recent months are about 30 GB each.
     """
     download()
 
@@ -136,12 +137,12 @@ def fetch_month() -> None:
     request_job=build_positions,
     minimum_interval_seconds=10,
     default_status=dg.DefaultSensorStatus.RUNNING,
-    description="Build positions of each month that `fetch_month` has downloaded.",
+    description="Build positions for each month that `fetch_month` has downloaded.",
 )
 def fetched_months(
     context: dg.RunStatusSensorContext, datasets: Datasets
 ) -> Iterator[dg.RunRequest]:
-    """Request positions of the months of a run, except for those that are current."""
+    """Request positions for the months that a run downloaded, unless they are up to date."""
     for month in parse_months(context.dagster_run.tags[MONTH_TAG]):
         key = f"{STEM}{month}"
         files = datasets.dumps().get(key, [])
@@ -151,7 +152,7 @@ def fetched_months(
 
 
 def register(instance: dg.DagsterInstance, datasets: Datasets) -> list[str]:
-    """Add a partition for each dump that has none, and return the new keys."""
+    """Add a partition for each new dump, and return the new keys."""
     new = sorted(set(datasets.dumps()) - set(instance.get_dynamic_partitions(DUMPS)))
     if new:
         instance.add_dynamic_partitions(DUMPS, new)
@@ -161,27 +162,26 @@ def register(instance: dg.DagsterInstance, datasets: Datasets) -> list[str]:
 @dg.sensor(
     minimum_interval_seconds=20,
     default_status=dg.DefaultSensorStatus.RUNNING,
-    description="List each file that is put into datasets/dumps/ as a partition of `dump`. It "
-    "launches nothing.",
+    description="Add a partition of `dump` for each new file in datasets/dumps/. Launches no runs.",
 )
 def dumps_folder(context: dg.SensorEvaluationContext, datasets: Datasets) -> dg.SkipReason:
-    """Add a partition for each dump that has none."""
+    """Add a partition for each new dump."""
     return dg.SkipReason(f"new dumps: {', '.join(register(context.instance, datasets)) or 'none'}")
 
 
 @dg.sensor(
     job=build_positions,
     minimum_interval_seconds=30,
-    description="Build positions of each file in datasets/dumps/ that has none, or has changed "
-    "since they were made.",
+    description="Build positions for each file in datasets/dumps/ that has none or has changed "
+    "since they were built.",
 )
 def new_dumps(
     context: dg.SensorEvaluationContext, datasets: Datasets
 ) -> dg.SensorResult | dg.SkipReason:
-    """Request positions of each dump without current ones, once per version of the file.
+    """Request positions for each dump whose positions are missing or outdated.
 
-    Files that arrived while nothing ran are found too. A run that failed is not requested again
-    until the file changes.
+    Each version of a file is requested once, so a failed run is not repeated until the file
+    changes.
     """
     register(context.instance, datasets)
     requests = []
@@ -197,7 +197,7 @@ def new_dumps(
 
 
 def is_wanted(instance: dg.DagsterInstance, datasets: Datasets, key: str, version: str) -> bool:
-    """Return whether a dump has no positions of its version, and no run is making them."""
+    """Return whether a dump lacks up-to-date positions and no run is building them."""
     running = dg.RunsFilter(tags={"dagster/partition": key}, statuses=UNFINISHED)
     if instance.get_run_records(running, limit=1):
         return False

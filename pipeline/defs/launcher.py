@@ -1,7 +1,7 @@
-"""A run launcher that notices when the process of a run has died.
+"""A run launcher that detects when a run's process has died.
 
 With Dagster's default launcher such a run stays STARTED and blocks its pool (dagster#4319). This
-launcher lets the daemon's run monitoring check the process that the run's first event names.
+launcher lets the daemon's run monitoring check the process, whose id is in the run's first events.
 `dagster_home/dagster.yaml` selects it.
 """
 
@@ -18,7 +18,7 @@ class WatchfulRunLauncher(DefaultRunLauncher):
     supports_check_run_worker_health = True
 
     def check_run_worker_health(self, run: DagsterRun) -> CheckRunHealthResult:
-        """Return whether the process of a run is alive."""
+        """Check that the process of a run is alive."""
         for entry in self._instance.all_logs(run.run_id, of_type=DagsterEventType.ENGINE_EVENT):
             if entry.dagster_event is None:
                 continue
@@ -35,7 +35,7 @@ class WatchfulRunLauncher(DefaultRunLauncher):
 
 
 def is_alive(pid: int, before: float) -> bool:
-    """Return whether `pid` is a running process that started before a Unix time, `before`."""
+    """Return whether `pid` is a running process that started before the Unix time `before`."""
     try:
         process = psutil.Process(pid)
         return bool(

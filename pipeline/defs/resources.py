@@ -1,7 +1,7 @@
-"""The instance's settings from the environment, and all definitions of this folder.
+"""Settings from environment variables, and all Dagster definitions of this folder.
 
-The data folder, the executor and the chess engine are not part of a run's configuration, so a
-launched run cannot choose a program, a server or a folder.
+The data folder, executor, download server and chess engine are not part of a run's configuration,
+so launching a run cannot select a program, server or folder.
 """
 
 import hashlib
@@ -19,36 +19,36 @@ from pipeline.dumps.fetch import LICHESS, FetchConfig, month_of
 from pipeline.executors.local import LOCAL
 from pipeline.samples.shipped import SAMPLE as SAMPLE_FILE
 
-ENDING = re.compile(r"\.pgn(\.zst|\.bz2|\.gz|\.zip)?$")
+DUMP_SUFFIX = re.compile(r"\.pgn(\.zst|\.bz2|\.gz|\.zip)?$")
 SAMPLE = "sample"
 """Partition key of the embedded sample dump."""
 
 
 class Datasets(dg.ConfigurableResource[None]):
-    """The data folder, and where work runs."""
+    """Paths in the data folder, and settings from environment variables."""
 
     @property
     def executor(self) -> str:
-        """The executor, named as on the command line: FIANCHETTO_ENGINE, or `local`."""
+        """Name of the executor, as on the command line: FIANCHETTO_ENGINE, or `local`."""
         return os.environ.get("FIANCHETTO_ENGINE") or LOCAL
 
     @property
     def uci_engine(self) -> str:
-        """The command of a UCI engine: FIANCHETTO_UCI_ENGINE ("" for none), or stockfish."""
+        """Command of a UCI engine: FIANCHETTO_UCI_ENGINE ("" for none), or stockfish."""
         return os.environ.get("FIANCHETTO_UCI_ENGINE", "stockfish")
 
     @property
     def fetching(self) -> FetchConfig:
-        """The server to download months from: FIANCHETTO_LICHESS, or Lichess."""
+        """Download settings, with the server in FIANCHETTO_LICHESS, or Lichess."""
         return FetchConfig(base=os.environ.get("FIANCHETTO_LICHESS") or LICHESS)
 
     @property
     def path(self) -> Path:
-        """The folder as an absolute path: FIANCHETTO_DATASETS, or `datasets/` beside the code."""
+        """Absolute path of the data folder: FIANCHETTO_DATASETS, or `datasets/` beside the code."""
         return Path(os.environ.get("FIANCHETTO_DATASETS") or SAMPLE_FILE.parents[1]).resolve()
 
     def dumps(self) -> dict[str, list[Path]]:
-        """Return the dumps by partition key; `source` refuses more than one file for a key."""
+        """Return the dump files by partition key; `source` rejects keys with several files."""
         found: dict[str, list[Path]] = {}
         for path in sorted(self.path.glob("dumps/*")):
             if (key := key_of(path)) and path.is_file():
@@ -59,7 +59,7 @@ class Datasets(dg.ConfigurableResource[None]):
         return found
 
     def source(self, key: str) -> Path:
-        """Return the file of a partition key; raises UserError unless there is exactly one."""
+        """Return the dump of a partition key. Raises UserError unless there is exactly one file."""
         files = self.dumps().get(key, [])
         if not files:
             month = month_of(key)
@@ -76,10 +76,10 @@ class Datasets(dg.ConfigurableResource[None]):
     def find_positions(
         self, names: tuple[str, ...] = (), expected: Collection[str] = ()
     ) -> list[Path]:
-        """Return the complete positions in `names`, or those of all dumps, sorted by name.
+        """Return the folders of complete positions, sorted: those in `names`, or of all dumps.
 
-        The sample is one of all dumps only if there is no other. `expected` are the partitions that
-        Dagster lists as materialized. Raises UserError if wanted positions are missing.
+        Without `names`, the sample is used only if there are no other dumps. `expected` are the
+        partitions that Dagster lists as materialized. Raises UserError if any are missing.
         """
         folder = self.path / "positions"
         missing = sorted(
@@ -120,14 +120,14 @@ class Datasets(dg.ConfigurableResource[None]):
         return self.path / "tuned" / _require_plain("fine-tuning", name)
 
     def imitation(self, player: str) -> Path:
-        """Return the folder of a player's network; unusual names get a hash."""
+        """Return the folder of a player's network; names with special characters get a hash."""
         plain = re.sub(r"[^A-Za-z0-9_-]", "_", player)[:60]
         digest = "" if plain == player else f"-{hashlib.sha256(player.encode()).hexdigest()[:8]}"
         return self.checkpoint(f"imitation-{plain}{digest}")
 
 
 def _require_plain(what: str, name: str) -> str:
-    """Return the name; raises UserError unless it is the name of a plain folder."""
+    """Return the name. Raises UserError unless it is a plain folder name."""
     if not name or name.startswith(".") or not name.isprintable() or set(name) & set("/\\"):
         raise UserError(
             f"the name of a {what} must be a plain folder name without a leading dot, got {name!r}"
@@ -136,28 +136,28 @@ def _require_plain(what: str, name: str) -> str:
 
 
 def version_of(file: Path) -> str:
-    """Return the size and modification time of a file as text; raises FileNotFoundError."""
+    """Return a file's size and modification time as text. Raises FileNotFoundError."""
     stat = file.stat()
     return f"{stat.st_size} bytes of {stat.st_mtime_ns}"
 
 
 def key_of(path: Path) -> str | None:
-    """Return a dump's partition key, its name without the extension; None for other files."""
-    key = ENDING.sub("", path.name)
+    """Return a dump's partition key (its name without extension); None for other files."""
+    key = DUMP_SUFFIX.sub("", path.name)
     plain = key and not key.startswith(".") and "..." not in key and key.isprintable()
     return key if plain and key != path.name else None
 
 
 def load_lazily() -> Callable[..., dg.Definitions]:
-    """Return `load` in the form that Dagster finds in a module and calls itself."""
+    """Wrap `load` so that Dagster finds it in a module and calls it."""
     return dg.definitions(load)
 
 
 def load() -> dg.Definitions:
-    """Return the definitions in `pipeline/defs/`; the steps of a run share its process."""
+    """Load the definitions in `pipeline/defs/`; all steps of a run share one process."""
     keep_order()
     found = dg.load_from_defs_folder(path_within_project=Path(__file__).parent)
-    # Dagster's default would pickle the results of ops into a folder that a run may name.
+    # Dagster's default would pickle results of ops into a folder that the run config can set.
     resources = {"datasets": Datasets(), "io_manager": dg.mem_io_manager}
     return dg.Definitions.merge(
         found, dg.Definitions(executor=dg.in_process_executor, resources=resources)

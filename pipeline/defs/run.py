@@ -1,7 +1,6 @@
-"""`python -m pipeline.defs.run`: materialize every asset from one dump and print the results.
+"""`python -m pipeline.defs.run`: materialize every asset for one dump and print the results.
 
-The run is stored in the instance at DAGSTER_HOME (`dagster_home/` if unset), so that the UI shows
-it later.
+The run is stored in the instance at DAGSTER_HOME (default: `dagster_home/`), so the UI shows it.
 """
 
 import argparse
@@ -21,18 +20,18 @@ from pipeline.defs.jobs import build_positions, register, train
 from pipeline.defs.resources import SAMPLE, Datasets, load
 
 SECONDS = 10.0
-"""Seconds between printed observations."""
+"""Minimum number of seconds between printed observations."""
 
 
 def main() -> int:
-    """Materialize the assets; the exit status is 0 unless one or a blocking check failed."""
+    """Materialize the assets; return 0 unless an asset or a blocking check failed."""
     parser = argparse.ArgumentParser(
-        description="Materialize all assets, from dump to accuracy report, of one dump."
+        description="Materialize all assets for one dump, from positions to accuracy report."
     )
     parser.add_argument(
         "--dump",
         default=SAMPLE,
-        help="name of a file in datasets/dumps/ without extension, or `sample`",
+        help="file in datasets/dumps/, without its extension, or `sample`",
     )
     parser.add_argument("--preset", default=DEFAULT_PRESET, help="network to train")
     parser.add_argument("--minutes", type=float, default=1.5, help="minutes of training")
@@ -65,9 +64,9 @@ def main() -> int:
 def materialize(
     instance: dg.DagsterInstance, dump: str, network: dict[str, Any]
 ) -> dg.ExecuteInProcessResult:
-    """Materialize all assets but those of self-play, and print the progress.
+    """Materialize all assets except those of self-play, and print the progress.
 
-    `network` are the options of `checkpoint`. Other datasets than `dump` are not used.
+    `network` holds the options of `checkpoint`. Only the dataset of `dump` is used.
     """
     run_id = str(uuid.uuid4())
     instance.add_event_listener(run_id, Printer())
@@ -85,7 +84,7 @@ def materialize(
 
 
 class Printer:
-    """Prints the steps and checks of a run, and an observation every SECONDS."""
+    """Print the steps and checks of a run, and an observation every SECONDS."""
 
     def __init__(self) -> None:
         self.printed = 0.0

@@ -1,4 +1,4 @@
-"""Inputs, child processes, live progress and errors of the steps of a run."""
+"""Code shared by assets: inputs, child processes, live progress and errors."""
 
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -15,16 +15,16 @@ from pipeline.defs.resources import Datasets
 
 DUMPS = "dumps"
 dumps = dg.DynamicPartitionsDefinition(name=DUMPS)
-"""The partitions of dumps and their positions, by `key_of` their file."""
+"""Partitions of dumps and positions; keys are made from file names by `key_of`."""
 TRAINED_ON = "trained_on"
-"""Metadata key of a checkpoint: the folder of its training set."""
+"""Metadata key for a checkpoint: the folder of its training set."""
 BLOCKING: Mapping[str, tuple[str, ...]] = {
     "positions": ("files_match_manifest", "no_game_in_two_splits", "rows_match_source"),
     "checkpoint": ("loads_with_finite_loss",),
 }
-"""Blocking checks by asset. If one fails, downstream assets do not run, now or in later runs."""
+"""Blocking checks by asset. If one fails, downstream assets do not run, nor in later runs."""
 MAX_EVALUATIONS = 10_000
-"""Number of recent evaluations of a check that are searched."""
+"""Maximum number of recent evaluations of a check to search."""
 REMEDIES = {
     "stopped": "materialize it again to continue",
     "damaged": "materialize `positions` again with `replace: true`",
@@ -32,14 +32,14 @@ REMEDIES = {
     "out first",
     "workers": "set fewer `workers` in the launchpad",
 }
-"""Remedies for a Dagster user by error code; the command line has others."""
+"""Remedies by error code, in a Dagster user's terms; they replace those of the command line."""
 
 
 @contextmanager
 def report_user_errors(taken: str = "") -> Iterator[None]:
-    """Turn a UserError into a failed step with its message and the remedy for a Dagster user.
+    """Turn a UserError into a failed step, with its message and a remedy for Dagster users.
 
-    `taken` is the remedy if the output holds something else.
+    `taken` is the remedy if the output folder already contains something else.
     """
     try:
         yield
@@ -69,10 +69,10 @@ def log_progress(
     asset: dg.AssetKey,
     partition: str | None,
 ) -> Progress:
-    """Return a progress callback that logs observations of an asset, which its Plots view draws.
+    """Return a progress callback that logs observations of an asset, shown in its Plots view.
 
-    The seconds between two are a tenth of the elapsed time, 2 to 60: a curve, and a log that can be
-    read. A new stage is logged at once.
+    The interval is a tenth of the elapsed time, from 2 to 60 seconds, which keeps the log short. A
+    new stage is logged at once.
     """
     began = due = started = time.monotonic()
     first = Tick(0, None, "")
@@ -94,10 +94,10 @@ def log_progress(
 
 
 def describe_tick(tick: Tick, gained: int, seconds: float) -> dict[str, Any]:
-    """Return the metadata of an observation; `gained` is how much was done in the last `seconds`.
+    """Return the metadata of an observation; `gained` units were done in the last `seconds`.
 
-    Stage, percent and remaining minutes come first, because a run's page cuts long observations
-    off.
+    Stage, percent and remaining minutes come first, because a run's page truncates long
+    observations.
     """
     values: dict[str, Any] = {"stage": tick.stage} if tick.stage else {}
     if tick.total:
@@ -116,9 +116,9 @@ def describe_tick(tick: Tick, gained: int, seconds: float) -> dict[str, Any]:
 def find_inputs(
     context: dg.AssetExecutionContext, datasets: Datasets, names: tuple[str, ...]
 ) -> list[Path]:
-    """Return the folders of the named positions, or of all.
+    """Return the folders of the named positions, or of all positions.
 
-    Raises UserError if materialized ones are missing, or failed a blocking check.
+    Raises UserError if any are missing or failed a blocking check.
     """
     found = datasets.find_positions(names, materialized_dumps(context.instance))
     partitions = [path.name for path in found]
@@ -129,9 +129,9 @@ def find_inputs(
 def find_input(
     context: dg.AssetExecutionContext, key: dg.AssetKey, folder_of: Callable[[str], Path], name: str
 ) -> Path:
-    """Return the folder called `name`; for "", the folder that `find_folder` returns.
+    """Return the folder called `name`; if `name` is "", the one that `find_folder` returns.
 
-    Raises UserError if it is missing. A folder without a name must have passed its blocking checks.
+    Raises UserError if the folder is missing, or if `name` is "" and a blocking check failed.
     """
     kind = key.to_user_string()
     if name:
@@ -151,9 +151,9 @@ def find_input(
 def find_folder(
     key: dg.AssetKey, instance: dg.DagsterInstance, run: dg.DagsterRun, name: str = "path"
 ) -> Path:
-    """Return the folder that this run materialized or retries, else the newest one.
+    """Return the folder that this run, or the run it retries, materialized; else the newest.
 
-    The metadata entry `name` of the materialization holds it.
+    The folder is read from the metadata entry `name` of the materialization.
     """
     found = _list_materializations(instance, key)
     runs = (run.run_id, run.parent_run_id, run.root_run_id)
@@ -167,7 +167,7 @@ def find_folder(
 
 
 def find_own_set(instance: dg.DagsterInstance, network: Path) -> Path | None:
-    """Return the training set that Dagster trained a checkpoint on, None if it is gone."""
+    """Return the training set of a checkpoint; None if it is unknown or has been deleted."""
     for _, facts in _list_materializations(instance, dg.AssetKey("checkpoint")):
         if facts["path"].value == str(network):
             own = Path(str(facts[TRAINED_ON].value))
@@ -178,9 +178,9 @@ def find_own_set(instance: dg.DagsterInstance, network: Path) -> Path | None:
 def _list_materializations(
     instance: dg.DagsterInstance, key: dg.AssetKey
 ) -> list[tuple[str, Mapping[str, Any]]]:
-    """Return the run and the metadata of each materialization, the newest first.
+    """Return (run id, metadata) of each materialization, newest first.
 
-    Those reported by hand in the UI have no folder, and are left out.
+    Those reported manually in the UI have no path and are left out.
     """
     records = instance.fetch_materializations(key, limit=1000).records
     found = [(it.run_id, it.asset_materialization) for it in records]
@@ -190,7 +190,7 @@ def _list_materializations(
 def require_no_failed_check(
     instance: dg.DagsterInstance, asset: dg.AssetKey, partitions: Collection[str | None] = (None,)
 ) -> None:
-    """Raise UserError if a blocking check of an asset, or of a partition, failed last time."""
+    """Raise UserError if the last result of a blocking check of these partitions is a failure."""
     name = asset.to_user_string()
     history = instance.event_log_storage.get_asset_check_execution_history
     for check in BLOCKING.get(name, ()):

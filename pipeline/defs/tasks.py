@@ -1,6 +1,6 @@
-"""Functions that child processes run: each calls the library once and returns JSON values.
+"""Functions that run in child processes: each calls the library and returns JSON values.
 
-Work that can be resumed takes `stop`. Heavy libraries are imported inside the functions, so that
+Resumable work has a parameter `stop`. Heavy libraries are imported inside the functions, so that
 only the child loads them.
 """
 
@@ -25,10 +25,10 @@ def ingest(
     progress: Progress,
     stop: Stop,
 ) -> Mapping[str, Any]:
-    """Turn a dump into positions in `out` and return the manifest.
+    """Turn a dump into positions in `out`, and return the manifest.
 
-    With `replace`, or if the dump has changed, new positions are built beside the old ones and then
-    replace them (pipeline/ingest/replacing.py).
+    With `replace`, or if the dump has changed, new positions are built beside the old ones, then
+    swapped in (pipeline/ingest/replacing.py).
     """
     from pipeline.dataset.files.manifest import read_manifest
     from pipeline.errors import DamagedError, OtherDumpError
@@ -46,15 +46,15 @@ def ingest(
             return anew()
         try:
             return library([str(source)], out, config, engine=runner, progress=progress, stop=stop)
-        except OtherDumpError:  # the dump of the old positions has been replaced
+        except OtherDumpError:  # the dump has changed since the positions were built
             return anew()
-    # the games before the damage are a complete dataset; a check reports the damage
+    # the games before the damage form a complete dataset; a check reports the damage
     except DamagedError:
         return read_manifest(out)
 
 
 def audit(positions: Sequence[Path], out: Path, *, progress: Progress) -> Mapping[str, Any]:
-    """Audit datasets or training sets together, and write the audit to `out`."""
+    """Audit datasets or training sets together, and write the results to `out`."""
     from pipeline.validation.audit import audit as library
     from pipeline.validation.audit import write_audit
 
@@ -72,7 +72,10 @@ def imitate(
     stop: Stop,
     **options: Any,
 ) -> Mapping[str, Any]:
-    """Train a network that plays like the players, and return its report."""
+    """Train a network to play like a player, and return its report.
+
+    `players` are the names of the player's accounts.
+    """
     from pipeline.imitation.imitate import imitate as library
     from pipeline.imitation.page import headline
 
@@ -93,7 +96,7 @@ def report(
 
 
 def probe(checkpoint: Path, positions: Path, split: str | None, count: int) -> Mapping[str, Any]:
-    """Load a checkpoint and return its loss on `count` stored rows."""
+    """Measure a checkpoint's cross-entropy on `count` random rows; "loss" is None if not finite."""
     import numpy as np
     import torch
 
@@ -105,7 +108,7 @@ def probe(checkpoint: Path, positions: Path, split: str | None, count: int) -> M
 
     drawn = sample_rows(open_manifest(positions), count, split)
     rows = [row for row in drawn if row["label"] not in (None, NO_LABEL)]
-    if not rows:  # analyzed positions may have no move
+    if not rows:  # evaluated positions may have no move
         return {"loss": None, "rows": 0}
     planes_RP = np.stack([np.frombuffer(row["planes"], "<u8") for row in rows])
     logits_RA, _ = evaluator(checkpoint)(planes_RP)

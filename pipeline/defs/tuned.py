@@ -1,6 +1,6 @@
-"""The assets that tune a trained network: by self-play, with its strength, and to one player.
+"""Assets that fine-tune a network: by self-play, with a report of its strength, or to one player.
 
-Their partitions are names that a user adds, because each takes minutes to days.
+Each takes minutes to days, so a partition exists only once a user adds its name.
 """
 
 from dataclasses import replace
@@ -25,11 +25,11 @@ from pipeline.samples.shipped import EMBEDDED
 from pipeline.storage.stores import file_hash
 
 tunings = dg.DynamicPartitionsDefinition(name="tunings")
-"""A partition for each fine-tuning: the name of its folder."""
+"""One partition per fine-tuning: the name of its folder."""
 players = dg.DynamicPartitionsDefinition(name="players")
-"""A partition for each player, named exactly as in the tags White and Black."""
+"""One partition per player, named exactly as in the PGN tags White and Black."""
 ADD_PARTITION = "add another partition"
-"""Remedy for assets whose partition names their folder."""
+"""Remedy for assets whose folder is named by the partition."""
 
 
 @dg.asset(
@@ -46,8 +46,8 @@ def tuned_checkpoint(
 ) -> Result:
     """A network improved by self-play, with verdicts and sample games.
 
-    It takes hours. The partition is a name of yours for it, the folder in `datasets/tuned/`: add it
-    in the launch dialog of the job `finetune`. The same partition resumes.
+    Takes hours. The partition is a name that you choose, and the folder in `datasets/tuned/`. Add
+    it in the launch dialog of the job `finetune`; launching the same partition again resumes.
     """
     with report_user_errors(ADD_PARTITION):
         options = read_form(config)
@@ -58,7 +58,9 @@ def tuned_checkpoint(
         loop = replace(options.finetune, engine=datasets.executor)
         result = run_step(context, partial(finetune, network, loop, out, human=human), lock=out)
         measured = Dataset.open(human[0]).parts[0].path
-        probe = child.run_child(partial(tasks.probe, out / "best", measured, None, metadata.PROBED))
+        probe = child.run_child(
+            partial(tasks.probe, out / "best", measured, None, metadata.PROBE_ROWS)
+        )
     return Result(
         metadata=tuned_metadata.describe_tuned(out, result),
         check_results=[checks.evaluate_checkpoint(probe)],
@@ -78,7 +80,7 @@ def tuned_checkpoint(
 def strength_report(
     context: dg.AssetExecutionContext, config: Form[StrengthOptions], datasets: Datasets
 ) -> Result:
-    """Elo of the tuned network against its origin, the hand-written player and an engine."""
+    """Elo of the tuned network against its start, the hand-written player and an engine."""
     with report_user_errors():
         options = read_form(config)
         tuned = datasets.tuned(context.partition_key)
@@ -110,7 +112,7 @@ def imitation(
 ) -> Result:
     """A network that plays like one player, and its report. A retry resumes.
 
-    The partition is the player's name, exactly as in the games: add it in the launch dialog.
+    The partition is the player's name, exactly as in the games. Add it in the launch dialog.
     """
     with report_user_errors(ADD_PARTITION):
         options = read_form(config)

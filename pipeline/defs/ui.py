@@ -1,9 +1,9 @@
-"""`python -m pipeline.defs.ui`: Dagster's web UI behind a guard, its daemon and code server.
+"""`python -m pipeline.defs.ui`: start Dagster's web UI behind a guard, its daemon and code server.
 
-`dg dev` starts the same three, but its web server answers any web page that is open in a browser on
-this machine: any page could launch runs. The UI itself needs none of what the guard refuses. Only
-the web server listens on a port, of 127.0.0.1 unless told otherwise. The code server listens on a
-Unix socket in a folder that no other user can enter.
+`dg dev` starts the same three processes, but its web server accepts requests from any web page open
+in a browser on this machine, so any page could launch runs. The guard refuses such requests; the UI
+does not need them. Only the web server listens on a port, by default on 127.0.0.1. The code server
+listens on a Unix socket in a private folder.
 """
 
 import argparse
@@ -39,19 +39,19 @@ if TYPE_CHECKING:
 LOCATION = "fianchetto"
 """Name of the code location."""
 STOP_SECONDS = 40.0
-"""Seconds that the daemon and the code server may take to end; a run's work has 20 to save."""
+"""Seconds the daemon and code server have to end; a run's child has 20 of them to save."""
 POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; img-src data:; form-action 'none'; "
     "base-uri 'none'"
 )
-"""Content-Security-Policy of reports."""
+"""Content-Security-Policy for reports."""
 
 
 class Reports(StaticFiles):
-    """Serve the folder of reports, whose pages may neither run scripts nor load anything."""
+    """Serve the folder of reports; their pages may not run scripts or load resources."""
 
     def file_response(self, *args: Any, **options: Any) -> Response:
-        """Return a file with the headers that say so."""
+        """Return a file with security headers."""
         response = super().file_response(*args, **options)
         response.headers["Content-Security-Policy"] = POLICY
         response.headers["X-Content-Type-Options"] = "nosniff"
@@ -59,10 +59,10 @@ class Reports(StaticFiles):
 
 
 def find_refusal(scope: Scope) -> str:
-    """Return why a request or a websocket is refused, or "" if it is not.
+    """Return why a request or a websocket is refused, or "" if it is allowed.
 
-    GraphQL is executed by POST of JSON only. No page of another origin can send JSON without asking
-    the server first (CORS), which Dagster's never allows.
+    GraphQL is accepted only as JSON by POST. A page of another origin cannot send JSON without a
+    CORS preflight request, and Dagster's server never allows it.
     """
     if reason := refuse_foreign(scope):
         return reason
@@ -78,7 +78,7 @@ def find_refusal(scope: Scope) -> str:
 
 
 def main() -> int:
-    """Serve the UI; the exit status is 0 after Ctrl-C or SIGTERM, 1 if a process died."""
+    """Serve the UI; return 0 after Ctrl-C or SIGTERM, 1 if a process died."""
     parser = argparse.ArgumentParser(
         description="Serve Dagster's web UI on this machine until Ctrl-C."
     )
@@ -101,7 +101,7 @@ def main() -> int:
 
 def serve(listener: socket.socket) -> None:
     """Serve the UI until a signal arrives or a process dies, then stop all processes."""
-    # Private modules, of a pinned version: Dagster has no public way to wrap its web application.
+    # Private modules of a pinned version, as Dagster has no public way to wrap its web application.
     import uvicorn
     from dagster._core.workspace.context import WorkspaceProcessContext
     from dagster._core.workspace.load_target import WorkspaceFileTarget
@@ -149,7 +149,7 @@ def serve(listener: socket.socket) -> None:
         )
         server = uvicorn.Server(config)
         processes = (code_server, daemon)
-        threading.Thread(target=_stop_with, args=(server, processes), daemon=True).start()
+        threading.Thread(target=_stop_when_dead, args=(server, processes), daemon=True).start()
         sys.stdout.write(
             f"Dagster is on http://{HOST}:{listener.getsockname()[1]} (Ctrl-C ends it)\n"
         )
@@ -157,8 +157,8 @@ def serve(listener: socket.socket) -> None:
         server.run([listener])
 
 
-def _stop_with(server: "Server", processes: Sequence["subprocess.Popen[bytes]"]) -> None:
-    """Stop the web server when one of the processes has ended."""
+def _stop_when_dead(server: "Server", processes: Sequence["subprocess.Popen[bytes]"]) -> None:
+    """Stop the web server as soon as one of the processes ends."""
     while all(process.poll() is None for process in processes):
         time.sleep(1.0)
     server.should_exit = True
@@ -168,8 +168,8 @@ def _stop_with(server: "Server", processes: Sequence["subprocess.Popen[bytes]"])
 def running(module: str, *arguments: str) -> Iterator["subprocess.Popen[bytes]"]:
     """Run a module as a program; on exit, stop it and its runs, or kill it.
 
-    Its script is not started by name: Debian's Python and `pip install --user` keep scripts
-    elsewhere than Python itself.
+    `python -m` is used instead of the module's script, which may not be in Python's folder (Debian,
+    `pip install --user`).
     """
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", module, *arguments], preexec_fn=_die_with_parent
@@ -180,7 +180,7 @@ def running(module: str, *arguments: str) -> Iterator["subprocess.Popen[bytes]"]
         with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
             tree = [*psutil.Process(process.pid).children(recursive=True), process]
             for each in tree:
-                # a run's child has its own session, and the run stops it
+                # skip a run's child, which has its own session: the run stops it
                 if os.getsid(each.pid) == os.getsid(0):
                     each.terminate()
         try:
@@ -191,7 +191,7 @@ def running(module: str, *arguments: str) -> Iterator["subprocess.Popen[bytes]"]
 
 
 def _die_with_parent() -> None:
-    """Have the kernel stop this process when its parent is killed."""
+    """Ask the kernel to stop this process when its parent dies (Linux only)."""
     if sys.platform == "linux":
         set_parent_death_signal = 1
         ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGTERM, 0, 0, 0)

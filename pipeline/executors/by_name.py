@@ -1,4 +1,4 @@
-"""Engines by their name."""
+"""Create an engine from its name."""
 
 from pipeline.errors import ConfigError
 from pipeline.executors.local import LOCAL, Engine, LocalEngine
@@ -6,10 +6,11 @@ from pipeline.executors.ray import RayEngine
 
 
 def engine_of(name: str, workers: int = 0) -> Engine:
-    """Return the engine of a name on at most `workers` cores (0: all); raises ConfigError.
+    """Return the engine called `name`, on at most `workers` cores (0: all). Raises ConfigError.
 
-    `local` is processes on this machine, `ray` a new Ray that ends with the work, `ray:HOST:PORT`
-    or `ray:auto` a cluster from one of its nodes, `ray://HOST:PORT` a cluster from outside.
+    `local` uses processes on this machine, and `ray` starts Ray for the duration of the work.
+    `ray:HOST:PORT` or `ray:auto` joins a cluster from one of its nodes; `ray://HOST:PORT` connects
+    from outside.
     """
     if name == LOCAL:
         return LocalEngine(workers)

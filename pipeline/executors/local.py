@@ -1,10 +1,9 @@
-"""The interface for distributed work, `Engine.map`, and its implementation by processes on this
-machine.
+"""`Engine.map`, the interface for distributed work, and an implementation with local processes.
 
-The standard library's process pool loses everything when one worker is killed. Here each thread of
-a ThreadPoolExecutor asks one process, and repeats the item if that process dies. Workers are not
-forked, since locks of this process's threads would stay held in a copy, and unlike
-multiprocessing's they do not run the user's script again.
+The standard library's process pool fails as a whole when one worker is killed. Here each thread of
+a ThreadPoolExecutor drives one process, and retries the item if that process dies. Workers are not
+forked, because a fork copies locks that other threads hold. Unlike multiprocessing's workers, they
+do not run the user's script again.
 """
 
 import os
@@ -27,17 +26,17 @@ from engine.progress import Stop, never
 
 LOCAL = "local"
 ATTEMPTS = 3
-"""Attempts at an item whose workers are killed, the first included."""
+"""Maximum number of attempts at an item whose workers are killed."""
 POLL_SECONDS = 0.5
-"""Interval at which a `map` that waits for a result polls `cancelled`."""
+"""Interval at which `map` polls `cancelled` while it waits for results."""
 ONE_THREAD = {
     **dict.fromkeys(
         ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"),
         "1",
     ),
-    "JE_ARROW_MALLOC_CONF": "background_thread:false",  # an allocator that pyarrow does not use
+    "JE_ARROW_MALLOC_CONF": "background_thread:false",  # not used by pyarrow, but starts a thread
 }
-"""Environment of workers: there is one process per core, so libraries use one thread."""
+"""Environment of workers: libraries use one thread, since there is one process per core."""
 
 Status = Literal["ok", "error", "lost"]
 
@@ -60,18 +59,19 @@ Result = tuple[int, Status, Any]
 
 
 class WorkerError(UserError):
-    """A worker exited by itself: another attempt would end the same way."""
+    """A worker exited with an error, which a retry would repeat."""
 
 
 class Engine(Protocol):
-    """Runs a function over items."""
+    """Applies a function to items, in parallel."""
 
     def map(
         self, function: Callable[[Any], Any], items: Iterable[Any], cancelled: Stop = never
     ) -> Generator[Result, None, None]:
         """Yield a result for each item, in the order of completion.
 
-        The work stops when the generator is closed, or `cancelled`, polled twice a second, is true.
+        The work stops when the generator is closed or `cancelled()` returns True (polled twice a
+        second).
         """
         ...
 
@@ -80,12 +80,12 @@ class Engine(Protocol):
         ...
 
     def slots(self) -> int:
-        """Return how many items can be worked on at a time now; call it while connected."""
+        """Return how many items can currently run in parallel; call it while connected."""
         ...
 
 
 def run_item(function: Callable[[Any], Any], item: Any) -> tuple[Status, Any]:
-    """Return the function's value or its Failure: one bad item must not end the others."""
+    """Apply the function; return ("ok", value), or ("error", Failure) if it raises."""
     try:
         return "ok", function(item)
     except Exception as error:  # noqa: BLE001 - reported to the caller, who decides
@@ -102,7 +102,7 @@ START = (
 
 
 def serve(descriptor: int) -> None:
-    """Run (function, item) pairs from a pipe until it closes, as it does when the driver dies."""
+    """Run (function, item) pairs from a pipe until it closes, also because the driver died."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver handles Ctrl-C
     with Connection(descriptor) as pipe, suppress(EOFError, ConnectionError):
         while True:
@@ -129,7 +129,7 @@ class _Worker:
             theirs.close()
 
     def run(self, function: Callable[[Any], Any], item: Any) -> tuple[Status, Any] | None:
-        """Return the result of an item, None if the process was killed; raises WorkerError."""
+        """Return the result of an item; None if the process was killed. Raises WorkerError."""
         try:
             self.pipe.send((function, item))
             answer: tuple[Status, Any] = self.pipe.recv()
@@ -144,7 +144,7 @@ class _Worker:
 
 
 class _Pool:
-    """Processes for the threads that ask them."""
+    """Worker processes, shared by the threads of `map`."""
 
     def __init__(self) -> None:
         self.lock, self.closed = Lock(), False
@@ -152,7 +152,7 @@ class _Pool:
         self.workers: set[_Worker] = set()
 
     def run(self, function: Callable[[Any], Any], item: Any) -> tuple[Status, Any]:
-        """Run an item in a process, ATTEMPTS times at most; raises WorkerError."""
+        """Run an item in a process, with at most ATTEMPTS attempts. Raises WorkerError."""
         for _ in range(ATTEMPTS):
             with self.lock:
                 if self.closed:
@@ -165,7 +165,7 @@ class _Pool:
         return "lost", None
 
     def kill(self) -> None:
-        """Kill the processes, which ends the threads' waits."""
+        """Kill the processes, which unblocks the threads that wait for them."""
         with self.lock:
             self.closed = True
             for worker in self.workers:
@@ -173,7 +173,7 @@ class _Pool:
 
 
 class LocalEngine:
-    """Processes on this machine; a single worker is this process."""
+    """Runs items in processes on this machine; a single worker runs in this process."""
 
     def __init__(self, workers: int = 0) -> None:
         """Use `workers` processes; 0 for one per core."""

@@ -1,8 +1,8 @@
 """`Engine.map` as Ray tasks, with the guarantees of pipeline/executors/local.py.
 
-Ray retries nothing itself, since its retries are endless when its memory monitor kills. Every node
-has the same Fianchetto and sees `--out` under the same name. A cluster belongs on a private
-network, with RAY_AUTH_MODE=token everywhere; the embedded Ray listens on loopback.
+Ray's own retries are off, because they never end when its memory monitor kills tasks. Every node
+needs the same version of Fianchetto and must see `--out` under the same path. Use a private network
+and RAY_AUTH_MODE=token on every node; Ray started on one machine listens on loopback only.
 """
 
 import importlib
@@ -35,28 +35,28 @@ from pipeline.executors.local import (
 from pipeline.storage.stores import one_line
 
 AHEAD = 2
-"""Tasks submitted for each core: one that runs, and one that waits for it."""
+"""Tasks submitted per core: one running and one queued."""
 CONNECT_SECONDS = 10.0
 CANCEL_SECONDS = 5.0
-"""Timeout for cancelled tasks to end."""
+"""Timeout for cancelled tasks, in seconds."""
 
 _ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # else it warns about CUDA_VISIBLE_DEVICES
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # otherwise Ray warns about CUDA_VISIBLE_DEVICES
     "RAY_DEDUP_LOGS": "0",
 }
 _LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
-"""Makes Ray on one machine listen on loopback only. It is read when Ray is imported."""
+"""Makes Ray on one machine listen on loopback only; Ray reads it when imported."""
 
 
 @cache
 def _version() -> str:
-    """Return the hash of the kernels' sources, which all nodes must share; takes 20 ms."""
+    """Return the hash of the kernels' sources, which must match on all nodes. Takes 20 ms."""
     return sources_hash(Path(__file__).resolve().parents[2])
 
 
 def _work(function: Callable[[Any], Any], item: Any, version: str) -> tuple[Status, Any]:
-    """Run an item on a worker, unless its kernels differ from the driver's."""
+    """Run an item on a worker; return an error if its kernels differ from the driver's."""
     if (ours := _version()) != version:
         message = f"node {socket.gethostname()} has another Fianchetto ({ours}, not {version})"
         return "error", Failure(IngestError.__name__, f"{message}: install the same")
@@ -64,7 +64,7 @@ def _work(function: Callable[[Any], Any], item: Any, version: str) -> tuple[Stat
 
 
 class RayEngine:
-    """Ray core tasks: on this machine, or on a cluster."""
+    """Runs items as Ray tasks, on this machine or on a cluster."""
 
     def __init__(self, address: str = "", workers: int = 0) -> None:
         """Use at most `workers` cores (0: all) of the cluster, or of a new Ray if `address` is "".
@@ -87,7 +87,7 @@ class RayEngine:
         waiting, again = enumerate(items), deque[int]()
         running: dict[Any, int] = {}
         stored: dict[int, Any] = {}
-        """Items in Ray's object store, from which every attempt reads them."""
+        """Items in Ray's object store, kept for retries."""
         tries: Counter[int] = Counter()
         with self.connected():
             try:
@@ -111,7 +111,7 @@ class RayEngine:
                             continue
                         del stored[index], tries[index]
                         yield (index, *(outcome or ("lost", None)))
-            # it concerns more than one task: the store is full, the cluster is gone
+            # not an error of one task: the object store is full or the cluster is gone
             except ray.exceptions.RayError as error:
                 raise IngestError(
                     f"Ray was lost ({one_line(error)}): run the same command to continue"
@@ -145,7 +145,7 @@ class RayEngine:
 
     @contextmanager
     def connected(self) -> Iterator[None]:
-        """Connect to Ray, or start one if there is no address; an existing connection is used."""
+        """Connect to Ray, or start it if there is no address; reuse an existing connection."""
         if self._ray.is_initialized():
             yield
             return
@@ -171,10 +171,10 @@ class RayEngine:
             yield
 
     def _require_listener(self) -> None:
-        """Raise IngestError if nothing listens at the address: Ray would retry for minutes."""
+        """Raise IngestError if nothing listens at the address; Ray would retry for minutes."""
         host, _, port = self.address.removeprefix("ray://").rpartition(":")
         hosts, reason = [host], "an address is HOST:PORT"
-        if host in ("127.0.0.1", "localhost"):  # on its own machine Ray listens on one of the two
+        if host in ("127.0.0.1", "localhost"):  # Ray may listen on the node's IP address instead
             hosts.append(self._ray.util.get_node_ip_address())
         for one in hosts if host and port.isdecimal() else []:
             try:
@@ -184,14 +184,14 @@ class RayEngine:
         raise IngestError(f"Ray at {self.address} cannot be reached: {reason}")
 
     def slots(self) -> int:
-        """Return how many tasks can run at a time now."""
+        """Return how many tasks can currently run in parallel."""
         found = max(1, int(self._ray.cluster_resources().get("CPU", 0.0)))
         return min(found, self.workers) if self.workers > 0 else found
 
 
 @contextmanager
 def _restore_process() -> Iterator[None]:
-    """Start processes with one thread each; restore environment and signal handlers afterwards.
+    """Set ONE_THREAD for processes started inside; restore environment and signal handlers after.
 
     Ray replaces the handlers of SIGTERM and Ctrl-C when it starts.
     """

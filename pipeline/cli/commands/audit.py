@@ -13,7 +13,7 @@ from pipeline.dataset.join import JoinConfig
 from pipeline.errors import ConfigError, DifferenceError
 from pipeline.storage.job_folder import AUDIT
 
-SHOWN = 10
+DEFAULT_ROWS = 10
 """Number of rows printed by default."""
 
 
@@ -35,7 +35,7 @@ class Join(Common):
     remove: tuple[str, ...] = ()
     """Names of datasets to remove from the set; their files are kept."""
     join: JoinConfig = field(default_factory=JoinConfig)
-    """Rule that holds games out."""
+    """Which games are held out."""
 
     def run(self) -> dict[str, Any]:
         """Join and return the counts of the training set."""
@@ -59,10 +59,10 @@ class Join(Common):
 
 @settings(ConfigError)
 class Audit(Common):
-    """Audit datasets: duplicate games, test positions that occur in train, distributions.
+    """Audit datasets: duplicate games, test positions that also occur in train, distributions.
 
-    All figures are exact counts. Memory does not grow with the rows; the temporary folder (TMPDIR)
-    takes up to 16 bytes per position.
+    All counts are exact. Memory use does not grow with the number of rows; the temporary folder
+    (TMPDIR) needs up to 16 bytes per position.
     """
 
     arguments: ClassVar = {"datasets": "DATASET..."}
@@ -74,7 +74,7 @@ class Audit(Common):
     """Directory for the audit as JSON and Markdown."""
 
     def run(self) -> dict[str, Any]:
-        """Count, and write the audit into --out."""
+        """Audit the datasets, and write the results to --out if given."""
         from pipeline.validation.audit import audit, audit_text, write_audit
 
         require_output(self.out, AUDIT, self.datasets)
@@ -102,11 +102,11 @@ class Verify(Common):
     sample: Count = 64
     """Rows per dataset to check with python-chess; 0 verifies files only."""
     source: tuple[Path, ...] = ()
-    """Dumps that the datasets were made from; by default those in the folder `dumps` beside the
-    datasets' folder."""
+    """Dumps that the datasets were made from; by default they are looked for in the folder `dumps`
+    beside the datasets' folder."""
 
     def run(self) -> dict[str, Any]:
-        """Return what was verified; raises DifferenceError with the list of differences."""
+        """Verify the datasets and return a summary. Raises DifferenceError with all differences."""
         from pipeline.storage.tables import plain_text
         from pipeline.validation.verify import datasets_in
 
@@ -136,7 +136,7 @@ class Verify(Common):
         return result
 
     def _verify(self, directory: Path) -> tuple[list[str], dict[str, Any]]:
-        """Verify one dataset; return its differences, and which checks were skipped."""
+        """Verify one dataset; return its differences and a summary."""
         from pipeline.dataset.files.manifest import read_manifest
         from pipeline.dumps.paths import dumps_of
         from pipeline.validation.verify import verify_dataset
@@ -174,12 +174,12 @@ class Rows(Common):
     """Output file, .csv or .parquet; by default the rows are printed."""
 
     def run(self) -> dict[str, Any]:
-        """Write the rows, or return some to print."""
+        """Write the rows to --out, or return them to print."""
         from pipeline.dataset.fen_rows import fen_rows, write_fen_rows
         from pipeline.storage.tables import text_table
 
         if self.out is None:
-            tables = fen_rows(self.dataset, self.split, self.count or SHOWN)
+            tables = fen_rows(self.dataset, self.split, self.count or DEFAULT_ROWS)
             found = [row for table in tables for row in table.to_pylist()]
             return {"rows": found, "text": text_table(found) if found else "no rows"}
         which: Any = {"split": self.split, "count": self.count or 0, "stop": Interrupt()}

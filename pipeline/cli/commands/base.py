@@ -1,4 +1,4 @@
-"""Shared by all commands: `--json`, stopping on a signal, and checks of output folders."""
+"""Code shared by all commands: `--json`, stopping on a signal, and checks of output folders."""
 
 import os
 import signal
@@ -14,14 +14,14 @@ from pipeline.storage.preflight import require_folder
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM was received; a command ends as on Ctrl-C."""
+    """SIGTERM was received; the command ends as it does on Ctrl-C."""
 
 
 def raise_interrupt(number: int, frame: object) -> None:
     """Raise an exception on SIGTERM and Ctrl-C, so that files are closed and folders removed.
 
-    While torch is being imported the process exits at once: an exception in torch's C++ code there
-    would abort it.
+    While torch is being imported, the process exits at once: an exception inside torch's C++
+    initialization would abort it.
     """
     if getattr(getattr(sys.modules.get("torch"), "__spec__", None), "_initializing", False):
         sys.stderr.write("fianchetto: interrupted\n")
@@ -51,7 +51,7 @@ class Interrupt:
 
 
 def require_output(out: Path | None, kind: Kind, read: Iterable[Path]) -> None:
-    """Raise ConfigError if `out` is not writable, holds other results, or is in an input."""
+    """Raise ConfigError if `out` is not writable, contains other results, or is inside an input."""
     if out is not None:
         require_folder(out)
         JobFolder(out, kind, ConfigError, reads=read).check()
@@ -64,10 +64,10 @@ class Common:
     arguments: ClassVar[Mapping[str, str]] = {}
     """Positional arguments: field name -> name in the help text."""
     basic: ClassVar[str] = ""
-    """Settings that `--help` shows as options, by the last part of their keys; --set and --config
-    set the others."""
+    """Settings with their own option in `--help`, by the last part of their keys; the others need
+    --set or --config."""
     one_of: ClassVar[tuple[str, ...]] = ()
-    """Mutually exclusive settings: one on the command line replaces another in a file."""
+    """Mutually exclusive settings: one on the command line replaces the others in a file."""
 
     json: bool = False
     """Print the result as one JSON object on the last line."""

@@ -29,10 +29,10 @@ class Fetch(Common):
     out: Path = Path("datasets/dumps")
     """Folder to download into."""
     fetch: FetchConfig = field(default_factory=FetchConfig)
-    """Where files come from, and their expected hash."""
+    """Download server and expected hash."""
 
     def run(self) -> dict[str, Any]:
-        """Return the outcome for each file."""
+        """Download the files and return the outcome for each."""
         from pipeline.dumps.fetch import fetch
 
         stop = Interrupt()
@@ -62,9 +62,9 @@ class Ingest(Common):
     out: str | None = None
     """Directory of the dataset, or an address such as s3://bucket/prefix."""
     estimate: bool = False
-    """Print estimates for the whole dump after reading a few megabytes; write nothing."""
+    """Read a few megabytes, print estimates for the whole dump, and write nothing."""
     ingest: IngestConfig = field(default_factory=IngestConfig)
-    """How to make the dataset."""
+    """Filters, splits and shard layout."""
     workers: Count = 0
     """Worker processes; 0 for one per core, 1 to work in this process."""
     engine: str = "local"
@@ -72,7 +72,7 @@ class Ingest(Common):
     ray://HOST:PORT."""
 
     def run(self) -> dict[str, Any]:
-        """Return the manifest's summary, or the estimate of it."""
+        """Make the dataset and return its manifest, or return an estimate of it."""
         from pipeline.dataset.files.columns import MANIFEST
         from pipeline.executors.by_name import engine_of
         from pipeline.ingest.estimate import estimate

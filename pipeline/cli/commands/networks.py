@@ -31,7 +31,7 @@ class Presets(Common):
 
 @settings(ConfigError)
 class Export(Common):
-    """Export a checkpoint to ONNX, after comparing its answers with torch on 1,000 positions."""
+    """Export a checkpoint to ONNX and compare its outputs with torch on 1,000 positions."""
 
     basic: ClassVar = "checkpoint out positions int8"
 
@@ -41,14 +41,14 @@ class Export(Common):
     """Output file; by default model.onnx in the checkpoint's directory, where players look for
     it."""
     positions: Path | None = None
-    """Dataset whose test positions are compared; by default positions of random games."""
+    """Dataset whose test positions are used to compare; by default positions of random games."""
     int8: bool = False
     """Quantize convolutions to 8-bit integers, about twice as fast on a CPU. Expected scores change
     by one or two percentage points. With --positions, its train positions calibrate the
     activations."""
 
     def run(self) -> dict[str, Any]:
-        """Return the file and the largest differences."""
+        """Export, and return the file and its differences from torch."""
         from pipeline.training.export import export_checkpoint
 
         if self.out is not None:
@@ -79,10 +79,10 @@ class Export(Common):
 
 @settings(ConfigError)
 class Calibrate(Common):
-    """Fit how a search corrects a network's human moves at each rating, and store the result.
+    """Fit how much a search corrects a network's human moves at each rating, and store the result.
 
-    Players with a rating use it (`uci`, `arena`, Python). `report --simulations` measures it on
-    other games.
+    Players with a rating use the result (`uci`, `arena`, Python). `report --simulations`
+    measures it on other games.
     """
 
     basic: ClassVar = "checkpoint positions split rows simulations"
@@ -92,15 +92,15 @@ class Calibrate(Common):
     positions: str
     """Dataset or training set: a folder or an address."""
     split: Literal["val", "test", "train", "latest"] = "val"
-    """Split to fit on; not one that the network was trained on or that `report` measures."""
+    """Split to fit on; use one that neither training nor `report` uses."""
     rows: Positive = 8192
     """Number of random positions to search; 8192 take about two minutes with the embedded
     network."""
     simulations: Positive = 64
-    """Simulations per position, as many as players will use."""
+    """Simulations per position; use the number that players will use."""
 
     def run(self) -> dict[str, Any]:
-        """Return what was stored."""
+        """Fit, store and return the weights."""
         from pipeline.evaluation.calibrate import calibrate
         from pipeline.storage.stores import place
         from pipeline.storage.tables import text_table
@@ -133,7 +133,7 @@ class Calibrate(Common):
 
 
 def _require_onnx_name(out: Path) -> None:
-    """Raise ConfigError unless `out` ends in .onnx and its folder holds no other product."""
+    """Raise ConfigError unless `out` ends in .onnx and its folder has no other kind of output."""
     if out.suffix != ".onnx":
         raise ConfigError(f"{out}: the name of an ONNX file must end in .onnx")
     for kind in KINDS:

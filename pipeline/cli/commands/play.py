@@ -21,7 +21,7 @@ from pipeline.errors import ConfigError
 from pipeline.samples.shipped import EMBEDDED
 
 MAX_NAME_CHARS = 103
-"""Maximum number of characters of a person's names that a GUI shows."""
+"""Maximum length of an imitated player's names in the line shown by GUIs."""
 
 
 @settings(ConfigError)
@@ -76,7 +76,7 @@ class Uci(Common):
 
 
 def require_card(directory: Path) -> None:
-    """Raise ConfigError if a directory holds no checkpoint; the GUI sees the error too."""
+    """Raise ConfigError if a directory holds no checkpoint; also report it to the GUI."""
     path, hint = directory / CARD, ": this is not a checkpoint's card"
     try:
         if not path.is_file():
@@ -88,10 +88,10 @@ def require_card(directory: Path) -> None:
 
 
 def default_options(network: Path | None) -> tuple[Options, str]:
-    """Return the options that the engine starts with, and in words whom it imitates.
+    """Return the engine's initial options, and a phrase that names the player it imitates.
 
-    An imitation draws moves from its policy, at the person's own rating: so it plays their openings
-    as often as they do.
+    An imitation samples moves from its policy at the player's own rating, so it plays openings as
+    often as the player does.
     """
     imitated = None if network is None else read_player(network)
     if imitated is None:
@@ -104,8 +104,8 @@ def default_options(network: Path | None) -> tuple[Options, str]:
 def loader(network: Path | None, evaluator: str | None) -> Callable[[str | None, int], Evaluator]:
     """Return a function that loads a checkpoint, or the default network or evaluator for None.
 
-    A network with a model.onnx (`fianchetto export`) is loaded without torch, whose import takes a
-    second.
+    A network with a model.onnx (`fianchetto export`) is loaded without torch, which takes a second
+    to import.
     """
 
     def load(directory: str | None, threads: int) -> Evaluator:
@@ -136,12 +136,12 @@ def _write(text: str) -> None:
 
 @settings(ConfigError)
 class Play(Common):
-    """Open a board in the browser: play a network, ask what people would play, review games."""
+    """Open a board in the browser: play a network, ask what humans would play, review games."""
 
     basic: ClassVar = "checkpoint port host"
 
     checkpoint: tuple[Path, ...] = ()
-    """Directories of checkpoints to offer beside the embedded one and those in
+    """Directories of checkpoints to offer, besides the embedded one and those in
     datasets/checkpoints."""
     port: Annotated[int, Field(ge=0, le=65535)] = 8000
     """Port of the page; change it if another program uses 8000."""
@@ -149,7 +149,7 @@ class Play(Common):
     """Address to listen on. In a container, 0.0.0.0: publish its port on 127.0.0.1."""
 
     def run(self) -> dict[str, Any]:
-        """Serve until Ctrl-C, which is raised as in other commands."""
+        """Serve until Ctrl-C."""
         from model.checkpoint import read_card
         from pipeline.board.networks import Networks
         from pipeline.board.server import serve
@@ -162,7 +162,7 @@ class Play(Common):
 
 @settings(ConfigError)
 class Review(Common):
-    """Review a game: the score that each move lost, and what people of that rating play."""
+    """Review a game: the score that each move lost, and what players of that rating play."""
 
     arguments: ClassVar = {"game": "PGN"}
     basic: ClassVar = "checkpoint scores"
@@ -170,7 +170,7 @@ class Review(Common):
     game: Path
     """PGN file; its first game is reviewed."""
     checkpoint: Path = EMBEDDED
-    """Directory of the checkpoint that predicts what people play."""
+    """Directory of the checkpoint that predicts human moves."""
     scores: Literal["auto", "game", "stockfish", "search"] = "auto"
     """Source of scores: the game's [%eval] comments, Stockfish, or the network's search; auto takes
     the first available."""

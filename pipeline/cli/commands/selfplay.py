@@ -1,4 +1,4 @@
-"""Commands in which networks play: selfplay, finetune, arena."""
+"""Commands that make networks play: selfplay, finetune, arena."""
 
 import re
 from dataclasses import field, replace
@@ -16,19 +16,19 @@ from pipeline.matches.config import ArenaConfig, SideConfig
 from pipeline.selfplay.config import ExploreConfig
 
 LIMITS = {"simulations": int, "nodes": int, "movetime": int, "tc": str}
-"""Limits that may follow a player's name, beside options of its search or engine."""
+"""Limits that may follow a player's name, besides options of its search or engine."""
 
 
 @settings(ConfigError)
 class SelfPlay(Common):
     """Make a dataset of searched positions, from games of self-play or from other datasets.
 
-    The directory gets shards as `fianchetto ingest` makes them, with the search's policy and
-    values. Self-play also writes games.pgn and games.jsonl.
+    The shards are like those of `fianchetto ingest`, with the search's policy and values added.
+    Self-play also writes games.pgn and games.jsonl.
 
-    --reanalyse draws positions from the train splits of datasets instead, in fixed shares of
+    --reanalyse instead samples positions from the train splits of datasets, in fixed shares of
     openings, middlegames and endgames, and prefers undecided ones. `--source near` searches
-    positions a few random moves later. Both need more simulations than games do:
+    positions a few random moves away from those. Both need more simulations than self-play:
     `--simulations 128 --set explore.search.max_considered_actions=16`. Run the same command again
     to continue.
     """
@@ -93,17 +93,17 @@ class Finetune(Common):
     """Improve a checkpoint by its own search, generation by generation.
 
     In each generation the best network searches positions of --positions. A candidate is trained
-    on the results and on people's moves, and plays the best network in a match that ends by SPRT.
+    on the results and on human moves, and plays the best network in a match that ends by SPRT.
     It is promoted if it wins, does not lose to the supervised checkpoint, and still predicts
-    people's moves. A generation takes an hour or two on two cores. Run the same command again to
+    human moves. A generation takes an hour or two on two cores. Run the same command again to
     continue.
 
-    First, the network's search is compared with the hand-written player's on held-out games. The
-    loop learns the value from the hand-written player where that player errs less, and otherwise
-    trains on human rows alone; --teach overrides this choice. With `--games-share 1` the network
+    First, the network's search is compared with the hand-written player's on held-out games. If
+    the hand-written player errs less, the loop learns the value from it; otherwise it trains on
+    human rows alone; --teach overrides this choice. With `--games-share 1` the network
     plays games instead of searching positions. With `--explorer hand-written` the hand-written
-    player does either. OUT/best is an ordinary checkpoint; generations.csv has a row for each
-    generation.
+    player searches or plays instead. OUT/best is an ordinary checkpoint; generations.csv
+    has a row for each generation.
     """
 
     basic: ClassVar = (
@@ -119,7 +119,7 @@ class Finetune(Common):
     """Datasets or training sets of human games, to search, to mix into training, and to measure
     human top-1 on."""
     finetune: FinetuneConfig
-    """The loop."""
+    """Settings of the loop."""
 
     def run(self) -> dict[str, Any]:
         """Run all generations and return the result."""
@@ -148,8 +148,8 @@ class Arena(Common):
 
     A player is a checkpoint's directory, `onnx:DIR` (its model.onnx), `hand-written`, `uniform`,
     `policy:X` (one of these without search) or `uci:COMMAND`. Its own limits and options follow
-    after commas: `onnx:DIR,simulations=16,c_puct=2`, `onnx:DIR,rating=1800` (moves as people of
-    that rating play) or `uci:stockfish,nodes=1000,Hash=16`. A match writes games.pgn, games.jsonl
+    after commas: `onnx:DIR,simulations=16,c_puct=2`, `onnx:DIR,rating=1800` (moves as players of
+    that rating do) or `uci:stockfish,nodes=1000,Hash=16`. A match writes games.pgn, games.jsonl
     and summary.json. More than two players play a round robin, in directories below --out, and
     table.md has the Elo differences.
     """
@@ -186,7 +186,7 @@ class Arena(Common):
 
 
 def parse_player(words: str, **limits: Any) -> SideConfig:
-    """Parse PLAYER,NAME=VALUE,...; the player's own limits replace those in `limits`."""
+    """Parse PLAYER,NAME=VALUE,...; limits in the text override those in `limits`."""
     who, *settings = re.split(r",(?=[^,=]+=)", words)
     own: dict[str, str] = {}
     options = []

@@ -42,9 +42,9 @@ class Train(Common):
     start: Path | None = None
     """Checkpoint whose weights the run starts from."""
     train: TrainConfig
-    """How to train."""
+    """Batches, optimizer and losses."""
     shares: tuple[float, ...] = ()
-    """Share of each of --positions in a batch, in the same order, as 0.5,0.5; by default in
+    """Share of each dataset in a batch, in the order of --positions, such as 0.5,0.5; by default in
     proportion to their rows."""
 
     def run(self) -> dict[str, Any]:
@@ -68,7 +68,7 @@ class Train(Common):
         return {"out": str(self.out)} | {name: card[name] for name in shown} | {"text": text}
 
     def _default_preset(self) -> str:
-        """Return the preset of the run that continues, or of the checkpoint that it starts from."""
+        """Return the preset of the run in --out, or of the --start checkpoint, or the default."""
         from model.checkpoint import CARD, read_card
 
         known = self.out if (self.out / CARD).exists() else self.start
@@ -99,15 +99,15 @@ class Report(Common):
     pgn: Path | None = None
     """PGN file to measure on, instead of a dataset."""
     players: bool = True
-    """Show ratings and clocks to networks that read them."""
+    """Give ratings and clocks to networks that use them."""
     against: tuple[Path, ...] = ()
-    """Datasets whose train positions are left out of a second accuracy figure; by default
+    """Datasets whose train positions are excluded from a second accuracy figure; by default
     --positions."""
     rating_rows: Count = 0
-    """Positions per rating band to evaluate under each of 11 ratings, for networks conditioned on
+    """Positions per rating band to evaluate at each of 11 ratings, for networks conditioned on
     ratings; 0 for none."""
     simulations: Count = 0
-    """Simulations per position, to compare human search with the policy alone; 0 for no search."""
+    """Simulations per position, to compare human search with the policy alone; 0 for none."""
 
     def run(self) -> dict[str, Any]:
         """Measure, and write the report into --out."""
@@ -144,10 +144,10 @@ class Report(Common):
 
 @settings(ConfigError)
 class Imitate(Common):
-    """Train a network that plays like one person, on that person's games.
+    """Train a network to play like one player, on that player's games.
 
-    The report measures on the newest tenth of the games, which are held out of training. Other
-    held-out games decide how far the network moves away from the one that it starts from. OUT is a
+    The report uses the newest tenth of the games, which is held out of training. Other held-out
+    games decide how far the weights move away from the starting network. OUT is a
     checkpoint, and OUT/report/report.html has the result. Run the same command again to continue.
     """
 
@@ -155,16 +155,16 @@ class Imitate(Common):
     basic: ClassVar = "player out base stranger"
 
     sources: tuple[str, ...]
-    """PGN files (plain, .zst, .bz2, .gz) or addresses that contain the person's games; other games
+    """PGN files (plain, .zst, .bz2, .gz) or addresses that contain the player's games; other games
     are skipped."""
     player: tuple[str, ...] = field(metadata=NAMES_HOLD_COMMAS)
-    """The person's name, exactly as in the tags White and Black; repeat it for other accounts."""
+    """The player's name, exactly as in the tags White and Black; repeat it for other accounts."""
     out: Path
     """Directory of the checkpoint."""
     base: Path | None = None
     """Checkpoint to start from; by default the embedded network."""
     stranger: Path | None = None
-    """Network of another person, measured on the same games for comparison."""
+    """Network of another player, measured on the same games for comparison."""
 
     def run(self) -> dict[str, Any]:
         """Train, and return the report without boards."""

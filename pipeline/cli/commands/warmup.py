@@ -20,19 +20,19 @@ from pipeline.samples.shipped import SAMPLE
 
 @settings(ConfigError)
 class Warmup(Common):
-    """Compile all kernels now, in about a minute, so that no later command waits for it."""
+    """Compile all kernels now (about a minute), so that later commands do not wait."""
 
     def run(self) -> dict[str, Any]:
-        """Compile what is not compiled yet."""
+        """Compile the kernels that are not cached yet."""
         with bar("warmup") as progress:
             compile_kernels(progress)
         return {"text": "all kernels are compiled"}
 
 
 def compile_kernels(progress: Progress = silent) -> None:
-    """Run every kernel once; Numba compiles and caches those that are new.
+    """Run every kernel once, so that Numba compiles and caches it.
 
-    Another process compiles those of players while this one compiles those of datasets.
+    A second process compiles the kernels of players while this one compiles those of datasets.
     """
     spawn = multiprocessing.get_context("spawn")
     compiled = spawn.Value("i", 0)
@@ -47,7 +47,7 @@ def compile_kernels(progress: Progress = silent) -> None:
 def _count_compilations(
     work: Callable[[], None], compiled: "Synchronized[int]", progress: Progress = silent
 ) -> None:
-    """Do the work; add the kernels that it compiles to a count of both processes."""
+    """Do the work; add the number of kernels compiled to a counter shared by both processes."""
 
     def count() -> None:
         with compiled.get_lock():
@@ -74,7 +74,7 @@ def _ingest_and_read() -> None:
         plain = folder / "games.pgn"
         plain.write_bytes(text[: text.rindex(b"\n\n[Event ") + 2])  # whole games
         config = IngestConfig(test_share=0.0, val_share=0.0)
-        # Text from an archive is another kind of array than text from a plain file.
+        # Text from an archive has another array type than text from a plain file.
         for kind, dump in (("plain", plain), ("archive", SAMPLE)):
             ingest([str(dump)], folder / kind, config, workers=1)
         planes = next(Batches([folder / "plain"], "train", batch_size=1).from_step(0))["planes"]
@@ -90,7 +90,7 @@ def _play() -> None:
     from engine.search import SearchConfig
     from engine.selfplay.generate import SelfPlayConfig, play_games
 
-    for evaluator in (evaluate, uniform):  # their answers are different kinds of arrays
+    for evaluator in (evaluate, uniform):  # they return different array types
         warm_up(evaluator)
     for algorithm in ("puct", "gumbel"):
         search = SearchConfig(algorithm=algorithm, simulations=16, nodes=1024)

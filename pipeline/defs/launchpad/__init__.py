@@ -1,1 +1,1 @@
-"""Launchpad forms, made from the command line's own dataclasses."""
+"""Launchpad forms, generated from the command line's dataclasses."""

@@ -1,12 +1,12 @@
 """Launchpad forms, generated from the dataclasses that define the command line's options.
 
-`Form[Options]` annotates the parameter `config` of an asset. Dagster shows its fields with type,
-choices, default and description, and refuses values of other types at launch. `read_form(config)`
-builds the dataclass, which checks the rest. A launchpad hides fields that default to None
-(dagster#31166), so None is shown as 0 or "".
+An asset annotates its parameter `config` with `Form[Options]`. Dagster shows each field with its
+type, choices, default and description, and rejects values of the wrong type at launch.
+`read_form(config)` builds the dataclass, which validates the values. The launchpad hides fields
+that default to None (dagster#31166), so None is shown as 0 or "".
 
-A form has no field that names a program, an address or a file (`is_hidden`). Such fields keep the
-dataclass's default, and the assets set them from the environment (resources.py).
+Forms leave out fields that name a program, an address or a file (`is_hidden`). These keep the
+dataclass's default, or the assets set them from the environment (resources.py).
 """
 
 import dataclasses
@@ -26,14 +26,14 @@ from pipeline.cli.settings import default_of, descriptions, fields_of, split_opt
 
 T = TypeVar("T")
 HIDDEN = frozenset({"engine"})
-"""Names of fields that hold the command of a chess engine, or the address of a Ray cluster."""
+"""Names of fields that contain a chess engine's command or a Ray cluster's address."""
 
 
 def keep_order() -> None:
-    """Show a form's fields in their own order, which is that of `--help-all`.
+    """Make Dagster show a form's fields in declaration order, as `--help-all` does.
 
-    Dagster sorts fields and defaults by name when it describes a form, and has no setting for it.
-    If another version sorts elsewhere, forms are sorted by name again.
+    Dagster sorts fields and defaults by name, without a setting to change that. This patch depends
+    on its internals: if another version sorts elsewhere, forms are merely sorted by name again.
     """
 
     def write_default(field: dg.Field) -> str:
@@ -47,7 +47,7 @@ def keep_order() -> None:
 
 
 class Form(dg.Config, Generic[T]):
-    """The form of a dataclass; `Form[Options]` is the class for `Options`."""
+    """Base class of forms; `Form[Options]` is the form of the dataclass `Options`."""
 
     if not TYPE_CHECKING:
 
@@ -55,11 +55,11 @@ class Form(dg.Config, Generic[T]):
             return make_form(options) if dataclasses.is_dataclass(options) else cls
 
     made_from: ClassVar[type[Any]]
-    """The dataclass."""
+    """The dataclass of the form."""
 
 
 def read_form(config: Form[T]) -> T:
-    """Return the dataclass with the values of a form; raises UserError for invalid values."""
+    """Build the dataclass from a form's values. Raises UserError for invalid ones."""
     options: T = build_options(config.made_from, config.model_dump())
     return options
 
@@ -68,10 +68,10 @@ def read_form(config: Form[T]) -> T:
 def make_form(
     cls: type[Any], example: Any = None, without: tuple[str, ...] = ()
 ) -> "type[Form[Any]]":
-    """Return the `dg.Config` class of a dataclass; nested dataclasses become nested classes.
+    """Generate the `dg.Config` class of a dataclass; nested dataclasses become nested classes.
 
-    Defaults are those of `example`, an instance, or of the dataclass. The fields that a nested
-    dataclass's metadata names as `first` come first, outside of it.
+    Defaults come from the instance `example` if given, otherwise from the dataclass. A field's
+    metadata `first` lists fields of its nested dataclass to move to the top of the outer form.
     """
     hints, sentences = typing.get_type_hints(cls, include_extras=True), descriptions(cls)
     first, fields = dict[str, Any](), dict[str, Any]()
@@ -93,17 +93,17 @@ def make_form(
 
 
 def is_hidden(name: str, hint: Any) -> bool:
-    """Return whether a form leaves a field out, because it names a program or a file."""
+    """Return whether forms leave out a field because it names a program or a file."""
     return name in HIDDEN or _split(hint)[0] is Path
 
 
 def build_options(cls: type[T], values: Mapping[str, Any]) -> T:
-    """Return the dataclass `cls` with a form's values; raises UserError for invalid ones."""
+    """Build the dataclass `cls` from a form's values. Raises UserError for invalid ones."""
     return validate(cls, _restore(cls, dict(values)))
 
 
 def _restore(cls: type[Any], values: dict[str, Any]) -> dict[str, Any]:
-    """Return the values of a form as those of its dataclass: nested, and None for empty ones."""
+    """Convert a form's values to the dataclass's: moved fields nested again, empty ones None."""
     hints = typing.get_type_hints(cls, include_extras=True)
     for field in dataclasses.fields(cls):
         for name in field.metadata.get("first", ()):
@@ -121,7 +121,7 @@ def _restore(cls: type[Any], values: dict[str, Any]) -> dict[str, Any]:
 def _make_field(
     hint: Any, default: Any, sentence: str, without: tuple[str, ...]
 ) -> tuple[Any, Any]:
-    """Return a type that Dagster can show, with default and description, for `create_model`."""
+    """Return a field for `create_model`: a type that Dagster can show, default and description."""
     kind, optional = _split(hint)
     if isinstance(kind, type) and dataclasses.is_dataclass(kind):
         nested = make_form(kind, None if default is dataclasses.MISSING else default, without)
@@ -142,7 +142,7 @@ def _make_field(
 def _split(hint: Any) -> tuple[Any, bool]:
     """Return the type in `X | None`, without its bounds, and whether None is allowed.
 
-    `Annotated[str, function]` stands for a choice of the words that the function returns.
+    `Annotated[str, function]` becomes a Literal of the words that the function returns.
     """
     kind, optional = split_optional(hint)
     if typing.get_origin(kind) is typing.Annotated:

@@ -1,4 +1,4 @@
-"""Options of each asset: what its launchpad form has besides the options of the command line."""
+"""Options of each asset: the command line's options, and a few that only Dagster needs."""
 
 import hashlib
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ class PositionsOptions:
     workers: Annotated[int, Field(ge=0, le=1024)] = 0
     """Worker processes, at most 1,024; 0 for one per core."""
     replace: bool = False
-    """Build existing positions again; the old ones stay in use until the new ones are complete."""
+    """Rebuild existing positions; the old ones stay in use until the new ones are complete."""
     ingest: IngestConfig = field(default_factory=IngestConfig)
     """Filters, splits and shard layout: the options of `fianchetto ingest`."""
 
@@ -39,20 +39,20 @@ class TrainingSetOptions:
     """Options of `training_set`."""
 
     positions: tuple[str, ...] = ()
-    """Datasets to join, by partition or folder in datasets/positions; by default those of all dumps
-    except the sample."""
+    """Datasets to join: partitions or folders in datasets/positions; by default all dumps except
+    the sample."""
     name: str = ""
-    """Folder in datasets/training_sets; an existing one is extended. "" derives a name from the
-    datasets and options."""
+    """Folder in datasets/training_sets; an existing training set is extended. "" derives a name
+    from the datasets and options."""
     remove: tuple[str, ...] = ()
     """Datasets to remove from an existing training set; their files are kept."""
     audit: bool = True
-    """Count duplicates and leaks over all rows; needs 16 bytes of temporary disk space per row."""
+    """Count duplicates and leaks in all rows; needs 16 bytes of temporary disk space per row."""
     join: JoinConfig = field(default_factory=JoinConfig)
-    """Held-out data: the options of `fianchetto join`."""
+    """Which games are held out: the options of `fianchetto join`."""
 
     def named_by(self, datasets: Sequence[Path]) -> str:
-        """Return a name that is the same for the same datasets and options."""
+        """Return a name derived from a hash of the datasets and options."""
         inputs = [file_hash(path / MANIFEST) for path in datasets] + [str(self.join)]
         digest = hashlib.sha256("\n".join(inputs).encode()).hexdigest()[:8]
         return f"{datasets[0].name if len(datasets) == 1 else f'{len(datasets)}-datasets'}-{digest}"
@@ -65,15 +65,15 @@ class CheckpointOptions:
     preset: Annotated[str, presets] = DEFAULT_PRESET
     """Network to train; `fianchetto presets` describes them."""
     start: str = "auto"
-    """Starting weights: auto, embedded, scratch, or a folder in datasets/checkpoints. auto takes
-    those that an existing run started from; for a new run, the embedded network if there are fewer
-    than 100,000 games and the preset is its own, otherwise scratch. With a start, the default
-    learning rate is 0.0005."""
+    """Starting weights: auto, embedded, scratch, or a folder in datasets/checkpoints. auto keeps
+    the start of an existing run; a new run starts from the embedded network if there are fewer than
+    100,000 games and the preset matches, otherwise from scratch. Unless starting from scratch, the
+    default learning rate is 0.0005."""
     training_set: str = ""
-    """Folder in datasets/training_sets; "" for that of this run, or the newest one."""
+    """Folder in datasets/training_sets; "" for the one made by this run, otherwise the newest."""
     name: str = ""
-    """Folder in datasets/checkpoints; an existing one is trained further. "" derives a name from
-    the preset and the run."""
+    """Folder in datasets/checkpoints; an existing checkpoint is trained further. "" derives a name
+    from the preset and the run."""
     train: TrainConfig = field(
         default_factory=lambda: TrainConfig(minutes=5.0), metadata={"first": ("minutes",)}
     )
@@ -85,13 +85,13 @@ class ImitationOptions:
     """Options of `imitation`."""
 
     games: tuple[str, ...] = ()
-    """Dumps with the player's games, by partition; by default all except the sample."""
+    """Dumps (partitions) that contain the player's games; by default all except the sample."""
     names: tuple[str, ...] = ()
-    """Other names of the same person, exactly as in the games."""
+    """Other names of the same player, exactly as in the games."""
     base: str = ""
-    """Folder in datasets/checkpoints to start from; "" for the embedded network."""
+    """Checkpoint to start from, a folder in datasets/checkpoints; "" for the embedded network."""
     stranger: str = ""
-    """Partition of another player, whose network is measured on the same games; "" for none."""
+    """Another player (partition) whose network is measured on the same games; "" for none."""
 
 
 @settings(ConfigError)
@@ -99,14 +99,14 @@ class ReportOptions:
     """Options of `accuracy_report`."""
 
     checkpoint: str = ""
-    """Folder in datasets/checkpoints; "" for that of this run, or the newest one."""
+    """Folder in datasets/checkpoints; "" for the one made by this run, otherwise the newest."""
     positions: str = ""
-    """Folder in datasets/positions or datasets/training_sets; "" for the one that a named
-    `checkpoint` was trained on, that of this run, or the newest one."""
+    """Folder in datasets/positions or datasets/training_sets. "" takes the training set of a named
+    `checkpoint`, otherwise the one made by this run or the newest."""
     split: Literal["train", "val", "test", "latest"] = "test"
-    """Split to measure on; `latest` is the newest games, which a training set holds out."""
+    """Split to measure on; `latest` is the newest games, held out by a training set."""
     rule: Rule = field(default_factory=Rule)
-    """Positions of the split to measure: the options of `fianchetto report`."""
+    """Which positions of the split to measure: the options of `fianchetto report`."""
 
 
 @settings(ConfigError)
@@ -114,12 +114,13 @@ class TunedOptions:
     """Options of `tuned_checkpoint`."""
 
     checkpoint: str = ""
-    """Folder in datasets/checkpoints to start from; "" for that of this run, or the newest one."""
+    """Folder in datasets/checkpoints to start from; "" for the one made by this run, otherwise the
+    newest."""
     positions: tuple[str, ...] = ()
-    """Human positions to mix in and to measure on, by name; by default the checkpoint's training
-    set, or those of all dumps if Dagster did not train it."""
+    """Names of datasets of human games to mix in and measure on; by default the checkpoint's
+    training set, or all dumps if Dagster did not train it."""
     finetune: FinetuneConfig = field(default_factory=lambda: FinetuneConfig(generations=8))
-    """The options of `fianchetto finetune`."""
+    """Fine-tuning loop: the options of `fianchetto finetune`."""
 
 
 @settings(ConfigError)
@@ -127,22 +128,19 @@ class StrengthOptions:
     """Options of `strength_report`."""
 
     simulations: Annotated[tuple[Positive, ...], Field(min_length=1)] = (64,)
-    """Simulations per move of the network: a match for each number. The supervised checkpoint plays
-    with the first."""
+    """Simulations per move of the network; each number is a separate match. The supervised
+    checkpoint plays with the first number."""
     games: Games = 200
     """Games against each opponent."""
 
 
 def saved_settings(positions: Path) -> dict[str, Any]:
-    """Return the settings of existing positions that differ from the defaults.
-
-    Return {} if there are no positions.
-    """
+    """Return the non-default settings of existing positions, or {} if there are none."""
     try:
         saved, defaults = read_manifest(positions)["config"], to_jsonable_python(IngestConfig())
     except DatasetError:
         return {}
-    # depends on the size of the dump, unless a user sets it
+    # not copied, because it depends on the size of the dump
     names = defaults.keys() - {"chunk_mib"}
     return {
         name: value for name, value in saved.items() if name in names and value != defaults[name]

@@ -1,4 +1,4 @@
-"""Metadata on an asset's page: counts, tables, schema, pictures."""
+"""Metadata shown on an asset's page: counts, tables, schemas and pictures."""
 
 import hashlib
 import json
@@ -26,13 +26,13 @@ from pipeline.validation.verify import sample_rows
 
 Metadata = dict[str, Any]
 CODE_VERSION = f"encoding {ENCODING_VERSION}, format {FORMAT_VERSION}"
-"""Code version of assets that depend on how positions are encoded and stored."""
-PROBED = 1024
-"""Rows of a dataset on which a checkpoint's loss is measured."""
+"""Code version of assets that depend on the encoding and storage of positions."""
+PROBE_ROWS = 1024
+"""Number of rows on which a check measures a checkpoint's loss."""
 DRAWN = 6
-"""Number of positions drawn as boards."""
+"""Number of positions shown as boards."""
 COMPARED = 4
-"""Number of checkpoints whose curves are in one picture."""
+"""Maximum number of checkpoints in one picture of training curves."""
 FIGURES = (
     "positions", "top1", "top3", "top5", "cross_entropy", "legal_mass", "value_brier",
     "hand_written_top1", "chance_top1",
@@ -41,23 +41,23 @@ SHARD_COLUMNS = ("name", "split", "rows", "bytes")
 LEAK_COLUMNS = ("split", "positions", "in_train", "in_train_share")
 LEADERBOARD = {
     "dataset": "Positions on which the checkpoint was measured.",
-    "rule": "Which positions count; top-1 is comparable on the same dataset under the same rule.",
-    "preset": "The network.",
+    "rule": "Which positions count. Compare top-1 only for the same dataset and rule.",
+    "preset": "Network architecture.",
     "checkpoint": "Folder in datasets/checkpoints.",
-    "top1": "Share of positions in which the network's first choice is the move that was played.",
-    "top1_low": "Lower end of the 95 % confidence interval of top-1, clustered by game; empty for "
-    "too few games.",
+    "top1": "Share of positions in which the network's first choice is the move played.",
+    "top1_low": "Lower end of the 95 % confidence interval of top-1, clustered by game; empty if "
+    "there are too few games.",
     "top1_high": "Upper end of the interval.",
-    "common_rule_top1": "Top-1 under the rule that all reports share.",
+    "common_rule_top1": "Top-1 under one fixed rule, the same in all reports.",
     "positions": "Positions measured.",
-    "trained_on_positions": "Positions of all training so far, repetitions included.",
+    "trained_on_positions": "Positions seen in training so far, including repeats.",
 }
 MAX_TABLE_ROWS = 200
-"""Maximum number of rows of a table; longer ones make the page slow."""
+"""Maximum number of rows of a table; longer tables make the page slow."""
 
 
 def describe_place(path: Path) -> Metadata:
-    """Return the entries that say where the result of an asset is."""
+    """Return the metadata entries with the path of an asset's result."""
     return {"path": dg.MetadataValue.path(path), "dagster/uri": path.as_uri()}
 
 
@@ -79,7 +79,7 @@ def describe_positions(directory: Path, manifest: Mapping[str, Any]) -> Metadata
         boards = pictures.table([pictures.draw_board(row) for row in rows])
         ratings = pictures.histogram(read_ratings(directory, manifest), title, "Elo")
         elo = pictures.publish(ratings, ".png", title)
-    except DatasetError as error:  # damaged files, which the checks name
+    except DatasetError as error:  # damaged files are listed by the checks
         boards = elo = str(error)
     return {
         **describe_place(directory),
@@ -99,7 +99,7 @@ def describe_positions(directory: Path, manifest: Mapping[str, Any]) -> Metadata
 def describe_training_set(
     directory: Path, page: Mapping[str, Any], audit: Mapping[str, Any] | None, folder: Path
 ) -> Metadata:
-    """Return the metadata of a training set, with its audit in `folder` if there is one."""
+    """Return the metadata of a training set, and of its audit in `folder` unless it is None."""
     # a list, because table cells do not wrap
     members = "\n".join(
         "- `{name}`: games of {first_date} to {last_date}. Held out: {held_out} ({why})".format(
@@ -125,12 +125,12 @@ def describe_training_set(
 
 
 def _count_splits(page: Mapping[str, Any]) -> dg.TableMetadataValue:
-    """Return the positions of each split as a table."""
+    """Return a table with the number of positions in each split."""
     return table([{"split": name, "positions": count} for name, count in page["positions"].items()])
 
 
 def describe_checkpoint(directory: Path, card: Mapping[str, Any]) -> Metadata:
-    """Return the metadata of a checkpoint: its last figures, its curves and its card."""
+    """Return the metadata of a checkpoint: final metrics, training curves and card."""
     return {
         **describe_place(directory),
         **_draw_curves(directory),
@@ -141,7 +141,7 @@ def describe_checkpoint(directory: Path, card: Mapping[str, Any]) -> Metadata:
 
 
 def _draw_curves(directory: Path) -> Metadata:
-    """Draw the curves of a checkpoint beside those of the checkpoints trained last."""
+    """Draw the training curves of a checkpoint beside those of the most recent others."""
     from model.training.metrics_log import NAME, draw_curves, read_metrics
 
     others = [path.parent for path in directory.parent.glob(f"*/{NAME}")]
@@ -162,7 +162,7 @@ def describe_report(network: Path, data: Path, report: Mapping[str, Any], folder
     boards = [(charts.board_svg(row, pictures.BOARD), charts.caption(row)) for row in shown]
     page = f"/reports/{quote(network.name)}/{quote(folder.name)}/report.html"
     return {
-        "top1": report["top1"],  # first: a run's page cuts long lists off
+        "top1": report["top1"],  # first, because a run's page truncates long lists
         "headline": report["headline"],
         "compared": report["compared"],
         "measured_on": dg.MetadataValue.path(data),
@@ -181,8 +181,8 @@ def describe_report(network: Path, data: Path, report: Mapping[str, Any], folder
 def describe_leaderboard(folder: Path) -> Metadata:
     """Rank the reports `CHECKPOINT/DATASET/report.json` in a folder by dataset and top-1.
 
-    The best top-1 of each preset is a separate figure, so that Plots draws a curve per preset.
-    These figures are for the dataset and the rule with the most reports.
+    The best top-1 of each preset is a separate entry, so that Dagster plots a curve per preset.
+    These entries cover only the dataset and rule with the most reports.
     """
     rows, unreadable = [], []
     for path in sorted(folder.glob("*/*/report.json")):
@@ -207,7 +207,7 @@ def describe_leaderboard(folder: Path) -> Metadata:
 
 
 def _read_row(path: Path) -> Mapping[str, Any]:
-    """Return the row of a report; raises ValueError, KeyError or TypeError if it cannot be read."""
+    """Read a report as a row. Raises ValueError, KeyError or TypeError if it is malformed."""
     report = parse_json(path.read_bytes())
     report["top1"] = round(report["top1"], 4)
     report |= {"dataset": path.parent.name, "checkpoint": path.parents[1].name}
@@ -219,7 +219,7 @@ def _read_row(path: Path) -> Mapping[str, Any]:
 def table(
     records: Sequence[Mapping[str, Any]], descriptions: Mapping[str, str] | None = None
 ) -> dg.TableMetadataValue:
-    """Return the first MAX_TABLE_ROWS records as a table, with `descriptions` of its columns."""
+    """Return a table of at most MAX_TABLE_ROWS records; `descriptions` are those of columns."""
     kinds, texts = {int: "int", float: "float", bool: "bool"}, descriptions or {}
     rows = []
     for record in records[:MAX_TABLE_ROWS]:
@@ -234,7 +234,7 @@ def table(
 
 
 def column_schema(manifest: Mapping[str, Any]) -> dg.TableSchema:
-    """Return the schema of a dataset's shards, with the planes as they are stored."""
+    """Return the schema of a dataset's shards, including its stored form of the planes."""
     history = (manifest.get("config") or {}).get("history", 1)
     columns = []
     for column in columns_of(manifest["planes"], LAST_MOVES[:history]):
@@ -246,13 +246,13 @@ def column_schema(manifest: Mapping[str, Any]) -> dg.TableSchema:
 
 
 def read_ratings(directory: Path, manifest: Mapping[str, Any]) -> NDArray[Any]:
-    """Return the known Elo ratings of both players over all games; raises DatasetError."""
+    """Return the known Elo ratings of both players in all games. Raises DatasetError."""
     columns = read_games(directory, manifest, ("white_elo", "black_elo"))
     values = np.concatenate([np.asarray(column.drop_null()) for column in columns.itercolumns()])
     return values[values > 0]
 
 
 def data_version(*inputs: Any) -> dg.DataVersion:
-    """Return a hash of inputs and options: the same version means the same data."""
+    """Hash the inputs and options: equal versions mean equal data."""
     text = json.dumps(to_jsonable_python(inputs), sort_keys=True)
     return dg.DataVersion(hashlib.sha256(text.encode()).hexdigest()[:16])

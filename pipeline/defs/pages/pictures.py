@@ -1,7 +1,7 @@
-"""Pictures for the UI: files in `datasets/reports/pictures/`, and markdown that shows them.
+"""Pictures for the UI: files in `datasets/reports/pictures/`, and Markdown that shows them.
 
-Dagster shows markdown of fewer than 1,000 characters on the page itself, and longer markdown behind
-"[Show Markdown]". So a picture is a link to a file, not data in the text.
+Dagster shows Markdown of fewer than 1,000 characters directly on the page, and hides longer text
+behind "[Show Markdown]". So pictures are linked, not embedded.
 """
 
 import hashlib
@@ -19,17 +19,17 @@ from pipeline.evaluation.render import publish_bytes
 Row = Mapping[str, Any]
 """A row of a shard, by column name."""
 WIDTH = 384
-"""Width in pixels that an asset's page leaves for metadata, in a window of 1,440."""
+"""Width in pixels of the metadata on an asset's page, in a window 1,440 pixels wide."""
 COLUMNS, BOARD = 2, 165
 """Number of boards side by side, and their size in pixels."""
 FOLDER = "pictures"
-"""Folder of the pictures in datasets/reports. Names are hashes, so old pages keep theirs."""
+"""Folder in datasets/reports. Files are named by their hash, so old pages keep working."""
 
 
 def publish(content: bytes, ending: str, title: str = "") -> str:
-    """Write a picture, and return markdown that shows it.
+    """Write a picture, and return Markdown that shows it.
 
-    Markdown cannot scale a PNG, so draw it at most WIDTH pixels wide.
+    Markdown cannot scale a PNG, so it must be at most WIDTH pixels wide.
     """
     folder = Datasets().path / "reports" / FOLDER
     name = hashlib.sha256(content).hexdigest()[:12] + ending
@@ -39,7 +39,7 @@ def publish(content: bytes, ending: str, title: str = "") -> str:
 
 
 def histogram(values: NDArray[Any], title: str, label: str) -> bytes:
-    """Return a histogram as a PNG."""
+    """Draw a histogram as a PNG."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(WIDTH / 80, 2.8), dpi=80, layout="constrained")
@@ -52,7 +52,7 @@ def histogram(values: NDArray[Any], title: str, label: str) -> bytes:
 
 
 def table(cells: Sequence[tuple[str, str]]) -> str:
-    """Return SVG pictures with their captions as a markdown table."""
+    """Publish SVG pictures, and return a Markdown table of them with their captions."""
     shown = [(publish(drawing.encode(), ".svg"), text) for drawing, text in cells]
     lines = ["| " + " | ".join([" "] * COLUMNS) + " |", "|" + "---|" * COLUMNS]
     for start in range(0, len(shown), COLUMNS):
@@ -62,7 +62,7 @@ def table(cells: Sequence[tuple[str, str]]) -> str:
 
 
 def draw_board(row: Row) -> tuple[str, str]:
-    """Return the picture of a row of a shard with the move that was played, and its caption."""
+    """Draw a shard's row with the move played; return the SVG and its caption."""
     board = board_of(
         np.frombuffer(row["planes"], "<u8"),
         row["castling"],

@@ -1,4 +1,4 @@
-"""Metadata of tuned networks: verdicts, sample games, Elo, and how they imitate a player."""
+"""Metadata of tuned networks: verdicts, sample games, Elo, and imitation of a player."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,13 +13,13 @@ from pipeline.finetune.state import NOTHING_PROMOTED, folder_of, read_state
 from pipeline.matches.match import ELO, format_elo
 
 SAMPLES = 4
-"""Number of games whose moves are shown."""
+"""Number of sample games shown."""
 VERDICTS = ("generation", "verdict", "games", "top1", "reason")
 MATCH = ("a", "b", "games", "wins", "draws", "losses", "score", "los")
 
 
 def describe_tuned(out: Path, result: Mapping[str, Any]) -> Metadata:
-    """Return the metadata of a fine-tuning: figures, the teacher, verdicts and games."""
+    """Return the metadata of a fine-tuning: figures, choice of teacher, verdicts and games."""
     numbers = _elo_of(result["against_seed"])
     numbers |= {name: result["eval"].get(name) for name in ("top1", "cross_entropy")}
     numbers["seed_top1"] = result["seed_eval"].get("top1")
@@ -46,20 +46,20 @@ def describe_tuned(out: Path, result: Mapping[str, Any]) -> Metadata:
 
 
 def _show_teacher(tuned: Path) -> Metadata:
-    """Return the last decision whether a search teaches, {} where the user decided."""
+    """Return the loop's last choice of teacher; {} if the user chose it."""
     found = read_state(tuned).teacher
     return {} if found is None else {"teacher": dg.MetadataValue.md(found.text)}
 
 
 def _elo_of(match: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the Elo figures of a match, of a clean sweep the bound alone; {} without a match."""
+    """Return the Elo figures of a match, {} if None; a clean sweep has only one bound."""
     if match is None:
         return {}
     return {name: match[name] for name in ELO if match[name] is not None}
 
 
 def _show_games(out: Path, newest: int) -> Metadata:
-    """Return the first games of the newest generation that has games."""
+    """Return the first SAMPLES games of the newest generation that has any."""
     for number in range(newest, 0, -1):
         pgn = folder_of(out, number) / "games" / "games.pgn"
         if pgn.is_file():
@@ -73,7 +73,7 @@ def _show_games(out: Path, newest: int) -> Metadata:
 
 
 def describe_strength(out: Path, tuned: Path, result: Mapping[str, Any]) -> Metadata:
-    """Return the metadata of matches: Elo against the supervised checkpoint, and a table."""
+    """Return the metadata of matches: Elo against the supervised checkpoint, and all results."""
     first = result["against_seed"]
     return {
         "path": dg.MetadataValue.path(out),
@@ -91,7 +91,7 @@ def describe_strength(out: Path, tuned: Path, result: Mapping[str, Any]) -> Meta
 
 
 def describe_imitation(out: Path, folder: Path, result: Mapping[str, Any]) -> Metadata:
-    """Return the metadata of an imitation in `out`; ui.py serves `folder`, that of its report."""
+    """Return the metadata of an imitation in `out`; its report is in `folder`, served by ui.py."""
     rows = [
         {"network": row["name"], "moves": part}
         | {name: value for name, value in row[part].items() if value is not None}
