@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 LARGEST = 64 << 20
 """Largest file that is read by default, bytes."""
-SHOWN = 80
+MAX_SHOWN_CHARS = 80
 """Characters of a file's text in an error message."""
 
 
 def parse_json(data: bytes | str) -> Any:
-    """Return the value of a JSON text; raise ValueError if it is not strict JSON in UTF-8.
+    """Parse a JSON text; raise ValueError if it is not strict JSON in UTF-8.
 
     At most 200 levels may be nested. NaN, infinities and integers beyond 64 bits are refused: they
     would cause errors far from the file.
@@ -88,7 +88,7 @@ def first_error(error: "ValidationError") -> str:
     return shown(f"{field}: {reason}" if field else reason, 300, quote=False) + value + more
 
 
-def shown(value: Any, most: int = SHOWN, *, quote: bool = True) -> str:
+def shown(value: Any, most: int = MAX_SHOWN_CHARS, *, quote: bool = True) -> str:
     """Return an untrusted value as short text for a terminal, without control characters."""
     text = repr(value)
     if not quote:

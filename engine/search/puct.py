@@ -97,7 +97,7 @@ def select_leaves(
     params: SearchParams,
     batch: Round,
 ) -> Any:
-    """Descend each slot's tree to up to `leaves` leaves; return the number of rows in `batch`.
+    """In each slot's tree, descend to up to `leaves` leaves; return the number of rows in `batch`.
 
     `wanted` and `done` (int64[N]) count simulations; they are made equal where a root is decided.
     """
@@ -217,7 +217,7 @@ def puct_edge(forest: Forest, slot: Int, index: Int, params: SearchParams) -> An
         if choice >= 0:
             return choice
         if stop == last:
-            return first  # all are proven losses, and so the node itself
+            return first  # every child is a proven loss for the mover, so the node is lost
         start, stop = stop, last
 
 
@@ -260,7 +260,7 @@ def expand_and_backup(
 def expand(
     forest: Forest, slot: Int, node: Int, planes: Any, logits: Any, temperature: float
 ) -> Any:
-    """Add the edges of a node by its planes and logits; return EXPANDED, NO_ROOM or NOT_FINITE."""
+    """Add a node's edges from its planes and logits; return EXPANDED, NO_ROOM or NOT_FINITE."""
     first = np.int64(forest.slots[slot].edges)
     count = count_moves(planes, planes)
     if count > MAX_MOVES or first + count > forest.edges.shape[1]:

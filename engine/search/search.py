@@ -122,7 +122,7 @@ class Search:
         if moves > MAX_MOVES:
             self._started[slot] = False
             raise SearchError(
-                f"a position with {moves} legal moves cannot be searched: {MAX_MOVES} are the most"
+                f"cannot search a position with {moves} legal moves: the maximum is {MAX_MOVES}"
             )
 
     def run(
