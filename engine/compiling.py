@@ -1,4 +1,4 @@
-"""Announce Numba's compilation, a minute or two at a machine's first calls."""
+"""Announce Numba's compilation, which takes a minute or two on first use."""
 
 import logging
 from collections.abc import Callable
@@ -15,7 +15,7 @@ MESSAGE = "compiling kernels: this takes a minute or two, and happens only once"
 
 @cache
 def log_once() -> None:
-    """Log the message, once a process."""
+    """Log the message once per process."""
     LOG.warning(MESSAGE)
 
 

@@ -1,4 +1,4 @@
-"""Count the processor cores that this process may use."""
+"""Count the cores that this process may use."""
 
 import math
 import os
@@ -14,7 +14,7 @@ def cores() -> int:
 
 
 def container_quota(root: Path = Path("/")) -> float:
-    """Return the least quota of this process's control groups, in cores; infinity for none.
+    """Return the smallest CPU quota of this process's cgroups, in cores; infinity for none.
 
     A group above may grant less than the process's own, and a container may see its own group as
     the root of the mount. Both versions of cgroup are read. `root` is the file system's root.

@@ -18,7 +18,7 @@ class UserError(ValueError):
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return the end of a message about an unknown name: the nearest known one, and all."""
+    """Return the end of an unknown-name message: the closest name, then all names."""
     from difflib import get_close_matches
 
     names = list(known)

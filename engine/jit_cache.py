@@ -49,7 +49,7 @@ def key_cache_by_sources() -> None:
 
 
 def provide_caches() -> None:
-    """Point caches of libraries at the temporary folder if the home folder is not writable.
+    """Point library caches at the temporary folder if the home folder is not writable.
 
     matplotlib and Numba fail without one: containers run as users without a name or a home.
     """

@@ -20,7 +20,7 @@ MAX_SHOWN_CHARS = 80
 
 
 def parse_json(data: bytes | str) -> Any:
-    """Return the value of a JSON text; raise ValueError if it is not strict JSON in UTF-8.
+    """Parse a JSON text; raise ValueError if it is not strict JSON in UTF-8.
 
     At most 200 levels may be nested. NaN, infinities and integers beyond 64 bits are refused: they
     would cause errors far from the file.

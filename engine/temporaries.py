@@ -48,7 +48,7 @@ def temporary_name(name: str) -> str:
 
 
 def is_temporary(name: str) -> bool:
-    """Return whether a file's name is one that `temporary_name` gives."""
+    """Return whether a file name was made by `temporary_name`."""
     return _NAME.fullmatch(name) is not None
 
 
@@ -85,7 +85,7 @@ def _sweep_once(folder: Path) -> None:
 
 @contextmanager
 def name_path(path: Path) -> Iterator[None]:
-    """Put a path into OSErrors of the block that have none, as those of a full disk."""
+    """Add a path to OSErrors raised in the block without one, as on a full disk."""
     try:
         yield
     except OSError as error:

@@ -187,7 +187,7 @@ def _castling(position: Any, planes: Any, occupied: Any, attacked: Any) -> None:
 
 @njit(**BORROWING)
 def legal_planes(position: Any, planes: Any) -> Any:
-    """Write a position's planes into `planes` (uint64[77]); return the number of checkers, 0 to 2.
+    """Write the planes of a position into `planes` (uint64[77]); return the checker count, 0..2.
 
     Mover's view. The position must be playable: `from_fen` refuses those that are not.
     """
@@ -230,7 +230,7 @@ def en_passant_legal(position: Any, planes: Any) -> Any:
 
 @njit(**BORROWING)
 def legal_key(position: Any, planes: Any) -> Any:
-    """Return the hash key of a position, uint64, from its planes (uint64[77])."""
+    """Return the hash key (engine.board.position.key) of packed planes (uint64[77]), uint64."""
     return key(position, U(en_passant_legal(position, planes)))
 
 

@@ -1,4 +1,4 @@
-"""Find the pieces that may move to a square, as reading SAN needs.
+"""Find the pieces that can move to a square, to resolve SAN moves.
 
 It takes a quarter of the time of generating all legal moves. Lines from the square find the pieces
 that reach it; lines from the king, on the board after the move, show whether the move is legal.
@@ -35,7 +35,7 @@ def _sliders_to(square: Any, occupied: Any, straight: Any, diagonal: Any) -> Any
 
 @njit(**BORROWING)
 def _reaching(position: Any, word: Any, square: Any, occupied: Any) -> Any:
-    """Return the mover's pieces of a word that reach a square without own piece, uint64."""
+    """Return the mover's pieces of one kind that reach a square not held by its own, uint64."""
     pieces = position[word]
     if word == PAWN:
         if square & occupied != EMPTY:
@@ -66,7 +66,7 @@ def _attackers(position: Any, square: Any, occupied: Any) -> Any:
 
 @njit(**BORROWING)
 def legal_movers(position: Any, word: Any, square: Any, sources: Any) -> Any:
-    """Return the mover's pieces of one kind on `sources` that can move to `square`, uint64.
+    """Return the pieces on `sources` that can move to a target square (one bit), uint64.
 
     Castling and en passant are not considered. The position must be playable.
     """

@@ -15,7 +15,7 @@ CODE_BITS = 4
 
 @njit(**BORROWING, inline="always")
 def piece_codes(board: Any) -> Any:
-    """Return the four words (uint64) of twelve piece boards.
+    """Return the four code words (uint64) of twelve piece bitboards.
 
     These are words 0..11 of a position or of planes.
     """

@@ -154,7 +154,7 @@ def mirror(position: Any) -> None:
 
 @njit(**BORROWING)
 def occupied_squares(board: Any) -> Any:
-    """Return the squares with a piece, uint64, by words 0..11 of a position or of planes."""
+    """Return the occupied squares, uint64, from words 0..11 of a position or of planes."""
     occupied = EMPTY
     for word in range(TURN):
         occupied |= board[word]
@@ -227,7 +227,7 @@ def _mix(total: Any, word: Any) -> Any:
 def key(position: Any, en_passant_legal: Any) -> Any:
     """Hash pieces, turn, castling rights and a *legal* en-passant capture, uint64.
 
-    These are what make two positions the same. `en_passant_legal` is 1 or 0, uint64: as a bool it
+    These identify a position. `en_passant_legal` is 1 or 0, uint64: as a bool it
     cost replay a quarter of its speed. Words are mixed in four independent lanes, because the
     processor would stall on one chain of fifteen multiplications. The finalizer is splitmix64's
     (Steele, Lea and Flood 2014).

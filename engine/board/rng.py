@@ -32,7 +32,7 @@ splitmix64 = njit(**BORROWING)(mix)
 
 @njit(**BORROWING)
 def seed_stream(state: Any, seed: Any, game: Any) -> None:
-    """Begin the stream (uint64[1]) of game number `game` under `seed` (both uint64)."""
+    """Seed the stream (uint64[1]) of game number `game` under `seed` (both uint64)."""
     state[0] = splitmix64(splitmix64(seed + GOLDEN) ^ (game * GOLDEN + U(1)))
 
 

@@ -1,4 +1,4 @@
-"""How the rules of chess end a game; insufficient material is as python-chess defines it."""
+"""Detect games that end by rule; insufficient material is defined as in python-chess."""
 
 from typing import Any
 

@@ -50,6 +50,6 @@ def _ep_file(planes_BP: NDArray[np.uint64]) -> NDArray[np.uint8]:
 
 
 def infer_columns(planes_BP: NDArray[np.uint64]) -> dict[str, NDArray[Any]]:
-    """Return the columns of INFERRED, `[B]`, of stored planes uint64[B, 77]."""
+    """Estimate the INFERRED columns, `[B]` each, from stored planes uint64[B, 77]."""
     columns_B = _castling(planes_BP), _ep_file(planes_BP), np.zeros(len(planes_BP), dtype=np.uint8)
     return dict(zip(INFERRED, columns_B, strict=True))

@@ -183,6 +183,6 @@ def index_of(
     if wrong_B.any():
         at = int(np.flatnonzero(wrong_B)[0])
         raise MoveIndexError(
-            f"label {labels[at]} with promotion {promotions[at]} is no move of {moves.name}"
+            f"label {labels[at]} with promotion {promotions[at]} is not a move of {moves.name}"
         )
     return np.where(turned_B, moves.turned[index_B], index_B)

@@ -93,7 +93,7 @@ def type_table() -> NDArray[np.uint8]:
 
 @cache
 def moves_hash() -> str:
-    """Hash the plane order, bit order and move table, 16 hex digits."""
+    """Return a hash of the plane order, bit order and move table, 16 hex digits."""
     order = ",".join(f"{side}{piece}" for piece in "PNBRQK" for side in ("own ", "opponent's "))
     text = f"{order};turn;bit=row*8+col;{steps()};{target_table().tolist()}"
     return hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -120,7 +120,7 @@ def move_of(label: int, promotion: int, turn: chess.Color) -> chess.Move:
 
 @njit(**BORROWING)
 def _first_invalid_row(planes_BP: Any) -> Any:
-    """Return the first row that has not one king a side, or too many moves; -1 for none."""
+    """Return the first row without one king per side or with too many moves; -1 for none."""
     for row in range(len(planes_BP)):
         moves = U(0)
         for index in range(MOVE_PLANES, MOVE_PLANES + TYPES):
@@ -132,12 +132,12 @@ def _first_invalid_row(planes_BP: Any) -> Any:
 
 
 def check_planes(planes_BP: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return planes as contiguous uint64[B, 77]; raises PlanesError for rows that are no position.
+    """Return planes as contiguous uint64[B, 77]; raise PlanesError for invalid positions.
 
     Compiled code does not check bounds, so planes from files must pass here first.
     """
     if planes_BP.ndim != 2 or planes_BP.shape[1] != PLANES:
-        raise PlanesError(f"planes are uint64[B, {PLANES}], and these are {list(planes_BP.shape)}")
+        raise PlanesError(f"planes must be uint64[B, {PLANES}], got {list(planes_BP.shape)}")
     planes_BP = np.ascontiguousarray(planes_BP, dtype=np.uint64)
     row = int(_first_invalid_row(planes_BP))
     if row >= 0:

@@ -90,12 +90,12 @@ class View:
 
     @property
     def rows(self) -> NDArray[np.int64]:
-        """Numbers of a picture's rows, int64[8]."""
+        """Row indices of the board, int64[8]."""
         return np.arange(8)
 
     @property
     def stored(self) -> int:
-        """Planes that are taken from the stored ones."""
+        """Planes taken from the stored planes."""
         return PLANES if self.white_planes is None else len(self.white_planes)
 
     @property
@@ -125,7 +125,9 @@ def _mirrored_types() -> NDArray[np.int64]:
 def views() -> dict[str, View]:
     """Return every view without options by name."""
     kinds = _mirrored_types()
-    others = np.arange(PIECE_PLANES, dtype=np.int64) ^ 1  # own and opponent's change places
+    others = (
+        np.arange(PIECE_PLANES, dtype=np.int64) ^ 1
+    )  # swap the mover's and the opponent's planes
     planes = np.concatenate([others, [TURN_PLANE], MOVE_PLANES + kinds]).astype(np.int64)
     labels = (kinds[:, None] * 64 + (np.arange(64) ^ 56)[None, :]).reshape(LABELS)
     own, opponent = range(0, PIECE_PLANES, 2), range(1, PIECE_PLANES, 2)
@@ -174,7 +176,7 @@ def view(name: str) -> View:
 
 
 def require(needed: tuple[str, ...], columns: Mapping[str, Any], who: str) -> None:
-    """Raise MissingColumnError for the first column that `who` needs and that is missing."""
+    """Raise MissingColumnError for the first missing column that `who` needs."""
     for name in needed:
         if name not in columns:
             raise MissingColumnError(

@@ -23,7 +23,7 @@ Python's overhead."""
 
 
 class CachedEvaluator:
-    """An Evaluator that calls another one only for rows that it does not hold; not thread-safe."""
+    """An Evaluator that calls another one only for uncached rows; not thread-safe."""
 
     def __init__(self, evaluator: Evaluator, mebibytes: int = 64) -> None:
         """Put a cache of about `mebibytes` (2**20 bytes) in front of an evaluator."""

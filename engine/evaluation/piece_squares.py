@@ -1,7 +1,7 @@
 """Piece values and piece-square tables of the hand-written evaluator.
 
 Source: PeSTO's evaluation function by Ronald Friederich (RofChade), as published on the Chess
-Programming Wiki. Each table is drawn as its player sees the board, eighth rank on top, which is the
+Programming Wiki. Each table is drawn as the player sees the board, eighth rank on top, which is the
 order of the bits of a mover's-view board.
 """
 

@@ -134,7 +134,7 @@ class MatchGame:
         self.end = ("0-1" if self.board.turn == chess.WHITE else "1-0", fault)
 
     def _over(self) -> tuple[str, str] | None:
-        """Return result and ending after a move, None while the game goes on."""
+        """Return the result and ending after a move, or None if the game continues."""
         board = self.board
         if not any(board.generate_legal_moves()):
             lost = "0-1" if board.turn == chess.WHITE else "1-0"
@@ -272,7 +272,7 @@ class _Group:
         report: Callable[[GameRecord], None],
         stop: Stop,
     ) -> None:
-        """Play until there are no more games, or `stop` returns True."""
+        """Play until no games are left or `stop` returns True."""
         with ThreadPoolExecutor(2, thread_name_prefix="side") as pool:
             try:
                 while not stop():

@@ -1,6 +1,6 @@
 """Openings of a match: a book generated from a seed, or the positions of an EPD or PGN file.
 
-A generated opening is a short line from the initial position, as a person might play it. Its moves
+A generated opening is a short, human-like line from the initial position. Its moves
 are drawn by an evaluator's policy and the value after each, and the evaluator finds its end
 balanced. No end position occurs twice. Each opening is played with both colors, so the remaining
 imbalance affects both players alike.
@@ -206,7 +206,7 @@ def choose(openings: list[Opening], count: int, *, seed: int = 0) -> list[Openin
     if count > len(openings):
         raise BookError(
             f"the book has {len(openings)} openings and {count} pairs are to be played: play fewer "
-            f"games, or take a larger book"
+            f"games, or use a larger book"
         )
     order = np.random.Generator(np.random.PCG64(seed)).permutation(len(openings))
     return [openings[index] for index in order[:count]]

@@ -17,7 +17,7 @@ from chess.engine import Cp, Mate, Score
 from engine.evaluation.evaluator import Evaluator, centipawns
 from engine.match import Limit
 from engine.player import Conditions, Play, Player, Request, Style
-from engine.player.clock import Control, Limits
+from engine.player.clock import Limits, MoveControl
 from engine.search import SearchConfig
 from engine.search.human import Correction
 
@@ -116,13 +116,13 @@ class OwnSide:
 
     def play(self, requests: Sequence[MoveRequest]) -> list[PlayResult]:
         """Ask for a move in all games at once, or in a single one in its time."""
-        control = Control(self.player.pace.clock())
+        control = MoveControl(self.player.pace.clock())
         plays = self.player.play_all([self._ask(request) for request in requests], control)
         seconds = self.player.pace.clock() - control.begun
         return [PlayResult(play.move, _score(play), seconds) for play in plays]
 
     def _ask(self, request: MoveRequest) -> Request:
-        """Return a request as the player takes it."""
+        """Convert a request to the player's request type."""
         limit, rating = self.limit, self.contestant.rating or None
         left = request.left if limit.base is not None else None
         increment = limit.increment if left is not None else None

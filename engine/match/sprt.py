@@ -126,7 +126,7 @@ def llr(counts: Sequence[int], config: SprtConfig) -> float:
 
 
 def verdict(ratio: float, config: SprtConfig) -> Literal["H0", "H1", "undecided"]:
-    """Return the hypothesis that a log-likelihood ratio accepts."""
+    """Return the hypothesis accepted at a log-likelihood ratio."""
     if ratio >= config.upper:
         return "H1"
     return "H0" if ratio <= config.lower else "undecided"
@@ -144,7 +144,7 @@ def pair_counts(scores: Sequence[float]) -> tuple[int, int, int, int, int]:
 
 
 def pairs_to_decision(points: Sequence[float | None], config: SprtConfig) -> int | None:
-    """Return after how many pairs the test accepts H0 or H1, None if it is undecided.
+    """Return the number of pairs until the test accepts H0 or H1, None if undecided.
 
     `points` are A's of games 0, 1, 2 ..., None for an unfinished one. Pairs count in the order of
     their numbers, not of their ends, since short games are not a fair sample of all.

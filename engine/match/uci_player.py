@@ -44,7 +44,7 @@ def start(player: Contestant) -> chess.engine.SimpleEngine:
 
 
 def probe(player: Contestant) -> str:
-    """Start an engine once and return its name; raise PlayerError if it does not work."""
+    """Start and stop an engine; return its name or raise PlayerError if it does not work."""
     engine = start(player)
     try:
         return str(engine.id.get("name") or player.command[0])

@@ -1,4 +1,4 @@
-"""Check the boards that a player gets: standard chess, a position of a possible game."""
+"""Check that boards passed to a player are reachable positions of standard chess."""
 
 import chess
 
@@ -45,7 +45,7 @@ def check_board(board: chess.Board) -> chess.Board:
 
 
 def _check_men(board: chess.Board, fen: str) -> None:
-    """Raise FenError for men that no promotions make; they would overflow the arrays of moves."""
+    """Raise FenError for an impossible piece count, which would overflow the move arrays."""
     for side in chess.COLORS:
         men = {kind: len(board.pieces(kind, side)) for kind in MOST_MEN}
         promoted = sum(

@@ -67,7 +67,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Time of a move, in seconds since the request: 0 <= soft <= hard; None is no bound."""
+    """Time for a move, in seconds since the request: 0 <= soft <= hard; None means no limit."""
 
     soft: float | None
     """Stop here when the most visited move is also the best by value."""
@@ -108,7 +108,7 @@ def _share(limits: Limits, left: float, overhead: float) -> tuple[float, float]:
     return soft, soft if scarce else min(STRETCH * soft, most)
 
 
-class Control:
+class MoveControl:
     """The caller's control of a move in progress, also from another thread."""
 
     def __init__(self, begun: float) -> None:
@@ -166,7 +166,7 @@ class Pace:
         self.evaluation = max(DECAY * self.evaluation, self.fastest)
         self.slowest = max(DECAY * self.slowest, self.fastest)
 
-    def end_move(self, limits: Limits, ply: int, control: Control) -> None:
+    def end_move(self, limits: Limits, ply: int, control: MoveControl) -> None:
         """Record the clock expected at `ply` if it loses the player's seconds alone."""
         if limits.left is not None:
             spent = self.clock() - control.begun
@@ -184,7 +184,7 @@ class Pace:
         hard = min(budget.hard, max(limits.left - overhead - self.slowest, 0.0))
         return Budget(min(budget.soft, hard), hard, budget.is_exact)
 
-    def left(self, bound: float | None, control: Control) -> float:
+    def left(self, bound: float | None, control: MoveControl) -> float:
         """Return the seconds until a bound of the budget, infinity where there is none."""
         if bound is None or control.is_held:
             return inf
@@ -192,12 +192,14 @@ class Pace:
 
     def leaves(self, budget: Budget, most: int) -> int:
         """Return how many leaves to evaluate together, so that there is time for several rounds."""
-        rounds = (budget.soft or 0.0) / max(self.evaluation, 1e-6)  # most end at the soft bound
+        rounds = (budget.soft or 0.0) / max(
+            self.evaluation, 1e-6
+        )  # most searches end at the soft bound
         return min(max(int(rounds / ROUNDS_WANTED), 1), most)
 
 
 class MoveTimer:
-    """Decides after every round whether a move is due, or was stopped by the caller."""
+    """Decides after every round whether to move now; the caller can also stop the search."""
 
     def __init__(
         self,
@@ -205,7 +207,7 @@ class MoveTimer:
         search: Search,
         slot: int,
         budget: Budget,
-        control: Control,
+        control: MoveControl,
         *,
         choices: int,
         leaves: int,

@@ -1,4 +1,4 @@
-"""The result of a move's choice: all legal moves on a python-chess board, the best first."""
+"""The result of choosing a move: all legal moves of a python-chess board, best first."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from engine.encoding.planes import label_of, planes_of
 from engine.evaluation import handwritten
 from engine.evaluation.evaluator import Evaluator
-from engine.player.clock import MOST_SIMULATIONS, Budget, Control, Limits, MoveTimer, Pace
+from engine.player.clock import MOST_SIMULATIONS, Budget, Limits, MoveControl, MoveTimer, Pace
 from engine.player.lines import Line, Play, read_search
 from engine.player.policy import Answer, Conditions, evaluate, policy_of
 from engine.search import Search, SearchConfig, human
@@ -132,13 +132,15 @@ class Player:
         self._search = self._config = None
         self.forget()
 
-    def play(self, request: Request, control: Control | None = None) -> Play:
+    def play(self, request: Request, control: MoveControl | None = None) -> Play:
         """Return the move for a position that has legal ones; `control` steers and stops it."""
         return self.play_all([request], control)[0]
 
-    def play_all(self, requests: Sequence[Request], control: Control | None = None) -> list[Play]:
+    def play_all(
+        self, requests: Sequence[Request], control: MoveControl | None = None
+    ) -> list[Play]:
         """Return a move for each request; positions are evaluated together."""
-        control = control or Control(self.pace.clock())
+        control = control or MoveControl(self.pace.clock())
         limits = [request.limits for request in requests]
         assert len(limits) == 1 or not any(one.timed for one in limits), "one game on a clock"
         ply = requests[0].board.ply()
@@ -168,7 +170,7 @@ class Player:
         return measured
 
     def _play_policies(
-        self, requests: Sequence[Request], budget: Budget, control: Control
+        self, requests: Sequence[Request], budget: Budget, control: MoveControl
     ) -> list[Play]:
         """Play by the policy, corrected by a search where style and time allow it."""
         style = self.style
@@ -195,7 +197,7 @@ class Player:
         return self._play_answers(requests, (logits_BA, answer[1]), style.temperature, done)
 
     def _play_handwritten(self, requests: Sequence[Request]) -> list[Play]:
-        """Play at once, where no evaluation has time."""
+        """Play at once if there is no time for any evaluation."""
         self.pace.forget_slowly()
         return self._play_answers(requests, self._evaluate(requests, handwritten.evaluate), 0.0)
 
@@ -227,7 +229,11 @@ class Player:
         return plays
 
     def _play_searches(
-        self, requests: Sequence[Request], config: SearchConfig, budget: Budget, control: Control
+        self,
+        requests: Sequence[Request],
+        config: SearchConfig,
+        budget: Budget,
+        control: MoveControl,
     ) -> list[Play]:
         """Search the positions side by side, or one of them within its limits."""
         search = self._search if self._config == config else None
@@ -243,7 +249,9 @@ class Player:
             request = requests[0]
             first = search.root(request.slot).simulations == 0 or request.allowed
             left = self.pace.left(budget.hard, control)
-            if first and left < 2 * self.pace.evaluation:  # no time for a root and a leaf
+            if (
+                first and left < 2 * self.pace.evaluation
+            ):  # not enough time to evaluate a root and a leaf
                 if left <= self.pace.evaluation:
                     return self._play_handwritten(requests)
                 return self._play_answers(requests, self._evaluate(requests, self._root), 0.0)
@@ -287,7 +295,7 @@ class Player:
         request: Request,
         config: SearchConfig,
         budget: Budget,
-        control: Control,
+        control: MoveControl,
     ) -> Play:
         """Search one position until its limits or the caller end it."""
         slot, board, allowed = request.slot, request.board, request.allowed
@@ -306,7 +314,7 @@ class Player:
         usual = MOST_SIMULATIONS if request.limits.timed else config.simulations
         most = MAX_RESTRICTED if allowed else max(MOST_SIMULATIONS - before, 1)
         wanted = min(request.simulations or usual, most)
-        if timer():  # a tree without simulations still gets one
+        if timer():  # run at least one simulation
             wanted = int(before == 0)
         if wanted:
             pairs = [(label_of(move, board.turn), move.promotion or 0) for move in allowed]
@@ -332,7 +340,7 @@ class Player:
 
 
 def warm_up(evaluator: Evaluator) -> None:
-    """Load every kernel that a move may need; compile those that this machine has never run."""
+    """Load every kernel that a move may need; compile those not yet cached."""
     player = Player(evaluator, Style(search=SearchConfig(nodes=1024, simulations=4)))
     board = chess.Board()
     for _ in range(2):  # the second move advances the tree

@@ -1,4 +1,4 @@
-"""Policies of boards: the columns that an evaluator reads, its answer, and a move of it.
+"""Board policies: collect an evaluator's input columns, evaluate, and pick a move.
 
 This is the only place that knows which columns a position, its game and its players give.
 

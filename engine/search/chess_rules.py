@@ -1,4 +1,4 @@
-"""The rules of chess that a search needs: moves, the end of a game on a path, mate in one.
+"""Chess rules for the search: moves, the end of a game on a path, mate in one.
 
 Axes: D depth of a path.
 """

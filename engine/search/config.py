@@ -100,7 +100,7 @@ class SearchConfig:
 
     def params(self) -> SearchParams:
         """Return the settings for compiled code."""
-        # converted to the default's type, so that kernels compile once
+        # convert to the default's type, so kernels compile once: numbers may be int or float
         numbers = [kind(getattr(self, name)) for name, kind in _KINDS.items()]
         return _Params(self.algorithm == "gumbel", *numbers)
 

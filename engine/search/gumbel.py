@@ -155,7 +155,7 @@ def improved_policy_edge(forest: Forest, slot: Int, index: Int, params: SearchPa
 
 @njit(cache=True, nogil=True)
 def halving_edge(forest: Forest, slot: Int, simulation: Int, params: SearchParams) -> Any:
-    """Return the root's edge for a simulation of this run, int64; past the plan, the winner.
+    """Return the root edge for a simulation, int64; after the plan ends, the winner.
 
     Of the moves visited as often as the plan says, it is the one with the largest noise + logit +
     sigma(completed Q). A proof can leave no such move: then the least visited that is not lost.

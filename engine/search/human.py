@@ -4,7 +4,7 @@
 
 p is a policy of human moves and Q the search's value of each move, mover's view, -1..1. With weight
 0 it is the policy alone; with a large one, the search's best move. The weight grows with the
-rating: stronger people see more of what a search sees. Source: piKL, Jacob et al. 2022, "Modeling
+rating: stronger players see more of what it finds. Source: piKL, Jacob et al. 2022, "Modeling
 strong and human-like gameplay with KL-regularized search" (arXiv:2112.07544).
 
 Axes: N positions, A labels, M root moves, W words of a position, K ratings of a curve.
@@ -59,7 +59,7 @@ class HumanRoot(NamedTuple):
 
 
 def human_config(simulations: int) -> SearchConfig:
-    """Return the configuration with which the corrections and the ladder were fitted."""
+    """Return the search configuration used to fit the corrections and the ladder."""
     return SearchConfig(simulations=simulations, c_stdev=0.0)
 
 

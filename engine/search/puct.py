@@ -97,7 +97,7 @@ def select_leaves(
     params: SearchParams,
     batch: Round,
 ) -> Any:
-    """Descend each slot's tree to up to `leaves` leaves; return the number of rows in `batch`.
+    """In each slot's tree, descend to up to `leaves` leaves; return the number of rows in `batch`.
 
     `wanted` and `done` (int64[N]) count simulations; they are made equal where a root is decided.
     """
@@ -217,7 +217,7 @@ def puct_edge(forest: Forest, slot: Int, index: Int, params: SearchParams) -> An
         if choice >= 0:
             return choice
         if stop == last:
-            return first  # every move is a proven loss, and so is the node
+            return first  # every child is a proven loss for the mover, so the node is lost
         start, stop = stop, last
 
 

@@ -221,7 +221,7 @@ def _draw(rng: Any, weights: NDArray[np.float64], temperature: float) -> Any:
 
 @njit(cache=True, nogil=True)
 def _largest(forest: Forest, slot: Int, weights: NDArray[np.float64]) -> Any:
-    """Return the index of the largest weight, int64; ties go to the better value, then prior."""
+    """Return the index of the largest weight, int64; break ties by value, then prior."""
     root, choice, best, best_mean = forest.nodes[slot, 0], np.int64(0), -np.inf, -np.inf
     for index in range(root.count):
         move = forest.edges[slot, root.first + index]

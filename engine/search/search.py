@@ -122,8 +122,7 @@ class Search:
         if moves > MAX_MOVES:
             self._started[slot] = False
             raise SearchError(
-                f"a position with {moves} legal moves cannot be searched: "
-                f"the maximum is {MAX_MOVES}"
+                f"cannot search a position with {moves} legal moves: the maximum is {MAX_MOVES}"
             )
 
     def run(

@@ -134,7 +134,7 @@ def new_node(forest: Forest, slot: Int) -> Any:
 
 @njit(cache=True, nogil=True)
 def set_ending(node: Any, ending: Int) -> None:
-    """Store how the game ends at a node, and the proof that this is."""
+    """Store how the game ends at a node and the resulting proven value."""
     node.ending = ending
     if ending == MATE:
         node.proof = LOST
@@ -146,7 +146,7 @@ def set_ending(node: Any, ending: Int) -> None:
 def propagate_proof(forest: Forest, slot: Int, index: Int) -> Any:
     """Prove a node by its moves' proofs if they suffice; return whether it is proven now.
 
-    One won move proves a win; otherwise all must be proven. The winner takes the shortest way, the
+    One won move proves a win; otherwise all must be proven. The winner takes the shortest line, the
     loser the longest.
     """
     node = forest.nodes[slot, index]

@@ -1,4 +1,4 @@
-"""Self-play: many games side by side, each to its end, with the result of the search of every move.
+"""Self-play: play many games in parallel and record the search result of every move.
 
 A game that ends hands its slot to the next game number, so that the evaluator's batches stay full.
 Each game draws random numbers from its own generator, seeded by the seed and its number, in a fixed
@@ -156,7 +156,7 @@ class Game:
         return self
 
     def _loss_after(self, plies: int) -> int:
-        """Return the result in which the side to move after so many half-moves loses."""
+        """Return the result if the side to move after `plies` half-moves loses."""
         white = bool(self.start[TURN] == 0) == (plies % 2 == 0)
         return -1 if white else 1
 
@@ -259,7 +259,7 @@ class _Slots:
         return not game.resign_disabled
 
     def _ending(self, slot: int) -> int | None:
-        """Return how a game is over after a move, None while it goes on."""
+        """Return how the game ended after a move, or None if it continues."""
         ending = self.search.outcome(slot)
         if ending is not None:
             return ending

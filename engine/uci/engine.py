@@ -113,7 +113,7 @@ class Engine:
             self._ended.set()
 
     def _follow(self, line: str) -> bool:
-        """Execute a line; False for `quit`. An error is reported, and the engine goes on."""
+        """Execute a line; False for `quit`. Errors are reported and do not stop the engine."""
         begun = self._clock()
         try:
             command, rest = commands.split(line)

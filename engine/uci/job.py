@@ -10,7 +10,7 @@ import chess
 from engine.evaluation import handwritten
 from engine.evaluation.evaluator import centipawns
 from engine.player import Conditions, Play, Player, Request, Style
-from engine.player.clock import MOST_SIMULATIONS, Control
+from engine.player.clock import MOST_SIMULATIONS, MoveControl
 from engine.player.lines import win_draw_loss
 from engine.uci.commands import Go, quote
 from engine.uci.options import Options
@@ -23,7 +23,7 @@ NO_MOVE = "bestmove (none)"
 """Where there is no position, or the game is over; Stockfish's words."""
 
 
-class Job(Control):
+class Job(MoveControl):
     """The thinking thread's task. The reading thread calls `stop` and `ponderhit` alone."""
 
     def __init__(
@@ -69,7 +69,7 @@ class Job(Control):
         self._say(f"info string {text}")
 
     def stop(self) -> None:
-        """Ask for the answer now."""
+        """Stop the search and answer now."""
         self.stopped = True
         self._wake.set()
 

@@ -1,4 +1,4 @@
-"""The engine's options: a frozen dataclass of their values, each with how the protocol shows it."""
+"""The engine's UCI options: a frozen dataclass of their values and protocol declarations."""
 
 import math
 from dataclasses import dataclass, field, fields, replace
@@ -47,15 +47,15 @@ class Options:
     threads: int = _option(1, "Threads", 1, 1024)
     """Threads that the network may use."""
     hash: int = _option(512, "Hash", 1, 65536)
-    """Megabytes of the search tree, at most."""
+    """Maximum size of the search tree, in megabytes."""
     multipv: int = _option(1, "MultiPV", 1, 218)
-    """Lines that are shown."""
+    """Number of variations to report."""
     ponder: bool = _option(False, "Ponder")
-    """Whether to advertise pondering; each `go` says whether the GUI ponders."""
+    """Advertise pondering; it has no other effect, since each `go` says whether to ponder."""
     show_wdl: bool = _option(False, "UCI_ShowWDL")
     """Show win, draw and loss in permille with every score."""
     style: str = _option("search", "Style", 0, 0, ("search", "human", "human-strength", "policy"))
-    """How moves are found: by search; as people of `rating` play, or as well as they play, by the
+    """How moves are found: by search; as or as well as human players of `rating`, by the
     policy and a small search (engine/search/human.py); or by the policy alone, the likeliest or one
     drawn at `temperature`."""
     rating: int = _option(0, "Rating", 0, 4000)
@@ -92,7 +92,7 @@ class Options:
 
     @property
     def human(self) -> Aim | None:
-        """The objective of human moves; None in the styles that do not imitate people."""
+        """The objective of human moves; None in styles that do not imitate human players."""
         if self.limit_strength or self.style == "human-strength":
             return "strength"
         return "likelihood" if self.style == "human" else None
@@ -111,7 +111,7 @@ class Options:
 
 
 def nodes_in(memory: int) -> int:
-    """Return how many nodes fit in `memory` bytes with their scratch, at least 256."""
+    """Return how many nodes fit in this many bytes, scratch included; at least 256."""
     fixed = 2 * tree_bytes(0)
     return max((memory - fixed) // (2 * tree_bytes(1) - fixed), 256)
 
@@ -135,7 +135,7 @@ def describe_options(options: Options) -> list[str]:
 
 
 def set_option(options: Options, name: str, value: str | None) -> Options:
-    """Return the options with one set as a GUI sent it, or raise OptionError; paths keep case."""
+    """Return the options with one value changed, or raise OptionError; paths keep case."""
     for field_name, row in ROWS.items():
         if row.name.lower() == name.lower():
             parsed = _parse(row, type(getattr(options, field_name)), value or "")

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from engine.evaluation.handwritten import evaluate
 from engine.player import Player, Request, Style
-from engine.player.clock import Control, Limits
+from engine.player.clock import Limits, MoveControl
 from engine.search import SearchConfig
 from engine.search.human import Correction
 from tests.engine.uci.uci_talk import FakeClock, Talk
@@ -60,7 +60,7 @@ def play_game(
         evaluator.busy = move > 3
         begun, before = evaluator.clock.now, evaluator.calls
         request = Request(board=board, limits=Limits(left=left, increment=increment), game=seed)
-        board.push(player.play(request, Control(begun)).move)
+        board.push(player.play(request, MoveControl(begun)).move)
         evaluator.clock.now += random.uniform(lag / 2, lag)  # between program and player
         left -= evaluator.clock.now - begun
         least, left = min(least, left), left + increment
@@ -95,7 +95,7 @@ def test_the_pace_recovers_from_a_pause_of_the_machine() -> None:
     for _ in range(100):
         before = evaluator.calls
         limits = Limits(left=10.0, increment=0.1)
-        player.play(Request(board=chess.Board(), limits=limits), Control(evaluator.clock.now))
+        player.play(Request(board=chess.Board(), limits=limits), MoveControl(evaluator.clock.now))
         if evaluator.calls > before:
             return
     raise AssertionError("the network never plays again")

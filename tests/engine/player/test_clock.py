@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.evaluation.evaluator import uniform
-from engine.player.clock import Budget, Control, Limits, MoveTimer, Pace, divide_clock
+from engine.player.clock import Budget, Limits, MoveControl, MoveTimer, Pace, divide_clock
 from engine.search import Search
 from engine.search.chess_rules import position_and_history
 from tests.engine.uci.uci_talk import FakeClock
@@ -92,7 +92,7 @@ def timer(clock: FakeClock, hard: float) -> tuple[Pace, MoveTimer]:
     """Return a timer of a move that is due after `hard` seconds, asked for now."""
     pace, search = Pace(clock), Search(uniform)
     search.start(0, *position_and_history(chess.Board()))
-    control = Control(clock.now)
+    control = MoveControl(clock.now)
     return pace, MoveTimer(pace, search, 0, Budget(hard, hard, True), control, choices=20, leaves=1)
 
 
