@@ -2,4 +2,4 @@
 
 from engine.jit_cache import key_cache_by_sources
 
-key_cache_by_sources()  # before the first kernel is defined, or it would look in the old place
+key_cache_by_sources()  # must precede the first kernel: Numba reads the folder when a kernel is defined
