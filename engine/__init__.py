@@ -2,4 +2,4 @@
 
 from engine.jit_cache import key_cache_by_sources
 
-key_cache_by_sources()  # must precede the first kernel: Numba reads the folder when a kernel is defined
+key_cache_by_sources()  # before any kernel is defined: Numba then reads its cache folder

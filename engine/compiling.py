@@ -39,7 +39,7 @@ class _Starts(event.Listener):
 
 
 def compilations(call: Callable[[], None]) -> AbstractContextManager[None]:
-    """Call `call` whenever a kernel is compiled in the `with` block; cached kernels do not count."""
+    """Call `call` for each kernel compiled in the `with` block; cached kernels do not count."""
     return event.install_listener("numba:compile", _Starts(call))
 
 

@@ -23,7 +23,7 @@ def parse_json(data: bytes | str) -> Any:
     """Parse a JSON text; raise ValueError if it is not strict JSON in UTF-8.
 
     NaN, infinities, integers beyond 64 bits and more than 200 levels of nesting are errors: they
-    would only cause harder errors later.
+    would cause confusing errors later.
     """
     from pydantic_core import from_json
 

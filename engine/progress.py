@@ -24,7 +24,7 @@ Progress = Callable[[Tick], None]
 
 
 Stop = Callable[[], bool]
-"""Returns True if the work should stop early; polled often. Stopped work leaves no partial files."""
+"""Returns True to stop the work early; polled often. Stopped work leaves no partial files."""
 
 
 def silent(tick: Tick) -> None:
