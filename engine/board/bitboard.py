@@ -1,7 +1,7 @@
 """Bitboards: 64 squares as the bits of one uint64, seen by the side to move.
 
-The whole project uses this bit order: bit k is row k // 8, column k % 8 of the diagram. Row 0 is the
-mover's eighth rank, and column 0 is the a-file. With White to move:
+The whole project uses this bit order: bit k is row k // 8, column k % 8. Row 0 is the mover's
+eighth rank, and column 0 is the a-file. With White to move:
 
       a  b  c  d  e  f  g  h
   8   0  1  2  3  4  5  6  7      N  = -8   NE = -7

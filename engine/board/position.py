@@ -37,8 +37,8 @@ PAWN, KNIGHT, BISHOP, ROOK, QUEEN, KING = 0, 2, 4, 6, 8, 10
 HALFMOVE_MASK = U(0xFFFF)
 
 MAX_MOVES = 256
-"""Size of arrays of legal moves, with each promotion as four moves. A position reached in a game has
-218 at most."""
+"""Size of arrays of legal moves, with each promotion as four moves. A game position has at
+most 218."""
 _MAX_STEPS = (12, 8, 13, 14, 27, 10)
 """Maximum number of moves of one piece, from pawn to king, with castling and promotions."""
 

@@ -23,8 +23,8 @@ ENDINGS = {
 """Names of these endings in game records."""
 
 FIFTY_MOVES = 100
-"""Half-moves without a capture or pawn move after which a game is drawn. Under the rules a player may
-claim this draw; here it is automatic."""
+"""Half-moves without a capture or pawn move after which a game is drawn. Here the draw is
+automatic; under the rules a player has to claim it."""
 
 _LIGHT = U(0xAA55_AA55_AA55_AA55)
 

@@ -141,7 +141,7 @@ alternate = _binary(
 """Put one board in the lanes of straight directions and another in those of diagonals, (uint64,
 uint64) -> Lanes."""
 step = _stepper(DIRECTIONS, "fshl")
-"""Move each lane one step in its direction and drop bits that leave the board, Lanes -> Lanes."""
+"""Move each lane one step in its direction; drop bits that leave the board, Lanes -> Lanes."""
 knight_step = _stepper(KNIGHT_STEPS, "fshl")
 """Move each lane by its knight step, Lanes -> Lanes."""
 knight_step_back = _stepper(KNIGHT_STEPS, "fshr")
