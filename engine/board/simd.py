@@ -179,9 +179,9 @@ def _lane(typing_context: Any, lanes: Any, index: Any) -> Any:
 
 
 def _store(typing_context: Any, boards: Any, first: Any, lanes: Any) -> Any:
-    """Write eight lanes to contiguous `boards` (uint64[n]) at index `first`, without bounds check."""
+    """Write eight lanes to contiguous `boards` (uint64[n]) from index `first`; unchecked."""
     if not isinstance(boards, types.Array) or boards.layout != "C" or boards.dtype != types.uint64:
-        raise TypingError(f"lanes are stored in contiguous uint64[n], not in {boards}")
+        raise TypingError(f"lanes can be stored only in a contiguous uint64[n], not in {boards}")
 
     def build(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         data = context.make_array(boards)(context, builder, values[0]).data

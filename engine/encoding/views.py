@@ -73,8 +73,8 @@ class View:
     black_planes: NDArray[np.int64] | None = None
     """The same with Black to move, then mirrored top to bottom; None keeps the mover's view."""
     black_labels: NDArray[np.int64] | None = None
-    """[4096] label in the view for each stored label with Black to move; its own inverse. None keeps
-    the mover's view."""
+    """[4096] label in the view for each stored label with Black to move; its own inverse. None
+    keeps the mover's view."""
     turn_inverted: bool = False
     """Whether plane 12 is all ones when *White* is to move."""
     state: bool = False
