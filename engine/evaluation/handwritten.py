@@ -1,7 +1,7 @@
 """The hand-written evaluator: move priors and a value from classical chess knowledge.
 
-The prior of a legal move depends on the change of piece-square values, the exchanges that it wins or
-loses, threats, checks, mates, castling and promotion. The value is the static evaluation, through a
+The prior of a legal move depends on the change of piece-square values, the exchanges that it wins
+or loses, threats, checks, mates, castling and promotion. The value is the static evaluation, through a
 logistic curve.
 
 Scores are integers in centipawns up to the last division, so they are the same on every machine.
@@ -159,7 +159,8 @@ def _score_move(planes: Any, move: Any, state: Any, work: Any) -> Any:
 def score_moves(planes: Any, labels: Any, scores: Any, work: Any) -> Any:
     """Write the labels and scores (int64[MAX_MOVES]) of all legal moves; return their number.
 
-    `planes` is uint64[77]; moves are ordered by label. `work` is scratch: (int64[MAX_EXCHANGE], uint64[77]).
+    `planes` is uint64[77]; moves are ordered by label. `work` is scratch: (int64[MAX_EXCHANGE],
+    uint64[77]).
     """
     assert count_moves(planes, planes) <= min(len(labels), len(scores))
     board = planes[:PIECE_WORDS].copy()

@@ -146,9 +146,11 @@ def _fill(
 
 
 def legal_move_features(planes_BP: NDArray[np.uint64]) -> dict[str, NDArray[Any]]:
-    """Return all rows' legal moves, int64[M], and their `move_features`, uint8[M, F].
+    """Return the `moves` of all rows, int64[M], and their `move_features`, uint8[M, F].
 
-    A move is row * 4096 + label, in ascending order. `planes_BP` is uint64[B, 77]. Raises PlanesError.
+    A move is row * 4096 + label, in ascending order. `planes_BP` is uint64[B, 77].
+
+    Raises PlanesError.
     """
     planes_BP = check_planes(planes_BP)
     moves_M = np.empty(_count(planes_BP), dtype=np.int64)

@@ -1,9 +1,10 @@
 """Static exchange evaluation (SEE): the gain of a capture sequence on one square.
 
-The sides take turns, each with its least valuable piece. A *board* is words 0..11 of a position. Sliding attacks
-along files and diagonals use the subtraction trick o ^ (o - 2r) both ways, backwards on the
-board mirrored top to bottom ("hyperbola quintessence", Aleks Peshkov); a rank is looked up. Pins are
-ignored, and pawns do not promote inside an exchange.
+The sides take turns, and each captures with its least valuable piece. Pins are ignored, and pawns
+do not promote inside an exchange. A *board* is words 0..11 of a position. Sliding attacks along
+files and diagonals use the subtraction trick o ^ (o - 2r) in both directions, with the board
+mirrored top to bottom for the second ("hyperbola quintessence", Aleks Peshkov). Attacks along a
+rank come from a table.
 """
 
 from typing import Any
