@@ -1,8 +1,8 @@
 """The hand-written evaluator: move priors and a value from classical chess knowledge.
 
 The prior of a legal move depends on the change of piece-square values, the exchanges that it wins
-or loses, threats, checks, mates, castling and promotion. The value is the static evaluation, through
-a logistic curve.
+or loses, threats, checks, mates, castling and promotion. The value is the static evaluation,
+through a logistic curve.
 
 Scores are integers in centipawns up to the last division, so they are the same on every machine.
 Boards are unsigned 64-bit, scores int64; the two never meet in one operation.
