@@ -2,4 +2,4 @@
 
 from engine.jit_cache import key_cache_by_sources
 
-key_cache_by_sources()  # before the first kernel is defined, or it would look in the old place
+key_cache_by_sources()  # before any kernel is defined: Numba then reads its cache folder

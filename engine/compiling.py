@@ -1,4 +1,4 @@
-"""Announce Numba's compilation, which takes a minute or two on first use."""
+"""Warn when Numba starts to compile kernels, which takes a minute or two on a new machine."""
 
 import logging
 from collections.abc import Callable
@@ -15,18 +15,18 @@ MESSAGE = "compiling kernels: this takes a minute or two, and happens only once"
 
 @cache
 def log_once() -> None:
-    """Log the message once per process."""
+    """Log MESSAGE, at most once per process."""
     LOG.warning(MESSAGE)
 
 
 def announce_to_workers(module: str) -> None:
-    """Log the message if worker processes will compile: no kernel of a module is cached."""
+    """Log MESSAGE if no kernel of `module` is cached, so that worker processes will compile."""
     if not are_compiled(module):
         log_once()
 
 
 class _Starts(event.Listener):
-    """Calls a function at the start of each event."""
+    """Listener that calls a function at the start of each event."""
 
     def __init__(self, call: Callable[[], None]) -> None:
         self.call = call
@@ -39,10 +39,10 @@ class _Starts(event.Listener):
 
 
 def compilations(call: Callable[[], None]) -> AbstractContextManager[None]:
-    """Call `call` when a kernel is compiled inside the block, not when it is loaded."""
+    """Call `call` for each kernel compiled in the `with` block; cached kernels do not count."""
     return event.install_listener("numba:compile", _Starts(call))
 
 
 def announce_compiling() -> AbstractContextManager[None]:
-    """Log the message when a kernel is compiled inside the block."""
+    """Log MESSAGE if a kernel is compiled in the `with` block."""
     return compilations(log_once)

@@ -6,7 +6,7 @@ from pathlib import Path, PurePosixPath
 
 
 def cores() -> int:
-    """Return how many cores this process may use, by its affinity and its container's quota."""
+    """Return the number of cores that CPU affinity and the container's quota allow."""
     affine = hasattr(os, "sched_getaffinity")
     own = len(os.sched_getaffinity(0)) if affine else os.cpu_count() or 1
     quota = container_quota()
@@ -14,10 +14,10 @@ def cores() -> int:
 
 
 def container_quota(root: Path = Path("/")) -> float:
-    """Return the smallest CPU quota of this process's cgroups, in cores; infinity for none.
+    """Return the smallest CPU quota of this process's cgroups, in cores; infinity if there is none.
 
-    A group above may grant less than the process's own, and a container may see its own group as
-    the root of the mount. Both versions of cgroup are read. `root` is the file system's root.
+    Parent groups are read too, because they may have a smaller quota. A container may see its own
+    group as the root of the mount. Supports cgroup v1 and v2. `root` is the file system's root.
     """
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
@@ -37,7 +37,7 @@ def container_quota(root: Path = Path("/")) -> float:
 
 
 def _read_quota(group: Path) -> float:
-    """Return the quota of one group in cores; infinity for none."""
+    """Return the CPU quota of one cgroup, in cores; infinity if there is none."""
     try:
         if (group / "cpu.max").exists():
             quota, period = (group / "cpu.max").read_text().split()
@@ -45,6 +45,6 @@ def _read_quota(group: Path) -> float:
             names = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
             quota, period = ((group / name).read_text().strip() for name in names)
         cores = int(quota) / int(period)
-    except (OSError, ValueError, ZeroDivisionError):  # "max" is no number
+    except (OSError, ValueError, ZeroDivisionError):  # no quota is written as "max"
         return math.inf
     return cores if cores > 0 else math.inf

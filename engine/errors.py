@@ -4,10 +4,10 @@ from collections.abc import Iterable
 
 
 class UserError(ValueError):
-    """An error that the user can correct; its message says in a line what to do.
+    """An error that the user can correct, with a one-line message that says how.
 
-    The command line prints it and exits with 2; any other exception is a bug in this program.
-    `remedy` is what to do on the command line; Dagster finds its own remedy by `code`.
+    The command line prints the message and exits with status 2. Any other exception is a bug.
+    `remedy` says what to do on the command line; Dagster looks up its own remedy by `code`.
     """
 
     code = ""
@@ -18,7 +18,7 @@ class UserError(ValueError):
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return the end of an unknown-name message: the closest name, then all names."""
+    """Return a hint for an unknown name: the most similar known name, and the list of all."""
     from difflib import get_close_matches
 
     names = list(known)

@@ -1,8 +1,8 @@
-"""The cache of compiled kernels: a folder named by the hash of all their sources.
+"""Keep compiled kernels in a folder named by the hash of their source files.
 
-Numba's cache checks only the file of the cached function: after an edit of movegen.py (or a `git
-pull`) a cached replay.py would silently run the old move generator. Machine code also contains
-constants of modules without kernels. Numba's own index covers its version and the processor.
+Numba's cache checks only the file of the cached function. After an edit of movegen.py (or a `git
+pull`), a cached kernel of replay.py would silently run the old move generator. Compiled code also
+contains constants from modules without kernels. Numba itself checks its version and the processor.
 """
 
 import hashlib
@@ -15,18 +15,18 @@ from pathlib import Path
 
 VARIABLE = "NUMBA_CACHE_DIR"
 OURS = "FIANCHETTO_KERNELS"
-"""Holds the value of VARIABLE that this module set, so that a subprocess does not take it for the
-user's."""
+"""Holds the value that this module gave VARIABLE, so that a subprocess can tell it from a value
+set by the user."""
 
 SOURCES = (
     *("engine/*.py", "engine/board/*.py", "engine/encoding/*.py", "engine/evaluation/*.py"),
     *("engine/search/*.py", "pipeline/pgn/*.py", "pipeline/dataset/files/kernels.py"),
 )
-"""The modules with kernels, and all of this project that they import."""
+"""Modules with kernels, and the modules of this project that they import."""
 
 
 def sources_hash(root: Path) -> str:
-    """Return the hash of all sources that kernels may depend on, 16 hex digits."""
+    """Return the hash of all source files in SOURCES, 16 hex digits."""
     total = hashlib.sha256()
     for path in sorted(path for pattern in SOURCES for path in root.glob(pattern)):
         text = path.read_bytes()
@@ -35,7 +35,7 @@ def sources_hash(root: Path) -> str:
 
 
 def key_cache_by_sources() -> None:
-    """Point Numba's cache at the folder of these sources, unless the user has set another one."""
+    """Set Numba's cache folder by the hash of the sources, unless the user has set a folder."""
     if os.environ.get(VARIABLE) != os.environ.get(OURS):
         return
     provide_caches()
@@ -44,14 +44,15 @@ def key_cache_by_sources() -> None:
     if not os.access(folder if folder.is_dir() else here, os.W_OK):
         folder = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "fianchetto"
     os.environ[VARIABLE] = os.environ[OURS] = str(folder / f"kernels-{sources_hash(here.parent)}")
-    if "numba" in sys.modules:  # it has read its environment already
+    if "numba" in sys.modules:  # it has already read the environment
         sys.modules["numba"].config.CACHE_DIR = os.environ[VARIABLE]
 
 
 def provide_caches() -> None:
-    """Point library caches at the temporary folder if the home folder is not writable.
+    """Move the caches of libraries to the temporary folder if the user's is not writable.
 
-    matplotlib and Numba fail without one: containers run as users without a name or a home.
+    matplotlib and Numba fail without a writable cache. Containers often run as a user without a
+    home folder.
     """
     try:
         folder = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
@@ -66,7 +67,7 @@ def provide_caches() -> None:
 
 
 def _temporary_cache() -> str:
-    """Return a folder that only this user can write to: caches hold code."""
+    """Return a folder that only this user can write to, because caches contain code."""
     folder = Path(tempfile.gettempdir()) / f"fianchetto-cache-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     about = folder.lstat()
@@ -77,6 +78,6 @@ def _temporary_cache() -> str:
 
 
 def are_compiled(module: str) -> bool:
-    """Return whether kernels of a module (its name without packages) are cached."""
+    """Return whether kernels of `module` (its name without packages) are cached."""
     folder = os.environ.get(VARIABLE)
     return folder is not None and any(Path(folder).glob(f"*/{module}.*.nbi"))

@@ -1,7 +1,7 @@
-"""JSON files from unknown sources, parsed strictly and checked against a schema.
+"""Parse untrusted JSON files strictly and validate them against a schema.
 
-An error is one line with the path. Schemas are pydantic models, which stand beside the files that
-they describe (`pipeline/dataset/files/manifest.py`, `model/card.py`).
+Each error is one line that starts with the path. Schemas are pydantic models, defined where the
+files are read (`pipeline/dataset/files/manifest.py`, `model/card.py`).
 """
 
 import math
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError
 
 LARGEST = 64 << 20
-"""Largest file that is read by default, bytes."""
+"""Default size limit of a file, bytes."""
 MAX_SHOWN_CHARS = 80
-"""Characters of a file's text in an error message."""
+"""Maximum number of characters quoted from a file in an error message."""
 
 
 def parse_json(data: bytes | str) -> Any:
     """Parse a JSON text; raise ValueError if it is not strict JSON in UTF-8.
 
-    At most 200 levels may be nested. NaN, infinities and integers beyond 64 bits are refused: they
-    would cause errors far from the file.
+    NaN, infinities, integers beyond 64 bits and more than 200 levels of nesting are errors: they
+    would cause confusing errors later.
     """
     from pydantic_core import from_json
 
@@ -43,9 +43,9 @@ def _check_numbers(value: Any) -> None:
 
 
 def read_json(path: Path, refusal: type[UserError], *, largest: int = LARGEST) -> Any:
-    """Return the value of a JSON file of at most `largest` bytes, local or in a store.
+    """Parse a JSON file of at most `largest` bytes, local or in an object store.
 
-    Raises FileNotFoundError, and `refusal` for other errors.
+    Raises FileNotFoundError if there is no file, and `refusal` for any other error.
     """
     try:
         if path.stat().st_size > largest:
@@ -64,7 +64,7 @@ def read_json(path: Path, refusal: type[UserError], *, largest: int = LARGEST) -
 def check(
     path: Path, value: Any, schema: "type[BaseModel]", refusal: type[UserError], hint: str = ""
 ) -> None:
-    """Check the value of `path` against a schema, or raise `refusal`; `hint` says what to do."""
+    """Validate the content of `path`; raise `refusal` with the first error, followed by `hint`."""
     from pydantic import ValidationError
 
     try:
@@ -74,7 +74,7 @@ def check(
 
 
 def first_error(error: "ValidationError") -> str:
-    """Return the first error of a validation in one line: field, reason, value."""
+    """Return a validation's first error as one line: field, reason, value."""
     found = error.errors(include_url=False, include_context=False)
     first = found[0]
     field = ".".join(map(str, first["loc"]))
@@ -89,7 +89,7 @@ def first_error(error: "ValidationError") -> str:
 
 
 def shown(value: Any, most: int = MAX_SHOWN_CHARS, *, quote: bool = True) -> str:
-    """Return an untrusted value as short text for a terminal, without control characters."""
+    """Return an untrusted value as text of at most `most` characters that is safe to print."""
     text = repr(value)
     if not quote:
         text = "".join(char if char.isprintable() else "?" for char in str(value))

@@ -1,9 +1,9 @@
-"""`@njit(**BORROWING)` compiles kernels that allocate no array, without Numba's reference counts.
+"""Options for `@njit(**BORROWING)`: compile a kernel without Numba's reference counting.
 
-Counting costs two atomic operations for each array argument of each call: a third of the time of
-replay. Such a kernel must not return its arrays. Numba refuses to compile one that allocates
-(`child[:] = position` does), or that calls a kernel that does. `_nrt` is an undocumented option of
-Numba.
+Reference counting costs two atomic operations for each array argument of each call, a third of the
+time of replay. A kernel without it must not return an array or allocate one, directly or in a
+kernel that it calls. Numba refuses to compile a kernel that allocates (even `child[:] = position`
+does). `_nrt` is an undocumented option of Numba.
 """
 
 from typing import Any

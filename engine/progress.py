@@ -1,4 +1,4 @@
-"""Callbacks of long work: report progress, and poll whether to stop."""
+"""Callbacks of long-running work: report progress, and check whether to stop."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -6,32 +6,31 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """One report of progress."""
+    """A progress report."""
 
     done: int
     """Units finished so far."""
     total: int | None
-    """Units in all, None while unknown."""
+    """Total units; None if not yet known."""
     unit: str
     """Unit of `done` and `total`: positions, bytes, steps."""
     values: Mapping[str, float] = field(default_factory=dict)
-    """Figures worth showing beside the bar, such as loss or positions/s."""
+    """Figures to show next to the progress bar, such as loss or positions/s."""
     stage: str = ""
-    """Part of the work by name, where it has parts: `generation 1: self-play`."""
+    """Name of the current stage, such as `generation 1: self-play`; empty if there is only one."""
 
 
 Progress = Callable[[Tick], None]
 
 
 Stop = Callable[[], bool]
-"""Returns True when the work should end early; polled often. Stopped work leaves no partial
-files."""
+"""Returns True to stop the work early; polled often. Stopped work leaves no partial files."""
 
 
 def silent(tick: Tick) -> None:
-    """Show nothing."""
+    """Ignore a progress report."""
 
 
 def never() -> bool:
-    """Return False: do not stop."""
+    """Return False, so that the work is never stopped."""
     return False

@@ -1,11 +1,11 @@
-"""Atomic file writes: temporary names, the rename, and temporary files of killed writers.
+"""Write files atomically through temporary files, and delete those of killed writers.
 
     .train-00000-0.parquet.fianchetto-5f0e11c2-4711-9d0c27aa.tmp
 
-A temporary name holds the file's name, the project's, the machine, the process and a random part,
-so it is unique. The file is abandoned when its process is gone, or after a day without a write.
-Whether a process is gone is known on its own machine only: one boot of one host and one namespace
-of process ids, so a container does not delete the files of another one.
+A temporary name consists of the file's name, the project, a hash of the machine, the process id and
+a random part. A temporary file is abandoned when its process has ended, or after a day without a
+write. Only the machine that wrote a file can check its process. A machine is one boot of one host
+and one process-id namespace, so a container does not delete another container's files.
 """
 
 import hashlib
@@ -24,16 +24,16 @@ import psutil
 
 _NAME = re.compile(r"\..+\.fianchetto-([0-9a-f]{8})-(\d{1,10})-[0-9a-f]{8}\.tmp", re.DOTALL)
 _MAX_NAME_BYTES = 180
-"""Bytes of the file's name in a temporary name; file systems allow 255 in all."""
+"""Maximum bytes of the file's name in a temporary name; file systems allow 255 in total."""
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _NAMESPACE = Path("/proc/self/ns/pid")
 DAY = 86_400.0
-"""Seconds without a write after which a temporary file is abandoned, whatever machine wrote it."""
+"""Seconds without a write after which any machine treats a temporary file as abandoned."""
 
 
 @cache
 def machine() -> str:
-    """Return a hash of host, boot and process namespace, in which process ids are unique."""
+    """Return a hash of host, boot and process-id namespace: process ids are unique within it."""
     boot = _BOOT.read_text().strip() if _BOOT.exists() else str(psutil.boot_time() // 60)
     parts = [platform.node(), boot]
     if _NAMESPACE.exists():  # Linux: each container numbers its own processes
@@ -48,12 +48,12 @@ def temporary_name(name: str) -> str:
 
 
 def is_temporary(name: str) -> bool:
-    """Return whether a file name was made by `temporary_name`."""
+    """Return whether `name` has the form that `temporary_name` returns."""
     return _NAME.fullmatch(name) is not None
 
 
 def is_abandoned(path: Path) -> bool:
-    """Return whether a file is a temporary file whose writer is gone."""
+    """Return whether `path` is a temporary file that its writer has abandoned."""
     found = _NAME.fullmatch(path.name)
     if found is None:
         return False
@@ -61,7 +61,7 @@ def is_abandoned(path: Path) -> bool:
         return True
     try:
         return time.time() - path.lstat().st_mtime > DAY
-    except OSError:  # renamed to its final name since
+    except OSError:  # it has been renamed to its final name in between
         return False
 
 
@@ -71,11 +71,11 @@ def abandoned(folder: Path) -> list[Path]:
 
 
 _swept: set[Path] = set()
-"""Folders that this process has swept."""
+"""Folders that this process has already swept."""
 
 
 def _sweep_once(folder: Path) -> None:
-    """Delete a folder's abandoned temporary files; once per process, since it lists the folder."""
+    """Delete a folder's abandoned temporary files, at most once per process."""
     if folder not in _swept:
         _swept.add(folder)
         for path in abandoned(folder):
@@ -85,7 +85,7 @@ def _sweep_once(folder: Path) -> None:
 
 @contextmanager
 def name_path(path: Path) -> Iterator[None]:
-    """Add a path to OSErrors raised in the block without one, as on a full disk."""
+    """Add `path` to an OSError of the `with` block that names no file, such as a full disk."""
     try:
         yield
     except OSError as error:
@@ -96,10 +96,10 @@ def name_path(path: Path) -> Iterator[None]:
 
 @contextmanager
 def new_file(path: Path, *, sync: bool = True, buffering: int = -1) -> Iterator[IO[bytes]]:
-    """Yield an open temporary file; rename it to `path` at the end, delete it on an error.
+    """Yield an open temporary file; rename it to `path` on success, delete it on an error.
 
-    The folder's abandoned files are deleted first. `sync`: flush the bytes to the disk before the
-    rename; a power cut may still undo the rename, see `sync_directory`.
+    Deletes the folder's abandoned temporary files first. `sync` flushes the bytes to disk before
+    the rename. A power failure may still undo the rename: see `sync_directory`.
     """
     _sweep_once(path.parent)
     temporary = path.with_name(temporary_name(path.name))
@@ -113,14 +113,14 @@ def new_file(path: Path, *, sync: bool = True, buffering: int = -1) -> Iterator[
             file.close()
         temporary.replace(path)
     except BaseException:
-        with suppress(OSError):  # on a full disk closing fails like writing
+        with suppress(OSError):  # closing fails too if the disk is full
             file.close()
         temporary.unlink(missing_ok=True)
         raise
 
 
 def sync_directory(directory: Path) -> None:
-    """Flush a directory's renames to the disk, where the system can, against a power cut."""
+    """Flush a directory's renames to disk, if the system supports it."""
     with suppress(OSError):
         handle = os.open(directory, os.O_RDONLY)
         try:

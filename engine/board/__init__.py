@@ -1,1 +1,1 @@
-"""Positions as bitboards: legal moves, the rules' endings, random numbers."""
+"""Positions as bitboards: legal moves, the ends of games, random numbers."""

@@ -1,7 +1,7 @@
 """Bitboards: 64 squares as the bits of one uint64, seen by the side to move.
 
-Bit order (of the whole project): bit k is row k // 8, column k % 8 of the picture; row 0 is the
-mover's eighth rank, column 0 the a-file. With White to move:
+The whole project uses this bit order: bit k is row k // 8, column k % 8. Row 0 is the mover's
+eighth rank, and column 0 is the a-file. With White to move:
 
       a  b  c  d  e  f  g  h
   8   0  1  2  3  4  5  6  7      N  = -8   NE = -7
@@ -10,11 +10,11 @@ mover's eighth rank, column 0 the a-file. With White to move:
   ...                             W  = -1   NW = -9
   1  56 57 58 59 60 61 62 63
 
-With Black to move the board is mirrored top to bottom (files stay), so the mover's pawns always go
-up, to lower bits.
+With Black to move, the board is mirrored top to bottom (files stay), so the mover's pawns always
+move up, to lower bits.
 
-Everything here is unsigned 64-bit. Numba makes int64 of a mix of signed and unsigned 64-bit
-integers (float64 where branches meet), so every constant and shift count is `np.uint64`.
+All values are unsigned 64-bit. Numba turns a mix of signed and unsigned 64-bit integers into int64
+(or float64 where branches meet), so every constant and shift count is `np.uint64`.
 """
 
 from typing import Any
@@ -40,7 +40,7 @@ RANK_3 = U(0x0000_FF00_0000_0000)
 RANK_8 = U(0x0000_0000_0000_00FF)
 """The mover's eighth rank, row 0: where own pawns promote."""
 
-# Masks against wrapping round the edge: where a step with an eastward (westward) part may land.
+# Masks against wrapping around the edge: the squares where a step to the east or west can land.
 NOT_A = U(~int(FILE_A) & int(ALL))
 NOT_H = U(~int(FILE_H) & int(ALL))
 NOT_AB = U(~(int(FILE_A) | int(FILE_A) << 1) & int(ALL))
@@ -54,7 +54,7 @@ KNIGHT_STEPS = ((1, 2), (2, 1), (2, -1), (1, -2), (-1, -2), (-2, -1), (-2, 1), (
 
 
 def _unary(name: str) -> Any:
-    """Make an intrinsic of LLVM's operation `name` on uint64."""
+    """Make a Numba intrinsic of LLVM's operation `name` on uint64."""
 
     @intrinsic
     def operation(typing_context: Any, value: Any) -> Any:
@@ -79,13 +79,13 @@ flip = _unary("bswap")
 
 @njit(**BORROWING, inline="always")
 def bit(square: Any) -> Any:
-    """Return the board with one square, uint64."""
+    """Return the bitboard with only `square` set, uint64."""
     return ONE << U(square)
 
 
 @njit(**BORROWING)
 def knight_attacks(board: Any) -> Any:
-    """Return every square a knight of `board` attacks, uint64."""
+    """Return the squares attacked by knights on the squares of `board`, uint64."""
     one_west = (board >> U(1)) & NOT_H
     two_west = (board >> U(2)) & NOT_GH
     one_east = (board << U(1)) & NOT_A
@@ -97,6 +97,6 @@ def knight_attacks(board: Any) -> Any:
 
 @njit(**BORROWING)
 def king_attacks(board: Any) -> Any:
-    """Return every square next to a square of `board`, uint64."""
+    """Return the squares adjacent to the squares of `board`, uint64."""
     row = board | ((board << U(1)) & NOT_A) | ((board >> U(1)) & NOT_H)
     return (row | (row << U(8)) | (row >> U(8))) & ~board

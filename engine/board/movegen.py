@@ -1,9 +1,9 @@
-"""Legal moves as 64 planes of from-squares, one per (direction, distance), without a move list.
+"""Generate legal moves as 64 planes of from-squares, one per move type, without a move list.
 
-For each direction all sliders are shifted at once. The pieces that land on allowed squares, shifted
-back, form a plane of from-squares. Pins and checks come from rays out of the king; king steps avoid
-the squares the opponent attacks with the king taken off the board. Legend: plane 13 + t holds the
-from-squares of legal moves of type t (engine/encoding/planes.py's table).
+All sliders are shifted in each direction at once. Those that land on allowed squares are shifted
+back to give a plane of from-squares. Rays from the king find pins and checks. The king avoids the
+squares that the opponent attacks once the king is taken off the board. Plane 13 + t holds the
+from-squares of legal moves of type t (see the table in engine/encoding/planes.py).
 """
 
 from typing import Any
@@ -43,7 +43,7 @@ from engine.board.position import (
 from engine.kernels import BORROWING
 
 MOVE_PLANES = 13
-"""Index of the first move plane: planes 0..12 are the pieces and the turn."""
+"""Index of the first move plane: planes 0..12 are the pieces and the side to move."""
 TYPES = 64
 KNIGHT_TYPES = 56
 CASTLE_EAST, CASTLE_WEST = 10, 14
@@ -61,7 +61,7 @@ _CASTLE_EAST_SAFE, _CASTLE_WEST_SAFE = U(0b110 << 60), U(0b1100 << 56)
 def attacked_by(position: Any, side: Any, pawns: Any, occupied: Any) -> Any:
     """Return the squares that `side` (0 mover, 1 opponent) attacks, uint64.
 
-    `pawns` are the squares that its pawns attack, which depend on the direction they move in.
+    `pawns` are the squares that its pawns attack; the caller knows which way they move.
     """
     queens = position[QUEEN + side]
     current = simd.alternate(position[ROOK + side] | queens, position[BISHOP + side] | queens)
@@ -93,11 +93,11 @@ def pawn_attacks_up(pawns: Any) -> Any:
 
 @njit(**BORROWING)
 def rays(position: Any, own: Any, occupied: Any) -> Any:
-    """Walk the eight rays out of the king: return (check mask, checkers, pinned), boards and Lanes.
+    """Follow the eight rays from the king; return (check mask, sliding checkers, pinned).
 
-    The check mask holds the squares that answer a sliding check: those between, and the checker.
-    Pinned pieces of a lane (own pieces between the king and a slider) may move only along that
-    line.
+    The check mask (uint64) holds the squares on which a piece answers a sliding check: those
+    between king and checker, and the checker's own. The checkers are uint64 too. `pinned` (Lanes)
+    holds the own pieces between the king and a slider; they can move only along that line.
     """
     sliders = simd.alternate(
         position[ROOK + 1] | position[QUEEN + 1], position[BISHOP + 1] | position[QUEEN + 1]
@@ -119,8 +119,8 @@ def rays(position: Any, own: Any, occupied: Any) -> Any:
 def _en_passant(position: Any, occupied: Any, planes: Any, direction: Any) -> None:
     """Add the en-passant capture in one direction (NE or NW) if the king is not left in check.
 
-    Both pawns leave their squares at once, so the capture is tried on the board: it can uncover an
-    attack along the rank that no pin shows.
+    Both pawns leave their rank at once, which can open an attack that the pins do not show, so the
+    position after the capture is checked.
     """
     target = position[EN_PASSANT]
     captured = target << U(8)
@@ -139,7 +139,7 @@ def _en_passant(position: Any, occupied: Any, planes: Any, direction: Any) -> No
 
 @njit(**BORROWING)
 def _pawns(position: Any, planes: Any, empty: Any, captures: Any, target: Any, stuck: Any) -> None:
-    """Add pushes and captures of pawns; those in `stuck` (Lanes) may not go in that direction."""
+    """Add pawn pushes and captures; pawns in a lane of `stuck` cannot move in its direction."""
     pawns = position[PAWN]
     one = ((pawns & ~simd.lane(stuck, NORTH)) >> U(8)) & empty
     two = ((one & RANK_3) >> U(8)) & empty
@@ -153,7 +153,10 @@ def _pawns(position: Any, planes: Any, empty: Any, captures: Any, target: Any, s
 
 @njit(**BORROWING)
 def _pieces(position: Any, planes: Any, empty: Any, target: Any, stuck: Any, king_to: Any) -> None:
-    """Write the planes of all pieces but pawns: the king moves to `king_to`, others to `target`."""
+    """Write the move planes of all pieces except pawns.
+
+    The king can move to `king_to`, other pieces to `target`.
+    """
     straight = position[ROOK] | position[QUEEN]
     diagonal = position[BISHOP] | position[QUEEN]
     wanted, passable = simd.everywhere(target), simd.everywhere(empty)
@@ -171,7 +174,7 @@ def _pieces(position: Any, planes: Any, empty: Any, target: Any, stuck: Any, kin
 
 @njit(**BORROWING)
 def _castling(position: Any, planes: Any, occupied: Any, attacked: Any) -> None:
-    """Add castling of a king that is not in check."""
+    """Add castling moves; the king must not be in check."""
     rights = position[CASTLING]
     if (
         rights & _CASTLE_EAST_ROOK != EMPTY
@@ -189,7 +192,7 @@ def _castling(position: Any, planes: Any, occupied: Any, attacked: Any) -> None:
 def legal_planes(position: Any, planes: Any) -> Any:
     """Write the planes of a position into `planes` (uint64[77]); return the checker count, 0..2.
 
-    Mover's view. The position must be playable: `from_fen` refuses those that are not.
+    Mover's view. The position must be playable; `from_fen` checks this.
     """
     own = opponent = EMPTY
     for index in range(0, 12, 2):
@@ -236,7 +239,7 @@ def legal_key(position: Any, planes: Any) -> Any:
 
 @njit(**BORROWING)
 def no_moves(planes: Any) -> Any:
-    """Return whether filled planes (uint64[77]) hold no legal move."""
+    """Return whether planes (uint64[77]) contain no legal move."""
     moves = EMPTY
     for index in range(MOVE_PLANES, MOVE_PLANES + TYPES):
         moves |= planes[index]
@@ -245,7 +248,7 @@ def no_moves(planes: Any) -> Any:
 
 @njit(**BORROWING)
 def count_moves(position: Any, planes: Any) -> Any:
-    """Count the legal moves of filled planes, a promotion as four, int64."""
+    """Count the legal moves of planes, int64; each promotion counts as four moves."""
     moves = U(0)
     for index in range(MOVE_PLANES, MOVE_PLANES + TYPES):
         moves += popcount(planes[index])

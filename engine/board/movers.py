@@ -1,8 +1,8 @@
-"""Find the pieces that can move to a square, to resolve SAN moves.
+"""Find the pieces that can move to a square, to read SAN.
 
-It takes a quarter of the time of generating all legal moves. Lines from the square find the pieces
-that reach it; lines from the king, on the board after the move, show whether the move is legal.
-Castling and en passant are left to `legal_planes`.
+This takes a quarter of the time of generating all legal moves. Rays from the square find the pieces
+that reach it. Rays from the king, on the board after the move, show whether the move is legal.
+`legal_planes` handles castling and en passant.
 """
 
 from typing import Any
@@ -24,7 +24,7 @@ from engine.kernels import BORROWING
 
 @njit(**BORROWING)
 def _sliders_to(square: Any, occupied: Any, straight: Any, diagonal: Any) -> Any:
-    """Return the pieces of two boards of sliders that attack a square (one bit), uint64."""
+    """Return the sliders of `straight` and `diagonal` that attack a square (one bit), uint64."""
     empty = everywhere(~occupied)
     line = seen = step(everywhere(square))
     for _ in range(6):
@@ -35,7 +35,10 @@ def _sliders_to(square: Any, occupied: Any, straight: Any, diagonal: Any) -> Any
 
 @njit(**BORROWING)
 def _reaching(position: Any, word: Any, square: Any, occupied: Any) -> Any:
-    """Return the mover's pieces of one kind that reach a square not held by its own, uint64."""
+    """Return the mover's pieces of kind `word` that reach a square, uint64; pins are ignored.
+
+    The square must not hold an own piece.
+    """
     pieces = position[word]
     if word == PAWN:
         if square & occupied != EMPTY:

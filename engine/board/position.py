@@ -9,8 +9,8 @@ row 0);
 14      en-passant target square, after every double push    mover (row 2), zero for none;
 15      halfmove clock | ply << 16                           ply from 0; fullmove = ply // 2 + 1
 
-The first thirteen words are planes 0..12 of the encoding as they stand. After a push the board is
-mirrored and the colors swap, so the words are always those of the side that is now to move.
+The first thirteen words are planes 0..12 of the encoding. A push mirrors the board and swaps the
+colors, so the words are always seen by the side to move.
 """
 
 from typing import Any
@@ -32,15 +32,15 @@ EN_PASSANT = 14
 COUNTERS = 15
 
 PAWN, KNIGHT, BISHOP, ROOK, QUEEN, KING = 0, 2, 4, 6, 8, 10
-"""Word of the mover's pieces; the opponent's follow at + 1."""
+"""Index of the word with the mover's pieces; the opponent's are in the next word."""
 
 HALFMOVE_MASK = U(0xFFFF)
 
 MAX_MOVES = 256
-"""Maximum number of legal moves of a position, promotions as four: games lead to 218 at most, and
-arrays have this size."""
+"""Size of arrays of legal moves, with each promotion as four moves. A game position has at
+most 218."""
 _MAX_STEPS = (12, 8, 13, 14, 27, 10)
-"""Maximum number of moves of one piece, pawn to king, castling and promotions included."""
+"""Maximum number of moves of one piece, from pawn to king, with castling and promotions."""
 
 _UNPLAYABLE = {
     chess.STATUS_EMPTY: "there are no pieces",
@@ -55,19 +55,19 @@ Position = NDArray[np.uint64]
 
 
 class FenError(UserError):
-    """A FEN that is malformed, or not a position that standard chess can be played from."""
+    """A malformed FEN, or a position that is not playable in standard chess."""
 
 
 def from_board(board: chess.Board) -> Position:
-    """Make a position (uint64[16]) from a python-chess board, with its rights as they are.
+    """Convert a python-chess board to a position, uint64[16], without changing its rights.
 
-    Raises FenError where there are more than MAX_MOVES legal moves.
+    Raises FenError if there are more than MAX_MOVES legal moves.
     """
     position = np.zeros(WORDS, dtype=np.uint64)
     white = board.turn == chess.WHITE
     own, opponent = board.occupied_co[board.turn], board.occupied_co[not board.turn]
-    # python-chess counts from a1, so its boards are already upside down: that is the mover's view
-    # of Black.
+    # python-chess numbers squares from a1, so its boards are already upside down: they are
+    # Black's view.
     kinds = (board.pawns, board.knights, board.bishops, board.rooks, board.queens, board.kings)
     words = [side & kind for kind in kinds for side in (own, opponent)]
     most = sum(steps * word.bit_count() for steps, word in zip(_MAX_STEPS, words[::2], strict=True))
@@ -87,7 +87,7 @@ def from_board(board: chess.Board) -> Position:
 
 
 def parse_fen(fen: str) -> chess.Board:
-    """Parse a FEN, keeping castling rights of Chess960; raises FenError for malformed text."""
+    """Parse a FEN, keeping Chess960 castling rights; raise FenError if it is malformed."""
     try:
         return chess.Board(fen, chess960=True)
     except ValueError as error:
@@ -96,17 +96,17 @@ def parse_fen(fen: str) -> chess.Board:
 
 
 def from_fen(fen: str) -> Position:
-    """Make a position (uint64[16]) from a FEN.
+    """Convert a FEN to a position, uint64[16].
 
-    Raises FenError when the text is malformed, or when standard chess cannot be played from it.
-    Castling rights without king and rook at home are dropped, as are en-passant squares that no
-    double push can have left. Impossible material (nine queens, ten pawns) is accepted.
+    Raises FenError if the text is malformed or the position is not playable. Castling rights
+    without king and rook at home are dropped, and so are en-passant squares that no double push
+    can have left. Impossible material (ten queens, ten pawns) is accepted.
     """
     return playable(parse_fen(fen), fen)
 
 
 def playable(board: chess.Board, fen: str) -> Position:
-    """Make a position from `parse_fen`'s board, as `from_fen` does; the board is changed."""
+    """Convert a board of `parse_fen` to a position as `from_fen` does; modifies the board."""
     board.chess960 = False
     board.castling_rights = board.clean_castling_rights()
     if board.status() & chess.STATUS_INVALID_EP_SQUARE:
@@ -118,7 +118,7 @@ def playable(board: chess.Board, fen: str) -> Position:
 
 
 def to_board(position: Position) -> chess.Board:
-    """Make a python-chess board from a position; its move stack is empty."""
+    """Convert a position to a python-chess board with an empty move stack."""
     white = bool(position[TURN] == 0)
     words = [chess.flip_vertical(int(word)) if white else int(word) for word in position[:COUNTERS]]
     board = chess.Board(None)
@@ -136,7 +136,7 @@ def to_board(position: Position) -> chess.Board:
 
 
 def to_fen(position: Position) -> str:
-    """Write a position as a FEN, with the en-passant square after every double push."""
+    """Return the FEN of a position, with the en-passant square after every double push."""
     return to_board(position).fen(en_passant="fen")
 
 
@@ -154,7 +154,7 @@ def mirror(position: Any) -> None:
 
 @njit(**BORROWING)
 def occupied_squares(board: Any) -> Any:
-    """Return the occupied squares, uint64, from words 0..11 of a position or of planes."""
+    """Return the occupied squares of a position or of planes, uint64."""
     occupied = EMPTY
     for word in range(TURN):
         occupied |= board[word]
@@ -163,7 +163,7 @@ def occupied_squares(board: Any) -> Any:
 
 @njit(**BORROWING)
 def word_on(board: Any, square: Any, side: Any) -> Any:
-    """Return the word of a side's piece (0 mover, 1 opponent) on a square; -1 for none."""
+    """Return the word index of the piece of `side` (0 mover, 1 opponent) on a square, or -1."""
     for word in range(side, TURN, 2):
         if board[word] & square != EMPTY:
             return word
@@ -172,11 +172,11 @@ def word_on(board: Any, square: Any, side: Any) -> Any:
 
 @njit(**BORROWING)
 def push(position: Any, source: Any, target: Any, promotion: Any) -> None:
-    """Play a legal move in place; the position is the opponent's view after it.
+    """Play a legal move in place; the position is then in the opponent's view.
 
     `source` and `target` are bit indices in the mover's view; castling is the king's two-square
-    move; `promotion` is a python-chess piece type (2 knight .. 5 queen), 0 for none. An illegal
-    move gives a meaningless position.
+    move; `promotion` is a python-chess piece type (2 knight .. 5 queen), or 0. An illegal move
+    leaves a meaningless position.
     """
     start, end = bit(source), bit(target)
     word = 0
@@ -202,7 +202,7 @@ def push(position: Any, source: Any, target: Any, promotion: Any) -> None:
             position[EN_PASSANT] = end << U(8)
         elif end & RANK_8 != EMPTY:
             position[PAWN] ^= end
-            # an unnamed promotion is a queen
+            # without a promotion piece, promote to a queen
             piece = U(promotion) if U(2) <= U(promotion) < U(5) else U(5)
             position[U(2) * (piece - U(1))] |= end
     elif word == KING:
@@ -218,7 +218,7 @@ def push(position: Any, source: Any, target: Any, promotion: Any) -> None:
 
 @njit(**BORROWING, inline="always")
 def _mix(total: Any, word: Any) -> Any:
-    """Add a word to a running hash: a bijection of `total` for each word."""
+    """Mix a word into a running hash; for each word this is a bijection of `total`."""
     total = (total ^ word) * FIRST_FACTOR
     return total ^ (total >> U(29))
 
@@ -227,8 +227,8 @@ def _mix(total: Any, word: Any) -> Any:
 def key(position: Any, en_passant_legal: Any) -> Any:
     """Hash pieces, turn, castling rights and a *legal* en-passant capture, uint64.
 
-    These identify a position. `en_passant_legal` is 1 or 0, uint64: as a bool it
-    cost replay a quarter of its speed. Words are mixed in four independent lanes, because the
+    Positions that agree in these are the same. `en_passant_legal` is 1 or 0, uint64: a bool would
+    cost replay a quarter of its speed. Words are mixed in independent chains, because the
     processor would stall on one chain of fifteen multiplications. The finalizer is splitmix64's
     (Steele, Lea and Flood 2014).
     """
@@ -249,7 +249,7 @@ def key(position: Any, en_passant_legal: Any) -> Any:
 
 @njit(**BORROWING)
 def castling_bits(position: Any) -> Any:
-    """Pack castling rights, uint64: 1 own king's side, 2 own queen's, 4 and 8 the opponent's."""
+    """Pack castling rights, uint64: 1 own kingside, 2 own queenside, 4 and 8 the opponent's."""
     rights = position[CASTLING]
     return (
         (rights >> U(63))
@@ -261,6 +261,6 @@ def castling_bits(position: Any) -> Any:
 
 @njit(**BORROWING)
 def en_passant_file(position: Any) -> Any:
-    """Return the file (0 = a) of the en-passant square, uint64; 255 for none."""
+    """Return the file (0 = a) of the en-passant square, uint64, or 255."""
     board = position[EN_PASSANT]
     return U(255) if board == U(0) else lowest(board) & U(7)

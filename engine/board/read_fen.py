@@ -1,7 +1,8 @@
 """Parse FENs in compiled code, as `engine.board.position.from_fen` does, for millions of rows.
 
-It accepts only FENs as programs write them: four fields or six, separated by one space. `from_fen`
-is for text typed by people: it is more lenient and explains what is wrong. A test compares the two.
+This parser accepts only FENs as programs write them: four or six fields, separated by one space.
+For text that a person typed, use `from_fen`, which is more lenient and explains errors. A test
+compares the two.
 """
 
 from typing import Any
@@ -26,21 +27,22 @@ from engine.board.position import (
 from engine.kernels import BORROWING
 
 VALID, MALFORMED, UNPLAYABLE, CHESS960 = range(4)
-"""Results of `read_fen`: CHESS960 for castling rights that standard chess does not have."""
+"""Results of `read_fen`. CHESS960: the castling rights exist only in Chess960."""
 
 _SPACE, _DIGIT_0, _DASH = 32, 48, 45
 _FILE_E = FILE_A << U(4)
 _ENDS = FILE_A | FILE_A << U(7)
 
 _DIGIT, _SLASH = 1 << 4, -1 << 16
-"""Marks of a digit and a slash in _BOARD_CHARS; a slash's is all ones from bit 16 on."""
+"""Flags of a digit and a slash in _BOARD_CHARS; a slash sets all bits from 16 on."""
 
 
 def _board_chars() -> NDArray[np.int64]:
-    """Return the meaning of each character of a FEN's squares, int64[256].
+    """Return a table of the characters of a FEN's board field, int64[256].
 
-    Bits 0 to 3 are the word in which it sets a square (COUNTERS, which is written later, for all
-    but pieces), bits 8 to 15 the squares that it takes (255 for unknown ones), the rest its mark.
+    Bits 0 to 3: the word in which the character sets a square; COUNTERS, which is overwritten
+    later, unless it is a piece. Bits 8 to 15: the number of squares, 255 if the character is
+    invalid. The other bits are flags.
     """
     table = np.full(256, 255 << 8 | COUNTERS, dtype=np.int64)
     for word, letter in enumerate("PpNnBbRrQqKk"):
@@ -56,13 +58,13 @@ _BOARD_CHARS = _board_chars()
 
 @njit(**BORROWING)
 def _read_board(text: Any, at: Any, end: Any, position: Any) -> Any:
-    """Read the squares; return the byte behind them, -1 where they are malformed.
+    """Read the board field; return the index after it, or -1 if it is malformed.
 
-    No branch depends on a character: a processor would mispredict every third one.
+    No branch depends on a character: the processor would mispredict one in three.
     """
     square, row_end, before, wrong, left = 0, 8, 0, 0, 0
     while at < end:
-        byte = text[U(at)]  # an index with a sign is compared with zero
+        byte = text[U(at)]  # a signed index would cost a comparison with zero
         if byte == _SPACE:
             break
         char = _BOARD_CHARS[byte]
@@ -79,7 +81,7 @@ def _read_board(text: Any, at: Any, end: Any, position: Any) -> Any:
 
 @njit(**BORROWING)
 def _find_rook(position: Any, side: Any, back: Any, char: Any) -> Any:
-    """Return the rook on the rank `back` that a lower-case castling letter names, or EMPTY."""
+    """Return the rook on the rank `back` for a lower-case castling letter, or EMPTY."""
     king, rooks = position[KING + side] & back, position[ROOK + side] & back
     if popcount(king) != ONE:
         return EMPTY
@@ -98,7 +100,7 @@ def _find_rook(position: Any, side: Any, back: Any, char: Any) -> Any:
 
 @njit(**BORROWING)
 def _read_castling(text: Any, at: Any, end: Any, position: Any) -> Any:
-    """Read the castling rights; return (byte behind them, VALID, MALFORMED or CHESS960)."""
+    """Read the castling rights; return (index after them, VALID, MALFORMED or CHESS960)."""
     if at < end and text[at] == _DASH:
         return at + 1, VALID
     first, white, black, result = at, 0, 0, VALID
@@ -125,7 +127,10 @@ def _read_castling(text: Any, at: Any, end: Any, position: Any) -> Any:
 
 @njit(**BORROWING)
 def _read_en_passant(text: Any, at: Any, end: Any, black: Any, position: Any) -> Any:
-    """Read an en-passant square that a double push can have left; return the byte behind, or -1."""
+    """Read the en-passant square; return the index after it, or -1 if it is malformed.
+
+    A square that no double push can have left is ignored.
+    """
     if at < end and text[at] == _DASH:
         return at + 1
     if at + 1 >= end or not 97 <= text[at] <= 104 or (text[at + 1] != 51 and text[at + 1] != 54):
@@ -145,7 +150,7 @@ def _read_en_passant(text: Any, at: Any, end: Any, black: Any, position: Any) ->
 
 @njit(**BORROWING)
 def _read_counter(text: Any, at: Any, end: Any) -> Any:
-    """Read a space and up to four digits; return (number, byte behind it), -1 if malformed."""
+    """Read a space and up to four digits; return (number, index after them or -1)."""
     if at >= end or text[at] != _SPACE:
         return 0, -1
     at += 1
@@ -158,7 +163,7 @@ def _read_counter(text: Any, at: Any, end: Any) -> Any:
 
 @njit(**BORROWING)
 def read_fen(text: Any, at: Any, end: Any, position: Any) -> Any:
-    """Read a FEN into `position` (uint64[16]); return VALID or the kind of error.
+    """Read a FEN into `position` (uint64[16]); return VALID or an error code.
 
     The FEN is `text[at:end]` (uint8). The number of legal moves is not checked (MAX_MOVES). Missing
     counters are read as halfmove clock 0 and move number 1.
@@ -193,7 +198,7 @@ def read_fen(text: Any, at: Any, end: Any, position: Any) -> Any:
 
 @njit(**BORROWING)
 def _is_playable(position: Any) -> Any:
-    """Return whether each side has one king, pawns stand well, and the opponent is not in check."""
+    """Return whether kings and pawns are valid and the opponent is not in check."""
     if popcount(position[KING]) != ONE or popcount(position[KING + 1]) != ONE:
         return False
     if (position[PAWN] | position[PAWN + 1]) & (RANK_1 | RANK_8) != EMPTY:

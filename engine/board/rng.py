@@ -1,8 +1,8 @@
-"""Random numbers in compiled code: a stream for each game.
+"""Random numbers in compiled code, with one stream per game.
 
-So a game does not depend on its neighbors in a batch. A stream is a uint64[1] that splitmix64
-advances (Steele, Lea and Flood 2014). Integers are the same on every machine; numbers that go
-through logarithms differ as much as the machines' logarithms do.
+A game therefore does not depend on the other games in a batch. A stream is a uint64[1] that
+splitmix64 advances (Steele, Lea and Flood 2014). Integers are the same on every machine. Numbers
+computed with logarithms may differ in their last bits.
 """
 
 from math import cos, log, pi, sqrt
@@ -32,7 +32,7 @@ splitmix64 = njit(**BORROWING)(mix)
 
 @njit(**BORROWING)
 def seed_stream(state: Any, seed: Any, game: Any) -> None:
-    """Seed the stream (uint64[1]) of game number `game` under `seed` (both uint64)."""
+    """Initialize the stream (uint64[1]) of game number `game` under `seed` (both uint64)."""
     state[0] = splitmix64(splitmix64(seed + GOLDEN) ^ (game * GOLDEN + U(1)))
 
 
@@ -45,21 +45,21 @@ def uniform(state: Any) -> Any:
 
 @njit(**BORROWING)
 def gumbel(state: Any) -> Any:
-    """Return a standard Gumbel number, float64."""
+    """Draw from the standard Gumbel distribution, float64."""
     return -log(-log(uniform(state)))
 
 
 @njit(**BORROWING)
 def _normal(state: Any) -> Any:
-    """Return a standard normal number, float64 (Box and Muller 1958)."""
+    """Draw from the standard normal distribution, float64 (Box and Muller 1958)."""
     return sqrt(-2.0 * log(uniform(state))) * cos(2.0 * pi * uniform(state))
 
 
 @njit(**BORROWING)
 def gamma(state: Any, alpha: Any) -> Any:
-    """Return a Gamma(alpha, 1) number, float64.
+    """Draw from Gamma(alpha, 1), float64.
 
-    After Marsaglia and Tsang 2000; below 1 by their power of a uniform number.
+    Method of Marsaglia and Tsang (2000), with their correction for alpha below 1.
     """
     boost = 1.0
     if alpha < 1.0:
@@ -78,7 +78,7 @@ def gamma(state: Any, alpha: Any) -> Any:
 
 @njit(**BORROWING)
 def dirichlet(state: Any, alpha: Any, out: Any) -> None:
-    """Fill `out` (float64[M]) with one draw of a symmetric Dirichlet(alpha)."""
+    """Fill `out` (float64[M]) with a sample of the symmetric Dirichlet(alpha)."""
     total = 0.0
     for index in range(len(out)):
         out[index] = gamma(state, alpha)

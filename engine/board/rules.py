@@ -1,4 +1,4 @@
-"""Detect games that end by rule; insufficient material is defined as in python-chess."""
+"""Detect the end of a game by the rules; insufficient material follows python-chess."""
 
 from typing import Any
 
@@ -23,15 +23,15 @@ ENDINGS = {
 """Names of these endings in game records."""
 
 FIFTY_MOVES = 100
-"""Half-moves without capture or pawn move after which a game is drawn (players may claim this; ours
-always do)."""
+"""Half-moves without a capture or pawn move after which a game is drawn. Here the draw is
+automatic; under the rules a player has to claim it."""
 
 _LIGHT = U(0xAA55_AA55_AA55_AA55)
 
 
 @njit(**BORROWING)
 def insufficient(position: Any) -> Any:
-    """Return whether only kings are left, with one minor piece, or bishops of one color."""
+    """Return whether neither side can mate: bare kings, one minor piece, or same-color bishops."""
     bishops = position[BISHOP] | position[BISHOP + 1]
     knights = position[KNIGHT] | position[KNIGHT + 1]
     for word in (PAWN, ROOK, QUEEN):
@@ -44,12 +44,11 @@ def insufficient(position: Any) -> Any:
 
 @njit(**BORROWING)
 def ending_of_position(position: Any, planes: Any, checkers: Any) -> Any:
-    """Return how the rules end the game in a position, or GOES_ON.
+    """Return how the game has ended in a position (uint64[16]), or GOES_ON.
 
-    Repetition is left to the caller, since it needs the game's history. `planes` (uint64[77]) and
-    `checkers` are what `legal_planes` gives of the position (uint64[16]). Where several rules
-    apply, the order is python-chess's: mate or stalemate, material, fifty moves, and repetition
-    last.
+    The caller checks repetition, which needs the game's history. `planes` (uint64[77]) and
+    `checkers` are the results of `legal_planes`. If several rules apply, the order is that of
+    python-chess: mate or stalemate, material, fifty moves, then repetition.
     """
     if no_moves(planes):
         return MATE if checkers > 0 else STALEMATE

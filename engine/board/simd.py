@@ -1,12 +1,12 @@
-"""Eight bitboards side by side, one per direction, to compute legal moves in all at once.
+"""Vectors of eight bitboards, one per direction, to compute moves in all directions at once.
 
-`Lanes` is a Numba type for compiled code only: an LLVM vector of eight uint64, which is one
-register where the processor has AVX-512 and a few elsewhere. Lane i belongs to direction i (N NE E
-SE S SW W NW), or to knight step i: as the move planes are distance-major, the lanes of one distance
-are eight planes that follow each other in memory.
+`Lanes` is a Numba type for compiled code only: an LLVM vector of eight uint64. It fits in one
+register with AVX-512 and takes several elsewhere. Lane i belongs to direction i (N NE E SE S SW W
+NW) or to knight step i. Move planes are distance-major, so the lanes of one distance are eight
+consecutive planes in memory.
 
-A step is a rotation and a mask, so that all directions take the same instruction. Lanes support
-`&`, `|` and `~` between lanes; everything here is unsigned, as in engine/board/bitboard.py.
+A step is a rotation and a mask, so all directions use the same instruction. Lanes support `&`, `|`
+and `~`. All values are unsigned, as in engine/board/bitboard.py.
 """
 
 import operator
@@ -43,12 +43,12 @@ class _LanesModel(models.PrimitiveModel):
 
 
 def turns(steps: tuple[tuple[int, int], ...]) -> list[int]:
-    """Return how far to the left each (file, rank) step rotates a board."""
+    """Return the left rotation, in bits, of each (file, rank) step."""
     return [(file - 8 * rank) % 64 for file, rank in steps]
 
 
 def _landing(steps: tuple[tuple[int, int], ...]) -> list[int]:
-    """Return the squares that each step may land on without wrapping around the edge."""
+    """Return the squares that each step can land on without wrapping around the edge."""
     files = {-2: NOT_GH, -1: NOT_H, 0: ALL, 1: NOT_A, 2: NOT_AB}
     rows = {
         rank: sum(0xFF << 8 * row for row in range(8) if 0 <= row + rank < 8)
@@ -134,26 +134,26 @@ def _any(builder: Any, lanes: Any) -> Any:
 everywhere = _unary(
     types.uint64, LANES, lambda builder, word: _broadcast(builder, (word,), [0] * WIDTH)
 )
-"""The same board in all lanes, uint64 -> Lanes."""
+"""Copy a board to all lanes, uint64 -> Lanes."""
 alternate = _binary(
     types.uint64, LANES, lambda builder, *words: _broadcast(builder, words, [0, 1] * 4)
 )
-"""One board in the straight directions' lanes and one in the diagonals', (uint64, uint64) ->
-Lanes."""
+"""Put one board in the lanes of straight directions and another in those of diagonals, (uint64,
+uint64) -> Lanes."""
 step = _stepper(DIRECTIONS, "fshl")
-"""Move each lane one step in its direction; those that leave it are dropped, Lanes -> Lanes."""
+"""Move each lane one step in its direction; drop bits that leave the board, Lanes -> Lanes."""
 knight_step = _stepper(KNIGHT_STEPS, "fshl")
 """Move each lane by its knight step, Lanes -> Lanes."""
 knight_step_back = _stepper(KNIGHT_STEPS, "fshr")
 """Undo the knight step of each lane, Lanes -> Lanes."""
 any_lane = _unary(LANES, types.uint64, _any)
-"""The squares that are set in any lane, Lanes -> uint64."""
+"""Combine all lanes by OR, Lanes -> uint64."""
 both_ways = _unary(
     LANES,
     LANES,
     lambda builder, lanes: builder.or_(lanes, _shuffle(builder, lanes, [4, 5, 6, 7, 0, 1, 2, 3])),
 )
-"""Combine each lane with that of the opposite direction, Lanes -> Lanes."""
+"""Combine each lane with the lane of the opposite direction by OR, Lanes -> Lanes."""
 where = _binary(
     LANES,
     LANES,
@@ -161,7 +161,7 @@ where = _binary(
         builder.icmp_unsigned("!=", test, _ZEROS), lanes, _ZEROS
     ),
 )
-"""Clear the lanes whose test is empty, (test, Lanes) -> Lanes."""
+"""Clear each lane for which `test` is zero, (test, Lanes) -> Lanes."""
 
 
 def _steps_back(typing_context: Any, lanes: Any, distance: Any) -> Any:
@@ -172,16 +172,16 @@ def _steps_back(typing_context: Any, lanes: Any, distance: Any) -> Any:
 
 
 def _lane(typing_context: Any, lanes: Any, index: Any) -> Any:
-    """Take one lane out, (Lanes, index) -> uint64."""
+    """Extract one lane, (Lanes, index) -> uint64."""
     return types.uint64(
         LANES, types.int32
     ), lambda context, builder, signature, values: builder.extract_element(*values)
 
 
 def _store(typing_context: Any, boards: Any, first: Any, lanes: Any) -> Any:
-    """Write eight lanes to contiguous boards (uint64[n]) from index `first` on, unchecked."""
+    """Write eight lanes to contiguous `boards` (uint64[n]) from index `first`; unchecked."""
     if not isinstance(boards, types.Array) or boards.layout != "C" or boards.dtype != types.uint64:
-        raise TypingError(f"lanes are stored in contiguous uint64[n], not in {boards}")
+        raise TypingError(f"lanes can be stored only in a contiguous uint64[n], not in {boards}")
 
     def build(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         data = context.make_array(boards)(context, builder, values[0]).data
@@ -198,7 +198,7 @@ store: Any = intrinsic(_store)
 
 
 def _operator(operation: Callable[..., Any], build: Callable[..., Any]) -> None:
-    """Register a Python operator between lanes for compiled code."""
+    """Register a Python operator on Lanes for compiled code."""
     count = 1 if operation is operator.invert else 2
     typed: Any = type_callable(operation)
     lowered: Any = lower_builtin(operation, *[LANES] * count)  # type: ignore[no-untyped-call]

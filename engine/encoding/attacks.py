@@ -1,8 +1,7 @@
 """Attack planes: the squares that the pieces of each kind attack, by side.
 
-A convolution sees two squares further with each layer, so the end of a line takes several; here it
-is one plane. These planes are computed from the piece planes when a batch is made, and are not
-stored.
+A convolutional network needs several layers to follow a line across the board; an attack plane
+shows it at once. These planes are computed from the piece planes for each batch and are not stored.
 
 Axes: B rows, P planes.
 """
@@ -22,7 +21,7 @@ from engine.kernels import BORROWING
 
 @njit(**BORROWING)
 def _fill(planes_BP: Any, alone: Any, attacks_BP: Any) -> None:
-    """Write all rows' attacks; `alone` (uint64[16] of zeros) gets one kind of pieces at a time."""
+    """Write the attacks of all rows; `alone` is scratch, uint64[16] of zeros."""
     for row in range(len(planes_BP)):
         occupied = occupied_squares(planes_BP[row])
         attacks_BP[row, PAWN] = pawn_attacks_up(planes_BP[row, PAWN])
@@ -34,9 +33,9 @@ def _fill(planes_BP: Any, alone: Any, attacks_BP: Any) -> None:
 
 
 def attack_planes(planes_BP: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return the squares that the pieces of each of 12 piece planes attack, uint64[B, 12].
+    """Return the squares attacked by the pieces of each piece plane, uint64[B, 12].
 
-    Occupied squares count, and pins are ignored. Raises PlanesError.
+    Attacked squares may be empty or occupied. Pins are ignored. Raises PlanesError.
     """
     planes_BP = check_planes(planes_BP)
     attacks_BP = np.empty((len(planes_BP), PIECE_PLANES), dtype=np.uint64)

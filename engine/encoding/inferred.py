@@ -1,9 +1,8 @@
 """Estimate castling and en-passant columns from planes alone.
 
 column       estimate
-castling     a right for each king and rook at home: planes do not show whether one of them has
-moved and come back
-ep_file      the file of a legal en-passant capture; a double push that no pawn can take is not seen
+castling     a right for each king and rook at home, even if one of them has moved and returned
+ep_file      the file of a legal en-passant capture; 255 if no pawn can capture
 halfmove     0
 
 Columns are those of `pipeline.dataset.files.columns`. Axes: B rows, P planes.
@@ -50,6 +49,6 @@ def _ep_file(planes_BP: NDArray[np.uint64]) -> NDArray[np.uint8]:
 
 
 def infer_columns(planes_BP: NDArray[np.uint64]) -> dict[str, NDArray[Any]]:
-    """Estimate the INFERRED columns, `[B]` each, from stored planes uint64[B, 77]."""
+    """Estimate the INFERRED columns, each `[B]`, from stored planes uint64[B, 77]."""
     columns_B = _castling(planes_BP), _ep_file(planes_BP), np.zeros(len(planes_BP), dtype=np.uint8)
     return dict(zip(INFERRED, columns_B, strict=True))

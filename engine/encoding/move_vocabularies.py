@@ -13,9 +13,9 @@ are this project's move types, which have that form. Plane 64 + 3 * piece + dire
 under-promotion to knight, bishop, rook (piece 0, 1, 2). Its step is -1, 0, +1 files (direction 0,
 1, 2; -1 is towards the a-file for both sides).
 
-Squares and types are those of the mover's view, or of an absolute board (`engine.encoding.views`).
-Functions take labels in the mover's view; `turned_B` marks the rows with Black to move of an
-absolute view. None of these tables marks a promotion to a queen; planes show it.
+Squares and types are in the mover's view or in an absolute view (`engine.encoding.views`).
+Functions take labels in the mover's view; `turned_B` marks the rows of an absolute view with Black
+to move. No index marks a promotion to a queen: a pawn move to the last rank is one.
 
 Axes: B rows, A index of the vocabulary, L label, P promotion piece (python-chess piece type, 0 for
 none).
@@ -34,7 +34,7 @@ from engine.errors import UserError, did_you_mean
 
 UNDER_PROMOTIONS = (chess.KNIGHT, chess.BISHOP, chess.ROOK)
 NONE = -1
-"""Table entry where there is no such move."""
+"""Table entry for a move that does not exist."""
 
 
 class UnknownVocabularyError(UserError):
@@ -47,23 +47,23 @@ class MoveIndexError(UserError):
 
 @dataclass(frozen=True, eq=False, kw_only=True, slots=True)
 class Vocabulary:
-    """One numbering of moves."""
+    """A numbering of moves."""
 
     name: str
     """Name in presets."""
     labels: NDArray[np.int64]
-    """[A] label of each index in the same view, NONE where the step leaves the board."""
+    """[A] label of each index in the same view; NONE if the move leaves the board."""
     promotions: NDArray[np.int64]
-    """[A] piece of an under-promotion's index, 0 elsewhere (a pawn on the last rank becomes a
-    queen)."""
+    """[A] promotion piece of each index of an under-promotion, else 0 (a pawn on the last rank
+    becomes a queen)."""
     index: NDArray[np.int64]
-    """[L, P] index of each label and promotion (0 to 5); those to a queen are the same as 0."""
+    """[L, P] index of each label and promotion (0 to 5); a queen promotion equals promotion 0."""
     turned: NDArray[np.int64]
-    """[A] index of the same move on the board turned top to bottom, its own inverse."""
+    """[A] index of the same move on the board mirrored top to bottom; its own inverse."""
     planes: int = 0
-    """Number of from-square planes that the indices form, 0 where they form none."""
+    """Number of from-square planes if the indices form planes, else 0."""
     factored: bool = False
-    """Whether networks predict from and to-given-from in it."""
+    """Whether networks predict the from-square first, then the to-square given it."""
 
     @property
     def size(self) -> int:
@@ -88,7 +88,7 @@ def _indices(labels_A: NDArray[np.int64], promotions_A: NDArray[np.int64]) -> ND
 
 
 def _square_pairs() -> NDArray[np.int64]:
-    """Return the label from square to square, int64[64 * 64], NONE where no step leads."""
+    """Return the label for each pair of squares, int64[64 * 64]; NONE if no move joins them."""
     table = np.full(64 * 64, NONE, dtype=np.int64)
     for label, target in enumerate(target_table().tolist()):
         if target >= 0:
@@ -97,9 +97,9 @@ def _square_pairs() -> NDArray[np.int64]:
 
 
 def _under_promotion_labels() -> NDArray[np.int64]:
-    """Return the label of each under-promotion's index, int64[9 * 64], NONE elsewhere.
+    """Return the label of each under-promotion, int64[9 * 64], else NONE.
 
-    In an absolute frame Black's pawns promote on row 7, from row 6, going south.
+    In an absolute view, Black's pawns promote from row 6 to row 7.
     """
     kinds = {step: kind for kind, step in enumerate(steps())}
     table = np.full((3, 3, 64), NONE, dtype=np.int64)
@@ -113,7 +113,7 @@ def _under_promotion_labels() -> NDArray[np.int64]:
 
 @cache
 def vocabularies() -> dict[str, Vocabulary]:
-    """Return every vocabulary by name."""
+    """Return all vocabularies by name."""
     labels, none = np.arange(LABELS, dtype=np.int64), np.zeros(LABELS, dtype=np.int64)
     turned_labels = view("chessmarro77").black_labels
     assert turned_labels is not None
@@ -157,7 +157,7 @@ def vocabularies() -> dict[str, Vocabulary]:
 
 
 def vocabulary(name: str) -> Vocabulary:
-    """Return the vocabulary of that name; raises UnknownVocabularyError with the nearest one."""
+    """Return a vocabulary by name; raise UnknownVocabularyError if there is none."""
     if name not in vocabularies():
         raise UnknownVocabularyError(
             f"no move vocabulary {name[:40]!r}: {did_you_mean(name, vocabularies())}"

@@ -1,4 +1,4 @@
-"""The 77 planes and the 4096 labels, computed from the rules and pinned by version and hash.
+"""Define the 77 planes and the 4096 labels, pinned by a version and a hash.
 
 planes    meaning (mover's view)
 0..11     own pawns, opponent's pawns, own knights, opponent's, bishops, rooks, queens, kings
@@ -11,11 +11,11 @@ type t    distance-major: t = (distance - 1) * 8 + direction, distance 1..7,
           56..63 the knight moves (file, rank): (1,2) (2,1) (2,-1) (1,-2) (-1,-2) (-2,-1) (-2,1)
           (-1,2)
 label     t * 64 + k, k the from-square's bit: legal exactly when bit k of plane 13 + t is set.
-          Castling is the king's two-square move; a promotion is its pawn move (the piece is stored
-          beside it).
+          Castling is the king's two-square move; a promotion is labeled by its pawn move (the
+          piece is stored separately).
 
-Stability: ENCODING_VERSION and `moves_hash()` travel in every manifest and checkpoint. A changed
-bit is a new version. The move types are ChessMarro's; the mover's view and the bit order are this
+Stability: every manifest and checkpoint stores ENCODING_VERSION and `moves_hash()`. Any change
+needs a new version. The move types are ChessMarro's; the mover's view and the bit order are this
 project's.
 
 Axes: B rows, P planes, K squares.
@@ -47,7 +47,7 @@ PLANE_BYTES = PLANES * 8
 assert (MOVE_PLANES, PLANES, LABELS, PLANE_BYTES) == (13, 77, 4096, 616)
 
 ILLEGAL_TYPE = 255
-"""Entry of `type_table` where no queen-like or knight step leads from square to square."""
+"""Entry of `type_table` for squares that no queen or knight move joins."""
 
 
 class PlanesError(UserError):
@@ -60,7 +60,7 @@ class LabelError(UserError):
 
 @cache
 def steps() -> tuple[tuple[int, int], ...]:
-    """Return the (file, rank) step of each of the 64 move types; north is the mover's way up."""
+    """Return the (file, rank) step of each of the 64 move types, in the mover's view."""
     straight = [
         (file * distance, rank * distance) for distance in range(1, 8) for file, rank in DIRECTIONS
     ]
@@ -69,7 +69,7 @@ def steps() -> tuple[tuple[int, int], ...]:
 
 @cache
 def target_table() -> NDArray[np.int8]:
-    """Return the to-square of each label, int8[4096]; -1 where the step leaves the board."""
+    """Return the to-square of each label, int8[4096]; -1 if the move leaves the board."""
     table = np.full(LABELS, -1, dtype=np.int8)
     for kind, (file, rank) in enumerate(steps()):
         for square in range(64):
@@ -82,7 +82,7 @@ def target_table() -> NDArray[np.int8]:
 
 @cache
 def type_table() -> NDArray[np.uint8]:
-    """Return the move type from square to square, uint8[64, 64]; ILLEGAL_TYPE for none."""
+    """Return the move type by from- and to-square, uint8[64, 64]; ILLEGAL_TYPE if none."""
     table = np.full((64, 64), ILLEGAL_TYPE, dtype=np.uint8)
     for label, target in enumerate(target_table()):
         if target >= 0:
@@ -100,7 +100,7 @@ def moves_hash() -> str:
 
 
 def label_of(move: chess.Move, turn: chess.Color) -> int:
-    """Return the label (0..4095) of a move of the side `turn`; LabelError for Chess960 castling."""
+    """Return the label (0..4095) of a move by the side `turn`; raise LabelError if it has none."""
     flip = 56 if turn == chess.WHITE else 0
     source, target = move.from_square ^ flip, move.to_square ^ flip
     kind = int(type_table()[source, target])
@@ -110,7 +110,7 @@ def label_of(move: chess.Move, turn: chess.Color) -> int:
 
 
 def move_of(label: int, promotion: int, turn: chess.Color) -> chess.Move:
-    """Return the move of a label and promotion (a piece type or 0) for the side `turn`."""
+    """Return the move for a label and promotion (piece type or 0), played by the side `turn`."""
     target = int(target_table()[label]) if 0 <= label < LABELS else -1
     if target < 0:
         raise LabelError(f"label {label} leaves the board")
@@ -120,7 +120,7 @@ def move_of(label: int, promotion: int, turn: chess.Color) -> chess.Move:
 
 @njit(**BORROWING)
 def _first_invalid_row(planes_BP: Any) -> Any:
-    """Return the first row without one king per side or with too many moves; -1 for none."""
+    """Return the first row without one king per side or with too many moves; -1 if none."""
     for row in range(len(planes_BP)):
         moves = U(0)
         for index in range(MOVE_PLANES, MOVE_PLANES + TYPES):
@@ -132,12 +132,12 @@ def _first_invalid_row(planes_BP: Any) -> Any:
 
 
 def check_planes(planes_BP: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return planes as contiguous uint64[B, 77]; raise PlanesError for invalid positions.
+    """Return planes as contiguous uint64[B, 77]; raise PlanesError if a row is not a position.
 
     Compiled code does not check bounds, so planes from files must pass here first.
     """
     if planes_BP.ndim != 2 or planes_BP.shape[1] != PLANES:
-        raise PlanesError(f"planes must be uint64[B, {PLANES}], got {list(planes_BP.shape)}")
+        raise PlanesError(f"planes are uint64[B, {PLANES}], got shape {list(planes_BP.shape)}")
     planes_BP = np.ascontiguousarray(planes_BP, dtype=np.uint64)
     row = int(_first_invalid_row(planes_BP))
     if row >= 0:
@@ -157,7 +157,7 @@ def planes_of(boards: Sequence[chess.Board]) -> NDArray[np.uint64]:
 
 
 def unpack(planes_BP: NDArray[np.uint64]) -> NDArray[np.uint8]:
-    """Unpack planes uint64[B, 77] into pictures uint8[B, 77, 8, 8] of zeros and ones."""
+    """Unpack planes uint64[B, 77] to zeros and ones, uint8[B, 77, 8, 8]."""
     bits = np.unpackbits(
         np.ascontiguousarray(planes_BP, dtype="<u8").view(np.uint8), axis=-1, bitorder="little"
     )

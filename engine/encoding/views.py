@@ -1,20 +1,20 @@
-"""Views: the input planes of other systems, made from the stored rows by tables.
+"""Views: convert stored rows to the input planes of other systems.
 
-A view is a row of a table: the stored planes that it shows (mirrored top to bottom where Black is
-to move), the planes that it makes from other columns, and the new label of each label.
+A view defines which stored planes it shows (mirrored top to bottom if Black is to move), which
+planes it makes from other columns, and how it changes labels.
 
 view           planes, in this order
 marro77        as stored: 12 pieces, turn, 64 move types; the mover's view
-chessmarro77   the same of an absolute board; turn is all ones when *White* is to move
+chessmarro77   the same in an absolute view; turn is all ones when *White* is to move
 marro13        the first 13 of marro77
-planes18       absolute board: white P N B R Q K, black likewise; all ones when White is to move;
+planes18       absolute view: white P N B R Q K, black likewise; all ones when White is to move;
                castling K Q k q; the en-passant file as a full column (after every double push).
 planes19       planes18 and the halfmove clock.
 
 option         adds planes after those:
-+last          where the opponent's last move began and ended, a plane each; zeros if unknown
-+lastN         the same of the last N half-moves (2 to 8), the last one first
-+attacks       the squares that each of the 12 piece planes' pieces attack
++last          from- and to-square of the opponent's last move, one plane each; zeros if unknown
++lastN         the same for the last N half-moves (2 to 8), most recent first
++attacks       the squares attacked by the pieces of each of the 12 piece planes
 
 Options are added to a name: `marro13+last8+attacks`. Counters (the halfmove clock / 100, at most 1)
 are constant planes and come last. A row needs the columns that `View.columns` names.
@@ -37,19 +37,18 @@ from engine.encoding.planes import LABELS, PIECE_PLANES, PLANES, TURN_PLANE, ste
 from engine.errors import UserError, did_you_mean
 
 STATE = ("castling", "ep_file")
-"""Columns that make five planes: four rights and the en-passant file."""
+"""Columns encoded as five planes: four rights and the en-passant file."""
 STATE_PLANES = 5
 COUNTERS: Mapping[str, float] = {"halfmove": 100.0}
 """Columns encoded as constant planes, with their divisors."""
 LAST_PLANES = 2
 LAST_MOVES = ("last_move", *(f"last_move_{back}" for back in range(2, 9)))
-"""Columns of the half-moves before a row, the last one first; each as `last_move` is, in the view
-of the row's mover."""
+"""Columns of the half-moves before a row, most recent first, in the view of the row's mover."""
 NO_LAST_MOVE = 65535
 """Value of a LAST_MOVES column without a known move; otherwise it is from * 64 + to in the view of
 the row's mover."""
 NO_LABEL = 65535
-"""The label of a row whose move is not known: positions that were only evaluated."""
+"""Label of a row without a known move: a position that was only evaluated."""
 PAST_LENGTHS = tuple(str(length) for length in range(2, len(LAST_MOVES) + 1))
 TURNED_SQUARES = 56 * 64 + 56
 """XOR a last move with this to see it from the other side."""
@@ -70,13 +69,12 @@ class View:
     name: str
     """Name, with its options."""
     white_planes: NDArray[np.int64] | None = None
-    """Stored plane for each shown plane of a row with White to move; None shows them as they are
-    stored."""
+    """Stored plane for each plane of the view with White to move; None keeps the stored planes."""
     black_planes: NDArray[np.int64] | None = None
-    """The same of a row with Black to move, read top to bottom; None keeps the mover's view."""
+    """The same with Black to move, then mirrored top to bottom; None keeps the mover's view."""
     black_labels: NDArray[np.int64] | None = None
-    """[4096] label in the view of each stored label of a row with Black to move, its own inverse;
-    None as above."""
+    """[4096] label in the view for each stored label with Black to move; its own inverse. None
+    keeps the mover's view."""
     turn_inverted: bool = False
     """Whether plane 12 is all ones when *White* is to move."""
     state: bool = False
@@ -84,18 +82,18 @@ class View:
     counters: tuple[str, ...] = ()
     """Columns that are constant planes at the end."""
     last: int = 0
-    """Last half-moves shown."""
+    """Number of last half-moves shown."""
     attacks: bool = False
     """Whether attack planes follow."""
 
     @property
     def rows(self) -> NDArray[np.int64]:
-        """Row indices of the board, int64[8]."""
+        """Row numbers of a board, int64[8]."""
         return np.arange(8)
 
     @property
     def stored(self) -> int:
-        """Planes taken from the stored planes."""
+        """Number of planes taken from the stored ones."""
         return PLANES if self.white_planes is None else len(self.white_planes)
 
     @property
@@ -111,7 +109,7 @@ class View:
 
     @property
     def absolute(self) -> bool:
-        """Whether White is below even when Black is to move."""
+        """Whether White is at the bottom even when Black is to move."""
         return self.black_labels is not None
 
 
@@ -123,7 +121,7 @@ def _mirrored_types() -> NDArray[np.int64]:
 
 @cache
 def views() -> dict[str, View]:
-    """Return every view without options by name."""
+    """Return all views without options, by name."""
     kinds = _mirrored_types()
     others = (
         np.arange(PIECE_PLANES, dtype=np.int64) ^ 1
@@ -153,7 +151,7 @@ def views() -> dict[str, View]:
 
 @cache
 def view(name: str) -> View:
-    """Return a view by its name and options; UnknownViewError names the nearest one."""
+    """Return a view by its name with options; raise UnknownViewError if there is none."""
     base, *options = name.split("+")
     if base not in views():
         raise UnknownViewError(f"no view {base[:40]!r}: {did_you_mean(base, views())}")
@@ -188,7 +186,7 @@ def require(needed: tuple[str, ...], columns: Mapping[str, Any], who: str) -> No
 def last_moves_of(board: chess.Board, count: int) -> NDArray[np.uint16]:
     """Return the last `count` moves of a board's stack as LAST_MOVES, uint16[count].
 
-    NO_LAST_MOVE stands for what is before the stack, and for null moves.
+    Missing moves and null moves are NO_LAST_MOVE.
     """
     moves = np.full(count, NO_LAST_MOVE, dtype=np.uint16)
     flip = 56 if board.turn == chess.WHITE else 0
@@ -201,9 +199,9 @@ def last_moves_of(board: chess.Board, count: int) -> NDArray[np.uint16]:
 def packed(shown: View, columns: Mapping[str, Any], xp: Any, table: Callable[[str], Any]) -> Any:
     """Return the view's planes as bytes, uint8[B, P, Y], without its counters.
 
-    Bit X of byte Y is column X of row Y. One implementation for NumPy and torch: `xp` is the
-    module, `columns` are its arrays (`planes` and `attacks` as bytes), and `table` returns the
-    View's array of a name as one of `xp`, on the device of the columns.
+    Bit X of byte Y is column X of row Y. Works with NumPy and torch: `xp` is the module, and
+    `columns` are its arrays (`planes` and `attacks` as bytes). `table` returns an array attribute
+    of the View by name, as an array of `xp` on the device of the columns.
     """
     black_B = columns["planes"][:, TURN_PLANE, 0] != 0
     turned_B = black_B & shown.absolute
@@ -252,7 +250,7 @@ def _state(columns: Mapping[str, Any], turned_B: Any, xp: Any) -> Any:
 
 
 def _last(moves_B: Any, turned_B: Any, xp: Any, rows_Y: Any) -> Any:
-    """Return where a last move began and ended, uint8[B, 2, Y]; zeros for an unknown one."""
+    """Return planes of a last move's from- and to-square, uint8[B, 2, Y]; zeros if unknown."""
     squares_B2 = xp.stack((moves_B // 64, moves_B), 1) % 64 ^ xp.where(turned_B, 56, 0)[:, None]
     bits_B2 = xp.where(moves_B[:, None] < LABELS, 1 << squares_B2 % 8, 0)
     planes_B2Y = xp.where(squares_B2[:, :, None] // 8 == rows_Y, bits_B2[:, :, None], 0)
@@ -264,7 +262,7 @@ def apply(
 ) -> NDArray[np.uint64]:
     """Return the view's packed planes without counters, uint64[B, P], from stored planes.
 
-    Raises MissingColumnError where the view needs a column that is not in `columns`.
+    Raises MissingColumnError if the view needs a column that is not in `columns`.
     """
     columns = columns or {}
     require(shown.columns, columns, f"the view {shown.name!r}")
@@ -287,7 +285,7 @@ def counters(shown: View, columns: Mapping[str, Any], xp: Any = np) -> Any:
 def apply_labels(
     shown: View, black_B: NDArray[np.bool_], labels_B: NDArray[np.integer]
 ) -> NDArray[np.int64]:
-    """Turn stored labels into the view's (or back: the mapping is its own inverse), int64[B]."""
+    """Convert stored labels to the view's or back (the mapping is its own inverse), int64[B]."""
     labels = labels_B.astype(np.int64)
     if shown.black_labels is None:
         return labels

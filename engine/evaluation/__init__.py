@@ -1,1 +1,1 @@
-"""Evaluators: planes in, logits and win, draw and loss out; features of moves."""
+"""Evaluators, from planes to logits and win/draw/loss; features of legal moves."""

@@ -1,7 +1,7 @@
-"""A cache in front of an evaluator: the least recently used positions are dropped when it is full.
+"""An LRU cache in front of an evaluator.
 
-The key is a hash of 128 bits of the evaluator's whole input, the 77 planes. The record holds win,
-draw and loss, and the logits of the legal labels.
+The key is a 128-bit hash of the evaluator's input, the 77 planes. A record holds win, draw and
+loss, and the logits of the legal labels.
 
 Axes: B rows, M rows that missed, P planes, A labels, W outcomes.
 """
@@ -18,12 +18,12 @@ from engine.evaluation.evaluator import Evaluator
 KEY_BYTES = 16
 WDL_BYTES = 12
 RECORD_BYTES = 350
-"""Memory of one position: a record of 37 legal moves (games have fewer on average), the key, and
-Python's overhead."""
+"""Bytes per position: a record of 37 legal moves (more than the average), the key, and Python's
+overhead."""
 
 
 class CachedEvaluator:
-    """An Evaluator that calls another one only for uncached rows; not thread-safe."""
+    """An Evaluator that calls another one only for rows not in its cache; not thread-safe."""
 
     def __init__(self, evaluator: Evaluator, mebibytes: int = 64) -> None:
         """Put a cache of about `mebibytes` (2**20 bytes) in front of an evaluator."""
@@ -38,9 +38,8 @@ class CachedEvaluator:
     ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Return logits float32[B, 4096] and wdl float32[B, 3], mover's view.
 
-        They are bit-identical to the evaluator's. The logits are valid until the next call, which
-        reuses their memory (fresh memory costs more than the look-up). Only those of legal labels
-        are defined.
+        Results are bit-identical to the evaluator's. Only logits of legal labels are defined. The
+        next call reuses their memory, since allocation costs more than the look-up.
         """
         keys = [
             blake2b(row, digest_size=KEY_BYTES).digest()

@@ -1,6 +1,6 @@
 """Evaluators: the interface between a player's knowledge and search, self-play, matches and UCI.
 
-An evaluator is any callable of this shape: a network, the hand-written one, the uniform one.
+An evaluator is any callable of type `Evaluator`: a network, `handwritten.evaluate`, or `uniform`.
 
 Axes: B rows, P planes, A labels, W outcomes.
 """
@@ -18,16 +18,16 @@ Evaluator = Callable[[NDArray[np.uint64]], tuple[NDArray[np.float32], NDArray[np
 """planes uint64[B, 77] -> (policy logits float32[B, 4096], wdl float32[B, 3]).
 
 Mover's view. Logits of illegal labels are undefined (they may be -inf): callers mask them by the
-planes. wdl is the probabilities of win, draw and loss, in that order, which sum to one. Both may be
-read-only or reused memory: read them before the next call, and copy before changing them.
+planes. wdl holds the probabilities of win, draw and loss; they sum to one. Both may be read-only or
+reused memory: read them before the next call, and copy before changing them.
 """
 
 
 def uniform(planes_BP: NDArray[np.uint64]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Return logits 0 for every move and 1/3 for every outcome. An Evaluator.
 
-    Every row is the same read-only memory: filling 16 kB per row would take longer than the rest of
-    a search's round.
+    All rows share the same read-only memory: filling 16 kB per row would take longer than the rest
+    of a search round.
     """
     zeros_A, thirds_W = _uniform_row()
     return np.broadcast_to(zeros_A, (len(planes_BP), LABELS)), np.broadcast_to(
@@ -41,9 +41,9 @@ def _uniform_row() -> tuple[NDArray[np.float32], NDArray[np.float32]]:
 
 
 CENTIPAWN_SCALE, CENTIPAWN_BEND = 90.0, 1.5637541897
-"""lc0's `centipawn` score: cp = 90 * tan(1.5637541897 * value), 12,780 at most."""
+"""lc0's centipawn formula: cp = 90 * tan(1.5637541897 * value), at most 12,780."""
 
 
 def centipawns(value: float) -> int:
-    """Turn an expected score in [-1, 1] into centipawns, the same side's view."""
+    """Convert an expected score in [-1, 1] to centipawns for the same side."""
     return round(CENTIPAWN_SCALE * math.tan(CENTIPAWN_BEND * min(max(value, -1.0), 1.0)))

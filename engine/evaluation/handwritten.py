@@ -1,8 +1,8 @@
-"""The hand-written evaluator: priors over moves and a value by classical chess knowledge.
+"""The hand-written evaluator: move priors and a value from classical chess knowledge.
 
-Priors: for each legal move, the change on the piece-square tables, the exchanges that it wins or
-leaves hanging, threats, checks, mates, castling, promotion. Value: the static evaluation, through a
-logistic curve.
+The prior of a legal move depends on the change of piece-square values, the exchanges that it wins
+or loses, threats, checks, mates, castling and promotion. The value is the static evaluation,
+through a logistic curve.
 
 Scores are integers in centipawns up to the last division, so they are the same on every machine.
 Boards are unsigned 64-bit, scores int64; the two never meet in one operation.
@@ -62,21 +62,21 @@ DRAW_SHARE = 0.08
 """Probability of a draw in an even position, fitted likewise; scaled by p * (1 - p) elsewhere."""
 
 
-# Parts of a move's score, centipawns.
+# Terms of a move's score, centipawns.
 CAPTURE_BONUS = 80
 CHECK_BONUS = 100
 CASTLING_BONUS = 100
 PASSED_PAWN_BONUS = 13
-"""For each rank that a moving passed pawn has advanced."""
+"""For each rank that a passed pawn has advanced, if it moves."""
 RETREAT_PENALTY = 13
 """For a piece that steps back."""
 THREAT_PERCENT = 8
-"""Percent of the most that the moved piece then threatens to win."""
+"""Percentage of the largest gain that the moved piece then threatens."""
 
 
 @njit(cache=True, nogil=True)
 def _mates(planes: Any, word: Any, source: Any, target: Any, scratch: Any) -> Any:
-    """Return whether a checking move mates. `scratch` is uint64[77]."""
+    """Return whether a move that gives check is mate. `scratch` is uint64[77]."""
     position = np.zeros(WORDS, dtype=np.uint64)
     position[: PIECE_WORDS + 1] = planes[: PIECE_WORDS + 1]
     if word == PAWN and (source ^ target) & U(7) != EMPTY and word_on(planes, bit(target), 1) < 0:
@@ -113,7 +113,7 @@ def _danger(board: Any, targets: Any, occupied: Any, gains: Any) -> Any:
 
 @njit(cache=True, nogil=True)
 def _score_move(planes: Any, move: Any, state: Any, work: Any) -> Any:
-    """Score one legal move, int64 centipawns; the board in `state` is the same afterwards."""
+    """Score one legal move, int64 centipawns; the board in `state` is restored."""
     word, kind, source, target = move
     board, answers, phase, passed = state
     gains, scratch = work
@@ -157,9 +157,10 @@ def _score_move(planes: Any, move: Any, state: Any, work: Any) -> Any:
 
 @njit(cache=True, nogil=True)
 def score_moves(planes: Any, labels: Any, scores: Any, work: Any) -> Any:
-    """Fill labels and scores (int64[MAX_MOVES]) of planes uint64[77]; return their number.
+    """Write the labels and scores (int64[MAX_MOVES]) of all legal moves; return their number.
 
-    Moves are in the order of labels; `work` is scratch: (int64[MAX_EXCHANGE], uint64[77]).
+    `planes` is uint64[77]; moves are ordered by label. `work` is scratch: (int64[MAX_EXCHANGE],
+    uint64[77]).
     """
     assert count_moves(planes, planes) <= min(len(labels), len(scores))
     board = planes[:PIECE_WORDS].copy()
@@ -185,7 +186,7 @@ def score_moves(planes: Any, labels: Any, scores: Any, work: Any) -> Any:
 
 @njit(cache=True, nogil=True)
 def _score_rows(planes_BP: Any, logits_BA: Any, values_B: Any, temperature: Any) -> None:
-    """Fill logits float32[B, 4096] (illegal ones stay) and values int64[B] centipawns."""
+    """Fill logits float32[B, 4096] (legal labels only) and values int64[B], centipawns."""
     labels_M = np.empty(MAX_MOVES, dtype=np.int64)
     scores_M = np.empty(MAX_MOVES, dtype=np.int64)
     gains = np.empty(MAX_EXCHANGE, dtype=np.int64)
@@ -213,9 +214,9 @@ def evaluate(planes_BP: NDArray[np.uint64]) -> tuple[NDArray[np.float32], NDArra
 
 
 def wdl_of(values_B: NDArray[np.int64], over_B: NDArray[np.bool_]) -> NDArray[np.float32]:
-    """Turn centipawns into (win, draw, loss), float32[B, 3].
+    """Convert centipawns to (win, draw, loss), float32[B, 3].
 
-    Where the game is over, 0 is a draw and -MATE a loss.
+    If the game is over (`over_B`), 0 is a draw and -MATE a loss.
     """
     expected_B = 1.0 / (1.0 + np.exp(-values_B / VALUE_SCALE))
     draw_B = 4.0 * DRAW_SHARE * expected_B * (1.0 - expected_B)

@@ -1,6 +1,6 @@
 """Move features: gains, risks and threats of each legal move, as inputs of a network.
 
-A convolution would have to learn attacks; computing them is cheap. AlphaGo's first networks had
+A network would have to learn attacks, but computing them is cheap. AlphaGo's first networks had
 similar inputs: what each move captures and endangers (Silver et al. 2016, doi:10.1038/nature16961,
 extended data table 2). Exchanges are those of `engine.evaluation.static_exchange`, which ignores
 pins and checks.
@@ -12,11 +12,11 @@ leaves           the opponent's best gain by an exchange on any other square.
 leaves_next      the second best: the loss when the first is answered.
 threatens        the mover's best gain by an exchange, if it could move again.
 threatens_next   the second best: the gain of a fork.
-stands           the opponent's best gain if the mover passed: the same for all moves of a row.
+stands           the opponent's best gain if the mover passed; equal for all moves of a row.
 check            1 for check, 2 for mate, else 0.
 target           the move's target square, as a bit index in the mover's view.
 
-Axes: B rows, M legal moves of all rows, one row after the other, F features.
+Axes: B rows, M legal moves of all rows (concatenated), F features.
 """
 
 from typing import Any
@@ -52,15 +52,15 @@ from engine.evaluation.static_exchange import MAX_EXCHANGE, WORTH, see
 from engine.kernels import BORROWING
 
 FEATURES_VERSION = 1
-"""Version of these features and of their encoding in `model.network.decoder`: a network of
-another version is refused."""
+"""Version of these features and of their encoding in `model.network.decoder`: a network with
+another version cannot be loaded."""
 FEATURES = (
     *("takes", "risks", "leaves", "leaves_next", "threatens", "threatens_next"),
     *("stands", "check", "target"),
 )
 TAKES, RISKS, LEAVES, LEAVES_NEXT, THREATENS, THREATENS_NEXT, STANDS, CHECK, TARGET = range(9)
 UNIT = 10
-"""Resolution of an amount, in centipawns."""
+"""Centipawns per unit of a feature."""
 
 
 @njit(**BORROWING)
@@ -79,7 +79,7 @@ def _write_features(
     pawn = position[PAWN] & start != EMPTY
     for word in range(WORDS):
         child[word] = position[word]
-    if pawn and taken < 0 and kind % 8 != 0:  # diagonally to an empty square
+    if pawn and taken < 0 and kind % 8 != 0:  # a diagonal step to an empty square: en passant
         child[EN_PASSANT] = end
         taken = PAWN
     takes = WORTH[taken] if taken >= 0 else np.int64(0)
@@ -126,7 +126,7 @@ def _fill(
     moves_M: Any,
     features_MF: Any,
 ) -> None:
-    """Write all rows' moves and features; `position` to `gains` are scratch."""
+    """Write the moves and features of all rows; `position` to `gains` are scratch."""
     count = 0
     for row in range(len(planes_BP)):
         for word in range(MOVE_PLANES):
@@ -146,10 +146,11 @@ def _fill(
 
 
 def legal_move_features(planes_BP: NDArray[np.uint64]) -> dict[str, NDArray[Any]]:
-    """Return all rows' legal moves, int64[M], and their `move_features`, uint8[M, F].
+    """Return the `moves` of all rows, int64[M], and their `move_features`, uint8[M, F].
 
-    A move is row * 4096 + label. `planes_BP` is uint64[B, 77]; moves are in the order of rows, and
-    of labels in a row. Raises PlanesError.
+    A move is row * 4096 + label, in ascending order. `planes_BP` is uint64[B, 77].
+
+    Raises PlanesError.
     """
     planes_BP = check_planes(planes_BP)
     moves_M = np.empty(_count(planes_BP), dtype=np.int64)

@@ -1,8 +1,8 @@
 """Piece values and piece-square tables of the hand-written evaluator.
 
 Source: PeSTO's evaluation function by Ronald Friederich (RofChade), as published on the Chess
-Programming Wiki. Each table is drawn as the player sees the board, eighth rank on top, which is the
-order of the bits of a mover's-view board.
+Programming Wiki. Each table shows the board from the player's side, eighth rank on top, in the bit
+order of the mover's view.
 """
 
 import numpy as np
@@ -76,7 +76,7 @@ _TABLES = np.array(_DRAWN.replace("|", " ").split(), dtype=np.int64).reshape(6, 
 _TABLES = _TABLES.transpose(2, 0, 1, 3).reshape(2, 6, 64) + _VALUES[:, :, None]
 
 MIDDLEGAME = np.ascontiguousarray(_TABLES[0])
-"""[6 kinds, 64 squares] centipawns of a mover's piece on a square, its value included, with all
-pieces on the board."""
+"""Middlegame value of a mover's piece on a square, with its material value, centipawns [6 kinds, 64
+squares]."""
 ENDGAME = np.ascontiguousarray(_TABLES[1])
-"""The same with pawns and kings only."""
+"""Endgame value, likewise."""

@@ -1,9 +1,9 @@
-"""Static evaluation: a position's value in centipawns by classical knowledge, without search.
+"""Static evaluation: a position's value in centipawns without search.
 
-Terms are piece-square tables between middlegame and endgame, mobility, pressure on the king and its
-shelter, pawn structure and the bishop pair. Hanging pieces of both sides count too, and with a
-large lead how near a bare king is to mate. Each term is written for the mover's pieces; the
-opponent's are scored on the mirrored board.
+Terms are piece-square tables (interpolated between middlegame and endgame), mobility, king pressure
+and shelter, pawn structure, the bishop pair and hanging pieces. With a large lead, a bonus rewards
+driving a bare king towards mate. Each term scores the mover's pieces; the opponent's are scored on
+the mirrored board.
 
 Arithmetic is on integers, so results are the same on every machine. Boards are unsigned 64-bit,
 scores int64; the two never meet in one operation. A *board* is words 0..11 of a position.
@@ -41,18 +41,18 @@ from engine.kernels import BORROWING
 
 PIECE_WORDS = 12
 MATE = 30_000
-"""Centipawns of a mate."""
+"""Value of mate, centipawns."""
 
 
 @njit(**BORROWING, inline="always")
 def _count(board: Any) -> Any:
-    """Count squares as a signed number."""
+    """Count the squares of a bitboard, int64."""
     return np.int64(popcount(board))
 
 
 @njit(**BORROWING, inline="always")
 def piece_attacks(word: Any, square: Any, occupied: Any) -> Any:
-    """Return the attacks of a mover's piece other than the king from a square."""
+    """Return the squares attacked by a mover's piece (not the king) on `square`, uint64."""
     if word == PAWN:
         return pawn_attacks_up(bit(square))
     if word == KNIGHT:
@@ -87,7 +87,7 @@ def game_phase(board: Any) -> Any:
 
 @njit(**BORROWING)
 def mirror_boards(board: Any, out: Any) -> None:
-    """Write the twelve boards as the opponent sees them."""
+    """Write the twelve bitboards to `out` in the opponent's view."""
     for word in range(0, PIECE_WORDS, 2):
         out[word] = flip(board[word + 1])
         out[word + 1] = flip(board[word])
@@ -104,7 +104,7 @@ def passed_pawns(own: Any, theirs: Any) -> Any:
 
 @njit(**BORROWING)
 def _evaluate_pawns(board: Any, phase: Any) -> Any:
-    """Score the mover's pawn structure and king's shelter, int64 centipawns."""
+    """Score the mover's pawn structure and king shelter, int64 centipawns."""
     own = board[PAWN]
     score = np.int64(0)
     passed = passed_pawns(own, board[PAWN + 1])
@@ -159,7 +159,7 @@ def _evaluate_side(board: Any, occupied: Any, phase: Any) -> Any:
 
 @njit(**BORROWING)
 def _mating_bonus(board: Any, attacks: Any) -> Any:
-    """Return the bonus for a bare king near the edge, short of squares, and near ours, int64."""
+    """Return the bonus for confining a bare king at the edge near the mover's king, int64."""
     for word in range(KNIGHT + 1, KING, 2):
         if board[word] != EMPTY:
             return np.int64(0)
@@ -173,7 +173,7 @@ def _mating_bonus(board: Any, attacks: Any) -> Any:
 
 @njit(**BORROWING)
 def _shrink_drawish_lead(board: Any, score: Any) -> Any:
-    """Shrink a lead that is too small to win without pawns."""
+    """Divide the score by 8 if the leading side has no pawns and too small a lead to win."""
     if board[PAWN] != EMPTY and board[PAWN + 1] != EMPTY:
         return score
     lead = np.int64(0)
@@ -188,7 +188,7 @@ def _shrink_drawish_lead(board: Any, score: Any) -> Any:
 
 @njit(**BORROWING)
 def best_exchanges(board: Any, side: Any, attacked: Any, occupied: Any, gains: Any) -> Any:
-    """Return the best and second best gain of `side` by an exchange on `attacked`, int64 both."""
+    """Return the best and second-best gain of `side` by an exchange on `attacked`, int64."""
     most = second = np.int64(0)
     for word in range(1 - side, KING, 2):
         victims = board[word] & attacked
@@ -221,7 +221,7 @@ def static_evaluation(planes: Any, gains: Any) -> Any:
     score += _mating_bonus(planes, attacks) if score > 300 else np.int64(0)
     score -= _mating_bonus(mirrored, flip(answers)) if score < -300 else np.int64(0)
     if answers & planes[KING] != EMPTY:
-        # no time to take anything but the checker
+        # in check, only captures of the checker count
         attacks &= attackers(planes, lowest(planes[KING]), occupied)
     won, _ = best_exchanges(planes, 0, attacks, occupied, gains)
     _, second = best_exchanges(planes, 1, answers, occupied, gains)

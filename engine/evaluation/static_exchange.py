@@ -1,9 +1,10 @@
-"""Static exchange evaluation (SEE): the gain of capturing on a square, by both sides in turn.
+"""Static exchange evaluation (SEE): the gain of a capture sequence on one square.
 
-Each captures with its least valuable piece. A *board* is words 0..11 of a position. Sliding attacks
-along files and diagonals use the subtraction trick o ^ (o - 2r) both ways, the way back on the
-board turned top to bottom ("hyperbola quintessence", Aleks Peshkov); a rank is looked up. Pins are
-ignored, and pawns do not promote inside an exchange.
+The sides take turns, and each captures with its least valuable piece. Pins are ignored, and pawns
+do not promote inside an exchange. A *board* is words 0..11 of a position. Sliding attacks along
+files and diagonals use the subtraction trick o ^ (o - 2r) in both directions, with the board
+mirrored top to bottom for the second ("hyperbola quintessence", Aleks Peshkov). Attacks along a
+rank come from a table.
 """
 
 from typing import Any
@@ -16,7 +17,7 @@ from engine.board.position import BISHOP, KING, KNIGHT, PAWN, QUEEN, ROOK
 from engine.kernels import BORROWING
 
 WORTH = np.array([100, 100, 320, 320, 330, 330, 500, 500, 950, 950, 0, 0], dtype=np.int64)
-"""Centipawns of the piece of each word in an exchange; a king is never won."""
+"""Exchange value of the piece of each word, centipawns; a king is never captured."""
 MAX_EXCHANGE = 32
 """Maximum number of captures on one square: the length of the scratch array."""
 
@@ -58,7 +59,7 @@ _RANK = _rank_table()
 
 @njit(**BORROWING, inline="always")
 def _line_attacks(start: Any, line: Any, occupied: Any) -> Any:
-    """Return the attacks of the square `start` both ways along a line with one square a row."""
+    """Return the attacks from `start` in both directions of a line with one square per row."""
     blockers = occupied & line
     up = blockers - (start << U(1))
     down = flip(flip(blockers) - (flip(start) << U(1)))
@@ -112,7 +113,7 @@ def _least_valuable(board: Any, reach: Any, side: Any) -> Any:
 def see(board: Any, square: Any, victim: Any, side: Any, occupied: Any, gains: Any) -> Any:
     """Return the gain of `side` by capturing first on a square, int64 centipawns, 0 or more.
 
-    `victim` is the worth of the piece there; `gains` is scratch, int64[MAX_EXCHANGE].
+    `victim` is the value of the piece there; `gains` is scratch, int64[MAX_EXCHANGE].
     """
     reach = attackers(board, square, occupied)
     queens = board[QUEEN] | board[QUEEN + 1]
