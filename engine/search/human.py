@@ -4,8 +4,10 @@
 
 p is a policy of human moves. Q is the search's value of each move, mover's view, -1..1. Weight 0
 gives the policy alone; a large weight gives the search's best move. The weight grows with the
-rating, since stronger players' moves are closer to the search's. Source: piKL, Jacob et al. 2022, "Modeling
-strong and human-like gameplay with KL-regularized search" (arXiv:2112.07544).
+rating, since stronger players' moves are closer to the search's.
+
+Source: piKL, Jacob et al. 2022, "Modeling strong and human-like gameplay with KL-regularized
+search" (arXiv:2112.07544).
 
 Axes: N positions, A labels, M root moves, W words of a position, K ratings of a curve.
 """
