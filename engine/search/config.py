@@ -31,8 +31,8 @@ class SearchConfig:
     nodes: int = 0
     """Maximum number of positions in a game's tree; 0 for three times the simulations."""
     leaves: int = 1
-    """Leaves of one tree evaluated per batch. More leaves fill larger batches, but weaken play at the
-    same number of simulations."""
+    """Leaves of one tree evaluated per batch. More leaves fill larger batches, but weaken play
+    at the same number of simulations."""
     c_puct: float = 1.745
     """Weight of the exploration term (puct)."""
     c_base: float = 38739.0
@@ -43,8 +43,8 @@ class SearchConfig:
     """Weight of a node's standard deviation of values in its exploration; 0 ignores it (puct;
     KataGo's cpuctUtilityStdevScale)."""
     fpu_reduction: float = 0.33
-    """First-play urgency: an unvisited move has its parent's value, minus fpu_reduction * sqrt(sum of
-    visited moves' priors) (puct)."""
+    """First-play urgency: an unvisited move has its parent's value, minus fpu_reduction * sqrt(sum
+    of visited moves' priors) (puct)."""
     policy_temperature: float = 1.4
     """Softmax temperature of the policy at every node; above 1 is flatter (lc0: 1.36)."""
     dirichlet_fraction: float = 0.0
@@ -58,8 +58,8 @@ class SearchConfig:
     value_scale: float = 0.1
     """Weight of completed Q-values relative to the logits (gumbel; as in mctx)."""
     rescale_values: bool = True
-    """Rescale each node's Q-values to 0..1, as mctx does (gumbel). Otherwise, moves of equal value leave
-    the policy unchanged."""
+    """Rescale each node's Q-values to 0..1, as mctx does (gumbel). Otherwise, moves of equal value
+    leave the policy unchanged."""
     widening_factor: float = 0.0
     """Progressive widening: search only the widening_factor * sqrt(visits) moves with the highest
     priors; 0 searches all (puct)."""

@@ -142,7 +142,7 @@ def descend(
 ) -> Any:
     """Descend from the root to a leaf; return (result, depth, leaf or NO_NODE).
 
-    Fills `path` = (nodes, edges) int32[D] and, for EVALUATE, `planes`. `position` is scratch memory.
+    Fills `path` = (nodes, edges) int32[D] and, for EVALUATE, `planes`. `position` is scratch.
     """
     nodes, edges = path
     position[:] = forest.roots[slot]

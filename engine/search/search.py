@@ -141,14 +141,14 @@ class Search:
     ) -> None:
         """Search the slots (all by default).
 
-        Each root gets `simulations` more (the configuration's by default, or int64[N]; 0 only
-        expands it), unless it is decided, or `stop()`, called after every round, returns True.
-        `leaves` lowers the configuration's for this run. `noise` (or bool[N]) selects the roots
-        that get Dirichlet or Gumbel noise. `allowed` restricts the roots to some (label,
-        promotion); such a tree is reset, here and at the next run.
+        Add `simulations` to each root: a number, int64[N], or by default the configuration's; 0
+        only expands it. A search ends early if its root is decided, or if `stop()`, called after
+        every round, returns True. `leaves` can lower the configuration's value for this run.
+        `noise` (or bool[N]) adds Dirichlet or Gumbel noise to the roots. `allowed` restricts the
+        roots to these (label, promotion); it resets their trees, now and at the next run.
 
-        If the evaluator raises, or answers with NaN or infinity (SearchError), the round is undone
-        and the exception is raised; the next run continues from the rounds before it.
+        If the evaluator raises or returns NaN or infinity (SearchError), the round is undone and
+        the exception is raised. The next run continues from the round before.
         """
         slots_N = self._slots(slots)
         leaves = self.config.leaves if leaves is None else leaves
@@ -208,7 +208,7 @@ class Search:
                     f"the evaluator returned shapes {logits.shape} and {wdl.shape} for {rows} rows"
                 )
             logits, wdl = logits.view(), wdl.view()
-            # Some evaluators return read-only arrays; make all read-only, so that one kernel is compiled.
+            # Some evaluators return read-only arrays. Make all read-only to compile one kernel.
             logits.flags.writeable = wdl.flags.writeable = False
             done = expand_and_backup(self._forest, rows, self._round, logits, wdl, self._params)
             if done < rows:
@@ -229,7 +229,7 @@ class Search:
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Choose a move for each slot: labels int64[N], promotions int64[N]; -1, 0 for none.
 
-        The fastest proven win is always chosen, and a proven loss only if all moves lose. Otherwise,
+        The fastest proven win is always chosen, a proven loss only if all moves lose. Otherwise,
         temperature 0 chooses the most visited move, or Sequential Halving's winner. Above 0, the
         move is sampled by visits, or by the improved policy (gumbel), to the power of
         1 / temperature. `temperature` may be one number per slot (float64[N]).
