@@ -30,8 +30,8 @@ class Limit:
     increment: float = 0.0
     """Seconds added to the clock after every move."""
     moves: int | None = None
-    """Moves per time control; the clock gains `base` after each. None means one time control for the
-    whole game."""
+    """Moves per time control; the clock gains `base` after each. None means one time control for
+    the whole game."""
 
     @property
     def clock(self) -> str | None:
