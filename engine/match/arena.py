@@ -51,7 +51,7 @@ class GameRecord:
     result: str
     """1-0, 0-1 or 1/2-1/2."""
     ending: str
-    """checkmate, stalemate, material, repetition, fifty moves or adjudication; for a forfeit: crash,
+    """checkmate, stalemate, material, repetition, fifty moves or adjudication; for forfeits: crash,
     timeout or illegal move."""
     forfeit: str | None
     """The player that lost by forfeit, `a` or `b`."""

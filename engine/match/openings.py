@@ -58,8 +58,8 @@ class Opening:
 def generate(count: int, evaluator: Evaluator, *, seed: int = 0, plies: int = 8) -> list[Opening]:
     """Generate `count` different openings of `plies` half-moves.
 
-    With the same seed, a larger book begins with the openings of a smaller one. Raises BookError if the evaluator finds too few
-    balanced openings.
+    With the same seed, a larger book begins with the openings of a smaller one. Raises BookError if
+    the evaluator finds too few balanced openings.
     """
     if not 0 <= plies <= 60:
         raise BookError(f"openings must have 0 to 60 plies, not {plies}")

@@ -1,7 +1,7 @@
 """Statistics of a match: Elo and its 95 % interval, likelihood of superiority, SPRT.
 
-Games come in pairs from one opening with the colors reversed, and the two results of a pair depend
-on each other. So the statistics use counts of pairs, `(LL, LD, DD or WL, WD, WW)`: the pentanomial model of
+Games are played in pairs from one opening with the colors reversed, and the two results of a pair
+are correlated. So the statistics use counts of pairs, `(LL, LD, DD or WL, WD, WW)`: the pentanomial model of
 fishtest and fastchess. Three counts of single games (losses, draws, wins) also work.
 
 Elo is logistic: 400 * log10(s / (1 - s)) of the score s. The generalized likelihood ratio is exact,
@@ -59,7 +59,7 @@ class SprtConfig:
     def __post_init__(self) -> None:
         if not -1000 < self.elo0 < self.elo1 < 1000:
             raise SprtError(
-                f"elo0 = {self.elo0:g} must be below elo1 = {self.elo1:g}, and both must be between "
+                f"elo0 = {self.elo0:g} is not below elo1 = {self.elo1:g}, or they are not between "
                 f"-1000 and 1000"
             )
         if not (self.alpha > 0 and self.beta > 0 and self.alpha + self.beta < 1):
@@ -146,8 +146,8 @@ def pair_counts(scores: Sequence[float]) -> tuple[int, int, int, int, int]:
 def pairs_to_decision(points: Sequence[float | None], config: SprtConfig) -> int | None:
     """Return the number of pairs after which the test accepts H0 or H1, or None if undecided.
 
-    `points` holds A's points in games 0, 1, 2, ...; None is an unfinished game. Pairs are counted in
-    the order of their numbers, because the first games to finish are biased to short ones.
+    `points` holds A's points in games 0, 1, 2, ...; None is an unfinished game. Pairs are counted
+    in the order of their numbers, because the first games to finish are biased to short ones.
     """
     counts = [0] * 5
     for pair, (first, second) in enumerate(zip(points[::2], points[1::2], strict=False), 1):
