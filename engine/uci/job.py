@@ -176,9 +176,7 @@ class Job(Control):
             limits=limits,
             allowed=allowed if len(allowed) < len(legal) else (),
             simulations=min(bounds),
-            leaves=1
-            if len(bounds) > 1
-            else 0,  # with a fixed number of simulations, larger batches weaken play
+            leaves=1 if len(bounds) > 1 else 0,  # batches weaken fixed simulations
             lines=max(options.multipv, 1),
         )
 
