@@ -54,7 +54,7 @@ class Style:
     seed: int = 0
     """Random seed of searches and sampled moves."""
     evaluates_root: bool = False
-    """Evaluate the root of a new tree with all columns; other nodes are evaluated by planes alone."""
+    """Evaluate the root of a new tree with all columns; others by planes alone."""
     overhead: float = 0.0
     """Seconds lost outside the player per timed move."""
 

@@ -55,8 +55,8 @@ class Options:
     show_wdl: bool = _option(False, "UCI_ShowWDL")
     """Show win, draw and loss in permille with every score."""
     style: str = _option("search", "Style", 0, 0, ("search", "human", "human-strength", "policy"))
-    """search: the best move. human: like human players of `rating`; human-strength: as strong as they are
-    (engine/search/human.py). policy: the policy's likeliest move, or sampled at
+    """search: the best move. human: like human players of `rating`; human-strength: equally
+    strong (engine/search/human.py). policy: the policy's likeliest move, or sampled at
     `temperature`."""
     rating: int = _option(0, "Rating", 0, 4000)
     """Rating of both players in styles other than search, on the scale of the network's training
