@@ -1,9 +1,9 @@
 """Statistics of a match: Elo and its 95 % interval, likelihood of superiority, SPRT.
 
 Games are played in pairs from one opening with the colors reversed, and the two results of a pair
-are correlated. So the statistics use counts of pairs,
-`(LL, LD, DD or WL, WD, WW)`: the
-pentanomial model of fishtest and fastchess. Three counts of single games (losses, draws, wins) also work.
+are correlated. So the statistics use counts of pairs, `(LL, LD, DD or WL, WD, WW)`: the
+pentanomial model of fishtest and fastchess. Three counts of single games (losses, draws, wins) also
+work.
 
 Elo is logistic: 400 * log10(s / (1 - s)) of the score s. The generalized likelihood ratio is exact,
 after Van den Bergh, "Comments on normalized Elo"
