@@ -111,7 +111,7 @@ class Search:
         Raises LabelError for an illegal move.
         """
         if not is_legal(self._forest.roots[slot], label, promotion):
-            raise LabelError(f"label {label} with promotion {promotion} is not a legal move here")
+            raise LabelError(f"label {label} with promotion {promotion} is no legal move here")
         self._fresh[slot], self._restricted[slot] = True, False
         kept = bool(advance(self._forest, slot, label, promotion, self._spare))
         self._refuse_too_many_moves(slot)
@@ -184,7 +184,7 @@ class Search:
         slots_N = everything if slots is None else np.asarray(slots, dtype=np.int64)
         if not np.isin(slots_N, everything).all() or len(np.unique(slots_N)) < len(slots_N):
             raise SearchError(
-                f"slots must be distinct numbers from 0 to {self.games - 1}, not {slots_N}"
+                f"slots must be different numbers from 0 to {self.games - 1}, not {slots_N}"
             )
         if not self._started[slots_N].all():
             raise SearchError("a slot was never started: call `start` first")
