@@ -1,4 +1,4 @@
-"""Matches between evaluators, searches and UCI engines, and statistics of their results."""
+"""Matches between evaluators, searches and UCI engines, with statistics of the results."""
 
 from dataclasses import dataclass
 
@@ -6,35 +6,36 @@ from engine.errors import UserError
 
 
 class PlayerError(UserError):
-    """A player that cannot be started, or whose description cannot be read."""
+    """A player cannot be started, or its description is invalid."""
 
 
 class MatchError(UserError):
-    """Settings of a match out of range, or that do not fit each other."""
+    """The settings of a match are out of range or contradict each other."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limit:
-    """Limit of a player's moves.
+    """Time or node limit of a player's moves.
 
-    Without a time limit, our search takes its simulations and an engine its nodes.
+    Without a time limit, this project's search runs its number of simulations, and an engine
+    searches `nodes`.
     """
 
     nodes: int | None = None
-    """Nodes of an engine's move."""
+    """Nodes that an engine searches per move."""
     movetime: float | None = None
-    """Seconds of every move."""
+    """Seconds per move."""
     base: float | None = None
-    """Seconds on the clock when the game begins."""
+    """Seconds on the clock at the start of the game."""
     increment: float = 0.0
     """Seconds added to the clock after every move."""
     moves: int | None = None
-    """Moves per time control, after each of which the clock gains `base`; None for one time control
-    for the whole game."""
+    """Moves per time control; the clock gains `base` after each. None means one time control for
+    the whole game."""
 
     @property
     def clock(self) -> str | None:
-        """The clock as PGN's TimeControl: 10+0.1, 40/60 or 40/60+0.5; None where there is none."""
+        """The clock as PGN's TimeControl: 10+0.1, 40/60 or 40/60+0.5; None without a clock."""
         if self.base is None:
             return None
         if self.moves is None:
@@ -43,5 +44,5 @@ class Limit:
 
     @property
     def timed(self) -> bool:
-        """Whether time bounds the moves."""
+        """Whether the moves have a time limit."""
         return self.movetime is not None or self.base is not None

@@ -1,10 +1,10 @@
-"""A match: pairs of games, one opening with either color, played side by side.
+"""A match: pairs of games, each opening twice with colors reversed, many at a time.
 
-Without time limits, one group holds many games, and a player is asked for its moves in all of them
-at once: our search is one batch, engines think in parallel. With time limits, every group holds one
-game, and there are only as many groups as can think at once without taking each other's time.
+Without time limits, one group holds many games, and each player gets the positions of all of them
+at once: this project's search makes one batch, engines think in parallel. With time limits, each
+group holds one game, and there are only as many groups as can run without slowing each other down.
 
-python-chess is the referee: it checks every move of either player.
+python-chess is the referee and checks every move.
 """
 
 import gc
@@ -26,7 +26,7 @@ from engine.match.uci_player import UciSide
 from engine.progress import Stop, never
 
 WIDTH = 64
-"""Games side by side between our own players."""
+"""Games at a time between players of this project."""
 PATIENCE = 60.0
 """Seconds without an answer after which an engine loses, in games without time limits."""
 DRAW = "1/2-1/2"
@@ -34,12 +34,12 @@ DRAW = "1/2-1/2"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GameRecord:
-    """A finished game, as one line of games.jsonl; lists leave out the book's moves."""
+    """A finished game, as one line of games.jsonl; the lists exclude the book's moves."""
 
     game: int
     """Number from 0: games 2k and 2k + 1 share opening k; A is White in the even ones."""
     fen: str
-    """Where the book's moves begin."""
+    """Position before the book's moves."""
     book: list[str]
     """The book's moves, UCI."""
     moves: list[str]
@@ -51,8 +51,8 @@ class GameRecord:
     result: str
     """1-0, 0-1 or 1/2-1/2."""
     ending: str
-    """checkmate, stalemate, material, repetition, fifty moves, adjudication; of forfeits: crash,
-    timeout, illegal move."""
+    """checkmate, stalemate, material, repetition, fifty moves or adjudication; for forfeits: crash,
+    timeout or illegal move."""
     forfeit: str | None
     """The player that lost by forfeit, `a` or `b`."""
     detail: str
@@ -78,7 +78,7 @@ class MatchGame:
         self.scores: list[str] = []
         self.left = [limit.base for limit in limits]
         self.made = [0, 0]
-        """Moves of each player, without the book's."""
+        """Moves of each player, excluding the book's."""
         self.clocks: list[float] = []
         self.end: tuple[str, str] | None = None
         """Result and ending, once it is over."""
@@ -103,7 +103,7 @@ class MatchGame:
     def take(self, result: PlayResult, margin: float) -> None:
         """Apply the mover's result: play its move, or end the game.
 
-        Being late by up to `margin` seconds is forgiven.
+        A move may exceed its time by `margin` seconds.
         """
         player, limit, seconds = self.mover, self.limits[self.mover], result.seconds
         left = self.left[player]
@@ -129,12 +129,12 @@ class MatchGame:
         return None
 
     def _lose(self, fault: str, detail: str) -> None:
-        """End the game against the player to move."""
+        """End the game as a loss of the player to move."""
         self.forfeit, self.detail = "ab"[self.mover], detail
         self.end = ("0-1" if self.board.turn == chess.WHITE else "1-0", fault)
 
     def _over(self) -> tuple[str, str] | None:
-        """Return the result and ending after a move, or None if the game continues."""
+        """Return the result and ending of a game that is over, or None."""
         board = self.board
         if not any(board.generate_legal_moves()):
             lost = "0-1" if board.turn == chess.WHITE else "1-0"
@@ -148,7 +148,7 @@ class MatchGame:
         return (DRAW, "adjudication") if 0 < self.max_plies <= board.ply() else None
 
     def record(self) -> GameRecord:
-        """Return the finished game."""
+        """Return the record of the finished game."""
         assert self.end is not None, "only finished games are recorded"
         return GameRecord(
             game=self.number,
@@ -165,7 +165,7 @@ class MatchGame:
 
 
 def _format_score(score: Score | None, white: bool) -> str:
-    """Write a mover's score from White's view, as Lichess writes it in PGN."""
+    """Format a mover's score from White's view, as in Lichess PGN."""
     if score is None:
         return ""
     score = score if white else -score
@@ -185,19 +185,19 @@ def play(
     sequential: bool = False,
     stop: Stop = never,
 ) -> None:
-    """Play two games of every opening except those in `done`, and report each as it ends.
+    """Play two games of each opening, except the game numbers in `done`; report each at its end.
 
-    Games begin in the order of their numbers. With `sequential`, the numbers of the games in play
-    are less than `concurrency` apart (on a clock they may be more): a sequential test counts pairs
-    in order and would ignore games far after a long one.
+    Games begin in the order of their numbers. With `sequential`, the numbers of games in progress
+    are less than `concurrency` apart (except on a clock), since a sequential test counts pairs in
+    order and cannot use later games before a long one ends.
 
     When `stop` returns True (it is polled between moves), unfinished games are discarded. An
-    engine's fault loses it the game (engine/match/uci_player.py); an error of our players is
-    raised.
+    engine that fails loses its game (engine/match/uci_player.py). An error of this project's
+    players is raised.
 
-    `concurrency` is the number of games at a time; 0: 64 between networks and evaluators, 8 for
-    each core with UCI engines; on a clock, one fewer than cores. A move may be `margin` seconds
-    late. After `max_plies` half-moves, the opening's included, a game is a draw.
+    `concurrency` is the number of games at a time. 0 means 64 without UCI engines, 8 per core with
+    them, and cores - 1 on a clock. A move may be `margin` seconds late. A game is a draw after
+    `max_plies` half-moves, including the opening.
     """
     finished = set(done)
     numbers = deque(number for number in range(2 * len(openings)) if number not in finished)
@@ -232,7 +232,7 @@ def play(
             failed.set()
             raise
 
-    if timed:  # a full garbage collection took 100 ms, on a player's clock
+    if timed:  # a full garbage collection would take 100 ms of a player's clock
         gc.collect()
         gc.freeze()
     try:
@@ -245,7 +245,7 @@ def play(
 
 
 class _Group:
-    """Up to `width` games side by side, and both players in them."""
+    """Up to `width` games at a time between two players."""
 
     def __init__(
         self,
@@ -285,7 +285,7 @@ class _Group:
                     side.close()
 
     def _begin_games(self, next_number: Callable[[int | None], int | None]) -> None:
-        """Begin games in the free slots; `next_number` gets the lowest number in play."""
+        """Begin games in the free slots; `next_number` takes the lowest number in progress."""
         for slot in range(self.width):
             if slot in self.games:
                 continue
@@ -298,7 +298,7 @@ class _Group:
                 side.games[slot] = number
 
     def _round(self, pool: ThreadPoolExecutor, report: Callable[[GameRecord], None]) -> None:
-        """Ask for a move in every game."""
+        """Play one move in every game."""
         asked: list[list[int]] = [[], []]
         for slot, game in self.games.items():
             asked[game.mover].append(slot)

@@ -1,9 +1,9 @@
 """Openings of a match: a book generated from a seed, or the positions of an EPD or PGN file.
 
-A generated opening is a short, human-like line from the initial position. Its moves
-are drawn by an evaluator's policy and the value after each, and the evaluator finds its end
-balanced. No end position occurs twice. Each opening is played with both colors, so the remaining
-imbalance affects both players alike.
+A generated opening is a short, human-like line from the initial position. Its moves are sampled by
+an evaluator's policy and values, and the evaluator rates its final position as balanced. All final
+positions are different. Each opening is played with both colors, so the remaining imbalance affects
+both players equally.
 
 Axes: B lines, P planes, A labels.
 """
@@ -25,22 +25,22 @@ from engine.errors import UserError
 from engine.evaluation.evaluator import Evaluator
 
 IMBALANCE = 0.15
-"""Largest expected win - loss of either side at the end of an opening."""
+"""Maximum |win - loss| at the end of an opening."""
 LINES = 32
-"""Lines that are generated side by side."""
+"""Number of lines generated per batch."""
 TEMPERATURE = 0.025
-"""Difference of expected win - loss that weighs as much as one nat of the policy."""
+"""Difference of win - loss that weighs as much as one nat of the policy."""
 PATIENCE = 20
-"""Batches of lines without a new balanced one after which BookError is raised."""
+"""Consecutive batches without a new balanced line before BookError is raised."""
 
 
 class BookError(UserError):
-    """A book that cannot be read or generated, or has too few openings."""
+    """A book cannot be read or generated, or has too few openings."""
 
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """A position, and the book's moves from it."""
+    """A position and the book's moves after it."""
 
     fen: str
     """The position before the first move."""
@@ -48,7 +48,7 @@ class Opening:
     """Moves in UCI notation."""
 
     def board(self) -> chess.Board:
-        """Return the board after the moves, with them on its move stack."""
+        """Return the board after the moves, which are on its move stack."""
         board = chess.Board(self.fen)
         for move in self.moves:
             board.push_uci(move)
@@ -56,13 +56,13 @@ class Opening:
 
 
 def generate(count: int, evaluator: Evaluator, *, seed: int = 0, plies: int = 8) -> list[Opening]:
-    """Make `count` different openings of `plies` half-moves.
+    """Generate `count` different openings of `plies` half-moves.
 
-    A longer book begins with the shorter one. Raises BookError if the evaluator finds too few
-    balanced openings.
+    With the same seed, a larger book begins with the openings of a smaller one. Raises BookError if
+    the evaluator finds too few balanced openings.
     """
     if not 0 <= plies <= 60:
-        raise BookError(f"openings are made of 0 to 60 plies, not {plies}")
+        raise BookError(f"openings must have 0 to 60 plies, not {plies}")
     found: dict[str, Opening] = {}
     chance = np.random.Generator(np.random.PCG64(seed))
     fruitless = 0
@@ -77,8 +77,8 @@ def generate(count: int, evaluator: Evaluator, *, seed: int = 0, plies: int = 8)
         fruitless = 0 if len(found) > before else fruitless + 1
         if fruitless >= (PATIENCE if plies else 1):
             raise BookError(
-                f"only {len(found)} balanced openings of {plies} plies were found, and {count} are "
-                f"needed: ask for more plies"
+                f"only {len(found)} balanced openings of {plies} plies were found, but {count} are "
+                f"needed: increase the plies"
             )
     return list(found.values())[:count]
 
@@ -86,9 +86,9 @@ def generate(count: int, evaluator: Evaluator, *, seed: int = 0, plies: int = 8)
 def _grow_lines(
     evaluator: Evaluator, chance: np.random.Generator, plies: int
 ) -> Iterator[tuple[chess.Board, float]]:
-    """Generate LINES lines; yield those that did not end early, with their final value.
+    """Generate LINES lines; yield each board with its value, unless the game ended early.
 
-    The value is win minus loss of the side to move.
+    The value is win - loss for the side to move.
     """
     boards = [chess.Board() for _ in range(LINES)]
     for _ in range(plies):
@@ -108,7 +108,7 @@ def _score_moves(
 ) -> Iterator[tuple[list[chess.Move], NDArray[np.float64]]]:
     """Yield the moves of each board and their scores.
 
-    A score is the log-policy plus the mover's expected score / TEMPERATURE.
+    A score is the log-policy plus (win - loss) / TEMPERATURE after the move, mover's view.
     """
     # a copy: the evaluator reuses its memory
     logits_BA = np.array(evaluator(planes_of(boards))[0], dtype=np.float64)
@@ -127,7 +127,7 @@ def _score_moves(
 
 
 def _balance(evaluator: Evaluator, boards: list[chess.Board]) -> NDArray[np.float64]:
-    """Return the expected win - loss of the side to move on each board, float64[B]."""
+    """Return win - loss for the side to move on each board, float64[B]."""
     wdl_BW = evaluator(planes_of(boards))[1].astype(np.float64)
     return np.asarray(wdl_BW[:, 0] - wdl_BW[:, 2])
 
@@ -139,10 +139,11 @@ def _open(path: Path) -> TextIO:
 def read_book(
     path: Path, *, plies: int = 0, open_text: Callable[[Path], TextIO] = _open
 ) -> list[Opening]:
-    """Read the openings of a file: a PGN (.pgn), or EPD or FEN, one per line.
+    """Read the openings of a PGN file (.pgn), or of a file with one EPD or FEN per line.
 
-    Games of a PGN are read up to `plies` half-moves, 0 for all. `open_text` may decompress the file
-    (.pgn.zst). Raises BookError with the line or game that is unreadable, illegal or already over.
+    The first `plies` half-moves of each PGN game are read; 0 reads all. `open_text` may decompress
+    the file (.pgn.zst). Raises BookError for a line or game that is unreadable, illegal or already
+    over.
     """
     pgn = ".pgn" in (suffix.lower() for suffix in path.suffixes[-2:])
     try:
@@ -156,7 +157,7 @@ def read_book(
         ) from error
     if not openings:
         raise BookError(
-            f"{path} has no openings: it should be PGN (.pgn), or EPD with one position a line"
+            f"{path} has no openings: it should be PGN (.pgn), or EPD with one position per line"
         )
     return openings
 
@@ -174,7 +175,7 @@ def _parse_epd(path: Path, text: str) -> Iterator[Opening]:
 
 
 def _parse_pgn(path: Path, file: TextIO, plies: int) -> Iterator[Opening]:
-    """Yield the main lines of a PGN's games."""
+    """Yield the main line of each game of a PGN file."""
     games = iter(partial(chess.pgn.read_game, file), None)
     for number, game in enumerate(games, 1):
         where = f"{path}, game {number}"
@@ -185,7 +186,7 @@ def _parse_pgn(path: Path, file: TextIO, plies: int) -> Iterator[Opening]:
 
 
 def _check(opening: Opening, where: str) -> Opening:
-    """Return an opening from which a game can continue, or raise BookError."""
+    """Return the opening; raise BookError if it is illegal or its game is over."""
     try:
         from_fen(opening.fen)
         board = opening.board()
@@ -200,8 +201,8 @@ def _check(opening: Opening, where: str) -> Opening:
 def choose(openings: list[Opening], count: int, *, seed: int = 0) -> list[Opening]:
     """Return `count` openings of a book in random order.
 
-    Raises BookError for a book that is too short, since deterministic players would play the same
-    games again.
+    Raises BookError if the book is too small, since deterministic players would repeat the same
+    games.
     """
     if count > len(openings):
         raise BookError(

@@ -1,8 +1,8 @@
 """The contestants of a match: this project's players, and UCI engines.
 
-A match holds `width` games at a time in slots. A *side* is one contestant in all of them: an
-`OwnSide` or a `UciSide`. It has the games' numbers by slot in `games`, and is asked for its moves
-in several games at once, so a player makes one batch of them. Scores are centipawns, or moves to
+A match plays `width` games at a time, each in a slot. A *side* (`OwnSide` or `UciSide`) is one
+contestant in all of them. Its `games` maps slots to game numbers. It gets the positions of several
+games at once, so that a player evaluates them in one batch. Scores are centipawns, or moves to
 mate, from the mover's view.
 """
 
@@ -22,9 +22,9 @@ from engine.search import SearchConfig
 from engine.search.human import Correction
 
 OVERHEAD = 0.003
-"""Seconds of a timed move that our players leave unused, for the work after the search."""
+"""Seconds of a timed move that `OwnSide` reserves for the work after the search."""
 TIMED_NODES = 100_000
-"""Maximum number of positions of our players' trees where time is the only limit."""
+"""Maximum number of nodes of an `OwnSide` tree if time is the only limit."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,18 +34,18 @@ class Contestant:
     name: str
     """Name in the games and the summary."""
     limit: Limit = field(default_factory=Limit)
-    """Limit of every move."""
+    """Time or node limit of its moves."""
     evaluator: Evaluator | None = None
-    """Evaluator of this project; None for a UCI engine, which `command` starts."""
+    """Evaluator of this project; None for a UCI engine, which is started by `command`."""
     search: SearchConfig | None = None
-    """How an evaluator searches; None plays its likeliest move without search."""
+    """Settings of the evaluator's search; None plays the likeliest move without search."""
     seed: int = 0
     """Random seed of an evaluator's search."""
     rating: int = 0
-    """Rating at which an evaluator's moves are sampled, by human search (engine/search/human.py); 0
-    plays the best moves."""
+    """Rating at which moves are sampled by human search (engine/search/human.py); 0 plays the best
+    moves."""
     correction: Correction | None = None
-    """How far the search corrects the policy, if `rating` is set."""
+    """Weights by which the search corrects the policy, if `rating` is set."""
     command: tuple[str, ...] = ()
     """Command line of a UCI engine."""
     options: Mapping[str, str] = field(default_factory=dict)
@@ -53,16 +53,15 @@ class Contestant:
 
 
 class MoveRequest(NamedTuple):
-    """A game in which a side is to move, and its time."""
+    """A request for a side's move in one game."""
 
     slot: int
     board: chess.Board
-    """The game so far, with its moves; not to be changed."""
+    """The game so far, with its moves; do not change it."""
     clocks: tuple[float, float] | None
-    """Seconds left of White and Black, None without clocks."""
+    """Seconds left for White and Black; None without clocks."""
     moves_to_go: int | None = None
-    """Moves until the mover's clock gains time, this one included; None where it only gains
-    increments."""
+    """Moves until the mover's next time control, including this one; None without time controls."""
 
     @property
     def left(self) -> float | None:
@@ -79,11 +78,11 @@ class PlayResult(NamedTuple):
     fault: str | None = None
     """Why there is no move: `crash`, `timeout` or `illegal move`."""
     detail: str = ""
-    """Details of the fault for people."""
+    """Human-readable details of the fault."""
 
 
 class OwnSide:
-    """A contestant of this project: one player with a tree for each slot, asked in one batch."""
+    """A contestant of this project: one player with a tree per slot, evaluated in one batch."""
 
     def __init__(
         self,
@@ -91,7 +90,7 @@ class OwnSide:
         width: int,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """Play `width` games; without a time limit no position is evaluated alone."""
+        """Create the player of `width` games; without a time limit, it never evaluates one row."""
         assert contestant.evaluator is not None, "an engine is a UciSide"
         self.contestant, self.limit = contestant, contestant.limit
         human, search = contestant.correction is not None, contestant.search
@@ -107,22 +106,22 @@ class OwnSide:
             contestant.evaluator, style, games=width, pairs=not self.limit.timed, clock=clock
         )
         self.games: dict[int, int] = {}
-        """Numbers of the games by slot; with the seed they determine noise and draws."""
+        """Game numbers by slot; with the seed, they determine noise and sampled moves."""
         if self.limit.timed:
             self.player.prepare()
 
     def close(self) -> None:
-        """Do nothing; the trees go with the object."""
+        """Do nothing: the trees are freed with the object."""
 
     def play(self, requests: Sequence[MoveRequest]) -> list[PlayResult]:
-        """Ask for a move in all games at once, or in a single one in its time."""
-        control = MoveControl(self.player.pace.clock())
+        """Return a move for each request; on a clock, there is only one request."""
+        control = Control(self.player.pace.clock())
         plays = self.player.play_all([self._ask(request) for request in requests], control)
         seconds = self.player.pace.clock() - control.begun
         return [PlayResult(play.move, _score(play), seconds) for play in plays]
 
     def _ask(self, request: MoveRequest) -> Request:
-        """Convert a request to the player's request type."""
+        """Convert a MoveRequest to the player's Request."""
         limit, rating = self.limit, self.contestant.rating or None
         left = request.left if limit.base is not None else None
         increment = limit.increment if left is not None else None

@@ -1,8 +1,9 @@
 """Statistics of a match: Elo and its 95 % interval, likelihood of superiority, SPRT.
 
-Games come in pairs from one opening with the colors reversed, and the two results of a pair depend
-on each other. So statistics count pairs: `(LL, LD, DD or WL, WD, WW)`, the pentanomial model of
-fishtest and fastchess. Three counts of single games (losses, draws, wins) work as well.
+Games are played in pairs from one opening with the colors reversed, and the two results of a pair
+are correlated. So the statistics use counts of pairs, `(LL, LD, DD or WL, WD, WW)`: the
+pentanomial model of fishtest and fastchess. Three counts of single games (losses, draws, wins) also
+work.
 
 Elo is logistic: 400 * log10(s / (1 - s)) of the score s. The generalized likelihood ratio is exact,
 after Van den Bergh, "Comments on normalized Elo"
@@ -18,23 +19,23 @@ from typing import Literal, NamedTuple
 from engine.errors import UserError
 
 RAREST = 1e-3
-"""Value of an empty count, and the least distance of a score from 0 and 1 (so Elo is at most 1200),
-as in fishtest."""
+"""Replacement of zero counts, and minimum distance of a score from 0 and 1, which limits Elo to
+1200; as in fishtest."""
 _NORMAL = NormalDist()
 _TOLERANCE = 1e-12
 
 
 class SprtError(UserError):
-    """Bounds or error rates out of range."""
+    """Bounds or error rates are out of range."""
 
 
 class Estimate(NamedTuple):
-    """Estimates of a player's strength from counts."""
+    """Estimated strength of a player relative to its opponent."""
 
     score: float
     """Points per game, 0..1."""
     elo: float
-    """Logistic Elo difference; +-1200 where every point was won or lost."""
+    """Logistic Elo difference; +-1200 if every point was won or lost."""
     elo_low: float
     """Lower end of the 95 % interval."""
     elo_high: float
@@ -48,13 +49,13 @@ class SprtConfig:
     """A sequential probability ratio test of H0: Elo = elo0 against H1: Elo = elo1."""
 
     elo0: float = 0.0
-    """Elo difference that the sequential test calls no improvement (H0)."""
+    """Elo difference under H0 (no improvement)."""
     elo1: float = 50.0
-    """Elo difference that the sequential test calls an improvement (H1)."""
+    """Elo difference under H1 (improvement)."""
     alpha: float = 0.05
-    """Probability that the sequential test accepts H1 when the difference is elo0."""
+    """Probability of accepting H1 if the true difference is elo0."""
     beta: float = 0.05
-    """Probability that the sequential test accepts H0 when the difference is elo1."""
+    """Probability of accepting H0 if the true difference is elo1."""
 
     def __post_init__(self) -> None:
         if not -1000 < self.elo0 < self.elo1 < 1000:
@@ -64,8 +65,8 @@ class SprtConfig:
             )
         if not (self.alpha > 0 and self.beta > 0 and self.alpha + self.beta < 1):
             raise SprtError(
-                f"alpha = {self.alpha:g} and beta = {self.beta:g} must be above 0, and below 1 "
-                f"together"
+                f"alpha = {self.alpha:g} and beta = {self.beta:g} must be above 0, and their sum "
+                f"below 1"
             )
 
     @property
@@ -86,7 +87,7 @@ def elo_of(score: float) -> float:
 
 
 def score_of(elo: float) -> float:
-    """Return the score that a logistic Elo difference expects."""
+    """Return the expected score for a logistic Elo difference."""
     return 1.0 / (1.0 + math.pow(10.0, -elo / 400.0))
 
 
@@ -94,9 +95,9 @@ def estimate(counts: Sequence[int]) -> Estimate:
     """Estimate Elo from counts.
 
     The interval holds the scores that a likelihood-ratio test at 5 % does not reject (Owen 1988),
-    with the likelihood of the SPRT; LOS is that test's signed root. For many pairs both agree with
-    the normal formulas of fishtest and fastchess, and they stay valid when every game was won. No
-    counts: Elo 0, -1200..1200.
+    with the likelihood of the SPRT; LOS is that test's signed root. For many pairs, both agree with
+    the normal approximations of fishtest and fastchess, and they stay valid if every game is won.
+    Without counts, Elo is 0 with the interval -1200..1200.
     """
     if not any(counts):
         return Estimate(0.5, 0.0, elo_of(0.0), elo_of(1.0), 0.5)
@@ -115,7 +116,7 @@ def estimate(counts: Sequence[int]) -> Estimate:
 
 
 def llr(counts: Sequence[int], config: SprtConfig) -> float:
-    """Return the generalized log-likelihood ratio of H1 over H0, 0 without any counts."""
+    """Return the generalized log-likelihood ratio of H1 over H0, or 0 without counts."""
     if not any(counts):
         return 0.0
     total, values, shares = _distribution(counts)
@@ -126,7 +127,7 @@ def llr(counts: Sequence[int], config: SprtConfig) -> float:
 
 
 def verdict(ratio: float, config: SprtConfig) -> Literal["H0", "H1", "undecided"]:
-    """Return the hypothesis accepted at a log-likelihood ratio."""
+    """Return the hypothesis accepted at a log-likelihood ratio, or `undecided`."""
     if ratio >= config.upper:
         return "H1"
     return "H0" if ratio <= config.lower else "undecided"
@@ -135,7 +136,7 @@ def verdict(ratio: float, config: SprtConfig) -> Literal["H0", "H1", "undecided"
 def pair_counts(scores: Sequence[float]) -> tuple[int, int, int, int, int]:
     """Count pairs by their points; `scores` are 0, 0.5 or 1.
 
-    Games 2k and 2k + 1 are a pair; an odd last one is ignored.
+    Games 2k and 2k + 1 are a pair; an unpaired last game is ignored.
     """
     counts = [0] * 5
     for first, second in zip(scores[::2], scores[1::2], strict=False):
@@ -144,10 +145,10 @@ def pair_counts(scores: Sequence[float]) -> tuple[int, int, int, int, int]:
 
 
 def pairs_to_decision(points: Sequence[float | None], config: SprtConfig) -> int | None:
-    """Return the number of pairs until the test accepts H0 or H1, None if undecided.
+    """Return the number of pairs after which the test accepts H0 or H1, or None if undecided.
 
-    `points` are A's of games 0, 1, 2 ..., None for an unfinished one. Pairs count in the order of
-    their numbers, not of their ends, since short games are not a fair sample of all.
+    `points` holds A's points in games 0, 1, 2, ...; None is an unfinished game. Pairs are counted
+    in the order of their numbers, because the first games to finish are biased to short ones.
     """
     counts = [0] * 5
     for pair, (first, second) in enumerate(zip(points[::2], points[1::2], strict=False), 1):
@@ -160,7 +161,7 @@ def pairs_to_decision(points: Sequence[float | None], config: SprtConfig) -> int
 
 
 def _distribution(counts: Sequence[int]) -> tuple[float, list[float], list[float]]:
-    """Return total, values (points per game) and shares, with RAREST in place of empty counts."""
+    """Return total, values (points per game) and shares; RAREST replaces zero counts."""
     filled = [float(count) or RAREST for count in counts]
     total = sum(filled)
     return (
@@ -173,7 +174,7 @@ def _distribution(counts: Sequence[int]) -> tuple[float, list[float], list[float
 def _multiplier(gaps: Sequence[float], shares: Sequence[float]) -> float:
     """Solve sum of share * gap / (1 + x * gap) = 0 by Newton's method inside a bracket.
 
-    The sum falls in x.
+    The sum decreases with x.
     """
     low, high = -1.0 / max(gaps), -1.0 / min(gaps)
     x = 0.0
@@ -194,7 +195,7 @@ def _multiplier(gaps: Sequence[float], shares: Sequence[float]) -> float:
 
 
 def _fit_mean(values: Sequence[float], shares: Sequence[float], mean: float) -> list[float]:
-    """Return the likeliest probabilities with this mean, given the shares.
+    """Return the maximum-likelihood probabilities with this mean, given the shares.
 
     Van den Bergh, proposition 1.1.
     """
@@ -204,7 +205,7 @@ def _fit_mean(values: Sequence[float], shares: Sequence[float], mean: float) -> 
 
 
 def _misfit(values: Sequence[float], shares: Sequence[float], score: float) -> float:
-    """Return the log-likelihood per count that the shares lose when their mean must be `score`."""
+    """Return the log-likelihood lost per count if the mean must be `score`."""
     likely = _fit_mean(values, shares, score)
     return sum(
         share * math.log(share / chance) for share, chance in zip(shares, likely, strict=True)
@@ -214,9 +215,9 @@ def _misfit(values: Sequence[float], shares: Sequence[float], score: float) -> f
 def _limit(
     total: float, values: Sequence[float], shares: Sequence[float], end: float, mean: float
 ) -> float:
-    """Return the score at which a likelihood-ratio test at 5 % rejects.
+    """Return the confidence limit between the mean and `end`.
 
-    It lies between the mean and `end`.
+    A likelihood-ratio test at 5 % rejects scores beyond it.
     """
     allowed = _NORMAL.inv_cdf(0.975) ** 2 / 2
     if (end - mean) * (end - 0.5) <= 0:

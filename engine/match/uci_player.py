@@ -1,7 +1,7 @@
 """UCI engines as a side of a match, one process per slot. A hang or crash forfeits that game only.
 
-An engine that crashes, does not answer in time or answers with an illegal move has lost that game.
-It is killed, and a new process is started for the slot's next game.
+An engine that crashes, times out or plays an illegal move loses that game. Its process is killed,
+and a new one is started for the slot's next game.
 """
 
 import asyncio
@@ -19,9 +19,9 @@ from engine.match import Limit, PlayerError
 from engine.match.players import Contestant, MoveRequest, PlayResult
 
 STARTING_SECONDS = 60.0
-"""Timeout of an engine's start."""
+"""Timeout for starting an engine."""
 ENDING_SECONDS = 5.0
-"""Timeout of a killed process's end."""
+"""Timeout for a killed process to exit."""
 
 
 def start(player: Contestant) -> chess.engine.SimpleEngine:
@@ -53,7 +53,7 @@ def probe(player: Contestant) -> str:
 
 
 def _kill(engine: chess.engine.SimpleEngine) -> None:
-    """Kill a process and wait for its end."""
+    """Kill an engine's process and wait until it exits."""
     with suppress(ProcessLookupError):
         engine.transport.kill()
     with suppress(TimeoutError):
@@ -62,8 +62,9 @@ def _kill(engine: chess.engine.SimpleEngine) -> None:
 
 
 async def _new_game(engine: chess.engine.SimpleEngine, game: int) -> None:
-    """Send `ucinewgame` and wait until the engine is ready; chess.engine would do so on the
-    engine's clock.
+    """Send `ucinewgame` and wait until the engine is ready.
+
+    chess.engine would do so during the first move, on the engine's clock.
     """
     protocol = engine.protocol
     assert isinstance(protocol, chess.engine.UciProtocol), "engines are started as UCI engines"
@@ -73,19 +74,19 @@ async def _new_game(engine: chess.engine.SimpleEngine, game: int) -> None:
 
 
 class UciSide:
-    """A UCI engine in `width` games."""
+    """A UCI engine in `width` games, one process per game."""
 
     def __init__(self, player: Contestant, width: int, patience: float) -> None:
         self.player, self.patience = player, patience
         self.engines: list[chess.engine.SimpleEngine | None] = [None] * width
         self.games: dict[int, int] = {}
-        """Numbers of the games by slot; a process is started when it is first asked for a move."""
+        """Game numbers by slot; a slot's process is started at its first move."""
         self.ready: list[int | None] = [None] * width
-        """The game for which each slot's process is ready."""
+        """Number of the game that each slot's process is ready for."""
         self.pool = ThreadPoolExecutor(min(cores(), width), thread_name_prefix="engine")
 
     def play(self, requests: Sequence[MoveRequest]) -> list[PlayResult]:
-        """Ask as many engines at once as there are cores."""
+        """Return a move for each request; as many engines as cores think at a time."""
         return list(self.pool.map(self._play, requests))
 
     def close(self) -> None:
@@ -96,7 +97,7 @@ class UciSide:
                 _kill(engine)
 
     def _play(self, request: MoveRequest) -> PlayResult:
-        """Ask for one move; an error becomes a result with a fault."""
+        """Request one move; return errors as a result with a fault."""
         slot = request.slot
         try:
             engine = self._engine_of(slot)
@@ -131,7 +132,7 @@ class UciSide:
         return self._failed(slot, time.perf_counter() - begun, fault, detail)
 
     def _engine_of(self, slot: int) -> chess.engine.SimpleEngine:
-        """Return the slot's engine, started and ready; this does not count on its clock."""
+        """Return the slot's engine, ready for its game; this time is not on its clock."""
         engine = self.engines[slot]
         if engine is None:
             engine = self.engines[slot] = start(self.player)
@@ -145,7 +146,7 @@ class UciSide:
         return engine
 
     def _failed(self, slot: int, seconds: float, fault: str, detail: str) -> PlayResult:
-        """Kill the slot's engine, and return a result with the reason."""
+        """Kill the slot's engine; return a result with the fault."""
         engine, self.engines[slot] = self.engines[slot], None
         if engine is not None:
             _kill(engine)

@@ -1,23 +1,23 @@
-"""Check that boards passed to a player are reachable positions of standard chess."""
+"""Check that a player can play a board: standard chess, and a possible position."""
 
 import chess
 
 from engine.board.position import FenError, from_fen, parse_fen, playable, to_board
 
 MOST_MEN = dict(zip(chess.PIECE_TYPES, (8, 2, 2, 2, 1, 1), strict=True))
-"""Men of each kind that a side begins with."""
+"""Initial number of each side's pieces by type."""
 
 
 def parse_playable(fen: str) -> chess.Board:
-    """Parse a FEN of standard chess. Raises FenError, also for more men than promotions can make.
+    """Parse a FEN of standard chess; raise FenError if it is invalid or has too many pieces.
 
-    Rights of `KQkq` without king and rook at home are dropped.
+    Castling rights without the king and rook on their home squares are dropped.
     """
     rights = " ".join(fen.split()[2:3])
     if set(rights.lower()) & set("abcdefgh") and parse_fen(fen).has_chess960_castling_rights():
         raise FenError(
-            f"{fen[:100]!r} has castling rights of Chess960 ({rights[:10]}), and only standard "
-            f"chess is played: write - for no rights"
+            f"{fen[:100]!r} has Chess960 castling rights ({rights[:10]}), but only standard "
+            f"chess is supported: write - for no rights"
         )
     board = to_board(from_fen(fen))
     _check_men(board, fen)
@@ -25,17 +25,17 @@ def parse_playable(fen: str) -> chess.Board:
 
 
 def castling_rights_are_kept(fen: str, board: chess.Board) -> bool:
-    """Return whether a board has all castling rights that its FEN names."""
+    """Return whether a board has all castling rights of its FEN."""
     fields = fen.split()
     rights = fields[2] if len(fields) > 2 else "-"
     return rights == "-" or board.castling_rights.bit_count() == len(set(rights))
 
 
 def check_board(board: chess.Board) -> chess.Board:
-    """Return a board that can be played, with its moves, or raise FenError."""
+    """Return the board, without an invalid en-passant square; raise FenError if unplayable."""
     if type(board) is not chess.Board or board.chess960:
         kind = "Chess960" if type(board) is chess.Board else type(board).__name__
-        raise FenError(f"only standard chess is played, on a chess.Board, and this is {kind}")
+        raise FenError(f"only standard chess on a chess.Board is supported, not {kind}")
     if board.status() & chess.STATUS_INVALID_EP_SQUARE:
         board = board.copy()
         board.ep_square = None
@@ -45,7 +45,7 @@ def check_board(board: chess.Board) -> chess.Board:
 
 
 def _check_men(board: chess.Board, fen: str) -> None:
-    """Raise FenError for an impossible piece count, which would overflow the move arrays."""
+    """Raise FenError for more pieces than promotions allow: their moves may overflow arrays."""
     for side in chess.COLORS:
         men = {kind: len(board.pieces(kind, side)) for kind in MOST_MEN}
         promoted = sum(
@@ -53,4 +53,4 @@ def _check_men(board: chess.Board, fen: str) -> None:
         )
         if men[chess.PAWN] + promoted > MOST_MEN[chess.PAWN]:
             side_name = chess.COLOR_NAMES[side]
-            raise FenError(f"no game leads to {fen[:100]!r}: too many men of {side_name}")
+            raise FenError(f"no game leads to {fen[:100]!r}: too many pieces of {side_name}")

@@ -1,9 +1,9 @@
-"""The time policy of a player: seconds for a move, and when its search stops.
+"""Time management of a player: seconds for a move, and when to stop its search.
 
-    Limits -> divide_clock -> Budget -> Pace.leaves   positions that are evaluated together
-                                     -> MoveTimer     called after every round: is the move due?
+    Limits -> divide_clock -> Budget -> Pace.leaves   positions per batch
+                                     -> MoveTimer     checks after every round whether to move
 
-A `Pace` follows how long evaluations take: a machine may become busy at any move.
+`Pace` measures how long evaluations take, since the machine can become busy at any time.
 """
 
 import time
@@ -19,69 +19,69 @@ from engine.evaluation.evaluator import Evaluator
 from engine.search import Root, Search
 
 MOVES_TO_GO = 40
-"""Moves that the rest of a game, or of a longer time control, is assumed to last."""
+"""Assumed number of remaining moves of the game or time control, at most."""
 STRETCH = 4.0
-"""Shares of the clock that a move may take while its most visited move is not the best by value."""
+"""Hard bound divided by soft bound: used if the most visited move is not the best by value."""
 MAX_SHARE = 0.5
-"""Largest share of the clock for one move..."""
+"""Maximum share of the clock for one move."""
 LAST_SHARE = 0.8
-"""...and for the last move before a time control."""
+"""Maximum share of the clock for the last move before a time control."""
 RESERVED_MOVES = 100
-"""Moves whose overhead is kept in reserve, as far as increments do not pay for it."""
+"""Moves whose overhead is kept in reserve, minus their increments."""
 DECAY = 0.9
-"""Decay of the longest round with each later round."""
+"""Decay factor of the longest round, per round."""
 ROUNDS_WANTED = 16
-"""Rounds that a move's time must have room for; `leaves` is lowered until it has."""
+"""Minimum number of rounds per move; `leaves` is lowered to reach it."""
 PROBES = 20
-"""Looks at the root within the soft bound."""
+"""Checks of the root within the soft bound."""
 MIN_SHARE = 0.2
-"""Share of the soft bound before which no move is decided."""
+"""Minimum share of the soft bound that a move takes, however clear it is."""
 MOST_SIMULATIONS = 1_000_000_000
 """Maximum number of simulations of one tree, whose visits are 32 bits."""
 MAX_LAG = 1.0
 """Maximum lag in seconds; beyond it the clock was probably set by hand."""
 SLOWEST_DECAY = 0.99
-"""Decay of the slowest evaluation with each later one."""
+"""Decay factor of the slowest evaluation, per evaluation."""
 NEWEST_SHARE = 0.3
-"""Weight of the newest evaluation in the estimate of their seconds."""
+"""Weight of the newest evaluation in the estimated time of an evaluation."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
-    """Time limits of a move, in seconds; a clock may be negative, as match runners send it."""
+    """Time limits of a move, in seconds; `left` may be negative, as some match runners send it."""
 
     movetime: float | None = None
     """Think exactly this long."""
     left: float | None = None
-    """On the mover's clock."""
+    """Time left on the mover's clock."""
     increment: float = 0.0
     """Added after every move."""
     moves_to_go: int | None = None
-    """Moves until the next time control, this one included; None where there is none."""
+    """Moves until the next time control, including this one; None if there is none."""
 
     @property
     def timed(self) -> bool:
-        """Whether time bounds the move."""
+        """Whether the move has a time limit."""
         return self.movetime is not None or self.left is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Time for a move, in seconds since the request: 0 <= soft <= hard; None means no limit."""
+    """Time for a move, in seconds since the request: 0 <= soft <= hard; None is no limit."""
 
     soft: float | None
     """Stop here when the most visited move is also the best by value."""
     hard: float | None
     """The answer must be sent by then."""
     is_exact: bool = False
-    """Whether to use all of it, however clear the move is."""
+    """Whether to use all of the time, however clear the move is."""
 
 
 def divide_clock(limits: Limits, overhead: float) -> Budget:
-    """Return the time of a move; `overhead` seconds of every move are lost outside the search.
+    """Return the time for a move, minus the `overhead` seconds that each move loses.
 
-    The clock above a reserve is divided evenly among the moves to come, as in Stockfish. At least
-    half of `movetime` is used.
+    After a reserve, the clock is divided evenly among the remaining moves, as in Stockfish. At
+    least half of `movetime` is used.
     """
     bounds = []
     if limits.movetime is not None:
@@ -96,7 +96,7 @@ def divide_clock(limits: Limits, overhead: float) -> Budget:
 
 
 def _share(limits: Limits, left: float, overhead: float) -> tuple[float, float]:
-    """Return the soft and hard bound of a move with `left` seconds on the clock."""
+    """Return the soft and hard bounds of a move with `left` seconds on the clock."""
     moves = min(max(limits.moves_to_go or MOVES_TO_GO, 1), MOVES_TO_GO)
     increment = max(limits.increment, 0.0)
     most = max(min(left - overhead, (MAX_SHARE if moves > 1 else LAST_SHARE) * left), 0.0)
@@ -108,22 +108,22 @@ def _share(limits: Limits, left: float, overhead: float) -> tuple[float, float]:
     return soft, soft if scarce else min(STRETCH * soft, most)
 
 
-class MoveControl:
-    """The caller's control of a move in progress, also from another thread."""
+class Control:
+    """Lets the caller control a move in progress, also from another thread."""
 
     def __init__(self, begun: float) -> None:
         self.begun = begun
-        """When the move was asked for, by the player's clock."""
+        """Time of the request, by the player's clock."""
         self.stopped = False
         """Whether to answer now."""
 
     @property
     def is_held(self) -> bool:
-        """Whether time limits do not count yet, as while pondering."""
+        """Whether time limits are suspended, as while pondering."""
         return False
 
     def end_round(self, look: Callable[[], Any]) -> bool:
-        """End a round; return whether the Play of now, `look()`, is what the request asks for."""
+        """Called after each round; return whether the current result, `look()`, is sufficient."""
         return False
 
 
@@ -133,21 +133,20 @@ class Pace:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
         self.evaluation = 0.0
-        """One position; follows the evaluations of the game."""
+        """Estimate for one position, updated during the game."""
         self.fastest = 0.0
-        """One position when it was measured on its own."""
+        """One position, as measured before the game."""
         self.slowest = 0.0
-        """The slowest batch lately: the next one may take as long."""
+        """Slowest recent batch: the next one may take as long."""
         self.lag = 0.0
-        """Seconds that a move loses between program and player, read off the game's clocks;
-        decaying."""
+        """Time lost per move outside the player, measured by the game's clock; decays."""
         self.longest_round = 0.0
-        """The longest round so far, decaying."""
+        """Longest round so far; decays."""
         self._expected: dict[int, tuple[int, float]] = {}
         """Ply of the next move and seconds on its clock, for White (0) and Black (1)."""
 
     def measure(self, evaluator: Evaluator, planes_BP: NDArray[np.uint64]) -> None:
-        """Time an evaluator on one position, the faster of two attempts."""
+        """Measure an evaluator on one position; keep the faster of two attempts."""
         seconds = []
         for _ in range(2):
             begun = self.clock()
@@ -156,24 +155,24 @@ class Pace:
         self.evaluation = self.fastest = self.longest_round = min(seconds)
 
     def observe(self, rows: int, seconds: float) -> None:
-        """Adapt the estimates to a batch: one row takes its share at least, all of it at most."""
+        """Update the estimates by the duration of a batch of `rows` rows."""
         newest = min(max(self.evaluation, seconds / max(rows, 1)), seconds)
         self.evaluation += NEWEST_SHARE * (newest - self.evaluation)
         self.slowest = max(seconds, SLOWEST_DECAY * self.slowest)
 
     def forget_slowly(self) -> None:
-        """Lower the estimates where nothing was evaluated: the machine may be idle again."""
+        """Lower the estimates after a move without evaluations: the machine may be idle again."""
         self.evaluation = max(DECAY * self.evaluation, self.fastest)
         self.slowest = max(DECAY * self.slowest, self.fastest)
 
-    def end_move(self, limits: Limits, ply: int, control: MoveControl) -> None:
-        """Record the clock expected at `ply` if it loses the player's seconds alone."""
+    def end_move(self, limits: Limits, ply: int, control: Control) -> None:
+        """Record the clock expected at `ply`, to measure the lag."""
         if limits.left is not None:
             spent = self.clock() - control.begun
             self._expected[ply % 2] = ply, limits.left - spent + limits.increment
 
     def budget(self, limits: Limits, ply: int, overhead: float) -> Budget:
-        """Return the time of a move at `ply`; the last lag and slowest batch may come again."""
+        """Return the time for a move at `ply`, minus the recent lag and the slowest batch."""
         expected_ply, expected = self._expected.get(ply % 2, (-1, 0.0))
         if limits.left is not None and expected_ply == ply:
             self.lag = max(min(expected - limits.left, MAX_LAG), DECAY * self.lag)
@@ -184,22 +183,20 @@ class Pace:
         hard = min(budget.hard, max(limits.left - overhead - self.slowest, 0.0))
         return Budget(min(budget.soft, hard), hard, budget.is_exact)
 
-    def left(self, bound: float | None, control: MoveControl) -> float:
-        """Return the seconds until a bound of the budget, infinity where there is none."""
+    def left(self, bound: float | None, control: Control) -> float:
+        """Return the seconds left until a bound of the budget; infinity without a bound."""
         if bound is None or control.is_held:
             return inf
         return control.begun + bound - self.clock()
 
     def leaves(self, budget: Budget, most: int) -> int:
-        """Return how many leaves to evaluate together, so that there is time for several rounds."""
-        rounds = (budget.soft or 0.0) / max(
-            self.evaluation, 1e-6
-        )  # most searches end at the soft bound
+        """Return the leaves per batch, at most `most`, that leave time for several rounds."""
+        rounds = (budget.soft or 0.0) / max(self.evaluation, 1e-6)  # most end at the soft bound
         return min(max(int(rounds / ROUNDS_WANTED), 1), most)
 
 
 class MoveTimer:
-    """Decides after every round whether to move now; the caller can also stop the search."""
+    """Decides after every round whether to end the search."""
 
     def __init__(
         self,
@@ -212,7 +209,7 @@ class MoveTimer:
         choices: int,
         leaves: int,
     ) -> None:
-        """Time a search among `choices` moves (a new root may not be expanded yet)."""
+        """Create a timer of a search with `choices` root moves."""
         self._pace, self._search, self._slot = pace, search, slot
         self._budget, self._control = budget, control
         self._choices, self._before = choices, search.root(slot).simulations
@@ -224,7 +221,7 @@ class MoveTimer:
         pace.longest_round = min(pace.longest_round, pace.evaluation * (1 + leaves))
 
     def __call__(self) -> bool:
-        """End a round; return whether it was the last."""
+        """Record the end of a round; return whether to stop the search."""
         now = self._pace.clock()
         self._pace.longest_round = max(now - self._last, DECAY * self._pace.longest_round)
         self._last = now
@@ -233,7 +230,7 @@ class MoveTimer:
         return self.is_over
 
     def _is_due(self, now: float) -> bool:
-        """Return whether another round could end too late, or the move is decided."""
+        """Return whether another round may exceed the time, or the move is decided."""
         if self._budget.hard is None or self._budget.soft is None:
             return False
         if now - self._control.begun + self._pace.longest_round > self._budget.hard:
@@ -246,13 +243,16 @@ class MoveTimer:
         )
 
     def _is_decided(self, root: Root, soft: float, now: float) -> bool:
-        """Return whether the most visited move cannot be overtaken or, past `soft`, is the best."""
+        """Return whether more search is unlikely to change the move.
+
+        Before `soft`: the most visited move cannot be overtaken. After it: it is the best by value.
+        """
         spent = now - self._control.begun
         if spent < MIN_SHARE * soft or root.simulations <= self._before:
-            return False  # nothing is known before the first simulation of this search
+            return False  # no simulations yet from which to estimate the speed
         second, first = np.partition(root.visits, -2)[-2:]
         if spent >= soft:
             return int(np.nan_to_num(root.values, nan=-2.0).argmax()) == int(root.visits.argmax())
-        # pondering included
+        # includes the time of pondering
         speed = (root.simulations - self._before) / max(now - self._started, 1e-3)
         return bool(first - second > speed * (soft - spent))

@@ -1,4 +1,4 @@
-"""The result of choosing a move: all legal moves of a python-chess board, best first."""
+"""A player's result: the legal moves as python-chess moves, with their evaluations."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,21 +11,21 @@ from engine.search import Search
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A legal move as a player sees it, mover's view."""
+    """A legal move and its evaluation, from the mover's view."""
 
     move: chess.Move
     value: float
-    """Win minus loss after the move, -1 to 1; the position's value where it was not searched."""
+    """Win minus loss after the move, -1 to 1; the position's value if it was not searched."""
     draw: float
     """Probability of a draw after the move, or in the position."""
     visits: int = 0
-    """Simulations of a search for the best move."""
+    """Visits of the move; 0 without a search for the best move."""
     mate: int = 0
-    """Plies to a proven mate, this move included: positive for the mover, negative against."""
+    """Plies to a proven mate, including this move: positive if the mover mates; 0 for none."""
     share: float = 0.0
-    """Probability of the policy, at temperature 1; 0 after a search for the best move."""
+    """Policy probability at temperature 1; 0 after a search for the best move."""
     variation: tuple[chess.Move, ...] = ()
-    """This move and the best ones after it; empty beyond the lines that were asked for."""
+    """Principal variation from this move on; empty except for the requested lines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Play:
     """A chosen move and the evaluations behind it, from the mover's point of view."""
 
     moves: tuple[Line, ...]
-    """The moves that were allowed, the chosen one first; in a policy a promotion is one move."""
+    """The allowed moves, the chosen one first; a policy has one move for all promotions."""
     value: float
     """Win minus loss of the position, -1 to 1."""
     wdl: tuple[float, float, float]
@@ -41,7 +41,7 @@ class Play:
     simulations: int = 0
     """Simulations for this move."""
     seldepth: int = 1
-    """Longest path in the tree since the last move, plies."""
+    """Maximum depth in the tree since the last move, plies."""
     full: float = 0.0
     """Share of the tree's memory in use."""
 
@@ -66,7 +66,10 @@ def read_search(
     before: int = 0,
     chosen: tuple[int, int],
 ) -> Play:
-    """Return a search's result: `chosen` first, and variations of the best `lines` moves."""
+    """Return a search's result: `chosen` first, with variations of the best `lines` moves.
+
+    `before` is the number of simulations in the tree before this search.
+    """
     root, turn = search.root(slot), board.turn
     moves = [
         Line(

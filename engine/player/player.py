@@ -1,11 +1,11 @@
-"""The player behind UCI, matches, the board and the Python API: a position becomes a move.
+"""The player behind UCI, matches, the browser board and the Python API.
 
     Request -> Player.play -> Play
       policy   one evaluation with all columns that the evaluator reads: policy.py
-      human    the same, corrected by a small search: engine/search/human.py
-      search   a tree that is kept while the game goes on
+      human    the policy, corrected by a small search: engine/search/human.py
+      search   a search that keeps its tree during the game
 
-On a clock each part is begun only where the time that is left has room for it: clock.py.
+On a clock, each part is started only if it fits in the remaining time: clock.py.
 
 Axes: B boards, A labels, N slots, W outcomes.
 """
@@ -30,62 +30,62 @@ from engine.search import Search, SearchConfig, human
 from engine.search.chess_rules import position_and_history
 
 MAX_RESTRICTED = 1_000_000
-"""Simulations of a search of some moves only, whose tree is not kept."""
+"""Maximum simulations of a search restricted to some moves; its tree is not kept."""
 MAX_CORRECTING = 100_000
-"""Simulations that correct a policy at most; their tree is allocated at once."""
+"""Maximum simulations that correct a policy; their tree is allocated in advance."""
 SMALL_TREE = 100_000
-"""Positions of a tree where there is no room for a larger one."""
+"""Nodes of a tree if there is not enough memory for a larger one."""
 MIN_CORRECTING = 0.5
-"""Share of a correction's simulations that the time must have room for; else the policy plays."""
+"""If less than this share of a correction's simulations fits in the time, the policy plays."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Style:
-    """How a player finds its moves: by its policy, or by a search for the best one."""
+    """How a player chooses its moves: by its policy, or by a search."""
 
     search: SearchConfig | None = None
     """Settings of the search for the best move; None plays by the policy."""
     correction: human.Correction | None = None
     """Weights of a search that corrects the policy, by the mover's rating (human search)."""
     simulations: int = 0
-    """Simulations that correct the policy; 0 for as many as the correction was fitted for."""
+    """Simulations that correct the policy; 0 for the number used in the correction's fit."""
     temperature: float = 0.0
-    """0 plays the best move; 1 draws by the policy's probabilities, or by the search's visits."""
+    """0 plays the best move; 1 samples by the policy's probabilities, or the search's visits."""
     seed: int = 0
-    """Random seed of searches and of draws."""
+    """Random seed of searches and sampled moves."""
     evaluates_root: bool = False
-    """Evaluate the root of a new tree with all columns; below it an evaluator gets planes alone."""
+    """Evaluate the root of a new tree with all columns; others by planes alone."""
     overhead: float = 0.0
-    """Seconds of every timed move that are lost outside of the player."""
+    """Seconds lost outside the player per timed move."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
-    """A position in which a move is to be made."""
+    """A request for a move in a position."""
 
     board: chess.Board
-    """The game so far, with its moves; not to be changed."""
+    """The game so far, with its moves; do not change it."""
     conditions: Conditions = field(default_factory=Conditions)
     limits: Limits = field(default_factory=Limits)
-    """Time; only a request that is alone may have any."""
+    """Time limits; allowed only for a single request."""
     allowed: Sequence[chess.Move] = ()
-    """Legal moves to choose from; all where it is empty."""
+    """Legal moves to choose from; empty for all."""
     simulations: int = 0
-    """Simulations at most; 0 for as many as the time allows, or without a limit the style's."""
+    """Maximum simulations; 0 for as many as time allows, or without a time limit the style's."""
     leaves: int = 0
-    """Leaves of a tree that are evaluated together; 0 for as many as time and style allow."""
+    """Leaves per batch; 0 for as many as time and style allow."""
     lines: int = 1
-    """Moves whose variations are wanted."""
+    """Number of moves for which variations are returned."""
     slot: int = 0
-    """The game's tree, of those that the player holds."""
+    """Index of the game's tree in the player."""
     game: int = 0
-    """Number of the game, which with the seed determines draws and noise."""
+    """Game number; with the seed, it determines sampled moves and noise."""
     random: np.random.Generator | None = None
-    """Source of a policy's draws instead of the seed, the game and the ply."""
+    """Random generator of a policy's sampled moves; replaces seed, game and ply."""
 
 
 class Player:
-    """An evaluator that plays, and the trees of its games; not thread-safe."""
+    """Chooses moves with an evaluator, and keeps the trees of its games; not thread-safe."""
 
     def __init__(
         self,
@@ -98,11 +98,11 @@ class Player:
         clock: Callable[[], float] = time.monotonic,
         note: Callable[[str], None] | None = None,
     ) -> None:
-        """Play with an evaluator in `games` slots; `style` may be changed between moves.
+        """Create a player of `games` games; `style` may be changed between moves.
 
-        `searched` is called below the root instead, such as a faster export of the same network.
-        With `pairs` a single row is evaluated as two: the last bits of a network's answer differ
-        between one row and several, and a game must not depend on its neighbors.
+        `searched` evaluates nodes below the root, such as a faster export of the same network. With
+        `pairs`, a single row is evaluated as two: a network's last bits differ between one row and
+        several, and a game must not depend on other games.
         """
         self.evaluator = evaluator
         self.style = style or Style()
@@ -114,33 +114,31 @@ class Player:
         self._search: Search | None = None
         self._config: SearchConfig | None = None
         self._played: dict[int, tuple[str, int, list[chess.Move]]] = {}
-        """FEN of the first position, number, and moves up to the root of each slot's tree."""
+        """By slot: the game's first FEN, its number, and its moves up to the root of the tree."""
 
     def prepare(self) -> None:
-        """Load all kernels and measure the pace, before a game on a clock."""
+        """Load all kernels and measure the speed, before a game on a clock."""
         warm_up(self.evaluator)
         gc.collect()
-        gc.freeze()  # objects of libraries stay; scanning them again would cost a fast move 50 ms
+        gc.freeze()  # scanning the libraries' objects again would cost a fast move 50 ms
         self.pace.measure(self.evaluator, planes_of([chess.Board()]))
 
     def forget(self) -> None:
-        """Begin new trees at the next moves, as in new games."""
+        """Start new trees at the next moves, as for new games."""
         self._played.clear()
 
     def reset(self) -> None:
-        """Drop the trees with their memory, after an error."""
+        """Free the trees, after an error."""
         self._search = self._config = None
         self.forget()
 
-    def play(self, request: Request, control: MoveControl | None = None) -> Play:
-        """Return the move for a position that has legal ones; `control` steers and stops it."""
+    def play(self, request: Request, control: Control | None = None) -> Play:
+        """Return the move for a position with legal moves; `control` can stop the search."""
         return self.play_all([request], control)[0]
 
-    def play_all(
-        self, requests: Sequence[Request], control: MoveControl | None = None
-    ) -> list[Play]:
-        """Return a move for each request; positions are evaluated together."""
-        control = control or MoveControl(self.pace.clock())
+    def play_all(self, requests: Sequence[Request], control: Control | None = None) -> list[Play]:
+        """Return a move for each request; positions are evaluated in one batch."""
+        control = control or Control(self.pace.clock())
         limits = [request.limits for request in requests]
         assert len(limits) == 1 or not any(one.timed for one in limits), "one game on a clock"
         ply = requests[0].board.ply()
@@ -153,7 +151,7 @@ class Player:
         return plays
 
     def _meter(self, evaluator: Evaluator) -> Evaluator:
-        """Return an evaluator whose calls adapt the pace; with `pairs` it never gets one row."""
+        """Wrap an evaluator to record its durations and, with `pairs`, double single rows."""
         network: Any = evaluator
         pace, pairs = self.pace, self._pairs  # not self: a cycle would keep the trees in memory
 
@@ -172,7 +170,7 @@ class Player:
     def _play_policies(
         self, requests: Sequence[Request], budget: Budget, control: MoveControl
     ) -> list[Play]:
-        """Play by the policy, corrected by a search where style and time allow it."""
+        """Play by the policy, corrected by a search if style and time allow it."""
         style = self.style
         if self.pace.left(budget.hard, control) <= self.pace.evaluation:
             return self._play_handwritten(requests)
@@ -197,7 +195,7 @@ class Player:
         return self._play_answers(requests, (logits_BA, answer[1]), style.temperature, done)
 
     def _play_handwritten(self, requests: Sequence[Request]) -> list[Play]:
-        """Play at once if there is no time for any evaluation."""
+        """Play by the hand-written evaluator, if there is no time for another."""
         self.pace.forget_slowly()
         return self._play_answers(requests, self._evaluate(requests, handwritten.evaluate), 0.0)
 
@@ -213,7 +211,7 @@ class Player:
         temperature: float,
         done: Sequence[int] | None = None,
     ) -> list[Play]:
-        """Choose a move by each policy; seed, game and ply determine the draws."""
+        """Choose a move by each policy; seed, game and ply determine sampled moves."""
         plays = []
         for row, (request, logits_A, wdl_W) in enumerate(zip(requests, *answer, strict=True)):
             policy = policy_of(request.board, logits_A, request.allowed)
@@ -235,7 +233,7 @@ class Player:
         budget: Budget,
         control: MoveControl,
     ) -> list[Play]:
-        """Search the positions side by side, or one of them within its limits."""
+        """Search several positions together, or a single one within its limits."""
         search = self._search if self._config == config else None
         search = search or self._make_search(config)
         if search.seed != self.style.seed:
@@ -259,19 +257,21 @@ class Player:
         return [self._look(search, request, 0, self.style.temperature) for request in requests]
 
     def _make_search(self, config: SearchConfig) -> Search:
-        """Allocate the trees, smaller ones where there is no room."""
+        """Allocate the trees, or smaller ones if memory is short."""
         self.reset()  # the memory of the last trees may be needed
         try:
             search = Search(self._searched, config, games=self._games, seed=self.style.seed)
         except MemoryError:
-            self._note(f"no room for trees of {config.capacity} positions: smaller ones are used")
+            self._note(
+                f"not enough memory for trees of {config.capacity} positions: using smaller ones"
+            )
             small = replace(config, nodes=min(config.capacity, SMALL_TREE))
             search = Search(self._searched, small, games=self._games, seed=self.style.seed)
         self._search, self._config = search, config
         return search
 
     def _advance(self, search: Search, request: Request) -> None:
-        """Move a slot's tree to the request's position, or begin another game's."""
+        """Advance a slot's tree to the request's position, or start a new tree."""
         board, slot = request.board, request.slot
         start, moves = board.root().fen(), list(board.move_stack)
         begun, game, known = self._played.get(slot, ("", 0, []))
@@ -297,9 +297,9 @@ class Player:
         budget: Budget,
         control: MoveControl,
     ) -> Play:
-        """Search one position until its limits or the caller end it."""
+        """Search one position until its limits or the caller stop it."""
         slot, board, allowed = request.slot, request.board, request.allowed
-        if allowed:  # a tree of all moves answers no question about some of them
+        if allowed:  # the values of a tree of all moves include the moves to exclude
             search.start(slot, *position_and_history(board), game=request.game)
         before = search.root(slot).simulations
         leaves = request.leaves or config.leaves
@@ -331,7 +331,7 @@ class Player:
         return play
 
     def _look(self, search: Search, request: Request, before: int, temperature: float) -> Play:
-        """Return a search's results so far, and the move that it would play."""
+        """Return a search's current result, with the move that it would play first."""
         slots_N = np.array([request.slot], dtype=np.int64)
         labels_N, promotions_N = search.choose(slots_N, temperature=temperature)
         chosen = int(labels_N[0]), int(promotions_N[0])
@@ -340,7 +340,7 @@ class Player:
 
 
 def warm_up(evaluator: Evaluator) -> None:
-    """Load every kernel that a move may need; compile those not yet cached."""
+    """Load every kernel that a move may need, and compile those missing from the cache."""
     player = Player(evaluator, Style(search=SearchConfig(nodes=1024, simulations=4)))
     board = chess.Board()
     for _ in range(2):  # the second move advances the tree

@@ -1,6 +1,6 @@
-"""Board policies: collect an evaluator's input columns, evaluate, and pick a move.
+"""Evaluate boards with the columns that the evaluator reads, and choose moves by its policy.
 
-This is the only place that knows which columns a position, its game and its players give.
+Only this module maps boards, games and players to columns.
 
 Axes: B boards, A labels, M legal moves by label, W outcomes.
 """
@@ -30,11 +30,11 @@ class Conditions:
     rating: int | None = None
     """The mover's rating."""
     opponent_rating: int | None = None
-    """The opponent's; by default the mover's, since training shows both or neither."""
+    """The opponent's rating; by default the mover's, since training data has both or neither."""
     clock: float | None = None
     """Seconds on the mover's clock."""
     increment: float | None = None
-    """Seconds that each move adds to it."""
+    """Seconds added per move."""
 
     def columns(self) -> dict[str, int]:
         """Return the columns of the known conditions."""
@@ -52,7 +52,7 @@ class Conditions:
 def read_columns(
     evaluator: Evaluator, boards: Sequence[chess.Board], conditions: Sequence[Conditions]
 ) -> dict[str, NDArray[np.integer]]:
-    """Return the known columns, `[B]` each, of those that the evaluator names in its `columns`."""
+    """Return the columns that the evaluator reads, [B] each, except those unknown for all rows."""
     unknown: dict[str, int] = getattr(evaluator, "columns", {})
     if not unknown:
         return {}
@@ -75,7 +75,7 @@ def read_columns(
 def evaluate(
     evaluator: Evaluator, boards: Sequence[chess.Board], conditions: Sequence[Conditions]
 ) -> Answer:
-    """Evaluate boards in one batch, with all columns that the evaluator reads; fresh arrays."""
+    """Evaluate boards in one batch, with all columns that the evaluator reads; return copies."""
     columns = read_columns(evaluator, boards, conditions)
     network: Any = evaluator
     planes_BP = planes_of(boards)
@@ -87,7 +87,7 @@ class Policy(NamedTuple):
     """Moves of a board and the logarithms of their probabilities, up to a constant."""
 
     moves: list[chess.Move]
-    """By label; a promotion is to the best piece that is allowed, as labels do not name it."""
+    """One move per label. Labels omit the promotion piece, so it is the best allowed one."""
     labels: list[int]
     logits: NDArray[np.float64]  # [M]
 
@@ -98,12 +98,12 @@ class Policy(NamedTuple):
         return powers_M / powers_M.sum()  # type: ignore[no-any-return]
 
     def ranked(self) -> list[int]:
-        """Return the indices of the moves, likeliest first, among equals by label."""
+        """Return the moves' indices, likeliest first; ties are broken by label."""
         order: list[int] = np.lexsort((np.array(self.labels), -self.logits)).tolist()
         return order
 
     def pick(self, temperature: float, random: np.random.Generator) -> int:
-        """Return the index of a move that is drawn at a temperature; at 0 of the likeliest."""
+        """Sample the index of a move at a temperature; 0 returns the likeliest move."""
         if temperature == 0:
             return self.ranked()[0]
         return int(random.choice(len(self.moves), p=self.shares(temperature)))
@@ -112,7 +112,7 @@ class Policy(NamedTuple):
 def policy_of(
     board: chess.Board, logits_A: NDArray[np.floating], allowed: Sequence[chess.Move] = ()
 ) -> Policy:
-    """Return the policy over a board's legal moves, or over those of `allowed`, from logits."""
+    """Return the policy over the legal moves, or only over `allowed`, from logits."""
     found: dict[int, chess.Move] = {}
     for move in allowed or board.legal_moves:
         label = label_of(move, board.turn)

@@ -1,4 +1,4 @@
-"""Batched Monte Carlo tree search: PUCT and Gumbel, many games side by side."""
+"""Batched Monte Carlo tree search: PUCT and Gumbel, many games at a time."""
 
 from engine.search.config import SearchConfig, SearchError
 from engine.search.results import Root

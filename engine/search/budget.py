@@ -1,12 +1,12 @@
-"""Options of one self-learning system, off by default: which moves and how many simulations.
+"""Optional search heuristics, all off by default: move filters and simulation budgets.
 
-    count_selectable      top-k, tail filter, progressive widening: how many moves may be selected
-    is_decided            early stop, dominance: whether the search of a root may end
-    allot_simulations     budgets by the number of moves and by the phase of the game
-    penalize_repetitions  a bias on root moves that repeat a position
+    count_selectable      top-k, tail filter, progressive widening: number of selectable moves
+    is_decided            early stop, dominance: whether a root's search can end
+    allot_simulations     budget by the number of moves and the phase of the game
+    penalize_repetitions  penalty for root moves that repeat a position
 
-Each reads its options once per node, root or round, never per move. They are plain branches:
-a variant of the kernels for each combination would have to be compiled.
+Each function reads its options once per node, root or round, never per move. The options are
+runtime branches, since one kernel per combination would have to be compiled.
 """
 
 from math import ceil
@@ -23,13 +23,13 @@ from engine.search.chess_rules import play, times_in_history
 from engine.search.config import SearchParams
 from engine.search.tree import Forest, Int
 
-USUAL_MOVES, MIN_FACTOR, MAX_FACTOR = 30.0, 0.25, 2.0
-"""Legal moves at which the budget is the usual one, and bounds of the factor on it."""
+TYPICAL_MOVES, MIN_FACTOR, MAX_FACTOR = 30.0, 0.25, 2.0
+"""Number of legal moves at which the budget is unchanged; bounds of the budget's factor."""
 
 
 @njit(cache=True, nogil=True)
 def count_selectable(forest: Forest, slot: Int, index: Int, params: SearchParams) -> Any:
-    """Count the moves of a node, likeliest first, that may be selected now, int64."""
+    """Return how many of a node's moves, likeliest first, can be selected now, int64."""
     node = forest.nodes[slot, index]
     count = kept = np.int64(node.count)
     if params.top_k > 0:
@@ -50,7 +50,7 @@ def count_selectable(forest: Forest, slot: Int, index: Int, params: SearchParams
 
 @njit(cache=True, nogil=True)
 def is_decided(forest: Forest, slot: Int, wanted: Int, done: Int, params: SearchParams) -> Any:
-    """Return whether more simulations cannot or need not change the root's most visited move."""
+    """Return whether the root's most visited move is settled, so that the search can stop."""
     if params.gumbel or not (params.early_stop or params.dominance > 0.0):
         return False
     root = forest.nodes[slot, 0]
@@ -73,13 +73,13 @@ def is_decided(forest: Forest, slot: Int, wanted: Int, done: Int, params: Search
 
 @njit(cache=True, nogil=True)
 def allot_simulations(forest: Forest, slot: Int, simulations: Int, params: SearchParams) -> Any:
-    """Return the simulations that a root gets, int64: 0 for 0, otherwise at least 1."""
+    """Scale a root's number of simulations, int64: 0 stays 0, otherwise at least 1."""
     if simulations < 1:
         return np.int64(0)
     factor = 1.0
     if params.branching_exponent > 0.0:
         moves = np.float64(forest.nodes[slot, 0].count)
-        by_moves = (moves / USUAL_MOVES) ** params.branching_exponent
+        by_moves = (moves / TYPICAL_MOVES) ** params.branching_exponent
         factor *= min(max(by_moves, MIN_FACTOR), MAX_FACTOR)
     if params.endgame_factor < 1.0:
         pieces = U(0)
@@ -94,7 +94,7 @@ def allot_simulations(forest: Forest, slot: Int, simulations: Int, params: Searc
 def penalize_repetitions(
     forest: Forest, slot: Int, planes: NDArray[np.uint64], penalty: Any
 ) -> None:
-    """Set the bias of root moves: minus `penalty` for those that repeat a position of the game."""
+    """Set root moves' bias: -penalty if the move repeats a position of the game, otherwise 0."""
     root, position = forest.nodes[slot, 0], np.empty_like(forest.roots[slot])
     for edge in range(root.first, root.first + root.count):
         move = forest.edges[slot, edge]

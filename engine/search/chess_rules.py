@@ -1,6 +1,6 @@
-"""Chess rules for the search: moves, the end of a game on a path, mate in one.
+"""Chess rules for the search: moves, the end of the game, repetitions, mate in one.
 
-Axes: D depth of a path.
+Axes: D depth of a path, M moves.
 """
 
 from typing import Any
@@ -29,14 +29,14 @@ assert HISTORY >= FIFTY_MOVES
 
 @njit(cache=True, nogil=True)
 def play(position: Position, label: Int, promotion: Int) -> None:
-    """Play a label (0..4095) on a position in place."""
+    """Play the move with a label (0..4095) on a position, in place."""
     kind, source = np.int64(label) >> 6, U(np.int64(label) & 63)
     push(position, source, step_target(kind, source), np.int64(promotion))
 
 
 @njit(cache=True, nogil=True)
 def list_moves(planes: NDArray[np.uint64], moves: Any) -> None:
-    """Write the legal moves of planes (uint64[77]) as new edges (EDGE[M])."""
+    """Write the legal moves of `planes` (uint64[77]) to `moves` (EDGE[M]) as new edges."""
     seventh = planes[PAWN] & (RANK_8 << U(8))
     count = np.int64(0)
     for kind in range(TYPES):
@@ -59,9 +59,9 @@ def list_moves(planes: NDArray[np.uint64], moves: Any) -> None:
 def examine(
     forest: Forest, slot: Int, position: Position, path: Any, planes: NDArray[np.uint64]
 ) -> Any:
-    """Write a position's planes (uint64[77]); return (how the game ends or GOES_ON, its key).
+    """Write a position's planes (uint64[77]); return its ending (or GOES_ON) and its key.
 
-    `path` int32[D] are the nodes before it, the root first; for a root it is empty.
+    `path` int32[D] holds the nodes from the root to its parent; it is empty for the root.
     """
     checkers = legal_planes(position, planes)
     key = legal_key(position, planes)
@@ -74,13 +74,13 @@ def examine(
 
 @njit(cache=True, nogil=True)
 def _repetition(forest: Forest, slot: Int, key: Any, path: Any, reversible: Int) -> Any:
-    """Return REPETITION (a third occurrence), TWOFOLD (a second one on this path) or GOES_ON."""
+    """Return REPETITION (third occurrence), TWOFOLD (second occurrence on the path) or GOES_ON."""
     on_path, depth = np.int64(0), len(path)
     for index in range(depth - 2, max(np.int64(-1), depth - 1 - reversible), -2):
         if forest.nodes[slot, path[index]].key == key:
             on_path += 1
     if reversible <= depth and on_path == 0:
-        return GOES_ON  # the game before the root cannot hold it
+        return GOES_ON  # too few reversible plies to reach back before the root
     if on_path + times_in_history(forest, slot, key) >= 2:
         return REPETITION
     return TWOFOLD if on_path > 0 else GOES_ON
@@ -88,7 +88,7 @@ def _repetition(forest: Forest, slot: Int, key: Any, path: Any, reversible: Int)
 
 @njit(cache=True, nogil=True)
 def times_in_history(forest: Forest, slot: Int, key: Any) -> Any:
-    """Count a key among the game's positions before the root, int64."""
+    """Count the occurrences of a key in the game before the root, int64."""
     times = np.int64(0)
     for index in range(forest.slots[slot].history_length):
         if forest.history[slot, index] == key:
@@ -98,7 +98,7 @@ def times_in_history(forest: Forest, slot: Int, key: Any) -> Any:
 
 @njit(cache=True, nogil=True)
 def mark_mates_in_one(forest: Forest, slot: Int, planes: NDArray[np.uint64]) -> Any:
-    """Mark the root's moves that mate as won, and the root; return whether there is one."""
+    """Mark mating root moves, and then the root, as won; return whether there are any."""
     position = np.empty_like(forest.roots[slot])
     root, found = forest.nodes[slot, 0], False
     for edge in range(root.first, root.first + root.count):
@@ -114,7 +114,7 @@ def mark_mates_in_one(forest: Forest, slot: Int, planes: NDArray[np.uint64]) -> 
 
 
 def is_legal(position: Position, label: int, promotion: int) -> bool:
-    """Return whether a label with a promotion (python-chess piece type or 0) is a legal move."""
+    """Return whether a label and promotion (python-chess piece type or 0) are a legal move."""
     if not 0 <= label < LABELS:
         return False
     planes = np.empty(PLANES, dtype=np.uint64)
@@ -126,7 +126,7 @@ def is_legal(position: Position, label: int, promotion: int) -> bool:
 
 
 def position_and_history(board: chess.Board) -> tuple[Position, list[int]]:
-    """Return a board's position, and the keys that `Search.start` takes as history."""
+    """Return a board's position and its history as keys, for `Search.start`."""
     back, planes = board.copy(), np.empty(PLANES, dtype=np.uint64)
     keys: list[int] = []
     while back.move_stack and len(keys) < board.halfmove_clock:

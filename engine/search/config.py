@@ -1,4 +1,4 @@
-"""The configuration of a search, and its numbers as a tuple for compiled code."""
+"""The configuration of a search, also as a named tuple for compiled code."""
 
 import sys
 from collections import namedtuple
@@ -13,12 +13,12 @@ class SearchError(UserError):
 
 
 SearchParams = Any
-"""In compiled code: whether to search by Gumbel, and the numbers of SearchConfig by name."""
+"""Named tuple for compiled code: `gumbel` (bool) and the numeric fields of SearchConfig."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SearchConfig:
-    """How to search.
+    """Settings of a search.
 
     Defaults follow lc0 (c_puct, first-play urgency), KataGo (c_stdev) and mctx (Gumbel); everything
     else is off by default.
@@ -31,62 +31,61 @@ class SearchConfig:
     nodes: int = 0
     """Maximum number of positions in a game's tree; 0 for three times the simulations."""
     leaves: int = 1
-    """Leaves of one tree that are evaluated together: more fill larger batches but cost strength at
-    equal simulations."""
+    """Leaves of one tree evaluated per batch. More leaves fill larger batches, but weaken play
+    at the same number of simulations."""
     c_puct: float = 1.745
-    """Weight of exploration by priors (puct)."""
+    """Weight of the exploration term (puct)."""
     c_base: float = 38739.0
     """Visits at which exploration begins to grow logarithmically (puct)."""
     c_factor: float = 3.894
     """Weight of the logarithmic growth of exploration; 0 for none (puct)."""
     c_stdev: float = 0.85
-    """How far exploration follows the standard deviation of a position's values; 0 explores all
-    positions alike (puct; KataGo's cpuctUtilityStdevScale)."""
+    """Weight of a node's standard deviation of values in its exploration; 0 ignores it (puct;
+    KataGo's cpuctUtilityStdevScale)."""
     fpu_reduction: float = 0.33
-    """First-play urgency: an unvisited move's value is its parent's minus this factor * sqrt(sum of
-    visited moves' priors) (puct)."""
+    """First-play urgency: an unvisited move has its parent's value, minus fpu_reduction * sqrt(sum
+    of visited moves' priors) (puct)."""
     policy_temperature: float = 1.4
-    """Temperature of the evaluator's policy everywhere in the tree; above 1 is flatter (lc0:
-    1.36)."""
+    """Softmax temperature of the policy at every node; above 1 is flatter (lc0: 1.36)."""
     dirichlet_fraction: float = 0.0
     """Fraction of Dirichlet noise in the root's priors (puct; AlphaZero's self-play: 0.25)."""
     dirichlet_alpha: float = 0.3
-    """Concentration of the Dirichlet noise at the root; below 1 it favors few moves (puct)."""
+    """Concentration of the Dirichlet noise; values below 1 favor a few moves (puct)."""
     max_considered_actions: int = 16
     """Maximum number of moves considered at the root (gumbel; mctx: max_num_considered_actions)."""
     gumbel_scale: float = 1.0
-    """Scale of the Gumbel noise; 0 for none, the default in matches."""
+    """Scale of the Gumbel noise; 0 for none, as matches use by default (gumbel)."""
     value_scale: float = 0.1
-    """Weight of completed Q-values against logits (gumbel; as in mctx)."""
+    """Weight of completed Q-values relative to the logits (gumbel; as in mctx)."""
     rescale_values: bool = True
-    """Rescale a position's Q-values to 0..1 first, as mctx does (gumbel). Otherwise they stay
-    expected scores, and moves of equal value leave the policy unchanged."""
+    """Rescale each node's Q-values to 0..1, as mctx does (gumbel). Otherwise, moves of equal value
+    leave the policy unchanged."""
     widening_factor: float = 0.0
-    """Progressive widening: search only the likeliest `widening_factor * sqrt(visits)` moves by
-    prior; 0 searches all (puct)."""
+    """Progressive widening: search only the widening_factor * sqrt(visits) moves with the highest
+    priors; 0 searches all (puct)."""
     top_k: int = 0
-    """Number of moves to search, the likeliest by prior, unless all of them lose; 0 searches all
+    """Search only the top_k moves with the highest priors, unless all of them lose; 0 searches all
     (puct)."""
     tail_mass: float = 0.0
-    """Leave out the least likely moves, up to this sum of priors, unless all others lose (puct)."""
+    """Skip the least likely moves, up to this total prior, unless all others lose (puct)."""
     repetition_penalty: float = 0.0
-    """Value taken off root moves that repeat a position of the game."""
+    """Value subtracted from root moves that repeat a position of the game."""
     early_stop: bool = False
     """Stop when the most visited root move can no longer be overtaken (puct)."""
     dominance: float = 0.0
-    """Share of the visits at which a root move ends the search, after half the budget at the
-    earliest; 0 for never (puct)."""
+    """Stop after half the budget when one root move has this share of the visits; 0 never stops
+    (puct)."""
     branching_exponent: float = 0.0
-    """Exponent of the factor (legal moves / 30) ** exponent on a move's simulations, kept between
-    0.25 and 2; 0 is off."""
+    """Scale the simulations by (legal moves / 30) ** branching_exponent, clipped to 0.25..2; 0 is
+    off."""
     endgame_factor: float = 1.0
-    """Factor on a move's simulations when only the kings are left; it is 1 with all pieces and
-    changes linearly between."""
+    """Scale the simulations from 1 (all pieces on the board) linearly down to this factor (only
+    kings); 1 is off."""
 
     def __post_init__(self) -> None:
         """Raise SearchError for values out of range."""
         if self.algorithm not in ("puct", "gumbel"):
-            raise SearchError(f"algorithm is puct or gumbel, not {self.algorithm!r}")
+            raise SearchError(f"algorithm must be puct or gumbel, not {self.algorithm!r}")
         for names, bounds, least, most in _BOUNDS:
             for name in names.split():
                 value = getattr(self, name)
@@ -99,8 +98,8 @@ class SearchConfig:
         return self.nodes or 3 * self.simulations + 16
 
     def params(self) -> SearchParams:
-        """Return the settings for compiled code."""
-        # convert to the default's type, so kernels compile once: numbers may be int or float
+        """Return the settings that compiled code reads."""
+        # numba compiles once per type, so every value gets its default's type
         numbers = [kind(getattr(self, name)) for name, kind in _KINDS.items()]
         return _Params(self.algorithm == "gumbel", *numbers)
 

@@ -1,10 +1,10 @@
-"""Gumbel: the root's plan and choice by Sequential Halving, and the descent below it.
+"""Gumbel search: Sequential Halving at the root, the improved policy below it.
 
 Source: Danihelka et al. 2022, "Policy improvement by planning with Gumbel". Numbers and tie-breaks
 follow mctx (gumbel_muzero_policy, qtransform_completed_by_mix_value), so its defaults mean the same
-here. Visits in flight do not change Q. Moves that are proven lost are left out unless all are.
+here. Visits in flight do not change Q. Moves proven lost are skipped unless all are lost.
 
-All values are seen by the mover at the node.
+All values are from the view of the side to move at the node.
 
 Axes: M moves of a node, S simulations.
 """
@@ -22,16 +22,16 @@ from engine.search.config import SearchParams
 from engine.search.tree import LOST, Forest, Int
 
 MAXVISIT_INIT = 50.0
-"""Added to the largest visit count in the weight of completed Q-values, as in mctx."""
+"""Constant added to the largest visit count when Q-values are scaled, as in mctx."""
 _TINY = 1e-30
-"""Least prior whose logarithm is taken, and least divisor."""
+"""Lower bound of priors before their logarithm, and of divisors."""
 
 
 @njit(cache=True, nogil=True)
 def begin_halving(
     forest: Forest, slot: Int, noise: bool, wanted: Int, params: SearchParams
 ) -> None:
-    """Draw a root's Gumbel noise, store its moves' visits so far, and plan `wanted` simulations."""
+    """Sample a root's Gumbel noise, store its moves' visits, and plan `wanted` simulations."""
     root, scale = forest.nodes[slot, 0], params.gumbel_scale if noise else 0.0
     assert root.count <= forest.moves.shape[1]
     for index in range(root.count):
@@ -45,7 +45,7 @@ def begin_halving(
 
 @njit(cache=True, nogil=True)
 def gumbel_edge(forest: Forest, slot: Int, node: Int, simulation: Int, params: SearchParams) -> Any:
-    """Return the edge that a descent takes at an expanded node, int64."""
+    """Select an edge at an expanded node, int64."""
     if node == 0 and simulation < forest.schedule.shape[1]:
         return halving_edge(forest, slot, simulation, params)
     return improved_policy_edge(forest, slot, node, params)
@@ -55,8 +55,8 @@ def gumbel_edge(forest: Forest, slot: Int, node: Int, simulation: Int, params: S
 def plan_halving(considered: Int, simulations: Int, out: NDArray[np.int32]) -> None:
     """Write the plan of Sequential Halving (Karnin et al. 2013) into `out` (int32[S]).
 
-    Entry s is how often the move of simulation s has been visited before it: rounds of equal visits
-    for `considered` moves, then for half as many, down to two, as mctx's
+    Entry s is the visit count of the moves among which simulation s selects. Each of `considered`
+    moves gets the same visits, then each of half as many, down to two moves. Same as mctx's
     `get_sequence_of_considered_visits`.
     """
     if considered <= 1:
@@ -77,7 +77,7 @@ def plan_halving(considered: Int, simulations: Int, out: NDArray[np.int32]) -> N
 
 @njit(cache=True, nogil=True)
 def _mixed_value(forest: Forest, slot: Int, index: Int) -> Any:
-    """Return v_mix (appendix D): the evaluator's value and the visited moves' mean by prior."""
+    """Return v_mix (appendix D): the evaluator's value mixed with the visited moves' Q-values."""
     node = forest.nodes[slot, index]
     total, priors, weighted = 0.0, 0.0, 0.0
     for edge in range(node.first, node.first + node.count):
@@ -94,10 +94,10 @@ def _mixed_value(forest: Forest, slot: Int, index: Int) -> Any:
 def completed_values(
     forest: Forest, slot: Int, index: Int, params: SearchParams, out: NDArray[np.float64]
 ) -> None:
-    """Write sigma(completed Q) of a node's moves into `out` (float64[M]).
+    """Write sigma(completed Q) of each move of a node into `out` (float64[M]).
 
     sigma(Q) = (Q - min Q) * (MAXVISIT_INIT + max N) * value_scale / span. The span is max Q - min Q
-    as in mctx; without `rescale_values` it is 2, the range of values. Unvisited moves have Q =
+    as in mctx; without `rescale_values` it is 2, the range of values. An unvisited move's Q is
     v_mix.
     """
     first, count = forest.nodes[slot, index].first, np.int64(forest.nodes[slot, index].count)
@@ -123,7 +123,7 @@ def completed_values(
 def improved_policy(
     forest: Forest, slot: Int, index: Int, params: SearchParams, out: NDArray[np.float64]
 ) -> None:
-    """Write softmax(logits + sigma(completed Q)) of a node's moves into `out` (float64[M])."""
+    """Write softmax(logits + sigma(completed Q)) over a node's moves into `out` (float64[M])."""
     first, count = forest.nodes[slot, index].first, np.int64(forest.nodes[slot, index].count)
     completed_values(forest, slot, index, params, out)
     most, total = -np.inf, 0.0
@@ -139,7 +139,7 @@ def improved_policy(
 
 @njit(cache=True, nogil=True)
 def improved_policy_edge(forest: Forest, slot: Int, index: Int, params: SearchParams) -> Any:
-    """Return the edge whose share of visits lags most behind the improved policy, int64."""
+    """Return the edge with the largest improved policy minus share of visits, int64."""
     policy = np.empty(MAX_MOVES, dtype=np.float64)
     improved_policy(forest, slot, index, params, policy)
     node = forest.nodes[slot, index]
@@ -155,10 +155,11 @@ def improved_policy_edge(forest: Forest, slot: Int, index: Int, params: SearchPa
 
 @njit(cache=True, nogil=True)
 def halving_edge(forest: Forest, slot: Int, simulation: Int, params: SearchParams) -> Any:
-    """Return the root edge for a simulation, int64; after the plan ends, the winner.
+    """Select a root edge by Sequential Halving, int64; after the planned simulations, the winner.
 
-    Of the moves visited as often as the plan says, it is the one with the largest noise + logit +
-    sigma(completed Q). A proof can leave no such move: then the least visited that is not lost.
+    Among the moves with the planned number of visits, select the largest noise + logit +
+    sigma(completed Q). If proofs leave no such move, select among the least visited moves that are
+    not lost.
     """
     values = np.empty(MAX_MOVES, dtype=np.float64)
     completed_values(forest, slot, np.int64(0), params, values)

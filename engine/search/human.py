@@ -1,11 +1,13 @@
-"""Human search: a network's policy for a rating, corrected by what a small search finds.
+"""Human search: a rating-conditioned policy, corrected by the values of a small search.
 
     policy(a) ~ p(a | ratings, history) ** sharpness * exp(weight * Q(a))
 
-p is a policy of human moves and Q the search's value of each move, mover's view, -1..1. With weight
-0 it is the policy alone; with a large one, the search's best move. The weight grows with the
-rating: stronger players see more of what it finds. Source: piKL, Jacob et al. 2022, "Modeling
-strong and human-like gameplay with KL-regularized search" (arXiv:2112.07544).
+p is a policy of human moves. Q is the search's value of each move, mover's view, -1..1. Weight 0
+gives the policy alone; a large weight gives the search's best move. The weight grows with the
+rating, since stronger players' moves are closer to the search's.
+
+Source: piKL, Jacob et al. 2022, "Modeling strong and human-like gameplay with KL-regularized
+search" (arXiv:2112.07544).
 
 Axes: N positions, A labels, M root moves, W words of a position, K ratings of a curve.
 """
@@ -25,48 +27,48 @@ from engine.search.results import Root
 from engine.search.search import Search
 
 Aim = Literal["likelihood", "strength"]
-"""Objective of the fit: predict the moves that people of a rating play, or lose as much expected
+"""Objective of the fit: predict the moves of human players of a rating, or lose as much expected
 score per move as they do."""
 ASSUMED_RATING = 1500
-"""Rating of a player whose rating is unknown: Lichess's first one."""
+"""Rating assumed for unrated players: the initial rating on Lichess."""
 
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """Weights by which a search corrects the policy, interpolated between ratings of the mover."""
+    """Weights of Q and sharpness of the policy, interpolated by the mover's rating."""
 
     ratings: Sequence[float]  # [K] ascending
     weights: Sequence[float]  # [K] weight of Q, 0 or more
     sharpness: Sequence[float]  # [K] power of the policy, above 0
     simulations: int = 64
-    """Simulations that it was fitted for."""
+    """Number of simulations used for the fit."""
 
     def at(self, ratings_N: NDArray[np.integer]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return weight and sharpness at ratings, float64[N] each; 0 is an unknown rating."""
+        """Return the weights and sharpness at ratings (0 is unknown), float64[N] each."""
         known_N = np.where(ratings_N > 0, ratings_N, ASSUMED_RATING)
         weights_N = np.interp(known_N, self.ratings, self.weights)
         return weights_N, np.interp(known_N, self.ratings, self.sharpness)
 
 
 class HumanRoot(NamedTuple):
-    """A position to be searched for a human move."""
+    """A position to search, with its policy and value."""
 
     position: Position  # uint64[W]
     history: Sequence[int]
     """Keys of the game's earlier positions, as `Search.start` takes them."""
-    logits: NDArray[np.float32]  # [A] policy conditioned on the ratings and the moves before
+    logits: NDArray[np.float32]  # [A] policy conditioned on ratings and previous moves
     wdl: NDArray[np.float32]  # [3] win, draw, loss
 
 
 def human_config(simulations: int) -> SearchConfig:
-    """Return the search configuration used to fit the corrections and the ladder."""
+    """Return the search configuration that the corrections and rating ladder were fitted with."""
     return SearchConfig(simulations=simulations, c_stdev=0.0)
 
 
 def search_roots(
     search: Search, roots: Sequence[HumanRoot], simulations: int, stop: Stop | None = None
 ) -> list[Root]:
-    """Search positions side by side, in slots 0..N-1, with their own policies as root priors."""
+    """Search positions together in slots 0..N-1, each with its own policy as root priors."""
     for slot, root in enumerate(roots):
         search.start(slot, root.position, root.history, answer=(root.logits, root.wdl))
     slots_N = np.arange(len(roots), dtype=np.int64)
@@ -80,7 +82,7 @@ def correct_logits(
     weight_N: NDArray[np.float64],
     sharpness_N: NDArray[np.float64],
 ) -> NDArray[np.float64]:
-    """Return the roots' policies corrected by their searches, float64[N, A]; -inf for illegal."""
+    """Return the policies' logits corrected by the searches, float64[N, A]; -inf if illegal."""
     corrected_NA = np.full((len(roots), LABELS), -np.inf)
     for row, (root, result) in enumerate(zip(roots, found, strict=True)):
         labels, values_A = np.unique(result.labels), move_values(root, result)
@@ -91,10 +93,10 @@ def correct_logits(
 
 
 def move_values(root: HumanRoot, found: Root) -> NDArray[np.float64]:
-    """Return the value of each label, float64[A]; minus infinity for illegal ones.
+    """Return the value of each label, float64[A]; -inf for illegal moves.
 
-    A promotion has its best piece's value. A move without a visit takes the mean value of all
-    visits, or the evaluator's where a proof left nothing to visit.
+    A promotion has the value of its best piece. An unvisited move has the mean value of all visits,
+    or the evaluator's value if no move was visited.
     """
     visits = int(found.visits.sum())
     known_M = np.nan_to_num(found.values.astype(np.float64))

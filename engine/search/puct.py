@@ -1,11 +1,11 @@
-"""One round of simulations, by PUCT: round, descend, score, expand, backup.
+"""One round of PUCT simulations: descend, score, expand, back up.
 
-    select_leaves       the round: each game descends to leaves, whose planes make one batch
-      descend           from the root to a position without a value
-        puct_edge       the score: which move a descent takes (gumbel.py has the other algorithm)
+    select_leaves       descends every game's tree to leaves; their planes are one batch
+      descend           goes from the root to a position without a value
+        puct_edge       selects the move with the best score (gumbel.py has the other algorithm)
     expand_and_backup   after the evaluator
-      expand            a leaf's legal moves become edges, likeliest first
-      backup            the value goes up the path, its sign changed at each ply
+      expand            adds a leaf's legal moves as edges, likeliest first
+      backup            adds the value along the path, negated at each ply
 
 PUCT (Silver et al. 2018), with lc0's growth of exploration and first-play urgency (FPU), and
 KataGo's scaling by variance:
@@ -14,12 +14,12 @@ KataGo's scaling by variance:
     c     = (c_puct + c_factor * log((visits of all + 1 + c_base) / c_base))
             * (1 + c_stdev * (stdev / STDEV_PRIOR - 1))
 
-stdev is the standard deviation of the values found below the node. Where they are much alike, small
-differences in Q decide earlier.
+stdev is the standard deviation of the values below the node. If these values are similar, there is
+less exploration.
 
-Each visit in flight counts in Q as a loss (virtual loss). An unvisited move has the node's mean of
-finished visits, less fpu_reduction * sqrt(sum of the priors of moves with a finished visit), as in
-lc0's GetFpu. Moves that are proven lost are left out unless all are.
+Each visit in flight counts in Q as a loss (virtual loss). The Q of an unvisited move is the node's
+mean over finished visits, minus fpu_reduction * sqrt(sum of the priors of moves with a finished
+visit), as in lc0's GetFpu. Moves proven lost are skipped unless all are lost.
 
 Axes: G slots, N slots of this run, B rows of the batch, P planes, A labels, D depth of a path, M
 moves of a node, W outcomes.
@@ -56,17 +56,17 @@ from engine.search.tree import (
 )
 
 BACKED_UP, EVALUATE, COLLISION = 0, 1, 2
-"""Results of `descend`: its value was known and is backed up; its leaf needs an evaluation; its
-leaf's evaluation is in flight."""
+"""Results of `descend`: a known value was backed up; the leaf needs an evaluation; the leaf's
+evaluation is in flight."""
 EXPANDED, NO_ROOM, NOT_FINITE = 0, 1, 2
-"""Results of `expand`. A node that was not expanded is unchanged."""
+"""Results of `expand`: NO_ROOM and NOT_FINITE leave the node unchanged."""
 MAX_KNOWN_VALUES = 256
-"""Limit of a slot's descents to known values in one round, so that `stop` is polled regularly."""
+"""Maximum of a slot's descents to known values per round, so that `stop` is polled often."""
 STDEV_PRIOR, STDEV_PRIOR_VISITS = 0.4, 2.0
-"""Prior of a node's standard deviation of values, and its weight in visits, as in KataGo."""
+"""Prior standard deviation of a node's values, and its weight in visits, as in KataGo."""
 
 _PROMOTION_SHARES = np.array([0.0, 0.0, 0.0084, 0.0036, 0.0185, 0.9695])
-"""Share of a promotion's prior by python-chess piece type, from 13,645 promotions of people."""
+"""Share of a promotion's prior by python-chess piece type, from 13,645 human promotions."""
 _LOWEST_LOGIT = -1e30
 
 
@@ -75,7 +75,7 @@ class Round(NamedTuple):
 
     planes: NDArray[np.uint64]  # [B, P]
     slots: NDArray[np.int64]  # [B]
-    leaves: NDArray[np.int64]  # [B] node, NO_NODE where the tree is full
+    leaves: NDArray[np.int64]  # [B] node, NO_NODE if the tree is full
     depths: NDArray[np.int64]  # [B]
     nodes: NDArray[np.int32]  # [B, D] the path's nodes, the root first
     edges: NDArray[np.int32]  # [B, D] the path's edges
@@ -97,9 +97,10 @@ def select_leaves(
     params: SearchParams,
     batch: Round,
 ) -> Any:
-    """In each slot's tree, descend to up to `leaves` leaves; return the number of rows in `batch`.
+    """Select up to `leaves` leaves of each slot's tree; return the number of rows in `batch`.
 
-    `wanted` and `done` (int64[N]) count simulations; they are made equal where a root is decided.
+    `wanted` and `done` (int64[N]) count simulations. When a root is decided, `wanted` is set to
+    `done`.
     """
     position = np.empty(WORDS, dtype=np.uint64)
     rows = 0
@@ -139,9 +140,9 @@ def descend(
     position: Position,
     planes: Any,
 ) -> Any:
-    """Go from the root to a position without a value; return (result, depth, leaf or NO_NODE).
+    """Descend from the root to a leaf; return (result, depth, leaf or NO_NODE).
 
-    Fills `path` = (nodes, edges) int32[D] and, for EVALUATE, `planes`; `position` is scratch.
+    Fills `path` = (nodes, edges) int32[D] and, for EVALUATE, `planes`. `position` is scratch.
     """
     nodes, edges = path
     position[:] = forest.roots[slot]
@@ -158,7 +159,7 @@ def descend(
             return COLLISION, depth, index
         if node.count == NEW or depth == MAX_DEPTH:
             break
-        # A branch that is always taken alike: a function passed in would compile the round twice.
+        # A branch, because passing the function as an argument would compile the round twice.
         if params.gumbel:
             edge = gumbel_edge(forest, slot, index, simulation, params)
         else:
@@ -189,7 +190,7 @@ def descend(
 
 @njit(cache=True, nogil=True)
 def puct_edge(forest: Forest, slot: Int, index: Int, params: SearchParams) -> Any:
-    """Return the edge of a node with the largest PUCT score, int64."""
+    """Return the edge with the largest PUCT score at a node, int64."""
     node = forest.nodes[slot, index]
     first, last = np.int64(node.first), np.int64(node.first) + np.int64(node.count)
     all_visits = np.float64(node.visits - node.ended)
@@ -217,13 +218,13 @@ def puct_edge(forest: Forest, slot: Int, index: Int, params: SearchParams) -> An
         if choice >= 0:
             return choice
         if stop == last:
-            return first  # every child is a proven loss for the mover, so the node is lost
+            return first  # every move is a proven loss
         start, stop = stop, last
 
 
 @njit(cache=True, nogil=True)
 def estimate_stdev(node: Any) -> Any:
-    """Return a node's standard deviation of values, shrunk towards STDEV_PRIOR, float64."""
+    """Estimate the standard deviation of a node's values, shrunk to STDEV_PRIOR, float64."""
     visits = max(np.float64(node.visits - node.in_flight), 1.0)
     mean = node.value_sum / visits
     squares = max(node.square_sum, mean * mean * visits)
@@ -235,9 +236,9 @@ def estimate_stdev(node: Any) -> Any:
 def expand_and_backup(
     forest: Forest, rows: Int, batch: Round, logits: Any, wdl: Any, params: SearchParams
 ) -> Any:
-    """Expand the round's leaves by logits float32[B, A] and back up wdl float32[B, W].
+    """Expand the round's leaves with logits float32[B, A] and back up wdl float32[B, W].
 
-    Return the number of rows done: fewer than `rows` where the next one's evaluation is not finite.
+    Return the number of rows done. It stops at the first row with a value that is not finite.
     """
     for row in range(rows):
         slot, leaf, depth = batch.slots[row], batch.leaves[row], batch.depths[row]
@@ -278,9 +279,9 @@ def expand(
 
 @njit(cache=True, nogil=True)
 def _set_priors(logits: Any, moves: Any, temperature: float) -> Any:
-    """Set edges' priors, the softmax of logits (float32[A]); return whether all are finite.
+    """Set edges' priors to the softmax of logits (float32[A]); return whether all are finite.
 
-    The four pieces of a promotion share its prior. A logit of -inf is a prior of 0.
+    The prior of a promotion is divided among its four pieces. A logit of -inf gives a prior of 0.
     """
     most = _LOWEST_LOGIT
     for index in range(len(moves)):
@@ -301,7 +302,7 @@ def _set_priors(logits: Any, moves: Any, temperature: float) -> Any:
 
 @njit(cache=True, nogil=True)
 def _sort_by_prior(moves: Any) -> None:
-    """Sort new edges by prior, likeliest first; they differ in prior, label and promotion alone."""
+    """Sort new edges by prior, likeliest first; only prior, label and promotion are moved."""
     for index in range(1, len(moves)):
         prior = moves[index].prior
         if prior <= moves[index - 1].prior:
@@ -319,9 +320,10 @@ def _sort_by_prior(moves: Any) -> None:
 def backup(
     forest: Forest, slot: Int, path: Any, depth: Int, leaf: Int, value: float, draw: float
 ) -> None:
-    """Add a value and a draw probability, seen by the leaf's mover, along a path; carry proofs up.
+    """Add a value and a draw probability along a path, and propagate proofs.
 
-    `path` is (nodes int32[D], edges int32[D]), `leaf` the node where it ended or NO_NODE.
+    `path` is (nodes int32[D], edges int32[D]). `leaf` is its last node, or NO_NODE. `value` is from
+    the view of the side to move at the leaf.
     """
     nodes, edges = path
     proven = False
@@ -358,7 +360,7 @@ def backup(
 
 @njit(cache=True, nogil=True)
 def undo_path(forest: Forest, slot: Int, path: Any, depth: Int) -> None:
-    """Take back the visits of a descent that gets no value."""
+    """Remove the visits of a descent that gets no value."""
     nodes, edges = path
     for step in range(depth):
         node, move = forest.nodes[slot, nodes[step]], forest.edges[slot, edges[step]]
@@ -370,7 +372,7 @@ def undo_path(forest: Forest, slot: Int, path: Any, depth: Int) -> None:
 
 @njit(cache=True, nogil=True)
 def undo_round(forest: Forest, first: Int, rows: Int, batch: Round) -> None:
-    """Take back the descents of a round's rows from `first` on, which get no value."""
+    """Undo the descents of a round's rows from `first` on."""
     for row in range(first, rows):
         slot, leaf, depth = batch.slots[row], batch.leaves[row], batch.depths[row]
         if leaf >= 0 and forest.nodes[slot, leaf].count == WAITING:

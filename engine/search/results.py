@@ -1,4 +1,4 @@
-"""Read results out of a tree: the root, the positions below it, the principal variation.
+"""Read results from a tree: the root's statistics and the principal variation.
 
 Axes: M root moves.
 """
@@ -16,29 +16,32 @@ from engine.search.tree import LOST, UNKNOWN, WON, Forest
 
 @dataclass(frozen=True, slots=True)
 class Root:
-    """Result at a root: M legal moves, a promotion as four, likeliest first, mover's view."""
+    """Result at a root, mover's view.
+
+    The M legal moves are in descending order of prior; a promotion is four moves.
+    """
 
     labels: NDArray[np.uint16]  # [M]
     promotions: NDArray[np.uint8]  # [M] python-chess piece type, 0 for none
     visits: NDArray[np.int32]  # [M]
-    # [M] mean value in [-1, 1], proven ones exact; nan where there is no visit
+    # [M] mean value in [-1, 1], exact if proven; NaN for unvisited moves
     values: NDArray[np.float32]
-    # [M] mean probability of a draw; the root's where there is no visit or was no room
+    # [M] mean probability of a draw; the root's for moves without visits or without a node
     draws: NDArray[np.float32]
-    priors: NDArray[np.float32]  # [M] as searched: with temperature and noise
+    priors: NDArray[np.float32]  # [M] including temperature and noise
     improved: NDArray[np.float32]  # [M] puct: shares of visits; gumbel: the improved policy
-    # [M] plies to a proven mate, the move included: + the mover mates, - is mated; 0 none
+    # [M] plies to a proven mate, with this move: > 0 mover mates, < 0 mover is mated, 0 none
     mates: NDArray[np.int16]
     proven: NDArray[np.int8]  # [M] 2 unknown, 1 won, 0 drawn, -1 lost
     value: float
     draw: float
     mate: int
-    """Plies to a proven mate at the root, as in `mates`."""
+    """Plies from the root to a proven mate, signed as in `mates`."""
     simulations: int
-    """Simulations in the tree, those kept from before included."""
+    """Simulations in the tree, including those kept from the previous move."""
     nodes: int
     seldepth: int
-    """Longest path since the last move, plies."""
+    """Maximum depth since the last move, plies."""
     full: float
     """Share of the tree's memory in use."""
 
@@ -47,20 +50,20 @@ class Root:
         return int(np.flatnonzero((self.labels == label) & (self.promotions == promotion))[0])
 
     def ranked(self, best: int) -> list[int]:
-        """Return the moves' indices, best first: `best`, then by proof, visits, value, prior."""
+        """Return the moves' indices: first `best`, then by proof, visits, value and prior."""
         values_M = np.nan_to_num(self.values, nan=-2.0)
         proven_M = np.where(self.proven == UNKNOWN, 0, self.proven)
         order_M = np.lexsort((-self.priors, -values_M, -self.visits, -proven_M))
         return [best, *(index for index in order_M.tolist() if index != best)]
 
     def value_at(self, index: int) -> float:
-        """Return the value of a move by its index, the root's where the move was not visited."""
+        """Return the value of a move by its index, or the root's value if it was not visited."""
         value = float(self.values[index])
         return self.value if np.isnan(value) else value
 
 
 def read_root(forest: Forest, slot: int, params: SearchParams) -> Root:
-    """Read a slot's root."""
+    """Return the result at a slot's root."""
     game, node = forest.slots[slot], forest.nodes[slot, 0]
     edges = edges_of(forest, slot, 0)
     count, visits, proven = len(edges), edges["visits"].copy(), edges["proof"].copy()
@@ -108,7 +111,10 @@ def edges_of(forest: Forest, slot: int, node: int) -> NDArray[np.void]:
 
 
 def principal_variation(forest: Forest, slot: int, edge: int) -> list[tuple[int, int]]:
-    """Return an edge and the most visited moves after it, or the mate, as (label, promotion)."""
+    """Return the principal variation from an edge on, as (label, promotion) of each move.
+
+    It follows the most visited moves, or the proven mate.
+    """
     moves = []
     while edge >= 0:
         move = forest.edges[slot, edge]

@@ -1,4 +1,4 @@
-"""The root: expanding it, the start of a run, the choice of a move, the step to the next position.
+"""The root: expand it, start a run, choose a move, advance to the next position.
 
 Axes: G slots, N slots of this run, M root moves.
 """
@@ -38,9 +38,10 @@ from engine.search.tree import (
 
 @njit(cache=True, nogil=True)
 def expand_roots(forest: Forest, slots: Any, batch: Round, blank: Any, allowed: Any) -> Any:
-    """Make rows of `batch` of the roots that need an evaluation; return their number.
+    """Add the roots that need an evaluation to `batch`; return their number.
 
-    `allowed` int64[M, 2]: (label, promotion) of the only moves, empty for all. `blank` is zeros.
+    `allowed` int64[M, 2] restricts the moves to these (label, promotion); empty allows all. `blank`
+    is zeros.
     """
     rows = 0
     for slot in slots:
@@ -58,11 +59,11 @@ def expand_roots(forest: Forest, slots: Any, batch: Round, blank: Any, allowed: 
 
 @njit(cache=True, nogil=True)
 def _needs_evaluation(forest: Forest, slot: Int, planes: Any, blank: Any, allowed: Any) -> Any:
-    """Write a new root's planes; return whether it has a move and no mate in one."""
+    """Write a new root's planes; return whether it has legal moves and no mate in one."""
     root = forest.nodes[slot, 0]
     checkers = legal_planes(forest.roots[slot], planes)
     root.key = legal_key(forest.roots[slot], planes)
-    if no_moves(planes):  # drawn by another rule, a root is searched all the same
+    if no_moves(planes):  # a root drawn by another rule is still searched
         set_ending(root, MATE if checkers > 0 else STALEMATE)
         root.count = 0
         return False
@@ -79,7 +80,7 @@ def _needs_evaluation(forest: Forest, slot: Int, planes: Any, blank: Any, allowe
 
 @njit(cache=True, nogil=True)
 def restrict_root(forest: Forest, slot: Int, allowed: Any) -> None:
-    """Keep only the `allowed` moves (int64[M, 2], or empty) of a root; rescale their priors."""
+    """Keep only a root's `allowed` moves (int64[M, 2]; empty for all); rescale their priors."""
     root, kept, total = forest.nodes[slot, 0], np.int64(0), 0.0
     if len(allowed) == 0 or root.count < 1:
         return
@@ -107,9 +108,10 @@ def begin_run(
     fresh: Any,
     params: SearchParams,
 ) -> None:
-    """Prepare expanded roots, and set `wanted` (int64[N]) to the simulations that each gets.
+    """Prepare expanded roots; set `wanted` (int64[N]) to the number of simulations of each.
 
-    `noise` bool[N] selects the roots that get noise, `fresh` bool[G] those not searched yet.
+    `noise` bool[N] selects the roots that get noise. `fresh` bool[G] marks the roots not searched
+    yet.
     """
     planes = np.empty(MOVE_PLANES + TYPES, dtype=np.uint64)
     for index in range(len(slots)):
@@ -131,7 +133,7 @@ def begin_run(
 
 @njit(cache=True, nogil=True)
 def _add_dirichlet(forest: Forest, slot: Int, params: SearchParams) -> None:
-    """Mix Dirichlet noise into the root's priors, and sort its moves again."""
+    """Mix Dirichlet noise into the root's priors, then sort its moves by prior."""
     root, fraction = forest.nodes[slot, 0], params.dirichlet_fraction
     moves = forest.edges[slot, root.first : root.first + root.count]
     drawn = np.zeros(len(moves), dtype=np.float64)
@@ -151,7 +153,7 @@ def _add_dirichlet(forest: Forest, slot: Int, params: SearchParams) -> None:
 def choose_all(
     forest: Forest, slots: Any, temperatures: Any, params: SearchParams, out: Any
 ) -> None:
-    """Choose a move for each slot into `out` (int64[N, 2]: label, promotion; -1, 0 for none)."""
+    """Write each slot's chosen move to `out` (int64[N, 2]: label, promotion; -1, 0 for none)."""
     for index in range(len(slots)):
         edge = choose_edge(forest, slots[index], temperatures[index], params)
         out[index, 0], out[index, 1] = -1, 0
@@ -162,7 +164,7 @@ def choose_all(
 
 @njit(cache=True, nogil=True)
 def choose_edge(forest: Forest, slot: Int, temperature: float, params: SearchParams) -> Any:
-    """Choose a root move by visits or (gumbel) improved policy, int64 edge; NO_NODE for none."""
+    """Choose a root edge by visits, or (gumbel) the improved policy; NO_NODE if there is none."""
     root = forest.nodes[slot, 0]
     first = np.int64(root.first)
     if root.count < 1:
@@ -189,7 +191,7 @@ def choose_edge(forest: Forest, slot: Int, temperature: float, params: SearchPar
 
 @njit(cache=True, nogil=True)
 def _proven_edge(forest: Forest, slot: Int) -> Any:
-    """Return the quickest win of a won root, or the slowest loss of a lost one, int64 edge."""
+    """Return the edge of the fastest win, or of the slowest loss if the root is lost, int64."""
     root, best, choice = forest.nodes[slot, 0], np.int64(0), np.int64(NO_NODE)
     for edge in range(root.first, root.first + root.count):
         if forest.edges[slot, edge].proof == root.proof:
@@ -201,7 +203,7 @@ def _proven_edge(forest: Forest, slot: Int) -> Any:
 
 @njit(cache=True, nogil=True)
 def _draw(rng: Any, weights: NDArray[np.float64], temperature: float) -> Any:
-    """Draw an index by weight ** (1 / temperature), int64; the weights are overwritten."""
+    """Sample an index in proportion to weight ** (1 / temperature); overwrites the weights."""
     most, total = max(weights.max(), 0.0), 0.0
     for index in range(len(weights)):
         if weights[index] > 0.0:
@@ -221,7 +223,7 @@ def _draw(rng: Any, weights: NDArray[np.float64], temperature: float) -> Any:
 
 @njit(cache=True, nogil=True)
 def _largest(forest: Forest, slot: Int, weights: NDArray[np.float64]) -> Any:
-    """Return the index of the largest weight, int64; break ties by value, then prior."""
+    """Return the index of the largest weight, int64; the value, then the prior breaks ties."""
     root, choice, best, best_mean = forest.nodes[slot, 0], np.int64(0), -np.inf, -np.inf
     for index in range(root.count):
         move = forest.edges[slot, root.first + index]
@@ -233,7 +235,7 @@ def _largest(forest: Forest, slot: Int, weights: NDArray[np.float64]) -> Any:
 
 @njit(cache=True, nogil=True)
 def advance(forest: Forest, slot: Int, label: Int, promotion: Int, spare: Any) -> Any:
-    """Play a legal move at the root and keep its subtree; return whether it had one."""
+    """Play a legal move at the root and keep its subtree; return whether there was one."""
     planes = np.empty(MOVE_PLANES + TYPES, dtype=np.uint64)
     root, game = forest.nodes[slot, 0], forest.slots[slot]
     legal_planes(forest.roots[slot], planes)

@@ -1,7 +1,7 @@
-"""The search of self-play, matches and players: many games, one evaluator batch per round.
+"""Batched search for self-play, matches and players: one evaluator batch per round.
 
-A game's search depends on the seed, its number and its tree alone. Other games in the batch do not
-change it, provided that they do not change the evaluator's answer for a position.
+A game's search depends only on the seed, its number and its tree. Other games do not affect it,
+unless the evaluator's result for a position depends on the rest of the batch.
 
 Axes: G slots, N slots of a call, P planes, A labels.
 """
@@ -29,11 +29,11 @@ from engine.search.tree import EDGE, HISTORY, empty_forest, reset_tree
 _ALL_MOVES = np.zeros((0, 2), dtype=np.int64)
 _NO_PATH = np.zeros(0, dtype=np.int32)
 MAX_PLAN = 1 << 16
-"""Simulations that Sequential Halving can plan for."""
+"""Maximum number of simulations that Sequential Halving plans."""
 
 
 class Search:
-    """Trees of `games` games, in slots 0..games-1.
+    """Search trees of several games, in slots 0..games-1.
 
     Raises SearchError for an invalid configuration or call, LabelError for an illegal move.
     """
@@ -50,7 +50,7 @@ class Search:
             raise SearchError(f"a search needs at least one game, not {games}")
         self.evaluator = evaluator
         self.config = config or SearchConfig()
-        """The arrays were made for it: another one needs another Search."""
+        """Do not change it: the arrays are sized for it."""
         self.games = games
         self.seed = seed
         self.simulations = self.evaluations = self.batches = 0
@@ -79,10 +79,10 @@ class Search:
     ) -> None:
         """Begin a game's tree at a position (uint64[16]).
 
-        `history` are the keys of the game's positions since the last capture or pawn move, oldest
-        first. `game` decides the slot's random numbers with the search's seed; the slot's number by
-        default. `answer` is used as the evaluator's for this position: logits float32[A] and win,
-        draw, loss float32[3].
+        `history` holds the keys of the positions since the last capture or pawn move, oldest first.
+        `game` (by default the slot) and the search's seed determine the random numbers. `answer`
+        replaces the evaluator's result for this position: logits float32[A] and win, draw, loss
+        float32[3].
         """
         self._started[slot] = False
         past = list(history)[-HISTORY:]
@@ -106,7 +106,10 @@ class Search:
         return np.array(self._forest.roots[slot])
 
     def play(self, slot: int, label: int, promotion: int) -> bool:
-        """Play a move and keep its subtree; return whether it had one. Raises LabelError."""
+        """Play a move and keep its subtree, if any; return whether there was one.
+
+        Raises LabelError for an illegal move.
+        """
         if not is_legal(self._forest.roots[slot], label, promotion):
             raise LabelError(f"label {label} with promotion {promotion} is no legal move here")
         self._fresh[slot], self._restricted[slot] = True, False
@@ -115,7 +118,7 @@ class Search:
         return kept
 
     def _refuse_too_many_moves(self, slot: int) -> None:
-        """Raise SearchError where a root has more moves than any game of chess leads to."""
+        """Raise SearchError if a root has more legal moves than the arrays can hold."""
         root = self._forest.roots[slot]
         legal_planes(root, self._planes)
         moves = int(count_moves(root, self._planes))
@@ -137,14 +140,14 @@ class Search:
     ) -> None:
         """Search the slots (all by default).
 
-        Each root gets `simulations` more (the configuration's by default, or int64[N]; 0 only
-        expands it), unless it is decided, or `stop()`, called after every round, returns True.
-        `leaves` lowers the configuration's for this run. `noise` (or bool[N]) selects the roots
-        that get Dirichlet or Gumbel noise. `allowed` restricts the roots to some (label,
-        promotion); such a tree is reset, here and at the next run.
+        Add `simulations` to each root: a number, int64[N], or by default the configuration's; 0
+        only expands it. A search ends early if its root is decided, or if `stop()`, called after
+        every round, returns True. `leaves` can lower the configuration's value for this run.
+        `noise` (or bool[N]) adds Dirichlet or Gumbel noise to the roots. `allowed` restricts the
+        roots to these (label, promotion); it resets their trees, now and at the next run.
 
-        If the evaluator raises, or answers with NaN or infinity (SearchError), the round is undone
-        and the exception is raised; the next run continues from the rounds before it.
+        If the evaluator raises or returns NaN or infinity (SearchError), the round is undone and
+        the exception is raised. The next run continues from the round before.
         """
         slots_N = self._slots(slots)
         leaves = self.config.leaves if leaves is None else leaves
@@ -175,7 +178,7 @@ class Search:
         self.simulations += int(done_N.sum())
 
     def _slots(self, slots: NDArray[np.int64] | None) -> NDArray[np.int64]:
-        """Return the slots of a call, each at most once: a round has room for one game each."""
+        """Return the slots of a call; raise SearchError for duplicates and slots never started."""
         everything = np.arange(self.games, dtype=np.int64)
         slots_N = everything if slots is None else np.asarray(slots, dtype=np.int64)
         if not np.isin(slots_N, everything).all() or len(np.unique(slots_N)) < len(slots_N):
@@ -183,11 +186,11 @@ class Search:
                 f"slots must be different numbers from 0 to {self.games - 1}, not {slots_N}"
             )
         if not self._started[slots_N].all():
-            raise SearchError("a slot that was never started holds no game")
+            raise SearchError("a slot was never started: call `start` first")
         return slots_N
 
     def _reset_restricted(self, slots_N: NDArray[np.int64], moves: NDArray[np.int64]) -> None:
-        """Reset the trees that were or will be restricted to some moves."""
+        """Reset the trees whose moves were restricted before or are now."""
         restricts = len(moves) > 0
         for slot in slots_N if restricts else slots_N[self._restricted[slots_N]]:
             reset_tree(self._forest, slot)
@@ -201,15 +204,15 @@ class Search:
             logits, wdl = evaluator(self._round.planes[:rows])
             if logits.shape != (rows, LABELS) or wdl.shape != (rows, 3):
                 raise SearchError(
-                    f"the evaluator gave shapes {logits.shape} and {wdl.shape} for {rows} rows"
+                    f"the evaluator returned shapes {logits.shape} and {wdl.shape} for {rows} rows"
                 )
             logits, wdl = logits.view(), wdl.view()
-            # Evaluators may return read-only memory: one kind of array compiles one kernel.
+            # Some evaluators return read-only arrays. Make all read-only to compile one kernel.
             logits.flags.writeable = wdl.flags.writeable = False
             done = expand_and_backup(self._forest, rows, self._round, logits, wdl, self._params)
             if done < rows:
                 raise SearchError(
-                    "the evaluator gave NaN or infinity: is the network's file damaged?"
+                    "the evaluator returned NaN or infinity: the network's file may be damaged"
                 )
         finally:
             if done < rows:
@@ -225,9 +228,10 @@ class Search:
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Choose a move for each slot: labels int64[N], promotions int64[N]; -1, 0 for none.
 
-        The quickest proven win first, a proven loss last. At temperature 0 (or float64[N]) the most
-        visited move, or Sequential Halving's winner; above it a draw by visits, or by the improved
-        policy (gumbel), to the power of 1 / temperature.
+        The fastest proven win is always chosen, a proven loss only if all moves lose. Otherwise,
+        temperature 0 chooses the most visited move, or Sequential Halving's winner. Above 0, the
+        move is sampled by visits, or by the improved policy (gumbel), to the power of
+        1 / temperature. `temperature` may be one number per slot (float64[N]).
         """
         slots_N = self._slots(slots)
         temperatures = np.full(len(slots_N), temperature, dtype=np.float64)
@@ -240,7 +244,7 @@ class Search:
         return read_root(self._forest, slot, self._params)
 
     def line(self, slot: int = 0, first: int | None = None) -> list[tuple[int, int]]:
-        """Return the principal variation from move number `first` (or the best) on."""
+        """Return the principal variation from the root move with index `first`, or the best."""
         if first is None:
             edge = int(choose_edge(self._forest, slot, 0.0, self._params))
         else:
@@ -248,6 +252,6 @@ class Search:
         return principal_variation(self._forest, slot, edge)
 
     def outcome(self, slot: int = 0) -> int | None:
-        """Return how the rules end the game at a root (engine.board.rules), None if they do not."""
+        """Return the ending (engine.board.rules) of a game that is over at its root, or None."""
         ending, _ = examine(self._forest, slot, self._forest.roots[slot], _NO_PATH, self._planes)
         return None if ending == GOES_ON else int(ending)

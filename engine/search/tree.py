@@ -1,22 +1,20 @@
-"""The trees of many games side by side, as records in flat arrays: one slot for each game.
+"""The trees of many games as records in flat arrays, with one slot per game.
 
-A node is a position, seen by its mover; node 0 of a slot is the root. Its edges are its legal
-moves, likeliest first, a promotion as four. Positions are not stored: a descent plays the moves
-again from the root. Slots share nothing, so a tree does not depend on its neighbors. A record
-holds all fields of a node because a descent reads several of them at a time: an array for each
-field took twice the time.
+A node is a position; node 0 of a slot is the root. Its edges are its legal moves, likeliest first;
+a promotion is four edges. Positions are not stored: a descent replays the moves from the root.
+Slots share nothing, so trees are independent. A record holds all fields of a node, since a descent
+reads several of them together: one array per field took twice the time.
 
-A simulation that ends at a node, because the position is new or the game is over there, counts in
-`ended`:
+A simulation that ends at a node, because it is new or the game is over, counts in `ended`:
 
     node.visits = node.ended + the sum of visits over its edges
-    edge.visits = visits of its child; a move without room for a child has its
-                  simulations at the edge alone.
+    edge.visits = visits of its child; if the tree is full, there is no child
+                  and only the edge counts.
 
-A descent counts at once in `visits` and `in_flight` of its nodes and edges, and in `value_sum` when
-its value is known. Mean values are of finished visits, visits - in_flight, as in lc0.
+A descent increments `visits` and `in_flight` of its nodes and edges; its value is added to
+`value_sum` later. Mean values are over finished visits (visits - in_flight), as in lc0.
 
-Values are win minus loss in [-1, 1], draws are probabilities, both seen by the node's mover.
+Values are win minus loss in [-1, 1], from the view of the side to move at the node.
 
 Axes: G slots, C nodes and E edges of a slot, H positions of the history, M root moves, S
 simulations, W words of a position.
@@ -32,19 +30,19 @@ from engine.board.position import MAX_MOVES, WORDS
 from engine.board.rules import GOES_ON, MATE
 
 WON, DRAWN, LOST, UNKNOWN = 1, 0, -1, 2
-"""Proofs, for the mover of the node or of the move."""
+"""Proven results, from the view of the side to move at the node."""
 NEW, WAITING = -1, -2
-"""Values of `count`: the node has no edges yet; its evaluation is in flight."""
+"""Values of `count`: not expanded yet; evaluation in flight."""
 NO_NODE = -1
-"""Value of `child`: the move leads to no node yet."""
+"""Value of `child` if the move has no node."""
 TWOFOLD = 5
-"""In `ending`, beside those of engine.board.rules: the position occurs twice on this path. A draw,
-but no proof."""
+"""Value of `ending` besides those of engine.board.rules: the position occurs twice on this path. It
+counts as a draw, but is not proven."""
 
 HISTORY = 128
-"""Positions before the root that are kept: more than fifty moves of both sides."""
+"""Maximum number of stored positions before the root: more than fifty moves of both sides."""
 MAX_DEPTH = 512
-"""Longest path, plies."""
+"""Maximum depth of a descent, plies."""
 EDGES_PER_NODE = 40
 """Edges allocated per node: real middlegames have 30 to 38 moves."""
 
@@ -53,14 +51,14 @@ Int = int | np.int64
 
 
 def _record(fields: str) -> np.dtype[np.void]:
-    """Make the dtype of a record from "type name, type name"."""
+    """Return the dtype of a record given as "type name, type name"."""
     return np.dtype(
         [(name, kind) for kind, name in (field.split() for field in fields.split(","))], align=True
     )
 
 
 SLOT = _record("i4 history_length, i4 nodes, i4 edges, i4 deepest")
-"""A game: length of its history; nodes and edges in use; longest path since the last move."""
+"""A game: length of its history; nodes and edges in use; maximum depth since the last move."""
 
 NODE = _record(
     "f8 value_sum, f8 square_sum, f8 draw_sum, u8 key, i4 first, i4 count, i4 visits, i4 ended, i4 "
@@ -68,20 +66,20 @@ NODE = _record(
     "f4 visited_policy, f4 value, i2 distance, i1 proof, i1 ending"
 )
 """A position: sums of values, of their squares, and of draws; engine.board.position.key; first
-edge, number of edges (or NEW, WAITING); simulations, those that ended here, those in flight below;
+edge, number of edges (or NEW, WAITING); simulations: all, those that ended here, those in flight;
 sum of the priors of moves with a finished visit; the evaluator's value; plies to a proven end;
-proof; how the game ends here (engine.board.rules or TWOFOLD)."""
+proven result; ending of the game (engine.board.rules or TWOFOLD)."""
 
 EDGE = _record(
     "f8 value_sum, f4 prior, f4 bias, i4 child, i4 visits, i4 in_flight, u2 label, u1 promotion,"
     "i1 proof"
 )
-"""A move, seen by its node's mover: sum of values; prior; a number added to its value in scores (0
-but for root moves that repeat a position); child (or NO_NODE); simulations, those in flight; label,
-promotion; proof."""
+"""A move, from the view of the side that plays it: sum of values; prior; bias added to its value (0
+except for root moves that repeat a position); child (or NO_NODE); simulations: all, those in
+flight; label; promotion; proven result."""
 
 MOVE = _record("f4 noise, i4 visits_before")
-"""A root move in Sequential Halving: its Gumbel noise, its visits when this run began."""
+"""A root move in Sequential Halving: its Gumbel noise; its visits at the start of the run."""
 
 
 class Forest(NamedTuple):
@@ -92,14 +90,14 @@ class Forest(NamedTuple):
     edges: NDArray[np.void]  # [G, E] EDGE
     moves: NDArray[np.void]  # [G, M] MOVE
     roots: NDArray[np.uint64]  # [G, W] the roots' positions
-    history: NDArray[np.uint64]  # [G, H] keys of the game's earlier positions that may occur again
+    history: NDArray[np.uint64]  # [G, H] keys of earlier positions that can recur
     rng: NDArray[np.uint64]  # [G, 1] the slot's random stream
-    # [G, S] Sequential Halving: visits of the moves considered, by simulation
+    # [G, S] Sequential Halving: visit count to select among, for each simulation
     schedule: NDArray[np.int32]
 
 
 def empty_forest(games: int, capacity: int, schedule: int) -> Forest:
-    """Allocate `games` trees of `capacity` nodes, with plans of `schedule` simulations."""
+    """Allocate `games` trees of `capacity` nodes, and Gumbel plans of `schedule` simulations."""
     return Forest(
         slots=np.zeros(games, dtype=SLOT),
         nodes=np.zeros((games, capacity), dtype=NODE),
@@ -113,13 +111,13 @@ def empty_forest(games: int, capacity: int, schedule: int) -> Forest:
 
 
 def tree_bytes(capacity: int) -> int:
-    """Return the memory of one tree of `capacity` nodes, bytes."""
+    """Return the size of a tree of `capacity` nodes, in bytes."""
     return capacity * NODE.itemsize + (capacity * EDGES_PER_NODE + MAX_MOVES) * EDGE.itemsize
 
 
 @njit(cache=True, nogil=True)
 def new_node(forest: Forest, slot: Int) -> Any:
-    """Take the slot's next node and clear it, int64; NO_NODE when the tree is full."""
+    """Return the slot's next free node, cleared, int64; NO_NODE if the tree is full."""
     index = np.int64(forest.slots[slot].nodes)
     if index >= forest.nodes.shape[1]:
         return np.int64(NO_NODE)
@@ -134,7 +132,7 @@ def new_node(forest: Forest, slot: Int) -> Any:
 
 @njit(cache=True, nogil=True)
 def set_ending(node: Any, ending: Int) -> None:
-    """Store how the game ends at a node and the resulting proven value."""
+    """Set a node's ending and, if the rules decide the game, its proven result."""
     node.ending = ending
     if ending == MATE:
         node.proof = LOST
@@ -144,10 +142,10 @@ def set_ending(node: Any, ending: Int) -> None:
 
 @njit(cache=True, nogil=True)
 def propagate_proof(forest: Forest, slot: Int, index: Int) -> Any:
-    """Prove a node by its moves' proofs if they suffice; return whether it is proven now.
+    """Prove a node from its moves, if possible; return whether it is proven now.
 
-    One won move proves a win; otherwise all must be proven. The winner takes the shortest line, the
-    loser the longest.
+    One winning move proves a win; otherwise all moves must be proven. The distance assumes that the
+    winner takes the shortest line and the loser the longest.
     """
     node = forest.nodes[slot, index]
     best, distance, complete = np.int64(LOST), np.int64(-1), True
@@ -169,7 +167,7 @@ def propagate_proof(forest: Forest, slot: Int, index: Int) -> Any:
 
 @njit(cache=True, nogil=True)
 def plies_to_end(forest: Forest, slot: Int, edge: Int) -> Any:
-    """Return the plies from a node to the proven end by one of its moves, int64."""
+    """Return the plies to the proven end of the game, including this move, int64."""
     child = forest.edges[slot, edge].child
     below = np.int64(forest.nodes[slot, child].distance) if child >= 0 else np.int64(0)
     return np.int64(1) + below
@@ -177,7 +175,7 @@ def plies_to_end(forest: Forest, slot: Int, edge: Int) -> Any:
 
 @njit(cache=True, nogil=True)
 def reset_tree(forest: Forest, slot: Int) -> None:
-    """Replace a slot's tree by a single node, its root."""
+    """Reset a slot's tree to an unexpanded root."""
     forest.slots[slot].nodes = forest.slots[slot].edges = forest.slots[slot].deepest = 0
     new_node(forest, slot)
 
@@ -186,10 +184,10 @@ def reset_tree(forest: Forest, slot: Int) -> None:
 def keep_subtree(forest: Forest, slot: Int, child: Int, spare: Any) -> None:
     """Make `child` the root and move its subtree to the front.
 
-    `spare` = (int32[C], EDGE[E]) is scratch. A child has a larger number than its parent, so one
-    pass finds the subtree, and nodes only move down. Edges lie in the order in which their nodes
-    were expanded and go through `spare`. A draw by a second occurrence is undone: the first
-    occurrence may now lie before the root, where it takes two.
+    `spare` = (int32[C], EDGE[E]) is scratch memory. A child's index is larger than its parent's, so
+    one pass finds the subtree, and nodes only move down. Edges are in the order of expansion, not
+    of node index, so they are copied through `spare`. TWOFOLD endings are cleared: the first
+    occurrence may now be before the root, where only a third occurrence is a draw.
     """
     order, room = spare
     nodes, kept, edges = forest.slots[slot].nodes, np.int64(0), np.int64(0)

@@ -1,1 +1,1 @@
-"""Games of self-play: many at once, with the search's result at each move."""
+"""Self-play: many games at a time, with the search's result at each move."""

@@ -1,9 +1,9 @@
-"""Self-play: play many games in parallel and record the search result of every move.
+"""Self-play: many games at a time, with the search's result at each move.
 
-A game that ends hands its slot to the next game number, so that the evaluator's batches stay full.
-Each game draws random numbers from its own generator, seeded by the seed and its number, in a fixed
-order: first those that apply to the whole game, then one per half-move. So a game depends on the
-seed, its number, the settings and the evaluator alone: it is the same at any width.
+When a game ends, the next game takes its slot, so that the evaluator's batches stay full.
+Each game has its own random generator, seeded by the seed and the game number. It draws first the
+numbers for the whole game, then one per half-move. So a game depends only on the seed, its number,
+the settings and the evaluator, not on the width.
 
 Axes: N slots, M moves of a position.
 """
@@ -24,7 +24,7 @@ from engine.progress import Stop, never
 from engine.search import Root, Search, SearchConfig
 
 TOO_LONG, RESIGNED, UNEVENTFUL = 64, 65, 66
-"""Endings beside those of engine.board.rules: stopped at `most_plies`, resigned by the side to
+"""Endings besides those of engine.board.rules: stopped at `most_plies`, resigned by the side to
 move, stopped at `draw_halfmoves`."""
 
 ENDINGS = {
@@ -36,15 +36,15 @@ ENDINGS = {
 """Names of all endings."""
 
 SAMPLED_TEMPERATURE = 0.7
-"""Temperature of moves that are drawn without search, on top of the search's policy temperature."""
+"""Temperature of moves sampled without search, applied after the search's policy temperature."""
 MIN_TEMPERATURE = 0.1
 """Temperature below which the best move is played."""
 RESIGN_PLIES = 20
-"""Half-moves before which neither side resigns."""
+"""Neither side resigns before this half-move."""
 RESIGN_MOVES = 2
-"""Consecutive moves of one side that must look lost before it resigns."""
+"""Consecutive moves below the resignation threshold before a side resigns."""
 RESIGN_DISABLED_SHARE = 0.1
-"""Share of games without resignation, which measures how often resigning would have been wrong."""
+"""Share of games without resignation, to measure how often resigning would have been wrong."""
 
 
 class SelfPlayError(UserError):
@@ -53,27 +53,27 @@ class SelfPlayError(UserError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SelfPlayConfig:
-    """How games are played; a SearchConfig says how moves are searched."""
+    """Settings of self-play games; SearchConfig has those of the search."""
 
     width: int = 64
-    """Games or positions searched side by side in each process: 64 suits a core, 1024 a GPU."""
+    """Games or positions searched in parallel by each process: 64 suits a CPU core, 1024 a GPU."""
     sampled_plies: int = 0
-    """Maximum number of opening half-moves sampled from the policy without search; each game draws
-    its own number."""
+    """Maximum number of opening half-moves sampled from the policy without search; each game uses a
+    random number up to it."""
     opening_plies: int = 16
     """Half-moves of the opening, in which moves are sampled by visits (gumbel: by the improved
     policy) at temperature 1."""
     cooling_plies: float = 8.0
-    """Half-life of the temperature after the opening, in half-moves; 0 plays the best move at
-    once."""
+    """Half-life of the temperature after the opening, in half-moves; 0 plays the best move from
+    then on."""
     most_plies: int = 512
     """Half-moves after which a game is stopped and counts as a draw."""
     draw_halfmoves: int = 0
     """Stop a game as a draw after this many half-moves without capture or pawn move; 0 leaves it to
     the rules (100)."""
     resign: float = 0.0
-    """Threshold from 0 to 1: a player resigns when its values stay below minus this threshold; 0
-    never resigns."""
+    """Resignation threshold from 0 to 1: a player resigns when its value stays below minus this; 0
+    disables resignation."""
 
     def __post_init__(self) -> None:
         """Raise SelfPlayError for values out of range."""
@@ -99,38 +99,39 @@ class SelfPlayConfig:
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """The moves with a share of the improved policy after a search, likeliest by prior first."""
+    """Result of a search: its moves with nonzero improved policy, highest prior first."""
 
     labels: NDArray[np.uint16]  # [M]
     promotions: NDArray[np.uint8]  # [M] python-chess piece type, 0 for none
-    shares: NDArray[np.float32]  # [M] of the improved policy, all of them above 0; they sum to one
+    shares: NDArray[np.float32]  # [M] improved policy, all above 0; sums to 1
     value: float
     """The root's value for the mover, in [-1, 1]: the mean of all simulations."""
     best_value: float
-    """The value of the move with the largest share, which errs less than the mean."""
+    """The value of the move with the largest share; more accurate than `value`."""
     simulations: int
-    """Simulations in the tree, those kept from the move before included."""
+    """Simulations in the tree, including those kept from the previous move."""
 
 
 @dataclass(slots=True)
 class Game:
-    """A game of self-play."""
+    """A self-play game, in progress or finished."""
 
     number: int
     start: Position
     """Position before the first move."""
     rng: np.random.Generator
     sampled: int
-    """Half-moves at the beginning that are drawn from the policy."""
+    """Number of opening half-moves sampled from the policy."""
     resign_disabled: bool
     """Whether resigning is off in this game."""
     labels: list[int] = field(default_factory=list)
-    """Moves so far, from the mover's side."""
+    """Labels of the moves so far, each from the mover's view."""
     promotions: list[int] = field(default_factory=list)
     searches: list[SearchResult | None] = field(default_factory=list)
-    """The search of each move; None for a move drawn without search."""
+    """The search result of each move; None for a move sampled without search."""
     lost_in_a_row: list[int] = field(default_factory=lambda: [0, 0])
-    """Consecutive moves that seemed lost: of the side that began, and of the other."""
+    """Consecutive moves below the resignation threshold: of the side that moves first, and of the
+    other side."""
     resign_ply: int | None = None
     """Half-moves after which the side to move would have resigned, if resigning is off in this
     game."""
@@ -150,7 +151,7 @@ class Game:
         return self.resign_ply is not None and self.result != self._loss_after(self.resign_ply)
 
     def finish(self, ending: int) -> "Game":
-        """Set how the game ended; after a mate or a resignation the side to move has lost."""
+        """Set the ending and result; after mate or resignation, the side to move has lost."""
         self.ending = ending
         self.result = self._loss_after(self.plies) if ending in (MATE, RESIGNED) else 0
         return self
@@ -171,11 +172,11 @@ def play_games(
     starts: Sequence[Position] = (),
     stop: Stop = never,
 ) -> Iterator[Game]:
-    """Play games number 0 .. `games - 1`, or those of the given numbers, and yield each as it ends.
+    """Play games 0 to `games` - 1, or the given game numbers; yield each game when it ends.
 
-    Game number n begins at `starts[n % len(starts)]`, by default at the initial position. The order
-    in which games end depends on the width; the games do not. `stop` is polled before every move;
-    when it returns True, unfinished games are dropped.
+    Game number n begins at `starts[n % len(starts)]`, by default at the initial position. Only the
+    order in which games end depends on the width. `stop` is polled before every move;
+    when it returns True, unfinished games are discarded.
     """
     numbers = list(range(games) if isinstance(games, int) else games)
     search = Search(
@@ -192,7 +193,7 @@ def play_games(
 
 
 class _Slots:
-    """The games in progress, by slot of the search."""
+    """The games in progress, keyed by slot of the search."""
 
     def __init__(
         self, search: Search, config: SelfPlayConfig, starts: Sequence[Position], seed: int
@@ -201,7 +202,7 @@ class _Slots:
         self.games: dict[int, Game] = {}
 
     def begin(self, slot: int, numbers: Iterator[int]) -> Iterator[Game]:
-        """Begin the next game in a slot, if any; yield games that are over without a move."""
+        """Begin the next game in a slot, if any; yield games that are over at their start."""
         for number in numbers:
             start = self.starts[number % len(self.starts)]
             rng = np.random.Generator(np.random.PCG64((self.seed % 2**64, number)))
@@ -216,7 +217,7 @@ class _Slots:
             yield game.finish(ending)
 
     def move(self) -> Iterator[tuple[int, Game]]:
-        """Search and play a move in every game; yield those that end by it, with their slots."""
+        """Search and play a move in every game; yield (slot, game) of those that end."""
         slots = np.array(sorted(self.games), dtype=np.int64)
         games = [self.games[slot] for slot in slots.tolist()]
         samples = np.array([game.plies < game.sampled for game in games], dtype=np.bool_)
@@ -245,7 +246,7 @@ class _Slots:
                 yield slot, self.games.pop(slot).finish(ending)
 
     def _resigns(self, game: Game, value: float) -> bool:
-        """Return whether the mover resigns; where resigning is off, store when it would have."""
+        """Return whether the mover resigns; if resigning is off, record when it would have."""
         if not self.config.resign > 0.0 or game.plies < RESIGN_PLIES:
             return False
         side = game.plies % 2
@@ -259,7 +260,7 @@ class _Slots:
         return not game.resign_disabled
 
     def _ending(self, slot: int) -> int | None:
-        """Return how the game ended after a move, or None if it continues."""
+        """Return the ending of a game that is over, or None."""
         ending = self.search.outcome(slot)
         if ending is not None:
             return ending
@@ -273,10 +274,10 @@ class _Slots:
 
 
 def read_search(root: Root, label: int, promotion: int) -> SearchResult:
-    """Return the result of the search of a root where (label, promotion) was chosen.
+    """Return the search result at a root; (label, promotion) is the chosen move.
 
-    Proven losses get no share, whatever their visits, unless all moves lose. Without any share, as
-    at a mate found without a simulation, the chosen move gets all of it.
+    Proven losses get share 0 unless all moves lose. At a won root, or if no move has a share, the
+    chosen move gets share 1.
     """
     lost_M, shares_M = root.proven == -1, root.improved
     if not lost_M.all():
@@ -296,9 +297,9 @@ def read_search(root: Root, label: int, promotion: int) -> SearchResult:
 
 
 def sample_move(root: Root, drawn: float) -> tuple[int, int]:
-    """Sample (label, promotion) from a root's priors by a number in 0..1; avoid proven losses.
+    """Sample (label, promotion) from a root's priors at SAMPLED_TEMPERATURE.
 
-    The priors are taken at SAMPLED_TEMPERATURE.
+    `drawn` is a random number in [0, 1). Proven losses are excluded unless all moves lose.
     """
     open_M = root.proven != -1
     weights_M = root.priors.astype(np.float64) ** (1.0 / SAMPLED_TEMPERATURE)

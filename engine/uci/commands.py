@@ -1,7 +1,7 @@
-"""The protocol's input: parse one line of text into a command, and follow the game.
+"""Parse UCI commands, and track the game that they describe.
 
-As the protocol asks, unknown words before a command are skipped. A number that cannot be read
-counts as 0, so a damaged `go` is answered at once.
+As the protocol requires, unknown words before a command are skipped. An invalid number counts as 0,
+so a malformed `go` is answered immediately.
 """
 
 import re
@@ -27,12 +27,12 @@ _KEYWORDS = frozenset((*_NUMBERS, "infinite", "ponder", "searchmoves"))
 
 
 class CommandError(UserError):
-    """A line that is not a command, or an incomplete one."""
+    """An unknown or incomplete command."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Go:
-    """Limits of a `go` as the protocol names them; milliseconds, None where not given."""
+    """Arguments of `go`, by their protocol names; times in ms, None if not given."""
 
     nodes: int | None = None
     """Simulations."""
@@ -52,7 +52,7 @@ class Go:
     """One message for each unreadable part."""
 
     def limits(self, white: bool) -> Limits:
-        """Return the mover's limits in seconds; the opponent's clock if it is the only one."""
+        """Return the mover's limits in seconds; use the opponent's clock if there is only that."""
         left, increment = (self.wtime, self.winc) if white else (self.btime, self.binc)
         if left is None:
             left = self.btime if white else self.wtime
@@ -70,7 +70,7 @@ def quote(text: str, most: int = 80) -> str:
 
 
 def split(line: str) -> tuple[str, str]:
-    """Return a line's command and arguments, both empty for a blank line, or raise CommandError."""
+    """Split a line into command and arguments, both empty if blank; raise CommandError."""
     for word in re.finditer(r"\S+", line):
         if word[0] in COMMANDS:
             return word[0], line[word.end() :].strip()
@@ -80,7 +80,7 @@ def split(line: str) -> tuple[str, str]:
 
 
 def _number(text: str) -> int | None:
-    """Parse a number, truncated to an integer of 64 bits; None if it is not one."""
+    """Parse a number as an integer, clipped to 64 bits; None if it is invalid."""
     try:
         return max(min(int(float(text)), 2**63 - 1), -(2**63))
     except (ValueError, OverflowError):
@@ -112,7 +112,7 @@ def parse_go(rest: str) -> Go:
 
 
 def parse_position(rest: str) -> tuple[str | None, list[str]]:
-    """Parse the arguments of `position`: FEN (None: the starting position) and moves."""
+    """Parse the arguments of `position` into FEN (None for `startpos`) and moves."""
     setup, found, moves = re.sub(r"\s+", " ", rest).partition(" moves ")
     if not found and setup.endswith(" moves"):
         setup = setup.removesuffix(" moves")
@@ -125,7 +125,7 @@ def parse_position(rest: str) -> tuple[str | None, list[str]]:
 
 
 def parse_option(rest: str) -> tuple[str, str | None]:
-    """Parse the arguments of `setoption`: name and value, None without a value."""
+    """Parse the arguments of `setoption` into name and value (None if there is no value)."""
     found = _OPTION.fullmatch(rest)
     if found is None or not found["name"]:
         raise CommandError(f"setoption needs: name NAME value VALUE, not {quote(rest)}")
@@ -133,23 +133,23 @@ def parse_option(rest: str) -> tuple[str, str | None]:
 
 
 class GameState:
-    """The game that the last `position` sent; only its new moves are played.
+    """The game of the last `position`; only its new moves are played on the board.
 
-    At move 200, replaying all of it would take longer than a fast move.
+    At move 200, replaying the whole game would take longer than a fast move.
     """
 
     def __init__(self) -> None:
         self.board: chess.Board | None = chess.Board()
-        """The game; None after a position that was refused."""
+        """The game; None after a rejected position."""
         self._start = chess.STARTING_FEN
         self._words: list[str] = []
 
     def refuse(self) -> None:
-        """Drop the position until the next valid one, since a move of an old one would be wrong."""
+        """Drop the position, so that `go` plays no move until the next valid one."""
         self.board, self._start, self._words = None, "", []
 
     def update(self, fen: str | None, words: Sequence[str]) -> str:
-        """Apply a `position` (None: the starting position); return a note about it, or "".
+        """Apply a `position` (None for `startpos`); return a note for the user, or "".
 
         Raises FenError for a position that cannot be played, and CommandError for an illegal move.
         """

@@ -1,9 +1,9 @@
-"""The engine as a process: one thread reads commands, one thinks; neither ever waits for the other.
+"""The engine's two threads: one reads commands, one thinks; neither blocks the other.
 
-Commands take effect at once or are queued for the thinking thread; only `stop` and `ponderhit` act
-on a running search. `quit` and the end of the input wait for the last move, even while the network
-is loading or compiling, so every `go` is answered; they stop a search without limits. Only the end
-of the input waits for a `readyok`.
+Commands take effect at once or are queued for the thinking thread. Only `stop` and `ponderhit` act
+on a running search. `quit` and the end of input wait until the last `go` is answered, even while
+the network is loading or compiling; they stop a search without limits. The end of input also waits
+for a pending `readyok`.
 """
 
 import queue
@@ -23,23 +23,23 @@ from engine.uci.job import Job
 from engine.uci.options import Options, describe_options, set_option
 
 MAX_LINE_BYTES = 1 << 20
-"""Longest line that is read, bytes; the longest game takes 40,000."""
+"""Maximum length of an input line, bytes; the longest game takes 40,000."""
 PATIENCE = 2.0
-"""Seconds to wait for the search to end after the output was closed."""
+"""Seconds to wait for a running search to end at shutdown."""
 POLL_SECONDS = 0.02
 """Seconds between checks for a closed output while waiting for the last answer."""
 COMPILING = "compiling kernels (once on this machine, about a minute)"
 
 Load = Callable[[str | None, int], Evaluator]
-"""(checkpoint's directory or None for the default player, threads) -> evaluator; or UserError."""
+"""(checkpoint directory or None for the default, threads) -> evaluator; raises UserError."""
 
 
 class LoadError(UserError):
-    """An evaluator that could not be loaded."""
+    """The evaluator could not be loaded."""
 
 
 class Engine:
-    """The protocol's state: options, game, and the `go` that is being answered."""
+    """State of the protocol: options, game and current `go`."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Engine:
         name: str = "Fianchetto",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Answer by `write`, which takes a line and its newline; `clock` returns seconds."""
+        """Create an engine; `write` gets lines with newlines, `clock` returns seconds."""
         self._load, self._write, self._name = load, write, name
         self._defaults = self._options = options or Options()
         self._game = GameState()
@@ -58,14 +58,14 @@ class Engine:
         self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._loaded = threading.Event()
         self._failure: LoadError | None = None
-        """Why there is no player at all."""
+        """Error of the first load; None if there is a player."""
         self._ended = threading.Event()
         self._quit = False
         self._ready = threading.Event()
-        """Whether no `isready` waits for the player."""
+        """Set unless an `isready` is waiting for the player."""
         self._ready.set()
         self._error: Exception | None = None
-        """Why the engine ends before `quit`."""
+        """Error that ends the engine before `quit`."""
         self._position_seconds = 0.0
         self._cold = False
         self._speaking = threading.Lock()
@@ -78,10 +78,10 @@ class Engine:
     def serve(self, lines: BinaryIO) -> None:
         """Process commands until `quit` or the end of input.
 
-        Raises LoadError without a player, and BrokenPipeError when the output is closed.
+        Raises LoadError if no player can be loaded, and BrokenPipeError if the output is closed.
         """
         self._cold = not are_compiled("puct")
-        # beside torch's import
+        # in parallel with torch's import
         threading.Thread(target=warm_up, args=(evaluate,), name="kernels", daemon=True).start()
         self._thread.start()
         self._submit_load()
@@ -100,7 +100,7 @@ class Engine:
         try:
             for line in _lines_of(lines):
                 if line is None:
-                    self._game.refuse()  # it may have been the position
+                    self._game.refuse()  # the line may have been a `position`
                     self._note(f"a line of more than {MAX_LINE_BYTES} bytes is skipped")
                 elif not self._follow(line):
                     self._quit = True
@@ -113,7 +113,7 @@ class Engine:
             self._ended.set()
 
     def _follow(self, line: str) -> bool:
-        """Execute a line; False for `quit`. Errors are reported and do not stop the engine."""
+        """Execute a line and report its errors; return False for `quit`."""
         begun = self._clock()
         try:
             command, rest = commands.split(line)
@@ -136,7 +136,7 @@ class Engine:
             self._say(line)
 
     def _isready(self, rest: str) -> None:
-        """Answer when the player is loaded, without keeping the next commands waiting."""
+        """Answer once the player is loaded, without blocking the next commands."""
         if self._loaded.is_set() or (self._job is not None and not self._job.answered):
             self._say_ready()
         else:
@@ -169,13 +169,13 @@ class Engine:
             self._note(note)
 
     def _go(self, rest: str, begun: float) -> None:
-        """Queue a `go` that came at time `begun`; a running one is answered first."""
+        """Queue a `go` received at time `begun`; stop a running one, which is answered first."""
         go = commands.parse_go(rest)
         for problem in go.problems:
             self._note(problem)
         self._report_compiling()
         if self._job is not None and not self._job.answered:
-            self._note("go while thinking: the search before it is stopped")
+            self._note("go while thinking: the previous search is stopped")
             self._job.stop()
         board = self._game.board and self._game.board.copy()
         job = self._job = Job(go, self._options, board, begun, self._say, self._clock)
@@ -200,7 +200,7 @@ class Engine:
             self._job.ponderhit(self._clock())
 
     def _setoption(self, rest: str) -> None:
-        """Set an option for the next `go`; a running search keeps its options."""
+        """Set an option from the next `go` on."""
         name, value = commands.parse_option(rest)
         before = self._options
         self._options = set_option(before, name, value)
@@ -237,10 +237,10 @@ class Engine:
         if self._player is None:
             self._failure = LoadError(reason)
         else:
-            self._note(f"{quote(checkpoint)} is not played with: {reason}")
+            self._note(f"{quote(checkpoint)} cannot be loaded: {reason}")
 
     def _report_compiling(self) -> None:
-        """Report once that kernels are being compiled, or the engine would seem to hang."""
+        """Report once that kernels are being compiled, since the engine seems to hang meanwhile."""
         if self._cold and not self._loaded.is_set():
             self._note(COMPILING)
         self._cold = False
@@ -249,13 +249,13 @@ class Engine:
         self._say(f"info string {text}")
 
     def _end(self, failure: LoadError | None) -> None:
-        """End the engine: no player could be loaded."""
+        """End the engine because no player could be loaded."""
         self._note(str(failure))
         self._error = failure
         self._ended.set()
 
     def _say(self, line: str) -> None:
-        """Write a whole line, from either thread, unless the output is closed."""
+        """Write one line, unless the output is closed; thread-safe."""
         with self._speaking:
             if self._gone is None:
                 try:
@@ -268,7 +268,7 @@ class Engine:
             task()
 
     def _finish(self) -> None:
-        """Wait until the last `go` is answered or the output closed; stop an endless search."""
+        """Wait until the last `go` is answered or the output is closed; stop infinite searches."""
         while not (self._quit or self._ready.wait(POLL_SECONDS) or self._gone):
             pass
         if self._job is not None and not self._job.is_bounded:
@@ -277,7 +277,7 @@ class Engine:
             pass
 
     def _shut_down(self) -> None:
-        """End the thinking thread; loading or compiling is not waited for."""
+        """End the thinking thread, without waiting for loading or compiling."""
         self._tasks.put(None)
         if self._job is not None and not self._job.answered:
             self._job.stop()
@@ -285,12 +285,12 @@ class Engine:
 
 
 def _loaded(options: Options) -> tuple[str, int]:
-    """Return the options that an evaluator is loaded with."""
+    """Return the options whose change requires loading the evaluator again."""
     return options.checkpoint, options.usable_threads
 
 
 def _lines_of(stream: BinaryIO) -> Iterator[str | None]:
-    """Yield the lines of a stream of bytes, whatever they hold; None for one that is too long."""
+    """Yield the decoded lines of a byte stream; None for a line that is too long."""
     too_long = False
     while piece := stream.readline(MAX_LINE_BYTES):
         whole = piece.endswith(b"\n") or len(piece) < MAX_LINE_BYTES

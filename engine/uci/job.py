@@ -1,4 +1,4 @@
-"""One `go`, from the request to the player to its one `bestmove`."""
+"""One `go`: the request to the player, the `info` lines and the `bestmove`."""
 
 import threading
 import traceback
@@ -16,15 +16,15 @@ from engine.uci.commands import Go, quote
 from engine.uci.options import Options
 
 FIRST_REPORT, LONGEST_WAIT = 0.25, 2.0
-"""Seconds before the first report, and the longest between two; each wait is twice the last."""
+"""Seconds before the first report, and the maximum between reports; each wait doubles."""
 PROBE_SECONDS = 0.01
-"""Seconds between looks at the root where a depth or a mate is the limit."""
+"""Seconds between checks of the root if `go` has a depth or mate."""
 NO_MOVE = "bestmove (none)"
-"""Where there is no position, or the game is over; Stockfish's words."""
+"""Answer if there is no position or the game is over, as in Stockfish."""
 
 
-class Job(MoveControl):
-    """The thinking thread's task. The reading thread calls `stop` and `ponderhit` alone."""
+class Job(Control):
+    """A task of the thinking thread; the reading thread only calls `stop` and `ponderhit`."""
 
     def __init__(
         self,
@@ -35,16 +35,16 @@ class Job(MoveControl):
         say: Callable[[str], None],
         clock: Callable[[], float],
     ) -> None:
-        """Take a `go` that came at time `begun`.
+        """Create the task of a `go` received at time `begun`.
 
-        `board` is the job's own copy of the game; None where the last position was refused.
+        `board` is the job's own copy of the game, None if the last position was rejected.
         """
         super().__init__(begun)
         self.go, self.options, self.board = go, options, board
         self.pondering = go.ponder
         self.answered = False
         self.over = threading.Event()
-        """Set when `bestmove` has been written, after `answered`: the next `go` may be early."""
+        """Set after `bestmove` was written. `answered` is set before that, for an early `go`."""
         self._say, self._clock = say, clock
         self._wake = threading.Event()
         self._depth = 0
@@ -53,7 +53,7 @@ class Job(MoveControl):
 
     @property
     def is_held(self) -> bool:
-        """Whether the answer must wait for `stop` or `ponderhit`, however long ago it was found."""
+        """Whether the answer must wait for `stop` or `ponderhit`, even if it is ready."""
         return not self.stopped and (self.pondering or self.go.infinite)
 
     @property
@@ -69,7 +69,7 @@ class Job(MoveControl):
         self._say(f"info string {text}")
 
     def stop(self) -> None:
-        """Stop the search and answer now."""
+        """End the search and answer now."""
         self.stopped = True
         self._wake.set()
 
@@ -80,7 +80,7 @@ class Job(MoveControl):
         self._wake.set()
 
     def answer(self, player: Player, debug: bool = False) -> None:
-        """Choose a move, and write it once the protocol allows it."""
+        """Choose a move and write `bestmove` when the protocol allows it."""
         board, last = self.board, NO_MOVE
         if board is None:
             self._note("there is no position: the last one was refused")
@@ -95,7 +95,7 @@ class Job(MoveControl):
         self._say(last)
 
     def end_round(self, look: Callable[[], Play]) -> bool:
-        """Report at intervals; return whether the depth or mate that `go` asks for is reached."""
+        """Report at intervals; return whether the requested depth or mate is reached."""
         now = self._clock()
         if now >= self._next_report:
             self._report(look())
@@ -112,9 +112,9 @@ class Job(MoveControl):
         return is_deep or is_mate or play.full >= 1.0  # the depth may be out of reach
 
     def _choose(self, player: Player, board: chess.Board, debug: bool) -> list[str]:
-        """Return the move and, where it is known, the expected reply.
+        """Return the move and the expected reply, if any.
 
-        An error must not lose the game: it is reported, and a simpler move is played.
+        After an error, report it and play a simpler move, so that the game is not lost.
         """
         spare = Player(handwritten.evaluate, clock=self._clock)
         player.style = self._style(player)
@@ -133,7 +133,7 @@ class Job(MoveControl):
         return [next(iter(board.legal_moves)).uci()]
 
     def _style(self, player: Player) -> Style:
-        """Return the style that the options ask for, as far as the evaluator has it."""
+        """Return the style set by the options, as far as the evaluator supports it."""
         options, evaluator, aim = self.options, player.evaluator, self.options.human
         style = Style(
             temperature=options.temperature, seed=options.seed, overhead=options.overhead / 1000
@@ -142,7 +142,7 @@ class Job(MoveControl):
             return replace(style, search=options.search())
         rating = options.played_rating
         if rating and "elo" not in getattr(evaluator, "columns", {}):
-            self._note(f"Rating {rating} changes no probabilities: the network reads no ratings")
+            self._note(f"Rating {rating} changes no probabilities: the network has no rating input")
         if aim is None:
             return style
         correction = getattr(evaluator, "corrections", {}).get(aim)
@@ -169,19 +169,19 @@ class Job(MoveControl):
         rating = options.played_rating or None
         bounds = [MOST_SIMULATIONS, *([max(go.nodes, 1)] if go.nodes is not None else [])]
         bounds += [options.simulations] if options.simulations and not go.infinite else []
-        bounds += [1] if go.mate is not None and go.mate < 1 else []  # there is no such mate
+        bounds += [1] if go.mate is not None and go.mate < 1 else []  # no such mate exists
         return Request(
             board=board,
             conditions=Conditions(rating=rating, clock=limits.left, increment=increment),
             limits=limits,
             allowed=allowed if len(allowed) < len(legal) else (),
             simulations=min(bounds),
-            leaves=1 if len(bounds) > 1 else 0,  # counted simulations are searched one by one
+            leaves=1 if len(bounds) > 1 else 0,  # batches weaken fixed simulations
             lines=max(options.multipv, 1),
         )
 
     def _report(self, play: Play) -> None:
-        """Write the lines of a report: all of one depth, which does not fall while searching."""
+        """Write the `info` lines, with one depth that never decreases during a search."""
         self._depth = max(self._depth, len(play.moves[0].variation))
         options, seconds = self.options, self._clock() - self.begun
         for line in format_play(play, self._depth, seconds, options.multipv, options.show_wdl):
@@ -189,9 +189,9 @@ class Job(MoveControl):
 
 
 def format_score(value: float, plies: int) -> str:
-    """Write a score: `mate` in moves if `plies` to a mate are proven, else `cp`.
+    """Format a score: `mate` in moves if `plies` to a proven mate is not 0, else `cp`.
 
-    Negative: the mover is mated.
+    Negative mates are losses of the mover.
     """
     if plies:
         return f"mate {(plies + 1) // 2 if plies > 0 else -(-plies // 2)}"
@@ -199,7 +199,7 @@ def format_score(value: float, plies: int) -> str:
 
 
 def format_wdl(value: float, draw: float) -> str:
-    """Write win, draw and loss in thousandths that sum to 1000; `value` is win minus loss."""
+    """Format win, draw and loss in permille, with sum 1000; `value` is win - loss."""
     win, drawn, _ = win_draw_loss(value, draw)
     wins = round(1000 * win)
     draws = min(round(1000 * drawn), 1000 - wins)
@@ -207,11 +207,10 @@ def format_wdl(value: float, draw: float) -> str:
 
 
 def format_play(play: Play, depth: int, seconds: float, lines: int, show_wdl: bool) -> list[str]:
-    """Write an `info` line for each of the best `lines` moves, all of one `depth`.
+    """Format an `info` line for each of the best `lines` moves, all with one `depth`.
 
-    A tree has no single depth. Programs show several lines only where their depth is the same and
-    does not fall, so the caller gives the length of the longest best variation so far (as in
-    CrazyAra, of each line).
+    Some programs show several lines only if their depths are equal and never decrease. A tree has
+    no single depth, so the caller passes the length of the longest best variation so far.
     """
     nodes = max(play.simulations, 1)
     cost = f"nodes {nodes} nps {round(nodes / max(seconds, 1e-3))} time {round(seconds * 1000)}"

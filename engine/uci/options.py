@@ -1,4 +1,4 @@
-"""The engine's UCI options: a frozen dataclass of their values and protocol declarations."""
+"""The engine's options: their values, bounds and UCI names."""
 
 import math
 from dataclasses import dataclass, field, fields, replace
@@ -14,20 +14,20 @@ from engine.search.tree import tree_bytes
 from engine.uci.commands import quote
 
 NOTHING = "<empty>"
-"""How the protocol writes an empty string."""
+"""The protocol's notation of an empty string."""
 
 LADDER = ((1000, 900), (1400, 1120), (1800, 1320), (2200, 1700), (2600, 1860))
-"""Ratings in the style human-strength, and their strength on the scale of Stockfish's UCI_Elo
-(docs/playing.md)."""
+"""Ratings in the style human-strength, and the measured strength of each on the scale of
+Stockfish's UCI_Elo (docs/playing.md)."""
 ELO_BOUNDS = (LADDER[0][1], LADDER[-1][1])
 
 
 class OptionError(UserError):
-    """An unknown option, or a value out of its bounds."""
+    """An unknown option or an invalid value."""
 
 
 class Row(NamedTuple):
-    """One option as the protocol shows it: bounds of a number, or choices of a text."""
+    """Protocol description of an option: name, and bounds of a number or choices of a text."""
 
     name: str
     least: float = 0
@@ -36,93 +36,91 @@ class Row(NamedTuple):
 
 
 def _option(default: Any, *row: Any) -> Any:
-    """Make a field of Options with its default and the values of its Row."""
+    """Return a field of Options with its default and Row."""
     return field(default=default, metadata={"row": Row(*row)})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Options:
-    """The values that a GUI has set."""
+    """Values of the UCI options."""
 
     threads: int = _option(1, "Threads", 1, 1024)
     """Threads that the network may use."""
     hash: int = _option(512, "Hash", 1, 65536)
-    """Maximum size of the search tree, in megabytes."""
+    """Maximum size of the search tree, megabytes."""
     multipv: int = _option(1, "MultiPV", 1, 218)
-    """Number of variations to report."""
+    """Number of variations to show."""
     ponder: bool = _option(False, "Ponder")
     """Advertise pondering; it has no other effect, since each `go` says whether to ponder."""
     show_wdl: bool = _option(False, "UCI_ShowWDL")
     """Show win, draw and loss in permille with every score."""
     style: str = _option("search", "Style", 0, 0, ("search", "human", "human-strength", "policy"))
-    """How moves are found: by search; as or as well as human players of `rating`, by the
-    policy and a small search (engine/search/human.py); or by the policy alone, the likeliest or one
-    drawn at `temperature`."""
+    """search: the best move. human: like human players of `rating`; human-strength: equally
+    strong (engine/search/human.py). policy: the policy's likeliest move, or sampled at
+    `temperature`."""
     rating: int = _option(0, "Rating", 0, 4000)
-    """Rating of both players in the other styles, on the scale of the games a network has learned
-    from; 0 is unknown."""
+    """Rating of both players in styles other than search, on the scale of the network's training
+    games; 0 is unknown."""
     limit_strength: bool = _option(False, "UCI_LimitStrength")
-    """Play at `elo`, in the style human-strength, whatever the other options say."""
+    """Play at `elo` in the style human-strength; overrides `style` and `rating`."""
     elo: int = _option(1500, "UCI_Elo", *ELO_BOUNDS)
-    """Strength on the scale of Stockfish's UCI_Elo, as the embedded network was measured
+    """Strength on the scale of Stockfish's UCI_Elo, measured with the embedded network
     (docs/playing.md)."""
     simulations: int = _option(0, "Simulations", 0, 1_000_000_000)
-    """Simulations of a move at most, 0 for no such bound; in human styles 0 is the number that they
-    were fitted for."""
+    """Maximum simulations per move; 0 for no limit, or in human styles for the number used in their
+    fit."""
     c_puct: float = _option(SearchConfig().c_puct, "CPuct", 0, 100)
-    """Weight of exploration by priors."""
+    """Weight of the exploration term."""
     temperature: float = _option(0.0, "Temperature", 0, 100)
-    """0 plays the best move, 1 in proportion to the search's visits, or by the policy's
-    probabilities."""
+    """0 plays the best move; 1 samples in proportion to the search's visits, or by the policy."""
     seed: int = _option(0, "Seed", 0, 2**31 - 1)
-    """Random seed of searches and of moves drawn from the policy."""
+    """Random seed of searches and sampled moves."""
     leaves: int = _option(8, "Leaves", 1, 256)
-    """Positions that go to the evaluator at once where time is the limit; fixed nodes are searched
-    one by one."""
+    """Positions per batch if time is the limit; with fixed nodes, positions are evaluated one at a
+    time."""
     overhead: int = _option(20, "Move Overhead", 0, 10_000)
-    """Milliseconds of every move that are lost between engine and GUI."""
+    """Milliseconds lost per move between engine and GUI."""
     checkpoint: str = _option("", "Checkpoint")
-    """Directory of a checkpoint to play with instead of the one that the engine was started
-    with."""
+    """Directory of a checkpoint that replaces the one given at the start."""
 
     @property
     def usable_threads(self) -> int:
-        """Threads for the network, at most the process's cores: a thousand take a minute."""
+        """Threads for the network, limited to the cores, since starting 1,000 takes a minute."""
         return min(self.threads, cores())
 
     @property
     def human(self) -> Aim | None:
-        """The objective of human moves; None in styles that do not imitate human players."""
+        """Objective of human search; None in other styles."""
         if self.limit_strength or self.style == "human-strength":
             return "strength"
         return "likelihood" if self.style == "human" else None
 
     @property
     def played_rating(self) -> int:
-        """Rating of both players, which limited strength decides; 0 is unknown."""
+        """Rating of both players, derived from `elo` if strength is limited; 0 is unknown."""
         if not self.limit_strength:
             return self.rating
         ratings, levels = zip(*LADDER, strict=True)
         return round(float(np.interp(self.elo, levels, ratings)))
 
     def search(self) -> SearchConfig:
-        """Return the configuration of a search; its `leaves` are the most that a round may have."""
+        """Return the search configuration; its `leaves` is the maximum per round."""
         return SearchConfig(nodes=nodes_in(self.hash << 20), c_puct=self.c_puct, leaves=self.leaves)
 
 
 def nodes_in(memory: int) -> int:
-    """Return how many nodes fit in this many bytes, scratch included; at least 256."""
+    """Return how many nodes fit in `memory` bytes, including scratch memory; at least 256."""
     fixed = 2 * tree_bytes(0)
     return max((memory - fixed) // (2 * tree_bytes(1) - fixed), 256)
 
 
 ROWS: dict[str, Row] = {option.name: option.metadata["row"] for option in fields(Options)}
-"""Options by their field."""
+"""Protocol descriptions by field name."""
 _TYPES = {int: "spin", bool: "check", str: "string", float: "string"}
 
 
 def describe_options(options: Options) -> list[str]:
-    """Write the `option` lines, with these options as the defaults."""
+    """Return the `option` lines, with `options` as defaults."""
     lines = []
     for field_name, row in ROWS.items():
         value = getattr(options, field_name)
@@ -135,7 +133,7 @@ def describe_options(options: Options) -> list[str]:
 
 
 def set_option(options: Options, name: str, value: str | None) -> Options:
-    """Return the options with one value changed, or raise OptionError; paths keep case."""
+    """Return the options with one changed, or raise OptionError; names ignore case."""
     for field_name, row in ROWS.items():
         if row.name.lower() == name.lower():
             parsed = _parse(row, type(getattr(options, field_name)), value or "")
