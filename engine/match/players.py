@@ -115,7 +115,7 @@ class OwnSide:
 
     def play(self, requests: Sequence[MoveRequest]) -> list[PlayResult]:
         """Return a move for each request; on a clock, there is only one request."""
-        control = Control(self.player.pace.clock())
+        control = MoveControl(self.player.pace.clock())
         plays = self.player.play_all([self._ask(request) for request in requests], control)
         seconds = self.player.pace.clock() - control.begun
         return [PlayResult(play.move, _score(play), seconds) for play in plays]

@@ -108,7 +108,7 @@ def _share(limits: Limits, left: float, overhead: float) -> tuple[float, float]:
     return soft, soft if scarce else min(STRETCH * soft, most)
 
 
-class Control:
+class MoveControl:
     """Lets the caller control a move in progress, also from another thread."""
 
     def __init__(self, begun: float) -> None:
@@ -165,7 +165,7 @@ class Pace:
         self.evaluation = max(DECAY * self.evaluation, self.fastest)
         self.slowest = max(DECAY * self.slowest, self.fastest)
 
-    def end_move(self, limits: Limits, ply: int, control: Control) -> None:
+    def end_move(self, limits: Limits, ply: int, control: MoveControl) -> None:
         """Record the clock expected at `ply`, to measure the lag."""
         if limits.left is not None:
             spent = self.clock() - control.begun
@@ -183,7 +183,7 @@ class Pace:
         hard = min(budget.hard, max(limits.left - overhead - self.slowest, 0.0))
         return Budget(min(budget.soft, hard), hard, budget.is_exact)
 
-    def left(self, bound: float | None, control: Control) -> float:
+    def left(self, bound: float | None, control: MoveControl) -> float:
         """Return the seconds left until a bound of the budget; infinity without a bound."""
         if bound is None or control.is_held:
             return inf

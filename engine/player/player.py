@@ -132,13 +132,15 @@ class Player:
         self._search = self._config = None
         self.forget()
 
-    def play(self, request: Request, control: Control | None = None) -> Play:
+    def play(self, request: Request, control: MoveControl | None = None) -> Play:
         """Return the move for a position with legal moves; `control` can stop the search."""
         return self.play_all([request], control)[0]
 
-    def play_all(self, requests: Sequence[Request], control: Control | None = None) -> list[Play]:
+    def play_all(
+        self, requests: Sequence[Request], control: MoveControl | None = None
+    ) -> list[Play]:
         """Return a move for each request; positions are evaluated in one batch."""
-        control = control or Control(self.pace.clock())
+        control = control or MoveControl(self.pace.clock())
         limits = [request.limits for request in requests]
         assert len(limits) == 1 or not any(one.timed for one in limits), "one game on a clock"
         ply = requests[0].board.ply()

@@ -23,7 +23,7 @@ NO_MOVE = "bestmove (none)"
 """Answer if there is no position or the game is over, as in Stockfish."""
 
 
-class Job(Control):
+class Job(MoveControl):
     """A task of the thinking thread; the reading thread only calls `stop` and `ponderhit`."""
 
     def __init__(
