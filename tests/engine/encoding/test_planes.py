@@ -43,7 +43,7 @@ def test_rows_that_are_no_position_are_named():
     with pytest.raises(PlanesError, match=r"row 2 is not a position.*at most 256 moves"):
         handwritten.evaluate(crowded)
     for shape in ((1, 13), (77,)):
-        with pytest.raises(PlanesError, match=r"planes must be uint64\[B, 77\]"):
+        with pytest.raises(PlanesError, match=r"uint64\[B, 77\]"):
             legal_move_features(np.zeros(shape, np.uint64))
     assert check_planes(np.zeros((0, encoding.PLANES), np.uint64)).shape == (0, encoding.PLANES)
 

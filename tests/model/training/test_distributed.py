@@ -259,7 +259,7 @@ def test_processes_that_cannot_train_together_are_refused(
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     assert read_world() == World(0, 1, 0)
     for size, error, words in (
-        (16, DatasetError, r"16 processes are more than the \d row groups"),
+        (16, DatasetError, r"\d row groups are too few for 16 processes"),
         (5, ConfigError, "a batch of 32 cannot be divided among 5 processes"),
     ):
         set_rank(monkeypatch, 0, size)

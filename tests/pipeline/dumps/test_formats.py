@@ -300,7 +300,7 @@ def test_hostile_tables_are_refused_or_counted(tmp_path: Path) -> None:
     (tmp_path / "packed").write_bytes(packed("zst", (tmp_path / "other").read_bytes()))
     for name, message in (
         ("other", "is Parquet with the columns a, b"),
-        ("kind", "the column movetext is struct<.*no text can be made"),
+        ("kind", "the column movetext is struct<.*cannot be converted to text"),
         ("twice", "the column movetext occurs twice"),
         ("cut", "begins like Parquet and cannot be read"),
         ("packed", "save and unpack it first"),

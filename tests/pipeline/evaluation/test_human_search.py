@@ -112,7 +112,7 @@ def test_a_checkpoint_is_calibrated_and_its_report_compares_on_the_same_rows(
     assert total["searched_cross_entropy"] == pytest.approx(lost, abs=2e-3)
     monkeypatch.setattr(charts, "draw_bars", lambda *_: "")  # they are drawn in test_page.py
     page = report_page(["network"], [measured]).decode()
-    assert "corrected by a search of 8 simulations" in page
+    assert "correction by a search of 8 simulations" in page
     assert f"{100 * total['top1_difference']:+.1f}" in page
     assert "policy corrected by 8 simulations" in report_text(measured)
 

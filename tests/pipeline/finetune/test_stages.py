@@ -238,8 +238,8 @@ def test_settings_that_a_later_stage_would_reject_are_refused(
     by_hand = replace(LOOP, games_share=1.0, explore=ExploreConfig(explorer="hand-written"))
     nothing = replace(by_hand, train=replace(LOOP.train, teach="none"))
     for config, human, said in (
-        (LOOP, (), "name datasets with --positions"),
-        (replace(LOOP, explore=searched()), ("human",), "say what is searched"),
+        (LOOP, (), "name them with --positions"),
+        (replace(LOOP, explore=searched()), ("human",), "cannot be set for a loop"),
         (nothing, (), "human rows alone"),
     ):
         with pytest.raises(ConfigError, match=said):

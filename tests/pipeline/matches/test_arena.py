@@ -304,7 +304,7 @@ def test_an_exported_network_plays_and_one_that_is_not_there_is_named(tmp_path: 
     net = tmp_path / "net"
     make(net)
     shutil.copy(EMBEDDED / "model.onnx", net)
-    for said in ("names no model.onnx of these weights", "there is no model.onnx"):
+    for said in ("names no model.onnx for these weights", "there is no model.onnx"):
         with pytest.raises(OnnxError, match=said):
             make_player(SideConfig(who=f"onnx:{net}"), seed=1)
         (net / "model.onnx").unlink(missing_ok=True)

@@ -213,7 +213,7 @@ def test_more_positions_than_there_are_is_an_error_unless_all_will_do(
             [sources[1]], config, tmp_path / "drawn", silent, never, exact_count=False
         )
     assert f"{drawn['positions']:,}" == number
-    assert f"{number} different positions from half-move 6 on, which are all" in caplog.text
+    assert f"{number} different positions from half-move 6 on; all of them" in caplog.text
 
 
 def test_an_exported_network_searches_and_the_dataset_says_so(

@@ -216,7 +216,7 @@ def test_a_run_may_begin_with_the_weights_of_another_and_says_what_those_have_se
         torch.allclose(scales.get(name, 1.0) * before[name], after[name], atol=1e-6)
         for name in before
     )
-    with pytest.raises(ValueError, match="another preset"):
+    with pytest.raises(ValueError, match="different preset"):
         train_on([positions], "self-learning", STEPS, tmp_path / "third", start=tmp_path / "first")
 
 

@@ -16,13 +16,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.board.movegen import legal_planes
-from engine.board.position import from_board, to_fen
+from engine.board.movegen import TYPES, legal_planes
+from engine.board.position import WORDS, from_board, to_fen
 from engine.encoding.planes import PLANES
 from engine.encoding.views import LAST_MOVES
 from pipeline.dataset.batches import HUMAN_COLUMNS, Batches
 from pipeline.dataset.dataset import Dataset
 from pipeline.dataset.files.columns import FORMS, ROW_COLUMNS, SPLITS, schema
+from pipeline.dataset.files.kernels import ILLEGAL_LABEL, unpack_positions
 from pipeline.dataset.files.manifest import read_manifest
 from pipeline.dataset.files.stored_planes import pack, to_positions, unpack
 from pipeline.errors import DatasetError
@@ -168,3 +169,17 @@ def test_every_row_of_real_dumps_comes_back(name: str, tmp_path: Path) -> None:
     assert read_manifest(tmp_path / "short")["bytes_per_position"] <= 32, (
         "with one half-move; eight take eleven bytes more"
     )
+
+
+def test_a_label_beyond_the_policy_is_illegal_whatever_lies_in_memory_behind_the_row() -> None:
+    board = chess.Board()
+    columns = {
+        "castling": np.array([castling_of(board)], np.uint8),
+        "ep_file": np.array([255], np.uint8),
+    }
+    packed = np.repeat(pack(planes_of(board)[None], columns), 2, axis=0)
+    for label in (64 * TYPES, 64 * TYPES + 63):
+        out = np.full((2, PLANES), 2**64 - 1, dtype=np.uint64)
+        labels = np.array([label, label], dtype=np.uint16)
+        found = unpack_positions(packed, labels, np.zeros(WORDS, dtype=np.uint64), out)
+        assert found == (0, ILLEGAL_LABEL)
