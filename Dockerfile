@@ -1,9 +1,9 @@
 # Fianchetto in a container, with its kernels compiled. docs/guides/containers.md says how to run it.
 FROM python:3.12-slim
 
-# The index of torch's builds; by default they contain CUDA. pytorch.org names the index of the
-# smaller builds for the processor alone.
-ARG TORCH_INDEX=
+# PyPI's torch contains CUDA. pip also looks for packages here, such as in the index of torch's
+# smaller builds for the processor alone, which pytorch.org names.
+ARG PIP_EXTRA_INDEX_URL
 
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends stockfish \
@@ -12,7 +12,7 @@ RUN apt-get update \
 # The sources stay: Dagster reads the definitions from the project's folder.
 WORKDIR /opt/fianchetto
 COPY constraints.txt ./
-RUN pip install --no-cache-dir --no-deps ${TORCH_INDEX:+--index-url "$TORCH_INDEX"} torch==2.13.0
+RUN pip install --no-cache-dir torch==2.13.0 -c constraints.txt
 COPY . .
 RUN pip install --no-cache-dir --editable ".[onnx]" -c constraints.txt \
     && useradd --create-home --uid 1000 fianchetto \

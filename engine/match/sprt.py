@@ -144,22 +144,6 @@ def pair_counts(scores: Sequence[float]) -> tuple[int, int, int, int, int]:
     return counts[0], counts[1], counts[2], counts[3], counts[4]
 
 
-def pairs_to_decision(points: Sequence[float | None], config: SprtConfig) -> int | None:
-    """Return the number of pairs after which the test accepts H0 or H1, or None if undecided.
-
-    `points` holds A's points in games 0, 1, 2, ...; None is an unfinished game. Pairs are counted
-    in the order of their numbers, because the first games to finish are biased to short ones.
-    """
-    counts = [0] * 5
-    for pair, (first, second) in enumerate(zip(points[::2], points[1::2], strict=False), 1):
-        if first is None or second is None:
-            return None
-        counts[round(2 * (first + second))] += 1
-        if verdict(llr(counts, config), config) != "undecided":
-            return pair
-    return None
-
-
 def _distribution(counts: Sequence[int]) -> tuple[float, list[float], list[float]]:
     """Return total, values (points per game) and shares; RAREST replaces zero counts."""
     filled = [float(count) or RAREST for count in counts]

@@ -35,7 +35,7 @@ class Join(Common):
     remove: tuple[str, ...] = ()
     """Names of datasets to remove from the set; their files are kept."""
     join: JoinConfig = field(default_factory=JoinConfig)
-    """Which games are held out."""
+    """Choose the games to hold out."""
 
     def run(self) -> dict[str, Any]:
         """Join and return the counts of the training set."""

@@ -95,7 +95,7 @@ class Report(Common):
     split: Literal["test", "val", "train", "latest"] = "test"
     """Split to measure on; `latest` is the newest games, which a training set holds out."""
     rule: Rule = field(default_factory=Rule)
-    """Which positions of the split are measured."""
+    """Choose the positions of the split to measure."""
     pgn: Path | None = None
     """PGN file to measure on, instead of a dataset."""
     players: bool = True

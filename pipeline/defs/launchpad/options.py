@@ -49,7 +49,7 @@ class TrainingSetOptions:
     audit: bool = True
     """Count duplicates and leaks in all rows; needs 16 bytes of temporary disk space per row."""
     join: JoinConfig = field(default_factory=JoinConfig)
-    """Which games are held out: the options of `fianchetto join`."""
+    """Games to hold out: the options of `fianchetto join`."""
 
     def named_by(self, datasets: Sequence[Path]) -> str:
         """Return a name derived from a hash of the datasets and options."""
@@ -106,7 +106,7 @@ class ReportOptions:
     split: Literal["train", "val", "test", "latest"] = "test"
     """Split to measure on; `latest` is the newest games, held out by a training set."""
     rule: Rule = field(default_factory=Rule)
-    """Which positions of the split to measure: the options of `fianchetto report`."""
+    """Positions of the split to measure: the options of `fianchetto report`."""
 
 
 @settings(ConfigError)

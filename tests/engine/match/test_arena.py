@@ -19,7 +19,6 @@ from engine.match import Limit, PlayerError, arena
 from engine.match.arena import GameRecord, MatchGame, play
 from engine.match.openings import Opening
 from engine.match.players import OVERHEAD, Contestant, MoveRequest, OwnSide, PlayResult
-from engine.match.sprt import SprtConfig, pairs_to_decision
 from engine.match.uci_player import probe
 from engine.search import SearchConfig
 from engine.search.human import Correction, human_config
@@ -330,15 +329,3 @@ def test_clocks_run_down_by_what_a_move_took() -> None:
     game.take(PlayResult(chess.Move.from_uci("a7a6"), None, 0.2), 0.1)
     assert game.end == ("1-0", "timeout")
     assert game.record().forfeit == "a"
-
-
-def test_a_test_goes_by_the_order_of_pairs_and_not_of_their_ends() -> None:
-    config = SprtConfig(elo0=0, elo1=200)
-    won: list[float | None] = [1.0] * 60
-    pairs = pairs_to_decision(won, config)
-    assert pairs is not None
-    assert 2 < pairs < 20
-    assert pairs_to_decision(won[: 2 * pairs], config) == pairs
-    assert pairs_to_decision(won[: 2 * pairs - 1], config) is None
-    assert pairs_to_decision([None, *won[1:]], config) is None, "the first pair is not over"
-    assert pairs_to_decision([0.0] * 60, config) is not None

@@ -16,7 +16,7 @@ import pytest
 from engine.encoding.planes import legal_mask, planes_of
 from engine.match import PlayerError
 from engine.match.arena import GameRecord
-from engine.match.sprt import SprtConfig, llr, pairs_to_decision
+from engine.match.sprt import SprtConfig, llr, verdict
 from model.inference.onnx_evaluator import OnnxError
 from pipeline.errors import Stopped
 from pipeline.matches import match
@@ -233,6 +233,45 @@ def test_players_of_one_name_have_folders_of_their_own(tmp_path: Path) -> None:
     assert all((tmp_path / row["match"] / "games.pgn").exists() for row in result["rows"])
     with pytest.raises(PlayerError, match="listed twice"):
         play_matches([*pairings, pairings[0]], ArenaConfig(games=2), tmp_path)
+
+
+def pairs_to_decision(points: list[float | None], config: SprtConfig) -> int | None:
+    """Return the number of pairs after which H0 or H1 is accepted, by a loop over all pairs.
+
+    `points` holds A's points in games 0, 1, 2, ...; None is an unfinished game. Pairs are counted
+    in the order of their numbers, because the first games to finish are biased to short ones.
+    """
+    counts = [0] * 5
+    for pair, (first, second) in enumerate(zip(points[::2], points[1::2], strict=False), 1):
+        if first is None or second is None:
+            return None
+        counts[round(2 * (first + second))] += 1
+        if verdict(llr(counts, config), config) != "undecided":
+            return pair
+    return None
+
+
+def decide(points: list[float | None], config: SprtConfig) -> int | None:
+    """Return what the test of a match says of A's points by game; None is an unfinished game."""
+    results = {1.0: ("1-0", "0-1"), 0.0: ("0-1", "1-0")}  # A has White in even games
+    games = {
+        number: record(number, results[point][number % 2])
+        for number, point in enumerate(points)
+        if point is not None
+    }
+    return SequentialTest(ArenaConfig(games=60, early=True, sprt=config), games).decided()
+
+
+def test_a_test_goes_by_the_order_of_pairs_and_not_of_their_ends() -> None:
+    config = SprtConfig(elo0=0, elo1=200)
+    won: list[float | None] = [1.0] * 60
+    pairs = decide(won, config)
+    assert pairs is not None
+    assert 2 < pairs < 20
+    assert decide(won[: 2 * pairs], config) == pairs
+    assert decide(won[: 2 * pairs - 1], config) is None
+    assert decide([None, *won[1:]], config) is None, "the first pair is not over"
+    assert decide([0.0] * 60, config) is not None
 
 
 def test_each_pair_is_tested_once_and_in_the_order_of_its_number(
