@@ -1,4 +1,4 @@
-// Ask: what people of each rating play in the position on the board, and what the search thinks of it.
+// Ask tab: likely human moves at each rating in the current position, and the search result.
 import { $, ask, button, chart, dom, game, move, newest, percent, position, say, shown, store, table } from "./page.js";
 
 const COLUMNS = [1000, 1500, 2000, 2500];
@@ -9,13 +9,13 @@ export function begin() {
   $("asked").oninput = drawArrows;
 }
 
-// Called after every change of the position.
+// Called after each change of the position.
 export async function show(shownOn) {
   [board, found] = [shownOn, null];
   const mine = newest();
   $("asked-about").hidden = Boolean(position.ending);
   if (position.ending) return say(`The game is over: ${position.ending}.`);
-  say(`${position.turn === "w" ? "White" : "Black"} to move. Make moves on the board to look further.`);
+  say(`${position.turn === "w" ? "White" : "Black"} to move. Make moves on the board to explore.`);
   const answer = await ask("/api/ask", shown());
   if (!answer || mine !== newest()) return;
   found = answer;
@@ -24,7 +24,7 @@ export async function show(shownOn) {
   showSearch();
 }
 
-// Draw each likely move as an arrow, wider where more people play it.
+// Draw each likely move as an arrow; the width shows its probability.
 function drawArrows() {
   $("asked-shown").textContent = game.asked = $("asked").value;
   store();
@@ -51,7 +51,7 @@ function showSearch() {
   const rows = found.lines.map(({ uci, sans: [san, ...more], visits, score }) => [
     button(san, () => move(uci)), score, visits, more.join(" "),
   ]);
-  $("lines").replaceChildren(table(["Move", "score", "visits", "and then"], rows));
+  $("lines").replaceChildren(table(["Move", "score", "visits", "continuation"], rows));
   $("view").textContent = found.view;
   const drawn = found.planes.map(([title, path]) => {
     const plane = dom("svg", { viewBox: "0 0 8 8", "aria-hidden": "true" }, dom("path", { d: path }));

@@ -1,4 +1,4 @@
-// The board: shows a position, and reports a move made by mouse, finger or keyboard. It knows no rules: legal moves are given.
+// The board: shows a position and reports moves made by mouse, touch or keyboard. The legal moves are passed in.
 import { dom } from "./page.js";
 
 const FILES = "abcdefgh";
@@ -10,12 +10,12 @@ export class Board {
     Object.assign(this, { element, dialog, onMove, focused: "e2" });
     element.onkeydown = (event) => this.onKey(event);
     element.onclick = (event) => this.choose(squareOf(event), true);
-    element.ondragstart = (event) => (this.picked = squareOf(event)); // not drawn: the dragged element must stay
+    element.ondragstart = (event) => (this.picked = squareOf(event)); // do not render: the dragged element must stay in the page
     element.ondragover = (event) => event.preventDefault();
     element.ondrop = (event) => event.preventDefault() ?? this.choose(squareOf(event), true);
   }
 
-  // Show a position: its pieces, legal moves, the last move, a square in check, and whether Black is below.
+  // Show a position: pieces, legal moves, last move, the square of a king in check, and whether Black is at the bottom.
   show({ pieces, legal, last = "", check, flipped }) {
     Object.assign(this, { pieces, legal, last, check, flipped });
     this.draw([]);
@@ -68,7 +68,7 @@ export class Board {
     return square ? Object.keys(this.legal).filter((move) => move.startsWith(square)) : [];
   }
 
-  // Pick a piece up, or put the picked one down.
+  // Pick up a piece, or drop the one that is picked up.
   async choose(name, byMouse) {
     const moves = this.movesFrom(this.picked).filter((move) => move.slice(2, 4) === name);
     this.element.classList.toggle("mouse", byMouse);

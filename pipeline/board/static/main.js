@@ -1,4 +1,4 @@
-// The page: tabs, the board, the list of moves, typed moves. Each of the three tabs has a module.
+// The page: tabs, board, move list, typed moves. Each of the three tabs has its own module.
 import { Board } from "./board.js";
 import { $, ask, button, change, dom, game, move, onPosition, position } from "./page.js";
 import * as asking from "./ask.js";
@@ -19,7 +19,7 @@ onPosition(() => {
   modes[game.mode].show(board);
 });
 
-// Moves on the board belong to the game in Play, and are looks ahead elsewhere.
+// In Play, moves on the board belong to the game; in the other tabs, they explore variations.
 function select(mode) {
   if (game.mode === "play") game.played = { start: game.start, moves: game.moves, at: game.at };
   for (const name in modes) {
@@ -41,7 +41,7 @@ $("flip").onclick = () => change({ flipped: !game.flipped });
 const { networks, ratings, stockfish } = await ask("/api/networks");
 $("network").replaceChildren(...networks.map((name) => dom("option", {}, name)));
 if (networks.includes(game.network)) $("network").value = game.network;
-// An imitation plays by itself as the person it imitates, at their rating.
+// For an imitation, set the rating to that of the imitated player.
 $("network").onchange = () => {
   const network = $("network").value;
   if (ratings[network]) Object.assign($("rating"), { value: ratings[network] }).oninput();

@@ -1,7 +1,7 @@
-// What all parts of the page share: elements, requests, and the game on the board.
+// Shared by all modules: elements, requests, and the game on the board.
 export const $ = (id) => document.getElementById(id);
 const DRAWN = ["svg", "path", "circle", "text"];
-// Make an element. Text is only ever added as text, so names in a PGN cannot become HTML.
+// Create an element. Text is added only as text nodes, so that names in a PGN cannot become HTML.
 export function dom(tag, attributes = {}, ...children) {
   const space = DRAWN.includes(tag) ? "http://www.w3.org/2000/svg" : "http://www.w3.org/1999/xhtml";
   const element = document.createElementNS(space, tag);
@@ -22,7 +22,7 @@ export function table(heads, rows) {
   return dom("div", { class: "wide" }, dom("table", {}, dom("thead", {}, line(heads, "th")), body));
 }
 
-// Draw curves of shares, [{values, kind, name}]: 0 to `top` upwards, `names` of the values below, dots [[index, share, kind]].
+// Draw curves [{values, kind, name}] on a y-axis from 0 to `top`, with `names` on the x-axis and dots [[index, share, kind]].
 export function chart(title, curves, top, names, dots = []) {
   const count = curves[0].values.length;
   const x = (index) => 40 + (index / (count - 1)) * 470;
@@ -42,7 +42,7 @@ export function chart(title, curves, top, names, dots = []) {
   return dom("svg", { viewBox: "0 0 560 200", role: "img", "aria-label": title }, ...grid, ...lines, ...below, ...marks);
 }
 
-// Send a request, and again every second while the server is away. Throws the server's text where it refuses.
+// Send a request; retry every second while the server is unreachable. Throws the server's error text.
 export async function request(path, body) {
   const options = { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) };
   for (;;) {
@@ -54,7 +54,7 @@ export async function request(path, body) {
   }
 }
 
-// Return an answer, or null after saying why the server refuses.
+// Return the response, or show the server's error and return null.
 export async function ask(path, body) {
   try {
     return await (await request(path, body)).json();
@@ -69,17 +69,17 @@ export function say(text, wrong = false) {
   return null;
 }
 
-// The game: a start position ("" for the usual one), all moves, and how many are on the board. Each browser tab keeps its own.
+// The game: start position ("" for the standard one), all moves, and the number of moves on the board. Each browser tab has its own.
 export const game = { start: "", moves: [], at: 0, mode: "play", ...JSON.parse(sessionStorage.getItem("game") ?? "{}") };
 export const store = () => sessionStorage.setItem("game", JSON.stringify(game));
 export const shown = () => ({ start: game.start, moves: game.moves, at: game.at, network: $("network").value });
 export const toPgn = async (tags) => (await ask("/api/save", { start: game.start, moves: game.moves, tags }))?.pgn;
-export const position = {}; // as the server describes the one on the board
+export const position = {}; // the server's description of the position on the board
 const state = { version: 0 };
-export const newest = () => state.version; // work on an older position is dropped
+export const newest = () => state.version; // responses for an older version are dropped
 export const onPosition = (listener) => (state.listener = listener);
 
-// Change the game and show the position, and return true; what the server refuses changes nothing.
+// Change the game, show the position and return true. If the server rejects the change, do nothing.
 export async function change(changes) {
   const mine = ++state.version;
   const { start, moves, at } = { ...game, ...changes };

@@ -1,4 +1,4 @@
-// Play: the network answers; rating, style, clocks, taking back and saving.
+// Play tab: the network's moves, rating, style, clocks, taking back and saving.
 import { $, ask, change, game, move, newest, position, say, shown, store, toPgn } from "./page.js";
 
 const SETTINGS = ["style", "rating", "color", "clock"];
@@ -35,19 +35,19 @@ function startGame(start) {
   change({ start, moves: [], at: 0, flag: "", said: "", clocks, flipped: game.color === "b" });
 }
 
-// Make a move for the side that is to move, me or the network; a move that is refused adds no time.
+// Make a move for the side to move, the user or the network. A rejected move adds no increment.
 export async function make(word) {
   const side = position.turn;
   if ((await move(word)) && game.clocks) game.clocks[side] += game.clocks.more;
 }
 
-// Called after every change of the position: say whose turn it is, and let the network move.
+// Called after each change of the position: show whose turn it is, and let the network move.
 export function show() {
   showClocks();
   if (position.ending) say(`Game over: ${position.ending}.`);
   else if (game.flag) say(`Game over: ${game.flag === game.color ? "you" : "the network"} ran out of time.`);
   else if (isMyTurn()) say(`${(game.at === game.moves.length && game.said) || ""} Your move${position.check ? ": check" : ""}.`);
-  else if (game.at < game.moves.length) say("An earlier position of the game.");
+  else if (game.at < game.moves.length) say("This is an earlier position of the game.");
   else answer();
 }
 
@@ -61,10 +61,10 @@ async function answer() {
   make(found.move);
 }
 
-// Take back to the position in which it was last my turn.
+// Go back to the last position with the user to move.
 function takeBack() {
   const at = game.at - (position.turn === game.color ? 2 : 1);
-  if (at < 0) return say("There is nothing to take back.");
+  if (at < 0) return say("There is no move to take back.");
   change({ moves: game.moves.slice(0, at), at, flag: "", said: "" });
 }
 
@@ -77,13 +77,13 @@ async function save() {
   Object.assign(document.createElement("a"), { href, download: "game.pgn" }).click();
 }
 
-// Count down the clock of whoever is to move, from the first move on.
+// Count down the clock of the side to move, starting after the first move.
 function tick() {
   const passed = (performance.now() - counted) / 1000;
   counted = performance.now();
   if (!game.clocks || game.mode !== "play" || isOver() || !game.at) return;
   game.clocks[position.turn] = Math.max(game.clocks[position.turn] - passed, 0);
-  game.flag = game.clocks[position.turn] ? "" : position.turn; // at once: no tick asks again while the server is away
+  game.flag = game.clocks[position.turn] ? "" : position.turn; // set first, so that no later tick repeats the request while the server is unreachable
   if (game.flag) change({});
   store();
   showClocks();

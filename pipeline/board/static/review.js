@@ -1,10 +1,10 @@
-// Review: each move of a game beside what people of the players' ratings do; the curve, the moments, and the moves.
+// Review tab: each move of a game compared with human play at the players' ratings; the curve, the moments and the moves.
 import { $, button, change, chart, dom, game, percent, request, say, table, toPgn } from "./page.js";
 
-let header = null; // what is known of the game before its review
-let [rows, summary] = [[], null]; // a row for each move, and what they say together
-let started = 0; // number of the newest review
-const BROKEN = "The review broke off: press Review again.";
+let header = null; // description of the game, sent before the review
+let [rows, summary] = [[], null]; // one row per move, and the summary
+let started = 0; // number of the latest review
+const BROKEN = "The review was interrupted: press Review again.";
 export function begin() {
   $("pgn-file").onchange = async () => ($("pgn").value = await $("pgn-file").files[0].slice(0, 1 << 20).text());
   $("review-form").onsubmit = (event) => event.preventDefault() ?? run();
@@ -16,7 +16,7 @@ function showProgress(text, wrong = false) {
   $("progress").classList.toggle("bad", wrong);
 }
 
-// Read the stream of a review, a JSON object a line.
+// Read the stream of a review: one JSON object per line.
 async function run() {
   const mine = ++started;
   [header, rows, summary] = [null, [], null];
@@ -52,7 +52,7 @@ const goTo = (index) => change({ start: header.start, moves: header.moves, at: i
 const goButton = (index) => button(rows[index].name, () => goTo(index));
 const color = (row) => (row.loss > row.expected_loss ? "bad" : "good");
 
-// Called after every change of the position: the move that led to it, with its arrow and the best move's.
+// Called after each change of the position: show the last move, with arrows for it and for the best move.
 export function show(board) {
   say("");
   if (!summary) return;
@@ -64,7 +64,7 @@ export function show(board) {
   $("reviewed").replaceChildren(
     dom("h2", {}, header.title), dom("p", { class: "soft" }, header.about), drawCurve(),
     dom("p", { id: "about-move" }, row?.text ?? "Choose a move."),
-    dom("h2", {}, "Worth looking at"), dom("ol", {}, ...moments), moments.length ? "" : "No move stands out.",
+    dom("h2", {}, "Key moments"), dom("ol", {}, ...moments), moments.length ? "" : "No move stands out.",
     dom("h2", {}, "Both sides"), table(summary.table[0], summary.table.slice(1)),
     dom("h2", {}, "All moves"), listRows(row),
   );
@@ -74,12 +74,12 @@ function listRows(current) {
   const cells = rows.map((row, index) => [
     goButton(index), row.loss.toFixed(2), percent(row.probability), row.best, percent(row.best_probability), percent(row.risk),
   ]);
-  const all = table(["Move", "lost", "would play it", "best", "would find it", "risk"], cells);
+  const all = table(["Move", "loss", "would play it", "best move", "would find it", "risk"], cells);
   if (current) all.querySelectorAll("tbody tr")[rows.indexOf(current)].setAttribute("aria-current", "true");
   return all;
 }
 
-// Draw White's expected score over the game, with a dot for each moment and a ring of the move on the board.
+// Draw White's expected score over the game, with dots for the moments and a ring for the current move.
 function drawCurve() {
   const values = [rows[0].before, ...rows.map(({ score }) => score)];
   const dots = summary.moments.map((index) => [index + 1, rows[index].score, color(rows[index])]);
