@@ -34,6 +34,7 @@ from engine.board.position import (
     EN_PASSANT,
     KING,
     KNIGHT,
+    OPPONENT,
     PAWN,
     QUEEN,
     ROOK,
@@ -59,7 +60,7 @@ _CASTLE_EAST_SAFE, _CASTLE_WEST_SAFE = U(0b110 << 60), U(0b1100 << 56)
 
 @njit(**BORROWING)
 def attacked_by(position: Any, side: Any, pawns: Any, occupied: Any) -> Any:
-    """Return the squares that `side` (0 mover, 1 opponent) attacks, uint64.
+    """Return the squares that a side attacks, uint64.
 
     `pawns` are the squares that its pawns attack; the caller knows which way they move.
     """
@@ -124,13 +125,15 @@ def _en_passant(position: Any, occupied: Any, planes: Any, direction: Any) -> No
     """
     target = position[EN_PASSANT]
     captured = target << U(8)
-    behind = (target << U(7)) & NOT_H if direction == 1 else (target << U(9)) & NOT_A
+    behind = (target << U(9)) & NOT_A
+    if direction == NORTH_EAST:
+        behind = (target << U(7)) & NOT_H
     source = behind & position[PAWN]
     if source == EMPTY:
         return
     after = (occupied ^ source ^ captured) | target
     if (
-        attacked_by(position, 1, pawn_attacks_down(position[PAWN + 1] ^ captured), after)
+        attacked_by(position, OPPONENT, pawn_attacks_down(position[PAWN + 1] ^ captured), after)
         & position[KING]
         == EMPTY
     ):
@@ -209,15 +212,16 @@ def legal_planes(position: Any, planes: Any) -> Any:
     target = ~own
     if checkers > 0:
         target = mask | leapers if checkers == 1 else EMPTY
-    attacked = attacked_by(position, 1, pawn_attacks_down(position[PAWN + 1]), occupied ^ king)
+    pawns = pawn_attacks_down(position[PAWN + 1])
+    attacked = attacked_by(position, OPPONENT, pawns, occupied ^ king)
     stuck = simd.everywhere(simd.any_lane(pinned)) & ~simd.both_ways(pinned)
     _pieces(position, planes, ~occupied, target, stuck, ~own & ~attacked)
     _pawns(position, planes, ~occupied, opponent & target, target, stuck)
     if checkers == 0 and position[CASTLING] & RANK_1 != EMPTY:
         _castling(position, planes, occupied, attacked)
     if position[EN_PASSANT] != EMPTY and checkers < 2:
-        _en_passant(position, occupied, planes, 1)
-        _en_passant(position, occupied, planes, 7)
+        for direction in (NORTH_EAST, NORTH_WEST):
+            _en_passant(position, occupied, planes, direction)
     return checkers
 
 

@@ -33,6 +33,8 @@ COUNTERS = 15
 
 PAWN, KNIGHT, BISHOP, ROOK, QUEEN, KING = 0, 2, 4, 6, 8, 10
 """Index of the word with the mover's pieces; the opponent's are in the next word."""
+MOVER, OPPONENT = np.int64(0), np.int64(1)
+"""Sides, as int64: Numba would compile a kernel again for each literal number passed to it."""
 
 HALFMOVE_MASK = U(0xFFFF)
 
@@ -163,7 +165,7 @@ def occupied_squares(board: Any) -> Any:
 
 @njit(**BORROWING)
 def word_on(board: Any, square: Any, side: Any) -> Any:
-    """Return the word index of the piece of `side` (0 mover, 1 opponent) on a square, or -1."""
+    """Return the word index of the piece of `side` on a square, or -1."""
     for word in range(side, TURN, 2):
         if board[word] & square != EMPTY:
             return word

@@ -18,6 +18,7 @@ from engine.board.position import (
     COUNTERS,
     EN_PASSANT,
     KING,
+    MOVER,
     PAWN,
     ROOK,
     WORDS,
@@ -203,5 +204,6 @@ def _is_playable(position: Any) -> Any:
         return False
     if (position[PAWN] | position[PAWN + 1]) & (RANK_1 | RANK_8) != EMPTY:
         return False
-    attacked = attacked_by(position, 0, pawn_attacks_up(position[PAWN]), occupied_squares(position))
+    pawns, occupied = pawn_attacks_up(position[PAWN]), occupied_squares(position)
+    attacked = attacked_by(position, MOVER, pawns, occupied)
     return attacked & position[KING + 1] == EMPTY

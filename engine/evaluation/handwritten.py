@@ -16,21 +16,25 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from engine.board.bitboard import EMPTY, RANK_8, U, bit, flip, lowest
+from engine.board.bitboard import EMPTY, RANK_8, U, bit, lowest
 from engine.board.movegen import (
     CASTLE_EAST,
     CASTLE_WEST,
     MOVE_PLANES,
     TYPES,
+    attacked_by,
     count_moves,
     legal_planes,
     no_moves,
+    pawn_attacks_down,
     step_target,
 )
 from engine.board.position import (
     EN_PASSANT,
     KING,
     MAX_MOVES,
+    MOVER,
+    OPPONENT,
     PAWN,
     QUEEN,
     ROOK,
@@ -44,10 +48,8 @@ from engine.evaluation.piece_squares import ENDGAME, FULL_PHASE, MIDDLEGAME
 from engine.evaluation.static_evaluation import (
     MATE,
     PIECE_WORDS,
-    all_attacks,
     best_exchanges,
     game_phase,
-    mirror_boards,
     passed_pawns,
     piece_attacks,
     static_evaluation,
@@ -79,7 +81,8 @@ def _mates(planes: Any, word: Any, source: Any, target: Any, scratch: Any) -> An
     """Return whether a move that gives check is mate. `scratch` is uint64[77]."""
     position = np.zeros(WORDS, dtype=np.uint64)
     position[: PIECE_WORDS + 1] = planes[: PIECE_WORDS + 1]
-    if word == PAWN and (source ^ target) & U(7) != EMPTY and word_on(planes, bit(target), 1) < 0:
+    is_diagonal = word == PAWN and (source ^ target) & U(7) != EMPTY
+    if is_diagonal and word_on(planes, bit(target), OPPONENT) < 0:
         position[EN_PASSANT] = bit(target)
     push(position, source, target, np.int64(0))
     legal_planes(position, scratch)
@@ -107,7 +110,7 @@ def _make(board: Any, word: Any, victim: Any, kind: Any, start: Any, end: Any) -
 @njit(cache=True, nogil=True)
 def _danger(board: Any, targets: Any, occupied: Any, gains: Any) -> Any:
     """Return the opponent's best gain on `targets` plus a quarter of the second best, int64."""
-    most, second = best_exchanges(board, 1, targets, occupied, gains)
+    most, second = best_exchanges(board, OPPONENT, targets, occupied, gains)
     return most + second // np.int64(4)
 
 
@@ -118,7 +121,7 @@ def _score_move(planes: Any, move: Any, state: Any, work: Any) -> Any:
     board, answers, phase, passed = state
     gains, scratch = work
     start, end = bit(source), bit(target)
-    victim = word_on(board, end, 1)
+    victim = word_on(board, end, OPPONENT)
     if word == PAWN and victim < 0 and (source ^ target) & U(7) != EMPTY:
         victim = PAWN + 1
     _make(board, word, victim, kind, start, end)
@@ -146,7 +149,8 @@ def _score_move(planes: Any, move: Any, state: Any, work: Any) -> Any:
     if arrived != KING:
         aims = piece_attacks(arrived, target, occupied) & theirs
         if aims & ~board[KING + 1] != EMPTY:
-            score += best_exchanges(board, 0, aims, occupied, gains)[0] * THREAT_PERCENT // 100
+            most, _ = best_exchanges(board, MOVER, aims, occupied, gains)
+            score += most * THREAT_PERCENT // 100
     if attackers(board, lowest(board[KING + 1]), occupied) & own != EMPTY:
         score += CHECK_BONUS
         if _mates(planes, word, source, target, scratch):
@@ -165,10 +169,8 @@ def score_moves(planes: Any, labels: Any, scores: Any, work: Any) -> Any:
     assert count_moves(planes, planes) <= min(len(labels), len(scores))
     board = planes[:PIECE_WORDS].copy()
     occupied = occupied_squares(board)
-    mirrored = np.empty(PIECE_WORDS, dtype=np.uint64)
-    mirror_boards(board, mirrored)
     phase = game_phase(board)
-    answers = flip(all_attacks(mirrored, flip(occupied)))
+    answers = attacked_by(board, OPPONENT, pawn_attacks_down(board[PAWN + 1]), occupied)
     state = (board, answers, phase, passed_pawns(board[PAWN], board[PAWN + 1]))
     count = 0
     for kind in range(TYPES):
@@ -176,7 +178,7 @@ def score_moves(planes: Any, labels: Any, scores: Any, work: Any) -> Any:
         while sources != EMPTY:
             source = lowest(sources)
             sources &= sources - U(1)
-            word = word_on(board, bit(source), 0)
+            word = word_on(board, bit(source), MOVER)
             labels[count] = np.int64(kind) * np.int64(64) + np.int64(source)
             move = (word, kind, source, step_target(kind, source))
             scores[count] = _score_move(planes, move, state, work)

@@ -39,6 +39,8 @@ from engine.board.movegen import (
 from engine.board.position import (
     EN_PASSANT,
     KING,
+    MOVER,
+    OPPONENT,
     PAWN,
     QUEEN,
     WORDS,
@@ -75,7 +77,7 @@ def _write_features(
     """Write the features of a legal move; `child`, `planes` and `gains` are scratch."""
     target = step_target(kind, source)
     start, end = bit(source), bit(target)
-    taken = word_on(position, end, 1)
+    taken = word_on(position, end, OPPONENT)
     pawn = position[PAWN] & start != EMPTY
     for word in range(WORDS):
         child[word] = position[word]
@@ -87,16 +89,17 @@ def _write_features(
         takes += WORTH[QUEEN] - WORTH[PAWN]
     features[TARGET] = np.uint8(target)
     push(child, source, target, np.int64(0))
-    # the board is in the opponent's view now: the opponent is side 0, the mover side 1
+    # the board is in the opponent's view now: the opponent is MOVER, the mover OPPONENT
     end = bit(target ^ U(56))
     occupied = occupied_squares(child)
-    answers = attacked_by(child, 0, pawn_attacks_up(child[PAWN]), occupied)
-    attacks = attacked_by(child, 1, pawn_attacks_down(child[PAWN + 1]), occupied)
+    answers = attacked_by(child, MOVER, pawn_attacks_up(child[PAWN]), occupied)
+    attacks = attacked_by(child, OPPONENT, pawn_attacks_down(child[PAWN + 1]), occupied)
     risks = np.int64(0)
     if answers & end != EMPTY:
-        risks = see(child, target ^ U(56), WORTH[word_on(child, end, 1)], 0, occupied, gains)
-    leaves, leaves_next = best_exchanges(child, 0, answers & ~end, occupied, gains)
-    threatens, threatens_next = best_exchanges(child, 1, attacks, occupied, gains)
+        moved = WORTH[word_on(child, end, OPPONENT)]
+        risks = see(child, target ^ U(56), moved, MOVER, occupied, gains)
+    leaves, leaves_next = best_exchanges(child, MOVER, answers & ~end, occupied, gains)
+    threatens, threatens_next = best_exchanges(child, OPPONENT, attacks, occupied, gains)
     features[TAKES], features[RISKS] = _amount(takes), _amount(risks)
     features[LEAVES], features[LEAVES_NEXT] = _amount(leaves), _amount(leaves_next)
     features[THREATENS], features[THREATENS_NEXT] = _amount(threatens), _amount(threatens_next)
@@ -132,8 +135,9 @@ def _fill(
         for word in range(MOVE_PLANES):
             position[word] = planes_BP[row, word]
         occupied = occupied_squares(position)
-        threats = attacked_by(position, 1, pawn_attacks_down(position[PAWN + 1]), occupied)
-        stands = _amount(best_exchanges(position, 1, threats, occupied, gains)[0])
+        pawns = pawn_attacks_down(position[PAWN + 1])
+        threats = attacked_by(position, OPPONENT, pawns, occupied)
+        stands = _amount(best_exchanges(position, OPPONENT, threats, occupied, gains)[0])
         for kind in range(TYPES):
             sources = planes_BP[row, MOVE_PLANES + kind]
             while sources != EMPTY:

@@ -28,7 +28,17 @@ from engine.board.bitboard import (
     popcount,
 )
 from engine.board.movegen import no_moves, pawn_attacks_down, pawn_attacks_up
-from engine.board.position import BISHOP, KING, KNIGHT, PAWN, QUEEN, ROOK, occupied_squares
+from engine.board.position import (
+    BISHOP,
+    KING,
+    KNIGHT,
+    MOVER,
+    OPPONENT,
+    PAWN,
+    QUEEN,
+    ROOK,
+    occupied_squares,
+)
 from engine.evaluation.piece_squares import ENDGAME, FULL_PHASE, MIDDLEGAME, PHASE
 from engine.evaluation.static_exchange import (
     WORTH,
@@ -62,18 +72,6 @@ def piece_attacks(word: Any, square: Any, occupied: Any) -> Any:
     if word == ROOK:
         return straight_attacks(square, occupied)
     return diagonal_attacks(square, occupied) | straight_attacks(square, occupied)
-
-
-@njit(**BORROWING)
-def all_attacks(board: Any, occupied: Any) -> Any:
-    """Return the squares that the mover's pieces attack, uint64."""
-    attacks = king_attacks(board[KING])
-    for word in range(0, KING, 2):
-        pieces = board[word]
-        while pieces != EMPTY:
-            attacks |= piece_attacks(word, lowest(pieces), occupied)
-            pieces &= pieces - U(1)
-    return attacks
 
 
 @njit(**BORROWING)
@@ -223,7 +221,7 @@ def static_evaluation(planes: Any, gains: Any) -> Any:
     if answers & planes[KING] != EMPTY:
         # in check, only captures of the checker count
         attacks &= attackers(planes, lowest(planes[KING]), occupied)
-    won, _ = best_exchanges(planes, 0, attacks, occupied, gains)
-    _, second = best_exchanges(planes, 1, answers, occupied, gains)
+    won, _ = best_exchanges(planes, MOVER, attacks, occupied, gains)
+    _, second = best_exchanges(planes, OPPONENT, answers, occupied, gains)
     score += won - second // np.int64(2)  # the most threatened piece can still be saved
     return _shrink_drawish_lead(planes, score + np.int64(12))

@@ -99,7 +99,7 @@ def penalize_repetitions(
     for edge in range(root.first, root.first + root.count):
         move = forest.edges[slot, edge]
         position[:] = forest.roots[slot]
-        play(position, move.label, move.promotion)
+        play(position, np.int64(move.label), np.int64(move.promotion))
         legal_planes(position, planes)
         repeats = times_in_history(forest, slot, legal_key(position, planes)) > 0
         move.bias = -penalty if repeats else 0.0

@@ -30,8 +30,8 @@ assert HISTORY >= FIFTY_MOVES
 @njit(cache=True, nogil=True)
 def play(position: Position, label: Int, promotion: Int) -> None:
     """Play the move with a label (0..4095) on a position, in place."""
-    kind, source = np.int64(label) >> 6, U(np.int64(label) & 63)
-    push(position, source, step_target(kind, source), np.int64(promotion))
+    kind, source = label >> 6, U(label & 63)
+    push(position, source, step_target(kind, source), promotion)
 
 
 @njit(cache=True, nogil=True)
@@ -104,7 +104,7 @@ def mark_mates_in_one(forest: Forest, slot: Int, planes: NDArray[np.uint64]) -> 
     for edge in range(root.first, root.first + root.count):
         move = forest.edges[slot, edge]
         position[:] = forest.roots[slot]
-        play(position, move.label, move.promotion)
+        play(position, np.int64(move.label), np.int64(move.promotion))
         if legal_planes(position, planes) > 0 and no_moves(planes):
             move.proof = WON
             found = True

@@ -171,7 +171,7 @@ def descend(
         node.in_flight += 1
         move.visits += 1
         move.in_flight += 1
-        play(position, move.label, move.promotion)
+        play(position, np.int64(move.label), np.int64(move.promotion))
         if move.child == NO_NODE:
             move.child = new_node(forest, slot)
         index = np.int64(move.child)

@@ -63,6 +63,7 @@ class Search:
         )
         self._round = empty_round(games * self.config.leaves)
         self._blank = np.zeros(LABELS, dtype=np.float32)
+        self._blank.flags.writeable = False  # as evaluators' answers are: see `_evaluate`
         self._planes = np.empty(PLANES, dtype=np.uint64)
         self._fresh = np.ones(games, dtype=np.bool_)
         self._started = np.zeros(games, dtype=np.bool_)
