@@ -35,6 +35,7 @@ CURVES = ("positions", *(name for panel in PANELS for name in panel[:2]))
 """Training metrics that the curves need."""
 
 LEGEND: dict[str, Any] = {"fontsize": 9, "frameon": False, "labelcolor": INK}
+NBSP = "\N{NO-BREAK SPACE}"
 HUMAN, NETWORK, REFERENCE = "#15781b", "#003088", "#c2600f"
 """Colors of arrows: the move played, and the first choices of the network and a reference."""
 
@@ -65,7 +66,7 @@ def draw_bars(
     """
     bands = next(iter(groups.values()))
     thick = 0.84 / len(groups)
-    figure, axes = _figure(0.75 + len(bands) * (0.16 + 0.19 * len(groups)))
+    figure, axes = _figure(0.75 + len(bands) * (0.14 + 0.17 * len(groups)))
     for number, rows in enumerate(groups.values()):
         color = SERIES[number % len(SERIES)]
         for place, row in enumerate(rows):
@@ -82,9 +83,9 @@ def draw_bars(
     axes.plot(classical, range(len(bands)), "D", color=INK, markersize=3.5)
     names = [f"{_plain(row['band'])}\n({row['positions']:,})" for row in bands]
     axes.set_yticks(range(len(bands)), names)
-    axes.invert_yaxis()
+    axes.set_ylim(len(bands) - 0.5, -0.5)
     axes.set_xlim(*_limits([row for rows in groups.values() for row in rows]))
-    axes.xaxis.set_major_formatter(lambda share, _: f"{100 * share:.0f} %")
+    axes.xaxis.set_major_formatter(lambda share, _: f"{100 * share:.0f} %" if share < 1.01 else "")
     if len(groups) > 1:
         _add_legend(figure, groups)
     return _svg(figure) if on_page else write_svg(_draw(figure))
@@ -258,21 +259,23 @@ def caption(row: Row, name: str = "the network", reference: str = "the reference
     """Return a board's caption: the mover, the move played, and the networks' choices."""
     board = chess.Board(row["fen"])
     played = san(board, chess.Move.from_uci(row["played"]))
-    number = f"{board.fullmove_number}{'.' if board.turn else '...'}"
+    number = f"{board.fullmove_number}{'.' if board.turn else '...'}{NBSP}"
     mover = "White" if board.turn else "Black"
     rating = f" ({row['elo']})" if row["elo"] else ""
     networks = [(name, row)] + ([(reference, row["reference"])] if "reference" in row else [])
     choices = [f"{who} {_describe_choice(board, choice, played)}" for who, choice in networks]
-    return f"{mover}{rating} played {number} {played}; {', '.join(choices)}"
+    return f"{mover}{rating} played {number}{played}; {', '.join(choices)}"
 
 
 def _describe_choice(board: chess.Board, choice: Row, played: str) -> str:
     """Return what a network expected, and the probability that it gave the move played."""
-    likely = f"{100 * choice['played_probability']:.0f} %"
+    likely, most = (
+        f"{100 * choice[f'{move}_probability']:.0f}{NBSP}%" for move in ("played", "chosen")
+    )
     if choice["rank"] == 1:
         return f"expected it ({likely})"
     chosen = san(board, chess.Move.from_uci(choice["chosen"]))
-    return f"expected {chosen} ({100 * choice['chosen_probability']:.0f} %; {played} {likely})"
+    return f"expected {chosen} ({most}; {played} {likely})"
 
 
 def san(board: chess.Board, move: chess.Move) -> str:

@@ -198,18 +198,17 @@ def describe_difference(
     interval = "too few games for an interval"
     if gain["top1_low"] is not None:
         interval = f"{low:+.1f} to {high:+.1f}"
-    difference = f"{abs(points):.1f} points {'more' if points > 0 else 'fewer'} than"
-    if low * high <= 0:
-        difference = f"{points:+.1f} points, which may be chance, beside"
     name, other = report["name"], reference["name"]
+    difference = f"{abs(points):.1f} points {'fewer' if points < 0 else 'more'} than {other}"
+    chance = ", which may be chance" if low * high <= 0 else ""
     counted = (
         f"{capitalize(name)} finds {gain['gained']:,} moves that {other} misses, and misses "
-        f"{gain['lost']:,} that {other} finds"
+        f"{gain['lost']:,} that it finds"
     )
     seen = REFERENCE_SEEN.get(reference["seen_in_training"])
     trained = f" {capitalize(other)} {seen}." if seen else ""
     return {
-        "headline": f"{_find_moves(report)}, {difference} {other} ({interval}).",
+        "headline": f"{_find_moves(report)}, {difference}{chance} ({interval}).",
         "compared": f"{counted}. {_describe_measurement(report)}.{trained}",
     }
 

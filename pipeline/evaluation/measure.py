@@ -256,8 +256,8 @@ SECTIONS: Sections = {
     "disagreement": ("A move that it hardly expected", _disagreement, True),
 }
 COMPARED_SECTIONS: Sections = {
-    "found": ("Only {name} expected the move", _only_found, False),
-    "missed": ("Only {reference} expected the move", _only_missed, False),
+    "found": ("Only {name} expected it", _only_found, False),
+    "missed": ("Only {reference} expected it", _only_missed, False),
 }
 """Sections of boards on which a network differs from a reference."""
 CHOICE = ("rank", "nll", "choice", "choice_probability")

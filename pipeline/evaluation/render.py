@@ -169,6 +169,7 @@ def report_page(found: Row) -> bytes:
         if section in sections
     ]
     in_turn = [board for column in zip_longest(*shown) for board in column if board is not None]
+    kinds = networks[subject]["slices"]
     curves = {name: report["details"]["training"] for name, report in networks.items()}
     curves = {name: entries for name, entries in curves.items() if entries}
     return render(
@@ -182,7 +183,8 @@ def report_page(found: Row) -> bytes:
         accuracy=safe(charts.draw_accuracy(networks)),
         first_boards=in_turn[:SHOWN],
         boards=in_turn[SHOWN:],
-        charts=[(kind, *_slice(networks, kind)) for kind in networks[subject]["slices"]],
+        by_rating={name: report["slices"]["rating"] for name, report in networks.items()},
+        charts=[(kind, *_slice(networks, kind)) for kind in kinds if kind != "rating"],
         training=safe(charts.draw_training(curves)) if curves else "",
         pages=[_page(name, report) for name, report in networks.items()],
     )
