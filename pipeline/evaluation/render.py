@@ -200,10 +200,11 @@ def _side_by_side(found: Row) -> list[dict[str, Any]]:
 
 
 def _slice(networks: Mapping[str, Row], kind: str) -> tuple["Markup | str", dict[str, Any]]:
-    """Return the chart of one kind of slice, and its rows for each network."""
+    """Return the chart of one kind of slice, "" if it has one group, and each network's rows."""
     groups = {name: report["slices"][kind] for name, report in networks.items()}
     alone = next(iter(networks.values()))["top1"] if len(networks) == 1 else None
-    return safe(charts.draw_bars(groups, alone)) if all(groups.values()) else "", groups
+    is_split = all(len(rows) > 1 for rows in groups.values())
+    return safe(charts.draw_bars(groups, alone)) if is_split else "", groups
 
 
 def render(template: str, **values: Any) -> bytes:

@@ -1,13 +1,17 @@
-"""List the checkpoints, reports and matches in a folder."""
+"""List checkpoints, reports and matches, and draw the training curves of several runs."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from engine.json_files import parse_json
 from model.card import CARD
+from model.training.metrics_log import read_metrics
+from pipeline.errors import ConfigError
+from pipeline.evaluation import charts
+from pipeline.evaluation.render import publish_bytes, render, safe
 from pipeline.storage.job_folder import (
     CHECKPOINT,
     IMITATION_REPORT,
@@ -16,19 +20,24 @@ from pipeline.storage.job_folder import (
     Kind,
     is_of,
 )
+from pipeline.storage.preflight import require_folder
 from pipeline.training.train import count_positions, list_datasets
 
 Run = dict[str, str]
+MAX_CURVES = 6
+"""Maximum number of checkpoints whose curves are drawn: as many as there are colors."""
 
 
-def list_runs(folder: Path) -> list[Run]:
-    """Return a row for each checkpoint, report and match below a folder, newest first.
+def list_runs(*folders: Path) -> list[Run]:
+    """Return a row for each checkpoint, report and match in or below the folders, newest first.
 
-    A row has `kind name date data length headline path`, all as text: `name` is the path relative
-    to the folder, `path` the absolute one, `date` the time of the last write in UTC (ISO 8601). If
-    a file cannot be read, `headline` is the reason. Names and data come from files: escape them.
+    A row has `kind name date data length headline path`, all as text: `name` is the last parts of
+    the path, `path` begins with the folder as given, and `date` is the time of the last write in
+    UTC (ISO 8601). If a file cannot be read, `headline` is the reason. Names and data come from
+    files: escape them.
     """
-    return sorted(_read_runs(folder), key=lambda run: (run["date"], run["name"]), reverse=True)
+    runs = {run["path"]: run for folder in folders for run in _read_runs(folder)}
+    return sorted(runs.values(), key=lambda run: (run["date"], run["path"]), reverse=True)
 
 
 def _read_runs(folder: Path) -> Iterator[Run]:
@@ -37,8 +46,32 @@ def _read_runs(folder: Path) -> Iterator[Run]:
         place = Path(root)
         for kind, (title, file, describe) in KINDS.items():
             if file in names and is_of(place, kind):
-                found: Run = {"kind": title, "name": place.relative_to(folder).as_posix()}
-                yield found | _describe(place / file, describe) | {"path": str(place.resolve())}
+                inside = place.relative_to(folder).as_posix()
+                name = place.resolve().name if place == folder else inside
+                found: Run = {"kind": title, "name": name, "path": str(place)}
+                yield found | _describe(place / file, describe)
+
+
+def write_runs(runs: Sequence[Run], page: Path) -> None:
+    """Write a page with the list of runs, and the training curves of the newest checkpoints.
+
+    Raises ConfigError.
+    """
+    if page.suffix != ".html":
+        raise ConfigError(f"{page}: the name of a page must end in .html")
+    require_folder(page.parent)
+    page.parent.mkdir(parents=True, exist_ok=True)
+    names = [run["name"] for run in runs if run["kind"] == "checkpoint"]
+    curves = {
+        run["name"] if names.count(run["name"]) == 1 else run["path"]: entries
+        for run in runs
+        if run["kind"] == "checkpoint" and (entries := read_metrics(Path(run["path"])))
+    }
+    drawn = dict(list(curves.items())[:MAX_CURVES])
+    left_out = len(curves) - len(drawn)
+    drawing = safe(charts.draw_training(drawn)) if drawn else ""
+    content = render("runs.html", title="Runs", runs=runs, curves=drawing, left_out=left_out)
+    publish_bytes(page.parent, page.name, content)
 
 
 def _describe(file: Path, describe: Callable[[Path, Any], Run]) -> Run:
