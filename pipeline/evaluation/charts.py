@@ -34,6 +34,8 @@ PANELS = (
 CURVES = ("positions", *(name for panel in PANELS for name in panel[:2]))
 """Training metrics that the curves need."""
 
+WIDTHS = {True: 4.4, False: 4.0}
+"""Width of a chart in inches, on the page (narrow, so that text can be read on a phone) and off."""
 LEGEND: dict[str, Any] = {"fontsize": 9, "frameon": False, "labelcolor": INK}
 NBSP = "\N{NO-BREAK SPACE}"
 HUMAN, NETWORK, REFERENCE = "#15781b", "#003088", "#c2600f"
@@ -66,7 +68,7 @@ def draw_bars(
     """
     bands = next(iter(groups.values()))
     thick = 0.84 / len(groups)
-    figure, axes = _figure(0.75 + len(bands) * (0.14 + 0.17 * len(groups)))
+    figure, axes = _figure(0.75 + len(bands) * (0.14 + 0.17 * len(groups)), WIDTHS[on_page])
     for number, rows in enumerate(groups.values()):
         color = SERIES[number % len(SERIES)]
         for place, row in enumerate(rows):
@@ -122,7 +124,7 @@ def draw_reliability(
 
     `before` has the rows before calibration, which are drawn as a second line.
     """
-    figure, axes = _figure(3.6)
+    figure, axes = _figure(3.6, WIDTHS[True])
     axes.plot((0, 1), (0, 1), color=FAINT, linewidth=1)
     if before:
         axes.plot(*_points(before), "D--", color=SECOND, markersize=3, label="before calibration")
@@ -148,7 +150,7 @@ def draw_training(runs: Mapping[str, Sequence[Row]], *, on_page: bool = True) ->
 
     Lines are training batches, dots are validations.
     """
-    figure, first = _figure(4.6, panels=2)
+    figure, first = _figure(4.6, WIDTHS[on_page], panels=2)
     for axes, (training, validation, label) in zip(figure.axes, PANELS, strict=True):
         for number, entries in enumerate(runs.values()):
             color = SERIES[number % len(SERIES)]
@@ -166,14 +168,11 @@ def draw_training(runs: Mapping[str, Sequence[Row]], *, on_page: bool = True) ->
     return _svg(figure) if on_page else write_svg(_draw(figure))
 
 
-def _figure(height: float, panels: int = 1) -> tuple["Figure", "Axes"]:
-    """Return an empty chart without a background, and its first panel.
-
-    Charts are narrow, so that their text can be read on a phone.
-    """
+def _figure(height: float, width: float, panels: int = 1) -> tuple["Figure", "Axes"]:
+    """Return an empty chart without a background, and its first panel."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(4.4, height), layout="constrained")
+    figure = Figure(figsize=(width, height), layout="constrained")
     figure.patch.set_visible(False)
     for axes in figure.subplots(panels, 1, sharex=True, squeeze=False).flat:
         axes.patch.set_visible(False)
