@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.match.arena import GameRecord
+from engine.match.arena import DRAW
 from engine.match.sprt import SprtConfig
 from pipeline.errors import ConfigError
 from pipeline.evaluation.render import publish_result
@@ -15,6 +15,7 @@ from pipeline.matches.match import format_summary, summarize
 from pipeline.storage.job_folder import MATCH, REPORT
 from tests.model.test_checkpoint import make
 from tests.pipeline.cli.conftest import invoke
+from tests.pipeline.matches.test_arena import record
 
 HEADLINE = "mine finds 53.0 % of the moves of <b>unseen</b> games."
 
@@ -37,12 +38,7 @@ def folder(tmp_path: Path) -> Path:
     report = {"headline": HEADLINE, "positions": 20000, "games": 3012}
     report["measured_on"] = "the test split of rapid"
     publish_result(tmp_path / "reports" / "new", REPORT, "report.json", report, {})
-    record = {"fen": "", "book": [], "moves": [], "scores": [], "clocks": None, "detail": ""}
-    record |= {"ending": "checkmate", "forfeit": None}
-    games = [
-        GameRecord(game=game, result=result, **record)  # type: ignore[arg-type]
-        for game, result in enumerate(("1-0", "0-1", "1/2-1/2", "1/2-1/2"))
-    ]
+    games = [record(game, result) for game, result in enumerate(("1-0", "0-1", DRAW, DRAW))]
     summary = summarize(games, ("new", "old"), SprtConfig()) | {"ended_by_test": False}
     summary["text"] = format_summary(summary)
     publish_result(tmp_path / "matches" / "first", MATCH, "summary.json", summary, {})
