@@ -169,6 +169,7 @@ def report_page(found: Row) -> bytes:
         if section in sections
     ]
     in_turn = [board for column in zip_longest(*shown) for board in column if board is not None]
+    by_rating = {name: report["slices"]["rating"] for name, report in networks.items()}
     kinds = networks[subject]["slices"]
     curves = {name: report["details"]["training"] for name, report in networks.items()}
     curves = {name: entries for name, entries in curves.items() if entries}
@@ -180,10 +181,10 @@ def report_page(found: Row) -> bytes:
         subject=subject,
         reference=found["names"][0],
         side_by_side=_side_by_side(found),
-        accuracy=safe(charts.draw_accuracy(networks)),
+        accuracy=safe(charts.draw_bars(by_rating)),
         first_boards=in_turn[:SHOWN],
         boards=in_turn[SHOWN:],
-        by_rating={name: report["slices"]["rating"] for name, report in networks.items()},
+        by_rating=by_rating,
         charts=[(kind, *_slice(networks, kind)) for kind in kinds if kind != "rating"],
         training=safe(charts.draw_training(curves)) if curves else "",
         pages=[_page(name, report) for name, report in networks.items()],

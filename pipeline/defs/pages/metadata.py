@@ -158,7 +158,8 @@ def _draw_curves(directory: Path) -> Metadata:
 
 def describe_report(network: Path, data: Path, report: Mapping[str, Any], folder: Path) -> Metadata:
     """Return the metadata of a report in `folder`: headline, link, figures and pictures."""
-    chart = charts.draw_accuracy({report["name"]: report}, on_page=False).encode()
+    rows = {report["name"]: report["slices"]["rating"]}
+    chart = charts.draw_bars(rows, on_page=False).encode()
     shown = [rows[0] for rows in report["details"]["boards"].values() if rows]
     boards = [(charts.board_svg(row, pictures.BOARD), charts.caption(row)) for row in shown]
     page = f"/reports/{quote(network.name)}/{quote(folder.name)}/report.html"
