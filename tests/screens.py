@@ -20,6 +20,10 @@ from tests.pictures import chromium, command
 SCREENS = REPOSITORY / "build" / "screens"
 """Ignored by git; datasets and networks of the pages are kept beside the pictures."""
 SIZES = ((1440, 900), (390, 844))
+CUT = """width => [document.documentElement, ...document.querySelectorAll(".scroll")]
+    .filter(it => it.scrollWidth > it.clientWidth && (width > 400 || it.className != "scroll"))
+    .map(it => it.innerText.slice(0, 80))"""
+"""Lists what is wider than its place: on a phone, tables may scroll, the page may not."""
 SCHEMES = ("light", "dark")
 
 
@@ -79,6 +83,7 @@ def take(pages: Mapping[str, Callable[[], Path]]) -> None:
                         viewport={"width": width, "height": height}, color_scheme=scheme
                     )
                     page.goto(address)
+                    assert not page.evaluate(CUT, width), f"{name} is cut at {width} pixels"
                     target = SCREENS / f"{name}-{width}-{scheme}"
                     page.screenshot(path=f"{target}-first.png")
                     page.screenshot(path=f"{target}.png", full_page=True)

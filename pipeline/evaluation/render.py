@@ -177,7 +177,6 @@ def report_page(found: Row) -> bytes:
         "page.html",
         title=f"Report of {subject}",
         found=found,
-        networks=networks,
         subject=subject,
         reference=found["names"][0],
         side_by_side=_side_by_side(found),
