@@ -42,7 +42,10 @@ SEEN = {
     "unknown": "games, some of which it may have seen in training",
 }
 """Phrases of the headline for the games, by whether the network was trained on them."""
-REFERENCE_SEEN = {"yes": "was trained on these games", "unknown": "may have seen some in training"}
+REFERENCE_SEEN = {
+    "yes": "was trained on these games",
+    "unknown": "may have seen some of these games in training",
+}
 MIN_GAMES = 10
 """Minimum number of games for an interval; with fewer, the variance between games is unknown."""
 NORMAL_95 = NormalDist().inv_cdf(0.975)
